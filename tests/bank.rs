@@ -1,7 +1,7 @@
 //! Bank of injected bottlenecks: the first finding of every record must be the injected fault, and
 //! healthy runs have no cause.
 //!
-//! `recorded` has real runs with the faults of `bank/faults.rs` (`bank_live.rs`). `made` has
+//! `recorded` has real runs with the faults of `bank/faults.rs` (`bank_live.rs`). `made_record` has
 //! changed copies of those for causes that one machine cannot inject (each file gives the reason).
 
 #[path = "bank/commands.rs"]
@@ -25,13 +25,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use confusion_matrix::{Confusion, HEALTHY, folder};
+use confusion_matrix::{ConfusionMatrix, HEALTHY, bank_dir};
 use linerate_metric::finding::Finding;
 use linerate_metric::record::Record;
 use serde_json::{Value, json};
 
-fn documents(name: &str) -> Vec<(String, Value)> {
-    let entries = fs::read_dir(folder(name)).expect("the bank");
+fn read_documents(name: &str) -> Vec<(String, Value)> {
+    let entries = fs::read_dir(bank_dir(name)).expect("the bank");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
     files.retain(|file| {
         file.extension()
@@ -52,7 +52,7 @@ fn documents(name: &str) -> Vec<(String, Value)> {
 }
 
 /// Returns the record of a made case: a recorded one with values put at JSON pointers.
-fn made(name: &str, case: &Value, recorded: &BTreeMap<String, Value>) -> Value {
+fn made_record(name: &str, case: &Value, recorded: &BTreeMap<String, Value>) -> Value {
     let from = case["from"].as_str().expect("what it is made from");
     let mut record = recorded
         .get(from)
@@ -63,17 +63,17 @@ fn made(name: &str, case: &Value, recorded: &BTreeMap<String, Value>) -> Value {
         "{name} gives the reason why it is made by hand"
     );
     for (pointer, value) in case["set"].as_object().expect("what is put where") {
-        put(&mut record, pointer, value.clone());
+        put_at_pointer(&mut record, pointer, value.clone());
     }
     record
 }
 
 /// Puts a value at a pointer and creates missing parents; `*` stands for all items of a list.
-fn put(target: &mut Value, pointer: &str, value: Value) {
+fn put_at_pointer(target: &mut Value, pointer: &str, value: Value) {
     if let Some((before, after)) = pointer.split_once("/*") {
         let list = target.pointer_mut(before).and_then(Value::as_array_mut);
-        for place in list.expect("a list") {
-            put(place, after, value.clone());
+        for item in list.expect("a list") {
+            put_at_pointer(item, after, value.clone());
         }
         return;
     }
@@ -81,11 +81,11 @@ fn put(target: &mut Value, pointer: &str, value: Value) {
     for step in pointer.split('/').skip(1) {
         at = match at {
             Value::Array(list) => {
-                let place: usize = step.parse().expect("a place in a list");
-                while list.len() <= place {
+                let item: usize = step.parse().expect("a place in a list");
+                while list.len() <= item {
                     list.push(json!({}));
                 }
-                &mut list[place]
+                &mut list[item]
             }
             _ => &mut at[step.replace("~1", "/")],
         };
@@ -94,36 +94,45 @@ fn put(target: &mut Value, pointer: &str, value: Value) {
 }
 
 #[test]
-fn the_bank_finds_what_was_planted() {
-    let mut confusion = Confusion::default();
-    let mut planted: BTreeMap<String, u32> = BTreeMap::new();
-    let mut bare: BTreeMap<String, Value> = BTreeMap::new();
-    for (name, document) in documents("recorded") {
-        bare.insert(name.clone(), document["record"].clone());
-        let what = document["planted"].as_str().expect("a fault");
-        let findings = judge(&name, what, document["record"].clone(), &mut confusion);
-        remedied(&name, &document, &findings);
-        *planted.entry(what.to_owned()).or_default() += 1;
+fn the_bank_finds_the_injected_faults() {
+    let mut matrix = ConfusionMatrix::default();
+    let mut cases_by_fault: BTreeMap<String, u32> = BTreeMap::new();
+    let mut records: BTreeMap<String, Value> = BTreeMap::new();
+    for (name, document) in read_documents("recorded") {
+        records.insert(name.clone(), document["record"].clone());
+        let fault = document["planted"].as_str().expect("a fault");
+        let findings = judge(&name, fault, document["record"].clone(), &mut matrix);
+        check_remedy(&name, &document, &findings);
+        *cases_by_fault.entry(fault.to_owned()).or_default() += 1;
     }
-    for (name, case) in documents("made") {
-        let what = case["planted"].as_str().expect("a fault");
-        let findings = judge(&name, what, made(&name, &case, &bare), &mut confusion);
-        remedied(&name, &case, &findings);
-        *planted.entry(what.to_owned()).or_default() += 1;
+    for (name, case) in read_documents("made") {
+        let fault = case["planted"].as_str().expect("a fault");
+        let findings = judge(
+            &name,
+            fault,
+            made_record(&name, &case, &records),
+            &mut matrix,
+        );
+        check_remedy(&name, &case, &findings);
+        *cases_by_fault.entry(fault.to_owned()).or_default() += 1;
     }
-    confusion.print("recorded bank");
+    matrix.print("recorded bank");
     for rule in linerate_explain::RULES {
-        let cases = planted.get(rule.id()).copied().unwrap_or(0);
+        let cases = cases_by_fault.get(rule.id()).copied().unwrap_or(0);
         assert!(cases >= 2, "{} has {cases} cases in the bank", rule.id());
     }
-    assert!(planted.get(HEALTHY).is_some_and(|&cases| cases >= 5));
-    assert!(confusion.wrong().is_empty(), "{:?}", confusion.wrong());
+    assert!(cases_by_fault.get(HEALTHY).is_some_and(|&cases| cases >= 5));
+    assert!(
+        matrix.wrong_cases().is_empty(),
+        "{:?}",
+        matrix.wrong_cases()
+    );
 }
 
 #[test]
 fn hosts_of_a_lab_may_have_any_names() {
-    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
-    for (name, planted, hosts) in [
+    let recorded: BTreeMap<String, Value> = read_documents("recorded").into_iter().collect();
+    for (name, expected, hosts) in [
         ("reassembly-no-memory", "reassembly", ["a", "b"]),
         ("reassembly-back", "reassembly", ["server", "client"]),
         ("qdisc-drop-back", "qdisc-drop", ["near", "far"]),
@@ -139,21 +148,21 @@ fn hosts_of_a_lab_may_have_any_names() {
         let record: Record = serde_json::from_value(record).expect("a record");
         let findings = linerate_explain::explain(&record);
         let first = findings.first().map(|found| found.cause.as_str());
-        assert_eq!(first, Some(planted), "{name} between {hosts:?}");
+        assert_eq!(first, Some(expected), "{name} between {hosts:?}");
     }
 }
 
 /// Another program's socket reports no drops: neither a server's nor a client's.
 #[test]
 fn what_another_programs_socket_lost_is_no_path_loss() {
-    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
-    let cases: BTreeMap<String, Value> = documents("made").into_iter().collect();
+    let recorded: BTreeMap<String, Value> = read_documents("recorded").into_iter().collect();
+    let cases: BTreeMap<String, Value> = read_documents("made").into_iter().collect();
     let case = &cases["path-loss-udp"];
-    let bare = recorded
+    let records = recorded
         .iter()
         .map(|(name, document)| (name.clone(), document["record"].clone()))
         .collect();
-    let ours = made("path-loss-udp", case, &bare);
+    let own_record = made_record("path-loss-udp", case, &records);
     let kinds = |record: &Value| {
         let record: Record = serde_json::from_value(record.clone()).expect("a record");
         let findings = linerate_explain::explain(&record);
@@ -163,19 +172,19 @@ fn what_another_programs_socket_lost_is_no_path_loss() {
         of.map(|found| format!("{:?}", found.kind).to_lowercase())
             .collect::<Vec<_>>()
     };
-    assert_eq!(kinds(&ours), ["cause"]);
+    assert_eq!(kinds(&own_record), ["cause"]);
     // The server sends, and the other program in place of the client reports the received count.
-    let mut theirs = ours.clone();
-    theirs["plan"]["dialect"] = json!("iperf3");
-    let hosts = theirs["hosts"].as_array_mut().expect("hosts");
+    let mut peer_record = own_record.clone();
+    peer_record["plan"]["dialect"] = json!("iperf3");
+    let hosts = peer_record["hosts"].as_array_mut().expect("hosts");
     hosts.retain(|host| host["role"] != "client");
-    assert_eq!(kinds(&theirs), ["unknown"]);
+    assert_eq!(kinds(&peer_record), ["unknown"]);
 }
 
 /// A route that is missing for a while leaves a fast start and a steady rest, or the reverse.
 #[test]
-fn no_way_to_the_far_end_is_no_shaped_link() {
-    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
+fn a_missing_route_is_no_shaped_link() {
+    let recorded: BTreeMap<String, Value> = read_documents("recorded").into_iter().collect();
     let shaped = |record: Value| {
         let record: Record = serde_json::from_value(record).expect("a record");
         let findings = linerate_explain::explain(&record);
@@ -189,7 +198,7 @@ fn no_way_to_the_far_end_is_no_shaped_link() {
         }
     }
     assert!(shaped(record.clone()), "seen by its queue alone");
-    put(
+    put_at_pointer(
         &mut record,
         "/directions/0/streams/*/sender/unroutable",
         json!(40),
@@ -200,12 +209,12 @@ fn no_way_to_the_far_end_is_no_shaped_link() {
 /// The minimum round trip is that of segments that overtook others: it shows no queue.
 #[test]
 fn segments_that_overtake_others_show_no_queue() {
-    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
+    let recorded: BTreeMap<String, Value> = read_documents("recorded").into_iter().collect();
     let record = &recorded["reordering-back-live"]["record"];
     for (seen, shaped) in [(None, false), (Some(0), true)] {
         let mut record = record.clone();
         if let Some(seen) = seen {
-            put(&mut record, "/intervals/*/tcp/reordering_seen", json!(seen));
+            put_at_pointer(&mut record, "/intervals/*/tcp/reordering_seen", json!(seen));
         }
         let record: Record = serde_json::from_value(record).expect("a record");
         let findings = linerate_explain::explain(&record);
@@ -218,24 +227,24 @@ fn segments_that_overtake_others_show_no_queue() {
 /// distant cores loses 76 %, a blocking round trip takes three times as long.
 #[test]
 fn one_core_for_both_ends_is_a_cause_where_they_work_at_once() {
-    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
-    let cases: BTreeMap<String, Value> = documents("made").into_iter().collect();
-    let bare = (recorded.iter())
+    let recorded: BTreeMap<String, Value> = read_documents("recorded").into_iter().collect();
+    let cases: BTreeMap<String, Value> = read_documents("made").into_iter().collect();
+    let records = (recorded.iter())
         .map(|(name, document)| (name.clone(), document["record"].clone()))
         .collect();
-    let blocking = made(
+    let blocking = made_record(
         "shared-core-blocking",
         &cases["shared-core-blocking"],
-        &bare,
+        &records,
     );
     let mut open = blocking.clone();
-    put(&mut open, "/plan/round_trip/outstanding", json!(32));
+    put_at_pointer(&mut open, "/plan/round_trip/outstanding", json!(32));
     for (name, record, at_once) in [
-        ("shared-core-tcp", &bare["shared-core-tcp"], false),
+        ("shared-core-tcp", &records["shared-core-tcp"], false),
         ("shared-core-blocking", &blocking, false),
         ("several requests open", &open, true),
-        ("shared-core-udp", &bare["shared-core-udp"], true),
-        ("shared-core-latency", &bare["shared-core-latency"], true),
+        ("shared-core-udp", &records["shared-core-udp"], true),
+        ("shared-core-latency", &records["shared-core-latency"], true),
     ] {
         let record: Record = serde_json::from_value(record.clone()).expect("a record");
         let findings = linerate_explain::explain(&record);
@@ -250,18 +259,18 @@ fn one_core_for_both_ends_is_a_cause_where_they_work_at_once() {
 
 /// Ends that share a processor wait no longer than the other one runs.
 #[test]
-fn who_else_had_the_processor_is_not_the_other_end() {
-    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
+fn another_program_on_the_processor_is_not_the_peer() {
+    let recorded: BTreeMap<String, Value> = read_documents("recorded").into_iter().collect();
     let mut record = recorded["shared-core-tcp"]["record"].clone();
     for end in 0..2 {
         let thread = format!("/summary/cpu/{end}/threads/0");
-        put(&mut record, &format!("{thread}/cpu_ns"), json!(200_000_000));
-        put(
+        put_at_pointer(&mut record, &format!("{thread}/cpu_ns"), json!(200_000_000));
+        put_at_pointer(
             &mut record,
             &format!("{thread}/runnable_ns"),
             json!(780_000_000),
         );
-        put(
+        put_at_pointer(
             &mut record,
             &format!("{thread}/blocked_ns"),
             json!(20_000_000),
@@ -283,9 +292,9 @@ fn who_else_had_the_processor_is_not_the_other_end() {
 
 /// Directions of different delay are reported only as part of the round trip.
 #[test]
-fn a_longer_way_matters_by_its_share_of_the_round_trip() {
-    let recorded: BTreeMap<String, Value> = documents("recorded").into_iter().collect();
-    for (there_ns, back_ns, p50_ns, told) in [
+fn a_longer_path_matters_by_its_share_of_the_round_trip() {
+    let recorded: BTreeMap<String, Value> = read_documents("recorded").into_iter().collect();
+    for (there_ns, back_ns, p50_ns, is_reported) in [
         (32_600, 4_200, 60_000, true),
         (2_000_000, 400_000, 5_763_000, true),
         // Most of the round trip is spent elsewhere.
@@ -300,7 +309,7 @@ fn a_longer_way_matters_by_its_share_of_the_round_trip() {
         let found = findings
             .iter()
             .any(|found| found.cause == "asymmetric-path");
-        assert_eq!(found, told, "{there_ns} {back_ns} {p50_ns}");
+        assert_eq!(found, is_reported, "{there_ns} {back_ns} {p50_ns}");
     }
 }
 
@@ -314,15 +323,15 @@ const MEASURED: &[(&str, f64)] = &[
 
 /// Checks that the first finding promises no less than was measured and has the case's command, and
 /// that no command has a placeholder.
-fn remedied(name: &str, case: &Value, findings: &[Finding]) {
+fn check_remedy(name: &str, case: &Value, findings: &[Finding]) {
     let first = findings.first();
     if let Some((_, measured)) = MEASURED.iter().find(|(known, _)| *known == name) {
         let gain = first.and_then(|found| found.gain).expect("a gain");
         assert!(gain >= *measured, "{name}: {gain} of {measured}");
     }
     if let Some(command) = case["command"].as_str() {
-        let told = first.and_then(|found| found.command.as_deref());
-        assert_eq!(told, Some(command), "{name}");
+        let advice = first.and_then(|found| found.command.as_deref());
+        assert_eq!(advice, Some(command), "{name}");
     }
     for found in findings {
         let command = found.command.as_deref().unwrap_or_default();
@@ -331,23 +340,23 @@ fn remedied(name: &str, case: &Value, findings: &[Finding]) {
     }
 }
 
-fn judge(name: &str, planted: &str, record: Value, confusion: &mut Confusion) -> Vec<Finding> {
+fn judge(name: &str, expected: &str, record: Value, matrix: &mut ConfusionMatrix) -> Vec<Finding> {
     let record: Record =
         serde_json::from_value(record).unwrap_or_else(|error| panic!("{name}: {error}"));
     let findings = linerate_explain::explain(&record);
     for finding in &findings {
         assert!(!finding.evidence.is_empty(), "{name}: {finding:?}");
         assert!(
-            !finding.remedy.is_empty() && !finding.what.is_empty(),
+            !finding.remedy.is_empty() && !finding.summary.is_empty(),
             "{name}"
         );
         assert!((0.0..=1.0).contains(&finding.cost), "{name}: {finding:?}");
     }
-    if !confusion.add(name, planted, &findings) {
+    if !matrix.add(name, expected, &findings) {
         for finding in &findings {
             println!(
                 "  {name}: {:?} {} {}: {}",
-                finding.kind, finding.cause, finding.cost, finding.what
+                finding.kind, finding.cause, finding.cost, finding.summary
             );
         }
     }

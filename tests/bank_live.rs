@@ -14,70 +14,72 @@ mod setting_faults;
 use std::fs;
 use std::time::Instant;
 
-use common::{Finished, Lab, Room, finish, is_root, is_wanted, skip};
-use confusion_matrix::{Confusion, folder};
-use faults::{PLANTS, Plant};
+use common::{FinishedCommand, TestDir, TestLab, finish, is_root, is_selected, skip};
+use confusion_matrix::{ConfusionMatrix, bank_dir};
+use faults::{FAULTS, InjectedFault};
 use linerate_metric::finding::Finding;
 use serde_json::{Value, json};
 
 /// Iterates over all faults.
-fn plants() -> impl Iterator<Item = &'static Plant> {
-    PLANTS.iter().chain(setting_faults::PLANTS)
+fn all_faults() -> impl Iterator<Item = &'static InjectedFault> {
+    FAULTS.iter().chain(setting_faults::SETTING_FAULTS)
 }
 
 /// Raises the autogroup priority of this session: on a busy machine a nice value counts only within
 /// one session (sched_autogroup). Needs root.
-fn go_before_others() {
+fn raise_session_priority() {
     let _ = fs::write("/proc/self/autogroup", "-20");
 }
 
 /// Injects one fault and measures: the record, or the output of a failed command. `Err`: reason why
 /// the fault cannot be injected here.
-fn run(plant: &Plant) -> Result<Result<Value, String>, String> {
-    if plant.links.is_empty() {
-        let words = format!("{} --json", plant.run);
-        return Ok(record(&Room::new().run(&words)));
+fn run(fault: &InjectedFault) -> Result<Result<Value, String>, String> {
+    if fault.links.is_empty() {
+        let args = format!("{} --json", fault.run);
+        return Ok(record_or_failure(&TestDir::new().run(&args)));
     }
-    let lab = Lab::pair(&format!("bank-{}", plant.name), plant.links)?;
-    for (host, line) in plant.before {
+    let lab = TestLab::pair(&format!("bank-{}", fault.name), fault.links)?;
+    for (host, line) in fault.setup {
         lab.shell(host, line)?;
     }
-    let calm = plant.calm && is_root();
+    let calm = fault.has_priority && is_root();
     let _server = lab.server("-q --grant sched,idle,buffers");
-    let mut beside = Vec::new();
-    for (host, line) in plant.beside {
-        beside.push(Beside(
-            lab.on(host, ["sh", "-c", line]).spawn().expect("a shell"),
+    let mut background = Vec::new();
+    for (host, line) in fault.background {
+        background.push(BackgroundCommand(
+            lab.command_on(host, ["sh", "-c", line])
+                .spawn()
+                .expect("a shell"),
         ));
     }
-    let mut words = format!("{} --json", plant.run.replace("HOST", "10.77.0.2"));
+    let mut args = format!("{} --json", fault.run.replace("HOST", "10.77.0.2"));
     if calm {
-        words.push_str(" --sched nice:-20");
+        args.push_str(" --sched nice:-20");
     }
-    let ran = finish(&mut lab.linerate("client", &words));
-    match ran.status.code() {
-        Some(4) => Err(ran.json()["error"].to_string()),
-        _ => Ok(record(&ran)),
+    let output = finish(&mut lab.linerate("client", &args));
+    match output.status.code() {
+        Some(4) => Err(output.json()["error"].to_string()),
+        _ => Ok(record_or_failure(&output)),
     }
 }
 
 /// Returns the record of a command. A failed command counts as one wrong case; the others still
 /// run.
-fn record(ran: &Finished) -> Result<Value, String> {
-    match ran.status.code() {
-        Some(0) => Ok(ran.json()),
+fn record_or_failure(output: &FinishedCommand) -> Result<Value, String> {
+    match output.status.code() {
+        Some(0) => Ok(output.json()),
         _ => Err(format!(
             "{}: {}{}",
-            ran.status,
-            ran.stdout.trim(),
-            ran.stderr.trim()
+            output.status,
+            output.stdout.trim(),
+            output.stderr.trim()
         )),
     }
 }
 
-struct Beside(std::process::Child);
+struct BackgroundCommand(std::process::Child);
 
-impl Drop for Beside {
+impl Drop for BackgroundCommand {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -91,7 +93,7 @@ fn compact(record: &mut Value) {
     // The command line depends on the machine.
     if let Some(command) = record["command"].as_object_mut() {
         command.remove("program");
-        command.remove("through");
+        command.remove("wrapper");
     }
     for host in record["hosts"].as_array_mut().into_iter().flatten() {
         host["cpu"]["mitigations"] = json!({});
@@ -102,30 +104,34 @@ fn compact(record: &mut Value) {
 /// Attempts for each fault: a busy machine adds causes of its own.
 const TRIES: u32 = 8;
 
-fn plant_live(plants: &mut dyn Iterator<Item = &Plant>, keep: bool) -> Option<Confusion> {
-    go_before_others();
-    let mut confusion = Confusion::default();
-    for plant in plants {
+fn inject_and_judge(
+    faults: &mut dyn Iterator<Item = &InjectedFault>,
+    is_recording: bool,
+) -> Option<ConfusionMatrix> {
+    raise_session_priority();
+    let mut matrix = ConfusionMatrix::default();
+    for fault in faults {
         let (mut last, mut failed) = (None, false);
-        let begun = Instant::now();
+        let start = Instant::now();
         for number in 1..=TRIES {
-            match run(plant) {
-                Err(why) => {
-                    println!("skipped: {}: {why}", plant.name);
+            match run(fault) {
+                Err(reason) => {
+                    println!("skipped: {}: {reason}", fault.name);
                     break;
                 }
-                Ok(Err(why)) => {
-                    println!("  {}: {why}", plant.name);
+                Ok(Err(reason)) => {
+                    println!("  {}: {reason}", fault.name);
                     failed = true;
                 }
                 Ok(Ok(record)) => {
                     let findings: Vec<Finding> =
                         serde_json::from_value(record["findings"].clone()).expect("findings");
-                    let right = Confusion::default().add(plant.name, plant.planted, &findings);
+                    let right =
+                        ConfusionMatrix::default().add(fault.name, fault.expected, &findings);
                     last = Some((record, findings));
                     if right {
-                        let took = begun.elapsed().as_secs_f64();
-                        println!("found: {} by try {number}, {took:.1} s", plant.name);
+                        let seconds = start.elapsed().as_secs_f64();
+                        println!("found: {} by try {number}, {seconds:.1} s", fault.name);
                         break;
                     }
                 }
@@ -133,36 +139,36 @@ fn plant_live(plants: &mut dyn Iterator<Item = &Plant>, keep: bool) -> Option<Co
         }
         let Some((mut record, findings)) = last else {
             if failed {
-                let cell = (plant.planted.to_owned(), "failed".to_owned());
-                let cell = confusion.0.entry(cell).or_default();
-                cell.push(plant.name.to_owned());
+                let cell = (fault.expected.to_owned(), "failed".to_owned());
+                let cell = matrix.0.entry(cell).or_default();
+                cell.push(fault.name.to_owned());
             }
             continue;
         };
-        let right = confusion.add(plant.name, plant.planted, &findings);
+        let right = matrix.add(fault.name, fault.expected, &findings);
         if !right {
             for finding in &findings {
                 println!(
                     "  {}: {:?} {} {}: {}",
-                    plant.name, finding.kind, finding.cause, finding.cost, finding.what
+                    fault.name, finding.kind, finding.cause, finding.cost, finding.summary
                 );
             }
         }
-        if keep {
+        if is_recording {
             compact(&mut record);
-            let document = json!({ "planted": plant.planted, "run": plant.run, "links": plant.links, "before": plant.before, "beside": plant.beside, "record": record });
+            let document = json!({ "planted": fault.expected, "run": fault.run, "links": fault.links, "before": fault.setup, "beside": fault.background, "record": record });
             let file = match right {
-                true => folder("recorded").join(format!("{}.json", plant.name)),
-                false => std::env::temp_dir().join(format!("bank-{}.json", plant.name)),
+                true => bank_dir("recorded").join(format!("{}.json", fault.name)),
+                false => std::env::temp_dir().join(format!("bank-{}.json", fault.name)),
             };
             fs::write(file, format!("{document}\n")).expect("the bank is writable");
         }
     }
-    (!confusion.0.is_empty()).then_some(confusion)
+    (!matrix.0.is_empty()).then_some(matrix)
 }
 
 #[test]
-fn a_live_sample_finds_what_is_planted() {
+fn a_live_sample_finds_the_injected_faults() {
     // Faults whose cause is clear however busy the machine is.
     let sample = [
         "receive-window-4k",
@@ -171,23 +177,31 @@ fn a_live_sample_finds_what_is_planted() {
         "slow-sender-asked-tcp",
         "burst-size-one",
     ];
-    let mut plants = plants().filter(|plant| sample.contains(&plant.name));
-    let Some(confusion) = plant_live(&mut plants, false) else {
+    let mut sampled = all_faults().filter(|fault| sample.contains(&fault.name));
+    let Some(matrix) = inject_and_judge(&mut sampled, false) else {
         skip!("no lab can be built here");
     };
-    confusion.print("live sample");
-    assert!(confusion.wrong().is_empty(), "{:?}", confusion.wrong());
+    matrix.print("live sample");
+    assert!(
+        matrix.wrong_cases().is_empty(),
+        "{:?}",
+        matrix.wrong_cases()
+    );
 }
 
 /// Run by `make bank`; ONLY=name,… selects faults by the beginning of their names.
 #[test]
 #[ignore = "injects every fault, for minutes, and needs a quiet machine: `make bank`"]
-fn the_whole_bank_live() {
-    let keep = std::env::var_os("LINERATE_UPDATE").is_some();
-    let mut plants = plants().filter(|plant| is_wanted(plant.name));
-    let Some(confusion) = plant_live(&mut plants, keep) else {
+fn the_full_bank_live() {
+    let is_recording = std::env::var_os("LINERATE_UPDATE").is_some();
+    let mut selected = all_faults().filter(|fault| is_selected(fault.name));
+    let Some(matrix) = inject_and_judge(&mut selected, is_recording) else {
         skip!("no lab can be built here");
     };
-    confusion.print("live bank");
-    assert!(confusion.wrong().is_empty(), "{:?}", confusion.wrong());
+    matrix.print("live bank");
+    assert!(
+        matrix.wrong_cases().is_empty(),
+        "{:?}",
+        matrix.wrong_cases()
+    );
 }

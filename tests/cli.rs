@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::Room;
+use common::TestDir;
 use insta::assert_snapshot;
 
 /// Help pages: name of the golden file, and the arguments that print the page.
@@ -47,10 +47,10 @@ const PAGES: &[(&str, &str)] = &[
 
 #[test]
 fn pages() {
-    let room = Room::new();
-    for (name, words) in PAGES {
-        let page = room.run(words).expect(0);
-        assert_eq!(page.stderr, "", "{words}");
+    let dir = TestDir::new();
+    for (name, args) in PAGES {
+        let page = dir.run(args).expect(0);
+        assert_eq!(page.stderr, "", "{args}");
         for line in page.stdout.lines() {
             assert!(line.chars().count() <= 100, "too wide: {line}");
         }
@@ -61,15 +61,15 @@ fn pages() {
 /// Detects a command that was added without a golden page, or without examples.
 #[test]
 fn every_command_has_a_page_with_examples() {
-    let room = Room::new();
+    let dir = TestDir::new();
     let mut waiting = vec![String::new()];
-    while let Some(words) = waiting.pop() {
-        let asked = format!("{words} --help");
-        let asked = asked.trim();
-        let page = room.run(asked).expect(0).stdout;
+    while let Some(args) = waiting.pop() {
+        let help_args = format!("{args} --help");
+        let help_args = help_args.trim();
+        let page = dir.run(help_args).expect(0).stdout;
         assert!(
-            PAGES.iter().any(|(_, words)| *words == asked),
-            "`{asked}` has no golden file"
+            PAGES.iter().any(|(_, words)| *words == help_args),
+            "`{help_args}` has no golden file"
         );
         let commands = page
             .lines()
@@ -78,31 +78,31 @@ fn every_command_has_a_page_with_examples() {
             .take_while(|line| line.starts_with("  "))
             .filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next())
             .filter(|command| *command != "help");
-        let found: Vec<_> = commands.map(|name| format!("{words} {name}")).collect();
+        let subcommands: Vec<_> = commands.map(|name| format!("{args} {name}")).collect();
         assert!(
-            page.contains("Examples") || matches!(asked, "lab list --help" | "lab down --help"),
-            "`{asked}` shows no example"
+            page.contains("Examples") || matches!(help_args, "lab list --help" | "lab down --help"),
+            "`{help_args}` shows no example"
         );
-        waiting.extend(found);
+        waiting.extend(subcommands);
     }
 }
 
 #[test]
 fn short_help_and_version() {
-    let room = Room::new();
-    let long = room.run("--help").expect(0).stdout;
-    assert_eq!(room.run("-h").expect(0).stdout, long);
+    let dir = TestDir::new();
+    let long = dir.run("--help").expect(0).stdout;
+    assert_eq!(dir.run("-h").expect(0).stdout, long);
     let version = format!("linerate {}\n", env!("CARGO_PKG_VERSION"));
-    for words in ["-V", "--version"] {
-        assert_eq!(room.run(words).expect(0).stdout, version, "{words}");
+    for args in ["-V", "--version"] {
+        assert_eq!(dir.run(args).expect(0).stdout, version, "{args}");
     }
 }
 
 #[test]
 fn completions() {
-    let room = Room::new();
+    let dir = TestDir::new();
     for shell in ["bash", "zsh", "fish"] {
-        let script = room.run(&format!("completions {shell}")).expect(0).stdout;
+        let script = dir.run(&format!("completions {shell}")).expect(0).stdout;
         assert!(script.contains("throughput"), "{shell}: {script}");
         // The generator for fish completes no arguments.
         assert!(

@@ -5,17 +5,17 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::{Lab, Room, Running, finish, is_record, lab, one_of};
+use common::{RunningCommand, TestDir, TestLab, assert_record, finish, lab, retry};
 use serde_json::Value;
 
 /// Returns `linerate` pinned to one processor: which pairs count depends on the machine's state
 /// between two processors, so this is the same on every machine.
-fn steady<'a>(room: &Room, words: impl IntoIterator<Item = &'a str>) -> Command {
+fn pinned_command<'a>(dir: &TestDir, args: impl IntoIterator<Item = &'a str>) -> Command {
     let usable = rustix::thread::sched_getaffinity(None).expect("an affinity mask");
     let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| usable.is_set(cpu));
     let first = first.expect("one").to_string();
-    let mut command = room.command("taskset", ["-c", &first]);
-    command.arg(room.binary()).args(words);
+    let mut command = dir.command("taskset", ["-c", &first]);
+    command.arg(dir.binary()).args(args);
     command
 }
 
@@ -42,21 +42,24 @@ fn numbers_of_two_commands() {
         (100.0, 120.0, "lower", "slower", 3),
         (100.0, 80.0, "higher", "slower", 3),
     ] {
-        let room = Room::new();
+        let dir = TestDir::new();
         let (a, b) = (noisy(a), noisy(b));
-        let words = ["compare", "--json", "--seed", "7", "--better", better];
+        let args = ["compare", "--json", "--seed", "7", "--better", better];
         let sides = ["--command-a", &a, "--command-b", &b];
-        let mut command = steady(&room, words.into_iter().chain(sides));
+        let mut command = pinned_command(&dir, args.into_iter().chain(sides));
         let set = finish(&mut command).expect(code).json();
-        let found = comparison(&set);
-        assert_eq!(found["verdict"], verdict, "{found:#}");
-        assert_eq!(found["seed"], 7);
-        assert_eq!(found["better"], better);
-        let pairs = found["pairs"].as_array().expect("pairs");
+        let result = comparison(&set);
+        assert_eq!(result["verdict"], verdict, "{result:#}");
+        assert_eq!(result["seed"], 7);
+        assert_eq!(result["better"], better);
+        let pairs = result["pairs"].as_array().expect("pairs");
         let counted = pairs.iter().filter(|pair| pair.get("dropped").is_none());
-        assert!(counted.count() >= 8, "{found:#}");
-        let ratio = &found["ratio"];
-        assert!(ratio["low"].as_f64() <= ratio["high"].as_f64(), "{found:#}");
+        assert!(counted.count() >= 8, "{result:#}");
+        let ratio = &result["ratio"];
+        assert!(
+            ratio["low"].as_f64() <= ratio["high"].as_f64(),
+            "{result:#}"
+        );
     }
 }
 
@@ -68,25 +71,25 @@ fn figures_at_zero_have_a_difference() {
         (12, 0, "faster", 0),
         (0, 0, "no-difference", 0),
     ] {
-        let room = Room::new();
+        let dir = TestDir::new();
         let (of_a, of_b) = (format!("echo {a}"), format!("echo {b}"));
-        let words = ["compare", "--json", "--better", "lower"];
+        let args = ["compare", "--json", "--better", "lower"];
         let sides = ["--command-a", &of_a, "--command-b", &of_b];
-        let mut command = steady(&room, words.into_iter().chain(sides));
+        let mut command = pinned_command(&dir, args.into_iter().chain(sides));
         let set = finish(&mut command).expect(code).json();
-        let found = comparison(&set);
-        assert_eq!(found["verdict"], verdict, "{found:#}");
-        let difference = &found["difference"]["median"];
-        assert_eq!(*difference, f64::from(b - a), "{found:#}");
-        assert!(found["p_value"].is_number(), "{found:#}");
-        assert!(found.get("ratio").is_none(), "{found:#}");
+        let result = comparison(&set);
+        assert_eq!(result["verdict"], verdict, "{result:#}");
+        let difference = &result["difference"]["median"];
+        assert_eq!(*difference, f64::from(b - a), "{result:#}");
+        assert!(result["p_value"].is_number(), "{result:#}");
+        assert!(result.get("ratio").is_none(), "{result:#}");
     }
 }
 
 #[test]
 fn a_figure_is_found_in_what_a_command_prints() {
-    let room = Room::new();
-    let words = [
+    let dir = TestDir::new();
+    let args = [
         "compare",
         "--pairs=8",
         "--figure",
@@ -97,18 +100,18 @@ fn a_figure_is_found_in_what_a_command_prints() {
         "--command-b",
         "echo it took 1.2 s",
     ];
-    let done = finish(&mut steady(&room, words)).expect(0);
+    let done = finish(&mut pinned_command(&dir, args)).expect(0);
     assert!(done.stdout.contains("B is better"), "{}", done.stdout);
     assert!(done.stdout.contains("20 % lower"), "{}", done.stdout);
 }
 
 #[test]
 fn too_few_pairs_say_that_they_cannot_tell() {
-    let room = Room::new();
+    let dir = TestDir::new();
     let sides = ["--command-a=echo 1", "--command-b=echo 26"];
     let run = |pairs: &str| {
-        let words = ["compare", pairs].into_iter().chain(sides);
-        finish(&mut steady(&room, words))
+        let args = ["compare", pairs].into_iter().chain(sides);
+        finish(&mut pinned_command(&dir, args))
     };
     let few = run("--pairs=3").expect(6);
     assert!(few.stderr.contains("7 at least"), "{few:#?}");
@@ -126,11 +129,11 @@ fn too_few_pairs_say_that_they_cannot_tell() {
 
 /// For example a container without a home.
 #[test]
-fn what_turns_nothing_needs_no_journal() {
-    let room = Room::new();
+fn a_comparison_without_knobs_needs_no_journal() {
+    let dir = TestDir::new();
     let sides = ["--command-a=echo 1", "--command-b=echo 26"];
-    let words = ["compare", "--pairs=7", "--no-store"];
-    let mut command = steady(&room, words.into_iter().chain(sides));
+    let args = ["compare", "--pairs=7", "--no-store"];
+    let mut command = pinned_command(&dir, args.into_iter().chain(sides));
     command.env("HOME", "nowhere").env_remove("XDG_STATE_HOME");
     let done = finish(&mut command).expect(0);
     assert!(done.stdout.contains("B is better"), "{done:#?}");
@@ -138,13 +141,13 @@ fn what_turns_nothing_needs_no_journal() {
 
 #[test]
 fn a_knob_of_the_users_own_is_turned_for_each_half() {
-    let room = Room::new();
+    let dir = TestDir::new();
     fs::write(
-        room.path().join("knobs.toml"),
+        dir.path().join("knobs.toml"),
         "[[knob]]\nname = \"window\"\nvalues = [1, 2]\nset = \"echo {} > window\"\nrestore = \"echo 0 > window\"\n",
     )
     .expect("a file");
-    let words = [
+    let args = [
         "compare",
         "--json",
         "--pairs=7",
@@ -153,23 +156,23 @@ fn a_knob_of_the_users_own_is_turned_for_each_half() {
         "--command-a=cat window",
         "--command-b=cat window",
     ];
-    let set = finish(&mut steady(&room, words)).expect(0).json();
-    let found = comparison(&set);
-    assert_eq!(found["verdict"], "faster", "{found:#}");
+    let set = finish(&mut pinned_command(&dir, args)).expect(0).json();
+    let result = comparison(&set);
+    assert_eq!(result["verdict"], "faster", "{result:#}");
     // Side A has the knob's start value.
     assert_eq!(
-        found["ratio"]["median"].as_f64().map(f64::round),
+        result["ratio"]["median"].as_f64().map(f64::round),
         Some(4.0),
-        "{found:#}"
+        "{result:#}"
     );
-    let window = fs::read_to_string(room.path().join("window")).expect("it was set");
+    let window = fs::read_to_string(dir.path().join("window")).expect("it was set");
     assert_eq!(window, "0\n");
 }
 
 #[test]
 fn what_prepares_runs_before_each_half() {
-    let room = Room::new();
-    let words = [
+    let dir = TestDir::new();
+    let args = [
         "compare",
         "--pairs=3",
         "--prepare-a=echo a >> log",
@@ -177,8 +180,8 @@ fn what_prepares_runs_before_each_half() {
         "--command-a=echo 1 >> log; echo 1",
         "--command-b=echo 2 >> log; echo 2",
     ];
-    finish(&mut room.command(room.binary(), words)).expect(6);
-    let log = fs::read_to_string(room.path().join("log")).expect("a log");
+    finish(&mut dir.command(dir.binary(), args)).expect(6);
+    let log = fs::read_to_string(dir.path().join("log")).expect("a log");
     let lines: Vec<_> = log.lines().collect();
     // A pair during which the machine's state changed is measured again, up to three times in all.
     assert!((12..=36).contains(&lines.len()), "{log}");
@@ -190,29 +193,29 @@ fn what_prepares_runs_before_each_half() {
 
 #[test]
 fn options_of_two_sides_of_a_measurement() {
-    let room = Room::new();
-    let server = room.server("-q");
+    let dir = TestDir::new();
+    let server = dir.server("-q");
     // A rate that both sides reach makes a change of 10 % exact, on a busy machine too.
-    let words = format!(
+    let args = format!(
         "compare --json --html page.html --max-pairs 40 --a=-b1M --b=-b900k \
          throughput 127.0.0.1 -p {} -u -l 1000 -t 300ms",
         server.port
     );
     // A busy machine may starve runs and leave the comparison undecided.
-    let set = one_of(4, || {
-        let done = room.run(&words);
-        match done.code() {
+    let set = retry(4, || {
+        let done = dir.run(&args);
+        match done.exit_code() {
             3 => Ok(done.json()),
             0 | 6 => Err(done.stderr),
             _ => Err(done.expect(3).stderr),
         }
     });
-    let found = comparison(&set);
-    assert_eq!(found["figure"], "goodput");
-    assert_eq!(found["verdict"], "slower", "{found:#}");
-    assert_eq!(found["regression"], true);
-    let ratio = found["ratio"]["median"].as_f64().expect("a ratio");
-    assert!((0.86..0.94).contains(&ratio), "{found:#}");
+    let result = comparison(&set);
+    assert_eq!(result["figure"], "goodput");
+    assert_eq!(result["verdict"], "slower", "{result:#}");
+    assert_eq!(result["regression"], true);
+    let ratio = result["ratio"]["median"].as_f64().expect("a ratio");
+    assert!((0.86..0.94).contains(&ratio), "{result:#}");
     let runs = set["runs"].as_array().expect("runs");
     // Pairs during which the machine's state changed are left out and measured again.
     assert!(
@@ -220,48 +223,48 @@ fn options_of_two_sides_of_a_measurement() {
         "{} runs",
         runs.len()
     );
-    runs.iter().for_each(is_record);
-    let page = fs::read_to_string(room.path().join("page.html")).expect("a page");
+    runs.iter().for_each(assert_record);
+    let page = fs::read_to_string(dir.path().join("page.html")).expect("a page");
     assert!(page.contains("in each pair"), "no chart of the pairs");
     // Stored runs can be compared again, by file and by id.
     let id = |letter: &str| {
-        found[letter]["records"][0]
+        result[letter]["records"][0]
             .as_str()
             .expect("an id")
             .to_owned()
     };
-    let again = room
+    let rerun = dir
         .run(&format!("compare {} {} --json", id("a"), id("b")))
         .expect(6)
         .json();
-    let again = comparison(&again);
+    let rerun = comparison(&rerun);
     assert_eq!(
-        again["verdict"], "undecided",
-        "one run shows nothing: {again:#}"
+        rerun["verdict"], "undecided",
+        "one run shows nothing: {rerun:#}"
     );
-    assert_eq!(again["test"], "mann-whitney");
+    assert_eq!(rerun["test"], "mann-whitney");
 }
 
 #[test]
-fn sets_that_were_measured_apart() {
-    let room = Room::new();
-    let server = room.server("-q");
+fn sets_that_were_measured_separately() {
+    let dir = TestDir::new();
+    let server = dir.server("-q");
     // One starved run makes the spread too large for a verdict: measured again.
-    one_of(6, || {
+    retry(6, || {
         for (rate, file) in [("1M", "old.json"), ("800k", "new.json")] {
-            let words = format!(
+            let args = format!(
                 "throughput 127.0.0.1 -p {} -u -l 1000 -b {rate} -t 200ms --repeat 8 -q -o {file}",
                 server.port
             );
-            room.run(&words).expect(0);
+            dir.run(&args).expect(0);
         }
-        for (words, code, said) in [
+        for (args, code, expected) in [
             ("compare old.json new.json", 3, "B is slower"),
             ("compare old.json old.json", 0, "No difference larger than"),
         ] {
-            let done = room.run(words);
-            if done.code() != code || !done.stdout.contains(said) {
-                return Err(format!("{words}: {done:#?}"));
+            let done = dir.run(args);
+            if done.exit_code() != code || !done.stdout.contains(expected) {
+                return Err(format!("{args}: {done:#?}"));
             }
         }
         Ok(())
@@ -270,14 +273,14 @@ fn sets_that_were_measured_apart() {
 
 #[test]
 fn an_interrupt_gives_what_is_there() {
-    let room = Room::new();
-    let words = [
+    let dir = TestDir::new();
+    let args = [
         "compare",
         "--command-a=echo 1",
         "--command-b=test -e many && sleep 60; echo x >> log; test $(wc -l < log) -ge 3 && touch many; echo 1",
     ];
-    let mut running = Running::start(&mut room.command(room.binary(), words));
-    running.line(|line| line.starts_with("pair 3"));
+    let mut running = RunningCommand::start(&mut dir.command(dir.binary(), args));
+    running.wait_line(|line| line.starts_with("pair 3"));
     running.interrupt();
     let done = running.wait().expect(130);
     assert!(done.stdout.contains("interrupted"), "{done:#?}");
@@ -286,8 +289,8 @@ fn an_interrupt_gives_what_is_there() {
 
 #[test]
 fn nonsense_is_refused_before_anything_runs() {
-    let room = Room::new();
-    for (words, said) in [
+    let dir = TestDir::new();
+    for (args, expected) in [
         ("compare", "nothing to compare"),
         ("compare one", "no second result"),
         ("compare --b -lx throughput 127.0.0.1", "-lx"),
@@ -297,12 +300,12 @@ fn nonsense_is_refused_before_anything_runs() {
         ("compare --command-a true", "--command-b"),
         ("compare one two --knob-b mtu=9000", "--knob-b with results"),
     ] {
-        let done = room.run(words).expect(2);
-        assert!(done.stderr.contains(said), "{words}: {}", done.stderr);
+        let done = dir.run(args).expect(2);
+        assert!(done.stderr.contains(expected), "{args}: {}", done.stderr);
     }
-    let done = room.run("compare one two --json").expect(1);
+    let done = dir.run("compare one two --json").expect(1);
     assert_eq!(done.json()["error"]["object"], "`one`");
-    let done = room
+    let done = dir
         .run("compare --command-a false --command-b false")
         .expect(1);
     assert!(done.stderr.contains("code 1"), "{}", done.stderr);
@@ -311,14 +314,14 @@ fn nonsense_is_refused_before_anything_runs() {
 /// A side compared with itself in a lab, and with an injected change.
 #[test]
 fn in_a_lab_a_thing_is_like_itself() {
-    let lab = lab!(Lab::up(Room::new(), "compare", "--hops 0"));
+    let lab = lab!(TestLab::up(TestDir::new(), "compare", "--hops 0"));
     let _server = lab.server("-q");
     // Two hundred datagrams a run: with fewer, 5 % would round to 4 or 6 %.
     let compare = |b: &str| {
-        let words = format!(
+        let args = format!(
             "compare --json --effect 4% --b={b} throughput 10.77.0.2 -u -l 250 -b 2M -t 200ms"
         );
-        let done = finish(&mut lab.linerate("client", &words));
+        let done = finish(&mut lab.linerate("client", &args));
         let set = done.json();
         let verdict = comparison(&set)["verdict"]
             .as_str()
@@ -334,16 +337,16 @@ fn in_a_lab_a_thing_is_like_itself() {
     };
     // One in twenty differs by chance (the significance level), and a busy machine may leave one
     // undecided: at least three of five must be right.
-    let mut alike = 0;
-    one_of(5, || {
+    let mut equal = 0;
+    retry(5, || {
         let (verdict, set) = compare("-b2M");
-        alike += usize::from(verdict == "no-difference");
-        if alike == 3 {
+        equal += usize::from(verdict == "no-difference");
+        if equal == 3 {
             return Ok(());
         }
         Err(format!("{verdict}: {}", comparison(&set)["ratio"]))
     });
-    one_of(3, || {
+    retry(3, || {
         let (verdict, set) = compare("-b1900k");
         match verdict.as_str() {
             "slower" => Ok(()),

@@ -10,11 +10,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{Lab, Room, finish, is_wanted, lab};
+use common::{TestDir, TestLab, finish, is_selected, lab};
 use serde::{Deserialize, Serialize};
 
 /// Comparisons of one kind: the sides, the measurement and the expected verdict.
-struct Kind {
+struct ComparisonKind {
     name: &'static str,
     sides: &'static [&'static str],
     command: &'static str,
@@ -23,32 +23,32 @@ struct Kind {
 
 const SHAPED: &str = "throughput 10.77.0.2 -C cubic -t 200ms";
 
-const KINDS: &[Kind] = &[
-    Kind {
+const KINDS: &[ComparisonKind] = &[
+    ComparisonKind {
         name: "stream/itself",
         sides: &[],
         command: "throughput 10.77.0.2 -C cubic -t 100ms",
         verdict: "no-difference",
     },
-    Kind {
+    ComparisonKind {
         name: "round-trip/itself",
         sides: &[],
         command: "latency 10.77.0.2 -u -t 100ms",
         verdict: "no-difference",
     },
-    Kind {
+    ComparisonKind {
         name: "shaped/itself",
         sides: &["--prepare-a=RATE 100mbit", "--prepare-b=RATE 100mbit"],
         command: SHAPED,
         verdict: "no-difference",
     },
-    Kind {
+    ComparisonKind {
         name: "shaped/5-percent",
         sides: &["--prepare-a=RATE 100mbit", "--prepare-b=RATE 95mbit"],
         command: SHAPED,
         verdict: "slower",
     },
-    Kind {
+    ComparisonKind {
         name: "datagrams/5-percent",
         sides: &["--b=-b19M"],
         command: "throughput 10.77.0.2 -u -l 1000 -b 20M -t 100ms",
@@ -58,7 +58,7 @@ const KINDS: &[Kind] = &[
 
 /// Result of one comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Made {
+struct ComparisonResult {
     kind: String,
     verdict: String,
     ratio: Option<f64>,
@@ -66,17 +66,17 @@ struct Made {
     seconds: f64,
 }
 
-impl Made {
-    fn is_of(&self, kind: &Kind) -> bool {
+impl ComparisonResult {
+    fn is_of(&self, kind: &ComparisonKind) -> bool {
         self.kind == kind.name
     }
 
-    fn is_right(&self, kind: &Kind) -> bool {
+    fn is_right(&self, kind: &ComparisonKind) -> bool {
         self.verdict == kind.verdict
     }
 
     /// Describes a wrong verdict.
-    fn said(&self) -> String {
+    fn describe(&self) -> String {
         match self.ratio {
             Some(ratio) => format!("{} ({ratio:.3})", self.verdict),
             None => self.verdict.clone(),
@@ -85,47 +85,47 @@ impl Made {
 }
 
 /// Results and their file.
-struct Kept {
+struct StoredResults {
     file: PathBuf,
-    made: Vec<Made>,
+    results: Vec<ComparisonResult>,
 }
 
-impl Kept {
+impl StoredResults {
     /// Reads the file's results when resuming; a line that a crash truncated does not count.
     fn of(file: &Path, resumes: bool) -> Self {
         let before = fs::read_to_string(file).unwrap_or_default();
         let lines = before.lines().filter(|_| resumes);
-        let made: Vec<Made> = lines
+        let results: Vec<ComparisonResult> = lines
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect();
         fs::create_dir_all(file.parent().expect("a directory")).expect("a directory");
-        let whole = made.iter().map(line).collect::<String>();
-        fs::write(file, whole).expect("a file");
+        let text = results.iter().map(line).collect::<String>();
+        fs::write(file, text).expect("a file");
         Self {
             file: file.to_owned(),
-            made,
+            results,
         }
     }
 
-    fn add(&mut self, made: Made) {
+    fn add(&mut self, result: ComparisonResult) {
         let mut file = OpenOptions::new().append(true).open(&self.file);
         let file = file.as_mut().expect("the results file");
-        file.write_all(line(&made).as_bytes()).expect("space");
-        self.made.push(made);
+        file.write_all(line(&result).as_bytes()).expect("space");
+        self.results.push(result);
     }
 
     /// Returns the results of a kind, at most `most` of them.
-    fn of_kind(&self, kind: &Kind, most: usize) -> Vec<&Made> {
-        let own = self.made.iter().filter(|made| made.is_of(kind));
-        own.take(most).collect()
+    fn of_kind(&self, kind: &ComparisonKind, most: usize) -> Vec<&ComparisonResult> {
+        let finished = self.results.iter().filter(|result| result.is_of(kind));
+        finished.take(most).collect()
     }
 }
 
-fn line(made: &Made) -> String {
-    serde_json::to_string(made).expect("it is JSON") + "\n"
+fn line(result: &ComparisonResult) -> String {
+    serde_json::to_string(result).expect("it is JSON") + "\n"
 }
 
-/// Returns the probability of `wrong` or more wrong verdicts of `of`, each with probability 5 %.
+/// Returns the probability of `wrong_cases` or more wrong verdicts of `of`, each with probability 5 %.
 fn by_chance(wrong: u32, of: u32) -> f64 {
     let mut exactly = 0.95_f64.powi(of.cast_signed());
     let mut fewer = 0.0;
@@ -145,34 +145,41 @@ fn more_are_wrong_than_chance_makes_from_twelve_of_a_hundred_on() {
 }
 
 #[test]
-fn what_was_made_before_counts_where_it_is_wanted() {
-    let folder = tempfile::tempdir().expect("a directory");
-    let file = folder.path().join("bench/compare.jsonl");
+fn stored_results_count_when_resuming() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("bench/compare.jsonl");
     let kind = &KINDS[0];
-    let made = |verdict: &str| Made {
+    let result = |verdict: &str| ComparisonResult {
         kind: kind.name.to_owned(),
         verdict: verdict.to_owned(),
         ratio: Some(1.0),
         pairs: 9,
         seconds: 2.0,
     };
-    let mut kept = Kept::of(&file, true);
-    kept.add(made("no-difference"));
-    kept.add(made("undecided"));
+    let mut stored = StoredResults::of(&file, true);
+    stored.add(result("no-difference"));
+    stored.add(result("undecided"));
     let text = fs::read_to_string(&file).expect("a file");
     fs::write(&file, format!("{text}{{\"kind\":\"str")).expect("a file");
-    let mut again = Kept::of(&file, true);
-    assert_eq!(again.made, kept.made);
-    again.add(made("no-difference"));
-    assert_eq!(Kept::of(&file, true).made.len(), 3, "on a line of its own");
-    assert_eq!(again.of_kind(kind, 2).len(), 2);
-    assert!(again.of_kind(&KINDS[1], 2).is_empty());
-    assert!(Kept::of(&file, false).made.is_empty());
-    assert!(Kept::of(&file, true).made.is_empty(), "it started again");
+    let mut reopened = StoredResults::of(&file, true);
+    assert_eq!(reopened.results, stored.results);
+    reopened.add(result("no-difference"));
+    assert_eq!(
+        StoredResults::of(&file, true).results.len(),
+        3,
+        "on a line of its own"
+    );
+    assert_eq!(reopened.of_kind(kind, 2).len(), 2);
+    assert!(reopened.of_kind(&KINDS[1], 2).is_empty());
+    assert!(StoredResults::of(&file, false).results.is_empty());
+    assert!(
+        StoredResults::of(&file, true).results.is_empty(),
+        "it started again"
+    );
 }
 
 /// Returns the number in an environment variable.
-fn asked(variable: &str) -> Option<usize> {
+fn env_number(variable: &str) -> Option<usize> {
     let text = std::env::var(variable).unwrap_or_default();
     (!text.trim().is_empty()).then(|| {
         text.trim()
@@ -182,23 +189,23 @@ fn asked(variable: &str) -> Option<usize> {
 }
 
 /// Makes one comparison.
-fn compare(lab: &Lab, kind: &Kind) -> Made {
+fn compare(lab: &TestLab, kind: &ComparisonKind) -> ComparisonResult {
     let rate = "tc qdisc replace dev eth0 root tbf burst 16k latency 20ms rate";
     let sides = kind.sides.iter().map(|side| side.replace("RATE", rate));
     let mut command = lab.linerate("client", "compare --json");
     command.args(sides).args(kind.command.split(' '));
-    let begun = Instant::now();
+    let start = Instant::now();
     let done = finish(&mut command);
     let set = done.json();
-    let found = &set["result"]["comparison"];
-    Made {
+    let comparison = &set["result"]["comparison"];
+    ComparisonResult {
         kind: kind.name.to_owned(),
         // A failed comparison counts as a wrong one: the others still run.
-        verdict: (found["verdict"].as_str())
-            .map_or_else(|| format!("code {}", done.code()), str::to_owned),
-        ratio: found["ratio"]["median"].as_f64(),
-        pairs: found["pairs"].as_array().map_or(0, Vec::len),
-        seconds: begun.elapsed().as_secs_f64(),
+        verdict: (comparison["verdict"].as_str())
+            .map_or_else(|| format!("code {}", done.exit_code()), str::to_owned),
+        ratio: comparison["ratio"]["median"].as_f64(),
+        pairs: comparison["pairs"].as_array().map_or(0, Vec::len),
+        seconds: start.elapsed().as_secs_f64(),
     }
 }
 
@@ -207,49 +214,58 @@ fn compare(lab: &Lab, kind: &Kind) -> Made {
 #[test]
 #[ignore = "compares for minutes, and needs a quiet machine: `make bench-compare`"]
 fn most_comparisons_in_a_lab_are_right() {
-    let runs = asked("RUNS").unwrap_or(20);
-    let until = asked("WITHIN").map(|seconds| Instant::now() + Duration::from_secs(seconds as u64));
-    let resumes = asked("RESUME").is_some_and(|number| number > 0);
+    let runs = env_number("RUNS").unwrap_or(20);
+    let deadline =
+        env_number("WITHIN").map(|seconds| Instant::now() + Duration::from_secs(seconds as u64));
+    let resumes = env_number("RESUME").is_some_and(|number| number > 0);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench/compare.jsonl");
-    let mut kept = Kept::of(&file, resumes);
+    let mut stored = StoredResults::of(&file, resumes);
     let mut wrong = Vec::new();
     println!("comparisons               right  of    pairs, median  seconds each  other verdicts");
-    for kind in KINDS.iter().filter(|kind| is_wanted(kind.name)) {
-        if kept.of_kind(kind, runs).len() < runs {
+    for kind in KINDS.iter().filter(|kind| is_selected(kind.name)) {
+        if stored.of_kind(kind, runs).len() < runs {
             // One lab a kind: the preparation of a kind stays in its lab.
-            let lab = lab!(Lab::up(Room::new(), "compare-often", "--hops 0"));
+            let lab = lab!(TestLab::up(TestDir::new(), "compare-often", "--hops 0"));
             let _server = lab.server("-q");
-            while kept.of_kind(kind, runs).len() < runs {
-                let own = kept.of_kind(kind, runs);
-                let each = own.iter().map(|made| made.seconds).sum::<f64>() / own.len() as f64;
-                if own.len() == 3 && runs > 3 {
-                    let left = each * (runs - 3) as f64 / 60.0;
-                    println!("{}: {left:.0} min for the other {}", kind.name, runs - 3);
+            while stored.of_kind(kind, runs).len() < runs {
+                let finished = stored.of_kind(kind, runs);
+                let each = finished.iter().map(|result| result.seconds).sum::<f64>()
+                    / finished.len() as f64;
+                if finished.len() == 3 && runs > 3 {
+                    let minutes_left = each * (runs - 3) as f64 / 60.0;
+                    println!(
+                        "{}: {minutes_left:.0} min for the other {}",
+                        kind.name,
+                        runs - 3
+                    );
                 }
-                let longest = own.iter().map(|made| made.seconds).fold(0.0, f64::max);
+                let longest = finished
+                    .iter()
+                    .map(|result| result.seconds)
+                    .fold(0.0, f64::max);
                 let end = Instant::now() + Duration::from_secs_f64(longest);
                 assert!(
-                    until.is_none_or(|until| end < until),
+                    deadline.is_none_or(|until| end < until),
                     "no time is left after {} of {runs} of {}: RESUME=1 continues there",
-                    own.len(),
+                    finished.len(),
                     kind.name
                 );
-                kept.add(compare(&lab, kind));
+                stored.add(compare(&lab, kind));
             }
         }
-        let own = kept.of_kind(kind, runs);
-        let others: Vec<String> = (own.iter())
-            .filter(|made| !made.is_right(kind))
-            .map(|made| made.said())
+        let finished = stored.of_kind(kind, runs);
+        let others: Vec<String> = (finished.iter())
+            .filter(|result| !result.is_right(kind))
+            .map(|result| result.describe())
             .collect();
-        let mut pairs: Vec<usize> = own.iter().map(|made| made.pairs).collect();
+        let mut pairs: Vec<usize> = finished.iter().map(|result| result.pairs).collect();
         pairs.sort_unstable();
         println!(
             "{:<24} {:>6}  {runs:<4} {:>13}  {:>12.1}  {}",
             kind.name,
             runs - others.len(),
             pairs[pairs.len() / 2],
-            own.iter().map(|made| made.seconds).sum::<f64>() / own.len() as f64,
+            finished.iter().map(|made| made.seconds).sum::<f64>() / finished.len() as f64,
             others.join(", ")
         );
         let count = |number: usize| u32::try_from(number).expect("few");

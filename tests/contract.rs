@@ -15,19 +15,19 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{
-    DeafPort, Finished, Room, Running, Server, finish, is_record, is_root, one_of, skip, soon,
-    unshared, without_user_namespaces,
+    ClosedPort, FinishedCommand, LinerateServer, RunningCommand, TestDir, assert_record, finish,
+    is_root, retry, skip, unshare_command, wait_until, without_user_namespaces,
 };
 use rustix::process::Signal;
 use serde_json::Value;
 
 /// Checks a record against `docs/record.schema.json` and against its types.
 #[track_caller]
-fn is_valid(record: &Value) {
-    is_record(record);
+fn assert_valid_record(record: &Value) {
+    assert_record(record);
     let schema: Value =
         serde_json::from_str(include_str!("../docs/record.schema.json")).expect("a schema");
-    let complaints = schema::complaints(&schema, record);
+    let complaints = schema::violations(&schema, record);
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
@@ -79,7 +79,7 @@ const MEASUREMENTS: &[(&str, &[&str])] = &[
     (
         "throughput -P 300 --threads 2/1 -t 0.5 -i 0.2",
         &[
-            "/plan/threads/far",
+            "/plan/threads/server",
             "/summary/fairness_index",
             "/summary/cpu/0/ns_per_byte",
             "/summary/cpu/1/threads/0/flows",
@@ -129,47 +129,51 @@ const MEASUREMENTS: &[(&str, &[&str])] = &[
 
 #[test]
 fn json_is_one_document_that_fits_its_schema() {
-    let (near, far) = (Room::new(), Room::new());
-    let server = far.server("-q");
-    for (words, keys) in MEASUREMENTS {
-        println!("{words}");
-        let ran = near.run(&format!("{words} 127.0.0.1 -p {} --json", server.port));
-        let ran = ran.expect(0);
-        let record = ran.json();
-        is_valid(&record);
+    let (client_dir, server_dir) = (TestDir::new(), TestDir::new());
+    let server = server_dir.server("-q");
+    for (args, keys) in MEASUREMENTS {
+        println!("{args}");
+        let output = client_dir.run(&format!("{args} 127.0.0.1 -p {} --json", server.port));
+        let output = output.expect(0);
+        let record = output.json();
+        assert_valid_record(&record);
         for key in KEYS.iter().chain(*keys) {
-            let found = record.pointer(key);
+            let field = record.pointer(key);
             assert!(
-                found.is_some_and(|value| !value.is_null()),
+                field.is_some_and(|value| !value.is_null()),
                 "no {key}: {record:#}"
             );
         }
-        assert_eq!(record["interrupted"], false, "{words}");
-        let stored = near.stored();
+        assert_eq!(record["interrupted"], false, "{args}");
+        let stored = client_dir.stored();
         assert!(
             stored.contains(&record),
             "what is printed is what is stored"
         );
     }
-    assert_eq!(near.stored().len(), MEASUREMENTS.len(), "one record a run");
+    assert_eq!(
+        client_dir.stored().len(),
+        MEASUREMENTS.len(),
+        "one record a run"
+    );
     // The server's own records of the same runs.
-    soon("the server stores what it serves", || {
-        far.stored().len() == MEASUREMENTS.len()
+    wait_until("the server stores what it serves", || {
+        server_dir.stored().len() == MEASUREMENTS.len()
     });
-    far.stored().iter().for_each(is_valid);
-    server.end().expect(0);
+    server_dir.stored().iter().for_each(assert_valid_record);
+    server.stop().expect(0);
 }
 
 #[test]
 fn a_stream_ends_with_the_record() {
-    let room = Room::new();
-    let server = room.server("-q");
-    let words = format!(
+    let dir = TestDir::new();
+    let server = dir.server("-q");
+    let args = format!(
         "throughput 127.0.0.1 -p {} -u -b 10M -t 2 -i 0.1 --json-stream",
         server.port
     );
-    let ran = room.run(&words).expect(0);
-    let lines = ran.json_lines();
+    let output = dir.run(&args).expect(0);
+    let lines = output.json_lines();
     let named: Vec<_> = lines
         .iter()
         .map(|line| line["event"].as_str().expect("every line names its event"))
@@ -181,7 +185,7 @@ fn a_stream_ends_with_the_record() {
         assert_eq!(line["schema"], "linerate/event/1", "{line}");
         assert!(line["time"].is_string(), "{line}");
     }
-    is_valid(&lines[lines.len() - 1]["record"]);
+    assert_valid_record(&lines[lines.len() - 1]["record"]);
     // A delayed process merges several intervals: together they cover the full run, in order.
     let intervals: Vec<_> = (lines.iter())
         .filter(|line| line["event"] == "interval")
@@ -204,118 +208,118 @@ fn a_stream_ends_with_the_record() {
 
 #[test]
 fn quiet_is_the_result_alone() {
-    let room = Room::new();
-    let server = room.server("-q");
-    let words = format!("latency 127.0.0.1 -p {} -t 0.3 -i 0.1", server.port);
-    let told = room.run(&words).expect(0).stdout;
+    let dir = TestDir::new();
+    let server = dir.server("-q");
+    let args = format!("latency 127.0.0.1 -p {} -t 0.3 -i 0.1", server.port);
+    let text = dir.run(&args).expect(0).stdout;
     assert!(
-        told.contains("connected to") && told.contains("seconds"),
-        "{told}"
+        text.contains("connected to") && text.contains("seconds"),
+        "{text}"
     );
-    let quiet = room.run(&format!("{words} -q")).expect(0);
+    let quiet = dir.run(&format!("{args} -q")).expect(0);
     assert!(quiet.stdout.contains("p99.9"), "{quiet:?}");
     assert!(!quiet.stdout.contains("connected to") && !quiet.stdout.contains("seconds"));
     assert_eq!(quiet.stderr, "");
     // A quiet server still prints its address and the result for each client.
-    let served = server.end().expect(0).stdout;
-    assert!(served.starts_with("READY port="), "{served}");
-    assert!(served.contains("127.0.0.1:"), "{served}");
+    let server_output = server.stop().expect(0).stdout;
+    assert!(server_output.starts_with("READY port="), "{server_output}");
+    assert!(server_output.contains("127.0.0.1:"), "{server_output}");
 }
 
 #[test]
 fn a_file_gets_the_record() {
-    let room = Room::new();
-    let server = room.server("-q");
-    let words = format!("latency 127.0.0.1 -p {} -n 50 -o out.json", server.port);
+    let dir = TestDir::new();
+    let server = dir.server("-q");
+    let args = format!("latency 127.0.0.1 -p {} -n 50 -o out.json", server.port);
     let file = || -> Value {
-        let text = fs::read_to_string(room.path().join("out.json")).expect("the file");
+        let text = fs::read_to_string(dir.path().join("out.json")).expect("the file");
         serde_json::from_str(&text).expect("one document")
     };
-    let text = room.run(&words).expect(0);
+    let text = dir.run(&args).expect(0);
     assert!(text.stdout.contains("round trips"), "{text:?}");
     let first = file();
-    is_valid(&first);
+    assert_valid_record(&first);
     // With --json the file replaces standard output; it is replaced as a whole.
-    let json = room.run(&format!("{words} --json")).expect(0);
+    let json = dir.run(&format!("{args} --json")).expect(0);
     assert_eq!(json.stdout, "");
     let second = file();
-    is_valid(&second);
+    assert_valid_record(&second);
     assert_ne!(first["id"], second["id"]);
     // `-` is standard output.
-    let dash = room.run(&format!(
+    let dash = dir.run(&format!(
         "latency 127.0.0.1 -p {} -n 50 --json -o -",
         server.port
     ));
-    is_valid(&dash.expect(0).json());
+    assert_valid_record(&dash.expect(0).json());
 }
 
 /// Page, stages and timeline of one command; an unwritable file loses nothing else.
 #[test]
 fn pages_stages_and_timelines() {
-    let room = Room::new();
-    let server = room.server("-q --no-store");
-    let words = format!(
+    let dir = TestDir::new();
+    let server = dir.server("-q --no-store");
+    let args = format!(
         "latency 127.0.0.1 -p {} -u -n 500 --no-store --json",
         server.port
     );
-    let ran = room
-        .run(&format!("{words} --trace trip.json --html trip.html"))
+    let output = dir
+        .run(&format!("{args} --trace trip.json --html trip.html"))
         .expect(0);
-    let record = ran.json();
-    is_valid(&record);
+    let record = output.json();
+    assert_valid_record(&record);
     let stages = record["stages"].as_array().expect("stages");
     assert!(stages.len() >= 9, "{stages:?}");
     assert!(
         record["stage_pass"]["round_trips"].as_u64() > Some(400),
         "{record}"
     );
-    let read = |file: &str| fs::read_to_string(room.path().join(file)).expect(file);
+    let read = |file: &str| fs::read_to_string(dir.path().join(file)).expect(file);
     let trace: Value = serde_json::from_str(&read("trip.json")).expect("one document");
     let events = trace["traceEvents"].as_array().expect("events");
     assert!(events.len() > 1_000, "{}", events.len());
     assert!(read("trip.html").contains("Stages of a round trip"));
-    let lost = room.run(&format!("{words} --trace /dev/full"));
+    let lost = dir.run(&format!("{args} --trace /dev/full"));
     let lost = lost.expect(1);
-    is_valid(&lost.json());
+    assert_valid_record(&lost.json());
     assert!(lost.stderr.contains("/dev/full"), "{lost:?}");
-    let folder = room.run(&format!("{words} --html nowhere/page.html"));
-    assert!(folder.expect(1).json()["error"]["object"].is_string());
+    let failed = dir.run(&format!("{args} --html nowhere/page.html"));
+    assert!(failed.expect(1).json()["error"]["object"].is_string());
 }
 
 #[test]
 fn nothing_is_kept_when_that_is_asked_for() {
-    let (near, far) = (Room::new(), Room::new());
-    let server = far.server("--no-store");
-    for words in ["-n 10", "-n 10 --repeat 2"] {
-        let words = format!("latency 127.0.0.1 -p {} {words} --no-store", server.port);
-        near.run(&words).expect(0);
+    let (client_dir, server_dir) = (TestDir::new(), TestDir::new());
+    let server = server_dir.server("--no-store");
+    for args in ["-n 10", "-n 10 --repeat 2"] {
+        let args = format!("latency 127.0.0.1 -p {} {args} --no-store", server.port);
+        client_dir.run(&args).expect(0);
     }
-    server.end().expect(0);
-    assert!(!near.path().join("data").exists());
-    assert!(!far.path().join("data").exists());
+    server.stop().expect(0);
+    assert!(!client_dir.path().join("data").exists());
+    assert!(!server_dir.path().join("data").exists());
 }
 
 /// Without XDG_DATA_HOME the store is in the home directory; without both there is only a warning.
 #[test]
 fn the_store_without_a_place() {
-    let room = Room::new();
-    let server = room.server("--no-store");
-    let words = format!("latency 127.0.0.1 -p {} -n 10 --json", server.port);
-    finish(room.linerate(&words).env_remove("XDG_DATA_HOME")).expect(0);
-    let default = room.path().join(".local/share/linerate/runs");
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
+    let args = format!("latency 127.0.0.1 -p {} -n 10 --json", server.port);
+    finish(dir.linerate(&args).env_remove("XDG_DATA_HOME")).expect(0);
+    let default = dir.path().join(".local/share/linerate/runs");
     assert_eq!(fs::read_dir(default).expect("the store").count(), 1);
-    let mut homeless = room.linerate(&words);
+    let mut homeless = dir.linerate(&args);
     homeless.env_remove("XDG_DATA_HOME").env_remove("HOME");
-    let ran = finish(&mut homeless).expect(0);
-    is_valid(&ran.json());
-    assert!(ran.stderr.contains("warning"), "{ran:?}");
+    let output = finish(&mut homeless).expect(0);
+    assert_valid_record(&output.json());
+    assert!(output.stderr.contains("warning"), "{output:?}");
 }
 
 #[test]
 fn a_full_disk_costs_the_copy_and_not_the_result() {
-    let room = Room::new();
-    let server = room.server("--no-store");
-    fs::create_dir_all(room.path().join("data")).expect("a folder");
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
+    fs::create_dir_all(dir.path().join("data")).expect("a folder");
     let script = format!(
         "mount -t tmpfs -o size=32k tmpfs data
         head -c 1M /dev/zero > data/full 2> /dev/null || true
@@ -324,57 +328,60 @@ fn a_full_disk_costs_the_copy_and_not_the_result() {
         common::LINERATE,
         server.port
     );
-    match unshared(&room, "--mount", &["sh", "-c", &script]) {
+    match unshare_command(&dir, "--mount", &["sh", "-c", &script]) {
         Err(why) => skip!("no mount namespace: {why}"),
         Ok(mut command) => {
-            let ran = finish(&mut command);
-            is_valid(&ran.json());
-            assert!(ran.stderr.contains("warning"), "{ran:?}");
-            assert!(ran.stderr.ends_with("left:\n"), "half a file: {ran:?}");
+            let output = finish(&mut command);
+            assert_valid_record(&output.json());
+            assert!(output.stderr.contains("warning"), "{output:?}");
+            assert!(
+                output.stderr.ends_with("left:\n"),
+                "half a file: {output:?}"
+            );
         }
     }
 }
 
 #[test]
 fn a_full_disk_stops_no_server() {
-    let room = Room::new();
-    fs::create_dir_all(room.path().join("data")).expect("a folder");
+    let dir = TestDir::new();
+    fs::create_dir_all(dir.path().join("data")).expect("a folder");
     let script = format!(
         "mount -t tmpfs -o size=32k tmpfs data
         head -c 1M /dev/zero > data/full 2> /dev/null || true
         exec {} server -p 0 -B 127.0.0.1",
         common::LINERATE,
     );
-    let mut command = match unshared(&room, "--mount", &["sh", "-c", &script]) {
+    let mut command = match unshare_command(&dir, "--mount", &["sh", "-c", &script]) {
         Err(why) => skip!("no mount namespace: {why}"),
         Ok(command) => command,
     };
-    let mut server = Server::start(&mut command);
+    let mut server = LinerateServer::start(&mut command);
     for _ in 0..2 {
         let mut client =
             std::net::TcpStream::connect(("127.0.0.1", server.port)).expect("a server");
         client.write_all(&[b'x'; 100 << 10]).expect("it reads");
         drop(client);
-        let told = server
+        let summary = server
             .running
-            .line(|line| line.contains("  in ") && line.contains("KiB"));
-        assert!(told.contains("100 KiB"), "{told}");
+            .wait_line(|line| line.contains("  in ") && line.contains("KiB"));
+        assert!(summary.contains("100 KiB"), "{summary}");
     }
-    let ran = server.end().expect(0);
-    assert_eq!(ran.stderr.matches("warning: ").count(), 2, "{ran:?}");
+    let output = server.stop().expect(0);
+    assert_eq!(output.stderr.matches("warning: ").count(), 2, "{output:?}");
 }
 
 /// A result that could not be printed is an error.
 #[test]
 fn standard_output_on_a_full_disk() {
-    let room = Room::new();
-    let server = room.server("--no-store");
-    let words = format!(
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
+    let args = format!(
         "latency 127.0.0.1 -p {} -n 10 --json --no-store",
         server.port
     );
-    let mut child = room
-        .linerate(&words)
+    let mut child = dir
+        .linerate(&args)
         .stdout(
             fs::OpenOptions::new()
                 .write(true)
@@ -392,34 +399,34 @@ fn standard_output_on_a_full_disk() {
 
 #[test]
 fn repeats_give_the_median_and_its_interval() {
-    let room = Room::new();
-    let server = room.server("--no-store");
-    let words = format!("latency 127.0.0.1 -p {} -u -n 50 --repeat 3", server.port);
-    let set = room.run(&format!("{words} --json")).expect(0).json();
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
+    let args = format!("latency 127.0.0.1 -p {} -u -n 50 --repeat 3", server.port);
+    let set = dir.run(&format!("{args} --json")).expect(0).json();
     assert_eq!(set["schema"], "linerate/set/1");
     let runs = set["runs"].as_array().expect("runs");
     assert_eq!(runs.len(), 3);
-    runs.iter().for_each(is_valid);
+    runs.iter().for_each(assert_valid_record);
     let median = &set["result"]["figures"]["p50"];
     let bound = |name: &str| median[name].as_f64().unwrap_or_else(|| panic!("{median}"));
     assert!(bound("low") <= bound("median") && bound("median") <= bound("high"));
     assert_eq!(median["runs"], 3);
     // Each run, and the set.
-    assert_eq!(room.stored().len(), 4);
-    let text = room.run(&words).expect(0).stdout;
+    assert_eq!(dir.stored().len(), 4);
+    let text = dir.run(&args).expect(0).stdout;
     assert!(text.contains("median"), "{text}");
     // The expectation applies to the median.
-    room.run(&format!("{words} --expect p50<1s")).expect(0);
-    room.run(&format!("{words} --expect p50<1ns")).expect(3);
+    dir.run(&format!("{args} --expect p50<1s")).expect(0);
+    dir.run(&format!("{args} --expect p50<1ns")).expect(3);
 }
 
 #[test]
 fn expectations_decide_the_exit_code() {
-    let room = Room::new();
-    let server = room.server("--no-store");
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
     let latency = format!("latency 127.0.0.1 -p {} -n 50", server.port);
     let throughput = format!("throughput 127.0.0.1 -p {} -t 0.2 -b 20M", server.port);
-    for (words, code, missed) in [
+    for (args, code, missed) in [
         (format!("{latency} --expect p99<10s"), 0, ""),
         (format!("{latency} --expect p99<1ns"), 3, "p99<1ns"),
         (format!("{latency} --expect p50<10s --expect lost=0"), 0, ""),
@@ -436,51 +443,51 @@ fn expectations_decide_the_exit_code() {
             "pps>1000G",
         ),
     ] {
-        let text = room.run(&words).expect(code);
+        let text = dir.run(&args).expect(code);
         assert!(text.stdout.contains(missed), "{text:?}");
         // A note of a busy machine may also report a missed rate.
-        let told = text.stdout.lines().any(|line| line.starts_with("missed"));
-        assert_eq!(told, code == 3, "{text:?}");
-        let json = room.run(&format!("{words} --json")).expect(code);
-        is_valid(&json.json());
+        let is_missed = text.stdout.lines().any(|line| line.starts_with("missed"));
+        assert_eq!(is_missed, code == 3, "{text:?}");
+        let json = dir.run(&format!("{args} --json")).expect(code);
+        assert_valid_record(&json.json());
         assert!(json.stderr.contains(missed), "{json:?}");
     }
 }
 
 #[test]
 fn a_client_waits_for_its_server() {
-    let room = Room::new();
-    let deaf = DeafPort::new();
+    let dir = TestDir::new();
+    let deaf = ClosedPort::new();
     let port = deaf.port;
-    let words = format!("latency 127.0.0.1 -p {port} -n 10");
-    let began = std::time::Instant::now();
-    room.run(&format!("{words} --retry 0.5")).expect(5);
-    assert!(began.elapsed() >= Duration::from_millis(500));
-    let client = Running::start(&mut room.linerate(&format!("{words} --retry 150 --json")));
+    let args = format!("latency 127.0.0.1 -p {port} -n 10");
+    let started_at = std::time::Instant::now();
+    dir.run(&format!("{args} --retry 0.5")).expect(5);
+    assert!(started_at.elapsed() >= Duration::from_millis(500));
+    let client = RunningCommand::start(&mut dir.linerate(&format!("{args} --retry 150 --json")));
     // An attempt until now was refused; otherwise the first attempt comes later.
     std::thread::sleep(Duration::from_millis(300));
     drop(deaf);
-    let server = room.linerate(&format!("server -p {port} -B 127.0.0.1 -1"));
-    let server = Server::start(&mut { server });
-    is_valid(&client.wait().expect(0).json());
+    let server = dir.linerate(&format!("server -p {port} -B 127.0.0.1 -1"));
+    let server = LinerateServer::start(&mut { server });
+    assert_valid_record(&client.wait().expect(0).json());
     server.running.wait().expect(0);
 }
 
 #[test]
 fn a_server_for_one_test() {
-    let room = Room::new();
-    for (form, words) in [
+    let dir = TestDir::new();
+    for (form, args) in [
         ("", "latency -u -n 20"),
         ("--json-stream", "throughput -t 0.2 -b 10M"),
     ] {
-        let server = room.server(&format!("-1 {form}"));
-        room.run(&format!("{words} 127.0.0.1 -p {}", server.port))
+        let server = dir.server(&format!("-1 {form}"));
+        dir.run(&format!("{args} 127.0.0.1 -p {}", server.port))
             .expect(0);
         server.running.wait().expect(0);
     }
     // One JSON document on standard output: the ready line goes to standard error.
-    let mut served = room.linerate("server -1 -p 0 --json");
-    let mut child = served
+    let mut command = dir.linerate("server -1 -p 0 --json");
+    let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -490,45 +497,45 @@ fn a_server_for_one_test() {
     stderr.read_line(&mut line).expect("a line");
     let ready: Value = serde_json::from_str(&line).expect("the ready line");
     assert_eq!(ready["event"], "ready", "{ready}");
-    room.run(&format!("latency 127.0.0.1 -p {} -n 20", ready["port"]))
+    dir.run(&format!("latency 127.0.0.1 -p {} -n 20", ready["port"]))
         .expect(0);
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{output:?}");
     let record: Value = serde_json::from_slice(&output.stdout).expect("one document");
-    is_valid(&record);
+    assert_valid_record(&record);
     assert_eq!(record["hosts"][1]["role"], "server");
 }
 
 /// Unrelated connections and failed attempts do not count as the one test.
 #[test]
 fn a_server_for_one_test_waits_for_a_real_one() {
-    let room = Room::new();
-    let server = room.server("-1");
+    let dir = TestDir::new();
+    let server = dir.server("-1");
     drop(std::net::TcpStream::connect(("127.0.0.1", server.port)).expect("it listens"));
-    let words = format!("latency 127.0.0.1 -p {}", server.port);
-    room.run(&format!("{words} --cpu 0/8000")).expect(4);
-    room.run(&format!("{words} -n 10")).expect(0);
+    let args = format!("latency 127.0.0.1 -p {}", server.port);
+    dir.run(&format!("{args} --cpu 0/8000")).expect(4);
+    dir.run(&format!("{args} -n 10")).expect(0);
     server.running.wait().expect(0);
 }
 
 /// Options of a measurement arrive in its plan, from the command line and from the environment.
 #[test]
 fn options_and_variables() {
-    let room = Room::new();
-    let server = room.server("--no-store");
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
     let port = server.port.to_string();
-    let told = |variables: &[(&str, &str)], words: &str| -> Value {
-        let mut command = room.linerate(words);
+    let run_with = |variables: &[(&str, &str)], args: &str| -> Value {
+        let mut command = dir.linerate(args);
         command.envs(variables.iter().copied());
         finish(&mut command).expect(0).json()
     };
-    let by_words = told(
+    let from_args = run_with(
         &[],
         &format!(
             "latency localhost -p {port} -u -n 20 -l 100 -i 0 -w 100K --wait spin/block --cpu 0 --timeout 2 -4 --json"
         ),
     );
-    let by_variables = told(
+    let from_environment = run_with(
         &[
             ("LINERATE_HOST", "localhost"),
             ("LINERATE_PORT", &port),
@@ -545,9 +552,9 @@ fn options_and_variables() {
         ],
         "latency",
     );
-    assert_eq!(by_words["plan"], by_variables["plan"]);
-    let plan = &by_words["plan"];
-    for (name, want) in [
+    assert_eq!(from_args["plan"], from_environment["plan"]);
+    let plan = &from_args["plan"];
+    for (name, expected) in [
         ("host", Value::from("localhost")),
         ("protocol", "udp".into()),
         ("round_trips", 20.into()),
@@ -555,27 +562,27 @@ fn options_and_variables() {
         ("interval_ns", Value::Null),
         ("duration_ns", Value::Null),
         ("window_bytes", (100 * 1024).into()),
-        ("answer_timeout_ns", 2_000_000_000_u64.into()),
+        ("response_timeout_ns", 2_000_000_000_u64.into()),
     ] {
-        assert_eq!(plan[name], want, "{name}");
+        assert_eq!(plan[name], expected, "{name}");
     }
-    assert_eq!(plan["wait"]["near"], "spin");
-    assert_eq!(plan["wait"]["far"], "block");
-    assert_eq!(by_words["summary"]["round_trips"], 20);
-    assert_eq!(by_words["summary"]["mismatched"], 0);
+    assert_eq!(plan["wait"]["client"], "spin");
+    assert_eq!(plan["wait"]["server"], "block");
+    assert_eq!(from_args["summary"]["round_trips"], 20);
+    assert_eq!(from_args["summary"]["mismatched"], 0);
     // The command line wins over the environment.
-    let both = told(
+    let mixed = run_with(
         &[("LINERATE_LENGTH", "100")],
         &format!("latency 127.0.0.1 -p {port} -n 10 -l 200 --json"),
     );
-    assert_eq!(both["plan"]["payload_bytes"], 200);
+    assert_eq!(mixed["plan"]["payload_bytes"], 200);
 }
 
 /// Usual values of a switch: 1 is yes; 0 and empty are no.
 #[test]
 fn switches_in_the_environment() {
-    let room = Room::new();
-    let server = room.server("--no-store");
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
     for (value, json) in [
         ("1", true),
         ("yes", true),
@@ -583,56 +590,50 @@ fn switches_in_the_environment() {
         ("no", false),
         ("", false),
     ] {
-        let mut command = room.linerate(&format!("latency 127.0.0.1 -p {} -n 10", server.port));
-        let ran = finish(command.env("LINERATE_JSON", value)).expect(0);
-        assert_eq!(ran.stdout.starts_with('{'), json, "{value}: {ran:?}");
+        let mut command = dir.linerate(&format!("latency 127.0.0.1 -p {} -n 10", server.port));
+        let output = finish(command.env("LINERATE_JSON", value)).expect(0);
+        assert_eq!(output.stdout.starts_with('{'), json, "{value}: {output:?}");
     }
 }
 
 #[test]
-fn amounts_arrive_whole() {
-    let room = Room::new();
-    let server = room.server("--no-store");
-    for words in ["-n 10M", "-n 10M -R -P 3", "-n 10M --bidir"] {
-        let words = format!("throughput 127.0.0.1 -p {} {words} --json", server.port);
-        let record = room.run(&words).expect(0).json();
-        is_valid(&record);
+fn amounts_arrive_completely() {
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
+    for args in ["-n 10M", "-n 10M -R -P 3", "-n 10M --bidir"] {
+        let args = format!("throughput 127.0.0.1 -p {} {args} --json", server.port);
+        let record = dir.run(&args).expect(0).json();
+        assert_valid_record(&record);
         for direction in record["directions"].as_array().expect("directions") {
-            assert_eq!(direction["bytes_received"], 10 << 20, "{words}");
+            assert_eq!(direction["bytes_received"], 10 << 20, "{args}");
         }
     }
 }
 
 /// A rate of few datagrams or writes is offered and received as requested.
 #[test]
-fn low_rates_are_kept() {
-    let room = Room::new();
-    let server = room.server("--no-store");
-    for words in ["-u -b 1M", "-u -b 200k -l 1000", "-b 1M", "-u -R -b 1M"] {
-        let words = format!(
-            "throughput 127.0.0.1 -p {} -t 1 {words} --json",
-            server.port
-        );
-        let summary = &room.run(&words).expect(0).json()["summary"];
-        let asked = if words.contains("200k") { 2e5 } else { 1e6 };
+fn low_rates_are_reached() {
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
+    for args in ["-u -b 1M", "-u -b 200k -l 1000", "-b 1M", "-u -R -b 1M"] {
+        let args = format!("throughput 127.0.0.1 -p {} -t 1 {args} --json", server.port);
+        let summary = &dir.run(&args).expect(0).json()["summary"];
+        let requested_bps = if args.contains("200k") { 2e5 } else { 1e6 };
         for figure in ["goodput_bps", "offered_bps"] {
-            let ratio = summary[figure].as_f64().expect("a rate") / asked;
-            assert!(
-                (0.4..1.6).contains(&ratio),
-                "{words}: {figure}: {summary:#}"
-            );
+            let ratio = summary[figure].as_f64().expect("a rate") / requested_bps;
+            assert!((0.4..1.6).contains(&ratio), "{args}: {figure}: {summary:#}");
         }
         for end in summary["cpu"].as_array().expect("both ends") {
             let share = end["share"].as_f64().expect("a share");
-            assert!(share < 4.0, "one thread: {words}: {summary:#}");
+            assert!(share < 4.0, "one thread: {args}: {summary:#}");
         }
     }
 }
 
 #[test]
 fn addresses() {
-    let room = Room::new();
-    let server = room.server("--no-store");
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
     let port = server.port;
     let mut cases = vec![
         (
@@ -654,27 +655,24 @@ fn addresses() {
     } else {
         println!("skipped: no IPv6 on loopback");
     }
-    for (words, local) in cases {
-        let amount = if words.starts_with("latency") {
+    for (args, local) in cases {
+        let amount = if args.starts_with("latency") {
             "-n 20"
         } else {
             "-n 1M"
         };
-        let record = room
-            .run(&format!("{words} {amount} --json"))
-            .expect(0)
-            .json();
+        let record = dir.run(&format!("{args} {amount} --json")).expect(0).json();
         let socket = &record["directions"][0]["streams"][0]["sender"]["local"];
         let socket = socket.as_str().unwrap_or_else(|| panic!("{record:#}"));
-        assert!(socket.starts_with(local), "{words}: {socket}");
+        assert!(socket.starts_with(local), "{args}: {socket}");
     }
 }
 
 #[test]
 fn colours() {
-    let room = Room::new();
-    let server = room.server("--no-store");
-    let words = format!(
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
+    let args = format!(
         "latency 127.0.0.1 -p {} -n 10 --expect p50<10s",
         server.port
     );
@@ -686,21 +684,21 @@ fn colours() {
         (&[("NO_COLOR", "1")], "--color always", true),
         (&[("CLICOLOR_FORCE", "1")], "--color never", false),
     ] {
-        let mut command = room.linerate(&format!("{words} {option}"));
+        let mut command = dir.linerate(&format!("{args} {option}"));
         command.envs(variables.iter().copied());
-        let ran = finish(&mut command).expect(0);
+        let output = finish(&mut command).expect(0);
         assert_eq!(
-            ran.stdout.contains('\x1b'),
+            output.stdout.contains('\x1b'),
             coloured,
-            "{variables:?} {option}: {ran:?}"
+            "{variables:?} {option}: {output:?}"
         );
     }
 }
 
 #[test]
 fn many_tests_at_a_time() {
-    let (near, far) = (Room::new(), Room::new());
-    let server = far.server("-q");
+    let (client_dir, server_dir) = (TestDir::new(), TestDir::new());
+    let server = server_dir.server("-q");
     let clients: Vec<_> = [
         "latency -u",
         "latency",
@@ -708,23 +706,24 @@ fn many_tests_at_a_time() {
         "throughput -R -b 10M",
     ]
     .into_iter()
-    .map(|words| {
-        let words = format!("{words} 127.0.0.1 -p {} -t 0.5 --json", server.port);
-        Running::start(&mut near.linerate(&words))
+    .map(|args| {
+        let args = format!("{args} 127.0.0.1 -p {} -t 0.5 --json", server.port);
+        RunningCommand::start(&mut client_dir.linerate(&args))
     })
     .collect();
     for client in clients {
-        is_valid(&client.wait().expect(0).json());
+        assert_valid_record(&client.wait().expect(0).json());
     }
     for _ in 0..5 {
-        near.run(&format!("latency 127.0.0.1 -p {} -n 5", server.port))
+        client_dir
+            .run(&format!("latency 127.0.0.1 -p {} -n 5", server.port))
             .expect(0);
     }
-    server.end().expect(0);
-    assert_eq!(near.stored().len(), 9);
-    let records = far.stored();
+    server.stop().expect(0);
+    assert_eq!(client_dir.stored().len(), 9);
+    let records = server_dir.stored();
     assert_eq!(records.len(), 9);
-    records.iter().for_each(is_valid);
+    records.iter().for_each(assert_valid_record);
 }
 
 #[test]
@@ -732,31 +731,31 @@ fn a_server_keeps_no_privilege_that_its_grants_do_not_need() {
     if !is_root() {
         skip!("an unprivileged user has none to give up");
     }
-    let room = Room::new();
-    let effective = |server: &common::Server| {
+    let dir = TestDir::new();
+    let effective = |server: &common::LinerateServer| {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", server.running.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
         u64::from_str_radix(line.expect("CapEff").trim(), 16).unwrap()
     };
     // linux/capability.h: CAP_PERFMON is 38, CAP_SYS_NICE 23.
-    let (look, nice) = (1 << 38, 1 << 23);
-    for (words, kept) in [
-        ("-B 127.0.0.1", look),
-        ("-B 127.0.0.1 --grant sched", look | nice),
+    let (perfmon, nice) = (1 << 38, 1 << 23);
+    for (args, allowed) in [
+        ("-B 127.0.0.1", perfmon),
+        ("-B 127.0.0.1 --grant sched", perfmon | nice),
     ] {
-        let server = room.server(words);
-        assert_eq!(effective(&server) & !kept, 0, "{words}");
-        server.end().expect(0);
+        let server = dir.server(args);
+        assert_eq!(effective(&server) & !allowed, 0, "{args}");
+        server.stop().expect(0);
     }
 }
 
 #[test]
 fn the_ready_line() {
-    let room = Room::new();
-    for words in ["-B 127.0.0.1", "-4", ""] {
-        let served = room.server(words).end().expect(0).stdout;
-        let line = served.lines().next().expect("a line").to_owned();
+    let dir = TestDir::new();
+    for args in ["-B 127.0.0.1", "-4", ""] {
+        let server_output = dir.server(args).stop().expect(0).stdout;
+        let line = server_output.lines().next().expect("a line").to_owned();
         let mut parts = line.split(' ');
         assert_eq!(parts.next(), Some("READY"), "{line}");
         let port = parts.next().and_then(|part| part.strip_prefix("port="));
@@ -766,7 +765,7 @@ fn the_ready_line() {
         );
         let address = parts.next().and_then(|part| part.strip_prefix("address="));
         let address = address.unwrap_or_else(|| panic!("{line}"));
-        if words == "-B 127.0.0.1" {
+        if args == "-B 127.0.0.1" {
             assert_eq!(address, "127.0.0.1");
         }
     }
@@ -774,10 +773,10 @@ fn the_ready_line() {
 
 #[test]
 fn doctor() {
-    let room = Room::new();
-    let text = room.run("doctor").expect(0).stdout;
+    let dir = TestDir::new();
+    let text = dir.run("doctor").expect(0).stdout;
     assert!(text.lines().count() > 10, "{text}");
-    let document = room.run("doctor --json").expect(0).json();
+    let document = dir.run("doctor --json").expect(0).json();
     let checks = document["checks"].as_array().expect("checks");
     assert!(checks.len() > 10, "{document:#}");
 }

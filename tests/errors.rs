@@ -12,19 +12,24 @@ mod peers;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::process::Command;
 
-use common::{DeafPort, Room, Running, Server, is_root, skip};
+use common::{ClosedPort, LinerateServer, RunningCommand, TestDir, is_root, skip};
 use serde_json::Value;
 
 /// Expected failure: exit code and a fragment of each part.
-struct Told<'a> {
+struct ExpectedError<'a> {
     code: i32,
     situation: &'a str,
     object: &'a str,
     next_step: &'a str,
 }
 
-fn told<'a>(code: i32, situation: &'a str, object: &'a str, next_step: &'a str) -> Told<'a> {
-    Told {
+fn expected_error<'a>(
+    code: i32,
+    situation: &'a str,
+    object: &'a str,
+    next_step: &'a str,
+) -> ExpectedError<'a> {
+    ExpectedError {
         code,
         situation,
         object,
@@ -33,73 +38,82 @@ fn told<'a>(code: i32, situation: &'a str, object: &'a str, next_step: &'a str) 
 }
 
 /// Joins the wrapped lines of a text.
-fn in_one_line(text: &str) -> String {
+fn join_lines(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Runs a command as it is and with `--json`, both at once, and checks the errors.
 #[track_caller]
-fn tells(mut plain: Command, mut json: Command, want: &Told) {
+fn check_error(mut plain: Command, mut json: Command, expected: &ExpectedError) {
     json.arg("--json");
-    let (plain, json) = (Running::start(&mut plain), Running::start(&mut json));
-    let plain = plain.wait().expect(want.code);
-    let said = in_one_line(&plain.stderr);
-    for part in [want.situation, want.object, want.next_step] {
-        assert!(said.contains(part), "no `{part}` in {said}");
+    let (plain, json) = (
+        RunningCommand::start(&mut plain),
+        RunningCommand::start(&mut json),
+    );
+    let plain = plain.wait().expect(expected.code);
+    let message = join_lines(&plain.stderr);
+    for part in [expected.situation, expected.object, expected.next_step] {
+        assert!(message.contains(part), "no `{part}` in {message}");
     }
-    let json = json.wait().expect(want.code);
+    let json = json.wait().expect(expected.code);
     let document = json.json();
-    assert_eq!(document["exit_code"], want.code, "{document}");
+    assert_eq!(document["exit_code"], expected.code, "{document}");
     let part = |name: &str| {
         let text = document["error"][name].as_str();
         text.unwrap_or_else(|| panic!("no {name} in {document}"))
             .to_owned()
     };
-    for (name, want) in [("situation", want.situation), ("object", want.object)] {
-        assert!(part(name).contains(want), "no `{want}` in {document}");
+    for (name, expected) in [
+        ("situation", expected.situation),
+        ("object", expected.object),
+    ] {
+        assert!(
+            part(name).contains(expected),
+            "no `{expected}` in {document}"
+        );
     }
     // The text of a usage error is clap's, which ends with a step of its own.
     assert!(!part("next_step").is_empty(), "{document}");
-    if want.code != 2 {
+    if expected.code != 2 {
         let step = part("next_step");
-        assert!(step.contains(want.next_step), "{document}");
+        assert!(step.contains(expected.next_step), "{document}");
     }
 }
 
 #[track_caller]
-fn words_tell(room: &Room, words: &str, want: &Told) {
-    println!("{words}");
-    tells(room.linerate(words), room.linerate(words), want);
+fn check_args(dir: &TestDir, args: &str, expected: &ExpectedError) {
+    println!("{args}");
+    check_error(dir.linerate(args), dir.linerate(args), expected);
 }
 
 /// A server load without a grant fails before the idle run.
 #[test]
 fn a_load_that_is_not_granted() {
-    let (near, far) = (Room::new(), Room::new());
-    let server = far.server("-q");
-    words_tell(
-        &near,
+    let (client_dir, server_dir) = (TestDir::new(), TestDir::new());
+    let server = server_dir.server("-q");
+    check_args(
+        &client_dir,
         &format!("latency 127.0.0.1 -p {} --load cpu:1/1 -t 0.2", server.port),
-        &told(
+        &expected_error(
             4,
             "does not let clients keep its CPUs busy",
             "--load",
             "server --grant load",
         ),
     );
-    assert!(near.stored().is_empty(), "nothing was measured");
-    server.end().expect(0);
+    assert!(client_dir.stored().is_empty(), "nothing was measured");
+    server.stop().expect(0);
 }
 
 /// Arguments without a valid meaning: rejected before any connection.
 #[test]
 fn nonsense_and_contradictions() {
-    let room = Room::new();
+    let dir = TestDir::new();
     // A refused connection would end with 5.
-    let nobody = DeafPort::new();
+    let closed_port = ClosedPort::new();
     let mut wrong = Vec::new();
     // Arguments, and the token that the error must name.
-    for (words, named) in [
+    for (args, named) in [
         ("throughput H -R --bidir", "--bidir"),
         ("throughput H -t 1 -n 1M", "-t"),
         ("throughput H -n 1M -O 1", "-O"),
@@ -197,54 +211,57 @@ fn nonsense_and_contradictions() {
         ("lab up no-such-file.toml", "no-such-file.toml"),
         ("lab up --hops many", "many"),
     ] {
-        let words = words.replace(" H", &format!(" 127.0.0.1 -p {}", nobody.port));
+        let args = args.replace(" H", &format!(" 127.0.0.1 -p {}", closed_port.port));
         // A port given twice would be the error instead of the intended one.
-        let words = match words.matches(" -p ").count() {
-            2 => words.replace(&format!(" -p {}", nobody.port), ""),
-            _ => words,
+        let args = match args.matches(" -p ").count() {
+            2 => args.replace(&format!(" -p {}", closed_port.port), ""),
+            _ => args,
         };
-        let plain = room.run(&words);
-        let json = room.run(&format!("{words} --json"));
-        let mut want = |holds: bool, what: &str| {
+        let plain = dir.run(&args);
+        let json = dir.run(&format!("{args} --json"));
+        let mut check = |holds: bool, complaint: &str| {
             if !holds {
-                wrong.push(format!("`{words}` {what}: {plain:?} {json:?}"));
+                wrong.push(format!("`{args}` {complaint}: {plain:?} {json:?}"));
             }
         };
-        want(plain.status.code() == Some(2), "does not end with 2");
-        want(
+        check(plain.status.code() == Some(2), "does not end with 2");
+        check(
             json.status.code() == Some(2),
             "does not end with 2 under --json",
         );
-        let said = in_one_line(&plain.stderr);
-        want(said.contains(named), "does not name what is wrong");
-        want(said.contains("help"), "shows no next step");
-        want(plain.stdout.is_empty(), "prints to standard output");
+        let message = join_lines(&plain.stderr);
+        check(message.contains(named), "does not name what is wrong");
+        check(message.contains("help"), "shows no next step");
+        check(plain.stdout.is_empty(), "prints to standard output");
         let error = match serde_json::from_str::<Value>(&json.stdout) {
             Ok(document) => document["error"].clone(),
             Err(_) => Value::Null,
         };
         for part in ["situation", "object", "next_step"] {
             let text = error[part].as_str();
-            want(text.is_some_and(|text| !text.is_empty()), part);
+            check(text.is_some_and(|text| !text.is_empty()), part);
         }
-        let said = format!("{} {}", error["situation"], error["object"]);
-        want(said.contains(named), "does not name what is wrong in JSON");
+        let message = format!("{} {}", error["situation"], error["object"]);
+        check(
+            message.contains(named),
+            "does not name what is wrong in JSON",
+        );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn congestion_controls() {
-    let room = Room::new();
-    let server = room.server("-q");
-    let words = format!("throughput 127.0.0.1 -p {} -C no-such", server.port);
-    let want = told(
+    let dir = TestDir::new();
+    let server = dir.server("-q");
+    let args = format!("throughput 127.0.0.1 -p {} -C no-such", server.port);
+    let expected = expected_error(
         4,
         "no such congestion control",
         "-C no-such",
         "modprobe tcp_no-such",
     );
-    words_tell(&room, &words, &want);
+    check_args(&dir, &args, &expected);
 
     let list = |name: &str| -> Vec<String> {
         let text =
@@ -259,43 +276,43 @@ fn congestion_controls() {
     else {
         skip!("every congestion control that the kernel has is allowed to all users");
     };
-    let Some(room) = Room::ordinary() else {
+    let Some(dir) = TestDir::unprivileged() else {
         skip!("cannot become an unprivileged user here");
     };
-    let words = format!("throughput 127.0.0.1 -p {} -C {forbidden}", server.port);
-    words_tell(
-        &room,
-        &words,
-        &told(4, "not allowed", &forbidden, "tcp_allowed"),
+    let args = format!("throughput 127.0.0.1 -p {} -C {forbidden}", server.port);
+    check_args(
+        &dir,
+        &args,
+        &expected_error(4, "not allowed", &forbidden, "tcp_allowed"),
     );
 }
 
 /// The grants of a server decide, also for a server of root.
 #[test]
-fn reserved_socket_options_are_for_those_whom_they_are_granted() {
+fn reserved_socket_options_need_a_grant() {
     if !is_root() {
         skip!("an unprivileged user's server has nothing to grant");
     }
-    let room = Room::new();
-    let words = |server: &Server| {
+    let dir = TestDir::new();
+    let args = |server: &LinerateServer| {
         let port = server.port;
         format!("throughput 127.0.0.1 -p {port} -t 0.2 --socket-priority 7")
     };
-    let granting = room.server("-q --grant socket");
-    assert_eq!(room.run(&words(&granting)).code(), 0);
-    let server = room.server("-q");
-    words_tell(
-        &room,
-        &words(&server),
-        &told(4, "rejects", "--socket-priority 7", "--grant socket"),
+    let granting = dir.server("-q --grant socket");
+    assert_eq!(dir.run(&args(&granting)).exit_code(), 0);
+    let server = dir.server("-q");
+    check_args(
+        &dir,
+        &args(&server),
+        &expected_error(4, "rejects", "--socket-priority 7", "--grant socket"),
     );
 }
 
 #[test]
 fn processors() {
-    let room = Room::new();
-    let server = room.server("-q");
-    for (cpus, whose) in [
+    let dir = TestDir::new();
+    let server = dir.server("-q");
+    for (cpus, situation) in [
         ("8000", "this machine has no CPU 8000"),
         ("8000/0", "this machine has no CPU 8000"),
         (
@@ -303,47 +320,51 @@ fn processors() {
             "the remote end reports: the server's machine has no CPU 8000",
         ),
     ] {
-        let words = format!("throughput 127.0.0.1 -p {} --cpu {cpus}", server.port);
+        let args = format!("throughput 127.0.0.1 -p {} --cpu {cpus}", server.port);
         let option = format!("--cpu {cpus}");
-        words_tell(&room, &words, &told(4, whose, &option, "choose among"));
+        check_args(
+            &dir,
+            &args,
+            &expected_error(4, situation, &option, "choose among"),
+        );
     }
 }
 
 #[test]
 fn busy_polling_may_be_the_superusers() {
-    let Some(room) = Room::ordinary() else {
+    let Some(dir) = TestDir::unprivileged() else {
         skip!("cannot become an unprivileged user here");
     };
-    let server = common::Server::start(&mut room.linerate("server -p 0 -q"));
-    let words = |port| format!("throughput 127.0.0.1 -p {port} --wait busy-poll");
-    let tried = room.run(&format!("{} -t 0.1 -q", words(server.port)));
+    let server = common::LinerateServer::start(&mut dir.linerate("server -p 0 -q"));
+    let args = |port| format!("throughput 127.0.0.1 -p {port} --wait busy-poll");
+    let tried = dir.run(&format!("{} -t 0.1 -q", args(server.port)));
     if tried.status.success() {
         // On loopback there is nothing to poll, and a note reports it.
         assert!(tried.stdout.contains("nothing-to-poll"), "{tried:?}");
         skip!("this kernel lets all users busy-poll");
     }
-    let want = told(
+    let expected = expected_error(
         4,
         "Operation not permitted",
         "busy-poll",
         "net.core.busy_read",
     );
-    words_tell(&room, &words(server.port), &want);
+    check_args(&dir, &args(server.port), &expected);
 }
 
 /// Files that cannot be written.
 #[test]
 fn files() {
-    let room = Room::new();
-    let server = room.server("-q");
-    let words = format!(
+    let dir = TestDir::new();
+    let server = dir.server("-q");
+    let args = format!(
         "latency 127.0.0.1 -p {} -n 10 -o no-such-folder/x.json",
         server.port
     );
-    words_tell(
-        &room,
-        &words,
-        &told(
+    check_args(
+        &dir,
+        &args,
+        &expected_error(
             1,
             "cannot be written",
             "no-such-folder/x.json",
@@ -351,15 +372,15 @@ fn files() {
         ),
     );
     // Before anything is measured.
-    std::fs::create_dir(room.path().join("folder")).expect("a folder");
-    words_tell(
-        &room,
+    std::fs::create_dir(dir.path().join("folder")).expect("a folder");
+    check_args(
+        &dir,
         "demo -o folder",
-        &told(1, "is a directory", "folder", "name a file"),
+        &expected_error(1, "is a directory", "folder", "name a file"),
     );
-    words_tell(
-        &room,
+    check_args(
+        &dir,
         "demo --dir /proc/no-such",
-        &told(1, "directory", "/proc/no-such", "--dir"),
+        &expected_error(1, "directory", "/proc/no-such", "--dir"),
     );
 }

@@ -11,45 +11,50 @@ mod testpmd;
 
 use std::fs;
 
-use common::{Finished, Room, Running, finish, is_record, number, one_of, soon};
+use common::{
+    FinishedCommand, RunningCommand, TestDir, assert_record, finish, number_at, retry, wait_until,
+};
 use serde_json::Value;
 
 /// Runs with these arguments and returns the record.
 #[track_caller]
-fn record(room: &Room, words: &str) -> Value {
-    println!("{words}");
-    let ran = room.run(&format!("{words} --json")).expect(0);
-    let record = ran.json();
-    is_record(&record);
+fn run_for_record(dir: &TestDir, args: &str) -> Value {
+    println!("{args}");
+    let output = dir.run(&format!("{args} --json")).expect(0);
+    let record = output.json();
+    assert_record(&record);
     assert_eq!(record["kind"], "forward");
     record
 }
 
 #[test]
 fn frames_circulate_over_rings() {
-    let room = Room::new();
-    let words = "forward --dev ring:0 --dev ring:1 --cores 2 --tx-first 2 -t 0.3 --idle yield";
-    let found = record(&room, words);
-    assert_eq!(found["plan"]["forward"]["mode"], "io");
-    assert_eq!(found["plan"]["forward"]["tx_first"], 2);
-    assert_eq!(number(&found, "/forward/primed"), 128.0);
-    assert!(number(&found, "/summary/packets_per_second") > 0.0);
-    assert_eq!(number(&found, "/summary/lost"), 0.0);
+    let dir = TestDir::new();
+    let args = "forward --dev ring:0 --dev ring:1 --cores 2 --tx-first 2 -t 0.3 --idle yield";
+    let result = run_for_record(&dir, args);
+    assert_eq!(result["plan"]["forward"]["mode"], "io");
+    assert_eq!(result["plan"]["forward"]["tx_first"], 2);
+    assert_eq!(number_at(&result, "/forward/primed"), 128.0);
+    assert!(number_at(&result, "/summary/packets_per_second") > 0.0);
+    assert_eq!(number_at(&result, "/summary/lost"), 0.0);
     let (received, sent) = ("/summary/packets_received", "/summary/packets_sent");
-    assert_eq!(number(&found, sent), number(&found, received) + 128.0);
     assert_eq!(
-        found["forward"]["streams"].as_array().map(Vec::len),
+        number_at(&result, sent),
+        number_at(&result, received) + 128.0
+    );
+    assert_eq!(
+        result["forward"]["streams"].as_array().map(Vec::len),
         Some(2)
     );
     // It is stored as the records of other commands are.
-    let stored = room.stored();
+    let stored = dir.stored();
     assert_eq!(stored.len(), 1);
-    assert_eq!(stored[0]["id"], found["id"]);
+    assert_eq!(stored[0]["id"], result["id"]);
 }
 
 #[test]
 fn every_mode_runs_from_the_command_line() {
-    let room = Room::new();
+    let dir = TestDir::new();
     for mode in [
         "mac",
         "macswap",
@@ -62,27 +67,27 @@ fn every_mode_runs_from_the_command_line() {
         "noisy:reads=1,memory=4K",
         "link:rate=1G,delay=50us,jitter=5us,loss=0.1%,reorder=1%,duplicate=1%,corrupt=1%",
     ] {
-        let found = record(
-            &room,
+        let result = run_for_record(
+            &dir,
             &format!("forward --dev null:size=100 --mode {mode} -t 0.1 --no-store --idle yield"),
         );
         let mode = mode.split(':').next().unwrap();
-        let ran = found["plan"]["forward"]["mode"].as_str().unwrap();
-        assert!(ran.starts_with(mode), "{ran}");
+        let output = result["plan"]["forward"]["mode"].as_str().unwrap();
+        assert!(output.starts_with(mode), "{output}");
     }
 }
 
 #[test]
-fn an_emulated_link_loses_what_it_is_told_to() {
-    let room = Room::new();
-    let words = "forward --dev null: --mode link:loss=50%,limit=100000 -t 0.2 --no-store --seed 3";
+fn an_emulated_link_loses_the_requested_share() {
+    let dir = TestDir::new();
+    let args = "forward --dev null: --mode link:loss=50%,limit=100000 -t 0.2 --no-store --seed 3";
     // On a busy machine a run may see a burst or two, too few for a share.
     let mut counted = (0.0, 0.0);
-    soon("enough frames", || {
-        let found = record(&room, words);
+    wait_until("enough frames", || {
+        let result = run_for_record(&dir, args);
         counted = (
-            number(&found, "/forward/ports/0/receive/packets"),
-            number(&found, "/forward/streams/0/counts/lost"),
+            number_at(&result, "/forward/ports/0/receive/packets"),
+            number_at(&result, "/forward/streams/0/mode_counters/lost"),
         );
         counted.0 > 10_000.0
     });
@@ -93,11 +98,11 @@ fn an_emulated_link_loses_what_it_is_told_to() {
 
 #[test]
 fn statistics_are_printed_as_known() {
-    let room = Room::new();
-    let words = "forward --dev ring:0 --tx-first -t 3 --stats-period 0.2 --record-burst-stats \
+    let dir = TestDir::new();
+    let args = "forward --dev ring:0 --tx-first -t 3 --stats-period 0.2 --record-burst-stats \
                  --record-core-cycles --idle yield";
-    let printed = room.run(words).expect(0).stdout;
-    for wanted in [
+    let printed = dir.run(args).expect(0).stdout;
+    for expected in [
         "io packet forwarding - ports=1 - cores=1 - streams=1",
         "RX P=0/Q=0 -> TX P=0/Q=0 peer=02:00:00:00:00:00",
         "NIC statistics for port 0",
@@ -110,7 +115,7 @@ fn statistics_are_printed_as_known() {
         "TX-total:",
         "packets/s",
     ] {
-        assert!(printed.contains(wanted), "no `{wanted}` in {printed}");
+        assert!(printed.contains(expected), "no `{expected}` in {printed}");
     }
     // The count of a port grows from one block to the next, as in testpmd.
     let received = printed.lines().filter(|line| line.contains("RX-missed"));
@@ -121,45 +126,49 @@ fn statistics_are_printed_as_known() {
 }
 
 #[test]
-fn a_walk_finds_the_plateau() {
-    let room = Room::new();
-    let words = "forward --dev ring:0 --dev ring:1 --cores 2 --saturate --trial 0.05 --idle yield";
-    let ran = room
-        .run(&format!("{words} --json --html walk.html"))
+fn a_saturation_sweep_finds_the_plateau() {
+    let dir = TestDir::new();
+    let args = "forward --dev ring:0 --dev ring:1 --cores 2 --saturate --trial 0.05 --idle yield";
+    let output = dir
+        .run(&format!("{args} --json --html walk.html"))
         .expect(0);
-    let set = ran.json();
+    let set = output.json();
     assert_eq!(
         (&set["schema"], &set["kind"]),
         (&"linerate/set/1".into(), &"saturation".into())
     );
-    let walks = set["result"]["saturation"].as_array().unwrap();
-    assert_eq!(walks.len(), 2);
-    for (cores, walk) in (1..).zip(walks) {
-        assert_eq!(walk["cores"], cores);
-        let points = walk["points"].as_array().unwrap();
+    let sweeps = set["result"]["saturation"].as_array().unwrap();
+    assert_eq!(sweeps.len(), 2);
+    for (cores, sweep) in (1..).zip(sweeps) {
+        assert_eq!(sweep["cores"], cores);
+        let points = sweep["points"].as_array().unwrap();
         // On a busy machine steps may stay disturbed: then no plateau is named.
         if points.iter().all(|point| point["disturbed"] != true) {
-            assert!(number(walk, "/plateau_pps") > 0.0);
+            assert!(number_at(sweep, "/plateau_pps") > 0.0);
         }
         assert!(points.len() >= 3 && points[0]["tx_first"] == 1);
         assert_eq!(points[1]["in_flight"], 128);
     }
-    let page = fs::read_to_string(room.path().join("walk.html")).unwrap();
+    let page = fs::read_to_string(dir.path().join("walk.html")).unwrap();
     assert!(page.contains("Packets per second by packets in flight"));
-    let says = |text: &str| text.contains("in flight on (") || text.contains("no plateau is named");
-    assert!(says(&page) && !page.contains("No run has a result"));
+    let has_plateau_text =
+        |text: &str| text.contains("in flight on (") || text.contains("no plateau is named");
+    assert!(has_plateau_text(&page) && !page.contains("No run has a result"));
     // More cores than streams: a note explains it.
-    let text = room
+    let text = dir
         .run("forward --dev ring:0 --cores 2 --saturate --trial 0.05 --idle yield")
         .expect(0)
         .stdout;
-    assert!(says(&text) && text.contains("1 stream keeps"), "{text}");
+    assert!(
+        has_plateau_text(&text) && text.contains("1 stream keeps"),
+        "{text}"
+    );
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
-    let room = Room::new();
-    for (words, code, wanted) in [
+fn invalid_arguments_are_rejected() {
+    let dir = TestDir::new();
+    for (args, code, expected) in [
         ("forward", 2, "--dev"),
         ("forward --dev nonsense -t 1", 2, "KIND:NAME"),
         (
@@ -234,48 +243,52 @@ fn what_makes_no_sense_is_refused() {
             "cannot be read",
         ),
     ] {
-        let ran = room.run(words).expect(code);
-        assert!(ran.stderr.contains(wanted), "{words}: {}", ran.stderr);
+        let output = dir.run(args).expect(code);
+        assert!(
+            output.stderr.contains(expected),
+            "{args}: {}",
+            output.stderr
+        );
     }
-    let ran = room.run("forward --dev ring:x,end=q --json -t 1").expect(2);
-    assert!(ran.json()["error"]["next_step"].is_string());
+    let output = dir.run("forward --dev ring:x,end=q --json -t 1").expect(2);
+    assert!(output.json()["error"]["next_step"].is_string());
 }
 
 /// Runs the shell on a pipe and returns its output.
 #[track_caller]
-fn shell(room: &Room, words: &str, commands: &str) -> Finished {
-    fs::write(room.path().join("typed"), commands).unwrap();
-    let typed = fs::File::open(room.path().join("typed")).unwrap();
-    finish(room.linerate(words).stdin(typed))
+fn run_shell(dir: &TestDir, args: &str, commands: &str) -> FinishedCommand {
+    fs::write(dir.path().join("typed"), commands).unwrap();
+    let typed = fs::File::open(dir.path().join("typed")).unwrap();
+    finish(dir.linerate(args).stdin(typed))
 }
 
 #[test]
 fn a_stream_begins_with_what_is_measured() {
-    let room = Room::new();
-    let words = "forward --dev ring:0 --tx-first 1 --idle yield --json-stream";
-    let lines = room.run(&format!("{words} -t 0.3")).expect(0).json_lines();
+    let dir = TestDir::new();
+    let args = "forward --dev ring:0 --tx-first 1 --idle yield --json-stream";
+    let lines = dir.run(&format!("{args} -t 0.3")).expect(0).json_lines();
     assert_eq!(lines[0]["event"], "started");
     let record = &lines[lines.len() - 1]["record"];
     assert_eq!(lines[0]["plan"], record["plan"]);
-    let words = "forward --dev ring:0 --saturate --trial 50ms --json-stream";
-    let lines = room.run(words).expect(0).json_lines();
+    let args = "forward --dev ring:0 --saturate --trial 50ms --json-stream";
+    let lines = dir.run(args).expect(0).json_lines();
     let (set, events) = lines.split_last().expect("a set");
     assert_eq!(set["kind"], "saturation");
     let steps = set["runs"].as_array().expect("steps").len();
     assert_eq!(events.len(), 2 * steps);
     for (at, event) in events.iter().enumerate() {
-        let want = ["started", "finished"][at % 2];
+        let expected = ["started", "finished"][at % 2];
         assert_eq!(
             (&event["event"], &event["test"]),
-            (&want.into(), &(at / 2 + 1).into())
+            (&expected.into(), &(at / 2 + 1).into())
         );
     }
 }
 
 #[test]
 fn a_signal_stops_prints_and_stores() {
-    let room = Room::new();
-    for (words, code) in [
+    let dir = TestDir::new();
+    for (args, code) in [
         (
             "forward --dev ring:0 --tx-first --stats-period 0.05 --idle yield",
             0,
@@ -285,16 +298,16 @@ fn a_signal_stops_prints_and_stores() {
             130,
         ),
     ] {
-        let mut held = Running::start(&mut room.linerate(words));
-        held.line(|line| line.contains("Rx-pps"));
-        held.interrupt();
-        let ran = held.wait().expect(code);
+        let mut running = RunningCommand::start(&mut dir.linerate(args));
+        running.wait_line(|line| line.contains("Rx-pps"));
+        running.interrupt();
+        let output = running.wait().expect(code);
         assert!(
-            ran.stdout.contains("Accumulated forward statistics"),
-            "{ran:?}"
+            output.stdout.contains("Accumulated forward statistics"),
+            "{output:?}"
         );
     }
-    let interrupted: Vec<_> = room
+    let interrupted: Vec<_> = dir
         .stored()
         .iter()
         .map(|r| r["interrupted"].clone())
@@ -306,15 +319,15 @@ fn a_signal_stops_prints_and_stores() {
 /// The latency of each idle mode is reported.
 #[test]
 fn idle_latency_is_stated() {
-    let room = Room::new();
-    for (idle, wanted) in [
+    let dir = TestDir::new();
+    for (idle, expected) in [
         ("sleep:100us", "/forward/cores/0/idle_gap_ns"),
         ("yield", "/forward/cores/0/idle_gap_max_ns"),
     ] {
-        let words = format!("forward --dev ring:0 -t 1 --idle {idle} --no-store");
-        let found = record(&room, &words);
-        assert!(number(&found, wanted) > 0.0);
-        let text = room.run(&words).expect(0).stdout;
+        let args = format!("forward --dev ring:0 -t 1 --idle {idle} --no-store");
+        let result = run_for_record(&dir, &args);
+        assert!(number_at(&result, expected) > 0.0);
+        let text = dir.run(&args).expect(0).stdout;
         assert!(
             text.contains("a frame that arrives while it is idle waits"),
             "{text}"
@@ -325,22 +338,22 @@ fn idle_latency_is_stated() {
 /// A million first bursts do not use up the run: the ring is full before forwarding starts.
 #[test]
 fn first_bursts_end_with_a_full_ring() {
-    let room = Room::new();
-    let words = "forward --dev ring:0 --tx-first 1000000 -t 2 --idle yield --no-store";
-    let found = record(&room, words);
-    let primed = number(&found, "/forward/primed");
+    let dir = TestDir::new();
+    let args = "forward --dev ring:0 --tx-first 1000000 -t 2 --idle yield --no-store";
+    let result = run_for_record(&dir, args);
+    let primed = number_at(&result, "/forward/primed");
     assert!((32.0..100_000.0).contains(&primed), "{primed}");
-    assert!(number(&found, "/summary/packets_per_second") > 0.0);
+    assert!(number_at(&result, "/summary/packets_per_second") > 0.0);
 }
 
 /// Frames of a capture are not stale frames of an earlier run.
 #[test]
 fn captured_frames_are_not_flushed() {
-    let room = Room::new();
-    room.run("generate --dev pcap:tx=some.pcap --no-receive --count 50 --rate max --no-store")
+    let dir = TestDir::new();
+    dir.run("generate --dev pcap:tx=some.pcap --no-receive --count 50 --rate max --no-store")
         .expect(0);
-    let words = "forward --dev pcap:rx=some.pcap,tx=out.pcap --port-topology loop -t 20 --no-store";
-    let found = record(&room, words);
-    assert_eq!(number(&found, "/forward/flushed"), 0.0);
-    assert_eq!(number(&found, "/summary/packets_received"), 50.0);
+    let args = "forward --dev pcap:rx=some.pcap,tx=out.pcap --port-topology loop -t 20 --no-store";
+    let result = run_for_record(&dir, args);
+    assert_eq!(number_at(&result, "/forward/flushed"), 0.0);
+    assert_eq!(number_at(&result, "/summary/packets_received"), 50.0);
 }

@@ -5,25 +5,25 @@ mod common;
 #[path = "common/schema.rs"]
 mod schema;
 
-use common::{Lab, Room, Running, finish, is_record, lab, skip, works};
+use common::{RunningCommand, TestDir, TestLab, assert_record, check_command, finish, lab, skip};
 use serde_json::Value;
 
 #[track_caller]
-fn valid(document: &Value, schema: &str) {
+fn assert_valid(document: &Value, schema: &str) {
     let schema: Value = serde_json::from_str(schema).expect("a schema");
-    let complaints = schema::complaints(&schema, document);
+    let complaints = schema::violations(&schema, document);
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
 #[test]
 fn a_run_is_a_record() {
-    let room = Room::new();
-    let done = room
+    let dir = TestDir::new();
+    let done = dir
         .run("generate --dev ring:0 --count 300 --rate 10kpps --size imix --flows 3 --json --expect loss<1%")
         .expect(0);
     let record = done.json();
-    is_record(&record);
-    valid(&record, include_str!("../docs/record.schema.json"));
+    assert_record(&record);
+    assert_valid(&record, include_str!("../docs/record.schema.json"));
     assert_eq!(record["kind"], "generate");
     assert_eq!(record["generate"]["sent"], 300);
     assert_eq!(record["generate"]["received"], 300);
@@ -31,31 +31,32 @@ fn a_run_is_a_record() {
     assert_eq!(record["plan"]["generate"]["load"], "10000pps");
     assert_eq!(record["plan"]["generate"]["template"]["size"], "imix");
     assert_eq!(record["histograms"]["one_way_delay_ns"]["count"], 300);
-    assert_eq!(room.stored(), [record]);
+    assert_eq!(dir.stored(), [record]);
     // Text output.
-    let text = room
+    let text = dir
         .run("generate --dev ring:0 --count 30 --no-store")
         .expect(0)
         .stdout;
-    for word in [
+    for expected_text in [
         "64 B frames from ring:0 and back",
         "one-way delay",
         "offered",
         "duplicates",
     ] {
-        assert!(text.contains(word), "{word}: {text}");
+        assert!(text.contains(expected_text), "{expected_text}: {text}");
     }
 }
 
 #[test]
-fn a_gate_and_a_stop() {
-    let room = Room::new();
-    room.run("generate --dev null: --receive null:silent --count 10 --drain 10ms --expect loss<1%")
+fn a_failed_expectation_and_an_interrupt() {
+    let dir = TestDir::new();
+    dir.run("generate --dev null: --receive null:silent --count 10 --drain 10ms --expect loss<1%")
         .expect(3);
-    let mut running =
-        Running::start(&mut room.linerate("generate --dev ring:0 --time 60 --json-stream -i 0.1"));
-    running.started();
-    running.line(|line| line.contains(r#""event":"interval""#));
+    let mut running = RunningCommand::start(
+        &mut dir.linerate("generate --dev ring:0 --time 60 --json-stream -i 0.1"),
+    );
+    running.wait_started();
+    running.wait_line(|line| line.contains(r#""event":"interval""#));
     running.interrupt();
     let done = running.wait().expect(130);
     let last: Value = done.json_lines().pop().expect("a line");
@@ -66,24 +67,24 @@ fn a_gate_and_a_stop() {
 /// Opening a port that writes a capture replaces the file: errors are found before.
 #[test]
 fn a_refused_plan_leaves_an_older_capture_alone() {
-    let room = Room::new();
-    let file = room.path().join("old.pcapng");
-    for words in [
+    let dir = TestDir::new();
+    let file = dir.path().join("old.pcapng");
+    for args in [
         "generate --no-receive -n 8 --source 1.2.3.4 --size 20",
         "generate --no-receive -n 8 --rate 50%",
         "capacity --line-rate 10G --sizes 128,64 --source 2001:2::1",
     ] {
         std::fs::write(&file, "older").unwrap();
-        let words = format!("{words} --dev pcap:tx={}", file.display());
-        assert_eq!(room.run(&words).code(), 2, "{words}");
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "older", "{words}");
+        let args = format!("{args} --dev pcap:tx={}", file.display());
+        assert_eq!(dir.run(&args).exit_code(), 2, "{args}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "older", "{args}");
     }
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
-    let room = Room::new();
-    for (words, code, what) in [
+fn invalid_plans_are_rejected() {
+    let dir = TestDir::new();
+    for (args, code, expected) in [
         ("generate --dev ring:0 --rate 1G", 2, "has no unit"),
         ("generate --dev ring:0 --rate 50%", 2, "--line-rate"),
         ("generate --dev ring:0 --source 1.2.3", 2, "1.2.3"),
@@ -151,12 +152,10 @@ fn what_cannot_be_is_refused() {
             "cannot be used with",
         ),
     ] {
-        let done = room.run(words).expect(code);
-        assert!(done.stderr.contains(what), "{words}: {}", done.stderr);
+        let done = dir.run(args).expect(code);
+        assert!(done.stderr.contains(expected), "{args}: {}", done.stderr);
     }
-    let done = room
-        .run("generate --dev ring:0 --rate 50% --json")
-        .expect(2);
+    let done = dir.run("generate --dev ring:0 --rate 50% --json").expect(2);
     assert!(
         !done.json()["error"]["next_step"]
             .as_str()
@@ -167,14 +166,14 @@ fn what_cannot_be_is_refused() {
 
 /// A missing peer is reported, and no other cause is named.
 #[test]
-fn a_missing_peer_is_told() {
-    let room = Room::new();
-    let words = |words: &str| format!("{words} --dev shm:alone --no-store --drain 10ms");
-    let here = room.path().join("run");
+fn a_missing_peer_is_reported() {
+    let dir = TestDir::new();
+    let args = |args: &str| format!("{args} --dev shm:alone --no-store --drain 10ms");
+    let here = dir.path().join("run");
     std::fs::create_dir(&here).unwrap();
     let run = |text: &str| {
         finish(
-            room.linerate(&words(text))
+            dir.linerate(&args(text))
                 .env("XDG_RUNTIME_DIR", here.as_os_str()),
         )
     };
@@ -183,8 +182,8 @@ fn a_missing_peer_is_told() {
         text.contains("no peer connected to the other end of"),
         "{text}"
     );
-    for other in ["tool-limit", "nothing-arrived", "lateness"] {
-        assert!(!text.contains(other), "{other}: {text}");
+    for doubt_id in ["tool-limit", "nothing-arrived", "lateness"] {
+        assert!(!text.contains(doubt_id), "{doubt_id}: {text}");
     }
     let text = run("capacity --sizes 64 --trial 100ms").expect(2).stderr;
     assert!(
@@ -193,27 +192,27 @@ fn a_missing_peer_is_told() {
     );
     // Port names that end with a colon keep it.
     let silent = "generate --dev null:silent --count 10 --drain 10ms --no-store";
-    let text = room.run(silent).expect(0).stdout;
+    let text = dir.run(silent).expect(0).stdout;
     assert!(
         text.contains("none of 10 frames arrived at null: the device"),
         "{text}"
     );
     let silent =
         "capacity --dev null:silent --sizes 64 --trial 20ms --drain 1ms --trials 4 --no-store";
-    let text = room.run(silent).expect(0).stdout;
+    let text = dir.run(silent).expect(0).stdout;
     assert!(text.contains(", nothing arrived"), "{text}");
 }
 
 #[test]
 fn a_template_file_and_options() {
-    let room = Room::new();
-    let file = room.path().join("t.toml");
+    let dir = TestDir::new();
+    let file = dir.path().join("t.toml");
     std::fs::write(
         &file,
         "size = '128'\n[ipv4]\ndestination = '198.18.1.1-198.18.1.4'\n[udp]\n",
     )
     .unwrap();
-    let done = room
+    let done = dir
         .run("generate --dev ring:0 --template t.toml --source-port 7 --count 40 --json --no-store")
         .expect(0);
     let record = done.json();
@@ -229,37 +228,37 @@ fn a_template_file_and_options() {
 /// IPv6 headers, number and timestamp do not fit 64 bytes; without a requested size frames are
 /// longer, with a note.
 #[test]
-fn a_size_that_nobody_asked_for_fits_the_headers() {
-    let room = Room::new();
-    let words = "generate --dev ring:0 --source 2001:2::1 --pps 1k -n 40 --no-store";
-    let record = room.run(&format!("{words} --json")).expect(0).json();
+fn a_default_size_fits_the_headers() {
+    let dir = TestDir::new();
+    let args = "generate --dev ring:0 --source 2001:2::1 --pps 1k -n 40 --no-store";
+    let record = dir.run(&format!("{args} --json")).expect(0).json();
     let plan = &record["plan"]["generate"];
     assert_eq!(plan["template"]["size"], "76");
     assert_eq!(plan["size_fitted"], true);
     assert_eq!(plan["load"], "1000pps");
     assert_eq!(record["generate"]["received"], 40);
-    let text = room.run(words).expect(0).stdout;
+    let text = dir.run(args).expect(0).stdout;
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    for told in [
+    for expected in [
         "76 B frames from ring:0",
         "no size requested: 76 B is the smallest",
     ] {
-        assert!(text.contains(told), "{told}: {text}");
+        assert!(text.contains(expected), "{expected}: {text}");
     }
     // A requested size is not changed.
-    let refused = room.run(&format!("{words} --size 64")).expect(2);
+    let rejected = dir.run(&format!("{args} --size 64")).expect(2);
     assert!(
-        refused.stderr.contains("use 66 or more"),
+        rejected.stderr.contains("use 66 or more"),
         "{}",
-        refused.stderr
+        rejected.stderr
     );
 }
 
 /// A variable that is set for other commands is named when its value is wrong here.
 #[test]
 fn a_variable_of_the_environment_is_named() {
-    let room = Room::new();
-    for (variable, value, words, told) in [
+    let dir = TestDir::new();
+    for (variable, value, args, expected) in [
         (
             "LINERATE_CPU",
             "0/1",
@@ -298,17 +297,17 @@ fn a_variable_of_the_environment_is_named() {
             "LINERATE_TIME in the environment sets --time: unset it, or pass --time",
         ),
     ] {
-        let mut command = room.linerate(words);
+        let mut command = dir.linerate(args);
         let done = finish(command.env(variable, value)).expect(2);
-        let said: Vec<_> = done.stderr.split_whitespace().collect();
-        let said = said.join(" ");
-        assert!(said.contains(told), "{words}: {said}");
-        let mut command = room.linerate(&format!("{words} --json"));
+        let message: Vec<_> = done.stderr.split_whitespace().collect();
+        let message = message.join(" ");
+        assert!(message.contains(expected), "{args}: {message}");
+        let mut command = dir.linerate(&format!("{args} --json"));
         let document = finish(command.env(variable, value)).expect(2).json();
         assert!(document.to_string().contains(variable), "{document}");
     }
     // The command line wins and gets the error.
-    let mut command = room.linerate("generate --dev ring:0 -n 9 --cpu x");
+    let mut command = dir.linerate("generate --dev ring:0 -n 9 --cpu x");
     let done = finish(command.env("LINERATE_CPU", "0/1")).expect(2);
     assert!(!done.stderr.contains("LINERATE_CPU"), "{}", done.stderr);
 }
@@ -316,20 +315,20 @@ fn a_variable_of_the_environment_is_named() {
 /// A stream begins with the plan, as for every other command.
 #[test]
 fn streams_begin_with_what_is_measured() {
-    let room = Room::new();
-    for (words, kind) in [
+    let dir = TestDir::new();
+    for (args, kind) in [
         ("generate --dev ring:0 -n 9", "generate"),
         (
             "capacity --dev ring:0 --sizes 64 --trial 50ms --drain 10ms --trials 2 --tests throughput",
             "generate",
         ),
     ] {
-        let lines = room
-            .run(&format!("{words} --json-stream"))
+        let lines = dir
+            .run(&format!("{args} --json-stream"))
             .expect(0)
             .json_lines();
-        assert_eq!(lines[0]["event"], "started", "{words}");
-        assert_eq!(lines[0]["plan"]["kind"], kind, "{words}");
+        assert_eq!(lines[0]["event"], "started", "{args}");
+        assert_eq!(lines[0]["plan"]["kind"], kind, "{args}");
         assert!(lines[0]["wait"].is_object() && lines[0]["cpu"].is_object());
     }
 }
@@ -337,8 +336,8 @@ fn streams_begin_with_what_is_measured() {
 /// Short trials on a memory loop give a set.
 #[test]
 fn a_capacity_is_a_set() {
-    let room = Room::new();
-    let done = room
+    let dir = TestDir::new();
+    let done = dir
         .run(
             "capacity --dev ring:0 --line-rate 2M --sizes 64,imix --trial 0.2 --drain 50ms --resolution 10% \
              --loss 0,1% --latency-at 50% --tests throughput,latency,frame-loss,back-to-back \
@@ -348,7 +347,7 @@ fn a_capacity_is_a_set() {
     let set = done.json();
     assert_eq!(set["schema"], "linerate/set/1");
     assert_eq!(set["kind"], "capacity");
-    valid(&set, include_str!("../docs/set.schema.json"));
+    assert_valid(&set, include_str!("../docs/set.schema.json"));
     let capacity = &set["result"]["capacity"];
     let sizes = capacity["sizes"].as_array().expect("sizes");
     assert_eq!(sizes.len(), 2);
@@ -368,21 +367,21 @@ fn a_capacity_is_a_set() {
 /// A burst of one call has a rate, one that is sent slower than line rate is marked, and trials are
 /// reported as they end.
 #[test]
-fn bursts_say_how_fast_they_left() {
-    let room = Room::new();
-    let words = "capacity --dev ring:0 --sizes 64 --trial 20ms --drain 20ms --resolution 30% \
+fn bursts_report_their_rate() {
+    let dir = TestDir::new();
+    let args = "capacity --dev ring:0 --sizes 64 --trial 20ms --drain 20ms --resolution 30% \
                  --tests back-to-back --burst-searches 1";
     let burst = |set: &Value| set["result"]["capacity"]["sizes"][0]["back_to_back"].clone();
-    let set = room.run(&format!("{words} --json")).expect(0).json();
-    let found = burst(&set);
+    let set = dir.run(&format!("{args} --json")).expect(0).json();
+    let result = burst(&set);
     assert!(
-        found["at_line_rate"].is_null(),
-        "no line is known: {found:#}"
+        result["at_line_rate"].is_null(),
+        "no line is known: {result:#}"
     );
     // A frame cannot be made and sent within a nanosecond.
     assert!(
-        found["burst_fps"].as_f64().expect("a rate") < 1e9,
-        "{found:#}"
+        result["burst_fps"].as_f64().expect("a rate") < 1e9,
+        "{result:#}"
     );
     let trials = &set["result"]["capacity"]["sizes"][0]["trials"];
     for trial in trials.as_array().expect("trials") {
@@ -392,8 +391,8 @@ fn bursts_say_how_fast_they_left() {
         );
     }
     // Far beyond any processor's rate. Its first bursts are short: the longest takes at most 2 s.
-    let done = room
-        .run(&format!("{words} --line-rate 400G --json-stream"))
+    let done = dir
+        .run(&format!("{args} --line-rate 400G --json-stream"))
         .expect(0);
     let lines = done.json_lines();
     assert!(lines.len() > 3, "a line a trial");
@@ -407,16 +406,16 @@ fn bursts_say_how_fast_they_left() {
 /// A page has the content of the terminal, and charts of the trials.
 #[test]
 fn pages_have_tables_and_charts() {
-    let room = Room::new();
-    let words = "capacity --dev ring:0 --line-rate 2M --sizes 64,512 --trial 0.1 --drain 20ms \
+    let dir = TestDir::new();
+    let args = "capacity --dev ring:0 --line-rate 2M --sizes 64,512 --trial 0.1 --drain 20ms \
                  --resolution 20% --loss 0,1% --latency-at 30,60% --tests throughput,latency,frame-loss \
                  --html capacity.html --no-store";
-    room.run(words).expect(0);
-    room.run(
+    dir.run(args).expect(0);
+    dir.run(
         "generate --dev ring:0 --rate 2kpps -t 1 -i 0.2 --flows 4 --html generate.html --no-store",
     )
     .expect(0);
-    for (page, wanted) in [
+    for (page, expected) in [
         (
             "capacity.html",
             &[
@@ -438,9 +437,12 @@ fn pages_have_tables_and_charts() {
             ],
         ),
     ] {
-        let text = std::fs::read_to_string(room.path().join(page)).expect("a page");
-        for word in wanted {
-            assert!(text.contains(word), "{page} has no `{word}`");
+        let text = std::fs::read_to_string(dir.path().join(page)).expect("a page");
+        for expected_text in expected {
+            assert!(
+                text.contains(expected_text),
+                "{page} has no `{expected_text}`"
+            );
         }
         assert!(text.contains("<svg") && !text.contains("No run has a result"));
         assert!(!text.contains("facts of the server are missing"));
@@ -450,33 +452,33 @@ fn pages_have_tables_and_charts() {
 /// Shortest frames with a VLAN tag, and frames that are never received.
 #[test]
 fn tagged_frames_and_lost_ones() {
-    let room = Room::new();
+    let dir = TestDir::new();
     for vlan in ["--vlan 5", "--vlan 5 --vlan 6"] {
-        let words =
+        let args =
             format!("generate --dev ring:0 --count 200 --rate 20kpps --size imix {vlan} --json");
-        let record = room.run(&words).expect(0).json();
+        let record = dir.run(&args).expect(0).json();
         assert_eq!(record["generate"]["out_of_order"], 0, "{record:#}");
         assert!(record["generate"]["one_way_delay_ns"]["p50"].is_u64());
         assert_eq!(record["generate"]["lost"], 0);
     }
-    let words = "generate --dev null: --receive null:silent --count 10 --drain 10ms";
-    let done = room.run(words).expect(0);
+    let args = "generate --dev null: --receive null:silent --count 10 --drain 10ms";
+    let done = dir.run(args).expect(0);
     assert!(done.stdout.contains("[nothing-arrived]"), "{}", done.stdout);
 }
 
 /// A kernel bridge between two links of one host.
 #[test]
 fn through_a_kernel_bridge() {
-    let room = Room::new();
-    if let Err(why) = works(&mut room.command("ip", ["-V"])) {
+    let dir = TestDir::new();
+    if let Err(why) = check_command(&mut dir.command("ip", ["-V"])) {
         skip!("{why}");
     }
     let text = "[hosts.gen]\n[hosts.dut]\n[[links]]\nbetween = ['gen', 'dut']\n[[links]]\nbetween = ['gen', 'dut']\n";
-    let lab = lab!(Lab::of("generate-bridge", text));
+    let lab = lab!(TestLab::from_text("generate-bridge", text));
     let bridge = "ip link add br0 type bridge && ip link set eth0 master br0 && ip link set eth1 master br0 \
                   && ip link set br0 up";
     lab.shell("dut", bridge).expect("a bridge");
-    let run = |words: &str| finish(&mut lab.linerate("gen", words));
+    let run = |args: &str| finish(&mut lab.linerate("gen", args));
     let done = run("generate --dev packet:eth0 --dev packet:eth1 --learn --rate 500pps --count 100 --json --no-store").expect(0);
     let record = done.json();
     assert_eq!(record["generate"]["received"], 100, "{record:#}");
@@ -487,11 +489,11 @@ fn through_a_kernel_bridge() {
     )
     .expect(0);
     let set = done.json();
-    let found = &set["result"]["capacity"]["sizes"][0];
-    assert_eq!(found["size"], "64");
+    let result = &set["result"]["capacity"]["sizes"][0];
+    assert_eq!(result["size"], "64");
     assert_eq!(
-        found["throughput"].as_array().map(Vec::len),
+        result["throughput"].as_array().map(Vec::len),
         Some(2),
-        "{found:#}"
+        "{result:#}"
     );
 }

@@ -6,14 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Room, Server, finish, skip, works};
+use common::{LinerateServer, TestDir, check_command, finish, skip};
 
 /// Compiles the library that counts calls, or another one; `Err` has the reason of a failure.
-fn library(room: &Room, name: &str) -> Result<PathBuf, String> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/preload/");
-    let source = format!("{folder}{name}.c");
-    let library = room.path().join(format!("{name}.so"));
-    works(
+fn compile_library(dir: &TestDir, name: &str) -> Result<PathBuf, String> {
+    let source_dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/preload/");
+    let source = format!("{source_dir}{name}.c");
+    let library = dir.path().join(format!("{name}.so"));
+    check_command(
         Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-o"])
             .arg(&library)
@@ -24,7 +24,7 @@ fn library(room: &Room, name: &str) -> Result<PathBuf, String> {
 }
 
 /// Returns the numbers of send and receive calls of one end.
-fn counts(file: &Path) -> (u64, u64) {
+fn read_counts(file: &Path) -> (u64, u64) {
     let text = fs::read_to_string(file).expect("the library has written its counts");
     let (sends, receives) = text.trim().split_once(' ').expect("two counts");
     (
@@ -37,47 +37,47 @@ fn counts(file: &Path) -> (u64, u64) {
 fn payload_goes_through_the_symbols_of_libc() {
     const ROUND_TRIPS: u64 = 1000;
     const CALLS: u64 = 40;
-    let room = Room::new();
-    let library = match library(&room, "count") {
+    let dir = TestDir::new();
+    let library = match compile_library(&dir, "count") {
         Ok(library) => library,
-        Err(why) => skip!("no C compiler: {why}"),
+        Err(reason) => skip!("no C compiler: {reason}"),
     };
-    let preloaded = |words: &str, counts: &Path| {
-        let mut command = room.linerate(words);
+    let preloaded = |args: &str, counts: &Path| {
+        let mut command = dir.linerate(args);
         command.env("LD_PRELOAD", &library).env("COUNTS", counts);
         command
     };
-    for (words, at_least) in [
+    for (args, at_least) in [
         (format!("latency -n {ROUND_TRIPS}"), ROUND_TRIPS),
         (format!("latency -u -n {ROUND_TRIPS}"), ROUND_TRIPS),
         (format!("latency -n {ROUND_TRIPS} --wait spin"), ROUND_TRIPS),
         (format!("throughput -l 64K -n {}K", 64 * CALLS), CALLS),
         (format!("throughput -R -l 64K -n {}K", 64 * CALLS), CALLS),
     ] {
-        println!("{words}");
-        let (near, far) = (room.path().join("near"), room.path().join("far"));
-        let server = Server::start(&mut preloaded("server -1 -p 0 -q", &far));
-        let words = format!("{words} 127.0.0.1 -p {} -q", server.port);
-        finish(&mut preloaded(&words, &near)).expect(0);
+        println!("{args}");
+        let (client, remote) = (dir.path().join("near"), dir.path().join("far"));
+        let server = LinerateServer::start(&mut preloaded("server -1 -p 0 -q", &remote));
+        let args = format!("{args} 127.0.0.1 -p {} -q", server.port);
+        finish(&mut preloaded(&args, &client)).expect(0);
         server.running.wait().expect(0);
-        let (near, far) = (counts(&near), counts(&far));
-        if words.starts_with("latency") {
-            for (end, (sends, receives)) in [("near", near), ("far", far)] {
-                assert!(sends >= at_least, "{words}: {end} sent {sends} times");
+        let (client, remote) = (read_counts(&client), read_counts(&remote));
+        if args.starts_with("latency") {
+            for (end, (sends, receives)) in [("near", client), ("far", remote)] {
+                assert!(sends >= at_least, "{args}: {end} sent {sends} times");
                 assert!(
                     receives >= at_least,
-                    "{words}: {end} received {receives} times"
+                    "{args}: {end} received {receives} times"
                 );
             }
         } else {
-            let (source, sink) = if words.contains("-R") {
-                (far, near)
+            let (source, sink) = if args.contains("-R") {
+                (remote, client)
             } else {
-                (near, far)
+                (client, remote)
             };
-            assert!(source.0 >= at_least, "{words}: sent {} times", source.0);
+            assert!(source.0 >= at_least, "{args}: sent {} times", source.0);
             // One receive call may return the data of several sends.
-            assert!(sink.1 > at_least / 16, "{words}: received {} times", sink.1);
+            assert!(sink.1 > at_least / 16, "{args}: received {} times", sink.1);
         }
     }
 }
@@ -85,65 +85,69 @@ fn payload_goes_through_the_symbols_of_libc() {
 /// With `-u` one call may send many datagrams, through other symbols.
 #[test]
 fn datagrams_too() {
-    let room = Room::new();
-    let library = match library(&room, "count") {
+    let dir = TestDir::new();
+    let library = match compile_library(&dir, "count") {
         Ok(library) => library,
-        Err(why) => skip!("no C compiler: {why}"),
+        Err(reason) => skip!("no C compiler: {reason}"),
     };
-    let counted = room.path().join("near");
-    let server = room.server("-q");
-    let words = format!(
+    let counted = dir.path().join("near");
+    let server = dir.server("-q");
+    let args = format!(
         "throughput -u -b 50M -l 1000 -t 0.3 127.0.0.1 -p {} --json",
         server.port
     );
-    let mut command = room.linerate(&words);
+    let mut command = dir.linerate(&args);
     command.env("LD_PRELOAD", &library).env("COUNTS", &counted);
     let record = finish(&mut command).expect(0).json();
     let sent = record["summary"]["bytes_sent"].as_u64().expect("a count");
     // No call carries more than one maximum IP packet.
-    let (sends, _) = counts(&counted);
+    let (sends, _) = read_counts(&counted);
     assert!(sends >= sent / 65_536, "{sends} calls for {sent} B");
 }
 
 #[test]
 fn where_io_uring_is_forbidden_it_is_refused_before_any_traffic() {
-    let room = Room::new();
-    let library = match library(&room, "no_uring") {
+    let dir = TestDir::new();
+    let library = match compile_library(&dir, "no_uring") {
         Ok(library) => library,
-        Err(why) => skip!("no C compiler: {why}"),
+        Err(reason) => skip!("no C compiler: {reason}"),
     };
-    let forbidden = |words: &str| {
-        let mut command = room.linerate(words);
+    let forbidden = |args: &str| {
+        let mut command = dir.linerate(args);
         command.env("LD_PRELOAD", &library);
         command
     };
-    let server = Server::start(&mut forbidden("server -p 0 -q"));
-    for (kind, near) in [("throughput", true), ("latency -u", false)] {
-        let words = format!("{kind} 127.0.0.1 -p {} -t 0.2 -q", server.port);
-        println!("{words}");
+    let server = LinerateServer::start(&mut forbidden("server -p 0 -q"));
+    for (kind, local) in [("throughput", true), ("latency -u", false)] {
+        let args = format!("{kind} 127.0.0.1 -p {} -t 0.2 -q", server.port);
+        println!("{args}");
         // First at the remote end; then locally, before any connection.
-        let far = format!("{words} --wait block/io-uring");
-        let refused = finish(&mut room.linerate(&far)).expect(4);
+        let remote = format!("{args} --wait block/io-uring");
+        let rejected = finish(&mut dir.linerate(&remote)).expect(4);
         assert!(
-            refused.stderr.contains("remote end reports"),
+            rejected.stderr.contains("remote end reports"),
             "{}",
-            refused.stderr
+            rejected.stderr
         );
         assert!(
-            refused.stderr.contains("io_uring_disabled"),
+            rejected.stderr.contains("io_uring_disabled"),
             "{}",
-            refused.stderr
+            rejected.stderr
         );
-        if near {
-            let near = format!("{words} --wait io-uring/block");
-            let refused = finish(&mut forbidden(&near)).expect(4);
+        if local {
+            let local = format!("{args} --wait io-uring/block");
+            let rejected = finish(&mut forbidden(&local)).expect(4);
             assert!(
-                refused.stderr.contains("io_uring_disabled"),
+                rejected.stderr.contains("io_uring_disabled"),
                 "{}",
-                refused.stderr
+                rejected.stderr
             );
-            assert!(!refused.stderr.contains("remote end"), "{}", refused.stderr);
+            assert!(
+                !rejected.stderr.contains("remote end"),
+                "{}",
+                rejected.stderr
+            );
         }
-        finish(&mut room.linerate(&words)).expect(0);
+        finish(&mut dir.linerate(&args)).expect(0);
     }
 }

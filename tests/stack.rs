@@ -9,62 +9,65 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Finished, Lab, Room, Running, finish, is_record, number, one_of, skip, soon, works};
+use common::{
+    FinishedCommand, RunningCommand, TestDir, TestLab, assert_record, check_command, finish,
+    number_at, retry, skip, wait_until,
+};
 use serde_json::Value;
 
 /// Lab host with a tap interface for a user-space stack.
-struct House {
-    lab: Lab,
+struct StackLab {
+    lab: TestLab,
 }
 
 /// Addresses of the kernel and of the stack on the interface `t0`.
-const KERNEL: &str = "10.9.0.1";
-const STACK: &str = "10.9.0.2";
+const KERNEL_IP: &str = "10.9.0.1";
+const STACK_IP: &str = "10.9.0.2";
 
 /// Port options of the stack; it yields its core, because tests run in parallel.
-const PLACE: &str = "--dev tap:t0 --ip 10.9.0.2/24 --set poll.interval=200us";
+const STACK_ARGS: &str = "--dev tap:t0 --ip 10.9.0.2/24 --set poll.interval=200us";
 
-impl House {
+impl StackLab {
     fn up(test: &str) -> Result<Self, String> {
         let link = "[hosts.one]\n[hosts.other]\n[[links]]\nbetween = [\"one\", \"other\"]\n";
-        let lab = Lab::of(&format!("stack-{test}"), link)?;
+        let lab = TestLab::from_text(&format!("stack-{test}"), link)?;
         let up = format!(
-            "ip tuntap add t0 mode tap && ip address add {KERNEL}/24 dev t0 && ip link set t0 up"
+            "ip tuntap add t0 mode tap && ip address add {KERNEL_IP}/24 dev t0 && ip link set t0 up"
         );
         lab.shell("one", &up)
             .map_err(|why| format!("a tap interface: {why}"))?;
         Ok(Self { lab })
     }
 
-    fn on(&self, words: &[&str]) -> Command {
-        self.lab.on("one", words)
+    fn command_on(&self, args: &[&str]) -> Command {
+        self.lab.command_on("one", args)
     }
 
-    fn linerate(&self, words: &str) -> Command {
-        self.lab.linerate("one", words)
-    }
-
-    #[track_caller]
-    fn run(&self, words: &str) -> Finished {
-        println!("{words}");
-        finish(&mut self.linerate(words))
+    fn linerate(&self, args: &str) -> Command {
+        self.lab.linerate("one", args)
     }
 
     #[track_caller]
-    fn record(&self, words: &str) -> Value {
-        let ran = self.run(&format!("{words} --json --no-store"));
-        assert_eq!(ran.code(), 0, "{words}: {ran:#?}");
-        let record = ran.json();
-        is_record(&record);
+    fn run(&self, args: &str) -> FinishedCommand {
+        println!("{args}");
+        finish(&mut self.linerate(args))
+    }
+
+    #[track_caller]
+    fn record(&self, args: &str) -> Value {
+        let output = self.run(&format!("{args} --json --no-store"));
+        assert_eq!(output.exit_code(), 0, "{args}: {output:#?}");
+        let record = output.json();
+        assert_record(&record);
         record
     }
 
     /// Returns a record with stages; on a busy machine the stage pass may be cut off with a
     /// warning, and is repeated.
     #[track_caller]
-    fn record_with_stages(&self, words: &str) -> Value {
-        one_of(5, || {
-            let record = self.record(words);
+    fn record_with_stages(&self, args: &str) -> Value {
+        retry(5, || {
+            let record = self.record(args);
             let doubts = record["validity"].as_array().expect("doubts");
             match doubts.iter().any(|doubt| doubt["doubt"] == "no-stages") {
                 true => Err(format!("{doubts:#?}")),
@@ -74,113 +77,114 @@ impl House {
     }
 
     /// Starts a host on the stack and waits until it is reachable.
-    fn serve(&self, words: &str) -> Running {
-        let mut host = Running::start(&mut self.linerate(&format!("stack {PLACE} {words}")));
-        host.line(|line| line.starts_with("READY dev=tap:t0 ip=10.9.0.2/24"));
+    fn start_host(&self, args: &str) -> RunningCommand {
+        let mut host =
+            RunningCommand::start(&mut self.linerate(&format!("stack {STACK_ARGS} {args}")));
+        host.wait_line(|line| line.starts_with("READY dev=tap:t0 ip=10.9.0.2/24"));
         host
     }
 
     /// Waits for the device, which a killed process may hold for a moment longer. Needs a running
     /// server.
-    fn has_its_device(&self) {
-        let words = format!("latency {KERNEL} -u -n 1 --no-store {PLACE}");
-        soon("the device", || self.run(&words).code() == 0);
+    fn wait_for_device(&self) {
+        let args = format!("latency {KERNEL_IP} -u -n 1 --no-store {STACK_ARGS}");
+        wait_until("the device", || self.run(&args).exit_code() == 0);
     }
 }
 
-macro_rules! house {
+macro_rules! stack_lab {
     ($test:literal) => {
-        match House::up($test) {
-            Ok(house) => house,
+        match StackLab::up($test) {
+            Ok(lab) => lab,
             Err(why) => skip!("{why}"),
         }
     };
 }
 
 #[test]
-fn the_kernel_talks_to_a_host_on_our_stack() {
-    let house = house!("serve");
-    let host = house.serve("--serve echo,discard,chargen,iperf2,sockperf --no-store");
-    match works(&mut house.on(&["ping", "-c", "1", "-W", "10", STACK])) {
+fn the_kernel_reaches_a_host_on_our_stack() {
+    let lab = stack_lab!("serve");
+    let host = lab.start_host("--serve echo,discard,chargen,iperf2,sockperf --no-store");
+    match check_command(&mut lab.command_on(&["ping", "-c", "1", "-W", "10", STACK_IP])) {
         Ok(()) => {}
         Err(why) => println!("skipped: ping: {why}"),
     }
     for options in ["-u", "", "-u -l 1400 --outstanding 4", "-l 5000"] {
-        let words = format!("latency {STACK} --peer echo -n 300 {options}");
-        let record = house.record(&words);
-        assert_eq!(record["summary"]["round_trips"], 300, "{words}");
-        assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+        let args = format!("latency {STACK_IP} --peer echo -n 300 {options}");
+        let record = lab.record(&args);
+        assert_eq!(record["summary"]["round_trips"], 300, "{args}");
+        assert_eq!(record["summary"]["mismatched"], 0, "{args}");
     }
     // Longer than a packet, in fragments in both directions.
-    let record = house.record(&format!("latency {STACK} --peer echo -u -n 50 -l 8000"));
+    let record = lab.record(&format!("latency {STACK_IP} --peer echo -u -n 50 -l 8000"));
     assert_eq!(record["summary"]["mismatched"], 0);
-    let record = house.record(&format!("throughput {STACK} --peer discard -n 3M"));
+    let record = lab.record(&format!("throughput {STACK_IP} --peer discard -n 3M"));
     assert_eq!(record["summary"]["bytes_received"], 3 << 20);
-    let record = house.record(&format!("throughput {STACK} --peer chargen -R -t 0.5"));
-    assert!(number(&record, "/summary/goodput_bps") > 0.0);
+    let record = lab.record(&format!("throughput {STACK_IP} --peer chargen -R -t 0.5"));
+    assert!(number_at(&record, "/summary/goodput_bps") > 0.0);
     for options in ["-u", ""] {
-        let words = format!("latency {STACK} --peer sockperf -n 300 {options}");
-        let record = house.record(&words);
-        assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+        let args = format!("latency {STACK_IP} --peer sockperf -n 300 {options}");
+        let record = lab.record(&args);
+        assert_eq!(record["summary"]["mismatched"], 0, "{args}");
     }
-    let record = house.record(&format!("throughput {STACK} --peer iperf2 -n 2M"));
+    let record = lab.record(&format!("throughput {STACK_IP} --peer iperf2 -n 2M"));
     assert_eq!(record["summary"]["bytes_received"], 2 << 20);
     // The previous connection has validated the client's address.
-    for way in ["", "-R"] {
-        let words = format!("throughput {STACK} --peer iperf2 -u -b 2M -t 1 {way}");
-        let record = house.record(&words);
-        let came = number(&record, "/summary/packets_received");
-        assert!(came > 0.0, "{words}: {record:#}");
+    for direction in ["", "-R"] {
+        let args = format!("throughput {STACK_IP} --peer iperf2 -u -b 2M -t 1 {direction}");
+        let record = lab.record(&args);
+        let received = number_at(&record, "/summary/packets_received");
+        assert!(received > 0.0, "{args}: {record:#}");
     }
     drop(host);
 }
 
 /// Sockets over the port see only a closed connection.
 #[test]
-fn a_port_that_breaks_is_named_and_not_the_far_end() {
-    let house = house!("breaks");
-    let mut server = Running::start(&mut house.linerate("server --no-store"));
-    server.line(|line| line.starts_with("READY port=5201"));
-    let words = format!("throughput {KERNEL} -t 100 --no-store --json-stream {PLACE}");
-    let mut run = Running::start(&mut house.linerate(&words));
-    run.started();
-    works(&mut house.on(&["ip", "link", "set", "t0", "down"])).unwrap();
-    let ran = run.wait();
-    assert_ne!(ran.code(), 0, "{ran:#?}");
-    let all = format!("{} {}", ran.stdout, ran.stderr);
+fn a_broken_port_is_named_and_not_the_server() {
+    let lab = stack_lab!("breaks");
+    let mut server = RunningCommand::start(&mut lab.linerate("server --no-store"));
+    server.wait_line(|line| line.starts_with("READY port=5201"));
+    let args = format!("throughput {KERNEL_IP} -t 100 --no-store --json-stream {STACK_ARGS}");
+    let mut run = RunningCommand::start(&mut lab.linerate(&args));
+    run.wait_started();
+    check_command(&mut lab.command_on(&["ip", "link", "set", "t0", "down"])).unwrap();
+    let output = run.wait();
+    assert_ne!(output.exit_code(), 0, "{output:#?}");
+    let all = format!("{} {}", output.stdout, output.stderr);
     let all = all.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(all.contains("its interface went down"), "{all}");
 }
 
 /// Both directions, on the client's flow or on a second one towards it.
 #[test]
-fn stock_iperf2_is_sent_what_it_asks_for() {
-    let house = house!("iperf");
+fn reference_iperf2_gets_the_requested_flows() {
+    let lab = stack_lab!("iperf");
     // It prints its version and fails.
     if let Err(why) = Command::new("iperf").arg("--version").output() {
         skip!("stock iperf 2: {why}");
     }
-    let host = house.serve("--serve iperf2 --allow 10.9.0.1 --no-store");
+    let host = lab.start_host("--serve iperf2 --allow 10.9.0.1 --no-store");
     for options in ["-u -R", "-u -d", "-u -r", "-R", "-d", "-r"] {
-        let words = format!("iperf -c {STACK} -t 1 -b 2M -y C {options}");
-        println!("{words}");
-        let words: Vec<_> = words.split_whitespace().collect();
-        let ran = finish(&mut house.on(&words));
-        assert_eq!(ran.code(), 0, "{options}: {ran:#?}");
+        let args = format!("iperf -c {STACK_IP} -t 1 -b 2M -y C {options}");
+        println!("{args}");
+        let args: Vec<_> = args.split_whitespace().collect();
+        let output = finish(&mut lab.command_on(&args));
+        assert_eq!(output.exit_code(), 0, "{options}: {output:#?}");
         // One line for each received flow: time, addresses, ports, number, interval, bytes.
         let bytes = |line: &str| -> Option<u64> { line.split(',').nth(7)?.parse().ok() };
-        let back = ran.stdout.lines().filter(|line| bytes(line) > Some(0));
+        let back = output.stdout.lines().filter(|line| bytes(line) > Some(0));
         let least = if options.contains('R') { 1 } else { 2 };
-        assert!(back.count() >= least, "{options}: {ran:#?}");
+        assert!(back.count() >= least, "{options}: {output:#?}");
     }
     drop(host);
 }
 
 #[test]
-fn whole_tests_run_with_a_host_on_our_stack() {
-    let house = house!("server");
-    let host = house.serve("--serve linerate --no-store");
-    for (words, figure) in [
+fn complete_tests_run_with_a_host_on_our_stack() {
+    let lab = stack_lab!("server");
+    let host = lab.start_host("--serve linerate --no-store");
+    for (args, figure) in [
         ("latency -u -n 300", "/summary/round_trips"),
         ("latency -n 300 -l 3000", "/summary/round_trips"),
         ("latency -n 100 --reopen", "/summary/round_trips"),
@@ -198,34 +202,37 @@ fn whole_tests_run_with_a_host_on_our_stack() {
         ("throughput -u -b 2M -t 1 -R -P 2", "/summary/goodput_bps"),
         ("throughput -u -b 2M -t 1 --bidir", "/summary/goodput_bps"),
     ] {
-        let (command, rest) = words.split_once(' ').expect("two words");
-        let words = format!("{command} {STACK} {rest}");
-        let record = house.record(&words);
+        let (command, rest) = args.split_once(' ').expect("two words");
+        let args = format!("{command} {STACK_IP} {rest}");
+        let record = lab.record(&args);
         let directions = record["directions"].as_array().expect("directions");
-        let wanted = if words.contains("--bidir") { 2 } else { 1 };
-        assert_eq!(directions.len(), wanted, "{words}");
+        let expected_count = if args.contains("--bidir") { 2 } else { 1 };
+        assert_eq!(directions.len(), expected_count, "{args}");
         for direction in directions.iter().filter(|_| command == "throughput") {
-            assert!(number(direction, "/goodput_bps") > 0.0, "{words}");
+            assert!(number_at(direction, "/goodput_bps") > 0.0, "{args}");
         }
-        if wanted == 1 {
-            assert!(number(&record, figure) > 0.0, "{words}: {record:#}");
+        if expected_count == 1 {
+            assert!(number_at(&record, figure) > 0.0, "{args}: {record:#}");
         }
-        if words.contains("--verify") || command == "latency" {
-            assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+        if args.contains("--verify") || command == "latency" {
+            assert_eq!(record["summary"]["mismatched"], 0, "{args}");
         }
-        if words.contains("--offload") {
+        if args.contains("--offload") {
             let copies = &record["plan"]["copies"];
             let around = [&copies["send"], &copies["receive"]];
-            assert!(around.iter().any(|way| **way != "copied"), "{words}");
+            assert!(around.iter().any(|way| **way != "copied"), "{args}");
         }
-        assert_eq!(record["plan"]["stack"]["far"], "linerate", "{words}");
-        let far = &record["hosts"][1]["stack"];
-        assert_eq!(far["addresses"][0], "10.9.0.2/24", "{words}: {record:#}");
+        assert_eq!(record["plan"]["stack"]["server"], "linerate", "{args}");
+        let server_stack = &record["hosts"][1]["stack"];
+        assert_eq!(
+            server_stack["addresses"][0], "10.9.0.2/24",
+            "{args}: {record:#}"
+        );
     }
     // Stages of a stack that does not sleep.
     for options in ["-u", ""] {
-        let words = format!("latency {STACK} -n 300 --stages {options}");
-        let record = house.record_with_stages(&words);
+        let args = format!("latency {STACK_IP} -n 300 --stages {options}");
+        let record = lab.record_with_stages(&args);
         let stages = record["stages"].as_array().expect("stages");
         let names: Vec<_> = stages.iter().filter_map(|s| s["stage"].as_str()).collect();
         for stage in [
@@ -236,35 +243,45 @@ fn whole_tests_run_with_a_host_on_our_stack() {
             "driver-out",
         ] {
             let stage = format!("server-{stage}");
-            assert!(names.contains(&stage.as_str()), "{words}: {names:?}");
+            assert!(names.contains(&stage.as_str()), "{args}: {names:?}");
         }
-        let whole = number(&record, "/stage_pass/rtt_ns/p50");
-        let sum: f64 = stages.iter().map(|stage| number(stage, "/mean_ns")).sum();
-        let mean = number(&record, "/stage_pass/rtt_ns/mean");
-        assert!((sum - mean).abs() <= mean * 0.05, "{sum} {mean} {whole}");
+        let rtt_p50_ns = number_at(&record, "/stage_pass/rtt_ns/p50");
+        let sum: f64 = stages
+            .iter()
+            .map(|stage| number_at(stage, "/mean_ns"))
+            .sum();
+        let mean = number_at(&record, "/stage_pass/rtt_ns/mean");
+        assert!(
+            (sum - mean).abs() <= mean * 0.05,
+            "{sum} {mean} {rtt_p50_ns}"
+        );
     }
     // Unsupported options are rejected before any traffic.
-    for (options, said) in [
+    for (options, expected) in [
         ("-P 100", "sockets"),
         ("-R --offload sendfile", "files and pipes"),
         ("-w 1M", "buffers"),
         ("--wait spin", "waits as it was started"),
     ] {
-        let ran = house.run(&format!("throughput {STACK} -t 1 {options} --no-store"));
-        assert_eq!(ran.code(), 4, "{options}: {ran:#?}");
-        let said_all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(said_all.contains(said), "{options}: {said_all}");
+        let output = lab.run(&format!("throughput {STACK_IP} -t 1 {options} --no-store"));
+        assert_eq!(output.exit_code(), 4, "{options}: {output:#?}");
+        let message = output
+            .stderr
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(message.contains(expected), "{options}: {message}");
     }
     drop(host);
 }
 
 /// Returns scheduling class and priority of a thread, by its name.
-fn scheduled(process: u32, name: &str) -> Option<(u32, u32)> {
+fn thread_priority(process: u32, name: &str) -> Option<(u32, u32)> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let mut tasks = tasks.flatten().map(|task| task.path());
     let task = tasks.find(|task| {
-        let own = fs::read_to_string(task.join("comm"));
-        own.is_ok_and(|own| own.trim() == name)
+        let comm = fs::read_to_string(task.join("comm"));
+        comm.is_ok_and(|comm| comm.trim() == name)
     })?;
     let stat = fs::read_to_string(task.join("stat")).ok()?;
     // The third field comes after the name, which may contain anything.
@@ -276,106 +293,109 @@ fn scheduled(process: u32, name: &str) -> Option<(u32, u32)> {
 #[test]
 fn driver_and_application_have_a_thread_and_a_priority_each() {
     const FIFO: u32 = 1;
-    let house = house!("threads");
-    let place = "--set threads.count=2 --set threads.driver.sched=fifo:3 \
+    let lab = stack_lab!("threads");
+    let thread_args = "--set threads.count=2 --set threads.driver.sched=fifo:3 \
                  --set threads.application.sched=fifo:2";
-    let host = house.serve(&format!("--serve echo,linerate --no-store {place}"));
-    let line = format!("stack {PLACE} --serve echo,linerate --no-store {place}");
+    let host = lab.start_host(&format!("--serve echo,linerate --no-store {thread_args}"));
+    let line = format!("stack {STACK_ARGS} --serve echo,linerate --no-store {thread_args}");
     let command: Vec<u8> = (line.split_whitespace())
-        .flat_map(|word| word.bytes().chain([0]))
+        .flat_map(|arg| arg.bytes().chain([0]))
         .collect();
     // The host runs in a lab: its process is a child of the started one.
     let find = || {
         let mut processes = fs::read_dir("/proc").expect("proc").flatten();
         processes.find_map(|entry| {
             let process: u32 = entry.file_name().to_str()?.parse().ok()?;
-            let own = fs::read(entry.path().join("cmdline")).ok()?;
-            (own.ends_with(&command) && scheduled(process, "stack").is_some()).then_some(process)
+            let cmdline = fs::read(entry.path().join("cmdline")).ok()?;
+            (cmdline.ends_with(&command) && thread_priority(process, "stack").is_some())
+                .then_some(process)
         })
     };
     // A ready host may not have its threads yet.
-    soon("threads with a priority each", || {
+    wait_until("threads with a priority each", || {
         find().is_some_and(|process| {
-            scheduled(process, "driver") == Some((FIFO, 3))
-                && scheduled(process, "stack") == Some((FIFO, 2))
+            thread_priority(process, "driver") == Some((FIFO, 3))
+                && thread_priority(process, "stack") == Some((FIFO, 2))
         })
     });
-    for words in [
+    for args in [
         "latency -u -n 200 --peer echo",
         "latency -n 200",
         "throughput -n 1M --verify",
         "throughput -t 1 -R --verify",
     ] {
-        let (command, rest) = words.split_once(' ').expect("two words");
-        let record = house.record(&format!("{command} {STACK} {rest}"));
-        assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+        let (command, rest) = args.split_once(' ').expect("two words");
+        let record = lab.record(&format!("{command} {STACK_IP} {rest}"));
+        assert_eq!(record["summary"]["mismatched"], 0, "{args}");
     }
     drop(host);
     // The client's stack has them too.
-    let mut server = Running::start(&mut house.linerate("server --no-store"));
-    server.line(|line| line.starts_with("READY port=5201"));
-    house.has_its_device();
-    let record = house.record(&format!(
-        "throughput {KERNEL} -n 1M --verify {PLACE} {place}"
+    let mut server = RunningCommand::start(&mut lab.linerate("server --no-store"));
+    server.wait_line(|line| line.starts_with("READY port=5201"));
+    lab.wait_for_device();
+    let record = lab.record(&format!(
+        "throughput {KERNEL_IP} -n 1M --verify {STACK_ARGS} {thread_args}"
     ));
     assert_eq!(record["summary"]["mismatched"], 0);
 }
 
 #[test]
 fn a_thousand_connections_go_over_our_stack_both_ways() {
-    let house = house!("many");
-    let room = "--set sockets.tcp=1100 --set tcp.send_buffer=8K --set tcp.receive_window=8K";
-    let host = house.serve(&format!("--serve linerate --no-store {room}"));
+    let lab = stack_lab!("many");
+    let buffer_args = "--set sockets.tcp=1100 --set tcp.send_buffer=8K --set tcp.receive_window=8K";
+    let host = lab.start_host(&format!("--serve linerate --no-store {buffer_args}"));
     for options in ["", "-R"] {
-        let words = format!("throughput {STACK} -t 1 -P 1000 {options}");
-        let record = house.record(&words);
+        let args = format!("throughput {STACK_IP} -t 1 -P 1000 {options}");
+        let record = lab.record(&args);
         let streams = record["directions"][0]["streams"].as_array();
-        assert_eq!(streams.map(Vec::len), Some(1000), "{words}");
-        assert!(number(&record, "/summary/goodput_bps") > 0.0, "{words}");
+        assert_eq!(streams.map(Vec::len), Some(1000), "{args}");
+        assert!(number_at(&record, "/summary/goodput_bps") > 0.0, "{args}");
     }
     drop(host);
-    let mut server = Running::start(&mut house.linerate("server --no-store"));
-    server.line(|line| line.starts_with("READY port=5201"));
-    house.has_its_device();
+    let mut server = RunningCommand::start(&mut lab.linerate("server --no-store"));
+    server.wait_line(|line| line.starts_with("READY port=5201"));
+    lab.wait_for_device();
     for options in ["", "-R"] {
-        let words = format!("throughput {KERNEL} -t 1 -P 1000 {options} {PLACE} {room}");
-        let record = house.record(&words);
+        let args =
+            format!("throughput {KERNEL_IP} -t 1 -P 1000 {options} {STACK_ARGS} {buffer_args}");
+        let record = lab.record(&args);
         let streams = record["directions"][0]["streams"].as_array();
-        assert_eq!(streams.map(Vec::len), Some(1000), "{words}");
-        assert!(number(&record, "/summary/goodput_bps") > 0.0, "{words}");
+        assert_eq!(streams.map(Vec::len), Some(1000), "{args}");
+        assert!(number_at(&record, "/summary/goodput_bps") > 0.0, "{args}");
     }
 }
 
 #[test]
 fn what_a_host_did_is_a_record() {
-    let house = house!("record");
-    let ask = format!("latency {STACK} --peer echo -p 4000 -u -n 100");
+    let lab = stack_lab!("record");
+    let request_args = format!("latency {STACK_IP} --peer echo -p 4000 -u -n 100");
     // On a busy machine the host may end before the first request: the next one lasts longer.
     let mut seconds = 2;
-    let ran = one_of(5, || {
+    let output = retry(5, || {
         seconds *= 2;
-        let words = format!("--serve echo:4000 --json --no-store -t {seconds} -i 1");
-        let mut host = Running::start(&mut house.linerate(&format!("stack {PLACE} {words}")));
-        host.error_line(|line| line.starts_with("READY dev=tap:t0"));
-        let asked = house.run(&ask);
-        let ran = host.wait().expect(0);
-        match asked.code() {
-            0 => Ok(ran),
-            _ => Err(format!("{asked:#?}")),
+        let args = format!("--serve echo:4000 --json --no-store -t {seconds} -i 1");
+        let mut host =
+            RunningCommand::start(&mut lab.linerate(&format!("stack {STACK_ARGS} {args}")));
+        host.wait_error_line(|line| line.starts_with("READY dev=tap:t0"));
+        let client = lab.run(&request_args);
+        let output = host.wait().expect(0);
+        match client.exit_code() {
+            0 => Ok(output),
+            _ => Err(format!("{client:#?}")),
         }
     });
-    assert!(ran.stderr.contains("READY dev=tap:t0"), "{ran:#?}");
-    let record = ran.json();
-    is_record(&record);
+    assert!(output.stderr.contains("READY dev=tap:t0"), "{output:#?}");
+    let record = output.json();
+    assert_record(&record);
     assert_eq!(record["kind"], "stack");
     assert_eq!(record["interrupted"], false);
     let stack = &record["hosts"][0]["stack"];
     assert_eq!(stack["name"], "linerate");
     assert_eq!(stack["configuration"]["poll.interval"], "200us");
     let items = stack["memory"]["items"].as_array().expect("items");
-    let sum: f64 = items.iter().map(|item| number(item, "/bytes")).sum();
-    assert_eq!(sum, number(stack, "/memory/bytes"));
-    assert!(number(stack, "/counters/udp/in_datagrams") >= 100.0);
+    let sum: f64 = items.iter().map(|item| number_at(item, "/bytes")).sum();
+    assert_eq!(sum, number_at(stack, "/memory/bytes"));
+    assert!(number_at(stack, "/counters/udp/in_datagrams") >= 100.0);
     let service = &record["stack"]["services"][0];
     assert_eq!(service["service"], "echo");
     assert_eq!(service["port"], 4000);
@@ -387,53 +407,59 @@ fn what_a_host_did_is_a_record() {
 /// Intervals were once only text on standard error and missing from the stream.
 #[test]
 fn a_stream_has_a_line_for_each_interval_of_a_host() {
-    let words = "stack --dev null:silent --ip 10.9.0.2/24 --set poll.interval=1ms --no-store --json-stream -t 1 -i 0.2";
-    let room = Room::new();
-    let ran = Running::start(&mut room.linerate(words)).wait().expect(0);
-    let lines = ran.stdout.lines();
+    let args = "stack --dev null:silent --ip 10.9.0.2/24 --set poll.interval=1ms --no-store --json-stream -t 1 -i 0.2";
+    let dir = TestDir::new();
+    let output = RunningCommand::start(&mut dir.linerate(args))
+        .wait()
+        .expect(0);
+    let lines = output.stdout.lines();
     let lines: Vec<Value> = lines
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     let intervals = lines
         .iter()
         .filter(|line| line["event"] == "stack-interval");
-    let mut ends = intervals.map(|line| number(line, "/interval/end_ns"));
-    assert!(ends.next().is_some_and(|end| end > 0.0), "{lines:#?}");
-    assert!(ends.next().is_some(), "{lines:#?}");
+    let mut end_times = intervals.map(|line| number_at(line, "/interval/end_ns"));
+    assert!(end_times.next().is_some_and(|end| end > 0.0), "{lines:#?}");
+    assert!(end_times.next().is_some(), "{lines:#?}");
     let last = lines.last().map(|line| line["event"].clone());
     assert_eq!(last, Some(Value::from("finished")), "{lines:#?}");
 }
 
 #[test]
-fn a_host_notes_when_questions_came_and_answers_left() {
-    let house = house!("stamps");
+fn a_host_stamps_requests_and_responses() {
+    let lab = stack_lab!("stamps");
     for stamps in ["16", "20,width=4,order=le,hz=10M"] {
-        let host = house.serve(&format!(
+        let host = lab.start_host(&format!(
             "--serve echo,iperf2 --no-store --stamp-payload {stamps}"
         ));
-        let words = format!("latency {STACK} --peer echo -u -n 300 --device-stamps {stamps}");
-        let record = house.record(&words);
-        assert_eq!(record["summary"]["mismatched"], 0, "{words}");
-        let share = number(&record, "/summary/device/share");
-        assert!(share > 0.0 && share < 1.0, "{words}: {share}");
+        let args = format!("latency {STACK_IP} --peer echo -u -n 300 --device-stamps {stamps}");
+        let record = lab.record(&args);
+        assert_eq!(record["summary"]["mismatched"], 0, "{args}");
+        let share = number_at(&record, "/summary/device/share");
+        assert!(share > 0.0 && share < 1.0, "{args}: {share}");
         // Another service uses these bytes itself.
-        let words = format!("throughput {STACK} --peer iperf2 -u -b 1M -t 1");
-        let record = house.record(&words);
-        let (sent, came) = (
-            number(&record, "/summary/packets_sent"),
-            number(&record, "/summary/packets_received"),
+        let args = format!("throughput {STACK_IP} --peer iperf2 -u -b 1M -t 1");
+        let record = lab.record(&args);
+        let (packets_sent, received) = (
+            number_at(&record, "/summary/packets_sent"),
+            number_at(&record, "/summary/packets_received"),
         );
-        assert!(came > 0.0 && came <= sent, "{words}: {came} of {sent}");
+        assert!(
+            received > 0.0 && received <= packets_sent,
+            "{args}: {received} of {packets_sent}"
+        );
         drop(host);
     }
 }
 
 #[test]
 fn a_run_goes_over_our_stack_to_the_kernel_s_server() {
-    let house = house!("client");
-    let mut server = Running::start(&mut house.linerate("server --grant multicast --no-store"));
-    server.line(|line| line.starts_with("READY port=5201"));
-    for (words, figure) in [
+    let lab = stack_lab!("client");
+    let mut server =
+        RunningCommand::start(&mut lab.linerate("server --grant multicast --no-store"));
+    server.wait_line(|line| line.starts_with("READY port=5201"));
+    for (args, figure) in [
         ("latency -u -n 300", "/summary/round_trips"),
         ("latency -n 300 -l 3000", "/summary/round_trips"),
         ("latency -u -t 1 --rate 500/s", "/summary/round_trips"),
@@ -468,88 +494,100 @@ fn a_run_goes_over_our_stack_to_the_kernel_s_server() {
             "latency -u -n 100 --calls -S 16",
             "/calls/udp_receive/ready/count",
         ),
-        ("throughput -n 1M --calls", "/calls/tcp_send/room/count"),
+        ("throughput -n 1M --calls", "/calls/tcp_send/accepted/count"),
         (
             "throughput -u -b 2M -t 1 -R --calls",
             "/calls/udp_receive_burst/ready/count",
         ),
         ("throughput -n 1M -M 600", "/summary/goodput_bps"),
     ] {
-        let (command, rest) = words.split_once(' ').expect("two words");
-        let words = format!("{command} {KERNEL} {rest} {PLACE}");
-        let record = house.record_with_stages(&words);
-        assert!(number(&record, figure) > 0.0, "{words}: {record:#}");
-        if words.contains("--verify") {
-            assert_eq!(record["summary"]["mismatched"], 0, "{words}");
+        let (command, rest) = args.split_once(' ').expect("two words");
+        let args = format!("{command} {KERNEL_IP} {rest} {STACK_ARGS}");
+        let record = lab.record_with_stages(&args);
+        assert!(number_at(&record, figure) > 0.0, "{args}: {record:#}");
+        if args.contains("--verify") {
+            assert_eq!(record["summary"]["mismatched"], 0, "{args}");
         }
-        assert_eq!(record["plan"]["stack"]["near"], "linerate", "{words}");
-        assert_eq!(record["plan"]["stack"]["far"], "kernel", "{words}");
-        assert_eq!(record["plan"]["wait"]["near"], "interval:200us", "{words}");
+        assert_eq!(record["plan"]["stack"]["client"], "linerate", "{args}");
+        assert_eq!(record["plan"]["stack"]["server"], "kernel", "{args}");
+        assert_eq!(record["plan"]["wait"]["client"], "interval:200us", "{args}");
         let stack = &record["hosts"][0]["stack"];
-        assert_eq!(stack["name"], "linerate", "{words}");
-        assert_eq!(stack["addresses"][0], "10.9.0.2/24", "{words}");
-        let protocol = if words.contains(" -u") { "udp" } else { "tcp" };
-        let came = match protocol {
+        assert_eq!(stack["name"], "linerate", "{args}");
+        assert_eq!(stack["addresses"][0], "10.9.0.2/24", "{args}");
+        let protocol = if args.contains(" -u") { "udp" } else { "tcp" };
+        let received_counter = match protocol {
             "udp" => "in_datagrams",
             _ => "in_segments",
         };
-        let sinks = !words.contains("-u -b") || words.contains("-R");
+        let sinks = !args.contains("-u -b") || args.contains("-R");
         if sinks {
-            let counted = number(stack, &format!("/counters/{protocol}/{came}"));
-            assert!(counted > 0.0, "{words}: {stack:#}");
+            let counted = number_at(stack, &format!("/counters/{protocol}/{received_counter}"));
+            assert!(counted > 0.0, "{args}: {stack:#}");
         }
     }
     // The control connection may use another path, if payload has one at all.
-    let record = house.record(&format!("latency {KERNEL} -n 100 --control kernel {PLACE}"));
+    let record = lab.record(&format!(
+        "latency {KERNEL_IP} -n 100 --control kernel {STACK_ARGS}"
+    ));
     assert_eq!(record["summary"]["round_trips"], 100);
-    let ran = house.run(&format!("latency 127.0.0.1 -n 10 --control kernel {PLACE}"));
-    assert_eq!(ran.code(), 5, "loopback is no path for payload: {ran:#?}");
+    let output = lab.run(&format!(
+        "latency 127.0.0.1 -n 10 --control kernel {STACK_ARGS}"
+    ));
+    assert_eq!(
+        output.exit_code(),
+        5,
+        "loopback is no path for payload: {output:#?}"
+    );
 }
 
 /// Waits for a receiver; without any datagram it would wait for ever, so it is interrupted after 10
 /// s.
-fn ended(mut receiver: Running) -> Finished {
+fn wait_for_receiver(mut receiver: RunningCommand) -> FinishedCommand {
     let end = Instant::now() + Duration::from_secs(10);
-    while !receiver.has_ended() && Instant::now() < end {
+    while !receiver.has_exited() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
-    if !receiver.has_ended() {
+    if !receiver.has_exited() {
         receiver.interrupt();
     }
     receiver.wait()
 }
 
 #[test]
-fn classic_tools_talk_over_our_stack() {
-    let house = house!("classic");
+fn classic_tools_run_over_our_stack() {
+    let lab = stack_lab!("classic");
     for options in ["", "-u"] {
         // The kernel receives, then sends. Datagrams are sent without a receiver too: all but the
         // last may be lost before it starts.
-        let waits = format!("ttcp -r {options} --no-store -p 5010");
-        let sent = format!("ttcp -t {KERNEL} -p 5010 {options} -l 1000 -n 300 {PLACE} --no-store");
+        let receiver_args = format!("ttcp -r {options} --no-store -p 5010");
+        let sender_args =
+            format!("ttcp -t {KERNEL_IP} -p 5010 {options} -l 1000 -n 300 {STACK_ARGS} --no-store");
         let received = (0..10).find_map(|_| {
-            let receiver = Running::start(&mut house.linerate(&waits));
-            soon("the receiver", || house.run(&sent).code() == 0);
-            let ran = ended(receiver);
-            (ran.code() == 0).then_some(ran)
+            let receiver = RunningCommand::start(&mut lab.linerate(&receiver_args));
+            wait_until("the receiver", || lab.run(&sender_args).exit_code() == 0);
+            let output = wait_for_receiver(receiver);
+            (output.exit_code() == 0).then_some(output)
         });
-        let ran = received.expect("one of ten");
-        assert!(ran.stdout.contains("ttcp-r: "), "{options}: {ran:#?}");
-        let waits = format!("ttcp -r {options} -p 5010 --no-store --json {PLACE}");
-        let sent = format!("ttcp -t {STACK} -p 5010 {options} -l 1000 -n 300 --no-store");
+        let output = received.expect("one of ten");
+        assert!(output.stdout.contains("ttcp-r: "), "{options}: {output:#?}");
+        let receiver_args = format!("ttcp -r {options} -p 5010 --no-store --json {STACK_ARGS}");
+        let sender_args = format!("ttcp -t {STACK_IP} -p 5010 {options} -l 1000 -n 300 --no-store");
         let received = (0..10).find_map(|_| {
-            let receiver = Running::start(&mut house.linerate(&waits));
-            soon("the receiver", || house.run(&sent).code() == 0);
-            let ran = ended(receiver);
-            (ran.code() == 0).then_some(ran)
+            let receiver = RunningCommand::start(&mut lab.linerate(&receiver_args));
+            wait_until("the receiver", || lab.run(&sender_args).exit_code() == 0);
+            let output = wait_for_receiver(receiver);
+            (output.exit_code() == 0).then_some(output)
         });
         let record = received.expect("one of ten").json();
-        let came = number(&record, "/directions/0/bytes_received");
-        assert!(came > 0.0 && came <= 300_000.0, "{options}: {came}");
+        let received_bytes = number_at(&record, "/directions/0/bytes_received");
+        assert!(
+            received_bytes > 0.0 && received_bytes <= 300_000.0,
+            "{options}: {received_bytes}"
+        );
     }
-    let mut server = Running::start(&mut house.linerate("server --no-store"));
-    server.line(|line| line.starts_with("READY port=5201"));
-    for (dialect, options) in [
+    let mut server = RunningCommand::start(&mut lab.linerate("server --no-store"));
+    server.wait_line(|line| line.starts_with("READY port=5201"));
+    for (protocol, options) in [
         ("iperf2", "-n 1M"),
         ("iperf2", "-u -b 2M -t 1"),
         ("iperf2", "-u -b 2M -t 1 -P 2"),
@@ -565,113 +603,133 @@ fn classic_tools_talk_over_our_stack() {
         ("nuttcp", "-u -b 2M -t 1"),
         ("nuttcp", "-u -b 2M -t 1 -R"),
     ] {
-        let words = format!("throughput {KERNEL} --peer {dialect} {options} {PLACE}");
-        let record = house.record(&words);
-        assert!(number(&record, "/summary/goodput_bps") > 0.0, "{words}");
+        let args = format!("throughput {KERNEL_IP} --peer {protocol} {options} {STACK_ARGS}");
+        let record = lab.record(&args);
+        assert!(number_at(&record, "/summary/goodput_bps") > 0.0, "{args}");
         let bidir = options.contains("--bidir");
-        let ways = record["directions"].as_array().expect("directions");
-        assert_eq!(ways.len(), 1 + usize::from(bidir), "{words}");
-        for way in ways {
-            assert!(number(way, "/goodput_bps") > 0.0, "{words}: {way:#}");
+        let directions = record["directions"].as_array().expect("directions");
+        assert_eq!(directions.len(), 1 + usize::from(bidir), "{args}");
+        for direction in directions {
+            assert!(
+                number_at(direction, "/goodput_bps") > 0.0,
+                "{args}: {direction:#}"
+            );
             // It ends at its own time, not at a timeout.
-            assert!(number(way, "/duration_ns") < 9e9, "{words}: {way:#}");
+            assert!(
+                number_at(direction, "/duration_ns") < 9e9,
+                "{args}: {direction:#}"
+            );
         }
         if options.contains("-u") {
             assert!(
-                number(&record, "/summary/packets_received") > 0.0,
-                "{words}"
+                number_at(&record, "/summary/packets_received") > 0.0,
+                "{args}"
             );
         }
     }
-    let words = format!("latency {KERNEL} --peer iperf2 -n 100 {PLACE}");
-    assert_eq!(house.record(&words)["summary"]["round_trips"], 100);
+    let args = format!("latency {KERNEL_IP} --peer iperf2 -n 100 {STACK_ARGS}");
+    assert_eq!(lab.record(&args)["summary"]["round_trips"], 100);
 }
 
 /// The error names the sockets, not a firewall.
 #[test]
 fn a_host_with_too_few_sockets_says_so() {
-    let house = house!("few");
-    let host = house.serve("--serve linerate,echo,discard --no-store --set sockets.udp=4");
-    let words =
-        |streams: u32| format!("throughput {STACK} -u -b 1M -P {streams} -t 0.2 -O 0 --no-store");
-    let ran = house.run(&words(3));
-    assert_ne!(ran.code(), 0, "{ran:#?}");
-    let all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = "all 4 UDP sockets of the host's stack are in use, and the test needs 2 more";
-    assert!(all.contains(said), "{all}");
+    let lab = stack_lab!("few");
+    let host = lab.start_host("--serve linerate,echo,discard --no-store --set sockets.udp=4");
+    let args = |streams: u32| {
+        format!("throughput {STACK_IP} -u -b 1M -P {streams} -t 0.2 -O 0 --no-store")
+    };
+    let output = lab.run(&args(3));
+    assert_ne!(output.exit_code(), 0, "{output:#?}");
+    let all = output
+        .stderr
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    let expected = "all 4 UDP sockets of the host's stack are in use, and the test needs 2 more";
+    assert!(all.contains(expected), "{all}");
     assert!(all.contains("--set sockets.udp=6"), "{all}");
     // Each service has one; those of the rejected test are free again.
-    let ran = house.run(&words(1));
-    assert_eq!(ran.code(), 0, "{ran:#?}");
+    let output = lab.run(&args(1));
+    assert_eq!(output.exit_code(), 0, "{output:#?}");
     drop(host);
 }
 
 #[test]
-fn who_is_not_on_the_stack_s_link_is_named() {
-    let house = house!("link");
+fn a_host_off_the_stack_s_link_is_named() {
+    let lab = stack_lab!("link");
     let silent = "--dev tap:t0 --set poll.interval=200us";
-    for (words, said) in [
+    for (args, expected) in [
         (
-            format!("throughput 10.9.0.77 -t 1 {PLACE}"),
+            format!("throughput 10.9.0.77 -t 1 {STACK_ARGS}"),
             "it does not reply on the link of the user-space stack (ARP, 5 s)",
         ),
         (
-            format!("latency 10.9.0.77 --peer echo -u -t 1 {PLACE}"),
+            format!("latency 10.9.0.77 --peer echo -u -t 1 {STACK_ARGS}"),
             "it does not reply on the link",
         ),
         (
-            format!("latency {KERNEL} --ip 10.9.7.2/24 --gateway 10.9.7.1 {silent}"),
+            format!("latency {KERNEL_IP} --ip 10.9.7.2/24 --gateway 10.9.7.1 {silent}"),
             "the gateway 10.9.7.1 does not reply",
         ),
         (
-            format!("latency {KERNEL} --ip 10.9.7.2/24 {silent}"),
+            format!("latency {KERNEL_IP} --ip 10.9.7.2/24 {silent}"),
             "add one with --ip or --gateway",
         ),
     ] {
-        let ran = house.run(&format!("{words} --no-store"));
-        assert_eq!(ran.code(), 5, "{words}: {ran:#?}");
-        let all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(all.contains(said), "{words}: {all}");
+        let output = lab.run(&format!("{args} --no-store"));
+        assert_eq!(output.exit_code(), 5, "{args}: {output:#?}");
+        let all = output
+            .stderr
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(all.contains(expected), "{args}: {all}");
     }
-    for (words, said) in [
+    for (args, expected) in [
         (
-            format!("latency {STACK} {PLACE}"),
+            format!("latency {STACK_IP} {STACK_ARGS}"),
             "give the stack an address of its own",
         ),
         (
-            format!("latency {KERNEL} -B 10.9.0.3 {PLACE}"),
+            format!("latency {KERNEL_IP} -B 10.9.0.3 {STACK_ARGS}"),
             "no such address",
         ),
     ] {
-        let ran = house.run(&format!("{words} --no-store"));
-        assert_eq!(ran.code(), 4, "{words}: {ran:#?}");
-        let all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(all.contains(said), "{words}: {all}");
+        let output = lab.run(&format!("{args} --no-store"));
+        assert_eq!(output.exit_code(), 4, "{args}: {output:#?}");
+        let all = output
+            .stderr
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(all.contains(expected), "{args}: {all}");
     }
 }
 
 /// A client that sends half of a handshake and leaves blocks no connection.
 #[test]
-fn half_a_greeting_keeps_no_socket() {
-    let house = house!("half");
-    let host = house.serve("--serve linerate --no-store --set sockets.tcp=4");
-    let half = format!(
-        "for i in 1 2 3 4 5 6 7 8 9; do exec 3<>/dev/tcp/{STACK}/5201; printf lin >&3; exec 3>&-; done"
+fn half_a_handshake_keeps_no_socket() {
+    let lab = stack_lab!("half");
+    let host = lab.start_host("--serve linerate --no-store --set sockets.tcp=4");
+    let partial_hello = format!(
+        "for i in 1 2 3 4 5 6 7 8 9; do exec 3<>/dev/tcp/{STACK_IP}/5201; printf lin >&3; exec 3>&-; done"
     );
-    works(&mut house.on(&["timeout", "9", "bash", "-c", &half])).expect("nine connections");
-    let began = Instant::now();
-    let ran = house.run(&format!("latency {STACK} -n 50 --no-store"));
-    assert_eq!(ran.code(), 0, "{ran:#?}");
+    check_command(&mut lab.command_on(&["timeout", "9", "bash", "-c", &partial_hello]))
+        .expect("nine connections");
+    let start = Instant::now();
+    let output = lab.run(&format!("latency {STACK_IP} -n 50 --no-store"));
+    assert_eq!(output.exit_code(), 0, "{output:#?}");
     // Each of them would have been kept for ten seconds.
-    assert!(began.elapsed() < Duration::from_secs(8));
+    assert!(start.elapsed() < Duration::from_secs(8));
     drop(host);
 }
 
 #[test]
-fn what_our_stack_does_not_have_is_refused_before_any_traffic() {
-    let room = Room::new();
-    let place = "--dev tap:none-such --ip 10.9.0.2/24";
-    for (words, code, said) in [
+fn unsupported_options_of_our_stack_are_rejected_before_any_traffic() {
+    let dir = TestDir::new();
+    let port_args = "--dev tap:none-such --ip 10.9.0.2/24";
+    for (args, code, expected) in [
         ("latency 10.9.0.1 -u --wait block", 4, "polls its port"),
         ("latency 10.9.0.1 -u --wait io-uring", 4, "polls its port"),
         (
@@ -708,23 +766,31 @@ fn what_our_stack_does_not_have_is_refused_before_any_traffic() {
             "of memory",
         ),
     ] {
-        let ran = room.run(&format!("{words} {place} --no-store"));
-        assert_eq!(ran.code(), code, "{words}: {ran:#?}");
-        let said_all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(said_all.contains(said), "{words}: {said_all}");
+        let output = dir.run(&format!("{args} {port_args} --no-store"));
+        assert_eq!(output.exit_code(), code, "{args}: {output:#?}");
+        let message = output
+            .stderr
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(message.contains(expected), "{args}: {message}");
     }
-    for (address, said) in [
+    for (address, expected) in [
         ("10.9.0.0/24", "that network itself"),
         ("10.9.0.255/24", "broadcast address"),
     ] {
-        let ran = room.run(&format!(
+        let output = dir.run(&format!(
             "stack --dev tap:none-such --ip {address} --no-store"
         ));
-        assert_eq!(ran.code(), 2, "{address}: {ran:#?}");
-        let said_all = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(said_all.contains(said), "{address}: {said_all}");
+        assert_eq!(output.exit_code(), 2, "{address}: {output:#?}");
+        let message = output
+            .stderr
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(message.contains(expected), "{address}: {message}");
     }
-    for words in [
+    for args in [
         "latency 10.9.0.1 --ip 10.9.0.2/24",
         "latency 10.9.0.1 --dev tap:t0",
         "latency 10.9.0.1 --dev tap:t0 --ip 10.9.0.2",
@@ -732,24 +798,30 @@ fn what_our_stack_does_not_have_is_refused_before_any_traffic() {
         "stack",
         "latency 10.9.0.1 --wait interval:1ms",
     ] {
-        let ran = room.run(&format!("{words} --no-store"));
-        assert!([2, 4, 5].contains(&ran.code()), "{words}: {ran:#?}");
+        let output = dir.run(&format!("{args} --no-store"));
+        assert!(
+            [2, 4, 5].contains(&output.exit_code()),
+            "{args}: {output:#?}"
+        );
     }
 }
 
 #[test]
 fn a_port_that_is_not_there_is_named() {
-    let room = Room::new();
-    for words in [
+    let dir = TestDir::new();
+    for args in [
         "stack --dev packet:none0 --ip 10.9.0.2/24",
         "latency 10.9.0.1 -u --dev packet:none0 --ip 10.9.0.2/24",
     ] {
-        let ran = room.run(&format!("{words} --no-store --json"));
-        assert!([1, 2, 4].contains(&ran.code()), "{words}: {ran:#?}");
-        let error = &ran.json()["error"];
+        let output = dir.run(&format!("{args} --no-store --json"));
+        assert!(
+            [1, 2, 4].contains(&output.exit_code()),
+            "{args}: {output:#?}"
+        );
+        let error = &output.json()["error"];
         assert!(
             error["object"].is_string() || error["situation"].is_string(),
-            "{ran:#?}"
+            "{output:#?}"
         );
     }
 }

@@ -7,26 +7,28 @@ mod experiment;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{LINERATE, LONG, Room, Running, free_port, is_listening, skip, soon};
+use common::{
+    LINERATE, RunningCommand, TIME_LIMIT, TestDir, free_port, is_listening, skip, wait_until,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Session of tmux that ends with its test.
-struct Terminal {
+struct TmuxSession {
     socket: String,
 }
 
-impl Terminal {
-    fn start(room: &Room, words: &str) -> Option<Self> {
-        let socket = room.path().join("tmux").display().to_string();
+impl TmuxSession {
+    fn start(dir: &TestDir, args: &str) -> Option<Self> {
+        let socket = dir.path().join("tmux").display().to_string();
         // The arguments may contain quotes.
-        let start = format!("echo $$ > pid; exec {LINERATE} {words}");
-        std::fs::write(room.path().join("start"), start).unwrap();
+        let start = format!("echo $$ > pid; exec {LINERATE} {args}");
+        std::fs::write(dir.path().join("start"), start).unwrap();
         // Ctrl-C goes to all processes of the terminal, and this one must survive to report the
         // exit code.
         let command = "trap : INT; stty -g > before; sh start; code=$?; echo $code > code; \
             stty -g > after; echo ended with $code; sleep 900";
-        let status = room
+        let status = dir
             .command(
                 "tmux",
                 ["-f", "/dev/null", "-S", &socket, "new-session", "-d"],
@@ -39,10 +41,10 @@ impl Terminal {
             .then_some(Self { socket })
     }
 
-    fn tmux(&self, words: &[&str]) -> String {
+    fn tmux(&self, args: &[&str]) -> String {
         let output = Command::new("tmux")
             .args(["-S", &self.socket])
-            .args(words)
+            .args(args)
             .output();
         output.map_or(String::new(), |out| {
             String::from_utf8_lossy(&out.stdout).into_owned()
@@ -50,29 +52,29 @@ impl Terminal {
     }
 
     /// Waits until the screen satisfies the condition.
-    fn wait(&self, what: &str, fits: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + LONG;
+    fn wait(&self, state_name: &str, fits: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + TIME_LIMIT;
         loop {
             let screen = self.tmux(&["capture-pane", "-p"]);
             if fits(&screen) {
                 return screen;
             }
-            assert!(Instant::now() < deadline, "{what}:\n{screen}");
+            assert!(Instant::now() < deadline, "{state_name}:\n{screen}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 
     /// Sends these signals, the last of several repeatedly: two that a busy machine delivers within
     /// a moment count as one, as do two key presses closer than a person can make them.
-    fn end_by(&self, room: &Room, signals: &[Signal]) -> String {
+    fn end_with(&self, dir: &TestDir, signals: &[Signal]) -> String {
         for &each in signals {
-            signal(room, each);
+            signal(dir, each);
             std::thread::sleep(Duration::from_millis(200));
         }
         self.wait("the end", |screen| {
             let has_ended = screen.contains("ended with");
             if let (false, [_, .., last]) = (has_ended, signals) {
-                signal(room, *last);
+                signal(dir, *last);
                 std::thread::sleep(Duration::from_millis(200));
             }
             has_ended
@@ -108,15 +110,15 @@ impl Terminal {
     }
 
     /// Saves the event stream with `s` and returns its number of lines.
-    fn saved(&self, room: &Room) -> usize {
+    fn save_events(&self, dir: &TestDir) -> usize {
         self.press("s");
         self.wait("saved", |screen| screen.contains("saved"));
-        let saved = std::fs::read_dir(room.path())
+        let saved = std::fs::read_dir(dir.path())
             .unwrap()
             .filter_map(|file| file.unwrap().file_name().into_string().ok())
             .find(|name| name.starts_with("linerate-live-"))
             .expect("a file of the events");
-        let text = std::fs::read_to_string(room.path().join(saved)).unwrap();
+        let text = std::fs::read_to_string(dir.path().join(saved)).unwrap();
         for line in text.lines() {
             let line: serde_json::Value = serde_json::from_str(line).unwrap();
             assert!(line["event"].is_string(), "{line}");
@@ -126,30 +128,30 @@ impl Terminal {
 }
 
 /// Sends a signal to the program in a terminal.
-fn signal(room: &Room, signal: Signal) {
-    let _ = kill_process(pid(room), signal);
+fn signal(dir: &TestDir, signal: Signal) {
+    let _ = kill_process(pid(dir), signal);
 }
 
-fn pid(room: &Room) -> Pid {
-    let text = std::fs::read_to_string(room.path().join("pid")).expect("the number of a process");
+fn pid(dir: &TestDir) -> Pid {
+    let text = std::fs::read_to_string(dir.path().join("pid")).expect("the number of a process");
     Pid::from_raw(text.trim().parse().expect("a number")).expect("not 0")
 }
 
 /// Checks that the terminal's settings, screen and cursor are restored.
 #[track_caller]
-fn is_as_before(terminal: &Terminal, room: &Room, how: &str) {
-    let settings = |name: &str| std::fs::read_to_string(room.path().join(name)).unwrap();
+fn assert_restored(terminal: &TmuxSession, dir: &TestDir, how: &str) {
+    let settings = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
     assert_eq!(settings("after"), settings("before"), "{how}");
     let state = terminal.tmux(&["display", "-p", "#{alternate_on} #{cursor_flag}"]);
     assert_eq!(state.trim(), "0 1", "{how}");
 }
 
-fn tmux_is_there() -> bool {
+fn has_tmux() -> bool {
     let version = Command::new("tmux").arg("-V").output();
     version.is_ok_and(|out| out.status.success())
 }
 
-impl Drop for Terminal {
+impl Drop for TmuxSession {
     fn drop(&mut self) {
         self.tmux(&["kill-server"]);
     }
@@ -157,16 +159,16 @@ impl Drop for Terminal {
 
 #[test]
 fn the_screen_shows_the_run_and_obeys_its_keys() {
-    let room = Room::new();
-    if !tmux_is_there() {
+    let dir = TestDir::new();
+    if !has_tmux() {
         skip!("no tmux");
     }
-    let server = room.server("-q --no-store");
-    let words = format!(
+    let server = dir.server("-q --no-store");
+    let args = format!(
         "latency 127.0.0.1 -u -p {} -t 900 -i 0.1 --tui --no-store",
         server.port
     );
-    let Some(terminal) = Terminal::start(&room, &words) else {
+    let Some(terminal) = TmuxSession::start(&dir, &args) else {
         skip!("tmux gives no session");
     };
     let screen = terminal.wait("the picture", |screen| {
@@ -191,7 +193,7 @@ fn the_screen_shows_the_run_and_obeys_its_keys() {
     terminal.wait("places", |screen| {
         screen.contains("none at sender-socket, qdisc")
     });
-    assert!(terminal.saved(&room) > 2);
+    assert!(terminal.save_events(&dir) > 2);
     // Both events within one poll of the program.
     terminal.tmux(&[
         "resize-window",
@@ -207,17 +209,17 @@ fn the_screen_shows_the_run_and_obeys_its_keys() {
     terminal.press("q");
     let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
     assert!(screen.contains("ended with 130"), "{screen}");
-    is_as_before(&terminal, &room, "q");
+    assert_restored(&terminal, &dir, "q");
 }
 
 /// Whatever the signals are, and even when the remote end does not respond.
 #[test]
 fn the_terminal_is_put_back_by_every_signal_that_ends_it() {
-    if !tmux_is_there() {
+    if !has_tmux() {
         skip!("no tmux");
     }
-    let far = Room::new();
-    for (signals, ends_at_once) in [
+    let server_dir = TestDir::new();
+    for (signals, is_aborted) in [
         (&[Signal::TERM, Signal::TERM][..], true),
         (&[Signal::INT, Signal::TERM], true),
         (&[Signal::HUP, Signal::TERM, Signal::INT], true),
@@ -225,50 +227,50 @@ fn the_terminal_is_put_back_by_every_signal_that_ends_it() {
         (&[Signal::HUP], false),
     ] {
         let how = format!("{signals:?}");
-        let server = far.server("-q --no-store");
-        let room = Room::new();
-        let words = format!(
+        let server = server_dir.server("-q --no-store");
+        let dir = TestDir::new();
+        let args = format!(
             "throughput 127.0.0.1 -p {} -t 900 -i 0.1 --tui",
             server.port
         );
-        let Some(terminal) = Terminal::start(&room, &words) else {
+        let Some(terminal) = TmuxSession::start(&dir, &args) else {
             skip!("tmux gives no session");
         };
         terminal.wait("the picture", |screen| screen.contains("full height"));
-        if ends_at_once {
+        if is_aborted {
             // The remote end does not respond, so an orderly end takes seconds.
-            server.running.signal(Signal::STOP);
+            server.running.send_signal(Signal::STOP);
         }
-        let screen = terminal.end_by(&room, signals);
+        let screen = terminal.end_with(&dir, signals);
         assert!(screen.contains("ended with 130"), "{how}: {screen}");
         // Only an orderly end stores a record.
-        assert_eq!(room.stored().len(), usize::from(!ends_at_once), "{how}");
-        is_as_before(&terminal, &room, &how);
+        assert_eq!(dir.stored().len(), usize::from(!is_aborted), "{how}");
+        assert_restored(&terminal, &dir, &how);
     }
 }
 
 /// The line editor of the shell also changes the terminal.
 #[test]
 fn the_terminal_is_put_back_when_the_shell_is_aborted() {
-    if !tmux_is_there() {
+    if !has_tmux() {
         skip!("no tmux");
     }
-    let room = Room::new();
-    let words = "forward --dev ring:0 --interactive --no-store";
-    let Some(terminal) = Terminal::start(&room, words) else {
+    let dir = TestDir::new();
+    let args = "forward --dev ring:0 --interactive --no-store";
+    let Some(terminal) = TmuxSession::start(&dir, args) else {
         skip!("tmux gives no session");
     };
     terminal.wait("the prompt", |screen| screen.contains("forward>"));
-    let screen = terminal.end_by(&room, &[Signal::TERM, Signal::TERM]);
+    let screen = terminal.end_with(&dir, &[Signal::TERM, Signal::TERM]);
     assert!(screen.contains("ended with 130"), "{screen}");
-    is_as_before(&terminal, &room, "the shell");
+    assert_restored(&terminal, &dir, "the shell");
 }
 
 /// Stops the tmux server, which reads the terminals, until this is dropped.
-struct Held(Pid);
+struct StoppedReader(Pid);
 
-impl Held {
-    fn reader_of(terminal: &Terminal) -> Self {
+impl StoppedReader {
+    fn reader_of(terminal: &TmuxSession) -> Self {
         let text = terminal.tmux(&["display", "-p", "#{pid}"]);
         let pid = Pid::from_raw(text.trim().parse().expect("a number")).expect("not 0");
         let _ = kill_process(pid, Signal::STOP);
@@ -276,7 +278,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for StoppedReader {
     fn drop(&mut self) {
         let _ = kill_process(self.0, Signal::CONT);
     }
@@ -285,19 +287,19 @@ impl Drop for Held {
 /// The first signal ends the program in order even when its screen waits for a terminal without a
 /// reader.
 #[test]
-fn a_terminal_that_nobody_reads_does_not_hold_up_the_end() {
-    if !tmux_is_there() {
+fn an_unread_terminal_does_not_delay_the_end() {
+    if !has_tmux() {
         skip!("no tmux");
     }
-    let far = Room::new();
+    let server_dir = TestDir::new();
     for how in [Signal::TERM, Signal::INT] {
-        let server = far.server("-q --no-store");
-        let room = Room::new();
-        let words = format!(
+        let server = server_dir.server("-q --no-store");
+        let dir = TestDir::new();
+        let args = format!(
             "throughput 127.0.0.1 -p {} -t 900 -i 0.02 --tui",
             server.port
         );
-        let Some(terminal) = Terminal::start(&room, &words) else {
+        let Some(terminal) = TmuxSession::start(&dir, &args) else {
             skip!("tmux gives no session");
         };
         terminal.wait("the picture", |screen| screen.contains("full height"));
@@ -305,7 +307,7 @@ fn a_terminal_that_nobody_reads_does_not_hold_up_the_end() {
         terminal.resize(500, 150);
         let path = terminal.tmux(&["display", "-p", "#{pane_tty}"]);
         let tty = std::fs::File::open(path.trim()).expect("the terminal of the run");
-        let held = Held::reader_of(&terminal);
+        let stopped_reader = StoppedReader::reader_of(&terminal);
         let now = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -313,62 +315,62 @@ fn a_terminal_that_nobody_reads_does_not_hold_up_the_end() {
         // While a screen is written the terminal is busy: only a lasting state shows that it is
         // full.
         let mut full_since = None;
-        soon("a full terminal", || {
-            let mut asked = [PollFd::new(&tty, PollFlags::OUT)];
-            let is_full = poll(&mut asked, Some(&now)).is_ok_and(|ready| ready == 0);
+        wait_until("a full terminal", || {
+            let mut polled = [PollFd::new(&tty, PollFlags::OUT)];
+            let is_full = poll(&mut polled, Some(&now)).is_ok_and(|ready| ready == 0);
             full_since = full_since
                 .filter(|_| is_full)
                 .or(is_full.then(Instant::now));
             full_since.is_some_and(|since: Instant| since.elapsed() > Duration::from_secs(3))
         });
-        let pid = pid(&room);
-        signal(&room, how);
-        soon("its end", || {
+        let pid = pid(&dir);
+        signal(&dir, how);
+        wait_until("its end", || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
             stat.map_or(true, |stat| stat.contains(") Z "))
         });
-        assert_eq!(room.stored().len(), 1, "{how:?}");
+        assert_eq!(dir.stored().len(), 1, "{how:?}");
         // Not on the terminal: its output stops in the middle of a screen.
-        soon("the code", || {
-            let code = std::fs::read_to_string(room.path().join("code"));
+        wait_until("the code", || {
+            let code = std::fs::read_to_string(dir.path().join("code"));
             code.is_ok_and(|code| code.trim() == "130")
         });
-        drop(held);
+        drop(stopped_reader);
     }
 }
 
 /// A closed terminal ends the run.
 #[test]
 fn a_run_ends_with_its_terminal() {
-    if !tmux_is_there() {
+    if !has_tmux() {
         skip!("no tmux");
     }
-    let far = Room::new();
-    let server = far.server("-q --no-store");
-    let room = Room::new();
-    let words = format!("latency 127.0.0.1 -u -p {} -t 900 --tui", server.port);
-    let Some(terminal) = Terminal::start(&room, &words) else {
+    let server_dir = TestDir::new();
+    let server = server_dir.server("-q --no-store");
+    let dir = TestDir::new();
+    let args = format!("latency 127.0.0.1 -u -p {} -t 900 --tui", server.port);
+    let Some(terminal) = TmuxSession::start(&dir, &args) else {
         skip!("tmux gives no session");
     };
     terminal.wait("the picture", |screen| screen.contains("p50"));
-    let pid = pid(&room);
+    let pid = pid(&dir);
     drop(terminal);
-    soon("its end", || {
+    wait_until("its end", || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
         // Its new parent may not have reaped it yet.
         stat.map_or(true, |stat| stat.contains(") Z "))
     });
     // In order: the measurement is stored.
-    assert_eq!(room.stored().len(), 1);
+    assert_eq!(dir.stored().len(), 1);
 }
 
 /// Forwarding, generating and the capacity search have the same screen and keys.
 #[test]
 fn what_moves_frames_has_the_screen_too() {
-    if !tmux_is_there() {
+    if !has_tmux() {
         skip!("no tmux");
     }
-    for (words, title) in [
+    for (args, title) in [
         (
             "forward --dev ring:0 --dev ring:1 --tx-first 1 -t 900 --tui --no-store",
             "forwarding between ring:0 ring:1",
@@ -387,8 +389,8 @@ fn what_moves_frames_has_the_screen_too() {
         ),
     ] {
         // A directory each: the server of the last session may still be ending on its socket.
-        let room = Room::new();
-        let Some(terminal) = Terminal::start(&room, words) else {
+        let dir = TestDir::new();
+        let Some(terminal) = TmuxSession::start(&dir, args) else {
             skip!("tmux gives no session");
         };
         let screen = terminal.wait("the picture", |screen| {
@@ -403,7 +405,7 @@ fn what_moves_frames_has_the_screen_too() {
         let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
         // A search may have ended before the key arrived.
         let over = screen.contains("ended with 130")
-            || (words.starts_with("capacity") && screen.contains("ended with 0"));
+            || (args.starts_with("capacity") && screen.contains("ended with 0"));
         assert!(over, "{screen}");
     }
 }
@@ -411,16 +413,16 @@ fn what_moves_frames_has_the_screen_too() {
 /// A series shows its current run, and the results of finished ones.
 #[test]
 fn series_show_what_runs_and_what_is_over() {
-    if !tmux_is_there() {
+    if !has_tmux() {
         skip!("no tmux");
     }
-    let far = Room::new();
-    let server = far.server("-q --no-store");
+    let server_dir = TestDir::new();
+    let server = server_dir.server("-q --no-store");
     let port = server.port;
     // Each of them continues for minutes after its first part.
     let lengths: Vec<_> = (64..364).map(|length| length.to_string()).collect();
     let lengths = lengths.join(",");
-    for (words, title, now, over) in [
+    for (args, title, now, over) in [
         (
             format!(
                 "sweep --over length=1K,16K --repeats 5000 --tui --no-store throughput 127.0.0.1 -p {port} -t 200ms -i 0.1"
@@ -464,14 +466,14 @@ fn series_show_what_runs_and_what_is_over() {
             " received, ",
         ),
     ] {
-        let room = Room::new();
+        let dir = TestDir::new();
         let measure = format!("latency {{server}} -p {port} -u -t 300ms -i 100ms");
         let small = experiment::by_size("", &measure);
-        std::fs::write(room.path().join("small.toml"), small).unwrap();
-        let Some(terminal) = Terminal::start(&room, &words) else {
+        std::fs::write(dir.path().join("small.toml"), small).unwrap();
+        let Some(terminal) = TmuxSession::start(&dir, &args) else {
             skip!("tmux gives no session");
         };
-        let screen = terminal.wait(&words, |screen| {
+        let screen = terminal.wait(&args, |screen| {
             screen.contains(title)
                 && screen.contains(now)
                 && screen.contains(over)
@@ -485,53 +487,53 @@ fn series_show_what_runs_and_what_is_over() {
             terminal.resize(width, height);
         }
         terminal.press("p");
-        assert!(terminal.saved(&room) > 2, "{words}");
+        assert!(terminal.save_events(&dir) > 2, "{args}");
         terminal.press("q");
         let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
-        assert!(screen.contains("ended with 130"), "{words}: {screen}");
+        assert!(screen.contains("ended with 130"), "{args}: {screen}");
     }
 }
 
 /// Manual steps are waited for without a screen too: for an Enter typed after the prompt.
 #[test]
-fn hands_are_waited_for_until_enter_or_the_end() {
-    if !tmux_is_there() {
+fn manual_steps_wait_for_enter_or_the_end() {
+    if !has_tmux() {
         skip!("no tmux");
     }
-    let far = Room::new();
-    let server = far.server("-q --no-store");
+    let server_dir = TestDir::new();
+    let server = server_dir.server("-q --no-store");
     let measure = format!("latency {{server}} -p {} -u -t 3 -i 0", server.port);
-    let by_hand = |size: &str| {
+    let manual_step = |size: &str| {
         format!(
             "[[far]]\nhost = \"server\"\nexec = \"serve-{size}\"\nwhen = {{ size = \"{size}\" }}\n"
         )
     };
-    let small = experiment::by_size(&(by_hand("64") + &by_hand("1K")), &measure);
+    let small = experiment::by_size(&(manual_step("64") + &manual_step("1K")), &measure);
     for enters in [0, 1] {
-        let room = Room::new();
-        std::fs::write(room.path().join("small.toml"), &small).unwrap();
-        let words = "run small.toml --repeat 1 --on 127.0.0.1 --no-store";
-        let Some(terminal) = Terminal::start(&room, words) else {
+        let dir = TestDir::new();
+        std::fs::write(dir.path().join("small.toml"), &small).unwrap();
+        let args = "run small.toml --repeat 1 --on 127.0.0.1 --no-store";
+        let Some(terminal) = TmuxSession::start(&dir, args) else {
             skip!("tmux gives no session");
         };
-        let asked = |screen: &str, size: &str| {
+        let has_prompt = |screen: &str, size: &str| {
             screen.contains(&format!("start `serve-{size}`, then press Enter"))
         };
-        terminal.wait("a question", |screen| asked(screen, "64"));
+        terminal.wait("a question", |screen| has_prompt(screen, "64"));
         for _ in 0..enters {
             terminal.press("Enter");
             terminal.wait("a point", |screen| screen.contains("[1/2]"));
             // Too early: there was no prompt yet.
             terminal.press("Enter");
-            terminal.wait("another question", |screen| asked(screen, "1K"));
+            terminal.wait("another question", |screen| has_prompt(screen, "1K"));
         }
         terminal.press("C-c");
         let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
         assert!(screen.contains("ended with 130"), "{screen}");
-        let goes_on = screen.contains("to resume: linerate run --resume");
-        assert_eq!(goes_on, enters > 0, "{screen}");
+        let is_resumable = screen.contains("to resume: linerate run --resume");
+        assert_eq!(is_resumable, enters > 0, "{screen}");
         // An empty page would replace an earlier one.
-        let page = room.path().join("linerate-small/report.html");
+        let page = dir.path().join("linerate-small/report.html");
         assert_eq!(page.exists(), enters > 0, "{screen}");
     }
 }
@@ -539,15 +541,16 @@ fn hands_are_waited_for_until_enter_or_the_end() {
 /// Also commands without a server of ours at the other end.
 #[test]
 fn ttcp_and_our_stack_have_the_screen_too() {
-    if !tmux_is_there() {
+    if !has_tmux() {
         skip!("no tmux");
     }
-    let room = Room::new();
+    let dir = TestDir::new();
     let port = free_port();
-    let receiver = Running::start(&mut room.linerate(&format!("ttcp -r -p {port} --no-store")));
+    let receiver =
+        RunningCommand::start(&mut dir.linerate(&format!("ttcp -r -p {port} --no-store")));
     // The classic tool prints nothing when it listens.
-    soon("a receiver that listens", || is_listening(port));
-    for (words, title, rate) in [
+    wait_until("a receiver that listens", || is_listening(port));
+    for (args, title, rate) in [
         (
             format!("ttcp -t 127.0.0.1 -p {port} -n 1000000000 --tui --no-store"),
             "TCP throughput with 127.0.0.1",
@@ -559,11 +562,11 @@ fn ttcp_and_our_stack_have_the_screen_too() {
             "/s frames",
         ),
     ] {
-        let room = Room::new();
-        let Some(terminal) = Terminal::start(&room, &words) else {
+        let dir = TestDir::new();
+        let Some(terminal) = TmuxSession::start(&dir, &args) else {
             skip!("tmux gives no session");
         };
-        terminal.wait(&words, |screen| {
+        terminal.wait(&args, |screen| {
             screen.contains(title) && screen.contains(rate)
         });
         for (width, height) in [(40, 12), (200, 60), (80, 24)] {
@@ -571,22 +574,22 @@ fn ttcp_and_our_stack_have_the_screen_too() {
         }
         terminal.press("p");
         terminal.wait("standing still", |screen| screen.contains("PAUSED"));
-        assert!(terminal.saved(&room) >= 1);
+        assert!(terminal.save_events(&dir) >= 1);
         terminal.press("q");
         let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
-        assert!(screen.contains("ended with 130"), "{words}: {screen}");
+        assert!(screen.contains("ended with 130"), "{args}: {screen}");
     }
     drop(receiver);
 }
 
 #[test]
 fn without_a_terminal_it_is_refused() {
-    let room = Room::new();
-    let refused = room.run("latency 127.0.0.1 -u --tui").expect(2).stderr;
-    assert!(refused.contains("needs a terminal"), "{refused}");
-    room.run("latency 127.0.0.1 -u --tui --json").expect(2);
+    let dir = TestDir::new();
+    let rejected = dir.run("latency 127.0.0.1 -u --tui").expect(2).stderr;
+    assert!(rejected.contains("needs a terminal"), "{rejected}");
+    dir.run("latency 127.0.0.1 -u --tui --json").expect(2);
     // Before anything is measured, for every command.
-    for words in [
+    for args in [
         "sweep --over length=1K --tui throughput 127.0.0.1",
         "compare --tui throughput 127.0.0.1",
         "tune 127.0.0.1 --tui",
@@ -596,7 +599,7 @@ fn without_a_terminal_it_is_refused() {
         "latency 127.0.0.1 -u --tui -l 64,128",
         "throughput 127.0.0.1 -u -b max --tui",
     ] {
-        let refused = room.run(words).expect(2).stderr;
-        assert!(refused.contains("needs a terminal"), "{words}: {refused}");
+        let rejected = dir.run(args).expect(2).stderr;
+        assert!(rejected.contains("needs a terminal"), "{args}: {rejected}");
     }
 }

@@ -8,14 +8,14 @@ use std::path::Path;
 
 use jiff::Zoned;
 
-use crate::error::Trouble;
-use crate::row_result::Outcome;
-use crate::rows::hops::Point;
+use crate::error::BenchError;
+use crate::row_result::RowResult;
+use crate::rows::hops::HopsPoint;
 
 /// Path from the root of the repository.
-const PATH: &str = "docs/BENCHMARKS.md";
+const DOC_PATH: &str = "docs/BENCHMARKS.md";
 
-const HEAD: &str = "\
+const DOC_HEAD: &str = "\
 # Benchmarks
 
 Written by `RECORD=1 make bench`; [benches/README.md](../benches/README.md) describes how each row is measured and how to read it.
@@ -23,63 +23,64 @@ Written by `RECORD=1 make bench`; [benches/README.md](../benches/README.md) desc
 under the same conditions: compare ratios, never figures across rows.
 ";
 
-const COLUMNS: &str = "\
+const ROW_COLUMNS: &str = "\
 | row | against | ours | theirs | ratio | pairs | mark | holds | state | date |
 |---|---|---|---|---|---|---|---|---|---|
 ";
 
-const HOPS: &str = "\
+const HOPS_COLUMNS: &str = "\
 | point | p50 | without a switch | date |
 |---|---|---|---|
 ";
 
 /// Updates the document with the measured rows.
-pub fn write(setting: &str, outcomes: &[Outcome], points: &[Point]) -> Result<(), Trouble> {
-    let before = fs::read_to_string(PATH).unwrap_or_default();
+pub fn write(machine: &str, results: &[RowResult], points: &[HopsPoint]) -> Result<(), BenchError> {
+    let previous_text = fs::read_to_string(DOC_PATH).unwrap_or_default();
     let date = Zoned::now().strftime("%F").to_string();
-    let text = document(&before, setting, outcomes, points, &date);
-    fs::write(Path::new(PATH), text).map_err(Trouble::system(format!("write {PATH}")))
+    let text = render_document(&previous_text, machine, results, points, &date);
+    fs::write(Path::new(DOC_PATH), text)
+        .map_err(BenchError::system_call(format!("write {DOC_PATH}")))
 }
 
-fn document(
-    before: &str,
-    setting: &str,
-    outcomes: &[Outcome],
-    points: &[Point],
+fn render_document(
+    previous_text: &str,
+    machine: &str,
+    results: &[RowResult],
+    points: &[HopsPoint],
     date: &str,
 ) -> String {
-    let mut rows = lines_of(before);
-    for outcome in outcomes {
-        rows.insert(outcome.name.to_owned(), outcome.markdown(date));
+    let mut rows = rows_by_name(previous_text);
+    for result in results {
+        rows.insert(result.name.to_owned(), result.markdown(date));
     }
     for point in points {
         let line = format!(
             "| {} | {:.2} us | {:.2} us | {date} |",
-            point.name, point.p50_us, point.without_us
+            point.name, point.p50_us, point.p50_without_switch_us
         );
         rows.insert(point.name.clone(), line);
     }
-    let (hops, others): (Vec<_>, Vec<_>) = rows
+    let (hops, other_rows): (Vec<_>, Vec<_>) = rows
         .into_iter()
         .partition(|(name, _)| name.starts_with("hops/"));
-    let lines = |rows: Vec<(String, String)>| -> String {
+    let join_lines = |rows: Vec<(String, String)>| -> String {
         rows.into_iter().map(|(_, line)| line + "\n").collect()
     };
     let mut text = format!(
-        "{HEAD}\n```\n{}\n```\n\n{COLUMNS}{}",
-        setting.trim(),
-        lines(others)
+        "{DOC_HEAD}\n```\n{}\n```\n\n{ROW_COLUMNS}{}",
+        machine.trim(),
+        join_lines(other_rows)
     );
     if !hops.is_empty() {
         text.push_str("\n## Latency added by each switch\n\nUDP round trips, p50, without idle states, five interleaved runs of each point.\n\n");
-        text.push_str(HOPS);
-        text.push_str(&lines(hops));
+        text.push_str(HOPS_COLUMNS);
+        text.push_str(&join_lines(hops));
     }
     text
 }
 
 /// Rows of a document by name.
-fn lines_of(text: &str) -> BTreeMap<String, String> {
+fn rows_by_name(text: &str) -> BTreeMap<String, String> {
     text.lines()
         .filter_map(|line| {
             let name = line.strip_prefix("| ")?.split(" | ").next()?;
@@ -96,12 +97,12 @@ mod tests {
 
     #[test]
     fn rows_that_were_not_measured_stay() {
-        let point = |name: &str, p50_us| Point {
+        let point = |name: &str, p50_us| HopsPoint {
             name: name.to_owned(),
             p50_us,
-            without_us: 10.0,
+            p50_without_switch_us: 10.0,
         };
-        let first = document(
+        let first = render_document(
             "",
             "machine one",
             &[],
@@ -111,7 +112,7 @@ mod tests {
             ],
             "2026-11-21",
         );
-        let second = document(
+        let second = render_document(
             &first,
             "machine two",
             &[],
@@ -123,7 +124,7 @@ mod tests {
         assert!(second.contains("machine two") && !second.contains("machine one"));
         assert_eq!(second.matches("# Benchmarks").count(), 1);
         assert_eq!(
-            document(&second, "machine two", &[], &[], "2026-11-23"),
+            render_document(&second, "machine two", &[], &[], "2026-11-23"),
             second
         );
     }

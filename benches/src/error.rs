@@ -5,57 +5,59 @@ use std::io;
 use linerate_lab::LabError;
 
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum BenchError {
     /// The row is skipped, which is not a failure.
-    #[error("{why}")]
+    #[error("{reason}")]
     Skip {
         /// Missing requirement and how to install it.
-        why: String,
+        reason: String,
     },
     /// The options are invalid.
     #[error("{0}")]
-    Usage(String),
+    InvalidOption(String),
     /// The lab could not be built or entered.
     #[error("{}", .0.full_text())]
     Lab(#[from] LabError),
     /// A program failed.
-    #[error("{program}: {what}")]
-    Program {
+    #[error("{program}: {description}")]
+    ProgramFailed {
         program: String,
         /// Description of the failure, with the program's last output.
-        what: String,
+        description: String,
     },
     /// A system call failed.
-    #[error("{doing}: {source}")]
-    System {
+    #[error("{action}: {source}")]
+    SystemCall {
         /// Action that failed.
-        doing: String,
+        action: String,
         source: io::Error,
     },
 }
 
-impl Trouble {
+impl BenchError {
     /// Error that skips a row.
-    pub fn skip(why: impl Into<String>) -> Self {
-        Self::Skip { why: why.into() }
+    pub fn skip(reason: impl Into<String>) -> Self {
+        Self::Skip {
+            reason: reason.into(),
+        }
     }
 
     /// Error for invalid options.
-    pub fn usage(text: impl Into<String>) -> Self {
-        Self::Usage(text.into())
+    pub fn invalid_option(text: impl Into<String>) -> Self {
+        Self::InvalidOption(text.into())
     }
 
     /// Error for a program that failed.
-    pub fn program(program: impl Into<String>, what: impl Into<String>) -> Self {
-        Self::Program {
+    pub fn program_failed(program: impl Into<String>, description: impl Into<String>) -> Self {
+        Self::ProgramFailed {
             program: program.into(),
-            what: what.into(),
+            description: description.into(),
         }
     }
 
     /// Error for a failed system call.
-    pub fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let doing = doing.into();
-        move |source| Self::System { doing, source }
+    pub fn system_call(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let action = action.into();
+        move |source| Self::SystemCall { action, source }
     }
 }

@@ -5,13 +5,13 @@ use std::fs;
 use jiff::Zoned;
 use linerate_host::snapshot;
 
-use crate::bench_env::{Ground, version_of};
+use crate::bench_env::{BenchEnv, program_version};
 
 /// Description as lines of text.
-pub fn text(ground: &Ground) -> String {
-    let host = snapshot::host();
+pub fn describe_machine(env: &BenchEnv) -> String {
+    let host = snapshot::read_host();
     let unknown = || "unknown".to_owned();
-    let [near, far] = ground.cpus;
+    let [client_cpu, server_cpu] = env.cpus;
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split_whitespace().next().unwrap_or("unknown");
     let lines = [
@@ -20,7 +20,7 @@ pub fn text(ground: &Ground) -> String {
         (
             "processor",
             format!(
-                "{}, {} usable{}; client on {near}, server on {far}",
+                "{}, {} usable{}; client on {client_cpu}, server on {server_cpu}",
                 host.cpu.model.unwrap_or_else(unknown),
                 host.cpu
                     .usable
@@ -37,7 +37,7 @@ pub fn text(ground: &Ground) -> String {
             "TCP",
             format!(
                 "{} for both sides; the machine's default is {}",
-                ground.congestion_control, ground.found_control
+                env.congestion_control, env.machine_congestion_control
             ),
         ),
         (
@@ -49,12 +49,12 @@ pub fn text(ground: &Ground) -> String {
             "peers",
             format!(
                 "{}; {}; {}; {}; {}; {}",
-                ground.iperf3.as_deref().unwrap_or("no iperf3"),
-                version_of("iperf").as_deref().unwrap_or("no iperf"),
+                env.iperf3.as_deref().unwrap_or("no iperf3"),
+                program_version("iperf").as_deref().unwrap_or("no iperf"),
                 crate::peer::nuttcp::version().unwrap_or_else(|| "no nuttcp".to_owned()),
-                version_of("sockperf").as_deref().unwrap_or("no sockperf"),
+                program_version("sockperf").as_deref().unwrap_or("no sockperf"),
                 crate::peer::testpmd::version().unwrap_or_else(|| "no dpdk-testpmd".to_owned()),
-                version_of("cc").as_deref().unwrap_or("no C compiler"),
+                program_version("cc").as_deref().unwrap_or("no C compiler"),
             ),
         ),
     ];

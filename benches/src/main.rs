@@ -2,7 +2,7 @@
 //! lab.
 //!
 //! Options come from environment variables, so that `make bench ONLY=… PAIRS=…` passes them:
-//! `ONLY=name,…` (a name or a prefix of names; `hops` is the table of switches), `PAIRS=n`,
+//! `ONLY=name,…` (a name or a prefix of names; `hops` is the table of switches), `MAX_PAIRS=n`,
 //! `LONG=1`,
 //! `DETAIL=1` (each pair), `RECORD=1` (update docs/BENCHMARKS.md).
 #![forbid(unsafe_code)]
@@ -20,10 +20,10 @@ mod rows;
 
 use std::process::ExitCode;
 
-use bench_env::Ground;
-use error::Trouble;
-use row::{ROWS, Row};
-use row_result::{Outcome, Table, write_results};
+use bench_env::BenchEnv;
+use error::BenchError;
+use row::{BenchRow, ROWS};
+use row_result::{BenchTable, RowResult, write_results};
 use rows::hops;
 
 /// Exit code if all marks hold or cannot be judged here.
@@ -31,72 +31,74 @@ const EXIT_OK: u8 = 0;
 /// Exit code if a mark does not hold.
 const EXIT_MISSED: u8 = 1;
 /// Exit code if a row could not be measured.
-const EXIT_BROKEN: u8 = 2;
+const EXIT_NOT_MEASURED: u8 = 2;
 
 /// Default number of pairs: they resolve 2 % of a round trip and 5 % of a throughput.
 const DEFAULT_PAIRS: usize = 10;
 
 /// Name that selects the table of switches, which is not a row.
-const HOPS: &str = "hops";
+const HOPS_NAME: &str = "hops";
 
 /// Options of this run.
-struct Asked {
-    rows: Vec<&'static Row>,
+struct BenchOptions {
+    rows: Vec<&'static BenchRow>,
     pairs: usize,
-    long: bool,
+    run_long_rows: bool,
     /// True to print each pair.
-    detail: bool,
+    print_pairs: bool,
     /// True to measure the table of switches.
     hops: bool,
     /// True to update docs/BENCHMARKS.md.
-    record: bool,
+    update_doc: bool,
 }
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(code) = rows::memory::as_subject(&words) {
+    if let Some(code) = rows::memory::run_as_subject(&words) {
         return code;
     }
     match bench() {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::from(EXIT_BROKEN)
+            ExitCode::from(EXIT_NOT_MEASURED)
         }
     }
 }
 
-fn bench() -> Result<u8, Trouble> {
-    let asked = asked(|name| std::env::var(name).ok())?;
+fn bench() -> Result<u8, BenchError> {
+    let options = parse_options(|name| std::env::var(name).ok())?;
     // Before the first thread starts: only a single-threaded process can enter a user namespace.
     if !linerate_lab::privileged() {
         linerate_lab::enter_user_namespace()?;
     }
-    let ground = Ground::build()?;
-    let setting = machine_text::text(&ground);
-    println!("{setting}");
-    let table = Table::of(asked.rows.iter().copied());
-    table.print_head();
-    let (mut outcomes, mut broken): (Vec<Outcome>, bool) = (Vec::new(), false);
-    for row in asked.rows {
-        let wanted = row.most_pairs.map_or(asked.pairs, |n| n.min(asked.pairs));
-        let ran = if row.long && !asked.long {
-            Err(Trouble::skip("takes long: enable it with LONG=1"))
+    let ground = BenchEnv::build()?;
+    let machine = machine_text::describe_machine(&ground);
+    println!("{machine}");
+    let table = BenchTable::with_widths_of(options.rows.iter().copied());
+    table.print_header();
+    let (mut results, mut any_failed): (Vec<RowResult>, bool) = (Vec::new(), false);
+    for row in options.rows {
+        let wanted_pairs = row
+            .max_pairs
+            .map_or(options.pairs, |n| n.min(options.pairs));
+        let measured_row = if row.is_long && !options.run_long_rows {
+            Err(BenchError::skip("takes long: enable it with LONG=1"))
         } else {
-            pairs::run(row, &ground, wanted)
+            pairs::measure_row(row, &ground, wanted_pairs)
         };
-        match ran {
+        match measured_row {
             Ok(measured) => {
-                let outcome = Outcome::of(row, &measured);
-                table.print(&outcome);
-                outcomes.push(outcome);
-                if asked.detail {
+                let result = RowResult::from_measurement(row, &measured);
+                table.print(&result);
+                results.push(result);
+                if options.print_pairs {
                     measured.print_pairs();
                 }
             }
-            Err(Trouble::Skip { why }) => table.print_skipped(row, &why),
+            Err(BenchError::Skip { reason: why }) => table.print_skipped(row, &why),
             Err(error) => {
-                broken = true;
+                any_failed = true;
                 table.print_skipped(row, &format!("not measured: {error}"));
             }
         }
@@ -104,89 +106,92 @@ fn bench() -> Result<u8, Trouble> {
             println!("  {note}");
         }
         // Written after each row, so that a later failure loses nothing.
-        write_results(&outcomes)?;
-        if asked.record {
-            benchmarks_doc::write(&setting, &outcomes, &[])?;
+        write_results(&results)?;
+        if options.update_doc {
+            benchmarks_doc::write(&machine, &results, &[])?;
         }
     }
     let mut points = Vec::new();
-    if asked.hops {
-        match hops::table(&ground) {
+    if options.hops {
+        match hops::measure_table(&ground) {
             Ok(measured) => points = measured,
             Err(error) => {
-                broken = true;
+                any_failed = true;
                 println!("hops: not measured: {error}");
             }
         }
     }
-    if asked.record {
-        benchmarks_doc::write(&setting, &outcomes, &points)?;
+    if options.update_doc {
+        benchmarks_doc::write(&machine, &results, &points)?;
     }
-    Ok(conclude(&outcomes, broken))
+    Ok(print_summary(&results, any_failed))
 }
 
-fn conclude(outcomes: &[Outcome], broken: bool) -> u8 {
-    println!("\nwritten: {}", row_result::RESULTS);
-    let missed: Vec<&str> = (outcomes.iter())
-        .filter(|outcome| outcome.holds == Some(false))
-        .map(|outcome| outcome.name)
+fn print_summary(results: &[RowResult], any_failed: bool) -> u8 {
+    println!("\nwritten: {}", row_result::RESULTS_PATH);
+    let missed: Vec<&str> = (results.iter())
+        .filter(|result| result.holds == Some(false))
+        .map(|result| result.name)
         .collect();
     if !missed.is_empty() {
         println!("missed marks: {}", missed.join(", "));
         EXIT_MISSED
-    } else if broken {
-        EXIT_BROKEN
+    } else if any_failed {
+        EXIT_NOT_MEASURED
     } else {
         EXIT_OK
     }
 }
 
-fn asked(variable: impl Fn(&str) -> Option<String>) -> Result<Asked, Trouble> {
-    let set = |name| variable(name).filter(|value| !value.trim().is_empty());
-    let flag = |name| set(name).is_some_and(|value| value != "0");
-    let pairs = match set("PAIRS") {
+fn parse_options(variable: impl Fn(&str) -> Option<String>) -> Result<BenchOptions, BenchError> {
+    let value_of = |name| variable(name).filter(|value| !value.trim().is_empty());
+    let is_on = |name| value_of(name).is_some_and(|value| value != "0");
+    let pairs = match value_of("PAIRS") {
         None => DEFAULT_PAIRS,
         Some(text) => (text.trim().parse().ok())
             .filter(|&pairs| pairs > 0)
             .ok_or_else(|| {
-                Trouble::usage(format!(
+                BenchError::invalid_option(format!(
                     "PAIRS={text} is not a number of pairs: give 1 or more"
                 ))
             })?,
     };
-    let (rows, hops) = match set("ONLY") {
+    let (rows, hops) = match value_of("ONLY") {
         None => (ROWS.iter().collect(), true),
         Some(names) => {
             let (hops, rows): (Vec<&str>, Vec<&str>) =
-                names.split(',').partition(|name| name.trim() == HOPS);
-            (chosen(&rows.join(","))?, !hops.is_empty())
+                names.split(',').partition(|name| name.trim() == HOPS_NAME);
+            (select_rows(&rows.join(","))?, !hops.is_empty())
         }
     };
-    Ok(Asked {
+    Ok(BenchOptions {
         rows,
         pairs,
-        long: flag("LONG"),
-        detail: flag("DETAIL"),
+        run_long_rows: is_on("LONG"),
+        print_pairs: is_on("DETAIL"),
         hops,
-        record: flag("RECORD"),
+        update_doc: is_on("RECORD"),
     })
 }
 
 /// Rows selected by a list of names, in the order of the table.
-fn chosen(names: &str) -> Result<Vec<&'static Row>, Trouble> {
+fn select_rows(names: &str) -> Result<Vec<&'static BenchRow>, BenchError> {
     let names: Vec<&str> = (names.split(','))
         .map(str::trim)
         .filter(|name| !name.is_empty())
         .collect();
-    if let Some(name) = names.iter().find(|n| !ROWS.iter().any(|row| row.is(n))) {
-        let known: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
-        return Err(Trouble::usage(format!(
+    if let Some(name) = names
+        .iter()
+        .find(|n| !ROWS.iter().any(|row| row.is_selected_by(n)))
+    {
+        let row_names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+        return Err(BenchError::invalid_option(format!(
             "ONLY={name} matches no row: use one of {}",
-            known.join(", ")
+            row_names.join(", ")
         )));
     }
-    let is_asked = |row: &&Row| names.iter().any(|name| row.is(name));
-    Ok(ROWS.iter().filter(is_asked).collect())
+    let is_selected = |row: &&BenchRow| names.iter().any(|name| row.is_selected_by(name));
+    Ok(ROWS.iter().filter(is_selected).collect())
 }
 
 #[cfg(test)]
@@ -194,12 +199,12 @@ mod tests {
     use super::*;
 
     fn names(only: &str) -> Vec<&'static str> {
-        let rows = chosen(only).unwrap();
+        let rows = select_rows(only).unwrap();
         rows.iter().map(|row| row.name).collect()
     }
 
     #[test]
-    fn names_choose_rows_in_the_order_of_the_table() {
+    fn names_select_rows_in_the_order_of_the_table() {
         let defaults = ["throughput/tcp/defaults", "throughput/tcp/defaults/found"];
         assert_eq!(names("throughput/tcp/defaults"), defaults);
         let three = [
@@ -211,23 +216,25 @@ mod tests {
             names("latency/udp/1024B/blocking, throughput/udp/64B"),
             three
         );
-        assert!(chosen("throughput/tc").is_err());
-        assert!(chosen("memory,nonsense").is_err());
+        assert!(select_rows("throughput/tc").is_err());
+        assert!(select_rows("memory,nonsense").is_err());
     }
 
     #[test]
-    fn settings_are_checked() {
-        let with = |name: &'static str, value: &'static str| {
-            asked(move |asked| (asked == name).then(|| value.to_owned()))
+    fn options_are_validated() {
+        let parse_with = |name: &'static str, value: &'static str| {
+            parse_options(move |requested| (requested == name).then(|| value.to_owned()))
         };
-        assert_eq!(with("PAIRS", "4").unwrap().pairs, 4);
-        assert_eq!(with("PAIRS", "").unwrap().pairs, DEFAULT_PAIRS);
-        assert!(with("PAIRS", "0").is_err());
-        assert!(with("LONG", "1").unwrap().long);
-        assert!(!with("LONG", "0").unwrap().long);
-        assert_eq!(with("ONLY", "").unwrap().rows.len(), ROWS.len());
-        assert!(with("ONLY", "").unwrap().hops && !with("ONLY", "memory").unwrap().hops);
-        let hops = with("ONLY", "hops").unwrap();
+        assert_eq!(parse_with("PAIRS", "4").unwrap().pairs, 4);
+        assert_eq!(parse_with("PAIRS", "").unwrap().pairs, DEFAULT_PAIRS);
+        assert!(parse_with("PAIRS", "0").is_err());
+        assert!(parse_with("LONG", "1").unwrap().run_long_rows);
+        assert!(!parse_with("LONG", "0").unwrap().run_long_rows);
+        assert_eq!(parse_with("ONLY", "").unwrap().rows.len(), ROWS.len());
+        assert!(
+            parse_with("ONLY", "").unwrap().hops && !parse_with("ONLY", "memory").unwrap().hops
+        );
+        let hops = parse_with("ONLY", "hops").unwrap();
         assert!(hops.hops && hops.rows.is_empty());
     }
 }

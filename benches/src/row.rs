@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use crate::bench_env::{Control, Ground};
-use crate::error::Trouble;
+use crate::bench_env::{BenchEnv, DefaultCongestion};
+use crate::error::BenchError;
 use crate::rows::{forward, growth, guard, latency, memory, stack, throughput, xdp};
 
 /// Function that measures one side once and returns the figure in the row's unit.
-pub type Run = fn(&Ground) -> Result<f64, Trouble>;
+pub type MeasureFn = fn(&BenchEnv) -> Result<f64, BenchError>;
 
 /// Comparison.
-pub struct Row {
+pub struct BenchRow {
     /// Name that spells the setting; stable for scripts.
     pub name: &'static str,
     /// Description of the other side.
@@ -18,56 +18,56 @@ pub struct Row {
     /// Unit of both figures.
     pub unit: &'static str,
     /// Goal for the ratio ours / theirs.
-    pub mark: Mark,
+    pub mark: RatioMark,
     /// True if the row is about speed: a pair is valid only if the machine stayed in one state.
-    pub speed: bool,
+    pub is_speed: bool,
     /// True if the mark applies to the near state only: in the far state the row is measured but
     /// not judged.
-    pub near: bool,
+    pub needs_near_state: bool,
     /// True to disable idle states for both sides; otherwise cores halt as the machine is
     /// configured.
-    pub held: bool,
+    pub holds_idle_states: bool,
     /// Congestion control of programs that request none.
-    pub control: Control,
+    pub default_congestion: DefaultCongestion,
     /// True if the row is skipped unless LONG=1.
-    pub long: bool,
+    pub is_long: bool,
     /// Maximum number of pairs, if more add no information.
-    pub most_pairs: Option<usize>,
+    pub max_pairs: Option<usize>,
     /// Number of short alternating runs of each side that form one pair.
     ///
     /// Used for loops in this process: with short runs the machine's speed rarely changes in
     /// between.
-    pub slices: usize,
+    pub slices_per_pair: usize,
     /// Returns [`Trouble::Skip`] if a requirement of the row is not installed.
-    pub needs: fn(&Ground) -> Result<(), Trouble>,
+    pub check_requirements: fn(&BenchEnv) -> Result<(), BenchError>,
     /// Measures linerate.
-    pub ours: Run,
+    pub measure: MeasureFn,
     /// Programs to compare with; the best one, found in a separate round before, is used.
-    pub theirs: &'static [Peer],
+    pub peers: &'static [BenchPeer],
 }
 
 /// Program to compare with.
-pub struct Peer {
+pub struct BenchPeer {
     /// Name in the table.
     pub name: &'static str,
     /// Returns [`Trouble::Skip`] if the peer cannot run.
-    pub needs: fn(&Ground) -> Result<(), Trouble>,
-    pub run: Run,
+    pub check_requirements: fn(&BenchEnv) -> Result<(), BenchError>,
+    pub measure: MeasureFn,
 }
 
-impl Peer {
+impl BenchPeer {
     /// Single peer of a row.
-    pub const fn only(run: Run) -> Self {
+    pub const fn single(run: MeasureFn) -> Self {
         Self {
             name: "",
-            needs: |_| Ok(()),
-            run,
+            check_requirements: |_| Ok(()),
+            measure: run,
         }
     }
 }
 
 /// Rows in the order in which they run.
-pub const ROWS: &[Row] = &[
+pub const ROWS: &[BenchRow] = &[
     throughput::TCP_TUNED,
     throughput::TCP_TUNED_FOUND,
     throughput::TCP_BARE,
@@ -99,7 +99,7 @@ pub const ROWS: &[Row] = &[
     latency::HOLD_LATENCY_BARE,
     latency::STAMPS,
     latency::STAGE_SUM,
-    guard::ANSWER,
+    guard::RESPONSE,
     guard::DECISION,
     forward::RING_IO,
     forward::DPDK_RING,
@@ -160,15 +160,15 @@ pub const ROWS: &[Row] = &[
     xdp::ECHO_ASLEEP,
     xdp::ECHO_SPINNING,
     xdp::ECHO_BARE,
-    memory::HISTOGRAM,
-    memory::ROUND_TRIPS,
+    memory::HISTOGRAM_ROW,
+    memory::ROUND_TRIPS_ROW,
     memory::TEN_MINUTES_CLIENT,
     memory::TEN_MINUTES_SERVER,
 ];
 
-impl Row {
+impl BenchRow {
     /// Returns whether `name` selects this row: its full name, or a prefix that ends at a slash.
-    pub fn is(&self, name: &str) -> bool {
+    pub fn is_selected_by(&self, name: &str) -> bool {
         let rest = self.name.strip_prefix(name);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
@@ -176,7 +176,7 @@ impl Row {
 
 /// Goal for a ratio ours / theirs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Mark {
+pub enum RatioMark {
     /// Minimum; more is better.
     AtLeast(f64),
     /// Maximum; less is better.
@@ -184,39 +184,39 @@ pub enum Mark {
     /// Range with both limits.
     Within(f64, f64),
     /// No goal; the row is informational.
-    Shown,
+    Informational,
 }
 
 /// Share of the mark by which the interval may exceed it.
-const TOLERANCE: f64 = 0.02;
+const MARK_TOLERANCE: f64 = 0.02;
 
-impl Mark {
+impl RatioMark {
     /// Returns whether more is better, also for the selection of the best peer.
     pub fn more_is_better(self) -> bool {
-        matches!(self, Self::AtLeast(_) | Self::Shown)
+        matches!(self, Self::AtLeast(_) | Self::Informational)
     }
 
     /// Returns whether a median with its interval meets the mark.
-    pub fn holds(self, median: f64, low: f64, high: f64) -> bool {
+    pub fn is_met(self, median: f64, low: f64, high: f64) -> bool {
         match self {
-            Self::AtLeast(mark) => median >= mark && low >= mark * (1.0 - TOLERANCE),
-            Self::AtMost(mark) => median <= mark && high <= mark * (1.0 + TOLERANCE),
-            Self::Within(least, most) => {
-                Self::AtLeast(least).holds(median, low, high)
-                    && Self::AtMost(most).holds(median, low, high)
+            Self::AtLeast(mark) => median >= mark && low >= mark * (1.0 - MARK_TOLERANCE),
+            Self::AtMost(mark) => median <= mark && high <= mark * (1.0 + MARK_TOLERANCE),
+            Self::Within(min, max) => {
+                Self::AtLeast(min).is_met(median, low, high)
+                    && Self::AtMost(max).is_met(median, low, high)
             }
-            Self::Shown => true,
+            Self::Informational => true,
         }
     }
 }
 
-impl fmt::Display for Mark {
+impl fmt::Display for RatioMark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AtLeast(mark) => write!(f, ">={mark:.2}"),
             Self::AtMost(mark) => write!(f, "<={mark:.2}"),
-            Self::Within(least, most) => write!(f, "{least:.2} to {most:.2}"),
-            Self::Shown => f.write_str("-"),
+            Self::Within(min, max) => write!(f, "{min:.2} to {max:.2}"),
+            Self::Informational => f.write_str("-"),
         }
     }
 }
@@ -226,29 +226,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_wants_the_median_and_leaves_the_interval_a_little() {
-        for (mark, median, low, high, want) in [
-            (Mark::AtLeast(1.0), 1.00, 0.99, 1.30, true),
-            (Mark::AtLeast(1.0), 1.10, 0.97, 1.30, false),
-            (Mark::AtLeast(1.0), 0.999, 0.998, 1.30, false),
-            (Mark::AtMost(1.03), 1.03, 0.50, 1.05, true),
-            (Mark::AtMost(1.03), 1.01, 1.00, 1.06, false),
-            (Mark::AtMost(1.03), 1.04, 1.04, 1.04, false),
-            (Mark::Within(0.97, 1.03), 1.00, 0.96, 1.04, true),
-            (Mark::Within(0.97, 1.03), 1.00, 0.94, 1.04, false),
-            (Mark::Within(0.97, 1.03), 1.04, 1.03, 1.05, false),
-            (Mark::Shown, 7.0, 1.0, 9.0, true),
+    fn a_mark_requires_the_median_and_tolerates_a_wider_interval() {
+        for (mark, median, low, high, expected) in [
+            (RatioMark::AtLeast(1.0), 1.00, 0.99, 1.30, true),
+            (RatioMark::AtLeast(1.0), 1.10, 0.97, 1.30, false),
+            (RatioMark::AtLeast(1.0), 0.999, 0.998, 1.30, false),
+            (RatioMark::AtMost(1.03), 1.03, 0.50, 1.05, true),
+            (RatioMark::AtMost(1.03), 1.01, 1.00, 1.06, false),
+            (RatioMark::AtMost(1.03), 1.04, 1.04, 1.04, false),
+            (RatioMark::Within(0.97, 1.03), 1.00, 0.96, 1.04, true),
+            (RatioMark::Within(0.97, 1.03), 1.00, 0.94, 1.04, false),
+            (RatioMark::Within(0.97, 1.03), 1.04, 1.03, 1.05, false),
+            (RatioMark::Informational, 7.0, 1.0, 9.0, true),
         ] {
-            let holds = mark.holds(median, low, high);
-            assert_eq!(holds, want, "{mark} {median} [{low}, {high}]");
+            let holds = mark.is_met(median, low, high);
+            assert_eq!(holds, expected, "{mark} {median} [{low}, {high}]");
         }
     }
 
     #[test]
-    fn names_are_unique_and_no_row_is_a_folder_of_itself_only() {
+    fn names_are_unique_and_select_their_row() {
         for (at, row) in ROWS.iter().enumerate() {
             assert!(ROWS[..at].iter().all(|other| other.name != row.name));
-            assert!(row.is(row.name) && !row.is(&row.name[..row.name.len() - 1]));
+            assert!(
+                row.is_selected_by(row.name)
+                    && !row.is_selected_by(&row.name[..row.name.len() - 1])
+            );
         }
     }
 }

@@ -22,7 +22,7 @@ const LIBRARIES: &[&str] = &[
 fn dpdk() {
     const SHIM: &str = "src/sys/dpdk/shim.c";
     println!("cargo::rerun-if-changed={SHIM}");
-    let found = pkg_config::Config::new()
+    let libdpdk = pkg_config::Config::new()
         .cargo_metadata(false)
         .atleast_version("21.11")
         .probe("libdpdk")
@@ -30,7 +30,7 @@ fn dpdk() {
             panic!("libdpdk is needed for the feature dpdk (libdpdk-dev): {error}")
         });
     let mut build = cc::Build::new();
-    build.file(SHIM).includes(&found.include_paths);
+    build.file(SHIM).includes(&libdpdk.include_paths);
     // pkg-config's crate drops these flags of libdpdk.
     build.flag("-include").flag("rte_config.h");
     if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
@@ -39,7 +39,7 @@ fn dpdk() {
     // DPDK's headers use functions that DPDK marks as experimental.
     build.define("ALLOW_EXPERIMENTAL_API", None).warnings(false);
     build.compile("linerate_dpdk_shim");
-    for path in &found.link_paths {
+    for path in &libdpdk.link_paths {
         println!("cargo::rustc-link-search=native={}", path.display());
     }
     for library in LIBRARIES {

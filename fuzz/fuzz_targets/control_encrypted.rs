@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| linerate_fuzz_targets::sealed(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| linerate_fuzz_targets::control_encrypted(data));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::rules::{changed, command, explained, of};
+use super::rules::{changed, command, explained, finding_of};
 
 /// A command that changes a lab host runs on that host, with its interface.
 #[test]
@@ -20,47 +20,47 @@ fn commands_name_the_interface_and_the_host() {
             ("/hosts/0/interface/gso_ipv4_max_bytes", json!(gso)),
         ]
     };
-    let told = command(
+    let advice = command(
         "receiver-cpu",
         "receiver-cpu-copies-alone",
         &several(65_536),
     );
     assert_eq!(
-        told,
+        advice,
         "linerate lab exec pair/client -- ip link set dev eth0 gso_max_size 524280 gso_ipv4_max_size 524280 gro_ipv4_max_size 524280"
     );
     // At the maximum there is no advice.
-    let told = command(
+    let advice = command(
         "receiver-cpu",
         "receiver-cpu-copies-alone",
         &several(524_280),
     );
-    assert_eq!(told, "");
-    let told = command(
+    assert_eq!(advice, "");
+    let advice = command(
         "link-speed",
         "link-speed-half",
         &[("/command", in_lab.clone())],
     );
     assert!(
-        told.starts_with("linerate lab exec pair/server -- sh -c 'ethtool -s enp3s0"),
-        "{told}"
+        advice.starts_with("linerate lab exec pair/server -- sh -c 'ethtool -s enp3s0"),
+        "{advice}"
     );
-    let told = command("nic-drop", "nic-drop-tcp", &[("/command", in_lab)]);
+    let advice = command("nic-drop", "nic-drop-tcp", &[("/command", in_lab)]);
     assert!(
-        told.starts_with("linerate lab exec pair/server -- sh -c 'ethtool -S enp3s0"),
-        "{told}"
+        advice.starts_with("linerate lab exec pair/server -- sh -c 'ethtool -S enp3s0"),
+        "{advice}"
     );
 }
 
 /// Without a reported interface the command has no name to use.
 #[test]
 fn commands_have_no_place_to_fill_in() {
-    for (cause, name, want) in [
+    for (cause, name, expected) in [
         ("softirq-core", "softirq-core-client", ""),
         ("line-rate", "line-rate-tcp", "ethtool enp3s0"),
     ] {
         let changes = [("/hosts/0/interface", Value::Null)];
-        assert_eq!(command(cause, name, &changes), want, "{cause}");
+        assert_eq!(command(cause, name, &changes), expected, "{cause}");
     }
 }
 
@@ -81,18 +81,21 @@ fn what_ignores_loss_can_be_typed() {
             ("/directions/0/goodput_bps", json!(90e6)),
         ]
     };
-    let told = command("path-loss", "delayed-ack-own-stack", &changes("reno"));
-    assert!(told.contains("--set tcp.congestion_control=none"), "{told}");
-    assert!(!told.contains("-C "), "{told}");
+    let advice = command("path-loss", "delayed-ack-own-stack", &changes("reno"));
+    assert!(
+        advice.contains("--set tcp.congestion_control=none"),
+        "{advice}"
+    );
+    assert!(!advice.contains("-C "), "{advice}");
     // A stack without congestion control needs no such advice.
-    let told = command("path-loss", "delayed-ack-own-stack", &changes("none"));
-    assert!(!told.contains("none"), "{told}");
+    let advice = command("path-loss", "delayed-ack-own-stack", &changes("none"));
+    assert!(!advice.contains("none"), "{advice}");
 }
 
 /// The host that saw an address change probes that address, not its own.
 #[test]
 fn the_neighbour_that_moved_is_asked_for() {
-    for (host, want) in [
+    for (host, expected) in [
         ("client", "arping -c 3 -I eth0 10.77.0.2"),
         ("server", "arping -c 3 -I eth0 10.77.0.1"),
     ] {
@@ -117,8 +120,8 @@ fn the_neighbour_that_moved_is_asked_for() {
         }
         let found = linerate_explain::explain(&record);
         let found = found.iter().find(|found| found.cause == "neighbour");
-        let told = found.and_then(|found| found.command.as_deref());
-        assert_eq!(told, Some(want), "{host}");
+        let advice = found.and_then(|found| found.command.as_deref());
+        assert_eq!(advice, Some(expected), "{host}");
     }
 }
 
@@ -135,12 +138,12 @@ fn one_usable_processor_is_not_split() {
             ("/hosts/0/cpu/usable", json!(usable)),
             ("/hosts/0/cpu/logical", json!(logical)),
         ];
-        let found = of("shared-core", "shared-core-udp", &changes).expect("a finding");
+        let found = finding_of("shared-core", "shared-core-udp", &changes).expect("a finding");
         let command = found.command.as_deref();
         match has {
             None => assert_eq!(command, None, "{usable} of {logical}"),
             Some(has) => assert!(
-                command.is_some_and(|told| told.contains(has)),
+                command.is_some_and(|command| command.contains(has)),
                 "{command:?}"
             ),
         }
@@ -160,10 +163,12 @@ fn datagrams_fit_packets_of_their_family() {
         }
         let found = linerate_explain::explain(&record);
         let found = found.iter().find(|found| found.cause == "nic-drop");
-        let told = found.and_then(|found| found.command.clone());
+        let advice = found.and_then(|found| found.command.clone());
         assert!(
-            told.as_ref().is_some_and(|told| told.ends_with(length)),
-            "{host}: {told:?}"
+            advice
+                .as_ref()
+                .is_some_and(|command| command.ends_with(length)),
+            "{host}: {advice:?}"
         );
     }
 }
@@ -171,7 +176,7 @@ fn datagrams_fit_packets_of_their_family() {
 /// A ring at its maximum length gets no advice to make it longer.
 #[test]
 fn rings_are_asked_for_longer_than_they_are() {
-    for (rx, tx, want) in [
+    for (rx, tx, expected) in [
         (Some(512), Some(512), "--rxd 1024 --txd 1024"),
         (Some(1024), Some(512), "--txd 1024"),
         (Some(4096), Some(2048), ""),
@@ -181,14 +186,14 @@ fn rings_are_asked_for_longer_than_they_are() {
             ("/forward/ports/0/rx_descriptors", json!(rx)),
             ("/forward/ports/0/tx_descriptors", json!(tx)),
         ];
-        let told = command("too-few-descriptors", "too-few-descriptors-ring", &changes);
-        match want {
-            "" => assert_eq!(told, "", "{rx:?} {tx:?}"),
-            _ => assert!(told.ends_with(want), "{rx:?} {tx:?}: {told}"),
+        let advice = command("too-few-descriptors", "too-few-descriptors-ring", &changes);
+        match expected {
+            "" => assert_eq!(advice, "", "{rx:?} {tx:?}"),
+            _ => assert!(advice.ends_with(expected), "{rx:?} {tx:?}: {advice}"),
         }
         assert_eq!(
-            told.contains("--rxd"),
-            want.contains("--rxd"),
+            advice.contains("--rxd"),
+            expected.contains("--rxd"),
             "{rx:?} {tx:?}"
         );
     }
@@ -196,8 +201,8 @@ fn rings_are_asked_for_longer_than_they_are() {
 
 /// A flow needs one thread at each end: `--threads 1` would change nothing.
 #[test]
-fn a_single_flow_is_not_told_to_have_fewer_threads() {
-    let mut told = 0;
+fn a_single_flow_gets_no_advice_of_fewer_threads() {
+    let mut reported = 0;
     for (streams, fewer) in [(1, false), (4, true)] {
         let changes = [
             ("/plan/streams", json!(streams)),
@@ -212,18 +217,18 @@ fn a_single_flow_is_not_told_to_have_fewer_threads() {
                     fewer,
                     "{streams}: {command}"
                 );
-                told += 1;
+                reported += 1;
             }
         }
     }
-    assert!(told >= 2, "{told}");
+    assert!(reported >= 2, "{reported}");
     // An end on a machine of its own has one thread a direction.
     let changes = [
         ("/hosts/0/cpu/usable", json!(0)),
         ("/hosts/1/cpu/usable", json!(0)),
         ("/hosts/1/boot_id", json!("another")),
     ];
-    let found = of("scheduling-delay", "scheduling-delay-tcp", &changes);
+    let found = finding_of("scheduling-delay", "scheduling-delay-tcp", &changes);
     let remedy = found.expect("a finding").remedy;
     let names = |text| remedy.contains(text);
     assert!(names("--bidir") && !names("two machines"), "{remedy}");

@@ -9,7 +9,7 @@ use linerate_metric::finding::{Finding, FindingKind};
 pub const HEALTHY: &str = "healthy";
 
 /// Returns a directory of the bank.
-pub fn folder(name: &str) -> PathBuf {
+pub fn bank_dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/bank")
         .join(name)
@@ -17,41 +17,44 @@ pub fn folder(name: &str) -> PathBuf {
 
 /// Case names by (injected fault, first finding).
 #[derive(Default)]
-pub struct Confusion(pub BTreeMap<(String, String), Vec<String>>);
+pub struct ConfusionMatrix(pub BTreeMap<(String, String), Vec<String>>);
 
-impl Confusion {
+impl ConfusionMatrix {
     /// Adds a case; returns whether its first finding is right.
-    pub fn add(&mut self, name: &str, planted: &str, findings: &[Finding]) -> bool {
+    pub fn add(&mut self, name: &str, fault: &str, findings: &[Finding]) -> bool {
         let causes = findings.iter().any(Finding::is_cause);
-        let known = |found: &&Finding| found.kind != FindingKind::Unknown;
-        let first = match findings.iter().find(known) {
-            _ if planted == HEALTHY && !causes => HEALTHY.to_owned(),
-            Some(found) => found.cause.clone(),
+        let is_known = |finding: &&Finding| finding.kind != FindingKind::Unknown;
+        let first = match findings.iter().find(is_known) {
+            _ if fault == HEALTHY && !causes => HEALTHY.to_owned(),
+            Some(finding) => finding.cause.clone(),
             None => "nothing".to_owned(),
         };
-        let right = first == planted;
-        let cell = self.0.entry((planted.to_owned(), first)).or_default();
+        let right = first == fault;
+        let cell = self.0.entry((fault.to_owned(), first)).or_default();
         cell.push(name.to_owned());
         right
     }
 
     /// Prints the matrix, with the names of the wrong cases.
-    pub fn print(&self, what: &str) {
-        println!("{what}: injected fault, first finding, cases");
-        for ((planted, first), names) in &self.0 {
-            let (mark, which) = match planted == first {
+    pub fn print(&self, title: &str) {
+        println!("{title}: injected fault, first finding, cases");
+        for ((fault, first), names) in &self.0 {
+            let (mark, wrong_names) = match fault == first {
                 true => (' ', String::new()),
                 false => ('!', format!("  {}", names.join(", "))),
             };
-            println!("{mark} {planted:<28} {first:<28} {:>3}{which}", names.len());
+            println!(
+                "{mark} {fault:<28} {first:<28} {:>3}{wrong_names}",
+                names.len()
+            );
         }
     }
 
     /// Returns the names of the wrong cases.
-    pub fn wrong(&self) -> Vec<&String> {
+    pub fn wrong_cases(&self) -> Vec<&String> {
         let cells = self.0.iter();
         cells
-            .filter(|((planted, first), _)| planted != first)
+            .filter(|((fault, first), _)| fault != first)
             .flat_map(|(_, names)| names)
             .collect()
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::rules::{changed, command, explained, of};
+use super::rules::{changed, command, explained, finding_of};
 
 /// Packets of 512 KiB gain a factor of two over 64 KiB, as measured.
 #[test]
@@ -19,21 +19,21 @@ fn larger_packets_give_what_they_were_measured_to() {
         (8_192, 0.89, 4.8, "gso_max_size 65536"),
     ] {
         let changes = [("/hosts/0/interface/gso_ipv4_max_bytes", json!(bytes))];
-        let found = of("gso-size", "gso-size-16k", &changes).expect("a finding");
+        let found = finding_of("gso-size", "gso-size-16k", &changes).expect("a finding");
         assert!((found.cost - cost).abs() < 0.02, "{bytes}: {}", found.cost);
-        let told = found.gain.expect("a gain");
-        assert!((told / gain - 1.0).abs() < 0.05, "{bytes}: {told}");
+        let promised = found.gain.expect("a gain");
+        assert!((promised / gain - 1.0).abs() < 0.05, "{bytes}: {promised}");
         assert_eq!(found.is_cause(), bytes < 65_536, "{bytes}");
         let command = found.command.unwrap_or_default();
-        let want = format!("ip link set dev eth0 {sizes}");
-        assert_eq!(command, want, "{bytes}");
+        let expected = format!("ip link set dev eth0 {sizes}");
+        assert_eq!(command, expected, "{bytes}");
     }
 }
 
 /// Gains of the user-space stack stay within its highest measured rate: a send buffer of 1 KiB does
 /// not become 64 times as fast with 64 KiB.
 #[test]
-fn gains_of_our_own_stack_are_within_its_reach() {
+fn gains_of_our_stack_are_within_its_measured_rates() {
     for name in ["receive-window-own-stack", "send-buffer-own-stack-long"] {
         let found = &explained(name, &[])[0];
         let record = changed(name, &[]);
@@ -57,7 +57,7 @@ fn what_grows_is_promised_no_more_than_is_known() {
         let found = linerate_explain::explain(&record);
         let growing = found
             .iter()
-            .filter(|found| found.what.contains("still growing"));
+            .filter(|found| found.summary.contains("still growing"));
         for found in growing {
             let most = if name == "healthy-long-start" {
                 1.2
@@ -94,14 +94,14 @@ fn a_window_gains_what_it_grows_by() {
 
 /// The highest rate of one machine does not limit a faster one.
 #[test]
-fn a_faster_machine_is_told_no_gain() {
-    for (goodput, told) in [(2e9, true), (4e9, false)] {
+fn a_faster_machine_gets_no_gain() {
+    for (goodput, has_gain) in [(2e9, true), (4e9, false)] {
         let changes = [
             ("/summary/goodput_bps", json!(goodput)),
             ("/directions/0/goodput_bps", json!(goodput)),
         ];
-        let found = of("receive-window", "receive-window-own-stack", &changes);
+        let found = finding_of("receive-window", "receive-window-own-stack", &changes);
         let found = found.expect("a finding");
-        assert_eq!(found.gain.is_some(), told, "{found:?}");
+        assert_eq!(found.gain.is_some(), has_gain, "{found:?}");
     }
 }

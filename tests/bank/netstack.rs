@@ -1,17 +1,17 @@
 //! Findings for runs over the user-space stack.
 
 use linerate_metric::finding::Finding;
-use linerate_metric::record::PlaceCounter;
+use linerate_metric::record::CounterDelta;
 use serde_json::{Value, json};
 
-use super::rules::{Changes, changed, command, explained, of, reading};
+use super::rules::{Changes, changed, command, explained, finding_of, reading};
 
 /// A fully used window of the user-space stack is the limit, although its minimum round trip is a
 /// fraction of the round trip under load.
 #[test]
-fn windows_of_our_own_stack_are_small_by_their_use() {
+fn windows_of_our_stack_are_small_by_their_use() {
     // Window, goodput and fraction of time limited by the window, as measured over veth.
-    for (window, goodput, limited, told) in [
+    for (window, goodput, limited, is_reported) in [
         (1 << 10, 328e6, 0.28, true),
         (2 << 10, 801e6, 0.197, true),
         (4 << 10, 928e6, 0.28, true),
@@ -34,15 +34,15 @@ fn windows_of_our_own_stack_are_small_by_their_use() {
         }
         let found = linerate_explain::explain(&record);
         let found = found.iter().find(|found| found.cause == "receive-window");
-        assert_eq!(found.is_some(), told, "{window}: {found:#?}");
+        assert_eq!(found.is_some(), is_reported, "{window}: {found:#?}");
     }
 }
 
 /// The user-space stack reports no round-trip time: a buffer of few segments that is reused quickly
 /// is the limit.
 #[test]
-fn send_buffers_of_our_own_stack_are_small_by_their_rounds() {
-    for (buffer, goodput, again, told) in [
+fn send_buffers_of_our_stack_are_small_by_their_rounds() {
+    for (buffer, goodput, retransmits, is_reported) in [
         (1_u64 << 10, 864e6, 0, true),
         (3 << 10, 1.3e9, 0, true),
         (8 << 10, 2.2e9, 0, true),
@@ -59,11 +59,15 @@ fn send_buffers_of_our_own_stack_are_small_by_their_rounds() {
             ),
             (
                 "/hosts/0/stack/counters",
-                json!({ "tcp": { "out_segments": 100_000, "retransmitted_segments": again } }),
+                json!({ "tcp": { "out_segments": 100_000, "retransmitted_segments": retransmits } }),
             ),
         ];
-        let found = of("send-buffer", "delayed-ack-own-stack", &changes);
-        assert_eq!(found.is_some(), told, "{buffer} {goodput}: {found:#?}");
+        let found = finding_of("send-buffer", "delayed-ack-own-stack", &changes);
+        assert_eq!(
+            found.is_some(),
+            is_reported,
+            "{buffer} {goodput}: {found:#?}"
+        );
         if let Some(command) = found.and_then(|found| found.command) {
             assert!(command.contains("--set tcp.send_buffer=64K"), "{command}");
         }
@@ -72,8 +76,8 @@ fn send_buffers_of_our_own_stack_are_small_by_their_rounds() {
 
 /// Over a longer path one buffer is sent a round trip, which the receiving kernel measures.
 #[test]
-fn send_buffers_of_our_own_stack_are_small_for_the_path() {
-    for (buffer, goodput, path_ns, told) in [
+fn send_buffers_of_our_stack_are_small_for_the_path() {
+    for (buffer, goodput, path_ns, is_reported) in [
         (1_u64 << 10, 1.31e6, json!(6_308_000), true),
         (64 << 10, 84e6, json!(6_308_000), true),
         // Most of the time is spent elsewhere, or the path delay is unknown.
@@ -94,10 +98,10 @@ fn send_buffers_of_our_own_stack_are_small_for_the_path() {
                 json!({ "tcp": { "out_segments": 900, "retransmitted_segments": 0 } }),
             ),
         ];
-        let found = of("send-buffer", "delayed-ack-own-stack", &changes);
+        let found = finding_of("send-buffer", "delayed-ack-own-stack", &changes);
         assert_eq!(
             found.is_some(),
-            told,
+            is_reported,
             "{buffer} {goodput} {path_ns}: {found:#?}"
         );
     }
@@ -105,11 +109,11 @@ fn send_buffers_of_our_own_stack_are_small_for_the_path() {
 
 /// Limits of kernel sockets do not apply to the user-space stack.
 #[test]
-fn our_own_stack_has_no_rmem_max() {
-    for (stack, told) in [("kernel", true), ("linerate", false)] {
+fn our_stack_has_no_rmem_max() {
+    for (stack, is_reported) in [("kernel", true), ("linerate", false)] {
         let changes = [("/plan/stack/far", json!(stack))];
-        let found = of("socket-buffer-cap", "socket-buffer-cap-tcp", &changes);
-        assert_eq!(found.is_some(), told, "{stack}");
+        let found = finding_of("socket-buffer-cap", "socket-buffer-cap-tcp", &changes);
+        assert_eq!(found.is_some(), is_reported, "{stack}");
     }
 }
 
@@ -121,7 +125,7 @@ fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
         "too-few-descriptors-own-ring",
         "too-few-descriptors-own-ring-udp",
     ] {
-        assert!(of("path-loss", name, &[]).is_none(), "{name}");
+        assert!(finding_of("path-loss", name, &[]).is_none(), "{name}");
         let command = command("too-few-descriptors", name, &[]);
         assert!(
             command.contains("--set rx_descriptors=256"),
@@ -132,7 +136,7 @@ fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
     // together.
     let tcp = "too-few-descriptors-own-ring";
     let link = "/hosts/0/stack/counters/link";
-    let cuts = "/hosts/1/interface/offloads/tx-tcp-segmentation";
+    let segmentation_offload = "/hosts/1/interface/offloads/tx-tcp-segmentation";
     for (long, together, lost) in [
         (0, false, true),
         (3_000, false, false),
@@ -142,22 +146,22 @@ fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
         let changes = [
             (&*format!("{link}/port_ring_full"), json!(0)),
             (&*format!("{link}/port_too_long"), json!(long)),
-            (cuts, json!(together)),
+            (segmentation_offload, json!(together)),
         ];
-        let found = of("path-loss", tcp, &changes);
+        let found = finding_of("path-loss", tcp, &changes);
         assert_eq!(found.is_some(), lost, "{long} {together}: {found:?}");
     }
     // Fewer frames arrived than were sent, and no ring was full.
     let counters = "/hosts/0/stack/counters/link";
     let in_frames = &*format!("{counters}/in_frames");
     let late = "healthy-own-stack-late-answers";
-    let is_lost = |changes: Changes<'_>| of("path-loss", late, changes).is_some();
+    let is_lost = |changes: Changes<'_>| finding_of("path-loss", late, changes).is_some();
     assert!(!is_lost(&[]));
     assert!(is_lost(&[(in_frames, json!(200_000))]));
     // Frames of others do not account for lost ones: frames for other hosts, more than were sent,
     // or a wire out of view.
-    let not_ours = format!("{counters}/in_not_ours");
-    assert!(is_lost(&[(&*not_ours, json!(100_000))]));
+    let other_frames = format!("{counters}/in_not_ours");
+    assert!(is_lost(&[(&*other_frames, json!(100_000))]));
     assert!(is_lost(&[(in_frames, json!(400_000))]));
     assert!(is_lost(&[("/hosts/0/boot_id", json!("another"))]));
 }
@@ -165,7 +169,7 @@ fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
 /// One thread of the user-space stack sends each datagram separately, and `--offload` is rejected
 /// with `--dev`.
 #[test]
-fn our_own_stack_is_told_nothing_that_it_refuses() {
+fn our_stack_gets_no_advice_that_it_rejects() {
     for name in ["healthy-own-stack-flood", "healthy-own-stack-udp"] {
         for found in explained(name, &[]) {
             let command = found.command.unwrap_or_default();
@@ -173,18 +177,18 @@ fn our_own_stack_is_told_nothing_that_it_refuses() {
         }
     }
     // Nor where the stack receives from a kernel.
-    let own = [
+    let netstack_receives = [
         ("/plan/stack/far", json!("linerate")),
         ("/plan/streams", json!(2)),
     ];
     for name in ["small-writes-udp", "tool-limit-udp"] {
-        let kernels = explained(name, &own[1..]);
+        let kernels = explained(name, &netstack_receives[1..]);
         let offloads = |found: &Finding| {
             let command = found.command.as_deref();
             command.is_some_and(|command| command.contains("--offload"))
         };
         assert!(kernels.iter().any(offloads), "{name}: {kernels:?}");
-        let found = explained(name, &own);
+        let found = explained(name, &netstack_receives);
         assert!(!found.iter().any(offloads), "{name}: {found:?}");
     }
 }
@@ -192,15 +196,15 @@ fn our_own_stack_is_told_nothing_that_it_refuses() {
 /// A segment that had arrived before its retransmission was late, not lost.
 #[test]
 fn segments_that_had_arrived_were_not_lost() {
-    assert!(of("path-loss", "healthy-latency-answered-late", &[]).is_none());
+    assert!(finding_of("path-loss", "healthy-latency-answered-late", &[]).is_none());
     let streams = "/directions/0/streams/0";
     let none =
         ["sender", "receiver"].map(|end| format!("{streams}/{end}/tcp/spurious_retransmits"));
     // An end that does not report them may have sent the lost ones.
-    let untold = [(&*format!("{streams}/receiver/tcp"), Value::Null)];
-    assert!(of("path-loss", "healthy-latency-answered-late", &untold).is_some());
+    let unreported = [(&*format!("{streams}/receiver/tcp"), Value::Null)];
+    assert!(finding_of("path-loss", "healthy-latency-answered-late", &unreported).is_some());
     let changes = [(&*none[0], json!(0)), (&*none[1], json!(0))];
-    let found = of("path-loss", "healthy-latency-answered-late", &changes);
+    let found = finding_of("path-loss", "healthy-latency-answered-late", &changes);
     assert_eq!(
         reading(&found.expect("they were lost"), "round_trips"),
         Some(json!(592))
@@ -209,7 +213,7 @@ fn segments_that_had_arrived_were_not_lost() {
 
 /// The stack's buffers are not kernel memory, so no sysctl changes their number or length.
 #[test]
-fn our_own_stack_has_buffers_for_what_comes_in_pieces() {
+fn our_stack_has_buffers_for_reassembly() {
     let stack = "/hosts/0/stack";
     for (counter, key, value, command) in [
         ("reassembly_no_buffer", "count", "64", "256"),
@@ -228,7 +232,7 @@ fn our_own_stack_has_buffers_for_what_comes_in_pieces() {
         for loss in &mut record.losses {
             (loss.place, loss.packets) = ("reassembly".to_owned(), 1_000);
         }
-        record.counters.push(PlaceCounter {
+        record.counters.push(CounterDelta {
             host: "client".to_owned(),
             interface: None,
             counter: "reassembly_failures".to_owned(),
@@ -237,9 +241,9 @@ fn our_own_stack_has_buffers_for_what_comes_in_pieces() {
         });
         let found = linerate_explain::explain(&record).into_iter();
         let found: Vec<_> = found.filter(|found| found.cause == "reassembly").collect();
-        let said = found[0].command.as_deref().unwrap_or_default();
-        let wanted = format!("--set {key}={command}");
-        assert!(said.contains(&wanted), "{wanted}: {found:?}");
+        let advice = found[0].command.as_deref().unwrap_or_default();
+        let expected = format!("--set {key}={command}");
+        assert!(advice.contains(&expected), "{expected}: {found:?}");
         assert!(!format!("{found:?}").contains("sysctl"), "{found:?}");
     }
 }

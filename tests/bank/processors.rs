@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::rules::{changed, of, reading};
+use super::rules::{changed, finding_of, reading};
 
 /// The cost of a call comes from the record: a tenth of the calls in the same time cost ten times
 /// as much.
@@ -19,7 +19,7 @@ fn calls_are_as_dear_as_the_record_has_them() {
             ("/directions/0/calls_per_second", json!(calls)),
             ("/plan/payload_bytes", json!(payload)),
         ];
-        let found = of("small-writes", "small-writes-1k", &changes).expect("a finding");
+        let found = finding_of("small-writes", "small-writes-1k", &changes).expect("a finding");
         let fits = (least..most).contains(&found.cost);
         assert!(fits, "{calls} of {payload}: {}", found.cost);
         assert!(reading(&found, "time of a call").is_some());
@@ -29,7 +29,10 @@ fn calls_are_as_dear_as_the_record_has_them() {
         "standard_deviation": 0.0, "total_ns": 1_000_000, "histogram": { "unit": "ns", "significant_digits": 3, "count": 0, "sum": 0, "min": 0, "max": 0, "buckets": [] } });
     let changes = [("/calls", json!({ "sendto": { "room": times } }))];
     // A microsecond each is 0.14 of the time, which is too little.
-    assert_eq!(of("small-writes", "small-writes-1k", &changes), None);
+    assert_eq!(
+        finding_of("small-writes", "small-writes-1k", &changes),
+        None
+    );
 }
 
 /// Cores that are never idle, or that are handed from one end to the other, do not halt; the
@@ -55,8 +58,8 @@ fn cores_halt_where_they_can() {
         ]
     };
     let states = |name: &str, latency_us: u64| json!([{ "name": "POLL", "latency_us": 0 }, { "name": name, "latency_us": latency_us }]);
-    let bare = ("/hosts/1/cpu/hypervisor", Value::Null);
-    for (more, idle_ns, told) in [
+    let no_hypervisor = ("/hosts/1/cpu/hypervisor", Value::Null);
+    for (more, idle_ns, is_reported) in [
         (vec![], 1_000_000_000, true),
         (vec![], 100_000_000, false),
         // Both on one processor.
@@ -68,12 +71,18 @@ fn cores_halt_where_they_can() {
         // The probe measured 60 us, but the deepest state has an exit latency of 1 us: another
         // program ran.
         (
-            vec![bare.clone(), ("/hosts/1/cpu/idle_states", states("C1", 1))],
+            vec![
+                no_hypervisor.clone(),
+                ("/hosts/1/cpu/idle_states", states("C1", 1)),
+            ],
             1_000_000_000,
             false,
         ),
         (
-            vec![bare, ("/hosts/1/cpu/idle_states", states("C6", 130))],
+            vec![
+                no_hypervisor,
+                ("/hosts/1/cpu/idle_states", states("C6", 130)),
+            ],
             1_000_000_000,
             true,
         ),
@@ -86,15 +95,19 @@ fn cores_halt_where_they_can() {
     ] {
         let mut changes = stream(idle_ns);
         changes.extend(more.iter().cloned());
-        let found = of("idle-wakeup", "healthy-tcp-send", &changes);
-        assert_eq!(found.is_some(), told, "{more:?} {idle_ns}: {found:#?}");
+        let found = finding_of("idle-wakeup", "healthy-tcp-send", &changes);
+        assert_eq!(
+            found.is_some(),
+            is_reported,
+            "{more:?} {idle_ns}: {found:#?}"
+        );
     }
 }
 
 /// A program started in a real-time class (`chrt`) keeps it without any option.
 #[test]
 fn a_class_from_outside_is_seen() {
-    for (started, waited_ns, told) in [
+    for (started, waited_ns, is_reported) in [
         (json!("fifo:50"), 49_000_000, true),
         (Value::Null, 49_000_000, false),
         // Late, but never descheduled.
@@ -105,14 +118,14 @@ fn a_class_from_outside_is_seen() {
             ("/hosts/0/started_as", started.clone()),
             ("/summary/cpu/0/threads/0/runnable_ns", json!(waited_ns)),
         ];
-        let found = of("rt-throttle", "rt-throttle-client", &changes);
-        assert_eq!(found.is_some(), told, "{started} {waited_ns}");
+        let found = finding_of("rt-throttle", "rt-throttle-client", &changes);
+        assert_eq!(found.is_some(), is_reported, "{started} {waited_ns}");
         if let Some(found) = found {
             let seen = found
                 .evidence
                 .iter()
                 .find(|seen| seen.counter == "scheduling");
-            let read = seen.map(|seen| seen.read.as_str());
+            let read = seen.map(|seen| seen.source.as_str());
             assert_eq!(read, Some("client sched_getscheduler"));
         }
     }
@@ -120,8 +133,8 @@ fn a_class_from_outside_is_seen() {
 
 /// Fifty requests that wait for 2 ms each wait for 0.1 s in total, and all are late.
 #[test]
-fn questions_that_are_seldom_are_late_all_the_same() {
-    for (trips, p50_ns, waited_ns, told) in [
+fn rare_requests_are_late_all_the_same() {
+    for (round_trips, p50_ns, waited_ns, is_reported) in [
         (50, 2_000_000, 80_000_000, true),
         (50, 2_000_000, 10_000_000, false),
         // One long stall among fast responses.
@@ -131,11 +144,11 @@ fn questions_that_are_seldom_are_late_all_the_same() {
         (20_000, 70_000, 800_000_000, true),
     ] {
         let mut record = changed("scheduling-delay-hogs", &[]);
-        record.summary.round_trips = Some(trips);
+        record.summary.round_trips = Some(round_trips);
         let rtt = record.summary.rtt_ns.as_mut().expect("round trips");
         (rtt.p50, rtt.mean) = (
             p50_ns,
-            p50_ns.max(1_700_000 * u64::from(trips == 50)) as f64,
+            p50_ns.max(1_700_000 * u64::from(round_trips == 50)) as f64,
         );
         for cost in &mut record.summary.cpu {
             let thread = &mut cost.threads[0];
@@ -147,11 +160,15 @@ fn questions_that_are_seldom_are_late_all_the_same() {
         let found = found.iter().find(|found| found.cause == "scheduling-delay");
         assert_eq!(
             found.is_some(),
-            told,
-            "{trips} {p50_ns} {waited_ns}: {found:#?}"
+            is_reported,
+            "{round_trips} {p50_ns} {waited_ns}: {found:#?}"
         );
         let each = found
             .is_some_and(|found| reading(found, "waited for a core, each round trip").is_some());
-        assert_eq!(each, told && trips == 50, "{trips} {p50_ns} {waited_ns}");
+        assert_eq!(
+            each,
+            is_reported && round_trips == 50,
+            "{round_trips} {p50_ns} {waited_ns}"
+        );
     }
 }

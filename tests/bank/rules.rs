@@ -7,16 +7,19 @@ use linerate_metric::finding::Finding;
 use linerate_metric::record::Record;
 use serde_json::{Value, json};
 
-use super::{documents, made, put};
+use super::{made_record, put_at_pointer, read_documents};
 
 /// Values by JSON pointer.
 pub(super) type Changes<'a> = &'a [(&'a str, Value)];
 
 /// Recorded records and the cases made from them, by name; read once for all tests.
 static BANK: LazyLock<[BTreeMap<String, Value>; 2]> = LazyLock::new(|| {
-    let recorded = documents("recorded").into_iter();
+    let recorded = read_documents("recorded").into_iter();
     let recorded = recorded.map(|(name, document)| (name, document["record"].clone()));
-    [recorded.collect(), documents("made").into_iter().collect()]
+    [
+        recorded.collect(),
+        read_documents("made").into_iter().collect(),
+    ]
 });
 
 /// Returns a record of the bank by name, with changes.
@@ -24,10 +27,10 @@ pub(super) fn changed(name: &str, changes: Changes<'_>) -> Record {
     let [recorded, cases] = &*BANK;
     let mut record = match recorded.get(name) {
         Some(record) => record.clone(),
-        None => made(name, &cases[name], recorded),
+        None => made_record(name, &cases[name], recorded),
     };
     for (pointer, value) in changes {
-        put(&mut record, pointer, value.clone());
+        put_at_pointer(&mut record, pointer, value.clone());
     }
     serde_json::from_value(record).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
@@ -37,7 +40,7 @@ pub(super) fn explained(name: &str, changes: Changes<'_>) -> Vec<Finding> {
 }
 
 /// Returns the finding of a rule, if there is one.
-pub(super) fn of(cause: &str, name: &str, changes: Changes<'_>) -> Option<Finding> {
+pub(super) fn finding_of(cause: &str, name: &str, changes: Changes<'_>) -> Option<Finding> {
     let found = explained(name, changes).into_iter();
     found.into_iter().find(|found| found.cause == cause)
 }
@@ -50,7 +53,7 @@ pub(super) fn reading(found: &Finding, name: &str) -> Option<Value> {
 
 /// Returns the command of a finding that must exist.
 pub(super) fn command(cause: &str, name: &str, changes: Changes<'_>) -> String {
-    let found = of(cause, name, changes);
+    let found = finding_of(cause, name, changes);
     let found = found.unwrap_or_else(|| panic!("{name}: no {cause}"));
     found.command.unwrap_or_default()
 }
@@ -80,14 +83,14 @@ fn frames_that_arrive_broken_are_no_short_ring() {
     }
     // Corrupted frames of a stream are visible.
     let changes = [("/counters/0/counter", json!("rx_errors"))];
-    assert!(of("nic-drop", "nic-drop-tcp", &changes).is_some());
-    assert!(of("path-loss", "nic-drop-tcp", &changes).is_none());
+    assert!(finding_of("nic-drop", "nic-drop-tcp", &changes).is_some());
+    assert!(finding_of("path-loss", "nic-drop-tcp", &changes).is_none());
 }
 
 /// Below `mq` every queue has a discipline of its own.
 #[test]
 fn mq_may_have_fq_below() {
-    for (root, default, told) in [
+    for (root, default, is_reported) in [
         ("noqueue", "fq", true),
         ("fq", "fq_codel", false),
         ("mq", "fq", false),
@@ -98,8 +101,8 @@ fn mq_may_have_fq_below() {
             ("/hosts/0/interface/qdisc", json!(root)),
             ("/hosts/0/sysctls/net.core.default_qdisc", json!(default)),
         ];
-        let found = of("congestion-control", "congestion-control-bbr", &changes);
-        assert_eq!(found.is_some(), told, "{root} over {default}");
+        let found = finding_of("congestion-control", "congestion-control-bbr", &changes);
+        assert_eq!(found.is_some(), is_reported, "{root} over {default}");
     }
     // The disciplines below are unknown.
     let mut record = changed(
@@ -122,7 +125,7 @@ fn what_is_below_a_discipline_is_known() {
         let children = kinds.iter().map(|kind| json!({ "kind": kind, "count": 2 }));
         Value::from_iter(children)
     };
-    for (root, children, default, told) in [
+    for (root, children, default, is_reported) in [
         ("mq", &["fq"][..], "fq_codel", false),
         ("mq", &["fq", "pfifo_fast"], "pfifo_fast", false),
         ("mq", &["fq_codel"], "fq", true),
@@ -135,13 +138,13 @@ fn what_is_below_a_discipline_is_known() {
             ("/hosts/0/interface/qdisc_children", below(children)),
             ("/hosts/0/sysctls/net.core.default_qdisc", json!(default)),
         ];
-        let found = of("congestion-control", "congestion-control-bbr", &changes);
-        assert_eq!(found.is_some(), told, "{root} over {children:?}");
+        let found = finding_of("congestion-control", "congestion-control-bbr", &changes);
+        assert_eq!(found.is_some(), is_reported, "{root} over {children:?}");
         let evidence = found.map(|found| found.evidence).unwrap_or_default();
         let seen = evidence
             .iter()
             .any(|seen| seen.counter == "qdisc, below it");
-        assert_eq!(seen, told, "{root} over {children:?}: {evidence:?}");
+        assert_eq!(seen, is_reported, "{root} over {children:?}: {evidence:?}");
     }
 }
 
@@ -153,9 +156,9 @@ fn queues_below_mq_hold_to_their_rates() {
     let rate = record.hosts[0]
         .interface
         .as_ref()
-        .and_then(|own| own.qdisc_rate_bps);
+        .and_then(|interface| interface.qdisc_rate_bps);
     let rate = rate.expect("it is shaped");
-    for (children, flows, told) in [
+    for (children, flows, expected_rate) in [
         (json!([bucket(4, rate)]), 1, Some(rate)),
         (json!([bucket(2, rate / 2)]), 2, Some(rate)),
         // One of the two, and it is unknown which.
@@ -183,24 +186,31 @@ fn queues_below_mq_hold_to_their_rates() {
         let found = linerate_explain::explain(&record);
         let found = found.iter().find(|found| found.cause == "shaped-link");
         let seen = found.and_then(|found| reading(found, "rate"));
-        assert_eq!(seen, told.map(|rate| json!(rate)), "{children}: {found:#?}");
+        assert_eq!(
+            seen,
+            expected_rate.map(|rate| json!(rate)),
+            "{children}: {found:#?}"
+        );
     }
 }
 
 /// A token bucket towards the client limits nothing that goes to the server.
 #[test]
-fn a_rate_on_the_way_is_of_the_direction_that_leaves_there() {
+fn a_rate_on_the_path_counts_for_the_direction_that_leaves_there() {
     let at = |interface: &str, rate: u64| json!({ "host": "s1", "interface": interface, "counter": "qdisc_rate_bps", "before": rate, "after": rate });
-    for (name, near, far, told) in [
+    for (name, towards_client, towards_server, is_reported) in [
         ("shaped-link-switch", 0, 1, true),
         ("shaped-link-switch", 1, 0, false),
         ("shaped-link-back", 1, 0, true),
         ("shaped-link-back", 0, 1, false),
     ] {
         let mut record = changed(name, &[]);
-        let moved = record.directions[0].summary.goodput_bps.expect("it moved");
-        let rate = (moved * 1.06) as u64;
-        let counters = json!([at("port1", near * rate), at("port2", far * rate)]);
+        let goodput_bps = record.directions[0].summary.goodput_bps.expect("it moved");
+        let rate = (goodput_bps * 1.06) as u64;
+        let counters = json!([
+            at("port1", towards_client * rate),
+            at("port2", towards_server * rate)
+        ]);
         record.counters = serde_json::from_value(counters).expect("counters");
         for host in &mut record.hosts {
             let interface = host.interface.as_mut().expect("an interface");
@@ -208,8 +218,11 @@ fn a_rate_on_the_way_is_of_the_direction_that_leaves_there() {
         }
         let found = linerate_explain::explain(&record);
         let found = found.iter().find(|found| found.cause == "shaped-link");
-        let told_rate = found.and_then(|found| reading(found, "rate")) == Some(json!(rate));
-        assert_eq!(told_rate, told, "{name} {near} {far}: {found:#?}");
+        let rate_is_reported = found.and_then(|found| reading(found, "rate")) == Some(json!(rate));
+        assert_eq!(
+            rate_is_reported, is_reported,
+            "{name} {towards_client} {towards_server}: {found:#?}"
+        );
     }
 }
 
@@ -239,10 +252,14 @@ fn headers_are_those_of_the_family() {
         let direction = &mut record.directions[0];
         direction.streams.clear();
         direction.summary.goodput_bps = Some(1e6);
-        let case = linerate_explain::run_view::Case::new(&record);
-        let way = &case.ways[0];
-        assert_eq!(way.fragments(), fragments, "{payload} B to {host}");
-        let found = way.l2_bps().expect("a rate") / 1e6;
+        let run = linerate_explain::run_view::RunView::new(&record);
+        let direction_view = &run.directions[0];
+        assert_eq!(
+            direction_view.fragments(),
+            fragments,
+            "{payload} B to {host}"
+        );
+        let found = direction_view.l2_bps().expect("a rate") / 1e6;
         assert!(
             (found - l2).abs() < 1e-9,
             "{payload} B to {host}: {found} for {l2}"
@@ -250,25 +267,25 @@ fn headers_are_those_of_the_family() {
     }
     // The addresses of the flows win over the requested host.
     let mut record = changed("healthy-tcp-ipv6", &[("/plan/host", json!("server"))]);
-    assert!(linerate_explain::run_view::Case::new(&record).ways[0].is_ipv6());
+    assert!(linerate_explain::run_view::RunView::new(&record).directions[0].is_ipv6());
     record.directions[0].streams.clear();
-    assert!(!linerate_explain::run_view::Case::new(&record).ways[0].is_ipv6());
+    assert!(!linerate_explain::run_view::RunView::new(&record).directions[0].is_ipv6());
 }
 
 /// A rate that was reached needed no other processor for the kernel's work.
 #[test]
-fn interrupts_beside_a_kept_rate_take_nothing() {
-    for (error, told) in [(-0.25, true), (-0.05, true), (-0.01, false), (0.0, false)] {
+fn interrupts_at_a_reached_rate_cost_nothing() {
+    for (error, is_reported) in [(-0.25, true), (-0.05, true), (-0.01, false), (0.0, false)] {
         let changes = [("/directions/0/rate_error", json!(error))];
-        let found = of("softirq-core", "softirq-core-client", &changes);
-        assert_eq!(found.is_some(), told, "{error}");
+        let found = finding_of("softirq-core", "softirq-core-client", &changes);
+        assert_eq!(found.is_some(), is_reported, "{error}");
     }
 }
 
 /// 16 times 40 ms of one second, with full buffers between them that waited for nothing.
 #[test]
 fn timers_of_acknowledgements_take_their_time_whatever_comes_between() {
-    for (delayed, goodput, told) in [(16, 14e6, true), (2, 14e6, false), (16, 3e9, false)] {
+    for (delayed, goodput, is_reported) in [(16, 14e6, true), (2, 14e6, false), (16, 3e9, false)] {
         let mut record = changed(
             "delayed-ack-own-stack",
             &[
@@ -289,7 +306,11 @@ fn timers_of_acknowledgements_take_their_time_whatever_comes_between() {
             .push(serde_json::from_value(counter).expect("a counter"));
         let found = linerate_explain::explain(&record);
         let found = found.iter().find(|found| found.cause == "delayed-ack");
-        assert_eq!(found.is_some(), told, "{delayed} {goodput}: {found:#?}");
+        assert_eq!(
+            found.is_some(),
+            is_reported,
+            "{delayed} {goodput}: {found:#?}"
+        );
         if let Some(found) = found {
             assert!((found.cost - 0.64).abs() < 0.01, "{}", found.cost);
             // With Nagle's algorithm off the rate was 1.44 Gb/s.
@@ -320,80 +341,83 @@ fn a_throttle_that_never_struck_is_no_cause() {
             ("/summary/cpu/0/threads/0/voluntary_switches", json!(0)),
         ]
     };
-    for (waited_ns, told) in [(0, false), (20_000_000, false), (50_000_000, true)] {
-        let found = of("rt-throttle", "healthy-tcp-send", &stream(waited_ns));
-        assert_eq!(found.is_some(), told, "{waited_ns} ns");
+    for (waited_ns, reported) in [(0, false), (20_000_000, false), (50_000_000, true)] {
+        let found = finding_of("rt-throttle", "healthy-tcp-send", &stream(waited_ns));
+        assert_eq!(found.is_some(), reported, "{waited_ns} ns");
     }
-    for (max_ns, told) in [(400_000, false), (48_000_000, true)] {
+    for (max_ns, reported) in [(400_000, false), (48_000_000, true)] {
         let changes = [("/summary/rtt_ns/max", json!(max_ns))];
-        let found = of("rt-throttle", "rt-throttle-client", &changes);
-        assert_eq!(found.is_some(), told, "{max_ns} ns");
+        let found = finding_of("rt-throttle", "rt-throttle-client", &changes);
+        assert_eq!(found.is_some(), reported, "{max_ns} ns");
     }
     // The other end keeps its wait mode, where an option value exists for it.
-    for (far, want) in [
+    for (server_wait, expected) in [
         (json!("spin"), "--wait block/spin"),
         (json!("epoll"), "--wait block/epoll"),
         (json!("interval:100us"), "--wait block/block"),
     ] {
-        let told = command(
+        let reported = command(
             "rt-throttle",
             "rt-throttle-client",
-            &[("/plan/wait/far", far)],
+            &[("/plan/wait/far", server_wait)],
         );
-        assert!(told.contains(want), "{told}");
+        assert!(reported.contains(expected), "{reported}");
     }
     // The user-space stack has no call that sleeps.
-    let own = [("/plan/stack/near", json!("linerate"))];
-    let told = command("rt-throttle", "rt-throttle-client", &own);
-    assert!(told.contains("--set poll.interval=125us"), "{told}");
-    assert!(!told.contains("--wait"), "{told}");
+    let netstack = [("/plan/stack/near", json!("linerate"))];
+    let reported = command("rt-throttle", "rt-throttle-client", &netstack);
+    assert!(reported.contains("--set poll.interval=125us"), "{reported}");
+    assert!(!reported.contains("--wait"), "{reported}");
 }
 
 /// Half duplex is reported without a known speed, promises no unknown gain, and does not harm a
 /// rate that was reached.
 #[test]
 fn half_duplex_is_no_slow_device() {
-    let bare = [
+    let unknown_speed = [
         ("/hosts/0/interface/speed_bps", Value::Null),
         ("/hosts/0/interface/fastest_bps", Value::Null),
         ("/hosts/1/interface/fastest_bps", Value::Null),
     ];
-    let found = of("link-speed", "link-speed-half", &bare).expect("a finding");
-    assert!(found.what.contains("half duplex"), "{}", found.what);
-    assert!(!found.what.contains("supports"), "{}", found.what);
+    let found = finding_of("link-speed", "link-speed-half", &unknown_speed).expect("a finding");
+    assert!(found.summary.contains("half duplex"), "{}", found.summary);
+    assert!(!found.summary.contains("supports"), "{}", found.summary);
     assert_eq!(found.gain, None);
-    let faster = of("link-speed", "link-speed-cable", &[]).expect("a finding");
+    let faster = finding_of("link-speed", "link-speed-cable", &[]).expect("a finding");
     assert!(
-        faster.what.contains("supports 1.00 Gb/s"),
+        faster.summary.contains("supports 1.00 Gb/s"),
         "{}",
-        faster.what
+        faster.summary
     );
     assert_eq!(faster.gain, Some(10.0));
-    let kept = [
+    let rate_reached = [
         ("/plan/rate_bps", json!(40_000_000)),
         ("/directions/0/rate_error", json!(0.0)),
     ];
-    assert_eq!(of("link-speed", "link-speed-half", &kept), None);
+    assert_eq!(
+        finding_of("link-speed", "link-speed-half", &rate_reached),
+        None
+    );
 }
 
 /// The priority is raised, and the other end's is kept.
 #[test]
 fn a_priority_is_raised() {
-    for (near, far, want) in [
+    for (client, server, expected) in [
         ("inherited", "fifo:20", Some("--sched fifo:50/fifo:20")),
         ("fifo:50", "inherited", Some("--sched fifo:90/inherited")),
         ("fifo:95", "rr:10", Some("--sched fifo:96/rr:10")),
         ("fifo:99", "inherited", None),
     ] {
         let changes = [
-            ("/plan/sched/near", json!(near)),
-            ("/plan/sched/far", json!(far)),
+            ("/plan/sched/near", json!(client)),
+            ("/plan/sched/far", json!(server)),
             ("/hosts/0/cpu/usable", json!(8)),
         ];
-        let told = command("scheduling-delay", "scheduling-delay-hogs", &changes);
-        match want {
-            Some(want) => assert!(told.ends_with(want), "{near} {far}: {told}"),
-            None => assert!(!told.contains("--sched"), "{near} {far}: {told}"),
+        let advice = command("scheduling-delay", "scheduling-delay-hogs", &changes);
+        match expected {
+            Some(expected) => assert!(advice.ends_with(expected), "{client} {server}: {advice}"),
+            None => assert!(!advice.contains("--sched"), "{client} {server}: {advice}"),
         }
     }
 }
@@ -405,12 +429,12 @@ fn a_rate_that_was_kept_was_not_stolen() {
         ("steal", "steal-throughput"),
         ("cpu-frequency", "cpu-frequency-sender"),
     ] {
-        let kept = [
+        let rate_reached = [
             ("/plan/rate_bps", json!(1_000_000_000_u64)),
             ("/directions/0/rate_error", json!(0.0)),
         ];
-        assert!(of(cause, name, &[]).is_some(), "{cause}");
-        assert_eq!(of(cause, name, &kept), None, "{cause}");
+        assert!(finding_of(cause, name, &[]).is_some(), "{cause}");
+        assert_eq!(finding_of(cause, name, &rate_reached), None, "{cause}");
         // When one burst is most of the run, the rate error is unknown.
         let doubt = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
         let coarse = [
@@ -418,8 +442,8 @@ fn a_rate_that_was_kept_was_not_stolen() {
             ("/directions/0/rate_error", Value::Null),
             ("/validity", doubt),
         ];
-        assert!(of(cause, name, &coarse[..2]).is_some(), "{cause}");
-        assert_eq!(of(cause, name, &coarse), None, "{cause}");
+        assert!(finding_of(cause, name, &coarse[..2]).is_some(), "{cause}");
+        assert_eq!(finding_of(cause, name, &coarse), None, "{cause}");
     }
 }
 
@@ -428,8 +452,8 @@ fn a_rate_that_was_kept_was_not_stolen() {
 fn a_rate_that_one_burst_fills_is_no_limit() {
     let (cause, name) = ("slow-sender-application", "slow-sender-asked-udp");
     let doubt = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
-    assert!(of(cause, name, &[]).is_some());
-    assert_eq!(of(cause, name, &[("/validity", doubt)]), None);
+    assert!(finding_of(cause, name, &[]).is_some());
+    assert_eq!(finding_of(cause, name, &[("/validity", doubt)]), None);
 }
 
 /// One in a hundred is lost at random, and the payload is sent in bursts.
@@ -451,28 +475,32 @@ fn random_loss_comes_before_the_bursts() {
 
 /// A router's queue towards the server drops nothing of the reverse direction.
 #[test]
-fn drops_at_a_router_are_of_the_direction_that_leaves_there() {
+fn drops_at_a_router_count_for_the_direction_that_leaves_there() {
     let at = |interface: &str, drops: u64| json!({ "host": "s1", "interface": interface, "counter": "qdisc_drops", "before": 0, "after": drops });
-    for (name, near, far, told) in [
+    for (name, towards_client, towards_server, is_reported) in [
         ("qdisc-drop-back", 200, 0, true),
         ("qdisc-drop-back", 0, 200, false),
         ("qdisc-drop-short-queue", 0, 200, true),
         ("qdisc-drop-short-queue", 200, 0, false),
     ] {
-        let counters = json!([at("port1", near), at("port2", far)]);
+        let counters = json!([at("port1", towards_client), at("port2", towards_server)]);
         let changes = [
             ("/counters", counters),
             ("/losses", json!([])),
             ("/directions/0/retransmits", json!(200)),
         ];
-        let found = of("qdisc-drop", name, &changes);
-        assert_eq!(found.is_some(), told, "{name} {near} {far}");
+        let found = finding_of("qdisc-drop", name, &changes);
+        assert_eq!(
+            found.is_some(),
+            is_reported,
+            "{name} {towards_client} {towards_server}"
+        );
     }
 }
 
 /// Over a long path a spinning receiver is runnable half of the time, at no cost for the stream.
 #[test]
-fn who_waits_for_the_path_waits_for_no_core() {
+fn a_receiver_that_waits_for_the_path_waits_for_no_core() {
     let found = explained("path-loss-narrow-back", &[]);
     let causes: Vec<_> = found.iter().map(|found| found.cause.as_str()).collect();
     assert_eq!(causes, ["path-loss"]);
@@ -483,11 +511,12 @@ fn who_waits_for_the_path_waits_for_no_core() {
     let changes: Vec<(&str, Value)> = (changes.iter())
         .map(|(pointer, value)| (pointer.as_str(), value.clone()))
         .collect();
-    assert!(of("scheduling-delay", "path-loss-narrow-back", &changes).is_some());
+    assert!(finding_of("scheduling-delay", "path-loss-narrow-back", &changes).is_some());
     // Nor does a window limit a sender that uses a quarter of it.
     let mut record = changed("path-loss-narrow-back", &[]);
-    let told = record.intervals.iter_mut();
-    told.filter_map(|interval| interval.tcp.as_mut())
+    let intervals = record.intervals.iter_mut();
+    intervals
+        .filter_map(|interval| interval.tcp.as_mut())
         .for_each(|tcp| tcp.cwnd_bytes *= 4);
     let found = linerate_explain::explain(&record);
     let waited = found.iter().any(|found| found.cause == "scheduling-delay");
@@ -505,19 +534,21 @@ fn who_waits_for_the_path_waits_for_no_core() {
 /// A thread that polls without result is runnable as long as one that works.
 #[test]
 fn waiting_in_line_is_no_work_that_an_offload_would_spare() {
-    for (working, waiting, told) in [(0.9, 0.05, true), (0.3, 0.65, true), (0.02, 0.9, false)] {
+    for (working, waiting, is_reported) in
+        [(0.9, 0.05, true), (0.3, 0.65, true), (0.02, 0.9, false)]
+    {
         let mut record = changed("offload-off-tso", &[]);
-        have_threads_spend(&mut record, working, waiting);
+        set_thread_times(&mut record, working, waiting);
         let found = linerate_explain::explain(&record);
-        let is_told = found.iter().any(|found| found.cause == "offload-off");
-        assert_eq!(is_told, told, "{working} {waiting}: {found:?}");
+        let has_finding = found.iter().any(|found| found.cause == "offload-off");
+        assert_eq!(has_finding, is_reported, "{working} {waiting}: {found:?}");
     }
 }
 
 /// Sets the fractions of time that all threads of a record work and wait; they sleep for the rest.
-fn have_threads_spend(record: &mut Record, working: f64, waiting: f64) {
-    let ways = record.directions[0].summary.cpu.iter_mut();
-    for cost in ways.chain(&mut record.summary.cpu) {
+fn set_thread_times(record: &mut Record, working: f64, waiting: f64) {
+    let directions = record.directions[0].summary.cpu.iter_mut();
+    for cost in directions.chain(&mut record.summary.cpu) {
         for thread in &mut cost.threads {
             let share = |share: f64| (thread.wall_ns as f64 * share) as u64;
             (thread.cpu_ns, thread.runnable_ns) = (share(working), Some(share(waiting)));
@@ -531,19 +562,19 @@ fn have_threads_spend(record: &mut Record, working: f64, waiting: f64) {
 #[test]
 fn no_congestion_control_is_slow_where_others_have_the_processors() {
     let none_needless = [("/directions/0/retransmits", json!(0))];
-    for (working, waiting, told) in [
+    for (working, waiting, is_reported) in [
         (0.5, 0.1, true),
         (0.4, 0.28, true),
         (0.4, 0.32, false),
         (0.32, 0.48, false),
     ] {
         let mut record = changed("congestion-control-bbr", &none_needless);
-        have_threads_spend(&mut record, working, waiting);
+        set_thread_times(&mut record, working, waiting);
         let found = linerate_explain::explain(&record);
         let is_named = found
             .iter()
             .any(|found| found.cause == "congestion-control");
-        assert_eq!(is_named, told, "{working} {waiting}: {found:#?}");
+        assert_eq!(is_named, is_reported, "{working} {waiting}: {found:#?}");
     }
 }
 
@@ -551,7 +582,7 @@ fn no_congestion_control_is_slow_where_others_have_the_processors() {
 /// congestion window waits for a long path.
 #[test]
 fn an_offload_holds_a_stream_over_a_long_path_where_an_end_has_no_time_left() {
-    for (working, waiting, rtt_ns, told) in [
+    for (working, waiting, rtt_ns, is_reported) in [
         (0.86, 0.0, 20_000_000, true),
         (0.84, 0.0, 20_000_000, false),
         // Runnable time is no work, and no spare time either.
@@ -562,36 +593,39 @@ fn an_offload_holds_a_stream_over_a_long_path_where_an_end_has_no_time_left() {
         (0.84, 0.0, 600_000, true),
     ] {
         let mut record = changed("offload-off-tso", &[]);
-        have_threads_spend(&mut record, working, waiting);
+        set_thread_times(&mut record, working, waiting);
         let rate = record.directions[0]
             .summary
             .goodput_bps
             .expect("it was measured");
-        let told_of = record.intervals.iter_mut();
-        for tcp in told_of.filter_map(|interval| interval.tcp.as_mut()) {
+        let intervals = record.intervals.iter_mut();
+        for tcp in intervals.filter_map(|interval| interval.tcp.as_mut()) {
             (tcp.rtt_ns, tcp.min_rtt_ns) = (rtt_ns, Some(rtt_ns));
             tcp.cwnd_bytes = (rate / 8e9 * rtt_ns as f64) as u64;
             (tcp.busy, tcp.receive_window_limited) = (Some(1.0), Some(0.0));
             (tcp.retransmits, tcp.reordering_seen) = (0, Some(0));
         }
         let found = linerate_explain::explain(&record);
-        let is_told = found.iter().any(|found| found.cause == "offload-off");
-        assert_eq!(is_told, told, "{working} {waiting} {rtt_ns}: {found:?}");
+        let has_finding = found.iter().any(|found| found.cause == "offload-off");
+        assert_eq!(
+            has_finding, is_reported,
+            "{working} {waiting} {rtt_ns}: {found:?}"
+        );
     }
 }
 
 /// A request of 4 KB through the user-space stack's buffer of 1 KiB waits for acknowledgements, not
 /// for the path.
 #[test]
-fn a_question_in_parts_is_told_of_its_buffer() {
+fn a_request_in_parts_gets_the_buffer_finding() {
     let command = command("delayed-ack", "delayed-ack-question-in-parts", &[]);
     assert!(command.contains("--set tcp.send_buffer=64K"), "{command}");
-    assert!(of("path-delay", "delayed-ack-question-in-parts", &[]).is_none());
+    assert!(finding_of("path-delay", "delayed-ack-question-in-parts", &[]).is_none());
     // Several of the four parts wait for the timer.
-    for (p50_ms, told) in [(20, false), (88, true), (130, true), (250, false)] {
+    for (p50_ms, is_reported) in [(20, false), (88, true), (130, true), (250, false)] {
         let changes = [("/summary/rtt_ns/p50", json!(p50_ms * 1_000_000))];
-        let found = of("delayed-ack", "delayed-ack-question-in-parts", &changes);
-        assert_eq!(found.is_some(), told, "{p50_ms}");
+        let found = finding_of("delayed-ack", "delayed-ack-question-in-parts", &changes);
+        assert_eq!(found.is_some(), is_reported, "{p50_ms}");
     }
 }
 
@@ -600,20 +634,20 @@ fn a_question_in_parts_is_told_of_its_buffer() {
 #[test]
 fn acknowledgements_limit_where_they_wait() {
     let name = "asymmetric-path-answers";
-    let found = of("asymmetric-path", name, &[]).expect("a finding");
+    let found = finding_of("asymmetric-path", name, &[]).expect("a finding");
     assert!(found.cost > 0.8, "{found:?}");
     let mut record = changed(name, &[]);
-    let told = record.intervals.iter_mut();
-    for tcp in told.filter_map(|interval| interval.tcp.as_mut()) {
+    let reported = record.intervals.iter_mut();
+    for tcp in reported.filter_map(|interval| interval.tcp.as_mut()) {
         tcp.rtt_ns = tcp.min_rtt_ns.unwrap_or(5_000) + 200_000;
     }
     let found = linerate_explain::explain(&record);
-    let told = found.iter().any(|found| found.cause == "asymmetric-path");
-    assert!(!told, "{found:?}");
+    let reported = found.iter().any(|found| found.cause == "asymmetric-path");
+    assert!(!reported, "{found:?}");
     // The acknowledgements cannot have passed a rate that they exceed.
     let record = changed(name, &[]);
     let interface = record.hosts[1].interface.as_ref().expect("it is known");
     let rate = interface.qdisc_rate_bps.expect("it is held to one");
     let slower = [("/hosts/1/interface/qdisc_rate_bps", json!(rate * 3 / 4))];
-    assert!(of("asymmetric-path", name, &slower).is_none());
+    assert!(finding_of("asymmetric-path", name, &slower).is_none());
 }

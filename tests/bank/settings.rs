@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use super::rules::{changed, command, of, reading};
+use super::rules::{changed, command, finding_of, reading};
 
 /// A feature that the driver fixes to off leaves nothing to try.
 #[test]
-fn what_nobody_can_switch_is_no_cause() {
-    for (fixed, also_off, is_cause, want) in [
+fn a_fixed_feature_is_no_cause() {
+    for (fixed, also_off, is_cause, expected) in [
         (&[][..], "", true, Some("ethtool -K eth0 tso on")),
         (&["rx-gro-hw"], "", true, Some("ethtool -K eth0 tso on")),
         (&["tx-tcp-segmentation"], "", false, None),
@@ -37,7 +37,7 @@ fn what_nobody_can_switch_is_no_cause() {
         let found = found.iter().find(|found| found.cause == "offload-off");
         let found = found.unwrap_or_else(|| panic!("{fixed:?}: no finding"));
         assert_eq!(found.is_cause(), is_cause, "{fixed:?} {also_off}");
-        assert_eq!(found.command.as_deref(), want, "{fixed:?} {also_off}");
+        assert_eq!(found.command.as_deref(), expected, "{fixed:?} {also_off}");
         assert_eq!(found.gain.is_some(), is_cause, "{fixed:?} {also_off}");
     }
 }
@@ -45,19 +45,19 @@ fn what_nobody_can_switch_is_no_cause() {
 /// A window without a requested size is small when its kernel may not grow it or may not announce
 /// its size.
 #[test]
-fn a_window_that_cannot_grow_is_told_with_the_setting() {
+fn a_window_that_cannot_grow_is_reported_with_the_setting() {
     let moderate = "/hosts/1/sysctls/net.ipv4.tcp_moderate_rcvbuf";
-    let near = "/hosts/0/sysctls/net.ipv4.tcp_window_scaling";
-    let far = "/hosts/1/sysctls/net.ipv4.tcp_window_scaling";
+    let client_scaling = "/hosts/0/sysctls/net.ipv4.tcp_window_scaling";
+    let server_scaling = "/hosts/1/sysctls/net.ipv4.tcp_window_scaling";
     let rmem = "/hosts/1/sysctls/net.ipv4.tcp_rmem";
     let on = "4096 131072 33554432";
-    for (granted, least_ns, settings, want) in [
+    for (granted, least_ns, settings, expected) in [
         // By default the kernel grows it: nothing to set.
         (131_072, 4_000, &[(rmem, on)][..], None),
         (
             131_072,
             4_000,
-            &[(moderate, "1"), (near, "1"), (rmem, on)],
+            &[(moderate, "1"), (client_scaling, "1"), (rmem, on)],
             None,
         ),
         (
@@ -85,16 +85,16 @@ fn a_window_that_cannot_grow_is_told_with_the_setting() {
         (
             6_291_456,
             4_000,
-            &[(near, "0"), (rmem, on)],
+            &[(client_scaling, "0"), (rmem, on)],
             Some("sysctl -w net.ipv4.tcp_window_scaling=1"),
         ),
         (
             6_291_456,
             9_000_000,
-            &[(far, "0"), (rmem, on)],
+            &[(server_scaling, "0"), (rmem, on)],
             Some("sysctl -w net.ipv4.tcp_window_scaling=1"),
         ),
-        (6_291_456, 4_000, &[(near, "1"), (rmem, on)], None),
+        (6_291_456, 4_000, &[(client_scaling, "1"), (rmem, on)], None),
     ] {
         let mut changes = vec![
             ("/plan/socket", json!({})),
@@ -107,32 +107,32 @@ fn a_window_that_cannot_grow_is_told_with_the_setting() {
             ("/intervals/*/tcp/rtt_ns", json!(least_ns + 10_000)),
         ];
         changes.extend(settings.iter().map(|&(name, value)| (name, json!(value))));
-        let found = of("receive-window", "receive-window-4k", &changes);
-        let told = found.as_ref().and_then(|found| found.command.as_deref());
-        assert_eq!(told, want, "{granted} {least_ns} {settings:?}");
+        let found = finding_of("receive-window", "receive-window-4k", &changes);
+        let advice = found.as_ref().and_then(|found| found.command.as_deref());
+        assert_eq!(advice, expected, "{granted} {least_ns} {settings:?}");
         if let Some(found) = found {
             let off = found
                 .evidence
                 .iter()
-                .any(|seen| seen.read.ends_with(" sysctl"));
+                .any(|seen| seen.source.ends_with(" sysctl"));
             assert!(off && found.is_cause(), "{found:#?}");
-            let reader = of("slow-receiver-application", "receive-window-4k", &changes);
+            let reader = finding_of("slow-receiver-application", "receive-window-4k", &changes);
             assert_eq!(reader, None, "{granted} {least_ns} {settings:?}");
         }
     }
     // A requested size overrides the kernel's tuning.
-    let told = command(
+    let advice = command(
         "receive-window",
         "receive-window-4k",
         &[(moderate, json!("0"))],
     );
-    assert!(told.contains("--rcvbuf 4M"), "{told}");
+    assert!(advice.contains("--rcvbuf 4M"), "{advice}");
 }
 
 /// Without selective acknowledgements at one end, that setting comes first in the remedy.
 #[test]
-fn loss_without_selective_acknowledgements_is_told_with_the_setting() {
-    let (near, far) = (
+fn loss_without_selective_acknowledgements_is_reported_with_the_setting() {
+    let (client_sack, server_sack) = (
         "/hosts/0/sysctls/net.ipv4.tcp_sack",
         "/hosts/1/sysctls/net.ipv4.tcp_sack",
     );
@@ -142,61 +142,67 @@ fn loss_without_selective_acknowledgements_is_told_with_the_setting() {
         ("path-loss", "path-loss-cubic"),
         ("congestion-loss", "congestion-loss-sawtooth"),
     ] {
-        for (at_near, at_far, off) in [("1", "1", 0), ("0", "1", 1), ("1", "0", 1), ("0", "0", 2)] {
-            let changes = [(near, json!(at_near)), (far, json!(at_far))];
-            let found = of(cause, name, &changes);
-            let found = found.unwrap_or_else(|| panic!("{name} {at_near} {at_far}: no finding"));
+        for (client_value, server_value, off) in
+            [("1", "1", 0), ("0", "1", 1), ("1", "0", 1), ("0", "0", 2)]
+        {
+            let changes = [
+                (client_sack, json!(client_value)),
+                (server_sack, json!(server_value)),
+            ];
+            let found = finding_of(cause, name, &changes);
+            let found =
+                found.unwrap_or_else(|| panic!("{name} {client_value} {server_value}: no finding"));
             let seen = found.evidence.iter();
             let seen = seen.filter(|seen| seen.counter == "net.ipv4.tcp_sack");
-            assert_eq!(seen.count(), off, "{name} {at_near} {at_far}");
+            assert_eq!(seen.count(), off, "{name} {client_value} {server_value}");
             let command = found.command.as_deref().unwrap_or_default();
             assert_eq!(
                 command == on,
                 off > 0,
-                "{name} {at_near} {at_far}: {command}"
+                "{name} {client_value} {server_value}: {command}"
             );
             let first = found.remedy.contains("selective acknowledgements");
             assert_eq!(
                 first,
                 off > 0,
-                "{name} {at_near} {at_far}: {}",
+                "{name} {client_value} {server_value}: {}",
                 found.remedy
             );
         }
     }
     // The user-space stack has no such setting.
     let changes = [
-        (near, json!("0")),
-        (far, json!("1")),
+        (client_sack, json!("0")),
+        (server_sack, json!("1")),
         ("/plan/stack/near", json!("linerate")),
     ];
-    let told = command("path-loss", "path-loss-tcp", &changes);
-    assert!(!told.contains("tcp_sack"), "{told}");
+    let advice = command("path-loss", "path-loss-tcp", &changes);
+    assert!(!advice.contains("tcp_sack"), "{advice}");
 }
 
 /// Without timestamps each packet has 12 more bytes of payload.
 #[test]
 fn headers_of_tcp_are_those_of_its_options() {
-    for (near, far, header) in [
+    for (client, server, header) in [
         ("1", "1", 32.0),
         ("2", "1", 32.0),
         ("0", "1", 20.0),
         ("1", "0", 20.0),
     ] {
         let changes = [
-            ("/hosts/0/sysctls/net.ipv4.tcp_timestamps", json!(near)),
-            ("/hosts/1/sysctls/net.ipv4.tcp_timestamps", json!(far)),
+            ("/hosts/0/sysctls/net.ipv4.tcp_timestamps", json!(client)),
+            ("/hosts/1/sysctls/net.ipv4.tcp_timestamps", json!(server)),
             ("/directions/0/goodput_bps", json!(1e9)),
         ];
         let record = changed("healthy-tcp-send", &changes);
-        let case = linerate_explain::run_view::Case::new(&record);
-        let way = &case.ways[0];
-        let mss = way.tcp().expect("TCP_INFO").mss;
-        let found = way.l2_bps().expect("a rate");
-        let want = 1e9 * (mss + 14.0 + 20.0 + header) / mss;
+        let run = linerate_explain::run_view::RunView::new(&record);
+        let direction_view = &run.directions[0];
+        let mss = direction_view.tcp().expect("TCP_INFO").mss_bytes;
+        let found = direction_view.l2_bps().expect("a rate");
+        let expected = 1e9 * (mss + 14.0 + 20.0 + header) / mss;
         assert!(
-            (found / want - 1.0).abs() < 1e-12,
-            "{near} {far}: {found} for {want}"
+            (found / expected - 1.0).abs() < 1e-12,
+            "{client} {server}: {found} for {expected}"
         );
     }
 }
@@ -204,7 +210,7 @@ fn headers_of_tcp_are_those_of_its_options() {
 /// The kernel rejects a whole command for one parameter that a driver does not have.
 #[test]
 fn interrupts_are_set_as_far_as_the_driver_knows_them() {
-    for (settings, want) in [
+    for (settings, expected) in [
         (
             json!([]),
             Some("ethtool -C enp3s0 adaptive-rx off rx-usecs 0"),
@@ -216,32 +222,36 @@ fn interrupts_are_set_as_far_as_the_driver_knows_them() {
         (json!(["tx-usecs"]), None),
     ] {
         let changes = [("/hosts/0/interface/coalescing_settings", settings.clone())];
-        let found = of(
+        let found = finding_of(
             "interrupt-coalescing",
             "interrupt-coalescing-client",
             &changes,
         );
         let found = found.unwrap_or_else(|| panic!("{settings}: no finding"));
-        assert_eq!(found.command.as_deref(), want, "{settings}");
-        assert_eq!(found.is_cause(), want.is_some(), "{settings}");
+        assert_eq!(found.command.as_deref(), expected, "{settings}");
+        assert_eq!(found.is_cause(), expected.is_some(), "{settings}");
     }
 }
 
 /// A call in another program's source cannot be typed as a command.
 #[test]
 fn commands_are_commands() {
-    for (stack, want) in [("kernel", None), ("linerate", Some("--set tcp.nagle=off"))] {
+    for (stack, expected) in [("kernel", None), ("linerate", Some("--set tcp.nagle=off"))] {
         let changes = [
             ("/summary/rtt_ns/p50", json!(40_100_000)),
             ("/summary/rtt_ns/min", json!(90_000)),
             ("/plan/stack/far", json!(stack)),
         ];
-        let found = of("delayed-ack", "healthy-latency-spin-tcp", &changes);
+        let found = finding_of("delayed-ack", "healthy-latency-spin-tcp", &changes);
         let found = found.unwrap_or_else(|| panic!("{stack}: no finding"));
         assert!(found.remedy.contains("TCP_NODELAY"), "{}", found.remedy);
-        match want {
+        match expected {
             None => assert_eq!(found.command, None),
-            Some(want) => assert!(found.command.is_some_and(|told| told.contains(want))),
+            Some(expected) => assert!(
+                found
+                    .command
+                    .is_some_and(|command| command.contains(expected))
+            ),
         }
     }
 }
@@ -249,8 +259,8 @@ fn commands_are_commands() {
 /// The user-space stack has a queue a socket and buffers for all sockets: the smaller one is
 /// reported.
 #[test]
-fn the_room_that_binds_in_our_own_stack_is_the_one_to_raise() {
-    for (queue, buffers, full, no_buffer, want) in [
+fn the_smaller_limit_of_our_stack_is_the_one_to_raise() {
+    for (queue, buffers, full, no_buffer, expected) in [
         (
             1_024,
             2_048,
@@ -267,7 +277,7 @@ fn the_room_that_binds_in_our_own_stack_is_the_one_to_raise() {
         (60_000, 1_000_000, 900, 0, "--set udp.receive_queue=65536"),
     ] {
         let stack = "/hosts/0/stack";
-        let at = |what: &str| format!("{stack}/{what}");
+        let at = |key: &str| format!("{stack}/{key}");
         let (queue_key, buffers_key) = (
             at("configuration/udp.receive_queue"),
             at("configuration/udp.buffers"),
@@ -283,17 +293,17 @@ fn the_room_that_binds_in_our_own_stack_is_the_one_to_raise() {
             (&*full_key, json!(full)),
             (&*none_key, json!(no_buffer)),
         ];
-        let told = command("udp-receive-queue", "too-few-descriptors-poll", &changes);
-        let case = format!("{queue} of {buffers}, {full} and {no_buffer}");
-        assert!(told.ends_with(want), "{case}: {told}");
+        let advice = command("udp-receive-queue", "too-few-descriptors-poll", &changes);
+        let context = format!("{queue} of {buffers}, {full} and {no_buffer}");
+        assert!(advice.ends_with(expected), "{context}: {advice}");
     }
 }
 
 /// The user-space stack counts path MTU guesses: a router drops long segments without an ICMP
 /// error.
 #[test]
-fn a_hole_that_our_own_stack_has_found_is_told() {
-    for (guesses, told, cut_off, mtu) in [
+fn a_black_hole_that_our_stack_detects_is_reported() {
+    for (guesses, icmp_reports, carrier_lost, mtu) in [
         (0, 0, false, None),
         // A router that sends an ICMP error makes no black hole.
         (0, 3, false, None),
@@ -304,14 +314,14 @@ fn a_hole_that_our_own_stack_has_found_is_told() {
     ] {
         let carrier = json!({
             "host": "server", "interface": "eth0", "counter": "carrier_losses",
-            "before": 1, "after": if cut_off { 2 } else { 1 },
+            "before": 1, "after": if carrier_lost { 2 } else { 1 },
         });
         let changes = [
             (
                 "/hosts/0/stack/counters",
                 json!({ "tcp": {
                     "out_segments": 40_000, "retransmitted_segments": 9,
-                    "path_mtu_guesses": guesses, "path_mtu_told": told,
+                    "path_mtu_guesses": guesses, "path_mtu_reported": icmp_reports,
                 } }),
             ),
             ("/directions/0/duration_ns", json!(10_000_000_000_u64)),
@@ -319,20 +329,35 @@ fn a_hole_that_our_own_stack_has_found_is_told() {
             ("/hosts/0/stack/configuration/mtu", json!("1500")),
             ("/counters", json!([carrier])),
         ];
-        let found = of("mtu-black-hole", "delayed-ack-own-stack", &changes);
-        let case = format!("{guesses} guesses, {told} told, cut off {cut_off}");
-        let want = mtu.map(|mtu| format!("--set mtu={mtu}"));
+        let found = finding_of("mtu-black-hole", "delayed-ack-own-stack", &changes);
+        let context = format!("{guesses} guesses, {icmp_reports} reported, cut off {carrier_lost}");
+        let expected = mtu.map(|mtu| format!("--set mtu={mtu}"));
         let command = found.as_ref().and_then(|found| found.command.clone());
-        let has = |command: &String| want.as_ref().is_some_and(|want| command.ends_with(want));
-        assert_eq!(command.is_some(), want.is_some(), "{case}: {found:#?}");
-        assert!(command.as_ref().is_none_or(has), "{case}: {command:?}");
+        let has = |command: &String| {
+            expected
+                .as_ref()
+                .is_some_and(|expected| command.ends_with(expected))
+        };
+        assert_eq!(
+            command.is_some(),
+            expected.is_some(),
+            "{context}: {found:#?}"
+        );
+        assert!(command.as_ref().is_none_or(has), "{context}: {command:?}");
         if let Some(found) = found {
             // 31 times 200 ms for each, of ten seconds.
             let cost = (0.62 * f64::from(guesses)).min(0.95);
-            assert!((found.cost - cost).abs() < 1e-3, "{case}: {}", found.cost);
-            assert!(found.is_cause(), "{case}");
+            assert!(
+                (found.cost - cost).abs() < 1e-3,
+                "{context}: {}",
+                found.cost
+            );
+            assert!(found.is_cause(), "{context}");
             assert_eq!(reading(&found, "path_mtu_guesses"), Some(json!(guesses)));
-            assert_eq!(reading(&found, "path_mtu_told"), Some(json!(told)));
+            assert_eq!(
+                reading(&found, "path_mtu_reported"),
+                Some(json!(icmp_reports))
+            );
         }
     }
 }

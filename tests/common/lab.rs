@@ -6,79 +6,83 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Room, Server, works};
+use super::{LinerateServer, TestDir, check_command};
 
 /// Lab of a test; its name contains the process id, because other checkouts run the same tests.
-pub struct Lab {
-    pub room: Room,
+pub struct TestLab {
+    pub dir: TestDir,
     pub name: String,
     /// Output of `lab up --json`.
     pub info: Value,
 }
 
-impl Lab {
+impl TestLab {
     /// Builds a lab with these arguments of `lab up`; `Err` names the missing privilege.
     #[track_caller]
-    pub fn up(room: Room, test: &str, words: &str) -> Result<Self, String> {
+    pub fn up(dir: TestDir, test: &str, args: &str) -> Result<Self, String> {
         let name = format!("{test}-{}", std::process::id());
-        let ran = room.run(&format!("lab up {words} --name {name} --json"));
-        if ran.code() == 4 {
-            return Err(ran.json()["error"].to_string());
+        let output = dir.run(&format!("lab up {args} --name {name} --json"));
+        if output.exit_code() == 4 {
+            return Err(output.json()["error"].to_string());
         }
         // From here on any failure takes the lab down.
         let mut lab = Self {
-            room,
+            dir,
             name,
             info: Value::Null,
         };
-        lab.info = ran.expect(0).json()["labs"][0].clone();
+        lab.info = output.expect(0).json()["labs"][0].clone();
         Ok(lab)
     }
 
     /// Builds a lab from the text of a lab file.
     #[track_caller]
-    pub fn of(test: &str, text: &str) -> Result<Self, String> {
-        let room = Room::new();
-        fs::write(room.path().join("lab.toml"), text).expect("a file");
-        Self::up(room, test, "lab.toml")
+    pub fn from_text(test: &str, text: &str) -> Result<Self, String> {
+        let dir = TestDir::new();
+        fs::write(dir.path().join("lab.toml"), text).expect("a file");
+        Self::up(dir, test, "lab.toml")
     }
 
     /// Builds hosts `client` and `server` with these links between them.
     #[track_caller]
     pub fn pair(test: &str, links: &str) -> Result<Self, String> {
-        Self::of(test, &format!("[hosts.client]\n[hosts.server]\n{links}"))
+        Self::from_text(test, &format!("[hosts.client]\n[hosts.server]\n{links}"))
     }
 
     /// Returns a command on one of the hosts.
-    pub fn on<A: AsRef<OsStr>>(&self, host: &str, words: impl IntoIterator<Item = A>) -> Command {
-        let mut command = (self.room).linerate(&format!("lab exec {}/{host} --", self.name));
-        command.args(words);
+    pub fn command_on<A: AsRef<OsStr>>(
+        &self,
+        host: &str,
+        args: impl IntoIterator<Item = A>,
+    ) -> Command {
+        let mut command = (self.dir).linerate(&format!("lab exec {}/{host} --", self.name));
+        command.args(args);
         command
     }
 
     /// Returns `linerate` on one of the hosts.
-    pub fn linerate(&self, host: &str, words: &str) -> Command {
-        let mut command = self.on(host, [self.room.binary()]);
-        command.args(words.split_whitespace());
+    pub fn linerate(&self, host: &str, args: &str) -> Command {
+        let mut command = self.command_on(host, [self.dir.binary()]);
+        command.args(args.split_whitespace());
         command
     }
 
     /// Runs a shell line on a host; `Err` has the reason of a failure.
     pub fn shell(&self, host: &str, line: &str) -> Result<(), String> {
-        works(&mut self.on(host, ["sh", "-ec", line]))
+        check_command(&mut self.command_on(host, ["sh", "-ec", line]))
     }
 
     /// Starts a server on the host `server`, at its default port.
     #[track_caller]
-    pub fn server(&self, words: &str) -> Server {
-        Server::start(&mut self.linerate("server", &format!("server {words}")))
+    pub fn server(&self, args: &str) -> LinerateServer {
+        LinerateServer::start(&mut self.linerate("server", &format!("server {args}")))
     }
 }
 
-impl Drop for Lab {
+impl Drop for TestLab {
     fn drop(&mut self) {
         let down = format!("lab down {}", self.name);
-        let _ = self.room.linerate(&down).output();
+        let _ = self.dir.linerate(&down).output();
     }
 }
 

@@ -23,20 +23,20 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 mod lab;
-pub use lab::Lab;
+pub use lab::TestLab;
 pub(crate) use lab::lab;
 
 /// Binary under test.
 pub const LINERATE: &str = env!("CARGO_BIN_EXE_linerate");
 
 /// Time limit of every wait: enough for a machine that is many times slower and busier than this.
-pub const LONG: Duration = Duration::from_secs(300);
+pub const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// User without files or processes (`nobody`).
-const NOBODY: u32 = 65534;
+/// User without files or processes (`is_unprivileged`).
+const UNPRIVILEGED_UID: u32 = 65534;
 
 /// Returns whether ONLY=name,… selects a name by its beginning; an empty ONLY selects all.
-pub fn is_wanted(name: &str) -> bool {
+pub fn is_selected(name: &str) -> bool {
     let only = std::env::var("ONLY").unwrap_or_default();
     let mut names = (only.split(',')).filter(|name| !name.is_empty()).peekable();
     names.peek().is_none() || names.any(|only| name.starts_with(only))
@@ -57,49 +57,49 @@ pub fn is_root() -> bool {
 }
 
 /// Directory of a test: home, store and working directory of its commands.
-pub struct Room {
-    folder: TempDir,
-    nobody: bool,
+pub struct TestDir {
+    temp_dir: TempDir,
+    is_unprivileged: bool,
 }
 
-impl Room {
+impl TestDir {
     pub fn new() -> Self {
         Self {
-            folder: tempfile::tempdir().expect("a temporary folder"),
-            nobody: false,
+            temp_dir: tempfile::tempdir().expect("a temporary folder"),
+            is_unprivileged: false,
         }
     }
 
     /// Returns a directory for an unprivileged user. `None`: only root can change to another user.
-    pub fn ordinary() -> Option<Self> {
-        let mut room = Self::new();
+    pub fn unprivileged() -> Option<Self> {
+        let mut dir = Self::new();
         if !is_root() {
-            return Some(room);
+            return Some(dir);
         }
-        let owner = (Some(NOBODY), Some(NOBODY));
-        std::os::unix::fs::chown(room.path(), owner.0, owner.1).ok()?;
+        let owner = (Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID));
+        std::os::unix::fs::chown(dir.path(), owner.0, owner.1).ok()?;
         // The checkout may lie where other users cannot read.
-        let copy = room.path().join("linerate");
+        let copy = dir.path().join("linerate");
         // Copied by another process: a child that another thread forks now would inherit our
         // writable descriptor until its exec, and a file open for writing cannot be executed
         // (ETXTBSY).
         let copied = Command::new("cp").arg(LINERATE).arg(&copy).status();
         assert!(copied.expect("cp").success(), "space for the binary");
-        room.nobody = true;
-        let runs = room
+        dir.is_unprivileged = true;
+        let runs = dir
             .command("true", [""; 0])
             .status()
             .is_ok_and(|status| status.success());
-        runs.then_some(room)
+        runs.then_some(dir)
     }
 
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        self.temp_dir.path()
     }
 
     /// Path of the binary that this directory's commands start.
     pub fn binary(&self) -> PathBuf {
-        if self.nobody {
+        if self.is_unprivileged {
             self.path().join("linerate")
         } else {
             LINERATE.into()
@@ -121,31 +121,31 @@ impl Room {
             .env("XDG_DATA_HOME", self.path().join("data"))
             .current_dir(self.path())
             .stdin(Stdio::null());
-        if self.nobody {
-            command.uid(NOBODY).gid(NOBODY);
+        if self.is_unprivileged {
+            command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
         }
         command
     }
 
     /// Returns `linerate` with these arguments.
-    pub fn linerate(&self, words: &str) -> Command {
-        self.command(self.binary(), words.split_whitespace())
+    pub fn linerate(&self, args: &str) -> Command {
+        self.command(self.binary(), args.split_whitespace())
     }
 
     /// Runs `linerate` with these arguments to its end.
-    pub fn run(&self, words: &str) -> Finished {
-        finish(&mut self.linerate(words))
+    pub fn run(&self, args: &str) -> FinishedCommand {
+        finish(&mut self.linerate(args))
     }
 
     /// Starts `linerate server` on a free port.
-    pub fn server(&self, words: &str) -> Server {
-        Server::start(&mut self.linerate(&format!("server -p 0 {words}")))
+    pub fn server(&self, args: &str) -> LinerateServer {
+        LinerateServer::start(&mut self.linerate(&format!("server -p 0 {args}")))
     }
 
     /// Returns the documents in the store.
     pub fn stored(&self) -> Vec<Value> {
-        let folder = self.path().join("data/linerate/runs");
-        let mut files: Vec<_> = fs::read_dir(folder)
+        let runs_dir = self.path().join("data/linerate/runs");
+        let mut files: Vec<_> = fs::read_dir(runs_dir)
             .into_iter()
             .flatten()
             .map(|entry| entry.expect("an entry").path())
@@ -163,14 +163,14 @@ impl Room {
 
 /// Command that has ended.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedCommand {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Finished {
-    pub fn code(&self) -> i32 {
+impl FinishedCommand {
+    pub fn exit_code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| panic!("{self:#?}"))
     }
 
@@ -201,7 +201,7 @@ impl Finished {
 }
 
 /// Running command; it is killed on drop, so also when its test fails.
-pub struct Running {
+pub struct RunningCommand {
     child: Child,
     stdout: Option<JoinHandle<String>>,
     stderr: Option<JoinHandle<String>>,
@@ -213,16 +213,16 @@ pub struct Running {
 
 /// Returns the number at a JSON pointer of a document.
 #[track_caller]
-pub fn number(document: &Value, pointer: &str) -> f64 {
+pub fn number_at(document: &Value, pointer: &str) -> f64 {
     let value = document.pointer(pointer).and_then(Value::as_f64);
     value.unwrap_or_else(|| panic!("no {pointer} in {document:#}"))
 }
 
 /// Reads a stream on a thread: returns all of it at the end, and each line as it arrives.
-fn reader(from: impl Read + Send + 'static) -> (JoinHandle<String>, Receiver<String>) {
+fn spawn_line_reader(from: impl Read + Send + 'static) -> (JoinHandle<String>, Receiver<String>) {
     let (sink, lines) = channel();
     let mut from = BufReader::new(from);
-    let gathered = std::thread::spawn(move || {
+    let text_thread = std::thread::spawn(move || {
         let (mut all, mut line) = (String::new(), Vec::new());
         while from
             .read_until(b'\n', &mut line)
@@ -235,18 +235,18 @@ fn reader(from: impl Read + Send + 'static) -> (JoinHandle<String>, Receiver<Str
         }
         all
     });
-    (gathered, lines)
+    (text_thread, lines)
 }
 
-impl Running {
+impl RunningCommand {
     pub fn start(command: &mut Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let (stdout, lines) = reader(child.stdout.take().expect("it is piped"));
-        let (stderr, errors) = reader(child.stderr.take().expect("it is piped"));
+        let (stdout, lines) = spawn_line_reader(child.stdout.take().expect("it is piped"));
+        let (stderr, errors) = spawn_line_reader(child.stderr.take().expect("it is piped"));
         Self {
             child,
             stdout: Some(stdout),
@@ -260,73 +260,73 @@ impl Running {
         self.child.id()
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
+    pub fn send_signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("it runs");
     }
 
     pub fn interrupt(&self) {
-        self.signal(rustix::process::Signal::INT);
+        self.send_signal(rustix::process::Signal::INT);
     }
 
     /// Waits for the next line on standard output that satisfies the condition.
     #[track_caller]
-    pub fn line(&mut self, wanted: impl Fn(&str) -> bool) -> String {
-        match next(&self.lines, wanted) {
+    pub fn wait_line(&mut self, condition: impl Fn(&str) -> bool) -> String {
+        match next_line(&self.lines, condition) {
             Some(line) => line,
-            None => self.give_up(),
+            None => self.fail(),
         }
     }
 
     /// Waits for the next line on standard error that satisfies the condition.
     #[track_caller]
-    pub fn error_line(&mut self, wanted: impl Fn(&str) -> bool) -> String {
-        match next(&self.errors, wanted) {
+    pub fn wait_error_line(&mut self, condition: impl Fn(&str) -> bool) -> String {
+        match next_line(&self.errors, condition) {
             Some(line) => line,
-            None => self.give_up(),
+            None => self.fail(),
         }
     }
 
     #[track_caller]
-    fn give_up(&mut self) -> ! {
+    fn fail(&mut self) -> ! {
         let _ = self.child.kill();
         let finished = self.collect();
         panic!("the line did not arrive: {finished:#?}");
     }
 
     /// Returns whether the command has ended.
-    pub fn has_ended(&mut self) -> bool {
+    pub fn has_exited(&mut self) -> bool {
         let status = self.child.try_wait().expect("a child has a status");
         status.is_some()
     }
 
-    /// Waits for the `started` event in the output of `--json-stream`.
-    pub fn started(&mut self) {
-        self.line(|line| line.contains(r#""event":"started""#));
+    /// Waits for the `wait_started` event in the output of `--json-stream`.
+    pub fn wait_started(&mut self) {
+        self.wait_line(|line| line.contains(r#""event":"started""#));
     }
 
     /// Waits for the end of the command.
     #[track_caller]
-    pub fn wait(mut self) -> Finished {
-        let end = Instant::now() + LONG;
-        while !self.has_ended() {
+    pub fn wait(mut self) -> FinishedCommand {
+        let end = Instant::now() + TIME_LIMIT;
+        while !self.has_exited() {
             if Instant::now() > end {
                 let _ = self.child.kill();
                 let finished = self.collect();
-                panic!("still running after {LONG:?}: {finished:#?}");
+                panic!("still running after {TIME_LIMIT:?}: {finished:#?}");
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         self.collect()
     }
 
-    fn collect(&mut self) -> Finished {
+    fn collect(&mut self) -> FinishedCommand {
         let status = self.child.wait().expect("a child can be waited for");
         let text = |thread: &mut Option<JoinHandle<String>>| {
             let thread = thread.take().expect("collected once");
             thread.join().expect("a reader does not panic")
         };
-        Finished {
+        FinishedCommand {
             status,
             stdout: text(&mut self.stdout),
             stderr: text(&mut self.stderr),
@@ -336,18 +336,18 @@ impl Running {
 
 /// Waits for the next line that satisfies the condition; `None` at the end of the stream or after
 /// the time limit.
-fn next(lines: &Receiver<String>, wanted: impl Fn(&str) -> bool) -> Option<String> {
-    let end = Instant::now() + LONG;
+fn next_line(lines: &Receiver<String>, condition: impl Fn(&str) -> bool) -> Option<String> {
+    let end = Instant::now() + TIME_LIMIT;
     loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let line = lines.recv_timeout(left).ok()?;
-        if wanted(&line) {
+        let remaining = end.saturating_duration_since(Instant::now());
+        let line = lines.recv_timeout(remaining).ok()?;
+        if condition(&line) {
             return Some(line);
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -356,12 +356,12 @@ impl Drop for Running {
 
 /// Runs a command to its end.
 #[track_caller]
-pub fn finish(command: &mut Command) -> Finished {
-    Running::start(command).wait()
+pub fn finish(command: &mut Command) -> FinishedCommand {
+    RunningCommand::start(command).wait()
 }
 
 /// Runs a command to find out whether it works here.
-pub fn works(command: &mut Command) -> Result<(), String> {
+pub fn check_command(command: &mut Command) -> Result<(), String> {
     match command.output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(format!(
@@ -378,43 +378,47 @@ pub fn works(command: &mut Command) -> Result<(), String> {
 
 /// Puts `unshare` with these flags in front of a command: directly as root, else in a user
 /// namespace. `Err` has the reason when that is not possible.
-pub fn unshared(room: &Room, flags: &str, words: &[&str]) -> Result<Command, String> {
+pub fn unshare_command(
+    dir: &TestDir,
+    flags: &str,
+    command_args: &[&str],
+) -> Result<Command, String> {
     let mut args: Vec<&str> = flags.split_whitespace().collect();
     if !is_root() {
         args.extend(["--user", "--map-root-user"]);
     }
     args.push("--");
-    works(&mut room.command("unshare", args.iter().chain([&"true"])))?;
-    args.extend(words);
-    Ok(room.command("unshare", args))
+    check_command(&mut dir.command("unshare", args.iter().chain([&"true"])))?;
+    args.extend(command_args);
+    Ok(dir.command("unshare", args))
 }
 
 /// Returns `linerate` run without capabilities and without permission to make user namespaces.
-pub fn without_user_namespaces(room: &Room, words: &str) -> Result<Command, String> {
+pub fn without_user_namespaces(dir: &TestDir, args: &str) -> Result<Command, String> {
     // The limit belongs to the namespace in which it is written: the rest of the machine keeps its
     // own.
     let script = "echo 0 > /proc/sys/user/max_user_namespaces
         exec setpriv --bounding-set=-all --inh-caps=-all -- \"$@\"";
     let inside = ["--user", "--map-root-user", "sh", "-ec", script, "sh"];
-    works(&mut room.command("unshare", inside.iter().chain([&"true"])))?;
-    let mut command = room.command("unshare", inside);
-    command.arg(room.binary()).args(words.split_whitespace());
+    check_command(&mut dir.command("unshare", inside.iter().chain([&"true"])))?;
+    let mut command = dir.command("unshare", inside);
+    command.arg(dir.binary()).args(args.split_whitespace());
     Ok(command)
 }
 
 /// Running `linerate server`.
-pub struct Server {
-    pub running: Running,
+pub struct LinerateServer {
+    pub running: RunningCommand,
     pub port: u16,
 }
 
-impl Server {
+impl LinerateServer {
     /// Starts a server and waits until it accepts connections.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
-        let mut running = Running::start(command);
+        let mut running = RunningCommand::start(command);
         let ready = running
-            .line(|line| line.contains("READY port=") || line.contains(r#""event":"ready""#));
+            .wait_line(|line| line.contains("READY port=") || line.contains(r#""event":"ready""#));
         let digits = ready
             .split_once("port=")
             .or_else(|| ready.split_once(r#""port":"#))
@@ -429,7 +433,7 @@ impl Server {
 
     /// Ends the server with SIGINT, as an operator does.
     #[track_caller]
-    pub fn end(self) -> Finished {
+    pub fn stop(self) -> FinishedCommand {
         self.running.interrupt();
         self.running.wait()
     }
@@ -440,7 +444,7 @@ impl Server {
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     /// Number of ports tried.
-    const SPAN: u16 = 8_000;
+    const PORTS_TRIED: u16 = 8_000;
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let range = range.unwrap_or_default();
     let lowest = range
@@ -449,19 +453,20 @@ pub fn free_port() -> u16 {
         .and_then(|low| low.parse().ok());
     let begin = lowest
         .unwrap_or(32_768_u16)
-        .saturating_sub(SPAN)
+        .saturating_sub(PORTS_TRIED)
         .max(10_000);
     // Other checkouts run the same tests: each process begins at another port.
-    let own = u16::try_from(std::process::id() % u32::from(SPAN)).expect("less than the span");
-    for _ in 0..SPAN {
+    let process_offset =
+        u16::try_from(std::process::id() % u32::from(PORTS_TRIED)).expect("less than the span");
+    for _ in 0..PORTS_TRIED {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = begin + (own.wrapping_mul(31).wrapping_add(step)) % SPAN;
+        let port = begin + (process_offset.wrapping_mul(31).wrapping_add(step)) % PORTS_TRIED;
         let is_free = [true, false].into_iter().all(|v6| {
             let any = if v6 { "::" } else { "0.0.0.0" };
             // Without IPv6 the port is free there.
             let (tcp, udp) = (TcpListener::bind((any, port)), UdpSocket::bind((any, port)));
-            let taken = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
-            !tcp.as_ref().is_err_and(taken) && !udp.as_ref().is_err_and(taken)
+            let is_in_use = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
+            !tcp.as_ref().is_err_and(is_in_use) && !udp.as_ref().is_err_and(is_in_use)
         });
         if is_free {
             return port;
@@ -474,18 +479,18 @@ pub fn free_port() -> u16 {
 pub fn is_listening(port: u16) -> bool {
     let tables = ["tcp", "tcp6"].map(|file| fs::read_to_string(format!("/proc/net/{file}")));
     let tables = tables.into_iter().flatten().collect::<String>();
-    let (own, state) = (format!(":{port:04X} "), " 0A ");
-    (tables.lines()).any(|line| line.contains(&own) && line.contains(state))
+    let (port_field, state) = (format!(":{port:04X} "), " 0A ");
+    (tables.lines()).any(|line| line.contains(&port_field) && line.contains(state))
 }
 
 /// Loopback port without a listener. A bound socket reserves it, so no other process gets it, also
 /// not after it is released.
-pub struct DeafPort {
+pub struct ClosedPort {
     _socket: socket2::Socket,
     pub port: u16,
 }
 
-impl DeafPort {
+impl ClosedPort {
     pub fn new() -> Self {
         loop {
             let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
@@ -505,27 +510,27 @@ impl DeafPort {
 
 /// Checks the parts that every stored, printed or written record has.
 #[track_caller]
-pub fn is_record(value: &Value) {
+pub fn assert_record(value: &Value) {
     assert_eq!(value["schema"], "linerate/run/1", "{value:#}");
     let record: linerate_metric::record::Record =
         serde_json::from_value(value.clone()).expect("a record");
-    let again = serde_json::to_value(&record).expect("a record is JSON");
+    let rewritten = serde_json::to_value(&record).expect("a record is JSON");
     assert_eq!(
-        &again, value,
+        &rewritten, value,
         "a record survives reading and writing exactly"
     );
 }
 
 /// Repeats an attempt that depends on chance until it succeeds, at most `tries` times.
 #[track_caller]
-pub fn one_of<T>(tries: usize, mut attempt: impl FnMut() -> Result<T, String>) -> T {
+pub fn retry<T>(tries: usize, mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let mut failures = Vec::new();
     while failures.len() < tries {
         match attempt() {
-            Ok(found) => return found,
-            Err(why) => {
-                println!("again: {why}");
-                failures.push(why);
+            Ok(value) => return value,
+            Err(reason) => {
+                println!("again: {reason}");
+                failures.push(reason);
             }
         }
     }
@@ -534,10 +539,13 @@ pub fn one_of<T>(tries: usize, mut attempt: impl FnMut() -> Result<T, String>) -
 
 /// Waits until a condition holds.
 #[track_caller]
-pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + LONG;
+pub fn wait_until(condition_name: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + TIME_LIMIT;
     while !holds() {
-        assert!(Instant::now() < end, "{what}: not within {LONG:?}");
+        assert!(
+            Instant::now() < end,
+            "{condition_name}: not within {TIME_LIMIT:?}"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }

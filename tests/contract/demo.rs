@@ -4,23 +4,23 @@ use super::*;
 
 /// Checks the files of a demo: a report, a record a run, and the same in the store.
 #[track_caller]
-fn is_demo(room: &Room, ran: &Finished, dir: &str) -> Value {
-    let set = ran.json();
+fn assert_demo(test_dir: &TestDir, output: &FinishedCommand, dir: &str) -> Value {
+    let set = output.json();
     assert_eq!(set["schema"], "linerate/set/1");
     assert_eq!(set["kind"], "demo");
     let runs = set["runs"].as_array().expect("runs");
-    assert_eq!(runs.len(), 7, "{ran:?}");
-    runs.iter().for_each(is_valid);
-    let folder = room.path().join(dir);
+    assert_eq!(runs.len(), 7, "{output:?}");
+    runs.iter().for_each(assert_valid_record);
+    let report_dir = test_dir.path().join(dir);
     for run in runs {
         let name = format!("{}.json", run["id"].as_str().expect("an id"));
-        let text = fs::read_to_string(folder.join(name)).expect("a record");
+        let text = fs::read_to_string(report_dir.join(name)).expect("a record");
         assert_eq!(
             &serde_json::from_str::<Value>(&text).expect("a record"),
             run
         );
     }
-    let page = fs::read_to_string(folder.join("report.html")).expect("the report");
+    let page = fs::read_to_string(report_dir.join("report.html")).expect("the report");
     assert!(
         page.contains("</html>") && page.contains("<svg"),
         "no report"
@@ -30,60 +30,60 @@ fn is_demo(room: &Room, ran: &Finished, dir: &str) -> Value {
         !page.contains("src=\"http") && !page.contains("<link"),
         "not self-contained"
     );
-    assert_eq!(room.stored().len(), 8, "seven runs and the set");
+    assert_eq!(test_dir.stored().len(), 8, "seven runs and the set");
     set
 }
 
 #[test]
 fn a_demo_leaves_a_page_of_something_else_alone() {
-    let room = Room::new();
-    let page = room.path().join("page/report.html");
+    let dir = TestDir::new();
+    let page = dir.path().join("page/report.html");
     fs::create_dir(page.parent().expect("a directory")).expect("a directory");
     fs::write(&page, "mine").expect("a page");
-    let ran = room.run("demo -t 0.1 --loopback --dir page").expect(2);
-    assert!(ran.stderr.contains("page/report.html"), "{ran:?}");
+    let output = dir.run("demo -t 0.1 --loopback --dir page").expect(2);
+    assert!(output.stderr.contains("page/report.html"), "{output:?}");
     assert_eq!(fs::read_to_string(&page).expect("a page"), "mine");
     fs::remove_file(&page).expect("a page");
     for _ in 0..2 {
-        room.run("demo -t 0.1 --loopback --dir page").expect(0);
+        dir.run("demo -t 0.1 --loopback --dir page").expect(0);
     }
 }
 
 #[test]
 fn demo() {
-    let room = Room::new();
-    let ran = room.run("demo -t 0.3 --json").expect(0);
-    is_demo(&room, &ran, "linerate-demo");
-    assert!(ran.stderr.contains("report.html"), "{ran:?}");
+    let dir = TestDir::new();
+    let output = dir.run("demo -t 0.3 --json").expect(0);
+    assert_demo(&dir, &output, "linerate-demo");
+    assert!(output.stderr.contains("report.html"), "{output:?}");
 }
 
 #[test]
 fn demo_as_an_ordinary_user() {
-    let Some(room) = Room::ordinary() else {
+    let Some(dir) = TestDir::unprivileged() else {
         skip!("cannot become an unprivileged user here");
     };
-    let ran = room.run("demo -t 0.2 --json --dir here").expect(0);
-    let set = is_demo(&room, &ran, "here");
+    let output = dir.run("demo -t 0.2 --json --dir here").expect(0);
+    let set = assert_demo(&dir, &output, "here");
     let notes = set["result"]["notes"].to_string();
     if notes.contains("loopback") {
         println!("skipped: a lab without root: {notes}");
     } else if is_root() {
-        let owner = fs::metadata(room.path().join("here/report.html")).expect("the report");
+        let owner = fs::metadata(dir.path().join("here/report.html")).expect("the report");
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&owner), 65534);
     }
 }
 
 #[test]
 fn demo_where_user_namespaces_are_forbidden() {
-    let Some(room) = Room::ordinary() else {
+    let Some(dir) = TestDir::unprivileged() else {
         skip!("cannot become an unprivileged user here");
     };
-    let mut command: Command = match without_user_namespaces(&room, "demo -t 0.2 --json") {
+    let mut command: Command = match without_user_namespaces(&dir, "demo -t 0.2 --json") {
         Ok(command) => command,
         Err(why) => skip!("{why}"),
     };
-    let ran = finish(&mut command).expect(0);
-    let set = is_demo(&room, &ran, "linerate-demo");
+    let output = finish(&mut command).expect(0);
+    let set = assert_demo(&dir, &output, "linerate-demo");
     let notes = set["result"]["notes"].to_string();
     assert!(notes.contains("loopback"), "{notes}");
     assert!(
@@ -91,23 +91,23 @@ fn demo_where_user_namespaces_are_forbidden() {
         "{notes}"
     );
     assert!(
-        ran.stderr.contains("sysctl -w user.max_user_namespaces"),
-        "{ran:?}"
+        output.stderr.contains("sysctl -w user.max_user_namespaces"),
+        "{output:?}"
     );
 }
 
 #[test]
 fn an_interrupted_demo_reports_what_it_has() {
-    let room = Room::new();
-    let mut demo = Running::start(&mut room.linerate("demo -t 2 --json --loopback"));
+    let dir = TestDir::new();
+    let mut demo = RunningCommand::start(&mut dir.linerate("demo -t 2 --json --loopback"));
     // The first step has its record, so there is a report of the finished steps.
-    demo.error_line(|line| line.contains(" 2/7 "));
+    demo.wait_error_line(|line| line.contains(" 2/7 "));
     demo.interrupt();
-    let ran = demo.wait().expect(130);
-    let set = ran.json();
+    let output = demo.wait().expect(130);
+    let set = output.json();
     assert_eq!(set["interrupted"], true);
     assert!(
-        room.path().join("linerate-demo/report.html").exists(),
-        "{ran:?}"
+        dir.path().join("linerate-demo/report.html").exists(),
+        "{output:?}"
     );
 }

@@ -3,11 +3,11 @@
 use super::*;
 
 /// Returns a client in the middle of its test, and its server.
-fn in_the_middle(room: &Room, words: &str) -> (Running, Server) {
-    let mut server = room.server("--json-stream --no-store");
-    let words = format!("{words} 127.0.0.1 -p {} -t 60 -i 0.1", server.port);
-    let client = Running::start(&mut room.linerate(&words));
-    server.running.started();
+fn start_test(dir: &TestDir, args: &str) -> (RunningCommand, LinerateServer) {
+    let mut server = dir.server("--json-stream --no-store");
+    let args = format!("{args} 127.0.0.1 -p {} -t 60 -i 0.1", server.port);
+    let client = RunningCommand::start(&mut dir.linerate(&args));
+    server.running.wait_started();
     // Some payload is sent within this time.
     std::thread::sleep(Duration::from_secs(1));
     (client, server)
@@ -15,26 +15,26 @@ fn in_the_middle(room: &Room, words: &str) -> (Running, Server) {
 
 #[test]
 fn signals_end_a_test_with_its_partial_result() {
-    for (signal, words) in [
+    for (signal, args) in [
         (Signal::INT, "throughput -b 50M --json"),
         (Signal::TERM, "throughput -u -R -b 20M --json"),
         (Signal::INT, "latency -u --json"),
         (Signal::TERM, "latency --repeat 3 --json"),
     ] {
-        println!("{signal:?} {words}");
-        let room = Room::new();
-        let (client, mut server) = in_the_middle(&room, words);
-        client.signal(signal);
-        let ran = client.wait().expect(130);
-        let document = ran.json();
+        println!("{signal:?} {args}");
+        let dir = TestDir::new();
+        let (client, mut server) = start_test(&dir, args);
+        client.send_signal(signal);
+        let output = client.wait().expect(130);
+        let document = output.json();
         assert_eq!(document["interrupted"], true);
         let record = match document.get("runs") {
             Some(runs) => &runs[0],
             None => &document,
         };
-        is_valid(record);
+        assert_valid_record(record);
         assert_eq!(record["interrupted"], true, "{record:#}");
-        let figure = if words.starts_with("latency") {
+        let figure = if args.starts_with("latency") {
             "round_trips"
         } else {
             "bytes_received"
@@ -42,51 +42,51 @@ fn signals_end_a_test_with_its_partial_result() {
         let counted = record["summary"][figure].as_u64();
         assert!(counted.is_some_and(|counted| counted > 0), "{record:#}");
         assert!(
-            room.stored().contains(record),
+            dir.stored().contains(record),
             "the partial result is stored"
         );
         // The server detects the end and serves further clients.
         server
             .running
-            .line(|line| line.contains(r#""event":"finished""#));
-        room.run(&format!("latency 127.0.0.1 -p {} -n 10", server.port))
+            .wait_line(|line| line.contains(r#""event":"finished""#));
+        dir.run(&format!("latency 127.0.0.1 -p {} -n 10", server.port))
             .expect(0);
     }
 }
 
 #[test]
-fn an_interrupted_test_says_so_to_people() {
-    let room = Room::new();
-    let (client, _server) = in_the_middle(&room, "throughput -b 50M");
+fn an_interrupted_test_reports_it_in_text() {
+    let dir = TestDir::new();
+    let (client, _server) = start_test(&dir, "throughput -b 50M");
     client.interrupt();
-    let ran = client.wait().expect(130);
-    assert!(ran.stdout.contains("interrupted"), "{ran:?}");
-    assert!(ran.stdout.contains("goodput"), "{ran:?}");
+    let output = client.wait().expect(130);
+    assert!(output.stdout.contains("interrupted"), "{output:?}");
+    assert!(output.stdout.contains("goodput"), "{output:?}");
 }
 
 /// `timeout` signals its child and then the whole group: the result is printed all the same.
 #[test]
 fn the_timeout_command_gets_the_partial_result() {
-    let room = Room::new();
-    let server = room.server("--no-store");
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
     for signal in ["TERM", "INT"] {
         for _ in 0..3 {
             // Before a run has started there is nothing to print: the next attempt has more time.
             let mut seconds = 0.3_f64;
-            let document = one_of(8, || {
+            let document = retry(8, || {
                 seconds = (seconds * 2.0).min(8.0);
-                let words = format!(
+                let args = format!(
                     "--preserve-status -s {signal} {seconds} {} latency 127.0.0.1 -p {} -t 600 --json",
                     common::LINERATE,
                     server.port
                 );
-                let ran = finish(&mut room.command("timeout", words.split(' ')));
+                let output = finish(&mut dir.command("timeout", args.split(' ')));
                 // A signal before the handler is installed ends the program. On a busy machine the
                 // two signals of `timeout` may arrive as two, and the second one aborts.
-                let document = serde_json::from_str::<Value>(&ran.stdout);
+                let document = serde_json::from_str::<Value>(&output.stdout);
                 match document {
-                    Ok(document) if document["error"].is_null() => Ok(ran.expect(130).json()),
-                    _ => Err(format!("{ran:?}")),
+                    Ok(document) if document["error"].is_null() => Ok(output.expect(130).json()),
+                    _ => Err(format!("{output:?}")),
                 }
             });
             assert_eq!(document["interrupted"], true);
@@ -96,29 +96,26 @@ fn the_timeout_command_gets_the_partial_result() {
 
 #[test]
 fn a_second_signal_aborts() {
-    let room = Room::new();
-    let (mut client, server) = in_the_middle(&room, "latency");
+    let dir = TestDir::new();
+    let (mut client, server) = start_test(&dir, "latency");
     // A server that does not respond keeps the orderly end waiting.
-    server.running.signal(Signal::STOP);
+    server.running.send_signal(Signal::STOP);
     client.interrupt();
     // Two signals within a moment count as one: on a busy machine these may.
-    soon("the abort", || {
+    wait_until("the abort", || {
         std::thread::sleep(Duration::from_millis(500));
         client.interrupt();
-        client.has_ended()
+        client.has_exited()
     });
     client.wait().expect(130);
-    assert!(
-        room.stored().is_empty(),
-        "only an end in order has a record"
-    );
+    assert!(dir.stored().is_empty(), "only an end in order has a record");
 }
 
 /// A client that is killed in the middle of a message ends only its own test.
 #[test]
 fn a_server_outlives_clients_that_are_killed() {
-    let room = Room::new();
-    let server = room.server("--no-store");
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
     let status =
         std::fs::read_to_string(format!("/proc/{}/status", server.running.pid())).expect("it runs");
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -128,40 +125,40 @@ fn a_server_outlives_clients_that_are_killed() {
     let search = "throughput 127.0.0.1 -u -b max:0 --trial 50ms --no-store";
     for signal in [Signal::KILL, Signal::INT] {
         for round in 0..8 {
-            let words = format!("{search} -p {}", server.port);
-            let client = Running::start(&mut room.linerate(&words));
+            let args = format!("{search} -p {}", server.port);
+            let client = RunningCommand::start(&mut dir.linerate(&args));
             // At any point: in the handshake, in a trial, or between two trials.
             std::thread::sleep(Duration::from_millis(40 + 37 * round));
-            client.signal(signal);
+            client.send_signal(signal);
             client.wait();
         }
     }
-    let words = format!("latency 127.0.0.1 -p {} -n 20 --no-store", server.port);
-    finish(&mut room.linerate(&words)).expect(0);
+    let args = format!("latency 127.0.0.1 -p {} -n 20 --no-store", server.port);
+    finish(&mut dir.linerate(&args)).expect(0);
 }
 
 #[test]
-fn a_server_that_is_told_to_end_ends_its_tests_in_order() {
-    let room = Room::new();
-    let (client, server) = in_the_middle(&room, "throughput -b 50M --json");
-    server.running.signal(Signal::TERM);
+fn a_server_that_gets_a_signal_ends_its_tests_in_order() {
+    let dir = TestDir::new();
+    let (client, server) = start_test(&dir, "throughput -b 50M --json");
+    server.running.send_signal(Signal::TERM);
     server.running.wait().expect(0);
-    let ran = client.wait();
-    assert!(matches!(ran.code(), 0 | 5), "{ran:?}");
-    let record = ran.json();
-    is_valid(&record);
+    let output = client.wait();
+    assert!(matches!(output.exit_code(), 0 | 5), "{output:?}");
+    let record = output.json();
+    assert_valid_record(&record);
     assert_eq!(record["interrupted"], true);
 }
 
 /// A reader that closes its pipe ends the program without a message.
 #[test]
 fn a_closed_pipe_is_quiet() {
-    let room = Room::new();
-    let server = room.server("--no-store");
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
     for form in ["", "--json-stream"] {
-        let words = format!("latency 127.0.0.1 -p {} -t 30 -i 0.1 {form}", server.port);
-        let mut child = room
-            .linerate(&words)
+        let args = format!("latency 127.0.0.1 -p {} -t 30 -i 0.1 {form}", server.port);
+        let mut child = dir
+            .linerate(&args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -182,27 +179,27 @@ fn a_closed_pipe_is_quiet() {
             "{status}"
         );
     }
-    let ran = finish(&mut room.command(
+    let output = finish(&mut dir.command(
         "sh",
         ["-c", &format!("{} --help | head -1", common::LINERATE)],
     ));
-    assert_eq!(ran.expect(0).stderr, "");
+    assert_eq!(output.expect(0).stderr, "");
 }
 
 /// Requested files are still written, and the result is stored.
 #[test]
-fn a_closed_pipe_takes_no_files_along() {
-    let room = Room::new();
-    let server = room.server("--no-store");
-    let file = |name: &str| room.path().join(name);
-    let words = format!(
+fn a_closed_pipe_loses_no_files() {
+    let dir = TestDir::new();
+    let server = dir.server("--no-store");
+    let file = |name: &str| dir.path().join(name);
+    let args = format!(
         "latency 127.0.0.1 -p {} -t 4 -i 0.1 -o {} --html {}",
         server.port,
         file("run.json").display(),
         file("run.html").display()
     );
-    let mut child = room
-        .linerate(&words)
+    let mut child = dir
+        .linerate(&args)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -222,12 +219,12 @@ fn a_closed_pipe_takes_no_files_along() {
     );
     let record = std::fs::read(file("run.json")).expect("the record");
     let record: Value = serde_json::from_slice(&record).expect("JSON");
-    is_valid(&record);
+    assert_valid_record(&record);
     assert_eq!(record["interrupted"], false);
     assert!(
         std::fs::read_to_string(file("run.html"))
             .expect("the page")
             .contains("</html>")
     );
-    assert_eq!(room.stored().len(), 1);
+    assert_eq!(dir.stored().len(), 1);
 }

@@ -6,7 +6,7 @@ use super::*;
 /// Invalid lab files; the crate `lab` tests the details of each.
 #[test]
 fn lab_files() {
-    let room = Room::new();
+    let dir = TestDir::new();
     for (name, text, named) in [
         ("no.toml", "what is this?", "line 1"),
         ("unknown.toml", "[hosts.a]\ncolour = \"red\"\n", "colour"),
@@ -27,16 +27,16 @@ fn lab_files() {
         ),
         ("empty.toml", "", "host"),
     ] {
-        std::fs::write(room.path().join(name), text).expect("a file");
-        let words = format!("lab up {name}");
-        println!("{words}");
-        let plain = room.run(&words).expect(2);
-        let said = in_one_line(&plain.stderr);
+        std::fs::write(dir.path().join(name), text).expect("a file");
+        let args = format!("lab up {name}");
+        println!("{args}");
+        let plain = dir.run(&args).expect(2);
+        let message = join_lines(&plain.stderr);
         assert!(
-            said.contains(named) && said.contains("help"),
-            "{name}: {said}"
+            message.contains(named) && message.contains("help"),
+            "{name}: {message}"
         );
-        let error = room.run(&format!("{words} --json")).expect(2).json();
+        let error = dir.run(&format!("{args} --json")).expect(2).json();
         let error = error["error"].to_string();
         assert!(error.contains(named), "{name}: {error}");
     }
@@ -44,41 +44,41 @@ fn lab_files() {
 
 #[test]
 fn labs_that_are_not_there() {
-    let room = Room::new();
-    for words in [
+    let dir = TestDir::new();
+    for args in [
         "lab exec no-such-lab/client -- true",
         "lab down no-such-lab",
     ] {
-        let ended = room.run(words).expect(1);
+        let ended = dir.run(args).expect(1);
         assert!(ended.stderr.contains("no-such-lab"), "{ended:?}");
         assert!(ended.stderr.contains("help"), "{ended:?}");
     }
     let name = format!("t{}/x", std::process::id());
-    let ended = room.run(&format!("lab up --hops 0 --name {name}"));
-    assert!(matches!(ended.code(), 1 | 2), "{ended:?}");
+    let ended = dir.run(&format!("lab up --hops 0 --name {name}"));
+    assert!(matches!(ended.exit_code(), 1 | 2), "{ended:?}");
     assert!(ended.stderr.contains(&name), "{ended:?}");
 }
 
 /// A lab needs a privilege or a user namespace, and the error names it.
 #[test]
 fn a_lab_where_user_namespaces_are_forbidden() {
-    let Some(room) = Room::ordinary() else {
+    let Some(dir) = TestDir::unprivileged() else {
         skip!("cannot become an unprivileged user here");
     };
-    let words = "lab up --hops 0";
+    let args = "lab up --hops 0";
     match (
-        without_user_namespaces(&room, words),
-        without_user_namespaces(&room, words),
+        without_user_namespaces(&dir, args),
+        without_user_namespaces(&dir, args),
     ) {
         (Ok(plain), Ok(json)) => {
-            let want = told(
+            let expected = expected_error(
                 4,
                 "user namespaces",
                 "lab",
                 "sysctl -w user.max_user_namespaces",
             );
-            tells(plain, json, &want);
+            check_error(plain, json, &expected);
         }
-        (Err(why), _) | (_, Err(why)) => skip!("{why}"),
+        (Err(reason), _) | (_, Err(reason)) => skip!("{reason}"),
     }
 }

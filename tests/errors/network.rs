@@ -1,29 +1,29 @@
 //! Errors of names, routes, addresses and ports, before a server responds.
 
-use super::common::{LINERATE, unshared};
+use super::common::{LINERATE, unshare_command};
 use super::*;
 
 #[test]
-fn nobody_listens() {
-    let room = Room::new();
-    let nobody = DeafPort::new();
-    let port = nobody.port;
+fn no_server_listens() {
+    let dir = TestDir::new();
+    let closed_port = ClosedPort::new();
+    let port = closed_port.port;
     let object = format!("127.0.0.1:{port}");
-    for words in ["throughput", "throughput -u -R", "latency", "latency -u"] {
-        let words = format!("{words} 127.0.0.1 -p {port}");
+    for args in ["throughput", "throughput -u -R", "latency", "latency -u"] {
+        let args = format!("{args} 127.0.0.1 -p {port}");
         let next = format!("linerate server -p {port}");
-        words_tell(
-            &room,
-            &words,
-            &told(5, "connection refused", &object, &next),
+        check_args(
+            &dir,
+            &args,
+            &expected_error(5, "connection refused", &object, &next),
         );
     }
 }
 
 #[test]
 fn names_and_families() {
-    let room = Room::new();
-    for (words, situation, object) in [
+    let dir = TestDir::new();
+    for (args, situation, object) in [
         (
             "throughput no-such-host.invalid",
             "no such host name",
@@ -48,37 +48,37 @@ fn names_and_families() {
         ),
         ("latency fe80::1", "needs an interface", "fe80::1"),
     ] {
-        words_tell(&room, words, &told(5, situation, object, "address"));
+        check_args(&dir, args, &expected_error(5, situation, object, "address"));
     }
 }
 
 /// Returns `linerate` with these arguments in a network namespace that the shell script `setup`
 /// configures.
-fn in_network(room: &Room, setup: &str, words: &str) -> Result<Command, String> {
-    let script = format!("{setup}\nexec {LINERATE} {words} \"$@\"");
-    unshared(room, "--net", &["sh", "-ec", &script, "sh"])
+fn command_in_network(dir: &TestDir, setup: &str, args: &str) -> Result<Command, String> {
+    let script = format!("{setup}\nexec {LINERATE} {args} \"$@\"");
+    unshare_command(dir, "--net", &["sh", "-ec", &script, "sh"])
 }
 
 #[track_caller]
-fn network_tells(room: &Room, setup: &str, words: &str, want: &Told) {
-    let command = || in_network(room, setup, words);
+fn check_network_error(dir: &TestDir, setup: &str, args: &str, expected: &ExpectedError) {
+    let command = || command_in_network(dir, setup, args);
     match (command(), command()) {
-        (Ok(plain), Ok(json)) => tells(plain, json, want),
+        (Ok(plain), Ok(json)) => check_error(plain, json, expected),
         (Err(why), _) | (_, Err(why)) => skip!("no network namespace: {why}"),
     }
 }
 
 #[test]
 fn no_route() {
-    let room = Room::new();
+    let dir = TestDir::new();
     for host in ["192.0.2.1", "2001:db8::1"] {
-        let want = told(5, "no route", host, "ip route get");
-        network_tells(&room, "", &format!("throughput {host}"), &want);
+        let expected = expected_error(5, "no route", host, "ip route get");
+        check_network_error(&dir, "", &format!("throughput {host}"), &expected);
     }
 }
 
 /// Link without a receiver: the other end does not respond.
-const NOWHERE: &str = "
+const SILENT_LINK: &str = "
     ip link add v0 type veth peer name v1
     ip address add 192.0.2.1/24 dev v0
     ip link set v0 up
@@ -86,67 +86,67 @@ const NOWHERE: &str = "
     ip neighbour replace 192.0.2.9 lladdr 02:00:00:00:00:09 dev v0 nud permanent";
 
 #[test]
-fn routes_that_refuse() {
-    let room = Room::new();
+fn routes_that_reject() {
+    let dir = TestDir::new();
     for kind in ["unreachable", "prohibit", "blackhole"] {
         let setup = format!("ip link set lo up; ip route add {kind} 192.0.2.0/24");
-        let want = told(5, "no route", "192.0.2.8:5201", "ip route get");
-        network_tells(&room, &setup, "latency 192.0.2.8", &want);
+        let expected = expected_error(5, "no route", "192.0.2.8:5201", "ip route get");
+        check_network_error(&dir, &setup, "latency 192.0.2.8", &expected);
     }
 }
 
 #[test]
 fn no_answer() {
-    let room = Room::new();
-    let want = told(
+    let dir = TestDir::new();
+    let expected = expected_error(
         5,
         "no reply within 5 s",
         "192.0.2.9:5201",
         "TCP port 5201 is open",
     );
-    network_tells(&room, NOWHERE, "latency 192.0.2.9 -u", &want);
+    check_network_error(&dir, SILENT_LINK, "latency 192.0.2.9 -u", &expected);
 }
 
 /// Invalid source addresses.
 #[test]
 fn local_addresses() {
-    let room = Room::new();
-    let server = room.server("-q");
+    let dir = TestDir::new();
+    let server = dir.server("-q");
     let port = server.port;
     for (option, object) in [
         ("-B 192.0.2.77", "192.0.2.77"),
         ("-B %no-such-if", "%no-such-if"),
         ("-B not-an-address", "not-an-address"),
     ] {
-        let words = format!("throughput 127.0.0.1 -p {port} {option}");
+        let args = format!("throughput 127.0.0.1 -p {port} {option}");
         let code = if option.contains("not-an") { 2 } else { 1 };
-        println!("{words}");
-        let plain = room.run(&words).expect(code);
-        assert!(in_one_line(&plain.stderr).contains(object), "{plain:?}");
-        let json = room.run(&format!("{words} --json")).expect(code).json();
+        println!("{args}");
+        let plain = dir.run(&args).expect(code);
+        assert!(join_lines(&plain.stderr).contains(object), "{plain:?}");
+        let json = dir.run(&format!("{args} --json")).expect(code).json();
         assert!(
             json["error"]["object"].to_string().contains(object),
             "{json}"
         );
     }
     for option in ["-B 192.0.2.77", "-B %no-such-if"] {
-        words_tell(
-            &room,
+        check_args(
+            &dir,
             &format!("server -p 0 {option}"),
-            &told(1, "local address", &option[3..], "ip address"),
+            &expected_error(1, "local address", &option[3..], "ip address"),
         );
     }
     // A source port that is in use.
-    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    let taken = taken.local_addr().expect("it is bound").port();
-    let words = format!("throughput 127.0.0.1 -p {port} -t 0.2 --source-port {taken}");
-    words_tell(
-        &room,
-        &words,
-        &told(
+    let used_port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let used_port = used_port.local_addr().expect("it is bound").port();
+    let args = format!("throughput 127.0.0.1 -p {port} -t 0.2 --source-port {used_port}");
+    check_args(
+        &dir,
+        &args,
+        &expected_error(
             1,
             "port is in use",
-            &taken.to_string(),
+            &used_port.to_string(),
             "choose another port",
         ),
     );
@@ -154,19 +154,23 @@ fn local_addresses() {
 
 #[test]
 fn ports_of_a_server() {
-    let room = Room::new();
-    let other = room.server("-q");
-    let words = format!("server -p {}", other.port);
-    let object = format!("port {}", other.port);
-    words_tell(&room, &words, &told(1, "in use", &object, "ss -tulpn"));
+    let dir = TestDir::new();
+    let server = dir.server("-q");
+    let args = format!("server -p {}", server.port);
+    let object = format!("port {}", server.port);
+    check_args(
+        &dir,
+        &args,
+        &expected_error(1, "in use", &object, "ss -tulpn"),
+    );
     // TCP is free, UDP is not.
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
     let port = socket.local_addr().expect("it is bound").port();
     let object = format!("port {port}");
-    words_tell(
-        &room,
+    check_args(
+        &dir,
         &format!("server -4 -p {port}"),
-        &told(1, "in use", &object, "ss -tulpn"),
+        &expected_error(1, "in use", &object, "ss -tulpn"),
     );
 }
 
@@ -180,15 +184,15 @@ fn first_free_port() -> u32 {
 
 #[test]
 fn ports_of_root() {
-    let Some(room) = Room::ordinary() else {
+    let Some(dir) = TestDir::unprivileged() else {
         skip!("cannot become an unprivileged user here");
     };
     if first_free_port() <= 1 {
         skip!("all users may bind port 1 here (net.ipv4.ip_unprivileged_port_start)");
     }
-    words_tell(
-        &room,
+    check_args(
+        &dir,
         "server -p 1",
-        &told(4, "privilege", "-p 1", "run as root"),
+        &expected_error(4, "privilege", "-p 1", "run as root"),
     );
 }

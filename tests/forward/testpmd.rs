@@ -4,21 +4,21 @@ use super::*;
 
 /// Conventions of testpmd: equal numbers of queues, statistics that are off, a reply to each `set`.
 #[test]
-fn habits_are_known() {
-    let room = Room::new();
-    let found = record(
-        &room,
+fn conventions_are_testpmds() {
+    let dir = TestDir::new();
+    let result = run_for_record(
+        &dir,
         "forward --dev ring:0 --rxq=2 --txq=2 --stats-period 0 --tx-first -t 0.2 --idle yield --no-store",
     );
-    assert_eq!(number(&found, "/forward/ports/0/queues"), 2.0);
-    assert!(number(&found, "/forward/ports/0/rx_descriptors") > 0.0);
-    let printed = shell(
-        &room,
+    assert_eq!(number_at(&result, "/forward/ports/0/queues"), 2.0);
+    assert!(number_at(&result, "/forward/ports/0/rx_descriptors") > 0.0);
+    let printed = run_shell(
+        &dir,
         "forward --dev ring:0 --interactive --no-store",
         "set burst 16\nset nbcore 9\nset nbport 1\nset txpkts 2000\nset fwd link:rate=1G,delay=50us\n\
          set flush_rx off\nshow port info 0\nquit\n",
     );
-    for wanted in [
+    for expected in [
         "Number of packets per burst set to 16",
         "previous number of forwarding cores 1 - changed to number of configured cores 9",
         "forwarding ports: 1 (0)",
@@ -29,8 +29,8 @@ fn habits_are_known() {
         "Number of RXDs per queue:",
     ] {
         assert!(
-            printed.stdout.contains(wanted),
-            "no `{wanted}` in {}",
+            printed.stdout.contains(expected),
+            "no `{expected}` in {}",
             printed.stdout
         );
     }
@@ -39,20 +39,20 @@ fn habits_are_known() {
 /// Blocks and lines of testpmd's forward statistics, while it runs, at the stop and afterwards.
 #[test]
 fn forward_statistics_are_testpmds() {
-    let room = Room::new();
-    let ran = shell(
-        &room,
+    let dir = TestDir::new();
+    let output = run_shell(
+        &dir,
         "forward --dev ring:0 --dev ring:1 --interactive --idle yield --no-store",
         "show fwd stats all\nstart tx_first 1\nsleep 1\nshow fwd stats all\nclear fwd stats all\n\
          sleep 1\nstop\nshow fwd stats all\nclear fwd stats all\nshow fwd stats all\nquit\n",
     )
     .expect(0);
-    let parts: Vec<&str> = ran.stdout.split("forward> ").collect();
+    let parts: Vec<&str> = output.stdout.split("forward> ").collect();
     let after = |command: &str, at: usize| {
-        let mut found = parts.iter().filter(|part| part.starts_with(command));
-        *found
+        let mut matching = parts.iter().filter(|part| part.starts_with(command));
+        *matching
             .nth(at)
-            .unwrap_or_else(|| panic!("no {command} in {}", ran.stdout))
+            .unwrap_or_else(|| panic!("no {command} in {}", output.stdout))
     };
     let stream = "  ------- Forward Stats for RX Port= 0/Queue= 0 -> TX Port= 1/Queue= 0 -------\n  RX-packets: ";
     let port = "  ---------------------- Forward statistics for port 0  ----------------------\n  RX-packets: ";
@@ -80,9 +80,9 @@ fn forward_statistics_are_testpmds() {
         .lines()
         .find(|line| line.contains("TX-packets: "))
         .unwrap();
-    let words: Vec<_> = row.split_whitespace().collect();
+    let args: Vec<_> = row.split_whitespace().collect();
     assert_eq!(
-        (words[0], words[2], words[4]),
+        (args[0], args[2], args[4]),
         ("TX-packets:", "TX-dropped:", "TX-total:")
     );
 }
@@ -91,9 +91,9 @@ fn forward_statistics_are_testpmds() {
 /// have testpmd's names.
 #[test]
 fn ports_queues_and_frames_by_testpmds_words() {
-    let room = Room::new();
-    let ran = shell(
-        &room,
+    let dir = TestDir::new();
+    let output = run_shell(
+        &dir,
         "forward --dev ring:0 --dev ring:1 --interactive --idle yield --no-store --display-xstats \
          rx_good_packets,tx_good_bytes",
         "port attach ring:7\nshow port summary all\nport detach 2\nport stop all\n\
@@ -105,7 +105,7 @@ fn ports_queues_and_frames_by_testpmds_words() {
          set promisc all on\nquit\n",
     )
     .expect(0);
-    for wanted in [
+    for expected in [
         "Port 2 is attached, and started. Now total ports is 3",
         "Number of available ports: 3",
         "Port 2 is detached. Now total ports is 2",
@@ -131,22 +131,22 @@ fn ports_queues_and_frames_by_testpmds_words() {
         "no address filter",
     ] {
         assert!(
-            ran.stdout.contains(wanted),
-            "no `{wanted}` in {}",
-            ran.stdout
+            output.stdout.contains(expected),
+            "no `{expected}` in {}",
+            output.stdout
         );
     }
-    assert!(!ran.stdout.contains("error:"), "{}", ran.stdout);
+    assert!(!output.stdout.contains("error:"), "{}", output.stdout);
     // The first display has the rates since the start.
-    let mut rates = ran
+    let mut rates = output
         .stdout
         .lines()
         .filter_map(|line| line.split("Rx-pps:").nth(1));
     let first = rates.next().and_then(|rest| rest.split_whitespace().next());
-    assert!(first.is_some_and(|pps| pps != "0"), "{}", ran.stdout);
+    assert!(first.is_some_and(|pps| pps != "0"), "{}", output.stdout);
     // A rejected command has the reason and the next step.
-    let ran = shell(
-        &room,
+    let output = run_shell(
+        &dir,
         "forward --dev ring:0 --dev ring:1 --dev ring:2 --portlist 1 --eth-peer 1,02:00:00:00:00:09 --interactive \
          --idle yield --no-store",
         "port attach packet:none-such,mtu=4000\nport detach 1\nset portlist 0,1\nport detach 1\nstart tx_first\nstop\nset default\nport attach ring:9,mtu=9000\n\
@@ -154,25 +154,36 @@ fn ports_queues_and_frames_by_testpmds_words() {
     )
     .expect(1);
     assert!(
-        ran.stdout.contains("port 1 is the only one that forwards"),
+        output
+            .stdout
+            .contains("port 1 is the only one that forwards"),
         "{}",
-        ran.stdout
+        output.stdout
     );
     // Also when the command itself failed afterwards.
     assert!(
-        ran.stdout.contains("(files start over): 0, 1, 2\n"),
+        output.stdout.contains("(files start over): 0, 1, 2\n"),
         "{}",
-        ran.stdout
+        output.stdout
     );
     assert!(
-        ran.stdout.contains("(files start over): 0, 2\n"),
+        output.stdout.contains("(files start over): 0, 2\n"),
         "{}",
-        ran.stdout
+        output.stdout
     );
     // Port 0 alone, before and after the defaults were restored, and port 1 has no peer any more.
-    assert_eq!(ran.stdout.matches("streams=1").count(), 2, "{}", ran.stdout);
-    assert!(!ran.stdout.contains("02:00:00:00:00:09"), "{}", ran.stdout);
-    for (line, wanted) in [
+    assert_eq!(
+        output.stdout.matches("streams=1").count(),
+        2,
+        "{}",
+        output.stdout
+    );
+    assert!(
+        !output.stdout.contains("02:00:00:00:00:09"),
+        "{}",
+        output.stdout
+    );
+    for (line, expected) in [
         ("port config all rxq 2", "it is open"),
         ("port attach nonsense", "KIND:NAME"),
         ("port detach 7", "no port 7: choose from 0, or all"),
@@ -191,71 +202,75 @@ fn ports_queues_and_frames_by_testpmds_words() {
         ("set nbport 9", "there is 1 port"),
         ("show port stats 9", "no port 9: choose from 0, or all"),
     ] {
-        let words = "forward --dev ring:0 --interactive --no-store";
-        let ran = shell(&room, words, &format!("{line}\n")).expect(1);
-        assert!(ran.stdout.contains(wanted), "{line}: {}", ran.stdout);
-        let once = ran.stdout.matches(wanted).count();
-        assert_eq!(once, 1, "{line}: {}", ran.stdout);
+        let args = "forward --dev ring:0 --interactive --no-store";
+        let output = run_shell(&dir, args, &format!("{line}\n")).expect(1);
+        assert!(
+            output.stdout.contains(expected),
+            "{line}: {}",
+            output.stdout
+        );
+        let once = output.stdout.matches(expected).count();
+        assert_eq!(once, 1, "{line}: {}", output.stdout);
     }
 }
 
 /// Options of testpmd's command line take effect in the run.
 #[test]
 fn options_are_testpmds() {
-    let room = Room::new();
-    let found = record(
-        &room,
+    let dir = TestDir::new();
+    let result = run_for_record(
+        &dir,
         "forward --dev ring:0 --tx-first 1 -t 1 --idle yield --no-store --mbuf-size 4096 --mbcache 64 \
          --max-pkt-len 1018 --latencystats=1 --bitrate-stats=1",
     );
-    assert!(number(&found, "/forward/memory/slot_bytes") >= 4096.0);
-    assert_eq!(number(&found, "/forward/ports/0/frame_bytes"), 1018.0);
-    assert!(number(&found, "/forward/streams/0/residence/min_ns") > 0.0);
-    assert!(number(&found, "/forward/ports/0/bit_rates/transmit/peak_l2_bps") > 0.0);
+    assert!(number_at(&result, "/forward/memory/slot_bytes") >= 4096.0);
+    assert_eq!(number_at(&result, "/forward/ports/0/frame_bytes"), 1018.0);
+    assert!(number_at(&result, "/forward/streams/0/residence/min_ns") > 0.0);
+    assert!(number_at(&result, "/forward/ports/0/bit_rates/transmit/peak_l2_bps") > 0.0);
     // Every frame is written to a file, so the time is short; on a busy machine there may be too
     // few.
-    one_of(10, || {
-        let found = record(
-            &room,
+    retry(10, || {
+        let result = run_for_record(
+            &dir,
             "forward --dev pcap:tx=flows.pcap --mode flowgen --flowgen-flows 4 --flowgen-clones 1 -t 0.05 \
              --no-store --idle yield",
         );
-        let sent = number(&found, "/summary/packets_sent");
+        let sent = number_at(&result, "/summary/packets_sent");
         if sent > 8.0 {
             Ok(())
         } else {
             Err(format!("{sent} packets"))
         }
     });
-    let capture = fs::read(room.path().join("flows.pcap")).unwrap();
+    let capture = fs::read(dir.path().join("flows.pcap")).unwrap();
     // 198.18.0.2 of the first flow twice, then 198.18.0.3.
     let last = capture
         .windows(8)
         .filter(|bytes| bytes[..7] == [198, 18, 0, 1, 198, 18, 0]);
     let last: Vec<u8> = last.map(|bytes| bytes[7]).take(6).collect();
     assert_eq!(last, [2, 2, 3, 3, 4, 4]);
-    let printed = room
+    let printed = dir
         .run("forward --dev ring:0 --tx-first 100000 -t 2 --stats-period 0.1 --idle yield --no-store \
               --display-xstats tx_good_packets")
         .expect(0)
         .stdout;
-    for wanted in [
+    for expected in [
         "tx_first 100000: ",
         "of 3,200,000 packets are in flight",
         "  tx_good_packets  ",
     ] {
-        assert!(printed.contains(wanted), "no `{wanted}` in {printed}");
+        assert!(printed.contains(expected), "no `{expected}` in {printed}");
     }
-    let found = record(
-        &room,
+    let result = run_for_record(
+        &dir,
         "forward --dev ring:0 --mode noisy --noisy-lkup-memory=1 --noisy-lkup-num-reads=2 \
          --noisy-lkup-num-reads-writes=1 --tx-first 1 -t 0.1 --idle yield --no-store",
     );
     assert_eq!(
-        found["plan"]["forward"]["mode"],
+        result["plan"]["forward"]["mode"],
         "noisy:delay=0s,memory=1048576,reads=3,writes=1"
     );
-    for (words, wanted) in [
+    for (args, expected) in [
         ("--noisy-lkup-num-reads 2", "mode is io"),
         ("--numa", "numactl"),
         ("--noisy-tx-sw-buffer-size=32", "noisy:delay=1ms"),
@@ -267,9 +282,13 @@ fn options_are_testpmds() {
         ("--latencystats --mode rxonly", "straight through"),
         ("--tx-first x", "not a number of bursts"),
     ] {
-        let ran = room
-            .run(&format!("forward --dev ring:0 -t 1 {words}"))
+        let output = dir
+            .run(&format!("forward --dev ring:0 -t 1 {args}"))
             .expect(2);
-        assert!(ran.stderr.contains(wanted), "{words}: {}", ran.stderr);
+        assert!(
+            output.stderr.contains(expected),
+            "{args}: {}",
+            output.stderr
+        );
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use linerate_lab::LabHost;
 
-use crate::bench_env::{Ground, version_of};
-use crate::error::Trouble;
-use crate::process::Program;
+use crate::bench_env::{BenchEnv, program_version};
+use crate::error::BenchError;
+use crate::process::HostProgram;
 
 const SOURCES: [(&str, &str); 7] = [
     ("exchange", include_str!("../../bare/exchange.c")),
@@ -22,245 +22,291 @@ const SOURCES: [(&str, &str); 7] = [
 ];
 
 /// Port of the lab's server; any free one works.
-const PORT: &str = "7007";
+const SERVER_PORT: &str = "7007";
 
 /// Separate port for many streams, because connections of the previous run linger.
 const STREAMS_PORT: &str = "7010";
 
 /// Time to open ten thousand connections.
-const OPENING: Duration = Duration::from_secs(60);
+const CONNECTIONS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time for a program to start or to end.
-const MOMENT: Duration = Duration::from_secs(10);
+const START_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Compiled bare loops.
-pub struct Bare {
-    folder: PathBuf,
+pub struct BareLoops {
+    dir: PathBuf,
 }
 
 /// Checks for a compiler; the error explains how to install one.
-pub fn installed(_ground: &Ground) -> Result<(), Trouble> {
-    match version_of("cc") {
+pub fn check_installed(_env: &BenchEnv) -> Result<(), BenchError> {
+    match program_version("cc") {
         Some(_) => Ok(()),
-        None => Err(Trouble::skip(
+        None => Err(BenchError::skip(
             "needs a C compiler: install one with `apt-get install gcc`",
         )),
     }
 }
 
-impl Bare {
+impl BareLoops {
     /// Compiles the loops into a directory.
-    pub fn compile(folder: &Path) -> Result<Self, Trouble> {
+    pub fn compile(dir: &Path) -> Result<Self, BenchError> {
         for (name, text) in SOURCES {
-            let source = folder.join(name).with_extension("c");
-            std::fs::write(&source, text).map_err(Trouble::system("write a bare loop"))?;
+            let source = dir.join(name).with_extension("c");
+            std::fs::write(&source, text).map_err(BenchError::system_call("write a bare loop"))?;
             let mut command = Command::new("cc");
             command.arg("-O2").arg(&source);
-            command.arg("-o").arg(folder.join(name));
-            let output = command.output().map_err(Trouble::system("start cc"))?;
+            command.arg("-o").arg(dir.join(name));
+            let output = command
+                .output()
+                .map_err(BenchError::system_call("start cc"))?;
             if !output.status.success() {
-                let words = String::from_utf8_lossy(&output.stderr).into_owned();
-                return Err(Trouble::program("cc", words));
+                let error_output = String::from_utf8_lossy(&output.stderr).into_owned();
+                return Err(BenchError::program_failed("cc", error_output));
             }
         }
-        let folder = folder.to_owned();
-        Ok(Self { folder })
+        let dir = dir.to_owned();
+        Ok(Self { dir })
     }
 
     /// Frames of `bytes` that two processes copy into and out of shared memory, M/s.
-    pub fn memory(&self, ground: &Ground, bytes: u32, time: Duration) -> Result<f64, Trouble> {
-        Ok(self.sharing(("memory", "pps"), ground, bytes, time)? / 1e6)
+    pub fn measure_memory(
+        &self,
+        env: &BenchEnv,
+        bytes: u32,
+        time: Duration,
+    ) -> Result<f64, BenchError> {
+        Ok(self.measure_shared(("memory", "pps"), env, bytes, time)? / 1e6)
     }
 
     /// Median time from a request of `bytes` to its response, between two processes with shared
     /// memory, µs.
-    pub fn exchange(&self, ground: &Ground, bytes: u32, time: Duration) -> Result<f64, Trouble> {
-        Ok(self.sharing(("exchange", "p50_ns"), ground, bytes, time)? / 1e3)
+    pub fn measure_exchange(
+        &self,
+        env: &BenchEnv,
+        bytes: u32,
+        time: Duration,
+    ) -> Result<f64, BenchError> {
+        Ok(self.measure_shared(("exchange", "p50_ns"), env, bytes, time)? / 1e3)
     }
 
     /// Runs a loop between two processes with shared memory and returns its figure.
-    fn sharing(
+    fn measure_shared(
         &self,
         (program, figure): (&'static str, &str),
-        ground: &Ground,
+        env: &BenchEnv,
         bytes: u32,
         time: Duration,
-    ) -> Result<f64, Trouble> {
-        let [near, far] = ground.cpus;
-        let mut command = Command::new(self.folder.join(program));
-        command.args([bytes, near, far].map(|number| number.to_string()));
+    ) -> Result<f64, BenchError> {
+        let [client_cpu, server_cpu] = env.cpus;
+        let mut command = Command::new(self.dir.join(program));
+        command.args([bytes, client_cpu, server_cpu].map(|number| number.to_string()));
         command.arg(time.as_millis().to_string());
-        let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
-        told(program, figure, &text)
+        let text = HostProgram::start(env.client()?, None, &mut command)?
+            .wait_for_end(time + START_END_TIMEOUT)?;
+        parse_figure(program, figure, &text)
     }
 
     /// Goodput of many TCP streams with one thread per end, Gb/s at the receiver.
-    pub fn streams(&self, ground: &Ground, streams: u32, time: Duration) -> Result<f64, Trouble> {
-        let [near, far] = ground.cpus;
-        let command = |part: &str, last: &str| -> Result<Command, Trouble> {
-            let mut command = Command::new(self.folder.join("streams"));
-            command.args([part, &ground.far()?.to_string(), STREAMS_PORT]);
-            command.args([&streams.to_string(), last]);
+    pub fn measure_streams(
+        &self,
+        env: &BenchEnv,
+        streams: u32,
+        time: Duration,
+    ) -> Result<f64, BenchError> {
+        let [client_cpu, server_cpu] = env.cpus;
+        let command = |role: &str, last_arg: &str| -> Result<Command, BenchError> {
+            let mut command = Command::new(self.dir.join("streams"));
+            command.args([role, &env.server_address()?.to_string(), STREAMS_PORT]);
+            command.args([&streams.to_string(), last_arg]);
             Ok(command)
         };
         let mut sink = command("sink", &time.as_millis().to_string())?;
-        let mut sink = Program::start(ground.server()?, Some(far), &mut sink)?;
-        sink.wait_for("READY", MOMENT)?;
-        let mut source = command("source", ground.congestion_control)?;
-        let source = Program::start(ground.client()?, Some(near), &mut source)?;
-        let text = sink.finish(time + OPENING)?;
+        let mut sink = HostProgram::start(env.server()?, Some(server_cpu), &mut sink)?;
+        sink.wait_for_line("READY", START_END_TIMEOUT)?;
+        let mut source = command("source", env.congestion_control)?;
+        let source = HostProgram::start(env.client()?, Some(client_cpu), &mut source)?;
+        let text = sink.wait_for_end(time + CONNECTIONS_TIMEOUT)?;
         // The receiver has ended, so the source fails to send.
-        let _ = source.finish(MOMENT);
-        Ok(told("streams", "bps", &text)? / 1e9)
+        let _ = source.wait_for_end(START_END_TIMEOUT);
+        Ok(parse_figure("streams", "bps", &text)? / 1e9)
     }
 
     /// Host behind a tap in the client's namespace that returns each datagram on any port; runs
     /// until dropped.
     ///
     /// `address` is that of the kernel's end.
-    pub fn tap_echo(&self, ground: &Ground, name: &str, address: &str) -> Result<Program, Trouble> {
-        let [_, far] = ground.cpus;
-        let mut command = Command::new(self.folder.join("tap"));
-        command.args(["echo", name, address, &far.to_string()]);
-        let mut host = Program::start(ground.client()?, Some(far), &mut command)?;
-        host.wait_for("READY", MOMENT)?;
+    pub fn start_tap_echo(
+        &self,
+        env: &BenchEnv,
+        name: &str,
+        address: &str,
+    ) -> Result<HostProgram, BenchError> {
+        let [_, server_cpu] = env.cpus;
+        let mut command = Command::new(self.dir.join("tap"));
+        command.args(["echo", name, address, &server_cpu.to_string()]);
+        let mut host = HostProgram::start(env.client()?, Some(server_cpu), &mut command)?;
+        host.wait_for_line("READY", START_END_TIMEOUT)?;
         Ok(host)
     }
 
     /// Frames of 64 B that a loop of writes sends to a tap, M/s.
-    pub fn tap_send(&self, ground: &Ground, name: &str, time: Duration) -> Result<f64, Trouble> {
-        let [_, far] = ground.cpus;
-        let mut command = Command::new(self.folder.join("tap"));
+    pub fn measure_tap_send(
+        &self,
+        env: &BenchEnv,
+        name: &str,
+        time: Duration,
+    ) -> Result<f64, BenchError> {
+        let [_, server_cpu] = env.cpus;
+        let mut command = Command::new(self.dir.join("tap"));
         // The address is otherwise unused in the namespace; the interface only has to be up.
-        command.args(["send", name, "198.18.255.1", &far.to_string()]);
+        command.args(["send", name, "198.18.255.1", &server_cpu.to_string()]);
         command.arg(time.as_millis().to_string());
-        let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
-        Ok(told("tap", "pps", &text)? / 1e6)
+        let text = HostProgram::start(env.client()?, None, &mut command)?
+            .wait_for_end(time + START_END_TIMEOUT)?;
+        Ok(parse_figure("tap", "pps", &text)? / 1e6)
     }
 
     /// Goodput that a kernel socket reads from a host behind a tap, which writes segments of 64 KB,
     /// Gb/s.
     ///
-    /// `part` is "stream", or "copies" to copy each segment twice before, and the interface. `ends`
+    /// `role` is "stream", or "copies" to copy each segment twice before, and the interface. `addresses`
     /// are
     /// the addresses of the kernel and of the host.
-    pub fn tap_stream(
+    pub fn measure_tap_stream(
         &self,
-        ground: &Ground,
-        part: [&str; 2],
-        ends: [&str; 2],
+        env: &BenchEnv,
+        role: [&str; 2],
+        addresses: [&str; 2],
         time: Duration,
-    ) -> Result<f64, Trouble> {
-        self.tap_tcp(ground, part, ends, time, None)
+    ) -> Result<f64, BenchError> {
+        self.measure_tap_tcp(env, role, addresses, time, None)
     }
 
     /// Goodput that a host behind a tap reads, without checks, from a kernel socket with this
     /// congestion control, Gb/s.
     ///
-    /// `ends` are the addresses of the kernel and of the host.
-    pub fn tap_take(
+    /// `addresses` are the addresses of the kernel and of the host.
+    pub fn measure_tap_take(
         &self,
-        ground: &Ground,
+        env: &BenchEnv,
         name: &str,
-        ends: [&str; 2],
+        addresses: [&str; 2],
         time: Duration,
         control: &str,
-    ) -> Result<f64, Trouble> {
-        self.tap_tcp(ground, ["take", name], ends, time, Some(control))
+    ) -> Result<f64, BenchError> {
+        self.measure_tap_tcp(env, ["take", name], addresses, time, Some(control))
     }
 
-    fn tap_tcp(
+    fn measure_tap_tcp(
         &self,
-        ground: &Ground,
-        part: [&str; 2],
-        ends: [&str; 2],
+        env: &BenchEnv,
+        role: [&str; 2],
+        addresses: [&str; 2],
         time: Duration,
         control: Option<&str>,
-    ) -> Result<f64, Trouble> {
-        let [near, far] = ground.cpus;
-        let mut command = Command::new(self.folder.join("tap"));
-        command.args(part).args(ends);
-        command.args([far, near].map(|cpu| cpu.to_string()));
+    ) -> Result<f64, BenchError> {
+        let [client_cpu, server_cpu] = env.cpus;
+        let mut command = Command::new(self.dir.join("tap"));
+        command.args(role).args(addresses);
+        command.args([server_cpu, client_cpu].map(|cpu| cpu.to_string()));
         command.arg(time.as_millis().to_string()).args(control);
-        let text = Program::start(ground.client()?, None, &mut command)?.finish(time + MOMENT)?;
-        Ok(told("tap", "bps", &text)? / 1e9)
+        let text = HostProgram::start(env.client()?, None, &mut command)?
+            .wait_for_end(time + START_END_TIMEOUT)?;
+        Ok(parse_figure("tap", "bps", &text)? / 1e9)
     }
 
     /// Frames that an AF_XDP loop forwards from `eth0` of a host to its `eth1`, M/s.
-    pub fn xdp_io(&self, ground: &Ground, host: &LabHost, time: Duration) -> Result<f64, Trouble> {
-        let [_, far] = ground.cpus;
-        let mut command = Command::new(self.folder.join("xdp"));
+    pub fn measure_xdp_io(
+        &self,
+        env: &BenchEnv,
+        host: &LabHost,
+        time: Duration,
+    ) -> Result<f64, BenchError> {
+        let [_, server_cpu] = env.cpus;
+        let mut command = Command::new(self.dir.join("xdp"));
         command.args(["io", "eth0", "eth1", &time.as_millis().to_string()]);
-        let text = Program::start(host, Some(far), &mut command)?.finish(time + MOMENT)?;
-        Ok(told("xdp", "pps", &text)? / 1e6)
+        let text = HostProgram::start(host, Some(server_cpu), &mut command)?
+            .wait_for_end(time + START_END_TIMEOUT)?;
+        Ok(parse_figure("xdp", "pps", &text)? / 1e6)
     }
 
     /// AF_XDP loop on one interface that returns each datagram; runs until dropped.
-    pub fn xdp_echo(&self, ground: &Ground, host: &LabHost) -> Result<Program, Trouble> {
-        let [_, far] = ground.cpus;
-        let mut command = Command::new(self.folder.join("xdp"));
+    pub fn start_xdp_echo(
+        &self,
+        env: &BenchEnv,
+        host: &LabHost,
+    ) -> Result<HostProgram, BenchError> {
+        let [_, server_cpu] = env.cpus;
+        let mut command = Command::new(self.dir.join("xdp"));
         command.args(["echo", "eth0"]);
-        let mut answering = Program::start(host, Some(far), &mut command)?;
-        answering.wait_for("READY", MOMENT)?;
-        Ok(answering)
+        let mut responder = HostProgram::start(host, Some(server_cpu), &mut command)?;
+        responder.wait_for_line("READY", START_END_TIMEOUT)?;
+        Ok(responder)
     }
 
-    /// Median round trip of datagrams of `bytes`, µs. `wait`: `block` or `spin`.
-    pub fn pingpong(
+    /// Median round trip of datagrams of `bytes`, µs. `wait_for_child`: `block` or `spin`.
+    pub fn measure_pingpong(
         &self,
-        ground: &Ground,
+        env: &BenchEnv,
         bytes: u32,
         wait: &str,
         time: Duration,
-    ) -> Result<f64, Trouble> {
-        let [near, far] = ground.cpus;
-        let command = |part: &str| -> Result<Command, Trouble> {
-            let mut command = Command::new(self.folder.join("pingpong"));
-            command.args([part, &ground.far()?.to_string(), PORT]);
+    ) -> Result<f64, BenchError> {
+        let [client_cpu, server_cpu] = env.cpus;
+        let command = |role: &str| -> Result<Command, BenchError> {
+            let mut command = Command::new(self.dir.join("pingpong"));
+            command.args([role, &env.server_address()?.to_string(), SERVER_PORT]);
             command.args([&bytes.to_string(), wait]);
             Ok(command)
         };
-        let mut server = Program::start(ground.server()?, Some(far), &mut command("server")?)?;
-        server.wait_for("READY", MOMENT)?;
+        let mut server =
+            HostProgram::start(env.server()?, Some(server_cpu), &mut command("server")?)?;
+        server.wait_for_line("READY", START_END_TIMEOUT)?;
         let mut client = command("client")?;
         client.arg(time.as_millis().to_string());
-        let client = Program::start(ground.client()?, Some(near), &mut client)?;
-        let text = client.finish(time + MOMENT)?;
-        Ok(told("pingpong", "p50_ns", &text)? / 1e3)
+        let client = HostProgram::start(env.client()?, Some(client_cpu), &mut client)?;
+        let text = client.wait_for_end(time + START_END_TIMEOUT)?;
+        Ok(parse_figure("pingpong", "p50_ns", &text)? / 1e3)
     }
 
     /// Goodput of a stream with writes of `written` and reads of `read` bytes, Gb/s.
     ///
-    /// `wait` is the receiver's: `block` or `spin`.
-    pub fn stream(
+    /// `wait_for_child` is the receiver's: `block` or `spin`.
+    pub fn measure_stream(
         &self,
-        ground: &Ground,
+        env: &BenchEnv,
         [written, read]: [u32; 2],
         wait: &str,
         time: Duration,
-    ) -> Result<f64, Trouble> {
-        let [near, far] = ground.cpus;
-        let command = |part: &str, bytes: u32| -> Result<Command, Trouble> {
-            let mut command = Command::new(self.folder.join("stream"));
-            command.args([part, &ground.far()?.to_string(), PORT, &bytes.to_string()]);
+    ) -> Result<f64, BenchError> {
+        let [client_cpu, server_cpu] = env.cpus;
+        let command = |role: &str, bytes: u32| -> Result<Command, BenchError> {
+            let mut command = Command::new(self.dir.join("stream"));
+            command.args([
+                role,
+                &env.server_address()?.to_string(),
+                SERVER_PORT,
+                &bytes.to_string(),
+            ]);
             Ok(command)
         };
         let mut sink = command("sink", read)?;
-        let mut server = Program::start(ground.server()?, Some(far), sink.arg(wait))?;
-        server.wait_for("READY", MOMENT)?;
+        let mut server = HostProgram::start(env.server()?, Some(server_cpu), sink.arg(wait))?;
+        server.wait_for_line("READY", START_END_TIMEOUT)?;
         let mut source = command("source", written)?;
-        source.args([&time.as_millis().to_string(), ground.congestion_control]);
-        let client = Program::start(ground.client()?, Some(near), &mut source)?;
-        client.finish(time + MOMENT)?;
-        let text = server.finish(MOMENT)?;
-        Ok(told("stream", "bps", &text)? / 1e9)
+        source.args([&time.as_millis().to_string(), env.congestion_control]);
+        let client = HostProgram::start(env.client()?, Some(client_cpu), &mut source)?;
+        client.wait_for_end(time + START_END_TIMEOUT)?;
+        let text = server.wait_for_end(START_END_TIMEOUT)?;
+        Ok(parse_figure("stream", "bps", &text)? / 1e9)
     }
 }
 
 /// Number after `NAME=` in the output of a loop.
-fn told(program: &'static str, name: &str, text: &str) -> Result<f64, Trouble> {
-    let number = |word: &str| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
-    let mut words = text.split_whitespace();
-    let missing = || Trouble::program(program, format!("it printed no {name}"));
-    words.find_map(number).ok_or_else(missing)
+fn parse_figure(program: &'static str, name: &str, text: &str) -> Result<f64, BenchError> {
+    let number = |token: &str| token.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
+    let mut tokens = text.split_whitespace();
+    let missing = || BenchError::program_failed(program, format!("it printed no {name}"));
+    tokens.find_map(number).ok_or_else(missing)
 }

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::bench_env::{Ground, Pinned};
-use crate::error::Trouble;
-use crate::process::Program;
+use crate::bench_env::{BenchEnv, CorePinning};
+use crate::error::BenchError;
+use crate::process::HostProgram;
 
 /// Time for a server to start.
-const START: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts a server for one test; returns its port.
-pub fn serve(ground: &Ground) -> Result<(Program, String), Trouble> {
-    let mut command = Command::new(&ground.linerate);
+pub fn start_server(env: &BenchEnv) -> Result<(HostProgram, String), BenchError> {
+    let mut command = Command::new(&env.linerate);
     command.args([
         "server",
         "-1",
@@ -25,62 +25,68 @@ pub fn serve(ground: &Ground) -> Result<(Program, String), Trouble> {
         "--grant",
         "idle,socket",
     ]);
-    started(Program::start(ground.server()?, None, &mut command)?)
+    wait_until_ready(HostProgram::start(env.server()?, None, &mut command)?)
 }
 
 /// Waits for a server's READY line; returns its port.
-fn started(mut server: Program) -> Result<(Program, String), Trouble> {
-    let line = server.wait_for("READY", START)?;
+fn wait_until_ready(mut server: HostProgram) -> Result<(HostProgram, String), BenchError> {
+    let line = server.wait_for_line("READY", START_TIMEOUT)?;
     let port = line
         .split_whitespace()
-        .find_map(|word| word.strip_prefix("port="));
-    let port =
-        port.ok_or_else(|| Trouble::program("linerate server", "its READY line has no port"));
+        .find_map(|token| token.strip_prefix("port="));
+    let port = port
+        .ok_or_else(|| BenchError::program_failed("linerate server", "its READY line has no port"));
     Ok((server, port?.to_owned()))
 }
 
 /// Command line of a client for that server, on the cores of the bench.
-pub fn client(ground: &Ground, port: &str, words: &str) -> Result<Command, Trouble> {
-    client_on(ground, Pinned::Yes, port, words)
+pub fn client_command(env: &BenchEnv, port: &str, args: &str) -> Result<Command, BenchError> {
+    client_command_on(env, CorePinning::Yes, port, args)
 }
 
-fn client_on(ground: &Ground, pinned: Pinned, port: &str, words: &str) -> Result<Command, Trouble> {
-    let mut words = words.split_whitespace();
-    let mut command = Command::new(&ground.linerate);
+fn client_command_on(
+    env: &BenchEnv,
+    pinned: CorePinning,
+    port: &str,
+    args: &str,
+) -> Result<Command, BenchError> {
+    let mut args = args.split_whitespace();
+    let mut command = Command::new(&env.linerate);
     command
-        .args(words.next())
-        .arg(ground.far()?.to_string())
+        .args(args.next())
+        .arg(env.server_address()?.to_string())
         .args(["-p", port, "--json", "--no-store"])
-        .args(words);
-    if let (Some(near), Some(far)) = pinned.cpus(ground) {
-        command.args(["--cpu", &format!("{near}/{far}")]);
+        .args(args);
+    if let (Some(client_cpu), Some(server_cpu)) = pinned.cpus(env) {
+        command.args(["--cpu", &format!("{client_cpu}/{server_cpu}")]);
     }
     Ok(command)
 }
 
 /// Runs a test and returns its record.
-pub fn run(ground: &Ground, words: &str, limit: Duration) -> Result<Value, Trouble> {
-    run_on(ground, Pinned::Yes, words, limit)
+pub fn run_test(env: &BenchEnv, args: &str, timeout: Duration) -> Result<Value, BenchError> {
+    run_test_on(env, CorePinning::Yes, args, timeout)
 }
 
 /// Runs a test with this CPU placement.
-pub fn run_on(
-    ground: &Ground,
-    pinned: Pinned,
-    words: &str,
-    limit: Duration,
-) -> Result<Value, Trouble> {
-    let (server, port) = serve(ground)?;
-    let mut command = client_on(ground, pinned, &port, words)?;
-    let text = Program::start(ground.client()?, None, &mut command)?.finish(limit)?;
-    server.finish(START)?;
-    serde_json::from_str(&text)
-        .map_err(|error| Trouble::program("linerate", format!("its record is not JSON: {error}")))
+pub fn run_test_on(
+    env: &BenchEnv,
+    pinned: CorePinning,
+    args: &str,
+    timeout: Duration,
+) -> Result<Value, BenchError> {
+    let (server, port) = start_server(env)?;
+    let mut command = client_command_on(env, pinned, &port, args)?;
+    let text = HostProgram::start(env.client()?, None, &mut command)?.wait_for_end(timeout)?;
+    server.wait_for_end(START_TIMEOUT)?;
+    serde_json::from_str(&text).map_err(|error| {
+        BenchError::program_failed("linerate", format!("its record is not JSON: {error}"))
+    })
 }
 
 /// Runs a command with several consecutive tests, and returns its document.
-pub fn run_tests(ground: &Ground, words: &str, limit: Duration) -> Result<Value, Trouble> {
-    let mut command = Command::new(&ground.linerate);
+pub fn run_tests(env: &BenchEnv, args: &str, timeout: Duration) -> Result<Value, BenchError> {
+    let mut command = Command::new(&env.linerate);
     command.args([
         "server",
         "-p",
@@ -90,15 +96,18 @@ pub fn run_tests(ground: &Ground, words: &str, limit: Duration) -> Result<Value,
         "--grant",
         "idle,socket",
     ]);
-    let (_server, port) = started(Program::start(ground.server()?, None, &mut command)?)?;
-    let mut command = client(ground, &port, words)?;
-    let text = Program::start(ground.client()?, None, &mut command)?.finish(limit)?;
-    serde_json::from_str(&text)
-        .map_err(|error| Trouble::program("linerate", format!("its record is not JSON: {error}")))
+    let (_server, port) = wait_until_ready(HostProgram::start(env.server()?, None, &mut command)?)?;
+    let mut command = client_command(env, &port, args)?;
+    let text = HostProgram::start(env.client()?, None, &mut command)?.wait_for_end(timeout)?;
+    serde_json::from_str(&text).map_err(|error| {
+        BenchError::program_failed("linerate", format!("its record is not JSON: {error}"))
+    })
 }
 
 /// Figure of a record.
-pub fn figure(record: &Value, pointer: &str) -> Result<f64, Trouble> {
+pub fn read_figure(record: &Value, pointer: &str) -> Result<f64, BenchError> {
     let value = record.pointer(pointer).and_then(Value::as_f64);
-    value.ok_or_else(|| Trouble::program("linerate", format!("its record has no {pointer}")))
+    value.ok_or_else(|| {
+        BenchError::program_failed("linerate", format!("its record has no {pointer}"))
+    })
 }

@@ -3,19 +3,19 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::bench_env::{Ground, Pinned};
-use crate::error::Trouble;
-use crate::process::Program;
+use crate::bench_env::{BenchEnv, CorePinning};
+use crate::error::BenchError;
+use crate::process::HostProgram;
 
 /// Time for a program to start or to end.
-const MOMENT: Duration = Duration::from_secs(10);
+const START_END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks that it is installed; the error explains how to install it.
-pub fn installed(_ground: &Ground) -> Result<(), Trouble> {
+pub fn check_installed(_env: &BenchEnv) -> Result<(), BenchError> {
     // It has no --version.
     match Command::new("nuttcp").arg("-V").output() {
         Ok(output) if output.status.success() => Ok(()),
-        _ => Err(Trouble::skip(
+        _ => Err(BenchError::skip(
             "needs nuttcp: install it with `apt-get install nuttcp`",
         )),
     }
@@ -29,21 +29,26 @@ pub fn version() -> Option<String> {
 }
 
 /// Goodput at the receiver, Gb/s. It has no option for the congestion control.
-pub fn goodput(ground: &Ground, pinned: Pinned, words: &str) -> Result<f64, Trouble> {
-    let (near, far) = pinned.cpus(ground);
+pub fn measure_goodput(env: &BenchEnv, pinned: CorePinning, args: &str) -> Result<f64, BenchError> {
+    let (client_cpu, server_cpu) = pinned.cpus(env);
     // The server ends after its first test.
-    let _server = Program::start(ground.server()?, far, Command::new("nuttcp").args(["-1"]))?;
+    let _server = HostProgram::start(
+        env.server()?,
+        server_cpu,
+        Command::new("nuttcp").args(["-1"]),
+    )?;
     std::thread::sleep(Duration::from_millis(150));
     let mut command = Command::new("nuttcp");
     command
         .args(["-T1", "-fparse"])
-        .args(words.split_whitespace())
-        .arg(ground.far()?.to_string());
-    let text = Program::start(ground.client()?, near, &mut command)?.finish(3 * MOMENT)?;
+        .args(args.split_whitespace())
+        .arg(env.server_address()?.to_string());
+    let text = HostProgram::start(env.client()?, client_cpu, &mut command)?
+        .wait_for_end(3 * START_END_TIMEOUT)?;
     let rate = text
         .split_whitespace()
-        .find_map(|word| word.strip_prefix("rate_Mbps=")?.parse::<f64>().ok());
+        .find_map(|token| token.strip_prefix("rate_Mbps=")?.parse::<f64>().ok());
     rate.filter(|&rate| rate > 0.0)
         .map(|rate| rate / 1e3)
-        .ok_or_else(|| Trouble::program("nuttcp", format!("it gave no rate: {text}")))
+        .ok_or_else(|| BenchError::program_failed("nuttcp", format!("it gave no rate: {text}")))
 }

@@ -8,25 +8,25 @@ use std::time::Duration;
 
 use linerate_lab::LabHost;
 
-use crate::bench_env::Ground;
-use crate::error::Trouble;
+use crate::bench_env::BenchEnv;
+use crate::error::BenchError;
 
 const PROGRAM: &str = "dpdk-testpmd";
 
 /// Time to start and reach a steady rate before the rates are counted.
-const SETTLING: Duration = Duration::from_millis(1500);
+const SETTLING_TIME: Duration = Duration::from_millis(1500);
 /// Time over which it counts its rates.
-const COUNTING: Duration = Duration::from_secs(1);
+const COUNTING_TIME: Duration = Duration::from_secs(1);
 
 /// Checks that it can run here.
-pub fn installed(_: &Ground) -> Result<(), Trouble> {
+pub fn check_installed(_: &BenchEnv) -> Result<(), BenchError> {
     if Command::new(PROGRAM).arg("--version").output().is_err() {
-        return Err(Trouble::skip(
+        return Err(BenchError::skip(
             "dpdk-testpmd is not installed (Debian: apt-get install dpdk-dev)",
         ));
     }
     if !rustix::process::geteuid().is_root() {
-        return Err(Trouble::skip("dpdk-testpmd needs root for its memory"));
+        return Err(BenchError::skip("dpdk-testpmd needs root for its memory"));
     }
     Ok(())
 }
@@ -38,34 +38,36 @@ pub fn version() -> Option<String> {
         .stdin(Stdio::null())
         .output()
         .ok()?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    let line = said.lines().find(|line| line.contains("RTE Version"))?;
+    let raw_output = [output.stdout, output.stderr].concat();
+    let raw_output = String::from_utf8_lossy(&raw_output);
+    let line = raw_output
+        .lines()
+        .find(|line| line.contains("RTE Version"))?;
     Some(line.trim_start_matches("EAL: ").replace('\'', ""))
 }
 
 /// Options of a testpmd process.
-pub struct Setting<'a> {
+pub struct TestpmdOptions<'a> {
     /// Virtual devices (`--vdev`).
     pub devices: &'a [String],
     /// `lcore@cpu` for each thread: the first one runs the shell, the others forward.
     pub lcores: String,
     /// Number of forwarding threads.
-    pub cores: u32,
+    pub forwarding_threads: u32,
     /// Shell commands before the rates are counted, including `start`.
     pub commands: &'a str,
 }
 
 /// Running testpmd process; returns the rates of its ports.
-pub struct Testpmd {
+pub struct TestpmdProcess {
     child: Child,
     /// Directory of its runtime files, which outlive it.
-    folder: PathBuf,
+    runtime_dir: PathBuf,
 }
 
-impl Testpmd {
+impl TestpmdProcess {
     /// Starts testpmd on a host.
-    pub fn start(host: &LabHost, setting: &Setting<'_>) -> Result<Self, Trouble> {
+    pub fn start(host: &LabHost, options: &TestpmdOptions<'_>) -> Result<Self, BenchError> {
         let mut command = Command::new("stdbuf");
         // A prefix of its own, so that two processes can run at the same time.
         let prefix = format!("linerate-{}-{}", std::process::id(), fastrand::u32(..));
@@ -80,47 +82,56 @@ impl Testpmd {
                 "--no-telemetry",
             ])
             .args(["--file-prefix", &prefix, "--log-level", "lib.eal:error"])
-            .arg(format!("--lcores={}", setting.lcores));
-        for device in setting.devices {
+            .arg(format!("--lcores={}", options.lcores));
+        for device in options.devices {
             command.arg(format!("--vdev={device}"));
         }
         command
-            .args(["--", "-i", &format!("--nb-cores={}", setting.cores)])
-            .arg(format!("--total-num-mbufs={}", frames(setting.devices)))
+            .args([
+                "--",
+                "-i",
+                &format!("--nb-cores={}", options.forwarding_threads),
+            ])
+            .arg(format!("--total-num-mbufs={}", mbuf_count(options.devices)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
         let child = host.run(|| command.spawn())?;
-        let mut child = child.map_err(Trouble::system("start dpdk-testpmd"))?;
+        let mut child = child.map_err(BenchError::system_call("start dpdk-testpmd"))?;
         let mut commands = child.stdin.take().expect("piped above");
-        let said = format!("{}\n", setting.commands);
-        let (first, second) = (said.into_bytes(), b"show port stats all\n".to_vec());
-        // The shell reads commands while testpmd forwards; rates are those between two `show`
+        let initial_commands = format!("{}\n", options.commands);
+        let (first, second) = (
+            initial_commands.into_bytes(),
+            b"show port stats all\n".to_vec(),
+        );
+        // The shell reads commands while testpmd forwards; rates are those between two `show_progress`
         // commands.
         thread::spawn(move || {
-            let mut say = |words: &[u8], wait: Duration| {
-                let said = commands.write_all(words).and_then(|()| commands.flush());
+            let mut send_commands = |command_bytes: &[u8], wait: Duration| {
+                let initial_commands = commands
+                    .write_all(command_bytes)
+                    .and_then(|()| commands.flush());
                 thread::sleep(wait);
-                said
+                initial_commands
             };
-            let _ = say(&first, SETTLING)
-                .and_then(|()| say(&second, COUNTING))
-                .and_then(|()| say(&second, Duration::from_millis(50)))
-                .and_then(|()| say(b"stop\nquit\n", Duration::ZERO));
+            let _ = send_commands(&first, SETTLING_TIME)
+                .and_then(|()| send_commands(&second, COUNTING_TIME))
+                .and_then(|()| send_commands(&second, Duration::from_millis(50)))
+                .and_then(|()| send_commands(b"stop\nquit\n", Duration::ZERO));
         });
-        let folder = Path::new("/var/run/dpdk").join(prefix);
-        Ok(Self { child, folder })
+        let runtime_dir = Path::new("/var/run/dpdk").join(prefix);
+        Ok(Self { child, runtime_dir })
     }
 
     /// Waits for the end; returns the summed rates of all ports, received and sent, M/s.
-    pub fn rates(mut self) -> Result<[f64; 2], Trouble> {
+    pub fn wait_for_rates(mut self) -> Result<[f64; 2], BenchError> {
         let mut text = String::new();
         let out = self.child.stdout.as_mut().expect("piped above");
         out.read_to_string(&mut text)
-            .map_err(Trouble::system("read the output of dpdk-testpmd"))?;
-        parse(&text).ok_or_else(|| {
+            .map_err(BenchError::system_call("read the output of dpdk-testpmd"))?;
+        parse_rates(&text).ok_or_else(|| {
             let last = text.lines().rev().find(|line| !line.trim().is_empty());
-            Trouble::program(
+            BenchError::program_failed(
                 PROGRAM,
                 format!("it showed no rates: {}", last.unwrap_or("")),
             )
@@ -128,12 +139,12 @@ impl Testpmd {
     }
 }
 
-impl Drop for Testpmd {
+impl Drop for TestpmdProcess {
     fn drop(&mut self) {
         // Fails only for a process that has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.runtime_dir);
     }
 }
 
@@ -141,22 +152,22 @@ impl Drop for Testpmd {
 ///
 /// Two AF_XDP ports reserve 8192 and would then forward nothing. More than other ports need delays
 /// their start.
-fn frames(devices: &[String]) -> u32 {
-    let several = devices.len() > 1;
+fn mbuf_count(devices: &[String]) -> u32 {
+    let has_several = devices.len() > 1;
     match devices
         .iter()
         .all(|device| device.starts_with("net_af_xdp"))
     {
-        true if several => 32768,
+        true if has_several => 32768,
         _ => 8192,
     }
 }
 
-/// Rates of the last `show` command, summed over the ports.
-fn parse(text: &str) -> Option<[f64; 2]> {
-    let rates = |way: &str| {
+/// Rates of the last `show_progress` command, summed over the ports.
+fn parse_rates(text: &str) -> Option<[f64; 2]> {
+    let rates = |direction: &str| {
         let lines = text.lines().filter_map(|line| {
-            let rest = line.trim_start().strip_prefix(way)?;
+            let rest = line.trim_start().strip_prefix(direction)?;
             rest.split_whitespace().next()?.parse::<f64>().ok()
         });
         lines.collect::<Vec<f64>>()
@@ -190,8 +201,8 @@ mod tests {
         ]
         .map(|(rx, tx)| block(rx, tx))
         .concat();
-        assert_eq!(parse(&text), Some([12.0, 14.0]));
-        assert_eq!(parse("nothing"), None);
-        assert_eq!(parse(&block(1, 1)), None);
+        assert_eq!(parse_rates(&text), Some([12.0, 14.0]));
+        assert_eq!(parse_rates("nothing"), None);
+        assert_eq!(parse_rates(&block(1, 1)), None);
     }
 }

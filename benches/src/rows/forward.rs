@@ -9,203 +9,203 @@ use std::time::{Duration, Instant};
 use linerate_lab::{Lab, LabHost, Topology};
 use serde_json::Value;
 
-use crate::bench_env::{Control, Ground};
-use crate::error::Trouble;
+use crate::bench_env::{BenchEnv, DefaultCongestion};
+use crate::error::BenchError;
 use crate::peer::bare_loops;
-use crate::peer::linerate::figure;
-use crate::peer::testpmd::{Setting, Testpmd, installed};
-use crate::process::Program;
-use crate::row::{Mark, Peer, Row};
+use crate::peer::linerate::read_figure;
+use crate::peer::testpmd::{TestpmdOptions, TestpmdProcess, check_installed};
+use crate::process::HostProgram;
+use crate::row::{BenchPeer, BenchRow, RatioMark};
 
 /// Duration of a bare loop.
-pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const RUN_TIME: Duration = Duration::from_secs(1);
 /// Time limit, far above the seconds of a run.
-const LIMIT: Duration = Duration::from_secs(30);
+const RUN_TIMEOUT: Duration = Duration::from_secs(30);
 
-pub const BASE: Row = Row {
+pub const BASE_ROW: BenchRow = BenchRow {
     name: "",
     against: "",
     unit: "Mpps",
-    mark: Mark::AtLeast(1.0),
-    speed: true,
-    near: false,
-    held: true,
-    control: Control::Found,
-    long: false,
-    most_pairs: None,
-    slices: 1,
-    needs: installed,
-    ours: |_| unreachable!("each row of this file sets its own measurement"),
-    theirs: &[],
+    mark: RatioMark::AtLeast(1.0),
+    is_speed: true,
+    needs_near_state: false,
+    holds_idle_states: true,
+    default_congestion: DefaultCongestion::MachineDefault,
+    is_long: false,
+    max_pairs: None,
+    slices_per_pair: 1,
+    check_requirements: check_installed,
+    measure: |_| unreachable!("each row of this file sets its own measurement"),
+    peers: &[],
 };
 
 /// One core and one ring, 32 packets in flight.
-pub const RING_IO: Row = Row {
+pub const RING_IO: BenchRow = BenchRow {
     name: "forward/ring/io",
     against: "testpmd net_ring",
-    mark: Mark::AtLeast(2.0),
-    ours: |ground| ours_ring(ground, "--dev ring:0 --tx-first 1"),
-    theirs: &[Peer::only(|ground| {
-        theirs_ring(ground, 1, "set fwd io\nstart tx_first 1")
+    mark: RatioMark::AtLeast(2.0),
+    measure: |env| measure_ring(env, "--dev ring:0 --tx-first 1"),
+    peers: &[BenchPeer::single(|env| {
+        measure_testpmd_ring(env, 1, "set fwd io\nstart tx_first 1")
     })],
-    ..BASE
+    ..BASE_ROW
 };
 
 /// DPDK's own ring, polled by linerate's loop.
-pub const DPDK_RING: Row = Row {
+pub const DPDK_RING: BenchRow = BenchRow {
     name: "forward/dpdk/ring/io",
     against: "testpmd net_ring, the same device",
-    mark: Mark::AtLeast(0.95),
-    needs: |ground| {
-        installed(ground)?;
-        let mut tried = Command::new(&ground.linerate_dpdk);
-        tried.args("forward --dev dpdk:net_null0 -t 0.1 -q --no-store".split(' '));
-        match tried.output() {
+    mark: RatioMark::AtLeast(0.95),
+    check_requirements: |env| {
+        check_installed(env)?;
+        let mut test_command = Command::new(&env.linerate_dpdk);
+        test_command.args("forward --dev dpdk:net_null0 -t 0.1 -q --no-store".split(' '));
+        match test_command.output() {
             Ok(output) if output.status.success() => Ok(()),
-            _ => Err(Trouble::skip(
+            _ => Err(BenchError::skip(
                 "there is no build with dpdk ports: `make bench` builds one if pkg-config finds libdpdk (Debian: \
                  libdpdk-dev)",
             )),
         }
     },
-    ours: |ground| {
-        let [_, far] = ground.cpus;
-        let words = format!("--dev dpdk:net_ring0 --tx-first 1 --corelist {far} -t 1");
-        ours_by(&ground.linerate_dpdk, ground.client()?, &words, RATE)
+    measure: |env| {
+        let [_, server_cpu] = env.cpus;
+        let args = format!("--dev dpdk:net_ring0 --tx-first 1 --corelist {server_cpu} -t 1");
+        measure_build(&env.linerate_dpdk, env.client()?, &args, RATE_POINTER)
     },
     ..RING_IO
 };
 
 /// Two cores that exchange 512 packets.
-pub const RING_IO_2_CORES: Row = Row {
+pub const RING_IO_2_CORES: BenchRow = BenchRow {
     name: "forward/ring/io/2_cores",
     against: "testpmd net_ring, 512 in flight",
-    mark: Mark::AtLeast(1.5),
-    near: true,
-    ours: |ground| ours_ring(ground, "--dev ring:0 --dev ring:1 --tx-first 16 --cores 2"),
-    theirs: &[Peer::only(|ground| {
-        theirs_ring(ground, 2, "set fwd io\nstart tx_first 16")
+    mark: RatioMark::AtLeast(1.5),
+    needs_near_state: true,
+    measure: |env| measure_ring(env, "--dev ring:0 --dev ring:1 --tx-first 16 --cores 2"),
+    peers: &[BenchPeer::single(|env| {
+        measure_testpmd_ring(env, 2, "set fwd io\nstart tx_first 16")
     })],
-    ..BASE
+    ..BASE_ROW
 };
 
 /// The addresses of every frame are rewritten.
-pub const RING_MACSWAP_1: Row = Row {
+pub const RING_MACSWAP_1: BenchRow = BenchRow {
     name: "forward/ring/macswap/1",
     against: "testpmd net_ring, tx_first 1",
-    mark: Mark::AtLeast(1.3),
-    ours: |ground| ours_ring(ground, "--dev ring:0 --mode macswap --tx-first 1"),
-    theirs: &[Peer::only(|ground| {
-        theirs_ring(ground, 1, "set fwd macswap\nstart tx_first 1")
+    mark: RatioMark::AtLeast(1.3),
+    measure: |env| measure_ring(env, "--dev ring:0 --mode macswap --tx-first 1"),
+    peers: &[BenchPeer::single(|env| {
+        measure_testpmd_ring(env, 1, "set fwd macswap\nstart tx_first 1")
     })],
-    ..BASE
+    ..BASE_ROW
 };
 
 /// [`RING_MACSWAP_1`] with 512 frames in flight.
-pub const RING_MACSWAP_16: Row = Row {
+pub const RING_MACSWAP_16: BenchRow = BenchRow {
     name: "forward/ring/macswap/16",
     against: "testpmd net_ring, tx_first 16",
-    ours: |ground| ours_ring(ground, "--dev ring:0 --mode macswap --tx-first 16"),
-    theirs: &[Peer::only(|ground| {
-        theirs_ring(ground, 1, "set fwd macswap\nstart tx_first 16")
+    measure: |env| measure_ring(env, "--dev ring:0 --mode macswap --tx-first 16"),
+    peers: &[BenchPeer::single(|env| {
+        measure_testpmd_ring(env, 1, "set fwd macswap\nstart tx_first 16")
     })],
     ..RING_MACSWAP_1
 };
 
 /// Two processes over shared memory, with every byte copied in and out.
-pub const SHM_64B: Row = Row {
+pub const SHM_64B: BenchRow = BenchRow {
     name: "forward/shm/64B",
     against: "testpmd net_memif",
-    mark: Mark::AtLeast(2.5),
-    near: true,
-    ours: |ground| ours_shm(ground, 64),
-    theirs: &[Peer::only(|ground| theirs_memif(ground, 64))],
-    ..BASE
+    mark: RatioMark::AtLeast(2.5),
+    needs_near_state: true,
+    measure: |env| measure_shm(env, 64),
+    peers: &[BenchPeer::single(|env| measure_memif(env, 64))],
+    ..BASE_ROW
 };
 
 /// [`SHM_64B`] with large frames, which shows the cost of the copies.
-pub const SHM_1500B: Row = Row {
+pub const SHM_1500B: BenchRow = BenchRow {
     name: "forward/shm/1500B",
-    mark: Mark::AtLeast(1.2),
-    near: true,
-    ours: |ground| ours_shm(ground, 1500),
-    theirs: &[Peer::only(|ground| theirs_memif(ground, 1500))],
+    mark: RatioMark::AtLeast(1.2),
+    needs_near_state: true,
+    measure: |env| measure_shm(env, 1500),
+    peers: &[BenchPeer::single(|env| measure_memif(env, 1500))],
     ..SHM_64B
 };
 
 /// linerate compared with a loop of the copies alone.
-pub const SHM_64B_BARE: Row = Row {
+pub const SHM_64B_BARE: BenchRow = BenchRow {
     name: "forward/shm/64B/bare",
     against: "bare loop of copies",
-    mark: Mark::Shown,
-    needs: bare_loops::installed,
-    theirs: &[Peer::only(|ground| {
-        ground.bare()?.memory(ground, 64, SECOND)
+    mark: RatioMark::Informational,
+    check_requirements: bare_loops::check_installed,
+    peers: &[BenchPeer::single(|env| {
+        env.bare_loops()?.measure_memory(env, 64, RUN_TIME)
     })],
     ..SHM_64B
 };
 
 /// [`SHM_64B_BARE`] with large frames.
-pub const SHM_1500B_BARE: Row = Row {
+pub const SHM_1500B_BARE: BenchRow = BenchRow {
     name: "forward/shm/1500B/bare",
-    theirs: &[Peer::only(|ground| {
-        ground.bare()?.memory(ground, 1500, SECOND)
+    peers: &[BenchPeer::single(|env| {
+        env.bare_loops()?.measure_memory(env, 1500, RUN_TIME)
     })],
-    ours: |ground| ours_shm(ground, 1500),
+    measure: |env| measure_shm(env, 1500),
     ..SHM_64B_BARE
 };
 
 /// The bare loop compared with testpmd: the upper limit with two copies.
-pub const SHM_BARE_MEMIF_64B: Row = Row {
+pub const SHM_BARE_MEMIF_64B: BenchRow = BenchRow {
     name: "forward/shm/64B/limit",
     against: "testpmd net_memif; ours is the bare loop of copies",
-    mark: Mark::Shown,
-    needs: |ground| installed(ground).and_then(|()| bare_loops::installed(ground)),
-    ours: |ground| ground.bare()?.memory(ground, 64, SECOND),
+    mark: RatioMark::Informational,
+    check_requirements: |env| check_installed(env).and_then(|()| bare_loops::check_installed(env)),
+    measure: |env| env.bare_loops()?.measure_memory(env, 64, RUN_TIME),
     ..SHM_64B
 };
 
 /// [`SHM_BARE_MEMIF_64B`] with large frames.
-pub const SHM_BARE_MEMIF_1500B: Row = Row {
+pub const SHM_BARE_MEMIF_1500B: BenchRow = BenchRow {
     name: "forward/shm/1500B/limit",
-    ours: |ground| ground.bare()?.memory(ground, 1500, SECOND),
-    theirs: &[Peer::only(|ground| theirs_memif(ground, 1500))],
+    measure: |env| env.bare_loops()?.measure_memory(env, 1500, RUN_TIME),
+    peers: &[BenchPeer::single(|env| measure_memif(env, 1500))],
     ..SHM_BARE_MEMIF_64B
 };
 
 /// Transmit through a packet socket into a veth link whose other end is not read.
-pub const PACKET_TX: Row = Row {
+pub const PACKET_TX: BenchRow = BenchRow {
     name: "forward/packet/tx",
     against: "testpmd net_af_packet",
-    mark: Mark::AtLeast(1.15),
-    ours: |ground| {
-        let [_, far] = ground.cpus;
-        let words = format!("--dev packet:eth0 --mode txonly --corelist {far} -t 1");
-        ours(ground.client()?, ground, &words, RATE)
+    mark: RatioMark::AtLeast(1.15),
+    measure: |env| {
+        let [_, server_cpu] = env.cpus;
+        let args = format!("--dev packet:eth0 --mode txonly --corelist {server_cpu} -t 1");
+        measure_linerate(env.client()?, env, &args, RATE_POINTER)
     },
-    theirs: &[Peer::only(|ground| {
-        let devices = [af_packet(0, "eth0")];
-        let [_, sent] = one_core(ground, ground.client()?, &devices, "set fwd txonly\nstart")?;
+    peers: &[BenchPeer::single(|env| {
+        let devices = [af_packet_device(0, "eth0")];
+        let [_, sent] = measure_testpmd(env, env.client()?, &devices, "set fwd txonly\nstart")?;
         Ok(sent)
     })],
-    ..BASE
+    ..BASE_ROW
 };
 
 /// Receive through a packet socket, from a linerate sender on the other core.
-pub const PACKET_RX: Row = Row {
+pub const PACKET_RX: BenchRow = BenchRow {
     name: "forward/packet/rx",
-    ours: |ground| {
-        let [_, far] = ground.cpus;
-        with_source(ground.server()?, ground, "packet:eth0", || {
-            let words = format!("--dev packet:eth0 --mode rxonly --corelist {far} -t 1");
-            ours(ground.client()?, ground, &words, RATE)
+    measure: |env| {
+        let [_, server_cpu] = env.cpus;
+        with_source(env.server()?, env, "packet:eth0", || {
+            let args = format!("--dev packet:eth0 --mode rxonly --corelist {server_cpu} -t 1");
+            measure_linerate(env.client()?, env, &args, RATE_POINTER)
         })
     },
-    theirs: &[Peer::only(|ground| {
-        with_source(ground.server()?, ground, "packet:eth0", || {
-            let devices = [af_packet(0, "eth0")];
+    peers: &[BenchPeer::single(|env| {
+        with_source(env.server()?, env, "packet:eth0", || {
+            let devices = [af_packet_device(0, "eth0")];
             let [received, _] =
-                one_core(ground, ground.client()?, &devices, "set fwd rxonly\nstart")?;
+                measure_testpmd(env, env.client()?, &devices, "set fwd rxonly\nstart")?;
             Ok(received)
         })
     })],
@@ -213,28 +213,28 @@ pub const PACKET_RX: Row = Row {
 };
 
 /// Forward between two links, from a linerate sender on the other core.
-pub const PACKET_IO: Row = Row {
+pub const PACKET_IO: BenchRow = BenchRow {
     name: "forward/packet/io",
-    ours: |ground| {
-        let lab = wire()?;
-        let [_, far] = ground.cpus;
-        with_source(lab.host("source")?, ground, FASTEST, || {
-            let words = format!("--dev packet:eth0 --dev packet:eth1 --corelist {far} -t 1");
-            ours(
+    measure: |env| {
+        let lab = build_device_lab()?;
+        let [_, server_cpu] = env.cpus;
+        with_source(lab.host("source")?, env, FASTEST_SENDER, || {
+            let args = format!("--dev packet:eth0 --dev packet:eth1 --corelist {server_cpu} -t 1");
+            measure_linerate(
                 lab.host("device")?,
-                ground,
-                &words,
+                env,
+                &args,
                 "/forward/ports/1/transmit/packets",
             )
             .map(|packets| packets / 1e6)
         })
     },
-    theirs: &[Peer::only(|ground| {
-        let lab = wire()?;
-        with_source(lab.host("source")?, ground, FASTEST, || {
-            let devices = [af_packet(0, "eth0"), af_packet(1, "eth1")];
+    peers: &[BenchPeer::single(|env| {
+        let lab = build_device_lab()?;
+        with_source(lab.host("source")?, env, FASTEST_SENDER, || {
+            let devices = [af_packet_device(0, "eth0"), af_packet_device(1, "eth1")];
             let device = lab.host("device")?;
-            let [_, sent] = one_core(ground, device, &devices, "set fwd io\nstart")?;
+            let [_, sent] = measure_testpmd(env, device, &devices, "set fwd io\nstart")?;
             Ok(sent)
         })
     })],
@@ -242,179 +242,196 @@ pub const PACKET_IO: Row = Row {
 };
 
 /// Transmit through a tap.
-pub const TAP_TX: Row = Row {
+pub const TAP_TX: BenchRow = BenchRow {
     name: "forward/tap/tx",
     against: "testpmd net_tap",
-    mark: Mark::AtLeast(1.2),
-    ours: |ground| {
-        let [_, far] = ground.cpus;
-        let words = format!("--dev tap:lrbench0 --mode txonly --corelist {far} -t 1");
-        ours(ground.client()?, ground, &words, RATE)
+    mark: RatioMark::AtLeast(1.2),
+    measure: |env| {
+        let [_, server_cpu] = env.cpus;
+        let args = format!("--dev tap:lrbench0 --mode txonly --corelist {server_cpu} -t 1");
+        measure_linerate(env.client()?, env, &args, RATE_POINTER)
     },
-    theirs: &[Peer::only(|ground| {
+    peers: &[BenchPeer::single(|env| {
         let devices = ["net_tap0,iface=lrbench1".to_owned()];
-        let [_, sent] = one_core(ground, ground.client()?, &devices, "set fwd txonly\nstart")?;
+        let [_, sent] = measure_testpmd(env, env.client()?, &devices, "set fwd txonly\nstart")?;
         Ok(sent)
     })],
-    ..BASE
+    ..BASE_ROW
 };
 
 /// linerate compared with a loop of writes alone.
-pub const TAP_TX_BARE: Row = Row {
+pub const TAP_TX_BARE: BenchRow = BenchRow {
     name: "forward/tap/tx/bare",
     against: "bare loop of writes",
-    mark: Mark::Shown,
-    needs: bare_loops::installed,
-    theirs: &[Peer::only(|ground| {
-        ground.bare()?.tap_send(ground, "lrbench1", SECOND)
+    mark: RatioMark::Informational,
+    check_requirements: bare_loops::check_installed,
+    peers: &[BenchPeer::single(|env| {
+        env.bare_loops()?
+            .measure_tap_send(env, "lrbench1", RUN_TIME)
     })],
     ..TAP_TX
 };
 
 /// The bare loop compared with testpmd: the upper limit with one write per frame.
-pub const TAP_TX_LIMIT: Row = Row {
+pub const TAP_TX_LIMIT: BenchRow = BenchRow {
     name: "forward/tap/tx/limit",
     against: "testpmd net_tap; ours is the bare loop of writes",
-    mark: Mark::Shown,
-    needs: |ground| installed(ground).and_then(|()| bare_loops::installed(ground)),
-    ours: |ground| ground.bare()?.tap_send(ground, "lrbench0", SECOND),
+    mark: RatioMark::Informational,
+    check_requirements: |env| check_installed(env).and_then(|()| bare_loops::check_installed(env)),
+    measure: |env| {
+        env.bare_loops()?
+            .measure_tap_send(env, "lrbench0", RUN_TIME)
+    },
     ..TAP_TX
 };
 
 /// Pointer to the frames forwarded per second in a record.
-pub(super) const RATE: &str = "/summary/packets_per_second";
+pub(super) const RATE_POINTER: &str = "/summary/packets_per_second";
 
 /// Device of the cheapest sender.
 ///
 /// The kernel delivers a frame to the receiver's socket on the sender's core, which is saturated.
 /// With
 /// the cheapest sender the forwarder is the bottleneck.
-const FASTEST: &str = "xdp:eth0";
+const FASTEST_SENDER: &str = "xdp:eth0";
 
 /// Lab with a source, a device with two interfaces, and a sink.
-pub(super) fn wire() -> Result<Lab, Trouble> {
+pub(super) fn build_device_lab() -> Result<Lab, BenchError> {
     const FILE: &str = "[hosts.source]\n[hosts.device]\n[hosts.sink]\n\
         [[links]]\nbetween = ['source', 'device']\n[[links]]\nbetween = ['device', 'sink']\n";
     let topology = Topology::from_toml(FILE).map_err(linerate_lab::LabError::from)?;
     Ok(Lab::up(&topology)?)
 }
 
-fn af_packet(number: u32, interface: &str) -> String {
+fn af_packet_device(number: u32, interface: &str) -> String {
     format!("net_af_packet{number},iface={interface},qdisc_bypass=1")
 }
 
 /// Runs a linerate forwarder and returns a figure of its record; rates in M/s.
-pub(super) fn ours(
+pub(super) fn measure_linerate(
     host: &LabHost,
-    ground: &Ground,
-    words: &str,
+    env: &BenchEnv,
+    args: &str,
     pointer: &str,
-) -> Result<f64, Trouble> {
-    ours_by(&ground.linerate, host, words, pointer)
+) -> Result<f64, BenchError> {
+    measure_build(&env.linerate, host, args, pointer)
 }
 
-/// Like `ours`, with the given build.
-fn ours_by(program: &Path, host: &LabHost, words: &str, pointer: &str) -> Result<f64, Trouble> {
-    let text = start_by(program, host, words)?.finish(LIMIT)?;
+/// Like `measure_linerate`, with the given build.
+fn measure_build(
+    program: &Path,
+    host: &LabHost,
+    args: &str,
+    pointer: &str,
+) -> Result<f64, BenchError> {
+    let text = start_build(program, host, args)?.wait_for_end(RUN_TIMEOUT)?;
     let record: Value = serde_json::from_str(&text).map_err(|error| {
-        Trouble::program("linerate", format!("its record is not JSON: {error}"))
+        BenchError::program_failed("linerate", format!("its record is not JSON: {error}"))
     })?;
-    let value = figure(&record, pointer)?;
-    Ok(if pointer == RATE { value / 1e6 } else { value })
+    let value = read_figure(&record, pointer)?;
+    Ok(if pointer == RATE_POINTER {
+        value / 1e6
+    } else {
+        value
+    })
 }
 
-pub(super) fn start(host: &LabHost, ground: &Ground, words: &str) -> Result<Program, Trouble> {
-    start_by(&ground.linerate, host, words)
+pub(super) fn start_forwarder(
+    host: &LabHost,
+    env: &BenchEnv,
+    args: &str,
+) -> Result<HostProgram, BenchError> {
+    start_build(&env.linerate, host, args)
 }
 
-fn start_by(program: &Path, host: &LabHost, words: &str) -> Result<Program, Trouble> {
+fn start_build(program: &Path, host: &LabHost, args: &str) -> Result<HostProgram, BenchError> {
     let mut command = Command::new(program);
     command
         .arg("forward")
-        .args(words.split_whitespace())
+        .args(args.split_whitespace())
         .args(["--json", "--no-store", "-q"]);
-    Program::start(host, None, &mut command)
+    HostProgram::start(host, None, &mut command)
 }
 
 /// Runs linerate on both cores for two rings, on the second core for one.
-fn ours_ring(ground: &Ground, words: &str) -> Result<f64, Trouble> {
-    let [near, far] = ground.cpus;
-    let cpus = match words.contains("--cores 2") {
-        true => format!("{near},{far}"),
-        false => far.to_string(),
+fn measure_ring(env: &BenchEnv, args: &str) -> Result<f64, BenchError> {
+    let [client_cpu, server_cpu] = env.cpus;
+    let cpus = match args.contains("--cores 2") {
+        true => format!("{client_cpu},{server_cpu}"),
+        false => server_cpu.to_string(),
     };
-    let words = format!("{words} --corelist {cpus} -t 1");
-    ours(ground.client()?, ground, &words, RATE)
+    let args = format!("{args} --corelist {cpus} -t 1");
+    measure_linerate(env.client()?, env, &args, RATE_POINTER)
 }
 
-fn theirs_ring(ground: &Ground, cores: u32, commands: &str) -> Result<f64, Trouble> {
-    let [near, far] = ground.cpus;
+fn measure_testpmd_ring(env: &BenchEnv, cores: u32, commands: &str) -> Result<f64, BenchError> {
+    let [client_cpu, server_cpu] = env.cpus;
     let devices: Vec<String> = (0..cores).map(|n| format!("net_ring{n}")).collect();
     let lcores = match cores {
-        1 => format!("0@{near},1@{far}"),
-        _ => format!("0@{near},1@{near},2@{far}"),
+        1 => format!("0@{client_cpu},1@{server_cpu}"),
+        _ => format!("0@{client_cpu},1@{client_cpu},2@{server_cpu}"),
     };
-    let setting = Setting {
+    let options = TestpmdOptions {
         devices: &devices,
         lcores,
-        cores,
+        forwarding_threads: cores,
         commands,
     };
-    let [_, sent] = Testpmd::start(ground.client()?, &setting)?.rates()?;
+    let [_, sent] = TestpmdProcess::start(env.client()?, &options)?.wait_for_rates()?;
     Ok(sent)
 }
 
 /// Runs testpmd with one forwarding thread on the second core.
-pub(super) fn one_core(
-    ground: &Ground,
+pub(super) fn measure_testpmd(
+    env: &BenchEnv,
     host: &LabHost,
     devices: &[String],
     commands: &str,
-) -> Result<[f64; 2], Trouble> {
-    let [near, far] = ground.cpus;
-    let setting = Setting {
+) -> Result<[f64; 2], BenchError> {
+    let [client_cpu, server_cpu] = env.cpus;
+    let options = TestpmdOptions {
         devices,
-        lcores: format!("0@{near},1@{far}"),
-        cores: 1,
+        lcores: format!("0@{client_cpu},1@{server_cpu}"),
+        forwarding_threads: 1,
         commands,
     };
-    Testpmd::start(host, &setting)?.rates()
+    TestpmdProcess::start(host, &options)?.wait_for_rates()
 }
 
 /// Measures while a linerate sender keeps the other core busy.
 pub(super) fn with_source(
     host: &LabHost,
-    ground: &Ground,
+    env: &BenchEnv,
     device: &str,
-    measure: impl FnOnce() -> Result<f64, Trouble>,
-) -> Result<f64, Trouble> {
-    let [near, _] = ground.cpus;
-    let words = format!("--dev {device} --mode txonly --corelist {near} -t 20");
-    let _source = start(host, ground, &words)?;
+    measure: impl FnOnce() -> Result<f64, BenchError>,
+) -> Result<f64, BenchError> {
+    let [client_cpu, _] = env.cpus;
+    let args = format!("--dev {device} --mode txonly --corelist {client_cpu} -t 20");
+    let _source = start_forwarder(host, env, &args)?;
     // The sender runs once packets flow; both sides of a pair start measuring a moment later.
     thread::sleep(Duration::from_millis(300));
     measure()
 }
 
-fn ours_shm(ground: &Ground, bytes: u32) -> Result<f64, Trouble> {
-    let [near, far] = ground.cpus;
-    let host = ground.client()?;
+fn measure_shm(env: &BenchEnv, bytes: u32) -> Result<f64, BenchError> {
+    let [client_cpu, server_cpu] = env.cpus;
+    let host = env.client()?;
     let name = format!("bench-{}-{}", std::process::id(), fastrand::u32(..));
-    let words = format!(
-        "--dev shm:{name},role=server --mode txonly --txpkts {bytes} --corelist {near} -t 20"
+    let args = format!(
+        "--dev shm:{name},role=server --mode txonly --txpkts {bytes} --corelist {client_cpu} -t 20"
     );
-    let _source = start(host, ground, &words)?;
+    let _source = start_forwarder(host, env, &args)?;
     thread::sleep(Duration::from_millis(300));
-    let words = format!("--dev shm:{name} --mode rxonly --corelist {far} -t 1");
-    ours(host, ground, &words, RATE)
+    let args = format!("--dev shm:{name} --mode rxonly --corelist {server_cpu} -t 1");
+    measure_linerate(host, env, &args, RATE_POINTER)
 }
 
 /// Waits until a process on a host listens on an abstract socket address.
-fn listening(host: &LabHost, socket: &str) -> Result<(), Trouble> {
+fn wait_for_listener(host: &LabHost, socket: &str) -> Result<(), BenchError> {
     let end = Instant::now() + Duration::from_secs(5);
     loop {
         let table = host.run(|| fs::read_to_string("/proc/thread-self/net/unix"))?;
-        let table = table.map_err(Trouble::system("read the table of unix sockets"))?;
+        let table = table.map_err(BenchError::system_call("read the table of unix sockets"))?;
         if table.lines().any(|line| line.ends_with(socket)) || Instant::now() > end {
             return Ok(());
         }
@@ -422,9 +439,9 @@ fn listening(host: &LabHost, socket: &str) -> Result<(), Trouble> {
     }
 }
 
-fn theirs_memif(ground: &Ground, bytes: u32) -> Result<f64, Trouble> {
-    let [near, far] = ground.cpus;
-    let host = ground.client()?;
+fn measure_memif(env: &BenchEnv, bytes: u32) -> Result<f64, BenchError> {
+    let [client_cpu, server_cpu] = env.cpus;
+    let host = env.client()?;
     let socket = format!("@linerate-bench-{}", fastrand::u32(..));
     let device = |role: &str| {
         [format!(
@@ -433,24 +450,24 @@ fn theirs_memif(ground: &Ground, bytes: u32) -> Result<f64, Trouble> {
         )]
     };
     let (server, client) = (device("server"), device("client"));
-    let sink = Setting {
+    let sink = TestpmdOptions {
         devices: &server,
-        lcores: format!("0@{far},1@{far}"),
-        cores: 1,
+        lcores: format!("0@{server_cpu},1@{server_cpu}"),
+        forwarding_threads: 1,
         commands: "set fwd rxonly\nstart",
     };
     let commands = format!("set fwd txonly\nset txpkts {bytes}\nstart");
-    let source = Setting {
+    let source = TestpmdOptions {
         devices: &client,
-        lcores: format!("0@{near},1@{near}"),
-        cores: 1,
+        lcores: format!("0@{client_cpu},1@{client_cpu}"),
+        forwarding_threads: 1,
         commands: &commands,
     };
-    let sink = Testpmd::start(host, &sink)?;
+    let sink = TestpmdProcess::start(host, &sink)?;
     // A client that connects before its server listens does not retry.
-    listening(host, &socket)?;
-    let source = Testpmd::start(host, &source)?;
-    let [received, _] = sink.rates()?;
+    wait_for_listener(host, &socket)?;
+    let source = TestpmdProcess::start(host, &source)?;
+    let [received, _] = sink.wait_for_rates()?;
     drop(source);
     Ok(received)
 }

@@ -11,77 +11,77 @@ use linerate_metric::record::Interval;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
-use crate::bench_env::{Control, Ground};
-use crate::error::Trouble;
+use crate::bench_env::{BenchEnv, DefaultCongestion};
+use crate::error::BenchError;
 use crate::peer::linerate;
-use crate::process::Program;
-use crate::row::{Mark, Peer, Row};
+use crate::process::HostProgram;
+use crate::row::{BenchPeer, BenchRow, RatioMark};
 
 /// First argument that makes this program the process under test.
-const SUBJECT: &str = "record-samples";
+const SUBJECT_ARG: &str = "record-samples";
 
 /// Number of pairs; memory is not noisy, it changes by pages.
-const PAIRS: usize = 3;
+const MAX_PAIRS: usize = 3;
 
 /// Histogram alone: 10^8 samples compared with 10^3.
-pub const HISTOGRAM: Row = Row {
+pub const HISTOGRAM_ROW: BenchRow = BenchRow {
     name: "memory/histogram",
     against: "10^3 samples instead of 10^8, peak RSS",
     unit: "KiB",
-    mark: Mark::AtMost(1.02),
-    speed: false,
-    near: false,
-    held: false,
-    control: Control::Cubic,
-    long: false,
-    most_pairs: Some(PAIRS),
-    slices: 1,
-    needs: |_| Ok(()),
-    ours: |_| histogram(100_000_000),
-    theirs: &[Peer::only(|_| histogram(1_000))],
+    mark: RatioMark::AtMost(1.02),
+    is_speed: false,
+    needs_near_state: false,
+    holds_idle_states: false,
+    default_congestion: DefaultCongestion::Cubic,
+    is_long: false,
+    max_pairs: Some(MAX_PAIRS),
+    slices_per_pair: 1,
+    check_requirements: |_| Ok(()),
+    measure: |_| measure_histogram(100_000_000),
+    peers: &[BenchPeer::single(|_| measure_histogram(1_000))],
 };
 
 /// Complete client: 2 million round trips compared with a thousand.
-pub const ROUND_TRIPS: Row = Row {
+pub const ROUND_TRIPS_ROW: BenchRow = BenchRow {
     name: "memory/round_trips",
     against: "1000 round trips instead of 2 million, peak RSS",
-    mark: Mark::AtMost(1.05),
-    ours: |ground| round_trips(ground, 2_000_000),
-    theirs: &[Peer::only(|ground| round_trips(ground, 1_000))],
-    ..HISTOGRAM
+    mark: RatioMark::AtMost(1.05),
+    measure: |env| measure_round_trips(env, 2_000_000),
+    peers: &[BenchPeer::single(|env| measure_round_trips(env, 1_000))],
+    ..HISTOGRAM_ROW
 };
 
 /// Client after ten minutes of throughput, compared with one minute and the series recorded since.
-pub const TEN_MINUTES_CLIENT: Row = Row {
+pub const TEN_MINUTES_CLIENT: BenchRow = BenchRow {
     name: "memory/10min/client",
     against: "RSS at 1 min + 2x series since (-i 0.1)",
-    long: true,
-    most_pairs: Some(1),
-    ours: |ground| Ok(ten_minutes(ground)?.client.late),
-    theirs: &[Peer::only(|ground| {
-        Ok(ten_minutes(ground)?.client.allowed())
+    is_long: true,
+    max_pairs: Some(1),
+    measure: |env| Ok(measure_ten_minutes(env)?.client.late_kib),
+    peers: &[BenchPeer::single(|env| {
+        Ok(measure_ten_minutes(env)?.client.limit_kib())
     })],
-    ..HISTOGRAM
+    ..HISTOGRAM_ROW
 };
 
 /// [`TEN_MINUTES_CLIENT`] for the server.
-pub const TEN_MINUTES_SERVER: Row = Row {
+pub const TEN_MINUTES_SERVER: BenchRow = BenchRow {
     name: "memory/10min/server",
-    ours: |ground| Ok(ten_minutes(ground)?.server.late),
-    theirs: &[Peer::only(|ground| {
-        Ok(ten_minutes(ground)?.server.allowed())
+    measure: |env| Ok(measure_ten_minutes(env)?.server.late_kib),
+    peers: &[BenchPeer::single(|env| {
+        Ok(measure_ten_minutes(env)?.server.limit_kib())
     })],
     ..TEN_MINUTES_CLIENT
 };
 
 /// Runs as the process under test if the command line requests it.
-pub fn as_subject(words: &[String]) -> Option<ExitCode> {
-    let [SUBJECT, count] = [words.first()?.as_str(), words.get(1)?.as_str()] else {
+pub fn run_as_subject(args: &[String]) -> Option<ExitCode> {
+    let [SUBJECT_ARG, count] = [args.first()?.as_str(), args.get(1)?.as_str()] else {
         return None;
     };
     let count = count.parse().ok()?;
     let mut histogram = Histogram::new();
-    for time in samples(count) {
+    for time in sample_times(count) {
         histogram.record(time);
     }
     // The printed count prevents the loop from being optimized away, and is checked.
@@ -92,49 +92,52 @@ pub fn as_subject(words: &[String]) -> Option<ExitCode> {
 /// Times from 1 µs to 10 s, equally many per octave.
 ///
 /// Few samples touch the same pages of a histogram as many, so that only their number differs.
-fn samples(count: u64) -> impl Iterator<Item = u64> {
+fn sample_times(count: u64) -> impl Iterator<Item = u64> {
     const LOWEST_NS: f64 = 1e3;
     const OCTAVES: f64 = 23.25;
     // One sample in each of 1000 strata, repeatedly, at a random position within.
     const STRATA: u64 = 1_000;
     // A precomputed table keeps the exponential out of the loop: 10^8 samples take a second.
-    let places: Vec<f64> = (0..=STRATA)
-        .map(|place| LOWEST_NS * (OCTAVES * place as f64 / STRATA as f64).exp2())
+    let bounds: Vec<f64> = (0..=STRATA)
+        .map(|stratum| LOWEST_NS * (OCTAVES * stratum as f64 / STRATA as f64).exp2())
         .collect();
     let mut random = fastrand::Rng::with_seed(1);
     (0..count).map(move |number| {
-        let place = (number % STRATA) as usize;
-        let (low, high) = (places[place], places[place + 1]);
+        let stratum = (number % STRATA) as usize;
+        let (low, high) = (bounds[stratum], bounds[stratum + 1]);
         (low + (high - low) * random.f64()) as u64
     })
 }
 
-fn histogram(count: u64) -> Result<f64, Trouble> {
-    let own = std::env::current_exe().map_err(Trouble::system("find this program"))?;
-    let output = Command::new(own)
-        .args([SUBJECT, &count.to_string()])
+fn measure_histogram(count: u64) -> Result<f64, BenchError> {
+    let own_path = std::env::current_exe().map_err(BenchError::system_call("find this program"))?;
+    let output = Command::new(own_path)
+        .args([SUBJECT_ARG, &count.to_string()])
         .output()
-        .map_err(Trouble::system("start this program again"))?;
+        .map_err(BenchError::system_call("start this program again"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let mut words = text.split_whitespace().map(str::parse::<f64>);
-    match (words.next(), words.next()) {
+    let mut args = text.split_whitespace().map(str::parse::<f64>);
+    match (args.next(), args.next()) {
         (Some(Ok(counted)), Some(Ok(kib))) if counted == count as f64 => Ok(kib),
-        _ => Err(Trouble::program(SUBJECT, format!("it printed {text:?}"))),
+        _ => Err(BenchError::program_failed(
+            SUBJECT_ARG,
+            format!("it printed {text:?}"),
+        )),
     }
 }
 
 /// Peak RSS of a client that has made `count` round trips and its record.
-fn round_trips(ground: &Ground, count: u64) -> Result<f64, Trouble> {
-    let (server, port) = linerate::serve(ground)?;
-    let words = format!("latency -u -n {count} -i 0 --wait spin");
-    let mut command = linerate::client(ground, &port, &words)?;
+fn measure_round_trips(env: &BenchEnv, count: u64) -> Result<f64, BenchError> {
+    let (server, port) = linerate::start_server(env)?;
+    let args = format!("latency -u -n {count} -i 0 --wait spin");
+    let mut command = linerate::client_command(env, &port, &args)?;
     // A pipe too small for the record: the client blocks with its data in memory until the pipe is
     // read, so that its peak RSS can be read at any time.
-    let system = |error: rustix::io::Errno| Trouble::system("create a pipe")(error.into());
+    let system = |error: rustix::io::Errno| BenchError::system_call("create a pipe")(error.into());
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
     fcntl_setpipe_size(&writer, 4096).map_err(system)?;
     command.stdout(Stdio::from(writer));
-    let client = Program::start_into(ground.client()?, None, &mut command)?;
+    let client = HostProgram::start_with_output(env.client()?, None, &mut command)?;
     // The command holds a copy of the pipe's write end, which would keep it open.
     drop(command);
     let limit = Timespec {
@@ -146,104 +149,107 @@ fn round_trips(ground: &Ground, count: u64) -> Result<f64, Trouble> {
     let mut record = String::new();
     fs::File::from(reader)
         .read_to_string(&mut record)
-        .map_err(Trouble::system("read the record"))?;
-    client.finish(Duration::from_secs(10))?;
-    server.finish(Duration::from_secs(10))?;
+        .map_err(BenchError::system_call("read the record"))?;
+    client.wait_for_end(Duration::from_secs(10))?;
+    server.wait_for_end(Duration::from_secs(10))?;
     let record = serde_json::from_str(&record).map_err(|error| {
-        Trouble::program("linerate", format!("its record is not JSON: {error}"))
+        BenchError::program_failed("linerate", format!("its record is not JSON: {error}"))
     })?;
-    let made = linerate::figure(&record, "/summary/round_trips")?;
-    if made < count as f64 * 0.99 {
-        return Err(Trouble::program(
+    let completed = linerate::read_figure(&record, "/summary/round_trips")?;
+    if completed < count as f64 * 0.99 {
+        return Err(BenchError::program_failed(
             "linerate latency",
-            format!("completed {made} of {count} round trips"),
+            format!("completed {completed} of {count} round trips"),
         ));
     }
-    peak.ok_or_else(|| Trouble::program("linerate latency", "it ended before its memory was read"))
+    peak.ok_or_else(|| {
+        BenchError::program_failed("linerate latency", "it ended before its memory was read")
+    })
 }
 
 /// RSS of one end, KiB.
 #[derive(Clone, Copy)]
-pub struct Growth {
+pub struct MemoryGrowth {
     /// RSS after one minute.
-    early: f64,
+    early_kib: f64,
     /// RSS after ten minutes.
-    late: f64,
+    late_kib: f64,
     /// Size of the intervals that ended in between.
-    series: f64,
+    series_kib: f64,
 }
 
-impl Growth {
-    /// Limit for `late`: the series counts twice, since a growing vector leaves its old allocation
+impl MemoryGrowth {
+    /// Limit for `late_kib`: the series counts twice, since a growing vector leaves its old allocation
     /// behind.
-    fn allowed(self) -> f64 {
-        self.early + 2.0 * self.series
+    fn limit_kib(self) -> f64 {
+        self.early_kib + 2.0 * self.series_kib
     }
 }
 
 /// Both ends of a run of ten minutes.
 #[derive(Clone, Copy)]
-pub struct TenMinutes {
-    client: Growth,
-    server: Growth,
+pub struct TenMinuteRun {
+    client: MemoryGrowth,
+    server: MemoryGrowth,
 }
 
-fn ten_minutes(ground: &Ground) -> Result<TenMinutes, Trouble> {
-    if let Some(known) = ground.ten_minutes.get() {
-        return Ok(*known);
+fn measure_ten_minutes(env: &BenchEnv) -> Result<TenMinuteRun, BenchError> {
+    if let Some(run) = env.ten_minutes.get() {
+        return Ok(*run);
     }
-    const EARLY: Duration = Duration::from_secs(60);
-    const LATE: Duration = Duration::from_secs(600);
+    const EARLY_AFTER: Duration = Duration::from_secs(60);
+    const LATE_AFTER: Duration = Duration::from_secs(600);
     const PER_SECOND: u64 = 10;
-    let (server, port) = linerate::serve(ground)?;
-    let control = ground.congestion_control;
-    let words = format!("throughput -t 603 -i 0.1 -C {control}");
-    let mut command = linerate::client(ground, &port, &words)?;
+    let (server, port) = linerate::start_server(env)?;
+    let control = env.congestion_control;
+    let args = format!("throughput -t 603 -i 0.1 -C {control}");
+    let mut command = linerate::client_command(env, &port, &args)?;
     let began = Instant::now();
-    let client = Program::start(ground.client()?, None, &mut command)?;
-    let at = |moment: Duration| -> Result<[f64; 2], Trouble> {
-        thread::sleep(moment.saturating_sub(began.elapsed()));
-        let kib = |program: &Program| {
-            status_kib(&program.pid().to_string(), "VmRSS")
-                .ok_or_else(|| Trouble::program("linerate", "it ended before its memory was read"))
+    let client = HostProgram::start(env.client()?, None, &mut command)?;
+    let rss_after = |time: Duration| -> Result<[f64; 2], BenchError> {
+        thread::sleep(time.saturating_sub(began.elapsed()));
+        let kib = |program: &HostProgram| {
+            status_kib(&program.pid().to_string(), "VmRSS").ok_or_else(|| {
+                BenchError::program_failed("linerate", "it ended before its memory was read")
+            })
         };
         Ok([kib(&client)?, kib(&server)?])
     };
-    let (early, late) = (at(EARLY)?, at(LATE)?);
-    client.finish(Duration::from_secs(30))?;
-    server.finish(Duration::from_secs(30))?;
-    let intervals = (LATE - EARLY).as_secs() * PER_SECOND;
-    let series = (intervals * size_of::<Interval>() as u64) as f64 / 1024.0;
+    let (early_kib, late_kib) = (rss_after(EARLY_AFTER)?, rss_after(LATE_AFTER)?);
+    client.wait_for_end(Duration::from_secs(30))?;
+    server.wait_for_end(Duration::from_secs(30))?;
+    let intervals = (LATE_AFTER - EARLY_AFTER).as_secs() * PER_SECOND;
+    let series_kib = (intervals * size_of::<Interval>() as u64) as f64 / 1024.0;
     let growth = |end: usize, role: &str| {
-        let (early, late) = (early[end], late[end]);
-        ground.note(format!(
-            "{role}: {early} KiB after 1 min, {late} KiB after 10 min with an interval each 0.1 s: \
+        let (early_kib, late_kib) = (early_kib[end], late_kib[end]);
+        env.add_note(format!(
+            "{role}: {early_kib} KiB after 1 min, {late_kib} KiB after 10 min with an interval each 0.1 s: \
              {:.0} B an interval ({} B each in memory); at the default of 1 s a tenth of that",
-            (late - early) * 1024.0 / intervals as f64,
+            (late_kib - early_kib) * 1024.0 / intervals as f64,
             size_of::<Interval>(),
         ));
-        Growth {
-            early,
-            late,
-            series,
+        MemoryGrowth {
+            early_kib,
+            late_kib,
+            series_kib,
         }
     };
-    let known = TenMinutes {
+    let run = TenMinuteRun {
         client: growth(0, "client"),
         server: growth(1, "server"),
     };
-    Ok(*ground.ten_minutes.get_or_init(|| known))
+    Ok(*env.ten_minutes.get_or_init(|| run))
 }
 
 /// Size in /proc/PID/status, KiB.
 fn status_kib(pid: &str, name: &str) -> Option<f64> {
-    kib_of(
+    parse_kib(
         &fs::read_to_string(format!("/proc/{pid}/status")).ok()?,
         name,
     )
 }
 
-fn kib_of(status: &str, name: &str) -> Option<f64> {
+fn parse_kib(status: &str, name: &str) -> Option<f64> {
     let rest = status
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -255,17 +261,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_of_a_process() {
+    fn sizes_are_parsed() {
         let status = "Name:\tx\nVmHWM:\t    5120 kB\nVmRSS:\t 4096 kB\n";
-        assert_eq!(kib_of(status, "VmHWM"), Some(5120.0));
-        assert_eq!(kib_of(status, "VmRSS"), Some(4096.0));
-        assert_eq!(kib_of(status, "Vm"), None);
-        assert_eq!(kib_of("VmHWM:\tmany kB\n", "VmHWM"), None);
+        assert_eq!(parse_kib(status, "VmHWM"), Some(5120.0));
+        assert_eq!(parse_kib(status, "VmRSS"), Some(4096.0));
+        assert_eq!(parse_kib(status, "Vm"), None);
+        assert_eq!(parse_kib("VmHWM:\tmany kB\n", "VmHWM"), None);
     }
 
     #[test]
     fn samples_reach_from_a_microsecond_to_ten_seconds() {
-        let all: Vec<u64> = samples(1_000).collect();
+        let all: Vec<u64> = sample_times(1_000).collect();
         assert!(
             all.iter()
                 .all(|time| (1_000..=10_100_000_000).contains(time))

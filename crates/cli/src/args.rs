@@ -23,7 +23,7 @@ mod ttcp;
 mod tune;
 mod values;
 
-pub use capacity::{CapacityArgs, Test};
+pub use capacity::{CapacityArgs, Rfc2544Test};
 pub use compare::CompareArgs;
 pub use explain::ExplainArgs;
 pub use frames::PortArgs;
@@ -31,16 +31,16 @@ pub use generate::GenerateArgs;
 pub use lab::{LabAction, LabArgs};
 pub use latency::LatencyArgs;
 pub use measure::MeasureArgs;
-pub use pairs::{KnobArgs, ManyArgs, PairArgs};
-pub use report::{ReportArgs, ReportForm};
+pub use pairs::{KnobArgs, PairArgs, SeriesArgs};
+pub use report::{ReportArgs, ReportFormat};
 pub use run::RunArgs;
 #[cfg(feature = "history")]
-pub use runs::{ExportForm, RunsAction, RunsArgs, Selection};
+pub use runs::{ExportFormat, RecordSelection, RunsAction, RunsArgs};
 pub use screen::ScreenArgs;
 pub use server::ServerArgs;
-pub use stack::{NearStackArgs, StackArgs, StackHostArgs};
+pub use stack::{LocalStackArgs, StackArgs, StackHostArgs};
 pub use sweep::SweepArgs;
-pub use throughput::{Offload, ThroughputArgs};
+pub use throughput::{OffloadOption, ThroughputArgs};
 pub use ttcp::{TargetCodeArgs, TtcpArgs};
 pub use tune::TuneArgs;
 pub use values::duration;
@@ -81,52 +81,53 @@ pub struct Cli {
 
 /// Returns the full command line.
 pub fn command() -> clap::Command {
-    settle(Cli::command())
+    prepare_args(Cli::command())
 }
 
 /// Returns the command line for parsing and help, with notes that wrap at the terminal's width.
 pub fn parser() -> clap::Command {
-    flowing(command())
+    unwrap_notes(command())
 }
 
 /// Joins the hand-broken lines of the notes after the options, so that clap wraps each paragraph
 /// once.
-fn flowing(command: clap::Command) -> clap::Command {
+fn unwrap_notes(command: clap::Command) -> clap::Command {
     let after = command
         .get_after_help()
-        .map(|text| joined(&text.to_string()));
+        .map(|text| join_prose(&text.to_string()));
     let command = match after {
         Some(text) => command.after_help(text),
         None => command,
     };
-    command.mut_subcommands(flowing)
+    command.mut_subcommands(unwrap_notes)
 }
 
 /// Length in bytes from which a line of prose counts as broken because it was full.
-const FULL: usize = 75;
+const FULL_LINE_BYTES: usize = 75;
 
-fn joined(text: &str) -> String {
+fn join_prose(text: &str) -> String {
     let mut out = String::new();
-    let mut goes_on = false;
+    let mut is_open = false;
     for line in text.lines() {
         let is_prose = !line.is_empty() && !line.starts_with(' ');
         if !out.is_empty() {
-            out.push(if goes_on && is_prose { ' ' } else { '\n' });
+            out.push(if is_open && is_prose { ' ' } else { '\n' });
         }
         out.push_str(line);
         // A line that ends with a sentence may end its paragraph.
-        goes_on = is_prose && line.len() >= FULL && !line.ends_with(['.', ':', ')']);
+        is_open = is_prose && line.len() >= FULL_LINE_BYTES && !line.ends_with(['.', ':', ')']);
     }
     out
 }
 
 /// Applies the rules for options to a command and its subcommands.
-fn settle(command: clap::Command) -> clap::Command {
-    heading::sort(command.mut_args(|arg| variable(amount(arg)))).mut_subcommands(settle)
+fn prepare_args(command: clap::Command) -> clap::Command {
+    heading::sort(command.mut_args(|arg| bind_variable(allow_negative_numbers(arg))))
+        .mut_subcommands(prepare_args)
 }
 
 /// Value names of options that take a number.
-const AMOUNTS: [&str; 8] = [
+const NUMERIC_VALUE_NAMES: [&str; 8] = [
     "RATE[/BURST]",
     "N[/BURST]",
     "SIZE",
@@ -139,9 +140,11 @@ const AMOUNTS: [&str; 8] = [
 
 /// Lets an option with a number as its value take a negative one: `-5` is then a wrong value, not
 /// an unknown option.
-fn amount(arg: clap::Arg) -> clap::Arg {
+fn allow_negative_numbers(arg: clap::Arg) -> clap::Arg {
     let names = arg.get_value_names().unwrap_or_default();
-    let is_amount = names.iter().any(|name| AMOUNTS.contains(&name.as_str()));
+    let is_amount = names
+        .iter()
+        .any(|name| NUMERIC_VALUE_NAMES.contains(&name.as_str()));
     let may_stand_alone = (arg.get_num_args()).is_some_and(|range| range.min_values() == 0);
     match is_amount && !may_stand_alone {
         true => arg.allow_hyphen_values(true),
@@ -150,7 +153,7 @@ fn amount(arg: clap::Arg) -> clap::Arg {
 }
 
 /// Sets how the environment variable of an option is read.
-fn variable(arg: clap::Arg) -> clap::Arg {
+fn bind_variable(arg: clap::Arg) -> clap::Arg {
     // The rule is in the help of the program once, not at each option.
     let arg = arg.hide_env(true);
     let Some(value) = arg.get_env().and_then(std::env::var_os) else {
@@ -180,7 +183,7 @@ fn is_on(value: &std::ffi::OsStr) -> bool {
 }
 
 /// Returns whether an environment variable turns a switch on.
-pub fn switched_on(name: &str) -> bool {
+pub fn is_variable_on(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| is_on(&value))
 }
 
@@ -336,7 +339,7 @@ mod tests {
         let full = "word ".repeat(16);
         let full = full.trim_end();
         let text = format!("Examples:\n  linerate x\n\n{full}\nends here.\nShort.\nNext.");
-        let want = format!("Examples:\n  linerate x\n\n{full} ends here.\nShort.\nNext.");
-        assert_eq!(joined(&text), want);
+        let expected = format!("Examples:\n  linerate x\n\n{full} ends here.\nShort.\nNext.");
+        assert_eq!(join_prose(&text), expected);
     }
 }

@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
-use linerate_metric::command_line::{Argument, CommandLine};
+use linerate_metric::command_line::{CommandArgument, CommandLine};
 
 use crate::args::Cli;
 use crate::lab_network;
 
 /// Commands whose results are records.
-const MEASURING: [&str; 7] = [
+const RECORDED_COMMANDS: [&str; 7] = [
     "throughput",
     "latency",
     "ttcp",
@@ -22,7 +22,7 @@ const MEASURING: [&str; 7] = [
 ];
 
 /// Options that only affect output and judgement of results.
-const LEFT_OUT: [&str; 14] = [
+const OUTPUT_OPTIONS: [&str; 14] = [
     "json",
     "json-stream",
     "output",
@@ -39,109 +39,111 @@ const LEFT_OUT: [&str; 14] = [
     "trace-on",
 ];
 
-static OWN: OnceLock<CommandLine> = OnceLock::new();
+static OUR_COMMAND_LINE: OnceLock<CommandLine> = OnceLock::new();
 
 /// Options of the command that the environment sets, with their variables.
-static SET: OnceLock<Vec<(String, String)>> = OnceLock::new();
+static ENVIRONMENT_OPTIONS: OnceLock<Vec<(String, String)>> = OnceLock::new();
 
 /// Stores the command line if its command measures.
-pub fn note(words: &[OsString], matches: &ArgMatches) {
-    let Some((name, of_command)) = matches.subcommand() else {
+pub fn store_command_line(args: &[OsString], matches: &ArgMatches) {
+    let Some((name, submatches)) = matches.subcommand() else {
         return;
     };
-    if !MEASURING.contains(&name) {
+    if !RECORDED_COMMANDS.contains(&name) {
         return;
     }
-    let words: Vec<String> = (words.iter())
-        .map(|word| word.to_string_lossy().into_owned())
+    let args: Vec<String> = (args.iter())
+        .map(|text| text.to_string_lossy().into_owned())
         .collect();
-    let program = words.first().cloned().unwrap_or_default();
+    let program = args.first().cloned().unwrap_or_default();
     let mut line = CommandLine {
-        through: lab_network::started_through(&program),
-        ..read(&words[1..], of_command)
+        wrapper: lab_network::lab_exec_args(&program),
+        ..read_args(&args[1..], submatches)
     };
     line.program = program;
-    let _ = OWN.set(line);
+    let _ = OUR_COMMAND_LINE.set(line);
     let cli = Cli::command();
     let arguments = cli.find_subcommand(name).into_iter();
-    let set = arguments.flat_map(Command::get_arguments).filter(|arg| {
-        of_command.value_source(arg.get_id().as_str()) == Some(ValueSource::EnvVariable)
+    let set_options = arguments.flat_map(Command::get_arguments).filter(|arg| {
+        submatches.value_source(arg.get_id().as_str()) == Some(ValueSource::EnvVariable)
     });
     let named = |arg: &Arg| {
         let variable = arg.get_env()?.to_string_lossy().into_owned();
         Some((arg.get_long()?.to_owned(), variable))
     };
-    let _ = SET.set(set.filter_map(named).collect());
+    let _ = ENVIRONMENT_OPTIONS.set(set_options.filter_map(named).collect());
 }
 
 /// Returns the environment variable that sets an option of the command, unless the command line sets it.
-pub fn variable_of(option: &str) -> Option<&'static str> {
-    let set = SET.get()?.iter();
-    let mut found = set.filter(|(long, _)| long == option);
-    Some(&found.next()?.1)
+pub fn variable_of_option(option: &str) -> Option<&'static str> {
+    let set_options = ENVIRONMENT_OPTIONS.get()?.iter();
+    let mut matches = set_options.filter(|(long, _)| long == option);
+    Some(&matches.next()?.1)
 }
 
 /// Returns the long name of an option as clap shows it (`--cpu <LIST>`), with the environment
 /// variable that sets it, if the command line does not.
-pub fn variable_behind(words: &[OsString], called: &str) -> Option<(String, String)> {
-    let words: Vec<String> = (words.iter().skip(1))
-        .map(|word| word.to_string_lossy().into_owned())
+pub fn variable_of_shown_option(args: &[OsString], shown: &str) -> Option<(String, String)> {
+    let args: Vec<String> = (args.iter().skip(1))
+        .map(|text| text.to_string_lossy().into_owned())
         .collect();
-    let long = called.strip_prefix("--")?;
+    let long = shown.strip_prefix("--")?;
     let long = long.split([' ', '=', '[']).next()?;
     let cli = Cli::command();
-    let command = cli.find_subcommand(words.first()?)?;
-    let mut known = command.get_arguments();
-    let arg = known.find(|arg| arg.get_long() == Some(long))?;
+    let command = cli.find_subcommand(args.first()?)?;
+    let mut candidates = command.get_arguments();
+    let arg = candidates.find(|arg| arg.get_long() == Some(long))?;
     let variable = arg.get_env()?;
     let is_set = std::env::var_os(variable).is_some_and(|value| !value.is_empty());
-    let said = arguments(command, &words[1..]);
-    let is_said = said.iter().any(|said| said.option.as_deref() == Some(long));
-    (is_set && !is_said).then(|| (long.to_owned(), variable.to_string_lossy().into_owned()))
+    let given = split_arguments(command, &args[1..]);
+    let is_given = given
+        .iter()
+        .any(|given| given.option.as_deref() == Some(long));
+    (is_set && !is_given).then(|| (long.to_owned(), variable.to_string_lossy().into_owned()))
 }
 
 /// Returns the stored command line; `None` if the command does not measure.
-pub fn own() -> Option<CommandLine> {
-    OWN.get().cloned()
+pub fn our_command_line() -> Option<CommandLine> {
+    OUR_COMMAND_LINE.get().cloned()
 }
 
 /// Returns the command line of arguments that start with the command's name, with the options that
 /// the environment sets.
-fn read(words: &[String], matches: &ArgMatches) -> CommandLine {
+fn read_args(args: &[String], matches: &ArgMatches) -> CommandLine {
     let cli = Cli::command();
-    let name = words.first().map_or("", String::as_str);
+    let name = args.first().map_or("", String::as_str);
     let mut line = CommandLine::new(name);
     let Some(command) = cli.find_subcommand(name) else {
         return line;
     };
-    line.arguments = arguments(command, &words[1..]);
+    line.arguments = split_arguments(command, &args[1..]);
     for arg in command.get_arguments() {
         let id = arg.get_id().as_str();
         if matches.value_source(id) == Some(ValueSource::EnvVariable) {
             line.arguments.extend(from_environment(arg, matches));
         }
     }
-    for option in LEFT_OUT {
-        line.remove(option);
+    for option in OUTPUT_OPTIONS {
+        line.remove_option(option);
     }
     line
 }
 
-fn arguments(command: &Command, words: &[String]) -> Vec<Argument> {
+fn split_arguments(command: &Command, tokens: &[String]) -> Vec<CommandArgument> {
     let mut arguments = Vec::new();
-    let mut rest = words.iter();
-    while let Some(word) = rest.next() {
-        let alone = Argument {
+    let mut rest = tokens.iter();
+    while let Some(token) = rest.next() {
+        let alone = CommandArgument {
             option: None,
-            words: vec![word.clone()],
+            tokens: vec![token.clone()],
         };
-        if word == "--" {
+        if token == "--" {
             arguments.push(alone);
-            arguments.extend(rest.by_ref().map(|word| Argument {
+            arguments.extend(rest.by_ref().map(|token| CommandArgument {
                 option: None,
-                words: vec![word.clone()],
+                tokens: vec![token.clone()],
             }));
-        } else if let Some(long) = word.strip_prefix("--") {
+        } else if let Some(long) = token.strip_prefix("--") {
             let (name, has_value) = match long.split_once('=') {
                 Some((name, _)) => (name, true),
                 None => (long, false),
@@ -149,16 +151,16 @@ fn arguments(command: &Command, words: &[String]) -> Vec<Argument> {
             let arg = command
                 .get_arguments()
                 .find(|arg| arg.get_long() == Some(name));
-            let mut found = Argument {
+            let mut argument = CommandArgument {
                 option: Some(name.to_owned()),
-                words: vec![word.clone()],
+                tokens: vec![token.clone()],
             };
-            if !has_value && arg.is_some_and(|arg| takes_next(arg, rest.as_slice())) {
-                found.words.extend(rest.next().cloned());
+            if !has_value && arg.is_some_and(|arg| takes_next_arg(arg, rest.as_slice())) {
+                argument.tokens.extend(rest.next().cloned());
             }
-            arguments.push(found);
-        } else if word.len() > 1 && word.starts_with('-') {
-            arguments.extend(cluster(command, word, &mut rest));
+            arguments.push(argument);
+        } else if token.len() > 1 && token.starts_with('-') {
+            arguments.extend(split_short_options(command, token, &mut rest));
         } else {
             arguments.push(alone);
         }
@@ -167,12 +169,12 @@ fn arguments(command: &Command, words: &[String]) -> Vec<Argument> {
 }
 
 /// Splits an argument such as `-uR` or `-Rt5` into its options.
-fn cluster(
+fn split_short_options(
     command: &Command,
     word: &str,
     rest: &mut std::slice::Iter<'_, String>,
-) -> Vec<Argument> {
-    let mut found = Vec::new();
+) -> Vec<CommandArgument> {
+    let mut arguments = Vec::new();
     let letters: Vec<char> = word.chars().skip(1).collect();
     for (at, letter) in letters.iter().enumerate() {
         let arg = command
@@ -181,61 +183,61 @@ fn cluster(
         let long = arg
             .and_then(Arg::get_long)
             .map_or_else(|| letter.to_string(), str::to_owned);
-        let mut own = Argument {
+        let mut option = CommandArgument {
             option: Some(long),
-            words: vec![format!("-{letter}")],
+            tokens: vec![format!("-{letter}")],
         };
-        let Some(arg) = arg.filter(|arg| takes_value(arg)) else {
-            found.push(own);
+        let Some(arg) = arg.filter(|arg| has_value(arg)) else {
+            arguments.push(option);
             continue;
         };
         let value: String = letters[at + 1..].iter().collect();
         if !value.is_empty() {
-            own.words[0].push_str(&value);
-        } else if takes_next(arg, rest.as_slice()) {
-            own.words.extend(rest.next().cloned());
+            option.tokens[0].push_str(&value);
+        } else if takes_next_arg(arg, rest.as_slice()) {
+            option.tokens.extend(rest.next().cloned());
         }
-        found.push(own);
+        arguments.push(option);
         break;
     }
-    found
+    arguments
 }
 
-fn takes_value(arg: &Arg) -> bool {
+fn has_value(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Set | ArgAction::Append)
 }
 
 /// Returns whether the next argument is the value of an option.
-fn takes_next(arg: &Arg, rest: &[String]) -> bool {
+fn takes_next_arg(arg: &Arg, rest: &[String]) -> bool {
     let optional = arg
         .get_num_args()
         .is_some_and(|range| range.min_values() == 0);
-    let plain = rest.first().is_some_and(|word| !word.starts_with('-'));
-    takes_value(arg) && !arg.is_require_equals_set() && (!optional || plain)
+    let plain = rest.first().is_some_and(|next| !next.starts_with('-'));
+    has_value(arg) && !arg.is_require_equals_set() && (!optional || plain)
 }
 
 /// Returns an environment option as it would be typed.
-fn from_environment(arg: &Arg, matches: &ArgMatches) -> Vec<Argument> {
+fn from_environment(arg: &Arg, matches: &ArgMatches) -> Vec<CommandArgument> {
     let id = arg.get_id().as_str();
     let raw = matches.get_raw(id).into_iter().flatten();
     let values: Vec<String> = raw
         .map(|value| value.to_string_lossy().into_owned())
         .collect();
-    match (arg.get_long(), takes_value(arg)) {
+    match (arg.get_long(), has_value(arg)) {
         (Some(long), true) => (values.iter())
-            .map(|value| Argument {
+            .map(|value| CommandArgument {
                 option: Some(long.to_owned()),
-                words: vec![format!("--{long}={value}")],
+                tokens: vec![format!("--{long}={value}")],
             })
             .collect(),
-        (Some(long), false) => vec![Argument {
+        (Some(long), false) => vec![CommandArgument {
             option: Some(long.to_owned()),
-            words: vec![format!("--{long}")],
+            tokens: vec![format!("--{long}")],
         }],
         (None, _) => (values.into_iter())
-            .map(|value| Argument {
+            .map(|value| CommandArgument {
                 option: None,
-                words: vec![value],
+                tokens: vec![value],
             })
             .collect(),
     }
@@ -246,16 +248,16 @@ mod tests {
     use super::*;
     use crate::{args, shell_words};
 
-    fn line(text: &str) -> CommandLine {
-        let words = shell_words::split(text).unwrap();
+    fn command_line(text: &str) -> CommandLine {
+        let words = shell_words::split_args(text).unwrap();
         let matches = args::command().try_get_matches_from(&words).unwrap();
-        let (_, of_command) = matches.subcommand().unwrap();
-        read(&words[1..], of_command)
+        let (_, submatches) = matches.subcommand().unwrap();
+        read_args(&words[1..], submatches)
     }
 
     #[test]
     fn a_command_is_kept_as_it_was_typed_without_where_its_results_go() {
-        for (typed, kept) in [
+        for (typed, expected) in [
             (
                 "linerate throughput -uRt5 10.0.0.2 -l 1K --json -o x.json --peer=iperf3",
                 "linerate throughput -u -R -t5 10.0.0.2 -l 1K --peer=iperf3",
@@ -273,15 +275,15 @@ mod tests {
                 "linerate forward --dev ring:0 --dev ring:1 --cores 2 -t 1",
             ),
         ] {
-            assert_eq!(line(typed).to_string(), kept);
+            assert_eq!(command_line(typed).to_string(), expected);
         }
     }
 
     #[test]
     fn options_are_known_by_their_long_names() {
-        let mut line = line("linerate throughput h -P2 -w64K -N");
-        assert!(line.has("parallel") && line.has("no-delay"));
-        line.set("window", &["-w", "4M"]);
+        let mut line = command_line("linerate throughput h -P2 -w64K -N");
+        assert!(line.has_option("parallel") && line.has_option("no-delay"));
+        line.set_option("window", &["-w", "4M"]);
         assert_eq!(line.to_string(), "linerate throughput h -P2 -w 4M -N");
     }
 }

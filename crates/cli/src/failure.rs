@@ -4,22 +4,22 @@ use crate::command_line;
 use linerate_lab::{LabError, TopologyError};
 use linerate_measure::MeasureError;
 use linerate_measure::forward::PortError;
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
 use linerate_report::ReportError;
 
 /// A failed command.
 #[derive(Debug)]
-pub struct Failure {
+pub struct CommandFailure {
     /// Situation, object and next step.
-    pub problem: Problem,
+    pub problem: ErrorReport,
     /// Exit code, one of [`exit`].
     pub code: u8,
 }
 
-impl Failure {
+impl CommandFailure {
     /// Creates a failure for an invalid command line.
-    pub fn usage(problem: Problem) -> Self {
+    pub fn usage(problem: ErrorReport) -> Self {
         Self {
             problem,
             code: exit::USAGE,
@@ -28,10 +28,10 @@ impl Failure {
 
     /// Adds the environment variable that set an option, unless the command line sets the option:
     /// the variable may be meant for other commands.
-    pub fn of_option(mut self, option: &str) -> Self {
-        if let Some(variable) = command_line::variable_of(option) {
-            let said = format!("--{option} ");
-            if let Some(value) = self.problem.object.strip_prefix(&said) {
+    pub fn with_variable(mut self, option: &str) -> Self {
+        if let Some(variable) = command_line::variable_of_option(option) {
+            let prefix = format!("--{option} ");
+            if let Some(value) = self.problem.object.strip_prefix(&prefix) {
                 self.problem.object = format!("{variable}={value}");
             }
             let next = &self.problem.next_step;
@@ -43,7 +43,7 @@ impl Failure {
     }
 
     /// Creates a failure for an operation that did not work.
-    pub fn failed(problem: Problem) -> Self {
+    pub fn failed(problem: ErrorReport) -> Self {
         Self {
             problem,
             code: exit::FAILED,
@@ -51,7 +51,7 @@ impl Failure {
     }
 }
 
-impl From<MeasureError> for Failure {
+impl From<MeasureError> for CommandFailure {
     fn from(error: MeasureError) -> Self {
         Self {
             problem: error.problem(),
@@ -60,16 +60,16 @@ impl From<MeasureError> for Failure {
     }
 }
 
-impl From<&PortError> for Failure {
+impl From<&PortError> for CommandFailure {
     fn from(error: &PortError) -> Self {
         Self {
-            problem: error.problem(),
+            problem: error.report(),
             code: error.exit_code(),
         }
     }
 }
 
-impl From<LabError> for Failure {
+impl From<LabError> for CommandFailure {
     fn from(error: LabError) -> Self {
         let code = if error.is_missing_privilege() {
             exit::MISSING
@@ -85,17 +85,17 @@ impl From<LabError> for Failure {
     }
 }
 
-impl From<TopologyError> for Failure {
+impl From<TopologyError> for CommandFailure {
     fn from(error: TopologyError) -> Self {
         LabError::from(error).into()
     }
 }
 
-impl From<ReportError> for Failure {
+impl From<ReportError> for CommandFailure {
     fn from(error: ReportError) -> Self {
         if error.is_broken_pipe() {
             // The reader of the result has closed, so an error message has no reader either.
-            linerate_host::stop_flag::end_by_sigpipe();
+            linerate_host::stop_flag::exit_by_sigpipe();
         }
         Self::failed(error.problem())
     }

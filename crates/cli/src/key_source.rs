@@ -6,25 +6,25 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Once;
 
-use linerate_measure::{Key, SECRET_MAX_BYTES};
-use linerate_metric::event::Problem;
+use linerate_measure::{PresharedKey, SECRET_MAX_BYTES};
+use linerate_metric::event::ErrorReport;
 
-use crate::failure::Failure;
-use crate::output::complain;
+use crate::failure::CommandFailure;
+use crate::output::print_stderr;
 
 /// Variable that `--key env` reads.
 pub const VARIABLE: &str = "LINERATE_SECRET";
 
 /// Source of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum KeySource {
     /// Content of a file.
     File(PathBuf),
     /// Environment variable.
     Variable(String),
 }
 
-impl FromStr for Source {
+impl FromStr for KeySource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -42,14 +42,14 @@ impl FromStr for Source {
     }
 }
 
-impl Source {
+impl KeySource {
     /// Reads the key, with a warning if other users can read its file.
-    pub fn read(&self) -> Result<Key, Failure> {
+    pub fn read(&self) -> Result<PresharedKey, CommandFailure> {
         let (object, secret) = match self {
             Self::File(file) => (file.display().to_string(), self.read_file(file)?),
             Self::Variable(name) => {
                 let secret = std::env::var_os(name).ok_or_else(|| {
-                    refused(
+                    usage_failure(
                         "the variable is not set",
                         &format!("--key env:{name}"),
                         format!("export {name}=…, or name a file: --key FILE"),
@@ -59,16 +59,16 @@ impl Source {
                 (object, secret.into_encoded_bytes())
             }
         };
-        Key::new(&secret).map_err(|error| {
+        PresharedKey::new(&secret).map_err(|error| {
             let text = error.to_string();
             let (situation, step) = text.split_once(": ").unwrap_or((&text, "choose another"));
-            refused(situation, &format!("--key, {object}"), step.to_owned())
+            usage_failure(situation, &format!("--key, {object}"), step.to_owned())
         })
     }
 
-    fn read_file(&self, path: &PathBuf) -> Result<Vec<u8>, Failure> {
+    fn read_file(&self, path: &PathBuf) -> Result<Vec<u8>, CommandFailure> {
         let failed = |error: std::io::Error| {
-            refused(
+            usage_failure(
                 &format!("the key cannot be read: {error}"),
                 &format!("--key {}", path.display()),
                 "make one for both ends: head -c 32 /dev/urandom | base64 > FILE; chmod 600 FILE"
@@ -79,10 +79,10 @@ impl Source {
         let mode = file.metadata().map_err(failed)?.permissions().mode();
         if mode & 0o077 != 0 {
             // Printed once, because a series of runs reads the key for each run.
-            static TOLD: Once = Once::new();
+            static WARNED: Once = Once::new();
             let (path, mode) = (path.display(), mode & 0o777);
-            TOLD.call_once(|| {
-                complain(&format!(
+            WARNED.call_once(|| {
+                print_stderr(&format!(
                     "warning: others may read the key {path} (mode {mode:o}): chmod 600 {path}"
                 ));
             });
@@ -95,8 +95,8 @@ impl Source {
     }
 }
 
-fn refused(situation: &str, object: &str, next_step: String) -> Failure {
-    Failure::usage(Problem::new(situation, object, next_step))
+fn usage_failure(situation: &str, object: &str, next_step: String) -> CommandFailure {
+    CommandFailure::usage(ErrorReport::new(situation, object, next_step))
 }
 
 #[cfg(test)]
@@ -104,23 +104,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_variables_are_told_apart() {
-        let variable = |name: &str| Ok(Source::Variable(name.to_owned()));
-        let file = |path: &str| Ok(Source::File(path.into()));
+    fn files_and_variables_are_distinguished() {
+        let variable = |name: &str| Ok(KeySource::Variable(name.to_owned()));
+        let file = |path: &str| Ok(KeySource::File(path.into()));
         assert_eq!("env".parse(), variable(VARIABLE));
         assert_eq!("env:TOKEN".parse(), variable("TOKEN"));
         assert_eq!("./env".parse(), file("./env"));
         assert_eq!("environment".parse(), file("environment"));
         assert_eq!("/run/key".parse(), file("/run/key"));
-        assert!("env:".parse::<Source>().is_err());
-        assert!("".parse::<Source>().is_err());
+        assert!("env:".parse::<KeySource>().is_err());
+        assert!("".parse::<KeySource>().is_err());
     }
 
     #[test]
-    fn what_is_no_secret_is_refused_with_a_next_step() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("key");
-        let source = Source::File(path.clone());
+    fn invalid_secrets_are_rejected_with_a_next_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let source = KeySource::File(path.clone());
         let failure = source.read().unwrap_err();
         assert!(failure.problem.next_step.contains("/dev/urandom"));
         std::fs::write(&path, "short\n").unwrap();
@@ -131,10 +131,10 @@ mod tests {
         std::fs::write(&path, "long enough to be one\n").unwrap();
         assert_eq!(
             source.read().unwrap(),
-            Key::new(b"long enough to be one").unwrap()
+            PresharedKey::new(b"long enough to be one").unwrap()
         );
         assert!(
-            Source::Variable("LINERATE_NOBODY_SETS_THIS".to_owned())
+            KeySource::Variable("LINERATE_NOBODY_SETS_THIS".to_owned())
                 .read()
                 .is_err()
         );

@@ -3,38 +3,38 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use linerate_host::stop_flag::Stop;
-use linerate_measure::FarSettings;
-use linerate_metric::event::Problem;
+use linerate_host::stop_flag::StopFlag;
+use linerate_measure::RemoteSettings;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
 use linerate_metric::units::ByteSize;
-use linerate_tune::guard::{Guard, Key};
-use linerate_tune::journal::folder;
-use linerate_tune::knob::{DEFAULT, Knob, Set, TURNING_S};
-use linerate_tune::search::Point;
-use linerate_tune::snippet::Turned;
+use linerate_tune::guard::{RollbackGuard, SettingKey};
+use linerate_tune::journal::state_dir;
+use linerate_tune::knob::{COMMAND_TIMEOUT_S, DEFAULT_VALUE, Knob, KnobTarget};
+use linerate_tune::search::SearchPoint;
+use linerate_tune::snippet::KnobChange;
 
-use crate::command::series::Ended;
-use crate::failure::Failure;
-use crate::knobs::{Knobs, is_default};
-use crate::output::Output;
-use crate::tunable_hosts::{self, Hosts};
+use crate::command::series::SeriesEnd;
+use crate::failure::CommandFailure;
+use crate::knobs::{AvailableKnobs, is_default};
+use crate::output::CommandOutput;
+use crate::tunable_hosts::{self, TunableHosts};
 use crate::{child_process, shell_words};
 
 /// Knobs with the means to set them.
-pub struct Turner<'a> {
+pub struct KnobApplier<'a> {
     /// Knobs; a point holds the index of a value for each.
     pub knobs: Vec<Knob>,
-    hosts: &'a Hosts,
+    hosts: &'a TunableHosts,
     may_change: bool,
-    far: Option<FarSettings>,
-    guard: Guard<&'a Hosts>,
-    stop: &'a Stop,
+    remote: Option<RemoteSettings>,
+    guard: RollbackGuard<&'a TunableHosts>,
+    stop: &'a StopFlag,
     /// Current value by knob name; absent if never set, `None` if the last change failed halfway.
-    at: BTreeMap<String, Option<String>>,
+    current: BTreeMap<String, Option<String>>,
 }
 
-impl<'a> Turner<'a> {
+impl<'a> KnobApplier<'a> {
     /// Creates it without changing a setting. If a knob of the remote host is among the knobs, its
     /// server must permit that.
     ///
@@ -42,31 +42,33 @@ impl<'a> Turner<'a> {
     /// Returns the server's rejection, or that a journal cannot be written.
     pub fn new(
         knobs: Vec<Knob>,
-        known: &'a Knobs,
+        available: &'a AvailableKnobs,
         command: &[String],
-        stop: &'a Stop,
-    ) -> Result<Self, Failure> {
-        let mut guard = tunable_hosts::guard(&known.hosts, folder("tune"));
+        stop: &'a StopFlag,
+    ) -> Result<Self, CommandFailure> {
+        let mut guard = tunable_hosts::new_guard(&available.hosts, state_dir("tune"));
         // Options need no journal. For other knobs, each value would fail as if it did not help.
-        if knobs.iter().any(is_of_journal) {
-            guard.begin().map_err(|error| journal_failed(&error))?;
+        if knobs.iter().any(needs_journal) {
+            guard
+                .create_journal()
+                .map_err(|error| journal_failed(&error))?;
         }
-        let wanted = knobs.iter().find_map(|knob| match &knob.set {
-            Set::Far(name) => Some(name),
+        let remote_name = knobs.iter().find_map(|knob| match &knob.target {
+            KnobTarget::RemoteSysctl(name) => Some(name),
             _ => None,
         });
-        let far = match wanted {
-            Some(name) => Some(far_settings(command, name)?),
+        let remote = match remote_name {
+            Some(name) => Some(open_remote_settings(command, name)?),
             None => None,
         };
         Ok(Self {
             knobs,
-            hosts: &known.hosts,
-            may_change: known.may_change,
-            far,
+            hosts: &available.hosts,
+            may_change: available.may_change,
+            remote,
             guard,
             stop,
-            at: BTreeMap::new(),
+            current: BTreeMap::new(),
         })
     }
 
@@ -74,23 +76,27 @@ impl<'a> Turner<'a> {
     ///
     /// # Errors
     /// Fails if the command has no such option.
-    pub fn command(&self, words: &[String], point: &Point) -> Result<Vec<String>, Failure> {
-        let mut words = words.to_vec();
+    pub fn measuring_command(
+        &self,
+        args: &[String],
+        point: &SearchPoint,
+    ) -> Result<Vec<String>, CommandFailure> {
+        let mut args = args.to_vec();
         for (knob, &value) in self.knobs.iter().zip(point) {
             let value = knob.values[value].as_str();
-            match &knob.set {
-                Set::Option(option) if !is_default(value) => {
-                    shell_words::set_option(&mut words, option, value)?;
+            match &knob.target {
+                KnobTarget::Option(option) if !is_default(value) => {
+                    shell_words::set_option(&mut args, option, value)?;
                 }
-                Set::StackKey(key) if !is_default(value) => {
-                    words.push(format!("--set={key}={value}"));
+                KnobTarget::StackKey(key) if !is_default(value) => {
+                    args.push(format!("--set={key}={value}"));
                 }
                 // One point of an experiment is measured: each of its knobs is named.
-                Set::Point => words.push(format!("--point={}={value}", knob.name)),
+                KnobTarget::Point => args.push(format!("--point={}={value}", knob.name)),
                 _ => {}
             }
         }
-        Ok(words)
+        Ok(args)
     }
 
     /// Applies the settings that are not options of the measuring command. The inner error is the
@@ -98,17 +104,17 @@ impl<'a> Turner<'a> {
     ///
     /// # Errors
     /// Fails if the server is lost, or on Ctrl-C.
-    pub fn apply(&mut self, point: &Point) -> Result<Result<(), String>, Ended> {
+    pub fn apply(&mut self, point: &SearchPoint) -> Result<Result<(), String>, SeriesEnd> {
         for (knob, &value) in self.knobs.clone().iter().zip(point) {
             let value = &knob.values[value];
-            let stands = match self.at.get(&knob.name) {
+            let is_set = match self.current.get(&knob.name) {
                 Some(now) => now.as_ref() == Some(value),
                 None => is_default(value),
             };
-            if stands {
+            if is_set {
                 continue;
             }
-            if let Err(why) = self.turn(knob, value)? {
+            if let Err(why) = self.set_value(knob, value)? {
                 return Ok(Err(why));
             }
         }
@@ -119,121 +125,139 @@ impl<'a> Turner<'a> {
     ///
     /// # Errors
     /// Returns the error of its command, or that it was interrupted.
-    pub fn turn_one(&mut self, name: &str, value: &str) -> Result<(), String> {
+    pub fn set_knob(&mut self, name: &str, value: &str) -> Result<(), String> {
         let knob = self.knobs.iter().find(|knob| knob.name == name).cloned();
         let knob = knob.ok_or_else(|| format!("there is no knob {name}"))?;
-        match self.turn(&knob, value) {
-            Ok(turned) => turned,
-            Err(Ended::Over(failure)) => Err(failure.problem.to_string()),
-            Err(Ended::Stopped) => Err("interrupted".to_owned()),
+        match self.set_value(&knob, value) {
+            Ok(result) => result,
+            Err(SeriesEnd::Failed(failure)) => Err(failure.problem.to_string()),
+            Err(SeriesEnd::Interrupted) => Err("interrupted".to_owned()),
         }
     }
 
-    fn turn(&mut self, knob: &Knob, value: &str) -> Result<Result<(), String>, Ended> {
-        match &knob.set {
-            Set::Option(_) | Set::StackKey(_) | Set::Point => return Ok(Ok(())),
-            Set::Command { within_s, .. } => {
-                let limit = Duration::from_secs(within_s.unwrap_or(TURNING_S));
-                let Some((line, back)) = knob.lines(value) else {
+    fn set_value(&mut self, knob: &Knob, value: &str) -> Result<Result<(), String>, SeriesEnd> {
+        match &knob.target {
+            KnobTarget::Option(_) | KnobTarget::StackKey(_) | KnobTarget::Point => {
+                return Ok(Ok(()));
+            }
+            KnobTarget::Command {
+                timeout_s: within_s,
+                ..
+            } => {
+                let limit = Duration::from_secs(within_s.unwrap_or(COMMAND_TIMEOUT_S));
+                let Some((line, restore_line)) = knob.commands_for(value) else {
                     return Ok(Ok(()));
                 };
-                let key = Key::of_command(&knob.name);
-                let noted = self.guard.note_within(&key, &here(&back), *within_s);
+                let key = SettingKey::for_command(&knob.name);
+                let noted =
+                    self.guard
+                        .save_with_timeout(&key, &in_current_dir(&restore_line), *within_s);
                 noted.map_err(|error| journal_failed(&error))?;
                 // If the command fails, its effect is unknown: the setting is restored too.
-                self.at.insert(knob.name.clone(), None);
-                match child_process::shell_within(&line, limit, self.stop) {
+                self.current.insert(knob.name.clone(), None);
+                match child_process::run_shell_within(&line, limit, self.stop) {
                     Ok(_) => {}
                     // A device that rejects this value may accept another one.
-                    Err(Ended::Over(failure)) => return Ok(Err(failure.problem.to_string())),
+                    Err(SeriesEnd::Failed(failure)) => return Ok(Err(failure.problem.to_string())),
                     Err(stopped) => return Err(stopped),
                 }
             }
-            Set::Far(name) => {
-                let Some(far) = &self.far else {
+            KnobTarget::RemoteSysctl(name) => {
+                let Some(remote) = &self.remote else {
                     return Ok(Err("the server changes no settings".to_owned()));
                 };
-                let set = far.set(name, value).map_err(Failure::from)?;
+                let set = remote.set(name, value).map_err(CommandFailure::from)?;
                 if let Err(why) = set {
                     return Ok(Err(format!("{name} of the remote host: {why}")));
                 }
             }
-            Set::Host { kind, name } => {
+            KnobTarget::HostSetting { kind, name } => {
                 for key in self.hosts.keys(*kind, name) {
                     let set = match is_default(value) {
-                        true => self.guard.reset(&key),
+                        true => self.guard.restore_one(&key),
                         false => self.guard.set(&key, value),
                     };
                     if let Err(why) = set {
                         // It may be set on some hosts: the next value sets all of them.
-                        self.at.insert(knob.name.clone(), None);
+                        self.current.insert(knob.name.clone(), None);
                         return Ok(Err(format!("{} of {}: {why}", key.name, key.host)));
                     }
                 }
             }
         }
-        self.at.insert(knob.name.clone(), Some(value.to_owned()));
+        self.current
+            .insert(knob.name.clone(), Some(value.to_owned()));
         Ok(Ok(()))
     }
 
     /// Returns the memory in bytes that knobs of the user declare.
-    pub fn memory(&self, point: &Point) -> f64 {
+    pub fn memory(&self, point: &SearchPoint) -> f64 {
         let each = self.knobs.iter().zip(point).filter_map(|(knob, &value)| {
             let size: ByteSize = knob.values[value].parse().ok()?;
-            Some(knob.memory? * size.0 as f64)
+            Some(knob.bytes_per_unit? * size.0 as f64)
         });
         each.sum()
     }
 
     /// Returns a change with the keys it sets.
-    pub fn turned(&self, knob: &Knob, value: &str) -> Turned {
-        Turned {
+    pub fn applied_change(&self, knob: &Knob, value: &str) -> KnobChange {
+        KnobChange {
             knob: knob.name.clone(),
-            set: knob.set.clone(),
+            target: knob.target.clone(),
             value: value.to_owned(),
-            keys: match &knob.set {
-                Set::Host { kind, name } if self.may_change => self.hosts.keys(*kind, name),
+            keys: match &knob.target {
+                KnobTarget::HostSetting { kind, name } if self.may_change => {
+                    self.hosts.keys(*kind, name)
+                }
                 _ => Vec::new(),
             },
         }
     }
 
     /// Returns the commands that make a change outside of a measurement.
-    pub fn commands(&self, knob: &Knob, value: &str) -> Vec<String> {
-        match &knob.set {
-            Set::Option(_) | Set::StackKey(_) | Set::Point => Vec::new(),
-            Set::Command { .. } => knob
-                .lines(value)
+    pub fn shell_commands(&self, knob: &Knob, value: &str) -> Vec<String> {
+        match &knob.target {
+            KnobTarget::Option(_) | KnobTarget::StackKey(_) | KnobTarget::Point => Vec::new(),
+            KnobTarget::Command { .. } => knob
+                .commands_for(value)
                 .into_iter()
                 .map(|(line, _)| line)
                 .collect(),
-            Set::Far(name) => vec![format!("sysctl -w {name}='{value}'  # remote host")],
-            Set::Host { .. } => (self.turned(knob, value).keys.iter())
-                .map(|key| format!("{}  # {}", key.command(value), key.host))
+            KnobTarget::RemoteSysctl(name) => {
+                vec![format!("sysctl -w {name}='{value}'  # remote host")]
+            }
+            KnobTarget::HostSetting { .. } => (self.applied_change(knob, value).keys.iter())
+                .map(|key| format!("{}  # {}", key.shell_command(value), key.host))
                 .collect(),
         }
     }
 
     /// Restores all settings; returns the failures, each with a hint to retry.
-    pub fn back(&mut self) -> Vec<String> {
-        self.settle();
-        let mut wrong = self.far_back();
-        self.far = None;
-        self.at.clear();
-        wrong.extend(said(self.guard.restore()));
-        wrong
+    pub fn restore(&mut self) -> Vec<String> {
+        self.mark_restored();
+        let mut failures = self.restore_remote();
+        self.remote = None;
+        self.current.clear();
+        failures.extend(with_retry_hint(self.guard.restore_all()));
+        failures
     }
 
     /// Restores the settings of the remote host; returns the failures.
-    fn far_back(&self) -> Vec<String> {
-        let Some(far) = &self.far else {
+    fn restore_remote(&self) -> Vec<String> {
+        let Some(remote) = &self.remote else {
             return Vec::new();
         };
-        let changed = self.knobs.iter().filter_map(|knob| match &knob.set {
-            Set::Far(name) if self.at_of(knob).is_some_and(|at| !is_default(at)) => Some(name),
+        let changed = self.knobs.iter().filter_map(|knob| match &knob.target {
+            KnobTarget::RemoteSysctl(name)
+                if self
+                    .current_value(knob)
+                    .is_some_and(|current| !is_default(current)) =>
+            {
+                Some(name)
+            }
             _ => None,
         });
-        let restore = |name: &String| match far.set(name, DEFAULT) {
+        let restore = |name: &String| match remote.set(name, DEFAULT_VALUE) {
             Ok(Ok(_)) => None,
             Ok(Err(why)) => Some(format!("{name} of the remote host: {why}")),
             Err(error) => Some(format!(
@@ -245,62 +269,74 @@ impl<'a> Turner<'a> {
 
     /// Keeps the settings of a point, and restores all others and those of the remote host. Returns
     /// the commands that would restore the kept settings, and the failures.
-    pub fn keep(&mut self, point: &Point) -> (Vec<String>, Vec<String>) {
+    pub fn keep_settings(&mut self, point: &SearchPoint) -> (Vec<String>, Vec<String>) {
         let changed = self.knobs.iter().zip(point);
         let changed = changed.filter(|(_, value)| **value != 0);
-        let keys = changed.flat_map(|(knob, _)| match &knob.set {
-            Set::Host { kind, name } => self.hosts.keys(*kind, name),
-            Set::Command { .. } => vec![Key::of_command(&knob.name)],
-            Set::Option(_) | Set::StackKey(_) | Set::Point | Set::Far(_) => Vec::new(),
+        let keys = changed.flat_map(|(knob, _)| match &knob.target {
+            KnobTarget::HostSetting { kind, name } => self.hosts.keys(*kind, name),
+            KnobTarget::Command { .. } => vec![SettingKey::for_command(&knob.name)],
+            KnobTarget::Option(_)
+            | KnobTarget::StackKey(_)
+            | KnobTarget::Point
+            | KnobTarget::RemoteSysctl(_) => Vec::new(),
         });
-        let keys: Vec<Key> = keys.collect();
-        self.settle();
-        let ways_back = self.guard.ways_back(&keys);
-        (ways_back, said(self.guard.keep(&keys)))
+        let keys: Vec<SettingKey> = keys.collect();
+        self.mark_restored();
+        let restore_commands = self.guard.restore_commands(&keys);
+        (
+            restore_commands,
+            with_retry_hint(self.guard.keep_only(&keys)),
+        )
     }
 
     /// Returns the last value of a knob, if known.
-    fn at_of(&self, knob: &Knob) -> Option<&str> {
-        self.at.get(&knob.name)?.as_deref()
+    fn current_value(&self, knob: &Knob) -> Option<&str> {
+        self.current.get(&knob.name)?.as_deref()
     }
 
     /// Marks commands whose restore command equals the last command as restored: a second run may
     /// take minutes.
-    fn settle(&mut self) {
+    fn mark_restored(&mut self) {
         for knob in &self.knobs {
-            let last = self.at_of(knob).and_then(|at| knob.lines(at));
-            if last.is_some_and(|(line, back)| line == back) {
-                self.guard.settled(&Key::of_command(&knob.name));
+            let last = self
+                .current_value(knob)
+                .and_then(|current| knob.commands_for(current));
+            if last.is_some_and(|(line, restore_line)| line == restore_line) {
+                self.guard
+                    .discard_saved(&SettingKey::for_command(&knob.name));
             }
         }
     }
 }
 
 /// Returns whether the old value of a knob goes to the journal.
-fn is_of_journal(knob: &Knob) -> bool {
-    matches!(knob.set, Set::Host { .. } | Set::Command { .. })
+fn needs_journal(knob: &Knob) -> bool {
+    matches!(
+        knob.target,
+        KnobTarget::HostSetting { .. } | KnobTarget::Command { .. }
+    )
 }
 
 /// Returns the failed restores, each with the command to retry.
-fn said(wrong: Vec<String>) -> Vec<String> {
-    let each = wrong.into_iter();
+fn with_retry_hint(failures: Vec<String>) -> Vec<String> {
+    let each = failures.into_iter();
     each.map(|why| format!("{why} (`linerate tune --restore` tries again)"))
         .collect()
 }
 
 /// Returns a command line that runs in the current directory later too.
-fn here(line: &str) -> String {
+fn in_current_dir(line: &str) -> String {
     match std::env::current_dir() {
-        Ok(folder) => {
-            let folder = shell_words::join(&[folder.display().to_string()]);
-            format!("cd {folder} && {{ {line}\n}}")
+        Ok(dir) => {
+            let dir = shell_words::join_args(&[dir.display().to_string()]);
+            format!("cd {dir} && {{ {line}\n}}")
         }
         Err(_) => line.to_owned(),
     }
 }
 
-fn journal_failed(error: &linerate_tune::TuneError) -> Failure {
-    Failure::failed(Problem::new(
+fn journal_failed(error: &linerate_tune::TuneError) -> CommandFailure {
+    CommandFailure::failed(ErrorReport::new(
         error.to_string(),
         "the journal of changes",
         "set XDG_STATE_HOME to a writable directory",
@@ -309,25 +345,25 @@ fn journal_failed(error: &linerate_tune::TuneError) -> Failure {
 
 /// Opens the settings of the remote host, and checks the permission with a request that changes
 /// nothing.
-fn far_settings(command: &[String], name: &str) -> Result<FarSettings, Failure> {
+fn open_remote_settings(command: &[String], name: &str) -> Result<RemoteSettings, CommandFailure> {
     let object = "--try-far";
-    let far = Knobs::far(command).ok_or_else(|| {
-        Failure::usage(Problem::new(
+    let remote = AvailableKnobs::server_address(command).ok_or_else(|| {
+        CommandFailure::usage(ErrorReport::new(
             "the server has no address",
             object,
             "name a host that can be reached",
         ))
     })?;
     let key = shell_words::value_of(command, "key");
-    let key = key.and_then(|source| source.parse::<crate::key_source::Source>().ok());
+    let key = key.and_then(|source| source.parse::<crate::key_source::KeySource>().ok());
     let key = key.map(|source| source.read()).transpose()?;
-    let settings = FarSettings::open(far, key.as_ref())?;
-    match settings.set(name, linerate_tune::knob::DEFAULT)? {
+    let settings = RemoteSettings::open(remote, key.as_ref())?;
+    match settings.set(name, linerate_tune::knob::DEFAULT_VALUE)? {
         Ok(_) => Ok(settings),
-        Err(why) => Err(Failure {
-            problem: Problem::new(
+        Err(why) => Err(CommandFailure {
+            problem: ErrorReport::new(
                 why,
-                format!("settings of {far}"),
+                format!("settings of {remote}"),
                 "start its server with --grant tune, or leave out --try-far",
             ),
             code: exit::MISSING,
@@ -336,61 +372,62 @@ fn far_settings(command: &[String], name: &str) -> Result<FarSettings, Failure> 
 }
 
 /// Reports failed restores of a command that ends without a result, whose notes would list them.
-pub fn warn_of(stuck: &[String], output: &Output) {
+pub fn report_unrestored(stuck: &[String], output: &CommandOutput) {
     for why in stuck {
-        output.remark(&format!("warning: {why}"));
+        output.warn(&format!("warning: {why}"));
     }
 }
 
 /// Returns a note if settings of a killed command are still changed; `None` for a run that is part
 /// of a command, which has reported it.
-pub fn left_note() -> Option<String> {
+pub fn unrestored_note() -> Option<String> {
     let is_part = |variable| std::env::var_os(variable).is_some();
     if is_part(child_process::PART_VARIABLE) || is_part(linerate_experiment::PARENT_VARIABLE) {
         return None;
     }
-    let journals = folder("tune")?;
+    let journals = state_dir("tune")?;
     // Most hosts have no journal: then nothing needs to be read.
     std::fs::read_dir(&journals).ok()?.next()?.ok()?;
-    let hosts = Hosts::of_lab().or_else(|| Hosts::own(&[]))?;
-    let boot = tunable_hosts::boot();
-    let left = linerate_tune::guard::count_left(&journals, &hosts, &boot, tunable_hosts::runs);
-    let said = match left {
+    let hosts = TunableHosts::lab_hosts().or_else(|| TunableHosts::this_host(&[]))?;
+    let boot = tunable_hosts::boot_id();
+    let leftovers =
+        linerate_tune::guard::count_unrestored(&journals, &hosts, &boot, tunable_hosts::is_running);
+    let subject = match leftovers {
         0 => return None,
         1 => "1 setting is".to_owned(),
         n => format!("{n} settings are"),
     };
     Some(format!(
-        "note: {said} still changed by a killed command, and measurements start from there; \
+        "note: {subject} still changed by a killed command, and measurements start from there; \
          `linerate tune --restore` restores the old values"
     ))
 }
 
 /// Restores what killed commands left changed, if possible from here.
-pub fn restore_left() -> Result<linerate_tune::guard::Restored, Failure> {
-    let hosts = Hosts::of_lab().or_else(|| Hosts::own(&[]));
+pub fn restore_leftovers() -> Result<linerate_tune::guard::RecoveryReport, CommandFailure> {
+    let hosts = TunableHosts::lab_hosts().or_else(|| TunableHosts::this_host(&[]));
     let hosts = hosts.ok_or_else(|| {
-        Failure::failed(Problem::new(
+        CommandFailure::failed(ErrorReport::new(
             "cannot be read",
             "the network namespace of this process",
             "mount /proc",
         ))
     })?;
-    let journals = folder("tune").ok_or_else(|| {
-        Failure::failed(Problem::new(
+    let journals = state_dir("tune").ok_or_else(|| {
+        CommandFailure::failed(ErrorReport::new(
             "no directory for it",
             "the journal of changes",
             "set HOME or XDG_STATE_HOME to an absolute path",
         ))
     })?;
-    let left = linerate_tune::guard::restore_left(
+    let leftovers = linerate_tune::guard::recover_settings(
         &journals,
         &hosts,
-        &tunable_hosts::boot(),
-        tunable_hosts::runs,
+        &tunable_hosts::boot_id(),
+        tunable_hosts::is_running,
     );
-    left.map_err(|error| {
-        Failure::failed(Problem::new(
+    leftovers.map_err(|error| {
+        CommandFailure::failed(ErrorReport::new(
             error.to_string(),
             "a journal",
             "check who may read it",

@@ -4,25 +4,25 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use linerate_lab::Inside;
-use linerate_measure::Network;
+use linerate_lab::CurrentLab;
+use linerate_measure::LabNetwork;
 
 /// Returns the topology of the lab, if `lab exec` started this program.
-pub fn around() -> Option<Arc<Network>> {
-    linerate_lab::inside().map(network_of).map(Arc::new)
+pub fn lab_network() -> Option<Arc<LabNetwork>> {
+    linerate_lab::current_lab().map(topology_of).map(Arc::new)
 }
 
 /// Returns the `lab exec` command that started this program, as arguments before its own; empty if
 /// it was started otherwise, for example by a shell inside the lab.
-pub fn started_through(program: &str) -> Vec<String> {
+pub fn lab_exec_args(program: &str) -> Vec<String> {
     // Under `lab exec` the parent is outside the lab's PID namespace, so its number is 0.
     if rustix::process::getppid().is_some() {
         return Vec::new();
     }
-    let Some(lab) = linerate_lab::inside() else {
+    let Some(lab) = linerate_lab::current_lab() else {
         return Vec::new();
     };
-    let host = match lab.own {
+    let host = match lab.current_host {
         Some(host) => format!("{}/{host}", lab.info.name),
         None => return Vec::new(),
     };
@@ -32,14 +32,14 @@ pub fn started_through(program: &str) -> Vec<String> {
 }
 
 /// Returns the topology of a lab: interfaces with their addresses, and links.
-pub fn network_of(lab: Inside) -> Network {
-    let Inside {
+pub fn topology_of(lab: CurrentLab) -> LabNetwork {
+    let CurrentLab {
         info,
         hosts,
         switches,
-        own: _,
+        current_host: _,
     } = lab;
-    let mut network = Network::default();
+    let mut network = LabNetwork::default();
     let mut numbers = Vec::new();
     let mut hosts: Vec<(String, Arc<OwnedFd>)> = hosts
         .into_iter()
@@ -53,8 +53,8 @@ pub fn network_of(lab: Inside) -> Network {
                 .flatten()
                 .map(|address| (interface.name.clone(), address))
         });
-        let place = hosts.iter().position(|(name, _)| *name == host.name);
-        let namespace = place.map(|place| hosts.swap_remove(place).1);
+        let position = hosts.iter().position(|(name, _)| *name == host.name);
+        let namespace = position.map(|position| hosts.swap_remove(position).1);
         let number = network.add_node(&host.name, namespace, addresses.collect());
         numbers.push((host.name.as_str(), number));
     }
@@ -63,12 +63,12 @@ pub fn network_of(lab: Inside) -> Network {
         let number = network.add_node(switch, switches.clone(), Vec::new());
         numbers.push((switch.as_str(), number));
     }
-    let number = |name: &str| numbers.iter().find(|(known, _)| *known == name);
+    let number = |name: &str| numbers.iter().find(|(host_name, _)| *host_name == name);
     for link in &info.links {
-        let [one, other] = &link.between;
-        if let (Some(&(_, one)), Some(&(_, other))) = (number(one), number(other)) {
-            let [near, far] = link.interfaces.clone();
-            network.add_link([(one, near), (other, far)]);
+        let [first, second] = &link.between;
+        if let (Some(&(_, first)), Some(&(_, second))) = (number(first), number(second)) {
+            let [first_interface, second_interface] = link.interfaces.clone();
+            network.add_link([(first, first_interface), (second, second_interface)]);
         }
     }
     network

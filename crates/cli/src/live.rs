@@ -18,45 +18,45 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use linerate_host::stop_flag::{ABORTED, Stop};
+use linerate_host::stop_flag::{ABORTED_EXIT_CODE, StopFlag};
 use linerate_host::sys::terminal::{
-    Taken, has_hung_up, leave_unread, put_back, takes_output, typed,
+    TerminalGuard, can_write_output, has_hung_up, read_input, redirect_output_to_null, restore,
 };
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_report::stream;
 use ratatui::crossterm::event::{
     self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers,
 };
 use ratatui::crossterm::terminal::disable_raw_mode;
 
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::printer::{Teller, Told, while_printing};
-use crate::ui_update::{Scene, Screen};
-use event_log::Heard;
-use live_counters::Sight;
-use state::{Key, State};
-use terminal_writer::Canvas;
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
+use crate::printer::{EventSender, UiMessage, run_with_printer};
+use crate::ui_update::{ScreenOutput, UiUpdate};
+use event_log::EventLog;
+use live_counters::LiveCounters;
+use state::{ScreenKey, ScreenModel};
+use terminal_writer::TerminalWriter;
 
 /// Time between two polls of the keys: below a tenth of a second, keys feel immediate.
-const LOOK: Duration = Duration::from_millis(80);
+const KEY_POLL_INTERVAL: Duration = Duration::from_millis(80);
 
 /// Minimum time between two redraws: more than the eye can follow only costs processor time.
-const DRAW: Duration = Duration::from_millis(200);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time after which a second `q` counts as a request to end at once, not as a repeated key.
-const REPEATED: Duration = Duration::from_millis(500);
+const SECOND_QUIT_DELAY: Duration = Duration::from_millis(500);
 
 /// Time without output after which a terminal counts as stalled: its reader is gone, and the user
 /// waits for the end.
-const STILL: Duration = Duration::from_secs(2);
+const STALLED_TERMINAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Checks before a measurement that a terminal exists if the screen is requested.
-pub fn check(asked: bool) -> Result<(), Failure> {
-    let there = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
-    match there || !asked {
+pub fn check_terminal(enabled: bool) -> Result<(), CommandFailure> {
+    let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    match is_terminal || !enabled {
         true => Ok(()),
-        false => Err(Failure::usage(Problem::new(
+        false => Err(CommandFailure::usage(ErrorReport::new(
             "needs a terminal for the display and the keys",
             "--tui",
             "leave it out when output goes to a file or a pipe",
@@ -68,38 +68,38 @@ pub fn check(asked: bool) -> Result<(), Failure> {
 ///
 /// # Errors
 /// Fails if the terminal or a thread is not available.
-pub fn while_told<T>(
-    asked: bool,
-    stop: &Stop,
-    output: &mut Output,
-    body: impl FnOnce(&Teller) -> T,
-) -> Result<T, Failure> {
-    match asked {
-        true => while_shown(stop, body),
-        false => while_printing(output, body),
+pub fn run_with_output<T>(
+    enabled: bool,
+    stop: &StopFlag,
+    output: &mut CommandOutput,
+    body: impl FnOnce(&EventSender) -> T,
+) -> Result<T, CommandFailure> {
+    match enabled {
+        true => run_on_screen(stop, body),
+        false => run_with_printer(output, body),
     }
 }
 
 /// Runs a series with this title, on the full screen if requested.
 ///
 /// # Errors
-/// As [`while_shown`].
-pub fn series<T>(
-    asked: bool,
+/// As [`run_on_screen`].
+pub fn run_series<T>(
+    enabled: bool,
     title: &str,
-    stop: &Stop,
-    output: &mut Output,
-    body: impl FnOnce(&mut Output) -> T,
-) -> Result<T, Failure> {
-    if !asked {
+    stop: &StopFlag,
+    output: &mut CommandOutput,
+    body: impl FnOnce(&mut CommandOutput) -> T,
+) -> Result<T, CommandFailure> {
+    if !enabled {
         return Ok(body(output));
     }
-    let result = while_shown(stop, |teller| {
-        teller.show(Scene::Title(title.to_owned()));
-        output.put_on(Some(Screen::behind(teller.clone())));
+    let result = run_on_screen(stop, |sender| {
+        sender.show(UiUpdate::Title(title.to_owned()));
+        output.set_screen(Some(ScreenOutput::new(sender.clone())));
         body(output)
     });
-    output.put_on(None);
+    output.set_screen(None);
     result
 }
 
@@ -107,50 +107,55 @@ pub fn series<T>(
 ///
 /// # Errors
 /// Fails if the terminal or a thread is not available.
-pub fn while_shown<T>(stop: &Stop, body: impl FnOnce(&Teller) -> T) -> Result<T, Failure> {
-    let (queue, waiting) = mpsc::channel();
-    let teller = Teller::of(queue);
-    let not_had = |error: std::io::Error| {
-        Failure::failed(Problem::new(
+pub fn run_on_screen<T>(
+    stop: &StopFlag,
+    body: impl FnOnce(&EventSender) -> T,
+) -> Result<T, CommandFailure> {
+    let (queue, receiver) = mpsc::channel();
+    let sender = EventSender::unbounded(queue);
+    let terminal_error = |error: std::io::Error| {
+        CommandFailure::failed(ErrorReport::new(
             format!("cannot switch to full-screen mode ({error})"),
             "the terminal",
             "leave out --tui",
         ))
     };
     // From here on the terminal is restored at each exit, even by a signal.
-    let taken = Taken::screen().map_err(not_had)?;
-    let (terminal, drawn) = Canvas::on_terminal().map_err(not_had)?;
+    let terminal_guard = TerminalGuard::for_screen().map_err(terminal_error)?;
+    let (terminal, drawn) = TerminalWriter::take_terminal().map_err(terminal_error)?;
     let stopping = stop.clone();
-    let (shows, shown) = mpsc::channel::<()>();
+    let (screen_alive, screen_done) = mpsc::channel::<()>();
     let screen = thread::Builder::new()
         .name("screen".to_owned())
         .spawn(move || {
-            show(terminal, &waiting, &stopping);
-            drop(shows);
+            run_screen(terminal, &receiver, &stopping);
+            drop(screen_alive);
         });
     if let Err(error) = screen {
-        return Err(Failure::failed(Problem::new(
+        return Err(CommandFailure::failed(ErrorReport::new(
             format!("cannot start the screen thread ({error})"),
             "this process",
             "raise the process limit: `ulimit -u`",
         )));
     }
     // Ends the screen however `body` ends.
-    let over = Over(&teller);
-    let result = body(&teller);
-    drop(over);
+    let end_on_drop = EndOnDrop(&sender);
+    let result = body(&sender);
+    drop(end_on_drop);
     // The result is printed on the restored terminal. The screen thread may block forever in a read
     // of a terminal that has hung up, so it is not joined.
-    let mut still = Still::since_now();
-    while shown.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) && !has_hung_up() {
-        if still.is_so(stop, &drawn) {
+    let mut stall = StallDetector::new();
+    while screen_done.recv_timeout(KEY_POLL_INTERVAL) == Err(RecvTimeoutError::Timeout)
+        && !has_hung_up()
+    {
+        if stall.is_stalled(stop, &drawn) {
             // First, because restoring the settings wakes a blocked writer, and the terminal then
             // seems to be read.
-            leave_unread();
+            redirect_output_to_null();
             break;
         }
     }
-    drop(taken);
+    drop(terminal_guard);
     // crossterm must see raw mode end, so that the terminal can be taken again.
     let _ = disable_raw_mode();
     Ok(result)
@@ -158,83 +163,87 @@ pub fn while_shown<T>(stop: &Stop, body: impl FnOnce(&Teller) -> T) -> Result<T,
 
 /// Detects a terminal that accepts no output while the user wants the run to end. Without that
 /// request, a reader may pause for any time.
-struct Still {
+struct StallDetector {
     since: Instant,
     drawn: u64,
 }
 
-impl Still {
-    fn since_now() -> Self {
+impl StallDetector {
+    fn new() -> Self {
         Self {
             since: Instant::now(),
             drawn: 0,
         }
     }
 
-    fn is_so(&mut self, stop: &Stop, drawn: &AtomicU64) -> bool {
+    fn is_stalled(&mut self, stop: &StopFlag, drawn: &AtomicU64) -> bool {
         let drawn = drawn.load(Relaxed);
-        if drawn != self.drawn || !stop.is_set() || takes_output() {
+        if drawn != self.drawn || !stop.is_set() || can_write_output() {
             *self = Self {
                 since: Instant::now(),
                 drawn,
             };
         }
-        self.since.elapsed() >= STILL
+        self.since.elapsed() >= STALLED_TERMINAL_TIMEOUT
     }
 }
 
 /// Sends the end of the updates on drop.
-struct Over<'a>(&'a Teller);
+struct EndOnDrop<'a>(&'a EventSender);
 
-impl Drop for Over<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.finish();
     }
 }
 
 /// Draws updates and handles keys until the updates end.
-fn show(mut terminal: terminal_writer::Screen, waiting: &Receiver<Told>, stop: &Stop) {
-    let mut state = State::default();
-    let mut sight = Sight::default();
-    let mut heard = Heard::default();
-    let began = Instant::now();
-    let mut drawn = began - DRAW;
+fn run_screen(
+    mut terminal: terminal_writer::ScreenTerminal,
+    receiver: &Receiver<UiMessage>,
+    stop: &StopFlag,
+) {
+    let mut state = ScreenModel::default();
+    let mut counters = LiveCounters::default();
+    let mut log = EventLog::default();
+    let started_at = Instant::now();
+    let mut drawn = started_at - REDRAW_INTERVAL;
     let mut quit: Option<Instant> = None;
-    let mut over = false;
-    while !over {
-        state.pass(began.elapsed());
-        match waiting.recv_timeout(LOOK) {
-            Ok(Told::Event(at, mut event)) => {
-                event.test = state.begun().max(event.test);
-                heard.push(stream::line(&event, at));
-                sight.take(&event);
-                state.take(Told::Event(at, event));
+    let mut is_over = false;
+    while !is_over {
+        state.set_elapsed(started_at.elapsed());
+        match receiver.recv_timeout(KEY_POLL_INTERVAL) {
+            Ok(UiMessage::Event(at, mut event)) => {
+                event.test = state.parts_started().max(event.test);
+                log.push(stream::event_line(&event, at));
+                counters.on_event(&event);
+                state.apply(UiMessage::Event(at, event));
             }
-            Ok(Told::Scene(scene)) => {
-                sight.scene(&scene);
-                state.take(Told::Scene(scene));
+            Ok(UiMessage::Update(update)) => {
+                counters.apply_update(&update);
+                state.apply(UiMessage::Update(update));
             }
-            Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => over = true,
+            Ok(UiMessage::End) | Err(RecvTimeoutError::Disconnected) => is_over = true,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        for key in pressed() {
+        for key in read_keys() {
             match key {
-                Key::Quit => {
-                    if quit.is_some_and(|since| since.elapsed() > REPEATED) {
-                        put_back();
-                        std::process::exit(ABORTED);
+                ScreenKey::Quit => {
+                    if quit.is_some_and(|since| since.elapsed() > SECOND_QUIT_DELAY) {
+                        restore();
+                        std::process::exit(ABORTED_EXIT_CODE);
                     }
                     quit.get_or_insert_with(Instant::now);
-                    state.key(Key::Quit);
-                    stop.as_flag().store(true, Relaxed);
+                    state.on_key(ScreenKey::Quit);
+                    stop.atomic().store(true, Relaxed);
                 }
-                Key::Save => state.say(heard.save()),
-                key => state.key(key),
+                ScreenKey::Save => state.set_message(log.save()),
+                key => state.on_key(key),
             }
         }
-        if drawn.elapsed() >= DRAW || over {
-            if let Some(places) = sight.look() {
-                state.see(places);
+        if drawn.elapsed() >= REDRAW_INTERVAL || is_over {
+            if let Some(loss_points) = counters.poll() {
+                state.set_loss_counters(loss_points);
             }
             // A terminal that went away ends the display, not the run.
             let _ = terminal.draw(|frame| screen::draw(&state, frame));
@@ -247,25 +256,25 @@ fn show(mut terminal: terminal_writer::Screen, waiting: &Receiver<Told>, stop: &
 }
 
 /// Returns the keys since the last poll.
-fn pressed() -> Vec<Key> {
+fn read_keys() -> Vec<ScreenKey> {
     let mut keys = Vec::new();
     // On a terminal that has hung up, crossterm's reader loops forever at the end of the input.
     while !has_hung_up() && event::poll(Duration::ZERO).unwrap_or(false) {
-        keys.extend(event::read().ok().and_then(key));
+        keys.extend(event::read().ok().and_then(parse_key));
     }
     // After a resize event crossterm does not report keys that are also waiting until the next key:
     // its epoll is edge-triggered, and it returns at the first event.
-    keys.extend(hidden(&typed()));
+    keys.extend(parse_raw_keys(&read_input()));
     keys
 }
 
 /// Returns the keys among raw bytes that crossterm has not parsed. Escape sequences are ignored; an
 /// escape at the end is the key itself.
-fn hidden(bytes: &[u8]) -> Vec<Key> {
+fn parse_raw_keys(bytes: &[u8]) -> Vec<ScreenKey> {
     const ESCAPE: u8 = 0x1b;
     let escapes = bytes.iter().rev().take_while(|byte| **byte == ESCAPE);
     let (before, escapes) = bytes.split_at(bytes.len() - escapes.count());
-    let plain = before.iter().take_while(|byte| **byte != ESCAPE);
+    let keys = before.iter().take_while(|byte| **byte != ESCAPE);
     let code = |byte: &u8| match byte {
         &ESCAPE => Some(KeyCode::Esc.into()),
         0x03 => Some(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)),
@@ -275,14 +284,13 @@ fn hidden(bytes: &[u8]) -> Vec<Key> {
         }
         _ => None,
     };
-    plain
-        .chain(escapes)
+    keys.chain(escapes)
         .filter_map(code)
-        .filter_map(|event| key(Input::Key(event)))
+        .filter_map(|event| parse_key(Input::Key(event)))
         .collect()
 }
 
-fn key(input: Input) -> Option<Key> {
+fn parse_key(input: Input) -> Option<ScreenKey> {
     let Input::Key(key) = input else {
         return None;
     };
@@ -291,11 +299,13 @@ fn key(input: Input) -> Option<Key> {
     }
     match key.code {
         // In raw mode Ctrl-C sends no signal.
-        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Key::Quit),
-        KeyCode::Char('q') | KeyCode::Esc => Some(Key::Quit),
-        KeyCode::Char('p' | ' ') => Some(Key::Pause),
-        KeyCode::Char('s') => Some(Key::Save),
-        KeyCode::Enter => Some(Key::Done),
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+            Some(ScreenKey::Quit)
+        }
+        KeyCode::Char('q') | KeyCode::Esc => Some(ScreenKey::Quit),
+        KeyCode::Char('p' | ' ') => Some(ScreenKey::Pause),
+        KeyCode::Char('s') => Some(ScreenKey::Save),
+        KeyCode::Enter => Some(ScreenKey::ConfirmStep),
         _ => None,
     }
 }
@@ -307,20 +317,23 @@ mod tests {
     #[test]
     fn keys_are_known_without_a_parser() {
         for (bytes, keys) in [
-            (&b"q"[..], &[Key::Quit][..]),
-            (b"\x03", &[Key::Quit]),
-            (b"\x1b", &[Key::Quit]),
+            (&b"q"[..], &[ScreenKey::Quit][..]),
+            (b"\x03", &[ScreenKey::Quit]),
+            (b"\x1b", &[ScreenKey::Quit]),
             // After another key, and held down.
-            (b"s\x1b", &[Key::Save, Key::Quit]),
-            (b"\x1b\x1b", &[Key::Quit, Key::Quit]),
-            (b"\x1b[5~\x1b", &[Key::Quit]),
-            (b"ps\r", &[Key::Pause, Key::Save, Key::Done]),
+            (b"s\x1b", &[ScreenKey::Save, ScreenKey::Quit]),
+            (b"\x1b\x1b", &[ScreenKey::Quit, ScreenKey::Quit]),
+            (b"\x1b[5~\x1b", &[ScreenKey::Quit]),
+            (
+                b"ps\r",
+                &[ScreenKey::Pause, ScreenKey::Save, ScreenKey::ConfirmStep],
+            ),
             // Page up and a key: without a parser, the end of the sequence is unknown.
-            (b" \x1b[5~q", &[Key::Pause]),
+            (b" \x1b[5~q", &[ScreenKey::Pause]),
             (b"xyz", &[]),
             (b"", &[]),
         ] {
-            assert_eq!(hidden(bytes), keys, "{bytes:?}");
+            assert_eq!(parse_raw_keys(bytes), keys, "{bytes:?}");
         }
     }
 }

@@ -2,18 +2,18 @@
 
 use std::str::FromStr;
 
-use linerate_metric::pace::Burst;
+use linerate_metric::pace::PaceBurst;
 use linerate_metric::units::{BitRate, parse_count, parse_fraction};
 
 /// Value of `-b`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Load {
+pub enum LoadOption {
     /// `RATE[/BURST]`.
     Rate {
         /// Payload bits per second; 0 for unlimited.
         bps: u64,
         /// Payload sent back to back.
-        burst: Option<Burst>,
+        burst: Option<PaceBurst>,
     },
     /// `max[:LOSS]`.
     Max {
@@ -22,7 +22,7 @@ pub enum Load {
     },
 }
 
-impl FromStr for Load {
+impl FromStr for LoadOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -33,12 +33,12 @@ impl FromStr for Load {
                 Some(share) => parse_fraction(share).map_err(|error| error.to_string())?,
             };
             if !(0.0..1.0).contains(&loss) {
-                let lacking = match rest.ends_with('%') {
+                let hint = match rest.ends_with('%') {
                     true => String::new(),
                     false => format!(": `{text}` lacks a `%`"),
                 };
                 return Err(format!(
-                    "the accepted loss must be from 0 to below 100 %{lacking}"
+                    "the accepted loss must be from 0 to below 100 %{hint}"
                 ));
             }
             return Ok(Self::Max { loss });
@@ -56,14 +56,14 @@ impl FromStr for Load {
 
 /// Value of `--pps`: `N[/BURST]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pps {
+pub struct PacketRateOption {
     /// Datagrams per second.
     pub count: u64,
     /// Payload sent back to back.
-    pub burst: Option<Burst>,
+    pub burst: Option<PaceBurst>,
 }
 
-impl FromStr for Pps {
+impl FromStr for PacketRateOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -85,9 +85,12 @@ mod tests {
 
     #[test]
     fn packets_per_second_are_counts() {
-        let read = |text: &str| text.parse::<Pps>().map(|pps| (pps.count, pps.burst));
+        let read = |text: &str| {
+            text.parse::<PacketRateOption>()
+                .map(|pps| (pps.count, pps.burst))
+        };
         assert_eq!(read("10k"), Ok((10_000, None)));
-        assert_eq!(read("500/4"), Ok((500, Some(Burst::Payloads(4)))));
+        assert_eq!(read("500/4"), Ok((500, Some(PaceBurst::Payloads(4)))));
         for text in ["0", "", "-1", "1/0", "x"] {
             assert!(read(text).is_err(), "{text}");
         }
@@ -95,52 +98,52 @@ mod tests {
 
     #[test]
     fn loads_are_rates_with_bursts_or_a_search() {
-        for (text, want) in [
+        for (text, expected) in [
             (
                 "100M",
-                Load::Rate {
+                LoadOption::Rate {
                     bps: 100_000_000,
                     burst: None,
                 },
             ),
             (
                 "100M/16",
-                Load::Rate {
+                LoadOption::Rate {
                     bps: 100_000_000,
-                    burst: Some(Burst::Payloads(16)),
+                    burst: Some(PaceBurst::Payloads(16)),
                 },
             ),
             (
                 "1G/64K",
-                Load::Rate {
+                LoadOption::Rate {
                     bps: 1_000_000_000,
-                    burst: Some(Burst::Bytes(65_536)),
+                    burst: Some(PaceBurst::Bytes(65_536)),
                 },
             ),
             (
                 "0",
-                Load::Rate {
+                LoadOption::Rate {
                     bps: 0,
                     burst: None,
                 },
             ),
-            ("max", Load::Max { loss: 0.0 }),
-            ("max:0.1%", Load::Max { loss: 0.001 }),
-            ("max:0.5", Load::Max { loss: 0.5 }),
+            ("max", LoadOption::Max { loss: 0.0 }),
+            ("max:0.1%", LoadOption::Max { loss: 0.001 }),
+            ("max:0.5", LoadOption::Max { loss: 0.5 }),
         ] {
-            assert_eq!(text.parse(), Ok(want), "{text}");
+            assert_eq!(text.parse(), Ok(expected), "{text}");
         }
         for text in [
             "", "maximum", "max:", "max:1", "max:-1%", "10M/", "10M/0", "/5", "10M/x",
         ] {
-            assert!(text.parse::<Load>().is_err(), "{text}");
+            assert!(text.parse::<LoadOption>().is_err(), "{text}");
         }
         let limits = "the accepted loss must be from 0 to below 100 %";
         for (text, why) in [
             ("max:5", format!("{limits}: `max:5` lacks a `%`")),
             ("max:150%", limits.to_owned()),
         ] {
-            assert_eq!(text.parse::<Load>(), Err(why));
+            assert_eq!(text.parse::<LoadOption>(), Err(why));
         }
     }
 }

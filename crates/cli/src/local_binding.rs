@@ -6,18 +6,18 @@ use std::str::FromStr;
 
 /// Maximum length of an interface name in bytes (IFNAMSIZ of linux/if.h, less the terminating
 /// zero).
-const LONGEST_INTERFACE: usize = 15;
+const INTERFACE_NAME_MAX_BYTES: usize = 15;
 
 /// Local address of sockets: `ADDRESS`, `%IF` or `ADDRESS%IF`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Local {
+pub struct LocalBinding {
     /// `None`: chosen by the kernel.
     pub address: Option<IpAddr>,
     /// `None`: any interface.
     pub interface: Option<String>,
 }
 
-impl FromStr for Local {
+impl FromStr for LocalBinding {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -25,11 +25,13 @@ impl FromStr for Local {
             Some((address, interface)) => (address, Some(interface)),
             None => (text, None),
         };
-        let named = |name: &str| {
-            let odd = |c: char| c == '/' || c.is_whitespace();
-            !name.is_empty() && name.len() <= LONGEST_INTERFACE && !name.contains(odd)
+        let is_name = |name: &str| {
+            let is_forbidden = |c: char| c == '/' || c.is_whitespace();
+            !name.is_empty()
+                && name.len() <= INTERFACE_NAME_MAX_BYTES
+                && !name.contains(is_forbidden)
         };
-        if interface.is_some_and(|name| !named(name)) {
+        if interface.is_some_and(|name| !is_name(name)) {
             return Err("not an interface name: see `ip link`".to_owned());
         }
         let address = match (address, interface) {
@@ -45,7 +47,7 @@ impl FromStr for Local {
     }
 }
 
-impl fmt::Display for Local {
+impl fmt::Display for LocalBinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(address) = self.address {
             write!(f, "{address}")?;
@@ -70,7 +72,7 @@ mod tests {
             "192.0.2.1%eth0",
             "fe80::1%eth0",
         ] {
-            let local: Local = text.parse().unwrap();
+            let local: LocalBinding = text.parse().unwrap();
             assert_eq!(local.to_string(), text);
         }
         for text in [
@@ -82,7 +84,7 @@ mod tests {
             "%a-name-far-too-long",
             "%a b",
         ] {
-            assert!(text.parse::<Local>().is_err(), "{text}");
+            assert!(text.parse::<LocalBinding>().is_err(), "{text}");
         }
     }
 }

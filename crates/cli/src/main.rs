@@ -31,15 +31,15 @@ use std::process::ExitCode;
 
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
 use linerate_report::text;
 
 use args::{Cli, Command};
-use failure::Failure;
+use failure::CommandFailure;
 use output::{
-    Form, complain, end_if_reader_is_gone, end_without_reader, print, print_failure, stderr_style,
-    stdout_failed,
+    OutputFormat, exit_if_reader_closed, exit_on_broken_pipe, print_failure, print_stderr,
+    print_stdout, stderr_style, stdout_failed,
 };
 
 /// Text that `linerate` without arguments prints.
@@ -58,28 +58,28 @@ Between two hosts:
 `linerate --help` lists all commands, `linerate COMMAND --help` shows their options and examples.";
 
 fn main() -> ExitCode {
-    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
     // The holder of a lab enters namespaces. A process can do that only while it has a single
     // thread.
-    if words
+    if arguments
         .get(1)
-        .is_some_and(|word| word == linerate_lab::HOLDER_COMMAND)
+        .is_some_and(|arg| arg == linerate_lab::HOLDER_COMMAND)
     {
-        return command::lab::hold(&words[2..]);
+        return command::lab::hold(&arguments[2..]);
     }
     linerate_experiment::die_with_parent();
-    if words.len() == 1 {
-        print(WELCOME);
-        return ended(exit::OK);
+    if arguments.len() == 1 {
+        print_stdout(WELCOME);
+        return exit_code(exit::OK);
     }
-    shell_words::separate(&mut words);
+    shell_words::separate_inner_command(&mut arguments);
     let parsed = args::parser()
-        .try_get_matches_from(&words)
-        .inspect(|matches| command_line::note(&words, matches))
+        .try_get_matches_from(&arguments)
+        .inspect(|matches| command_line::store_command_line(&arguments, matches))
         .and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return ended(usage(&words, &error)),
+        Err(error) => return exit_code(report_usage_error(&arguments, &error)),
     };
     let code = match cli.command {
         Command::Demo(args) => command::demo::run(args),
@@ -105,12 +105,12 @@ fn main() -> ExitCode {
         Command::Completions(args) => command::completions::run(&args),
         Command::Man(args) => command::man::run(&args),
     };
-    ended(code)
+    exit_code(code)
 }
 
 /// Returns the exit code of the process: a result that could not be printed is a failure.
-fn ended(code: u8) -> ExitCode {
-    end_if_reader_is_gone();
+fn exit_code(code: u8) -> ExitCode {
+    exit_if_reader_closed();
     ExitCode::from(match code {
         exit::OK if stdout_failed() => exit::FAILED,
         code => code,
@@ -118,63 +118,71 @@ fn ended(code: u8) -> ExitCode {
 }
 
 /// Prints clap's help, version or error; with --json an error is JSON on standard output.
-fn usage(words: &[OsString], error: &clap::Error) -> u8 {
+fn report_usage_error(args: &[OsString], error: &clap::Error) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             return match error.print() {
                 Ok(()) => exit::OK,
                 Err(error) => {
-                    end_without_reader(&error);
+                    exit_on_broken_pipe(&error);
                     exit::FAILED
                 }
             };
         }
         _ => {}
     }
-    let form = asked_form(words);
-    if let Some(problem) = foreign(words, error) {
+    let form = requested_format(args);
+    if let Some(problem) = testpmd_hint(args, error) {
         match form {
-            Form::Text => complain(&text::problem(&problem, &stderr_style())),
-            form => print_failure(form, &Failure::usage(problem), 0),
+            OutputFormat::Text => print_stderr(&text::render_error(&problem, &stderr_style())),
+            form => print_failure(form, &CommandFailure::usage(problem), 0),
         }
         return exit::USAGE;
     }
-    let from_environment = from_environment(words, error);
-    if form == Form::Text {
+    let from_environment = from_environment(args, error);
+    if form == OutputFormat::Text {
         if let Err(error) = error.print() {
-            end_without_reader(&error);
+            exit_on_broken_pipe(&error);
         }
         if let Some(next) = from_environment {
-            complain(&format!("\nhelp:  {next}"));
+            print_stderr(&format!("\nhelp:  {next}"));
         }
         return exit::USAGE;
     }
     let text = error.to_string();
     // The first paragraph describes the error. Missing arguments are on lines of their own.
     let lines = text.lines().map(str::trim);
-    let said: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
-    let situation = said.join(" ").trim_start_matches("error: ").to_owned();
-    let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let problem = Problem::new(
+    let first_lines: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+    let situation = first_lines
+        .join(" ")
+        .trim_start_matches("error: ")
+        .to_owned();
+    let command: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+    let problem = ErrorReport::new(
         situation,
         command.join(" "),
         from_environment
             .unwrap_or_else(|| "`linerate --help` lists the commands and options".to_owned()),
     );
-    print_failure(form, &Failure::usage(problem), 0);
+    print_failure(form, &CommandFailure::usage(problem), 0);
     exit::USAGE
 }
 
 /// Returns a hint if clap rejects an option that the environment sets, perhaps for other commands.
-fn from_environment(words: &[OsString], error: &clap::Error) -> Option<String> {
-    let named = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| error.get(kind));
-    let called = named.into_iter().flatten().flat_map(|value| match value {
-        ContextValue::String(one) => std::slice::from_ref(one),
-        ContextValue::Strings(all) => &all[..],
-        _ => &[],
-    });
-    let mut found = called.filter_map(|called| command_line::variable_behind(words, called));
-    let (option, variable) = found.next()?;
+fn from_environment(args: &[OsString], error: &clap::Error) -> Option<String> {
+    let context_values =
+        [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| error.get(kind));
+    let option_names = context_values
+        .into_iter()
+        .flatten()
+        .flat_map(|value| match value {
+            ContextValue::String(one) => std::slice::from_ref(one),
+            ContextValue::Strings(all) => &all[..],
+            _ => &[],
+        });
+    let mut sources = option_names
+        .filter_map(|option_names| command_line::variable_of_shown_option(args, option_names));
+    let (option, variable) = sources.next()?;
     let or = match error.kind() {
         // An option that conflicts with another one does so on the command line too.
         ErrorKind::ArgumentConflict => String::new(),
@@ -187,15 +195,15 @@ fn from_environment(words: &[OsString], error: &clap::Error) -> Option<String> {
 
 /// Returns an error for an option of DPDK's testpmd that `linerate forward` does not have, with its
 /// replacement.
-fn foreign(words: &[OsString], error: &clap::Error) -> Option<Problem> {
-    if error.kind() != ErrorKind::UnknownArgument || words.get(1)? != "forward" {
+fn testpmd_hint(args: &[OsString], error: &clap::Error) -> Option<ErrorReport> {
+    if error.kind() != ErrorKind::UnknownArgument || args.get(1)? != "forward" {
         return None;
     }
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    let instead = command::forward::testpmd_options::instead_of(option)?;
-    Some(Problem::new(
+    let instead = command::forward::testpmd_options::hint_for(option)?;
+    Some(ErrorReport::new(
         "is an option of testpmd that our ports do not have",
         option,
         instead,
@@ -203,21 +211,21 @@ fn foreign(words: &[OsString], error: &clap::Error) -> Option<Problem> {
 }
 
 /// Returns the requested output format, as far as an invalid command line shows it.
-fn asked_form(words: &[OsString]) -> Form {
+fn requested_format(words: &[OsString]) -> OutputFormat {
     // Arguments after `--` belong to another program.
     let has = |option: &str| {
-        let mut own = words.iter().take_while(|word| *word != "--");
-        own.any(|word| word == option)
+        let mut our_args = words.iter().take_while(|arg| *arg != "--");
+        our_args.any(|arg| arg == option)
     };
     if has("--json") {
-        Form::Json
+        OutputFormat::Json
     } else if has("--json-stream") {
-        Form::JsonStream
-    } else if args::switched_on("LINERATE_JSON") {
-        Form::Json
-    } else if args::switched_on("LINERATE_JSON_STREAM") {
-        Form::JsonStream
+        OutputFormat::JsonStream
+    } else if args::is_variable_on("LINERATE_JSON") {
+        OutputFormat::Json
+    } else if args::is_variable_on("LINERATE_JSON_STREAM") {
+        OutputFormat::JsonStream
     } else {
-        Form::Text
+        OutputFormat::Text
     }
 }

@@ -4,29 +4,29 @@ use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use jiff::Timestamp;
-use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::exit;
-use linerate_metric::expect::Verdict;
+use linerate_metric::expect::ExpectationResult;
 use linerate_metric::finding::Finding;
 use linerate_metric::record::Record;
 use linerate_metric::run_set::RunSet;
 use linerate_report::ReportError;
-use linerate_report::lines::Lines;
-use linerate_report::store::{Store, write_file};
-use linerate_report::style::{ColorChoice, Output as Terminal, Style};
+use linerate_report::lines::LiveLines;
+use linerate_report::store::{RecordStore, write_file};
+use linerate_report::style::{ColorChoice, OutputProperties as Terminal, TextStyle};
 use linerate_report::{html, stream, text};
 use serde::Serialize;
 
 use crate::args::OutputArgs;
 use crate::command_line;
 use crate::disk_space;
-use crate::failure::Failure;
-use crate::printer::Teller;
-use crate::ui_update::{Part, Scene, Screen};
+use crate::failure::CommandFailure;
+use crate::printer::EventSender;
+use crate::ui_update::{ScreenOutput, SeriesPart, UiUpdate};
 
 /// Format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum OutputFormat {
     /// Text for a terminal.
     Text,
     Json,
@@ -34,37 +34,37 @@ pub enum Form {
     JsonStream,
 }
 
-pub struct Output {
-    form: Form,
+pub struct CommandOutput {
+    format: OutputFormat,
     quiet: bool,
     verbose: bool,
-    style: Style,
-    error_style: Style,
-    lines: Lines,
+    style: TextStyle,
+    error_style: TextStyle,
+    lines: LiveLines,
     store: bool,
     /// Set once a failure to store a record is reported.
-    told_unstored: AtomicBool,
+    has_reported_store_failure: AtomicBool,
     file: Option<std::path::PathBuf>,
     /// Label of the results (`--label`).
     label: Option<String>,
     /// File and title of the report page.
-    page: Option<(std::path::PathBuf, String)>,
-    serving: Option<Serving>,
+    report_page: Option<(std::path::PathBuf, String)>,
+    server_mode: Option<ServerMode>,
     /// Number of the test that failures belong to.
     test: u32,
     /// Set once a record has a finding of kind `cause`.
-    found_cause: bool,
+    has_cause: bool,
     /// Failure that a line of the stream already reported.
-    told: Option<Problem>,
+    reported_failure: Option<ErrorReport>,
     /// Full-screen display, while one is active.
-    screen: Option<Screen>,
+    screen: Option<ScreenOutput>,
 }
 
 /// Server mode of an output.
 #[derive(Clone, Copy, Debug)]
-struct Serving {
+struct ServerMode {
     /// The server ends after one test and prints one document.
-    once: bool,
+    is_one_off: bool,
 }
 
 /// Set when a write to standard output fails. Global, because a process has one standard output.
@@ -73,30 +73,30 @@ static STDOUT_FAILED: AtomicBool = AtomicBool::new(false);
 /// Set if the result also goes to files: the command then continues without a reader.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
 /// Set when a reader of our output has closed its end.
-static READER_GONE: AtomicBool = AtomicBool::new(false);
+static READER_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Lets the command continue until its files are written, even if the reader of its output closes.
-pub fn write_files_without_reader() {
+pub fn continue_without_reader() {
     HAS_FILES.store(true, Relaxed);
 }
 
 /// Ends the process by SIGPIPE, as pipeline tools do, if its reader closed while the command
 /// continued.
-pub fn end_if_reader_is_gone() {
-    if READER_GONE.load(Relaxed) {
-        linerate_host::stop_flag::end_by_sigpipe();
+pub fn exit_if_reader_closed() {
+    if READER_CLOSED.load(Relaxed) {
+        linerate_host::stop_flag::exit_by_sigpipe();
     }
 }
 
 /// Prints text and a newline to standard output.
-pub fn print(text: &str) {
+pub fn print_stdout(text: &str) {
     let mut out = std::io::stdout().lock();
     // A full disk is reported only once.
     if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
-        && !end_without_reader(&error)
+        && !exit_on_broken_pipe(&error)
         && !STDOUT_FAILED.swap(true, Relaxed)
     {
-        complain(&format!(
+        print_stderr(&format!(
             "error: cannot write to standard output: {error}\n\
              help:  free disk space there or redirect the output; `linerate runs list` lists the stored runs"
         ));
@@ -104,23 +104,23 @@ pub fn print(text: &str) {
 }
 
 /// Prints text and a newline to standard error.
-pub fn complain(text: &str) {
+pub fn print_stderr(text: &str) {
     if let Err(error) = writeln!(std::io::stderr().lock(), "{text}") {
-        end_without_reader(&error);
+        exit_on_broken_pipe(&error);
     }
 }
 
 /// Handles a write error: a closed reader ends the process quietly, at once or after its files are
 /// written. Returns whether the error was a closed reader.
-pub fn end_without_reader(error: &std::io::Error) -> bool {
-    let gone = error.kind() == std::io::ErrorKind::BrokenPipe;
-    if gone {
-        READER_GONE.store(true, Relaxed);
+pub fn exit_on_broken_pipe(error: &std::io::Error) -> bool {
+    let is_closed = error.kind() == std::io::ErrorKind::BrokenPipe;
+    if is_closed {
+        READER_CLOSED.store(true, Relaxed);
         if !HAS_FILES.load(Relaxed) {
-            end_if_reader_is_gone();
+            exit_if_reader_closed();
         }
     }
-    gone
+    is_closed
 }
 
 /// Returns whether output was lost.
@@ -129,7 +129,7 @@ pub fn stdout_failed() -> bool {
 }
 
 /// Returns the text style for one of our streams.
-fn style(choice: ColorChoice, is_terminal: bool) -> Style {
+fn style(choice: ColorChoice, is_terminal: bool) -> TextStyle {
     let variable = |name| std::env::var(name).ok();
     let (no_color, clicolor_force, term) = (
         variable("NO_COLOR"),
@@ -144,7 +144,7 @@ fn style(choice: ColorChoice, is_terminal: bool) -> Style {
         .flatten()
         .map(|size| usize::from(size.ws_col))
         .filter(|&columns| columns > 0);
-    Style::decide(
+    TextStyle::choose(
         choice,
         &Terminal {
             is_terminal,
@@ -158,24 +158,24 @@ fn style(choice: ColorChoice, is_terminal: bool) -> Style {
 }
 
 /// Returns the style for standard error, for commands without output options.
-pub fn stderr_style() -> Style {
+pub fn stderr_style() -> TextStyle {
     style(ColorChoice::Auto, std::io::stderr().is_terminal())
 }
 
 /// Returns the style for standard output, for commands without output options; `to_stdout` is false
 /// if the text goes to a file.
-pub fn stdout_style(choice: ColorChoice, to_stdout: bool) -> Style {
+pub fn stdout_style(choice: ColorChoice, to_stdout: bool) -> TextStyle {
     style(choice, to_stdout && std::io::stdout().is_terminal())
 }
 
 /// Returns the style of lists on standard output, for commands without output options. Without a
 /// terminal each entry is one line of any length, so that line-oriented tools can read it.
-pub fn list_style() -> Style {
+pub fn list_style() -> TextStyle {
     let is_terminal = std::io::stdout().is_terminal();
     let style = style(ColorChoice::Auto, is_terminal);
     match is_terminal {
         true => style,
-        false => Style {
+        false => TextStyle {
             width: usize::MAX,
             ..style
         },
@@ -184,13 +184,13 @@ pub fn list_style() -> Style {
 
 /// Checks before a measurement that a file can be written: the path is no directory, and its
 /// directory exists and is writable for this user.
-pub fn check_folder(file: &std::path::Path) -> Result<(), Failure> {
+pub fn check_writable_file(file: &std::path::Path) -> Result<(), CommandFailure> {
     if file == std::path::Path::new("-") {
         return Ok(());
     }
-    let refused = |why: String, next_step: String| {
+    let reject = |why: String, next_step: String| {
         let situation = format!("cannot be written ({why})");
-        Err(Failure::failed(Problem::new(
+        Err(CommandFailure::failed(ErrorReport::new(
             situation,
             file.display().to_string(),
             next_step,
@@ -199,104 +199,104 @@ pub fn check_folder(file: &std::path::Path) -> Result<(), Failure> {
     let found = std::fs::metadata(file);
     if found.as_ref().is_ok_and(std::fs::Metadata::is_dir) {
         let next_step = "name a file, not a directory".to_owned();
-        return refused("is a directory".to_owned(), next_step);
+        return reject("is a directory".to_owned(), next_step);
     }
     // A write through a symbolic link replaces the target file, in the target's directory.
-    let behind = match &found {
+    let link_target = match &found {
         Ok(found) if found.is_file() => std::fs::canonicalize(file).ok(),
         // Pipes and devices are written in place.
         Ok(_) => return Ok(()),
         Err(_) => None,
     };
-    let folder = match behind.as_deref().unwrap_or(file).parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
+    let dir = match link_target.as_deref().unwrap_or(file).parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => std::path::Path::new("."),
     };
-    if !std::fs::metadata(folder).is_ok_and(|found| found.is_dir()) {
-        let next_step = format!("create {} first, or name another file", folder.display());
-        return refused("no such directory".to_owned(), next_step);
+    if !std::fs::metadata(dir).is_ok_and(|found| found.is_dir()) {
+        let next_step = format!("create {} first, or name another file", dir.display());
+        return reject("no such directory".to_owned(), next_step);
     }
-    match check_writable(folder) {
+    match check_writable_dir(dir) {
         Ok(()) => Ok(()),
-        Err(error) => refused(
+        Err(error) => reject(
             error.to_string(),
             format!(
                 "make {} writable for this user, or name another file",
-                folder.display()
+                dir.display()
             ),
         ),
     }
 }
 
 /// Checks that files can be created in a directory.
-pub fn check_writable(folder: &std::path::Path) -> std::io::Result<()> {
+pub fn check_writable_dir(dir: &std::path::Path) -> std::io::Result<()> {
     use rustix::fs::{Access, access};
-    Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
+    Ok(access(dir, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-impl Output {
+impl CommandOutput {
     /// Creates the output that the options describe.
     pub fn new(args: &OutputArgs) -> Self {
         let out = style(args.color, std::io::stdout().is_terminal());
         let to_stdout = std::path::Path::new("-");
         if args.output.as_deref().is_some_and(|file| file != to_stdout) {
-            write_files_without_reader();
+            continue_without_reader();
         }
         Self {
-            form: match (args.json, args.json_stream) {
-                (true, _) => Form::Json,
-                (_, true) => Form::JsonStream,
-                _ => Form::Text,
+            format: match (args.json, args.json_stream) {
+                (true, _) => OutputFormat::Json,
+                (_, true) => OutputFormat::JsonStream,
+                _ => OutputFormat::Text,
             },
             quiet: args.quiet,
             verbose: args.verbose,
             style: out,
             error_style: style(args.color, std::io::stderr().is_terminal()),
-            lines: Lines::new(out).per_stream(args.verbose),
+            lines: LiveLines::new(out).with_per_stream(args.verbose),
             store: !args.no_store,
-            told_unstored: AtomicBool::new(false),
+            has_reported_store_failure: AtomicBool::new(false),
             file: args.output.clone(),
             label: None,
-            page: None,
-            serving: None,
+            report_page: None,
+            server_mode: None,
             test: 0,
-            found_cause: false,
-            told: None,
+            has_cause: false,
+            reported_failure: None,
             screen: None,
         }
     }
 
     /// Creates the output of a server, whose tests run concurrently.
-    pub fn serving(args: &OutputArgs, once: bool) -> Self {
+    pub fn for_server(args: &OutputArgs, is_one_off: bool) -> Self {
         let output = Self::new(args);
         // A server has no result at its end that it could still write.
         HAS_FILES.store(false, Relaxed);
         Self {
-            lines: Lines::serving(output.style).per_stream(args.verbose),
-            serving: Some(Serving { once }),
+            lines: LiveLines::for_server(output.style).with_per_stream(args.verbose),
+            server_mode: Some(ServerMode { is_one_off }),
             ..output
         }
     }
 
     /// Sets the label of the results.
-    pub fn labelled(mut self, label: Option<&str>) -> Self {
+    pub fn with_label(mut self, label: Option<&str>) -> Self {
         self.label = label.map(str::to_owned);
         self
     }
 
     /// Returns the style for standard output.
-    pub fn style(&self) -> &Style {
+    pub fn style(&self) -> &TextStyle {
         &self.style
     }
 
     /// Returns whether standard output gets one JSON line per event.
     pub fn is_stream(&self) -> bool {
-        self.form == Form::JsonStream
+        self.format == OutputFormat::JsonStream
     }
 
     /// Returns whether standard output gets text.
-    pub fn is_for_people(&self) -> bool {
-        self.form == Form::Text
+    pub fn is_text(&self) -> bool {
+        self.format == OutputFormat::Text
     }
 
     /// Returns whether only the result is printed.
@@ -305,115 +305,129 @@ impl Output {
     }
 
     /// Checks before a measurement that the files of `-o` and of the page can be written.
-    pub fn check_file(&self) -> Result<(), Failure> {
-        if let Some((page, _)) = &self.page {
-            check_folder(page)?;
+    pub fn check_files(&self) -> Result<(), CommandFailure> {
+        if let Some((page, _)) = &self.report_page {
+            check_writable_file(page)?;
         }
-        self.file.as_deref().map_or(Ok(()), check_folder)
+        self.file.as_deref().map_or(Ok(()), check_writable_file)
     }
 
     /// Returns whether standard output gets one JSON document.
     pub fn is_json(&self) -> bool {
-        self.form == Form::Json
+        self.format == OutputFormat::Json
     }
 
     /// Returns a copy of the record with command, label and findings.
-    fn explained(&mut self, record: &Record) -> Record {
+    fn explain(&mut self, record: &Record) -> Record {
         let mut record = record.clone();
-        if self.serving.is_none() {
+        if self.server_mode.is_none() {
             // Records of a child process already have the child's command.
-            record.command = record.command.or_else(command_line::own);
+            record.command = record.command.or_else(command_line::our_command_line);
             record.label = record.label.or_else(|| self.label.clone());
         }
-        linerate_explain::complete(&mut record);
-        self.found_cause |= record.findings.iter().any(Finding::is_cause);
+        linerate_explain::add_findings(&mut record);
+        self.has_cause |= record.findings.iter().any(Finding::is_cause);
         record
     }
 
     /// Returns the exit code of a command that ends with `code`: with `--fail-on-finding`, a cause
     /// turns success into a failed check.
-    pub fn gated(&self, code: u8, fail_on_finding: bool) -> u8 {
+    pub fn gate_exit_code(&self, code: u8, fail_on_finding: bool) -> u8 {
         match code {
-            exit::OK if fail_on_finding && self.found_cause => exit::GATE,
+            exit::OK if fail_on_finding && self.has_cause => exit::GATE,
             code => code,
         }
     }
 
     /// Prints an event. A server's results are events too.
-    pub fn event(&mut self, event: &Event, at: Timestamp) {
-        let told;
-        let event = match &event.what {
-            What::Finished { record } => {
-                told = Event {
+    pub fn print_event(&mut self, event: &Event, at: Timestamp) {
+        let explained;
+        let event = match &event.kind {
+            EventKind::Finished { record } => {
+                explained = Event {
                     test: event.test,
-                    what: What::Finished {
-                        record: Box::new(self.explained(record)),
+                    kind: EventKind::Finished {
+                        record: Box::new(self.explain(record)),
                     },
                 };
-                &told
+                &explained
             }
             _ => event,
         };
         self.test = event.test;
-        match (&event.what, self.serving) {
+        match (&event.kind, self.server_mode) {
             (
-                What::Ready {
+                EventKind::Ready {
                     port,
                     addresses,
-                    also,
+                    other_ports: also,
                 },
                 _,
-            ) => return self.ready(event, at, *port, addresses, also),
-            (What::Finished { record }, Some(_)) => self.served(record),
-            (What::Failed { problem }, Some(serving)) => self.gave_up(problem, serving),
+            ) => return self.print_ready(event, at, *port, addresses, also),
+            (EventKind::Finished { record }, Some(_)) => self.finish_server_test(record),
+            (EventKind::Failed { problem }, Some(serving)) => {
+                self.fail_server_test(problem, serving)
+            }
             _ => {}
         }
-        match self.form {
+        match self.format {
             // The last line of a stream holds the whole record.
-            Form::JsonStream => print(&stream::line(event, at)),
+            OutputFormat::JsonStream => print_stdout(&stream::event_line(event, at)),
             // Progress is printed in each format.
-            _ if matches!(event.what, What::Pass { .. } | What::Awaited { .. }) => {
-                if let Some(text) = self.lines.event(event) {
-                    self.told(&text);
+            _ if matches!(
+                event.kind,
+                EventKind::Pass { .. } | EventKind::Waiting { .. }
+            ) =>
+            {
+                if let Some(text) = self.lines.render_event(event) {
+                    self.report_status(&text);
                 }
             }
-            Form::Json if self.verbose => {
-                if let Some(text) = self.lines.event(event) {
-                    complain(&text);
+            OutputFormat::Json if self.verbose => {
+                if let Some(text) = self.lines.render_event(event) {
+                    print_stderr(&text);
                 }
             }
-            Form::Json => {}
-            Form::Text if self.quiet && !self.is_result(&event.what) => {
-                // `Lines` must see the connection, because the result of a test names its client.
-                if self.serving.is_some() && matches!(event.what, What::Connected { .. }) {
-                    self.lines.event(event);
+            OutputFormat::Json => {}
+            OutputFormat::Text if self.quiet && !self.is_result(&event.kind) => {
+                // `CommandInput` must see the connection, because the result of a test names its client.
+                if self.server_mode.is_some() && matches!(event.kind, EventKind::Connected { .. }) {
+                    self.lines.render_event(event);
                 }
             }
-            Form::Text => {
-                if let Some(text) = self.lines.event(event) {
-                    print(&text);
+            OutputFormat::Text => {
+                if let Some(text) = self.lines.render_event(event) {
+                    print_stdout(&text);
                 }
             }
         }
     }
 
     /// Returns whether an event of a server's test is printed even with --quiet.
-    fn is_result(&self, what: &What) -> bool {
-        self.serving.is_some() && matches!(what, What::Finished { .. } | What::Failed { .. })
+    fn is_result(&self, what: &EventKind) -> bool {
+        self.server_mode.is_some()
+            && matches!(what, EventKind::Finished { .. } | EventKind::Failed { .. })
     }
 
     /// Prints the ready line of a server, for scripts, in each format.
-    fn ready(&self, event: &Event, at: Timestamp, port: u16, addresses: &[String], also: &[u16]) {
-        match self.form {
-            Form::JsonStream => print(&stream::line(event, at)),
-            Form::Json => complain(&stream::line(event, at)),
-            Form::Text => {
+    fn print_ready(
+        &self,
+        event: &Event,
+        at: Timestamp,
+        port: u16,
+        addresses: &[String],
+        also: &[u16],
+    ) {
+        match self.format {
+            OutputFormat::JsonStream => print_stdout(&stream::event_line(event, at)),
+            OutputFormat::Json => print_stderr(&stream::event_line(event, at)),
+            OutputFormat::Text => {
                 let also: Vec<_> = also.iter().map(u16::to_string).collect();
                 let also = match also.is_empty() {
                     true => String::new(),
                     false => format!(" also={}", also.join(",")),
                 };
-                print(&format!(
+                print_stdout(&format!(
                     "READY port={port} address={}{also}",
                     addresses.join(",")
                 ));
@@ -422,300 +436,323 @@ impl Output {
     }
 
     /// Stores the record of a test whose result is printed in another document.
-    pub fn put_away(&self, record: &Record) {
+    pub fn store_record(&self, record: &Record) {
         if self.store {
-            self.stored(Store::open_default().and_then(|store| store.store(record)));
+            self.report_stored(RecordStore::open_default().and_then(|store| store.store(record)));
         }
     }
 
     /// Stores the result of a server's test, and prints it if the format is JSON.
-    fn served(&self, record: &Record) {
+    fn finish_server_test(&self, record: &Record) {
         if self.store {
-            match Store::open_default() {
-                Ok(store) if disk_space::is_nearly_full(store.folder()) => self.remark(&format!(
+            match RecordStore::open_default() {
+                Ok(store) if disk_space::is_nearly_full(store.dir()) => self.warn(&format!(
                     "warning: {} is nearly full: the record of this test is not stored",
-                    store.folder().display()
+                    store.dir().display()
                 )),
-                store => self.stored(store.and_then(|store| store.store(record))),
+                store => self.report_stored(store.and_then(|store| store.store(record))),
             }
         }
         let json = record.to_json();
-        if self.form == Form::Json && self.file.is_none() {
-            print(&json);
+        if self.format == OutputFormat::Json && self.file.is_none() {
+            print_stdout(&json);
         }
-        if let Err(failure) = self.write_out(&json) {
-            self.remark(&format!("warning: {}", failure.problem));
+        if let Err(failure) = self.write_json_file(&json) {
+            self.warn(&format!("warning: {}", failure.problem));
         }
     }
 
     /// Reports a failed test of a server.
-    fn gave_up(&mut self, problem: &Problem, serving: Serving) {
-        match self.form {
+    fn fail_server_test(&mut self, problem: &ErrorReport, serving: ServerMode) {
+        match self.format {
             // A server for one test prints its one document when it ends.
-            Form::Json if !serving.once => {
-                print_failure(self.form, &Failure::failed(problem.clone()), self.test);
+            OutputFormat::Json if !serving.is_one_off => {
+                print_failure(
+                    self.format,
+                    &CommandFailure::failed(problem.clone()),
+                    self.test,
+                );
             }
-            Form::JsonStream => self.told = Some(problem.clone()),
+            OutputFormat::JsonStream => self.reported_failure = Some(problem.clone()),
             _ => {}
         }
     }
 
     /// Prints and stores the result of one run.
-    pub fn record(&mut self, record: &Record, verdicts: &[Verdict]) -> Result<(), Failure> {
-        let record = &self.explained(record);
-        self.explained_record(record, verdicts)
+    pub fn write_record(
+        &mut self,
+        record: &Record,
+        verdicts: &[ExpectationResult],
+    ) -> Result<(), CommandFailure> {
+        let record = &self.explain(record);
+        self.write_explained_record(record, verdicts)
     }
 
-    fn explained_record(&mut self, record: &Record, verdicts: &[Verdict]) -> Result<(), Failure> {
+    fn write_explained_record(
+        &mut self,
+        record: &Record,
+        verdicts: &[ExpectationResult],
+    ) -> Result<(), CommandFailure> {
         if self.store {
-            let stored = Store::open_default().and_then(|store| store.store(record));
-            self.stored(stored);
+            let stored = RecordStore::open_default().and_then(|store| store.store(record));
+            self.report_stored(stored);
         }
-        match self.form {
-            Form::Text => {
-                print(&text::summary(record, &self.style));
-                self.verdicts(verdicts);
+        match self.format {
+            OutputFormat::Text => {
+                print_stdout(&text::render_summary(record, &self.style));
+                self.print_verdicts(verdicts);
             }
-            Form::JsonStream => {
+            OutputFormat::JsonStream => {
                 let event = Event {
                     test: 1,
-                    what: What::Finished {
+                    kind: EventKind::Finished {
                         record: Box::new(record.clone()),
                     },
                 };
-                print(&stream::line(&event, Timestamp::now()));
-                self.verdicts(verdicts);
+                print_stdout(&stream::event_line(&event, Timestamp::now()));
+                self.print_verdicts(verdicts);
             }
-            Form::Json => {
+            OutputFormat::Json => {
                 if self.file.is_none() {
-                    print(&record.to_json());
+                    print_stdout(&record.to_json());
                 }
-                self.verdicts(verdicts);
+                self.print_verdicts(verdicts);
             }
         }
-        self.write_page(record)?;
-        self.write_out(&record.to_json())
+        self.write_report(record)?;
+        self.write_json_file(&record.to_json())
     }
 
     /// Stores one of several results of a shell. A stream prints it too; the one document of
     /// `--json` is printed at the end.
-    pub fn keep(&mut self, record: &Record) -> Result<(), Failure> {
-        let record = &self.explained(record);
-        if self.form == Form::JsonStream {
-            return self.explained_record(record, &[]);
+    pub fn store_result(&mut self, record: &Record) -> Result<(), CommandFailure> {
+        let record = &self.explain(record);
+        if self.format == OutputFormat::JsonStream {
+            return self.write_explained_record(record, &[]);
         }
         if self.store {
-            self.stored(Store::open_default().and_then(|store| store.store(record)));
+            self.report_stored(RecordStore::open_default().and_then(|store| store.store(record)));
         }
-        self.write_page(record)?;
-        self.write_out(&record.to_json())
+        self.write_report(record)?;
+        self.write_json_file(&record.to_json())
     }
 
     /// Prints the only result of a shell, which is already stored.
-    pub fn document_of(&mut self, record: &Record) -> Result<(), Failure> {
-        let record = self.explained(record);
-        self.document(&record, |style| text::summary(&record, style))
+    pub fn write_record_document(&mut self, record: &Record) -> Result<(), CommandFailure> {
+        let record = self.explain(record);
+        self.write_document(&record, |style| text::render_summary(&record, style))
     }
 
     /// Prints and stores the result of several runs.
-    pub fn set(&mut self, set: &RunSet, verdicts: &[Verdict]) -> Result<(), Failure> {
+    pub fn write_set(
+        &mut self,
+        set: &RunSet,
+        verdicts: &[ExpectationResult],
+    ) -> Result<(), CommandFailure> {
         let mut set = set.clone();
         set.result.label = set.result.label.take().or_else(|| self.label.clone());
-        let found_before = self.found_cause;
+        let had_cause = self.has_cause;
         for run in &mut set.runs {
-            *run = self.explained(run);
+            *run = self.explain(run);
         }
         // A search loses packets on purpose: only the runs that decide its result count.
         if set.result.search.is_some() || set.result.capacity.is_some() {
-            let rests = |run: &&Record| set.result.rests_on(&run.id, run.summary.loss_fraction);
-            let mut deciding = set.runs.iter().filter(rests);
-            let found = deciding.any(|run| run.findings.iter().any(Finding::is_cause));
-            self.found_cause = found_before || found;
+            let is_deciding =
+                |run: &&Record| set.result.depends_on(&run.id, run.summary.loss_fraction);
+            let mut deciding = set.runs.iter().filter(is_deciding);
+            let has_deciding_cause = deciding.any(|run| run.findings.iter().any(Finding::is_cause));
+            self.has_cause = had_cause || has_deciding_cause;
         }
         let set = &set;
         let json = serde_json::to_string(set).expect("a set holds only what JSON can say");
         // A set without runs, interrupted before its first, is not stored.
         if self.store && !set.runs.is_empty() {
-            let stored = Store::open_default().and_then(|store| {
+            let stored = RecordStore::open_default().and_then(|store| {
                 for run in &set.runs {
                     store.store(run)?;
                 }
                 store.store_set(set)
             });
-            self.stored(stored);
+            self.report_stored(stored);
         }
-        match self.form {
-            Form::Text => print(&text::set(set, &self.style)),
-            Form::Json if self.file.is_none() => print(&json),
-            Form::JsonStream => print(&json),
-            Form::Json => {}
+        match self.format {
+            OutputFormat::Text => print_stdout(&text::render_set(set, &self.style)),
+            OutputFormat::Json if self.file.is_none() => print_stdout(&json),
+            OutputFormat::JsonStream => print_stdout(&json),
+            OutputFormat::Json => {}
         }
-        self.verdicts(verdicts);
-        if let Some((file, title)) = &self.page {
-            write_file(file, &html::of_set(title, set))?;
+        self.print_verdicts(verdicts);
+        if let Some((file, title)) = &self.report_page {
+            write_file(file, &html::render_set(title, set))?;
         }
-        self.write_out(&json)
+        self.write_json_file(&json)
     }
 
     /// Also writes a report page with this title.
-    pub fn with_page(mut self, file: Option<&std::path::Path>, title: &str) -> Self {
+    pub fn with_report(mut self, file: Option<&std::path::Path>, title: &str) -> Self {
         if file.is_some() {
-            write_files_without_reader();
+            continue_without_reader();
         }
-        self.page = file.map(|file| (file.to_owned(), title.to_owned()));
+        self.report_page = file.map(|file| (file.to_owned(), title.to_owned()));
         self
     }
 
-    fn write_page(&self, record: &Record) -> Result<(), Failure> {
-        if let Some((file, title)) = &self.page {
+    fn write_report(&self, record: &Record) -> Result<(), CommandFailure> {
+        if let Some((file, title)) = &self.report_page {
             let runs = std::slice::from_ref(record);
-            write_file(file, &html::report(title, runs, &[]))?;
+            write_file(file, &html::render_report(title, runs, &[]))?;
         }
         Ok(())
     }
 
-    fn write_out(&self, json: &str) -> Result<(), Failure> {
+    fn write_json_file(&self, json: &str) -> Result<(), CommandFailure> {
         if let Some(file) = &self.file {
             write_file(file, &format!("{json}\n"))?;
         }
         Ok(())
     }
 
-    fn stored(&self, stored: Result<std::path::PathBuf, ReportError>) {
+    fn report_stored(&self, stored: Result<std::path::PathBuf, ReportError>) {
         match stored {
-            Ok(path) if self.verbose => complain(&format!("stored as {}", path.display())),
+            Ok(path) if self.verbose => print_stderr(&format!("stored as {}", path.display())),
             Ok(_) => {}
             // The result itself is not lost: it is printed next.
-            Err(error) => self.unstored(&error),
+            Err(error) => self.report_store_failure(&error),
         }
     }
 
     /// Reports that a result is not stored. A command reports it once, because the cause is the
     /// same for all of its records; a server reports it for each test, because tests may be days
     /// apart.
-    pub fn unstored(&self, error: &ReportError) {
-        if !self.told_unstored.swap(true, Relaxed) || self.serving.is_some() {
-            self.remark(&format!("warning: {error}"));
+    pub fn report_store_failure(&self, error: &ReportError) {
+        if !self.has_reported_store_failure.swap(true, Relaxed) || self.server_mode.is_some() {
+            self.warn(&format!("warning: {error}"));
         }
     }
 
-    fn verdicts(&self, verdicts: &[Verdict]) {
+    fn print_verdicts(&self, verdicts: &[ExpectationResult]) {
         if verdicts.is_empty() {
             return;
         }
-        match self.form {
-            Form::Text => print(&text::verdicts(verdicts, &self.style)),
-            _ => complain(&text::verdicts(verdicts, &self.error_style)),
+        match self.format {
+            OutputFormat::Text => print_stdout(&text::render_verdicts(verdicts, &self.style)),
+            _ => print_stderr(&text::render_verdicts(verdicts, &self.error_style)),
         }
     }
 
     /// Prints a document as JSON, or as the text that `text` makes.
-    pub fn document<T: Serialize>(
+    pub fn write_document<T: Serialize>(
         &self,
         value: &T,
-        text: impl FnOnce(&Style) -> String,
-    ) -> Result<(), Failure> {
+        text: impl FnOnce(&TextStyle) -> String,
+    ) -> Result<(), CommandFailure> {
         let json = serde_json::to_string(value).expect("our documents hold only what JSON can say");
-        match self.form {
-            Form::Text => print(&text(&self.style)),
-            _ if self.file.is_none() => print(&json),
+        match self.format {
+            OutputFormat::Text => print_stdout(&text(&self.style)),
+            _ if self.file.is_none() => print_stdout(&json),
             _ => {}
         }
-        self.write_out(&json)
+        self.write_json_file(&json)
     }
 
     /// Sets or removes the full-screen display; on removal, its warnings are printed.
     #[cfg(feature = "tui")]
-    pub fn put_on(&mut self, screen: Option<Screen>) {
-        let gone = std::mem::replace(&mut self.screen, screen);
-        for remark in gone.into_iter().flat_map(Screen::remarks) {
-            complain(&remark);
+    pub fn set_screen(&mut self, screen: Option<ScreenOutput>) {
+        let old_screen = std::mem::replace(&mut self.screen, screen);
+        for warning in old_screen.into_iter().flat_map(ScreenOutput::into_warnings) {
+            print_stderr(&warning);
         }
     }
 
     /// Returns the sender of events to the full-screen display, if there is one.
-    pub fn teller(&self) -> Option<&Teller> {
-        self.screen.as_ref().map(Screen::teller)
+    pub fn event_sender(&self) -> Option<&EventSender> {
+        self.screen.as_ref().map(ScreenOutput::sender)
     }
 
     /// Shows on the full-screen display which part of a series starts; without one, the part is
     /// printed at its end.
-    pub fn part(&self, part: Part) {
-        if let Some(teller) = self.teller() {
-            teller.show(Scene::Part(part));
+    pub fn show_part(&self, part: SeriesPart) {
+        if let Some(sender) = self.event_sender() {
+            sender.show(UiUpdate::PartStarted(part));
         }
     }
 
     /// Reports the progress of a series: as text, or on standard error if standard output gets
     /// JSON.
-    pub fn progress(&self, text: &str) {
+    pub fn report_progress(&self, text: &str) {
         if let Some(screen) = &self.screen {
-            return screen.line(text);
+            return screen.show_line(text);
         }
-        match self.form {
+        match self.format {
             _ if self.quiet => {}
-            Form::Text => print(text),
-            _ if self.verbose => complain(text),
+            OutputFormat::Text => print_stdout(text),
+            _ if self.verbose => print_stderr(text),
             _ => {}
         }
     }
 
     /// Reports status on standard error, unless --quiet is given.
-    pub fn told(&self, text: &str) {
+    pub fn report_status(&self, text: &str) {
         match &self.screen {
-            Some(screen) => screen.line(text),
+            Some(screen) => screen.show_line(text),
             None if self.quiet => {}
-            None => complain(text),
+            None => print_stderr(text),
         }
     }
 
     /// Prints a warning or a note.
-    pub fn remark(&self, text: &str) {
+    pub fn warn(&self, text: &str) {
         match &self.screen {
-            Some(screen) => screen.remark(text),
-            None => complain(text),
+            Some(screen) => screen.warn(text),
+            None => print_stderr(text),
         }
     }
 
     /// Reports a failure after the result is printed: with --json, no second document may follow.
-    pub fn after_result(&self, failure: &Failure) {
-        match self.form {
-            Form::Json => self.remark(&format!("error: {}", failure.problem)),
-            _ => self.failure(failure),
+    pub fn report_late_failure(&self, failure: &CommandFailure) {
+        match self.format {
+            OutputFormat::Json => self.warn(&format!("error: {}", failure.problem)),
+            _ => self.report_failure(failure),
         }
     }
 
     /// Reports a failure in the output format.
-    pub fn failure(&self, failure: &Failure) {
-        match self.form {
-            Form::Text => complain(&text::problem(&failure.problem, &self.error_style)),
-            Form::JsonStream if self.told.as_ref() == Some(&failure.problem) => {}
-            form => print_failure(form, failure, self.test),
+    pub fn report_failure(&self, failure: &CommandFailure) {
+        match self.format {
+            OutputFormat::Text => {
+                print_stderr(&text::render_error(&failure.problem, &self.error_style))
+            }
+            OutputFormat::JsonStream
+                if self.reported_failure.as_ref() == Some(&failure.problem) => {}
+            format => print_failure(format, failure, self.test),
         }
     }
 }
 
 #[derive(Serialize)]
 struct ErrorDocument<'a> {
-    error: &'a Problem,
+    error: &'a ErrorReport,
     exit_code: u8,
 }
 
 /// Prints a failure to standard output: as the JSON document of a command, or as a line of its
 /// stream.
-pub fn print_failure(form: Form, failure: &Failure, test: u32) {
-    if form == Form::JsonStream {
-        let what = What::Failed {
+pub fn print_failure(format: OutputFormat, failure: &CommandFailure, test: u32) {
+    if format == OutputFormat::JsonStream {
+        let what = EventKind::Failed {
             problem: failure.problem.clone(),
         };
-        print(&stream::line(&Event { test, what }, Timestamp::now()));
+        print_stdout(&stream::event_line(
+            &Event { test, kind: what },
+            Timestamp::now(),
+        ));
         return;
     }
     let document = ErrorDocument {
         error: &failure.problem,
         exit_code: failure.code,
     };
-    print(&serde_json::to_string(&document).expect("a problem holds only texts"));
+    print_stdout(&serde_json::to_string(&document).expect("a problem holds only texts"));
 }
 
 #[cfg(test)]
@@ -726,15 +763,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_cannot_be_written_is_told_beforehand() {
-        let room = tempfile::tempdir().expect("a folder");
-        let locked = room.path().join("locked");
+    fn unwritable_files_are_reported_first() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let locked = dir.path().join("locked");
         std::fs::create_dir(&locked).expect("a folder");
         std::fs::write(locked.join("there"), "").expect("a file");
-        symlink("locked/there", room.path().join("link")).expect("a link");
+        symlink("locked/there", dir.path().join("link")).expect("a link");
         std::fs::set_permissions(&locked, PermissionsExt::from_mode(0o555)).expect("a mode");
         // Root writes everywhere.
-        let is_root = check_writable(&locked).is_ok();
+        let is_root = check_writable_dir(&locked).is_ok();
         for (file, why) in [
             ("new.json", None),
             ("", Some("is a directory")),
@@ -742,17 +779,19 @@ mod tests {
             ("locked/new.json", Some("denied").filter(|_| !is_root)),
             ("link", Some("denied").filter(|_| !is_root)),
         ] {
-            let told = check_folder(&room.path().join(file));
-            let told = told.err().map(|failure| failure.problem.situation);
-            match (&told, why) {
-                (Some(told), Some(why)) => assert!(told.contains(why), "{file}: {told}"),
-                _ => assert_eq!(told.as_deref(), why, "{file}"),
+            let situation = check_writable_file(&dir.path().join(file));
+            let situation = situation.err().map(|failure| failure.problem.situation);
+            match (&situation, why) {
+                (Some(situation), Some(why)) => {
+                    assert!(situation.contains(why), "{file}: {situation}")
+                }
+                _ => assert_eq!(situation.as_deref(), why, "{file}"),
             }
         }
         std::fs::set_permissions(&locked, PermissionsExt::from_mode(0o755)).expect("a mode");
         // A device is written in place, and `-` is not a file.
         for file in ["/dev/full", "-"] {
-            assert!(check_folder(Path::new(file)).is_ok(), "{file}");
+            assert!(check_writable_file(Path::new(file)).is_ok(), "{file}");
         }
     }
 }

@@ -5,27 +5,27 @@ mod search;
 pub mod stack;
 mod throughput;
 
-pub use latency::{LatencySeries, latency};
-pub use search::{SearchPlan, search};
-pub use throughput::throughput;
+pub use latency::{LatencySeries, plan_latency};
+pub use search::{SearchPlan, plan_search};
+pub use throughput::plan_throughput;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use linerate_measure::interop::client::caller;
-use linerate_measure::{Client, Family};
-use linerate_metric::event::Problem;
+use linerate_measure::interop::client::client_protocol;
+use linerate_measure::{AddressFamily, Client};
+use linerate_metric::event::ErrorReport;
 use linerate_metric::plan::{
-    DEFAULT_PORT, Kind, LARGEST_CALL_BYTES, LARGEST_DATAGRAM_BYTES, Plan, Protocol,
-    SHORTEST_INTERVAL_NS, SocketPlan, Wait,
+    DEFAULT_PORT, MAX_CALL_BYTES, MAX_DATAGRAM_BYTES, MIN_INTERVAL_NS, Plan, RunKind, SocketPlan,
+    TransportProtocol, WaitMode,
 };
 
 use crate::args::MeasureArgs;
-use crate::failure::Failure;
-use crate::key_source::Source;
+use crate::failure::CommandFailure;
+use crate::key_source::KeySource;
 
 /// A measurement: one run or repeats of it.
-pub struct Measurement {
+pub struct MeasurementPlan {
     pub client: Client,
     /// Number of runs.
     pub repeat: u32,
@@ -33,19 +33,21 @@ pub struct Measurement {
     pub trace: Option<PathBuf>,
 }
 
-fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failure> {
-    Err(Failure::usage(Problem::new(situation, object, next_step)))
+fn reject<T>(object: &str, situation: &str, next_step: &str) -> Result<T, CommandFailure> {
+    Err(CommandFailure::usage(ErrorReport::new(
+        situation, object, next_step,
+    )))
 }
 
-fn meets_throttle(plan: &Plan, asked: bool, args: &MeasureArgs) -> Result<(), Failure> {
-    let real_time = plan.sched.near.is_real_time() || plan.sched.far.is_real_time();
+fn check_rt_yield(plan: &Plan, requested: bool, args: &MeasureArgs) -> Result<(), CommandFailure> {
+    let real_time = plan.sched.client.is_real_time() || plan.sched.server.is_real_time();
     let spins = match &plan.wait {
-        Some(wait) => wait.near == Wait::Spin || wait.far == Wait::Spin,
+        Some(wait) => wait.client == WaitMode::Spin || wait.server == WaitMode::Spin,
         // Our stack spins by default.
-        None => args.near.stack.dev.is_some(),
+        None => args.local_stack.stack.dev.is_some(),
     };
-    if asked && !(real_time && spins) {
-        return refuse(
+    if requested && !(real_time && spins) {
+        return reject(
             "--rt-yield",
             "only spinning real-time threads are throttled by the kernel",
             "leave it out, or add --sched fifo:50 --wait spin",
@@ -54,9 +56,9 @@ fn meets_throttle(plan: &Plan, asked: bool, args: &MeasureArgs) -> Result<(), Fa
     Ok(())
 }
 
-fn one_length(args: &MeasureArgs) -> Result<(), Failure> {
+fn check_single_length(args: &MeasureArgs) -> Result<(), CommandFailure> {
     if args.length.len() > 1 {
-        return refuse(
+        return reject(
             "-l",
             "several sizes are only possible for round trips",
             "give one size, or use `linerate latency`",
@@ -66,9 +68,9 @@ fn one_length(args: &MeasureArgs) -> Result<(), Failure> {
 }
 
 /// Rejects a timeline of repeated runs.
-fn one_timeline(traced: bool, args: &MeasureArgs) -> Result<(), Failure> {
+fn check_single_timeline(traced: bool, args: &MeasureArgs) -> Result<(), CommandFailure> {
     if traced && args.repeat > 1 {
-        return refuse(
+        return reject(
             "--trace with --repeat",
             "one file holds only one timeline",
             "leave one of them out",
@@ -78,16 +80,16 @@ fn one_timeline(traced: bool, args: &MeasureArgs) -> Result<(), Failure> {
 }
 
 /// Rejects options that conflict with an amount (-n).
-fn amount(args: &MeasureArgs) -> Result<(), Failure> {
+fn check_amount(args: &MeasureArgs) -> Result<(), CommandFailure> {
     if args.time.is_some() {
-        return refuse(
+        return reject(
             "-n with -t",
             "both an amount and a time end the run",
             "give one of them",
         );
     }
     if !args.omit.is_zero() {
-        return refuse(
+        return reject(
             "-n with -O",
             "omitted time would use up the amount",
             "give a time (-t) with -O",
@@ -100,37 +102,37 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
+fn common_plan(kind: RunKind, args: &MeasureArgs) -> Result<Plan, CommandFailure> {
     let protocol = if args.udp {
-        Protocol::Udp
+        TransportProtocol::Udp
     } else {
-        Protocol::Tcp
+        TransportProtocol::Tcp
     };
     let mut plan = Plan::new(kind, protocol, args.host.clone());
     if args.port == Some(0) {
-        return refuse(
+        return reject(
             "-p 0",
             "a server cannot have port 0",
             "use the port of its READY line",
         );
     }
-    plan.dialect.clone_from(&args.peer);
-    let called = args.peer.as_deref().and_then(caller);
-    let usual = called.map_or(DEFAULT_PORT, |caller| caller.port);
-    plan.port = args.port.unwrap_or(usual);
+    plan.peer_protocol.clone_from(&args.peer);
+    let peer_protocol = args.peer.as_deref().and_then(client_protocol);
+    let default_port = peer_protocol.map_or(DEFAULT_PORT, |caller| caller.port);
+    plan.port = args.port.unwrap_or(default_port);
     if args.parallel == 0 {
-        return refuse("-P 0", "no flow to measure", "give 1 or more");
+        return reject("-P 0", "no flow to measure", "give 1 or more");
     }
     plan.streams = args.parallel;
     if let Some(time) = args.time {
         if time.is_zero() {
-            return refuse("-t 0", "no time to measure", "give a time above 0");
+            return reject("-t 0", "no time to measure", "give a time above 0");
         }
         plan.duration_ns = Some(nanos(time));
     }
     plan.omit_ns = nanos(args.omit);
-    if !args.interval.is_zero() && nanos(args.interval) < SHORTEST_INTERVAL_NS {
-        return refuse(
+    if !args.interval.is_zero() && nanos(args.interval) < MIN_INTERVAL_NS {
+        return reject(
             "-i",
             "shorter than 10 ms: the reports would disturb the measurement",
             "give 10ms or more, or 0 for none",
@@ -140,14 +142,14 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     for length in &args.length {
         let option = format!("-l {}", length.0);
         let largest = match protocol {
-            Protocol::Udp => LARGEST_DATAGRAM_BYTES,
-            Protocol::Tcp => LARGEST_CALL_BYTES,
+            TransportProtocol::Udp => MAX_DATAGRAM_BYTES,
+            TransportProtocol::Tcp => MAX_CALL_BYTES,
         };
         if length.0 == 0 {
-            return refuse(&option, "nothing to send", "give a size above 0");
+            return reject(&option, "nothing to send", "give a size above 0");
         }
         if length.0 > largest {
-            return refuse(
+            return reject(
                 &option,
                 &format!("larger than the maximum of a {protocol} call or payload ({largest} B)"),
                 "give a smaller size",
@@ -157,31 +159,31 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
     }
     if let Some(window) = args.window {
         if window.0 == 0 || window.0 > i32::MAX as u64 {
-            return refuse("-w", "not a valid buffer size", "give 1 B to 2 GiB");
+            return reject("-w", "not a valid buffer size", "give 1 B to 2 GiB");
         }
         plan.window_bytes = Some(window.0);
     }
-    plan.socket = socket(args)?;
+    plan.socket = socket_plan(args)?;
     if let Some(name) = &args.congestion {
         if args.udp {
-            return refuse(
+            return reject(
                 "-C with -u",
                 "UDP has no congestion control",
                 "leave one of them out",
             );
         }
         plan.congestion_control = Some(name.clone());
-        plan.congestion_control_asked = true;
+        plan.congestion_control_requested = true;
     }
     if args.repeat == 0 {
-        return refuse("--repeat 0", "no run to measure", "give 1 or more");
+        return reject("--repeat 0", "no run to measure", "give 1 or more");
     }
     plan.bind = args.bind.as_ref().map(ToString::to_string);
     plan.source_port = args.source_port;
     if let Some(port) = args.source_port {
         let flows = args.parallel.saturating_mul(2);
         if port == 0 || u32::from(port) + flows > 65_535 {
-            return refuse(
+            return reject(
                 "--source-port",
                 "the ports of all flows do not fit below 65536",
                 "choose a lower port",
@@ -197,18 +199,18 @@ fn common(kind: Kind, args: &MeasureArgs) -> Result<Plan, Failure> {
 }
 
 /// Returns the options of the payload sockets.
-fn socket(args: &MeasureArgs) -> Result<SocketPlan, Failure> {
+fn socket_plan(args: &MeasureArgs) -> Result<SocketPlan, CommandFailure> {
     for (option, size) in [
         ("--sndbuf", args.sndbuf),
         ("--rcvbuf", args.rcvbuf),
         ("--rcvlowat", args.rcvlowat),
     ] {
         if size.is_some_and(|size| size.0 == 0 || size.0 > i32::MAX as u64) {
-            return refuse(option, "not a valid buffer size", "give 1 B to 2 GiB");
+            return reject(option, "not a valid buffer size", "give 1 B to 2 GiB");
         }
     }
     if args.udp && (args.mss.is_some() || args.no_delay || args.rcvlowat.is_some()) {
-        return refuse(
+        return reject(
             "-M, -N or --rcvlowat with -u",
             "UDP has no segment size, no Nagle's algorithm and no low-water mark",
             "leave them out",
@@ -216,7 +218,7 @@ fn socket(args: &MeasureArgs) -> Result<SocketPlan, Failure> {
     }
     // Limits of the kernel (tcp(7)).
     if args.mss.is_some_and(|mss| !(88..=32_767).contains(&mss)) {
-        return refuse("-M", "not a valid segment size", "give 88 to 32767 bytes");
+        return reject("-M", "not a valid segment size", "give 88 to 32767 bytes");
     }
     Ok(SocketPlan {
         send_buffer_bytes: args.sndbuf.map(|size| size.0),
@@ -229,27 +231,30 @@ fn socket(args: &MeasureArgs) -> Result<SocketPlan, Failure> {
     })
 }
 
-fn finish(mut plan: Plan, args: &MeasureArgs) -> Result<Measurement, Failure> {
-    stack::near(&mut plan, &args.near, ["--sndbuf", "--rcvbuf"])?;
+fn finish_measurement(
+    mut plan: Plan,
+    args: &MeasureArgs,
+) -> Result<MeasurementPlan, CommandFailure> {
+    stack::set_local_stack(&mut plan, &args.local_stack, ["--sndbuf", "--rcvbuf"])?;
     for expectation in &args.expect {
         if let Err(error) = expectation.check_kind(plan.kind) {
-            return refuse(
+            return reject(
                 "--expect",
                 &error.to_string(),
                 "choose a figure from this list",
             );
         }
     }
-    Ok(Measurement {
+    Ok(MeasurementPlan {
         client: Client {
             plan,
             family: match (args.ipv4, args.ipv6) {
-                (true, _) => Family::V4,
-                (_, true) => Family::V6,
-                _ => Family::Any,
+                (true, _) => AddressFamily::V4,
+                (_, true) => AddressFamily::V6,
+                _ => AddressFamily::Any,
             },
-            retry: args.retry,
-            key: args.key.as_ref().map(Source::read).transpose()?,
+            retry_timeout: args.retry,
+            key: args.key.as_ref().map(KeySource::read).transpose()?,
         },
         repeat: args.repeat,
         trace: None,

@@ -1,4 +1,4 @@
-//! Device settings that the URL of a port requests (`channels=set`, `rss=set`, `steer=udp:7`):
+//! Device settings that the URL of a port requests (`channels=apply_setting`, `rss=apply_setting`, `steer=udp:7`):
 //! applied before the port opens, restored after it closes. The same journal holds the state of a
 //! tap that existed before.
 
@@ -8,34 +8,34 @@ mod device_settings;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use linerate_host::settings::flow_rule::ON;
-use linerate_host::snapshot::netlink::link;
-use linerate_host::stop_flag::Stop;
+use linerate_host::settings::flow_rule::RULE_ON;
+use linerate_host::snapshot::netlink::find_link;
+use linerate_host::stop_flag::StopFlag;
 use linerate_measure::MeasureError;
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
-use linerate_port::{DeviceWish, FoundTap, PortUrl, has_carrier, in_use};
+use linerate_port::{DeviceRequest, PortUrl, TapChanges, has_carrier, interface_use};
 use linerate_tune::TuneError;
-use linerate_tune::guard::{Guard, Key, Kind};
-use linerate_tune::journal::folder;
+use linerate_tune::guard::{RollbackGuard, SettingKey, SettingKind};
+use linerate_tune::journal::state_dir;
 
-use self::carrier::Waited;
-use self::device_settings::{channels_of, is_more, next_step, rss_of};
-use crate::failure::Failure;
-use crate::knob_applier::left_note;
-use crate::output::{Output, complain};
-use crate::tunable_hosts::{self, Hosts};
+use self::carrier::CarrierWait;
+use self::device_settings::{next_step, uses_more_queues, wanted_channels, wanted_rss_table};
+use crate::failure::CommandFailure;
+use crate::knob_applier::unrestored_note;
+use crate::output::{CommandOutput, print_stderr};
+use crate::tunable_hosts::{self, TunableHosts};
 
 /// Time to retry a restore. The kernel keeps a queue busy for some time after its last AF_XDP
 /// socket closed, and does not remove busy queues.
-const PATIENCE: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(20);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(1);
+const RESTORE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Applied device settings by port number; the latest are restored first. Create it before the
 /// ports, so that the ports are closed when it drops.
-pub struct Nics(Vec<(u32, Nic)>);
+pub struct PortDevices(Vec<(u32, PortDevice)>);
 
-impl Nics {
+impl PortDevices {
     /// Reports settings that a killed command left changed, because the measurement starts from
     /// them. Then applies the requests of these ports, numbered from 0, and reports them.
     ///
@@ -44,13 +44,13 @@ impl Nics {
     /// are restored then.
     pub fn for_ports<'a>(
         urls: impl IntoIterator<Item = &'a PortUrl>,
-        stop: &Stop,
-        output: &Output,
-    ) -> Result<Self, Failure> {
-        left_note().iter().for_each(|note| output.remark(note));
+        stop: &StopFlag,
+        output: &CommandOutput,
+    ) -> Result<Self, CommandFailure> {
+        unrestored_note().iter().for_each(|note| output.warn(note));
         let mut nics = Self(Vec::new());
         for (port, url) in (0..).zip(urls) {
-            match Nic::for_port(url, stop, output) {
+            match PortDevice::for_port(url, stop, output) {
                 Ok(nic) => nics.hold(port, nic),
                 Err(failure) => {
                     if stop.is_set() {
@@ -67,25 +67,25 @@ impl Nics {
     /// Applies the requests of the port of our stack, if a run has one.
     ///
     /// # Errors
-    /// As [`Nics::for_ports`].
+    /// As [`PortDevices::for_ports`].
     pub fn for_stack(
         device: Option<&String>,
-        stop: &Stop,
-        output: &Output,
-    ) -> Result<Self, Failure> {
+        stop: &StopFlag,
+        output: &CommandOutput,
+    ) -> Result<Self, CommandFailure> {
         // An invalid URL is reported when the port is opened.
         let url = device.and_then(|device| device.parse::<PortUrl>().ok());
         Self::for_ports(&url, stop, output)
     }
 
     /// Keeps the settings of a port until it is released.
-    pub fn hold(&mut self, port: u32, nic: Nic) {
+    pub fn hold(&mut self, port: u32, nic: PortDevice) {
         self.0.push((port, nic));
     }
 
     /// Restores the settings of a port that was closed for good.
     pub fn release(&mut self, port: u32) {
-        self.0.retain(|(held, _)| *held != port);
+        self.0.retain(|(number, _)| *number != port);
     }
 
     /// Restores all settings and returns the interfaces whose links may be down for a while.
@@ -95,43 +95,47 @@ impl Nics {
     }
 }
 
-impl Drop for Nics {
+impl Drop for PortDevices {
     fn drop(&mut self) {
         let Some((_, last)) = self.0.last() else {
             return;
         };
         let stop = last.stop.clone();
         // All of them before waiting, so that their links come up at the same time.
-        carrier::wait(&self.restore(), &stop, complain);
+        carrier::wait_for_carrier(&self.restore(), &stop, print_stderr);
     }
 }
 
 /// Settings of the device of one port, or of an existing tap, restored on drop.
-pub struct Nic {
-    held: Option<Held>,
-    stop: Stop,
+pub struct PortDevice {
+    applied: Option<AppliedDeviceSettings>,
+    stop: StopFlag,
 }
 
-struct Held {
+struct AppliedDeviceSettings {
     interface: String,
-    guard: Guard<Hosts>,
+    guard: RollbackGuard<TunableHosts>,
 }
 
-impl Nic {
+impl PortDevice {
     /// Applies the requests of a port, and notes the old values.
     ///
     /// # Errors
-    /// As [`Nics::for_ports`].
-    pub fn for_port(url: &PortUrl, stop: &Stop, output: &Output) -> Result<Self, Failure> {
+    /// As [`PortDevices::for_ports`].
+    pub fn for_port(
+        url: &PortUrl,
+        stop: &StopFlag,
+        output: &CommandOutput,
+    ) -> Result<Self, CommandFailure> {
         let mut nic = Self {
-            held: None,
+            applied: None,
             stop: stop.clone(),
         };
-        if let Some(wish) = url.device_wish() {
-            nic.grant(url, &wish, output)?;
+        if let Some(request) = url.device_request() {
+            nic.apply_request(url, &request, output)?;
         }
-        if let Some(found) = url.found_tap() {
-            nic.remember(url, &found, output)?;
+        if let Some(tap) = url.tap_changes() {
+            nic.note_tap(url, &tap, output)?;
         }
         Ok(nic)
     }
@@ -141,125 +145,132 @@ impl Nic {
     fn guard(
         &mut self,
         interface: &String,
-        kinds: &[Kind],
-    ) -> Option<(&mut Guard<Hosts>, Vec<Key>)> {
-        let hosts = Hosts::own(std::slice::from_ref(interface))?;
+        kinds: &[SettingKind],
+    ) -> Option<(&mut RollbackGuard<TunableHosts>, Vec<SettingKey>)> {
+        let hosts = TunableHosts::this_host(std::slice::from_ref(interface))?;
         let keys = kinds.iter().flat_map(|kind| hosts.keys(*kind, interface));
         let keys = keys.collect();
-        let held = self.held.insert(Held {
+        let applied = self.applied.insert(AppliedDeviceSettings {
             interface: interface.clone(),
-            guard: tunable_hosts::guard(hosts, folder("tune")),
+            guard: tunable_hosts::new_guard(hosts, state_dir("tune")),
         });
-        Some((&mut held.guard, keys))
+        Some((&mut applied.guard, keys))
     }
 
     /// Notes the state of a tap that exists before the port opens it. The port restores what it can
     /// while it lives; this covers all addresses and, if a journal can be written, a kill.
-    fn remember(
+    fn note_tap(
         &mut self,
         url: &PortUrl,
-        found: &FoundTap,
-        output: &Output,
-    ) -> Result<(), Failure> {
-        let name = &found.interface;
-        let kinds = changed_by(found);
+        tap: &TapChanges,
+        output: &CommandOutput,
+    ) -> Result<(), CommandFailure> {
+        let name = &tap.interface;
+        let kinds = settings_changed_by(tap);
         // Any other interface of this name will not be opened.
-        let is_tap = link(name).is_ok_and(|link| link.kind.as_deref() == Some("tun"));
+        let is_tap = find_link(name).is_ok_and(|link| link.kind.as_deref() == Some("tun"));
         if kinds.is_empty() || !is_tap {
             return Ok(());
         }
         let unwritten = match self.guard(name, &kinds) {
-            Some((guard, keys)) => note(guard, &keys).map_err(|error| {
+            Some((guard, keys)) => note_old_values(guard, &keys).map_err(|error| {
                 let next = "end that process, or name another tap";
-                failed(url, &error.to_string(), next)
+                failure(url, &error.to_string(), next)
             })?,
             None => Some("its network namespace is not readable (mount /proc)".to_owned()),
         };
         if let Some(why) = unwritten {
-            output.remark(&format!(
+            output.warn(&format!(
                 "warning: {}: {why}; {name} is restored when the port closes, but not after kill -9, because its old \
                  state is not in a journal",
-                url.short()
+                url.short_name()
             ));
         }
         Ok(())
     }
 
-    fn grant(&mut self, url: &PortUrl, wish: &DeviceWish, output: &Output) -> Result<(), Failure> {
-        let name = &wish.interface;
-        if in_use(name).is_some() && !url.common().force {
+    fn apply_request(
+        &mut self,
+        url: &PortUrl,
+        request: &DeviceRequest,
+        output: &CommandOutput,
+    ) -> Result<(), CommandFailure> {
+        let name = &request.interface;
+        if interface_use(name).is_some() && !url.common().force {
             // The port will fail to open, so the device is left alone: new queues would take its
             // link down for a while.
             return Ok(());
         }
-        if folder("tune").is_none() {
+        if state_dir("tune").is_none() {
             let next = "set HOME or XDG_STATE_HOME to an absolute path";
             let situation = "no directory for the journal of changes";
-            return Err(failed(url, situation, next));
+            return Err(failure(url, situation, next));
         }
-        let kinds = [Kind::Channels, Kind::Rss, Kind::Flow];
+        let kinds = [SettingKind::Channels, SettingKind::Rss, SettingKind::Flow];
         let (guard, keys) = (self.guard(name, &kinds))
-            .ok_or_else(|| failed(url, "its network namespace is not readable", "mount /proc"))?;
+            .ok_or_else(|| failure(url, "its network namespace is not readable", "mount /proc"))?;
         let [channels, rss, flows] = &keys[..] else {
             unreachable!("one interface has one setting of each kind");
         };
         // Queues that a table names cannot be removed, and a table cannot name queues that do not
         // exist yet.
-        let fewer = guard.read(channels).ok().zip(wish.channels);
-        let carried = has_carrier(name) == Some(true);
+        let current_and_wanted = guard.read(channels).ok().zip(request.channels);
+        let had_carrier = has_carrier(name) == Some(true);
         let mut is_changed = false;
         let mut order = [channels, rss];
-        if fewer.is_some_and(|(now, count)| is_more(&now, count)) {
+        if current_and_wanted.is_some_and(|(now, count)| uses_more_queues(&now, count)) {
             order.reverse();
         }
         for key in order {
-            match (key.kind, wish.channels, &wish.rss) {
-                (Kind::Channels, Some(count), _) => {
-                    let want = |now: &str| channels_of(now, count);
-                    is_changed |= set(guard, key, "channels=set", url, want, output)?;
+            match (key.kind, request.channels, &request.rss) {
+                (SettingKind::Channels, Some(count), _) => {
+                    let wanted_value = |now: &str| wanted_channels(now, count);
+                    is_changed |=
+                        apply_setting(guard, key, "channels=set", url, wanted_value, output)?;
                 }
-                (Kind::Rss, _, Some(taken)) => {
-                    let want = |now: &str| rss_of(now, wish.channels, taken.clone());
-                    is_changed |= set(guard, key, "rss=set", url, want, output)?;
+                (SettingKind::Rss, _, Some(queues)) => {
+                    let wanted_value =
+                        |now: &str| wanted_rss_table(now, request.channels, queues.clone());
+                    is_changed |= apply_setting(guard, key, "rss=set", url, wanted_value, output)?;
                 }
                 _ => {}
             }
         }
-        for steered in &wish.steer {
+        for steered in &request.steer {
             // After the queues: a rule cannot name a queue that does not exist. On restore it is
             // removed before them.
-            let key = Key {
+            let key = SettingKey {
                 name: format!("{name} {steered}"),
                 ..flows.clone()
             };
-            let word = format!("steer={}:{}", steered.protocol, steered.port);
-            let want = |now: &str| (now != ON).then(|| ON.to_owned());
-            set(guard, &key, &word, url, want, output)?;
+            let option = format!("steer={}:{}", steered.protocol, steered.port);
+            let wanted_value = |now: &str| (now != RULE_ON).then(|| RULE_ON.to_owned());
+            apply_setting(guard, &key, &option, url, wanted_value, output)?;
         }
         // Without a carrier, the first frames would be lost.
-        let links = (is_changed && carried).then(|| name.clone());
-        match carrier::wait(links.as_slice(), &self.stop, |text| output.remark(text)) {
-            Waited::Stopped => Err(MeasureError::Interrupted.into()),
-            Waited::Back | Waited::Late => Ok(()),
+        let links = (is_changed && had_carrier).then(|| name.clone());
+        match carrier::wait_for_carrier(links.as_slice(), &self.stop, |text| output.warn(text)) {
+            CarrierWait::Stopped => Err(MeasureError::Interrupted.into()),
+            CarrierWait::Ready | CarrierWait::TimedOut => Ok(()),
         }
     }
 
     /// Restores all settings and returns the interface if its link may be down for a while.
     fn restore(&mut self) -> Option<String> {
-        let Held {
+        let AppliedDeviceSettings {
             interface,
             mut guard,
-        } = self.held.take()?;
+        } = self.applied.take()?;
         // An interface without carrier, for example without a peer, does not get one.
         let has_link = has_carrier(&interface) == Some(true);
-        let until = Instant::now() + PATIENCE;
-        let mut wrong = guard.restore();
-        while !wrong.is_empty() && Instant::now() < until {
-            thread::sleep(LOOK);
-            wrong = guard.restore();
+        let give_up_at = Instant::now() + RESTORE_TIMEOUT;
+        let mut failures = guard.restore_all();
+        while !failures.is_empty() && Instant::now() < give_up_at {
+            thread::sleep(RESTORE_INTERVAL);
+            failures = guard.restore_all();
         }
-        if let Some(first) = wrong.first() {
-            complain(&format!(
+        if let Some(first) = failures.first() {
+            print_stderr(&format!(
                 "warning: could not be restored: {first}; `linerate tune --restore` does it later"
             ));
         }
@@ -267,10 +278,10 @@ impl Nic {
     }
 }
 
-impl Drop for Nic {
+impl Drop for PortDevice {
     fn drop(&mut self) {
         if let Some(link) = self.restore() {
-            carrier::wait(&[link], &self.stop, complain);
+            carrier::wait_for_carrier(&[link], &self.stop, print_stderr);
         }
     }
 }
@@ -279,18 +290,23 @@ impl Drop for Nic {
 ///
 /// # Errors
 /// Fails if another process changes the same settings.
-fn note(guard: &mut Guard<Hosts>, keys: &[Key]) -> Result<Option<String>, TuneError> {
+fn note_old_values(
+    guard: &mut RollbackGuard<TunableHosts>,
+    keys: &[SettingKey],
+) -> Result<Option<String>, TuneError> {
     let mut unwritten = None;
     for key in keys {
         // A value that the kernel does not report cannot be restored either.
         let Ok(value) = guard.read(key) else {
             continue;
         };
-        match guard.note_old(key, &value) {
+        match guard.save_old_value(key, &value) {
             Ok(()) => {}
-            Err(error @ (TuneError::Shared { .. } | TuneError::Twice { .. })) => return Err(error),
+            Err(error @ (TuneError::SettingInUse { .. } | TuneError::DuplicateSetting { .. })) => {
+                return Err(error);
+            }
             Err(error) => {
-                guard.keep_in_mind(key, &value);
+                guard.save_in_memory(key, &value);
                 unwritten.get_or_insert(error.to_string());
             }
         }
@@ -300,50 +316,50 @@ fn note(guard: &mut Guard<Hosts>, keys: &[Key]) -> Result<Option<String>, TuneEr
 
 /// Returns the settings that opening an existing tap may change, in reverse order of their restore:
 /// an interface that is down, or has a short MTU for a while, loses addresses.
-fn changed_by(found: &FoundTap) -> Vec<Kind> {
-    let settings = [Kind::Addresses, Kind::State, Kind::Mtu];
-    let settings = settings.into_iter().filter(|_| found.settings);
+fn settings_changed_by(tap: &TapChanges) -> Vec<SettingKind> {
+    let settings = [SettingKind::Addresses, SettingKind::State, SettingKind::Mtu];
+    let settings = settings.into_iter().filter(|_| tap.settings);
     settings
-        .chain(found.offloads.then_some(Kind::Offloads))
+        .chain(tap.offloads.then_some(SettingKind::Offloads))
         .collect()
 }
 
 /// Applies one setting unless it has the value already; returns whether it changed.
-fn set(
-    guard: &mut Guard<Hosts>,
-    key: &Key,
-    word: &str,
+fn apply_setting(
+    guard: &mut RollbackGuard<TunableHosts>,
+    key: &SettingKey,
+    option: &str,
     url: &PortUrl,
-    want: impl Fn(&str) -> Option<String>,
-    output: &Output,
-) -> Result<bool, Failure> {
-    let refused = |why: String| Failure {
-        problem: Problem::new(
-            format!("{word}: {why}"),
-            url.short(),
-            next_step(key.kind, word, url.name()),
+    wanted_value: impl Fn(&str) -> Option<String>,
+    output: &CommandOutput,
+) -> Result<bool, CommandFailure> {
+    let rejection = |why: String| CommandFailure {
+        problem: ErrorReport::new(
+            format!("{option}: {why}"),
+            url.short_name(),
+            next_step(key.kind, option, url.name()),
         ),
         code: exit::MISSING,
     };
     let now = guard.read(key).map_err(|why| {
-        refused(format!(
+        rejection(format!(
             "its driver does not report the current value ({why})"
         ))
     })?;
-    let Some(value) = want(&now) else {
+    let Some(value) = wanted_value(&now) else {
         return Ok(false);
     };
-    let command = key.command(&value);
-    (guard.set(key, &value)).map_err(|why| refused(format!("`{command}` failed ({why})")))?;
-    output.told(&format!(
+    let command = key.shell_command(&value);
+    (guard.set(key, &value)).map_err(|why| rejection(format!("`{command}` failed ({why})")))?;
+    output.report_status(&format!(
         "note: applied `{command}` until the port closes; then `{}`",
-        key.command(&now)
+        key.shell_command(&now)
     ));
     Ok(true)
 }
 
-fn failed(url: &PortUrl, situation: &str, next: &str) -> Failure {
-    Failure::failed(Problem::new(situation, url.short(), next))
+fn failure(url: &PortUrl, situation: &str, next: &str) -> CommandFailure {
+    CommandFailure::failed(ErrorReport::new(situation, url.short_name(), next))
 }
 
 #[cfg(test)]
@@ -353,16 +369,19 @@ mod tests {
     /// Settings are restored in reverse order: addresses last.
     #[test]
     fn what_a_port_changes_of_a_tap_is_noted() {
-        let found = |settings, offloads| FoundTap {
+        let tap = |settings, offloads| TapChanges {
             interface: "t0".to_owned(),
             settings,
             offloads,
         };
-        let settings = [Kind::Addresses, Kind::State, Kind::Mtu];
-        assert_eq!(changed_by(&found(false, false)), []);
-        assert_eq!(changed_by(&found(true, false)), settings);
-        assert_eq!(changed_by(&found(false, true)), [Kind::Offloads]);
-        let all = [&settings[..], &[Kind::Offloads]].concat();
-        assert_eq!(changed_by(&found(true, true)), all);
+        let settings = [SettingKind::Addresses, SettingKind::State, SettingKind::Mtu];
+        assert_eq!(settings_changed_by(&tap(false, false)), []);
+        assert_eq!(settings_changed_by(&tap(true, false)), settings);
+        assert_eq!(
+            settings_changed_by(&tap(false, true)),
+            [SettingKind::Offloads]
+        );
+        let all = [&settings[..], &[SettingKind::Offloads]].concat();
+        assert_eq!(settings_changed_by(&tap(true, true)), all);
     }
 }

@@ -6,122 +6,122 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 
 use jiff::Timestamp;
-use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::ui_update::Scene;
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
+use crate::ui_update::UiUpdate;
 
 /// Maximum number of queued interval lines: minutes of a test, at most a few hundred kilobytes.
-const WAITING_INTERVALS: usize = 1024;
+const MAX_QUEUED_INTERVALS: usize = 1024;
 
 /// Maximum number of other queued events. A test has few of them, but a server's unvalidated
 /// clients can start any number of tests, each with a record of some ten kilobytes.
-const WAITING_REST: usize = 1024;
+const MAX_QUEUED_EVENTS: usize = 1024;
 
 /// Message to the printer or to the screen.
-pub enum Told {
+pub enum UiMessage {
     /// An event and its time.
     Event(Timestamp, Event),
     /// An update that only a screen shows.
     #[cfg_attr(not(feature = "tui"), allow(dead_code))]
-    Scene(Scene),
+    Update(UiUpdate),
     /// Ends the printer, although threads that are about to end may still hold senders.
     End,
 }
 
 /// Sender of events to the printer, from any thread and without blocking.
 #[derive(Clone)]
-pub struct Teller {
-    queue: Sender<Told>,
-    room: Arc<Room>,
+pub struct EventSender {
+    queue: Sender<UiMessage>,
+    limits: Arc<QueueLimits>,
 }
 
 /// Limits of the queue, by sort of event.
-struct Room {
-    intervals: Share,
-    rest: Share,
+struct QueueLimits {
+    intervals: QueueLimit,
+    rest: QueueLimit,
 }
 
 /// Number of queued events of one sort, and of those dropped at the limit.
-struct Share {
+struct QueueLimit {
     limit: usize,
-    waiting: AtomicUsize,
-    left_out: AtomicUsize,
+    queued: AtomicUsize,
+    dropped: AtomicUsize,
 }
 
-impl Room {
-    fn up_to(intervals: usize, rest: usize) -> Self {
-        let share = |limit| Share {
+impl QueueLimits {
+    fn new(intervals: usize, rest: usize) -> Self {
+        let limit_of = |limit| QueueLimit {
             limit,
-            waiting: AtomicUsize::new(0),
-            left_out: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
+            dropped: AtomicUsize::new(0),
         };
         Self {
-            intervals: share(intervals),
-            rest: share(rest),
+            intervals: limit_of(intervals),
+            rest: limit_of(rest),
         }
     }
 
-    fn of(&self, event: &Event) -> &Share {
-        match event.what {
-            What::Interval { .. } => &self.intervals,
+    fn limit_for(&self, event: &Event) -> &QueueLimit {
+        match event.kind {
+            EventKind::Interval { .. } => &self.intervals,
             _ => &self.rest,
         }
     }
 }
 
-impl Share {
+impl QueueLimit {
     /// Reserves space for one event and returns true; at the limit it counts a dropped event and
     /// returns false.
-    fn enter(&self) -> bool {
-        let add = |waiting| (waiting < self.limit).then_some(waiting + 1);
-        let entered = self.waiting.fetch_update(Relaxed, Relaxed, add).is_ok();
-        if !entered {
-            self.left_out.fetch_add(1, Relaxed);
+    fn reserve(&self) -> bool {
+        let add = |queued| (queued < self.limit).then_some(queued + 1);
+        let reserved = self.queued.fetch_update(Relaxed, Relaxed, add).is_ok();
+        if !reserved {
+            self.dropped.fetch_add(1, Relaxed);
         }
-        entered
+        reserved
     }
 
-    fn leave(&self) {
-        self.waiting.fetch_sub(1, Relaxed);
+    fn release(&self) {
+        self.queued.fetch_sub(1, Relaxed);
     }
 
     /// Returns the number of events dropped since the last call, if any.
-    fn left_out(&self) -> Option<usize> {
-        Some(self.left_out.swap(0, Relaxed)).filter(|&count| count > 0)
+    fn take_dropped(&self) -> Option<usize> {
+        Some(self.dropped.swap(0, Relaxed)).filter(|&count| count > 0)
     }
 }
 
-impl Teller {
+impl EventSender {
     /// Creates a sender without limits whose receiver is a screen.
     #[cfg(feature = "tui")]
-    pub fn of(queue: Sender<Told>) -> Self {
+    pub fn unbounded(queue: Sender<UiMessage>) -> Self {
         Self {
             queue,
             // The screen empties its queue many times a second.
-            room: Arc::new(Room::up_to(usize::MAX, usize::MAX)),
+            limits: Arc::new(QueueLimits::new(usize::MAX, usize::MAX)),
         }
     }
 
     /// Announces that no more messages follow.
     #[cfg(feature = "tui")]
-    pub fn end(&self) {
-        let _ = self.queue.send(Told::End);
+    pub fn finish(&self) {
+        let _ = self.queue.send(UiMessage::End);
     }
 
     /// Sends an update to the screen; a printer ignores it.
-    pub fn show(&self, scene: Scene) {
-        let _ = self.queue.send(Told::Scene(scene));
+    pub fn show(&self, update: UiUpdate) {
+        let _ = self.queue.send(UiMessage::Update(update));
     }
 
     /// Queues an event; at the limit of its sort it is dropped.
-    pub fn tell(&self, event: Event) {
-        if !self.room.of(&event).enter() {
+    pub fn send(&self, event: Event) {
+        if !self.limits.limit_for(&event).reserve() {
             return;
         }
         // The printer ends only after the last message.
-        let _ = self.queue.send(Told::Event(Timestamp::now(), event));
+        let _ = self.queue.send(UiMessage::Event(Timestamp::now(), event));
     }
 }
 
@@ -129,33 +129,33 @@ impl Teller {
 ///
 /// # Errors
 /// Fails if the thread cannot be started.
-pub fn while_printing<T>(
-    output: &mut Output,
-    body: impl FnOnce(&Teller) -> T,
-) -> Result<T, Failure> {
-    let (queue, waiting) = mpsc::channel();
-    let room = Arc::new(Room::up_to(WAITING_INTERVALS, WAITING_REST));
-    let counted = Arc::clone(&room);
+pub fn run_with_printer<T>(
+    output: &mut CommandOutput,
+    body: impl FnOnce(&EventSender) -> T,
+) -> Result<T, CommandFailure> {
+    let (queue, receiver) = mpsc::channel();
+    let limits = Arc::new(QueueLimits::new(MAX_QUEUED_INTERVALS, MAX_QUEUED_EVENTS));
+    let counted = Arc::clone(&limits);
     thread::scope(|scope| {
         // The sender is owned here: if `body` panics, the queue closes and the printer ends.
-        let teller = Teller { queue, room };
+        let sender = EventSender { queue, limits };
         let print = move || {
-            while let Ok(told) = waiting.recv() {
-                let (at, event) = match told {
-                    Told::Event(at, event) => (at, event),
-                    Told::Scene(_) => continue,
-                    Told::End => break,
+            while let Ok(message) = receiver.recv() {
+                let (at, event) = match message {
+                    UiMessage::Event(at, event) => (at, event),
+                    UiMessage::Update(_) => continue,
+                    UiMessage::End => break,
                 };
-                counted.of(&event).leave();
-                output.event(&event, at);
-                if let Some(count) = counted.intervals.left_out() {
-                    output.remark(&format!(
+                counted.limit_for(&event).release();
+                output.print_event(&event, at);
+                if let Some(count) = counted.intervals.take_dropped() {
+                    output.warn(&format!(
                         "warning: {count} interval lines were dropped: standard output is not \
                          read fast enough (the records have them)"
                     ));
                 }
-                if let Some(count) = counted.rest.left_out() {
-                    output.remark(&format!(
+                if let Some(count) = counted.rest.take_dropped() {
+                    output.warn(&format!(
                         "warning: {count} event lines were dropped, with the records of their tests: \
                          tests end faster than standard output and the disk accept them"
                     ));
@@ -166,41 +166,41 @@ pub fn while_printing<T>(
             .name("printer".to_owned())
             .spawn_scoped(scope, print)
             .map_err(|error| {
-                Failure::failed(Problem::new(
+                CommandFailure::failed(ErrorReport::new(
                     format!("cannot start the printer thread ({error})"),
                     "this process",
                     "raise the process limit: `ulimit -u`",
                 ))
             })?;
-        let result = body(&teller);
-        let _ = teller.queue.send(Told::End);
+        let result = body(&sender);
+        let _ = sender.queue.send(UiMessage::End);
         Ok(result)
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::record::Doubt;
+    use linerate_metric::record::Caveat;
 
     use super::*;
 
     #[test]
-    fn what_waits_is_bounded_and_what_is_left_out_is_counted() {
-        let room = Room::up_to(1, 2);
+    fn the_queue_is_bounded_and_drops_are_counted() {
+        let limits = QueueLimits::new(1, 2);
         let doubt = Event {
             test: 1,
-            what: What::Doubted {
-                doubt: Doubt::new("x", "why"),
+            kind: EventKind::CaveatRaised {
+                caveat: Caveat::new("x", "why"),
             },
         };
-        let entered: Vec<bool> = (0..4).map(|_| room.of(&doubt).enter()).collect();
-        assert_eq!(entered, [true, true, false, false]);
-        room.rest.leave();
-        assert!(room.of(&doubt).enter());
+        let reserved: Vec<bool> = (0..4).map(|_| limits.limit_for(&doubt).reserve()).collect();
+        assert_eq!(reserved, [true, true, false, false]);
+        limits.rest.release();
+        assert!(limits.limit_for(&doubt).reserve());
         assert_eq!(
-            (room.rest.left_out(), room.rest.left_out()),
+            (limits.rest.take_dropped(), limits.rest.take_dropped()),
             (Some(2), None)
         );
-        assert_eq!(room.intervals.waiting.load(Relaxed), 0);
+        assert_eq!(limits.intervals.queued.load(Relaxed), 0);
     }
 }

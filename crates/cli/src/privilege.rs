@@ -9,7 +9,7 @@ use rustix::thread::{
 };
 
 /// Inputs that decide which capabilities a server keeps.
-pub struct Needs<'a> {
+pub struct PrivilegeNeeds<'a> {
     /// Permissions of clients.
     pub grants: &'a [Grant],
     /// Lowest port that it listens on: each UDP flow gets a socket there.
@@ -17,17 +17,17 @@ pub struct Needs<'a> {
     /// True if it reads counters of the other hosts of a lab.
     pub in_lab: bool,
     /// Directories of records.
-    pub folders: &'a [PathBuf],
+    pub record_dirs: &'a [PathBuf],
 }
 
-impl Needs<'_> {
+impl PrivilegeNeeds<'_> {
     /// Returns the capabilities to keep.
-    fn kept(&self) -> CapabilitySet {
+    fn capabilities_to_keep(&self) -> CapabilitySet {
         // Read access to this process's own threads and packets. Clients on this machine need no
         // grant for that.
-        let mut kept = CapabilitySet::PERFMON;
+        let mut keep = CapabilitySet::PERFMON;
         for grant in self.grants {
-            kept |= match grant {
+            keep |= match grant {
                 Grant::Sched => CapabilitySet::SYS_NICE,
                 Grant::Buffers | Grant::Socket | Grant::Tune => CapabilitySet::NET_ADMIN,
                 Grant::Trace => CapabilitySet::PERFMON,
@@ -36,23 +36,23 @@ impl Needs<'_> {
             };
         }
         if self.lowest_port < 1024 {
-            kept |= CapabilitySet::NET_BIND_SERVICE;
+            keep |= CapabilitySet::NET_BIND_SERVICE;
         }
         if self.in_lab {
-            kept |= CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
+            keep |= CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
         }
-        if self.folders.iter().any(|folder| is_of_another_user(folder)) {
-            kept |= CapabilitySet::DAC_OVERRIDE;
+        if self.record_dirs.iter().any(|dir| is_of_another_user(dir)) {
+            keep |= CapabilitySet::DAC_OVERRIDE;
         }
-        kept
+        keep
     }
 }
 
 /// Returns whether a directory, or its nearest existing parent, belongs to another user.
-fn is_of_another_user(folder: &Path) -> bool {
-    let own = rustix::process::geteuid().as_raw();
-    let there = folder.ancestors().find_map(|folder| folder.metadata().ok());
-    there.is_some_and(|folder| folder.uid() != own)
+fn is_of_another_user(dir: &Path) -> bool {
+    let uid = rustix::process::geteuid().as_raw();
+    let existing = dir.ancestors().find_map(|dir| dir.metadata().ok());
+    existing.is_some_and(|dir| dir.uid() != uid)
 }
 
 /// Drops all other capabilities for the calling thread and all threads and processes that it
@@ -60,15 +60,15 @@ fn is_of_another_user(folder: &Path) -> bool {
 ///
 /// # Errors
 /// Returns the kernel's error; the server must not serve then, because the state is unknown.
-pub fn give_up(needs: &Needs<'_>) -> std::io::Result<()> {
+pub fn drop_privileges(needs: &PrivilegeNeeds<'_>) -> std::io::Result<()> {
     let has = capabilities(None)?;
-    let kept = needs.kept();
+    let keep = needs.capabilities_to_keep();
     set_capabilities(
         None,
         CapabilitySets {
-            effective: has.effective & kept,
-            permitted: has.permitted & kept,
-            inheritable: has.inheritable & kept,
+            effective: has.effective & keep,
+            permitted: has.permitted & keep,
+            inheritable: has.inheritable & keep,
         },
     )?;
     // Programs that it executes regain no privileges either.
@@ -80,52 +80,61 @@ pub fn give_up(needs: &Needs<'_>) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    fn needs(grants: &[Grant], lowest_port: u16) -> CapabilitySet {
-        let needs = Needs {
+    fn kept_capabilities(grants: &[Grant], lowest_port: u16) -> CapabilitySet {
+        let needs = PrivilegeNeeds {
             grants,
             lowest_port,
             in_lab: false,
-            folders: &[],
+            record_dirs: &[],
         };
-        needs.kept()
+        needs.capabilities_to_keep()
     }
 
     #[test]
     fn only_what_is_granted_is_kept() {
-        let look = CapabilitySet::PERFMON;
-        assert_eq!(needs(&[], 5201), look);
-        assert_eq!(needs(&[Grant::Idle, Grant::Load], 5201), look);
-        assert_eq!(needs(&[Grant::Sched], 5201), look | CapabilitySet::SYS_NICE);
-        assert_eq!(needs(&[], 7), look | CapabilitySet::NET_BIND_SERVICE);
+        let observe = CapabilitySet::PERFMON;
+        assert_eq!(kept_capabilities(&[], 5201), observe);
         assert_eq!(
-            needs(&[Grant::Buffers], 5201),
-            look | CapabilitySet::NET_ADMIN
+            kept_capabilities(&[Grant::Idle, Grant::Load], 5201),
+            observe
+        );
+        assert_eq!(
+            kept_capabilities(&[Grant::Sched], 5201),
+            observe | CapabilitySet::SYS_NICE
+        );
+        assert_eq!(
+            kept_capabilities(&[], 7),
+            observe | CapabilitySet::NET_BIND_SERVICE
+        );
+        assert_eq!(
+            kept_capabilities(&[Grant::Buffers], 5201),
+            observe | CapabilitySet::NET_ADMIN
         );
     }
 
     #[test]
     fn a_thread_that_gave_up_has_nothing_else() {
         // On a thread of its own: the other threads of this test keep their capabilities.
-        let left = std::thread::spawn(|| {
-            let needs = Needs {
+        let result = std::thread::spawn(|| {
+            let needs = PrivilegeNeeds {
                 grants: &[],
                 lowest_port: 5201,
                 in_lab: false,
-                folders: &[],
+                record_dirs: &[],
             };
             let had = capabilities(None).unwrap().permitted;
             if CapabilitySet::PERFMON.contains(had) {
                 println!("skipped: this user has no capability to give up");
             }
-            give_up(&needs).unwrap();
-            let own = capabilities(None).unwrap();
+            drop_privileges(&needs).unwrap();
+            let after = capabilities(None).unwrap();
             let child = std::thread::spawn(|| capabilities(None).unwrap())
                 .join()
                 .unwrap();
-            (own, child)
+            (after, child)
         });
-        let (own, child) = left.join().unwrap();
-        for sets in [own, child] {
+        let (after, child) = result.join().unwrap();
+        for sets in [after, child] {
             assert!(CapabilitySet::PERFMON.contains(sets.effective | sets.permitted));
         }
     }

@@ -4,35 +4,36 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use linerate_measure::{Held, Maker};
-use linerate_tune::guard::{Guard, Kind};
-use linerate_tune::journal::folder;
-use linerate_tune::knob::{DEFAULT, FAR};
+use linerate_measure::{AppliedSettings, RemoteTuning};
+use linerate_tune::guard::{RollbackGuard, SettingKind};
+use linerate_tune::journal::state_dir;
+use linerate_tune::knob::{DEFAULT_VALUE, REMOTE_SYSCTLS};
 
-use crate::tunable_hosts::{self, Hosts};
+use crate::tunable_hosts::{self, TunableHosts};
 
 /// Returns the settings backend of a server with `--grant tune`.
-pub fn maker() -> Maker {
+pub fn remote_tuning() -> RemoteTuning {
     let busy = Arc::new(AtomicBool::new(false));
-    Maker(Arc::new(move || {
+    RemoteTuning(Arc::new(move || {
         if busy.swap(true, SeqCst) {
             return Err("another client is tuning this host".to_owned());
         }
-        let lease = Lease(Arc::clone(&busy));
-        let hosts = Hosts::own(&[]).ok_or("its network namespace is not readable: mount /proc")?;
-        let journals = folder("tune")
+        let lease = TuningLease(Arc::clone(&busy));
+        let hosts = TunableHosts::this_host(&[])
+            .ok_or("its network namespace is not readable: mount /proc")?;
+        let journals = state_dir("tune")
             .ok_or("it has no directory for a journal: set HOME or XDG_STATE_HOME")?;
-        Ok(Box::new(Settings {
-            guard: tunable_hosts::guard(hosts, Some(journals)),
+        Ok(Box::new(ClientSettings {
+            guard: tunable_hosts::new_guard(hosts, Some(journals)),
             _lease: lease,
         }))
     }))
 }
 
 /// Exclusive permission to tune, released on drop.
-struct Lease(Arc<AtomicBool>);
+struct TuningLease(Arc<AtomicBool>);
 
-impl Drop for Lease {
+impl Drop for TuningLease {
     fn drop(&mut self) {
         self.0.store(false, SeqCst);
     }
@@ -40,25 +41,25 @@ impl Drop for Lease {
 
 /// Settings of one client. The fields drop in order: the guard restores the settings, then the next
 /// client may start.
-struct Settings {
-    guard: Guard<Hosts>,
-    _lease: Lease,
+struct ClientSettings {
+    guard: RollbackGuard<TunableHosts>,
+    _lease: TuningLease,
 }
 
-impl Held for Settings {
+impl AppliedSettings for ClientSettings {
     fn set(&mut self, name: &str, value: &str) -> Result<String, String> {
-        let known = FAR.iter().find(|(known, _)| *known == name);
-        let (name, most) = known.ok_or_else(|| {
-            let names: Vec<_> = FAR.iter().map(|(name, _)| *name).collect();
+        let entry = REMOTE_SYSCTLS.iter().find(|(entry, _)| *entry == name);
+        let (name, most) = entry.ok_or_else(|| {
+            let names: Vec<_> = REMOTE_SYSCTLS.iter().map(|(name, _)| *name).collect();
             format!("this server sets only {}", names.join(", "))
         })?;
-        let key = Hosts::own(&[])
-            .and_then(|hosts| hosts.keys(Kind::Sysctl, name).pop())
+        let key = TunableHosts::this_host(&[])
+            .and_then(|hosts| hosts.keys(SettingKind::Sysctl, name).pop())
             .ok_or("its network namespace is not readable: mount /proc")?;
-        if value == DEFAULT {
-            self.guard.reset(&key)?;
+        if value == DEFAULT_VALUE {
+            self.guard.restore_one(&key)?;
         } else {
-            check(value, *most)?;
+            check_value(value, *most)?;
             self.guard.set(&key, value)?;
         }
         self.guard.read(&key)
@@ -66,7 +67,7 @@ impl Held for Settings {
 }
 
 /// Checks that a value consists of numbers, none above the limit.
-fn check(value: &str, most: u64) -> Result<(), String> {
+fn check_value(value: &str, most: u64) -> Result<(), String> {
     let numbers: Option<Vec<u64>> = value
         .split_whitespace()
         .map(|number| number.parse().ok())
@@ -88,29 +89,31 @@ mod tests {
 
     #[test]
     fn what_a_far_client_may_set_is_limited() {
-        for (value, said) in [
+        for (value, expected) in [
             ("4096 131072 16777216", None),
             ("4096 131072 999999999999", Some("above")),
             ("", Some("above")),
             ("1; reboot", Some("not a number")),
         ] {
-            let error = check(value, 64 << 20).err();
-            match (said, error) {
+            let error = check_value(value, 64 << 20).err();
+            match (expected, error) {
                 (None, None) => {}
-                (Some(said), Some(error)) => assert!(error.contains(said), "{value}: {error}"),
-                (said, error) => panic!("{value}: {said:?} {error:?}"),
+                (Some(expected), Some(error)) => {
+                    assert!(error.contains(expected), "{value}: {error}")
+                }
+                (expected, error) => panic!("{value}: {expected:?} {error:?}"),
             }
         }
     }
 
     #[test]
     fn one_client_at_a_time_and_only_what_is_listed() {
-        let maker = maker();
-        let mut first = (maker.0)().unwrap_or_else(|why| panic!("{why}"));
-        assert!((maker.0)().err().unwrap().contains("another client"));
-        let refused = first.set("kernel.panic", "1").unwrap_err();
-        assert!(refused.contains("tcp_rmem"), "{refused}");
+        let backend = remote_tuning();
+        let mut first = (backend.0)().unwrap_or_else(|why| panic!("{why}"));
+        assert!((backend.0)().err().unwrap().contains("another client"));
+        let error = first.set("kernel.panic", "1").unwrap_err();
+        assert!(error.contains("tcp_rmem"), "{error}");
         drop(first);
-        assert!((maker.0)().is_ok());
+        assert!((backend.0)().is_ok());
     }
 }

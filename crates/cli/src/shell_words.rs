@@ -1,33 +1,35 @@
 //! Arguments of a command line: splitting and quoting as a shell does, and setting of options.
 
 use clap::{Arg, ArgAction, CommandFactory};
-use linerate_metric::command_line::quoted;
-use linerate_metric::event::Problem;
+use linerate_metric::command_line::shell_quote;
+use linerate_metric::event::ErrorReport;
 
 use crate::args::Cli;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Commands that measure and return one record.
-pub const MEASURING: [&str; 5] = ["throughput", "latency", "ttcp", "forward", "generate"];
+pub const MEASURING_COMMANDS: [&str; 5] = ["throughput", "latency", "ttcp", "forward", "generate"];
 
 /// Commands that run measuring commands.
-const RUNNING: [&str; 2] = ["compare", "sweep"];
+const COMMANDS_THAT_RUN_OTHERS: [&str; 2] = ["compare", "sweep"];
 
 /// Inserts `--` before the measuring command that another command runs, so that the options after
 /// it are its own: `linerate sweep --over rcvbuf=1K,64K throughput HOST -t 1`.
-pub fn separate(words: &mut Vec<std::ffi::OsString>) {
-    let runs = words
-        .get(1)
-        .is_some_and(|word| RUNNING.iter().any(|command| word == command));
-    if !runs {
+pub fn separate_inner_command(args: &mut Vec<std::ffi::OsString>) {
+    let runs_another = args.get(1).is_some_and(|arg| {
+        COMMANDS_THAT_RUN_OTHERS
+            .iter()
+            .any(|command| arg == command)
+    });
+    if !runs_another {
         return;
     }
-    let at = words
+    let at = args
         .iter()
         .skip(2)
-        .position(|word| word == "--" || MEASURING.iter().any(|command| word == command));
-    if let Some(at) = at.map(|at| at + 2).filter(|&at| words[at] != "--") {
-        words.insert(at, "--".into());
+        .position(|arg| arg == "--" || MEASURING_COMMANDS.iter().any(|command| arg == command));
+    if let Some(at) = at.map(|at| at + 2).filter(|&at| args[at] != "--") {
+        args.insert(at, "--".into());
     }
 }
 
@@ -35,9 +37,9 @@ pub fn separate(words: &mut Vec<std::ffi::OsString>) {
 ///
 /// # Errors
 /// Fails if a quote is not closed.
-pub fn split(text: &str) -> Result<Vec<String>, String> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
+pub fn split_args(text: &str) -> Result<Vec<String>, String> {
+    let mut args = Vec::new();
+    let mut arg: Option<String> = None;
     let mut quote = None;
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {
@@ -45,26 +47,26 @@ pub fn split(text: &str) -> Result<Vec<String>, String> {
             (Some(open), letter) if letter == open => quote = None,
             (None, '"' | '\'') => {
                 quote = Some(letter);
-                word.get_or_insert_default();
+                arg.get_or_insert_default();
             }
             (Some('"') | None, '\\') => {
                 let next = letters.next().ok_or("no character after the last \\")?;
-                word.get_or_insert_default().push(next);
+                arg.get_or_insert_default().push(next);
             }
-            (None, letter) if letter.is_whitespace() => words.extend(word.take()),
-            (_, letter) => word.get_or_insert_default().push(letter),
+            (None, letter) if letter.is_whitespace() => args.extend(arg.take()),
+            (_, letter) => arg.get_or_insert_default().push(letter),
         }
     }
     if let Some(quote) = quote {
         return Err(format!("the quote {quote} is not closed"));
     }
-    words.extend(word);
-    Ok(words)
+    args.extend(arg);
+    Ok(args)
 }
 
 /// Joins arguments, quoted for a shell.
-pub fn join(words: &[String]) -> String {
-    let quoted = words.iter().map(|word| quoted(word));
+pub fn join_args(args: &[String]) -> String {
+    let quoted = args.iter().map(|arg| shell_quote(arg));
     quoted.collect::<Vec<_>>().join(" ")
 }
 
@@ -75,147 +77,154 @@ pub fn join(words: &[String]) -> String {
 ///
 /// Fails if the command has no such option, or a switch gets another value. The command has no such
 /// option, or a switch gets another value.
-pub fn set_option(words: &mut Vec<String>, option: &str, value: &str) -> Result<(), Failure> {
-    let name = words.first().cloned().unwrap_or_default();
+pub fn set_option(args: &mut Vec<String>, option: &str, value: &str) -> Result<(), CommandFailure> {
+    let name = args.first().cloned().unwrap_or_default();
     let unknown = |situation: String| {
-        Failure::usage(Problem::new(
+        CommandFailure::usage(ErrorReport::new(
             situation,
             format!("--{option}"),
             format!("`linerate {name} --help` lists its options"),
         ))
     };
-    let arguments =
-        arguments(&name).ok_or_else(|| unknown(format!("`{name}` is not a measuring command")))?;
-    let argument = (arguments.iter())
-        .find(|argument| argument.get_long() == Some(option))
+    let known_args = args_of_command(&name)
+        .ok_or_else(|| unknown(format!("`{name}` is not a measuring command")))?;
+    let known_arg = (known_args.iter())
+        .find(|known_arg| known_arg.get_long() == Some(option))
         .ok_or_else(|| unknown(format!("`linerate {name}` has no such option")))?;
-    remove(words, argument);
-    match (is_switch(argument), value) {
+    remove_option(args, known_arg);
+    match (is_switch(known_arg), value) {
         (_, "default") | (true, "off") => {}
-        (true, "on") => words.push(format!("--{option}")),
-        (true, other) => {
-            let situation = format!("`{other}` is neither on nor off, but this is a switch");
+        (true, "on") => args.push(format!("--{option}")),
+        (true, other_value) => {
+            let situation = format!("`{other_value}` is neither on nor off, but this is a switch");
             return Err(unknown(situation));
         }
-        (false, value) => words.push(format!("--{option}={value}")),
+        (false, value) => args.push(format!("--{option}={value}")),
     }
     Ok(())
 }
 
 /// Returns whether a measuring command sets an option.
-pub fn names(words: &[String], option: &str) -> bool {
-    let arguments = words
+pub fn sets_option(args: &[String], option: &str) -> bool {
+    let known_args = args
         .first()
-        .and_then(|name| arguments(name))
+        .and_then(|name| args_of_command(name))
         .unwrap_or_default();
-    let argument = arguments
+    let known_arg = known_args
         .iter()
-        .find(|argument| argument.get_long() == Some(option));
-    argument.is_some_and(|argument| words.iter().any(|word| Said::by(argument, word).is_some()))
+        .find(|known_arg| known_arg.get_long() == Some(option));
+    known_arg.is_some_and(|known_arg| {
+        args.iter()
+            .any(|arg| OptionForm::find(known_arg, arg).is_some())
+    })
 }
 
 /// Returns whether a measuring command has an option.
-pub fn has_option(words: &[String], option: &str) -> bool {
-    let arguments = words.first().and_then(|name| arguments(name));
-    let arguments = arguments.unwrap_or_default();
-    arguments
+pub fn has_option(args: &[String], option: &str) -> bool {
+    let known_args = args.first().and_then(|name| args_of_command(name));
+    let known_args = known_args.unwrap_or_default();
+    known_args
         .iter()
-        .any(|argument| argument.get_long() == Some(option))
+        .any(|known_arg| known_arg.get_long() == Some(option))
 }
 
 /// Returns the value of an option on a measuring command's line.
-pub fn value_of(words: &[String], option: &str) -> Option<String> {
-    let arguments = arguments(words.first()?)?;
-    let argument = arguments
+pub fn value_of(args: &[String], option: &str) -> Option<String> {
+    let known_args = args_of_command(args.first()?)?;
+    let known_arg = known_args
         .iter()
-        .find(|argument| argument.get_long() == Some(option))?;
-    let at = (words.iter()).rposition(|word| Said::by(argument, word).is_some())?;
-    match Said::by(argument, &words[at])? {
-        Said::Alone => words.get(at + 1).cloned(),
-        Said::WithValue => {
-            let word = words[at].trim_start_matches('-');
-            let value = word.strip_prefix(&format!("{option}="));
+        .find(|known_arg| known_arg.get_long() == Some(option))?;
+    let at = (args.iter()).rposition(|arg| OptionForm::find(known_arg, arg).is_some())?;
+    match OptionForm::find(known_arg, &args[at])? {
+        OptionForm::Separate => args.get(at + 1).cloned(),
+        OptionForm::WithValue => {
+            let arg = args[at].trim_start_matches('-');
+            let value = arg.strip_prefix(&format!("{option}="));
             // A short option has no `=` before its value.
-            let value = value.or_else(|| word.get(1..));
+            let value = value.or_else(|| arg.get(1..));
             value.map(str::to_owned)
         }
     }
 }
 
 /// Returns the value of a positional argument of a measuring command.
-pub fn argument_of(words: &[String], name: &str) -> Option<String> {
-    let all = std::iter::once("linerate").chain(words.iter().map(String::as_str));
+pub fn positional_value(args: &[String], name: &str) -> Option<String> {
+    let all = std::iter::once("linerate").chain(args.iter().map(String::as_str));
     let matches = Cli::command().try_get_matches_from(all).ok()?;
-    let (_, own) = matches.subcommand()?;
-    own.try_get_one::<String>(name).ok()?.cloned()
+    let (_, submatches) = matches.subcommand()?;
+    submatches.try_get_one::<String>(name).ok()?.cloned()
 }
 
 /// Adds arguments to a measuring command; options among them replace earlier ones.
-pub fn add(words: &mut Vec<String>, more: &[String]) {
-    let arguments = words
+pub fn add_args(args: &mut Vec<String>, more: &[String]) {
+    let known_args = args
         .first()
-        .and_then(|name| arguments(name))
+        .and_then(|name| args_of_command(name))
         .unwrap_or_default();
-    for argument in &arguments {
-        if more.iter().any(|word| Said::by(argument, word).is_some()) {
-            remove(words, argument);
+    for known_arg in &known_args {
+        if more
+            .iter()
+            .any(|arg| OptionForm::find(known_arg, arg).is_some())
+        {
+            remove_option(args, known_arg);
         }
     }
-    words.extend_from_slice(more);
+    args.extend_from_slice(more);
 }
 
 /// Returns the arguments that a command of this program takes.
-fn arguments(command: &str) -> Option<Vec<Arg>> {
+fn args_of_command(command: &str) -> Option<Vec<Arg>> {
     let cli = Cli::command();
     let command = cli.find_subcommand(command)?;
     Some(command.get_arguments().cloned().collect())
 }
 
-fn is_switch(argument: &Arg) -> bool {
-    matches!(argument.get_action(), ArgAction::SetTrue)
+fn is_switch(known_arg: &Arg) -> bool {
+    matches!(known_arg.get_action(), ArgAction::SetTrue)
 }
 
 /// Form of an option on a command line.
-enum Said {
+enum OptionForm {
     /// The value, if any, is the next argument.
-    Alone,
+    Separate,
     /// The value is part of the argument.
     WithValue,
 }
 
-impl Said {
-    fn by(argument: &Arg, word: &str) -> Option<Self> {
-        let long = argument
+impl OptionForm {
+    fn find(known_arg: &Arg, arg: &str) -> Option<Self> {
+        let long = known_arg
             .get_long()
-            .and_then(|long| word.strip_prefix(&format!("--{long}")));
+            .and_then(|long| arg.strip_prefix(&format!("--{long}")));
         match long {
-            Some("") => return Some(Self::Alone),
+            Some("") => return Some(Self::Separate),
             Some(rest) if rest.starts_with('=') => return Some(Self::WithValue),
             _ => {}
         }
-        let short = argument.get_short()?;
-        match word.strip_prefix(&format!("-{short}"))? {
-            "" => Some(Self::Alone),
-            _ if is_switch(argument) => None,
+        let short = known_arg.get_short()?;
+        match arg.strip_prefix(&format!("-{short}"))? {
+            "" => Some(Self::Separate),
+            _ if is_switch(known_arg) => None,
             _ => Some(Self::WithValue),
         }
     }
 }
 
-fn remove(words: &mut Vec<String>, argument: &Arg) {
-    let optional = argument
+fn remove_option(args: &mut Vec<String>, known_arg: &Arg) {
+    let optional = known_arg
         .get_num_args()
         .is_some_and(|range| range.min_values() == 0);
     let mut at = 1;
-    while at < words.len() {
-        let Some(said) = Said::by(argument, &words[at]) else {
+    while at < args.len() {
+        let Some(form) = OptionForm::find(known_arg, &args[at]) else {
             at += 1;
             continue;
         };
-        words.remove(at);
-        let value_follows = matches!(said, Said::Alone) && !is_switch(argument) && !optional;
-        if value_follows && at < words.len() {
-            words.remove(at);
+        args.remove(at);
+        let value_follows =
+            matches!(form, OptionForm::Separate) && !is_switch(known_arg) && !optional;
+        if value_follows && at < args.len() {
+            args.remove(at);
         }
     }
 }
@@ -224,20 +233,20 @@ fn remove(words: &mut Vec<String>, argument: &Arg) {
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Vec<String> {
-        split(text).unwrap()
+    fn split_line(text: &str) -> Vec<String> {
+        split_args(text).unwrap()
     }
 
     #[test]
     fn words_are_split_and_joined() {
         assert_eq!(
-            words(r#"-l  128K --cpu '0/1' "a b"c \"x ''"#),
+            split_line(r#"-l  128K --cpu '0/1' "a b"c \"x ''"#),
             ["-l", "128K", "--cpu", "0/1", "a bc", "\"x", ""]
         );
-        assert!(split("'open").is_err());
+        assert!(split_args("'open").is_err());
         for text in ["a 'b c'", "it''s", "x '' y", "-C cubic --wait=spin/block"] {
-            let once = words(text);
-            assert_eq!(words(&join(&once)), once, "{text}");
+            let first = split_line(text);
+            assert_eq!(split_line(&join_args(&first)), first, "{text}");
         }
     }
 
@@ -272,17 +281,17 @@ mod tests {
                 "throughput h -u --batch=16",
             ),
         ] {
-            let mut changed = words(before);
+            let mut changed = split_line(before);
             set_option(&mut changed, option, value).unwrap();
-            assert_eq!(join(&changed), after, "{before} {option}={value}");
+            assert_eq!(join_args(&changed), after, "{before} {option}={value}");
         }
-        let none = set_option(&mut words("throughput h"), "speed", "1").unwrap_err();
+        let none = set_option(&mut split_line("throughput h"), "speed", "1").unwrap_err();
         assert_eq!(none.problem.object, "--speed");
-        assert!(set_option(&mut words("throughput h"), "no-delay", "1").is_err());
+        assert!(set_option(&mut split_line("throughput h"), "no-delay", "1").is_err());
     }
 
     #[test]
-    fn what_is_said_of_an_option_is_found() {
+    fn the_value_of_an_option_is_found() {
         for (text, option, value) in [
             ("throughput h -p 7", "port", Some("7")),
             ("throughput h -p7", "port", Some("7")),
@@ -291,11 +300,11 @@ mod tests {
             ("throughput h", "port", None),
             ("throughput h -p", "port", None),
         ] {
-            let found = value_of(&words(text), option);
-            assert_eq!(found.as_deref(), value, "{text}");
+            let value_found = value_of(&split_line(text), option);
+            assert_eq!(value_found.as_deref(), value, "{text}");
         }
-        assert!(has_option(&words("throughput h"), "length"));
-        assert!(!has_option(&words("throughput h"), "speed"));
+        assert!(has_option(&split_line("throughput h"), "length"));
+        assert!(!has_option(&split_line("throughput h"), "speed"));
     }
 
     #[test]
@@ -308,29 +317,36 @@ mod tests {
             ("ttcp -r", None),
             ("throughput --nosuch h", None),
         ] {
-            assert_eq!(argument_of(&words(text), "host").as_deref(), host, "{text}");
+            assert_eq!(
+                positional_value(&split_line(text), "host").as_deref(),
+                host,
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn options_of_a_side_take_the_place_of_those_of_both() {
-        let mut all = words("throughput h -l 64K -u --wait block");
-        add(&mut all, &words("--length=1M -t 2"));
-        assert_eq!(join(&all), "throughput h -u --wait block --length=1M -t 2");
+        let mut all = split_line("throughput h -l 64K -u --wait block");
+        add_args(&mut all, &split_line("--length=1M -t 2"));
+        assert_eq!(
+            join_args(&all),
+            "throughput h -u --wait block --length=1M -t 2"
+        );
     }
 
     #[test]
-    fn a_command_within_is_set_apart() {
+    fn an_inner_command_is_separated() {
         let separated = |text: &str| {
-            let mut all: Vec<_> = words(text).into_iter().map(Into::into).collect();
-            separate(&mut all);
+            let mut all: Vec<_> = split_line(text).into_iter().map(Into::into).collect();
+            separate_inner_command(&mut all);
             let all: Vec<String> = all
                 .iter()
                 .map(|w| w.to_string_lossy().into_owned())
                 .collect();
-            join(&all)
+            join_args(&all)
         };
-        for (text, want) in [
+        for (text, expected) in [
             (
                 "linerate sweep --over a=1 throughput h",
                 "linerate sweep --over a=1 -- throughput h",
@@ -342,7 +358,7 @@ mod tests {
             ("linerate compare one two", "linerate compare one two"),
             ("linerate throughput h", "linerate throughput h"),
         ] {
-            assert_eq!(separated(text), want);
+            assert_eq!(separated(text), expected);
         }
     }
 }

@@ -13,34 +13,37 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use linerate_host::network_namespaces::networks;
-use linerate_host::output_reader::Reader;
-use linerate_host::settings::addresses::{addresses, set_addresses};
-use linerate_host::settings::flow_rule::{flow, set_flow};
-use linerate_host::settings::packet_steering::{Steering, set_steering, steering};
-use linerate_host::settings::rss::{rss, set_rss};
+use linerate_host::network_namespaces::list_namespaces;
+use linerate_host::output_reader::OutputReader;
+use linerate_host::settings::addresses::{read_addresses, set_addresses};
+use linerate_host::settings::flow_rule::{read_flow_rule, set_flow_rule};
+use linerate_host::settings::packet_steering::{PacketSteering, read_steering, set_steering};
+use linerate_host::settings::rss::{read_rss, set_rss};
 use linerate_host::settings::{
-    channels, coalescing, interface, rings, set_channels, set_coalescing, set_rings,
+    interface, read_channels, read_coalescing, read_rings, set_channels, set_coalescing, set_rings,
 };
-use linerate_host::snapshot::netlink::link;
-use linerate_host::sys::namespace::{self, Space};
-use linerate_host::sys::process::{deaf_to_terminal, ended};
+use linerate_host::snapshot::netlink::find_link;
+use linerate_host::sys::namespace::{self, NamespaceKind};
+use linerate_host::sys::process::{ignore_terminal_signals, poll_exit};
 use linerate_lab::{segment_sizes, set_segment_sizes};
-use linerate_tune::guard::{Device, Guard, Key, Kind, Machine, Owner, Place};
-use linerate_tune::knob::TURNING_S;
+use linerate_tune::guard::{
+    HostSettings, InterfaceIdentity, JournalOwner, RollbackGuard, SettingKey, SettingKind,
+    SettingLocation,
+};
+use linerate_tune::knob::COMMAND_TIMEOUT_S;
 
-pub struct Hosts {
-    hosts: Vec<Host>,
+pub struct TunableHosts {
+    hosts: Vec<NetworkHost>,
     /// Interfaces of lab links that may be changed: index of the host, name.
     links: Vec<(usize, String)>,
     /// Inode of this process's network namespace.
-    own: u64,
+    own_inode: u64,
     /// Other network namespaces of this machine that can be entered. Found on first use, because
     /// the search reads all processes.
-    others: OnceLock<Vec<Host>>,
+    other_hosts: OnceLock<Vec<NetworkHost>>,
 }
 
-struct Host {
+struct NetworkHost {
     name: String,
     inode: u64,
     /// Cookie of the network namespace; `None` if the kernel does not report it.
@@ -50,10 +53,10 @@ struct Host {
     is_switch: bool,
 }
 
-impl Hosts {
+impl TunableHosts {
     /// Returns all hosts of the lab that runs this program; `None` outside a lab.
-    pub fn of_lab() -> Option<Self> {
-        let inside = linerate_lab::inside()?;
+    pub fn lab_hosts() -> Option<Self> {
+        let inside = linerate_lab::current_lab()?;
         let mut hosts = Vec::new();
         let all = inside
             .hosts
@@ -67,49 +70,49 @@ impl Hosts {
                 .metadata()
                 .ok()?
                 .ino();
-            hosts.push(Host {
+            hosts.push(NetworkHost {
                 name,
                 inode,
-                cookie: cookie(&namespace),
+                cookie: network_cookie(&namespace),
                 namespace,
                 is_switch,
             });
         }
-        let place = |name: &str| {
+        let index = |name: &str| {
             let position = hosts.iter().position(|host| host.name == name);
             position.or_else(|| hosts.iter().position(|host| host.is_switch))
         };
         let mut links = Vec::new();
         for link in &inside.info.links {
             for (host, interface) in link.between.iter().zip(&link.interfaces) {
-                links.extend(place(host).map(|place| (place, interface.clone())));
+                links.extend(index(host).map(|index| (index, interface.clone())));
             }
         }
-        let own = File::open("/proc/thread-self/ns/net").ok()?;
-        let own = own.metadata().ok()?.ino();
+        let own_namespace = File::open("/proc/thread-self/ns/net").ok()?;
+        let own_namespace = own_namespace.metadata().ok()?.ino();
         Some(Self {
             hosts,
             links,
-            own,
-            others: OnceLock::new(),
+            own_inode: own_namespace,
+            other_hosts: OnceLock::new(),
         })
     }
 
     /// Returns this host, with those of its interfaces that may be changed.
-    pub fn own(interfaces: &[String]) -> Option<Self> {
+    pub fn this_host(interfaces: &[String]) -> Option<Self> {
         let file = File::open("/proc/thread-self/ns/net").ok()?;
         let inode = file.metadata().ok()?.ino();
         Some(Self {
-            hosts: vec![Host {
+            hosts: vec![NetworkHost {
                 name: "this host".to_owned(),
                 inode,
-                cookie: namespace::network_cookie().ok(),
+                cookie: namespace::read_network_cookie().ok(),
                 namespace: file.into(),
                 is_switch: false,
             }],
             links: interfaces.iter().map(|name| (0, name.clone())).collect(),
-            own: inode,
-            others: OnceLock::new(),
+            own_inode: inode,
+            other_hosts: OnceLock::new(),
         })
     }
 
@@ -119,55 +122,59 @@ impl Hosts {
     }
 
     /// Returns the keys of a setting on all hosts or interfaces.
-    pub fn keys(&self, kind: Kind, name: &str) -> Vec<Key> {
-        let key = |host: &Host, name: &str| Key {
+    pub fn keys(&self, kind: SettingKind, name: &str) -> Vec<SettingKey> {
+        let key = |host: &NetworkHost, name: &str| SettingKey {
             host: host.name.clone(),
-            namespace: host.inode,
-            cookie: host.cookie,
+            namespace_inode: host.inode,
+            namespace_cookie: host.cookie,
             kind,
             name: name.to_owned(),
         };
         match kind {
-            Kind::Sysctl => (self.hosts.iter())
+            SettingKind::Sysctl => (self.hosts.iter())
                 .filter(|host| !host.is_switch)
                 .map(|host| key(host, name))
                 .collect(),
             // Both ends of each link, because the smaller value limits the packets.
-            Kind::SegmentSizes | Kind::Mtu | Kind::State | Kind::Addresses => (self.links.iter())
-                .map(|(place, interface)| key(&self.hosts[*place], interface))
+            SettingKind::SegmentSizes
+            | SettingKind::Mtu
+            | SettingKind::State
+            | SettingKind::Addresses => (self.links.iter())
+                .map(|(index, interface)| key(&self.hosts[*index], interface))
                 .collect(),
-            Kind::Rings
-            | Kind::Channels
-            | Kind::Rss
-            | Kind::Flow
-            | Kind::Coalescing
-            | Kind::Offloads
-            | Kind::Rps
-            | Kind::Xps => (self.links.iter())
-                .filter(|(place, _)| !self.hosts[*place].is_switch)
-                .map(|(place, interface)| key(&self.hosts[*place], interface))
+            SettingKind::Rings
+            | SettingKind::Channels
+            | SettingKind::Rss
+            | SettingKind::Flow
+            | SettingKind::Coalescing
+            | SettingKind::Offloads
+            | SettingKind::Rps
+            | SettingKind::Xps => (self.links.iter())
+                .filter(|(index, _)| !self.hosts[*index].is_switch)
+                .map(|(index, interface)| key(&self.hosts[*index], interface))
                 .collect(),
-            Kind::Command => vec![Key::of_command(name)],
+            SettingKind::Command => vec![SettingKey::for_command(name)],
         }
     }
 
     /// Returns the host of a setting: one of these hosts, or any namespace that can be entered.
-    fn host_of(&self, key: &Key) -> Option<&Host> {
-        let is_it = |host: &&Host| key.is_of(host.inode, host.cookie);
+    fn host_of(&self, key: &SettingKey) -> Option<&NetworkHost> {
+        let matches_key = |host: &&NetworkHost| key.is_in_namespace(host.inode, host.cookie);
         let mut hosts = self.hosts.iter();
         hosts
-            .find(is_it)
-            .or_else(|| self.others().iter().find(is_it))
+            .find(matches_key)
+            .or_else(|| self.other_hosts().iter().find(matches_key))
     }
 
-    fn others(&self) -> &[Host] {
-        let other = |(inode, file): (u64, File)| {
+    fn other_hosts(&self) -> &[NetworkHost] {
+        let open_host = |(inode, file): (u64, File)| {
             if self.hosts.iter().any(|host| host.inode == inode) {
                 return None;
             }
             let namespace = OwnedFd::from(file);
-            let cookie = within(&namespace, || namespace::network_cookie().ok()).ok()?;
-            Some(Host {
+            let cookie =
+                run_in_network(&namespace, || namespace::read_network_cookie().ok()).ok()?;
+            Some(NetworkHost {
                 name: format!("network {inode}"),
                 inode,
                 cookie,
@@ -175,43 +182,47 @@ impl Hosts {
                 is_switch: false,
             })
         };
-        self.others
-            .get_or_init(|| networks().into_iter().filter_map(other).collect())
+        self.other_hosts.get_or_init(|| {
+            list_namespaces()
+                .into_iter()
+                .filter_map(open_host)
+                .collect()
+        })
     }
 
     /// Runs a closure in the network namespace of a setting.
-    fn within<R: Send>(
+    fn run_for_key<R: Send>(
         &self,
-        key: &Key,
+        key: &SettingKey,
         run: impl FnOnce() -> Result<R, String> + Send,
     ) -> Result<R, String> {
         let host = self.host_of(key);
         let host = host.ok_or(
             "its network namespace is not visible from here: run the command where it ran before",
         )?;
-        self.inside(host, run)
+        self.run_on_host(host, run)
     }
 
-    fn inside<R: Send>(
+    fn run_on_host<R: Send>(
         &self,
-        host: &Host,
+        host: &NetworkHost,
         run: impl FnOnce() -> Result<R, String> + Send,
     ) -> Result<R, String> {
-        if host.inode == self.own {
+        if host.inode == self.own_inode {
             // Entering our own namespace would need a privilege that the setting itself does not
             // need.
             return run();
         }
-        within(&host.namespace, run)
+        run_in_network(&host.namespace, run)
             .map_err(|error| format!("its network namespace cannot be entered ({error})"))?
     }
 }
 
 /// Runs a closure on a new thread in a network namespace.
-fn within<R: Send>(network: &OwnedFd, run: impl FnOnce() -> R + Send) -> io::Result<R> {
+fn run_in_network<R: Send>(network: &OwnedFd, run: impl FnOnce() -> R + Send) -> io::Result<R> {
     thread::scope(|scope| {
         let running = scope.spawn(|| {
-            namespace::enter(network.as_fd(), Space::Net)?;
+            namespace::enter(network.as_fd(), NamespaceKind::Net)?;
             Ok(run())
         });
         running
@@ -221,61 +232,63 @@ fn within<R: Send>(network: &OwnedFd, run: impl FnOnce() -> R + Send) -> io::Res
 }
 
 /// Returns the cookie of a network namespace, read from inside it.
-fn cookie(network: &OwnedFd) -> Option<u64> {
-    within(network, || namespace::network_cookie().ok()).ok()?
+fn network_cookie(network: &OwnedFd) -> Option<u64> {
+    run_in_network(network, || namespace::read_network_cookie().ok()).ok()?
 }
 
-fn file_of(sysctl: &str) -> String {
+fn sysctl_path(sysctl: &str) -> String {
     format!("/proc/sys/{}", sysctl.replace('.', "/"))
 }
 
-fn words<T>(result: std::io::Result<T>) -> Result<T, String> {
+fn describe_error<T>(result: std::io::Result<T>) -> Result<T, String> {
     result.map_err(|error| match error.kind() {
         std::io::ErrorKind::PermissionDenied => format!("{error}: needs root"),
         _ => error.to_string(),
     })
 }
 
-impl Machine for Hosts {
-    fn read(&self, key: &Key) -> Result<String, String> {
+impl HostSettings for TunableHosts {
+    fn read(&self, key: &SettingKey) -> Result<String, String> {
         let name = key.name.as_str();
-        self.within(key, || match key.kind {
-            Kind::Sysctl => {
-                let text = words(fs::read_to_string(file_of(name)))?;
+        self.run_for_key(key, || match key.kind {
+            SettingKind::Sysctl => {
+                let text = describe_error(fs::read_to_string(sysctl_path(name)))?;
                 Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
             }
-            Kind::SegmentSizes => {
+            SettingKind::SegmentSizes => {
                 let sizes = segment_sizes(name).map_err(|error| error.to_string())?;
                 Ok(sizes.map(|size| size.to_string()).join(" "))
             }
-            Kind::Mtu => words(interface::mtu(name)).map(|bytes| bytes.to_string()),
-            Kind::State => words(interface::state(name)),
-            Kind::Addresses => words(addresses(name)),
-            Kind::Rings => words(rings(name)),
-            Kind::Channels => words(channels(name)),
-            Kind::Rss => words(rss(name)),
-            Kind::Flow => {
-                let (interface, rule) = name.split_once(' ').unwrap_or((name, ""));
-                words(flow(interface, rule))
+            SettingKind::Mtu => {
+                describe_error(interface::read_mtu(name)).map(|bytes| bytes.to_string())
             }
-            Kind::Coalescing => words(coalescing(name)),
-            Kind::Offloads => words(interface::offloads(name)),
-            Kind::Rps => words(steering(name, Steering::Rps)),
-            Kind::Xps => words(steering(name, Steering::Xps)),
-            Kind::Command => Err("the old value of a command is unknown".to_owned()),
+            SettingKind::State => describe_error(interface::read_state(name)),
+            SettingKind::Addresses => describe_error(read_addresses(name)),
+            SettingKind::Rings => describe_error(read_rings(name)),
+            SettingKind::Channels => describe_error(read_channels(name)),
+            SettingKind::Rss => describe_error(read_rss(name)),
+            SettingKind::Flow => {
+                let (interface, rule) = name.split_once(' ').unwrap_or((name, ""));
+                describe_error(read_flow_rule(interface, rule))
+            }
+            SettingKind::Coalescing => describe_error(read_coalescing(name)),
+            SettingKind::Offloads => describe_error(interface::read_switches(name)),
+            SettingKind::Rps => describe_error(read_steering(name, PacketSteering::Rps)),
+            SettingKind::Xps => describe_error(read_steering(name, PacketSteering::Xps)),
+            SettingKind::Command => Err("the old value of a command is unknown".to_owned()),
         })
     }
 
-    fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
-        let limit = Duration::from_secs(limit_s.unwrap_or(TURNING_S));
-        if key.kind == Kind::Command {
+    fn write(&self, key: &SettingKey, value: &str, limit_s: Option<u64>) -> Result<(), String> {
+        let limit = Duration::from_secs(limit_s.unwrap_or(COMMAND_TIMEOUT_S));
+        if key.kind == SettingKind::Command {
             // Commands need no network namespace.
-            return shell(value, limit);
+            return run_shell(value, limit);
         }
         let name = key.name.as_str();
-        self.within(key, || match key.kind {
-            Kind::Sysctl => words(fs::write(file_of(name), value)),
-            Kind::SegmentSizes => {
+        self.run_for_key(key, || match key.kind {
+            SettingKind::Sysctl => describe_error(fs::write(sysctl_path(name), value)),
+            SettingKind::SegmentSizes => {
                 let sizes: Option<Vec<u32>> = value
                     .split_whitespace()
                     .map(|size| size.parse().ok())
@@ -287,88 +300,90 @@ impl Machine for Hosts {
                 };
                 set_segment_sizes(name, sizes).map_err(|error| error.to_string())
             }
-            Kind::Mtu => match value.parse() {
-                Ok(bytes) => words(interface::set_mtu(name, bytes)),
+            SettingKind::Mtu => match value.parse() {
+                Ok(bytes) => describe_error(interface::set_mtu(name, bytes)),
                 Err(_) => Err(format!("`{value}` is not a size")),
             },
-            Kind::State => words(interface::set_state(name, value)),
-            Kind::Addresses => words(set_addresses(name, value)),
-            Kind::Rings => words(set_rings(name, value)),
-            Kind::Channels => words(set_channels(name, value)),
-            Kind::Rss => words(set_rss(name, value)),
-            Kind::Flow => {
+            SettingKind::State => describe_error(interface::set_state(name, value)),
+            SettingKind::Addresses => describe_error(set_addresses(name, value)),
+            SettingKind::Rings => describe_error(set_rings(name, value)),
+            SettingKind::Channels => describe_error(set_channels(name, value)),
+            SettingKind::Rss => describe_error(set_rss(name, value)),
+            SettingKind::Flow => {
                 let (interface, rule) = name.split_once(' ').unwrap_or((name, ""));
-                words(set_flow(interface, rule, value))
+                describe_error(set_flow_rule(interface, rule, value))
             }
-            Kind::Coalescing => words(set_coalescing(name, value)),
-            Kind::Offloads => words(interface::set_offloads(name, value)),
-            Kind::Rps => words(set_steering(name, Steering::Rps, value)),
-            Kind::Xps => words(set_steering(name, Steering::Xps, value)),
-            Kind::Command => shell(value, limit),
+            SettingKind::Coalescing => describe_error(set_coalescing(name, value)),
+            SettingKind::Offloads => describe_error(interface::set_switches(name, value)),
+            SettingKind::Rps => describe_error(set_steering(name, PacketSteering::Rps, value)),
+            SettingKind::Xps => describe_error(set_steering(name, PacketSteering::Xps, value)),
+            SettingKind::Command => run_shell(value, limit),
         })
     }
 
-    fn device(&self, key: &Key) -> Option<Device> {
+    fn interface_identity(&self, key: &SettingKey) -> Option<InterfaceIdentity> {
         let interface = key.interface()?;
-        let link = self.within(key, || words(link(interface))).ok()?;
+        let link = self
+            .run_for_key(key, || describe_error(find_link(interface)))
+            .ok()?;
         Some(location::device_of(&link))
     }
 
-    fn find(&self, key: &Key, device: Option<&Device>) -> Place {
-        self.place(key, device)
+    fn locate(&self, key: &SettingKey, device: Option<&InterfaceIdentity>) -> SettingLocation {
+        self.locate(key, device)
     }
 }
 
 /// Time between two checks for the end of a command.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Time to wait for the last output of a command.
-const LAST: Duration = Duration::from_secs(1);
+const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
 /// Runs a shell command that sets or restores something; its standard output is discarded.
-fn shell(line: &str, limit: Duration) -> Result<(), String> {
+fn run_shell(line: &str, limit: Duration) -> Result<(), String> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", line]);
     (command.stdin(Stdio::null()).stdout(Stdio::null())).stderr(Stdio::piped());
     // Signals of the terminal that end this program, such as a second hang-up, must not end a
     // command that restores settings. It keeps the terminal, because it may prompt for a password.
-    deaf_to_terminal(&mut command);
-    let mut child = words(command.spawn())?;
-    let said = Reader::told(child.stderr.take().expect("it is piped"));
-    let began = Instant::now();
-    while ended(&child).is_none() {
-        if began.elapsed() > limit {
+    ignore_terminal_signals(&mut command);
+    let mut child = describe_error(command.spawn())?;
+    let stderr = OutputReader::read_diagnostics(child.stderr.take().expect("it is piped"));
+    let started_at = Instant::now();
+    while poll_exit(&child).is_none() {
+        if started_at.elapsed() > limit {
             return Err(format!(
                 "`{line}` did not end within {} s and is still running: if it waits for input, end it and run it by hand",
                 limit.as_secs()
             ));
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
-    let status = words(child.wait())?;
+    let status = describe_error(child.wait())?;
     if status.success() {
         return Ok(());
     }
     // A child of the command may hold the pipe open forever.
-    let _ = said.ends_within(LAST);
+    let _ = stderr.wait_closed(OUTPUT_GRACE);
     Err(format!(
         "`{line}` failed ({status}): {}",
-        said.text().trim()
+        stderr.text().trim()
     ))
 }
 
 /// Creates a guard with a journal in this directory, if there is one. It may also change settings
 /// that the commands which started this process have changed.
-pub fn guard<M: Machine>(machine: M, journals: Option<PathBuf>) -> Guard<M> {
-    Guard::new(machine, journals, owner()).within(around())
+pub fn new_guard<M: HostSettings>(machine: M, journals: Option<PathBuf>) -> RollbackGuard<M> {
+    RollbackGuard::new(machine, journals, this_process()).with_enclosing_owners(ancestors())
 }
 
 /// Returns this process as a journal names it.
-fn owner() -> Owner {
+fn this_process() -> JournalOwner {
     let pid = std::process::id();
-    owner_of(pid).map_or_else(
-        || Owner {
-            boot: boot(),
+    process_of(pid).map_or_else(
+        || JournalOwner {
+            boot_id: boot_id(),
             pid,
             started_ticks: 0,
         },
@@ -377,23 +392,23 @@ fn owner() -> Owner {
 }
 
 /// Maximum number of ancestor processes: more would be a loop.
-const MOST_AROUND: usize = 64;
+const MAX_ANCESTORS: usize = 64;
 
 /// Returns the ancestors of this process, parent first.
-fn around() -> Vec<Owner> {
-    let parent = |(_, parent): &(Owner, u32)| owner_of(*parent);
-    let all = iter::successors(owner_of(std::process::id()), parent);
+fn ancestors() -> Vec<JournalOwner> {
+    let parent = |(_, parent): &(JournalOwner, u32)| process_of(*parent);
+    let all = iter::successors(process_of(std::process::id()), parent);
     all.skip(1)
-        .take(MOST_AROUND)
+        .take(MAX_ANCESTORS)
         .map(|(owner, _)| owner)
         .collect()
 }
 
 /// Returns a process as a journal names it, and the number of its parent.
-fn owner_of(pid: u32) -> Option<(Owner, u32)> {
-    let (parent, started_ticks) = born(pid)?;
-    let owner = Owner {
-        boot: boot(),
+fn process_of(pid: u32) -> Option<(JournalOwner, u32)> {
+    let (parent, started_ticks) = parent_and_start(pid)?;
+    let owner = JournalOwner {
+        boot_id: boot_id(),
         pid,
         started_ticks,
     };
@@ -401,12 +416,13 @@ fn owner_of(pid: u32) -> Option<(Owner, u32)> {
 }
 
 /// Returns whether the process of a journal still runs.
-pub fn runs(owner: &Owner) -> bool {
-    born(owner.pid).is_some_and(|(_, started_ticks)| started_ticks == owner.started_ticks)
+pub fn is_running(owner: &JournalOwner) -> bool {
+    parent_and_start(owner.pid)
+        .is_some_and(|(_, started_ticks)| started_ticks == owner.started_ticks)
 }
 
 /// Returns the id of the current boot.
-pub fn boot() -> String {
+pub fn boot_id() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()
 }
@@ -414,7 +430,7 @@ pub fn boot() -> String {
 /// Returns the parent and the start time, in clock ticks, of a process: fields 4 and 22 of
 /// `/proc/PID/stat` (proc_pid_stat(5)); the name before them may contain spaces. `None` for a
 /// zombie: some parents never collect it, and it restores nothing.
-fn born(pid: u32) -> Option<(u32, u64)> {
+fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
@@ -427,117 +443,130 @@ fn born(pid: u32) -> Option<(u32, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_host::network_namespaces::{Network, network};
+    use linerate_host::network_namespaces::{NamespaceState, find_namespace};
 
     #[test]
-    fn what_a_user_may_not_set_says_what_it_takes() {
-        let kept = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+    fn permission_errors_name_the_privilege() {
+        let denied = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
         assert_eq!(
-            words::<()>(Err(kept)),
+            describe_error::<()>(Err(denied)),
             Err("permission denied: needs root".to_owned())
         );
-        let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
-        assert_eq!(words::<()>(Err(gone)), Err("entity not found".to_owned()));
+        let not_found = std::io::Error::from(std::io::ErrorKind::NotFound);
+        assert_eq!(
+            describe_error::<()>(Err(not_found)),
+            Err("entity not found".to_owned())
+        );
     }
 
     #[test]
-    fn a_network_that_nobody_has_is_gone() {
-        let hosts = Hosts::own(&[]).expect("/proc is mounted");
-        let is_gone = |key: &Key| hosts.find(key, None) == Place::Gone;
-        let own = hosts.keys(Kind::Sysctl, "net.ipv4.tcp_rmem").remove(0);
-        assert!(!is_gone(&own));
+    fn an_unused_network_is_gone() {
+        let hosts = TunableHosts::this_host(&[]).expect("/proc is mounted");
+        let is_missing = |key: &SettingKey| hosts.locate(key, None) == SettingLocation::Removed;
+        let own_key = hosts
+            .keys(SettingKind::Sysctl, "net.ipv4.tcp_rmem")
+            .remove(0);
+        assert!(!is_missing(&own_key));
         // The inode number was reused.
-        let later = Key {
-            cookie: own.cookie.map(|cookie| cookie + 1),
-            ..own.clone()
+        let reused = SettingKey {
+            namespace_cookie: own_key.namespace_cookie.map(|cookie| cookie + 1),
+            ..own_key.clone()
         };
-        assert_eq!(is_gone(&later), own.cookie.is_some());
+        assert_eq!(is_missing(&reused), own_key.namespace_cookie.is_some());
         // No namespace has this number. Inside a container, not all processes that might have one
         // are visible.
-        let none = Key {
-            namespace: 1,
-            ..own
+        let unknown = SettingKey {
+            namespace_inode: 1,
+            ..own_key
         };
-        let is_seen = matches!(network(1), Network::Gone);
-        assert_eq!(is_gone(&none), is_seen);
-        let command = Key::of_command("window");
-        assert!(!is_gone(&command), "what a command wrote is there");
+        let is_known_gone = matches!(find_namespace(1), NamespaceState::Removed);
+        assert_eq!(is_missing(&unknown), is_known_gone);
+        let command = SettingKey::for_command("window");
+        assert!(!is_missing(&command), "what a command wrote is there");
     }
 
     #[test]
     fn an_interface_is_there_under_its_name_or_it_is_another_one() {
-        let hosts = Hosts::own(&["lo".to_owned()]).expect("/proc is mounted");
-        let key = hosts.keys(Kind::Mtu, "lo").remove(0);
-        let own = hosts.device(&key).expect("every network has one");
-        let there = Place::At(key.clone());
-        assert_eq!(hosts.find(&key, Some(&own)), there);
+        let hosts = TunableHosts::this_host(&["lo".to_owned()]).expect("/proc is mounted");
+        let key = hosts.keys(SettingKind::Mtu, "lo").remove(0);
+        let device = hosts
+            .interface_identity(&key)
+            .expect("every network has one");
+        let expected = SettingLocation::At(key.clone());
+        assert_eq!(hosts.locate(&key, Some(&device)), expected);
         // A journal entry of a version that did not record the device.
-        assert_eq!(hosts.find(&key, None), there);
-        let other = key.of_interface("none-such0");
-        assert_eq!(hosts.find(&other, None), Place::Gone);
+        assert_eq!(hosts.locate(&key, None), expected);
+        let renamed = key.with_interface("none-such0");
+        assert_eq!(hosts.locate(&renamed, None), SettingLocation::Removed);
         // The interface was renamed to `lo`.
-        assert_eq!(hosts.find(&other, Some(&own)), there);
+        assert_eq!(hosts.locate(&renamed, Some(&device)), expected);
         // The interface with this name had another index.
-        let gone = Device {
+        let other_device = InterfaceIdentity {
             index: u32::MAX,
-            ..own
+            ..device
         };
-        assert_eq!(hosts.find(&key, Some(&gone)), Place::Gone);
+        assert_eq!(
+            hosts.locate(&key, Some(&other_device)),
+            SettingLocation::Removed
+        );
     }
 
     #[test]
-    fn who_started_this_process_is_around_it() {
-        let around = around();
+    fn the_parent_is_an_ancestor() {
+        let ancestors = ancestors();
         let parent = std::os::unix::process::parent_id();
-        assert_eq!(around.first().map(|owner| owner.pid), Some(parent));
-        assert!(around.iter().all(runs) && !around.contains(&owner()));
+        assert_eq!(ancestors.first().map(|owner| owner.pid), Some(parent));
+        assert!(ancestors.iter().all(is_running) && !ancestors.contains(&this_process()));
     }
 
     /// In a group of its own, a command that prompts for a password would be stopped by the
     /// terminal.
     #[test]
-    fn what_sets_back_is_in_our_group_and_hears_no_hang_up() {
+    fn restore_commands_stay_in_our_group_and_ignore_hang_ups() {
         let stat = fs::read_to_string("/proc/self/stat").unwrap();
         let group = stat.rsplit(')').next().unwrap().split(' ').nth(3).unwrap();
         let line = format!("kill -HUP $$; test \"$(cut -d' ' -f5 /proc/self/stat)\" = {group}");
-        assert_eq!(shell(&line, Duration::from_secs(60)), Ok(()));
+        assert_eq!(run_shell(&line, Duration::from_secs(60)), Ok(()));
     }
 
     #[test]
-    fn who_has_ended_does_not_run_although_nobody_asked_for_it() {
-        assert!(runs(&owner()));
+    fn a_zombie_does_not_run() {
+        assert!(is_running(&this_process()));
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let its = Owner {
+        let child_owner = JournalOwner {
             pid: child.id(),
-            started_ticks: born(child.id()).unwrap().1,
-            ..owner()
+            started_ticks: parent_and_start(child.id()).unwrap().1,
+            ..this_process()
         };
-        assert!(runs(&its));
+        assert!(is_running(&child_owner));
         child.kill().unwrap();
         // It stays a zombie until it is waited for.
-        while ended(&child).is_none() {
-            thread::sleep(LOOK);
+        while poll_exit(&child).is_none() {
+            thread::sleep(POLL_INTERVAL);
         }
-        assert!(fs::exists(format!("/proc/{}", its.pid)).unwrap());
-        assert!(!runs(&its));
+        assert!(fs::exists(format!("/proc/{}", child_owner.pid)).unwrap());
+        assert!(!is_running(&child_owner));
         child.wait().unwrap();
-        assert!(!runs(&its));
+        assert!(!is_running(&child_owner));
     }
 
     #[test]
-    fn what_sets_back_is_waited_for_and_not_what_it_leaves_behind() {
-        let told = shell(
+    fn restore_commands_are_waited_for_but_not_their_background_programs() {
+        let error = run_shell(
             "echo it lacks a thing >&2; sleep 20 & exit 3",
             Duration::from_secs(60),
         )
         .unwrap_err();
         assert!(
-            told.contains("(exit status: 3): it lacks a thing"),
-            "{told}"
+            error.contains("(exit status: 3): it lacks a thing"),
+            "{error}"
         );
-        let hosts = Hosts::own(&[]).expect("/proc is mounted");
-        let told = hosts.write(&Key::of_command("window"), "sleep 20", Some(0));
-        let told = told.unwrap_err();
-        assert!(told.contains("`sleep 20` did not end within 0 s"), "{told}");
+        let hosts = TunableHosts::this_host(&[]).expect("/proc is mounted");
+        let error = hosts.write(&SettingKey::for_command("window"), "sleep 20", Some(0));
+        let error = error.unwrap_err();
+        assert!(
+            error.contains("`sleep 20` did not end within 0 s"),
+            "{error}"
+        );
     }
 }

@@ -7,22 +7,22 @@ use std::sync::mpsc::Sender;
 
 use linerate_metric::figure;
 use linerate_metric::record::Record;
-use linerate_port::{Cause, QueueTotals};
+use linerate_port::{DropCause, QueueTotals};
 
-use crate::printer::Teller;
+use crate::printer::EventSender;
 
 /// Update that only a screen shows.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "tui"), allow(dead_code))]
-pub enum Scene {
+pub enum UiUpdate {
     /// Title: the object of the measurement.
     Title(String),
     /// A part of a series starts.
-    Part(Part),
+    PartStarted(SeriesPart),
     /// Result of a part, or another line of progress.
     Line(String),
     /// A warning, or a note on the figures.
-    Remark(String),
+    Warning(String),
     /// Number of frames forwarded between two times since the start.
     Frames {
         start_ns: u64,
@@ -30,120 +30,120 @@ pub enum Scene {
         count: u64,
     },
     /// Packets lost so far, by loss point.
-    Places(Vec<(String, u64)>),
+    LossCounters(Vec<(String, u64)>),
     /// Runs use hosts of a lab: counters of this host do not apply.
-    Elsewhere,
+    LabHosts,
     /// Step that the user must do by hand and confirm with Enter; the sender signals the
     /// confirmation.
-    Hands(String, Sender<()>),
+    ManualStep(String, Sender<()>),
 }
 
-impl Scene {
+impl UiUpdate {
     /// Returns the line with the result of a run of a series: the main figure of its kind.
-    pub fn came_to(name: &str, record: &Record) -> Self {
-        let figure = figure::of_kind(record.kind);
-        Self::Line(match figure.of(record) {
+    pub fn part_result(name: &str, record: &Record) -> Self {
+        let figure = figure::default_for(record.kind);
+        Self::Line(match figure.value_in(record) {
             Some(value) => format!("{name}: {}", figure::format(figure.name, value)),
             None => format!("{name}: no {}", figure.name),
         })
     }
 
     /// Returns the drops of ports so far, by queue and cause.
-    pub fn drops(queues: impl IntoIterator<Item = (String, QueueTotals)>) -> Self {
+    pub fn port_drops(queues: impl IntoIterator<Item = (String, QueueTotals)>) -> Self {
         let by_cause = |(name, totals): (String, QueueTotals)| {
-            let causes = Cause::ALL.iter();
+            let causes = DropCause::ALL.iter();
             causes.map(move |&cause| {
-                let place = format!("{name} ({})", cause.name());
-                (place, totals.dropped(cause))
+                let loss_point = format!("{name} ({})", cause.name());
+                (loss_point, totals.drops_by(cause))
             })
         };
-        Self::Places(queues.into_iter().flat_map(by_cause).collect())
+        Self::LossCounters(queues.into_iter().flat_map(by_cause).collect())
     }
 }
 
 /// One part of a series.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct SeriesPart {
     /// Name of such parts: `run`, `pair`.
     pub name: &'static str,
     /// Number of the part, from 1.
     pub number: usize,
     /// Total number of parts, if known.
-    pub of: Option<usize>,
+    pub total: Option<usize>,
     /// The total is a maximum: a search may end earlier.
     pub at_most: bool,
     /// Settings of the part.
-    pub words: String,
+    pub settings: String,
 }
 
 /// Maximum number of warnings that are repeated after the screen closes: the latest are the visible
 /// ones.
-const REMARKS: usize = 1_000;
+const MAX_WARNINGS: usize = 1_000;
 
 /// Full-screen display of an output, with the warnings to repeat after it closes.
-pub struct Screen {
-    teller: Teller,
-    remarks: RefCell<Remarks>,
+pub struct ScreenOutput {
+    sender: EventSender,
+    warnings: RefCell<WarningLog>,
 }
 
 /// Log of the latest warnings.
 #[derive(Default)]
-struct Remarks {
-    kept: VecDeque<String>,
+struct WarningLog {
+    latest: VecDeque<String>,
     /// Number of earlier warnings that were discarded.
-    left_out: usize,
+    dropped: usize,
 }
 
-impl Remarks {
+impl WarningLog {
     fn push(&mut self, text: &str) {
-        if self.kept.len() >= REMARKS {
-            self.kept.pop_front();
-            self.left_out += 1;
+        if self.latest.len() >= MAX_WARNINGS {
+            self.latest.pop_front();
+            self.dropped += 1;
         }
-        self.kept.push_back(text.to_owned());
+        self.latest.push_back(text.to_owned());
     }
 
     #[cfg(feature = "tui")]
-    fn all(self) -> Vec<String> {
-        let earlier = (self.left_out > 0).then(|| {
+    fn into_lines(self) -> Vec<String> {
+        let note = (self.dropped > 0).then(|| {
             format!(
                 "note: {} earlier warnings were shown on the screen only",
-                self.left_out
+                self.dropped
             )
         });
-        earlier.into_iter().chain(self.kept).collect()
+        note.into_iter().chain(self.latest).collect()
     }
 }
 
-impl Screen {
+impl ScreenOutput {
     /// Creates the display that receives from this sender's queue.
     #[cfg(feature = "tui")]
-    pub fn behind(teller: Teller) -> Self {
+    pub fn new(sender: EventSender) -> Self {
         Self {
-            teller,
-            remarks: RefCell::default(),
+            sender,
+            warnings: RefCell::default(),
         }
     }
 
-    pub fn teller(&self) -> &Teller {
-        &self.teller
+    pub fn sender(&self) -> &EventSender {
+        &self.sender
     }
 
     /// Shows a line of progress.
-    pub fn line(&self, text: &str) {
-        self.teller.show(Scene::Line(text.to_owned()));
+    pub fn show_line(&self, text: &str) {
+        self.sender.show(UiUpdate::Line(text.to_owned()));
     }
 
     /// Shows a warning, and keeps it for later.
-    pub fn remark(&self, text: &str) {
-        self.teller.show(Scene::Remark(text.to_owned()));
-        self.remarks.borrow_mut().push(text);
+    pub fn warn(&self, text: &str) {
+        self.sender.show(UiUpdate::Warning(text.to_owned()));
+        self.warnings.borrow_mut().push(text);
     }
 
     /// Returns the warnings, to print them on standard error after the screen has closed.
     #[cfg(feature = "tui")]
-    pub fn remarks(self) -> Vec<String> {
-        self.remarks.into_inner().all()
+    pub fn into_warnings(self) -> Vec<String> {
+        self.warnings.into_inner().into_lines()
     }
 }
 
@@ -152,13 +152,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_remarks_are_said_again_and_the_others_counted() {
-        let mut remarks = Remarks::default();
-        for number in 0..REMARKS + 2 {
-            remarks.push(&format!("remark {number}"));
+    fn the_latest_warnings_are_repeated_and_the_others_counted() {
+        let mut warnings = WarningLog::default();
+        for number in 0..MAX_WARNINGS + 2 {
+            warnings.push(&format!("remark {number}"));
         }
-        let all = remarks.all();
-        assert_eq!(all.len(), REMARKS + 1);
+        let all = warnings.into_lines();
+        assert_eq!(all.len(), MAX_WARNINGS + 1);
         assert_eq!(
             all[0],
             "note: 2 earlier warnings were shown on the screen only"

@@ -1,23 +1,23 @@
 //! Byte queue between a protocol and its connection.
 
 /// Capacity that is kept after a long message was removed.
-const KEPT_BYTES: usize = 64 << 10;
+const RETAINED_CAPACITY_BYTES: usize = 64 << 10;
 
 /// FIFO queue of bytes in one buffer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Queue {
+pub(crate) struct ByteQueue {
     buffer: Vec<u8>,
-    taken: usize,
+    read_offset: usize,
 }
 
-impl Queue {
+impl ByteQueue {
     /// Returns the queued bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.buffer[self.taken..]
+        &self.buffer[self.read_offset..]
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.buffer.len() - self.taken
+        self.buffer.len() - self.read_offset
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -26,15 +26,15 @@ impl Queue {
 
     /// Appends bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        self.tail().extend_from_slice(bytes);
+        self.buffer_mut().extend_from_slice(bytes);
     }
 
     /// Returns the buffer for appending.
-    pub(crate) fn tail(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn buffer_mut(&mut self) -> &mut Vec<u8> {
         // Moves the rest only if it is at most half: amortised constant cost per byte.
-        if self.taken > self.buffer.len() / 2 {
-            self.buffer.drain(..self.taken);
-            self.taken = 0;
+        if self.read_offset > self.buffer.len() / 2 {
+            self.buffer.drain(..self.read_offset);
+            self.read_offset = 0;
         }
         &mut self.buffer
     }
@@ -45,11 +45,11 @@ impl Queue {
     /// If fewer are queued.
     pub(crate) fn pop(&mut self, bytes: usize) {
         assert!(bytes <= self.len(), "more bytes removed than are queued");
-        self.taken += bytes;
+        self.read_offset += bytes;
         if self.is_empty() {
             self.buffer.clear();
-            self.buffer.shrink_to(KEPT_BYTES);
-            self.taken = 0;
+            self.buffer.shrink_to(RETAINED_CAPACITY_BYTES);
+            self.read_offset = 0;
         }
     }
 }
@@ -62,7 +62,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_queue_is_a_queue(steps in prop::collection::vec((0usize..300, 0usize..300), 1..60)) {
-            let (mut queue, mut model) = (Queue::default(), std::collections::VecDeque::new());
+            let (mut queue, mut model) = (ByteQueue::default(), std::collections::VecDeque::new());
             let mut next = 0u8;
             for (pushed, popped) in steps {
                 let bytes: Vec<u8> = std::iter::repeat_n(next, pushed).collect();

@@ -9,7 +9,7 @@
 //! printable ASCII characters in cyclic order, starts one character after the line before, and ends
 //! with CR LF.
 
-use crate::sniff::{Carrier, Dialect, Verdict};
+use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// The port of RFC 864, TCP and UDP.
 pub const PORT: u16 = 19;
@@ -18,57 +18,57 @@ pub const PORT: u16 = 19;
 pub const LINE_BYTES: usize = 74;
 
 /// Largest reply to a datagram (RFC 864).
-pub const ANSWER_LIMIT_BYTES: usize = 512;
+pub const REPLY_LIMIT_BYTES: usize = 512;
 
 /// Bytes after which the stream repeats.
-pub const PERIOD_BYTES: usize = LINE_BYTES * RING.len();
+pub const PERIOD_BYTES: usize = LINE_BYTES * CHARACTERS.len();
 
 /// Printable ASCII characters, from space to tilde.
-const RING: [u8; 95] = {
-    let mut ring = [0; 95];
+const CHARACTERS: [u8; 95] = {
+    let mut characters = [0; 95];
     let mut at = 0;
-    while at < ring.len() {
-        ring[at] = b' ' + at as u8;
+    while at < characters.len() {
+        characters[at] = b' ' + at as u8;
         at += 1;
     }
-    ring
+    characters
 };
 
 /// Entry of the protocol table. A chargen client may send nothing, so the protocol is never
 /// detected: a port is assigned to it by an option.
-pub const DIALECT: Dialect = Dialect {
+pub const PROTOCOL: ProtocolInfo = ProtocolInfo {
     name: "chargen",
-    recognise: |_: Carrier, _: &[u8]| Verdict::No,
+    detect: |_: TransportKind, _: &[u8]| ProtocolMatch::No,
 };
 
 /// Returns the character at an offset of the stream.
-fn character(offset: u64) -> u8 {
+fn character_at(offset: u64) -> u8 {
     let offset = (offset % PERIOD_BYTES as u64) as usize;
     let (line, column) = (offset / LINE_BYTES, offset % LINE_BYTES);
     match column {
         72 => b'\r',
         73 => b'\n',
-        _ => RING[(line + column) % RING.len()],
+        _ => CHARACTERS[(line + column) % CHARACTERS.len()],
     }
 }
 
 /// Writes the stream from `offset` on. A sender of large amounts fills a buffer of at least
 /// [`PERIOD_BYTES`] once and sends from there.
 pub fn fill(offset: u64, out: &mut [u8]) {
-    for (place, byte) in (offset..).zip(out) {
-        *byte = character(place);
+    for (position, byte) in (offset..).zip(out) {
+        *byte = character_at(position);
     }
 }
 
 /// Writes the reply to a datagram of `request_bytes` into `out` and returns its size: at most that
-/// of the request, [`ANSWER_LIMIT_BYTES`] and `out`. `line` is the number of the first line; the
+/// of the request, [`REPLY_LIMIT_BYTES`] and `out`. `line` is the number of the first line; the
 /// server of inetutils counts it up with each reply.
 ///
-/// Check [`echo::answers_to`](crate::echo::answers_to) before sending it: two chargen servers would
-/// reply to each other for ever.
-pub fn answer(request_bytes: usize, line: u64, out: &mut [u8]) -> usize {
-    let bytes = request_bytes.min(ANSWER_LIMIT_BYTES).min(out.len());
-    let line = line % RING.len() as u64;
+/// Check [`echo::may_reply_to`](crate::echo::may_reply_to) before sending it: two chargen servers
+/// would reply to each other for ever.
+pub fn reply(request_bytes: usize, line: u64, out: &mut [u8]) -> usize {
+    let bytes = request_bytes.min(REPLY_LIMIT_BYTES).min(out.len());
+    let line = line % CHARACTERS.len() as u64;
     fill(line * LINE_BYTES as u64, &mut out[..bytes]);
     bytes
 }

@@ -32,20 +32,22 @@
 //! 4. **Proposal.** The client sends PROPOSE. The server chooses what the plan leaves open and
 //!    sends ACCEPT with one token for each flow, or REJECT.
 //! 5. **Attaching.** The client opens the flows, each with its token ([`flow`]). On UDP it repeats
-//! the opening until the reply arrives, and the server replies each time, until START. When every
+//!    the opening until the reply arrives, and the server replies each time, until START. When every
 //!    flow has arrived, the server sends ATTACHED.
 //! 6. **Running.** The client sends START with its own settings, and both ends begin. Each end
 //!    sends INTERVAL for each direction that it counts. The sender of a direction sends its totals
 //!    with SENT, so that the receiver can detect the end of the data. STOP from either end ends the
 //!    run early.
 //! 7. **Results.** Each end sends RESULTS when its own figures are complete. With more flows than
-//!    [`FLOWS_A_FRAME`] it sends FIGURES with the others first, and SENT is split in the same way.
-//! If round trips were timestamped, the responding end sends its TIMESTAMPS first. The client may
-//!    repeat the clock exchange. It then sends BYE and closes: one connection carries one run.
+//!    [`FLOWS_PER_FRAME`] it sends FIGURES with the others first, and SENT is split in the same
+//!    way.
+//!    If round trips were timestamped, the responding end sends its TIMESTAMPS first. The client
+//!    may repeat the clock exchange. It then sends BYE and closes: one connection carries one run.
 //!
 //! An end that has sent nothing for a while sends HEARTBEAT, so that silence means a lost peer; it
 //! extends no deadline of a state. The session defines that interval and handles a frame that
-//! arrives in the wrong state after HELLO; [`Connection`] implements steps 1 and 2 and the framing.
+//! arrives in the wrong state after HELLO; [`ControlCodec`] implements steps 1 and 2 and the
+//! framing.
 //!
 //! # Compatibility
 //!
@@ -66,18 +68,22 @@ mod magic;
 mod noise;
 mod token;
 
-pub use body::{DEPTH_LIMIT, FLOWS_A_FRAME, MAP_LIMIT, VALUE_LIMIT};
-pub use connection::{BACKLOG_LIMIT_BYTES, Connection, READ_AHEAD_BYTES};
+pub use body::{DEPTH_LIMIT, FLOWS_PER_FRAME, MAP_LIMIT, VALUE_LIMIT};
+pub use connection::{BACKLOG_LIMIT_BYTES, ControlCodec, READ_AHEAD_BYTES};
 pub use error::{BodyError, ControlError};
 pub use frame::{
-    Accept, Attached, Bye, ClockAnswer, ClockQuestion, DeviceStamps, Figures, FlowFigures,
-    FlowGrant, FlowTotal, Frame, Heartbeat, IntervalEnded, Outcome, Propose, Refuse, Sent,
-    Settings, SettingsAnswer, Stamps, Start, Stop,
+    Accept, Bye, ClockReply, ClockRequest, DeviceTimestamping, EndResults, FlowFigures,
+    FlowFiguresBatch, FlowGrant, FlowTotal, FlowsAttached, Frame, Heartbeat, IntervalReport,
+    Propose, Reject, RequestedSettings, ResponderTimestamps, SenderTotals, SettingsReply, StartRun,
+    StopRun,
 };
-pub use hello::{Hello, PROTOCOL_MAX, PROTOCOL_MIN, Security, Versions};
-pub use magic::{ANSWER_MAGIC, CONTROL_MAGIC, DATA_MAGIC, DIALECT, Opening};
-pub use noise::{KEY_BYTES, Key, KeyError, Proof, SECRET_MAX_BYTES, SECRET_MIN_BYTES};
-pub use token::{TOKEN_BYTES, Token};
+pub use hello::{Hello, PROTOCOL_MAX, PROTOCOL_MIN, Security, VersionRange};
+pub use magic::{CONTROL_MAGIC, DATA_MAGIC, OpeningKind, PROTOCOL, REPLY_MAGIC};
+pub use noise::{
+    KEY_BYTES, NoiseCredentials, PresharedKey, PresharedKeyError, SECRET_MAX_BYTES,
+    SECRET_MIN_BYTES,
+};
+pub use token::{FlowToken, TOKEN_BYTES};
 
 /// Longest frame that is read before the peer's HELLO was accepted: type and body, in bytes.
 ///

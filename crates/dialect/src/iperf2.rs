@@ -19,11 +19,11 @@
 //!
 //! | test | server | client |
 //! |---|---|---|
-//! | TCP, one direction, or both on one connection | [`TcpServer`] reads the header and reports the direction | [`TcpClient`] writes it and reads the version |
-//! | TCP with a timestamp in each write (`--trip-times`) | [`WriteTimes`] reports the delay of each write; [`WriteStamps`] writes timestamps for a client that receives | none |
-//! | TCP, request and reply (`--bounceback`) | [`bounceback::Server`] | [`bounceback::Client`] |
-//! | UDP, one direction, or both on one socket | [`UdpServer`] | [`UdpClient`] |
-//! | a second connection back (`-d`, `-r`) | [`Settings::dual`]: connects to the client's port and acts as a client without a header | listens |
+//! | TCP, one direction, or both on one connection | [`Iperf2TcpServer`] reads the header and reports the direction | [`Iperf2TcpClient`] writes it and reads the version |
+//! | TCP with a timestamp in each write (`--trip-times`) | [`WriteDelayReader`] reports the delay of each write; [`WriteTimestamper`] writes timestamps for a client that receives | none |
+//! | TCP, request and reply (`--bounceback`) | [`bounceback::BouncebackServer`] | [`bounceback::BouncebackClient`] |
+//! | UDP, one direction, or both on one socket | [`Iperf2UdpServer`] | [`Iperf2UdpClient`] |
+//! | a second connection back (`-d`, `-r`) | [`Iperf2Settings::dual`]: connects to the client's port and acts as a client without a header | listens |
 //!
 //! Times are wall-clock nanoseconds since 1970 (timestamps in a [`datagram`]) or nanoseconds of a
 //! monotonic clock (deadlines), as the name of each parameter shows.
@@ -51,14 +51,16 @@ mod udp_server;
 mod write_times;
 
 pub use error::Iperf2Error;
-pub use receiver_stats::Tally;
-pub use report::{Layout, REPORT_BYTES, REPORT_LEAST_BYTES, Report, Transit};
-pub use settings::{Amount, Dual, Settings, Way};
-pub use sniff::{DIALECT, LEGACY_DIALECT};
-pub use tcp::{ACK_BYTES, Ack, AckTimes, TcpClient, TcpJob, TcpServer};
-pub use udp_client::{Due, UdpClient};
-pub use udp_server::{Heard, QUIET_NS, UdpServer};
-pub use write_times::{WRITE_HEADER_BYTES, WriteStamps, WriteTimes};
+pub use receiver_stats::Iperf2ReceiverStats;
+pub use report::{Iperf2Report, REPORT_BYTES, REPORT_MIN_BYTES, ReportLayout, TransitTimes};
+pub use settings::{DualTest, Iperf2Direction, Iperf2Settings, TestAmount};
+pub use sniff::{LEGACY_PROTOCOL, PROTOCOL};
+pub use tcp::{
+    ACK_BYTES, Iperf2TcpClient, Iperf2TcpRequest, Iperf2TcpServer, VersionAck, VersionAckTimes,
+};
+pub use udp_client::{Iperf2ClientAction, Iperf2UdpClient};
+pub use udp_server::{Iperf2Datagram, Iperf2UdpServer, QUIET_NS};
+pub use write_times::{WRITE_HEADER_BYTES, WriteDelayReader, WriteTimestamper};
 
 /// Fills a payload with iperf2's pattern, the digits repeated; old receivers can verify it.
 pub fn fill(payload: &mut [u8]) {
@@ -76,27 +78,27 @@ pub(crate) fn fill_from(payload: &mut [u8], start: usize) {
 }
 
 /// Reads the 32-bit word at an offset; `None` if the bytes end before it.
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     bytes
         .get(at..)
         .and_then(|rest| rest.first_chunk())
-        .map(|word| u32::from_be_bytes(*word))
+        .map(|word_bytes| u32::from_be_bytes(*word_bytes))
 }
 
 /// Writes a 32-bit word at an offset if it fits.
-fn put(bytes: &mut [u8], at: usize, value: u32) {
-    if let Some(room) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
-        *room = value.to_be_bytes();
+fn write_u32(bytes: &mut [u8], at: usize, value: u32) {
+    if let Some(field) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+        *field = value.to_be_bytes();
     }
 }
 
 /// Converts seconds and microseconds of the wire to nanoseconds.
-fn wall_ns(seconds: u32, microseconds: u32) -> u64 {
+fn wire_time_ns(seconds: u32, microseconds: u32) -> u64 {
     u64::from(seconds) * 1_000_000_000 + u64::from(microseconds) * 1000
 }
 
 /// Converts nanoseconds to seconds and microseconds of the wire; the seconds wrap in 2106.
-fn split_ns(ns: u64) -> (u32, u32) {
+fn to_wire_time(ns: u64) -> (u32, u32) {
     let seconds = (ns / 1_000_000_000) as u32;
     (seconds, (ns % 1_000_000_000 / 1000) as u32)
 }

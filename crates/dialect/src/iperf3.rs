@@ -23,27 +23,29 @@
 //!
 //! # Use
 //!
-//! [`Server`] and [`Client`] are the two ends of the control connection. Bytes and times go in;
-//! events for the driver and bytes to write come out. The driver owns the data flows: their order,
-//! numbers and directions are in [`Params::flows`], their first bytes in [`Cookie`] and [`udp`].
+//! [`Iperf3Server`] and [`Iperf3Client`] are the two ends of the control connection. Bytes and
+//! times go in; events for the driver and bytes to write come out. The driver owns the data flows:
+//! their order, numbers and directions are in [`Iperf3Params::flows`], their first bytes in
+//! [`Cookie`] and [`udp`].
 //!
 //! Two properties of upstream's 3.12 that a driver must handle:
 //!
 //! - The client sends `04` while bytes are still on their way, and upstream's server closes at
 //!   once.
-//! Ours can do better: the client's results arrive first and contain how much it sent, so the flows
-//!   can be read up to that amount before [`Server::results`] is called.
+//!   Ours can do better: the client's results arrive first and contain how much it sent, so the
+//!   flows can be read up to that amount before [`Iperf3Server::send_results`] is called.
 //! - In a flow towards the client, the client reads until `0d` arrives. Datagrams must have exactly
 //!   the requested length, because it joins shorter ones.
 //!
 //! With many tests at a time on one port, the cookie identifies the flow's test over TCP. A UDP
-//! hello has only an address: while one test waits for flows ([`Server::waits_for_flows`]), delay
-//! [`Server::accept`] of another test from the same address; its client does not notice.
+//! hello has only an address: while one test waits for flows ([`Iperf3Server::waits_for_flows`]),
+//! delay [`Iperf3Server::accept`] of another test from the same address; its client does not
+//! notice.
 //!
 //! # Not implemented
 //!
-//! Authentication: the client's token is passed on unchanged ([`Params::auth_token`]); creating or
-//! checking one needs RSA. SCTP: rejected with the error code for it.
+//! Authentication: the client's token is passed on unchanged ([`Iperf3Params::auth_token`]);
+//! creating or checking one needs RSA. SCTP: rejected with the error code for it.
 
 pub mod udp;
 
@@ -60,17 +62,17 @@ mod results;
 mod server;
 mod state;
 
-pub use client::{Client, ClientEvent};
+pub use client::{Iperf3Client, Iperf3ClientEvent};
 pub use control_buffers::READ_AHEAD_BYTES;
-pub use cookie::{COOKIE_BYTES, Cookie, DIALECT};
-pub use error::{Iperf3Error, JsonError, Phase};
-pub use error_code::{BUSY, Refusal};
-pub use flow::{Flow, Way, flow_id};
-pub use params::{Counters, PARALLEL_LIMIT, Params, Protocol};
-pub use remote_report::far_report;
-pub use results::{Cpu, FlowResult, RESULTS_LIMIT_FLOWS, Results};
-pub use server::{Server, ServerEvent};
-pub use state::State;
+pub use cookie::{COOKIE_BYTES, Cookie, PROTOCOL};
+pub use error::{Iperf3Error, Iperf3Phase, JsonError};
+pub use error_code::{BUSY, Iperf3ErrorCode};
+pub use flow::{Iperf3Direction, Iperf3Flow, flow_id};
+pub use params::{CounterWidth, Iperf3Params, Iperf3Transport, PARALLEL_LIMIT};
+pub use remote_report::remote_report;
+pub use results::{CpuPercent, FlowResult, Iperf3Results, RESULTS_LIMIT_FLOWS};
+pub use server::{Iperf3Server, Iperf3ServerEvent};
+pub use state::Iperf3State;
 
 /// Longest parameters that are read, in bytes: the limit of upstream servers since 3.14.
 pub const PARAMS_LIMIT_BYTES: usize = 8 << 10;

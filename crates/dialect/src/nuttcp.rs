@@ -27,7 +27,7 @@
 //! retransmissions into each buffer, after the four bytes `NRTR` at offset 28; this crate neither
 //! writes nor reads it.
 //!
-//! UDP data is framed by datagrams of 4 bytes ([`UdpSender`]). The first bytes of upstream's
+//! UDP data is framed by datagrams of 4 bytes ([`NuttcpUdpSender`]). The first bytes of upstream's
 //! payload are leftovers of the last marker or line (`BOD1`, `OK v6.1.2`), so only the size
 //! identifies a marker.
 //!
@@ -43,11 +43,12 @@
 //!
 //! # Use
 //!
-//! [`Server`] and [`Client`] are the two ends of the control connection: bytes in, [`ServerEvent`]s
-//! or [`ClientEvent`]s and bytes out. The caller owns all sockets. On `Prepare` it opens the
-//! listening data sockets and calls `ready`; on `Run` (`Start` at the client) it transfers payload.
-//! It may use a port on which it already listens for all clients: then a connection from the
-//! address of the peer, while a test awaits one there, belongs to that test.
+//! [`NuttcpServer`] and [`NuttcpClient`] are the two ends of the control connection: bytes in,
+//! [`NuttcpServerEvent`]s or [`NuttcpClientEvent`]s and bytes out. The caller owns all sockets. On
+//! `Prepare` it opens the listening data sockets and calls `mark_ready`; on `Run` (`Start` at the
+//! client) it transfers payload. It may use a port on which it already listens for all clients:
+//! then a connection from the address of the peer, while a test awaits one there, belongs to that
+//! test.
 
 mod client;
 mod error;
@@ -57,17 +58,20 @@ mod report;
 mod server;
 mod udp;
 
-pub use client::{Client, ClientEvent};
+pub use client::{NuttcpClient, NuttcpClientEvent};
 pub use error::NuttcpError;
 pub use line_reader::{LINE_LIMIT_BYTES, TEXT_LIMIT_BYTES};
-pub use parameters::{BUFFER_LIMIT_BYTES, STREAMS_LIMIT, Test, Version, Way};
-pub use report::{BYTES_ERROR, Counts, Cpu, Interval, Report};
-pub use server::{Server, ServerEvent};
+pub use parameters::{
+    BUFFER_LIMIT_BYTES, NuttcpDirection, NuttcpTest, NuttcpVersion, STREAMS_LIMIT,
+};
+pub use report::{CpuTimes, NuttcpCounts, NuttcpInterval, NuttcpReport, REPORTED_BYTES_ERROR};
+pub use server::{NuttcpServer, NuttcpServerEvent};
 pub use udp::{
-    CountReader, EOD_GAP_NS, START_GAP_NS, Send, Took, UdpReceiver, UdpSender, write_count,
+    CountReader, EOD_GAP_NS, NuttcpDatagram, NuttcpSendAction, NuttcpUdpReceiver, NuttcpUdpSender,
+    START_GAP_NS, write_count,
 };
 
-use crate::sniff::{Carrier, Dialect, Verdict};
+use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// Port of the control connection.
 pub const CONTROL_PORT: u16 = 5000;
@@ -76,7 +80,7 @@ pub const CONTROL_PORT: u16 = 5000;
 pub const DATA_PORT: u16 = 5001;
 
 /// Version that this crate announces.
-pub const VERSION: Version = Version::new(6, 1, 2);
+pub const VERSION: NuttcpVersion = NuttcpVersion::new(6, 1, 2);
 
 /// Delay of a transmitter between OK and its connection to the other end, in nanoseconds.
 ///
@@ -85,19 +89,19 @@ pub const VERSION: Version = Version::new(6, 1, 2);
 pub const CONNECT_DELAY_NS: u64 = 50_000_000;
 
 /// First line of a client, up to its version.
-const HELLO: &str = "HELO nuttcp v";
+const HELLO_PREFIX: &str = "HELO nuttcp v";
 
 /// Entry of nuttcp in the protocol table: its control connection, and the first datagram of its UDP
 /// data.
-pub const DIALECT: Dialect = Dialect {
+pub const PROTOCOL: ProtocolInfo = ProtocolInfo {
     name: "nuttcp",
-    recognise,
+    detect,
 };
 
-fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
-    match carrier {
-        Carrier::Stream => Verdict::of_prefix(HELLO.as_bytes(), bytes),
-        Carrier::Datagram if matches!(bytes, b"BOD0" | b"BOD1") => Verdict::Yes,
-        Carrier::Datagram => Verdict::No,
+fn detect(transport: TransportKind, bytes: &[u8]) -> ProtocolMatch {
+    match transport {
+        TransportKind::Stream => ProtocolMatch::of_prefix(HELLO_PREFIX.as_bytes(), bytes),
+        TransportKind::Datagram if matches!(bytes, b"BOD0" | b"BOD1") => ProtocolMatch::Yes,
+        TransportKind::Datagram => ProtocolMatch::No,
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! One server port serves all protocols. The first bytes of a connection, or the first datagram of
 //! a flow, must therefore decide. Each protocol has a detector that reads only those bytes.
-//! [`DIALECTS`] lists the detectors, the most certain first: linerate's own connections open with a
-//! magic number that no other protocol sends, while plain payload can look like anything.
+//! [`PROTOCOLS`] lists the detectors, the most certain first: linerate's own connections open with
+//! a magic number that no other protocol sends, while plain payload can look like anything.
 
 use crate::{chargen, control, discard, echo, iperf2, iperf3, nuttcp, plain, sockperf, ttcp};
 
 /// Transport that carries the bytes; the detection rules differ between the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
+pub enum TransportKind {
     /// A TCP connection: the bytes are what has arrived of it so far.
     Stream,
     /// UDP: the bytes are one complete datagram.
@@ -18,7 +18,7 @@ pub enum Carrier {
 
 /// Result of one protocol's detector for the first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProtocolMatch {
     /// The bytes belong to this protocol.
     Yes,
     /// The bytes cannot belong to this protocol, whatever follows.
@@ -27,7 +27,7 @@ pub enum Verdict {
     NeedMore,
 }
 
-impl Verdict {
+impl ProtocolMatch {
     /// Compares `bytes` with a fixed prefix.
     #[must_use]
     pub fn of_prefix(prefix: &[u8], bytes: &[u8]) -> Self {
@@ -53,56 +53,56 @@ impl Verdict {
 
 /// Name and detector of a protocol.
 #[derive(Debug)]
-pub struct Dialect {
+pub struct ProtocolInfo {
     /// Kebab-case name, as in options and records.
     pub name: &'static str,
     /// Detector: compares the first bytes with the protocol.
-    pub recognise: fn(Carrier, &[u8]) -> Verdict,
+    pub detect: fn(TransportKind, &[u8]) -> ProtocolMatch,
 }
 
 /// Table of all protocols, in the order of detection.
 ///
 /// The last four have no prefix of their own and are never detected: a port is assigned to them by
 /// an option. Payload that matches no protocol is plain.
-pub const DIALECTS: &[Dialect] = &[
-    control::DIALECT,
-    nuttcp::DIALECT,
-    iperf3::DIALECT,
-    iperf2::DIALECT,
-    sockperf::DIALECT,
-    ttcp::DIALECT,
-    iperf2::LEGACY_DIALECT,
-    echo::DIALECT,
-    discard::DIALECT,
-    chargen::DIALECT,
-    plain::DIALECT,
+pub const PROTOCOLS: &[ProtocolInfo] = &[
+    control::PROTOCOL,
+    nuttcp::PROTOCOL,
+    iperf3::PROTOCOL,
+    iperf2::PROTOCOL,
+    sockperf::PROTOCOL,
+    ttcp::PROTOCOL,
+    iperf2::LEGACY_PROTOCOL,
+    echo::PROTOCOL,
+    discard::PROTOCOL,
+    chargen::PROTOCOL,
+    plain::PROTOCOL,
 ];
 
 /// Protocol that the first bytes belong to.
 #[derive(Clone, Copy, Debug)]
-pub enum Speaker {
+pub enum Classification {
     /// A protocol of the table.
-    Known(&'static Dialect),
+    Known(&'static ProtocolInfo),
     /// Undecided: repeat with more bytes.
     NeedMore,
     /// No protocol of the table.
     Unknown,
 }
 
-/// Classifies the first bytes with the detectors of [`DIALECTS`], in their order.
+/// Classifies the first bytes with the detectors of [`PROTOCOLS`], in their order.
 ///
 /// A detector that needs more bytes defers all later ones. A weak match therefore never wins over a
 /// strong one that has not arrived completely.
 #[must_use]
-pub fn speaker(carrier: Carrier, first_bytes: &[u8]) -> Speaker {
-    for dialect in DIALECTS {
-        match (dialect.recognise)(carrier, first_bytes) {
-            Verdict::Yes => return Speaker::Known(dialect),
-            Verdict::NeedMore => return Speaker::NeedMore,
-            Verdict::No => {}
+pub fn classify(transport: TransportKind, first_bytes: &[u8]) -> Classification {
+    for protocol in PROTOCOLS {
+        match (protocol.detect)(transport, first_bytes) {
+            ProtocolMatch::Yes => return Classification::Known(protocol),
+            ProtocolMatch::NeedMore => return Classification::NeedMore,
+            ProtocolMatch::No => {}
         }
     }
-    Speaker::Unknown
+    Classification::Unknown
 }
 
 #[cfg(test)]
@@ -111,24 +111,26 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        for (position, dialect) in DIALECTS.iter().enumerate() {
+        for (position, protocol) in PROTOCOLS.iter().enumerate() {
             assert!(
-                DIALECTS[..position].iter().all(|d| d.name != dialect.name),
+                PROTOCOLS[..position]
+                    .iter()
+                    .all(|d| d.name != protocol.name),
                 "{}",
-                dialect.name
+                protocol.name
             );
         }
     }
 
     #[test]
-    fn a_datagram_is_whole() {
-        for dialect in DIALECTS {
+    fn a_datagram_never_needs_more_bytes() {
+        for protocol in PROTOCOLS {
             for bytes in [&b""[..], b"\x01", b"\x01lr\xC0"] {
                 assert_ne!(
-                    (dialect.recognise)(Carrier::Datagram, bytes),
-                    Verdict::NeedMore,
+                    (protocol.detect)(TransportKind::Datagram, bytes),
+                    ProtocolMatch::NeedMore,
                     "{} {bytes:02x?}",
-                    dialect.name
+                    protocol.name
                 );
             }
         }

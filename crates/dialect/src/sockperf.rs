@@ -19,10 +19,10 @@
 mod message;
 mod server;
 
-pub use message::{HEADER_BYTES, Header, MESSAGE_LIMIT_BYTES, SockperfError};
-pub use server::{BACKLOG_LIMIT_BYTES, Server, Took, Totals};
+pub use message::{HEADER_BYTES, MESSAGE_LIMIT_BYTES, SockperfError, SockperfHeader};
+pub use server::{BACKLOG_LIMIT_BYTES, SockperfDatagram, SockperfServer, SockperfTotals};
 
-use crate::sniff::{Carrier, Dialect, Verdict};
+use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// Port of upstream servers, TCP and UDP.
 pub const PORT: u16 = 11111;
@@ -31,26 +31,30 @@ pub const PORT: u16 = 11111;
 ///
 /// Both transports require a sequence below 2^32 (a test would need hours to reach it), flags that
 /// a client sends, and a valid length; a datagram must have exactly that length.
-pub const DIALECT: Dialect = Dialect {
+pub const PROTOCOL: ProtocolInfo = ProtocolInfo {
     name: "sockperf",
-    recognise,
+    detect,
 };
 
-fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
-    let Some(header) = Header::read(bytes) else {
-        return match carrier {
-            Carrier::Stream if begins_like_one(bytes) => Verdict::NeedMore,
-            _ => Verdict::No,
+fn detect(transport: TransportKind, bytes: &[u8]) -> ProtocolMatch {
+    let Some(header) = SockperfHeader::read(bytes) else {
+        return match transport {
+            TransportKind::Stream if may_become_header(bytes) => ProtocolMatch::NeedMore,
+            _ => ProtocolMatch::No,
         };
     };
     let fits = header.is_plausible()
         && header.sequence <= u64::from(u32::MAX)
-        && (carrier == Carrier::Stream || header.length as usize == bytes.len());
-    if fits { Verdict::Yes } else { Verdict::No }
+        && (transport == TransportKind::Stream || header.length as usize == bytes.len());
+    if fits {
+        ProtocolMatch::Yes
+    } else {
+        ProtocolMatch::No
+    }
 }
 
 /// Returns whether incomplete bytes can be the beginning of a header.
-fn begins_like_one(bytes: &[u8]) -> bool {
+fn may_become_header(bytes: &[u8]) -> bool {
     bytes.iter().zip(0..).all(|(&byte, at)| match at {
         0..4 | 8 => byte == 0,
         9 => matches!(byte, 1 | 3 | 5 | 7),

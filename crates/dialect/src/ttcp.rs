@@ -11,11 +11,11 @@
 //! No datagram has a number, so the loss follows only from the sender's count. A receiver never
 //! replies. Markers are 4 bytes with most builds and 1 byte with some (VxWorks); their contents do
 //! not matter. The classic receiver takes the end marker for the start if the start was lost, and
-//! stops at the second end marker. [`Receiver`] avoids this: it has seen data before the end
+//! stops at the second end marker. [`TtcpReceiver`] avoids this: it has seen data before the end
 //! marker.
 
-use crate::plain::{Sink, Totals};
-use crate::sniff::{Carrier, Dialect, Verdict};
+use crate::plain::{PlainSink, ReceivedTotals};
+use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
 use crate::unrelated_protocol;
 
 /// Classic port (also nuttcp's old data port and iperf2's port).
@@ -39,26 +39,28 @@ pub const PATTERN: &[u8; 32] = b" !\"#$%&'()*+,-./0123456789:;<=>?";
 
 /// Entry of the protocol table. The TCP payload is detected by its first characters unless they
 /// were replaced; UDP begins with a marker.
-pub const DIALECT: Dialect = Dialect {
+pub const PROTOCOL: ProtocolInfo = ProtocolInfo {
     name: "ttcp",
-    recognise,
+    detect,
 };
 
-fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
+fn detect(transport: TransportKind, bytes: &[u8]) -> ProtocolMatch {
     // Small first datagrams of other protocols: nuttcp's markers, and iperf3's hello in both byte
     // orders.
     let hellos: [&[u8]; 2] = [b"9876", b"\x15\xcd\x5b\x07"];
-    let other = unrelated_protocol::is_nuttcp_marker(bytes) || hellos.contains(&bytes);
-    match (carrier, bytes.len()) {
-        (Carrier::Stream, _) => Verdict::of_prefix(PATTERN, bytes),
-        (Carrier::Datagram, 1..=MARKER_LIMIT_BYTES) if !other => Verdict::Yes,
-        _ => Verdict::No,
+    let is_other_protocol = unrelated_protocol::is_nuttcp_marker(bytes) || hellos.contains(&bytes);
+    match (transport, bytes.len()) {
+        (TransportKind::Stream, _) => ProtocolMatch::of_prefix(PATTERN, bytes),
+        (TransportKind::Datagram, 1..=MARKER_LIMIT_BYTES) if !is_other_protocol => {
+            ProtocolMatch::Yes
+        }
+        _ => ProtocolMatch::No,
     }
 }
 
 /// Classification of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Took {
+pub enum TtcpDatagram {
     /// Start marker: the duration begins.
     Start,
     /// Payload.
@@ -66,41 +68,41 @@ pub enum Took {
     /// End marker: the flow is over.
     End,
     /// Repeated marker without new information.
-    Again,
+    RepeatedMarker,
 }
 
 /// Receiver of a UDP flow.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Receiver {
-    sink: Sink,
-    ended: bool,
+pub struct TtcpReceiver {
+    sink: PlainSink,
+    end_received: bool,
     markers: u64,
     marker_bytes: u64,
 }
 
-impl Receiver {
+impl TtcpReceiver {
     /// Counts a datagram by its size and returns its kind.
     #[inline]
-    pub fn receive(&mut self, now_ns: u64, bytes: usize) -> Took {
+    pub fn receive(&mut self, now_ns: u64, bytes: usize) -> TtcpDatagram {
         if bytes > MARKER_LIMIT_BYTES {
             // Reordered payload after the end marker still counts.
             self.sink.receive(now_ns, bytes);
-            return Took::Data;
+            return TtcpDatagram::Data;
         }
         self.markers += 1;
         self.marker_bytes += bytes as u64;
-        if self.ended {
-            Took::Again
+        if self.end_received {
+            TtcpDatagram::RepeatedMarker
         } else if self.sink.totals().packets > 0 {
             // Not part of the duration: the marker may be delayed until the payload has passed.
-            self.ended = true;
-            Took::End
+            self.end_received = true;
+            TtcpDatagram::End
         } else {
-            self.sink.touch(now_ns);
+            self.sink.record_activity(now_ns);
             if self.markers == 1 {
-                Took::Start
+                TtcpDatagram::Start
             } else {
-                Took::Again
+                TtcpDatagram::RepeatedMarker
             }
         }
     }
@@ -108,7 +110,7 @@ impl Receiver {
     /// Returns whether the flow has ended, by its marker or by silence.
     #[must_use]
     pub fn is_over(&self, now_ns: u64) -> bool {
-        self.ended || self.sink.is_over(now_ns)
+        self.end_received || self.sink.is_over(now_ns)
     }
 
     /// Returns the payload between start and end. The duration is from the start marker, or the
@@ -116,12 +118,12 @@ impl Receiver {
     ///
     /// A flow of small datagrams only is not ttcp: its datagrams are then counted as plain payload.
     #[must_use]
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> ReceivedTotals {
         let totals = self.sink.totals();
         if totals.packets > 0 || self.markers < 2 {
             return totals;
         }
-        Totals {
+        ReceivedTotals {
             bytes: self.marker_bytes,
             packets: self.markers,
             ..totals

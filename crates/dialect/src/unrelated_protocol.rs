@@ -5,7 +5,7 @@
 
 /// First bytes of a client, and the name of its protocol. Protocols whose server sends first are
 /// absent: their clients send nothing.
-const WORDS: &[(&[u8], &str)] = &[
+const FIRST_BYTES: &[(&[u8], &str)] = &[
     (b"GET ", "HTTP"),
     (b"HEAD ", "HTTP"),
     (b"POST ", "HTTP"),
@@ -32,11 +32,11 @@ const WORDS: &[(&[u8], &str)] = &[
 /// Returns the name of the protocol that the first bytes of a connection belong to, if it is none
 /// of the tests.
 #[must_use]
-pub fn protocol(first_bytes: &[u8]) -> Option<&'static str> {
-    let found = WORDS
+pub fn identify(first_bytes: &[u8]) -> Option<&'static str> {
+    let entry = FIRST_BYTES
         .iter()
-        .find(|(words, _)| first_bytes.starts_with(words));
-    found.map(|(_, name)| *name)
+        .find(|(prefix, _)| first_bytes.starts_with(prefix));
+    entry.map(|(_, name)| *name)
 }
 
 /// Returns whether a datagram is a nuttcp marker, which belongs to a test that is over or unknown.
@@ -48,11 +48,11 @@ pub fn is_nuttcp_marker(datagram: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sniff::{Carrier, Speaker, speaker};
+    use crate::sniff::{Classification, TransportKind, classify};
 
     #[test]
-    fn first_words_of_services_are_known() {
-        for (words, name) in [
+    fn first_bytes_of_services_are_identified() {
+        for (prefix, name) in [
             (&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], Some("HTTP")),
             (b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n", Some("SSH")),
             (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", Some("TLS")),
@@ -63,26 +63,31 @@ mod tests {
             (b"\x00\x00\x00\x00", None),
             (b"", None),
         ] {
-            assert_eq!(protocol(words), name, "{words:?}");
+            assert_eq!(identify(prefix), name, "{prefix:?}");
         }
     }
 
     #[test]
-    fn no_dialect_begins_like_a_service() {
-        for (words, name) in WORDS {
-            let said = speaker(Carrier::Stream, words);
+    fn no_protocol_begins_like_a_service() {
+        for (prefix, name) in FIRST_BYTES {
+            let classification = classify(TransportKind::Stream, prefix);
             assert!(
-                matches!(said, Speaker::Unknown | Speaker::NeedMore),
-                "{name}: {said:?}"
+                matches!(
+                    classification,
+                    Classification::Unknown | Classification::NeedMore
+                ),
+                "{name}: {classification:?}"
             );
         }
         // nuttcp's detector comes first.
-        let said = speaker(Carrier::Stream, b"HELO nuttcp v6.1.2\n");
-        assert!(matches!(said, Speaker::Known(dialect) if dialect.name == "nuttcp"));
+        let classification = classify(TransportKind::Stream, b"HELO nuttcp v6.1.2\n");
+        assert!(
+            matches!(classification, Classification::Known(dialect) if dialect.name == "nuttcp")
+        );
     }
 
     #[test]
-    fn markers_are_told_from_payload() {
+    fn markers_are_distinguished_from_payload() {
         for (datagram, is_marker) in [
             (&b"EOD1"[..], true),
             (b"BOD0", true),

@@ -1,28 +1,28 @@
 //! Each protocol's first bytes are detected by the table, and none is mistaken for another's.
 
-use linerate_dialect::control::{Connection, DATA_MAGIC, Hello, Token, flow};
+use linerate_dialect::control::{ControlCodec, DATA_MAGIC, FlowToken, Hello, flow};
 use linerate_dialect::iperf2::datagram::write_number;
-use linerate_dialect::iperf2::{Settings, TcpClient, UdpClient};
-use linerate_dialect::nuttcp::{Client, Test, Way};
-use linerate_dialect::sniff::{Carrier, DIALECTS, Speaker, Verdict, speaker};
+use linerate_dialect::iperf2::{Iperf2Settings, Iperf2TcpClient, Iperf2UdpClient};
+use linerate_dialect::nuttcp::{NuttcpClient, NuttcpDirection, NuttcpTest};
+use linerate_dialect::sniff::{Classification, PROTOCOLS, ProtocolMatch, TransportKind, classify};
 use linerate_dialect::sockperf;
 use proptest::prelude::*;
 
-fn told(carrier: Carrier, bytes: &[u8]) -> &'static str {
-    match speaker(carrier, bytes) {
-        Speaker::Known(dialect) => dialect.name,
-        Speaker::NeedMore => "more",
-        Speaker::Unknown => "plain",
+fn classify_name(transport: TransportKind, bytes: &[u8]) -> &'static str {
+    match classify(transport, bytes) {
+        Classification::Known(protocol) => protocol.name,
+        Classification::NeedMore => "more",
+        Classification::Unknown => "plain",
     }
 }
 
 fn iperf2_stream() -> Vec<u8> {
-    let client = TcpClient::new(Settings::client(5_001)).unwrap();
+    let client = Iperf2TcpClient::new(Iperf2Settings::client(5_001)).unwrap();
     [client.header(), b"0123456789"].concat()
 }
 
 fn iperf2_datagram() -> Vec<u8> {
-    let client = UdpClient::new(Settings::client(5_001), 1_470).unwrap();
+    let client = Iperf2UdpClient::new(Iperf2Settings::client(5_001), 1_470).unwrap();
     let mut datagram = client.template();
     write_number(&mut datagram, 1, 1_795_000_000_999_999_000);
     datagram
@@ -30,7 +30,7 @@ fn iperf2_datagram() -> Vec<u8> {
 
 fn message(sequence: u64, flags: u16, length: u32) -> Vec<u8> {
     let mut bytes = vec![7; length as usize];
-    sockperf::Header {
+    sockperf::SockperfHeader {
         sequence,
         flags,
         length,
@@ -40,7 +40,12 @@ fn message(sequence: u64, flags: u16, length: u32) -> Vec<u8> {
 }
 
 fn nuttcp_client() -> Vec<u8> {
-    let client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
+    let client = NuttcpClient::new(NuttcpTest::new(
+        NuttcpDirection::ToServer,
+        TransportKind::Stream,
+        5_001,
+    ))
+    .unwrap();
     client.outgoing().to_vec()
 }
 
@@ -50,11 +55,11 @@ fn ttcp_payload(size: usize) -> Vec<u8> {
 }
 
 #[test]
-fn streams_are_told() {
-    let control = Connection::client(Hello::new("x")).unwrap();
-    for (bytes, whose) in [
+fn streams_are_classified() {
+    let control = ControlCodec::client(Hello::new("x")).unwrap();
+    for (bytes, expected) in [
         (control.outgoing().to_vec(), "linerate"),
-        (flow::opening(Token([9; 16])).to_vec(), "linerate"),
+        (flow::opening(FlowToken([9; 16])).to_vec(), "linerate"),
         (nuttcp_client(), "nuttcp"),
         (b"HELO nuttcp v8.2.2\n".to_vec(), "nuttcp"),
         (b"o3zcvulb4ybmnxqckv4jjlyxqyqlvw2hkrkp\0".to_vec(), "iperf3"),
@@ -81,26 +86,26 @@ fn streams_are_told() {
         (vec![0xff; 64], "plain"),
     ] {
         assert_eq!(
-            told(Carrier::Stream, &bytes),
-            whose,
+            classify_name(TransportKind::Stream, &bytes),
+            expected,
             "{:02x?}",
             &bytes[..bytes.len().min(40)]
         );
         // With fewer bytes the result is "more", never a wrong one.
         for length in 0..bytes.len().min(100) {
-            let now = told(Carrier::Stream, &bytes[..length]);
+            let result = classify_name(TransportKind::Stream, &bytes[..length]);
             assert!(
-                now == "more" || now == whose,
-                "{length}: {now}, not {whose}"
+                result == "more" || result == expected,
+                "{length}: {result}, not {expected}"
             );
         }
     }
 }
 
 #[test]
-fn datagrams_are_told() {
-    for (bytes, whose) in [
-        (flow::opening(Token([9; 16])).to_vec(), "linerate"),
+fn datagrams_are_classified() {
+    for (bytes, expected) in [
+        (flow::opening(FlowToken([9; 16])).to_vec(), "linerate"),
         (b"BOD0".to_vec(), "nuttcp"),
         (b"BOD1".to_vec(), "nuttcp"),
         (b"9876".to_vec(), "iperf3"),
@@ -116,8 +121,8 @@ fn datagrams_are_told() {
         (message(1 << 40, 3, 20), "plain"),
     ] {
         assert_eq!(
-            told(Carrier::Datagram, &bytes),
-            whose,
+            classify_name(TransportKind::Datagram, &bytes),
+            expected,
             "{:02x?}",
             &bytes[..bytes.len().min(40)]
         );
@@ -125,15 +130,18 @@ fn datagrams_are_told() {
 }
 
 /// Checks that no protocol but linerate's own detects these bytes.
-fn nobody_else_takes(bytes: &[u8]) {
-    for dialect in DIALECTS.iter().filter(|dialect| dialect.name != "linerate") {
-        for carrier in [Carrier::Stream, Carrier::Datagram] {
-            let verdict = (dialect.recognise)(carrier, bytes);
+fn assert_no_other_protocol(bytes: &[u8]) {
+    for protocol in PROTOCOLS
+        .iter()
+        .filter(|protocol| protocol.name != "linerate")
+    {
+        for transport in [TransportKind::Stream, TransportKind::Datagram] {
+            let verdict = (protocol.detect)(transport, bytes);
             assert_ne!(
                 verdict,
-                Verdict::Yes,
-                "{} {carrier:?} {bytes:02x?}",
-                dialect.name
+                ProtocolMatch::Yes,
+                "{} {transport:?} {bytes:02x?}",
+                protocol.name
             );
         }
     }
@@ -142,14 +150,14 @@ fn nobody_else_takes(bytes: &[u8]) {
 proptest! {
     #[test]
     fn our_first_bytes_match_no_other_protocol(token: [u8; 16], agent in "[ -~]{0,40}", kept in 5usize..24) {
-        let control = Connection::client(Hello::new(agent)).unwrap();
-        let opening = flow::opening(Token(token));
-        nobody_else_takes(control.outgoing());
-        nobody_else_takes(&control.outgoing()[..kept]);
-        nobody_else_takes(&opening);
-        nobody_else_takes(&opening[..kept]);
-        nobody_else_takes(&flow::answer(Token(token)));
-        nobody_else_takes(&DATA_MAGIC);
+        let control = ControlCodec::client(Hello::new(agent)).unwrap();
+        let opening = flow::opening(FlowToken(token));
+        assert_no_other_protocol(control.outgoing());
+        assert_no_other_protocol(&control.outgoing()[..kept]);
+        assert_no_other_protocol(&opening);
+        assert_no_other_protocol(&opening[..kept]);
+        assert_no_other_protocol(&flow::reply(FlowToken(token)));
+        assert_no_other_protocol(&DATA_MAGIC);
     }
 
     /// Our requests and payload on a UDP port are plain for any number, except a sequence near
@@ -158,7 +166,7 @@ proptest! {
     fn our_payload_begins_no_other_test(size in 16usize..1_500, sent_ns in 1u64 << 32..1 << 47) {
         let mut payload = vec![0; size];
         flow::write_header(&mut payload, 1 << 40, sent_ns);
-        nobody_else_takes(&payload);
+        assert_no_other_protocol(&payload);
     }
 
     #[test]
@@ -169,12 +177,12 @@ proptest! {
     ]) {
         let mut last = "more";
         for length in 0..=bytes.len() {
-            let now = told(Carrier::Stream, &bytes[..length]);
+            let now = classify_name(TransportKind::Stream, &bytes[..length]);
             if last != "more" {
                 prop_assert_eq!(now, last, "{} of {:02x?}", length, &bytes);
             }
             last = now;
         }
-        prop_assert_ne!(told(Carrier::Datagram, &bytes), "more");
+        prop_assert_ne!(classify_name(TransportKind::Datagram, &bytes), "more");
     }
 }

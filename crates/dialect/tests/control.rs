@@ -3,26 +3,30 @@
 mod samples;
 
 use linerate_dialect::control::{
-    BACKLOG_LIMIT_BYTES, Bye, CONTROL_MAGIC, Connection, ControlError, FLOWS_A_FRAME,
-    FRAME_LIMIT_BYTES, Frame, HELLO_LIMIT_BYTES, Heartbeat, Hello, READ_AHEAD_BYTES, Refuse,
-    Settings, Start, Stop,
+    BACKLOG_LIMIT_BYTES, Bye, CONTROL_MAGIC, ControlCodec, ControlError, FLOWS_PER_FRAME,
+    FRAME_LIMIT_BYTES, Frame, HELLO_LIMIT_BYTES, Heartbeat, Hello, READ_AHEAD_BYTES, Reject,
+    RequestedSettings, StartRun, StopRun,
 };
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use proptest::prelude::*;
 use samples::Source;
 
 /// Takes all outgoing bytes of one end.
-fn take(connection: &mut Connection) -> Vec<u8> {
+fn take(connection: &mut ControlCodec) -> Vec<u8> {
     let bytes = connection.outgoing().to_vec();
-    connection.sent(bytes.len());
+    connection.mark_sent(bytes.len());
     bytes
 }
 
 /// Passes bytes in chunks and takes out every frame after each.
-fn feed(to: &mut Connection, bytes: &[u8], piece: usize) -> Result<Vec<Frame>, ControlError> {
+fn feed(
+    to: &mut ControlCodec,
+    bytes: &[u8],
+    chunk_bytes: usize,
+) -> Result<Vec<Frame>, ControlError> {
     let mut frames = Vec::new();
-    for piece in bytes.chunks(piece) {
-        to.receive(piece)?;
+    for chunk_bytes in bytes.chunks(chunk_bytes) {
+        to.receive(chunk_bytes)?;
         while let Some(frame) = to.next_frame()? {
             frames.push(frame);
         }
@@ -31,9 +35,9 @@ fn feed(to: &mut Connection, bytes: &[u8], piece: usize) -> Result<Vec<Frame>, C
 }
 
 /// Returns two ends that have exchanged HELLOs.
-fn pair() -> (Connection, Connection) {
-    let mut client = Connection::client(Hello::new("client")).unwrap();
-    let mut server = Connection::server(Hello::new("server")).unwrap();
+fn pair() -> (ControlCodec, ControlCodec) {
+    let mut client = ControlCodec::client(Hello::new("client")).unwrap();
+    let mut server = ControlCodec::server(Hello::new("server")).unwrap();
     assert!(server.outgoing().is_empty(), "the client sends first");
     feed(&mut server, &take(&mut client), 100).unwrap();
     feed(&mut client, &take(&mut server), 100).unwrap();
@@ -65,7 +69,7 @@ fn dump(bytes: &[u8]) -> String {
 
 /// Formats every frame of a source as on the wire, HELLO first.
 fn golden(mut source: Source) -> String {
-    let client = Connection::client(source.hello()).unwrap();
+    let client = ControlCodec::client(source.hello()).unwrap();
     let mut out = format!("HELLO, with the opening\n{}", dump(client.outgoing()));
     let (_, mut server) = pair();
     for frame in source.frames() {
@@ -87,21 +91,21 @@ fn full_frames_do_not_drift() {
 
 #[test]
 fn the_least_frames_do_not_drift() {
-    insta::assert_snapshot!(golden(Source::Least));
+    insta::assert_snapshot!(golden(Source::Minimal));
 }
 
 #[test]
-fn ends_greet_and_settle_the_version() {
+fn ends_exchange_hello_and_agree_on_the_version() {
     let (client, server) = pair();
     assert_eq!(client.version(), Some(1));
     assert_eq!(server.version(), Some(1));
-    assert_eq!(client.peer().unwrap().agent, "server");
-    assert_eq!(server.peer().unwrap().agent, "client");
+    assert_eq!(client.peer_hello().unwrap().agent, "server");
+    assert_eq!(server.peer_hello().unwrap().agent, "client");
 }
 
 #[test]
 fn full_and_least_frames_arrive_as_they_were() {
-    for mut source in [Source::Full(0), Source::Least] {
+    for mut source in [Source::Full(0), Source::Minimal] {
         let (mut client, mut server) = pair();
         let frames = source.frames();
         for frame in &frames {
@@ -111,7 +115,7 @@ fn full_and_least_frames_arrive_as_they_were() {
     }
 }
 
-fn speaking(min: u16, max: u16) -> Hello {
+fn hello_with_versions(min: u16, max: u16) -> Hello {
     Hello {
         protocol_min: min,
         protocol_max: max,
@@ -120,28 +124,34 @@ fn speaking(min: u16, max: u16) -> Hello {
 }
 
 #[test]
-fn without_a_common_version_both_ends_know_whom_to_update() {
-    let mut client = Connection::client(speaking(1, 2)).unwrap();
-    let mut server = Connection::server(speaking(3, 4)).unwrap();
+fn without_a_common_version_both_ends_name_the_side_to_update() {
+    let mut client = ControlCodec::client(hello_with_versions(1, 2)).unwrap();
+    let mut server = ControlCodec::server(hello_with_versions(3, 4)).unwrap();
     let error = feed(&mut server, &take(&mut client), 100).unwrap_err();
     insta::assert_snapshot!(error, @"this end supports version 3 to 4 of the control protocol, the peer version 1 to 2: update linerate at the peer");
     // A rejection may follow the server's HELLO, but the client fails at the HELLO already.
-    let problem = Problem::new("no common version", "server", "update");
-    let refusal = Refuse {
+    let problem = ErrorReport::new("no common version", "server", "update");
+    let rejection = Reject {
         problem,
         exit_code: 5,
-        may_pass: false,
+        retryable: false,
     };
-    server.send(&refusal.into()).unwrap();
+    server.send(&rejection.into()).unwrap();
     let error = feed(&mut client, &take(&mut server), 100).unwrap_err();
     insta::assert_snapshot!(error, @"this end supports version 1 to 2 of the control protocol, the peer version 3 to 4: update linerate at this end");
     assert_eq!((client.version(), server.version()), (None, None));
-    assert!(matches!(client.next_frame(), Err(ControlError::Failed)));
-    assert!(matches!(client.receive(b""), Err(ControlError::Failed)));
+    assert!(matches!(
+        client.next_frame(),
+        Err(ControlError::AlreadyFailed)
+    ));
+    assert!(matches!(
+        client.receive(b""),
+        Err(ControlError::AlreadyFailed)
+    ));
 }
 
 #[test]
-fn nothing_but_the_magic_is_taken() {
+fn only_the_magic_is_accepted() {
     for first in [
         &b"GET / HTTP/1.1\r\n"[..],
         b"\x02",
@@ -149,9 +159,9 @@ fn nothing_but_the_magic_is_taken() {
         b"\x09",
         b"\xff",
     ] {
-        let mut server = Connection::server(Hello::new("server")).unwrap();
+        let mut server = ControlCodec::server(Hello::new("server")).unwrap();
         assert!(
-            matches!(feed(&mut server, first, 1), Err(ControlError::NotOurs)),
+            matches!(feed(&mut server, first, 1), Err(ControlError::NotLinerate)),
             "{first:02x?}"
         );
         assert!(
@@ -162,20 +172,22 @@ fn nothing_but_the_magic_is_taken() {
 }
 
 #[test]
-fn reserved_securities_are_refused() {
-    for asked in 2..=255 {
-        let mut server = Connection::server(Hello::new("server")).unwrap();
-        let opening = [&CONTROL_MAGIC[..], &[asked]].concat();
+fn reserved_securities_are_rejected() {
+    for security_byte in 2..=255 {
+        let mut server = ControlCodec::server(Hello::new("server")).unwrap();
+        let opening = [&CONTROL_MAGIC[..], &[security_byte]].concat();
         match feed(&mut server, &opening, 100) {
-            Err(ControlError::Security { asked: byte }) => assert_eq!(byte, asked),
-            other => panic!("{asked}: {other:?}"),
+            Err(ControlError::Security {
+                security_byte: byte,
+            }) => assert_eq!(byte, security_byte),
+            other => panic!("{security_byte}: {other:?}"),
         }
     }
 }
 
 /// Returns a server that has read the opening.
-fn opened() -> Connection {
-    let mut server = Connection::server(Hello::new("server")).unwrap();
+fn opened() -> ControlCodec {
+    let mut server = ControlCodec::server(Hello::new("server")).unwrap();
     let opening = [&CONTROL_MAGIC[..], &[0]].concat();
     assert!(feed(&mut server, &opening, 100).unwrap().is_empty());
     server
@@ -185,7 +197,7 @@ fn opened() -> Connection {
 fn frames_before_hello_are_errors_even_unknown_ones() {
     for kind in [2, 6, 16, 0, 999] {
         match feed(&mut opened(), &raw(kind, &[0x80]), 100) {
-            Err(ControlError::HelloMissing { kind: found }) => assert_eq!(found, kind),
+            Err(ControlError::HelloMissing { kind: received }) => assert_eq!(received, kind),
             other => panic!("{kind}: {other:?}"),
         }
     }
@@ -196,12 +208,12 @@ fn a_second_hello_is_an_error() {
     let (mut client, mut server) = pair();
     assert!(matches!(
         client.send(&Hello::new("again").into()),
-        Err(ControlError::HelloAgain)
+        Err(ControlError::DuplicateHello)
     ));
     let hello = rmp_serde::to_vec_named(&Hello::new("again")).unwrap();
     assert!(matches!(
         feed(&mut server, &raw(1, &hello), 100),
-        Err(ControlError::HelloAgain)
+        Err(ControlError::DuplicateHello)
     ));
 }
 
@@ -231,11 +243,11 @@ fn lengths_are_checked_before_anything_follows_them() {
 }
 
 #[test]
-fn whoever_was_granted_nothing_says_nothing_long() {
+fn without_a_grant_long_frames_are_rejected() {
     let (mut client, mut server) = pair();
-    server.take_at_most(100);
-    let long = Frame::from(Stop {
-        why: "x".repeat(200),
+    server.limit_incoming(100);
+    let long = Frame::from(StopRun {
+        reason: "x".repeat(200),
     });
     client.send(&long).unwrap();
     let bytes = take(&mut client);
@@ -244,8 +256,8 @@ fn whoever_was_granted_nothing_says_nothing_long() {
         Err(ControlError::TooLong { limit: 100, .. })
     ));
     let (mut client, mut server) = pair();
-    server.take_at_most(100);
-    server.take_at_most(usize::MAX);
+    server.limit_incoming(100);
+    server.limit_incoming(usize::MAX);
     client.send(&long).unwrap();
     assert_eq!(feed(&mut server, &take(&mut client), 1000).unwrap(), [long]);
 }
@@ -253,18 +265,22 @@ fn whoever_was_granted_nothing_says_nothing_long() {
 #[test]
 fn a_frame_of_exactly_the_limit_passes() {
     let (mut client, mut server) = pair();
-    let empty = Stop { why: String::new() };
+    let empty = StopRun {
+        reason: String::new(),
+    };
     client.send(&empty.into()).unwrap();
     // Beyond the empty text: a string of this length has a marker of 5 bytes instead of 1.
     let around = take(&mut client).len() - 4 + 4;
     let why = |bytes: usize| {
-        Frame::from(Stop {
-            why: "x".repeat(bytes),
+        Frame::from(StopRun {
+            reason: "x".repeat(bytes),
         })
     };
     let most = FRAME_LIMIT_BYTES - around;
     match client.send(&why(most + 1)) {
-        Err(ControlError::Outsized { length, .. }) => assert_eq!(length, FRAME_LIMIT_BYTES + 1),
+        Err(ControlError::OutgoingTooLong { length, .. }) => {
+            assert_eq!(length, FRAME_LIMIT_BYTES + 1)
+        }
         other => panic!("{other:?}"),
     }
     assert!(client.outgoing().is_empty(), "no half frame is left behind");
@@ -274,39 +290,39 @@ fn a_frame_of_exactly_the_limit_passes() {
 }
 
 #[test]
-fn a_greeting_too_long_for_any_peer_is_refused_at_home() {
+fn a_hello_that_is_too_long_is_not_sent() {
     let hello = Hello::new("x".repeat(HELLO_LIMIT_BYTES));
     assert!(matches!(
-        Connection::client(hello),
-        Err(ControlError::Outsized { .. })
+        ControlCodec::client(hello),
+        Err(ControlError::OutgoingTooLong { .. })
     ));
 }
 
 #[test]
-fn what_the_peer_would_find_too_heavy_is_not_sent() {
+fn frames_above_the_value_limit_are_not_sent() {
     let (mut client, _) = pair();
-    let wanted = (0..600_000)
+    let requested = (0..600_000)
         .map(|n| (n.to_string(), String::new()))
         .collect();
     assert!(matches!(
-        client.send(&Settings { wanted }.into()),
-        Err(ControlError::Unsendable { .. })
+        client.send(&RequestedSettings { requested }.into()),
+        Err(ControlError::Unencodable { .. })
     ));
     assert!(client.outgoing().is_empty());
 }
 
 #[test]
-fn nothing_is_sent_before_the_ends_have_greeted() {
-    let mut client = Connection::client(Hello::new("client")).unwrap();
+fn nothing_is_sent_before_hello() {
+    let mut client = ControlCodec::client(Hello::new("client")).unwrap();
     assert!(matches!(
-        client.send(&Start::default().into()),
-        Err(ControlError::TooEarly { .. })
+        client.send(&StartRun::default().into()),
+        Err(ControlError::BeforeHello { .. })
     ));
     client.send(&Bye {}.into()).unwrap();
-    let mut server = Connection::server(Hello::new("server")).unwrap();
+    let mut server = ControlCodec::server(Hello::new("server")).unwrap();
     assert!(matches!(
         server.send(&Bye {}.into()),
-        Err(ControlError::TooEarly { .. })
+        Err(ControlError::BeforeHello { .. })
     ));
     // A client that gave up at once is still read.
     let frames = feed(&mut server, &take(&mut client), 100).unwrap();
@@ -315,10 +331,10 @@ fn nothing_is_sent_before_the_ends_have_greeted() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_is_found_out() {
+fn a_peer_that_does_not_read_is_detected() {
     let (mut client, _) = pair();
-    let long = Frame::from(Stop {
-        why: "x".repeat(1 << 20),
+    let long = Frame::from(StopRun {
+        reason: "x".repeat(1 << 20),
     });
     let mut sent = 0;
     while client.send(&long).is_ok() {
@@ -327,7 +343,7 @@ fn a_peer_that_does_not_read_is_found_out() {
     }
     assert!(matches!(
         client.send(&Heartbeat {}.into()),
-        Err(ControlError::Backlog)
+        Err(ControlError::BacklogFull)
     ));
     assert!(client.outgoing().len() <= BACKLOG_LIMIT_BYTES + FRAME_LIMIT_BYTES);
     take(&mut client);
@@ -349,32 +365,32 @@ fn frames_must_be_taken_before_reading_on() {
 fn an_old_reader_reads_a_new_writer() {
     /// HELLO of a later version: more fields, a map and bytes among them.
     #[derive(serde::Serialize)]
-    struct LaterHello<'a> {
+    struct NewerHello<'a> {
         before: [Option<u8>; 2],
         #[serde(flatten)]
         hello: &'a Hello,
         color: std::collections::BTreeMap<&'a str, f64>,
-        key: linerate_dialect::control::Token,
+        key: linerate_dialect::control::FlowToken,
     }
     /// STOP of a later version.
     #[derive(serde::Serialize)]
-    struct LaterStop {
+    struct NewerStop {
         signal: u8,
         why: &'static str,
     }
     let hello = Hello::new("later");
-    let later = LaterHello {
+    let newer = NewerHello {
         before: [None, Some(1)],
         hello: &hello,
         color: [("red", 0.5)].into(),
-        key: linerate_dialect::control::Token([7; 16]),
+        key: linerate_dialect::control::FlowToken([7; 16]),
     };
-    let stop = LaterStop {
+    let stop = NewerStop {
         signal: 2,
         why: "interrupted",
     };
     let bytes = [
-        raw(1, &rmp_serde::to_vec_named(&later).unwrap()),
+        raw(1, &rmp_serde::to_vec_named(&newer).unwrap()),
         raw(700, b"of whatever shape"),
         raw(9, &rmp_serde::to_vec_named(&stop).unwrap()),
         raw(u16::MAX, b""),
@@ -386,65 +402,65 @@ fn an_old_reader_reads_a_new_writer() {
         feed(&mut server, &bytes, 7).unwrap(),
         [
             hello.into(),
-            Stop {
-                why: "interrupted".to_owned()
+            StopRun {
+                reason: "interrupted".to_owned()
             }
             .into(),
             Heartbeat {}.into()
         ]
     );
-    assert_eq!(server.skipped(), 2);
+    assert_eq!(server.skipped_frames(), 2);
 }
 
 #[test]
 fn flattened_parts_skip_what_is_new_too() {
     /// RESULTS of a later version, down to the flattened figures of a flow.
     #[derive(serde::Serialize)]
-    struct LaterOutcome<'a> {
+    struct NewerResults<'a> {
         role: linerate_metric::facts::Role,
-        streams: [LaterFigures<'a>; 1],
+        streams: [NewerFigures<'a>; 1],
         duration_ns: u64,
     }
     #[derive(serde::Serialize)]
-    struct LaterFigures<'a> {
+    struct NewerFigures<'a> {
         direction: linerate_metric::plan::Direction,
-        stream: LaterStream<'a>,
+        stream: NewerStream<'a>,
     }
     #[derive(serde::Serialize)]
-    struct LaterStream<'a> {
+    struct NewerStream<'a> {
         stages: std::collections::BTreeMap<&'a str, Vec<Option<f64>>>,
         #[serde(flatten)]
-        stream: &'a linerate_metric::record::Stream,
-        key: linerate_dialect::control::Token,
+        stream: &'a linerate_metric::record::StreamFigures,
+        key: linerate_dialect::control::FlowToken,
     }
     let mut source = Source::Full(0);
-    let Some(Frame::Outcome(outcome)) = source
+    let Some(Frame::Results(results)) = source
         .frames()
         .into_iter()
         .find(|frame| frame.name() == "RESULTS")
     else {
         panic!("there is one")
     };
-    let figures = &outcome.streams[0];
-    let later = LaterOutcome {
-        role: outcome.role,
-        streams: [LaterFigures {
+    let figures = &results.streams[0];
+    let newer = NewerResults {
+        role: results.role,
+        streams: [NewerFigures {
             direction: figures.direction,
-            stream: LaterStream {
+            stream: NewerStream {
                 stages: [("driver", vec![Some(0.5), None])].into(),
                 stream: &figures.stream,
-                key: linerate_dialect::control::Token([7; 16]),
+                key: linerate_dialect::control::FlowToken([7; 16]),
             },
         }],
         duration_ns: 1,
     };
     let (_, mut server) = pair();
-    let bytes = raw(10, &rmp_serde::to_vec_named(&later).unwrap());
+    let bytes = raw(10, &rmp_serde::to_vec_named(&newer).unwrap());
     let frames = feed(&mut server, &bytes, 1000).unwrap();
-    let [Frame::Outcome(read)] = &frames[..] else {
+    let [Frame::Results(read)] = &frames[..] else {
         panic!("{frames:?}")
     };
-    assert_eq!(read.streams, outcome.streams);
+    assert_eq!(read.streams, results.streams);
 }
 
 #[test]
@@ -467,13 +483,13 @@ fn a_new_reader_reads_an_old_writer() {
     let (_, mut server) = pair();
     assert_eq!(
         feed(&mut server, &raw(9, &[0x80]), 100).unwrap(),
-        [Stop::default().into()]
+        [StopRun::default().into()]
     );
 }
 
 #[test]
 fn a_broken_body_names_its_frame() {
-    for (kind, body, want) in [
+    for (kind, body, expected) in [
         (3u16, &[0x80][..], "PROPOSE"),
         (10, b"\xc0", "RESULTS"),
         (13, b"\x81\xa5t1_ns\xa1x", "CLOCK_REQUEST"),
@@ -484,7 +500,7 @@ fn a_broken_body_names_its_frame() {
     ] {
         let (_, mut server) = pair();
         match feed(&mut server, &raw(kind, body), 100) {
-            Err(ControlError::Body { frame, .. }) => assert_eq!(frame, want),
+            Err(ControlError::Body { frame, .. }) => assert_eq!(frame, expected),
             other => panic!("{body:02x?}: {other:?}"),
         }
     }
@@ -499,7 +515,7 @@ fn a_full_histogram_and_many_flows_fit() {
         nanoseconds += (nanoseconds / 2048).max(1);
     }
     let mut source = Source::Full(1 << 40);
-    let Some(Frame::Outcome(mut outcome)) = source
+    let Some(Frame::Results(mut results)) = source
         .frames()
         .into_iter()
         .find(|frame| frame.name() == "RESULTS")
@@ -507,16 +523,16 @@ fn a_full_histogram_and_many_flows_fit() {
         panic!("there is one")
     };
     // The CPU cost of an end is in its own field, not in each flow.
-    let mut flow = outcome.streams[0].clone();
+    let mut flow = results.streams[0].clone();
     flow.stream.summary.cpu.clear();
     flow.stream.summary.memory.clear();
-    outcome.streams = vec![flow; FLOWS_A_FRAME];
-    outcome.histograms = (0..4)
+    results.streams = vec![flow; FLOWS_PER_FRAME];
+    results.histograms = (0..4)
         .map(|n| (n.to_string(), (&histogram).into()))
         .collect();
-    let buckets = outcome.histograms["0"].buckets.len();
+    let buckets = results.histograms["0"].buckets.len();
     assert!(buckets > 27_000, "{buckets}");
-    let frame = Frame::Outcome(outcome);
+    let frame = Frame::Results(results);
     let (mut client, mut server) = pair();
     client.send(&frame).unwrap();
     let bytes = take(&mut client);
@@ -533,12 +549,12 @@ proptest! {
     #[test]
     fn every_frame_arrives_as_it_was_however_the_stream_is_cut(
         seed: u64,
-        pieces in prop::collection::vec(1usize..4000, 1..40),
+        split in prop::collection::vec(1usize..4000, 1..40),
     ) {
         let mut source = Source::Random(fastrand::Rng::with_seed(seed));
         let hello = source.hello();
-        let mut client = Connection::client(hello.clone()).unwrap();
-        let mut server = Connection::server(Hello::new("server")).unwrap();
+        let mut client = ControlCodec::client(hello.clone()).unwrap();
+        let mut server = ControlCodec::server(Hello::new("server")).unwrap();
         let mut stream = take(&mut client);
         // A server of another pair sends the frames, so that all can be passed in one go.
         let (_, mut other) = pair();
@@ -550,9 +566,9 @@ proptest! {
         stream.extend(take(&mut other));
 
         let mut received = Vec::new();
-        let (mut rest, mut pieces) = (&stream[..], pieces.iter().cycle());
+        let (mut rest, mut split) = (&stream[..], split.iter().cycle());
         while !rest.is_empty() {
-            let piece = (*pieces.next().unwrap()).min(rest.len());
+            let piece = (*split.next().unwrap()).min(rest.len());
             received.extend(feed(&mut server, &rest[..piece], piece).unwrap());
             rest = &rest[piece..];
         }

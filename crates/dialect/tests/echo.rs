@@ -4,13 +4,13 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use linerate_dialect::echo::{ANSWERING_PORTS, BACKLOG_LIMIT_BYTES, Stream, answers_to};
+use linerate_dialect::echo::{BACKLOG_LIMIT_BYTES, EchoStream, RESPONDING_PORTS, may_reply_to};
 use proptest::prelude::*;
 
 #[test]
-fn whom_echo_never_answers() {
-    let own = [7, 5_201, 5_001];
-    for (source, answered, why) in [
+fn some_source_ports_get_no_reply() {
+    let local_ports = [7, 5_201, 5_001];
+    for (source, expected, why) in [
         (0, false, "no reply is expected"),
         (7, false, "echo"),
         (9, true, "discard sends nothing"),
@@ -25,31 +25,35 @@ fn whom_echo_never_answers() {
         (49_152, true, "any other port"),
         (65_535, true, "any other port"),
     ] {
-        assert_eq!(answers_to(source, &own), answered, "{source}: {why}");
+        assert_eq!(
+            may_reply_to(source, &local_ports),
+            expected,
+            "{source}: {why}"
+        );
     }
     for source in 0..=u16::MAX {
-        let forbidden = source == 0 || ANSWERING_PORTS.contains(&source);
-        assert_eq!(answers_to(source, &[]), !forbidden, "{source}");
+        let forbidden = source == 0 || RESPONDING_PORTS.contains(&source);
+        assert_eq!(may_reply_to(source, &[]), !forbidden, "{source}");
     }
 }
 
 #[test]
 fn a_client_that_does_not_read_costs_no_more_than_the_limit() {
-    let mut stream = Stream::default();
+    let mut stream = EchoStream::default();
     let much = vec![1; 64 << 10];
-    let mut taken = 0;
+    let mut accepted = 0;
     loop {
         match stream.receive(&much) {
             0 => break,
-            bytes => taken += bytes,
+            bytes => accepted += bytes,
         }
     }
-    assert_eq!(taken, BACKLOG_LIMIT_BYTES);
-    stream.sent(10);
+    assert_eq!(accepted, BACKLOG_LIMIT_BYTES);
+    stream.mark_sent(10);
     assert_eq!(stream.receive(&much), 10);
-    stream.finish();
+    stream.close_input();
     assert!(!stream.is_over());
-    stream.sent(stream.outgoing().len());
+    stream.mark_sent(stream.outgoing().len());
     assert!(stream.is_over());
     let all = BACKLOG_LIMIT_BYTES as u64 + 10;
     assert_eq!(stream.totals(), (all, all));
@@ -60,18 +64,18 @@ proptest! {
     #[test]
     fn splits_change_nothing(
         bytes in prop::collection::vec(any::<u8>(), 0..3_000),
-        cuts in prop::collection::vec((1usize..700, 0usize..700), 1..60),
+        any_cuts in prop::collection::vec((1usize..700, 0usize..700), 1..60),
     ) {
-        let mut stream = Stream::default();
+        let mut stream = EchoStream::default();
         let (mut rest, mut back) = (&bytes[..], Vec::new());
-        for (read, write) in cuts.iter().cycle() {
+        for (read, write) in any_cuts.iter().cycle() {
             let taken = stream.receive(&rest[..rest.len().min(*read)]);
             rest = &rest[taken..];
             let ready = stream.outgoing().len().min(write + usize::from(rest.is_empty()));
             back.extend_from_slice(&stream.outgoing()[..ready]);
-            stream.sent(ready);
+            stream.mark_sent(ready);
             if rest.is_empty() {
-                stream.finish();
+                stream.close_input();
             }
             if stream.is_over() {
                 break;
@@ -88,29 +92,29 @@ fn the_same_comes_back_over_loopback() {
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         let (mut socket, _) = listener.accept().unwrap();
-        let mut stream = Stream::default();
+        let mut stream = EchoStream::default();
         let mut buffer = [0; 4_096];
         while !stream.is_over() {
             match socket.read(&mut buffer).unwrap() {
-                0 => stream.finish(),
+                0 => stream.close_input(),
                 bytes => {
                     // This driver writes everything before the next read, so there is always space.
                     assert_eq!(stream.receive(&buffer[..bytes]), bytes);
                 }
             }
             socket.write_all(stream.outgoing()).unwrap();
-            stream.sent(stream.outgoing().len());
+            stream.mark_sent(stream.outgoing().len());
         }
         stream.totals()
     });
     let mut client = TcpStream::connect(address).unwrap();
     client.set_nodelay(true).unwrap();
     for number in 0..100 {
-        let question = [number; 1_024];
-        client.write_all(&question).unwrap();
-        let mut answer = [0; 1_024];
-        client.read_exact(&mut answer).unwrap();
-        assert_eq!(answer, question);
+        let request = [number; 1_024];
+        client.write_all(&request).unwrap();
+        let mut reply = [0; 1_024];
+        client.read_exact(&mut reply).unwrap();
+        assert_eq!(reply, request);
     }
     client.shutdown(std::net::Shutdown::Write).unwrap();
     assert_eq!(server.join().unwrap(), (102_400, 102_400));
@@ -121,7 +125,7 @@ fn the_same_comes_back_over_loopback() {
         let mut buffer = [0; 4_096];
         for _ in 0..50 {
             let (bytes, from) = socket.recv_from(&mut buffer).unwrap();
-            assert!(answers_to(from.port(), &[address.port()]));
+            assert!(may_reply_to(from.port(), &[address.port()]));
             socket.send_to(&buffer[..bytes], from).unwrap();
         }
     });
@@ -132,10 +136,10 @@ fn the_same_comes_back_over_loopback() {
     client.connect(address).unwrap();
     let mut buffer = [0; 4_096];
     for number in 0..50 {
-        let question = [number; 64];
-        client.send(&question).unwrap();
+        let request = [number; 64];
+        client.send(&request).unwrap();
         let bytes = client.recv(&mut buffer).unwrap();
-        assert_eq!(buffer[..bytes], question);
+        assert_eq!(buffer[..bytes], request);
     }
     server.join().unwrap();
 }

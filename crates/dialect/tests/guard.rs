@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_dialect::amplification_guard::{
-    CREDIT_LIMIT_BYTES, Guard, LEAVE_NS, Leave, Network, PROOF_NS, RATE_DEPTH_NS, Refusal, Rules,
+    AmplificationGuard, CREDIT_LIFETIME_NS, CREDIT_LIMIT_BYTES, GuardRules, IpNetwork,
+    RATE_DEPTH_NS, SendCredit, SendRejection, VALIDATION_LIFETIME_NS,
 };
 use proptest::prelude::*;
 
@@ -13,15 +14,15 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn rules() -> Rules {
-    Rules {
+fn rules() -> GuardRules {
+    GuardRules {
         neighbours: vec!["10.1.0.0/24".parse().unwrap(), "fd00::/64".parse().unwrap()],
-        ..Rules::default()
+        ..GuardRules::default()
     }
 }
 
 #[test]
-fn networks_have_what_their_prefix_says() {
+fn networks_contain_the_addresses_of_their_prefix() {
     for (network, address, has) in [
         ("10.1.0.0/24", "10.1.0.255", true),
         ("10.1.0.0/24", "10.1.1.0", false),
@@ -38,10 +39,10 @@ fn networks_have_what_their_prefix_says() {
         ("10.1.0.0/24", "::ffff:10.1.0.9", true),
         ("10.1.0.0/31", "10.1.0.1", true),
     ] {
-        let parsed: Network = network.parse().unwrap();
+        let parsed: IpNetwork = network.parse().unwrap();
         assert_eq!(parsed.contains(ip(address)), has, "{network} {address}");
     }
-    let parsed: Network = "10.1.0.1".parse().unwrap();
+    let parsed: IpNetwork = "10.1.0.1".parse().unwrap();
     assert_eq!(parsed.to_string(), "10.1.0.1/32");
     for text in [
         "",
@@ -52,15 +53,15 @@ fn networks_have_what_their_prefix_says() {
         "/8",
         "10.1.0.0/-1",
     ] {
-        let error = text.parse::<Network>().unwrap_err();
+        let error = text.parse::<IpNetwork>().unwrap_err();
         assert!(!error.to_string().is_empty(), "{text}");
     }
 }
 
 #[test]
-fn flows_are_for_those_who_are_proved_or_named() {
+fn flows_are_for_validated_or_named_addresses() {
     let allowed = ["203.0.113.0/24", "198.51.100.7", "2001:db8::7/128"];
-    let mut guard = Guard::new(Rules {
+    let mut guard = AmplificationGuard::new(GuardRules {
         allowed: allowed.map(|text| text.parse().unwrap()).to_vec(),
         ..rules()
     });
@@ -73,70 +74,73 @@ fn flows_are_for_those_who_are_proved_or_named() {
         ("203.0.113.9", false),
         ("10.1.0.5", false),
     ] {
-        assert_eq!(guard.may_have_flow(0, ip(address)), may, "{address}");
+        assert_eq!(guard.may_receive_flow(0, ip(address)), may, "{address}");
     }
-    guard.prove(0, ip("10.1.0.5"));
-    assert!(guard.may_have_flow(0, ip("10.1.0.5")));
-    assert!(!guard.may_have_flow(PROOF_NS + 1, ip("10.1.0.5")));
+    guard.validate(0, ip("10.1.0.5"));
+    assert!(guard.may_receive_flow(0, ip("10.1.0.5")));
+    assert!(!guard.may_receive_flow(VALIDATION_LIFETIME_NS + 1, ip("10.1.0.5")));
     let address = ip("203.0.113.9");
-    assert_eq!(Refusal::Unproved { address }.option(), Some("--allow"));
+    assert_eq!(
+        SendRejection::Unvalidated { address }.option(),
+        Some("--allow")
+    );
     // A named address gets replies under the same limits.
-    guard.received(0, ip("198.51.100.7"), 100);
-    assert!(guard.send(0, ip("198.51.100.7"), 101).is_err());
+    guard.add_received(0, ip("198.51.100.7"), 100);
+    assert!(guard.authorize_send(0, ip("198.51.100.7"), 101).is_err());
 }
 
 #[test]
-fn nobody_gets_more_than_came_from_there() {
-    let mut guard = Guard::new(rules());
+fn no_address_receives_more_than_it_sent() {
+    let mut guard = AmplificationGuard::new(rules());
     let peer = ip("10.1.0.5");
     assert_eq!(
-        guard.send(0, peer, 1),
-        Err(Refusal::MoreThanReceived {
+        guard.authorize_send(0, peer, 1),
+        Err(SendRejection::MoreThanReceived {
             address: peer,
-            wanted: 1,
-            credit: 0
+            response_bytes: 1,
+            credit_bytes: 0
         })
     );
-    guard.received(0, peer, 1_470);
-    assert_eq!(guard.send(0, peer, 1_470), Ok(()));
-    let refusal = guard.send(0, peer, 128).unwrap_err();
-    assert_eq!(refusal.option(), None, "only validation lifts it");
+    guard.add_received(0, peer, 1_470);
+    assert_eq!(guard.authorize_send(0, peer, 1_470), Ok(()));
+    let rejection = guard.authorize_send(0, peer, 128).unwrap_err();
+    assert_eq!(rejection.option(), None, "only validation lifts it");
     // Empty replies to empty requests.
-    assert_eq!(guard.send(0, peer, 0), Ok(()));
+    assert_eq!(guard.authorize_send(0, peer, 0), Ok(()));
     // Credit cannot be saved for a later flood.
-    guard.received(0, peer, 1 << 40);
+    guard.add_received(0, peer, 1 << 40);
     let mut sent = 0;
-    while guard.send(3_600 * SECOND, peer, 65_000).is_ok() {
+    while guard.authorize_send(3_600 * SECOND, peer, 65_000).is_ok() {
         sent += 65_000;
     }
     assert!(sent <= CREDIT_LIMIT_BYTES);
 }
 
 #[test]
-fn beyond_a_router_only_whom_an_option_names() {
-    let mut guard = Guard::new(rules());
-    let far = ip("203.0.113.7");
-    guard.received(0, far, 100);
-    let refusal = guard.send(0, far, 100).unwrap_err();
-    assert_eq!(refusal, Refusal::NotNeighbour { address: far });
-    assert_eq!(refusal.option(), Some("--allow"));
+fn beyond_a_router_only_allowed_addresses_get_replies() {
+    let mut guard = AmplificationGuard::new(rules());
+    let remote = ip("203.0.113.7");
+    guard.add_received(0, remote, 100);
+    let rejection = guard.authorize_send(0, remote, 100).unwrap_err();
+    assert_eq!(rejection, SendRejection::NotNeighbour { address: remote });
+    assert_eq!(rejection.option(), Some("--allow"));
     assert!(
-        refusal.to_string().contains("--allow 203.0.113.7"),
-        "{refusal}"
+        rejection.to_string().contains("--allow 203.0.113.7"),
+        "{rejection}"
     );
 
-    let mut guard = Guard::new(Rules {
+    let mut guard = AmplificationGuard::new(GuardRules {
         allowed: vec!["203.0.113.0/24".parse().unwrap()],
         ..rules()
     });
-    guard.received(0, far, 100);
-    assert_eq!(guard.send(0, far, 100), Ok(()));
+    guard.add_received(0, remote, 100);
+    assert_eq!(guard.authorize_send(0, remote, 100), Ok(()));
     // By default only this host is a neighbour.
-    let mut guard = Guard::new(Rules::default());
+    let mut guard = AmplificationGuard::new(GuardRules::default());
     for (address, answered) in [("127.0.0.9", true), ("::1", true), ("10.1.0.5", false)] {
-        guard.received(0, ip(address), 10);
+        guard.add_received(0, ip(address), 10);
         assert_eq!(
-            guard.send(0, ip(address), 10).is_ok(),
+            guard.authorize_send(0, ip(address), 10).is_ok(),
             answered,
             "{address}"
         );
@@ -144,48 +148,52 @@ fn beyond_a_router_only_whom_an_option_names() {
 }
 
 #[test]
-fn proof_lifts_all_rules_for_its_time() {
-    let mut guard = Guard::new(Rules {
+fn validation_lifts_all_rules_until_it_expires() {
+    let mut guard = AmplificationGuard::new(GuardRules {
         address_bytes_per_second: 1,
         total_bytes_per_second: 1,
         ..rules()
     });
-    let far = ip("203.0.113.7");
-    guard.prove(5 * SECOND, far);
-    for at in [5 * SECOND, 5 * SECOND + PROOF_NS] {
-        assert_eq!(guard.send(at, far, 1 << 30), Ok(()), "{at}");
+    let remote = ip("203.0.113.7");
+    guard.validate(5 * SECOND, remote);
+    for at in [5 * SECOND, 5 * SECOND + VALIDATION_LIFETIME_NS] {
+        assert_eq!(guard.authorize_send(at, remote, 1 << 30), Ok(()), "{at}");
     }
     // Datagrams may be forged: they do not extend the validation.
-    guard.received(5 * SECOND + PROOF_NS, far, 1 << 30);
-    assert!(guard.send(5 * SECOND + PROOF_NS + 1, far, 1).is_err());
-    assert!(!guard.is_proved(0, far));
+    guard.add_received(5 * SECOND + VALIDATION_LIFETIME_NS, remote, 1 << 30);
+    assert!(
+        guard
+            .authorize_send(5 * SECOND + VALIDATION_LIFETIME_NS + 1, remote, 1)
+            .is_err()
+    );
+    assert!(!guard.is_validated(0, remote));
     // An IPv4-mapped address is the same host.
-    guard.prove(0, ip("::ffff:203.0.113.8"));
-    assert_eq!(guard.send(0, ip("203.0.113.8"), 1), Ok(()));
+    guard.validate(0, ip("::ffff:203.0.113.8"));
+    assert_eq!(guard.authorize_send(0, ip("203.0.113.8"), 1), Ok(()));
 }
 
 #[test]
-fn rates_hold_for_one_and_for_all() {
-    let mut guard = Guard::new(Rules {
+fn rates_apply_per_address_and_in_total() {
+    let mut guard = AmplificationGuard::new(GuardRules {
         address_bytes_per_second: 1_000_000,
         total_bytes_per_second: 2_500_000,
         ..rules()
     });
     let peers: Vec<_> = (1..=4).map(|last| ip(&format!("10.1.0.{last}"))).collect();
     let mut sent = [0u64; 4];
-    let mut refused = [0u64; 2];
+    let mut rejected = [0u64; 2];
     // Ten seconds of 4 × 2 MB/s in steps of a millisecond.
     for step in 0..10_000u64 {
         let now = step * 1_000_000;
         for (peer, sent) in peers.iter().zip(&mut sent) {
-            guard.received(now, *peer, 2_000);
-            match guard.send(now, *peer, 2_000) {
+            guard.add_received(now, *peer, 2_000);
+            match guard.authorize_send(now, *peer, 2_000) {
                 Ok(()) => *sent += 2_000,
-                Err(refusal) => {
-                    assert_eq!(refusal.option(), Some("--max-rate"));
-                    match refusal {
-                        Refusal::AddressRate { .. } => refused[0] += 1,
-                        Refusal::TotalRate { .. } => refused[1] += 1,
+                Err(rejection) => {
+                    assert_eq!(rejection.option(), Some("--max-rate"));
+                    match rejection {
+                        SendRejection::AddressRate { .. } => rejected[0] += 1,
+                        SendRejection::TotalRate { .. } => rejected[1] += 1,
                         other => panic!("{other}"),
                     }
                 }
@@ -202,19 +210,25 @@ fn rates_hold_for_one_and_for_all() {
         (24_900_000..=25_000_000 + depth).contains(&total),
         "{total}"
     );
-    assert!(refused.iter().all(|&refused| refused > 0), "{refused:?}");
+    assert!(rejected.iter().all(|&refused| refused > 0), "{rejected:?}");
     const { assert!(RATE_DEPTH_NS == 100_000_000) };
 }
 
 /// Calls the guard only if the flow's credit is exhausted.
-fn ask(guard: &mut Guard, leave: &mut Leave, now: u64, to: IpAddr, bytes: u64) -> (bool, bool) {
-    if leave.take(now, bytes, bytes) {
+fn send_with_credit(
+    guard: &mut AmplificationGuard,
+    credit: &mut SendCredit,
+    now: u64,
+    to: IpAddr,
+    bytes: u64,
+) -> (bool, bool) {
+    if credit.try_consume(now, bytes, bytes) {
         return (true, false);
     }
-    let came = leave.untold();
-    match guard.leave(now, to, came, bytes) {
+    let received_bytes = credit.take_unreported();
+    match guard.grant_credit(now, to, received_bytes, bytes) {
         Ok(more) => {
-            *leave = more;
+            *credit = more;
             (true, true)
         }
         Err(_) => (false, true),
@@ -222,19 +236,19 @@ fn ask(guard: &mut Guard, leave: &mut Leave, now: u64, to: IpAddr, bytes: u64) -
 }
 
 #[test]
-fn a_leave_is_of_the_same_rates_and_seldom_asked_for() {
-    let mut guard = Guard::new(Rules {
+fn credit_obeys_the_rates_and_saves_calls() {
+    let mut guard = AmplificationGuard::new(GuardRules {
         address_bytes_per_second: 1_000_000,
         total_bytes_per_second: 2_500_000,
         ..rules()
     });
-    let mut leaves = [Leave::default(); 4];
+    let mut credits = [SendCredit::default(); 4];
     let mut sent = [0u64; 4];
     for step in 0..10_000u64 {
-        for (last, (leave, sent)) in leaves.iter_mut().zip(&mut sent).enumerate() {
+        for (last, (credit, sent)) in credits.iter_mut().zip(&mut sent).enumerate() {
             let peer = ip(&format!("10.1.0.{last}"));
             for _ in 0..20 {
-                let (may, _) = ask(&mut guard, leave, step * 1_000_000, peer, 100);
+                let (may, _) = send_with_credit(&mut guard, credit, step * 1_000_000, peer, 100);
                 *sent += u64::from(may) * 100;
             }
         }
@@ -251,58 +265,61 @@ fn a_leave_is_of_the_same_rates_and_seldom_asked_for() {
     );
 
     // Below the rates: 100,000 requests per second cause few calls of the guard.
-    let mut guard = Guard::new(rules());
-    let (peer, mut leave, mut asked) = (ip("10.1.0.1"), Leave::default(), 0);
+    let mut guard = AmplificationGuard::new(rules());
+    let (peer, mut credit, mut calls) = (ip("10.1.0.1"), SendCredit::default(), 0);
     for at in 0..200_000u64 {
-        let (may, told) = ask(&mut guard, &mut leave, at * 10_000, peer, 64);
+        let (may, called_guard) = send_with_credit(&mut guard, &mut credit, at * 10_000, peer, 64);
         assert!(may, "{at}");
-        asked += u64::from(told);
+        calls += u64::from(called_guard);
     }
-    assert_eq!(asked, 2 * SECOND / LEAVE_NS);
+    assert_eq!(calls, 2 * SECOND / CREDIT_LIFETIME_NS);
 
     // Credit expires, and with it the decision behind it.
     guard.set_neighbours(Vec::new());
-    let (may, _) = ask(&mut guard, &mut leave, 3 * SECOND, peer, 64);
+    let (may, _) = send_with_credit(&mut guard, &mut credit, 3 * SECOND, peer, 64);
     assert!(!may);
 }
 
 #[test]
 fn a_rate_of_nothing_lets_nothing_pass() {
-    let mut guard = Guard::new(Rules {
+    let mut guard = AmplificationGuard::new(GuardRules {
         address_bytes_per_second: 0,
         ..rules()
     });
     let peer = ip("10.1.0.1");
-    guard.received(0, peer, 10);
+    guard.add_received(0, peer, 10);
     assert_eq!(
-        guard.send(0, peer, 1),
-        Err(Refusal::AddressRate { address: peer })
+        guard.authorize_send(0, peer, 1),
+        Err(SendRejection::AddressRate { address: peer })
     );
 }
 
 #[test]
-fn a_flood_of_forged_addresses_is_forgotten_and_pushes_out_nobody_proved() {
-    let mut guard = Guard::with_addresses(rules(), 100);
-    let proved = ip("10.1.0.9");
-    guard.prove(0, proved);
+fn forged_addresses_do_not_evict_validated_ones() {
+    let mut guard = AmplificationGuard::with_addresses(rules(), 100);
+    let validated = ip("10.1.0.9");
+    guard.validate(0, validated);
     for number in 0..1_000_000u32 {
-        guard.received(
+        guard.add_received(
             u64::from(number),
             IpAddr::V4(Ipv4Addr::from_bits(number)),
             1,
         );
     }
-    assert_eq!(guard.remembered(), (100, 1));
-    assert_eq!(guard.send(SECOND, proved, 1 << 20), Ok(()));
+    assert_eq!(guard.address_counts(), (100, 1));
+    assert_eq!(guard.authorize_send(SECOND, validated, 1 << 20), Ok(()));
     // An evicted address has no credit.
     let first = ip("10.1.0.0");
-    guard.received(0, first, 500);
+    guard.add_received(0, first, 500);
     for number in 0..100 {
-        guard.received(0, IpAddr::V4(Ipv4Addr::from_bits(number)), 1);
+        guard.add_received(0, IpAddr::V4(Ipv4Addr::from_bits(number)), 1);
     }
     assert!(matches!(
-        guard.send(0, first, 1),
-        Err(Refusal::MoreThanReceived { credit: 0, .. })
+        guard.authorize_send(0, first, 1),
+        Err(SendRejection::MoreThanReceived {
+            credit_bytes: 0,
+            ..
+        })
     ));
 }
 
@@ -314,7 +331,7 @@ proptest! {
         does in prop::collection::vec((0u8..4, 0u8..6, 0u64..3_000, 0u64..50_000_000), 0..300),
         addresses in 1usize..8,
     ) {
-        let mut guard = Guard::with_addresses(rules(), addresses);
+        let mut guard = AmplificationGuard::with_addresses(rules(), addresses);
         let mut now = 0;
         let mut came = [0u64; 6];
         let mut left = [0u64; 6];
@@ -323,13 +340,13 @@ proptest! {
             let address = ip(&format!("10.1.0.{who}"));
             let who = usize::from(who);
             if what == 0 {
-                guard.received(now, address, bytes);
+                guard.add_received(now, address, bytes);
                 came[who] += bytes;
-            } else if guard.send(now, address, bytes).is_ok() {
+            } else if guard.authorize_send(now, address, bytes).is_ok() {
                 left[who] += bytes;
             }
             prop_assert!(left[who] <= came[who], "{left:?} {came:?}");
-            prop_assert!(guard.remembered().0 <= addresses);
+            prop_assert!(guard.address_counts().0 <= addresses);
         }
     }
 
@@ -338,8 +355,8 @@ proptest! {
     fn never_more_than_received_with_leave(
         does in prop::collection::vec((0usize..6, 0u64..3_000, 0u64..3_000, 0u64..8_000_000), 0..300),
     ) {
-        let mut guard = Guard::new(rules());
-        let mut leaves = [Leave::default(); 6];
+        let mut guard = AmplificationGuard::new(rules());
+        let mut leaves = [SendCredit::default(); 6];
         let (mut now, mut came, mut left) = (0, [0u64; 3], [0u64; 3]);
         for (flow, bytes, answer, passed) in does {
             now += passed;
@@ -347,9 +364,9 @@ proptest! {
             let address = ip(&format!("10.1.0.{who}"));
             came[who] += bytes;
             let leave = &mut leaves[flow];
-            let may = leave.take(now, bytes, answer) || {
-                let unreported = leave.untold();
-                let granted = guard.leave(now, address, unreported, answer);
+            let may = leave.try_consume(now, bytes, answer) || {
+                let unreported = leave.take_unreported();
+                let granted = guard.grant_credit(now, address, unreported, answer);
                 granted.map(|more| *leave = more).is_ok()
             };
             left[who] += if may { answer } else { 0 };

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use iperf2_driver::{tcp, udp};
-use linerate_dialect::iperf2::{Amount, Dual, Settings, Way};
+use linerate_dialect::iperf2::{DualTest, Iperf2Direction, Iperf2Settings, TestAmount};
 use linerate_metric::plan::Direction;
 
 /// Returns whether stock iperf is installed; prints a note if not.
@@ -84,7 +84,7 @@ fn a_stock_client_receives_over_tcp() {
     let (_, served) = serve_tcp(&["-R", "-t", "0.3"]);
     assert_eq!(
         served.settings.unwrap().amount,
-        Some(Amount::Time(300_000_000))
+        Some(TestAmount::Time(300_000_000))
     );
     assert!(served.sent > 0);
 
@@ -94,7 +94,7 @@ fn a_stock_client_receives_over_tcp() {
         (bytes, served.received, served.sent),
         (vec![300_000; 2], 300_000, 300_000)
     );
-    assert_eq!(served.settings.unwrap().way, Way::Both);
+    assert_eq!(served.settings.unwrap().direction, Iperf2Direction::Both);
 }
 
 /// A port that was free a moment ago.
@@ -108,7 +108,7 @@ fn a_stock_client_wants_a_second_connection() {
     if !stock() {
         return;
     }
-    for (option, dual) in [("-d", Dual::Now), ("-r", Dual::After)] {
+    for (option, dual) in [("-d", DualTest::Simultaneous), ("-r", DualTest::Sequential)] {
         let port = free_port().to_string();
         let (mut bytes, served) = serve_tcp(&[option, "-n", "300000", "-L", &port]);
         bytes.sort_unstable();
@@ -172,7 +172,7 @@ fn a_stock_client_wants_a_second_flow_over_udp() {
     if !stock() {
         return;
     }
-    for (option, dual) in [("-d", Dual::Now), ("-r", Dual::After)] {
+    for (option, dual) in [("-d", DualTest::Simultaneous), ("-r", DualTest::Sequential)] {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let back_port = free_port().to_string();
@@ -182,14 +182,14 @@ fn a_stock_client_wants_a_second_flow_over_udp() {
         assert_eq!(served.flow.settings().unwrap().dual, Some(dual));
         // What the stock client received as a server, it reports as one.
         let back = served.back.unwrap().client;
-        let told = back.far_report().flows[0].figures;
+        let reported = back.remote_report().flows[0].figures;
         assert_eq!(
-            told.packets.unwrap() + told.lost.unwrap(),
+            reported.packets.unwrap() + reported.lost.unwrap(),
             back.sent(),
             "{option}"
         );
         let lines = lines(client);
-        let arrived = (told.packets.unwrap() + 1) * 1470;
+        let arrived = (reported.packets.unwrap() + 1) * 1470;
         assert!(
             lines.iter().any(|line| bytes_of(line) == arrived),
             "{option}: {lines:?}"
@@ -218,13 +218,17 @@ fn a_stock_client_sends_over_udp() {
             "{options:?}: {report:?}"
         );
         // The last line is what the client made of our report.
-        let told = lines
+        let reported = lines
             .last()
             .unwrap_or_else(|| panic!("{options:?}: no report"));
-        assert_eq!(bytes_of(told), report.bytes, "{options:?}: {lines:?}");
-        assert_eq!(told[10], report.lost.to_string(), "{options:?}: {lines:?}");
+        assert_eq!(bytes_of(reported), report.bytes, "{options:?}: {lines:?}");
+        assert_eq!(
+            reported[10],
+            report.lost.to_string(),
+            "{options:?}: {lines:?}"
+        );
         // It has sent the end too, and counts it as we do.
-        let far = served.far_report();
+        let far = served.remote_report();
         let arrived = report.datagrams - report.lost - 1;
         assert_eq!(far.flows[0].direction, Direction::Receive);
         assert_eq!(far.flows[0].figures.packets, Some(arrived + report.lost));
@@ -239,8 +243,8 @@ fn a_stock_client_that_wants_no_report_gets_none() {
     }
     let (_, served) = serve_udp(&["-b", "1M", "--no-udp-fin"], true);
     assert!(served.flow.settings().unwrap().no_fin);
-    assert!(served.flow.tally().arrived() > 10);
-    assert_eq!(served.flow.answer(1000), None);
+    assert!(served.flow.stats().received() > 10);
+    assert_eq!(served.flow.reply(1000), None);
 }
 
 #[test]
@@ -251,16 +255,16 @@ fn a_stock_client_receives_over_udp() {
     let (lines, served) = serve_udp(&["-R", "-b", "1M"], false);
     assert!(served.sent > 10);
     // The end counts, there as here; a loaded machine may drop something.
-    let told = bytes_of(lines.last().unwrap());
+    let reported = bytes_of(lines.last().unwrap());
     assert!(
-        told > 0 && told <= (served.sent + 1) * 1470,
-        "{told} of {}",
+        reported > 0 && reported <= (served.sent + 1) * 1470,
+        "{reported} of {}",
         served.sent
     );
 
     let (lines, served) = serve_udp(&["--full-duplex", "-b", "1M"], false);
-    assert_eq!(served.flow.way(), Way::Both);
-    assert!(served.sent > 10 && served.flow.tally().arrived() > 10);
+    assert_eq!(served.flow.direction(), Iperf2Direction::Both);
+    assert!(served.sent > 10 && served.flow.stats().received() > 10);
     assert!(lines.len() >= 2, "{lines:?}");
 }
 
@@ -312,7 +316,7 @@ impl Drop for Stock {
     }
 }
 
-const AMOUNT: Option<Amount> = Some(Amount::Bytes(600_000));
+const AMOUNT: Option<TestAmount> = Some(TestAmount::Bytes(600_000));
 
 #[test]
 fn we_measure_a_stock_server_over_tcp() {
@@ -321,40 +325,40 @@ fn we_measure_a_stock_server_over_tcp() {
     }
     for (settings, ack) in [
         (
-            Settings {
+            Iperf2Settings {
                 amount: AMOUNT,
-                ..Settings::client(5001)
+                ..Iperf2Settings::client(5001)
             },
             true,
         ),
         (
-            Settings {
+            Iperf2Settings {
                 amount: AMOUNT,
                 peer_detect: true,
-                ..Settings::client(5001)
+                ..Iperf2Settings::client(5001)
             },
             true,
         ),
         (
-            Settings {
+            Iperf2Settings {
                 amount: AMOUNT,
-                ..Settings::legacy(5001)
+                ..Iperf2Settings::legacy(5001)
             },
             false,
         ),
         (
-            Settings {
+            Iperf2Settings {
                 amount: AMOUNT,
-                way: Way::Reverse,
-                ..Settings::client(5001)
+                direction: Iperf2Direction::Reverse,
+                ..Iperf2Settings::client(5001)
             },
             false,
         ),
         (
-            Settings {
+            Iperf2Settings {
                 amount: AMOUNT,
-                way: Way::Both,
-                ..Settings::client(5001)
+                direction: Iperf2Direction::Both,
+                ..Iperf2Settings::client(5001)
             },
             false,
         ),
@@ -365,22 +369,22 @@ fn we_measure_a_stock_server_over_tcp() {
         if let Some(ack) = measured.ack {
             assert_eq!(ack.version.0 >> 16, 2);
         }
-        let (sends, receives) = match settings.way {
-            Way::Forward => (600_000, 0),
+        let (sends, receives) = match settings.direction {
+            Iperf2Direction::Forward => (600_000, 0),
             // The header is payload too.
-            Way::Reverse => (60, 600_000),
-            Way::Both => (600_000, 600_000),
+            Iperf2Direction::Reverse => (60, 600_000),
+            Iperf2Direction::Both => (600_000, 600_000),
         };
         assert_eq!(
             (measured.sent, measured.received),
             (sends, receives),
             "{settings:?}"
         );
-        if settings.way == Way::Forward {
-            let told: Vec<_> = stock.lines().iter().map(|line| bytes_of(line)).collect();
+        if settings.direction == Iperf2Direction::Forward {
+            let reported: Vec<_> = stock.lines().iter().map(|line| bytes_of(line)).collect();
             // Where no header comes, a stock server forgets the word in which it looked for one.
             let forgets = if settings.version.is_none() { 4 } else { 0 };
-            assert_eq!(told, [600_000 - forgets], "{settings:?}");
+            assert_eq!(reported, [600_000 - forgets], "{settings:?}");
         }
     }
 }
@@ -390,12 +394,12 @@ fn a_stock_server_connects_back() {
     if !stock() {
         return;
     }
-    for base in [Settings::client(0), Settings::legacy(0)] {
+    for base in [Iperf2Settings::client(0), Iperf2Settings::legacy(0)] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let settings = Settings {
+        let settings = Iperf2Settings {
             port: listener.local_addr().unwrap().port(),
             amount: AMOUNT,
-            dual: Some(Dual::Now),
+            dual: Some(DualTest::Simultaneous),
             ..base
         };
         let stock = Stock::start(&[]);
@@ -425,50 +429,50 @@ fn we_measure_a_stock_server_over_udp() {
     if !stock() {
         return;
     }
-    let amount = Some(Amount::Time(500_000_000));
+    let amount = Some(TestAmount::Time(500_000_000));
     for (settings, bytes) in [
         (
-            Settings {
+            Iperf2Settings {
                 amount,
                 rate: Some(1_000_000),
-                ..Settings::client(5001)
+                ..Iperf2Settings::client(5001)
             },
             1470,
         ),
         (
-            Settings {
+            Iperf2Settings {
                 amount,
-                ..Settings::legacy(5001)
+                ..Iperf2Settings::legacy(5001)
             },
             1000,
         ),
         (
-            Settings {
+            Iperf2Settings {
                 amount,
                 trip_times: true,
                 start_ns: Some(iperf2_driver::wall_ns()),
-                ..Settings::client(5001)
+                ..Iperf2Settings::client(5001)
             },
             1000,
         ),
     ] {
         let stock = Stock::start(&["-u"]);
         let client = udp::run(stock.address, settings.clone(), bytes).client;
-        let far = client.far_report();
+        let far = client.remote_report();
         assert_eq!(far.flows.len(), 1, "{settings:?}: no report");
-        let told = far.flows[0].figures;
+        let reported = far.flows[0].figures;
         assert_eq!(far.flows[0].direction, Direction::Send);
         assert_eq!(
-            told.packets.unwrap() + told.lost.unwrap(),
+            reported.packets.unwrap() + reported.lost.unwrap(),
             client.sent(),
             "{settings:?}"
         );
         assert_eq!(
-            told.bytes.unwrap(),
-            told.packets.unwrap() * bytes as u64,
+            reported.bytes.unwrap(),
+            reported.packets.unwrap() * bytes as u64,
             "{settings:?}"
         );
-        assert!(told.ipdv_ns.is_some() && told.retransmits.is_none());
+        assert!(reported.ipdv_ns.is_some() && reported.retransmits.is_none());
         let transit = client.report().unwrap().transit;
         assert!(
             transit.is_some() || !settings.trip_times,
@@ -483,23 +487,23 @@ fn a_stock_server_sends_over_udp() {
     if !stock() {
         return;
     }
-    let base = Settings {
-        amount: Some(Amount::Time(500_000_000)),
+    let base = Iperf2Settings {
+        amount: Some(TestAmount::Time(500_000_000)),
         rate: Some(1_000_000),
-        ..Settings::client(5001)
+        ..Iperf2Settings::client(5001)
     };
-    for way in [Way::Reverse, Way::Both] {
+    for way in [Iperf2Direction::Reverse, Iperf2Direction::Both] {
         let stock = Stock::start(&["-u"]);
         let ran = udp::run(
             stock.address,
-            Settings {
-                way,
+            Iperf2Settings {
+                direction: way,
                 ..base.clone()
             },
             1470,
         );
         assert!(ran.far_ended, "{way:?}");
         assert!(ran.arrived > 10, "{way:?}: {}", ran.arrived);
-        assert_eq!(ran.client.far_report().flows.len(), 0);
+        assert_eq!(ran.client.remote_report().flows.len(), 0);
     }
 }

@@ -3,8 +3,8 @@
 //! In a test binary of its own: the kernel reports the peak of the whole process.
 
 use linerate_dialect::iperf3::{
-    Client, ClientEvent, Cookie, PARAMS_LIMIT_BYTES, Params, READ_AHEAD_BYTES, RESULTS_LIMIT_BYTES,
-    Results, Server, ServerEvent,
+    Cookie, Iperf3Client, Iperf3ClientEvent, Iperf3Params, Iperf3Results, Iperf3Server,
+    Iperf3ServerEvent, PARAMS_LIMIT_BYTES, READ_AHEAD_BYTES, RESULTS_LIMIT_BYTES,
 };
 
 /// Peak of the resident memory in bytes; `None` if the kernel does not report it.
@@ -22,14 +22,14 @@ fn filled(before: &str, element: &str, after: &str, limit: usize) -> String {
 }
 
 /// Runs a client up to the server's results; returns whether it accepts them.
-fn hear(text: &str) -> bool {
-    let mut client = Client::new(Cookie::new([1; 36]), Params::default(), 0);
+fn accepts_results(text: &str) -> bool {
+    let mut client = Iperf3Client::new(Cookie::new([1; 36]), Iperf3Params::default(), 0);
     client.receive(&[9, 10, 1, 2]).unwrap();
     while client.next_event(0).unwrap().is_some() {}
     client.finish(0).unwrap();
     client.receive(&[13]).unwrap();
     while client.next_event(0).unwrap().is_some() {}
-    client.results(&Results::default(), 0).unwrap();
+    client.send_results(&Iperf3Results::default(), 0).unwrap();
     client
         .receive(&u32::try_from(text.len()).unwrap().to_be_bytes())
         .unwrap();
@@ -37,7 +37,7 @@ fn hear(text: &str) -> bool {
         client.receive(piece).unwrap();
         match client.next_event(0) {
             Ok(None) => {}
-            Ok(Some(ClientEvent::Results(_))) => return true,
+            Ok(Some(Iperf3ClientEvent::Results(_))) => return true,
             Ok(Some(other)) => panic!("{other:?}"),
             Err(_) => return false,
         }
@@ -51,7 +51,7 @@ fn the_worst_texts_stay_within_bounds() {
         eprintln!("skipped: /proc/self/status does not report the peak of the memory");
         return;
     };
-    for (first, element, last, taken) in [
+    for (first, element, last, is_accepted) in [
         (r#"{"server_output_text":""#, "\\n", r#""}"#, true),
         (r#"{"server_output_json":[0"#, ",0", "]}", true),
         (r#"{"unknown":[{}"#, ",{}", "]}", true),
@@ -63,27 +63,28 @@ fn the_worst_texts_stay_within_bounds() {
         ("", "\"", "", false),
     ] {
         let text = filled(first, element, last, RESULTS_LIMIT_BYTES);
-        assert_eq!(hear(&text), taken, "{first}");
+        assert_eq!(accepts_results(&text), is_accepted, "{first}");
     }
     let params = filled(r#"{"tcp":true"#, r#","x":1"#, "}", PARAMS_LIMIT_BYTES);
     for _ in 0..100 {
-        let mut server = Server::new(0);
+        let mut server = Iperf3Server::new(0);
         let length = u32::try_from(params.len()).unwrap();
         server.receive(&length.to_be_bytes()).unwrap();
         server.receive(params.as_bytes()).unwrap();
         assert!(server.next_event(0).unwrap().is_some());
     }
     // More flows than allowed, requested in a few bytes.
-    for way in ["tcp", "reverse", "bidirectional"] {
-        let params = format!(r#"{{"{way}":true,"parallel":{}}}"#, u32::MAX);
-        let mut server = Server::new(0);
+    for direction in ["tcp", "reverse", "bidirectional"] {
+        let params = format!(r#"{{"{direction}":true,"parallel":{}}}"#, u32::MAX);
+        let mut server = Iperf3Server::new(0);
         let length = u32::try_from(params.len()).unwrap();
         server.receive(&length.to_be_bytes()).unwrap();
         server.receive(params.as_bytes()).unwrap();
-        let Some(ServerEvent::Asked(asked)) = server.next_event(0).unwrap() else {
+        let Some(Iperf3ServerEvent::TestRequested(requested)) = server.next_event(0).unwrap()
+        else {
             panic!("{params} asks for a test");
         };
-        assert!(asked.check().is_err());
+        assert!(requested.validate().is_err());
     }
     let grown = peak_bytes().unwrap() - before;
     // The received text in a vector that doubled, the parsed values, and this test's own text.

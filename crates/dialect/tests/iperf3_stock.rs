@@ -9,9 +9,10 @@ use std::process::{Child, Command, Output, Stdio};
 use iperf3_driver::client::{Measured, run};
 use iperf3_driver::server::{Port, Served, serve_one};
 use linerate_dialect::iperf3::{
-    Counters, Iperf3Error, Params, Phase, Protocol, Refusal, Way, far_report,
+    CounterWidth, Iperf3Direction, Iperf3Error, Iperf3ErrorCode, Iperf3Params, Iperf3Phase,
+    Iperf3Transport, remote_report,
 };
-use linerate_dialect::remote_report::FarReport;
+use linerate_dialect::remote_report::RemoteReport;
 use linerate_metric::plan::Direction;
 
 /// Returns whether stock iperf3 is installed; prints a note if not.
@@ -53,7 +54,7 @@ fn sum(report: &serde_json::Value, name: &str, figure: &str) -> u64 {
         .unwrap_or_else(|| panic!("{name} {figure}: {report}")) as u64
 }
 
-fn bytes(report: &FarReport, direction: Direction) -> u64 {
+fn bytes(report: &RemoteReport, direction: Direction) -> u64 {
     let of = report
         .flows
         .iter()
@@ -87,7 +88,7 @@ fn a_stock_client_sends_over_tcp() {
         let (report, served) = serve(options, false);
         let served = served.unwrap();
         let theirs = served.theirs.as_ref().unwrap();
-        let far = far_report(&served.params, false, theirs);
+        let far = remote_report(&served.params, false, theirs);
         let received = counted(&served, true);
         assert!(received > 0);
         assert_eq!(
@@ -126,7 +127,7 @@ fn a_stock_client_receives_and_does_both_over_tcp() {
     }
     let (report, served) = serve(&["-R", "-t", "1", "-P", "2", "-b", "50M"], false);
     let served = served.unwrap();
-    let far = far_report(&served.params, false, served.theirs.as_ref().unwrap());
+    let far = remote_report(&served.params, false, served.theirs.as_ref().unwrap());
     assert_eq!(counted(&served, false), sum(&report, "sum_sent", "bytes"));
     assert_eq!(
         bytes(&far, Direction::Send),
@@ -140,7 +141,7 @@ fn a_stock_client_receives_and_does_both_over_tcp() {
 
     let (report, served) = serve(&["--bidir", "-t", "1", "-P", "2", "-b", "20M"], false);
     let served = served.unwrap();
-    assert_eq!(served.params.way, Way::Both);
+    assert_eq!(served.params.direction, Iperf3Direction::Both);
     assert_eq!(counted(&served, true), sum(&report, "sum_sent", "bytes"));
     assert_eq!(
         counted(&served, false),
@@ -173,7 +174,7 @@ fn a_stock_client_uses_udp() {
         let (report, served) = serve(options, false);
         let served = served.unwrap();
         assert_eq!(report.get("error"), None, "{options:?}");
-        let far = far_report(&served.params, false, served.theirs.as_ref().unwrap());
+        let far = remote_report(&served.params, false, served.theirs.as_ref().unwrap());
         for flow in &far.flows {
             let of_ours = served.ours.as_ref().unwrap();
             let ours = of_ours
@@ -226,15 +227,15 @@ fn a_stock_client_is_refused_in_words_that_it_prints() {
     control.set_nonblocking(false).unwrap();
     let mut first = [0; 37];
     std::io::Read::read_exact(&mut &control, &mut first).unwrap();
-    let (_, mut machine) = linerate_dialect::iperf3::Server::open(&first, 0).unwrap();
+    let (_, mut machine) = linerate_dialect::iperf3::Iperf3Server::open(&first, 0).unwrap();
     loop {
         let said = iperf3_driver::flush(&control, machine.outgoing());
-        machine.sent(said);
+        machine.mark_sent(said);
         if let Some(bytes) = iperf3_driver::listen(&control) {
             machine.receive(&bytes).unwrap();
         }
         if machine.next_event(0).unwrap().is_some() {
-            machine.refuse(Refusal::TOTAL_RATE, 0);
+            machine.reject(Iperf3ErrorCode::TOTAL_RATE, 0);
             iperf3_driver::flush(&control, machine.outgoing());
             break;
         }
@@ -273,8 +274,8 @@ fn either_end_may_stop_early() {
         });
         match serve_one(&port, false) {
             Ok(served) => assert!(says_so && served.terminated && served.theirs.is_none()),
-            Err(Iperf3Error::Vanished { phase }) => {
-                assert!(!says_so && phase == Phase::Running, "{phase}");
+            Err(Iperf3Error::PeerClosed { phase }) => {
+                assert!(!says_so && phase == Iperf3Phase::Running, "{phase}");
             }
             Err(other) => panic!("{other}"),
         }
@@ -310,20 +311,20 @@ impl Drop for Stock {
     }
 }
 
-fn measure(stock: &Stock, params: &Params) -> (Measured, FarReport) {
+fn measure(stock: &Stock, params: &Iperf3Params) -> (Measured, RemoteReport) {
     // A stock server needs a moment between two tests.
     for _ in 0..100 {
         match run(stock.address, params.clone(), false) {
             // It sends busy, or accepts and closes at once while it cleans up.
             Err(
                 Iperf3Error::Busy
-                | Iperf3Error::Vanished {
-                    phase: Phase::Greeting,
+                | Iperf3Error::PeerClosed {
+                    phase: Iperf3Phase::CookieExchange,
                 },
             ) => std::thread::sleep(iperf3_driver::NAP * 10),
             measured => {
                 let measured = measured.unwrap();
-                let far = far_report(params, true, measured.theirs.as_ref().unwrap());
+                let far = remote_report(params, true, measured.theirs.as_ref().unwrap());
                 return (measured, far);
             }
         }
@@ -337,27 +338,27 @@ fn we_measure_a_stock_server_over_tcp() {
         return;
     }
     let stock = Stock::start();
-    let base = Params {
+    let base = Iperf3Params {
         duration_ns: Some(1_000_000_000),
         rate_bps: Some(40_000_000),
         client_version: Some("3.12".into()),
-        ..Params::default()
+        ..Iperf3Params::default()
     };
     for params in [
-        Params {
+        Iperf3Params {
             parallel: 3,
             ..base.clone()
         },
-        Params {
-            way: Way::Reverse,
+        Iperf3Params {
+            direction: Iperf3Direction::Reverse,
             parallel: 2,
             ..base.clone()
         },
-        Params {
-            way: Way::Both,
+        Iperf3Params {
+            direction: Iperf3Direction::Both,
             ..base.clone()
         },
-        Params {
+        Iperf3Params {
             server_output: true,
             ..base.clone()
         },
@@ -388,21 +389,21 @@ fn we_measure_a_stock_server_over_udp() {
         return;
     }
     let stock = Stock::start();
-    let base = Params {
-        protocol: Protocol::Udp,
+    let base = Iperf3Params {
+        protocol: Iperf3Transport::Udp,
         duration_ns: Some(1_000_000_000),
         rate_bps: Some(2_000_000),
         block_bytes: 1000,
-        ..Params::default()
+        ..Iperf3Params::default()
     };
     for params in [
-        Params {
+        Iperf3Params {
             parallel: 2,
             ..base.clone()
         },
-        Params {
-            way: Way::Reverse,
-            counters: Counters::Bits64,
+        Iperf3Params {
+            direction: Iperf3Direction::Reverse,
+            counter_width: CounterWidth::Bits64,
             ..base.clone()
         },
     ] {
@@ -436,10 +437,10 @@ fn a_busy_stock_server_says_so_and_a_stopped_one_too() {
         return;
     }
     let mut stock = Stock::start();
-    let long = Params {
+    let long = Iperf3Params {
         duration_ns: Some(20_000_000_000),
         rate_bps: Some(1_000_000),
-        ..Params::default()
+        ..Iperf3Params::default()
     };
     let first = std::thread::spawn({
         let (address, params) = (stock.address, long.clone());
@@ -465,10 +466,10 @@ fn a_busy_stock_server_says_so_and_a_stopped_one_too() {
     // And we may go too: the server is free again afterwards.
     let stock = Stock::start();
     assert!(run(stock.address, long, true).unwrap().terminated);
-    let short = Params {
+    let short = Iperf3Params {
         duration_ns: None,
         amount_bytes: Some(1 << 20),
-        ..Params::default()
+        ..Iperf3Params::default()
     };
     measure(&stock, &short);
 }

@@ -3,7 +3,7 @@
 //! In a test binary of its own: the kernel reports the peak of the whole process.
 
 use linerate_dialect::control::{
-    Connection, ControlError, FRAME_LIMIT_BYTES, Frame, Hello, MAP_LIMIT, READ_AHEAD_BYTES,
+    ControlCodec, ControlError, FRAME_LIMIT_BYTES, Frame, Hello, MAP_LIMIT, READ_AHEAD_BYTES,
     VALUE_LIMIT,
 };
 
@@ -17,7 +17,7 @@ fn peak_bytes() -> Option<u64> {
 
 /// Encodes `{"role": "client", "duration_ns": 1, NAME: [ELEMENT; count]}` with `fill` bytes of
 /// text.
-fn outcome(name: &str, count: usize, element: &[u8], fill: usize) -> Vec<u8> {
+fn encode_results(name: &str, count: usize, element: &[u8], fill: usize) -> Vec<u8> {
     let text = |text: &str| [&[0xa0 | text.len() as u8], text.as_bytes()].concat();
     let mut body = vec![0x84];
     body.extend(text("role"));
@@ -38,10 +38,10 @@ fn outcome(name: &str, count: usize, element: &[u8], fill: usize) -> Vec<u8> {
 }
 
 fn read(body: &[u8]) -> Result<Option<Frame>, ControlError> {
-    let mut client = Connection::client(Hello::new("client")).unwrap();
-    let mut server = Connection::server(Hello::new("server")).unwrap();
+    let mut client = ControlCodec::client(Hello::new("client")).unwrap();
+    let mut server = ControlCodec::server(Hello::new("server")).unwrap();
     server.receive(client.outgoing()).unwrap();
-    client.sent(client.outgoing().len());
+    client.mark_sent(client.outgoing().len());
     server.next_frame().unwrap();
     let length = u32::try_from(body.len() + 2).unwrap();
     let frame = [&length.to_be_bytes()[..], &10u16.to_be_bytes(), body].concat();
@@ -64,23 +64,43 @@ fn the_worst_frames_stay_within_bounds() {
     let flow = b"\x82\xa9direction\xa4send\xa6stream\x80";
     let fits = (MAP_LIMIT - 1) / 2;
     let fill = FRAME_LIMIT_BYTES - 1000 - fits * flow.len();
-    let Ok(Some(Frame::Outcome(most))) = read(&outcome("streams", fits, flow, fill)) else {
+    let Ok(Some(Frame::Results(most))) = read(&encode_results("streams", fits, flow, fill)) else {
         panic!("within the limits")
     };
     assert_eq!(most.streams.len(), fits);
     drop(most);
-    assert!(read(&outcome("streams", fits + 1, flow, 0)).is_err());
+    assert!(read(&encode_results("streams", fits + 1, flow, 0)).is_err());
 
     // As many plain values as allowed, where flattened structures buffer them.
     let count = VALUE_LIMIT - 100;
     let mut wide = b"\x82\xa9direction\xa4send\xa6stream\x81\xa1x\xdd".to_vec();
     wide.extend((count as u32).to_be_bytes());
     wide.resize(wide.len() + count, 0xa0);
-    assert!(read(&outcome("streams", 1, &wide, 0)).unwrap().is_some());
+    assert!(
+        read(&encode_results("streams", 1, &wide, 0))
+            .unwrap()
+            .is_some()
+    );
 
     // 16 million structures in 16 MiB.
-    assert!(read(&outcome("streams", FRAME_LIMIT_BYTES - 1000, b"\x80", 0)).is_err());
-    assert!(read(&outcome("unknown", FRAME_LIMIT_BYTES - 1000, b"\xc0", 0)).is_err());
+    assert!(
+        read(&encode_results(
+            "streams",
+            FRAME_LIMIT_BYTES - 1000,
+            b"\x80",
+            0
+        ))
+        .is_err()
+    );
+    assert!(
+        read(&encode_results(
+            "unknown",
+            FRAME_LIMIT_BYTES - 1000,
+            b"\xc0",
+            0
+        ))
+        .is_err()
+    );
 
     let grown = peak_bytes().unwrap() - before;
     // Includes this test's copies of a frame (the body, the frame, and the vectors that grew to

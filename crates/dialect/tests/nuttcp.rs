@@ -1,11 +1,12 @@
 //! nuttcp's control connection, compared with recordings of the upstream program.
 
 use linerate_dialect::nuttcp::{
-    BYTES_ERROR, Client, ClientEvent, Counts, Cpu, Interval, LINE_LIMIT_BYTES, NuttcpError, Server,
-    ServerEvent, TEXT_LIMIT_BYTES, Test, VERSION, Way,
+    CpuTimes, LINE_LIMIT_BYTES, NuttcpClient, NuttcpClientEvent, NuttcpCounts, NuttcpDirection,
+    NuttcpError, NuttcpInterval, NuttcpServer, NuttcpServerEvent, NuttcpTest, REPORTED_BYTES_ERROR,
+    TEXT_LIMIT_BYTES, VERSION,
 };
-use linerate_dialect::remote_report::{FarFigures, FarReport};
-use linerate_dialect::sniff::{Carrier, Speaker, Verdict, speaker};
+use linerate_dialect::remote_report::{RemoteFigures, RemoteReport};
+use linerate_dialect::sniff::{Classification, ProtocolMatch, TransportKind, classify};
 use linerate_metric::plan::Direction;
 use proptest::prelude::*;
 
@@ -62,11 +63,11 @@ fn recorded() -> Vec<Recorded> {
 }
 
 /// Returns the test that a recorded client requests from our server.
-fn asked(run: &Recorded) -> Result<Test, String> {
-    let mut server = Server::default();
+fn requested_test(run: &Recorded) -> Result<NuttcpTest, String> {
+    let mut server = NuttcpServer::default();
     server.receive(run.client.concat().as_bytes()).unwrap();
     match server.poll().unwrap() {
-        ServerEvent::Prepare(test) => Ok(test),
+        NuttcpServerEvent::Prepare(test) => Ok(test),
         _ => Err(String::from_utf8(server.outgoing().to_vec()).unwrap()),
     }
 }
@@ -75,29 +76,29 @@ fn asked(run: &Recorded) -> Result<Test, String> {
 fn what_stock_clients_ask_for() {
     let mut text = String::new();
     for run in recorded() {
-        let asked = asked(&run);
-        text += &format!("{}: {asked:#?}\n", run.name);
-        if let Ok(test) = asked {
+        let requested = requested_test(&run);
+        text += &format!("{}: {requested:#?}\n", run.name);
+        if let Ok(test) = requested {
             // Our client requests it with the same text.
-            let mut client = Client::new(test).unwrap();
+            let mut client = NuttcpClient::new(test).unwrap();
             assert_eq!(client.outgoing(), run.client[0].as_bytes());
-            client.sent(client.outgoing().len());
+            client.mark_sent(client.outgoing().len());
             client.receive(run.server[0].as_bytes()).unwrap();
-            assert!(matches!(client.poll(), Some(ClientEvent::Prepare(_))));
-            client.ready();
+            assert!(matches!(client.poll(), Some(NuttcpClientEvent::Prepare(_))));
+            client.mark_ready();
             let line = String::from_utf8(client.outgoing().to_vec()).unwrap();
             // The client alone prints running totals and the like; ours does not request them.
             let line = line.replace("format = 2048", "format = 2053");
-            let stock = run.client[1].replace("format = 2048", "format = 2053");
-            assert_eq!(line, stock, "{}", run.name);
+            let upstream = run.client[1].replace("format = 2048", "format = 2053");
+            assert_eq!(line, upstream, "{}", run.name);
         }
     }
     insta::assert_snapshot!(text);
 }
 
 /// Replays a server's lines to our client.
-fn replayed(run: &Recorded, cut: usize) -> (Vec<ClientEvent>, FarReport) {
-    let mut client = Client::new(asked(run).unwrap()).unwrap();
+fn replay(run: &Recorded, cut: usize) -> (Vec<NuttcpClientEvent>, RemoteReport) {
+    let mut client = NuttcpClient::new(requested_test(run).unwrap()).unwrap();
     let mut events = Vec::new();
     let hello = run.server[0].len();
     let stream = run.server.concat();
@@ -106,30 +107,30 @@ fn replayed(run: &Recorded, cut: usize) -> (Vec<ClientEvent>, FarReport) {
         client.receive(piece).unwrap();
     }
     events.extend(std::iter::from_fn(|| client.poll()));
-    client.ready();
+    client.mark_ready();
     for piece in rest.chunks(cut) {
         client.receive(piece).unwrap();
         events.extend(std::iter::from_fn(|| client.poll()));
     }
-    client.closed().unwrap();
+    client.mark_closed().unwrap();
     events.extend(std::iter::from_fn(|| client.poll()));
     assert_eq!(client.server_version(), Some(VERSION));
-    (events, client.far_report())
+    (events, client.remote_report())
 }
 
 #[test]
 fn what_stock_servers_report() {
     let mut text = String::new();
     for run in recorded() {
-        if asked(&run).is_err() {
+        if requested_test(&run).is_err() {
             continue;
         }
-        let (events, report) = replayed(&run, 1_000);
+        let (events, report) = replay(&run, 1_000);
         text += &format!("{}:\n", run.name);
         for event in &events {
             match event {
-                ClientEvent::Prepare(_) => text += "  prepare\n",
-                ClientEvent::Start(_) => text += "  start\n",
+                NuttcpClientEvent::Prepare(_) => text += "  prepare\n",
+                NuttcpClientEvent::Start(_) => text += "  start\n",
                 other => text += &format!("  {other:?}\n"),
             }
         }
@@ -138,7 +139,7 @@ fn what_stock_servers_report() {
         // Splitting the bytes changes nothing.
         for cut in [1, 2, 7, 100] {
             assert_eq!(
-                replayed(&run, cut),
+                replay(&run, cut),
                 (events.clone(), report.clone()),
                 "{} {cut}",
                 run.name
@@ -153,64 +154,64 @@ fn bytes_that_a_report_rounds_are_whole_buffers() {
     // 0.0477 MB in the report of 50 datagrams of 1000 B.
     let runs = recorded();
     let run = runs.iter().find(|run| run.name == "udp-send").unwrap();
-    let (_, report) = replayed(run, 100);
+    let (_, report) = replay(run, 100);
     let flow = report.flows[0];
     assert_eq!(flow.direction, Direction::Send);
     assert_eq!(flow.figures.bytes, Some(50_000));
     assert_eq!(flow.figures.packets, Some(50));
     assert_eq!(flow.figures.lost, None, "a server does not report it");
-    assert!(50_000u64.abs_diff((0.0477f64 * 1_048_576.0) as u64) <= BYTES_ERROR);
+    assert!(50_000u64.abs_diff((0.0477f64 * 1_048_576.0) as u64) <= REPORTED_BYTES_ERROR);
 }
 
 /// Connects our two ends; returns the server's output, the client's report and events.
-fn converse(
-    test: &Test,
-    counts: &Counts,
-    intervals: &[Interval],
-) -> (String, FarReport, Vec<ClientEvent>) {
-    let mut client = Client::new(test.clone()).unwrap();
-    let mut server = Server::default();
-    let (mut said, mut events) = (String::new(), Vec::new());
+fn run_test(
+    test: &NuttcpTest,
+    counts: &NuttcpCounts,
+    intervals: &[NuttcpInterval],
+) -> (String, RemoteReport, Vec<NuttcpClientEvent>) {
+    let mut client = NuttcpClient::new(test.clone()).unwrap();
+    let mut server = NuttcpServer::default();
+    let (mut output, mut events) = (String::new(), Vec::new());
     loop {
         server.receive(client.outgoing()).unwrap();
-        client.sent(client.outgoing().len());
+        client.mark_sent(client.outgoing().len());
         let event = server.poll();
         match &event {
-            Some(ServerEvent::Prepare(prepared)) => {
+            Some(NuttcpServerEvent::Prepare(prepared)) => {
                 assert_eq!(prepared, test);
-                server.ready();
+                server.mark_ready();
             }
-            Some(ServerEvent::Run(_)) => {
+            Some(NuttcpServerEvent::Run(_)) => {
                 for interval in intervals {
-                    server.interval(interval);
+                    server.report_interval(interval);
                 }
                 server.finish(counts);
             }
             _ => {}
         }
-        said += std::str::from_utf8(server.outgoing()).unwrap();
+        output += std::str::from_utf8(server.outgoing()).unwrap();
         client.receive(server.outgoing()).unwrap();
-        server.sent(server.outgoing().len());
+        server.mark_sent(server.outgoing().len());
         while let Some(event) = client.poll() {
-            if let ClientEvent::Prepare(_) = event {
-                client.ready();
+            if let NuttcpClientEvent::Prepare(_) = event {
+                client.mark_ready();
             }
             events.push(event);
         }
-        if event == Some(ServerEvent::Close) {
+        if event == Some(NuttcpServerEvent::Close) {
             break;
         }
     }
-    client.closed().unwrap();
-    (said, client.far_report(), events)
+    client.mark_closed().unwrap();
+    (output, client.remote_report(), events)
 }
 
 #[test]
 fn what_our_server_says() {
-    let counts = Counts {
+    let counts = NuttcpCounts {
         bytes: 2_702_180_352,
         duration_ns: 500_153_000,
-        cpu: Some(Cpu {
+        cpu: Some(CpuTimes {
             user_ns: 10_000_000,
             system_ns: 230_000_000,
         }),
@@ -219,34 +220,34 @@ fn what_our_server_says() {
         rtt_ns: Some(104_000),
         mss: Some(1_448),
     };
-    let least = Counts {
+    let minimum = NuttcpCounts {
         bytes: 0,
         duration_ns: 0,
-        ..Counts::default()
+        ..NuttcpCounts::default()
     };
     let mut text = String::new();
-    for carrier in [Carrier::Stream, Carrier::Datagram] {
-        for way in [Way::ToServer, Way::ToClient] {
+    for transport in [TransportKind::Stream, TransportKind::Datagram] {
+        for direction in [NuttcpDirection::ToServer, NuttcpDirection::ToClient] {
             for parseable in [false, true] {
-                let test = Test {
+                let test = NuttcpTest {
                     parseable,
                     interval_ns: Some(300 * MS),
-                    ..Test::new(way, carrier, 5_001)
+                    ..NuttcpTest::new(direction, transport, 5_001)
                 };
-                let interval = Interval {
+                let interval = NuttcpInterval {
                     bytes: 1_438_777_344,
                     duration_ns: 300 * MS,
-                    lost_of: (carrier == Carrier::Datagram).then_some((12, 1_000)),
-                    retransmits: (carrier == Carrier::Stream).then_some(2),
+                    lost_of: (transport == TransportKind::Datagram).then_some((12, 1_000)),
+                    retransmits: (transport == TransportKind::Stream).then_some(2),
                 };
-                let (said, report, _) = converse(&test, &counts, &[interval]);
-                text += &format!("{way:?} {carrier:?} {parseable}\n{said}\n");
+                let (output, report, _) = run_test(&test, &counts, &[interval]);
+                text += &format!("{direction:?} {transport:?} {parseable}\n{output}\n");
                 let figures = report.flows[0].figures;
-                assert!(figures.bytes.unwrap().abs_diff(counts.bytes) <= BYTES_ERROR);
+                assert!(figures.bytes.unwrap().abs_diff(counts.bytes) <= REPORTED_BYTES_ERROR);
                 assert!(figures.duration_ns.unwrap().abs_diff(counts.duration_ns) < MS);
                 assert_eq!(figures.retransmits, Some(3));
-                let (said, report, _) = converse(&test, &least, &[]);
-                text += &format!("nothing\n{said}\n");
+                let (output, report, _) = run_test(&test, &minimum, &[]);
+                text += &format!("nothing\n{output}\n");
                 assert_eq!(report.flows[0].figures.bytes, Some(0), "reported as zero");
                 assert_eq!(report.flows[0].figures.retransmits, None, "not reported");
             }
@@ -257,33 +258,33 @@ fn what_our_server_says() {
 
 #[test]
 fn a_client_that_reads_nothing_has_few_lines_waiting() {
-    let test = Test {
+    let test = NuttcpTest {
         interval_ns: Some(MS),
-        ..Test::new(Way::ToServer, Carrier::Stream, 5_001)
+        ..NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Stream, 5_001)
     };
-    let mut client = Client::new(test).unwrap();
-    let mut server = Server::default();
-    let mut turns = 0;
-    while !matches!(server.poll(), Some(ServerEvent::Prepare(_))) {
+    let mut client = NuttcpClient::new(test).unwrap();
+    let mut server = NuttcpServer::default();
+    let mut rounds = 0;
+    while !matches!(server.poll(), Some(NuttcpServerEvent::Prepare(_))) {
         server.receive(client.outgoing()).unwrap();
-        client.sent(client.outgoing().len());
+        client.mark_sent(client.outgoing().len());
         client.receive(server.outgoing()).unwrap();
-        server.sent(server.outgoing().len());
-        if let Some(ClientEvent::Prepare(_)) = client.poll() {
-            client.ready();
+        server.mark_sent(server.outgoing().len());
+        if let Some(NuttcpClientEvent::Prepare(_)) = client.poll() {
+            client.mark_ready();
         }
-        turns += 1;
-        assert!(turns < 100, "they do not agree");
+        rounds += 1;
+        assert!(rounds < 100, "they do not agree");
     }
-    server.ready();
-    let interval = Interval {
+    server.mark_ready();
+    let interval = NuttcpInterval {
         bytes: 1,
         duration_ns: MS,
         lost_of: None,
         retransmits: None,
     };
     for _ in 0..10_000 {
-        server.interval(&interval);
+        server.report_interval(&interval);
     }
     let waiting = server.outgoing().len();
     assert!((60 << 10..66 << 10).contains(&waiting), "{waiting}");
@@ -291,11 +292,11 @@ fn a_client_that_reads_nothing_has_few_lines_waiting() {
 
 #[test]
 fn tests_that_are_refused_say_why() {
-    let line = Test::new(Way::ToServer, Carrier::Stream, 5_001);
-    let mut client = Client::new(line).unwrap();
+    let line = NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Stream, 5_001);
+    let mut client = NuttcpClient::new(line).unwrap();
     client.receive(b"HELO nuttcp v6.1.2\n").unwrap();
-    client.sent(client.outgoing().len());
-    client.ready();
+    client.mark_sent(client.outgoing().len());
+    client.mark_ready();
     let good = String::from_utf8(client.outgoing().to_vec()).unwrap();
     let mut text = String::new();
     for (from, to) in [
@@ -329,140 +330,172 @@ fn tests_that_are_refused_say_why() {
         (&good, "GET / HTTP/1.1\n"),
     ] {
         assert!(good.contains(from), "{from}");
-        let mut server = Server::default();
+        let mut server = NuttcpServer::default();
         server.receive(b"HELO nuttcp v6.1.2\n").unwrap();
-        server.sent(server.outgoing().len());
+        server.mark_sent(server.outgoing().len());
         server.receive(good.replace(from, to).as_bytes()).unwrap();
-        assert_eq!(server.poll(), Some(ServerEvent::Close), "{from} -> {to}");
-        let said = std::str::from_utf8(server.outgoing()).unwrap();
+        assert_eq!(
+            server.poll(),
+            Some(NuttcpServerEvent::Close),
+            "{from} -> {to}"
+        );
+        let output = std::str::from_utf8(server.outgoing()).unwrap();
         // Our client reports the reason.
-        let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
+        let mut client = NuttcpClient::new(NuttcpTest::new(
+            NuttcpDirection::ToServer,
+            TransportKind::Stream,
+            5_001,
+        ))
+        .unwrap();
         client.receive(b"HELO nuttcp v6.1.2\n").unwrap();
-        client.ready();
-        let heard = client.receive(said.as_bytes()).unwrap_err();
-        assert!(matches!(heard, NuttcpError::Refused { .. }), "{heard}");
-        text += &format!("{} -> {to:?}\n{said}\n", from.trim());
+        client.mark_ready();
+        let error = client.receive(output.as_bytes()).unwrap_err();
+        assert!(matches!(error, NuttcpError::Rejected { .. }), "{error}");
+        text += &format!("{} -> {to:?}\n{output}\n", from.trim());
     }
     insta::assert_snapshot!(text);
 }
 
 #[test]
 fn a_reason_cannot_say_more_than_one_line() {
-    let mut server = Server::default();
+    let mut server = NuttcpServer::default();
     server.receive(b"HELO nuttcp v6.1.2\n").unwrap();
-    server.sent(server.outgoing().len());
-    server.refuse("no\nKO\nOK v6.1.2\x1b[31m");
-    let said = String::from_utf8(server.outgoing().to_vec()).unwrap();
-    assert_eq!(said, "KO\nnuttcp: v6.1.2: no KO OK v6.1.2 [31m\nKO\n");
+    server.mark_sent(server.outgoing().len());
+    server.reject("no\nKO\nOK v6.1.2\x1b[31m");
+    let output = String::from_utf8(server.outgoing().to_vec()).unwrap();
+    assert_eq!(output, "KO\nnuttcp: v6.1.2: no KO OK v6.1.2 [31m\nKO\n");
 }
 
 #[test]
 fn tests_that_nuttcp_cannot_do_are_not_asked_for() {
-    let good = Test::new(Way::ToServer, Carrier::Datagram, 5_001);
+    let good = NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Datagram, 5_001);
     for bad in [
-        Test {
+        NuttcpTest {
             flip: true,
             ..good.clone()
         },
-        Test {
+        NuttcpTest {
             buffer_bytes: 70_000,
             ..good.clone()
         },
-        Test {
+        NuttcpTest {
             buffer_bytes: 4,
             ..good.clone()
         },
-        Test {
+        NuttcpTest {
             streams: 0,
             ..good.clone()
         },
-        Test {
+        NuttcpTest {
             first_port: 7,
             ..good.clone()
         },
     ] {
         assert!(matches!(
-            Client::new(bad),
-            Err(NuttcpError::Impossible { .. })
+            NuttcpClient::new(bad),
+            Err(NuttcpError::Unsupported { .. })
         ));
     }
-    assert!(Client::new(good).is_ok());
+    assert!(NuttcpClient::new(good).is_ok());
 }
 
 #[test]
-fn who_connects() {
-    let test = |way, flip| Test {
+fn the_connecting_end() {
+    let test = |direction, flip| NuttcpTest {
         flip,
         streams: 3,
-        ..Test::new(way, Carrier::Stream, 5_001)
+        ..NuttcpTest::new(direction, TransportKind::Stream, 5_001)
     };
-    for (way, flip, client) in [
-        (Way::ToServer, false, true),
-        (Way::ToServer, true, false),
-        (Way::ToClient, false, false),
-        (Way::ToClient, true, true),
+    for (direction, flip, client) in [
+        (NuttcpDirection::ToServer, false, true),
+        (NuttcpDirection::ToServer, true, false),
+        (NuttcpDirection::ToClient, false, false),
+        (NuttcpDirection::ToClient, true, true),
     ] {
-        assert_eq!(test(way, flip).client_connects(), client);
+        assert_eq!(test(direction, flip).client_connects(), client);
     }
-    let test = test(Way::ToServer, false);
+    let test = test(NuttcpDirection::ToServer, false);
     assert_eq!(test.ports().collect::<Vec<_>>(), [5_001, 5_002, 5_003]);
 }
 
 #[test]
-fn strangers_and_old_ones_are_told() {
-    for (bytes, want) in [
+fn other_and_old_peers_are_rejected() {
+    for (bytes, expected) in [
         (&b"GET / HTTP/1.1\r\n"[..], "NotNuttcp"),
         (b"HELO nuttcp v6\n", "NotNuttcp"),
         (b"HELO nuttcp v6.1.2.3\n", "NotNuttcp"),
         (b"HELO nuttcp v99999.1.2\n", "NotNuttcp"),
         (b"\n", "NotNuttcp"),
     ] {
-        let error = Server::default().receive(bytes).unwrap_err();
+        let error = NuttcpServer::default().receive(bytes).unwrap_err();
         assert!(
-            format!("{error:?}").starts_with(want),
+            format!("{error:?}").starts_with(expected),
             "{bytes:?}: {error:?}"
         );
-        let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
+        let mut client = NuttcpClient::new(NuttcpTest::new(
+            NuttcpDirection::ToServer,
+            TransportKind::Stream,
+            5_001,
+        ))
+        .unwrap();
         let error = client.receive(bytes).unwrap_err();
         assert!(
-            format!("{error:?}").starts_with(want),
+            format!("{error:?}").starts_with(expected),
             "{bytes:?}: {error:?}"
         );
-        assert_eq!(client.receive(b""), Err(NuttcpError::Failed));
+        assert_eq!(client.receive(b""), Err(NuttcpError::AlreadyFailed));
     }
-    let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
+    let mut client = NuttcpClient::new(NuttcpTest::new(
+        NuttcpDirection::ToServer,
+        TransportKind::Stream,
+        5_001,
+    ))
+    .unwrap();
     let error = client.receive(b"HELO nuttcp v4.0.3\n").unwrap_err();
     insta::assert_snapshot!(error, @"the peer is nuttcp 4.0.3, older than 5.4.1: update it there");
     // OK before the request is an error; calling ready after it has no effect.
-    let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
+    let mut client = NuttcpClient::new(NuttcpTest::new(
+        NuttcpDirection::ToServer,
+        TransportKind::Stream,
+        5_001,
+    ))
+    .unwrap();
     assert!(client.receive(b"HELO nuttcp v6.1.2\nOK v6.1.2\n").is_err());
-    assert!(matches!(client.poll(), Some(ClientEvent::Prepare(_))));
+    assert!(matches!(client.poll(), Some(NuttcpClientEvent::Prepare(_))));
     let waiting = client.outgoing().len();
-    client.ready();
+    client.mark_ready();
     assert_eq!(client.outgoing().len(), waiting);
     // Closing before a test was accepted is an error.
-    assert_eq!(Server::default().closed(), Err(NuttcpError::Vanished));
-    let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
-    assert_eq!(client.closed(), Err(NuttcpError::Vanished));
+    assert_eq!(
+        NuttcpServer::default().mark_closed(),
+        Err(NuttcpError::PeerClosed)
+    );
+    let mut client = NuttcpClient::new(NuttcpTest::new(
+        NuttcpDirection::ToServer,
+        TransportKind::Stream,
+        5_001,
+    ))
+    .unwrap();
+    assert_eq!(client.mark_closed(), Err(NuttcpError::PeerClosed));
 }
 
 #[test]
 fn memory_is_bounded() {
-    let mut server = Server::default();
+    let mut server = NuttcpServer::default();
     let long = vec![b'x'; LINE_LIMIT_BYTES + 1];
     assert_eq!(server.receive(&long), Err(NuttcpError::LineTooLong));
-    assert_eq!(server.receive(b"\n"), Err(NuttcpError::Failed));
+    assert_eq!(server.receive(b"\n"), Err(NuttcpError::AlreadyFailed));
     // Data from a client after its parameters is not stored.
     let run = &recorded()[0];
-    let mut server = Server::default();
+    let mut server = NuttcpServer::default();
     server.receive(run.client.concat().as_bytes()).unwrap();
     for _ in 0..1_000 {
         server.receive(&long).unwrap();
     }
     // An endless report is cut off.
-    let mut client = Client::new(asked(run).unwrap()).unwrap();
+    let mut client = NuttcpClient::new(requested_test(run).unwrap()).unwrap();
     client.receive(run.server[0].as_bytes()).unwrap();
-    client.ready();
+    client.mark_ready();
     client.receive(run.server[1].as_bytes()).unwrap();
     // The totals after an hour of intervals are stored.
     let line = b"  871.1875 MB /   0.30 sec = 24355.6217 Mbps     0 retrans\n";
@@ -475,26 +508,26 @@ fn memory_is_bounded() {
     let text = &client.report().text;
     assert_eq!(text.len(), 2_001);
     assert!(text.last().unwrap().ends_with("in all"), "{text:?}");
-    let mut taken = 3_600 * line.len();
+    let mut accepted = 3_600 * line.len();
     let error = loop {
         match client.receive(line) {
-            Ok(()) => taken += line.len(),
+            Ok(()) => accepted += line.len(),
             Err(error) => break error,
         }
     };
-    assert_eq!(error, NuttcpError::TooMuch);
-    assert!(taken <= TEXT_LIMIT_BYTES);
+    assert_eq!(error, NuttcpError::ReportTooLong);
+    assert!(accepted <= TEXT_LIMIT_BYTES);
     assert!(client.report().text.len() <= 2_064);
     let events = std::iter::from_fn(|| client.poll()).count();
     assert!(events <= 4_100, "{events}");
 }
 
 #[test]
-fn terminals_are_not_steered() {
+fn control_characters_are_replaced() {
     let run = &recorded()[0];
-    let mut client = Client::new(asked(run).unwrap()).unwrap();
+    let mut client = NuttcpClient::new(requested_test(run).unwrap()).unwrap();
     client.receive(run.server[0].as_bytes()).unwrap();
-    client.ready();
+    client.mark_ready();
     client
         .receive(b"OK v6.1.2\nnuttcp-r: \x1b[2J\x07red\xff\n")
         .unwrap();
@@ -505,13 +538,13 @@ fn terminals_are_not_steered() {
 }
 
 #[test]
-fn a_client_is_told_by_its_first_line() {
-    let name = |bytes: &[u8]| match speaker(Carrier::Stream, bytes) {
-        Speaker::Known(dialect) => dialect.name,
-        Speaker::NeedMore => "more",
-        Speaker::Unknown => "none",
+fn a_client_is_classified_by_its_first_line() {
+    let name = |bytes: &[u8]| match classify(TransportKind::Stream, bytes) {
+        Classification::Known(dialect) => dialect.name,
+        Classification::NeedMore => "more",
+        Classification::Unknown => "none",
     };
-    for (bytes, whose) in [
+    for (bytes, expected) in [
         (&b"HELO nuttcp v6.1.2\n"[..], "nuttcp"),
         (b"HELO nuttcp v8", "nuttcp"),
         (b"HELO nuttcp", "more"),
@@ -519,15 +552,24 @@ fn a_client_is_told_by_its_first_line() {
         (b"HELO mail.example\r\n", "none"),
         (b"buflen = 1", "none"),
     ] {
-        assert_eq!(name(bytes), whose, "{bytes:?}");
+        assert_eq!(name(bytes), expected, "{bytes:?}");
     }
-    let datagram = linerate_dialect::nuttcp::DIALECT.recognise;
-    assert_eq!(datagram(Carrier::Datagram, b"BOD0"), Verdict::Yes);
-    assert_eq!(datagram(Carrier::Datagram, b"BOD0x"), Verdict::No);
-    assert_eq!(datagram(Carrier::Datagram, b"HELO nuttcp v"), Verdict::No);
+    let datagram = linerate_dialect::nuttcp::PROTOCOL.detect;
+    assert_eq!(
+        datagram(TransportKind::Datagram, b"BOD0"),
+        ProtocolMatch::Yes
+    );
+    assert_eq!(
+        datagram(TransportKind::Datagram, b"BOD0x"),
+        ProtocolMatch::No
+    );
+    assert_eq!(
+        datagram(TransportKind::Datagram, b"HELO nuttcp v"),
+        ProtocolMatch::No
+    );
 }
 
-fn tests() -> impl Strategy<Value = Test> {
+fn tests() -> impl Strategy<Value = NuttcpTest> {
     (
         (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
         (1u16..=128, 5_000u16..60_000, 5usize..65_507),
@@ -550,24 +592,24 @@ fn tests() -> impl Strategy<Value = Test> {
             let (streams, first_port, buffer_bytes) = places;
             let (buffers, time_us, rate_kbps, interval_us) = limits;
             let (window_bytes, mss, tos, no_delay, rate_instantaneous) = options;
-            Test {
-                way: if to_server {
-                    Way::ToServer
+            NuttcpTest {
+                direction: if to_server {
+                    NuttcpDirection::ToServer
                 } else {
-                    Way::ToClient
+                    NuttcpDirection::ToClient
                 },
-                carrier: if udp {
-                    Carrier::Datagram
+                transport: if udp {
+                    TransportKind::Datagram
                 } else {
-                    Carrier::Stream
+                    TransportKind::Stream
                 },
                 streams,
                 first_port,
                 buffer_bytes,
-                buffers,
-                time_ns: time_us.map(|us| us * 1_000),
+                buffer_limit: buffers,
+                duration_ns: time_us.map(|us| us * 1_000),
                 rate_kbps,
-                rate_instantaneous,
+                rate_is_instantaneous: rate_instantaneous,
                 window_bytes,
                 interval_ns: interval_us.map(|us| us * 1_000),
                 flip: flip && !udp,
@@ -590,31 +632,31 @@ proptest! {
         retransmits in prop::option::of(0u64..1 << 40),
         lost in prop::option::of((0u64..1 << 30, 1u64..1 << 30)),
     ) {
-        let counts = Counts { bytes, duration_ns, retransmits, ..Counts::default() };
-        let udp = test.carrier == Carrier::Datagram;
-        let interval = Interval {
+        let counts = NuttcpCounts { bytes, duration_ns, retransmits, ..NuttcpCounts::default() };
+        let udp = test.transport == TransportKind::Datagram;
+        let interval = NuttcpInterval {
             bytes,
             duration_ns,
             lost_of: lost.filter(|_| udp),
             retransmits: retransmits.filter(|_| !udp),
         };
-        let (_, report, events) = converse(&test, &counts, &[interval]);
+        let (_, report, events) = run_test(&test, &counts, &[interval]);
         let figures = report.flows[0].figures;
         // Rounded once by the report, and once to complete buffers, which these bytes are not.
-        prop_assert!(figures.bytes.unwrap().abs_diff(bytes) <= 2 * BYTES_ERROR);
+        prop_assert!(figures.bytes.unwrap().abs_diff(bytes) <= 2 * REPORTED_BYTES_ERROR);
         prop_assert_eq!(figures.retransmits, retransmits);
         if bytes > 1 << 20 {
             let error = figures.duration_ns.unwrap().abs_diff(duration_ns);
             prop_assert!(error <= 10_000_000 + duration_ns / 1_000, "{error}");
         }
         let reported = events.iter().find_map(|event| match event {
-            ClientEvent::Interval(interval) => Some(interval),
+            NuttcpClientEvent::Interval(interval) => Some(interval),
             _ => None,
         });
-        let receives = test.way == Way::ToServer && test.interval_ns.is_some();
+        let receives = test.direction == NuttcpDirection::ToServer && test.interval_ns.is_some();
         prop_assert_eq!(reported.is_some(), receives);
         if let Some(reported) = reported {
-            prop_assert!(reported.bytes.abs_diff(bytes) <= 2 * BYTES_ERROR);
+            prop_assert!(reported.bytes.abs_diff(bytes) <= 2 * REPORTED_BYTES_ERROR);
             prop_assert_eq!(reported.lost_of, interval.lost_of);
             prop_assert_eq!(reported.retransmits, interval.retransmits);
         }
@@ -622,16 +664,16 @@ proptest! {
 
     /// Splitting a client's lines changes nothing.
     #[test]
-    fn splits_change_nothing(test in tests(), cuts in prop::collection::vec(1usize..80, 1..10)) {
-        let mut client = Client::new(test.clone()).unwrap();
+    fn splits_change_nothing(test in tests(), any_cuts in prop::collection::vec(1usize..80, 1..10)) {
+        let mut client = NuttcpClient::new(test.clone()).unwrap();
         let mut stream = client.outgoing().to_vec();
-        client.sent(stream.len());
+        client.mark_sent(stream.len());
         client.receive(b"HELO nuttcp v8.2.2\n").unwrap();
-        client.ready();
+        client.mark_ready();
         stream.extend_from_slice(client.outgoing());
-        let mut server = Server::default();
+        let mut server = NuttcpServer::default();
         let mut rest = &stream[..];
-        for cut in cuts.iter().cycle() {
+        for cut in any_cuts.iter().cycle() {
             if rest.is_empty() {
                 break;
             }
@@ -640,32 +682,40 @@ proptest! {
             rest = after;
         }
         prop_assert_eq!(server.outgoing(), b"HELO nuttcp v6.1.2\n");
-        prop_assert_eq!(server.poll(), Some(ServerEvent::Prepare(test)));
+        prop_assert_eq!(server.poll(), Some(NuttcpServerEvent::Prepare(test)));
     }
 
     #[test]
     fn hostile_bytes_harm_neither_end(
         lines in prop::collection::vec("(HELO nuttcp v6.1.2|OK v6.1.2|KO|DONE|nuttcp-r: .{0,60}|.{0,40} MB / .{0,20} sec = .{0,10}Mbps .{0,20}drop.{0,9}|[ -~]{0,80})\n?", 0..12),
     ) {
-        let mut server = Server::default();
+        let mut server = NuttcpServer::default();
         for line in &lines {
             let _ = server.receive(line.as_bytes());
         }
-        let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
+        let mut client = NuttcpClient::new(NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Stream, 5_001)).unwrap();
         client.receive(b"HELO nuttcp v6.1.2\n").unwrap();
-        client.ready();
+        client.mark_ready();
         for line in &lines {
             let _ = client.receive(line.as_bytes());
         }
-        let _ = client.closed();
-        let _ = client.far_report();
+        let _ = client.mark_closed();
+        let _ = client.remote_report();
     }
 }
 
 #[test]
-fn nothing_said_is_nothing_known() {
-    let client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001)).unwrap();
-    assert_eq!(client.far_report(), FarReport::default());
-    assert_eq!(Server::default().far_report(), FarReport::default());
-    assert_eq!(FarFigures::default().bytes, None);
+fn without_a_report_all_figures_are_absent() {
+    let client = NuttcpClient::new(NuttcpTest::new(
+        NuttcpDirection::ToServer,
+        TransportKind::Stream,
+        5_001,
+    ))
+    .unwrap();
+    assert_eq!(client.remote_report(), RemoteReport::default());
+    assert_eq!(
+        NuttcpServer::default().remote_report(),
+        RemoteReport::default()
+    );
+    assert_eq!(RemoteFigures::default().bytes, None);
 }

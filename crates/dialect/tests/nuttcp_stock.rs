@@ -6,8 +6,8 @@ mod nuttcp_driver;
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 
-use linerate_dialect::nuttcp::{BYTES_ERROR, NuttcpError, Test, Way};
-use linerate_dialect::sniff::Carrier;
+use linerate_dialect::nuttcp::{NuttcpDirection, NuttcpError, NuttcpTest, REPORTED_BYTES_ERROR};
+use linerate_dialect::sniff::TransportKind;
 use linerate_metric::plan::Direction;
 use nuttcp_driver::{Outcome, free_ports, measure, serve};
 
@@ -81,7 +81,7 @@ fn stock_clients_are_served_over_tcp() {
             "{options:?} {text}"
         );
         assert_eq!(outcome.test.streams, streams);
-        if let Some(buffers) = outcome.test.buffers {
+        if let Some(buffers) = outcome.test.buffer_limit {
             let asked = buffers * outcome.test.buffer_bytes as u64;
             assert_eq!(outcome.near.bytes, asked, "{options:?}");
         }
@@ -120,7 +120,7 @@ fn stock_clients_are_served_over_udp() {
             megabytes(outcome.near.bytes),
             "{options:?} {text}"
         );
-        if let Some(buffers) = outcome.test.buffers {
+        if let Some(buffers) = outcome.test.buffer_limit {
             assert_eq!(outcome.near.calls, Some(buffers), "{options:?}");
         }
         if outcome.test.numbers_datagrams() {
@@ -183,20 +183,20 @@ fn stock_server(options: &[&str]) -> (Running, SocketAddr) {
 }
 
 /// Our client against a stock server; both ends' bytes must be the same.
-fn measured(server: SocketAddr, test: Test) -> Outcome {
+fn measured(server: SocketAddr, test: NuttcpTest) -> Outcome {
     let name = format!("{test:?}");
     let outcome = measure(server, test).unwrap_or_else(|error| panic!("{name}: {error}"));
     let flow = outcome.far.flows[0];
-    let direction = match outcome.test.way {
-        Way::ToServer => Direction::Send,
-        Way::ToClient => Direction::Receive,
+    let direction = match outcome.test.direction {
+        NuttcpDirection::ToServer => Direction::Send,
+        NuttcpDirection::ToClient => Direction::Receive,
     };
     assert_eq!(flow.direction, direction);
     // A stock transmitter that its time interrupts counts the part of a buffer that it had written,
     // and then its report is only as exact as its decimals.
-    let error = match outcome.test.buffers {
+    let error = match outcome.test.buffer_limit {
         Some(_) => 0,
-        None => 2 * BYTES_ERROR,
+        None => 2 * REPORTED_BYTES_ERROR,
     };
     let far = flow.figures.bytes.unwrap();
     assert!(
@@ -221,42 +221,42 @@ fn a_stock_server_is_measured_over_tcp() {
         return;
     }
     let (_server, address) = stock_server(&[]);
-    for way in [Way::ToServer, Way::ToClient] {
+    for way in [NuttcpDirection::ToServer, NuttcpDirection::ToClient] {
         for streams in [1, 3] {
-            let fixed = Test {
+            let fixed = NuttcpTest {
                 streams,
-                buffers: Some(160),
-                time_ns: None,
-                ..Test::new(way, Carrier::Stream, free_ports(streams))
+                buffer_limit: Some(160),
+                duration_ns: None,
+                ..NuttcpTest::new(way, TransportKind::Stream, free_ports(streams))
             };
             let outcome = measured(address, fixed);
             assert_eq!(outcome.near.bytes, 160 * 65_536);
         }
-        let flipped = Test {
+        let flipped = NuttcpTest {
             flip: true,
-            buffers: Some(16),
-            time_ns: None,
-            ..Test::new(way, Carrier::Stream, free_ports(1))
+            buffer_limit: Some(16),
+            duration_ns: None,
+            ..NuttcpTest::new(way, TransportKind::Stream, free_ports(1))
         };
         measured(address, flipped);
-        let timed = Test {
-            time_ns: Some(1_000_000_000),
+        let timed = NuttcpTest {
+            duration_ns: Some(1_000_000_000),
             interval_ns: Some(250_000_000),
-            ..Test::new(way, Carrier::Stream, free_ports(1))
+            ..NuttcpTest::new(way, TransportKind::Stream, free_ports(1))
         };
         let outcome = measured(address, timed);
-        let told = match way {
-            Way::ToServer => {
+        let reported = match way {
+            NuttcpDirection::ToServer => {
                 assert_eq!(outcome.far.flows[0].figures.retransmits, None);
                 2..=5
             }
-            Way::ToClient => {
+            NuttcpDirection::ToClient => {
                 assert!(outcome.far.flows[0].figures.retransmits.is_some());
                 0..=0
             }
         };
         assert!(
-            told.contains(&outcome.intervals.len()),
+            reported.contains(&outcome.intervals.len()),
             "{:?}",
             outcome.intervals
         );
@@ -271,33 +271,40 @@ fn a_stock_server_is_measured_over_udp() {
         return;
     }
     let (_server, address) = stock_server(&[]);
-    for way in [Way::ToServer, Way::ToClient] {
-        let test = Test {
-            buffers: Some(60),
-            time_ns: None,
+    for way in [NuttcpDirection::ToServer, NuttcpDirection::ToClient] {
+        let test = NuttcpTest {
+            buffer_limit: Some(60),
+            duration_ns: None,
             rate_kbps: Some(8_000),
-            interval_ns: (way == Way::ToClient).then_some(1_000_000_000),
+            interval_ns: (way == NuttcpDirection::ToClient).then_some(1_000_000_000),
             buffer_bytes: 1_000,
-            ..Test::new(way, Carrier::Datagram, free_ports(1))
+            ..NuttcpTest::new(way, TransportKind::Datagram, free_ports(1))
         };
         let outcome = measured(address, test);
         let figures = outcome.far.flows[0].figures;
         assert_eq!(figures.packets, Some(60));
         assert_eq!(figures.lost, None, "the report does not tell");
-        assert_eq!(outcome.lost, (way == Way::ToClient).then_some(0));
+        assert_eq!(
+            outcome.lost,
+            (way == NuttcpDirection::ToClient).then_some(0)
+        );
     }
 }
 
 #[test]
-fn a_stock_server_that_refuses_is_heard() {
+fn an_upstream_rejection_is_an_error() {
     if !stock() {
         return;
     }
     let (_server, address) = stock_server(&[]);
     // Its own control port cannot carry data.
-    let test = Test::new(Way::ToServer, Carrier::Stream, address.port());
+    let test = NuttcpTest::new(
+        NuttcpDirection::ToServer,
+        TransportKind::Stream,
+        address.port(),
+    );
     let error = measure(address, test).err().unwrap();
-    let NuttcpError::Refused { reason } = error else {
+    let NuttcpError::Rejected { reason } = error else {
         panic!("{error}")
     };
     assert!(reason.contains("ctlport overlaps"), "{reason}");

@@ -1,9 +1,10 @@
 //! nuttcp's datagrams, compared with those of upstream transmitters, and in simulated time.
 
 use linerate_dialect::nuttcp::{
-    EOD_GAP_NS, START_GAP_NS, Send, Server, ServerEvent, Test, Took, UdpReceiver, UdpSender, Way,
+    EOD_GAP_NS, NuttcpDatagram, NuttcpDirection, NuttcpSendAction, NuttcpServer, NuttcpServerEvent,
+    NuttcpTest, NuttcpUdpReceiver, NuttcpUdpSender, START_GAP_NS,
 };
-use linerate_dialect::sniff::{Carrier, Speaker, speaker};
+use linerate_dialect::sniff::{Classification, TransportKind, classify};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
@@ -12,8 +13,8 @@ const MS: u64 = 1_000_000;
 type Datagram = (u64, u16, Vec<u8>);
 
 /// Returns recorded datagrams of an upstream transmitter with their test.
-fn datagrams() -> Vec<(String, Test, Vec<Datagram>)> {
-    let mut runs: Vec<(String, Test, Vec<Datagram>)> = Vec::new();
+fn recorded_datagrams() -> Vec<(String, NuttcpTest, Vec<Datagram>)> {
+    let mut runs: Vec<(String, NuttcpTest, Vec<Datagram>)> = Vec::new();
     let text = include_str!("fixtures/nuttcp-6.1.2/udp-datagrams.hex");
     let mut name = String::new();
     for line in text
@@ -23,10 +24,10 @@ fn datagrams() -> Vec<(String, Test, Vec<Datagram>)> {
         if let Some(command) = line.strip_prefix("> ") {
             name = command.to_owned();
         } else if let Some(parameters) = line.strip_prefix("= ") {
-            let mut server = Server::default();
+            let mut server = NuttcpServer::default();
             let lines = format!("HELO nuttcp v6.1.2\n{parameters}\n");
             server.receive(lines.as_bytes()).unwrap();
-            let Some(ServerEvent::Prepare(test)) = server.poll() else {
+            let Some(NuttcpServerEvent::Prepare(test)) = server.poll() else {
                 panic!("{name}")
             };
             runs.push((name.clone(), test, Vec::new()));
@@ -47,17 +48,17 @@ fn datagrams() -> Vec<(String, Test, Vec<Datagram>)> {
 }
 
 #[test]
-fn datagrams_of_stock_transmitters_are_counted() {
-    for (name, test, datagrams) in datagrams() {
-        let mut receiver = UdpReceiver::new(&test, 0);
-        let mut ended = None;
+fn datagrams_of_upstream_transmitters_are_counted() {
+    for (name, test, datagrams) in recorded_datagrams() {
+        let mut receiver = NuttcpUdpReceiver::new(&test, 0);
+        let mut end_ns = None;
         for (at, _, datagram) in &datagrams {
-            if receiver.receive(*at, datagram) == Took::End {
-                ended.get_or_insert(*at);
+            if receiver.receive(*at, datagram) == NuttcpDatagram::End {
+                end_ns.get_or_insert(*at);
             }
         }
         let totals = receiver.totals();
-        let packets = test.buffers.unwrap();
+        let packets = test.buffer_limit.unwrap();
         assert_eq!(totals.packets, packets, "{name}");
         assert_eq!(totals.bytes, packets * test.buffer_bytes as u64, "{name}");
         let numbered = test.interval_ns.is_some() && test.buffer_bytes >= 32;
@@ -70,34 +71,34 @@ fn datagrams_of_stock_transmitters_are_counted() {
             (duration > 0).then_some(duration),
             "{name}"
         );
-        assert_eq!(ended, Some(at(b"EOD1")), "{name}");
+        assert_eq!(end_ns, Some(at(b"EOD1")), "{name}");
         assert!(matches!(
-            speaker(Carrier::Datagram, &datagrams[0].2),
-            Speaker::Known(dialect) if dialect.name == "nuttcp"
+            classify(TransportKind::Datagram, &datagrams[0].2),
+            Classification::Known(dialect) if dialect.name == "nuttcp"
         ));
     }
 }
 
 /// Runs a sender in simulated time.
-fn sent(test: &Test) -> Vec<Datagram> {
-    sent_by(UdpSender::new(test), test)
+fn sent(test: &NuttcpTest) -> Vec<Datagram> {
+    sent_by(NuttcpUdpSender::new(test), test)
 }
 
-fn sent_by(mut sender: UdpSender, test: &Test) -> Vec<Datagram> {
+fn sent_by(mut sender: NuttcpUdpSender, test: &NuttcpTest) -> Vec<Datagram> {
     let mut buffer = vec![b'x'; test.buffer_bytes];
     let (mut now, mut sent) = (0, Vec::new());
     loop {
-        match sender.step(now) {
-            Send::Marker { bytes, stream } => sent.push((now, stream, bytes.to_vec())),
-            Send::Data { stream } => {
-                sender.stamp(&mut buffer);
+        match sender.next_action(now) {
+            NuttcpSendAction::Marker { bytes, stream } => sent.push((now, stream, bytes.to_vec())),
+            NuttcpSendAction::Data { stream } => {
+                sender.write_count(&mut buffer);
                 sent.push((now, stream, buffer.clone()));
             }
-            Send::Wait { until_ns } => {
+            NuttcpSendAction::Wait { until_ns } => {
                 assert!(until_ns > now);
                 now = until_ns;
             }
-            Send::Nothing => return sent,
+            NuttcpSendAction::Finished => return sent,
         }
     }
 }
@@ -112,8 +113,8 @@ fn markers_leave_no_interval_without_payload() {
         (Some(200 * MS), 100 * MS, 100 * MS),
         (Some(2_000 * MS), START_GAP_NS, EOD_GAP_NS),
     ] {
-        let mut test = Test::new(Way::ToClient, Carrier::Datagram, 5001);
-        (test.interval_ns, test.buffers, test.time_ns) = (interval_ns, Some(3), None);
+        let mut test = NuttcpTest::new(NuttcpDirection::ToClient, TransportKind::Datagram, 5001);
+        (test.interval_ns, test.buffer_limit, test.duration_ns) = (interval_ns, Some(3), None);
         let sent = sent(&test);
         let at = |marker: &[u8]| sent.iter().find(|(_, _, bytes)| bytes == marker).unwrap().0;
         let gaps = (at(b"BOD1") - at(b"BOD0"), at(b"EOD1") - at(b"EOD0"));
@@ -125,20 +126,24 @@ fn markers_leave_no_interval_without_payload() {
 fn a_rate_that_is_a_limit_is_never_exceeded() {
     for (kbps, buffer_bytes) in [(5_000, 8_192), (100, 1_024), (1_000_000, 65_507)] {
         for instantaneous in [false, true] {
-            let mut test = Test::new(Way::ToClient, Carrier::Datagram, 5001);
+            let mut test =
+                NuttcpTest::new(NuttcpDirection::ToClient, TransportKind::Datagram, 5001);
             test.buffer_bytes = buffer_bytes;
             test.rate_kbps = Some(kbps);
-            test.rate_instantaneous = instantaneous;
-            (test.buffers, test.time_ns) = (Some(50), None);
-            let datagrams = sent_by(UdpSender::new(&test).held(), &test);
-            let begun = datagrams.iter().find(|(_, _, d)| d == b"BOD1").unwrap().0;
+            test.rate_is_instantaneous = instantaneous;
+            (test.buffer_limit, test.duration_ns) = (Some(50), None);
+            let datagrams = sent_by(NuttcpUdpSender::new(&test).with_strict_rate(), &test);
+            let start_ns = datagrams.iter().find(|(_, _, d)| d == b"BOD1").unwrap().0;
             let mut bytes = 0;
             for (now, _, datagram) in datagrams.iter().filter(|(_, _, d)| d.len() > 4) {
                 bytes += datagram.len() as u64;
-                let most = kbps * (now - begun) / 8_000_000;
+                let max_bytes = kbps * (now - start_ns) / 8_000_000;
                 // The remainder of the division is below one byte.
-                assert!(bytes <= most + 1, "{bytes} of {most} B at {kbps}");
-                assert!(bytes + 50 >= most, "{bytes} of {most} B at {kbps}");
+                assert!(bytes <= max_bytes + 1, "{bytes} of {max_bytes} B at {kbps}");
+                assert!(
+                    bytes + 50 >= max_bytes,
+                    "{bytes} of {max_bytes} B at {kbps}"
+                );
             }
             assert_eq!(bytes, 50 * buffer_bytes as u64);
         }
@@ -146,10 +151,10 @@ fn a_rate_that_is_a_limit_is_never_exceeded() {
 }
 
 #[test]
-fn our_datagrams_are_those_of_a_stock_transmitter() {
-    for (name, test, stock) in datagrams() {
+fn our_datagrams_are_those_of_an_upstream_transmitter() {
+    for (name, test, upstream) in recorded_datagrams() {
         let ours = sent(&test);
-        assert_eq!(ours.len(), stock.len(), "{name}");
+        assert_eq!(ours.len(), upstream.len(), "{name}");
         // The order between the two recorded ports is undefined.
         let by_stream = |datagrams: &[Datagram]| {
             (0..test.streams)
@@ -172,17 +177,17 @@ fn our_datagrams_are_those_of_a_stock_transmitter() {
                 })
                 .collect::<Vec<_>>()
         };
-        assert_eq!(by_stream(&ours), by_stream(&stock), "{name}");
+        assert_eq!(by_stream(&ours), by_stream(&upstream), "{name}");
     }
 }
 
 #[test]
 fn the_times_of_our_datagrams() {
-    let test = Test {
-        time_ns: Some(1_000 * MS),
+    let test = NuttcpTest {
+        duration_ns: Some(1_000 * MS),
         rate_kbps: Some(8_000),
         buffer_bytes: 1_000,
-        ..Test::new(Way::ToServer, Carrier::Datagram, 5_001)
+        ..NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Datagram, 5_001)
     };
     let sent = sent(&test);
     let at = |marker: &[u8]| sent.iter().find(|(_, _, d)| d == marker).unwrap().0;
@@ -202,20 +207,20 @@ fn the_times_of_our_datagrams() {
 
 #[test]
 fn a_flow_with_lost_markers_still_ends() {
-    let test = Test {
-        buffers: Some(10),
-        time_ns: None,
+    let test = NuttcpTest {
+        buffer_limit: Some(10),
+        duration_ns: None,
         interval_ns: Some(1_000 * MS),
         buffer_bytes: 1_000,
-        ..Test::new(Way::ToServer, Carrier::Datagram, 5_001)
+        ..NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Datagram, 5_001)
     };
     let datagrams = sent(&test);
     let receive = |keep: &dyn Fn(&[u8]) -> bool| {
-        let mut receiver = UdpReceiver::new(&test, 0);
+        let mut receiver = NuttcpUdpReceiver::new(&test, 0);
         let mut now = 0;
         for (at, _, datagram) in &datagrams {
             now = *at;
-            if keep(datagram) && receiver.receive(now, datagram) == Took::End {
+            if keep(datagram) && receiver.receive(now, datagram) == NuttcpDatagram::End {
                 break;
             }
         }
@@ -246,7 +251,7 @@ fn a_flow_with_lost_markers_still_ends() {
     });
     assert_eq!(receiver.lost(), Some(5));
     // A sender with the other byte order.
-    let mut swapped = UdpReceiver::new(&test, 0);
+    let mut swapped = NuttcpUdpReceiver::new(&test, 0);
     for (at, _, datagram) in &datagrams {
         let mut datagram = datagram.clone();
         if datagram.len() > 4 {
@@ -265,12 +270,12 @@ proptest! {
             "[BE]OD[0-9]".prop_map(String::into_bytes),
         ]), 0..30),
     ) {
-        let test = Test {
+        let test = NuttcpTest {
             interval_ns: Some(MS),
             buffer_bytes: 32,
-            ..Test::new(Way::ToServer, Carrier::Datagram, 5_001)
+            ..NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Datagram, 5_001)
         };
-        let mut receiver = UdpReceiver::new(&test, 0);
+        let mut receiver = NuttcpUdpReceiver::new(&test, 0);
         for (at, datagram) in &datagrams {
             receiver.receive(*at, datagram);
             let _ = (receiver.is_over(*at), receiver.lost(), receiver.totals());

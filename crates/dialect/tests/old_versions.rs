@@ -1,7 +1,7 @@
 //! Compatibility with the frames of earlier versions.
 
-use linerate_dialect::control::{Connection, Frame, Hello, Token};
-use linerate_metric::plan::{Direction, Kind, Wait};
+use linerate_dialect::control::{ControlCodec, FlowToken, Frame, Hello};
+use linerate_metric::plan::{Direction, RunKind, WaitMode};
 
 fn bytes_of(hex: &str) -> Vec<u8> {
     (0..hex.len())
@@ -12,7 +12,7 @@ fn bytes_of(hex: &str) -> Vec<u8> {
 
 #[test]
 fn frames_of_version_1() {
-    let mut server = Connection::server(Hello::new("server")).unwrap();
+    let mut server = ControlCodec::server(Hello::new("server")).unwrap();
     let mut frames = Vec::new();
     for line in include_str!("fixtures/frames-1.hex")
         .lines()
@@ -30,38 +30,38 @@ fn frames_of_version_1() {
     for frame in &frames {
         match frame {
             Frame::Hello(hello) => assert_eq!(hello.features, ["text 2"]),
-            Frame::Refuse(refuse) => assert_eq!(refuse.problem.next_step, "text 6"),
+            Frame::Reject(reject) => assert_eq!(reject.problem.next_step, "text 6"),
             Frame::Propose(propose) => {
-                assert_eq!(propose.plan.kind, Kind::Latency);
-                assert_eq!(propose.plan.wait.as_ref().unwrap().far, Wait::Spin);
+                assert_eq!(propose.plan.kind, RunKind::Latency);
+                assert_eq!(propose.plan.wait.as_ref().unwrap().server, WaitMode::Spin);
                 assert!(propose.host.interface.as_ref().unwrap().mtu.is_some());
             }
             Frame::Accept(accept) => {
                 assert_eq!(accept.flows[0].direction, Direction::Receive);
-                assert_ne!(accept.flows[0].token, Token([0; 16]));
+                assert_ne!(accept.flows[0].token, FlowToken([0; 16]));
                 assert_eq!(accept.cpus.0.len(), 1);
             }
             Frame::Interval(ended) => assert!(ended.interval.rtt_ns.unwrap().p99_99 > 0),
             Frame::Sent(sent) => assert!(sent.flows[0].packets.is_some()),
-            Frame::Stop(stop) => assert!(stop.why.starts_with("text")),
-            Frame::Outcome(outcome) => {
-                let stream = &outcome.streams[0].stream;
+            Frame::Stop(stop) => assert!(stop.reason.starts_with("text")),
+            Frame::Results(results) => {
+                let stream = &results.streams[0].stream;
                 assert!(stream.summary.goodput_bps.is_some());
                 assert!(stream.summary.rtt_ns.unwrap().standard_deviation > 0.0);
                 assert_eq!(stream.summary.cpu.len(), 1);
                 let socket = stream.receiver.as_ref().unwrap();
                 assert!(socket.tcp.as_ref().unwrap().busy_ns.is_some());
-                let (_, histogram) = outcome.histograms.first_key_value().unwrap();
+                let (_, histogram) = results.histograms.first_key_value().unwrap();
                 assert_eq!(histogram.buckets.len(), 1);
-                assert!(outcome.losses[0].exact && outcome.interrupted);
+                assert!(results.losses[0].exact && results.interrupted);
             }
-            Frame::Settings(settings) => assert_eq!(settings.wanted.len(), 1),
-            Frame::SettingsAnswer(answer) => assert_eq!(answer.refused.len(), 1),
-            Frame::ClockQuestion(question) => assert!(question.t1_ns > 0),
-            Frame::ClockAnswer(answer) => assert!(answer.t3_ns > answer.t2_ns),
+            Frame::Settings(settings) => assert_eq!(settings.requested.len(), 1),
+            Frame::SettingsReply(reply) => assert_eq!(reply.rejected.len(), 1),
+            Frame::ClockRequest(request) => assert!(request.t1_ns > 0),
+            Frame::ClockReply(reply) => assert!(reply.t3_ns > reply.t2_ns),
             Frame::Attached(_) | Frame::Start(_) | Frame::Heartbeat(_) | Frame::Bye(_) => {}
             // Not in the first release with version 1.
-            Frame::Figures(_) | Frame::Stamps(_) => panic!("newer than the fixture: {frame:?}"),
+            Frame::Figures(_) | Frame::Timestamps(_) => panic!("newer than the fixture: {frame:?}"),
         }
     }
 }

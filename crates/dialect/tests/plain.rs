@@ -1,6 +1,6 @@
 //! Payload without a header: counters, and the silence that ends a flow.
 
-use linerate_dialect::plain::{SILENCE_NS, Sink, Totals};
+use linerate_dialect::plain::{PlainSink, ReceivedTotals, SILENCE_NS};
 use linerate_dialect::sniff;
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ const MS: u64 = 1_000_000;
 
 #[test]
 fn a_flow_of_datagrams_ends_after_a_second_of_silence() {
-    let mut sink = Sink::default();
+    let mut sink = PlainSink::default();
     assert!(!sink.is_over(u64::MAX), "no datagram yet");
     for number in 0..100 {
         sink.receive(number * 10 * MS, 1_472);
@@ -17,7 +17,7 @@ fn a_flow_of_datagrams_ends_after_a_second_of_silence() {
     assert!(sink.is_over(990 * MS + SILENCE_NS));
     assert_eq!(
         sink.totals(),
-        Totals {
+        ReceivedTotals {
             bytes: 147_200,
             packets: 100,
             duration_ns: Some(990 * MS),
@@ -27,11 +27,11 @@ fn a_flow_of_datagrams_ends_after_a_second_of_silence() {
 
 #[test]
 fn one_datagram_has_no_duration_and_empty_ones_count() {
-    let mut sink = Sink::default();
+    let mut sink = PlainSink::default();
     sink.receive(5, 0);
     assert_eq!(
         sink.totals(),
-        Totals {
+        ReceivedTotals {
             bytes: 0,
             packets: 1,
             duration_ns: None,
@@ -41,7 +41,7 @@ fn one_datagram_has_no_duration_and_empty_ones_count() {
 
 #[test]
 fn a_stream_ends_with_its_close_however_silent() {
-    let mut sink = Sink::default();
+    let mut sink = PlainSink::default();
     sink.receive(0, 10);
     assert!(!sink.is_closed());
     sink.close(5_000 * MS);
@@ -51,10 +51,10 @@ fn a_stream_ends_with_its_close_however_silent() {
 }
 
 #[test]
-fn ports_can_be_told_to_speak_each_of_them() {
+fn each_of_them_is_in_the_table() {
     for name in ["plain", "discard", "echo", "chargen", "ttcp"] {
         assert!(
-            sniff::DIALECTS.iter().any(|dialect| dialect.name == name),
+            sniff::PROTOCOLS.iter().any(|dialect| dialect.name == name),
             "{name}"
         );
     }
@@ -64,7 +64,7 @@ proptest! {
     /// Sums are correct for any size, and a clock that steps back causes no panic.
     #[test]
     fn sums_are_sums(arrivals in prop::collection::vec((any::<u32>(), 0usize..65_536), 0..50)) {
-        let mut sink = Sink::default();
+        let mut sink = PlainSink::default();
         for &(at, bytes) in &arrivals {
             sink.receive(u64::from(at), bytes);
         }
@@ -76,12 +76,12 @@ proptest! {
     /// Splitting the bytes of a stream changes only the number of calls.
     #[test]
     fn splits_change_nothing(sizes in prop::collection::vec(1usize..5_000, 1..40)) {
-        let mut cut = Sink::default();
+        let mut cut = PlainSink::default();
         for (at, &bytes) in (0..).zip(&sizes) {
             cut.receive(at, bytes);
         }
         cut.close(1_000);
-        let mut whole = Sink::default();
+        let mut whole = PlainSink::default();
         whole.receive(0, sizes.iter().sum());
         whole.close(1_000);
         prop_assert_eq!(cut.totals().bytes, whole.totals().bytes);

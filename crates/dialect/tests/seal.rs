@@ -3,46 +3,47 @@
 mod samples;
 
 use linerate_dialect::control::{
-    Bye, Connection, ControlError, Frame, Heartbeat, Hello, KEY_BYTES, Key, Proof,
+    Bye, ControlCodec, ControlError, Frame, Heartbeat, Hello, KEY_BYTES, NoiseCredentials,
+    PresharedKey,
 };
 use proptest::prelude::*;
 use samples::Source;
 
-const OURS: &[u8] = b"a secret of some length";
-const OTHER: &[u8] = b"another secret of some length";
+const SECRET: &[u8] = b"a secret of some length";
+const OTHER_SECRET: &[u8] = b"another secret of some length";
 
-fn proof(secret: &[u8], random: u8) -> Proof {
-    Proof {
-        key: Key::new(secret).unwrap(),
+fn credentials(secret: &[u8], random: u8) -> NoiseCredentials {
+    NoiseCredentials {
+        key: PresharedKey::new(secret).unwrap(),
         random: [random; KEY_BYTES],
     }
 }
 
-fn client(secret: Option<&[u8]>) -> Connection {
+fn client(secret: Option<&[u8]>) -> ControlCodec {
     let hello = Hello::new("client");
     match secret {
-        Some(secret) => Connection::proving_client(hello, proof(secret, 1)),
-        None => Connection::client(hello),
+        Some(secret) => ControlCodec::authenticated_client(hello, credentials(secret, 1)),
+        None => ControlCodec::client(hello),
     }
     .unwrap()
 }
 
-fn server(secret: Option<&[u8]>) -> Connection {
+fn server(secret: Option<&[u8]>) -> ControlCodec {
     let hello = Hello::new("server");
     match secret {
-        Some(secret) => Connection::proving_server(hello, proof(secret, 2)),
-        None => Connection::server(hello),
+        Some(secret) => ControlCodec::authenticated_server(hello, credentials(secret, 2)),
+        None => ControlCodec::server(hello),
     }
     .unwrap()
 }
 
-fn take(connection: &mut Connection) -> Vec<u8> {
+fn take(connection: &mut ControlCodec) -> Vec<u8> {
     let bytes = connection.outgoing().to_vec();
-    connection.sent(bytes.len());
+    connection.mark_sent(bytes.len());
     bytes
 }
 
-fn feed(to: &mut Connection, bytes: &[u8], piece: usize) -> Result<Vec<Frame>, ControlError> {
+fn feed(to: &mut ControlCodec, bytes: &[u8], piece: usize) -> Result<Vec<Frame>, ControlError> {
     let mut frames = Vec::new();
     for piece in bytes.chunks(piece) {
         to.receive(piece)?;
@@ -54,38 +55,38 @@ fn feed(to: &mut Connection, bytes: &[u8], piece: usize) -> Result<Vec<Frame>, C
 }
 
 /// Moves bytes between two ends until neither sends any; returns the result of each end.
-fn talk(
-    client: &mut Connection,
-    server: &mut Connection,
+fn exchange(
+    client: &mut ControlCodec,
+    server: &mut ControlCodec,
     piece: usize,
 ) -> (Result<(), ControlError>, Result<(), ControlError>) {
-    let (mut near, mut far) = (Ok(()), Ok(()));
+    let (mut client_result, mut server_result) = (Ok(()), Ok(()));
     loop {
         let (out, back) = (take(client), take(server));
         if out.is_empty() && back.is_empty() {
-            return (near, far);
+            return (client_result, server_result);
         }
-        if far.is_ok() {
-            far = feed(server, &out, piece).map(|_| ());
+        if server_result.is_ok() {
+            server_result = feed(server, &out, piece).map(|_| ());
         }
-        if near.is_ok() {
-            near = feed(client, &back, piece).map(|_| ());
+        if client_result.is_ok() {
+            client_result = feed(client, &back, piece).map(|_| ());
         }
     }
 }
 
-fn pair() -> (Connection, Connection) {
-    let (mut near, mut far) = (client(Some(OURS)), server(Some(OURS)));
-    let (a, b) = talk(&mut near, &mut far, 1000);
+fn pair() -> (ControlCodec, ControlCodec) {
+    let (mut client_end, mut server_end) = (client(Some(SECRET)), server(Some(SECRET)));
+    let (a, b) = exchange(&mut client_end, &mut server_end, 1000);
     a.unwrap();
     b.unwrap();
-    (near, far)
+    (client_end, server_end)
 }
 
 /// The wire format does not drift: the same secret and random bytes give the same messages.
 #[test]
 fn the_handshake_does_not_drift() {
-    let (mut near, mut far) = (client(Some(OURS)), server(Some(OURS)));
+    let (mut near, mut far) = (client(Some(SECRET)), server(Some(SECRET)));
     let mut lines = String::new();
     for _ in 0..3 {
         let out = take(&mut near);
@@ -103,70 +104,71 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn whoever_has_no_key_or_another_learns_what_to_do() {
+fn a_missing_or_different_key_is_reported_at_both_ends() {
     type Check = fn(&ControlError) -> bool;
     type Secret = Option<&'static [u8]>;
     let cases: [(Secret, Secret, Check, Check); 3] = [
         (
             None,
-            Some(OURS),
-            |near| matches!(near, ControlError::KeyDemanded),
-            |far| matches!(far, ControlError::KeyMissing),
+            Some(SECRET),
+            |client_end| matches!(client_end, ControlError::ServerRequiresKey),
+            |server_end| matches!(server_end, ControlError::ClientHasNoKey),
         ),
         (
-            Some(OURS),
+            Some(SECRET),
             None,
-            |near| matches!(near, ControlError::KeyUnused),
-            |far| matches!(far, ControlError::KeyUnknown),
+            |client_end| matches!(client_end, ControlError::ServerHasNoKey),
+            |server_end| matches!(server_end, ControlError::UnexpectedClientKey),
         ),
         (
-            Some(OTHER),
-            Some(OURS),
-            |near| matches!(near, ControlError::KeyDiffers),
-            |far| matches!(far, ControlError::KeyDiffers),
+            Some(OTHER_SECRET),
+            Some(SECRET),
+            |client_end| matches!(client_end, ControlError::KeyMismatch),
+            |server_end| matches!(server_end, ControlError::KeyMismatch),
         ),
     ];
-    for (ours, theirs, near_is, far_is) in cases {
+    for (client_secret, server_secret, client_check, server_check) in cases {
         for piece in [1, 7, 1000] {
-            let (mut near, mut far) = (client(ours), server(theirs));
-            let (near_end, far_end) = talk(&mut near, &mut far, piece);
-            let near_end = near_end.unwrap_err();
-            assert!(near_is(&near_end), "{near_end:?}");
-            let far_end = far_end.unwrap_err();
-            assert!(far_is(&far_end), "{far_end:?}");
-            assert!(near.peer().is_none() && far.peer().is_none());
+            let (mut client_end, mut server_end) = (client(client_secret), server(server_secret));
+            let (client_error, server_error) = exchange(&mut client_end, &mut server_end, piece);
+            let client_error = client_error.unwrap_err();
+            assert!(client_check(&client_error), "{client_error:?}");
+            let server_error = server_error.unwrap_err();
+            assert!(server_check(&server_error), "{server_error:?}");
+            assert!(client_end.peer_hello().is_none() && server_end.peer_hello().is_none());
         }
     }
 }
 
 #[test]
-fn nothing_is_said_in_clear() {
-    let (mut near, mut far) = pair();
+fn frames_are_encrypted() {
+    let (mut client, mut server) = pair();
     let secret = "eavesdropper";
-    near.send(&Frame::from(Bye {})).unwrap();
-    far.send(
-        &linerate_dialect::control::Refuse {
-            problem: linerate_metric::event::Problem::new(secret, secret, secret),
-            exit_code: 5,
-            may_pass: false,
-        }
-        .into(),
-    )
-    .unwrap();
-    let sealed = far.outgoing();
-    let find = |needle: &[u8]| sealed.windows(needle.len()).any(|bytes| bytes == needle);
+    client.send(&Frame::from(Bye {})).unwrap();
+    server
+        .send(
+            &linerate_dialect::control::Reject {
+                problem: linerate_metric::event::ErrorReport::new(secret, secret, secret),
+                exit_code: 5,
+                retryable: false,
+            }
+            .into(),
+        )
+        .unwrap();
+    let encrypted = server.outgoing();
+    let find = |needle: &[u8]| encrypted.windows(needle.len()).any(|bytes| bytes == needle);
     assert!(!find(secret.as_bytes()));
-    let back = take(&mut far);
+    let back = take(&mut server);
     assert!(matches!(
-        feed(&mut near, &back, 3).unwrap()[..],
-        [Frame::Refuse(_)]
+        feed(&mut client, &back, 3).unwrap()[..],
+        [Frame::Reject(_)]
     ));
 }
 
 /// A recording cannot be replayed: the server's random bytes differ.
 #[test]
-fn a_recording_is_worth_nothing() {
-    let (mut near, mut far) = (client(Some(OURS)), server(Some(OURS)));
+fn a_recording_cannot_be_replayed() {
+    let (mut near, mut far) = (client(Some(SECRET)), server(Some(SECRET)));
     let first = take(&mut near);
     feed(&mut far, &first, 1000).unwrap();
     let second = take(&mut far);
@@ -174,11 +176,12 @@ fn a_recording_is_worth_nothing() {
     let third = take(&mut near);
     assert_eq!(feed(&mut far, &third, 1000).unwrap().len(), 1);
 
-    let again = Proof {
+    let other_credentials = NoiseCredentials {
         random: [3; KEY_BYTES],
-        ..proof(OURS, 0)
+        ..credentials(SECRET, 0)
     };
-    let mut other = Connection::proving_server(Hello::new("server"), again).unwrap();
+    let mut other =
+        ControlCodec::authenticated_server(Hello::new("server"), other_credentials).unwrap();
     feed(&mut other, &first, 1000).unwrap();
     let error = feed(&mut other, &third, 1000).unwrap_err();
     assert!(matches!(error, ControlError::Tampered), "{error:?}");
@@ -199,8 +202,8 @@ proptest! {
     #[test]
     fn pieces_change_nothing(seed: u64, piece in 1usize..2000) {
         let mut source = Source::Random(fastrand::Rng::with_seed(seed));
-        let (mut near, mut far) = (client(Some(OURS)), server(Some(OURS)));
-        let (a, b) = talk(&mut near, &mut far, piece);
+        let (mut near, mut far) = (client(Some(SECRET)), server(Some(SECRET)));
+        let (a, b) = exchange(&mut near, &mut far, piece);
         prop_assert!(a.is_ok() && b.is_ok());
         for frame in source.frames() {
             near.send(&frame).unwrap();
@@ -229,20 +232,20 @@ proptest! {
     /// Changes a single bit in the first bytes of a connection.
     #[test]
     fn no_bit_of_the_handshake_can_be_changed(place: prop::sample::Index, bit in 0u8..8) {
-        let (mut near, mut far) = (client(Some(OURS)), server(Some(OURS)));
+        let (mut near, mut far) = (client(Some(SECRET)), server(Some(SECRET)));
         let mut first = take(&mut near);
         let at = place.index(first.len());
         first[at] ^= 1 << bit;
         let done = feed(&mut far, &first, 1000);
         prop_assert!(done.is_err() || far.outgoing().is_empty(), "{:?}", done);
-        prop_assert!(far.peer().is_none());
+        prop_assert!(far.peer_hello().is_none());
     }
 
     #[test]
     fn garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let mut far = server(Some(OURS));
-        let opening = take(&mut client(Some(OURS)))[..9].to_vec();
+        let mut far = server(Some(SECRET));
+        let opening = take(&mut client(Some(SECRET)))[..9].to_vec();
         let _ = feed(&mut far, &[&opening[..], &bytes].concat(), 64);
-        prop_assert!(far.peer().is_none());
+        prop_assert!(far.peer_hello().is_none());
     }
 }

@@ -1,28 +1,33 @@
 //! No other protocol's first bytes are classified as linerate's, nor linerate's as another's.
 
 use linerate_dialect::control::{
-    CONTROL_MAGIC, Connection, DATA_MAGIC, Hello, Opening, Token, flow,
+    CONTROL_MAGIC, ControlCodec, DATA_MAGIC, FlowToken, Hello, OpeningKind, flow,
 };
-use linerate_dialect::sniff::{Carrier, DIALECTS, Speaker, Verdict, speaker};
+use linerate_dialect::sniff::{Classification, PROTOCOLS, ProtocolMatch, TransportKind, classify};
 use proptest::prelude::*;
 
 /// Returns the result of linerate's own detector and checks it against the table. The detector
 /// comes first there, so the results of other protocols do not matter.
-fn verdict(carrier: Carrier, bytes: &[u8]) -> Verdict {
-    let ours = &DIALECTS[0];
-    assert_eq!(ours.name, "linerate");
-    let verdict = (ours.recognise)(carrier, bytes);
-    match speaker(carrier, bytes) {
-        Speaker::Known(dialect) if dialect.name == ours.name => assert_eq!(verdict, Verdict::Yes),
-        Speaker::Known(_) | Speaker::Unknown => assert_eq!(verdict, Verdict::No),
-        Speaker::NeedMore => assert_ne!(verdict, Verdict::Yes),
+fn detect_linerate(transport: TransportKind, bytes: &[u8]) -> ProtocolMatch {
+    let own_entry = &PROTOCOLS[0];
+    assert_eq!(own_entry.name, "linerate");
+    let result = (own_entry.detect)(transport, bytes);
+    match classify(transport, bytes) {
+        Classification::Known(protocol) if protocol.name == own_entry.name => {
+            assert_eq!(result, ProtocolMatch::Yes)
+        }
+        Classification::Known(_) | Classification::Unknown => assert_eq!(result, ProtocolMatch::No),
+        Classification::NeedMore => assert_ne!(result, ProtocolMatch::Yes),
     }
-    verdict
+    result
 }
 
 /// Encodes the first words of a header.
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+fn encode_words(values: &[u32]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_be_bytes())
+        .collect()
 }
 
 /// Encodes a sockperf header.
@@ -37,16 +42,16 @@ fn sockperf(sequence: u64, flags: u16, length: u32) -> Vec<u8> {
 
 #[test]
 fn other_streams_are_not_ours() {
-    for (first, whose) in [
+    for (first, description) in [
         (
-            words(&[0x4001_0078, 1, 5001, 0, 0, (-1000i32) as u32]),
+            encode_words(&[0x4001_0078, 1, 5001, 0, 0, (-1000i32) as u32]),
             "iperf2 2.1.8",
         ),
-        (words(&[0x4401_0078, 1, 5001]), "iperf2 reverse"),
-        (words(&[0x8000_0001, 1, 5001]), "iperf2 -d"),
-        (words(&[0x8000_0000, 1, 5001]), "iperf2 -r, lwIP"),
-        (words(&[0x0080_0000, 100, 1]), "iperf2 bounceback"),
-        (words(&[0, 1, 5001]), "iperf2 legacy"),
+        (encode_words(&[0x4401_0078, 1, 5001]), "iperf2 reverse"),
+        (encode_words(&[0x8000_0001, 1, 5001]), "iperf2 -d"),
+        (encode_words(&[0x8000_0000, 1, 5001]), "iperf2 -r, lwIP"),
+        (encode_words(&[0x0080_0000, 100, 1]), "iperf2 bounceback"),
+        (encode_words(&[0, 1, 5001]), "iperf2 legacy"),
         (
             b"\0\0\0\0\0\0\0\x01\x3c\x9d".to_vec(),
             "iperf2 legacy, counting",
@@ -74,7 +79,11 @@ fn other_streams_are_not_ours() {
         (vec![0xff; 64], "ones"),
         ((1..=64).collect(), "counting from 1"),
     ] {
-        assert_eq!(verdict(Carrier::Stream, &first), Verdict::No, "{whose}");
+        assert_eq!(
+            detect_linerate(TransportKind::Stream, &first),
+            ProtocolMatch::No,
+            "{description}"
+        );
     }
 }
 
@@ -85,22 +94,22 @@ fn other_datagrams_are_not_ours() {
         bytes
     };
     let now = 1_795_000_000;
-    for (datagram, whose) in [
+    for (datagram, description) in [
         (
-            filled(words(&[1, now, 999_999, 0, 0x4801_0098]), 1470),
+            filled(encode_words(&[1, now, 999_999, 0, 0x4801_0098]), 1470),
             "iperf2",
         ),
         (
-            filled(words(&[u32::MAX, now, 1, u32::MAX]), 1470),
+            filled(encode_words(&[u32::MAX, now, 1, u32::MAX]), 1470),
             "iperf2 end",
         ),
         (
-            filled(words(&[1, now, 5]), 24),
+            filled(encode_words(&[1, now, 5]), 24),
             "iperf2 legacy, of the size of our opening",
         ),
         (b"9876".to_vec(), "iperf3 hello"),
         (b"\xb1\x68\xde\x3a".to_vec(), "iperf3 hello, legacy"),
-        (filled(words(&[now, 17, 1]), 24), "iperf3 data"),
+        (filled(encode_words(&[now, 17, 1]), 24), "iperf3 data"),
         (b"BOD0".to_vec(), "nuttcp"),
         (b"\0\0\0\0".to_vec(), "ttcp marker"),
         (b"\x01".to_vec(), "a marker that begins like our magic"),
@@ -116,55 +125,66 @@ fn other_datagrams_are_not_ours() {
         (vec![], "nothing"),
         (DATA_MAGIC.to_vec(), "our magic without a token"),
         (
-            flow::answer(Token([1; 16])).to_vec(),
+            flow::reply(FlowToken([1; 16])).to_vec(),
             "our reply, which no client opens with",
         ),
         (
-            filled(flow::opening(Token([1; 16])).to_vec(), 25),
+            filled(flow::opening(FlowToken([1; 16])).to_vec(), 25),
             "our opening and more",
         ),
     ] {
         assert_eq!(
-            verdict(Carrier::Datagram, &datagram),
-            Verdict::No,
-            "{whose}"
+            detect_linerate(TransportKind::Datagram, &datagram),
+            ProtocolMatch::No,
+            "{description}"
         );
     }
 }
 
 #[test]
 fn our_first_bytes_are_ours_as_soon_as_the_magic_is_there() {
-    let client = Connection::client(Hello::new("x")).unwrap();
-    let flow = flow::opening(Token([9; 16]));
+    let client = ControlCodec::client(Hello::new("x")).unwrap();
+    let flow = flow::opening(FlowToken([9; 16]));
     for (bytes, opening) in [
-        (client.outgoing(), Opening::Control),
-        (&flow[..], Opening::Data),
+        (client.outgoing(), OpeningKind::Control),
+        (&flow[..], OpeningKind::Data),
     ] {
         for length in 0..bytes.len() {
-            let (want, opens) = match length {
-                0..8 => (Verdict::NeedMore, None),
-                _ => (Verdict::Yes, Some(opening)),
+            let (expected, opens) = match length {
+                0..8 => (ProtocolMatch::NeedMore, None),
+                _ => (ProtocolMatch::Yes, Some(opening)),
             };
-            assert_eq!(verdict(Carrier::Stream, &bytes[..length]), want, "{length}");
-            assert_eq!(Opening::of(&bytes[..length]), opens, "{length}");
+            assert_eq!(
+                detect_linerate(TransportKind::Stream, &bytes[..length]),
+                expected,
+                "{length}"
+            );
+            assert_eq!(
+                OpeningKind::from_first_bytes(&bytes[..length]),
+                opens,
+                "{length}"
+            );
         }
     }
-    assert_eq!(verdict(Carrier::Datagram, &flow), Verdict::Yes);
+    assert_eq!(
+        detect_linerate(TransportKind::Datagram, &flow),
+        ProtocolMatch::Yes
+    );
 }
 
 type Rule = fn(&[u8]) -> bool;
 
 /// Rules by which other servers detect their clients, from the documents and sources of each
 /// protocol.
-const THEIR_RULES: &[(&str, Rule)] = &[
+const OTHER_RULES: &[(&str, Rule)] = &[
     ("iperf2 over TCP", |bytes| {
         // V1, V2, extension, bounceback; without them an upstream server counts all as payload.
-        word(bytes, 0) & 0xc480_0000 != 0
+        read_word(bytes, 0) & 0xc480_0000 != 0
     }),
     ("iperf2 over UDP", |bytes| {
         // A sequence from 1 or just after, or a negative one, and microseconds.
-        let sequence = word(bytes, 0) as i32;
-        sequence < 1 << 20 && word(bytes, 8) < 1_000_000
+        let sequence = read_word(bytes, 0) as i32;
+        sequence < 1 << 20 && read_word(bytes, 8) < 1_000_000
     }),
     ("iperf3 cookie", |bytes| {
         bytes[0].is_ascii_lowercase() || (b'2'..=b'7').contains(&bytes[0])
@@ -186,19 +206,19 @@ const THEIR_RULES: &[(&str, Rule)] = &[
     }),
 ];
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+fn read_word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
 proptest! {
     #[test]
     fn our_first_bytes_match_no_other_rule(token: [u8; 16], agent in "[ -~]{0,40}", security: u8) {
-        let mut control = Connection::client(Hello::new(agent)).unwrap().outgoing().to_vec();
+        let mut control = ControlCodec::client(Hello::new(agent)).unwrap().outgoing().to_vec();
         control[CONTROL_MAGIC.len()] = security;
-        let flow = flow::opening(Token(token));
-        let answer = flow::answer(Token(token));
+        let flow = flow::opening(FlowToken(token));
+        let answer = flow::reply(FlowToken(token));
         for bytes in [&control[..], &flow, &answer] {
-            for (name, rule) in THEIR_RULES {
+            for (name, rule) in OTHER_RULES {
                 prop_assert!(!rule(bytes), "{name}: {bytes:02x?}");
             }
         }
@@ -206,8 +226,8 @@ proptest! {
 
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-        for carrier in [Carrier::Stream, Carrier::Datagram] {
-            let _ = speaker(carrier, &bytes);
+        for carrier in [TransportKind::Stream, TransportKind::Datagram] {
+            let _ = classify(carrier, &bytes);
         }
     }
 
@@ -217,10 +237,10 @@ proptest! {
         rest in prop::collection::vec(any::<u8>(), 0..20),
     ) {
         let bytes = [&CONTROL_MAGIC[..keep.min(8)], &rest].concat();
-        let mut last = Verdict::NeedMore;
+        let mut last = ProtocolMatch::NeedMore;
         for length in 0..=bytes.len() {
-            let next = verdict(Carrier::Stream, &bytes[..length]);
-            if last != Verdict::NeedMore {
+            let next = detect_linerate(TransportKind::Stream, &bytes[..length]);
+            if last != ProtocolMatch::NeedMore {
                 prop_assert_eq!(next, last);
             }
             last = next;

@@ -1,9 +1,9 @@
 //! sockperf's messages, compared with those of the upstream program.
 
-use linerate_dialect::sniff::{Carrier, Speaker, speaker};
+use linerate_dialect::sniff::{Classification, TransportKind, classify};
 use linerate_dialect::sockperf::{
-    BACKLOG_LIMIT_BYTES, HEADER_BYTES, Header, MESSAGE_LIMIT_BYTES, Server, SockperfError, Took,
-    Totals,
+    BACKLOG_LIMIT_BYTES, HEADER_BYTES, MESSAGE_LIMIT_BYTES, SockperfDatagram, SockperfError,
+    SockperfHeader, SockperfServer, SockperfTotals,
 };
 use proptest::prelude::*;
 
@@ -39,74 +39,74 @@ fn recorded() -> Vec<Recorded> {
 }
 
 #[test]
-fn our_server_answers_as_the_stock_one() {
+fn our_server_replies_as_the_upstream_one() {
     for run in recorded() {
-        let mut server = Server::default();
-        let mut answers = Vec::new();
+        let mut server = SockperfServer::default();
+        let mut replies = Vec::new();
         let tcp = run.command.contains("--tcp");
         for message in &run.client {
-            let carrier = if tcp {
-                assert_eq!(server.receive(message).unwrap(), message.len());
-                Carrier::Stream
+            let transport = if tcp {
+                assert_eq!(server.receive_stream(message).unwrap(), message.len());
+                TransportKind::Stream
             } else {
                 let mut datagram = message.clone();
-                if let Took::Answer(_) = server.datagram(&mut datagram) {
-                    answers.extend(datagram);
+                if let SockperfDatagram::Reply(_) = server.receive_datagram(&mut datagram) {
+                    replies.extend(datagram);
                 }
-                Carrier::Datagram
+                TransportKind::Datagram
             };
-            let first = speaker(carrier, message);
+            let first = classify(transport, message);
             assert!(
-                matches!(first, Speaker::Known(dialect) if dialect.name == "sockperf"),
+                matches!(first, Classification::Known(dialect) if dialect.name == "sockperf"),
                 "{}: {first:?}",
                 run.command
             );
         }
-        answers.extend_from_slice(server.outgoing());
-        let stock = run.server.concat();
-        assert!(answers.starts_with(&stock), "{}", run.command);
+        replies.extend_from_slice(server.outgoing());
+        let upstream = run.server.concat();
+        assert!(replies.starts_with(&upstream), "{}", run.command);
         // Over TCP the recording may end before the upstream server's last reply.
-        assert!(tcp || answers.len() == stock.len(), "{}", run.command);
+        assert!(tcp || replies.len() == upstream.len(), "{}", run.command);
         assert!(server.totals().messages >= run.client.len() as u64);
         assert_eq!(server.totals().ignored, 0);
     }
 }
 
 #[test]
-fn our_questions_and_answers_are_the_stock_ones() {
-    let mut answers = 0;
+fn our_requests_and_replies_are_the_upstream_ones() {
+    let mut replies = 0;
     for run in recorded() {
-        let (asked, answered) = (run.client.concat(), run.server.concat());
-        let length = Header::read(&asked).unwrap().length;
+        let (request_bytes, reply_bytes) = (run.client.concat(), run.server.concat());
+        let length = SockperfHeader::read(&request_bytes).unwrap().length;
         let messages = |bytes: &[u8]| -> Vec<[u8; HEADER_BYTES]> {
-            let whole = bytes.chunks_exact(length as usize);
-            whole
+            let chunks = bytes.chunks_exact(length as usize);
+            chunks
                 .map(|message| *message.first_chunk().unwrap())
                 .collect()
         };
         if run.command.starts_with("sockperf pp") {
-            for (sequence, stock) in (1..).zip(messages(&asked)) {
+            for (sequence, upstream) in (1..).zip(messages(&request_bytes)) {
                 assert_eq!(
-                    Header::question(sequence, length).bytes(),
-                    stock,
+                    SockperfHeader::request(sequence, length).to_bytes(),
+                    upstream,
                     "{}",
                     run.command
                 );
             }
         }
-        for stock in messages(&answered) {
-            let sequence = Header::read(&stock).unwrap().sequence;
-            let ours = Header::question(sequence, length).answered();
-            assert_eq!(ours.bytes(), stock, "{}", run.command);
-            answers += 1;
+        for upstream in messages(&reply_bytes) {
+            let sequence = SockperfHeader::read(&upstream).unwrap().sequence;
+            let own_reply = SockperfHeader::request(sequence, length).to_reply();
+            assert_eq!(own_reply.to_bytes(), upstream, "{}", run.command);
+            replies += 1;
         }
     }
-    assert!(answers > 10, "{answers}");
+    assert!(replies > 10, "{replies}");
 }
 
 #[test]
-fn messages_that_are_not_answered() {
-    for (flags, answered, counted) in [
+fn some_messages_get_no_reply() {
+    for (flags, replied, counted) in [
         (0u16, false, false),
         (1, false, true),
         (2, false, false),
@@ -116,31 +116,31 @@ fn messages_that_are_not_answered() {
         (7, false, false),
         (0x13, true, true),
     ] {
-        let header = Header {
+        let header = SockperfHeader {
             sequence: 9,
             flags,
             length: 20,
         };
         let mut bytes = [7; 20];
         header.write(&mut bytes);
-        let mut server = Server::default();
-        assert_eq!(server.receive(&bytes), Ok(20), "{flags}");
+        let mut server = SockperfServer::default();
+        assert_eq!(server.receive_stream(&bytes), Ok(20), "{flags}");
         assert_eq!(
             server.outgoing().len(),
-            if answered { 20 } else { 0 },
+            if replied { 20 } else { 0 },
             "{flags}"
         );
         assert_eq!(server.totals().messages, u64::from(counted), "{flags}");
         let mut datagram = bytes;
-        let took = Server::default().datagram(&mut datagram);
-        match took {
-            Took::Answer(_) => {
-                assert!(answered, "{flags}");
+        let kind = SockperfServer::default().receive_datagram(&mut datagram);
+        match kind {
+            SockperfDatagram::Reply(_) => {
+                assert!(replied, "{flags}");
                 assert_eq!(datagram, server.outgoing());
                 assert_eq!(datagram[14..], bytes[14..]);
             }
-            Took::Counted(_) => assert!(counted && !answered, "{flags}"),
-            Took::Ignored => assert!(!counted, "{flags}"),
+            SockperfDatagram::Counted(_) => assert!(counted && !replied, "{flags}"),
+            SockperfDatagram::Ignored => assert!(!counted, "{flags}"),
         }
     }
 }
@@ -149,16 +149,16 @@ fn messages_that_are_not_answered() {
 fn a_datagram_has_the_length_that_it_says() {
     for (length, size) in [(20u32, 19), (20, 21), (0, 20), (u32::MAX, 20), (13, 13)] {
         let mut datagram = [0; 40];
-        Header {
+        SockperfHeader {
             sequence: 1,
             flags: 3,
             length,
         }
         .write(&mut datagram);
-        let mut server = Server::default();
+        let mut server = SockperfServer::default();
         assert_eq!(
-            server.datagram(&mut datagram[..size]),
-            Took::Ignored,
+            server.receive_datagram(&mut datagram[..size]),
+            SockperfDatagram::Ignored,
             "{length} {size}"
         );
         assert_eq!(server.totals().ignored, 1);
@@ -166,45 +166,52 @@ fn a_datagram_has_the_length_that_it_says() {
 }
 
 #[test]
-fn a_stream_out_of_step_is_ended() {
+fn a_stream_out_of_sync_is_an_error() {
     for length in [0u32, 13, MESSAGE_LIMIT_BYTES as u32 + 1, u32::MAX] {
         let mut bytes = [0; HEADER_BYTES];
-        Header {
+        SockperfHeader {
             sequence: 1,
             flags: 3,
             length,
         }
         .write(&mut bytes);
-        let mut server = Server::default();
+        let mut server = SockperfServer::default();
         assert_eq!(
-            server.receive(&bytes),
+            server.receive_stream(&bytes),
             Err(SockperfError::Length { length })
         );
-        assert_eq!(server.receive(b"more"), Err(SockperfError::Failed));
+        assert_eq!(server.receive_stream(b"more"), Err(SockperfError::Failed));
     }
 }
 
 #[test]
 fn a_client_that_does_not_read_costs_no_more_than_the_limit() {
-    let mut server = Server::default();
+    let mut server = SockperfServer::default();
     let mut message = vec![1; 50_000];
-    Header {
+    SockperfHeader {
         sequence: 1,
         flags: 3,
         length: 50_000,
     }
     .write(&mut message);
-    let mut taken = 0;
+    let mut accepted = 0;
     for _ in 0..100 {
-        taken += server.receive(&message[taken % 50_000..]).unwrap();
+        accepted += server
+            .receive_stream(&message[accepted % 50_000..])
+            .unwrap();
     }
     assert!(server.outgoing().len() <= BACKLOG_LIMIT_BYTES + HEADER_BYTES);
-    assert!(taken <= BACKLOG_LIMIT_BYTES + HEADER_BYTES);
-    server.sent(server.outgoing().len());
-    assert!(server.receive(&message[taken % 50_000..]).unwrap() > 0);
+    assert!(accepted <= BACKLOG_LIMIT_BYTES + HEADER_BYTES);
+    server.mark_sent(server.outgoing().len());
+    assert!(
+        server
+            .receive_stream(&message[accepted % 50_000..])
+            .unwrap()
+            > 0
+    );
 }
 
-fn messages() -> impl Strategy<Value = Vec<(Header, Vec<u8>)>> {
+fn messages() -> impl Strategy<Value = Vec<(SockperfHeader, Vec<u8>)>> {
     let message = (
         any::<u64>(),
         0u16..8,
@@ -212,7 +219,7 @@ fn messages() -> impl Strategy<Value = Vec<(Header, Vec<u8>)>> {
     );
     let message = message.prop_map(|(sequence, flags, filler)| {
         let length = (HEADER_BYTES + filler.len()) as u32;
-        let header = Header {
+        let header = SockperfHeader {
             sequence,
             flags,
             length,
@@ -228,32 +235,32 @@ fn messages() -> impl Strategy<Value = Vec<(Header, Vec<u8>)>> {
 proptest! {
     #[test]
     fn headers_read_as_written(sequence: u64, flags: u16, length: u32) {
-        let header = Header { sequence, flags, length };
+        let header = SockperfHeader { sequence, flags, length };
         let mut bytes = [0; HEADER_BYTES];
         header.write(&mut bytes);
-        prop_assert_eq!(Header::read(&bytes), Some(header));
-        prop_assert_eq!(Header::read(&bytes[..13]), None);
+        prop_assert_eq!(SockperfHeader::read(&bytes), Some(header));
+        prop_assert_eq!(SockperfHeader::read(&bytes[..13]), None);
     }
 
     /// Splitting a stream gives the same replies and counters as its messages as datagrams.
     #[test]
-    fn splits_change_nothing(messages in messages(), cuts in prop::collection::vec(1usize..60, 1..20)) {
+    fn splits_change_nothing(messages in messages(), any_cuts in prop::collection::vec(1usize..60, 1..20)) {
         let stream: Vec<u8> = messages.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
-        let mut cut = Server::default();
+        let mut cut = SockperfServer::default();
         let mut rest = &stream[..];
-        for size in cuts.iter().cycle() {
+        for size in any_cuts.iter().cycle() {
             if rest.is_empty() {
                 break;
             }
             let (piece, after) = rest.split_at((*size).min(rest.len()));
-            prop_assert_eq!(cut.receive(piece), Ok(piece.len()));
+            prop_assert_eq!(cut.receive_stream(piece), Ok(piece.len()));
             rest = after;
         }
-        let mut single = Server::default();
+        let mut single = SockperfServer::default();
         let mut answers = Vec::new();
         for (_, bytes) in &messages {
             let mut bytes = bytes.clone();
-            if let Took::Answer(_) = single.datagram(&mut bytes) {
+            if let SockperfDatagram::Reply(_) = single.receive_datagram(&mut bytes) {
                 answers.extend(bytes);
             }
         }
@@ -263,33 +270,36 @@ proptest! {
 
     /// No bytes cause a reply larger than the input, and none panic.
     #[test]
-    fn hostile_bytes_get_nothing_more_than_came(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..20)) {
-        let mut server = Server::default();
+    fn hostile_bytes_get_nothing_more_than_came(split in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..20)) {
+        let mut server = SockperfServer::default();
         let mut came = 0;
-        for piece in &pieces {
+        for piece in &split {
             came += piece.len();
-            if server.receive(piece).is_err() {
+            if server.receive_stream(piece).is_err() {
                 break;
             }
             prop_assert!(server.outgoing().len() <= came);
         }
-        for piece in pieces {
+        for piece in split {
             let mut datagram = piece.clone();
-            let _ = server.datagram(&mut datagram);
+            let _ = server.receive_datagram(&mut datagram);
             prop_assert_eq!(datagram.len(), piece.len());
         }
     }
 }
 
 #[test]
-fn nothing_counted_is_nothing_known() {
-    assert_eq!(Server::default().totals(), Totals::default());
-    assert_eq!(Totals::default().highest_sequence, None);
-    assert_eq!(Totals::default().lost(), None);
+fn without_messages_the_totals_are_empty() {
+    assert_eq!(
+        SockperfServer::default().totals(),
+        SockperfTotals::default()
+    );
+    assert_eq!(SockperfTotals::default().highest_sequence, None);
+    assert_eq!(SockperfTotals::default().lost(), None);
 }
 
 #[test]
-fn what_was_sent_before_the_first_that_came_is_not_lost() {
+fn messages_before_the_first_received_are_not_lost() {
     for (sequences, lost) in [
         (&[1, 2, 3][..], 0),
         (&[1, 3], 1),
@@ -300,16 +310,16 @@ fn what_was_sent_before_the_first_that_came_is_not_lost() {
         (&[1, 1, 1], 0),
         (&[0, u64::MAX], u64::MAX - 2),
     ] {
-        let mut server = Server::default();
+        let mut server = SockperfServer::default();
         for &sequence in sequences {
             let mut datagram = [0; 20];
-            let header = Header {
+            let header = SockperfHeader {
                 sequence,
                 flags: 1,
                 length: 20,
             };
             header.write(&mut datagram);
-            let _ = server.datagram(&mut datagram);
+            let _ = server.receive_datagram(&mut datagram);
         }
         assert_eq!(server.totals().lost(), Some(lost), "{sequences:?}");
     }

@@ -6,8 +6,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linerate_dialect::amplification_guard::{Guard, Rules};
-use linerate_dialect::sockperf::{Header, Server, Took, Totals};
+use linerate_dialect::amplification_guard::{AmplificationGuard, GuardRules};
+use linerate_dialect::sockperf::{
+    SockperfDatagram, SockperfHeader, SockperfServer, SockperfTotals,
+};
 
 fn stock() -> bool {
     let there = Command::new("sockperf").arg("--version").output().is_ok();
@@ -61,26 +63,28 @@ fn clock() -> impl Fn() -> u64 {
 }
 
 /// Serves one UDP client until it is silent for two seconds.
-fn serve_udp(arguments: &[&str]) -> (Totals, String) {
+fn serve_udp(arguments: &[&str]) -> (SockperfTotals, String) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let client = start(arguments, socket.local_addr().unwrap().port());
     let now = clock();
-    let mut guard = Guard::new(Rules::default());
-    let mut server = Server::default();
+    let mut guard = AmplificationGuard::new(GuardRules::default());
+    let mut server = SockperfServer::default();
     let mut buffer = vec![0; 65_536];
     // A stock client needs two seconds before it sends anything, more on a busy machine.
     socket
         .set_read_timeout(Some(Duration::from_secs(30)))
         .unwrap();
     while let Ok((bytes, from)) = socket.recv_from(&mut buffer) {
-        if server.totals() == Totals::default() {
+        if server.totals() == SockperfTotals::default() {
             socket
                 .set_read_timeout(Some(Duration::from_secs(2)))
                 .unwrap();
         }
-        guard.received(now(), from.ip(), bytes as u64);
-        if let Took::Answer(_) = server.datagram(&mut buffer[..bytes]) {
-            guard.send(now(), from.ip(), bytes as u64).unwrap();
+        guard.add_received(now(), from.ip(), bytes as u64);
+        if let SockperfDatagram::Reply(_) = server.receive_datagram(&mut buffer[..bytes]) {
+            guard
+                .authorize_send(now(), from.ip(), bytes as u64)
+                .unwrap();
             socket.send_to(&buffer[..bytes], from).unwrap();
         }
     }
@@ -88,12 +92,12 @@ fn serve_udp(arguments: &[&str]) -> (Totals, String) {
 }
 
 /// Serves one TCP client until it closes.
-fn serve_tcp(arguments: &[&str]) -> (Totals, String) {
+fn serve_tcp(arguments: &[&str]) -> (SockperfTotals, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = start(arguments, listener.local_addr().unwrap().port());
     let (mut socket, _) = listener.accept().unwrap();
     socket.set_nodelay(true).unwrap();
-    let mut server = Server::default();
+    let mut server = SockperfServer::default();
     let mut buffer = vec![0; 65_536];
     loop {
         let bytes = match socket.read(&mut buffer) {
@@ -103,11 +107,11 @@ fn serve_tcp(arguments: &[&str]) -> (Totals, String) {
         };
         let mut taken = 0;
         while taken < bytes {
-            taken += server.receive(&buffer[taken..bytes]).unwrap();
+            taken += server.receive_stream(&buffer[taken..bytes]).unwrap();
             if socket.write_all(server.outgoing()).is_err() {
                 break;
             }
-            server.sent(server.outgoing().len());
+            server.mark_sent(server.outgoing().len());
         }
     }
     (server.totals(), printed(client))
@@ -118,7 +122,7 @@ fn stock_clients_are_served() {
     if !stock() {
         return;
     }
-    type Serve = fn(&[&str]) -> (Totals, String);
+    type Serve = fn(&[&str]) -> (SockperfTotals, String);
     let runs: [(Serve, &[&str]); 6] = [
         (serve_udp, &["pp", "-t", "1", "-m", "64"]),
         (
@@ -145,13 +149,13 @@ fn stock_clients_are_served() {
         assert_eq!(totals.ignored, 0, "{arguments:?}");
         let sent = if arguments[0] == "tp" {
             assert_eq!(totals.bytes, totals.messages * 1_472);
-            assert_eq!(totals.answered, 0);
+            assert_eq!(totals.replied, 0);
             figure(&text, "Total of ")
         } else {
             let received = figure(&text, "ReceivedMessages=");
             // When its time is over the client looks at no answer any more.
             assert!(
-                totals.answered.abs_diff(received) <= 2,
+                totals.replied.abs_diff(received) <= 2,
                 "{arguments:?} {totals:?} {text}"
             );
             figure(&text, "SentMessages=")
@@ -218,21 +222,21 @@ fn stock_server(tcp: bool) -> (Running, SocketAddr) {
 const MESSAGES: u64 = 200;
 
 /// The messages, each with the beginning of its answer where there is one.
-fn messages(every: u64) -> impl Iterator<Item = ([u8; 64], Option<Header>)> {
+fn messages(every: u64) -> impl Iterator<Item = ([u8; 64], Option<SockperfHeader>)> {
     (1..=MESSAGES).map(move |sequence| {
-        let question = Header::question(sequence, 64);
+        let question = SockperfHeader::request(sequence, 64);
         let asks = sequence.is_multiple_of(every);
         let header = if asks {
             question
         } else {
-            Header {
+            SockperfHeader {
                 flags: 1,
                 ..question
             }
         };
         let mut message = [7; 64];
         header.write(&mut message);
-        (message, asks.then(|| question.answered()))
+        (message, asks.then(|| question.to_reply()))
     })
 }
 
@@ -253,7 +257,7 @@ fn a_stock_server_answers_our_questions_over_udp() {
             if answered.is_some() {
                 let mut answer = [0; 100];
                 let bytes = socket.recv(&mut answer).unwrap();
-                assert_eq!((bytes, Header::read(&answer)), (64, answered));
+                assert_eq!((bytes, SockperfHeader::read(&answer)), (64, answered));
                 assert_eq!(answer[14..64], message[14..]);
             }
         }
@@ -277,7 +281,7 @@ fn a_stock_server_answers_our_questions_over_tcp() {
             if answered.is_some() {
                 let mut answer = [0; 64];
                 socket.read_exact(&mut answer).unwrap();
-                assert_eq!(Header::read(&answer), answered);
+                assert_eq!(SockperfHeader::read(&answer), answered);
                 assert_eq!(answer[14..], message[14..]);
             }
         }

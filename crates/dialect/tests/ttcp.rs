@@ -6,9 +6,9 @@ use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use linerate_dialect::plain::{SILENCE_NS, Sink, Totals};
-use linerate_dialect::sniff::{Carrier, Speaker, speaker};
-use linerate_dialect::ttcp::{BUFFER_BYTES, END_MARKERS, MARKER, Receiver, Took};
+use linerate_dialect::plain::{PlainSink, ReceivedTotals, SILENCE_NS};
+use linerate_dialect::sniff::{Classification, TransportKind, classify};
+use linerate_dialect::ttcp::{BUFFER_BYTES, END_MARKERS, MARKER, TtcpDatagram, TtcpReceiver};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
@@ -17,24 +17,24 @@ const MS: u64 = 1_000_000;
 /// milliseconds.
 #[test]
 fn markers_tell_start_and_end() {
-    use Took::{Again, Data, End, Start};
+    use TtcpDatagram::{Data, End, RepeatedMarker, Start};
     type Case<'a> = (
         &'a str,
         &'a [(u64, usize)],
-        &'a [Took],
+        &'a [TtcpDatagram],
         (u64, u64, Option<u64>),
     );
     let cases: &[Case<'_>] = &[
         (
             "all there",
             &[(0, 4), (1, 8_192), (9, 8_192), (10, 4), (10, 4)],
-            &[Start, Data, Data, End, Again],
+            &[Start, Data, Data, End, RepeatedMarker],
             (16_384, 2, Some(9)),
         ),
         (
             "the start was lost: the first end marker ends it",
             &[(1, 8_192), (9, 8_192), (10, 4), (11, 4)],
-            &[Data, Data, End, Again],
+            &[Data, Data, End, RepeatedMarker],
             (16_384, 2, Some(8)),
         ),
         (
@@ -52,7 +52,7 @@ fn markers_tell_start_and_end() {
         (
             "the start came twice",
             &[(0, 4), (1, 4), (5, 100), (6, 4)],
-            &[Start, Again, Data, End],
+            &[Start, RepeatedMarker, Data, End],
             (100, 1, Some(5)),
         ),
         (
@@ -64,21 +64,21 @@ fn markers_tell_start_and_end() {
         (
             "small datagrams only: not ttcp, but they count",
             &[(0, 3), (1, 3), (2, 3)],
-            &[Start, Again, Again],
+            &[Start, RepeatedMarker, RepeatedMarker],
             (9, 3, Some(2)),
         ),
         ("a start alone", &[(0, 4)], &[Start], (0, 0, None)),
     ];
-    for (name, datagrams, took, (bytes, packets, duration_ms)) in cases {
-        let mut receiver = Receiver::default();
+    for (name, datagrams, kinds, (bytes, packets, duration_ms)) in cases {
+        let mut receiver = TtcpReceiver::default();
         let is: Vec<_> = datagrams
             .iter()
             .map(|&(at, size)| receiver.receive(at * MS, size))
             .collect();
-        assert_eq!(&is, took, "{name}");
+        assert_eq!(&is, kinds, "{name}");
         assert_eq!(
             receiver.totals(),
-            Totals {
+            ReceivedTotals {
                 bytes: *bytes,
                 packets: *packets,
                 duration_ns: duration_ms.map(|ms| ms * MS)
@@ -86,19 +86,19 @@ fn markers_tell_start_and_end() {
             "{name}"
         );
         let last = datagrams.last().unwrap().0 * MS;
-        assert_eq!(receiver.is_over(last), took.contains(&End), "{name}");
+        assert_eq!(receiver.is_over(last), kinds.contains(&End), "{name}");
         assert!(receiver.is_over(last + SILENCE_NS), "{name}");
     }
-    assert!(!Receiver::default().is_over(u64::MAX));
+    assert!(!TtcpReceiver::default().is_over(u64::MAX));
 }
 
 #[test]
-fn only_small_datagrams_of_nobody_else_are_markers() {
-    let name = |bytes: &[u8]| match speaker(Carrier::Datagram, bytes) {
-        Speaker::Known(dialect) => dialect.name,
+fn small_datagrams_of_no_other_protocol_are_markers() {
+    let name = |bytes: &[u8]| match classify(TransportKind::Datagram, bytes) {
+        Classification::Known(dialect) => dialect.name,
         _ => "none",
     };
-    for (bytes, whose) in [
+    for (bytes, expected) in [
         (&b"\0\0\0\0"[..], "ttcp"),
         (b" ", "ttcp"),
         (b" !\"#", "ttcp"),
@@ -111,7 +111,7 @@ fn only_small_datagrams_of_nobody_else_are_markers() {
         (b"9876", "iperf3"),
         (b"\x15\xcd\x5b\x07", "iperf3"),
     ] {
-        assert_eq!(name(bytes), whose, "{bytes:02x?}");
+        assert_eq!(name(bytes), expected, "{bytes:02x?}");
     }
 }
 
@@ -127,7 +127,7 @@ proptest! {
     /// Loses any single markers: the payload is counted.
     #[test]
     fn our_ends_understand_each_other(buffers in 1u64..50, lost in prop::collection::vec(0usize..6, 0..5), size in 5usize..9_000) {
-        let mut receiver = Receiver::default();
+        let mut receiver = TtcpReceiver::default();
         let (mut marker, mut now) = (0, 0);
         for datagram in datagrams(buffers, size) {
             now += MS;
@@ -146,7 +146,7 @@ proptest! {
 
     #[test]
     fn no_datagrams_panic(datagrams in prop::collection::vec((any::<u64>(), 0usize..10), 0..50)) {
-        let mut receiver = Receiver::default();
+        let mut receiver = TtcpReceiver::default();
         for (now, size) in datagrams {
             receiver.receive(now, size);
             let _ = receiver.is_over(now);
@@ -158,15 +158,15 @@ proptest! {
 /// Sends our markers to our receiver over UDP.
 #[test]
 fn datagrams_over_loopback() {
-    let begun = Instant::now();
-    let now = move || u64::try_from(begun.elapsed().as_nanos()).unwrap();
+    let start = Instant::now();
+    let now = move || u64::try_from(start.elapsed().as_nanos()).unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let receiving = std::thread::spawn(move || {
         socket
             .set_read_timeout(Some(Duration::from_millis(50)))
             .unwrap();
-        let mut receiver = Receiver::default();
+        let mut receiver = TtcpReceiver::default();
         let mut buffer = vec![0; BUFFER_BYTES];
         while !receiver.is_over(now()) {
             if let Ok(bytes) = socket.recv(&mut buffer) {
@@ -189,12 +189,12 @@ fn datagrams_over_loopback() {
     assert_eq!((totals.bytes, totals.packets), (10 * 8_192, 10));
 }
 
-fn stock() -> bool {
-    let there = Command::new("nuttcp").arg("-V").output().is_ok();
-    if !there {
+fn has_nuttcp() -> bool {
+    let is_installed = Command::new("nuttcp").arg("-V").output().is_ok();
+    if !is_installed {
         eprintln!("skipped: nuttcp is not installed");
     }
-    there
+    is_installed
 }
 
 /// Returns a free TCP port.
@@ -204,8 +204,8 @@ fn free_port() -> u16 {
 }
 
 #[test]
-fn a_stock_transmitter_sends_to_our_receiver() {
-    if !stock() {
+fn an_upstream_transmitter_sends_to_our_receiver() {
+    if !has_nuttcp() {
         return;
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -221,9 +221,9 @@ fn a_stock_transmitter_sends_to_our_receiver() {
         .spawn()
         .unwrap();
     let (mut socket, _) = listener.accept().unwrap();
-    let begun = Instant::now();
-    let now = || u64::try_from(begun.elapsed().as_nanos()).unwrap();
-    let mut sink = Sink::default();
+    let start = Instant::now();
+    let now = || u64::try_from(start.elapsed().as_nanos()).unwrap();
+    let mut sink = PlainSink::default();
     let mut buffer = vec![0; 65_536];
     while !sink.is_closed() {
         match socket.read(&mut buffer).unwrap() {

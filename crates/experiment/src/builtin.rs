@@ -1,7 +1,7 @@
 //! Experiments built into the program.
 
 /// Name and text of each built-in experiment, in display order.
-pub const SHIPPED: &[(&str, &str)] = &[
+pub const BUILTIN_EXPERIMENTS: &[(&str, &str)] = &[
     (
         "stack-tuning",
         include_str!("../../../experiments/stack-tuning.toml"),
@@ -26,9 +26,11 @@ pub const SHIPPED: &[(&str, &str)] = &[
 
 /// Text of the built-in experiment `name`.
 #[must_use]
-pub fn shipped(name: &str) -> Option<&'static str> {
-    let found = SHIPPED.iter().find(|(known, _)| *known == name);
-    found.map(|(_, text)| *text)
+pub fn builtin_text(name: &str) -> Option<&'static str> {
+    let entry = BUILTIN_EXPERIMENTS
+        .iter()
+        .find(|(builtin_name, _)| *builtin_name == name);
+    entry.map(|(_, text)| *text)
 }
 
 #[cfg(test)]
@@ -37,7 +39,7 @@ mod tests {
     use crate::Experiment;
 
     #[test]
-    fn the_one_of_the_page_is_sound() {
+    fn the_documented_example_is_valid() {
         let page = include_str!("../../../docs/EXPERIMENTS.md");
         let file = page.split("```toml").nth(1).expect("it shows one");
         let file = file.split("```").next().unwrap_or_default();
@@ -45,8 +47,8 @@ mod tests {
     }
 
     #[test]
-    fn all_of_them_are_sound() {
-        for (name, text) in SHIPPED {
+    fn builtin_experiments_are_valid() {
+        for (name, text) in BUILTIN_EXPERIMENTS {
             let experiment =
                 Experiment::from_toml(text).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(experiment.name, *name);
@@ -58,7 +60,7 @@ mod tests {
     }
 
     /// Ratio of a benchmark row: this program over the other one.
-    fn benched(row: &str) -> f64 {
+    fn benchmark_ratio(row: &str) -> f64 {
         let text = include_str!("../../../docs/BENCHMARKS.md");
         let line = text
             .lines()
@@ -69,24 +71,28 @@ mod tests {
     }
 
     #[test]
-    fn no_shape_asks_for_more_than_the_benchmarks_have() {
-        let experiment = Experiment::from_toml(shipped("udp-response").unwrap()).unwrap();
-        let (answer, by) = ("p50[answer=kernel,load=idle] >= ", " * p50[answer=");
-        let mut asked = 0;
+    fn no_assertion_exceeds_the_benchmarks() {
+        let experiment = Experiment::from_toml(builtin_text("udp-response").unwrap()).unwrap();
+        let (prefix, separator) = ("p50[answer=kernel,load=idle] >= ", " * p50[answer=");
+        let mut checked = 0;
         for shape in &experiment.shapes {
-            let Some((times, _)) = shape
+            let Some((factor, _)) = shape
                 .rule
-                .strip_prefix(answer)
-                .and_then(|r| r.split_once(by))
+                .strip_prefix(prefix)
+                .and_then(|r| r.split_once(separator))
             else {
                 continue;
             };
-            let times: f64 = times.parse().unwrap();
+            let factor: f64 = factor.parse().unwrap();
             for row in ["forward/xdp/echo/blocking", "stack/echo/tap/blocking_found"] {
-                assert!(times <= 1.0 / benched(row), "{row}: {}", shape.rule);
+                assert!(
+                    factor <= 1.0 / benchmark_ratio(row),
+                    "{row}: {}",
+                    shape.rule
+                );
             }
-            asked += 1;
+            checked += 1;
         }
-        assert_eq!(asked, 6);
+        assert_eq!(checked, 6);
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::experiment::{ExperimentResult, Point, Setting};
+use linerate_metric::experiment::{ExperimentPoint, ExperimentResult, KnobValues};
 use linerate_metric::record::Record;
 
 use crate::file::Experiment;
 
 /// Caveats about parts of a record without figures of experiments: stages, timeline, series.
-const OF_OTHER_PARTS: &[&str] = &[
+const UNRELATED_CAVEATS: &[&str] = &[
     "clock-unknown",
     "device-stamps-unread",
     "no-stages",
@@ -20,60 +20,67 @@ const OF_OTHER_PARTS: &[&str] = &[
 ];
 
 /// Caveat about the highest percentiles only.
-const OF_THE_TAIL: &str = "thin-tail";
+const TAIL_CAVEAT: &str = "thin-tail";
 
 /// Collects the runs behind a verdict.
-pub(crate) struct Ground<'a> {
+pub(crate) struct CaveatCollector<'a> {
     experiment: &'a Experiment,
     runs: &'a [Record],
     /// Run ids, with true if a tail percentile was read from the run.
-    of: BTreeMap<&'a str, bool>,
+    tail_figure_by_run: BTreeMap<&'a str, bool>,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> CaveatCollector<'a> {
     pub(crate) fn new(experiment: &'a Experiment, runs: &'a [Record]) -> Self {
         Self {
             experiment,
             runs,
-            of: BTreeMap::new(),
+            tail_figure_by_run: BTreeMap::new(),
         }
     }
 
     /// Adds the runs with this figure at the points of `setting`.
-    pub(crate) fn rests_on(
+    pub(crate) fn add_runs(
         &mut self,
         result: &'a ExperimentResult,
-        setting: &Setting,
+        setting: &KnobValues,
         figure: &str,
     ) {
         let mut figures = self.experiment.figures.iter();
-        let known = figures.find(|known| known.name == figure);
+        let source = figures.find(|source| source.name == figure);
         // A computed figure is not affected by disturbances of the run.
-        if known.is_some_and(|known| known.exact) {
+        if source.is_some_and(|source| source.is_exact) {
             return;
         }
-        let tail = known.is_some_and(|known| known.from.iter().any(|from| from.contains("/p99")));
-        let has = |point: &&Point| {
-            let fits = |(knob, value)| point.setting.get(knob) == Some(value);
-            point.figures.contains_key(figure) && setting.iter().all(fits)
+        let is_tail =
+            source.is_some_and(|source| source.pointers.iter().any(|from| from.contains("/p99")));
+        let has_figure = |point: &&ExperimentPoint| {
+            let has_value = |(knob, value)| point.setting.get(knob) == Some(value);
+            point.figures.contains_key(figure) && setting.iter().all(has_value)
         };
-        for run in result.points.iter().filter(has).flat_map(|p| &p.runs) {
-            *self.of.entry(run).or_default() |= tail;
+        for run in result
+            .points
+            .iter()
+            .filter(has_figure)
+            .flat_map(|p| &p.runs)
+        {
+            *self.tail_figure_by_run.entry(run).or_default() |= is_tail;
         }
     }
 
     /// Returns each kind of caveat with the number of affected runs, most frequent first: `steal in
     /// 2 of 4 runs`.
-    pub(crate) fn doubts(&self) -> Vec<String> {
+    pub(crate) fn summarize(&self) -> Vec<String> {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for run in self.runs {
-            let Some(tail) = self.of.get(run.id.as_str()) else {
+            let Some(is_tail) = self.tail_figure_by_run.get(run.id.as_str()) else {
                 continue;
             };
-            let speaks =
-                |doubt: &&str| !OF_OTHER_PARTS.contains(doubt) && (*tail || *doubt != OF_THE_TAIL);
-            let kinds = run.validity.iter().map(|doubt| doubt.doubt.as_str());
-            let mut kinds: Vec<&str> = kinds.filter(speaks).collect();
+            let is_relevant = |doubt: &&str| {
+                !UNRELATED_CAVEATS.contains(doubt) && (*is_tail || *doubt != TAIL_CAVEAT)
+            };
+            let kinds = run.validity.iter().map(|doubt| doubt.id.as_str());
+            let mut kinds: Vec<&str> = kinds.filter(is_relevant).collect();
             kinds.sort_unstable();
             kinds.dedup();
             for kind in kinds {
@@ -82,11 +89,11 @@ impl<'a> Ground<'a> {
         }
         let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
         counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let all = self.of.len();
-        let told = counts.iter().map(|(kind, count)| match all {
+        let run_count = self.tail_figure_by_run.len();
+        let descriptions = counts.iter().map(|(kind, count)| match run_count {
             1 => format!("{kind} in its run"),
-            all => format!("{kind} in {count} of {all} runs"),
+            run_count => format!("{kind} in {count} of {run_count} runs"),
         });
-        told.collect()
+        descriptions.collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of experiments, with the next step.
 
 use linerate_lab::LabError;
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
 
 /// Reason why an experiment was not run.
@@ -15,10 +15,10 @@ pub enum ExperimentError {
         line: usize,
     },
     /// The file is inconsistent, for example refers to something that it does not define.
-    #[error("{place}: {situation}; {next_step}")]
-    Content {
+    #[error("{section}: {situation}; {next_step}")]
+    InvalidContent {
         /// Part of the file.
-        place: String,
+        section: String,
         /// Line of the error, from 1; `None` if it could not be located.
         line: Option<usize>,
         situation: String,
@@ -26,27 +26,27 @@ pub enum ExperimentError {
     },
     /// `--on` was given, but the experiment measures within one machine.
     #[error("the experiment measures within one machine: leave out --on")]
-    StaysHere,
+    RunsOnOneMachine,
     /// `--point` selects a point that the experiment does not have.
-    #[error("`{asked}` is not a point of the experiment: {known}")]
-    NoSuchPoint {
-        asked: String,
+    #[error("`{requested}` is not a point of the experiment: {available}")]
+    UnknownPoint {
+        requested: String,
         /// Points or values that exist.
-        known: String,
+        available: String,
     },
     /// The lab network could not be built.
     #[error(transparent)]
     Lab(#[from] LabError),
     /// A remote program did not start.
-    #[error("`{command}` did not start: {why}")]
-    Far {
+    #[error("`{command}` did not start: {reason}")]
+    RemoteProgram {
         command: String,
         /// Error output of the program.
-        why: String,
+        reason: String,
     },
     /// The port in `--on` is invalid.
     #[error("{host}: `{port}` is not a port")]
-    PortOfHost {
+    InvalidPort {
         /// The argument of `--on`.
         host: String,
         /// The argument without the port.
@@ -56,29 +56,29 @@ pub enum ExperimentError {
     },
     /// The argument of `--on` is not a host.
     #[error("--on {host} names no host")]
-    NoHost { host: String },
+    InvalidHost { host: String },
     /// Knobs that can only be set manually on real hosts still have several values.
     #[error(
         "{knobs} cannot be set on real hosts: add the points one by one, --point {example} --label NAME"
     )]
-    NeedsHands {
+    NeedsManualSetup {
         knobs: String,
         /// Example with a value of each knob.
         example: String,
     },
     /// An error that every point would repeat.
     #[error("{problem}; every point would fail the same way")]
-    Stays {
+    FailsAtEveryPoint {
         /// Error of the first point.
-        problem: Box<Problem>,
+        problem: Box<ErrorReport>,
         /// Exit code of the command that failed.
         code: u8,
     },
     /// No point could be measured.
-    #[error("no point could be measured: {why}")]
-    Nothing {
+    #[error("no point could be measured: {reason}")]
+    NothingMeasured {
         /// Error of the first point.
-        why: String,
+        reason: String,
         /// Next step for that error; empty if it applies to another machine.
         next_step: String,
         /// Exit code of the command that failed.
@@ -88,13 +88,13 @@ pub enum ExperimentError {
 
 impl ExperimentError {
     /// Error for an inconsistency in the file.
-    pub(crate) fn content(
-        place: impl Into<String>,
+    pub(crate) fn invalid_content(
+        section: impl Into<String>,
         situation: impl Into<String>,
         next_step: impl Into<String>,
     ) -> Self {
-        Self::Content {
-            place: place.into(),
+        Self::InvalidContent {
+            section: section.into(),
             line: None,
             situation: situation.into(),
             next_step: next_step.into(),
@@ -103,59 +103,62 @@ impl ExperimentError {
 
     /// Returns the error as situation, object and next step.
     #[must_use]
-    pub fn problem(&self) -> Problem {
+    pub fn to_report(&self) -> ErrorReport {
         match self {
-            Self::Syntax { error, line } => Problem::new(
+            Self::Syntax { error, line } => ErrorReport::new(
                 format!("not an experiment file ({})", error.message()),
                 format!("line {line}"),
                 "`linerate run udp-hops --print` shows one that works",
             ),
-            Self::Content {
-                place,
+            Self::InvalidContent {
+                section,
                 line,
                 situation,
                 next_step,
             } => {
                 let object = match line {
-                    Some(line) => format!("line {line}: {place}"),
-                    None => place.clone(),
+                    Some(line) => format!("line {line}: {section}"),
+                    None => section.clone(),
                 };
-                Problem::new(situation.clone(), object, next_step.clone())
+                ErrorReport::new(situation.clone(), object, next_step.clone())
             }
-            Self::StaysHere => Problem::new(
+            Self::RunsOnOneMachine => ErrorReport::new(
                 "the experiment measures within one machine",
                 "--on",
                 "leave it out",
             ),
-            Self::NoSuchPoint { asked, known } => Problem::new(
+            Self::UnknownPoint {
+                requested,
+                available,
+            } => ErrorReport::new(
                 "not a point of the experiment",
-                format!("`{asked}`"),
-                format!("use {known}"),
+                format!("`{requested}`"),
+                format!("use {available}"),
             ),
             Self::Lab(error) => error.problem(),
-            Self::Far { command, why } => Problem::new(
-                format!("did not start ({why})"),
+            Self::RemoteProgram { command, reason } => ErrorReport::new(
+                format!("did not start ({reason})"),
                 format!("`{command}`"),
                 "run it by hand to see the error",
             ),
-            Self::PortOfHost { host, name, port } => Problem::new(
+            Self::InvalidPort { host, name, port } => ErrorReport::new(
                 format!("`{port}` is not a port"),
                 format!("--on {host}"),
                 format!("use --on {name}, or append the port of `linerate server`: 1 to 65535"),
             ),
-            Self::NoHost { host } => Problem::new(
+            Self::InvalidHost { host } => ErrorReport::new(
                 "names no host",
                 format!("--on {host}"),
                 "use --on HOST or --on HOST:PORT, with a name or an address",
             ),
-            Self::NeedsHands { knobs, example } => Problem::new(
+            Self::NeedsManualSetup { knobs, example } => ErrorReport::new(
                 "cannot be set on real hosts automatically",
                 knobs.clone(),
                 format!(
                     "set it by hand and add each point to a table: --point {example} --label NAME"
                 ),
             ),
-            Self::Stays { problem, .. } => Problem::new(
+            Self::FailsAtEveryPoint { problem, .. } => ErrorReport::new(
                 format!(
                     "{} (every point would fail the same way)",
                     problem.situation
@@ -165,8 +168,10 @@ impl ExperimentError {
             ),
             // Commands that measure a single point, such as `tune`, show only the situation to
             // their users.
-            Self::Nothing { why, next_step, .. } => Problem::new(
-                format!("no point could be measured; the first one: {why}"),
+            Self::NothingMeasured {
+                reason, next_step, ..
+            } => ErrorReport::new(
+                format!("no point could be measured; the first one: {reason}"),
                 "the experiment",
                 match next_step.is_empty() {
                     true => "fix that, or measure other points (--point KNOB=VALUE)".to_owned(),
@@ -178,9 +183,9 @@ impl ExperimentError {
 
     /// Like [`ExperimentError::problem`]; errors in the text also name the file.
     #[must_use]
-    pub fn problem_in(&self, file: &str) -> Problem {
-        let mut problem = self.problem();
-        if matches!(self, Self::Syntax { .. } | Self::Content { .. }) {
+    pub fn to_report_in_file(&self, file: &str) -> ErrorReport {
+        let mut problem = self.to_report();
+        if matches!(self, Self::Syntax { .. } | Self::InvalidContent { .. }) {
             problem.object = format!("{file}: {}", problem.object);
         }
         problem
@@ -191,15 +196,15 @@ impl ExperimentError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Syntax { .. }
-            | Self::Content { .. }
-            | Self::StaysHere
-            | Self::NoSuchPoint { .. }
-            | Self::PortOfHost { .. }
-            | Self::NoHost { .. }
-            | Self::NeedsHands { .. } => exit::USAGE,
-            Self::Stays { code, .. } | Self::Nothing { code, .. } => *code,
+            | Self::InvalidContent { .. }
+            | Self::RunsOnOneMachine
+            | Self::UnknownPoint { .. }
+            | Self::InvalidPort { .. }
+            | Self::InvalidHost { .. }
+            | Self::NeedsManualSetup { .. } => exit::USAGE,
+            Self::FailsAtEveryPoint { code, .. } | Self::NothingMeasured { code, .. } => *code,
             Self::Lab(error) if error.is_missing_privilege() => exit::MISSING,
-            Self::Lab(_) | Self::Far { .. } => exit::FAILED,
+            Self::Lab(_) | Self::RemoteProgram { .. } => exit::FAILED,
         }
     }
 }
@@ -211,18 +216,18 @@ mod tests {
     /// Commands that measure a single point show only the situation.
     #[test]
     fn why_no_point_could_be_measured_is_the_situation() {
-        for (next_step, said) in [("", "--point"), ("start it", "start it")] {
-            let error = ExperimentError::Nothing {
-                why: "`make flash` failed".to_owned(),
+        for (next_step, expected) in [("", "--point"), ("start it", "start it")] {
+            let error = ExperimentError::NothingMeasured {
+                reason: "`make flash` failed".to_owned(),
                 next_step: next_step.to_owned(),
                 code: 1,
             };
-            let problem = error.problem();
+            let problem = error.to_report();
             assert!(
                 problem.situation.contains("`make flash` failed"),
                 "{problem}"
             );
-            assert!(problem.next_step.contains(said), "{problem:?}");
+            assert!(problem.next_step.contains(expected), "{problem:?}");
         }
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use linerate_lab::Topology;
-use linerate_metric::expect::Unit;
-use linerate_metric::experiment::{Distance, PlotOf, Setting, TableOf};
+use linerate_metric::expect::FigureUnit;
+use linerate_metric::experiment::{CoreDistance, KnobValues, PlotSpec, TableSpec};
 use serde::{Deserialize, Deserializer};
 
 use crate::ExperimentError;
-use crate::validation::line_of;
+use crate::validation::find_line;
 
 /// Experiment as written in its file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -25,11 +25,11 @@ pub struct Experiment {
     /// Number of rounds over all points.
     #[serde(default = "three")]
     pub repeats: u32,
-    /// Number of rounds with `--quick`.
+    /// Number of rounds with `--quick_values`.
     #[serde(default = "one")]
     pub quick_repeats: u32,
     /// Knobs that are varied, the slowest first.
-    pub knobs: Vec<KnobOf>,
+    pub knobs: Vec<ExperimentKnob>,
     /// Texts that replace the values of a knob in commands: `words.socket.reopened = "--reopen"`.
     #[serde(default)]
     pub words: BTreeMap<String, BTreeMap<String, String>>,
@@ -38,33 +38,34 @@ pub struct Experiment {
     pub amounts: BTreeMap<String, [String; 2]>,
     /// Network; without one, commands run on this machine as it is.
     #[serde(default)]
-    pub lab: Option<LabOf>,
+    pub lab: Option<ExperimentLab>,
     /// Programs that run on other hosts during the measurement.
     #[serde(default)]
-    pub far: Vec<CommandOf>,
+    #[serde(rename = "far")]
+    pub remote_programs: Vec<ExperimentCommand>,
     /// Commands that measure a point; each returns one record (the last one of several runs).
-    pub measure: Vec<CommandOf>,
+    pub measure: Vec<ExperimentCommand>,
     /// Figures read from the records.
-    pub figures: Vec<FigureFrom>,
+    pub figures: Vec<FigureSource>,
     #[serde(default, deserialize_with = "tables")]
-    pub tables: Vec<TableOf>,
+    pub tables: Vec<TableSpec>,
     #[serde(default, deserialize_with = "plots")]
-    pub plots: Vec<PlotOf>,
+    pub plots: Vec<PlotSpec>,
     /// Results that others published.
     #[serde(default)]
-    pub published: Vec<PublishedOf>,
+    pub published: Vec<PublishedEntry>,
     /// Assertions about the results.
     #[serde(default)]
-    pub shapes: Vec<ShapeOf>,
+    pub shapes: Vec<ShapeAssertion>,
     /// Points that cannot be measured on every machine.
     #[serde(default)]
-    pub skip: Vec<SkipOf>,
+    pub skip: Vec<SkipCondition>,
 }
 
 /// Table as written in a file. Unknown keys are errors here, but not in records, which may come
 /// from a later version.
 #[derive(Deserialize)]
-#[serde(remote = "TableOf", deny_unknown_fields)]
+#[serde(remote = "TableSpec", deny_unknown_fields)]
 struct TableIn {
     title: String,
     figures: Vec<String>,
@@ -73,23 +74,23 @@ struct TableIn {
     #[serde(default)]
     columns: Vec<String>,
     #[serde(default)]
-    at: Setting,
+    at: KnobValues,
     #[serde(default)]
     steps: bool,
     #[serde(default)]
     against: Option<String>,
 }
 
-fn tables<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<TableOf>, D::Error> {
+fn tables<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<TableSpec>, D::Error> {
     #[derive(Deserialize)]
-    struct Read(#[serde(with = "TableIn")] TableOf);
+    struct Read(#[serde(with = "TableIn")] TableSpec);
     let tables = Vec::<Read>::deserialize(from)?.into_iter();
     Ok(tables.map(|Read(table)| table).collect())
 }
 
 /// Plot as written in a file.
 #[derive(Deserialize)]
-#[serde(remote = "PlotOf", deny_unknown_fields)]
+#[serde(remote = "PlotSpec", deny_unknown_fields)]
 struct PlotIn {
     title: String,
     figure: String,
@@ -100,9 +101,9 @@ struct PlotIn {
     log_x: bool,
 }
 
-fn plots<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PlotOf>, D::Error> {
+fn plots<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PlotSpec>, D::Error> {
     #[derive(Deserialize)]
-    struct Read(#[serde(with = "PlotIn")] PlotOf);
+    struct Read(#[serde(with = "PlotIn")] PlotSpec);
     let plots = Vec::<Read>::deserialize(from)?.into_iter();
     Ok(plots.map(|Read(plot)| plot).collect())
 }
@@ -118,31 +119,36 @@ fn one() -> u32 {
 /// Knob of an experiment.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KnobOf {
+pub struct ExperimentKnob {
     pub name: String,
     pub values: Vec<String>,
-    /// Values with `--quick`; empty: all values.
+    /// Values with `--quick_values`; empty: all values.
     #[serde(default)]
-    pub quick: Vec<String>,
+    #[serde(rename = "quick")]
+    pub quick_values: Vec<String>,
     /// Shell command that sets the knob, with `{}` for the value; runs before a point whose value
     /// differs.
     #[serde(default)]
-    pub set: Option<String>,
-    /// Command that restores the original state at the end; absent: `set` with the first value.
+    #[serde(rename = "set")]
+    pub set_command: Option<String>,
+    /// Command that restores the original state at the end; absent: `set_command` with the first value.
     #[serde(default)]
-    pub restore: Option<String>,
-    /// Timeout of `set` and of `restore`; absent: ten minutes.
+    #[serde(rename = "restore")]
+    pub restore_command: Option<String>,
+    /// Timeout of `set_command` and of `restore_command`; absent: ten minutes.
     #[serde(default)]
-    pub within: Option<String>,
+    #[serde(rename = "within")]
+    pub timeout: Option<String>,
     /// Memory per unit of the value, bytes; for `linerate tune --under memory=…`.
     #[serde(default)]
-    pub memory: Option<u64>,
+    #[serde(rename = "memory")]
+    pub bytes_per_unit: Option<u64>,
 }
 
 /// Network of an experiment.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LabOf {
+pub struct ExperimentLab {
     /// Number of switches between the hosts `client` and `server`; may name a knob: `{hops}`.
     #[serde(default)]
     pub hops: Option<String>,
@@ -154,85 +160,99 @@ pub struct LabOf {
 /// Command on a host.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CommandOf {
+pub struct ExperimentCommand {
     /// Host of the lab.
     pub host: String,
-    /// Arguments of `linerate`, with `{names}` to replace.
+    /// Arguments of `linerate`, with `{name_values}` to replace.
     #[serde(default)]
-    pub run: Option<String>,
+    #[serde(rename = "run")]
+    pub linerate_args: Option<String>,
     /// Another program with its arguments, as the alternative.
     #[serde(default)]
-    pub exec: Option<String>,
+    #[serde(rename = "exec")]
+    pub command_line: Option<String>,
     /// Restricts the command to points with these values.
     #[serde(default)]
-    pub when: Setting,
+    #[serde(rename = "when")]
+    pub at_points: KnobValues,
     /// Prefix of the line with which a remote program reports that it is ready; absent: a short
     /// delay.
     #[serde(default)]
-    pub ready: Option<String>,
+    #[serde(rename = "ready")]
+    pub ready_prefix: Option<String>,
 }
 
 /// Figure and its location in a record.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FigureFrom {
+pub struct FigureSource {
     pub name: String,
     /// Restricts the figure to points with these values; a name may occur again for other points.
     #[serde(default)]
-    pub when: Setting,
+    #[serde(rename = "when")]
+    pub at_points: KnobValues,
     /// JSON pointers into the record (RFC 6901); the first that leads to a number counts.
-    pub from: Vec<String>,
+    #[serde(rename = "from")]
+    pub pointers: Vec<String>,
     /// Unit in which values are displayed.
-    pub unit: Unit,
+    pub unit: FigureUnit,
     /// True for a computed figure that is equal in every run, so that any difference is
     /// significant.
     #[serde(default)]
-    pub exact: bool,
+    #[serde(rename = "exact")]
+    pub is_exact: bool,
     /// Description of the figure.
-    pub says: String,
+    #[serde(rename = "says")]
+    pub description: String,
 }
 
 /// Published figure.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PublishedOf {
+pub struct PublishedEntry {
     #[serde(default)]
-    pub setting: Setting,
+    pub setting: KnobValues,
     pub figure: String,
     /// Value with its unit.
     pub value: String,
     /// Hardware or setup on which it was measured.
-    pub on: String,
+    #[serde(rename = "on")]
+    pub measured_on: String,
     /// Reason why its trend may differ here.
     #[serde(default)]
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
 /// Assertion about the results.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ShapeOf {
+pub struct ShapeAssertion {
     /// Description of the assertion.
-    pub says: String,
+    #[serde(rename = "says")]
+    pub description: String,
     /// Rule in the syntax of [`crate::rule`].
     pub rule: String,
     /// Reason why the assertion may fail elsewhere.
     #[serde(default)]
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
     /// Number of CPUs required.
     #[serde(default)]
-    pub cores: usize,
+    #[serde(rename = "cores")]
+    pub min_cores: usize,
     /// Required distance of the CPUs: only runs measured at that distance count.
     #[serde(default)]
-    pub processors: Option<Distance>,
+    #[serde(rename = "processors")]
+    pub core_distance: Option<CoreDistance>,
 }
 
 /// Points that are skipped: always, or if a requirement is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SkipOf {
+pub struct SkipCondition {
     /// Values of the points.
-    pub setting: Setting,
+    pub setting: KnobValues,
     /// Skips only with fewer CPUs than this.
     #[serde(default)]
     pub cores_below: usize,
@@ -240,52 +260,55 @@ pub struct SkipOf {
     #[serde(default)]
     pub without_root: bool,
     /// Reason that is reported.
-    pub because: String,
+    #[serde(rename = "because")]
+    pub reason: String,
 }
 
 impl Experiment {
     /// Returns whether an assertion depends on the distance of CPUs.
-    pub(crate) fn asks_distance(&self) -> bool {
-        self.shapes.iter().any(|shape| shape.processors.is_some())
+    pub(crate) fn depends_on_core_distance(&self) -> bool {
+        self.shapes
+            .iter()
+            .any(|shape| shape.core_distance.is_some())
     }
 
     /// Parses an experiment and validates it completely.
     ///
     /// # Errors
-    /// [`ExperimentError::Syntax`], [`ExperimentError::Content`].
+    /// [`ExperimentError::Syntax`], [`ExperimentError::InvalidContent`].
     pub fn from_toml(text: &str) -> Result<Self, ExperimentError> {
         let experiment: Self = toml::from_str(text).map_err(|error| {
-            let before = error.span().and_then(|span| text.get(..span.start));
+            let text_before = error.span().and_then(|span| text.get(..span.start));
             ExperimentError::Syntax {
-                line: before.unwrap_or_default().matches('\n').count() + 1,
+                line: text_before.unwrap_or_default().matches('\n').count() + 1,
                 error: Box::new(error),
             }
         })?;
-        match experiment.check() {
-            Err(ExperimentError::Content {
-                place,
+        match experiment.validate() {
+            Err(ExperimentError::InvalidContent {
+                section,
                 situation,
                 next_step,
                 ..
-            }) => Err(ExperimentError::Content {
-                line: line_of(text, &situation, &place),
-                place,
+            }) => Err(ExperimentError::InvalidContent {
+                line: find_line(text, &situation, &section),
+                section,
                 situation,
                 next_step,
             }),
-            checked => checked.map(|()| experiment),
+            result => result.map(|()| experiment),
         }
     }
 
     /// Knob with this name.
     #[must_use]
-    pub fn knob(&self, name: &str) -> Option<&KnobOf> {
+    pub fn knob(&self, name: &str) -> Option<&ExperimentKnob> {
         self.knobs.iter().find(|knob| knob.name == name)
     }
 
     /// Names of hosts that commands may run on: those of the topology, or `client` and `server`.
     #[must_use]
-    pub fn hosts(&self) -> Vec<String> {
+    pub fn host_names(&self) -> Vec<String> {
         let topology = self.lab.as_ref().and_then(|lab| lab.topology.as_ref());
         match topology {
             Some(topology) => topology
@@ -299,7 +322,7 @@ impl Experiment {
 
     /// Topology as a lab file, if the experiment contains one.
     #[must_use]
-    pub fn lab_file(&self) -> Option<String> {
+    pub fn to_lab_file(&self) -> Option<String> {
         let topology = self.lab.as_ref()?.topology.as_ref()?;
         Some(toml::to_string(topology).expect("it came from such a file"))
     }
@@ -307,30 +330,40 @@ impl Experiment {
     /// Returns whether the experiment needs another host: it has a lab, or a command names
     /// `{server}`.
     #[must_use]
-    pub fn goes_out(&self) -> bool {
+    pub fn needs_remote_host(&self) -> bool {
         let commands = self
             .measure
             .iter()
-            .filter_map(|command| command.run.as_ref());
-        let words = self.words.values().flat_map(|words| words.values());
-        self.lab.is_some() || commands.chain(words).any(|text| text.contains("{server}"))
+            .filter_map(|command| command.linerate_args.as_ref());
+        let replacement_texts = self
+            .words
+            .values()
+            .flat_map(|replacement_texts| replacement_texts.values());
+        self.lab.is_some()
+            || commands
+                .chain(replacement_texts)
+                .any(|text| text.contains("{server}"))
     }
 
     /// Knobs that the network is built from; on real hosts they can only be set manually.
     #[must_use]
-    pub fn knobs_of_the_network(&self) -> Vec<&str> {
+    pub fn topology_knobs(&self) -> Vec<&str> {
         let hops = self.lab.as_ref().and_then(|lab| lab.hops.as_deref());
-        let named = |knob: &&KnobOf| hops.is_some_and(|hops| hops == format!("{{{}}}", knob.name));
-        let knobs = self.knobs.iter().filter(named);
+        let is_topology_knob =
+            |knob: &&ExperimentKnob| hops.is_some_and(|hops| hops == format!("{{{}}}", knob.name));
+        let knobs = self.knobs.iter().filter(is_topology_knob);
         knobs.map(|knob| knob.name.as_str()).collect()
     }
 
     /// Value of a published figure, in base units.
-    pub(crate) fn value_of(&self, published: &PublishedOf) -> Result<f64, ExperimentError> {
+    pub(crate) fn published_value(
+        &self,
+        published: &PublishedEntry,
+    ) -> Result<f64, ExperimentError> {
         let unit = self.figures.iter().find(|f| f.name == published.figure);
-        let unit = unit.map_or(Unit::Count, |figure| figure.unit);
+        let unit = unit.map_or(FigureUnit::Count, |figure| figure.unit);
         unit.parse(&published.value).map_err(|error| {
-            ExperimentError::content(
+            ExperimentError::invalid_content(
                 format!("published `{}`", published.value),
                 error.to_string(),
                 "write it with its unit",

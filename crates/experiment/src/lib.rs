@@ -24,7 +24,7 @@ mod verdict;
 
 pub use error::ExperimentError;
 pub use file::Experiment;
-pub use location::{FarHost, Place};
+pub use location::{RemoteHost, RunLocation};
 pub use process::{PARENT_VARIABLE, die_with_parent};
-pub use run::{Listener, Measured, Options, Progress, run};
-pub use validation::{MOST_REPEATS, is_name};
+pub use run::{EventListener, PointMeasurement, Progress, RunOptions, run};
+pub use validation::{MAX_REPEATS, is_valid_name};

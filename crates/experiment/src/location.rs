@@ -4,45 +4,45 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use linerate_metric::experiment::Setting;
+use linerate_metric::experiment::KnobValues;
 
 use crate::ExperimentError;
 use crate::file::Experiment;
-use crate::point::settings;
+use crate::point::selected_settings;
 
 /// Location at which an experiment runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RunLocation {
     /// Lab networks on this machine.
     Lab,
     /// From this machine to a host that runs `linerate server`.
-    Host(FarHost),
+    Host(RemoteHost),
 }
 
 /// Host that runs `linerate server`: `NAME`, `NAME:PORT`, `ADDRESS` or `[ADDRESS]:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FarHost {
+pub struct RemoteHost {
     /// Name or address.
     pub name: String,
     /// Port of the server; `None`: the default port.
     pub port: Option<u16>,
 }
 
-impl FromStr for FarHost {
+impl FromStr for RemoteHost {
     type Err = ExperimentError;
 
     fn from_str(host: &str) -> Result<Self, ExperimentError> {
-        let (name, port) = parted(host);
+        let (name, port) = split_port(host);
         // The name becomes one argument of a command line.
-        let foreign = |c: char| c.is_whitespace() || matches!(c, '[' | ']' | ',');
-        if name.is_empty() || name.contains(foreign) {
-            return Err(ExperimentError::NoHost {
+        let is_invalid = |c: char| c.is_whitespace() || matches!(c, '[' | ']' | ',');
+        if name.is_empty() || name.contains(is_invalid) {
+            return Err(ExperimentError::InvalidHost {
                 host: host.to_owned(),
             });
         }
-        let read = |port: &str| {
+        let parse_port = |port: &str| {
             let number = port.parse().ok().filter(|&number: &u16| number > 0);
-            number.ok_or_else(|| ExperimentError::PortOfHost {
+            number.ok_or_else(|| ExperimentError::InvalidPort {
                 host: host.to_owned(),
                 name: name.to_owned(),
                 port: port.to_owned(),
@@ -50,12 +50,12 @@ impl FromStr for FarHost {
         };
         Ok(Self {
             name: name.to_owned(),
-            port: port.map(read).transpose()?,
+            port: port.map(parse_port).transpose()?,
         })
     }
 }
 
-impl fmt::Display for FarHost {
+impl fmt::Display for RemoteHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.port {
             None => f.write_str(&self.name),
@@ -67,12 +67,12 @@ impl fmt::Display for FarHost {
 
 /// Splits host and port; a bare IPv6 address has no port, an unclosed bracket leaves the host
 /// empty.
-fn parted(host: &str) -> (&str, Option<&str>) {
+fn split_port(host: &str) -> (&str, Option<&str>) {
     if let Some(rest) = host.strip_prefix('[') {
         let (address, rest) = rest.split_once(']').unwrap_or_default();
         // Without the colon the text shown begins with the bracket.
-        let behind = || &host[host.len() - rest.len() - 1..];
-        let port = || rest.strip_prefix(':').unwrap_or_else(behind);
+        let text_after = || &host[host.len() - rest.len() - 1..];
+        let port = || rest.strip_prefix(':').unwrap_or_else(text_after);
         return (address, (!rest.is_empty()).then(port));
     }
     match host.split_once(':') {
@@ -82,62 +82,64 @@ fn parted(host: &str) -> (&str, Option<&str>) {
 }
 
 impl Experiment {
-    /// Checks whether the experiment can run at `place`, before anything starts.
+    /// Checks whether the experiment can run at `location`, before anything starts.
     ///
     /// # Errors
-    /// [`ExperimentError::StaysHere`], [`ExperimentError::NoSuchPoint`], and
-    /// [`ExperimentError::NeedsHands`] if the
+    /// [`ExperimentError::RunsOnOneMachine`], [`ExperimentError::UnknownPoint`], and
+    /// [`ExperimentError::NeedsManualSetup`] if the
     /// network has several variants to set up manually and no terminal is attached.
-    pub fn check_place(
+    pub fn check_location(
         &self,
-        place: &Place,
+        location: &RunLocation,
         quick: bool,
-        only: &Setting,
+        only: &KnobValues,
     ) -> Result<(), ExperimentError> {
-        self.fits(place, can_ask(), quick, only)
+        self.check_location_with(location, has_terminal(), quick, only)
     }
 
-    /// Like [`Experiment::check_place`]; `has_hands`: a user at the terminal can make manual
+    /// Like [`Experiment::check_location`]; `has_user`: a user at the terminal can make manual
     /// changes.
-    fn fits(
+    fn check_location_with(
         &self,
-        place: &Place,
-        has_hands: bool,
+        location: &RunLocation,
+        has_user: bool,
         quick: bool,
-        only: &Setting,
+        only: &KnobValues,
     ) -> Result<(), ExperimentError> {
-        if *place == Place::Lab {
+        if *location == RunLocation::Lab {
             return Ok(());
         }
-        if !self.goes_out() {
-            return Err(ExperimentError::StaysHere);
+        if !self.needs_remote_host() {
+            return Err(ExperimentError::RunsOnOneMachine);
         }
-        let settings = settings(self, quick, only)?;
-        let set: BTreeSet<String> = (settings.iter())
-            .map(|setting| self.set_by_hand(setting).join(" "))
+        let settings = selected_settings(self, quick, only)?;
+        let manual_settings: BTreeSet<String> = (settings.iter())
+            .map(|setting| self.manual_settings(setting).join(" "))
             .collect();
-        match set.first() {
-            Some(example) if set.len() > 1 && !has_hands => Err(ExperimentError::NeedsHands {
-                knobs: self.knobs_of_the_network().join(", "),
-                example: example.clone(),
-            }),
+        match manual_settings.first() {
+            Some(example) if manual_settings.len() > 1 && !has_user => {
+                Err(ExperimentError::NeedsManualSetup {
+                    knobs: self.topology_knobs().join(", "),
+                    example: example.clone(),
+                })
+            }
             _ => Ok(()),
         }
     }
 
     /// Values of the network's knobs at a point, which are set manually on real hosts.
-    pub(crate) fn set_by_hand(&self, setting: &Setting) -> Vec<String> {
-        let knobs = self.knobs_of_the_network().into_iter();
-        let set = knobs.filter_map(|knob| {
+    pub(crate) fn manual_settings(&self, setting: &KnobValues) -> Vec<String> {
+        let knobs = self.topology_knobs().into_iter();
+        let settings = knobs.filter_map(|knob| {
             let value = setting.get(knob)?;
             Some(format!("{knob}={value}"))
         });
-        set.collect()
+        settings.collect()
     }
 }
 
 /// Returns whether a user at the terminal can change and start things between two points.
-pub(crate) fn can_ask() -> bool {
+pub(crate) fn has_terminal() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stdin())
 }
 
@@ -154,12 +156,12 @@ mod tests {
             ("fd77::1", "fd77::1", None),
             ("[fd77::1]:5302", "fd77::1", Some(5302)),
         ] {
-            let host: FarHost = text.parse().unwrap();
+            let host: RemoteHost = text.parse().unwrap();
             assert_eq!((host.name.as_str(), host.port), (name, port), "{text}");
             assert_eq!(host.to_string(), text);
         }
-        assert_eq!("[fd77::1]".parse::<FarHost>().unwrap().name, "fd77::1");
-        for (text, says) in [
+        assert_eq!("[fd77::1]".parse::<RemoteHost>().unwrap().name, "fd77::1");
+        for (text, expected) in [
             ("far:70000", "`70000` is not a port; use --on far, or"),
             ("far:", "`` is not a port"),
             ("[fd77::1]:0", "use --on fd77::1, or"),
@@ -176,32 +178,32 @@ mod tests {
             ("far near", "names no host"),
             ("192.0.2.7,192.0.2.8", "names no host"),
         ] {
-            let problem = text.parse::<FarHost>().unwrap_err().problem();
-            let told = format!("{problem}; {}", problem.next_step);
-            assert!(told.contains(says), "{text}: {told}");
+            let problem = text.parse::<RemoteHost>().unwrap_err().to_report();
+            let message = format!("{problem}; {}", problem.next_step);
+            assert!(message.contains(expected), "{text}: {message}");
         }
     }
 
     #[test]
-    fn what_cannot_go_out_is_told_before_anything_is_begun() {
-        let check = |name: &str, host: &str, asked: bool, only: &[(&str, &str)]| {
-            let text = crate::builtin::shipped(name).unwrap();
+    fn unsuitable_locations_are_rejected_before_the_run() {
+        let check_builtin = |name: &str, host: &str, has_user: bool, only: &[(&str, &str)]| {
+            let text = crate::builtin::builtin_text(name).unwrap();
             let experiment = Experiment::from_toml(text).unwrap();
             let only = only
                 .iter()
                 .map(|(knob, value)| ((*knob).into(), (*value).into()));
-            let told = experiment.fits(
-                &Place::Host(host.parse().unwrap()),
-                asked,
+            let message = experiment.check_location_with(
+                &RunLocation::Host(host.parse().unwrap()),
+                has_user,
                 true,
                 &only.collect(),
             );
-            told.map_err(|error| {
-                let problem = error.problem();
+            message.map_err(|error| {
+                let problem = error.to_report();
                 format!("{problem}; {}", problem.next_step)
             })
         };
-        for (name, host, asked, only, says) in [
+        for (name, host, has_user, only, expected) in [
             (
                 "pmd-threads",
                 "far",
@@ -211,17 +213,17 @@ mod tests {
             ),
             ("udp-hops", "far", false, &[], "cannot be set on real hosts"),
         ] {
-            let told = check(name, host, asked, only).unwrap_err();
-            assert!(told.contains(says), "{name} on {host}: {told}");
+            let message = check_builtin(name, host, has_user, only).unwrap_err();
+            assert!(message.contains(expected), "{name} on {host}: {message}");
         }
-        for (host, asked, only) in [
+        for (host, has_user, only) in [
             ("far", true, &[][..]),
             ("far", false, &[("hops", "1")]),
             ("fd77::1", false, &[("hops", "1")]),
             ("far:5302", false, &[("hops", "1")]),
         ] {
-            let told = check("udp-hops", host, asked, only);
-            assert!(told.is_ok(), "{host}: {told:?}");
+            let message = check_builtin("udp-hops", host, has_user, only);
+            assert!(message.is_ok(), "{host}: {message:?}");
         }
     }
 }

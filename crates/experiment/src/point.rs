@@ -2,38 +2,38 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::experiment::Setting;
+use linerate_metric::experiment::KnobValues;
 
 use crate::ExperimentError;
-use crate::file::{CommandOf, Experiment};
-use crate::location::FarHost;
+use crate::file::{Experiment, ExperimentCommand};
+use crate::location::RemoteHost;
 
 /// Selected combinations of knob values, the first knob varying slowest.
-pub(crate) fn settings(
+pub(crate) fn selected_settings(
     experiment: &Experiment,
     quick: bool,
-    only: &Setting,
-) -> Result<Vec<Setting>, ExperimentError> {
+    only: &KnobValues,
+) -> Result<Vec<KnobValues>, ExperimentError> {
     for (name, value) in only {
-        let known = experiment
+        let is_known = experiment
             .knob(name)
             .is_some_and(|knob| knob.values.contains(value));
-        if !known {
+        if !is_known {
             let names = experiment.knobs.iter();
-            let known: Vec<String> = names
+            let is_known: Vec<String> = names
                 .map(|knob| format!("{}={}", knob.name, knob.values.join("|")))
                 .collect();
-            return Err(ExperimentError::NoSuchPoint {
-                asked: format!("{name}={value}"),
-                known: known.join(", "),
+            return Err(ExperimentError::UnknownPoint {
+                requested: format!("{name}={value}"),
+                available: is_known.join(", "),
             });
         }
     }
-    let mut settings = vec![Setting::new()];
+    let mut settings = vec![KnobValues::new()];
     for knob in &experiment.knobs {
         let values: Vec<&String> = match only.get(&knob.name) {
             Some(value) => vec![value],
-            None if quick && !knob.quick.is_empty() => knob.quick.iter().collect(),
+            None if quick && !knob.quick_values.is_empty() => knob.quick_values.iter().collect(),
             None => knob.values.iter().collect(),
         };
         settings = settings
@@ -51,99 +51,110 @@ pub(crate) fn settings(
 }
 
 /// Formats a setting as `hops=2 size=1024`, in the order of the file.
-pub(crate) fn words_of(experiment: &Experiment, setting: &Setting) -> String {
-    let named = experiment.knobs.iter().filter_map(|knob| {
+pub(crate) fn describe_setting(experiment: &Experiment, setting: &KnobValues) -> String {
+    let assignments = experiment.knobs.iter().filter_map(|knob| {
         let value = setting.get(&knob.name)?;
         Some(format!("{}={value}", knob.name))
     });
-    named.collect::<Vec<_>>().join(" ")
+    assignments.collect::<Vec<_>>().join(" ")
 }
 
 /// Placeholder of the results directory until a command is split: the path may contain spaces.
-const DIR: char = '\u{1}';
+const DIR_PLACEHOLDER: char = '\u{1}';
 
-/// Values of `{names}` at a point.
-pub(crate) struct Names {
-    known: BTreeMap<String, String>,
+/// Values of `{name_values}` at a point.
+pub(crate) struct NameValues {
+    values: BTreeMap<String, String>,
     /// Remote host, if the experiment does not run in a lab.
-    far: Option<FarHost>,
+    remote_host: Option<RemoteHost>,
 }
 
-impl Names {
-    pub(crate) fn at(
+impl NameValues {
+    pub(crate) fn at_point(
         experiment: &Experiment,
-        setting: &Setting,
+        setting: &KnobValues,
         quick: bool,
         hosts: &[(String, String)],
         id: &str,
     ) -> Self {
-        let mut known: BTreeMap<String, String> = hosts.iter().cloned().collect();
-        known.insert("id".to_owned(), id.to_owned());
-        known.insert("dir".to_owned(), DIR.to_string());
+        let mut name_values: BTreeMap<String, String> = hosts.iter().cloned().collect();
+        name_values.insert("id".to_owned(), id.to_owned());
+        name_values.insert("dir".to_owned(), DIR_PLACEHOLDER.to_string());
         let values = experiment.knobs.iter();
         let values = values.filter_map(|knob| setting.get(&knob.name));
         let point: Vec<&str> = values.map(String::as_str).collect();
-        known.insert("point".to_owned(), point.join("-"));
+        name_values.insert("point".to_owned(), point.join("-"));
         for (name, amounts) in &experiment.amounts {
-            known.insert(name.clone(), amounts[usize::from(!quick)].clone());
+            name_values.insert(name.clone(), amounts[usize::from(!quick)].clone());
         }
         for (name, value) in setting {
-            let words = experiment
+            let replacement_texts = experiment
                 .words
                 .get(name)
-                .and_then(|words| words.get(value));
-            known.insert(name.clone(), words.unwrap_or(value).clone());
+                .and_then(|replacement_texts| replacement_texts.get(value));
+            name_values.insert(name.clone(), replacement_texts.unwrap_or(value).clone());
         }
-        Self { known, far: None }
+        Self {
+            values: name_values,
+            remote_host: None,
+        }
     }
 
     /// Adds the remote host, whose port is inserted into commands of this program.
-    pub(crate) fn towards(self, far: &FarHost) -> Self {
+    pub(crate) fn with_remote_host(self, remote_host: &RemoteHost) -> Self {
         Self {
-            far: Some(far.clone()),
+            remote_host: Some(remote_host.clone()),
             ..self
         }
     }
 
     /// Replaces all names in `text`; the text of a knob value may contain names too, one level
     /// deep.
-    pub(crate) fn fill(&self, text: &str) -> Result<String, ExperimentError> {
-        let once = self.replace(text)?;
-        self.replace(&once)
+    pub(crate) fn replace_all(&self, text: &str) -> Result<String, ExperimentError> {
+        let replaced = self.replace_once(text)?;
+        self.replace_once(&replaced)
     }
 
-    fn replace(&self, text: &str) -> Result<String, ExperimentError> {
+    fn replace_once(&self, text: &str) -> Result<String, ExperimentError> {
         let mut out = String::new();
         let mut rest = text;
         while let Some(at) = rest.find('{') {
-            let (before, from) = rest.split_at(at);
+            let (before, from_brace) = rest.split_at(at);
             out.push_str(before);
-            let end = from.find('}').ok_or_else(|| unknown(text, from))?;
-            let name = &from[1..end];
-            let value = self.known.get(name).ok_or_else(|| unknown(text, name))?;
+            let end = from_brace
+                .find('}')
+                .ok_or_else(|| unknown_name(text, from_brace))?;
+            let name = &from_brace[1..end];
+            let value = self
+                .values
+                .get(name)
+                .ok_or_else(|| unknown_name(text, name))?;
             out.push_str(value);
-            rest = &from[end + 1..];
+            rest = &from_brace[end + 1..];
         }
         out.push_str(rest);
         Ok(out)
     }
 
     /// Arguments of a command; `dir` is the results directory.
-    pub(crate) fn words(
+    pub(crate) fn command_args(
         &self,
-        command: &CommandOf,
+        command: &ExperimentCommand,
         dir: &str,
     ) -> Result<Vec<String>, ExperimentError> {
-        let text = command.run.as_ref().or(command.exec.as_ref());
-        let filled = self.fill(text.map_or("", String::as_str))?;
-        let words = filled.split_whitespace();
-        let words: Vec<String> = words.map(|word| word.replace(DIR, dir)).collect();
-        Ok(match &self.far {
-            Some(FarHost {
+        let text = command
+            .linerate_args
+            .as_ref()
+            .or(command.command_line.as_ref());
+        let filled = self.replace_all(text.map_or("", String::as_str))?;
+        let args = filled.split_whitespace();
+        let args: Vec<String> = args.map(|arg| arg.replace(DIR_PLACEHOLDER, dir)).collect();
+        Ok(match &self.remote_host {
+            Some(RemoteHost {
                 name,
                 port: Some(port),
-            }) if command.run.is_some() => with_port(words, name, *port),
-            _ => words,
+            }) if command.linerate_args.is_some() => insert_port(args, name, *port),
+            _ => args,
         })
     }
 }
@@ -152,26 +163,27 @@ impl Names {
 /// connects to `host`.
 ///
 /// A command that names a port or another program (`--peer`) is unchanged.
-fn with_port(mut words: Vec<String>, host: &str, port: u16) -> Vec<String> {
-    let of_its_own = |word: &String| {
-        let digits = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
-        let option = word.split('=').next().unwrap_or_default();
-        matches!(option, "-p" | "--port" | "--peer") || word.strip_prefix("-p").is_some_and(digits)
+fn insert_port(mut args: Vec<String>, host: &str, port: u16) -> Vec<String> {
+    let names_port = |arg: &String| {
+        let starts_with_digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+        let option = arg.split('=').next().unwrap_or_default();
+        matches!(option, "-p" | "--port" | "--peer")
+            || arg.strip_prefix("-p").is_some_and(starts_with_digit)
     };
-    let after = match words.first().map(String::as_str) {
+    let position = match args.first().map(String::as_str) {
         Some("server") => Some(0),
-        Some("throughput" | "latency") => words.iter().position(|word| word == host),
+        Some("throughput" | "latency") => args.iter().position(|arg| arg == host),
         _ => None,
     };
-    if let Some(after) = after.filter(|_| !words.iter().any(of_its_own)) {
+    if let Some(position) = position.filter(|_| !args.iter().any(names_port)) {
         let option = ["-p".to_owned(), port.to_string()];
-        words.splice(after + 1..after + 1, option);
+        args.splice(position + 1..position + 1, option);
     }
-    words
+    args
 }
 
-fn unknown(text: &str, name: &str) -> ExperimentError {
-    ExperimentError::content(
+fn unknown_name(text: &str, name: &str) -> ExperimentError {
+    ExperimentError::invalid_content(
         format!("`{text}`"),
         format!("unknown name `{name}`"),
         "name a knob, an amount, a host of the lab, id, dir or point",
@@ -179,26 +191,26 @@ fn unknown(text: &str, name: &str) -> ExperimentError {
 }
 
 /// Names in a text, in order; an error is the rest that begins with an unclosed brace.
-pub(crate) fn names_in(text: &str) -> Result<Vec<&str>, &str> {
+pub(crate) fn find_names(text: &str) -> Result<Vec<&str>, &str> {
     let mut names = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find('{') {
-        let from = &rest[at..];
-        let end = from.find('}').ok_or(from)?;
-        names.push(&from[1..end]);
-        rest = &from[end + 1..];
+        let from_brace = &rest[at..];
+        let end = from_brace.find('}').ok_or(from_brace)?;
+        names.push(&from_brace[1..end]);
+        rest = &from_brace[end + 1..];
     }
     Ok(names)
 }
 
 /// Returns whether a command belongs to a point.
-pub(crate) fn applies(command: &CommandOf, setting: &Setting) -> bool {
-    fits(&command.when, setting)
+pub(crate) fn applies_at(command: &ExperimentCommand, setting: &KnobValues) -> bool {
+    has_values(&command.at_points, setting)
 }
 
 /// Returns whether `setting` has all values of the other one.
-pub(crate) fn fits(asked: &Setting, setting: &Setting) -> bool {
-    asked
+pub(crate) fn has_values(required: &KnobValues, setting: &KnobValues) -> bool {
+    required
         .iter()
         .all(|(knob, value)| setting.get(knob) == Some(value))
 }
@@ -208,8 +220,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_port_of_the_far_server_is_in_all_commands_that_are_for_it() {
-        for (line, wanted) in [
+    fn the_server_port_is_inserted_into_its_commands() {
+        for (line, expected) in [
             ("server -q", "server -p 5302 -q"),
             ("throughput far -u", "throughput far -p 5302 -u"),
             ("latency -u far -l 64", "latency -u far -p 5302 -l 64"),
@@ -224,8 +236,8 @@ mod tests {
             ("latency 10.77.0.9 -u", "latency 10.77.0.9 -u"),
             ("forward --dev null:", "forward --dev null:"),
         ] {
-            let words = line.split(' ').map(str::to_owned).collect();
-            assert_eq!(with_port(words, "far", 5302).join(" "), wanted);
+            let args = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(insert_port(args, "far", 5302).join(" "), expected);
         }
     }
 }

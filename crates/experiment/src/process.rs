@@ -9,32 +9,32 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use linerate_host::output_reader::Reader;
-use linerate_host::sys::process::{Ended as End, end_with_thread, ended as end_of};
+use linerate_host::output_reader::OutputReader;
+use linerate_host::sys::process::{ChildExit as End, poll_exit as end_of, terminate_with_thread};
 use linerate_lab::LabHost;
 use linerate_metric::event::read_line;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::ExperimentError;
-use crate::run::Listener;
+use crate::run::EventListener;
 
 /// Environment variable with the process id of the experiment that the program must end with.
 pub const PARENT_VARIABLE: &str = "LINERATE_DIES_WITH";
 
 /// Timeout for a remote program to report that it is ready, and for a program to end after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Delay for a program that does not report that it is ready.
-const MOMENT: Duration = Duration::from_millis(400);
+const START_DELAY: Duration = Duration::from_millis(400);
 
 /// Poll interval of a running program: long, because the program measures.
-const GLANCE: Duration = Duration::from_millis(100);
+const PROCESS_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Poll interval of the stop flag while a program starts.
-const LOOK: Duration = Duration::from_millis(50);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Timeout for a program that is not ready yet to end: it has nothing to complete.
-const SHORT: Duration = Duration::from_secs(1);
+const SHORT_END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Makes this process end with the experiment that started it, if any; called first in `main`.
 ///
@@ -56,12 +56,12 @@ pub fn die_with_parent() {
 }
 
 /// Command without environment variables that change its behavior.
-fn command(program: &Path, words: &[String]) -> Command {
+fn build_command(program: &Path, args: &[String]) -> Command {
     let mut command = Command::new(program);
     // In its own process group it receives Ctrl-C only from this process, once, with its children.
-    command.args(words).stdin(Stdio::null()).process_group(0);
+    command.args(args).stdin(Stdio::null()).process_group(0);
     // A second Ctrl-C aborts this process without a signal to its children.
-    end_with_thread(&mut command);
+    terminate_with_thread(&mut command);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("LINERATE_") {
             command.env_remove(name);
@@ -72,7 +72,7 @@ fn command(program: &Path, words: &[String]) -> Command {
 }
 
 /// Runs `body` on a host of the lab, or on this machine.
-fn on<R: Send>(
+fn run_on<R: Send>(
     host: Option<&LabHost>,
     body: impl FnOnce() -> R + Send,
 ) -> Result<R, ExperimentError> {
@@ -84,12 +84,12 @@ fn on<R: Send>(
 
 /// Exit status and output of a program.
 #[derive(Debug, Default)]
-pub(crate) struct Ended {
+pub(crate) struct ProgramResult {
     pub(crate) code: Option<i32>,
     /// Signal that killed it, if any.
     pub(crate) signal: Option<i32>,
     /// True if it was ended by the time limit.
-    pub(crate) late: bool,
+    pub(crate) timed_out: bool,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
@@ -97,77 +97,77 @@ pub(crate) struct Ended {
 /// Runs a program to completion, until a stop or until the time limit.
 ///
 /// With a listener, its output is read as a stream of events, and `stdout` is the final document.
-pub(crate) fn finish(
+pub(crate) fn run_to_end(
     host: Option<&LabHost>,
     program: &Path,
-    words: &[String],
-    limit: Duration,
+    args: &[String],
+    time_limit: Duration,
     stop: &AtomicBool,
-    listener: Option<&Listener>,
-) -> Result<Ended, ExperimentError> {
-    let mut command = command(program, words);
+    listener: Option<&EventListener>,
+) -> Result<ProgramResult, ExperimentError> {
+    let mut command = build_command(program, args);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let name = words.join(" ");
+    let name = args.join(" ");
     // The thread that starts a program must outlive it: its end would trigger the death signal.
-    on(host, move || {
-        let mut child = command.spawn().map_err(|error| far(&name, error))?;
+    run_on(host, move || {
+        let mut child = command.spawn().map_err(|error| start_error(&name, error))?;
         let stdout = child.stdout.take().expect("it is piped");
         let stdout = match listener {
-            Some(listener) => follow(stdout, Arc::clone(listener)),
-            None => Reader::all(stdout),
+            Some(listener) => read_events(stdout, Arc::clone(listener)),
+            None => OutputReader::read_output(stdout),
         };
-        let stderr = Reader::told(child.stderr.take().expect("it is piped"));
-        let deadline = Instant::now() + limit;
-        let mut told: Option<Instant> = None;
+        let stderr = OutputReader::read_diagnostics(child.stderr.take().expect("it is piped"));
+        let deadline = Instant::now() + time_limit;
+        let mut term_sent: Option<Instant> = None;
         while end_of(&child).is_none() {
-            match told {
+            match term_sent {
                 None if stop.load(Relaxed) || Instant::now() > deadline => {
-                    told = Some(Instant::now());
-                    signal(&child, Signal::TERM);
+                    term_sent = Some(Instant::now());
+                    signal_group(&child, Signal::TERM);
                 }
-                Some(since) if since.elapsed() > PATIENCE => {
-                    signal(&child, Signal::KILL);
-                    thread::sleep(GLANCE / 10);
+                Some(sent_at) if sent_at.elapsed() > END_TIMEOUT => {
+                    signal_group(&child, Signal::KILL);
+                    thread::sleep(PROCESS_POLL_INTERVAL / 10);
                 }
-                _ => thread::sleep(GLANCE),
+                _ => thread::sleep(PROCESS_POLL_INTERVAL),
             }
         }
         // Processes left behind would hold the pipes open and disturb the next point.
-        signal(&child, Signal::KILL);
-        let status = child.wait().map_err(|error| far(&name, error))?;
-        Ok(Ended {
+        signal_group(&child, Signal::KILL);
+        let status = child.wait().map_err(|error| start_error(&name, error))?;
+        Ok(ProgramResult {
             code: status.code(),
             signal: status.signal(),
-            late: told.is_some() && !stop.load(Relaxed),
-            stdout: text(&stdout),
-            stderr: text(&stderr),
+            timed_out: term_sent.is_some() && !stop.load(Relaxed),
+            stdout: output_text(&stdout),
+            stderr: output_text(&stderr),
         })
     })?
 }
 
-fn far(command: &str, error: impl std::fmt::Display) -> ExperimentError {
-    ExperimentError::Far {
+fn start_error(command: &str, error: impl std::fmt::Display) -> ExperimentError {
+    ExperimentError::RemoteProgram {
         command: command.to_owned(),
-        why: error.to_string(),
+        reason: error.to_string(),
     }
 }
 
 /// Output of a program that has ended; partial if a process outside its group still holds the pipe.
-fn text(reader: &Reader) -> String {
-    let _ = reader.ends_within(PATIENCE);
+fn output_text(reader: &OutputReader) -> String {
+    let _ = reader.wait_closed(END_TIMEOUT);
     reader.text()
 }
 
 /// Passes the events of a stream to `listener`; the reader returns the final document.
-fn follow(pipe: ChildStdout, listener: Listener) -> Reader {
-    Reader::lines(pipe, move |line| {
+fn read_events(pipe: ChildStdout, listener: EventListener) -> OutputReader {
+    OutputReader::read_lines(pipe, move |line| {
         Some(read_line(line, &mut |event| listener(event))? + "\n")
     })
 }
 
 /// Signals the process group of a program, which has not been waited for, so that its id is still
 /// valid.
-fn signal(child: &Child, signal: Signal) {
+fn signal_group(child: &Child, signal: Signal) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(pid, signal);
     }
@@ -176,12 +176,12 @@ fn signal(child: &Child, signal: Signal) {
 /// Returns whether other processes of a program's group still run.
 ///
 /// A signal to the group cannot test this: the ended program is a zombie that belongs to it.
-fn has_others(child: &Child) -> bool {
+fn group_has_others(child: &Child) -> bool {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut others = numbers.filter(|&number| number != child.id());
-    others.any(|number| {
-        let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut other_pids = pids.filter(|&pid| pid != child.id());
+    other_pids.any(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         is_alive_in(&stat, child.id())
     })
 }
@@ -190,29 +190,30 @@ fn has_others(child: &Child) -> bool {
 fn is_alive_in(stat: &str, group: u32) -> bool {
     // The command name before may contain spaces and parentheses.
     let mut fields = stat.rsplit(')').next().unwrap_or_default().split(' ');
-    let (state, of) = (fields.nth(1), fields.nth(1));
-    !matches!(state, Some("Z" | "X")) && of.and_then(|of| of.parse().ok()) == Some(group)
+    let (state, group_field) = (fields.nth(1), fields.nth(1));
+    !matches!(state, Some("Z" | "X"))
+        && group_field.and_then(|group_field| group_field.parse().ok()) == Some(group)
 }
 
 /// Program that runs until this is dropped.
-pub(crate) struct Running {
-    /// Sends the time that it may take to end; closing the channel means [`PATIENCE`].
-    end: Option<Sender<Duration>>,
+pub(crate) struct RunningProgram {
+    /// Sends the time that it may take to end; closing the channel means [`END_TIMEOUT`].
+    end_timeout_tx: Option<Sender<Duration>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Running {
+impl RunningProgram {
     /// Ends it quickly, since it has nothing to complete.
-    fn break_off(self) {
-        if let Some(end) = &self.end {
-            let _ = end.send(SHORT);
+    fn end_quickly(self) {
+        if let Some(end) = &self.end_timeout_tx {
+            let _ = end.send(SHORT_END_TIMEOUT);
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
-        drop(self.end.take());
+        drop(self.end_timeout_tx.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -221,18 +222,18 @@ impl Drop for Running {
 
 /// Programs that run until this is dropped: each is signalled before the first is waited for.
 #[derive(Default)]
-pub(crate) struct Programs(Vec<Running>);
+pub(crate) struct RunningPrograms(Vec<RunningProgram>);
 
-impl Programs {
-    pub(crate) fn push(&mut self, running: Running) {
+impl RunningPrograms {
+    pub(crate) fn push(&mut self, running: RunningProgram) {
         self.0.push(running);
     }
 }
 
-impl Drop for Programs {
+impl Drop for RunningPrograms {
     fn drop(&mut self) {
         for running in &mut self.0 {
-            drop(running.end.take());
+            drop(running.end_timeout_tx.take());
         }
     }
 }
@@ -241,58 +242,62 @@ impl Drop for Programs {
 /// report.
 ///
 /// A stop ends the program and the wait at once.
-pub(crate) fn start(
+pub(crate) fn start_program(
     host: Option<&LabHost>,
     program: &Path,
-    words: &[String],
-    ready: Option<&str>,
+    args: &[String],
+    ready_prefix: Option<&str>,
     stop: &AtomicBool,
-) -> Result<Running, ExperimentError> {
-    start_in(host, (program, words), ready, MOMENT, stop)
+) -> Result<RunningProgram, ExperimentError> {
+    start_with_delay(host, (program, args), ready_prefix, START_DELAY, stop)
 }
 
-fn start_in(
+fn start_with_delay(
     host: Option<&LabHost>,
-    (program, words): (&Path, &[String]),
-    ready: Option<&str>,
-    moment: Duration,
+    (program, args): (&Path, &[String]),
+    ready_prefix: Option<&str>,
+    start_delay: Duration,
     stop: &AtomicBool,
-) -> Result<Running, ExperimentError> {
-    let mut command = command(program, words);
+) -> Result<RunningProgram, ExperimentError> {
+    let mut command = build_command(program, args);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let (end, ended) = mpsc::channel::<Duration>();
-    let (said, hears) = mpsc::channel::<Result<(), String>>();
-    let sign = ready.map(str::to_owned);
+    let (end_timeout_tx, end_timeout_rx) = mpsc::channel::<Duration>();
+    let (ready_tx, ready_rx) = mpsc::channel::<Result<(), String>>();
+    let sign = ready_prefix.map(str::to_owned);
     let body = move || {
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
-                let _ = said.send(Err(error.to_string()));
+                let _ = ready_tx.send(Err(error.to_string()));
                 return;
             }
         };
-        let begun = Instant::now();
-        let quiet = sign.is_none();
+        let started = Instant::now();
+        let reports_nothing = sign.is_none();
         let is_ready = Arc::new(AtomicBool::new(false));
-        let errors = Reader::told(child.stderr.take().expect("it is piped"));
+        let errors = OutputReader::read_diagnostics(child.stderr.take().expect("it is piped"));
         let lines = child.stdout.take().expect("it is piped");
         let lines = {
-            let (said, is_ready) = (said.clone(), Arc::clone(&is_ready));
-            Reader::lines(lines, move |line| {
+            let (ready_tx, is_ready) = (ready_tx.clone(), Arc::clone(&is_ready));
+            OutputReader::read_lines(lines, move |line| {
                 if sign.as_ref().is_some_and(|sign| line.starts_with(sign)) {
                     is_ready.store(true, Relaxed);
-                    let _ = said.send(Ok(()));
+                    let _ = ready_tx.send(Ok(()));
                 }
                 None
             })
         };
-        let patience = loop {
-            let is_up = is_ready.load(Relaxed);
-            match ended.recv_timeout(if is_up { GLANCE * 5 } else { GLANCE }) {
-                Ok(patience) => break patience,
-                Err(RecvTimeoutError::Disconnected) => break PATIENCE,
+        let end_timeout = loop {
+            let is_ready_now = is_ready.load(Relaxed);
+            match end_timeout_rx.recv_timeout(if is_ready_now {
+                PROCESS_POLL_INTERVAL * 5
+            } else {
+                PROCESS_POLL_INTERVAL
+            }) {
+                Ok(end_timeout) => break end_timeout,
+                Err(RecvTimeoutError::Disconnected) => break END_TIMEOUT,
                 // A program that was ready may leave child processes behind in its place.
-                Err(RecvTimeoutError::Timeout) if is_up => continue,
+                Err(RecvTimeoutError::Timeout) if is_ready_now => continue,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let is_over = match end_of(&child) {
@@ -300,69 +305,69 @@ fn start_in(
                 // Exit code 0: the work is done, or child processes continue it. If one of them is
                 // to report
                 // that it is ready, it holds the pipe open.
-                Some(End::With(0)) => !quiet && lines.ends_within(Duration::ZERO),
+                Some(End::Code(0)) => !reports_nothing && lines.wait_closed(Duration::ZERO),
                 Some(_) => {
                     // Its last output may still be in the pipe.
-                    let _ = lines.ends_within(SHORT);
+                    let _ = lines.wait_closed(SHORT_END_TIMEOUT);
                     true
                 }
             };
             if is_over && !is_ready.load(Relaxed) {
                 break Duration::ZERO;
             }
-            if quiet && begun.elapsed() > moment {
+            if reports_nothing && started.elapsed() > start_delay {
                 is_ready.store(true, Relaxed);
-                let _ = said.send(Ok(()));
+                let _ = ready_tx.send(Ok(()));
             }
         };
-        signal(&child, Signal::TERM);
-        let deadline = Instant::now() + patience;
+        signal_group(&child, Signal::TERM);
+        let deadline = Instant::now() + end_timeout;
         // Its children may need longer than itself: a server started by a shell restores settings.
-        while (end_of(&child).is_none() || has_others(&child)) && Instant::now() < deadline {
-            thread::sleep(GLANCE / 10);
+        while (end_of(&child).is_none() || group_has_others(&child)) && Instant::now() < deadline {
+            thread::sleep(PROCESS_POLL_INTERVAL / 10);
         }
         // Remaining children are killed too: they would hold the pipes read below.
-        signal(&child, Signal::KILL);
+        signal_group(&child, Signal::KILL);
         let status = child.wait();
-        if patience.is_zero() {
-            let _ = errors.ends_within(PATIENCE);
+        if end_timeout.is_zero() {
+            let _ = errors.wait_closed(END_TIMEOUT);
         }
         let errors = errors.text();
-        let killed = status.ok().and_then(|status| status.signal());
-        let _ = said.send(Err(match killed {
-            Some(signal) if errors.trim().is_empty() => signal_words(signal),
-            _ => first_line(&errors),
+        let killing_signal = status.ok().and_then(|status| status.signal());
+        let _ = ready_tx.send(Err(match killing_signal {
+            Some(signal) if errors.trim().is_empty() => describe_signal(signal),
+            _ => first_output_line(&errors),
         }));
     };
     let thread = match host {
         Some(host) => host.spawn(body)?,
         None => thread::spawn(body),
     };
-    let running = Running {
-        end: Some(end),
+    let running = RunningProgram {
+        end_timeout_tx: Some(end_timeout_tx),
         thread: Some(thread),
     };
-    let name = words.join(" ");
-    let deadline = Instant::now() + moment + PATIENCE;
+    let name = args.join(" ");
+    let deadline = Instant::now() + start_delay + END_TIMEOUT;
     loop {
-        match hears.recv_timeout(LOOK) {
+        match ready_rx.recv_timeout(STOP_POLL_INTERVAL) {
             Ok(Ok(())) => return Ok(running),
-            Ok(Err(why)) => return Err(far(&name, why)),
+            Ok(Err(reason)) => return Err(start_error(&name, reason)),
             Err(_) if stop.load(Relaxed) => {
-                running.break_off();
-                return Err(far(&name, "the experiment was stopped"));
+                running.end_quickly();
+                return Err(start_error(&name, "the experiment was stopped"));
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
             Err(_) => {
-                running.break_off();
-                return Err(far(&name, "it did not report that it is ready"));
+                running.end_quickly();
+                return Err(start_error(&name, "it did not report that it is ready"));
             }
         }
     }
 }
 
 /// Text such as `it was killed by SIGSEGV`.
-pub(crate) fn signal_words(signal: i32) -> String {
+pub(crate) fn describe_signal(signal: i32) -> String {
     let name = match Signal::from_named_raw(signal) {
         Some(Signal::KILL) => "SIGKILL",
         Some(Signal::SEGV) => "SIGSEGV",
@@ -378,7 +383,7 @@ pub(crate) fn signal_words(signal: i32) -> String {
 }
 
 /// First line of a program's output, for display.
-pub(crate) fn first_line(text: &str) -> String {
+pub(crate) fn first_output_line(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
     line.unwrap_or("it ended without output").to_owned()
 }
@@ -387,77 +392,82 @@ pub(crate) fn first_line(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn sh(script: &str, ready: Option<&str>, stop: &AtomicBool) -> Result<Running, String> {
-        let words = ["-c".to_owned(), script.to_owned()];
+    fn start_shell(
+        script: &str,
+        ready_prefix: Option<&str>,
+        stop: &AtomicBool,
+    ) -> Result<RunningProgram, String> {
+        let args = ["-c".to_owned(), script.to_owned()];
         // Long enough for any machine if the delay is waited out.
-        let what = (Path::new("/bin/sh"), &words[..]);
-        start_in(None, what, ready, PATIENCE, stop).map_err(|error| error.to_string())
+        let command = (Path::new("/bin/sh"), &args[..]);
+        start_with_delay(None, command, ready_prefix, END_TIMEOUT, stop)
+            .map_err(|error| error.to_string())
     }
 
     /// Returns whether the process whose id is in `file` runs.
-    fn runs(file: &Path) -> bool {
-        let number = std::fs::read_to_string(file).unwrap_or_default();
-        let number = number.trim();
+    fn is_running(file: &Path) -> bool {
+        let pid = std::fs::read_to_string(file).unwrap_or_default();
+        let pid = pid.trim();
         // An empty id would give `/proc//stat`, which always exists.
-        if number.is_empty() {
+        if pid.is_empty() {
             return false;
         }
-        let status = std::fs::read_to_string(format!("/proc/{number}/stat"));
+        let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         status.is_ok_and(|stat| !stat.contains(") Z "))
     }
 
-    fn wait_for(mut holds: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !holds() {
+    fn wait_for(mut condition: impl FnMut() -> bool) {
+        let end = Instant::now() + END_TIMEOUT;
+        while !condition() {
             assert!(Instant::now() < end);
-            thread::sleep(GLANCE / 10);
+            thread::sleep(PROCESS_POLL_INTERVAL / 10);
         }
     }
 
     /// Ctrl-C while a program starts: nothing remains, even if it ignores signals.
     #[test]
     fn a_stop_ends_a_program_that_starts_and_what_it_started() {
-        let room = tempfile::tempdir().unwrap();
-        let (own, other) = (room.path().join("own"), room.path().join("other"));
+        let dir = tempfile::tempdir().unwrap();
+        let (own_pid_file, child_pid_file) = (dir.path().join("own"), dir.path().join("other"));
         let script = format!(
             "trap '' TERM INT; echo $$ > {}; sleep 1000 & echo $! > {}; while :; do wait; done",
-            own.display(),
-            other.display()
+            own_pid_file.display(),
+            child_pid_file.display()
         );
         let stop = AtomicBool::new(false);
-        let told = thread::scope(|scope| {
-            let starting = scope.spawn(|| sh(&script, Some("READY"), &stop).map(drop));
-            wait_for(|| runs(&own) && runs(&other));
+        let error = thread::scope(|scope| {
+            let starting = scope.spawn(|| start_shell(&script, Some("READY"), &stop).map(drop));
+            wait_for(|| is_running(&own_pid_file) && is_running(&child_pid_file));
             stop.store(true, Relaxed);
             starting.join().unwrap()
         });
-        assert!(told.unwrap_err().contains("was stopped"));
-        wait_for(|| !runs(&own) && !runs(&other));
+        assert!(error.unwrap_err().contains("was stopped"));
+        wait_for(|| !is_running(&own_pid_file) && !is_running(&child_pid_file));
     }
 
     /// A second Ctrl-C ends the experiment at once, without a signal to its programs.
     #[test]
-    fn a_program_of_any_kind_ends_with_who_started_it() {
-        let words = ["1000".to_owned()];
-        let start = move || command(Path::new("sleep"), &words).spawn().unwrap();
+    fn every_program_ends_with_its_parent() {
+        let args = ["1000".to_owned()];
+        let start = move || build_command(Path::new("sleep"), &args).spawn().unwrap();
         let mut child = thread::spawn(start).join().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(Signal::TERM.as_raw()));
     }
 
     /// A shell ends at once, but the server that it started must still restore settings.
     #[test]
-    fn what_a_program_started_may_come_to_its_end_too() {
-        let room = tempfile::tempdir().unwrap();
-        let (own, done) = (room.path().join("own"), room.path().join("done"));
+    fn child_processes_may_use_the_end_timeout() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own_pid_file, done) = (dir.path().join("own"), dir.path().join("done"));
         let script = format!(
             "sh -c 'trap \"sleep 0.5; echo > {}; exit\" TERM; echo READY; while :; do sleep 0.05; done' &
              echo $! > {}; wait",
             done.display(),
-            own.display()
+            own_pid_file.display()
         );
-        let running = sh(&script, Some("READY"), &AtomicBool::new(false)).unwrap();
+        let running = start_shell(&script, Some("READY"), &AtomicBool::new(false)).unwrap();
         drop(running);
-        assert!(done.exists() && !runs(&own));
+        assert!(done.exists() && !is_running(&own_pid_file));
     }
 
     #[test]
@@ -472,98 +482,103 @@ mod tests {
     fn a_program_that_ends_before_it_is_ready_did_not_start() {
         let stop = AtomicBool::new(false);
         for ready in [Some("READY"), None] {
-            let told = sh("echo it lacks a thing >&2; exit 3", ready, &stop).map(drop);
-            let told = told.unwrap_err();
-            assert!(told.contains("did not start: it lacks a thing"), "{told}");
+            let error = start_shell("echo it lacks a thing >&2; exit 3", ready, &stop).map(drop);
+            let error = error.unwrap_err();
+            assert!(error.contains("did not start: it lacks a thing"), "{error}");
         }
-        let told = sh("exit 0", Some("READY"), &stop).map(drop).unwrap_err();
-        assert!(told.contains("ended without output"), "{told}");
-        let told = sh("kill -9 $$", Some("READY"), &stop)
+        let error = start_shell("exit 0", Some("READY"), &stop)
             .map(drop)
             .unwrap_err();
-        assert!(told.contains("it was killed by SIGKILL"), "{told}");
+        assert!(error.contains("ended without output"), "{error}");
+        let error = start_shell("kill -9 $$", Some("READY"), &stop)
+            .map(drop)
+            .unwrap_err();
+        assert!(error.contains("it was killed by SIGKILL"), "{error}");
     }
 
     /// A server that goes into the background, or a setup command.
     #[test]
-    fn who_is_to_say_nothing_and_has_done_its_work_is_up() {
-        let room = tempfile::tempdir().unwrap();
-        let other = room.path().join("other");
-        let script = format!("sleep 1000 & echo $! > {}", other.display());
-        let words = ["-c".to_owned(), script];
+    fn a_program_without_ready_line_that_exits_with_0_is_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let child_pid_file = dir.path().join("other");
+        let script = format!("sleep 1000 & echo $! > {}", child_pid_file.display());
+        let args = ["-c".to_owned(), script];
         // The shell ends within this delay unless the machine is very slow; then the test covers
         // less.
         let (program, moment) = (Path::new("/bin/sh"), Duration::from_secs(2));
         let stop = AtomicBool::new(false);
-        let running = start_in(None, (program, &words), None, moment, &stop).unwrap();
-        wait_for(|| runs(&other));
+        let running = start_with_delay(None, (program, &args), None, moment, &stop).unwrap();
+        wait_for(|| is_running(&child_pid_file));
         drop(running);
-        wait_for(|| !runs(&other));
+        wait_for(|| !is_running(&child_pid_file));
     }
 
     /// The shell may end before its child reports that it is ready.
     #[test]
-    fn ready_is_heard_of_whom_a_program_left_behind_or_as_its_last_word() {
+    fn ready_may_come_from_a_child_or_just_before_the_end() {
         let stop = AtomicBool::new(false);
         for script in [
             "(sleep 0.5; echo READY; sleep 1000) &",
             "echo READY; exit 3",
         ] {
-            drop(sh(script, Some("READY"), &stop).unwrap());
+            drop(start_shell(script, Some("READY"), &stop).unwrap());
         }
     }
 
     /// A process left behind by a measuring program would hold its output open.
     #[test]
-    fn a_program_is_over_when_it_ends_and_what_it_left_goes_with_it() {
-        let room = tempfile::tempdir().unwrap();
-        let other = room.path().join("other");
+    fn a_program_ends_with_its_child_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let child_pid_file = dir.path().join("other");
         let script = format!(
             "sleep 1000 & echo $! > {}; echo all; exit 3",
-            other.display()
+            child_pid_file.display()
         );
-        let words = ["-c".to_owned(), script];
+        let args = ["-c".to_owned(), script];
         let stop = AtomicBool::new(false);
         let program = Path::new("/bin/sh");
-        let ended = finish(None, program, &words, PATIENCE, &stop, None).unwrap();
-        assert_eq!((ended.code, ended.stdout.as_str()), (Some(3), "all\n"));
-        wait_for(|| !runs(&other));
+        let result = run_to_end(None, program, &args, END_TIMEOUT, &stop, None).unwrap();
+        assert_eq!((result.code, result.stdout.as_str()), (Some(3), "all\n"));
+        wait_for(|| !is_running(&child_pid_file));
     }
 
     /// Every program may use its full timeout.
     #[test]
-    fn programs_come_to_their_end_together() {
-        let room = tempfile::tempdir().unwrap();
+    fn programs_end_in_parallel() {
+        let dir = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
-        let mut programs = Programs::default();
-        for (own, other) in [("a", "b"), ("b", "a")] {
+        let mut programs = RunningPrograms::default();
+        for (own_file, other_file) in [("a", "b"), ("b", "a")] {
             let script = format!(
-                "cd {}; trap 'echo > {own}; while [ ! -e {other} ]; do sleep 0.05; done; echo > {own}-met; exit' TERM
+                "cd {}; trap 'echo > {own_file}; while [ ! -e {other_file} ]; do sleep 0.05; done; echo > {own_file}-met; exit' TERM
                  echo READY; while :; do sleep 0.05; done",
-                room.path().display()
+                dir.path().display()
             );
-            programs.push(sh(&script, Some("READY"), &stop).unwrap());
+            programs.push(start_shell(&script, Some("READY"), &stop).unwrap());
         }
         drop(programs);
         assert!(
             ["a-met", "b-met"]
                 .iter()
-                .all(|name| room.path().join(name).exists())
+                .all(|name| dir.path().join(name).exists())
         );
     }
 
     /// Processes left behind by a program that was ready end with the point.
     #[test]
-    fn what_a_program_leaves_in_its_place_goes_with_it() {
-        let room = tempfile::tempdir().unwrap();
-        let other = room.path().join("other");
-        let script = format!("sleep 1000 & echo $! > {}; echo READY", other.display());
+    fn child_processes_of_a_ready_program_end_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let child_pid_file = dir.path().join("other");
+        let script = format!(
+            "sleep 1000 & echo $! > {}; echo READY",
+            child_pid_file.display()
+        );
         let stop = AtomicBool::new(false);
-        let running = sh(&script, Some("READY"), &stop).unwrap();
+        let running = start_shell(&script, Some("READY"), &stop).unwrap();
         // It has been polled since.
-        thread::sleep(GLANCE * 7);
-        assert!(runs(&other));
+        thread::sleep(PROCESS_POLL_INTERVAL * 7);
+        assert!(is_running(&child_pid_file));
         drop(running);
-        wait_for(|| !runs(&other));
+        wait_for(|| !is_running(&child_pid_file));
     }
 }

@@ -1,25 +1,25 @@
 //! Results of an experiment, merged with the points that the table had before.
 
-use linerate_metric::experiment::{ExperimentResult, FigureOf, Point, Setting};
+use linerate_metric::experiment::{ExperimentPoint, ExperimentResult, FigureSpec, KnobValues};
 use linerate_metric::record::Record;
 use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 
 use crate::file::Experiment;
-use crate::location::Place;
-use crate::point::fits;
-use crate::run::{INTERRUPTED, Kept, Options};
-use crate::verdict::{judge, knobs_of};
+use crate::location::RunLocation;
+use crate::point::has_values;
+use crate::run::{INTERRUPTED, PointState, RunOptions};
+use crate::verdict::{add_verdicts, used_knobs};
 
 /// Figures of the experiment, each once.
-fn figures_of(experiment: &Experiment) -> Vec<FigureOf> {
-    let mut figures: Vec<FigureOf> = Vec::new();
+fn figure_specs(experiment: &Experiment) -> Vec<FigureSpec> {
+    let mut figures: Vec<FigureSpec> = Vec::new();
     for figure in &experiment.figures {
-        if figures.iter().all(|known| known.name != figure.name) {
-            figures.push(FigureOf {
+        if figures.iter().all(|listed| listed.name != figure.name) {
+            figures.push(FigureSpec {
                 name: figure.name.clone(),
                 unit: figure.unit,
-                says: figure.says.clone(),
-                exact: figure.exact,
+                description: figure.description.clone(),
+                exact: figure.is_exact,
             });
         }
     }
@@ -27,58 +27,60 @@ fn figures_of(experiment: &Experiment) -> Vec<FigureOf> {
 }
 
 /// Builds the set of all results, merged with those that were in the table before.
-pub(crate) fn set(
+pub(crate) fn build_set(
     experiment: &Experiment,
-    options: &Options<'_>,
-    kept: Vec<Kept>,
+    options: &RunOptions<'_>,
+    states: Vec<PointState>,
     (rootless, between): (bool, Vec<String>),
     interrupted: bool,
 ) -> RunSet {
-    let unread = unread(experiment, &kept, !options.only.is_empty());
-    let mut points: Vec<Point> = kept.iter().map(Kept::point).collect();
-    let mut runs: Vec<Record> = kept.into_iter().flat_map(|point| point.runs).collect();
-    if let Some(before) = (options.before)() {
-        let earlier = before.result.experiment.as_ref();
-        let earlier = earlier.map_or(&[][..], |result| &result.points);
-        let staying = staying(earlier, &mut points, &mut runs, interrupted);
-        let ids: Vec<&String> = staying.iter().flat_map(|point| &point.runs).collect();
-        let theirs = before.runs.into_iter();
-        runs.extend(theirs.filter(|run| ids.contains(&&run.id)));
-        points.extend(staying);
-        let order = |point: &Point| {
-            let places = experiment.knobs.iter().map(|knob| {
+    let missing = missing_figures(experiment, &states, !options.at_points.is_empty());
+    let mut points: Vec<ExperimentPoint> = states.iter().map(PointState::to_point).collect();
+    let mut runs: Vec<Record> = states.into_iter().flat_map(|point| point.runs).collect();
+    if let Some(table) = (options.read_table)() {
+        let earlier_points = table.result.experiment.as_ref();
+        let earlier_points = earlier_points.map_or(&[][..], |result| &result.points);
+        let kept_points = merge_earlier(earlier_points, &mut points, &mut runs, interrupted);
+        let kept_ids: Vec<&String> = kept_points.iter().flat_map(|point| &point.runs).collect();
+        let earlier_runs = table.runs.into_iter();
+        runs.extend(earlier_runs.filter(|run| kept_ids.contains(&&run.id)));
+        points.extend(kept_points);
+        let position = |point: &ExperimentPoint| {
+            let positions = experiment.knobs.iter().map(|knob| {
                 let value = point.setting.get(&knob.name);
-                knob.values.iter().position(|known| Some(known) == value)
+                knob.values
+                    .iter()
+                    .position(|listed_value| Some(listed_value) == value)
             });
-            places.collect::<Vec<_>>()
+            positions.collect::<Vec<_>>()
         };
-        points.sort_by_key(order);
+        points.sort_by_key(position);
     }
-    let all: Vec<Setting> = points.iter().map(|point| point.setting.clone()).collect();
+    let settings: Vec<KnobValues> = points.iter().map(|point| point.setting.clone()).collect();
     let mut result = ExperimentResult {
         name: experiment.name.clone(),
         title: experiment.title.clone(),
         question: experiment.question.clone(),
         label: options.label.clone(),
         quick: options.quick,
-        place: match &options.place {
-            Place::Lab => "lab".to_owned(),
-            Place::Host(far) => far.to_string(),
+        location: match &options.location {
+            RunLocation::Lab => "lab".to_owned(),
+            RunLocation::Host(remote_host) => remote_host.to_string(),
         },
-        between,
+        switches: between,
         rootless,
         without_root: experiment.without_root.clone(),
-        knobs: knobs_of(experiment, &all),
-        figures: figures_of(experiment),
+        knobs: used_knobs(experiment, &settings),
+        figures: figure_specs(experiment),
         points,
         tables: experiment.tables.clone(),
         plots: experiment.plots.clone(),
         published: Vec::new(),
         trends: Vec::new(),
         shapes: Vec::new(),
-        unread,
+        missing_figures: missing,
     };
-    judge(experiment, &mut result, &runs, options.cores);
+    add_verdicts(experiment, &mut result, &runs, options.cores);
     RunSet {
         schema: SET_SCHEMA.to_owned(),
         id: options.id.clone(),
@@ -98,101 +100,105 @@ pub(crate) fn set(
 /// A new measurement replaces an earlier point unless it failed, or was interrupted with fewer
 /// runs:
 /// an earlier point may have required manual changes.
-fn staying(
-    earlier: &[Point],
-    points: &mut Vec<Point>,
+fn merge_earlier(
+    earlier: &[ExperimentPoint],
+    points: &mut Vec<ExperimentPoint>,
     runs: &mut Vec<Record>,
     interrupted: bool,
-) -> Vec<Point> {
-    let replaces = |old: &Point, new: &Point| match (old.runs.len(), new.runs.len()) {
-        // The new reason is more current, unless the point was not reached.
-        (0, 0) => new.skipped.as_deref() != Some(INTERRUPTED),
-        (_, 0) => false,
-        (had, has) => !interrupted || has >= had,
-    };
-    let mut staying = Vec::new();
+) -> Vec<ExperimentPoint> {
+    let replaces =
+        |old: &ExperimentPoint, new: &ExperimentPoint| match (old.runs.len(), new.runs.len()) {
+            // The new reason is more current, unless the point was not reached.
+            (0, 0) => new.skipped.as_deref() != Some(INTERRUPTED),
+            (_, 0) => false,
+            (old_runs, new_runs) => !interrupted || new_runs >= old_runs,
+        };
+    let mut kept_points = Vec::new();
     for old in earlier {
         match points.iter().position(|new| new.setting == old.setting) {
-            Some(at) if replaces(old, &points[at]) => continue,
-            Some(at) => {
-                let new = points.remove(at);
+            Some(index) if replaces(old, &points[index]) => continue,
+            Some(index) => {
+                let new = points.remove(index);
                 runs.retain(|run| !new.runs.contains(&run.id));
             }
             None => {}
         }
-        staying.push(old.clone());
+        kept_points.push(old.clone());
     }
-    staying
+    kept_points
 }
 
 /// Figures missing in each record that should have them, for example because of a pointer that
 /// matches nothing.
 ///
-/// `in_part`: only some points were selected, so a figure without `when` may belong to the others.
-fn unread(experiment: &Experiment, kept: &[Kept], in_part: bool) -> Vec<String> {
-    let measured: Vec<&Kept> = kept.iter().filter(|kept| !kept.runs.is_empty()).collect();
-    let mut unread: Vec<String> = Vec::new();
+/// `in_part`: only some points were selected, so a figure without `at_points` may belong to the others.
+fn missing_figures(experiment: &Experiment, states: &[PointState], in_part: bool) -> Vec<String> {
+    let measured: Vec<&PointState> = states
+        .iter()
+        .filter(|states| !states.runs.is_empty())
+        .collect();
+    let mut missing: Vec<String> = Vec::new();
     for figure in &experiment.figures {
-        let read = |kept: &&Kept| kept.values.contains_key(&figure.name);
-        let elsewhere = in_part && figure.when.is_empty();
-        if measured.is_empty() || elsewhere || measured.iter().any(read) {
+        let has_value = |states: &&PointState| states.values.contains_key(&figure.name);
+        let may_be_elsewhere = in_part && figure.at_points.is_empty();
+        if measured.is_empty() || may_be_elsewhere || measured.iter().any(has_value) {
             continue;
         }
         if measured
             .iter()
-            .any(|kept| fits(&figure.when, &kept.setting))
+            .any(|states| has_values(&figure.at_points, &states.setting))
         {
-            unread.push(format!("{} ({})", figure.name, figure.from.join(", ")));
+            missing.push(format!("{} ({})", figure.name, figure.pointers.join(", ")));
         }
     }
-    unread
+    missing
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use jiff::Timestamp;
-    use linerate_metric::plan::{Kind, Plan, Protocol};
+    use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
 
-    fn point(size: &str, runs: &[&str]) -> Point {
-        Point {
+    fn point(size: &str, runs: &[&str]) -> ExperimentPoint {
+        ExperimentPoint {
             setting: [("size".to_owned(), size.to_owned())].into(),
             runs: runs.iter().map(|&id| id.to_owned()).collect(),
-            ..Point::default()
+            ..ExperimentPoint::default()
         }
     }
 
     #[test]
-    fn why_a_point_has_no_run_is_told_as_it_is_now() {
-        let skipped = |why: &str| Point {
-            skipped: Some(why.to_owned()),
+    fn the_reason_of_a_skipped_point_is_updated() {
+        let skipped = |reason: &str| ExperimentPoint {
+            skipped: Some(reason.to_owned()),
             ..point("64", &[])
         };
         let earlier = [skipped("it refuses")];
-        for (now, told) in [
+        for (new_reason, expected) in [
             ("it has no address", "it has no address"),
             // The point was not reached.
             (INTERRUPTED, "it refuses"),
         ] {
-            let mut points = vec![skipped(now)];
-            let staying = staying(&earlier, &mut points, &mut Vec::new(), true);
-            points.extend(staying);
-            let whys: Vec<_> = points
+            let mut points = vec![skipped(new_reason)];
+            let kept_points = merge_earlier(&earlier, &mut points, &mut Vec::new(), true);
+            points.extend(kept_points);
+            let reasons: Vec<_> = points
                 .iter()
                 .map(|point| point.skipped.as_deref())
                 .collect();
-            assert_eq!(whys, [Some(told)], "{now}");
+            assert_eq!(reasons, [Some(expected)], "{new_reason}");
         }
     }
 
     #[test]
-    fn an_earlier_point_goes_once_its_replacement_is_measured() {
+    fn an_earlier_point_is_replaced_once_its_new_version_is_measured() {
         let earlier = [
             point("64", &["a", "b"]),
             point("1K", &["c"]),
             point("8K", &["d"]),
         ];
-        for (now, interrupted, table) in [
+        for (new_points, interrupted, table) in [
             // Measured again completely.
             (vec![point("64", &["e", "f"])], false, "64=e+f 1K=c 8K=d"),
             // Fewer repeats were requested.
@@ -211,25 +217,29 @@ mod tests {
             // The point could not be measured this time.
             (vec![point("8K", &[])], false, "64=a+b 1K=c 8K=d"),
         ] {
-            let mut points = now.clone();
-            let mut runs: Vec<Record> = (now.iter().flat_map(|point| &point.runs))
+            let mut points = new_points.clone();
+            let mut runs: Vec<Record> = (new_points.iter().flat_map(|point| &point.runs))
                 .map(|id| {
-                    let plan = Plan::new(Kind::Latency, Protocol::Udp, "far.example");
+                    let plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far.example");
                     Record::new(id.clone(), Timestamp::UNIX_EPOCH, plan)
                 })
                 .collect();
-            let staying = staying(&earlier, &mut points, &mut runs, interrupted);
-            let left: usize = points.iter().map(|point| point.runs.len()).sum();
-            assert_eq!(runs.len(), left, "no run without its point: {table}");
-            points.extend(staying);
+            let kept_points = merge_earlier(&earlier, &mut points, &mut runs, interrupted);
+            let runs_of_points: usize = points.iter().map(|point| point.runs.len()).sum();
+            assert_eq!(
+                runs.len(),
+                runs_of_points,
+                "no run without its point: {table}"
+            );
+            points.extend(kept_points);
             points.sort_by_key(|point| point.setting["size"].clone());
-            let mut told: Vec<String> = (points.iter())
+            let mut actual: Vec<String> = (points.iter())
                 .map(|point| format!("{}={}", point.setting["size"], point.runs.join("+")))
                 .collect();
-            let mut wanted: Vec<&str> = table.split(' ').collect();
-            told.sort();
-            wanted.sort_unstable();
-            assert_eq!(told, wanted, "{now:?}");
+            let mut expected: Vec<&str> = table.split(' ').collect();
+            actual.sort();
+            expected.sort_unstable();
+            assert_eq!(actual, expected, "{new_points:?}");
         }
     }
 }

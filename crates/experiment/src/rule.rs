@@ -5,76 +5,76 @@
 //! optional
 //! factor. Knobs that a term leaves open belong to the rule: it must hold for each combination.
 
-use linerate_metric::experiment::Setting;
+use linerate_metric::experiment::KnobValues;
 use linerate_metric::units::{parse_duration, parse_fraction};
 
 /// Comparison of two sums.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rule {
-    pub(crate) left: Sum,
-    pub(crate) sign: Sign,
-    pub(crate) right: Sum,
+pub struct AssertionRule {
+    pub(crate) left: RuleSum,
+    pub(crate) comparison: RuleOperator,
+    pub(crate) right: RuleSum,
 }
 
 /// Comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sign {
+pub(crate) enum RuleOperator {
     Less,
     LessOrEqual,
-    MoreOrEqual,
-    More,
+    GreaterOrEqual,
+    Greater,
 }
 
-impl Sign {
+impl RuleOperator {
     pub(crate) fn holds(self, left: f64, right: f64) -> bool {
         match self {
             Self::Less => left < right,
             Self::LessOrEqual => left <= right,
-            Self::MoreOrEqual => left >= right,
-            Self::More => left > right,
+            Self::GreaterOrEqual => left >= right,
+            Self::Greater => left > right,
         }
     }
 
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Less => "less than",
             Self::LessOrEqual => "at most",
-            Self::MoreOrEqual => "at least",
-            Self::More => "more than",
+            Self::GreaterOrEqual => "at least",
+            Self::Greater => "more than",
         }
     }
 
-    pub(crate) fn text(self) -> &'static str {
+    pub(crate) fn symbol(self) -> &'static str {
         match self {
             Self::Less => "<",
             Self::LessOrEqual => "<=",
-            Self::MoreOrEqual => ">=",
-            Self::More => ">",
+            Self::GreaterOrEqual => ">=",
+            Self::Greater => ">",
         }
     }
 }
 
 /// Sum of numbers and figures with their factors.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Sum {
+pub(crate) struct RuleSum {
     pub(crate) constant: f64,
-    pub(crate) terms: Vec<Term>,
+    pub(crate) terms: Vec<RuleTerm>,
 }
 
 /// Figure in a rule.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Term {
+pub struct RuleTerm {
     pub factor: f64,
     pub figure: String,
     /// Knob values that the rule fixes for it.
-    pub setting: Setting,
+    pub setting: KnobValues,
     /// Aggregate over a knob.
-    pub over: Option<(Along, String)>,
+    pub over: Option<(Aggregate, String)>,
 }
 
 /// Aggregate of a figure over the values of a knob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Along {
+pub enum Aggregate {
     /// Median of the slopes between all pairs of runs (Theil-Sen), per unit of the knob.
     Slope,
     Max,
@@ -85,56 +85,60 @@ pub enum Along {
     Last,
 }
 
-const ALONG: &[(&str, Along)] = &[
-    ("slope", Along::Slope),
-    ("max", Along::Max),
-    ("min", Along::Min),
-    ("first", Along::First),
-    ("last", Along::Last),
+const AGGREGATES: &[(&str, Aggregate)] = &[
+    ("slope", Aggregate::Slope),
+    ("max", Aggregate::Max),
+    ("min", Aggregate::Min),
+    ("first", Aggregate::First),
+    ("last", Aggregate::Last),
 ];
 
-fn functions() -> String {
-    let names: Vec<&str> = ALONG.iter().map(|(name, _)| *name).collect();
+fn aggregate_names() -> String {
+    let names: Vec<&str> = AGGREGATES.iter().map(|(name, _)| *name).collect();
     names.join(", ")
 }
 
-impl Rule {
+impl AssertionRule {
     /// Parses a rule.
     ///
     /// # Errors
     /// The error as a sentence fragment.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let mut reader = Reader { rest: text };
-        let left = reader.sum()?;
-        let sign = reader.sign()?;
-        let right = reader.sum()?;
-        reader.space();
-        if !reader.rest.is_empty() {
-            return Err(format!("unexpected `{}` at the end", reader.rest));
+        let mut parser = RuleParser { rest: text };
+        let left = parser.parse_sum()?;
+        let comparison = parser.parse_comparison()?;
+        let right = parser.parse_sum()?;
+        parser.skip_space();
+        if !parser.rest.is_empty() {
+            return Err(format!("unexpected `{}` at the end", parser.rest));
         }
         if left.terms.is_empty() && right.terms.is_empty() {
             return Err("it compares numbers only".to_owned());
         }
-        Ok(Self { left, sign, right })
+        Ok(Self {
+            left,
+            comparison,
+            right,
+        })
     }
 
     /// Figures in the rule.
-    pub fn terms(&self) -> impl Iterator<Item = &Term> {
+    pub fn terms(&self) -> impl Iterator<Item = &RuleTerm> {
         self.left.terms.iter().chain(&self.right.terms)
     }
 }
 
-struct Reader<'a> {
+struct RuleParser<'a> {
     rest: &'a str,
 }
 
-impl<'a> Reader<'a> {
-    fn space(&mut self) {
+impl<'a> RuleParser<'a> {
+    fn skip_space(&mut self) {
         self.rest = self.rest.trim_start();
     }
 
     fn take(&mut self, text: &str) -> bool {
-        self.space();
+        self.skip_space();
         match self.rest.strip_prefix(text) {
             Some(rest) => {
                 self.rest = rest;
@@ -151,15 +155,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn sign(&mut self) -> Result<Sign, String> {
-        for (text, sign) in [
-            ("<=", Sign::LessOrEqual),
-            (">=", Sign::MoreOrEqual),
-            ("<", Sign::Less),
-            (">", Sign::More),
+    fn parse_comparison(&mut self) -> Result<RuleOperator, String> {
+        for (text, comparison) in [
+            ("<=", RuleOperator::LessOrEqual),
+            (">=", RuleOperator::GreaterOrEqual),
+            ("<", RuleOperator::Less),
+            (">", RuleOperator::Greater),
         ] {
             if self.take(text) {
-                return Ok(sign);
+                return Ok(comparison);
             }
         }
         Err(match self.rest {
@@ -168,23 +172,26 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn word(&mut self) -> &'a str {
-        self.space();
-        let in_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '%');
-        let end = self.rest.find(|c| !in_word(c)).unwrap_or(self.rest.len());
+    fn parse_word(&mut self) -> &'a str {
+        self.skip_space();
+        let is_word_char = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '%');
+        let end = self
+            .rest
+            .find(|c| !is_word_char(c))
+            .unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);
         self.rest = rest;
         word
     }
 
-    fn sum(&mut self) -> Result<Sum, String> {
-        let mut sum = Sum::default();
+    fn parse_sum(&mut self) -> Result<RuleSum, String> {
+        let mut sum = RuleSum::default();
         let mut factor = 1.0;
         if self.take("-") {
             factor = -1.0;
         }
         loop {
-            self.product(factor, &mut sum)?;
+            self.parse_product(factor, &mut sum)?;
             factor = if self.take("+") {
                 1.0
             } else if self.take("-") {
@@ -196,15 +203,15 @@ impl<'a> Reader<'a> {
     }
 
     /// Parses `20 * tcp[…]`, `tcp`, `10us` or `slope(p50 over hops)`.
-    fn product(&mut self, mut factor: f64, sum: &mut Sum) -> Result<(), String> {
-        let mut word = self.word();
-        if let Some(value) = value(word) {
+    fn parse_product(&mut self, mut factor: f64, sum: &mut RuleSum) -> Result<(), String> {
+        let mut word = self.parse_word();
+        if let Some(value) = parse_number(word) {
             if !self.take("*") {
                 sum.constant += factor * value;
                 return Ok(());
             }
             factor *= value;
-            word = self.word();
+            word = self.parse_word();
         }
         if word.is_empty() {
             return Err(match self.rest {
@@ -212,34 +219,34 @@ impl<'a> Reader<'a> {
                 rest => format!("a figure is missing before `{rest}`"),
             });
         }
-        let along = ALONG.iter().find(|(name, _)| *name == word);
-        let term = match along {
-            Some((_, along)) if self.take("(") => {
-                let figure = self.word();
-                let mut term = self.figure(factor, figure)?;
+        let aggregate = AGGREGATES.iter().find(|(name, _)| *name == word);
+        let term = match aggregate {
+            Some((_, aggregate)) if self.take("(") => {
+                let figure = self.parse_word();
+                let mut term = self.parse_figure(factor, figure)?;
                 self.expect("over")?;
-                let knob = self.word();
+                let knob = self.parse_word();
                 self.expect(")")?;
-                term.over = Some((*along, knob.to_owned()));
+                term.over = Some((*aggregate, knob.to_owned()));
                 term
             }
             None if self.rest.starts_with('(') => {
                 return Err(format!(
                     "unknown function `{word}(`: use one of {}",
-                    functions()
+                    aggregate_names()
                 ));
             }
-            _ => self.figure(factor, word)?,
+            _ => self.parse_figure(factor, word)?,
         };
         sum.terms.push(term);
         Ok(())
     }
 
-    fn figure(&mut self, factor: f64, name: &str) -> Result<Term, String> {
-        let mut setting = Setting::new();
+    fn parse_figure(&mut self, factor: f64, name: &str) -> Result<RuleTerm, String> {
+        let mut setting = KnobValues::new();
         if self.take("[") {
             loop {
-                let knob = self.word();
+                let knob = self.parse_word();
                 self.expect("=")?;
                 let end = self.rest.find([',', ']']);
                 let end = end.ok_or_else(|| "`]` is missing".to_owned())?;
@@ -252,7 +259,7 @@ impl<'a> Reader<'a> {
             }
             self.expect("]")?;
         }
-        Ok(Term {
+        Ok(RuleTerm {
             factor,
             figure: name.to_owned(),
             setting,
@@ -262,7 +269,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Parses a number, a time (in nanoseconds), or a share in percent.
-fn value(word: &str) -> Option<f64> {
+fn parse_number(word: &str) -> Option<f64> {
     if !word.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
     }
@@ -281,26 +288,27 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn rules_are_read() {
+    fn rules_are_parsed() {
         let rule =
-            Rule::parse("tcp[setup=tuned, way=send] >= 20 * tcp[setup=default] + 5").unwrap();
-        assert_eq!(rule.sign, Sign::MoreOrEqual);
+            AssertionRule::parse("tcp[setup=tuned, way=send] >= 20 * tcp[setup=default] + 5")
+                .unwrap();
+        assert_eq!(rule.comparison, RuleOperator::GreaterOrEqual);
         assert_eq!(rule.left.terms[0].setting["way"], "send");
         assert_eq!(
             (rule.right.terms[0].factor, rule.right.constant),
             (20.0, 5.0)
         );
-        let rule = Rule::parse("slope(p50[size=32K] over hops) > 0").unwrap();
+        let rule = AssertionRule::parse("slope(p50[size=32K] over hops) > 0").unwrap();
         let term = &rule.left.terms[0];
-        assert_eq!(term.over, Some((Along::Slope, "hops".to_owned())));
+        assert_eq!(term.over, Some((Aggregate::Slope, "hops".to_owned())));
         assert_eq!(term.setting["size"], "32K");
-        let rule = Rule::parse("a - b < 10us - 5%").unwrap();
+        let rule = AssertionRule::parse("a - b < 10us - 5%").unwrap();
         assert_eq!(rule.left.terms[1].factor, -1.0);
         assert_eq!(rule.right.constant, 10_000.0 - 0.05);
     }
 
     #[test]
-    fn nonsense_is_told() {
+    fn invalid_rules_are_rejected() {
         for text in [
             "",
             "p50",
@@ -311,14 +319,14 @@ mod tests {
             "p50 > 1 2",
             "max(p50) > 1",
         ] {
-            assert!(Rule::parse(text).is_err(), "{text}");
+            assert!(AssertionRule::parse(text).is_err(), "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn no_text_panics(text in ".{0,40}") {
-            let _ = Rule::parse(&text);
+            let _ = AssertionRule::parse(&text);
         }
     }
 }

@@ -7,45 +7,45 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_metric::event::{Again, Event};
+use linerate_metric::event::{Event, Retryable};
 use linerate_metric::exit;
-use linerate_metric::experiment::{Distance, Point, Setting};
+use linerate_metric::experiment::{CoreDistance, ExperimentPoint, KnobValues};
 use linerate_metric::record::Record;
 use linerate_metric::run_set::RunSet;
 use linerate_metric::statistics::estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::ExperimentError;
-use crate::file::{Experiment, KnobOf};
-use crate::location::Place;
-use crate::point::{settings, words_of};
-use crate::results::set;
-use crate::retry::{Failures, PAUSE, Then};
-use crate::runner::{Alike, LeftOut, Runner};
+use crate::file::{Experiment, ExperimentKnob};
+use crate::location::RunLocation;
+use crate::point::{describe_setting, selected_settings};
+use crate::results::build_set;
+use crate::retry::{FailureHistory, NextAction, RETRY_PAUSE};
+use crate::runner::{PointExclusion, PointRunner, SkipGroup};
 
 /// Options of a run.
-pub struct Options<'a> {
+pub struct RunOptions<'a> {
     /// Id of the resulting set.
     pub id: String,
     /// Argument that selected the experiment: a file, or the name of a built-in one.
-    pub file: String,
+    pub experiment_arg: String,
     pub started: Timestamp,
     /// Results of an earlier process that was interrupted.
-    pub done: &'a [Measured],
+    pub completed: &'a [PointMeasurement],
     /// True for fewer points and shorter measurements (`--quick`).
     pub quick: bool,
-    pub place: Place,
+    pub location: RunLocation,
     /// Restricts the run to points with these values.
-    pub only: Setting,
+    pub at_points: KnobValues,
     /// Number of rounds; `None`: as in the file.
     pub repeats: Option<u32>,
     /// Label of the table to which points are added.
     pub label: Option<String>,
     /// Reads the current content of that table; called after the last point, since others may add
     /// points meanwhile.
-    pub before: &'a dyn Fn() -> Option<RunSet>,
+    pub read_table: &'a dyn Fn() -> Option<RunSet>,
     /// Directory of the results.
-    pub dir: PathBuf,
+    pub results_dir: PathBuf,
     /// Path of the program that measures: this one.
     pub program: PathBuf,
     /// Number of CPUs of this machine.
@@ -55,31 +55,32 @@ pub struct Options<'a> {
     /// Virtual machines migrate within seconds, so it is called before and after each run, but only
     /// if an
     /// assertion depends on it.
-    pub distance: fn() -> Option<Distance>,
+    pub measure_distance: fn() -> Option<CoreDistance>,
     /// Stops the run.
     pub stop: &'a AtomicBool,
     /// Receives the events of commands while they measure.
-    pub listener: Option<Listener>,
+    pub listener: Option<EventListener>,
 }
 
 /// Callback for events of a command, called on another thread.
-pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
+pub type EventListener = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Result of one measurement of a point, complete enough to resume without measuring it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct PointMeasurement {
     /// Round, from 0.
     pub round: u32,
-    pub setting: Setting,
+    pub setting: KnobValues,
     /// Command lines that measured the point.
     pub commands: Vec<String>,
     /// Commands to run before them to reproduce the point.
-    pub around: Vec<String>,
+    #[serde(rename = "around")]
+    pub setup_commands: Vec<String>,
     pub values: BTreeMap<String, f64>,
     pub runs: Vec<Record>,
     /// Distance of the CPUs; `None` if it was not measured or changed during the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub distance: Option<Distance>,
+    pub distance: Option<CoreDistance>,
 }
 
 /// Progress of a run.
@@ -90,33 +91,33 @@ pub enum Progress {
         /// Number of the measurement, from 1.
         number: usize,
         /// Number of measurements in all rounds.
-        of: usize,
+        total: usize,
         /// Setting as text.
-        words: String,
+        setting_text: String,
     },
     /// The point failed with a transient error and is tried again.
-    Again {
+    Retry {
         /// Setting as text.
-        words: String,
-        because: String,
+        setting_text: String,
+        reason: String,
     },
     /// The point was measured.
     Measured {
         /// Setting as text.
-        words: String,
+        setting_text: String,
         /// Figures with their values as text, in the order of the file.
         figures: Vec<(String, String)>,
         /// Result to save.
-        measured: Box<Measured>,
+        measurement: Box<PointMeasurement>,
     },
     /// The point could not be measured.
     Skipped {
         /// Setting as text.
-        words: String,
-        because: String,
+        setting_text: String,
+        reason: String,
     },
     /// Other points depend on the object that failed, and are skipped too.
-    Alike {
+    SkippedGroup {
         /// Number of these points.
         points: usize,
         /// Object that they have in common.
@@ -124,147 +125,170 @@ pub enum Progress {
         next_step: String,
     },
     /// A knob with a command must be set to this value; an error skips the point.
-    Turn { knob: KnobOf, value: String },
+    SetKnob { knob: ExperimentKnob, value: String },
     /// A server must be started on the host of `--on` before anything is measured.
-    Serve {
+    StartServer {
         /// Command line of the server.
         command: String,
     },
     /// A manual step is required; the run continues when the callback returns.
-    Hands {
+    ManualStep {
         /// Step as text: `set hops=2`.
-        words: String,
+        step: String,
     },
 }
 
 /// Time limit of one command: more than ten times what any built-in experiment needs.
-pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(180);
+pub(crate) const COMMAND_TIME_LIMIT: Duration = Duration::from_secs(180);
 
 /// Poll interval of the stop flag between two tries.
-const LOOK: Duration = Duration::from_millis(50);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Reason of points that were not reached before the run was stopped.
 pub(crate) const INTERRUPTED: &str = "interrupted before it was measured";
 
 /// Runs an experiment and returns the records of all points with the results.
 ///
-/// Of the values that `progress` returns only the error of [`Progress::Turn`] is used.
+/// Of the values that `progress` returns only the error of [`Progress::SetKnob`] is used.
 ///
 /// # Errors
 /// [`ExperimentError`]; a point that cannot be measured is an error only if no other one can be
 /// either.
 pub fn run(
     experiment: &Experiment,
-    options: &Options<'_>,
+    options: &RunOptions<'_>,
     progress: &mut dyn FnMut(&Progress) -> Result<(), String>,
 ) -> Result<RunSet, ExperimentError> {
-    let settings = settings(experiment, options.quick, &options.only)?;
+    let settings = selected_settings(experiment, options.quick, &options.at_points)?;
     let rootless = !linerate_lab::privileged() || !is_root();
-    let mut runner = Runner::new(experiment, options, rootless)?;
+    let mut runner = PointRunner::new(experiment, options, rootless)?;
     let rounds = options.repeats.unwrap_or(match options.quick {
         true => experiment.quick_repeats,
         false => experiment.repeats,
     });
-    let mut kept: Vec<Kept> = settings.into_iter().map(Kept::new).collect();
-    for point in &mut kept {
-        point.skipped = runner.left_out(&point.setting).map(|out| out.because);
+    let mut states: Vec<PointState> = settings.into_iter().map(PointState::new).collect();
+    for point in &mut states {
+        point.skip_reason = runner
+            .exclusion(&point.setting)
+            .map(|exclusion| exclusion.reason);
     }
-    runner.leave_to_hands(&mut kept)?;
-    for done in options.done {
-        if let Some(point) = kept.iter_mut().find(|point| point.setting == done.setting) {
-            point.add(done);
-            runner.note_way(&done.setting)?;
+    runner.skip_manual_points(&mut states)?;
+    for completed in options.completed {
+        if let Some(point) = states
+            .iter_mut()
+            .find(|point| point.setting == completed.setting)
+        {
+            point.add_measurement(completed);
+            runner.add_switches_of(&completed.setting)?;
         }
     }
-    if let Some(command) = runner.server_of(&kept) {
-        let _ = progress(&Progress::Serve { command });
+    if let Some(command) = runner.server_command(&states) {
+        let _ = progress(&Progress::StartServer { command });
     }
-    let measured = kept.iter().filter(|point| point.skipped.is_none());
-    let of = measured.count() * rounds as usize;
+    let result = states.iter().filter(|point| point.skip_reason.is_none());
+    let total = result.count() * rounds as usize;
     let mut number = 0;
-    let mut by_hand: Option<&String> = None;
-    let mut turned = BTreeMap::new();
-    let distance = || experiment.asks_distance().then(options.distance).flatten();
-    let mut failures = Failures::after_measuring(!options.done.is_empty());
-    let mut hands = Vec::new();
-    for point in &kept {
-        hands.push(runner.hands(&point.setting)?.words());
+    let mut manual_step_done: Option<&String> = None;
+    let mut knob_values = BTreeMap::new();
+    let distance = || {
+        experiment
+            .depends_on_core_distance()
+            .then(options.measure_distance)
+            .flatten()
+    };
+    let mut failures = FailureHistory::new(!options.completed.is_empty());
+    let mut manual_steps = Vec::new();
+    for point in &states {
+        manual_steps.push(runner.manual_steps(&point.setting)?.describe());
     }
     let mut current = None;
-    for (round, at) in order(&hands, rounds) {
+    for (round, index) in measurement_order(&manual_steps, rounds) {
         if current.replace(round) != Some(round) {
-            failures.another_round();
+            failures.start_round();
         }
-        let point = &mut kept[at];
+        let point = &mut states[index];
         if options.stop.load(Relaxed) {
             break;
         }
-        if point.is_out() {
+        if point.is_excluded() {
             continue;
         }
         number += 1;
-        let is_done = |done: &Measured| done.round == round && done.setting == point.setting;
-        if options.done.iter().any(is_done) {
+        let is_done = |completed: &PointMeasurement| {
+            completed.round == round && completed.setting == point.setting
+        };
+        if options.completed.iter().any(is_done) {
             continue;
         }
-        let words = words_of(experiment, &point.setting);
-        let now = &hands[at];
-        if !now.is_empty() && by_hand != Some(now) {
-            let _ = progress(&Progress::Hands { words: now.clone() });
-            by_hand = Some(now);
+        let setting_text = describe_setting(experiment, &point.setting);
+        let manual_step = &manual_steps[index];
+        if !manual_step.is_empty() && manual_step_done != Some(manual_step) {
+            let _ = progress(&Progress::ManualStep {
+                step: manual_step.clone(),
+            });
+            manual_step_done = Some(manual_step);
             if options.stop.load(Relaxed) {
                 break;
             }
         }
         let _ = progress(&Progress::Point {
             number,
-            of,
-            words: words.clone(),
+            total,
+            setting_text: setting_text.clone(),
         });
-        let before = distance();
-        let measured = match turn(experiment, &point.setting, &mut turned, progress) {
-            Ok(()) => tried(&mut runner, &kept, (at, round), &mut failures, progress)?,
-            Err(because) => Err(Left {
-                because,
+        let distance_before = distance();
+        let result = match set_knobs(experiment, &point.setting, &mut knob_values, progress) {
+            Ok(()) => measure_with_retries(
+                &mut runner,
+                &states,
+                (index, round),
+                &mut failures,
+                progress,
+            )?,
+            Err(reason) => Err(SkipReason {
+                reason,
                 next_step: "run its command by hand to see the error".to_owned(),
-                code: exit::FAILED,
-                may_pass: false,
-                alike: None,
-                at: Instant::now(),
+                exit_code: exit::FAILED,
+                is_transient: false,
+                skip_group: None,
+                failed_at: Instant::now(),
             }),
         };
-        let point = &mut kept[at];
-        match measured {
-            Ok(mut measured) => {
-                failures.measured = true;
-                measured.distance = before.filter(|_| distance() == before);
-                point.add(&measured);
+        let point = &mut states[index];
+        match result {
+            Ok(mut result) => {
+                failures.any_measured = true;
+                result.distance = distance_before.filter(|_| distance() == distance_before);
+                point.add_measurement(&result);
                 let _ = progress(&Progress::Measured {
-                    words,
-                    figures: runner.figures_of(&measured),
-                    measured: Box::new(measured),
+                    setting_text,
+                    figures: runner.format_figures(&result),
+                    measurement: Box::new(result),
                 });
             }
             // Errors of a command that was stopped with the run are not the reason to report.
             Err(_) if options.stop.load(Relaxed) => break,
-            Err(left) => {
-                let because = left.because.clone();
-                let alike = left.alike.clone();
-                let next_step = left.next_step.clone();
+            Err(skip_reason) => {
+                let reason = skip_reason.reason.clone();
+                let skip_group = skip_reason.skip_group.clone();
+                let next_step = skip_reason.next_step.clone();
                 if point.runs.is_empty() {
-                    point.skipped = Some(because.clone());
+                    point.skip_reason = Some(reason.clone());
                 }
-                point.left = Some(left);
-                for &other in alike.iter().flat_map(|alike| &alike.points) {
-                    kept[other].skipped = Some(because.clone());
+                point.last_failure = Some(skip_reason);
+                for &other in skip_group.iter().flat_map(|skip_group| &skip_group.points) {
+                    states[other].skip_reason = Some(reason.clone());
                     // This error is permanent, whatever transient error the point had before.
-                    kept[other].left = None;
+                    states[other].last_failure = None;
                 }
-                let _ = progress(&Progress::Skipped { words, because });
-                if let Some(alike) = alike {
-                    let _ = progress(&Progress::Alike {
-                        points: alike.points.len(),
-                        object: alike.object,
+                let _ = progress(&Progress::Skipped {
+                    setting_text,
+                    reason,
+                });
+                if let Some(skip_group) = skip_group {
+                    let _ = progress(&Progress::SkippedGroup {
+                        points: skip_group.points.len(),
+                        object: skip_group.object,
                         next_step,
                     });
                 }
@@ -273,41 +297,51 @@ pub fn run(
     }
     let interrupted = options.stop.load(Relaxed);
     if interrupted {
-        for point in kept.iter_mut().filter(|point| point.runs.is_empty()) {
-            point.skipped.get_or_insert_with(|| INTERRUPTED.to_owned());
+        for point in states.iter_mut().filter(|point| point.runs.is_empty()) {
+            point
+                .skip_reason
+                .get_or_insert_with(|| INTERRUPTED.to_owned());
         }
     }
-    if kept.iter().all(|point| point.runs.is_empty()) && !interrupted {
-        return Err(nothing(&runner, &kept));
+    if states.iter().all(|point| point.runs.is_empty()) && !interrupted {
+        return Err(nothing_measured(&runner, &states));
     }
-    let ground = (rootless, runner.into_between());
-    Ok(set(experiment, options, kept, ground, interrupted))
+    let environment = (rootless, runner.into_switches());
+    Ok(build_set(
+        experiment,
+        options,
+        states,
+        environment,
+        interrupted,
+    ))
 }
 
 /// Error for a run without any measured point: a failure if there is one, otherwise a missing
 /// requirement.
-fn nothing(runner: &Runner<'_>, kept: &[Kept]) -> ExperimentError {
-    if let Some(left) = kept.iter().find_map(|point| point.left.as_ref()) {
-        return ExperimentError::Nothing {
-            why: left.because.clone(),
-            next_step: left.next_step.clone(),
-            code: left.code,
+fn nothing_measured(runner: &PointRunner<'_>, states: &[PointState]) -> ExperimentError {
+    if let Some(failure) = states.iter().find_map(|point| point.last_failure.as_ref()) {
+        return ExperimentError::NothingMeasured {
+            reason: failure.reason.clone(),
+            next_step: failure.next_step.clone(),
+            code: failure.exit_code,
         };
     }
-    let out: Vec<LeftOut> = (kept.iter())
-        .filter_map(|point| runner.left_out(&point.setting))
+    let exclusions: Vec<PointExclusion> = (states.iter())
+        .filter_map(|point| runner.exclusion(&point.setting))
         .collect();
-    let lacks = out.iter().find(|out| out.code == exit::MISSING);
-    match lacks.or(out.first()) {
-        Some(out) => ExperimentError::Nothing {
-            why: out.because.clone(),
-            next_step: out.next_step.clone(),
-            code: out.code,
+    let missing_requirement = exclusions
+        .iter()
+        .find(|exclusions| exclusions.exit_code == exit::MISSING);
+    match missing_requirement.or(exclusions.first()) {
+        Some(exclusions) => ExperimentError::NothingMeasured {
+            reason: exclusions.reason.clone(),
+            next_step: exclusions.next_step.clone(),
+            code: exclusions.exit_code,
         },
         None => {
-            let why = kept.iter().find_map(|point| point.skipped.clone());
-            ExperimentError::Nothing {
-                why: why.unwrap_or_default(),
+            let reason = states.iter().find_map(|point| point.skip_reason.clone());
+            ExperimentError::NothingMeasured {
+                reason: reason.unwrap_or_default(),
                 next_step: String::new(),
                 code: exit::FAILED,
             }
@@ -315,96 +349,102 @@ fn nothing(runner: &Runner<'_>, kept: &[Kept]) -> ExperimentError {
     }
 }
 
-/// Order of the rounds over the points, as (round, index into `hands`).
+/// Order of the rounds over the points, as (round, index into `manual_steps`).
 ///
 /// Points with the same manual steps are measured in all rounds before the next step is required,
 /// so
 /// that no step is repeated.
-fn order(hands: &[String], rounds: u32) -> Vec<(u32, usize)> {
-    let mut kinds: Vec<&String> = Vec::new();
-    for words in hands {
-        if !kinds.contains(&words) {
-            kinds.push(words);
+fn measurement_order(manual_steps: &[String], rounds: u32) -> Vec<(u32, usize)> {
+    let mut distinct_steps: Vec<&String> = Vec::new();
+    for words in manual_steps {
+        if !distinct_steps.contains(&words) {
+            distinct_steps.push(words);
         }
     }
     let mut order = Vec::new();
-    for kind in kinds {
+    for step in distinct_steps {
         for round in 0..rounds {
-            let alike = (0..hands.len()).filter(|&at| hands[at] == *kind);
-            order.extend(alike.map(|at| (round, at)));
+            let same_step = (0..manual_steps.len()).filter(|&index| manual_steps[index] == *step);
+            order.extend(same_step.map(|index| (round, index)));
         }
     }
     order
 }
 
 /// Measures a point, with retries if its failure may be transient; the inner error is the reason.
-fn tried(
-    runner: &mut Runner<'_>,
-    kept: &[Kept],
-    (at, round): (usize, u32),
-    failures: &mut Failures,
+fn measure_with_retries(
+    runner: &mut PointRunner<'_>,
+    states: &[PointState],
+    (index, round): (usize, u32),
+    failures: &mut FailureHistory,
     progress: &mut dyn FnMut(&Progress) -> Result<(), String>,
-) -> Result<Result<Measured, Left>, ExperimentError> {
+) -> Result<Result<PointMeasurement, SkipReason>, ExperimentError> {
     let mut tries = 0;
     // A point that was measured and then failed permanently may work again: only transient failures
     // count.
-    let left = kept[at].left.as_ref().filter(|left| left.may_pass);
-    let before = left.is_some();
+    let last_failure = states[index]
+        .last_failure
+        .as_ref()
+        .filter(|last_failure| last_failure.is_transient);
+    let skipped_before = last_failure.is_some();
     // With few points a round may take less than the pause.
-    if let Some(left) = left {
-        wait(left.at + PAUSE, runner);
+    if let Some(last_failure) = last_failure {
+        wait_until(last_failure.failed_at + RETRY_PAUSE, runner);
     }
     loop {
-        let mut failed = match runner.measure(&kept[at].setting, round)? {
+        let mut failed = match runner.measure(&states[index].setting, round)? {
             Ok(measured) => return Ok(Ok(measured)),
             Err(failed) => failed,
         };
         tries += 1;
-        if let Some(command) = &failed.far_command
-            && runner.is_at_every_point(command, kept)?
+        if let Some(command) = &failed.remote_command
+            && runner.is_at_every_point(command, states)?
         {
-            failed.failed.problem.again = Some(match tries {
+            failed.failure.problem.retryable = Some(match tries {
                 // A program left behind by another one may have ended by then.
-                1 => Again::MayPass,
-                _ => Again::Stays,
+                1 => Retryable::Transient,
+                _ => Retryable::Permanent,
             });
         }
-        let mut failed = failed.failed;
-        let mut alike = None;
-        if failed.problem.again == Some(Again::StaysForObject) {
-            alike = runner.alike(&failed.problem.object, kept, at)?;
-            if alike.as_ref().is_some_and(|alike| alike.is_all) {
-                failed.problem.again = Some(Again::Stays);
-                alike = None;
+        let mut failed = failed.failure;
+        let mut skip_group = None;
+        if failed.problem.retryable == Some(Retryable::PermanentForObject) {
+            skip_group = runner.find_skip_group(&failed.problem.object, states, index)?;
+            if skip_group
+                .as_ref()
+                .is_some_and(|skip_group| skip_group.covers_all)
+            {
+                failed.problem.retryable = Some(Retryable::Permanent);
+                skip_group = None;
             }
         }
-        let left = Left {
-            because: failed.problem.to_string(),
+        let last_failure = SkipReason {
+            reason: failed.problem.to_string(),
             next_step: failed.problem.next_step.clone(),
-            code: failed.code,
-            may_pass: failed.problem.again == Some(Again::MayPass),
-            alike,
-            at: Instant::now(),
+            exit_code: failed.exit_code,
+            is_transient: failed.problem.retryable == Some(Retryable::Transient),
+            skip_group,
+            failed_at: Instant::now(),
         };
-        if runner.is_stopped() || left.alike.is_some() {
-            return Ok(Err(left));
+        if runner.is_stopped() || last_failure.skip_group.is_some() {
+            return Ok(Err(last_failure));
         }
-        match failures.after(&failed, tries, before) {
-            Then::TryAgain => {
-                let _ = progress(&Progress::Again {
-                    words: runner.words_of(&kept[at].setting),
-                    because: left.because.clone(),
+        match failures.next_action(&failed, tries, skipped_before) {
+            NextAction::Retry => {
+                let _ = progress(&Progress::Retry {
+                    setting_text: runner.describe_setting(&states[index].setting),
+                    reason: last_failure.reason.clone(),
                 });
-                wait(left.at + PAUSE, runner);
+                wait_until(last_failure.failed_at + RETRY_PAUSE, runner);
                 if runner.is_stopped() {
-                    return Ok(Err(left));
+                    return Ok(Err(last_failure));
                 }
             }
-            Then::LeaveIt => return Ok(Err(left)),
-            Then::End => {
-                return Err(ExperimentError::Stays {
+            NextAction::Skip => return Ok(Err(last_failure)),
+            NextAction::End => {
+                return Err(ExperimentError::FailsAtEveryPoint {
                     problem: Box::new(failed.problem),
-                    code: failed.code,
+                    code: failed.exit_code,
                 });
             }
         }
@@ -412,34 +452,38 @@ fn tried(
 }
 
 /// Waits until this time, or until a stop.
-fn wait(until: Instant, runner: &Runner<'_>) {
-    while Instant::now() < until && !runner.is_stopped() {
-        std::thread::sleep(LOOK);
+fn wait_until(deadline: Instant, runner: &PointRunner<'_>) {
+    while Instant::now() < deadline && !runner.is_stopped() {
+        std::thread::sleep(STOP_POLL_INTERVAL);
     }
 }
 
 /// Sets the knobs that have a command.
 ///
-/// `turned` has their current values; a knob is absent if it was never set or its command failed.
-fn turn(
+/// `knob_values` has their current values; a knob is absent if it was never set or its command failed.
+fn set_knobs(
     experiment: &Experiment,
-    setting: &Setting,
-    turned: &mut BTreeMap<String, String>,
+    setting: &KnobValues,
+    knob_values: &mut BTreeMap<String, String>,
     progress: &mut dyn FnMut(&Progress) -> Result<(), String>,
 ) -> Result<(), String> {
-    for knob in experiment.knobs.iter().filter(|knob| knob.set.is_some()) {
+    for knob in experiment
+        .knobs
+        .iter()
+        .filter(|knob| knob.set_command.is_some())
+    {
         let Some(value) = setting.get(&knob.name) else {
             continue;
         };
-        if turned.get(&knob.name) == Some(value) {
+        if knob_values.get(&knob.name) == Some(value) {
             continue;
         }
-        turned.remove(&knob.name);
-        progress(&Progress::Turn {
+        knob_values.remove(&knob.name);
+        progress(&Progress::SetKnob {
             knob: knob.clone(),
             value: value.clone(),
         })?;
-        turned.insert(knob.name.clone(), value.clone());
+        knob_values.insert(knob.name.clone(), value.clone());
     }
     Ok(())
 }
@@ -447,67 +491,67 @@ fn turn(
 fn is_root() -> bool {
     // In a user namespace every user may be root; the uid map shows whether this is the initial
     // one.
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let outside = map
+    let uid_map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let is_initial_namespace = uid_map
         .split_whitespace()
         .nth(1)
         .is_some_and(|first| first == "0");
-    outside && rustix::process::geteuid().is_root()
+    is_initial_namespace && rustix::process::geteuid().is_root()
 }
 
 /// Reason why a point was skipped in a round.
-struct Left {
-    because: String,
+struct SkipReason {
+    reason: String,
     next_step: String,
     /// Exit code for it.
-    code: u8,
+    exit_code: u8,
     /// True if the point may succeed in the next round.
-    may_pass: bool,
+    is_transient: bool,
     /// Other points that would fail the same way.
-    alike: Option<Alike>,
+    skip_group: Option<SkipGroup>,
     /// Time of the failure.
-    at: Instant,
+    failed_at: Instant,
 }
 
 /// State of a point during the run.
-pub(crate) struct Kept {
-    pub(crate) setting: Setting,
+pub(crate) struct PointState {
+    pub(crate) setting: KnobValues,
     pub(crate) commands: Vec<String>,
-    pub(crate) around: Vec<String>,
+    pub(crate) setup_commands: Vec<String>,
     pub(crate) values: BTreeMap<String, Vec<f64>>,
-    values_at: BTreeMap<Distance, BTreeMap<String, Vec<f64>>>,
+    values_at: BTreeMap<CoreDistance, BTreeMap<String, Vec<f64>>>,
     pub(crate) runs: Vec<Record>,
     /// Reason why it has no run.
-    pub(crate) skipped: Option<String>,
+    pub(crate) skip_reason: Option<String>,
     /// Reason why it was skipped in the latest round.
-    left: Option<Left>,
+    last_failure: Option<SkipReason>,
 }
 
-impl Kept {
-    fn new(setting: Setting) -> Self {
+impl PointState {
+    fn new(setting: KnobValues) -> Self {
         Self {
             setting,
             commands: Vec::new(),
-            around: Vec::new(),
+            setup_commands: Vec::new(),
             values: BTreeMap::new(),
             values_at: BTreeMap::new(),
             runs: Vec::new(),
-            skipped: None,
-            left: None,
+            skip_reason: None,
+            last_failure: None,
         }
     }
 
     /// Adds the result of one round.
-    fn add(&mut self, measured: &Measured) {
-        (self.skipped, self.left) = (None, None);
-        self.commands.clone_from(&measured.commands);
-        self.around.clone_from(&measured.around);
-        self.runs.extend(measured.runs.iter().cloned());
-        let at = measured
+    fn add_measurement(&mut self, measurement: &PointMeasurement) {
+        (self.skip_reason, self.last_failure) = (None, None);
+        self.commands.clone_from(&measurement.commands);
+        self.setup_commands.clone_from(&measurement.setup_commands);
+        self.runs.extend(measurement.runs.iter().cloned());
+        let values_at_distance = measurement
             .distance
             .map(|distance| self.values_at.entry(distance).or_default());
-        for values in [&mut self.values].into_iter().chain(at) {
-            for (name, value) in &measured.values {
+        for values in [&mut self.values].into_iter().chain(values_at_distance) {
+            for (name, value) in &measurement.values {
                 values.entry(name.clone()).or_default().push(*value);
             }
         }
@@ -516,26 +560,30 @@ impl Kept {
     /// Returns whether the point is not measured any more.
     ///
     /// True if this machine cannot measure it, or if it failed permanently and was never measured.
-    pub(crate) fn is_out(&self) -> bool {
-        self.skipped.is_some() && self.left.as_ref().is_none_or(|left| !left.may_pass)
+    pub(crate) fn is_excluded(&self) -> bool {
+        self.skip_reason.is_some()
+            && self
+                .last_failure
+                .as_ref()
+                .is_none_or(|left| !left.is_transient)
     }
 
-    pub(crate) fn point(&self) -> Point {
+    pub(crate) fn to_point(&self) -> ExperimentPoint {
         let figures = self
             .values
             .iter()
             .filter_map(|(name, values)| Some((name.clone(), estimate(values)?)));
-        let several = self.values.iter().filter(|(_, values)| values.len() > 1);
-        let several = several.map(|(name, values)| (name.clone(), values.clone()));
-        Point {
+        let repeated = self.values.iter().filter(|(_, values)| values.len() > 1);
+        let repeated = repeated.map(|(name, values)| (name.clone(), values.clone()));
+        ExperimentPoint {
             setting: self.setting.clone(),
             commands: self.commands.clone(),
-            around: self.around.clone(),
+            setup_commands: self.setup_commands.clone(),
             figures: figures.collect(),
-            values: several.collect(),
+            values: repeated.collect(),
             values_at: self.values_at.clone(),
             runs: self.runs.iter().map(|run| run.id.clone()).collect(),
-            skipped: self.skipped.clone(),
+            skipped: self.skip_reason.clone(),
         }
     }
 }
@@ -545,19 +593,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_hands_do_is_done_once_for_all_rounds() {
-        let told = |hands: &[&str]| -> Vec<(u32, usize)> {
-            let hands: Vec<String> = hands.iter().map(|&words| words.to_owned()).collect();
-            order(&hands, 2)
+    fn manual_steps_are_done_once_for_all_rounds() {
+        let order_of = |manual_steps: &[&str]| -> Vec<(u32, usize)> {
+            let manual_steps: Vec<String> =
+                manual_steps.iter().map(|&step| step.to_owned()).collect();
+            measurement_order(&manual_steps, 2)
         };
         // A lab requires no manual steps: rounds go over all points.
-        assert_eq!(told(&["", ""]), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+        assert_eq!(order_of(&["", ""]), [(0, 0), (0, 1), (1, 0), (1, 1)]);
         let hops = ["set hops=0", "set hops=0", "set hops=2"];
         let groups = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)];
-        assert_eq!(told(&hops), groups);
-        let apart = ["", "start a", ""];
+        assert_eq!(order_of(&hops), groups);
+        let mixed_steps = ["", "start a", ""];
         assert_eq!(
-            told(&apart),
+            order_of(&mixed_steps),
             [(0, 0), (0, 2), (1, 0), (1, 2), (0, 1), (1, 1)]
         );
     }

@@ -6,124 +6,133 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_lab::{Lab, Topology};
-use linerate_metric::event::{Problem, WAIT_FOR_IT};
+use linerate_metric::event::{ErrorReport, RETRY_HINT};
 use linerate_metric::exit;
-use linerate_metric::experiment::Setting;
+use linerate_metric::experiment::KnobValues;
 use linerate_metric::record::{RUN_SCHEMA, Record};
 use linerate_metric::run_set::SET_SCHEMA;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::ExperimentError;
-use crate::file::{CommandOf, Experiment, FigureFrom, SkipOf};
-use crate::location::{Place, can_ask};
-use crate::point::{Names, applies, fits, settings, words_of};
-use crate::process::{Ended, Programs, finish, first_line, signal_words, start};
-use crate::retry::Failed;
-use crate::run::{COMMAND_LIMIT, Kept, Measured, Options};
+use crate::file::{Experiment, ExperimentCommand, FigureSource, SkipCondition};
+use crate::location::{RunLocation, has_terminal};
+use crate::point::{NameValues, applies_at, describe_setting, has_values, selected_settings};
+use crate::process::{
+    ProgramResult, RunningPrograms, describe_signal, first_output_line, run_to_end, start_program,
+};
+use crate::retry::PointFailure;
+use crate::run::{COMMAND_TIME_LIMIT, PointMeasurement, PointState, RunOptions};
 
 mod skip_group;
 
-pub(crate) use skip_group::Alike;
+pub(crate) use skip_group::SkipGroup;
 
 /// Placeholder for the address of a host while commands are only analyzed.
-const STANDS_FOR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const PLACEHOLDER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Manual steps for a point on real hosts.
-pub(crate) struct Hands {
+pub(crate) struct ManualSteps {
     /// Knobs of the network with their values.
-    set: Vec<String>,
+    settings: Vec<String>,
     /// Commands to start on the remote host, except the server shared by all points.
-    start: Vec<String>,
+    start_commands: Vec<String>,
     host: String,
 }
 
-impl Hands {
+impl ManualSteps {
     /// Text such as `set hops=2; on 192.0.2.7 start linerate stack ...`; empty without steps.
-    pub(crate) fn words(&self) -> String {
-        let set = (!self.set.is_empty()).then(|| format!("set {}", self.set.join(" ")));
-        let start = self.start.iter();
-        let start = start.map(|command| format!("on {} start `{command}`", self.host));
-        let all: Vec<String> = set.into_iter().chain(start).collect();
-        all.join("; ")
+    pub(crate) fn describe(&self) -> String {
+        let settings =
+            (!self.settings.is_empty()).then(|| format!("set {}", self.settings.join(" ")));
+        let start_commands = self.start_commands.iter();
+        let start_commands =
+            start_commands.map(|command| format!("on {} start `{command}`", self.host));
+        let steps: Vec<String> = settings.into_iter().chain(start_commands).collect();
+        steps.join("; ")
     }
 }
 
 /// Reason why a point is never measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LeftOut {
-    pub(crate) because: String,
+pub(crate) struct PointExclusion {
+    pub(crate) reason: String,
     /// Next step if no other points were selected.
     pub(crate) next_step: String,
     /// Exit code in that case.
-    pub(crate) code: u8,
+    pub(crate) exit_code: u8,
 }
 
-impl LeftOut {
+impl PointExclusion {
     /// First skip condition that applies to a point with this number of CPUs, with or without root.
-    fn of(skips: &[SkipOf], setting: &Setting, cores: usize, rootless: bool) -> Option<Self> {
+    fn find(
+        skips: &[SkipCondition],
+        setting: &KnobValues,
+        cores: usize,
+        rootless: bool,
+    ) -> Option<Self> {
         let skip = skips.iter().find(|skip| {
-            let always = skip.cores_below == 0 && !skip.without_root;
-            let few = cores < skip.cores_below;
-            let lacks = always || few || (skip.without_root && rootless);
-            lacks && fits(&skip.setting, setting)
+            let is_always = skip.cores_below == 0 && !skip.without_root;
+            let has_too_few = cores < skip.cores_below;
+            let is_missing = is_always || has_too_few || (skip.without_root && rootless);
+            is_missing && has_values(&skip.setting, setting)
         })?;
-        let because = &skip.because;
-        let others = "select other points (--point)";
+        let reason = &skip.reason;
+        let select_others = "select other points (--point)";
         Some(if skip.cores_below > cores {
-            let takes = skip.cores_below;
+            let required = skip.cores_below;
             Self {
-                because: format!("{because} (needs {takes} processors, this machine has {cores})"),
-                next_step: format!("{others}, or use a machine with {takes} processors"),
-                code: exit::MISSING,
+                reason: format!("{reason} (needs {required} processors, this machine has {cores})"),
+                next_step: format!("{select_others}, or use a machine with {required} processors"),
+                exit_code: exit::MISSING,
             }
         } else if skip.without_root {
             Self {
-                because: format!("{because} (needs root)"),
-                next_step: format!("run it as root, or {others}"),
-                code: exit::MISSING,
+                reason: format!("{reason} (needs root)"),
+                next_step: format!("run it as root, or {select_others}"),
+                exit_code: exit::MISSING,
             }
         } else {
             Self {
-                because: because.clone(),
-                next_step: others.to_owned(),
-                code: exit::USAGE,
+                reason: reason.clone(),
+                next_step: select_others.to_owned(),
+                exit_code: exit::USAGE,
             }
         })
     }
 }
 
 /// Failed measurement of a point.
-pub(crate) struct Missed {
-    pub(crate) failed: Failed,
+pub(crate) struct FailedMeasurement {
+    pub(crate) failure: PointFailure,
     /// Remote command that did not start.
-    pub(crate) far_command: Option<CommandOf>,
+    pub(crate) remote_command: Option<ExperimentCommand>,
 }
 
-impl Missed {
+impl FailedMeasurement {
     /// Failure of a measuring command that ended with this exit code.
-    fn by(problem: Problem, code: Option<i32>) -> Self {
-        let code = code.and_then(|code| u8::try_from(code).ok());
+    fn by_command(problem: ErrorReport, exit_code: Option<i32>) -> Self {
+        let exit_code = exit_code.and_then(|exit_code| u8::try_from(exit_code).ok());
         Self {
-            failed: Failed {
+            failure: PointFailure {
                 problem,
-                code: code
-                    .filter(|&code| code != exit::OK)
+                exit_code: exit_code
+                    .filter(|&exit_code| exit_code != exit::OK)
                     .unwrap_or(exit::FAILED),
             },
-            far_command: None,
+            remote_command: None,
         }
     }
 }
 
 /// Measures points one by one.
-pub(crate) struct Runner<'a> {
+pub(crate) struct PointRunner<'a> {
     experiment: &'a Experiment,
-    options: &'a Options<'a>,
+    options: &'a RunOptions<'a>,
     /// Labs by the key of their network; they stay up until the end.
     labs: BTreeMap<String, Lab>,
     /// Switches of the longest path between client and server so far.
-    between: Vec<String>,
+    switches: Vec<String>,
     rootless: bool,
     serial: u32,
 }
@@ -133,16 +142,16 @@ impl Experiment {
     /// addresses.
     ///
     /// # Errors
-    /// [`ExperimentError::Content`] for an unknown name, [`ExperimentError::NoSuchPoint`].
+    /// [`ExperimentError::InvalidContent`] for an unknown name, [`ExperimentError::UnknownPoint`].
     pub fn command_lines(
         &self,
         quick: bool,
-        only: &Setting,
+        only: &KnobValues,
     ) -> Result<Vec<Vec<String>>, ExperimentError> {
         let mut lines: Vec<Vec<String>> = Vec::new();
-        for (command, words) in self.commands(quick, only, ".")? {
-            if command.run.is_some() && !lines.contains(&words) {
-                lines.push(words);
+        for (command, args) in self.expand_commands(quick, only, ".")? {
+            if command.linerate_args.is_some() && !lines.contains(&args) {
+                lines.push(args);
             }
         }
         Ok(lines)
@@ -150,39 +159,47 @@ impl Experiment {
 
     /// Arguments of all commands at these points, of this program and of others; `dir` is the
     /// results directory.
-    fn commands(
+    fn expand_commands(
         &self,
         quick: bool,
-        only: &Setting,
+        only: &KnobValues,
         dir: &str,
-    ) -> Result<Vec<(&CommandOf, Vec<String>)>, ExperimentError> {
-        let hosts = self.stand_ins();
-        let mut all = Vec::new();
-        for setting in settings(self, quick, only)? {
-            let names = Names::at(self, &setting, quick, &hosts, "1");
-            let commands = self.measure.iter().chain(&self.far);
-            for command in commands.filter(|command| applies(command, &setting)) {
-                all.push((command, names.words(command, dir)?));
+    ) -> Result<Vec<(&ExperimentCommand, Vec<String>)>, ExperimentError> {
+        let hosts = self.placeholder_hosts();
+        let mut expanded = Vec::new();
+        for setting in selected_settings(self, quick, only)? {
+            let names = NameValues::at_point(self, &setting, quick, &hosts, "1");
+            let commands = self.measure.iter().chain(&self.remote_programs);
+            for command in commands.filter(|command| applies_at(command, &setting)) {
+                expanded.push((command, names.command_args(command, dir)?));
             }
         }
-        Ok(all)
+        Ok(expanded)
     }
 
     /// Returns the names of files in the results directory that the commands name.
     ///
     /// # Errors
     /// As [`Experiment::command_lines`].
-    pub fn files_left(&self, quick: bool, only: &Setting) -> Result<Vec<String>, ExperimentError> {
+    pub fn output_files(
+        &self,
+        quick: bool,
+        only: &KnobValues,
+    ) -> Result<Vec<String>, ExperimentError> {
         /// Placeholder for the directory that occurs nowhere else in a command.
-        const FOLDER: &str = "\u{1}";
-        let inside = format!("{FOLDER}/");
+        const DIR_MARKER: &str = "\u{1}";
+        let dir_prefix = format!("{DIR_MARKER}/");
         let mut files = BTreeSet::new();
-        for (_, words) in self.commands(quick, only, FOLDER)? {
+        for (_, args) in self.expand_commands(quick, only, DIR_MARKER)? {
             // Also inside a port URL: `pcap:tx={dir}/sent.pcap,mtu=9000`.
-            let parts = words.iter().flat_map(|word| word.split(&inside).skip(1));
-            let ends = |c: char| matches!(c, ',' | ';' | '\'' | '"');
-            let named = parts.filter_map(|part| part.split(ends).next());
-            files.extend(named.filter(|name| !name.is_empty()).map(str::to_owned));
+            let texts = args.iter().flat_map(|arg| arg.split(&dir_prefix).skip(1));
+            let is_end = |c: char| matches!(c, ',' | ';' | '\'' | '"');
+            let file_names = texts.filter_map(|part| part.split(is_end).next());
+            files.extend(
+                file_names
+                    .filter(|name| !name.is_empty())
+                    .map(str::to_owned),
+            );
         }
         Ok(files.into_iter().collect())
     }
@@ -192,54 +209,56 @@ impl Experiment {
     ///
     /// # Errors
     /// As [`Experiment::command_lines`].
-    pub fn own_addresses(
+    pub fn literal_addresses(
         &self,
         quick: bool,
-        only: &Setting,
+        only: &KnobValues,
     ) -> Result<Vec<IpAddr>, ExperimentError> {
         let lines = self.command_lines(quick, only)?;
         // `10.77.0.9/24` counts too.
-        let words = lines
+        let args = lines
             .iter()
             .flatten()
-            .filter_map(|word| word.split('/').next());
-        let addresses = words.filter_map(|word| word.parse().ok());
-        let own = addresses.filter(|address: &IpAddr| *address != STANDS_FOR);
-        Ok(own.collect::<BTreeSet<_>>().into_iter().collect())
+            .filter_map(|arg| arg.split('/').next());
+        let addresses = args.filter_map(|arg| arg.parse().ok());
+        let literal = addresses.filter(|address: &IpAddr| *address != PLACEHOLDER_ADDRESS);
+        Ok(literal.collect::<BTreeSet<_>>().into_iter().collect())
     }
 
     /// Hosts of the experiment, each with a placeholder address.
-    fn stand_ins(&self) -> Vec<(String, String)> {
-        let hosts = self.hosts().into_iter();
-        hosts.map(|name| (name, STANDS_FOR.to_string())).collect()
+    fn placeholder_hosts(&self) -> Vec<(String, String)> {
+        let hosts = self.host_names().into_iter();
+        hosts
+            .map(|name| (name, PLACEHOLDER_ADDRESS.to_string()))
+            .collect()
     }
 }
 
-impl<'a> Runner<'a> {
+impl<'a> PointRunner<'a> {
     pub(crate) fn new(
         experiment: &'a Experiment,
-        options: &'a Options<'a>,
+        options: &'a RunOptions<'a>,
         rootless: bool,
     ) -> Result<Self, ExperimentError> {
-        experiment.check_place(&options.place, options.quick, &options.only)?;
+        experiment.check_location(&options.location, options.quick, &options.at_points)?;
         Ok(Self {
             experiment,
             options,
             labs: BTreeMap::new(),
-            between: Vec::new(),
+            switches: Vec::new(),
             rootless,
             serial: 0,
         })
     }
 
     /// Switches of the longest path built.
-    pub(crate) fn into_between(self) -> Vec<String> {
-        self.between
+    pub(crate) fn into_switches(self) -> Vec<String> {
+        self.switches
     }
 
     /// Reason why a point is not to be measured here.
-    pub(crate) fn left_out(&self, setting: &Setting) -> Option<LeftOut> {
-        LeftOut::of(
+    pub(crate) fn exclusion(&self, setting: &KnobValues) -> Option<PointExclusion> {
+        PointExclusion::find(
             &self.experiment.skip,
             setting,
             self.options.cores,
@@ -248,64 +267,74 @@ impl<'a> Runner<'a> {
     }
 
     /// Command lines on a point's remote host, each with whether it starts `linerate server`.
-    fn far_commands(
+    fn remote_commands(
         &self,
-        setting: &Setting,
-        names: &Names,
+        setting: &KnobValues,
+        names: &NameValues,
     ) -> Result<Vec<(String, bool)>, ExperimentError> {
-        let far = self.experiment.far.iter();
-        far.filter(|command| applies(command, setting))
+        let remote = self.experiment.remote_programs.iter();
+        remote
+            .filter(|command| applies_at(command, setting))
             .map(|command| {
-                let words = names.words(command, &self.dir())?.join(" ");
-                Ok(match command.run {
+                let args = names.command_args(command, &self.results_dir())?.join(" ");
+                Ok(match command.linerate_args {
                     Some(_) => {
-                        let serves = words.split(' ').next() == Some("server");
-                        (format!("linerate {words}"), serves)
+                        let is_server = args.split(' ').next() == Some("server");
+                        (format!("linerate {args}"), is_server)
                     }
-                    None => (words, false),
+                    None => (args, false),
                 })
             })
             .collect()
     }
 
     /// Manual steps for a point; none in a lab.
-    pub(crate) fn hands(&self, setting: &Setting) -> Result<Hands, ExperimentError> {
-        let Place::Host(far) = &self.options.place else {
-            return Ok(Hands {
-                set: Vec::new(),
-                start: Vec::new(),
+    pub(crate) fn manual_steps(
+        &self,
+        setting: &KnobValues,
+    ) -> Result<ManualSteps, ExperimentError> {
+        let RunLocation::Host(remote) = &self.options.location else {
+            return Ok(ManualSteps {
+                settings: Vec::new(),
+                start_commands: Vec::new(),
                 host: String::new(),
             });
         };
-        let names = self.names(setting, None, "1");
-        let commands = self.far_commands(setting, &names)?.into_iter();
-        Ok(Hands {
-            set: self.experiment.set_by_hand(setting),
-            start: (commands.filter(|(_, serves)| !serves))
+        let names = self.name_values(setting, None, "1");
+        let commands = self.remote_commands(setting, &names)?.into_iter();
+        Ok(ManualSteps {
+            settings: self.experiment.manual_settings(setting),
+            start_commands: (commands.filter(|(_, is_server)| !is_server))
                 .map(|(command, _)| command)
                 .collect(),
-            host: far.name.clone(),
+            host: remote.name.clone(),
         })
     }
 
     /// Skips points that need a program started manually, if no user can be prompted and the points
     /// differ in it.
-    pub(crate) fn leave_to_hands(&self, points: &mut [Kept]) -> Result<(), ExperimentError> {
-        if self.options.place == Place::Lab || can_ask() {
+    pub(crate) fn skip_manual_points(
+        &self,
+        points: &mut [PointState],
+    ) -> Result<(), ExperimentError> {
+        if self.options.location == RunLocation::Lab || has_terminal() {
             return Ok(());
         }
-        let mut all = Vec::new();
+        let mut manual_steps = Vec::new();
         for point in &*points {
-            all.push(self.hands(&point.setting)?);
+            manual_steps.push(self.manual_steps(&point.setting)?);
         }
-        let started: BTreeSet<String> = all.iter().map(|hands| hands.start.join("; ")).collect();
+        let started: BTreeSet<String> = manual_steps
+            .iter()
+            .map(|steps| steps.start_commands.join("; "))
+            .collect();
         if started.len() > 1 {
-            for (point, hands) in points.iter_mut().zip(&all) {
-                if let Some(command) = hands.start.first() {
-                    point.skipped.get_or_insert_with(|| {
+            for (point, steps) in points.iter_mut().zip(&manual_steps) {
+                if let Some(command) = steps.start_commands.first() {
+                    point.skip_reason.get_or_insert_with(|| {
                         format!(
                             "{} must run `{command}`: start it there and add the points that use it, --point KNOB=VALUE --label NAME",
-                            hands.host
+                            steps.host
                         )
                     });
                 }
@@ -316,30 +345,33 @@ impl<'a> Runner<'a> {
 
     /// Command line of the server that all points on a real host share, with every grant that they
     /// need.
-    pub(crate) fn server_of(&self, points: &[Kept]) -> Option<String> {
-        let Place::Host(far) = &self.options.place else {
+    pub(crate) fn server_command(&self, points: &[PointState]) -> Option<String> {
+        let RunLocation::Host(remote) = &self.options.location else {
             return None;
         };
         let mut grants: Vec<String> = Vec::new();
-        let mut serves = false;
-        for point in points.iter().filter(|point| point.skipped.is_none()) {
-            let names = self.names(&point.setting, None, "1");
-            for (command, _) in (self.far_commands(&point.setting, &names).ok()?.into_iter())
-                .filter(|(_, serves)| *serves)
+        let mut is_server = false;
+        for point in points.iter().filter(|point| point.skip_reason.is_none()) {
+            let names = self.name_values(&point.setting, None, "1");
+            for (command, _) in (self
+                .remote_commands(&point.setting, &names)
+                .ok()?
+                .into_iter())
+            .filter(|(_, is_server)| *is_server)
             {
-                serves = true;
-                let mut words = command.split(' ').skip_while(|word| *word != "--grant");
-                let named = words.nth(1).unwrap_or_default().split(',');
-                for grant in named.filter(|grant| !grant.is_empty()) {
-                    if !grants.iter().any(|known| known == grant) {
+                is_server = true;
+                let mut args = command.split(' ').skip_while(|arg| *arg != "--grant");
+                let granted = args.nth(1).unwrap_or_default().split(',');
+                for grant in granted.filter(|grant| !grant.is_empty()) {
+                    if !grants.iter().any(|listed| listed == grant) {
                         grants.push(grant.to_owned());
                     }
                 }
             }
         }
-        serves.then(|| {
+        is_server.then(|| {
             let mut command = "linerate server".to_owned();
-            if let Some(port) = far.port {
+            if let Some(port) = remote.port {
                 command.push_str(&format!(" -p {port}"));
             }
             if !grants.is_empty() {
@@ -350,15 +382,15 @@ impl<'a> Runner<'a> {
     }
 
     /// Results directory, for commands that write files.
-    fn dir(&self) -> String {
-        self.options.dir.display().to_string()
+    fn results_dir(&self) -> String {
+        self.options.results_dir.display().to_string()
     }
 
-    /// Values of `{names}` at a point.
-    fn names(&self, setting: &Setting, lab: Option<&Lab>, id: &str) -> Names {
-        let hosts: Vec<(String, String)> = match (&self.options.place, lab) {
-            (Place::Host(far), _) => vec![
-                ("server".to_owned(), far.name.clone()),
+    /// Values of `{name_values}` at a point.
+    fn name_values(&self, setting: &KnobValues, lab: Option<&Lab>, id: &str) -> NameValues {
+        let hosts: Vec<(String, String)> = match (&self.options.location, lab) {
+            (RunLocation::Host(remote), _) => vec![
+                ("server".to_owned(), remote.name.clone()),
                 ("client".to_owned(), "127.0.0.1".to_owned()),
             ],
             (_, Some(lab)) => lab
@@ -366,50 +398,54 @@ impl<'a> Runner<'a> {
                 .iter()
                 .map(|host| (host.name().to_owned(), host.address().to_string()))
                 .collect(),
-            _ => self.experiment.stand_ins(),
+            _ => self.experiment.placeholder_hosts(),
         };
-        let names = Names::at(self.experiment, setting, self.options.quick, &hosts, id);
-        match &self.options.place {
-            Place::Host(far) => names.towards(far),
-            Place::Lab => names,
+        let names = NameValues::at_point(self.experiment, setting, self.options.quick, &hosts, id);
+        match &self.options.location {
+            RunLocation::Host(remote) => names.with_remote_host(remote),
+            RunLocation::Lab => names,
         }
     }
 
     /// Commands to run around those of a point to reproduce it by hand.
-    fn around(&self, setting: &Setting, names: &Names) -> Result<Vec<String>, ExperimentError> {
+    fn setup_commands(
+        &self,
+        setting: &KnobValues,
+        names: &NameValues,
+    ) -> Result<Vec<String>, ExperimentError> {
         let name = &self.experiment.name;
-        let mut around = Vec::new();
-        if let (Place::Lab, Some(lab)) = (&self.options.place, &self.experiment.lab) {
-            around.push(match &lab.hops {
-                Some(hops) => format!("linerate lab up --name {name} --hops {}", names.fill(hops)?),
+        let mut setup_commands = Vec::new();
+        if let (RunLocation::Lab, Some(lab)) = (&self.options.location, &self.experiment.lab) {
+            setup_commands.push(match &lab.hops {
+                Some(hops) => format!("linerate lab up --name {name} --hops {}", names.replace_all(hops)?),
                 None => format!(
                     "linerate run {} --print-lab > lab.toml; linerate lab up --name {name} lab.toml",
-                    self.options.file
+                    self.options.experiment_arg
                 ),
             });
         }
-        let far = self.experiment.far.iter();
-        for command in far.filter(|command| applies(command, setting)) {
-            let words = names.words(command, &self.dir())?.join(" ");
-            let program = if command.run.is_some() {
+        let remote = self.experiment.remote_programs.iter();
+        for command in remote.filter(|command| applies_at(command, setting)) {
+            let args = names.command_args(command, &self.results_dir())?.join(" ");
+            let program = if command.linerate_args.is_some() {
                 "linerate "
             } else {
                 ""
             };
-            let line = format!("{program}{words}");
-            around.push(match &self.options.place {
-                Place::Host(far) => format!("on {}: {line}", far.name),
-                Place::Lab => format!("{} &", self.on_host(&command.host, &line)),
+            let line = format!("{program}{args}");
+            setup_commands.push(match &self.options.location {
+                RunLocation::Host(remote) => format!("on {}: {line}", remote.name),
+                RunLocation::Lab => format!("{} &", self.host_command_line(&command.host, &line)),
             });
         }
-        Ok(around)
+        Ok(setup_commands)
     }
 
     /// Command line as typed for a host of the experiment's lab; unchanged without a lab.
-    fn on_host(&self, host: &str, line: &str) -> String {
+    fn host_command_line(&self, host: &str, line: &str) -> String {
         let name = &self.experiment.name;
-        match (&self.options.place, &self.experiment.lab) {
-            (Place::Lab, Some(_)) => format!("linerate lab exec {name}/{host} -- {line}"),
+        match (&self.options.location, &self.experiment.lab) {
+            (RunLocation::Lab, Some(_)) => format!("linerate lab exec {name}/{host} -- {line}"),
             _ => line.to_owned(),
         }
     }
@@ -420,29 +456,31 @@ impl<'a> Runner<'a> {
     }
 
     /// Setting as text.
-    pub(crate) fn words_of(&self, setting: &Setting) -> String {
-        words_of(self.experiment, setting)
+    pub(crate) fn describe_setting(&self, setting: &KnobValues) -> String {
+        describe_setting(self.experiment, setting)
     }
 
     /// Returns whether each point still to be measured runs this same command on the remote host.
     pub(crate) fn is_at_every_point(
         &self,
-        command: &CommandOf,
-        points: &[Kept],
+        command: &ExperimentCommand,
+        points: &[PointState],
     ) -> Result<bool, ExperimentError> {
         let mut lines: Vec<Vec<String>> = Vec::new();
-        for point in points.iter().filter(|point| point.skipped.is_none()) {
-            if !applies(command, &point.setting) {
+        for point in points.iter().filter(|point| point.skip_reason.is_none()) {
+            if !applies_at(command, &point.setting) {
                 return Ok(false);
             }
-            let words = self.names(&point.setting, None, "1").words(command, ".")?;
-            lines.push(words);
+            let args = self
+                .name_values(&point.setting, None, "1")
+                .command_args(command, ".")?;
+            lines.push(args);
         }
         Ok(lines.windows(2).all(|pair| pair[0] == pair[1]))
     }
 
     /// Figures of a measured point with their values as text.
-    pub(crate) fn figures_of(&self, measured: &Measured) -> Vec<(String, String)> {
+    pub(crate) fn format_figures(&self, measured: &PointMeasurement) -> Vec<(String, String)> {
         let mut figures: Vec<(String, String)> = Vec::new();
         for figure in &self.experiment.figures {
             if let Some(&value) = measured.values.get(&figure.name)
@@ -457,14 +495,14 @@ impl<'a> Runner<'a> {
     /// Measures a point once; the inner error is the failure of the point.
     pub(crate) fn measure(
         &mut self,
-        setting: &Setting,
+        setting: &KnobValues,
         round: u32,
-    ) -> Result<Result<Measured, Missed>, ExperimentError> {
+    ) -> Result<Result<PointMeasurement, FailedMeasurement>, ExperimentError> {
         self.serial += 1;
         let id = format!("{}-{}", std::process::id(), self.serial);
-        let lab = match &self.options.place {
-            Place::Lab => self.lab(setting, &id)?,
-            Place::Host(_) => None,
+        let lab = match &self.options.location {
+            RunLocation::Lab => self.bring_up_lab(setting, &id)?,
+            RunLocation::Host(_) => None,
         };
         let measured = self.measure_in(lab.as_deref(), setting, round, &id)?;
         let broken = lab.and_then(|key| {
@@ -475,7 +513,10 @@ impl<'a> Runner<'a> {
         });
         Ok(match broken {
             // The result is invalid: the network was not the requested one.
-            Some(error) => Err(Missed::by(error.problem(), Some(error.exit_code().into()))),
+            Some(error) => Err(FailedMeasurement::by_command(
+                error.to_report(),
+                Some(error.exit_code().into()),
+            )),
             None => measured,
         })
     }
@@ -484,94 +525,94 @@ impl<'a> Runner<'a> {
     fn measure_in(
         &self,
         lab: Option<&str>,
-        setting: &Setting,
+        setting: &KnobValues,
         round: u32,
         id: &str,
-    ) -> Result<Result<Measured, Missed>, ExperimentError> {
+    ) -> Result<Result<PointMeasurement, FailedMeasurement>, ExperimentError> {
         let lab = lab.map(|key| &self.labs[key]);
-        let names = self.names(setting, lab, id);
-        let place = |host: &str| lab.map(|lab| lab.host(host)).transpose();
-        let mut running = Programs::default();
-        let far = self.experiment.far.iter();
-        for command in far.filter(|command| applies(command, setting)) {
-            if matches!(self.options.place, Place::Host(_)) {
+        let names = self.name_values(setting, lab, id);
+        let lab_host = |host: &str| lab.map(|lab| lab.host(host)).transpose();
+        let mut running = RunningPrograms::default();
+        let remote = self.experiment.remote_programs.iter();
+        for command in remote.filter(|command| applies_at(command, setting)) {
+            if matches!(self.options.location, RunLocation::Host(_)) {
                 continue;
             }
-            let mut words = names.words(command, &self.dir())?;
-            let program = match command.run {
+            let mut args = names.command_args(command, &self.results_dir())?;
+            let program = match command.linerate_args {
                 Some(_) => self.options.program.clone(),
-                None if words.is_empty() => continue,
-                None => PathBuf::from(words.remove(0)),
+                None if args.is_empty() => continue,
+                None => PathBuf::from(args.remove(0)),
             };
-            match start(
-                place(&command.host)?,
+            match start_program(
+                lab_host(&command.host)?,
                 &program,
-                &words,
-                command.ready.as_deref(),
+                &args,
+                command.ready_prefix.as_deref(),
                 self.options.stop,
             ) {
                 Ok(started) => running.push(started),
-                Err(error @ ExperimentError::Far { .. }) => {
-                    return Ok(Err(Missed {
-                        failed: Failed {
-                            problem: error.problem(),
-                            code: error.exit_code(),
+                Err(error @ ExperimentError::RemoteProgram { .. }) => {
+                    return Ok(Err(FailedMeasurement {
+                        failure: PointFailure {
+                            problem: error.to_report(),
+                            exit_code: error.exit_code(),
                         },
-                        far_command: Some(command.clone()),
+                        remote_command: Some(command.clone()),
                     }));
                 }
                 Err(error) => return Err(error),
             }
         }
         let mut commands = Vec::new();
-        let mut found = BTreeMap::new();
+        let mut values = BTreeMap::new();
         let mut runs = Vec::new();
         let measures = self.experiment.measure.iter();
-        for command in measures.filter(|command| applies(command, setting)) {
-            let mut words = names.words(command, &self.dir())?;
-            let line = format!("linerate {}", words.join(" "));
-            commands.push(self.on_host(&command.host, &line));
-            let form = match self.options.listener {
+        for command in measures.filter(|command| applies_at(command, setting)) {
+            let mut args = names.command_args(command, &self.results_dir())?;
+            let line = format!("linerate {}", args.join(" "));
+            commands.push(self.host_command_line(&command.host, &line));
+            let json_option = match self.options.listener {
                 Some(_) => "--json-stream",
                 None => "--json",
             };
-            words.extend([form.to_owned(), "--no-store".to_owned()]);
-            let host = place(&command.host)?;
-            let ended = finish(
+            args.extend([json_option.to_owned(), "--no-store".to_owned()]);
+            let host = lab_host(&command.host)?;
+            let result = run_to_end(
                 host,
                 &self.options.program,
-                &words,
-                COMMAND_LIMIT,
+                &args,
+                COMMAND_TIME_LIMIT,
                 self.options.stop,
                 self.options.listener.as_ref(),
             )?;
-            let document: Value = serde_json::from_str(ended.stdout.trim()).unwrap_or(Value::Null);
-            if ended.code != Some(i32::from(exit::OK)) {
-                let problem = why(&document, &ended, &line);
-                return Ok(Err(Missed::by(problem, ended.code)));
+            let document: Value = serde_json::from_str(result.stdout.trim()).unwrap_or(Value::Null);
+            if result.code != Some(i32::from(exit::OK)) {
+                let problem = failure_report(&document, &result, &line);
+                return Ok(Err(FailedMeasurement::by_command(problem, result.code)));
             }
-            let Some((mut record, value)) = record(&document) else {
-                let next = "run it by hand to see its output";
-                let problem = Problem::new("it returned no record", line, next);
-                return Ok(Err(Missed::by(problem, None)));
+            let Some((mut record, value)) = parse_record(&document) else {
+                let next_step = "run it by hand to see its output";
+                let problem = ErrorReport::new("it returned no record", line, next_step);
+                return Ok(Err(FailedMeasurement::by_command(problem, None)));
             };
-            record.label = Some(words_of(self.experiment, setting));
+            record.label = Some(describe_setting(self.experiment, setting));
             for figure in &self.experiment.figures {
-                if fits(&figure.when, setting)
-                    && let Some(number) = read(figure, &value)
+                if has_values(&figure.at_points, setting)
+                    && let Some(number) = read_figure(figure, &value)
                 {
-                    found.entry(figure.name.clone()).or_insert(number);
+                    values.entry(figure.name.clone()).or_insert(number);
                 }
             }
             runs.push(record);
         }
         drop(running);
-        Ok(Ok(Measured {
+        Ok(Ok(PointMeasurement {
             round,
             setting: setting.clone(),
             commands,
-            around: self.around(setting, &names)?,
-            values: found,
+            setup_commands: self.setup_commands(setting, &names)?,
+            values,
             runs,
             distance: None,
         }))
@@ -580,7 +621,7 @@ impl<'a> Runner<'a> {
     /// Network of a point with its key; `None` if commands run without a lab.
     fn network(
         &self,
-        setting: &Setting,
+        setting: &KnobValues,
         id: &str,
     ) -> Result<Option<(String, Topology)>, ExperimentError> {
         let Some(lab) = &self.experiment.lab else {
@@ -588,10 +629,11 @@ impl<'a> Runner<'a> {
         };
         Ok(match (&lab.hops, &lab.topology) {
             (Some(hops), _) => {
-                let names = Names::at(self.experiment, setting, self.options.quick, &[], id);
-                let hops = names.fill(hops)?;
+                let names =
+                    NameValues::at_point(self.experiment, setting, self.options.quick, &[], id);
+                let hops = names.replace_all(hops)?;
                 let count: usize = hops.parse().map_err(|_| {
-                    ExperimentError::content(
+                    ExperimentError::invalid_content(
                         "[lab]",
                         format!("`{hops}` is not a valid number of switches"),
                         "give a number, or a knob with numbers",
@@ -605,56 +647,60 @@ impl<'a> Runner<'a> {
     }
 
     /// Brings up the network of a point and returns its key; `None` if commands run without a lab.
-    fn lab(&mut self, setting: &Setting, id: &str) -> Result<Option<String>, ExperimentError> {
+    fn bring_up_lab(
+        &mut self,
+        setting: &KnobValues,
+        id: &str,
+    ) -> Result<Option<String>, ExperimentError> {
         let Some((key, topology)) = self.network(setting, id)? else {
             return Ok(None);
         };
         if !self.labs.contains_key(&key) {
             self.labs.insert(key.clone(), Lab::up(&topology)?);
-            self.note(&topology);
+            self.update_switches(&topology);
         }
         Ok(Some(key))
     }
 
     /// Adds the switches of a point that an earlier process measured.
-    pub(crate) fn note_way(&mut self, setting: &Setting) -> Result<(), ExperimentError> {
-        if self.options.place == Place::Lab
+    pub(crate) fn add_switches_of(&mut self, setting: &KnobValues) -> Result<(), ExperimentError> {
+        if self.options.location == RunLocation::Lab
             && let Some((_, topology)) = self.network(setting, "1")?
         {
-            self.note(&topology);
+            self.update_switches(&topology);
         }
         Ok(())
     }
 
-    fn note(&mut self, topology: &Topology) {
-        let way = switches_between(topology, "client", "server");
-        if way.len() > self.between.len() {
-            self.between = way;
+    fn update_switches(&mut self, topology: &Topology) {
+        let path = switches_between(topology, "client", "server");
+        if path.len() > self.switches.len() {
+            self.switches = path;
         }
     }
 }
 
 /// Nodes between two hosts on the shortest path.
 fn switches_between(topology: &Topology, from: &str, to: &str) -> Vec<String> {
-    let mut ways: Vec<Vec<String>> = vec![vec![from.to_owned()]];
-    let mut seen = vec![from.to_owned()];
-    while let Some(way) = (!ways.is_empty()).then(|| ways.remove(0)) {
-        let end = way.last().cloned().unwrap_or_default();
-        if end == to {
-            return way[1..way.len() - 1].to_vec();
+    let mut paths: Vec<Vec<String>> = vec![vec![from.to_owned()]];
+    let mut visited = vec![from.to_owned()];
+    while let Some(path) = (!paths.is_empty()).then(|| paths.remove(0)) {
+        let last_node = path.last().cloned().unwrap_or_default();
+        if last_node == to {
+            return path[1..path.len() - 1].to_vec();
         }
         for link in &topology.links {
-            let [one, other] = &link.between;
-            let next = match (*one == end, *other == end) {
-                (true, _) => other,
-                (_, true) => one,
+            let [first_end, second_end] = &link.between;
+            let next = match (*first_end == last_node, *second_end == last_node) {
+                (true, _) => second_end,
+                (_, true) => first_end,
                 _ => continue,
             };
-            if !seen.contains(next) {
-                seen.push(next.clone());
-                let mut longer = way.clone();
+            if !visited.contains(next) {
+                visited.push(next.clone());
+                let mut longer = path.clone();
                 longer.push(next.clone());
-                ways.push(longer);
+                paths.push(longer);
             }
         }
     }
@@ -663,7 +709,7 @@ fn switches_between(topology: &Topology, from: &str, to: &str) -> Vec<String> {
 
 /// Record of an output document, as a type and as JSON; the last one of several runs, which is the
 /// main one.
-fn record(document: &Value) -> Option<(Record, Value)> {
+fn parse_record(document: &Value) -> Option<(Record, Value)> {
     let value = match document["schema"].as_str()? {
         RUN_SCHEMA => document.clone(),
         SET_SCHEMA => document["runs"].as_array()?.last()?.clone(),
@@ -673,35 +719,38 @@ fn record(document: &Value) -> Option<(Record, Value)> {
     Some((record, value))
 }
 
-fn read(figure: &FigureFrom, record: &Value) -> Option<f64> {
+fn read_figure(figure: &FigureSource, record: &Value) -> Option<f64> {
     let mut numbers = figure
-        .from
+        .pointers
         .iter()
         .filter_map(|pointer| record.pointer(pointer)?.as_f64());
     numbers.next().filter(|number| number.is_finite())
 }
 
 /// Error that a failed command reported, or a description of how it ended.
-fn why(document: &Value, ended: &Ended, command: &str) -> Problem {
-    if let Ok(mut problem) = Problem::deserialize(&document["error"]) {
+fn failure_report(document: &Value, result: &ProgramResult, command: &str) -> ErrorReport {
+    if let Ok(mut problem) = ErrorReport::deserialize(&document["error"]) {
         // The experiment retries by itself, and its commands are fixed in its file.
-        problem.next_step = problem.next_step.replace(WAIT_FOR_IT, "");
+        problem.next_step = problem.next_step.replace(RETRY_HINT, "");
         return problem;
     }
     let object = format!("`{command}`");
-    match ended.signal {
-        _ if ended.late => Problem::new(
-            format!("took more than {} s and was ended", COMMAND_LIMIT.as_secs()),
+    match result.signal {
+        _ if result.timed_out => ErrorReport::new(
+            format!(
+                "took more than {} s and was ended",
+                COMMAND_TIME_LIMIT.as_secs()
+            ),
             object,
             "measure less at once: a shorter -t, a smaller -n",
         ),
-        Some(signal) => Problem::new(
-            signal_words(signal),
+        Some(signal) => ErrorReport::new(
+            describe_signal(signal),
             object,
             "run it by hand; if the kernel killed it, `dmesg` shows the reason",
         ),
-        None => Problem::new(
-            first_line(&ended.stderr),
+        None => ErrorReport::new(
+            first_output_line(&result.stderr),
             object,
             "run it by hand to see its output",
         ),

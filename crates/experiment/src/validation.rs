@@ -3,42 +3,44 @@
 use std::collections::BTreeSet;
 
 use linerate_lab::Topology;
-use linerate_metric::experiment::{PlotOf, Setting, TableOf, number};
+use linerate_metric::experiment::{KnobValues, PlotSpec, TableSpec, parse_number};
 use linerate_metric::json_pointer;
 use linerate_metric::units::{ByteSize, parse_seconds};
 
 use crate::ExperimentError;
-use crate::file::{Experiment, FigureFrom, ShapeOf};
-use crate::point::{Names, names_in, settings};
-use crate::rule::Rule;
+use crate::file::{Experiment, FigureSource, ShapeAssertion};
+use crate::point::{NameValues, find_names, selected_settings};
+use crate::rule::AssertionRule;
 
 /// Maximum number of switches in a row, as in `lab up`: the IP time to live has 8 bits.
-const MOST_HOPS: usize = 255;
+const MAX_HOPS: usize = 255;
 
 /// Maximum number of repeats: at one second per run, twenty points take a night.
-pub const MOST_REPEATS: u32 = 1_000;
+pub const MAX_REPEATS: u32 = 1_000;
 
-fn wrong<T>(
-    place: impl Into<String>,
+fn invalid<T>(
+    section: impl Into<String>,
     situation: impl Into<String>,
     next_step: impl Into<String>,
 ) -> Result<T, ExperimentError> {
-    Err(ExperimentError::content(place, situation, next_step))
+    Err(ExperimentError::invalid_content(
+        section, situation, next_step,
+    ))
 }
 
 /// Returns whether `text` may be the name of an experiment or a table; directories are named after
 /// them.
 #[must_use]
-pub fn is_name(text: &str) -> bool {
+pub fn is_valid_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && (text.chars()).all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
 impl Experiment {
     /// Validates the file, above all that everything referred to is defined.
-    pub(crate) fn check(&self) -> Result<(), ExperimentError> {
-        if !is_name(&self.name) {
-            return wrong(
+    pub(crate) fn validate(&self) -> Result<(), ExperimentError> {
+        if !is_valid_name(&self.name) {
+            return invalid(
                 "name",
                 format!("`{}` cannot be the name of a directory", self.name),
                 "use letters, digits, `-` and `_`",
@@ -48,11 +50,11 @@ impl Experiment {
             ("`repeats`", self.repeats),
             ("`quick_repeats`", self.quick_repeats),
         ] {
-            if !(1..=MOST_REPEATS).contains(&repeats) {
-                return wrong(
+            if !(1..=MAX_REPEATS).contains(&repeats) {
+                return invalid(
                     key,
                     format!("{repeats} rounds over all points are out of range"),
-                    format!("give 1 to {MOST_REPEATS}"),
+                    format!("give 1 to {MAX_REPEATS}"),
                 );
             }
         }
@@ -62,7 +64,7 @@ impl Experiment {
         self.check_hops()?;
         self.figures
             .iter()
-            .try_for_each(|one| self.check_from(one))?;
+            .try_for_each(|one| self.check_pointers(one))?;
         self.tables
             .iter()
             .try_for_each(|one| self.check_table(one))?;
@@ -70,7 +72,7 @@ impl Experiment {
         for published in &self.published {
             self.check_figure("a published figure", &published.figure)?;
             self.check_setting("a published figure", &published.setting)?;
-            self.value_of(published)?;
+            self.published_value(published)?;
         }
         for skip in &self.skip {
             self.check_setting("a point that is skipped", &skip.setting)?;
@@ -79,21 +81,21 @@ impl Experiment {
     }
 
     /// Validates the JSON pointers of a figure against the record format.
-    fn check_from(&self, figure: &FigureFrom) -> Result<(), ExperimentError> {
-        let place = format!("figure `{}`", figure.name);
-        if figure.from.is_empty() {
-            return wrong(
-                place,
+    fn check_pointers(&self, figure: &FigureSource) -> Result<(), ExperimentError> {
+        let section = format!("figure `{}`", figure.name);
+        if figure.pointers.is_empty() {
+            return invalid(
+                section,
                 "has no source",
                 "name a number of the record in `from`",
             );
         }
-        for from in &figure.from {
-            if let Err((why, next)) = json_pointer::check(from) {
-                return wrong(place, format!("`{from}` {why}"), next);
+        for from in &figure.pointers {
+            if let Err((reason, next)) = json_pointer::check_number(from) {
+                return invalid(section, format!("`{from}` {reason}"), next);
             }
         }
-        self.check_setting(&place, &figure.when)
+        self.check_setting(&section, &figure.at_points)
     }
 
     /// Validates the number of switches at every point.
@@ -101,47 +103,47 @@ impl Experiment {
         let Some(hops) = self.lab.as_ref().and_then(|lab| lab.hops.as_ref()) else {
             return Ok(());
         };
-        for setting in settings(self, false, &Setting::new())? {
-            let filled = Names::at(self, &setting, false, &[], "1").fill(hops)?;
+        for setting in selected_settings(self, false, &KnobValues::new())? {
+            let filled = NameValues::at_point(self, &setting, false, &[], "1").replace_all(hops)?;
             let count: Option<usize> = filled.parse().ok();
-            let Some(count) = count.filter(|count| *count <= MOST_HOPS) else {
-                return wrong(
+            let Some(count) = count.filter(|count| *count <= MAX_HOPS) else {
+                return invalid(
                     "[lab] `hops`",
                     format!("`{filled}` is not a valid number of switches"),
-                    format!("give 0 to {MOST_HOPS}, or a knob with such numbers"),
+                    format!("give 0 to {MAX_HOPS}, or a knob with such numbers"),
                 );
             };
             if let Err(error) = Topology::hops(count).validate() {
-                return wrong("[lab] `hops`", error.to_string(), "give fewer switches");
+                return invalid("[lab] `hops`", error.to_string(), "give fewer switches");
             }
         }
         Ok(())
     }
 
-    fn check_figure(&self, place: &str, name: &str) -> Result<(), ExperimentError> {
+    fn check_figure(&self, section: &str, name: &str) -> Result<(), ExperimentError> {
         match self.figures.iter().any(|figure| figure.name == name) {
             true => Ok(()),
-            false => wrong(
-                place,
+            false => invalid(
+                section,
                 format!("there is no figure `{name}`"),
                 "add it to [[figures]]",
             ),
         }
     }
 
-    fn check_table(&self, table: &TableOf) -> Result<(), ExperimentError> {
-        let place = format!("table `{}`", table.title);
+    fn check_table(&self, table: &TableSpec) -> Result<(), ExperimentError> {
+        let section = format!("table `{}`", table.title);
         let mut figures = table.figures.iter();
-        figures.try_for_each(|name| self.check_figure(&place, name))?;
+        figures.try_for_each(|name| self.check_figure(&section, name))?;
         for knob in table.rows.iter().chain(&table.columns) {
-            self.check_knob(&place, knob)?;
+            self.check_knob(&section, knob)?;
         }
-        let stands = |name: &String| {
+        let is_placed = |name: &String| {
             table.at.contains_key(name) || table.rows.contains(name) || table.columns.contains(name)
         };
-        if let Some(knob) = self.knobs.iter().find(|knob| !stands(&knob.name)) {
-            return wrong(
-                place,
+        if let Some(knob) = self.knobs.iter().find(|knob| !is_placed(&knob.name)) {
+            return invalid(
+                section,
                 format!(
                     "the knob `{}` is neither a row, nor a column, nor fixed",
                     knob.name
@@ -149,20 +151,20 @@ impl Experiment {
                 "name every knob in `rows`, `columns` or `at`",
             );
         }
-        self.check_setting(&place, &table.at)?;
+        self.check_setting(&section, &table.at)?;
         if let Some(against) = &table.against {
             let [knob] = &table.rows[..] else {
-                return wrong(
-                    place,
+                return invalid(
+                    section,
                     "`against` needs exactly one row knob",
                     "name one in `rows`",
                 );
             };
-            self.check_setting(&place, &[(knob.clone(), against.clone())].into())?;
+            self.check_setting(&section, &[(knob.clone(), against.clone())].into())?;
         }
         if table.steps && table.rows.len() != 1 {
-            return wrong(
-                place,
+            return invalid(
+                section,
                 "steps need exactly one row knob",
                 "name one in `rows`",
             );
@@ -170,27 +172,27 @@ impl Experiment {
         Ok(())
     }
 
-    fn check_plot(&self, plot: &PlotOf) -> Result<(), ExperimentError> {
-        let place = format!("plot `{}`", plot.title);
-        self.check_figure(&place, &plot.figure)?;
-        self.check_knob(&place, &plot.x)?;
+    fn check_plot(&self, plot: &PlotSpec) -> Result<(), ExperimentError> {
+        let section = format!("plot `{}`", plot.title);
+        self.check_figure(&section, &plot.figure)?;
+        self.check_knob(&section, &plot.x)?;
         let mut series = plot.series.iter();
-        series.try_for_each(|knob| self.check_knob(&place, knob))?;
+        series.try_for_each(|knob| self.check_knob(&section, knob))?;
         // Of points that differ in another knob only one would be drawn, without showing which.
-        let stands = |name: &String| plot.x == *name || plot.series.contains(name);
-        let mut open = self.knobs.iter().filter(|knob| !stands(&knob.name));
-        if let Some(knob) = open.find(|knob| knob.values.len() > 1) {
-            return wrong(
-                place,
+        let is_placed = |name: &String| plot.x == *name || plot.series.contains(name);
+        let mut unplaced = self.knobs.iter().filter(|knob| !is_placed(&knob.name));
+        if let Some(knob) = unplaced.find(|knob| knob.values.len() > 1) {
+            return invalid(
+                section,
                 format!("the knob {} is neither its x nor in its series", knob.name),
                 "name every knob that has several values in `x` or `series`",
             );
         }
         let values = self.knob(&plot.x).map_or(&[][..], |knob| &knob.values);
-        let word = values.iter().find(|value| number(value).is_none());
-        if let Some(value) = word.filter(|_| plot.log_x) {
-            return wrong(
-                place,
+        let text_value = values.iter().find(|value| parse_number(value).is_none());
+        if let Some(value) = text_value.filter(|_| plot.log_x) {
+            return invalid(
+                section,
                 format!("`{value}` on the x axis is not a number"),
                 "leave out `log_x`: text values are drawn as bars",
             );
@@ -198,94 +200,117 @@ impl Experiment {
         Ok(())
     }
 
-    fn check_shape(&self, shape: &ShapeOf) -> Result<(), ExperimentError> {
-        let place = format!("shape `{}`", shape.says);
-        let rule = Rule::parse(&shape.rule).or_else(|why| {
-            let situation = format!("{why}, in `{}`", shape.rule);
-            wrong(&place, situation, "write it as `slope(p50 over hops) > 0`")
+    fn check_shape(&self, shape: &ShapeAssertion) -> Result<(), ExperimentError> {
+        let section = format!("shape `{}`", shape.description);
+        let rule = AssertionRule::parse(&shape.rule).or_else(|reason| {
+            let situation = format!("{reason}, in `{}`", shape.rule);
+            invalid(
+                &section,
+                situation,
+                "write it as `slope(p50 over hops) > 0`",
+            )
         })?;
         for term in rule.terms() {
-            self.check_figure(&place, &term.figure)?;
-            self.check_setting(&place, &term.setting)?;
+            self.check_figure(&section, &term.figure)?;
+            self.check_setting(&section, &term.setting)?;
             if let Some((_, knob)) = &term.over {
-                self.check_knob(&place, knob)?;
+                self.check_knob(&section, knob)?;
             }
         }
         Ok(())
     }
 
     fn check_knobs(&self) -> Result<(), ExperimentError> {
-        let mut seen = BTreeSet::new();
+        let mut names = BTreeSet::new();
         for knob in &self.knobs {
-            let place = format!("knob `{}`", knob.name);
-            if knob.values.is_empty() || !seen.insert(&knob.name) {
-                return wrong(
-                    place,
+            let section = format!("knob `{}`", knob.name);
+            if knob.values.is_empty() || !names.insert(&knob.name) {
+                return invalid(
+                    section,
                     "has no value, or is defined twice",
                     "give each knob its values once",
                 );
             }
-            for (key, values) in [("values", &knob.values), ("quick", &knob.quick)] {
-                let mut known = BTreeSet::new();
-                if let Some(value) = values.iter().find(|value| !known.insert(*value)) {
-                    return wrong(
-                        place,
+            for (key, values) in [("values", &knob.values), ("quick", &knob.quick_values)] {
+                let mut distinct = BTreeSet::new();
+                if let Some(value) = values.iter().find(|value| !distinct.insert(*value)) {
+                    return invalid(
+                        section,
                         format!("{value} occurs twice in its {key}"),
                         "leave one out: each value is a point, measured `repeats` times",
                     );
                 }
             }
-            if let Some(value) = knob.quick.iter().find(|value| !knob.values.contains(value)) {
-                return wrong(
-                    place,
+            if let Some(value) = knob
+                .quick_values
+                .iter()
+                .find(|value| !knob.values.contains(value))
+            {
+                return invalid(
+                    section,
                     format!("`{value}` is only in `quick`"),
                     "add it to `values`",
                 );
             }
-            if knob.set.as_ref().is_some_and(|line| !line.contains("{}")) {
-                return wrong(place, "its `set` has no {} for the value", "write it there");
+            if knob
+                .set_command
+                .as_ref()
+                .is_some_and(|command| !command.contains("{}"))
+            {
+                return invalid(
+                    section,
+                    "its `set` has no {} for the value",
+                    "write it there",
+                );
             }
-            if knob.restore.is_some() && knob.set.is_none() {
-                return wrong(
-                    place,
+            if knob.restore_command.is_some() && knob.set_command.is_none() {
+                return invalid(
+                    section,
                     "`restore` without `set`",
                     "leave it out, or add `set`",
                 );
             }
-            if let Some(time) = &knob.within
-                && (knob.set.is_none() || parse_seconds(time).is_none())
+            if let Some(time) = &knob.timeout
+                && (knob.set_command.is_none() || parse_seconds(time).is_none())
             {
-                return wrong(
-                    place,
+                return invalid(
+                    section,
                     "`within` is not a time of at least a second, or there is no `set`",
                     "write within = \"30m\" next to `set`",
                 );
             }
             let is_size = |value: &String| value.parse::<ByteSize>().is_ok();
             if let (Some(_), Some(value)) = (
-                knob.memory,
+                knob.bytes_per_unit,
                 knob.values.iter().find(|value| !is_size(value)),
             ) {
-                return wrong(
-                    place,
+                return invalid(
+                    section,
                     format!(
                         "it has memory (bytes per unit of the value), but `{value}` is not a number"
                     ),
                     "leave `memory` out, or give sizes",
                 );
             }
-            let Some(words) = self.words.get(&knob.name) else {
+            let Some(replacement_texts) = self.words.get(&knob.name) else {
                 continue;
             };
-            if let Some(value) = knob.values.iter().find(|value| !words.contains_key(*value)) {
-                return wrong(
-                    place,
+            if let Some(value) = knob
+                .values
+                .iter()
+                .find(|value| !replacement_texts.contains_key(*value))
+            {
+                return invalid(
+                    section,
                     format!("there are no words for `{value}`"),
                     "add them to [words]",
                 );
             }
-            if let Some(value) = words.keys().find(|value| !knob.values.contains(value)) {
-                return wrong(
+            if let Some(value) = replacement_texts
+                .keys()
+                .find(|value| !knob.values.contains(value))
+            {
+                return invalid(
                     format!("[words.{}]", knob.name),
                     format!("`{value}` is not a value of `{}`", knob.name),
                     format!("use one of {}", knob.values.join(", ")),
@@ -293,7 +318,7 @@ impl Experiment {
             }
         }
         match self.words.keys().find(|name| self.knob(name).is_none()) {
-            Some(name) => wrong(
+            Some(name) => invalid(
                 "[words]",
                 format!("there is no knob `{name}`"),
                 "name a knob",
@@ -304,12 +329,12 @@ impl Experiment {
 
     fn check_commands(&self) -> Result<(), ExperimentError> {
         if self.measure.is_empty() {
-            return wrong("[[measure]]", "nothing is measured", "add a command");
+            return invalid("[[measure]]", "nothing is measured", "add a command");
         }
         if let Some(lab) = &self.lab
             && lab.hops.is_some() == lab.topology.is_some()
         {
-            return wrong(
+            return invalid(
                 "[lab]",
                 "neither `hops` nor `topology`, or both",
                 "give one of them",
@@ -317,59 +342,64 @@ impl Experiment {
         }
         let topology = self.lab.as_ref().and_then(|lab| lab.topology.as_ref());
         if let Some(Err(error)) = topology.map(Topology::validate) {
-            return wrong("[lab.topology]", error.to_string(), "fix the network");
+            return invalid("[lab.topology]", error.to_string(), "fix the network");
         }
-        let hosts = self.hosts();
-        for command in self.measure.iter().chain(&self.far) {
-            if command.run.is_some() == command.exec.is_some() {
-                return wrong(
+        let hosts = self.host_names();
+        for command in self.measure.iter().chain(&self.remote_programs) {
+            if command.linerate_args.is_some() == command.command_line.is_some() {
+                return invalid(
                     "a command",
                     "neither `run` nor `exec`, or both",
                     "give one of them",
                 );
             }
             if !hosts.contains(&command.host) {
-                return wrong(
+                return invalid(
                     "a command",
                     format!("there is no host `{}`", command.host),
                     format!("use one of {}", hosts.join(", ")),
                 );
             }
-            self.check_setting("a command", &command.when)?;
+            self.check_setting("a command", &command.at_points)?;
         }
-        if self.measure.iter().any(|command| command.run.is_none()) {
-            return wrong("[[measure]]", "only linerate gives a record", "use `run`");
+        if self
+            .measure
+            .iter()
+            .any(|command| command.linerate_args.is_none())
+        {
+            return invalid("[[measure]]", "only linerate gives a record", "use `run`");
         }
         Ok(())
     }
 
     /// Validates that every `{name}` in a command or text is defined.
     fn check_names(&self) -> Result<(), ExperimentError> {
-        let hosts = self.hosts();
-        let known = |name: &&str| {
+        let hosts = self.host_names();
+        let is_known = |name: &&str| {
             matches!(*name, "id" | "dir" | "point")
                 || self.amounts.contains_key(*name)
                 || self.knob(name).is_some()
                 || hosts.iter().any(|host| host == name)
         };
-        let commands = self.measure.iter().chain(&self.far);
-        let commands = commands.flat_map(|command| command.run.iter().chain(&command.exec));
+        let commands = self.measure.iter().chain(&self.remote_programs);
+        let commands =
+            commands.flat_map(|command| command.linerate_args.iter().chain(&command.command_line));
         let words = self.words.values().flat_map(|words| words.values());
         let amounts = self.amounts.values().flatten();
         let hops = self.lab.iter().filter_map(|lab| lab.hops.as_ref());
         for text in commands.chain(words).chain(amounts).chain(hops) {
-            let unknown = match names_in(text) {
-                Ok(names) => names.into_iter().find(|name| !known(name)),
-                Err(open) => {
-                    return wrong(
+            let unknown = match find_names(text) {
+                Ok(names) => names.into_iter().find(|name| !is_known(name)),
+                Err(unclosed) => {
+                    return invalid(
                         format!("`{text}`"),
-                        format!("`{open}` has no `}}`"),
+                        format!("`{unclosed}` has no `}}`"),
                         "close it",
                     );
                 }
             };
             if let Some(name) = unknown {
-                return wrong(
+                return invalid(
                     format!("`{text}`"),
                     format!("unknown name `{{{name}}}`"),
                     "name a knob, an amount, a host of the lab, id, dir or point",
@@ -379,26 +409,26 @@ impl Experiment {
         Ok(())
     }
 
-    fn check_knob(&self, place: &str, name: &str) -> Result<(), ExperimentError> {
+    fn check_knob(&self, section: &str, name: &str) -> Result<(), ExperimentError> {
         match self.knob(name) {
             Some(_) => Ok(()),
-            None => wrong(
-                place,
+            None => invalid(
+                section,
                 format!("there is no knob `{name}`"),
                 "add it to [[knobs]]",
             ),
         }
     }
 
-    fn check_setting(&self, place: &str, setting: &Setting) -> Result<(), ExperimentError> {
+    fn check_setting(&self, section: &str, setting: &KnobValues) -> Result<(), ExperimentError> {
         for (name, value) in setting {
-            self.check_knob(place, name)?;
-            let known = self.knob(name).map_or(&[][..], |knob| &knob.values);
-            if !known.contains(value) {
-                return wrong(
-                    place,
+            self.check_knob(section, name)?;
+            let values = self.knob(name).map_or(&[][..], |knob| &knob.values);
+            if !values.contains(value) {
+                return invalid(
+                    section,
                     format!("`{value}` is not a value of `{name}`"),
-                    format!("use one of {}", known.join(", ")),
+                    format!("use one of {}", values.join(", ")),
                 );
             }
         }
@@ -409,10 +439,10 @@ impl Experiment {
 /// Line of the file, from 1, that an error refers to.
 ///
 /// It is the first line with one of the texts that the error has in backquotes.
-pub(crate) fn line_of(text: &str, situation: &str, place: &str) -> Option<usize> {
-    let quoted = |complaint: &str| -> Vec<String> {
-        let parts = complaint.split('`');
-        parts.skip(1).step_by(2).map(str::to_owned).collect()
+pub(crate) fn find_line(text: &str, situation: &str, section: &str) -> Option<usize> {
+    let quoted_in = |complaint: &str| -> Vec<String> {
+        let segments = complaint.split('`');
+        segments.skip(1).step_by(2).map(str::to_owned).collect()
     };
     let lines: Vec<&str> = (text.lines())
         .map(|line| {
@@ -423,22 +453,24 @@ pub(crate) fn line_of(text: &str, situation: &str, place: &str) -> Option<usize>
             }
         })
         .collect();
-    let find = |sign: &str| lines.iter().position(|line| line.contains(sign));
-    let mut words = quoted(situation);
-    words.extend(quoted(place));
-    let words = words.iter().filter(|word| !word.is_empty());
-    let mut places = words.flat_map(|word| {
+    let find_pattern = |pattern: &str| lines.iter().position(|line| line.contains(pattern));
+    let mut quoted_texts = quoted_in(situation);
+    quoted_texts.extend(quoted_in(section));
+    let quoted_texts = quoted_texts.iter().filter(|quoted| !quoted.is_empty());
+    let mut patterns = quoted_texts.flat_map(|quoted| {
         [
-            format!("\"{word}\""),
-            format!("={word}]"),
-            format!("={word},"),
-            format!("{word} ="),
-            word.clone(),
+            format!("\"{quoted}\""),
+            format!("={quoted}]"),
+            format!("={quoted},"),
+            format!("{quoted} ="),
+            quoted.clone(),
         ]
         .into_iter()
-        .filter(|sign| sign.len() > 2)
+        .filter(|pattern| pattern.len() > 2)
     });
-    places.find_map(|sign| find(&sign)).map(|line| line + 1)
+    patterns
+        .find_map(|pattern| find_pattern(&pattern))
+        .map(|line| line + 1)
 }
 
 #[cfg(test)]
@@ -446,18 +478,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_folders() {
+    fn names_are_valid_directory_names() {
         for name in ["udp-hops", "mine_2", "v1.0"] {
-            assert!(is_name(name), "{name}");
+            assert!(is_valid_name(name), "{name}");
         }
         for name in ["", "..", "../../evil", "a/b", ".hidden", "-x", "a b"] {
-            assert!(!is_name(name), "{name}");
+            assert!(!is_valid_name(name), "{name}");
         }
     }
 
-    /// Parses a valid experiment after replacing `from` by `to`.
-    fn with(from: &str, to: &str) -> Result<Experiment, ExperimentError> {
-        const WORKS: &str = r#"
+    /// Parses a valid experiment after replacing `pointers` by `to`.
+    fn parse_with(from: &str, to: &str) -> Result<Experiment, ExperimentError> {
+        const VALID_FILE: &str = r#"
 name = "mine"
 title = "Mine"
 question = "What?"
@@ -493,32 +525,33 @@ rows = ["size"]
 says = "larger takes longer"
 rule = "p50[size=1K] > p50[size=64]"
 "#;
-        assert!(WORKS.contains(from), "{from}");
-        Experiment::from_toml(&WORKS.replacen(from, to, 1))
+        assert!(VALID_FILE.contains(from), "{from}");
+        Experiment::from_toml(&VALID_FILE.replacen(from, to, 1))
     }
 
     #[test]
-    fn the_time_of_a_command_is_a_time() {
+    fn a_command_timeout_is_a_duration() {
         let values = r#"values = ["64", "1K"]"#;
-        let with_time = |lines: &str| with(values, &format!("{values}\n{lines}"));
-        for (lines, works) in [
+        let with_time = |lines: &str| parse_with(values, &format!("{values}\n{lines}"));
+        for (lines, is_valid) in [
             ("set = \"make WND={}\"\nwithin = \"30m\"", true),
             ("set = \"make WND={}\"\nwithin = \"long\"", false),
             ("set = \"make WND={}\"\nwithin = \"10ms\"", false),
             ("within = \"30m\"", false),
         ] {
-            assert_eq!(with_time(lines).is_ok(), works, "{lines}");
+            assert_eq!(with_time(lines).is_ok(), is_valid, "{lines}");
         }
     }
 
     #[test]
-    fn memory_of_a_knob_is_that_of_units() {
+    fn memory_of_a_knob_needs_numeric_values() {
         let values = r#"values = ["64", "1K"]"#;
         let with_memory = |values: &str| format!("{values}\nmemory = 2");
-        let experiment = with(values, &with_memory(values)).expect("it works");
-        assert_eq!(experiment.knobs[0].memory, Some(2));
-        let words = r#"values = ["64", "1K", "many"]"#;
-        let error = with(values, &with_memory(words)).expect_err("`many` is not a number");
+        let experiment = parse_with(values, &with_memory(values)).expect("it works");
+        assert_eq!(experiment.knobs[0].bytes_per_unit, Some(2));
+        let text_values = r#"values = ["64", "1K", "many"]"#;
+        let error =
+            parse_with(values, &with_memory(text_values)).expect_err("`many` is not a number");
         assert!(
             error.to_string().contains("`many` is not a number"),
             "{error}"
@@ -526,7 +559,7 @@ rule = "p50[size=1K] > p50[size=64]"
     }
 
     #[test]
-    fn keys_that_are_none_are_told_with_their_line() {
+    fn unknown_keys_are_reported_with_their_line() {
         for (from, to, line, key) in [
             ("rows = ", "row = [\"size\"]\nrows = ", 31, "row"),
             (
@@ -537,7 +570,7 @@ rule = "p50[size=1K] > p50[size=64]"
             ),
             ("[[shapes]]", "[[shape]]", 33, "shape"),
         ] {
-            let error = with(from, to).unwrap_err();
+            let error = parse_with(from, to).unwrap_err();
             let ExperimentError::Syntax { line: at, error } = &error else {
                 panic!("{error}");
             };
@@ -547,8 +580,8 @@ rule = "p50[size=1K] > p50[size=64]"
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
-        assert!(with("mine", "mine").is_ok());
+    fn errors_are_reported_with_their_line() {
+        assert!(parse_with("mine", "mine").is_ok());
         for (from, to, line, situation) in [
             ("\"mine\"", "\"../x\"", 2, "cannot be the name"),
             // So many rounds are rejected before memory for them is allocated.
@@ -631,16 +664,16 @@ rule = "p50[size=1K] > p50[size=64]"
                 "`2K` is not a value of `size`",
             ),
         ] {
-            let error = with(from, to).unwrap_err();
-            let ExperimentError::Content {
+            let error = parse_with(from, to).unwrap_err();
+            let ExperimentError::InvalidContent {
                 line: at,
-                situation: told,
+                situation: message,
                 ..
             } = &error
             else {
                 panic!("{error}");
             };
-            assert!(told.contains(situation), "{to}: {told}");
+            assert!(message.contains(situation), "{to}: {message}");
             assert_eq!(*at, Some(line), "{to}: {error}");
         }
     }

@@ -2,23 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use linerate_metric::expect::Unit;
+use linerate_metric::expect::FigureUnit;
 use linerate_metric::experiment::{
-    Distance, ExperimentResult, Knob, Point, Published, Setting, Shape, ShapeState, Trend, number,
+    CoreDistance, ExpectedShape, ExperimentPoint, ExperimentResult, KnobAxis, KnobValues,
+    PublishedFigure, PublishedTrend, ShapeState, parse_number,
 };
 use linerate_metric::record::Record;
-use linerate_metric::statistics::{median, slope};
+use linerate_metric::statistics::{median, theil_sen_slope};
 
-use crate::caveats::Ground;
-use crate::file::{Experiment, ShapeOf};
-use crate::rule::{Along, Rule, Sum, Term};
+use crate::caveats::CaveatCollector;
+use crate::file::{Experiment, ShapeAssertion};
+use crate::rule::{Aggregate, AssertionRule, RuleSum, RuleTerm};
 use crate::run::INTERRUPTED;
 
 /// Maximum number of combinations listed in a verdict.
-const LISTED: usize = 4;
+const MAX_LISTED: usize = 4;
 
 /// Fills in the verdicts and the values measured for published figures.
-pub(crate) fn judge(
+pub(crate) fn add_verdicts(
     experiment: &Experiment,
     result: &mut ExperimentResult,
     runs: &[Record],
@@ -27,199 +28,213 @@ pub(crate) fn judge(
     result.shapes = experiment
         .shapes
         .iter()
-        .map(|shape| verdict(experiment, shape, result, runs, cores))
+        .map(|shape| evaluate_shape(experiment, shape, result, runs, cores))
         .collect();
     result.published = experiment
         .published
         .iter()
         .map(|published| {
-            let mut fitting = result.fitting(&published.setting);
+            let mut fitting = result.matching_points(&published.setting);
             let measured = fitting.find_map(|point| point.figures.get(&published.figure));
-            Published {
+            PublishedFigure {
                 setting: published.setting.clone(),
                 figure: published.figure.clone(),
                 value: experiment
-                    .value_of(published)
+                    .published_value(published)
                     .expect("it was read when the file was checked"),
-                on: published.on.clone(),
+                on: published.measured_on.clone(),
                 measured: measured.map(|figure| figure.median),
             }
         })
         .collect();
-    let mut trends = trends(experiment, &result.published);
+    let mut trends = published_trends(experiment, &result.published);
     for trend in trends.iter_mut().filter(|trend| trend.agrees.is_some()) {
-        let mut ground = Ground::new(experiment, runs);
+        let mut caveats = CaveatCollector::new(experiment, runs);
         for value in [&trend.from, &trend.to] {
             let mut setting = trend.at.clone();
             setting.insert(trend.knob.clone(), value.clone());
-            ground.rests_on(result, &setting, &trend.figure);
+            caveats.add_runs(result, &setting, &trend.figure);
         }
-        trend.doubts = ground.doubts();
+        trend.caveats = caveats.summarize();
     }
     result.trends = trends;
 }
 
 /// Ratio below which a change counts as none.
-const SAME: f64 = 1.1;
+const MIN_CHANGE_RATIO: f64 = 1.1;
 
 /// Direction of a change: 1 up, -1 down, 0 neither.
-fn way(ratio: f64) -> i8 {
-    i8::from(ratio > SAME) - i8::from(ratio < 1.0 / SAME)
+fn change_direction(ratio: f64) -> i8 {
+    i8::from(ratio > MIN_CHANGE_RATIO) - i8::from(ratio < 1.0 / MIN_CHANGE_RATIO)
 }
 
 /// Trends of published figures: the change from the first figure that differs by one knob.
-fn trends(experiment: &Experiment, published: &[Published]) -> Vec<Trend> {
+fn published_trends(experiment: &Experiment, published: &[PublishedFigure]) -> Vec<PublishedTrend> {
     let mut trends = Vec::new();
     for (position, after) in published.iter().enumerate() {
         let earlier = published[..position].iter().enumerate();
-        let moved = earlier.filter(|(_, before)| {
+        let candidates = earlier.filter(|(_, before)| {
             before.figure == after.figure && before.on == after.on && before.value > 0.0
         });
-        let moved = moved.filter_map(|(at, before)| {
+        let candidates = candidates.filter_map(|(at, before)| {
             let knob = only_difference(&before.setting, &after.setting)?;
             Some((at, before, knob))
         });
-        let mut seen: Vec<String> = Vec::new();
-        for (at, before, knob) in moved {
-            if seen.contains(&knob) {
+        let mut knobs: Vec<String> = Vec::new();
+        for (at, before, knob) in candidates {
+            if knobs.contains(&knob) {
                 continue;
             }
-            seen.push(knob.clone());
-            trends.push(trend(experiment, (at, before), (position, after), knob));
+            knobs.push(knob.clone());
+            trends.push(compare_trend(
+                experiment,
+                (at, before),
+                (position, after),
+                knob,
+            ));
         }
     }
     trends
 }
 
 /// Trend of a published figure with one knob, compared with the measured one.
-fn trend(
+fn compare_trend(
     experiment: &Experiment,
-    (at, before): (usize, &Published),
-    (position, after): (usize, &Published),
+    (index_before, before): (usize, &PublishedFigure),
+    (index_after, after): (usize, &PublishedFigure),
     knob: String,
-) -> Trend {
-    let there = after.value / before.value;
-    let here = (before.measured.zip(after.measured))
+) -> PublishedTrend {
+    let published_ratio = after.value / before.value;
+    let measured_ratio = (before.measured.zip(after.measured))
         .filter(|(before, _)| *before > 0.0)
         .map(|(before, after)| after / before);
-    let agrees = here.map(|here| way(here) == way(there));
-    let mut stands = after.setting.clone();
-    stands.remove(&knob);
-    let why = [position, at].map(|place| experiment.published[place].why.as_str());
-    let why = why.into_iter().find(|why| !why.is_empty());
-    Trend {
+    let agrees = measured_ratio.map(|measured_ratio| {
+        change_direction(measured_ratio) == change_direction(published_ratio)
+    });
+    let mut fixed_values = after.setting.clone();
+    fixed_values.remove(&knob);
+    let reason =
+        [index_after, index_before].map(|index| experiment.published[index].reason.as_str());
+    let reason = reason.into_iter().find(|reason| !reason.is_empty());
+    PublishedTrend {
         figure: after.figure.clone(),
-        at: stands,
+        at: fixed_values,
         from: before.setting[&knob].clone(),
         to: after.setting[&knob].clone(),
         knob,
-        published: there,
-        measured: here,
+        published: published_ratio,
+        measured: measured_ratio,
         agrees,
-        doubts: Vec::new(),
+        caveats: Vec::new(),
         why: match agrees {
-            Some(false) => why.unwrap_or_default().to_owned(),
+            Some(false) => reason.unwrap_or_default().to_owned(),
             _ => String::new(),
         },
     }
 }
 
 /// Knob in which two settings of the same knobs differ, if it is exactly one.
-fn only_difference(one: &Setting, other: &Setting) -> Option<String> {
-    if !one.keys().eq(other.keys()) {
+fn only_difference(first: &KnobValues, second: &KnobValues) -> Option<String> {
+    if !first.keys().eq(second.keys()) {
         return None;
     }
-    let mut differ = one.iter().filter(|(knob, value)| other[*knob] != **value);
+    let mut differ = first
+        .iter()
+        .filter(|(knob, value)| second[*knob] != **value);
     let (knob, _) = differ.next()?;
     differ.next().is_none().then(|| knob.clone())
 }
 
-fn verdict(
+fn evaluate_shape(
     experiment: &Experiment,
-    shape: &ShapeOf,
+    shape: &ShapeAssertion,
     result: &ExperimentResult,
     runs: &[Record],
     cores: usize,
-) -> Shape {
-    let mut verdict = Shape {
-        says: shape.says.clone(),
+) -> ExpectedShape {
+    let mut verdict = ExpectedShape {
+        description: shape.description.clone(),
         rule: shape.rule.clone(),
         state: ShapeState::Untested,
         measured: String::new(),
-        doubts: Vec::new(),
+        caveats: Vec::new(),
         why: String::new(),
     };
-    if cores < shape.cores {
-        let needs = shape.cores;
-        verdict.measured = format!("needs {needs} processors, this machine has {cores}");
+    if cores < shape.min_cores {
+        let required = shape.min_cores;
+        verdict.measured = format!("needs {required} processors, this machine has {cores}");
         return verdict;
     }
-    let rule = Rule::parse(&shape.rule).expect("it was read when the file was checked");
-    let mut told = Vec::new();
+    let rule = AssertionRule::parse(&shape.rule).expect("it was read when the file was checked");
+    let mut held = Vec::new();
     let mut missed = Vec::new();
-    let mut ground = Ground::new(experiment, runs);
+    let mut caveats = CaveatCollector::new(experiment, runs);
     for setting in combinations(&open_knobs(&rule, &result.knobs)) {
         let (Some(left), Some(right)) = (
-            add_up(&rule.left, &setting, (result, shape.processors), &rule),
-            add_up(&rule.right, &setting, (result, shape.processors), &rule),
+            evaluate_sum(&rule.left, &setting, (result, shape.core_distance), &rule),
+            evaluate_sum(&rule.right, &setting, (result, shape.core_distance), &rule),
         ) else {
             continue;
         };
         for term in rule.terms() {
-            let mut asked = setting.clone();
-            if let Some((_, over)) = &term.over {
-                asked.remove(over);
+            let mut expected = setting.clone();
+            if let Some((_, knob)) = &term.over {
+                expected.remove(knob);
             }
-            asked.extend(term.setting.clone());
-            ground.rests_on(result, &asked, &term.figure);
+            expected.extend(term.setting.clone());
+            caveats.add_runs(result, &expected, &term.figure);
         }
-        let unit = rule.terms().next().map_or(Unit::Count, |term| {
-            result.figure(&term.figure).map_or(Unit::Count, |f| f.unit)
+        let unit = rule.terms().next().map_or(FigureUnit::Count, |term| {
+            result
+                .figure(&term.figure)
+                .map_or(FigureUnit::Count, |f| f.unit)
         });
-        let holds = rule.sign.holds(left, right);
-        let named: Vec<String> = setting.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        let place = match named.is_empty() {
+        let holds = rule.comparison.holds(left, right);
+        let assignments: Vec<String> = setting.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let prefix = match assignments.is_empty() {
             true => String::new(),
-            false => format!("{}: ", named.join(" ")),
+            false => format!("{}: ", assignments.join(" ")),
         };
-        let sign = match holds {
-            true => rule.sign.text().to_owned(),
-            false => format!("is not {}", rule.sign.text()),
+        let comparison = match holds {
+            true => rule.comparison.symbol().to_owned(),
+            false => format!("is not {}", rule.comparison.symbol()),
         };
-        let text = match ratio(&rule, left, right) {
-            Some((than, measured, asked)) => format!(
-                "{place}{} is {measured} times {}; {} {asked} was expected",
-                written(unit, left),
-                written(unit, than),
-                rule.sign.words()
+        let text = match compare_multiple(&rule, left, right) {
+            Some((base, measured, expected)) => format!(
+                "{prefix}{} is {measured} times {}; {} {expected} was expected",
+                format_value(unit, left),
+                format_value(unit, base),
+                rule.comparison.describe()
             ),
             None => format!(
-                "{place}{} {sign} {}",
-                written(unit, left),
-                written(unit, right)
+                "{prefix}{} {comparison} {}",
+                format_value(unit, left),
+                format_value(unit, right)
             ),
         };
         match holds {
-            true => told.push(text),
+            true => held.push(text),
             false => missed.push(text),
         }
     }
-    let listed = if missed.is_empty() { &told } else { &missed };
-    verdict.state = match (missed.is_empty(), told.is_empty()) {
+    let listed = if missed.is_empty() { &held } else { &missed };
+    verdict.state = match (missed.is_empty(), held.is_empty()) {
         (false, _) => ShapeState::Misses,
         (true, false) => ShapeState::Holds,
         (true, true) => ShapeState::Untested,
     };
-    verdict.doubts = ground.doubts();
-    verdict.measured = listed[..listed.len().min(LISTED)].join("; ");
-    if listed.len() > LISTED {
+    verdict.caveats = caveats.summarize();
+    verdict.measured = listed[..listed.len().min(MAX_LISTED)].join("; ");
+    if listed.len() > MAX_LISTED {
         verdict
             .measured
-            .push_str(&format!("; {} more", listed.len() - LISTED));
+            .push_str(&format!("; {} more", listed.len() - MAX_LISTED));
     }
     match verdict.state {
-        ShapeState::Untested => verdict.measured = unmeasured(&rule, result, shape.processors),
-        ShapeState::Misses => verdict.why.clone_from(&shape.why),
+        ShapeState::Untested => {
+            verdict.measured = untested_reason(&rule, result, shape.core_distance)
+        }
+        ShapeState::Misses => verdict.why.clone_from(&shape.reason),
         ShapeState::Holds => {}
     }
     verdict
@@ -228,63 +243,75 @@ fn verdict(
 /// Reason why an assertion could not be evaluated.
 ///
 /// A term without any measured point is the reason, whatever the distance of the CPUs was.
-fn unmeasured(rule: &Rule, result: &ExperimentResult, processors: Option<Distance>) -> String {
-    let left_out = rule.terms().find_map(|term| {
-        let points: Vec<&Point> = result.fitting(&term.setting).collect();
-        let measured = |point: &&Point| point.figures.contains_key(&term.figure);
-        let because = || points.iter().find_map(|point| point.skipped.as_deref());
-        (!points.iter().any(measured)).then(because).flatten()
+fn untested_reason(
+    rule: &AssertionRule,
+    result: &ExperimentResult,
+    processors: Option<CoreDistance>,
+) -> String {
+    let skip_reason = rule.terms().find_map(|term| {
+        let points: Vec<&ExperimentPoint> = result.matching_points(&term.setting).collect();
+        let measured = |point: &&ExperimentPoint| point.figures.contains_key(&term.figure);
+        let reason = || points.iter().find_map(|point| point.skipped.as_deref());
+        (!points.iter().any(measured)).then(reason).flatten()
     });
-    let said = match (left_out, processors) {
-        (Some(because), _) if because == INTERRUPTED => "its points were not measured",
-        (Some(because), _) => return format!("its points were not measured: {because}"),
+    let message = match (skip_reason, processors) {
+        (Some(reason), _) if reason == INTERRUPTED => "its points were not measured",
+        (Some(reason), _) => return format!("its points were not measured: {reason}"),
         (None, None) => "its points were not measured",
-        (None, Some(Distance::Near)) => {
+        (None, Some(CoreDistance::Near)) => {
             "its points were not measured while the processors were near each other"
         }
-        (None, Some(Distance::Far)) => {
+        (None, Some(CoreDistance::Far)) => {
             "its points were not measured while the processors were far apart"
         }
     };
-    said.to_owned()
+    message.to_owned()
 }
 
 /// For a comparison with a multiple of another figure: that figure, the measured factor and the
 /// expected one.
-fn ratio(rule: &Rule, left: f64, right: f64) -> Option<(f64, String, String)> {
-    let ([one], [other]) = (&rule.left.terms[..], &rule.right.terms[..]) else {
+fn compare_multiple(rule: &AssertionRule, left: f64, right: f64) -> Option<(f64, String, String)> {
+    let ([left_term], [right_term]) = (&rule.left.terms[..], &rule.right.terms[..]) else {
         return None;
     };
-    let plain = rule.left.constant == 0.0 && rule.right.constant == 0.0;
-    let than = right / other.factor;
-    if !plain || one.factor != 1.0 || other.factor == 1.0 || than.is_nan() || than <= 0.0 {
+    let is_plain = rule.left.constant == 0.0 && rule.right.constant == 0.0;
+    let base = right / right_term.factor;
+    if !is_plain
+        || left_term.factor != 1.0
+        || right_term.factor == 1.0
+        || base.is_nan()
+        || base <= 0.0
+    {
         return None;
     }
-    let times = |ratio: f64| match ratio {
+    let format_factor = |ratio: f64| match ratio {
         r if r >= 10.0 => format!("{r:.0}"),
-        r if r >= 0.1 || r == 0.0 => written(Unit::Count, (r * 100.0).round() / 100.0),
+        r if r >= 0.1 || r == 0.0 => format_value(FigureUnit::Count, (r * 100.0).round() / 100.0),
         r if r < 0.001 => "less than 0.001".to_owned(),
-        r => written(Unit::Count, (r * 1e3).round() / 1e3),
+        r => format_value(FigureUnit::Count, (r * 1e3).round() / 1e3),
     };
-    let (measured, asked) = apart(left / than, other.factor, times);
-    Some((than, measured, asked))
+    let (measured, expected) = format_distinct(left / base, right_term.factor, format_factor);
+    Some((base, measured, expected))
 }
 
 /// Formats two numbers, with more digits if they differ but would look equal.
-fn apart(one: f64, other: f64, text: impl Fn(f64) -> String) -> (String, String) {
-    let short = (text(one), text(other));
+fn format_distinct(first: f64, second: f64, text: impl Fn(f64) -> String) -> (String, String) {
+    let short = (text(first), text(second));
     if short.0 != short.1 {
         return short;
     }
-    let mut longer = (1..=6).map(|digits| (format!("{one:.digits$}"), format!("{other:.digits$}")));
-    longer.find(|(one, other)| one != other).unwrap_or(short)
+    let mut with_digits =
+        (1..=6).map(|digits| (format!("{first:.digits$}"), format!("{second:.digits$}")));
+    with_digits
+        .find(|(first, second)| first != second)
+        .unwrap_or(short)
 }
 
-fn written(unit: Unit, value: f64) -> String {
+fn format_value(unit: FigureUnit, value: f64) -> String {
     match unit {
         // Differences and slopes may be negative, and the unit's own format has no sign.
-        _ if value < 0.0 => format!("-{}", written(unit, -value)),
-        Unit::Count => format!("{value:.6}")
+        _ if value < 0.0 => format!("-{}", format_value(unit, -value)),
+        FigureUnit::Count => format!("{value:.6}")
             .trim_end_matches('0')
             .trim_end_matches('.')
             .to_owned(),
@@ -293,22 +320,22 @@ fn written(unit: Unit, value: f64) -> String {
 }
 
 /// Knobs that a term of the rule leaves open.
-fn open_knobs<'a>(rule: &Rule, knobs: &'a [Knob]) -> Vec<&'a Knob> {
-    let open = |knob: &&Knob| {
+fn open_knobs<'a>(rule: &AssertionRule, knobs: &'a [KnobAxis]) -> Vec<&'a KnobAxis> {
+    let is_open = |knob: &&KnobAxis| {
         rule.terms().any(|term| {
-            let along = term
+            let is_aggregated = term
                 .over
                 .as_ref()
                 .is_some_and(|(_, over)| *over == knob.name);
-            !along && !term.setting.contains_key(&knob.name)
+            !is_aggregated && !term.setting.contains_key(&knob.name)
         })
     };
-    knobs.iter().filter(open).collect()
+    knobs.iter().filter(is_open).collect()
 }
 
 /// Combinations of the values of some knobs, the first varying slowest.
-fn combinations(knobs: &[&Knob]) -> Vec<Setting> {
-    let mut settings = vec![Setting::new()];
+fn combinations(knobs: &[&KnobAxis]) -> Vec<KnobValues> {
+    let mut settings = vec![KnobValues::new()];
     for knob in knobs {
         settings = settings
             .iter()
@@ -325,40 +352,52 @@ fn combinations(knobs: &[&Knob]) -> Vec<Setting> {
 }
 
 /// Results, with the CPU distance to which they are restricted.
-type Seen<'a> = (&'a ExperimentResult, Option<Distance>);
+type RestrictedResult<'a> = (&'a ExperimentResult, Option<CoreDistance>);
 
-fn add_up(sum: &Sum, setting: &Setting, seen: Seen<'_>, rule: &Rule) -> Option<f64> {
+fn evaluate_sum(
+    sum: &RuleSum,
+    setting: &KnobValues,
+    restricted: RestrictedResult<'_>,
+    rule: &AssertionRule,
+) -> Option<f64> {
     let mut total = sum.constant;
     for term in &sum.terms {
         // With one point only, first and last, or maximum and minimum, are the same figure.
-        let twice = rule
+        let same_points = rule
             .terms()
-            .filter(|other| is_of_same_points(term, other, setting));
-        let least = if twice.count() > 1 { 2 } else { 1 };
-        total += term.factor * read(term, setting, seen, least)?;
+            .filter(|term_of_rule| has_same_points(term, term_of_rule, setting));
+        let min_points = if same_points.count() > 1 { 2 } else { 1 };
+        total += term.factor * evaluate_term(term, setting, restricted, min_points)?;
     }
     Some(total)
 }
 
 /// Returns whether two terms under a setting aggregate one figure over one knob at the same points.
-fn is_of_same_points(one: &Term, other: &Term, setting: &Setting) -> bool {
-    let Some((_, knob)) = &one.over else {
+fn has_same_points(first: &RuleTerm, second: &RuleTerm, setting: &KnobValues) -> bool {
+    let Some((_, knob)) = &first.over else {
         return false;
     };
-    let at = |term: &Term| {
-        let mut at = setting.clone();
-        at.extend(term.setting.clone());
-        at.remove(knob);
-        at
+    let fixed_setting = |term: &RuleTerm| {
+        let mut fixed_setting = setting.clone();
+        fixed_setting.extend(term.setting.clone());
+        fixed_setting.remove(knob);
+        fixed_setting
     };
-    let over = other.over.as_ref().is_some_and(|(_, over)| over == knob);
-    over && one.figure == other.figure && at(one) == at(other)
+    let same_knob = second
+        .over
+        .as_ref()
+        .is_some_and(|(_, same_knob)| same_knob == knob);
+    same_knob && first.figure == second.figure && fixed_setting(first) == fixed_setting(second)
 }
 
 /// Values of a figure in the runs of a point that count.
-fn each(point: &Point, figure: &str, processors: Option<Distance>) -> Vec<f64> {
+fn values_at_distance(
+    point: &ExperimentPoint,
+    figure: &str,
+    processors: Option<CoreDistance>,
+) -> Vec<f64> {
     match processors {
-        None => point.each(figure),
+        None => point.run_values(figure),
         Some(processors) => {
             let values = point
                 .values_at
@@ -373,60 +412,68 @@ fn each(point: &Point, figure: &str, processors: Option<Distance>) -> Vec<f64> {
 ///
 /// `None` if a point was not measured at the required CPU distance, or if an aggregate has fewer
 /// than
-/// `least` points.
-fn read(
-    term: &Term,
-    setting: &Setting,
-    (result, processors): Seen<'_>,
-    least: usize,
+/// `min_points` points.
+fn evaluate_term(
+    term: &RuleTerm,
+    setting: &KnobValues,
+    (result, processors): RestrictedResult<'_>,
+    min_points: usize,
 ) -> Option<f64> {
-    let mut asked = setting.clone();
-    asked.extend(term.setting.clone());
-    let has = |point: &&Point| point.figures.contains_key(&term.figure);
-    let each = |point: &Point| each(point, &term.figure, processors);
-    let Some((along, knob)) = &term.over else {
-        return median(&each(result.fitting(&asked).find(has)?));
+    let mut term_setting = setting.clone();
+    term_setting.extend(term.setting.clone());
+    let has_figure = |point: &&ExperimentPoint| point.figures.contains_key(&term.figure);
+    let values = |point: &ExperimentPoint| values_at_distance(point, &term.figure, processors);
+    let Some((aggregate, knob)) = &term.over else {
+        return median(&values(
+            result.matching_points(&term_setting).find(has_figure)?,
+        ));
     };
-    let knob = result.knobs.iter().find(|known| known.name == *knob)?;
-    let known: Vec<(f64, Vec<f64>)> = knob
+    let knob = result.knobs.iter().find(|axis| axis.name == *knob)?;
+    let values_by_x: Vec<(f64, Vec<f64>)> = knob
         .values
         .iter()
         .enumerate()
         .filter_map(|(position, value)| {
-            asked.insert(knob.name.clone(), value.clone());
-            let point = result.fitting(&asked).find(has)?;
-            Some((number(value).unwrap_or(position as f64), each(point)))
+            term_setting.insert(knob.name.clone(), value.clone());
+            let point = result.matching_points(&term_setting).find(has_figure)?;
+            Some((
+                parse_number(value).unwrap_or(position as f64),
+                values(point),
+            ))
         })
         .collect();
-    if known.len() < least {
+    if values_by_x.len() < min_points {
         return None;
     }
-    let medians: Option<Vec<f64>> = known.iter().map(|(_, values)| median(values)).collect();
+    let medians: Option<Vec<f64>> = values_by_x
+        .iter()
+        .map(|(_, values)| median(values))
+        .collect();
     let mut medians = medians?.into_iter();
-    match along {
-        Along::Max => medians.reduce(f64::max),
-        Along::Min => medians.reduce(f64::min),
-        Along::First => medians.next(),
-        Along::Last => medians.next_back(),
-        Along::Slope => {
+    match aggregate {
+        Aggregate::Max => medians.reduce(f64::max),
+        Aggregate::Min => medians.reduce(f64::min),
+        Aggregate::First => medians.next(),
+        Aggregate::Last => medians.next_back(),
+        Aggregate::Slope => {
             let runs = |(x, values): &(f64, Vec<f64>)| {
                 let x = *x;
                 values.clone().into_iter().map(move |value| (x, value))
             };
-            slope(&known.iter().flat_map(runs).collect::<Vec<_>>())
+            theil_sen_slope(&values_by_x.iter().flat_map(runs).collect::<Vec<_>>())
         }
     }
 }
 
 /// Knobs with the values that occur in `settings`, in the order of the file.
-pub(crate) fn knobs_of(experiment: &Experiment, settings: &[Setting]) -> Vec<Knob> {
+pub(crate) fn used_knobs(experiment: &Experiment, settings: &[KnobValues]) -> Vec<KnobAxis> {
     experiment
         .knobs
         .iter()
         .map(|knob| {
             let used: BTreeSet<&String> =
                 settings.iter().filter_map(|s| s.get(&knob.name)).collect();
-            Knob {
+            KnobAxis {
                 name: knob.name.clone(),
                 values: knob
                     .values
@@ -442,18 +489,18 @@ pub(crate) fn knobs_of(experiment: &Experiment, settings: &[Setting]) -> Vec<Kno
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::experiment::{FigureOf, Point};
-    use linerate_metric::record::Doubt;
+    use linerate_metric::experiment::{ExperimentPoint, FigureSpec};
+    use linerate_metric::record::Caveat;
     use linerate_metric::statistics::estimate;
 
     fn result(points: &[(&str, &str, f64)]) -> ExperimentResult {
         let setting = |hops: &str, socket: &str| {
-            Setting::from([
+            KnobValues::from([
                 ("hops".into(), hops.into()),
                 ("socket".into(), socket.into()),
             ])
         };
-        let knob = |name: &str, values: &[&str]| Knob {
+        let knob = |name: &str, values: &[&str]| KnobAxis {
             name: name.into(),
             values: values.iter().map(|v| (*v).to_owned()).collect(),
         };
@@ -462,39 +509,39 @@ mod tests {
                 knob("hops", &["0", "1", "2"]),
                 knob("socket", &["reused", "reopened"]),
             ],
-            figures: vec![FigureOf {
+            figures: vec![FigureSpec {
                 name: "p50".into(),
-                unit: Unit::Nanos,
-                says: String::new(),
+                unit: FigureUnit::Nanos,
+                description: String::new(),
                 exact: false,
             }],
             points: points
                 .iter()
-                .map(|&(hops, socket, value)| Point {
+                .map(|&(hops, socket, value)| ExperimentPoint {
                     setting: setting(hops, socket),
                     figures: [("p50".to_owned(), estimate(&[value]).unwrap())].into(),
-                    ..Point::default()
+                    ..ExperimentPoint::default()
                 })
                 .collect(),
             ..ExperimentResult::default()
         }
     }
 
-    const TWO: usize = 2;
+    const TWO_CORES: usize = 2;
 
-    fn any() -> Experiment {
-        Experiment::from_toml(crate::builtin::SHIPPED[0].1).unwrap()
+    fn any_experiment() -> Experiment {
+        Experiment::from_toml(crate::builtin::BUILTIN_EXPERIMENTS[0].1).unwrap()
     }
 
     fn state(rule: &str, result: &ExperimentResult) -> ShapeState {
-        let shape = ShapeOf {
-            says: String::new(),
+        let shape = ShapeAssertion {
+            description: String::new(),
             rule: rule.into(),
-            why: "because".into(),
-            cores: 0,
-            processors: None,
+            reason: "because".into(),
+            min_cores: 0,
+            core_distance: None,
         };
-        let verdict = verdict(&any(), &shape, result, &[], TWO);
+        let verdict = evaluate_shape(&any_experiment(), &shape, result, &[], TWO_CORES);
         assert_eq!(verdict.why.is_empty(), verdict.state != ShapeState::Misses);
         verdict.state
     }
@@ -524,7 +571,7 @@ mod tests {
             ("0", "reopened", 150e3),
             ("2", "reopened", 149e3),
         ]);
-        for (rule, want) in [
+        for (rule, expected) in [
             ("slope(p50[socket=reused] over hops) > 9us", Holds),
             ("slope(p50 over hops) > 0", Misses),
             ("p50[socket=reopened] > p50[socket=reused]", Holds),
@@ -536,16 +583,16 @@ mod tests {
                 Holds,
             ),
         ] {
-            assert_eq!(state(rule, &result), want, "{rule}");
+            assert_eq!(state(rule, &result), expected, "{rule}");
         }
     }
 
     /// A single added point is not compared with itself.
     #[test]
-    fn one_point_is_no_line() {
+    fn one_point_is_not_a_series() {
         use ShapeState::{Holds, Misses, Untested};
         let result = result(&[("1", "reused", 110e3)]);
-        for (rule, want) in [
+        for (rule, expected) in [
             (
                 "last(p50[socket=reused] over hops) > first(p50[socket=reused] over hops)",
                 Untested,
@@ -559,16 +606,16 @@ mod tests {
                 Untested,
             ),
         ] {
-            assert_eq!(state(rule, &result), want, "{rule}");
+            assert_eq!(state(rule, &result), expected, "{rule}");
         }
     }
 
     /// Two series of one point each are compared with one another.
     #[test]
-    fn a_line_may_be_one_point_beside_another_line() {
+    fn series_of_one_point_each_are_compared() {
         use ShapeState::{Holds, Misses};
         let result = result(&[("1", "reused", 110e3), ("1", "reopened", 150e3)]);
-        for (rule, want) in [
+        for (rule, expected) in [
             (
                 "max(p50[socket=reopened] over hops) >= 1.2 * max(p50[socket=reused] over hops)",
                 Holds,
@@ -578,22 +625,22 @@ mod tests {
                 Misses,
             ),
         ] {
-            assert_eq!(state(rule, &result), want, "{rule}");
+            assert_eq!(state(rule, &result), expected, "{rule}");
         }
     }
 
     #[test]
-    fn a_multiple_is_told_with_the_one_that_was_measured() {
+    fn a_multiple_is_reported_with_the_measured_factor() {
         let result = result(&[("0", "reused", 100e3), ("0", "reopened", 57e3)]);
         let shape = |rule: &str| {
-            let shape = ShapeOf {
-                says: String::new(),
+            let shape = ShapeAssertion {
+                description: String::new(),
                 rule: rule.into(),
-                why: String::new(),
-                cores: 0,
-                processors: None,
+                reason: String::new(),
+                min_cores: 0,
+                core_distance: None,
             };
-            verdict(&any(), &shape, &result, &[], TWO).measured
+            evaluate_shape(&any_experiment(), &shape, &result, &[], TWO_CORES).measured
         };
         assert_eq!(
             shape("p50[hops=0,socket=reopened] <= 1.2 * p50[hops=0,socket=reused]"),
@@ -611,14 +658,14 @@ mod tests {
     }
 
     #[test]
-    fn published_directions_are_held_against_those_measured() {
+    fn published_directions_are_compared_with_measured_ones() {
         let setting = |hops: &str, socket: &str| {
-            Setting::from([
+            KnobValues::from([
                 ("hops".into(), hops.into()),
                 ("socket".into(), socket.into()),
             ])
         };
-        let published = |hops, socket, value, measured| Published {
+        let published = |hops, socket, value, measured| PublishedFigure {
             setting: setting(hops, socket),
             figure: "p50".into(),
             value,
@@ -632,17 +679,17 @@ mod tests {
             published("2", "reused", 990.0, Some(500.0)),
             published("3", "reused", 990.0, None),
         ];
-        let mut experiment = any();
+        let mut experiment = any_experiment();
         let one = experiment.published[0].clone();
         experiment.published = vec![one; all.len()];
-        experiment.published[2].why = "one processor".into();
-        let trends = trends(&experiment, &all);
-        let told: Vec<_> = (trends.iter())
+        experiment.published[2].reason = "one processor".into();
+        let trends = published_trends(&experiment, &all);
+        let actual: Vec<_> = (trends.iter())
             .map(|t| (t.from.as_str(), t.to.as_str(), t.agrees, t.why.as_str()))
             .collect();
         // (1, reopened) differs in two knobs from the first, and (1, reused) in one knob from both.
         assert_eq!(
-            told,
+            actual,
             [
                 ("0", "1", Some(false), "one processor"),
                 ("reopened", "reused", Some(true), ""),
@@ -654,22 +701,22 @@ mod tests {
 
     /// The file gives a reason for each published direction that may differ here.
     #[test]
-    fn shipped_experiments_say_why_each_direction_may_be_another() {
-        for (name, text) in crate::builtin::SHIPPED {
+    fn builtin_experiments_explain_differing_directions() {
+        for (name, text) in crate::builtin::BUILTIN_EXPERIMENTS {
             let experiment = Experiment::from_toml(text).unwrap();
-            let published: Vec<Published> = (experiment.published.iter())
+            let published: Vec<PublishedFigure> = (experiment.published.iter())
                 .map(|published| {
-                    let value = experiment.value_of(published).unwrap();
-                    Published {
+                    let value = experiment.published_value(published).unwrap();
+                    PublishedFigure {
                         setting: published.setting.clone(),
                         figure: published.figure.clone(),
                         value,
-                        on: published.on.clone(),
+                        on: published.measured_on.clone(),
                         measured: Some(value.powi(-5)),
                     }
                 })
                 .collect();
-            for trend in trends(&experiment, &published) {
+            for trend in published_trends(&experiment, &published) {
                 assert_eq!(trend.agrees, Some(false), "{name}: {trend:?}");
                 assert!(!trend.why.is_empty(), "{name}: {trend:?}");
             }
@@ -678,12 +725,12 @@ mod tests {
 
     /// A verdict lists the caveats of its own runs only.
     #[test]
-    fn a_verdict_names_the_doubts_of_its_own_runs() {
+    fn a_verdict_names_the_caveats_of_its_own_runs() {
         let text = include_str!("../../report/tests/fixtures/run-1.json");
         let run = |id: &str, doubts: &[&str]| {
             let mut run: Record = serde_json::from_str(text).unwrap();
             run.id = id.to_owned();
-            run.validity = (doubts.iter()).map(|kind| Doubt::new(kind, "")).collect();
+            run.validity = (doubts.iter()).map(|kind| Caveat::new(kind, "")).collect();
             run
         };
         let runs = [
@@ -699,84 +746,94 @@ mod tests {
         for (point, id) in result.points.iter_mut().zip(["a", "b", "c"]) {
             point.runs = vec![id.to_owned()];
         }
-        let told = |experiment: &Experiment, rule: &str| {
-            let shape = ShapeOf {
-                says: String::new(),
+        let caveats_of = |experiment: &Experiment, rule: &str| {
+            let shape = ShapeAssertion {
+                description: String::new(),
                 rule: rule.into(),
-                why: String::new(),
-                cores: 0,
-                processors: None,
+                reason: String::new(),
+                min_cores: 0,
+                core_distance: None,
             };
-            verdict(experiment, &shape, &result, &runs, TWO).doubts
+            evaluate_shape(experiment, &shape, &result, &runs, TWO_CORES).caveats
         };
-        let mut experiment = any();
+        let mut experiment = any_experiment();
         let two = "p50[hops=1,socket=reused] > p50[hops=0,socket=reused]";
-        assert_eq!(told(&experiment, two), ["steal in 2 of 2 runs"]);
+        assert_eq!(caveats_of(&experiment, two), ["steal in 2 of 2 runs"]);
         let line = "slope(p50[socket=reused] over hops) > 0";
         let all = ["steal in 2 of 3 runs", "core-disturbed in 1 of 3 runs"];
-        assert_eq!(told(&experiment, line), all);
+        assert_eq!(caveats_of(&experiment, line), all);
         let one = "p50[hops=1,socket=reused] > 1";
-        assert_eq!(told(&experiment, one), ["steal in its run"]);
+        assert_eq!(caveats_of(&experiment, one), ["steal in its run"]);
         // The same figure read from a tail percentile, then marked as computed.
         experiment.figures[0].name = "p50".to_owned();
-        experiment.figures[0].from = vec!["/summary/rtt_ns/p99".to_owned()];
+        experiment.figures[0].pointers = vec!["/summary/rtt_ns/p99".to_owned()];
         let tail = ["steal in its run", "thin-tail in its run"];
-        assert_eq!(told(&experiment, one), tail);
-        experiment.figures[0].exact = true;
-        assert!(told(&experiment, one).is_empty());
+        assert_eq!(caveats_of(&experiment, one), tail);
+        experiment.figures[0].is_exact = true;
+        assert!(caveats_of(&experiment, one).is_empty());
     }
 
     #[test]
     fn too_few_processors_are_no_failure() {
-        let shape = ShapeOf {
-            says: String::new(),
+        let shape = ShapeAssertion {
+            description: String::new(),
             rule: "p50 > 1".into(),
-            why: String::new(),
-            cores: 64,
-            processors: None,
+            reason: String::new(),
+            min_cores: 64,
+            core_distance: None,
         };
-        let verdict = verdict(&any(), &shape, &result(&[("0", "reused", 1.0)]), &[], TWO);
+        let verdict = evaluate_shape(
+            &any_experiment(),
+            &shape,
+            &result(&[("0", "reused", 1.0)]),
+            &[],
+            TWO_CORES,
+        );
         assert_eq!(verdict.state, ShapeState::Untested);
         assert!(verdict.measured.contains("64 processors"));
     }
 
     #[test]
-    fn what_left_points_out_is_why_nothing_can_be_said() {
+    fn the_skip_reason_explains_an_untested_shape() {
         let root = "AF_XDP (it takes root)";
-        for (because, processors, says) in [
+        for (reason, processors, expected_text) in [
             (Some(root), None, "its points were not measured: AF_XDP"),
-            (Some(root), Some(Distance::Near), "not measured: AF_XDP"),
+            (Some(root), Some(CoreDistance::Near), "not measured: AF_XDP"),
             (Some(INTERRUPTED), None, "its points were not measured"),
-            (None, Some(Distance::Near), "while the processors were near"),
+            (
+                None,
+                Some(CoreDistance::Near),
+                "while the processors were near",
+            ),
         ] {
             let mut result = result(&[("0", "reused", 1.0)]);
-            result.points.extend(because.map(|because| Point {
-                setting: Setting::from([
+            result.points.extend(reason.map(|reason| ExperimentPoint {
+                setting: KnobValues::from([
                     ("hops".into(), "0".into()),
                     ("socket".into(), "reopened".into()),
                 ]),
-                skipped: Some(because.to_owned()),
-                ..Point::default()
+                skipped: Some(reason.to_owned()),
+                ..ExperimentPoint::default()
             }));
-            let shape = ShapeOf {
-                says: String::new(),
+            let shape = ShapeAssertion {
+                description: String::new(),
                 rule: "p50[hops=0,socket=reused] > p50[hops=0,socket=reopened]".into(),
-                why: String::new(),
-                cores: 0,
-                processors,
+                reason: String::new(),
+                min_cores: 0,
+                core_distance: processors,
             };
-            let verdict = verdict(&any(), &shape, &result, &[], TWO);
+            let verdict = evaluate_shape(&any_experiment(), &shape, &result, &[], TWO_CORES);
             assert_eq!(verdict.state, ShapeState::Untested);
             let measured = verdict.measured;
-            assert!(measured.contains(says), "{because:?}: {measured}");
+            assert!(measured.contains(expected_text), "{reason:?}: {measured}");
             assert!(!measured.contains("interrupted"), "{measured}");
         }
     }
 
     /// A series may have been measured in one state of the machine, and the other in both.
     #[test]
-    fn a_shape_of_near_processors_rests_on_what_was_measured_while_they_were() {
-        use Distance::{Far, Near};
+    fn a_shape_of_near_processors_uses_near_runs_only() {
+        use CoreDistance::{Far, Near};
         use ShapeState::{Holds, Misses, Untested};
         let mut result = result(&[
             ("0", "reused", 1.0),
@@ -784,23 +841,23 @@ mod tests {
             ("2", "reused", 1.0),
         ]);
         // Over all runs the medians fall.
-        for (point, (near, far)) in (result.points.iter_mut()).zip([
+        for (point, (near_values, far_values)) in (result.points.iter_mut()).zip([
             (vec![2.0, 2.0], vec![1.0]),
             (vec![4.0], vec![1.0, 1.0]),
             (vec![], vec![5.0]),
         ]) {
-            let all = [near.clone(), far.clone()].concat();
+            let all = [near_values.clone(), far_values.clone()].concat();
             point.figures = [("p50".to_owned(), estimate(&all).unwrap())].into();
             point.values = [("p50".to_owned(), all)].into();
-            let known = [(Near, near), (Far, far)].into_iter();
-            let known = known.filter(|(_, values)| !values.is_empty());
-            point.values_at = known
+            let values_by_distance = [(Near, near_values), (Far, far_values)].into_iter();
+            let values_by_distance = values_by_distance.filter(|(_, values)| !values.is_empty());
+            point.values_at = values_by_distance
                 .map(|(distance, values)| (distance, [("p50".to_owned(), values)].into()))
                 .collect();
         }
         let scales = "p50[hops=1] >= 2 * p50[hops=0]";
         let highest = "max(p50 over hops) >= 2 * p50[hops=0]";
-        for (rule, processors, want, says) in [
+        for (rule, processors, expected, expected_text) in [
             (scales, Some(Near), Holds, "4.00 ns is 2 times 2.00 ns"),
             (scales, Some(Far), Misses, "1.00 ns is 1 times 1.00 ns"),
             (scales, None, Misses, "1.00 ns is 0.5 times 2.00 ns"),
@@ -815,17 +872,20 @@ mod tests {
             ("slope(p50 over hops) > 1ns", Some(Near), Untested, "near"),
             ("slope(p50 over hops) > 1ns", Some(Far), Holds, "2.00 ns"),
         ] {
-            let shape = ShapeOf {
-                says: String::new(),
+            let shape = ShapeAssertion {
+                description: String::new(),
                 rule: rule.into(),
-                why: "because".into(),
-                cores: 2,
-                processors,
+                reason: "because".into(),
+                min_cores: 2,
+                core_distance: processors,
             };
-            let verdict = verdict(&any(), &shape, &result, &[], TWO);
-            assert_eq!(verdict.state, want, "{rule} {processors:?}: {verdict:?}");
+            let verdict = evaluate_shape(&any_experiment(), &shape, &result, &[], TWO_CORES);
+            assert_eq!(
+                verdict.state, expected,
+                "{rule} {processors:?}: {verdict:?}"
+            );
             assert!(
-                verdict.measured.contains(says),
+                verdict.measured.contains(expected_text),
                 "{rule}: {}",
                 verdict.measured
             );
@@ -835,14 +895,14 @@ mod tests {
             .points
             .iter_mut()
             .for_each(|point| point.values_at.clear());
-        let shape = ShapeOf {
-            says: String::new(),
+        let shape = ShapeAssertion {
+            description: String::new(),
             rule: scales.into(),
-            why: String::new(),
-            cores: 2,
-            processors: Some(Far),
+            reason: String::new(),
+            min_cores: 2,
+            core_distance: Some(Far),
         };
-        let verdict = verdict(&any(), &shape, &result, &[], TWO);
+        let verdict = evaluate_shape(&any_experiment(), &shape, &result, &[], TWO_CORES);
         assert!(
             verdict.measured.contains("far apart"),
             "{}",

@@ -1,14 +1,14 @@
 //! Builder of findings.
 
-use linerate_metric::finding::{End, Evidence, Finding, FindingKind, Value};
+use linerate_metric::finding::{Evidence, EvidenceValue, Finding, FindingKind, FindingLocation};
 use linerate_metric::plan::Direction;
 
 /// A finding under construction.
 #[derive(Clone, Debug)]
-pub struct Draft(Finding);
+pub struct FindingBuilder(Finding);
 
-impl Draft {
-    fn new(kind: FindingKind, id: &str, end: impl Into<End>) -> Self {
+impl FindingBuilder {
+    fn new(kind: FindingKind, id: &str, end: impl Into<FindingLocation>) -> Self {
         Self(Finding {
             kind,
             cause: id.to_owned(),
@@ -16,7 +16,7 @@ impl Draft {
             direction: None,
             cost: 0.0,
             follows_from: None,
-            what: String::new(),
+            summary: String::new(),
             evidence: Vec::new(),
             remedy: String::new(),
             command: None,
@@ -28,25 +28,25 @@ impl Draft {
 
     /// Starts a finding of a cause, which can be changed.
     #[must_use]
-    pub fn cause(id: &str, end: impl Into<End>) -> Self {
+    pub fn cause(id: &str, end: impl Into<FindingLocation>) -> Self {
         Self::new(FindingKind::Cause, id, end)
     }
 
     /// Starts a finding of a limit that the run reached.
     #[must_use]
-    pub fn limit(id: &str, end: impl Into<End>) -> Self {
+    pub fn limit(id: &str, end: impl Into<FindingLocation>) -> Self {
         Self::new(FindingKind::Limit, id, end)
     }
 
     /// Starts a finding of something that could not be decided.
     #[must_use]
-    pub fn unknown(id: &str, end: impl Into<End>) -> Self {
+    pub fn unknown(id: &str, end: impl Into<FindingLocation>) -> Self {
         Self::new(FindingKind::Unknown, id, end)
     }
 
     /// Starts a limit if `limit` is true, else a cause.
     #[must_use]
-    pub fn limit_if(limit: bool, id: &str, end: impl Into<End>) -> Self {
+    pub fn limit_if(limit: bool, id: &str, end: impl Into<FindingLocation>) -> Self {
         match limit {
             true => Self::limit(id, end),
             false => Self::cause(id, end),
@@ -55,7 +55,7 @@ impl Draft {
 
     /// Sets the direction.
     #[must_use]
-    pub fn way(mut self, direction: Direction) -> Self {
+    pub fn direction(mut self, direction: Direction) -> Self {
         self.0.direction = Some(direction);
         self
     }
@@ -72,25 +72,25 @@ impl Draft {
 
     /// Sets the sentence that states the cause.
     #[must_use]
-    pub fn says(mut self, what: impl Into<String>) -> Self {
-        self.0.what = what.into();
+    pub fn summary(mut self, summary: impl Into<String>) -> Self {
+        self.0.summary = summary.into();
         self
     }
 
     /// Adds an evidence.
     #[must_use]
-    pub fn seen(
+    pub fn evidence(
         mut self,
         counter: &str,
-        value: impl IntoValue,
+        value: impl IntoEvidenceValue,
         unit: &str,
-        read: impl Into<String>,
+        source: impl Into<String>,
     ) -> Self {
         self.0.evidence.push(Evidence {
             counter: counter.to_owned(),
             value: Some(value.into_value()),
             unit: unit.to_owned(),
-            read: read.into(),
+            source: source.into(),
             missing: None,
         });
         self
@@ -98,27 +98,27 @@ impl Draft {
 
     /// Adds an evidence if there is a value.
     #[must_use]
-    pub fn seen_if<V: IntoValue>(
+    pub fn evidence_if<V: IntoEvidenceValue>(
         self,
         counter: &str,
         value: Option<V>,
         unit: &str,
-        read: impl Into<String>,
+        source: impl Into<String>,
     ) -> Self {
         match value {
-            Some(value) => self.seen(counter, value, unit, read),
+            Some(value) => self.evidence(counter, value, unit, source),
             None => self,
         }
     }
 
     /// Adds an evidence that could not be read, with the reason.
     #[must_use]
-    pub fn missing(mut self, counter: &str, read: &str, why: impl Into<String>) -> Self {
+    pub fn missing_evidence(mut self, counter: &str, source: &str, why: impl Into<String>) -> Self {
         self.0.evidence.push(Evidence {
             counter: counter.to_owned(),
             value: None,
             unit: String::new(),
-            read: read.to_owned(),
+            source: source.to_owned(),
             missing: Some(why.into()),
         });
         self
@@ -143,8 +143,8 @@ impl Draft {
 
     /// Adds a similar remedy that the run already used.
     #[must_use]
-    pub fn tried(mut self, what: Option<String>) -> Self {
-        self.0.tried.extend(what);
+    pub fn tried(mut self, attempt: Option<String>) -> Self {
+        self.0.tried.extend(attempt);
         self
     }
 
@@ -161,49 +161,49 @@ impl Draft {
 
     /// Returns the finding; `None` without evidence.
     #[must_use]
-    pub fn found(self) -> Option<Finding> {
+    pub fn build(self) -> Option<Finding> {
         (!self.0.evidence.is_empty()).then_some(self.0)
     }
 }
 
 /// Types that can be the value of an evidence.
-pub trait IntoValue {
+pub trait IntoEvidenceValue {
     /// Converts to an evidence value.
-    fn into_value(self) -> Value;
+    fn into_value(self) -> EvidenceValue;
 }
 
-impl IntoValue for u64 {
-    fn into_value(self) -> Value {
-        Value::Count(self)
+impl IntoEvidenceValue for u64 {
+    fn into_value(self) -> EvidenceValue {
+        EvidenceValue::Count(self)
     }
 }
 
-impl IntoValue for u32 {
-    fn into_value(self) -> Value {
-        Value::Count(self.into())
+impl IntoEvidenceValue for u32 {
+    fn into_value(self) -> EvidenceValue {
+        EvidenceValue::Count(self.into())
     }
 }
 
-impl IntoValue for f64 {
+impl IntoEvidenceValue for f64 {
     /// Rounds to four decimals; from a million on to an integer.
-    fn into_value(self) -> Value {
+    fn into_value(self) -> EvidenceValue {
         match self.abs() {
             large if (1e6..9e15).contains(&large) && self > 0.0 => {
-                Value::Count(self.round() as u64)
+                EvidenceValue::Count(self.round() as u64)
             }
-            _ => Value::Number((self * 1e4).round() / 1e4),
+            _ => EvidenceValue::Number((self * 1e4).round() / 1e4),
         }
     }
 }
 
-impl IntoValue for &str {
-    fn into_value(self) -> Value {
-        Value::Word(self.to_owned())
+impl IntoEvidenceValue for &str {
+    fn into_value(self) -> EvidenceValue {
+        EvidenceValue::Text(self.to_owned())
     }
 }
 
-impl IntoValue for String {
-    fn into_value(self) -> Value {
-        Value::Word(self)
+impl IntoEvidenceValue for String {
+    fn into_value(self) -> EvidenceValue {
+        EvidenceValue::Text(self)
     }
 }

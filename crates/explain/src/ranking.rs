@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
-use linerate_metric::finding::{End, Finding, FindingKind};
+use linerate_metric::finding::{Finding, FindingKind, FindingLocation};
 
 /// Pairs of consequence and cause: `(effect, cause)`. An effect is linked to the first of its
 /// causes that was found, so direct causes come before remote ones.
-pub const FOLLOWS: &[(&str, &str)] = &[
+pub const CONSEQUENCES: &[(&str, &str)] = &[
     ("shaped-link", "asymmetric-path"),
     ("qdisc-drop", "shaped-link"),
     ("qdisc-drop", "line-rate"),
@@ -86,7 +86,7 @@ pub const FOLLOWS: &[(&str, &str)] = &[
 /// Causes that affect only their own end: missing time of threads, processors or sockets explains
 /// nothing at the other end. Other causes also affect the peer: a short queue at the sender leaves
 /// incomplete datagrams at the receiver, and disabled segmentation offload costs both ends.
-const OF_ONE_END: &[&str] = &[
+const SINGLE_END_CAUSES: &[&str] = &[
     "steal",
     "cpu-frequency",
     "softirq-core",
@@ -96,31 +96,31 @@ const OF_ONE_END: &[&str] = &[
     "tool-limit",
 ];
 
-/// Causes of [`OF_ONE_END`] that two ends on one machine share.
-const OF_THE_MACHINE: &[&str] = &["steal", "cpu-frequency"];
+/// Causes of [`SINGLE_END_CAUSES`] that two ends on one machine share.
+const SHARED_MACHINE_CAUSES: &[&str] = &["steal", "cpu-frequency"];
 
 /// Pairs of consequence and cause that are linked only in findings without a direction: the
 /// processors of `forward` repeat work for frames that a short ring dropped. Between two ends, a
 /// ring overflows because a thread has no time, and not the other way round.
-const OF_NO_DIRECTION: &[(&str, &str)] = &[("sender-cpu", "too-few-descriptors")];
+const UNDIRECTED_CONSEQUENCES: &[(&str, &str)] = &[("sender-cpu", "too-few-descriptors")];
 
-/// Links consequences to their causes and sorts by cost. `one_machine`: both ends ran on one
+/// Links consequences to their causes and sorts by cost. `is_one_machine`: both ends ran on one
 /// machine.
 ///
 /// Findings without a cause are sorted by kind and cost, each followed by its consequences. A
 /// consequence of a limit is part of that limit and no cause of its own.
 pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding> {
-    let leads = |from: &Finding, to: &Finding| leads_to(from, to, one_machine);
+    let can_cause = |from: &Finding, to: &Finding| can_cause(from, to, one_machine);
     for at in 0..findings.len() {
         let effect = &findings[at];
-        let from = FOLLOWS
+        let from = CONSEQUENCES
             .iter()
             .filter(|(name, _)| *name == effect.cause)
             .find_map(|(_, from)| {
-                findings.iter().position(|other| {
-                    other.cause == *from
-                        && leads(other, effect)
-                        && other.kind != FindingKind::Unknown
+                findings.iter().position(|candidate| {
+                    candidate.cause == *from
+                        && can_cause(candidate, effect)
+                        && candidate.kind != FindingKind::Unknown
                 })
             });
         if let Some(from) = from {
@@ -132,11 +132,11 @@ pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding
         for at in 0..findings.len() {
             let from = findings[at].follows_from.as_deref();
             let limited = from.is_some_and(|from| {
-                let mut others = findings.iter();
-                others.any(|other| {
-                    other.cause == from
-                        && leads(other, &findings[at])
-                        && other.kind == FindingKind::Limit
+                let mut candidates = findings.iter();
+                candidates.any(|candidate| {
+                    candidate.cause == from
+                        && can_cause(candidate, &findings[at])
+                        && candidate.kind == FindingKind::Limit
                 })
             });
             if limited && findings[at].kind == FindingKind::Cause {
@@ -148,33 +148,34 @@ pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding
         .filter(|&at| findings[at].follows_from.is_none())
         .collect();
     let weight = |at: usize| {
-        let below = findings.iter().filter(|other| {
-            other.follows_from.as_deref() == Some(findings[at].cause.as_str())
-                && leads(&findings[at], other)
+        let below = findings.iter().filter(|candidate| {
+            candidate.follows_from.as_deref() == Some(findings[at].cause.as_str())
+                && can_cause(&findings[at], candidate)
         });
         below
-            .map(|other| other.cost)
+            .map(|candidate| candidate.cost)
             .fold(findings[at].cost, f64::max)
     };
     roots.sort_by(|&a, &b| {
-        (findings[a].kind.cmp(&findings[b].kind)).then_with(|| descending(weight(a), weight(b)))
+        (findings[a].kind.cmp(&findings[b].kind))
+            .then_with(|| compare_descending(weight(a), weight(b)))
     });
     let explained = (roots.iter())
-        .any(|&at| findings[at].kind != FindingKind::Unknown && weight(at) >= EXPLAINED);
-    let mut placed = vec![false; findings.len()];
+        .any(|&at| findings[at].kind != FindingKind::Unknown && weight(at) >= MIN_EXPLAINED_COST);
+    let mut is_placed = vec![false; findings.len()];
     let mut order = Vec::with_capacity(findings.len());
     for root in roots {
         // Unknowns matter only if the other findings do not explain the run.
         if explained && findings[root].kind == FindingKind::Unknown {
-            placed[root] = true;
+            is_placed[root] = true;
             continue;
         }
-        place(root, &findings, &leads, &mut placed, &mut order);
+        append_with_consequences(root, &findings, &can_cause, &mut is_placed, &mut order);
     }
     // A cycle of consequences has no root, but must not be lost.
     for at in 0..findings.len() {
-        if !placed[at] {
-            place(at, &findings, &leads, &mut placed, &mut order);
+        if !is_placed[at] {
+            append_with_consequences(at, &findings, &can_cause, &mut is_placed, &mut order);
         }
     }
     let mut slots: Vec<Option<Finding>> = findings.into_iter().map(Some).collect();
@@ -182,62 +183,63 @@ pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding
 }
 
 /// Smallest cost of a finding that explains a run.
-const EXPLAINED: f64 = 0.3;
+const MIN_EXPLAINED_COST: f64 = 0.3;
 
-fn place(
+fn append_with_consequences(
     at: usize,
     findings: &[Finding],
-    leads: &dyn Fn(&Finding, &Finding) -> bool,
-    placed: &mut [bool],
+    can_cause: &dyn Fn(&Finding, &Finding) -> bool,
+    is_placed: &mut [bool],
     order: &mut Vec<usize>,
 ) {
-    if placed[at] {
+    if is_placed[at] {
         return;
     }
-    placed[at] = true;
+    is_placed[at] = true;
     order.push(at);
-    let own = &findings[at];
+    let cause = &findings[at];
     let mut below: Vec<usize> = (0..findings.len())
-        .filter(|&other| {
-            findings[other].follows_from.as_deref() == Some(own.cause.as_str())
-                && leads(own, &findings[other])
+        .filter(|&effect| {
+            findings[effect].follows_from.as_deref() == Some(cause.cause.as_str())
+                && can_cause(cause, &findings[effect])
         })
         .collect();
-    below.sort_by(|&a, &b| descending(findings[a].cost, findings[b].cost));
-    for other in below {
-        place(other, findings, leads, placed, order);
+    below.sort_by(|&a, &b| compare_descending(findings[a].cost, findings[b].cost));
+    for effect in below {
+        append_with_consequences(effect, findings, can_cause, is_placed, order);
     }
 }
 
 /// Returns true if one finding can cause the other: both concern the same payload, and a cause of a
 /// single end is at the end of its consequence.
-fn leads_to(from: &Finding, to: &Finding, one_machine: bool) -> bool {
+fn can_cause(from: &Finding, to: &Finding, one_machine: bool) -> bool {
     let payload =
         from.direction.is_none() || to.direction.is_none() || from.direction == to.direction;
     let cause = from.cause.as_str();
     let directed = from.direction.is_some() || to.direction.is_some();
-    if directed && OF_NO_DIRECTION.contains(&(to.cause.as_str(), cause)) {
+    if directed && UNDIRECTED_CONSEQUENCES.contains(&(to.cause.as_str(), cause)) {
         return false;
     }
-    let everywhere = !OF_ONE_END.contains(&cause) || one_machine && OF_THE_MACHINE.contains(&cause);
-    let names_one = |end| matches!(end, End::Client | End::Server);
+    let everywhere = !SINGLE_END_CAUSES.contains(&cause)
+        || one_machine && SHARED_MACHINE_CAUSES.contains(&cause);
+    let names_one = |end| matches!(end, FindingLocation::Client | FindingLocation::Server);
     payload && (everywhere || !names_one(from.end) || !names_one(to.end) || from.end == to.end)
 }
 
-fn descending(a: f64, b: f64) -> Ordering {
+fn compare_descending(a: f64, b: f64) -> Ordering {
     b.total_cmp(&a)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding_builder::Draft;
+    use crate::finding_builder::FindingBuilder;
     use linerate_metric::facts::Role;
     use linerate_metric::plan::Direction;
 
-    fn finding(draft: Draft, cost: f64) -> Finding {
-        let draft = draft.cost(cost).seen("x", 1_u64, "", "here");
-        draft.found().expect("it has evidence")
+    fn finding(builder: FindingBuilder, cost: f64) -> Finding {
+        let builder = builder.cost(cost).evidence("x", 1_u64, "", "here");
+        builder.build().expect("it has evidence")
     }
 
     fn names(findings: &[Finding]) -> Vec<&str> {
@@ -245,94 +247,97 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_most_is_first_and_consequences_stand_behind() {
-        let found = rank(
+    fn the_highest_cost_is_first_and_followed_by_its_consequences() {
+        let ranked = rank(
             vec![
-                finding(Draft::limit("sender-cpu", Role::Client), 0.9),
-                finding(Draft::cause("congestion-loss", Role::Client), 0.6),
-                finding(Draft::cause("nagle", Role::Client), 0.3),
-                finding(Draft::cause("qdisc-drop", Role::Client), 0.1),
+                finding(FindingBuilder::limit("sender-cpu", Role::Client), 0.9),
+                finding(FindingBuilder::cause("congestion-loss", Role::Client), 0.6),
+                finding(FindingBuilder::cause("nagle", Role::Client), 0.3),
+                finding(FindingBuilder::cause("qdisc-drop", Role::Client), 0.1),
             ],
             false,
         );
         assert_eq!(
-            names(&found),
+            names(&ranked),
             ["qdisc-drop", "congestion-loss", "nagle", "sender-cpu"]
         );
-        assert_eq!(found[1].follows_from.as_deref(), Some("qdisc-drop"));
-        assert_eq!(found[2].follows_from, None);
+        assert_eq!(ranked[1].follows_from.as_deref(), Some("qdisc-drop"));
+        assert_eq!(ranked[2].follows_from, None);
     }
 
     /// Datagrams that lack a fragment hold memory for half a minute.
     #[test]
-    fn memory_full_of_what_others_dropped_is_theirs() {
+    fn reassembly_follows_from_upstream_drops() {
         for place in ["qdisc-drop", "nic-drop", "softnet-backlog", "path-loss"] {
-            let found = rank(
+            let ranked = rank(
                 vec![
-                    finding(Draft::cause("reassembly", Role::Server), 0.65),
-                    finding(Draft::cause(place, Role::Client), 0.08),
+                    finding(FindingBuilder::cause("reassembly", Role::Server), 0.65),
+                    finding(FindingBuilder::cause(place, Role::Client), 0.08),
                 ],
                 false,
             );
-            assert_eq!(names(&found), [place, "reassembly"]);
-            assert_eq!(found[1].follows_from.as_deref(), Some(place));
+            assert_eq!(names(&ranked), [place, "reassembly"]);
+            assert_eq!(ranked[1].follows_from.as_deref(), Some(place));
         }
     }
 
     #[test]
-    fn what_follows_from_a_limit_is_no_cause() {
-        let found = rank(
+    fn a_consequence_of_a_limit_is_no_cause() {
+        let ranked = rank(
             vec![
-                finding(Draft::cause("qdisc-drop", Role::Client), 0.1),
-                finding(Draft::limit("shaped-link", Role::Client), 0.9),
+                finding(FindingBuilder::cause("qdisc-drop", Role::Client), 0.1),
+                finding(FindingBuilder::limit("shaped-link", Role::Client), 0.9),
             ],
             false,
         );
-        assert_eq!(names(&found), ["shaped-link", "qdisc-drop"]);
-        assert!(found.iter().all(|finding| !finding.is_cause()));
+        assert_eq!(names(&ranked), ["shaped-link", "qdisc-drop"]);
+        assert!(ranked.iter().all(|finding| !finding.is_cause()));
     }
 
     #[test]
     fn a_chain_behind_a_limit_is_no_cause() {
-        let found = rank(
+        let ranked = rank(
             vec![
-                finding(Draft::cause("congestion-loss", Role::Client), 0.6),
-                finding(Draft::cause("qdisc-drop", Role::Client), 0.7),
-                finding(Draft::limit("line-rate", Role::Client), 0.95),
+                finding(FindingBuilder::cause("congestion-loss", Role::Client), 0.6),
+                finding(FindingBuilder::cause("qdisc-drop", Role::Client), 0.7),
+                finding(FindingBuilder::limit("line-rate", Role::Client), 0.95),
             ],
             false,
         );
         assert_eq!(
-            names(&found),
+            names(&ranked),
             ["line-rate", "qdisc-drop", "congestion-loss"]
         );
-        assert!(found.iter().all(|finding| !finding.is_cause()), "{found:?}");
+        assert!(
+            ranked.iter().all(|finding| !finding.is_cause()),
+            "{ranked:?}"
+        );
     }
 
     #[test]
     fn what_is_not_known_matters_where_nothing_explains() {
-        let unknown = || finding(Draft::unknown("receiver-cpu", Role::Server), 0.0);
-        let found = rank(
+        let unknown = || finding(FindingBuilder::unknown("receiver-cpu", Role::Server), 0.0);
+        let ranked = rank(
             vec![
                 unknown(),
-                finding(Draft::limit("line-rate", Role::Client), 0.9),
+                finding(FindingBuilder::limit("line-rate", Role::Client), 0.9),
             ],
             false,
         );
-        assert_eq!(names(&found), ["line-rate"]);
+        assert_eq!(names(&ranked), ["line-rate"]);
         assert_eq!(names(&rank(vec![unknown()], false)), ["receiver-cpu"]);
     }
 
     #[test]
-    fn rings_lose_nothing() {
-        let mut a = finding(Draft::cause("sender-cpu", Role::Client), 0.2);
+    fn a_cycle_of_consequences_loses_nothing() {
+        let mut a = finding(FindingBuilder::cause("sender-cpu", Role::Client), 0.2);
         a.follows_from = Some("sender-cpu".to_owned());
         assert_eq!(rank(vec![a], false).len(), 1);
     }
 
     /// A cause at one host explains a slow host only if it is the same one.
     #[test]
-    fn what_is_an_ends_own_explains_that_end() {
+    fn a_cause_of_one_end_explains_that_end() {
         let (client, server) = (Role::Client, Role::Server);
         for (cause, at, effect, of, one_machine, follows) in [
             ("steal", server, "sender-cpu", client, false, false),
@@ -413,12 +418,12 @@ mod tests {
             ("small-writes", client, "receiver-cpu", server, false, true),
         ] {
             let findings = vec![
-                finding(Draft::limit(effect, of), 0.9),
-                finding(Draft::cause(cause, at), 0.2),
+                finding(FindingBuilder::limit(effect, of), 0.9),
+                finding(FindingBuilder::cause(cause, at), 0.2),
             ];
-            let found = rank(findings, one_machine);
-            let told = found.iter().find(|found| found.cause == effect);
-            let from = told.and_then(|found| found.follows_from.as_deref());
+            let ranked = rank(findings, one_machine);
+            let effect_finding = ranked.iter().find(|ranked| ranked.cause == effect);
+            let from = effect_finding.and_then(|ranked| ranked.follows_from.as_deref());
             assert_eq!(
                 from,
                 follows.then_some(cause),
@@ -426,12 +431,15 @@ mod tests {
             );
         }
         // A finding of both ends can cause one of a single end.
-        let both = vec![
-            finding(Draft::limit("scheduling-delay", server), 0.9),
-            finding(Draft::cause("shared-core", End::Both), 0.2),
+        let of_both_ends = vec![
+            finding(FindingBuilder::limit("scheduling-delay", server), 0.9),
+            finding(
+                FindingBuilder::cause("shared-core", FindingLocation::Both),
+                0.2,
+            ),
         ];
         assert_eq!(
-            names(&rank(both, false)),
+            names(&rank(of_both_ends, false)),
             ["shared-core", "scheduling-delay"]
         );
     }
@@ -440,43 +448,51 @@ mod tests {
     #[test]
     fn rings_explain_the_processors_of_forward() {
         for (direction, follows) in [(None, true), (Some(Direction::Send), false)] {
-            let of = |draft: Draft, cost| {
-                let draft = direction.into_iter().fold(draft, Draft::way);
-                finding(draft, cost)
+            let of = |builder: FindingBuilder, cost| {
+                let builder = direction
+                    .into_iter()
+                    .fold(builder, FindingBuilder::direction);
+                finding(builder, cost)
             };
-            let found = rank(
+            let ranked = rank(
                 vec![
-                    of(Draft::limit("sender-cpu", Role::Client), 0.9),
-                    of(Draft::cause("too-few-descriptors", Role::Server), 0.1),
+                    of(FindingBuilder::limit("sender-cpu", Role::Client), 0.9),
+                    of(
+                        FindingBuilder::cause("too-few-descriptors", Role::Server),
+                        0.1,
+                    ),
                 ],
                 false,
             );
-            let told = found.iter().find(|found| found.cause == "sender-cpu");
-            let from = told.and_then(|found| found.follows_from.as_deref());
+            let effect_finding = ranked.iter().find(|ranked| ranked.cause == "sender-cpu");
+            let from = effect_finding.and_then(|ranked| ranked.follows_from.as_deref());
             assert_eq!(from, follows.then_some("too-few-descriptors"));
         }
     }
 
     /// Consequences follow the cause at their own end.
     #[test]
-    fn two_ends_that_wait_explain_one_each() {
-        let found = rank(
+    fn two_waiting_ends_explain_one_consequence_each() {
+        let ranked = rank(
             vec![
-                finding(Draft::limit("tool-limit", Role::Client), 0.1),
-                finding(Draft::cause("scheduling-delay", Role::Server), 0.5),
-                finding(Draft::cause("udp-receive-queue", Role::Server), 0.2),
-                finding(Draft::cause("scheduling-delay", Role::Client), 0.3),
+                finding(FindingBuilder::limit("tool-limit", Role::Client), 0.1),
+                finding(FindingBuilder::cause("scheduling-delay", Role::Server), 0.5),
+                finding(
+                    FindingBuilder::cause("udp-receive-queue", Role::Server),
+                    0.2,
+                ),
+                finding(FindingBuilder::cause("scheduling-delay", Role::Client), 0.3),
             ],
             false,
         );
-        let order: Vec<_> = found.iter().map(|f| (f.cause.as_str(), f.end)).collect();
+        let order: Vec<_> = ranked.iter().map(|f| (f.cause.as_str(), f.end)).collect();
         assert_eq!(
             order,
             [
-                ("scheduling-delay", End::Server),
-                ("udp-receive-queue", End::Server),
-                ("scheduling-delay", End::Client),
-                ("tool-limit", End::Client),
+                ("scheduling-delay", FindingLocation::Server),
+                ("udp-receive-queue", FindingLocation::Server),
+                ("scheduling-delay", FindingLocation::Client),
+                ("tool-limit", FindingLocation::Client),
             ]
         );
     }

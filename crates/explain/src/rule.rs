@@ -2,7 +2,7 @@
 
 use linerate_metric::finding::Finding;
 
-use crate::run_view::Case;
+use crate::run_view::RunView;
 
 /// A rule that detects one cause, limit or unknown of a run's performance.
 ///
@@ -12,5 +12,5 @@ pub trait Rule: Sync {
     fn id(&self) -> &'static str;
 
     /// Returns a finding for each direction or end that is affected.
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding>;
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding>;
 }

@@ -49,11 +49,11 @@ mod usb_adapter;
 
 use linerate_metric::facts::{ChildQdisc, Role};
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::{Kind, Protocol};
-use linerate_metric::record::CountedAt;
+use linerate_metric::plan::{RunKind, TransportProtocol};
+use linerate_metric::record::FlowEnd;
 
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Tcp, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, TcpSummary, role_name};
 
 /// Rules in the order of docs/CAUSES.md.
 pub const RULES: &[&dyn crate::Rule] = &[
@@ -106,31 +106,31 @@ pub const RULES: &[&dyn crate::Rule] = &[
 ];
 
 /// Largest gain that a finding estimates: beyond it there is no basis for an estimate.
-const MOST: f64 = 1e5;
+const MAX_GAIN: f64 = 1e5;
 
 /// Smallest processor time per byte of a stream, ns: 100 Gb/s; the fastest streams of the 2-core VM
 /// come close to it (docs/method/defaults.md#constants-of-estimates).
-const BYTE_NS: f64 = 0.08;
+const MIN_BYTE_NS: f64 = 0.08;
 
 /// Smallest processor time per byte through our stack on the 2-core VM, ns: over AF_PACKET 3.3 Gb/s
 /// with buffers so large that more gave no gain, over other ports at best 18.7 Gb/s (a tap,
 /// docs/ARCHITECTURE.md).
-const OWN_PACKET_BYTE_NS: f64 = 2.4;
-const OWN_BYTE_NS: f64 = 0.43;
+const NETSTACK_PACKET_BYTE_NS: f64 = 2.4;
+const NETSTACK_BYTE_NS: f64 = 0.43;
 
 /// Returns the smallest processor time per byte for the stacks of both ends, ns.
-fn byte_ns(way: &Way<'_>) -> f64 {
-    let own = [way.sender, way.receiver]
+fn byte_ns(direction: &DirectionView<'_>) -> f64 {
+    let netstack_ends = [direction.sender, direction.receiver]
         .into_iter()
-        .filter(|role| way.is_own_stack(*role));
-    let each = own.map(|role| {
-        let stack = way.host(role).and_then(|host| host.stack.as_ref());
+        .filter(|role| direction.uses_netstack(*role));
+    let each = netstack_ends.map(|role| {
+        let stack = direction.host(role).and_then(|host| host.stack.as_ref());
         match stack.is_some_and(|stack| stack.device.starts_with("packet:")) {
-            true => OWN_PACKET_BYTE_NS,
-            false => OWN_BYTE_NS,
+            true => NETSTACK_PACKET_BYTE_NS,
+            false => NETSTACK_BYTE_NS,
         }
     });
-    each.fold(BYTE_NS, f64::max)
+    each.fold(MIN_BYTE_NS, f64::max)
 }
 
 /// Returns the largest possible speedup of a direction: until a known rate of the path is used up,
@@ -142,41 +142,46 @@ fn byte_ns(way: &Way<'_>) -> f64 {
 /// one processor moves; for our stack for all flows together, because one thread moves them. These
 /// bounds were measured on one machine: for a direction that already exceeds them the result is
 /// `None`.
-pub(crate) fn headroom(way: &Way<'_>) -> Option<f64> {
-    let goodput = way.goodput().filter(|&goodput| goodput > 0.0)?;
-    let own = way.is_own_stack(way.sender) || way.is_own_stack(way.receiver);
-    let flows = if own { 1 } else { way.streams().len().max(1) };
-    let at_best = 8e9 / byte_ns(way) * flows as f64 / goodput;
+pub(crate) fn headroom(direction: &DirectionView<'_>) -> Option<f64> {
+    let goodput = direction.goodput().filter(|&goodput| goodput > 0.0)?;
+    let uses_netstack =
+        direction.uses_netstack(direction.sender) || direction.uses_netstack(direction.receiver);
+    let flows = if uses_netstack {
+        1
+    } else {
+        direction.streams().len().max(1)
+    };
+    let at_best = 8e9 / byte_ns(direction) * flows as f64 / goodput;
     if at_best <= 1.0 {
         return None;
     }
-    let most = parts(way)
+    let most = flow_ends(direction)
         .into_iter()
-        .filter(|(_, part)| way.works_in_large_pieces(*part))
-        .filter_map(|(_, part)| way.time(part))
+        .filter(|(_, part)| direction.has_large_chunks(*part))
+        .filter_map(|(_, part)| direction.thread_time(part))
         .map(|time| 1.0 / time.working.max(1e-3))
         .chain(
-            [way.share_of_line(), way.share_of_shape()]
+            [direction.line_share(), direction.shaper_share()]
                 .into_iter()
                 .flatten()
                 .map(|share| 1.0 / share.max(1e-3)),
         )
         .fold(at_best, f64::min);
-    Some(most.clamp(1.0, MOST))
+    Some(most.clamp(1.0, MAX_GAIN))
 }
 
 /// Text of the formula of [`headroom`].
-pub(crate) const HEADROOM: &str = "known rates, the threads' idle time if they move large chunks, \
+pub(crate) const HEADROOM_FORMULA: &str = "known rates, the threads' idle time if they move large chunks, \
                                    and 100 Gb/s per flow (for our stack 18 Gb/s in total, 3.3 \
                                    over AF_PACKET)";
 
 /// Limits a factor to the [`headroom`].
-pub(crate) fn within_headroom(way: &Way<'_>, factor: f64) -> Option<f64> {
-    headroom(way).map(|most| most.min(factor))
+pub(crate) fn within_headroom(direction: &DirectionView<'_>, factor: f64) -> Option<f64> {
+    headroom(direction).map(|most| most.min(factor))
 }
 
 /// Returns the child qdiscs as text for evidence; `None` without children.
-pub(crate) fn kinds_below(children: &[ChildQdisc]) -> Option<String> {
+pub(crate) fn child_qdiscs(children: &[ChildQdisc]) -> Option<String> {
     let one = |child: &ChildQdisc| match child.count {
         ..=1 => child.kind.clone(),
         count => format!("{count} {}", child.kind),
@@ -186,111 +191,140 @@ pub(crate) fn kinds_below(children: &[ChildQdisc]) -> Option<String> {
 }
 
 /// Buffer size that holds several GSO packets.
-const MANY: u64 = 256 << 10;
+const LARGE_BUFFER_BYTES: u64 = 256 << 10;
 
 /// Round-trip time from which a path counts as long: idle neighbouring hosts stay below it.
-const LONG_NS: f64 = 1e6;
+const LONG_RTT_NS: f64 = 1e6;
 
 /// Returns the gain of a larger buffer. A small buffer, whose every chunk costs a round trip and
 /// two wake-ups, gains its growth; a large one gains the waiting time. On a long path the waiting
 /// time shrinks with the growth, and other costs stay (Amdahl).
-pub(crate) fn waiting_gain(way: &Way<'_>, held: f64, room: u64, larger: u64) -> f64 {
-    let without_waiting = 1.0 / (1.0 - held).max(0.001);
-    let growth = larger as f64 / room.max(1) as f64;
+pub(crate) fn waiting_gain(
+    direction: &DirectionView<'_>,
+    limited: f64,
+    buffer_bytes: u64,
+    larger: u64,
+) -> f64 {
+    let without_waiting = 1.0 / (1.0 - limited).max(0.001);
+    let growth = larger as f64 / buffer_bytes.max(1) as f64;
     // On a long path one window is sent per round trip, whatever the threads do.
-    let is_long = way.tcp().is_some_and(|tcp| tcp.min_rtt_ns >= LONG_NS);
+    let is_long = direction
+        .tcp()
+        .is_some_and(|tcp| tcp.min_rtt_ns >= LONG_RTT_NS);
     if is_long && growth > 1.0 {
-        let held = held.clamp(0.0, 1.0);
-        return 1.0 / ((1.0 - held) + held / growth);
+        let limited = limited.clamp(0.0, 1.0);
+        return 1.0 / ((1.0 - limited) + limited / growth);
     }
-    let pieces = parts(way)
+    let has_large_chunks = flow_ends(direction)
         .into_iter()
-        .any(|(_, part)| way.works_in_large_pieces(part));
-    match pieces && room > MANY {
+        .any(|(_, part)| direction.has_large_chunks(part));
+    match has_large_chunks && buffer_bytes > LARGE_BUFFER_BYTES {
         true => without_waiting,
         false => without_waiting.max(growth),
     }
 }
 
 /// Text of the formula of [`waiting_gain`].
-pub(crate) const WAITING_GAIN: &str = "1 / (1 - share of time waiting for buffer space), or the \
+pub(crate) const WAITING_GAIN_FORMULA: &str = "1 / (1 - share of time waiting for buffer space), or the \
                                        growth of the buffer if it is used in small chunks; with a \
                                        round trip of 1 ms or more 1 / (1 - share + share / growth)";
 
 /// Returns the command with a larger socket buffer, through the option that set it.
-pub(crate) fn larger_buffer(
-    case: &Case<'_>,
+pub(crate) fn larger_buffer_command(
+    run: &RunView<'_>,
     option: &str,
-    own: Option<u64>,
+    requested: Option<u64>,
     larger: u64,
 ) -> String {
     let size = (larger >> 20).max(1);
-    match own {
-        Some(_) => case.again(&format!("--{option} {size}M")),
-        None => case.again(&format!("-w {size}M")),
+    match requested {
+        Some(_) => run.rerun_command(&format!("--{option} {size}M")),
+        None => run.rerun_command(&format!("-w {size}M")),
     }
 }
 
 /// Evaluates both ends of a throughput or latency run.
-pub(crate) fn of_ends(case: &Case<'_>, of: impl Fn(Role) -> Option<Finding>) -> Vec<Finding> {
-    match case.plan.kind {
-        Kind::Throughput | Kind::Latency => [Role::Client, Role::Server]
+pub(crate) fn evaluate_ends(
+    run: &RunView<'_>,
+    evaluate: impl Fn(Role) -> Option<Finding>,
+) -> Vec<Finding> {
+    match run.plan.kind {
+        RunKind::Throughput | RunKind::Latency => [Role::Client, Role::Server]
             .into_iter()
-            .filter_map(of)
+            .filter_map(evaluate)
             .collect(),
         _ => Vec::new(),
     }
 }
 
 /// Evaluates the directions of a throughput run, by protocol.
-pub(crate) fn of_ways(
-    case: &Case<'_>,
-    of_tcp: impl Fn(&Way<'_>) -> Option<Finding>,
-    of_udp: impl Fn(&Way<'_>) -> Option<Finding>,
+pub(crate) fn evaluate_directions(
+    run: &RunView<'_>,
+    of_tcp: impl Fn(&DirectionView<'_>) -> Option<Finding>,
+    of_udp: impl Fn(&DirectionView<'_>) -> Option<Finding>,
 ) -> Vec<Finding> {
-    let tcp = case.throughput(Protocol::Tcp).filter_map(of_tcp);
-    tcp.chain(case.throughput(Protocol::Udp).filter_map(of_udp))
-        .collect()
+    let tcp = run
+        .throughput_directions(TransportProtocol::Tcp)
+        .filter_map(of_tcp);
+    tcp.chain(
+        run.throughput_directions(TransportProtocol::Udp)
+            .filter_map(of_udp),
+    )
+    .collect()
 }
 
 /// Adds a sender's retransmit statistics as evidence.
-pub(crate) fn sent_again(draft: Draft, role: Role, tcp: &Tcp) -> Draft {
-    draft
-        .seen(
+pub(crate) fn with_retransmits(
+    builder: FindingBuilder,
+    role: Role,
+    tcp: &TcpSummary,
+) -> FindingBuilder {
+    builder
+        .evidence(
             "tcpi_total_retrans",
             tcp.retransmits,
             "segments",
-            tcp_info(role),
+            tcp_info_source(role),
         )
-        .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(role))
-        .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(role))
-        .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(role))
+        .evidence(
+            "tcpi_dsack_dups",
+            tcp.spurious_retransmits,
+            "segments",
+            tcp_info_source(role),
+        )
+        .evidence("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info_source(role))
+        .evidence(
+            "tcpi_min_rtt",
+            tcp.min_rtt_ns.round(),
+            "ns",
+            tcp_info_source(role),
+        )
 }
 
 /// Returns true if the requested rate was received: then no delay mattered.
-pub(crate) fn kept_its_rate(case: &Case<'_>) -> bool {
-    let kept = |way: &Way<'_>| {
-        let summary = way.summary();
+pub(crate) fn met_requested_rate(run: &RunView<'_>) -> bool {
+    let met_rate = |direction: &DirectionView<'_>| {
+        let summary = direction.summary();
         // A coarse rate has no error: its burst was sent, and the time of the next one did not
         // come.
-        (summary.rate_error).map_or(case.is_coarse(), |error| error > -0.02)
+        (summary.rate_error).map_or(run.is_rate_too_coarse(), |error| error > -0.02)
             && summary.loss_fraction.is_none_or(|loss| loss < 0.001)
     };
-    is_paced(case) && case.ways.iter().all(kept)
+    is_paced(run) && run.directions.iter().all(met_rate)
 }
 
 /// Returns the evidence source `client /proc/PID/task/TID/schedstat`.
-pub(crate) fn schedstat(role: Role) -> String {
-    format!("{} /proc/PID/task/TID/schedstat", name(role))
+pub(crate) fn schedstat_source(role: Role) -> String {
+    format!("{} /proc/PID/task/TID/schedstat", role_name(role))
 }
 
 /// Returns the evidence source `client TCP_INFO`.
-pub(crate) fn tcp_info(role: Role) -> String {
-    format!("{} TCP_INFO", name(role))
+pub(crate) fn tcp_info_source(role: Role) -> String {
+    format!("{} TCP_INFO", role_name(role))
 }
 
 /// Returns the opposite end.
-pub(crate) fn other_end(role: Role) -> Role {
+pub(crate) fn other_role(role: Role) -> Role {
     match role {
         Role::Client => Role::Server,
         Role::Server => Role::Client,
@@ -298,33 +332,37 @@ pub(crate) fn other_end(role: Role) -> Role {
 }
 
 /// Returns the value of a per-end option, `CLIENT/SERVER`.
-pub(crate) fn at_end(role: Role, value: &str, other: &str) -> String {
+pub(crate) fn per_end_option(role: Role, value: &str, other_value: &str) -> String {
     match role {
-        Role::Client => format!("{value}/{other}"),
-        Role::Server => format!("{other}/{value}"),
+        Role::Client => format!("{value}/{other_value}"),
+        Role::Server => format!("{other_value}/{value}"),
     }
 }
 
-/// Returns the `sysctl` command for a setting.
-pub(crate) fn sysctl(name: &str, value: u64) -> String {
+/// Returns the `sysctl_command` command for a setting.
+pub(crate) fn sysctl_command(name: &str, value: u64) -> String {
     format!("sysctl -w {name}={value}")
 }
 
 /// Returns both ends of a direction with their roles.
-pub(crate) fn parts(way: &Way<'_>) -> [(Role, CountedAt); 2] {
+pub(crate) fn flow_ends(direction: &DirectionView<'_>) -> [(Role, FlowEnd); 2] {
     [
-        (way.sender, CountedAt::Sender),
-        (way.receiver, CountedAt::Receiver),
+        (direction.sender, FlowEnd::Sender),
+        (direction.receiver, FlowEnd::Receiver),
     ]
 }
 
 /// Returns true if the user requested a rate.
-pub(crate) fn is_paced(case: &Case<'_>) -> bool {
-    case.plan.rate_bps.is_some() || case.plan.pace.packets_per_second.is_some()
+pub(crate) fn is_paced(run: &RunView<'_>) -> bool {
+    run.plan.rate_bps.is_some() || run.plan.pace.packets_per_second.is_some()
 }
 
 /// Returns true if the threads of either end had no time left.
-pub(crate) fn is_saturated(way: &Way<'_>) -> bool {
-    let saturated = |part| way.time(part).is_some_and(|time| time.is_saturated());
-    saturated(CountedAt::Sender) || saturated(CountedAt::Receiver)
+pub(crate) fn is_saturated(direction: &DirectionView<'_>) -> bool {
+    let saturated = |part| {
+        direction
+            .thread_time(part)
+            .is_some_and(|time| time.is_saturated())
+    };
+    saturated(FlowEnd::Sender) || saturated(FlowEnd::Receiver)
 }

@@ -7,115 +7,125 @@ mod shaper;
 mod thread_time;
 mod unaccounted_loss;
 
-pub(crate) use direction_view::{FULL, PLATEAU, STANDING_NS};
-pub use direction_view::{Tcp, Way};
-pub(crate) use rerun_command::rate_word;
-pub use shaper::Shape;
-pub use thread_time::Time;
-pub use unaccounted_loss::Unseen;
-pub(crate) use unaccounted_loss::{DROPS, MATHIS};
+pub use direction_view::{DirectionView, TcpSummary};
+pub(crate) use direction_view::{FULL_SHARE, PLATEAU_INTERVALS, STANDING_QUEUE_NS};
+pub(crate) use rerun_command::format_rate_option;
+pub use shaper::QdiscShaper;
+pub use thread_time::ThreadTime;
+pub use unaccounted_loss::UnaccountedLoss;
+pub(crate) use unaccounted_loss::{DROP_COUNTERS, MATHIS_FACTOR};
 
-use linerate_metric::facts::{Host, Interface, Role};
-use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Protocol, Sched, Wait};
-use linerate_metric::record::{CountedAt, CpuCost, Record};
+use linerate_metric::facts::{HostFacts, InterfaceFacts, Role};
+use linerate_metric::plan::{
+    CpuList, Direction, Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode,
+};
+use linerate_metric::record::{CpuCost, FlowEnd, Record};
 
 /// Drivers of virtual interfaces, whose frames use no wire: device settings do not affect them.
-const VIRTUAL: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];
+const VIRTUAL_DRIVERS: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];
 
 /// Read-only view of a record, with the queries that rules need.
-pub struct Case<'a> {
+pub struct RunView<'a> {
     /// Record.
     pub record: &'a Record,
     /// Plan of the run.
     pub plan: &'a Plan,
     /// Directions of a throughput or latency run.
-    pub ways: Vec<Way<'a>>,
+    pub directions: Vec<DirectionView<'a>>,
     /// Names of the client's and the server's host in their lab.
-    pub(crate) places: [String; 2],
+    pub(crate) host_names: [String; 2],
 }
 
-impl<'a> Case<'a> {
+impl<'a> RunView<'a> {
     /// Creates the view of a record.
     #[must_use]
     pub fn new(record: &'a Record) -> Self {
-        let ways = record.directions.iter();
+        let directions = record.directions.iter();
         Self {
             record,
             plan: &record.plan,
-            ways: ways.map(|figures| Way::new(record, figures)).collect(),
-            places: crate::host_names::places(record),
+            directions: directions
+                .map(|figures| DirectionView::new(record, figures))
+                .collect(),
+            host_names: crate::host_names::host_names(record),
         }
     }
 
     /// Returns the directions of a throughput run over a protocol; none for other runs.
-    pub fn throughput(&self, protocol: Protocol) -> impl Iterator<Item = &Way<'a>> {
-        let is = self.plan.kind == Kind::Throughput && self.plan.protocol == protocol;
-        self.ways.iter().filter(move |_| is)
+    pub fn throughput_directions(
+        &self,
+        protocol: TransportProtocol,
+    ) -> impl Iterator<Item = &DirectionView<'a>> {
+        let is = self.plan.kind == RunKind::Throughput && self.plan.protocol == protocol;
+        self.directions.iter().filter(move |_| is)
     }
 
     /// Returns true if the record has one of these caveats.
     #[must_use]
-    pub fn is_doubted(&self, doubts: &[&str]) -> bool {
-        let mut said = self.record.validity.iter();
-        said.any(|said| doubts.contains(&&*said.doubt))
+    pub fn has_caveat(&self, ids: &[&str]) -> bool {
+        let mut caveat = self.record.validity.iter();
+        caveat.any(|caveat| ids.contains(&&*caveat.id))
     }
 
     /// Returns true if a port had no carrier: then the speed at which it accepted frames is
     /// meaningless.
     #[must_use]
     pub fn lacks_carrier(&self) -> bool {
-        self.is_doubted(&["no-carrier"])
+        self.has_caveat(&["no-carrier"])
     }
 
     /// Returns true if a port had no carrier, no peer at some time, or stopped: frames were lost
     /// there, and neither the sender nor a ring is the limit.
     #[must_use]
-    pub fn leads_nowhere(&self) -> bool {
-        self.lacks_carrier() || self.is_doubted(&["no-peer", "peer-left", "port-stopped"])
+    pub fn has_no_receiver(&self) -> bool {
+        self.lacks_carrier() || self.has_caveat(&["no-peer", "peer-left", "port-stopped"])
     }
 
     /// Returns true if the requested rate is so low that one burst is most of the run: then the
     /// measured rate is meaningless.
     #[must_use]
-    pub fn is_coarse(&self) -> bool {
-        self.is_doubted(&["rate-too-coarse"])
+    pub fn is_rate_too_coarse(&self) -> bool {
+        self.has_caveat(&["rate-too-coarse"])
     }
 
     /// Returns true if the ends had no connectivity for a while, because a link was down or a route
     /// was missing: then changes of the rate say nothing about rates and queues.
     #[must_use]
-    pub fn was_cut_off(&self) -> bool {
+    pub fn lost_connectivity(&self) -> bool {
         let mut counters = self.record.counters.iter();
-        counters.any(|found| found.counter == "carrier_losses" && found.added() > 0)
-            || self.ways.iter().any(|way| way.unroutable() > 0)
+        counters.any(|entry| entry.counter == "carrier_losses" && entry.increase() > 0)
+            || self
+                .directions
+                .iter()
+                .any(|direction| direction.unroutable() > 0)
     }
 
     /// Returns true if round trips were measured and completed.
     #[must_use]
     pub fn is_latency(&self) -> bool {
-        self.plan.kind == Kind::Latency && self.record.summary.rtt_ns.is_some()
+        self.plan.kind == RunKind::Latency && self.record.summary.rtt_ns.is_some()
     }
 
     /// Returns the host of an end.
     #[must_use]
-    pub fn host(&self, role: Role) -> Option<&'a Host> {
+    pub fn host(&self, role: Role) -> Option<&'a HostFacts> {
         host(self.record, role)
     }
 
     /// Returns the interface of an end towards the other.
     #[must_use]
-    pub fn interface(&self, role: Role) -> Option<&'a Interface> {
+    pub fn interface(&self, role: Role) -> Option<&'a InterfaceFacts> {
         self.host(role)?.interface.as_ref()
     }
 
     /// Returns the interface of an end if it is hardware, not virtual or loopback.
     #[must_use]
-    pub fn device(&self, role: Role) -> Option<&'a Interface> {
+    pub fn device(&self, role: Role) -> Option<&'a InterfaceFacts> {
         self.interface(role)
             .filter(|interface| interface.name != "lo")
             .filter(|interface| {
                 let driver = interface.driver.as_deref();
-                driver.is_some_and(|driver| !VIRTUAL.contains(&driver))
+                driver.is_some_and(|driver| !VIRTUAL_DRIVERS.contains(&driver))
             })
     }
 
@@ -123,19 +133,23 @@ impl<'a> Case<'a> {
     /// the requested host.
     #[must_use]
     pub fn address(&self, role: Role) -> String {
-        let of_way = |way: &Way<'a>| {
-            let (mut senders, mut receivers) = (way.senders(), way.receivers());
-            let (own, other) = match way.sender == role {
+        let socket_address = |direction: &DirectionView<'a>| {
+            let (mut senders, mut receivers) = (direction.senders(), direction.receivers());
+            let (own_socket, peer_socket) = match direction.sender == role {
                 true => (senders.next(), receivers.next()),
                 false => (receivers.next(), senders.next()),
             };
-            let local = own.and_then(|socket| socket.local.as_deref());
-            local.or_else(|| other?.remote.as_deref())
+            let local = own_socket.and_then(|socket| socket.local.as_deref());
+            local.or_else(|| peer_socket?.remote.as_deref())
         };
-        let told = self.ways.iter().find_map(of_way);
-        let asked = (role == Role::Server).then_some(self.plan.host.as_str());
+        let reported = self.directions.iter().find_map(socket_address);
+        let requested = (role == Role::Server).then_some(self.plan.host.as_str());
         let bound = self.plan.bind.as_deref().filter(|_| role == Role::Client);
-        let address = told.map(bare).or(asked).or(bound).unwrap_or("ADDRESS");
+        let address = reported
+            .map(strip_port)
+            .or(requested)
+            .or(bound)
+            .unwrap_or("ADDRESS");
         address.trim_start_matches("::ffff:").to_owned()
     }
 
@@ -159,66 +173,66 @@ impl<'a> Case<'a> {
 
     /// Returns true if both ends ran on one machine, as far as the record shows.
     #[must_use]
-    pub fn one_machine(&self) -> bool {
+    pub fn is_one_machine(&self) -> bool {
         let boot = |role| self.host(role)?.boot_id.as_deref();
         boot(Role::Client).is_some() && boot(Role::Client) == boot(Role::Server)
     }
 
     /// Returns true if the server is another tool, which reports only its results.
     #[must_use]
-    pub fn far_is_foreign(&self) -> bool {
-        self.plan.dialect.is_some()
+    pub fn has_third_party_server(&self) -> bool {
+        self.plan.peer_protocol.is_some()
     }
 
     /// Returns true for a record of our server about another tool's client: it counts payload, and
     /// has neither processor times nor facts of the client.
     #[must_use]
-    pub fn is_of_a_guest(&self) -> bool {
-        self.far_is_foreign() && self.host(Role::Client).is_none()
+    pub fn is_third_party_client(&self) -> bool {
+        self.has_third_party_server() && self.host(Role::Client).is_none()
     }
 
     /// Returns the wait mode of an end.
     #[must_use]
-    pub fn wait(&self, role: Role) -> Option<Wait> {
+    pub fn wait(&self, role: Role) -> Option<WaitMode> {
         wait(self.plan, role)
     }
 
     /// Returns the processors assigned to an end's threads.
     #[must_use]
-    pub fn cpus(&self, role: Role) -> &'a Cpus {
+    pub fn cpus(&self, role: Role) -> &'a CpuList {
         match role {
-            Role::Client => &self.plan.cpu.near,
-            Role::Server => &self.plan.cpu.far,
+            Role::Client => &self.plan.cpu.client,
+            Role::Server => &self.plan.cpu.server,
         }
     }
 
     /// Returns the scheduling policy of an end's threads: the requested one, or that of the
     /// program's start.
     #[must_use]
-    pub fn sched(&self, role: Role) -> Sched {
-        let asked = self.asked_sched(role);
+    pub fn sched(&self, role: Role) -> SchedPolicy {
+        let requested = self.requested_sched(role);
         let started = self.host(role).and_then(|host| host.started_as);
-        match asked {
-            Sched::Inherited => started.unwrap_or(asked),
-            _ => asked,
+        match requested {
+            SchedPolicy::Inherited => started.unwrap_or(requested),
+            _ => requested,
         }
     }
 
     /// Returns the requested scheduling policy of an end's threads.
     #[must_use]
-    pub fn asked_sched(&self, role: Role) -> Sched {
+    pub fn requested_sched(&self, role: Role) -> SchedPolicy {
         match role {
-            Role::Client => self.plan.sched.near,
-            Role::Server => self.plan.sched.far,
+            Role::Client => self.plan.sched.client,
+            Role::Server => self.plan.sched.server,
         }
     }
 
     /// Returns the evidence source of the scheduling policy.
     #[must_use]
-    pub fn sched_read(&self, role: Role) -> String {
-        match self.asked_sched(role) == self.sched(role) {
+    pub fn sched_source(&self, role: Role) -> String {
+        match self.requested_sched(role) == self.sched(role) {
             true => "plan".to_owned(),
-            false => format!("{} sched_getscheduler", name(role)),
+            false => format!("{} sched_getscheduler", role_name(role)),
         }
     }
 
@@ -232,36 +246,40 @@ impl<'a> Case<'a> {
     /// Returns the increase of a counter, summed over the hosts and interfaces that `of` accepts;
     /// `None` if no such counter was read.
     #[must_use]
-    pub fn added(&self, counter: &str, of: impl Fn(&str, Option<&str>) -> bool) -> Option<u64> {
-        let found = self.record.counters.iter().filter(|found| {
-            found.counter == counter && of(&found.host, found.interface.as_deref())
+    pub fn counter_increase(
+        &self,
+        counter: &str,
+        of: impl Fn(&str, Option<&str>) -> bool,
+    ) -> Option<u64> {
+        let entry = self.record.counters.iter().filter(|entry| {
+            entry.counter == counter && of(&entry.host, entry.interface.as_deref())
         });
-        let added: Vec<u64> = found.map(|found| found.added()).collect();
+        let added: Vec<u64> = entry.map(|entry| entry.increase()).collect();
         (!added.is_empty()).then(|| added.iter().sum())
     }
 
     /// Returns true if an end's processors had idle time, or if it is unknown: of two ends on one
     /// machine, one reads the processor times.
     #[must_use]
-    pub fn rests(&self, role: Role) -> bool {
+    pub fn has_idle_cpu(&self, role: Role) -> bool {
         let machine = self.cpu(role).and_then(|cost| cost.machine);
-        let idle = machine.and_then(|machine| machine.share(machine.idle_ns));
+        let idle = machine.and_then(|machine| machine.share_of_total(machine.idle_ns));
         idle.is_none_or(|idle| idle > 0.15)
     }
 
     /// Returns the time of an end's threads, all directions.
     #[must_use]
-    pub fn time(&self, role: Role) -> Option<Time> {
-        let time = Time::of(self.cpu(role)?.threads.iter())?;
-        Some(match self.is_own_stack(role) {
-            true => time.of_polling(),
+    pub fn thread_time(&self, role: Role) -> Option<ThreadTime> {
+        let time = ThreadTime::sum(self.cpu(role)?.threads.iter())?;
+        Some(match self.uses_netstack(role) {
+            true => time.of_polling_threads(),
             false => time,
         })
     }
 }
 
 /// Strips the port from an address.
-fn bare(address: &str) -> &str {
+fn strip_port(address: &str) -> &str {
     match address.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
         // An IPv6 address without brackets has no port.
@@ -272,18 +290,18 @@ fn bare(address: &str) -> &str {
     }
 }
 
-pub(crate) fn host(record: &Record, role: Role) -> Option<&Host> {
-    let told = record.hosts.iter().find(|host| host.role == Some(role));
+pub(crate) fn host(record: &Record, role: Role) -> Option<&HostFacts> {
+    let by_role = record.hosts.iter().find(|host| host.role == Some(role));
     // A record of a single host has no role for it.
-    told.or_else(|| record.hosts.first().filter(|host| host.role.is_none()))
+    by_role.or_else(|| record.hosts.first().filter(|host| host.role.is_none()))
 }
 
 /// Returns the wait mode of an end, where it is known.
-fn wait(plan: &Plan, role: Role) -> Option<Wait> {
+fn wait(plan: &Plan, role: Role) -> Option<WaitMode> {
     match (&plan.wait, role) {
-        (Some(wait), Role::Client) => Some(wait.near),
-        (Some(wait), Role::Server) => Some(wait.far),
-        (None, Role::Client) => plan.near_wait,
+        (Some(wait), Role::Client) => Some(wait.client),
+        (Some(wait), Role::Server) => Some(wait.server),
+        (None, Role::Client) => plan.client_wait,
         (None, Role::Server) => None,
     }
 }
@@ -294,7 +312,7 @@ pub(crate) fn cpu(record: &Record, role: Role) -> Option<&CpuCost> {
 
 /// Returns the name of an end for sentences.
 #[must_use]
-pub fn name(role: Role) -> &'static str {
+pub fn role_name(role: Role) -> &'static str {
     match role {
         Role::Client => "client",
         Role::Server => "server",
@@ -303,18 +321,18 @@ pub fn name(role: Role) -> &'static str {
 
 /// Returns the sending and the receiving role of a direction.
 #[must_use]
-pub(crate) fn ends(kind: Kind, direction: Direction) -> (Role, Role) {
+pub(crate) fn roles_of(kind: RunKind, direction: Direction) -> (Role, Role) {
     match (kind, direction) {
-        (Kind::Throughput, Direction::Receive) => (Role::Server, Role::Client),
+        (RunKind::Throughput, Direction::Receive) => (Role::Server, Role::Client),
         _ => (Role::Client, Role::Server),
     }
 }
 
 /// Returns the name of a flow's end for sentences.
 #[must_use]
-pub fn part_name(part: CountedAt) -> &'static str {
+pub fn flow_end_name(part: FlowEnd) -> &'static str {
     match part {
-        CountedAt::Sender => "sending",
-        CountedAt::Receiver => "receiving",
+        FlowEnd::Sender => "sending",
+        FlowEnd::Receiver => "receiving",
     }
 }

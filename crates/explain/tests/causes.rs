@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use linerate_explain::{FOLLOWS, RULES};
+use linerate_explain::{CONSEQUENCES, RULES};
 
 const CAUSES: &str = include_str!("../../../docs/CAUSES.md");
 
@@ -17,7 +17,7 @@ fn every_rule_has_its_section_in_order() {
 }
 
 #[test]
-fn sections_say_how_it_shows_what_to_do_and_when_it_is_wrong() {
+fn sections_have_all_parts() {
     for section in CAUSES.split("\n## ").skip(1) {
         let (id, text) = section.split_once('\n').expect("a heading has a text");
         for part in ["*Shows:*", "*Do:*", "*Wrong when:*"] {
@@ -30,13 +30,13 @@ fn sections_say_how_it_shows_what_to_do_and_when_it_is_wrong() {
 fn ids_are_unique_and_links_name_rules() {
     let ids: BTreeSet<&str> = RULES.iter().map(|rule| rule.id()).collect();
     assert_eq!(ids.len(), RULES.len());
-    for (effect, cause) in FOLLOWS {
+    for (effect, cause) in CONSEQUENCES {
         assert!(
             ids.contains(effect) && ids.contains(cause),
             "{effect} {cause}"
         );
         assert!(
-            !FOLLOWS.contains(&(cause, effect)),
+            !CONSEQUENCES.contains(&(cause, effect)),
             "{effect} and {cause} follow from each other"
         );
     }
@@ -54,14 +54,14 @@ fn follows_from_is_the_table() {
         let line = text
             .lines()
             .find_map(|line| line.strip_prefix("*Follows from:* "));
-        let said = line.map_or_else(Vec::new, |line| {
+        let documented = line.map_or_else(Vec::new, |line| {
             let line = line.strip_suffix('.').expect("a full stop");
             line.split(", ").map(str::to_owned).collect()
         });
-        let links = FOLLOWS.iter().filter(|(effect, _)| *effect == id);
+        let links = CONSEQUENCES.iter().filter(|(effect, _)| *effect == id);
         let links: Vec<String> = links
             .map(|(_, cause)| format!("[{cause}](#{cause})"))
             .collect();
-        assert_eq!(said, links, "{id}");
+        assert_eq!(documented, links, "{id}");
     }
 }

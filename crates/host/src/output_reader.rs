@@ -7,48 +7,48 @@ use std::thread;
 use std::time::Duration;
 
 /// Bytes of one read: the capacity of a pipe (pipe(7)).
-const ROOM: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 /// Most bytes of output that are kept: larger than any record, small enough for any machine.
-const MOST: usize = 256 << 20;
+const MAX_OUTPUT_BYTES: usize = 256 << 20;
 
 /// Most bytes of diagnostics that are kept: the first lines of an error output name its cause.
-const MOST_TOLD: usize = 1 << 20;
+const MAX_DIAGNOSTIC_BYTES: usize = 1 << 20;
 
 /// Reads a pipe to its end on a thread of its own, because a full pipe would block the program.
 ///
 /// A pipe ends when its last writer closes it. That may be a process that the program left behind,
 /// so callers can stop waiting for the end.
 #[derive(Debug)]
-pub struct Reader {
-    heard: Arc<Mutex<Vec<u8>>>,
+pub struct OutputReader {
+    collected: Arc<Mutex<Vec<u8>>>,
     /// Carries no message; disconnects at the end of the pipe.
-    end: Receiver<()>,
+    closed: Receiver<()>,
 }
 
-impl Reader {
+impl OutputReader {
     /// Keeps the first 256 MiB of output. Reads and drops the rest, so that the program does not
     /// block.
-    pub fn all(pipe: impl Read + Send + 'static) -> Self {
-        Self::first(pipe, MOST)
+    pub fn read_output(pipe: impl Read + Send + 'static) -> Self {
+        Self::read_limited(pipe, MAX_OUTPUT_BYTES)
     }
 
     /// Keeps the first MiB of diagnostic output, and reads and drops the rest.
-    pub fn told(pipe: impl Read + Send + 'static) -> Self {
-        Self::first(pipe, MOST_TOLD)
+    pub fn read_diagnostics(pipe: impl Read + Send + 'static) -> Self {
+        Self::read_limited(pipe, MAX_DIAGNOSTIC_BYTES)
     }
 
-    /// Keeps the first `most` bytes, and reads and drops the rest.
-    fn first(mut pipe: impl Read + Send + 'static, most: usize) -> Self {
-        Self::with(move |heard, _open| {
-            let mut room = vec![0; ROOM];
-            let mut left = most;
+    /// Keeps the first `limit_bytes` bytes, and reads and drops the rest.
+    fn read_limited(mut pipe: impl Read + Send + 'static, limit_bytes: usize) -> Self {
+        Self::spawn(move |collected, _open| {
+            let mut buffer = vec![0; READ_BYTES];
+            let mut remaining = limit_bytes;
             loop {
-                match pipe.read(&mut room) {
+                match pipe.read(&mut buffer) {
                     Ok(size @ 1..) => {
-                        let kept = size.min(left);
-                        left -= kept;
-                        keep(&heard, &room[..kept]);
+                        let kept_bytes = size.min(remaining);
+                        remaining -= kept_bytes;
+                        append(&collected, &buffer[..kept_bytes]);
                     }
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     // Bytes received before an error are kept.
@@ -58,46 +58,49 @@ impl Reader {
         })
     }
 
-    /// Calls `hear` for each line and keeps the text it returns.
-    pub fn lines(
+    /// Calls `map_line` for each line and keeps the text it returns.
+    pub fn read_lines(
         pipe: impl Read + Send + 'static,
-        mut hear: impl FnMut(&str) -> Option<String> + Send + 'static,
+        mut map_line: impl FnMut(&str) -> Option<String> + Send + 'static,
     ) -> Self {
-        Self::with(move |heard, _open| {
+        Self::spawn(move |collected, _open| {
             // Invalid UTF-8 is replaced: a line never ends the loop.
             for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
-                if let Some(text) = hear(&String::from_utf8_lossy(&line)) {
-                    keep(&heard, text.as_bytes());
+                if let Some(text) = map_line(&String::from_utf8_lossy(&line)) {
+                    append(&collected, text.as_bytes());
                 }
             }
         })
     }
 
-    fn with(read: impl FnOnce(Arc<Mutex<Vec<u8>>>, Sender<()>) + Send + 'static) -> Self {
-        let heard = Arc::default();
-        let (open, end) = mpsc::channel();
-        let kept = Arc::clone(&heard);
-        thread::spawn(move || read(kept, open));
-        Self { heard, end }
+    fn spawn(read: impl FnOnce(Arc<Mutex<Vec<u8>>>, Sender<()>) + Send + 'static) -> Self {
+        let collected = Arc::default();
+        let (open, closed) = mpsc::channel();
+        let shared = Arc::clone(&collected);
+        thread::spawn(move || read(shared, open));
+        Self { collected, closed }
     }
 
-    /// Waits for the end of the pipe at most `patience`; returns whether it was reached.
+    /// Waits for the end of the pipe at most `timeout`; returns whether it was reached.
     #[must_use]
-    pub fn ends_within(&self, patience: Duration) -> bool {
-        self.end.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
+    pub fn wait_closed(&self, timeout: Duration) -> bool {
+        self.closed.recv_timeout(timeout) == Err(RecvTimeoutError::Disconnected)
     }
 
     /// Returns the text kept so far.
     #[must_use]
     pub fn text(&self) -> String {
-        let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&heard).into_owned()
+        let collected = self
+            .collected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&collected).into_owned()
     }
 }
 
-fn keep(heard: &Mutex<Vec<u8>>, bytes: &[u8]) {
-    let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-    heard.extend_from_slice(bytes);
+fn append(collected: &Mutex<Vec<u8>>, bytes: &[u8]) {
+    let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
+    collected.extend_from_slice(bytes);
 }
 
 #[cfg(test)]
@@ -106,46 +109,46 @@ mod tests {
 
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_was_said_is_there_though_the_pipe_stays_open() {
-        let (pipe, mut held) = std::io::pipe().unwrap();
-        let (told, tells) = mpsc::channel();
-        let reader = Reader::lines(pipe, move |line| {
-            let _ = told.send(());
+    fn text_is_available_while_the_pipe_is_open() {
+        let (pipe, mut writer) = std::io::pipe().unwrap();
+        let (line_sender, line_receiver) = mpsc::channel();
+        let reader = OutputReader::read_lines(pipe, move |line| {
+            let _ = line_sender.send(());
             (line != "a").then(|| format!("[{line}]"))
         });
-        held.write_all(b"a\n\xff\nc").unwrap();
-        tells.recv_timeout(LONG).unwrap();
-        tells.recv_timeout(LONG).unwrap();
-        assert!(!reader.ends_within(Duration::ZERO));
-        drop(held);
-        assert!(reader.ends_within(LONG) && reader.ends_within(Duration::ZERO));
+        writer.write_all(b"a\n\xff\nc").unwrap();
+        line_receiver.recv_timeout(TIMEOUT).unwrap();
+        line_receiver.recv_timeout(TIMEOUT).unwrap();
+        assert!(!reader.wait_closed(Duration::ZERO));
+        drop(writer);
+        assert!(reader.wait_closed(TIMEOUT) && reader.wait_closed(Duration::ZERO));
         assert_eq!(reader.text(), "[\u{fffd}][c]");
     }
 
     /// Regression: a command that printed without end filled 23 GB of memory.
     #[test]
-    fn who_goes_on_and_on_is_heard_and_not_kept() {
-        let (pipe, mut held) = std::io::pipe().unwrap();
-        let reader = Reader::first(pipe, ROOM + 3);
-        let text = "0123456789".repeat(ROOM);
+    fn endless_output_is_read_and_not_kept() {
+        let (pipe, mut writer) = std::io::pipe().unwrap();
+        let reader = OutputReader::read_limited(pipe, READ_BYTES + 3);
+        let text = "0123456789".repeat(READ_BYTES);
         // The reader goes on after its limit, so the writer is not blocked.
-        held.write_all(text.as_bytes()).unwrap();
-        drop(held);
-        assert!(reader.ends_within(LONG));
-        assert_eq!(reader.text(), text[..ROOM + 3]);
+        writer.write_all(text.as_bytes()).unwrap();
+        drop(writer);
+        assert!(reader.wait_closed(TIMEOUT));
+        assert_eq!(reader.text(), text[..READ_BYTES + 3]);
     }
 
     #[test]
-    fn all_of_it_is_kept() {
-        let (pipe, mut held) = std::io::pipe().unwrap();
-        let reader = Reader::all(pipe);
-        let text = "0123456789".repeat(ROOM / 5);
-        held.write_all(text.as_bytes()).unwrap();
-        drop(held);
-        assert!(reader.ends_within(LONG));
+    fn full_output_is_kept() {
+        let (pipe, mut writer) = std::io::pipe().unwrap();
+        let reader = OutputReader::read_output(pipe);
+        let text = "0123456789".repeat(READ_BYTES / 5);
+        writer.write_all(text.as_bytes()).unwrap();
+        drop(writer);
+        assert!(reader.wait_closed(TIMEOUT));
         assert_eq!(reader.text(), text);
     }
 }

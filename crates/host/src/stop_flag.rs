@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::sys::signal::{exit_when_repeated, is_ignored};
+use crate::sys::signal::{exit_on_repeat, is_ignored};
 
-pub use crate::sys::signal::end_by_sigpipe;
+pub use crate::sys::signal::exit_by_sigpipe;
 
 /// Exit code after a second signal: 128 + SIGINT, as in shells.
-pub const ABORTED: i32 = 130;
+pub const ABORTED_EXIT_CODE: i32 = 130;
 
 /// Two signals closer than this count as one. `timeout` sends its signal twice, and on a busy
 /// machine the two are delivered some time apart; a user does not press Ctrl-C twice this fast.
@@ -20,24 +20,24 @@ const REPEAT_GRACE_NS: u64 = 250_000_000;
 
 /// Flag that requests the early end of a run; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Stop {
+pub struct StopFlag {
     flag: Arc<AtomicBool>,
 }
 
-impl Stop {
-    /// Creates a flag that only [`Stop::set`] sets.
+impl StopFlag {
+    /// Creates a flag that only [`StopFlag::set`] sets.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Creates a flag that the first SIGINT or SIGTERM sets. A second one ends the process at once
-    /// with [`ABORTED`], unless it follows within a moment (`timeout` sends its signal twice).
+    /// with [`ABORTED_EXIT_CODE`], unless it follows within a moment (`timeout` sends its signal twice).
     ///
     /// SIGHUP sets the flag too, unless it is ignored (`nohup`), but never aborts: both the closing
     /// terminal and its shell may send it, some time apart.
     ///
-    /// The handlers stay for the life of the process. [`Stop::set`] does not count as the first
+    /// The handlers stay for the life of the process. [`StopFlag::set`] does not count as the first
     /// signal: a run that ended by itself may still be stored when Ctrl-C is pressed.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Stop {
     pub fn on_signals() -> io::Result<Self> {
         let stop = Self::new();
         let signals = [SIGINT, SIGTERM];
-        exit_when_repeated(&signals, ABORTED, REPEAT_GRACE_NS)?;
+        exit_on_repeat(&signals, ABORTED_EXIT_CODE, REPEAT_GRACE_NS)?;
         for signal in signals {
             flag::register(signal, Arc::clone(&stop.flag))?;
         }
@@ -69,7 +69,7 @@ impl Stop {
 
     /// Returns the flag itself, for code that does not depend on this type.
     #[must_use]
-    pub fn as_flag(&self) -> Arc<AtomicBool> {
+    pub fn atomic(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)
     }
 }
@@ -83,23 +83,23 @@ mod tests {
 
     #[test]
     fn clones_share_one_flag() {
-        let stop = Stop::new();
-        let other = stop.clone();
-        assert!(!other.is_set());
+        let stop = StopFlag::new();
+        let clone = stop.clone();
+        assert!(!clone.is_set());
         stop.set();
-        assert!(other.is_set());
-        assert!(other.as_flag().load(Ordering::Relaxed));
-        assert!(!Stop::new().is_set());
+        assert!(clone.is_set());
+        assert!(clone.atomic().load(Ordering::Relaxed));
+        assert!(!StopFlag::new().is_set());
     }
 
-    const PART: &str = "LINERATE_STOP_TEST_PART";
+    const TEST_ROLE_VARIABLE: &str = "LINERATE_STOP_TEST_PART";
 
     /// Starts this test binary as a child process: signals are delivered to a whole process.
-    fn start(part: &str) -> Child {
-        start_by(&mut Command::new(std::env::current_exe().unwrap()), part)
+    fn spawn_role(role: &str) -> Child {
+        spawn_role_with(&mut Command::new(std::env::current_exe().unwrap()), role)
     }
 
-    fn start_by(command: &mut Command, part: &str) -> Child {
+    fn spawn_role_with(command: &mut Command, role: &str) -> Child {
         let (_, module) = module_path!().split_once("::").unwrap();
         command
             .args([
@@ -108,7 +108,7 @@ mod tests {
                 "--ignored",
                 "--nocapture",
             ])
-            .env(PART, part)
+            .env(TEST_ROLE_VARIABLE, role)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -117,10 +117,10 @@ mod tests {
 
     #[test]
     #[ignore = "child process of the tests below"]
-    fn play() {
-        match std::env::var(PART).as_deref() {
+    fn run_role() {
+        match std::env::var(TEST_ROLE_VARIABLE).as_deref() {
             Ok("wait") => {
-                let stop = Stop::on_signals().unwrap();
+                let stop = StopFlag::on_signals().unwrap();
                 println!("ready");
                 while !stop.is_set() {
                     std::thread::sleep(Duration::from_millis(1));
@@ -130,7 +130,7 @@ mod tests {
                 println!("late");
             }
             Ok("hang-up") => {
-                let stop = Stop::on_signals().unwrap();
+                let stop = StopFlag::on_signals().unwrap();
                 println!("ready");
                 while !stop.is_set() {
                     std::thread::sleep(Duration::from_millis(1));
@@ -141,13 +141,13 @@ mod tests {
                 println!("ended");
             }
             Ok("nohup") => {
-                let stop = Stop::on_signals().unwrap();
+                let stop = StopFlag::on_signals().unwrap();
                 signal_hook::low_level::raise(SIGHUP).unwrap();
                 assert!(!stop.is_set());
                 println!("goes on");
             }
             Ok("set") => {
-                let stop = Stop::on_signals().unwrap();
+                let stop = StopFlag::on_signals().unwrap();
                 stop.set();
                 signal_hook::low_level::raise(SIGINT).unwrap();
                 println!("survived");
@@ -156,15 +156,15 @@ mod tests {
                 println!("ready");
                 // Writing to a closed connection fails with EPIPE and does not end the process, as
                 // with a pipe.
-                let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
-                drop(far);
-                let broken = (&near).write(b"text").unwrap_err();
+                let (local, remote) = std::os::unix::net::UnixStream::pair().unwrap();
+                drop(remote);
+                let broken = (&local).write(b"text").unwrap_err();
                 assert_eq!(broken.kind(), io::ErrorKind::BrokenPipe);
                 loop {
                     let mut out = io::stdout().lock();
                     if let Err(error) = writeln!(out, "text without a reader") {
                         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
-                        end_by_sigpipe();
+                        exit_by_sigpipe();
                     }
                 }
             }
@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_signal_asks_and_the_second_aborts() {
+    fn the_first_signal_stops_and_the_second_aborts() {
         use rustix::process::Signal;
         for pair in [
             [Signal::INT, Signal::INT],
             [Signal::TERM, Signal::INT],
             [Signal::INT, Signal::TERM],
         ] {
-            let mut child = start("wait");
+            let mut child = spawn_role("wait");
             let mut lines = BufReader::new(child.stdout.take().unwrap());
             wait_for(&mut lines, "ready");
             signal(&child, pair[0]);
@@ -200,20 +200,25 @@ mod tests {
             signal(&child, pair[0]);
             wait_for(&mut lines, "stopping");
             std::thread::sleep(2 * Duration::from_nanos(REPEAT_GRACE_NS));
-            let asked = Instant::now();
+            let sent_at = Instant::now();
             signal(&child, pair[1]);
-            assert_eq!(child.wait().unwrap().code(), Some(ABORTED), "{pair:?}");
-            assert!(asked.elapsed() < Duration::from_secs(10), "{pair:?}");
+            assert_eq!(
+                child.wait().unwrap().code(),
+                Some(ABORTED_EXIT_CODE),
+                "{pair:?}"
+            );
+            assert!(sent_at.elapsed() < Duration::from_secs(10), "{pair:?}");
         }
     }
 
     #[test]
-    fn a_terminal_that_goes_away_asks_however_often_and_nohup_is_heeded() {
+    fn repeated_hangups_stop_and_nohup_is_respected() {
         use rustix::process::Signal;
         // The tests themselves may run under nohup.
-        let mut heard = Command::new("env");
-        heard.arg("--default-signal=HUP");
-        let mut child = start_by(heard.arg(std::env::current_exe().unwrap()), "hang-up");
+        let mut env_command = Command::new("env");
+        env_command.arg("--default-signal=HUP");
+        let mut child =
+            spawn_role_with(env_command.arg(std::env::current_exe().unwrap()), "hang-up");
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         wait_for(&mut lines, "ready");
         signal(&child, Signal::HUP);
@@ -225,15 +230,15 @@ mod tests {
 
         let mut nohup = Command::new("sh");
         nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
-        let mut child = start_by(nohup.arg(std::env::current_exe().unwrap()), "nohup");
+        let mut child = spawn_role_with(nohup.arg(std::env::current_exe().unwrap()), "nohup");
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         wait_for(&mut lines, "goes on");
         assert!(child.wait().unwrap().success());
     }
 
     #[test]
-    fn setting_it_does_not_count_as_a_signal() {
-        let mut child = start("set");
+    fn setting_the_flag_does_not_count_as_a_signal() {
+        let mut child = spawn_role("set");
         let mut text = String::new();
         child
             .stdout
@@ -248,7 +253,7 @@ mod tests {
     #[test]
     fn a_closed_pipe_ends_the_process_quietly() {
         use std::os::unix::process::ExitStatusExt;
-        let mut child = start("pipe");
+        let mut child = spawn_role("pipe");
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         wait_for(&mut lines, "ready");
         drop(lines);

@@ -26,8 +26,8 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[OsString]) -> Result<u8, LabError> {
-    let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
-    match words.as_slice() {
+    let args: Vec<&str> = arguments.iter().filter_map(|arg| arg.to_str()).collect();
+    match args.as_slice() {
         [HOLDER_COMMAND, ..] => linerate_lab::hold(arguments[1..].iter().cloned()).map(|()| 0),
         ["up", "--hops", count, name @ ..] => up(&Topology::hops(count.parse().unwrap_or(0)), name),
         ["up", file, name @ ..] => {
@@ -41,7 +41,7 @@ fn run(arguments: &[OsString]) -> Result<u8, LabError> {
             };
             let skip = 2 + usize::from(rest.first() == Some(&"--"));
             let ran = linerate_lab::exec(lab, host, &arguments[skip.min(arguments.len())..])?;
-            ran.trouble.map_or(Ok(ran.code), Err)
+            ran.link_failure.map_or(Ok(ran.exit_code), Err)
         }
         ["list"] => {
             let labs = linerate_lab::list()?;
@@ -64,8 +64,8 @@ fn run(arguments: &[OsString]) -> Result<u8, LabError> {
         }
         ["here"] => {
             let lab = Lab::up(&Topology::hops(1))?;
-            let own = || std::fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
-            println!("{}", lab.host("client")?.run(own)?.display());
+            let namespace = || std::fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
+            println!("{}", lab.host("client")?.run(namespace)?.display());
             loop {
                 std::thread::park();
             }

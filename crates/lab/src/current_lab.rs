@@ -16,7 +16,7 @@ use crate::registry;
 
 /// Lab around this program, with a handle on every network namespace of it.
 #[derive(Debug)]
-pub struct Inside {
+pub struct CurrentLab {
     /// Description of the lab.
     pub info: LabInfo,
     /// Network namespaces of the hosts, by name.
@@ -24,17 +24,17 @@ pub struct Inside {
     /// Network namespace of the switches; absent without a switch.
     pub switches: Option<OwnedFd>,
     /// Host whose network this program has; absent for a lab of this process.
-    pub own: Option<String>,
+    pub current_host: Option<String>,
 }
 
 /// Returns the lab in which `lab exec` started this process; `None` elsewhere, and where `/proc`
 /// does not show it.
 #[must_use]
-pub fn inside() -> Option<Inside> {
-    let registration = registry::registration_of(Path::new("/proc/1/fd")).ok()??;
+pub fn current_lab() -> Option<CurrentLab> {
+    let registration = registry::read_registration(Path::new("/proc/1/fd")).ok()??;
     let open = |number: i32| -> Option<OwnedFd> {
         let path = format!("/proc/1/fd/{number}");
-        Some(registry::open(Path::new(&path)).ok()?.into())
+        Some(registry::open_file(Path::new(&path)).ok()?.into())
     };
     let mut hosts = BTreeMap::new();
     for (name, &number) in &registration.namespaces {
@@ -45,22 +45,22 @@ pub fn inside() -> Option<Inside> {
         None => None,
     };
     // A process may have entered the lab's PID namespace and another network.
-    let own = identity(&File::open("/proc/thread-self/ns/net").ok()?).ok()?;
-    let is_own = |file: &OwnedFd| {
+    let current_id = namespace_id(&File::open("/proc/thread-self/ns/net").ok()?).ok()?;
+    let is_current = |file: &OwnedFd| {
         let file = file.try_clone().map(File::from);
-        file.and_then(|file| identity(&file))
-            .is_ok_and(|it| it == own)
+        file.and_then(|file| namespace_id(&file))
+            .is_ok_and(|it| it == current_id)
     };
-    let (own, _) = hosts.iter().find(|(_, file)| is_own(file))?;
-    Some(Inside {
+    let (current_id, _) = hosts.iter().find(|(_, file)| is_current(file))?;
+    Some(CurrentLab {
         info: registration.info,
-        own: Some(own.clone()),
+        current_host: Some(current_id.clone()),
         hosts,
         switches,
     })
 }
 
-fn identity(file: &File) -> io::Result<(u64, u64)> {
+fn namespace_id(file: &File) -> io::Result<(u64, u64)> {
     let facts: fs::Metadata = file.metadata()?;
     Ok((facts.dev(), facts.ino()))
 }
@@ -70,19 +70,23 @@ impl Lab {
     ///
     /// # Errors
     /// When the process has no file descriptor left.
-    pub fn inside(&self) -> io::Result<Inside> {
-        let own = |host: &LabHost| {
+    pub fn current_lab(&self) -> io::Result<CurrentLab> {
+        let current_id = |host: &LabHost| {
             let handle = host.handle().try_clone_to_owned()?;
             Ok((host.name().to_owned(), handle))
         };
         let switches = self.switches();
-        Ok(Inside {
+        Ok(CurrentLab {
             info: self.info("", std::process::id(), rustix::process::geteuid().as_raw()),
-            hosts: self.hosts().iter().map(own).collect::<io::Result<_>>()?,
+            hosts: self
+                .hosts()
+                .iter()
+                .map(current_id)
+                .collect::<io::Result<_>>()?,
             switches: switches
                 .map(|space| space.as_fd().try_clone_to_owned())
                 .transpose()?,
-            own: None,
+            current_host: None,
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 
 use crate::check::CheckResult;
 use crate::topology::TopologyError;
@@ -30,37 +30,37 @@ pub enum LabError {
         "a user namespace can only be entered by a process with a single thread, and this one has {threads}: enter it first thing in main"
     )]
     ThreadsRunning { threads: usize },
-    #[error("the kernel did not {action}{}", message_suffix(kernel_says.as_deref()))]
+    #[error("the kernel did not {action}{}", message_suffix(kernel_message.as_deref()))]
     Kernel {
         action: String,
-        kernel_says: Option<String>,
+        kernel_message: Option<String>,
         #[source]
         source: io::Error,
     },
-    #[error("this kernel has no {feature}, which link {link} needs for {wanted}: {remedy}")]
+    #[error("this kernel has no {feature}, which link {link} needs for {needed_for}: {remedy}")]
     MissingFeature {
         feature: &'static str,
         link: String,
-        wanted: String,
+        needed_for: String,
         remedy: &'static str,
     },
     #[error(
-        "this kernel has no netem (CONFIG_NET_SCH_NETEM) for the delay, jitter, loss or reordering of link {link}, and it cannot be emulated ({why}): use `linerate lab`, remove them from the link, or use a kernel that has it"
+        "this kernel has no netem (CONFIG_NET_SCH_NETEM) for the delay, jitter, loss or reordering of link {link}, and it cannot be emulated ({reason}): use `linerate lab`, remove them from the link, or use a kernel that has it"
     )]
-    NotEmulated { link: String, why: String },
+    NotEmulated { link: String, reason: String },
     #[error(
         "link {link}: this kernel has no offload `{name}` on veth: choose one that `ethtool -k` lists there"
     )]
     UnknownOffload { link: String, name: String },
     #[error(
-        "link {link} is down: the process that emulates it exited ({why}): {}",
+        "link {link} is down: the process that emulates it exited ({reason}): {}",
         restart_advice(lab)
     )]
-    LinkEnded {
+    LinkFailed {
         link: String,
         /// Empty for a lab of this process.
         lab: String,
-        why: String,
+        reason: String,
     },
     #[error("the lab was built, but {}", failed_list(failed))]
     CheckFailed { failed: Vec<CheckResult> },
@@ -70,29 +70,32 @@ pub enum LabError {
         #[source]
         source: io::Error,
     },
-    #[error("the lab has no host `{host}`: choose one of {known}")]
-    UnknownHost { host: String, known: String },
+    #[error("the lab has no host `{host}`: choose one of {available}")]
+    UnknownHost { host: String, available: String },
     #[error("no lab is up: start one with `linerate lab up --hops 1`")]
     NoLab,
-    #[error("no lab `{name}` is up: {}", running_labs(known))]
-    UnknownLab { name: String, known: Vec<String> },
-    #[error("several labs are up ({}): name one", known.join(", "))]
-    WhichLab { known: Vec<String> },
+    #[error("no lab `{name}` is up: {}", running_labs(available))]
+    UnknownLab {
+        name: String,
+        available: Vec<String>,
+    },
+    #[error("several labs are up ({}): name one", available.join(", "))]
+    AmbiguousLab { available: Vec<String> },
     #[error(
         "a lab `{name}` is up already: choose another --name, or end it with `linerate lab down {name}`"
     )]
-    NameTaken { name: String },
+    NameInUse { name: String },
     #[error("`{name}` cannot name a lab: use 1 to 48 letters, digits, `-`, `_` and `.`")]
     BadLabName { name: String },
     #[error("{}: {}; {}", problem.object, problem.situation, problem.next_step)]
     Holder {
         /// Error reported by the holder process.
-        problem: Problem,
+        problem: ErrorReport,
         /// Set when a privilege or a kernel feature is missing.
         missing_privilege: bool,
     },
     #[error("the lab's holder exited without a report{}", message_suffix(output.as_deref()))]
-    HolderVanished { output: Option<String> },
+    HolderExited { output: Option<String> },
     #[error("`{}` was not found inside the lab: give its path or set PATH", command.display())]
     CommandNotFound { command: OsString },
     #[error("`{}` cannot be run", command.display())]
@@ -140,7 +143,7 @@ impl LabError {
 
     /// Returns situation, object and next step.
     #[must_use]
-    pub fn problem(&self) -> Problem {
+    pub fn problem(&self) -> ErrorReport {
         const DOCTOR: &str = "`linerate doctor` shows what this machine can do";
         let retry = |source: &io::Error| match source.kind() {
             io::ErrorKind::PermissionDenied => "run as root, or see `linerate doctor`",
@@ -148,12 +151,12 @@ impl LabError {
         };
         match self {
             Self::Topology(error) => topology_problem(error),
-            Self::NotPrivileged => Problem::new(
+            Self::NotPrivileged => ErrorReport::new(
                 "building networks needs CAP_SYS_ADMIN and CAP_NET_ADMIN",
                 "lab",
                 "run as root, or enter a user namespace first",
             ),
-            Self::UserNamespaceForbidden { allow, source } => Problem::new(
+            Self::UserNamespaceForbidden { allow, source } => ErrorReport::new(
                 format!(
                     "this user may not make user namespaces, and networks without root need one \
                      ({source})"
@@ -161,7 +164,7 @@ impl LabError {
                 "lab",
                 format!("run as root, or allow them with {allow}"),
             ),
-            Self::ThreadsRunning { threads } => Problem::new(
+            Self::ThreadsRunning { threads } => ErrorReport::new(
                 format!(
                     "a user namespace is entered with a single thread, and there are {threads}"
                 ),
@@ -169,34 +172,34 @@ impl LabError {
                 "enter it first thing in main",
             ),
             Self::Kernel { source, .. } => {
-                Problem::new(format!("{self} ({source})"), "lab", retry(source))
+                ErrorReport::new(format!("{self} ({source})"), "lab", retry(source))
             }
             Self::MissingFeature {
                 feature,
                 link,
-                wanted,
+                needed_for,
                 remedy,
-            } => Problem::new(
-                format!("this kernel has no {feature}, which the link needs for {wanted}"),
+            } => ErrorReport::new(
+                format!("this kernel has no {feature}, which the link needs for {needed_for}"),
                 format!("link {link}"),
                 *remedy,
             ),
-            Self::NotEmulated { link, why } => Problem::new(
+            Self::NotEmulated { link, reason } => ErrorReport::new(
                 format!(
                     "this kernel has no netem for its delay, jitter, loss or reordering, and it cannot be \
-                     emulated ({why})"
+                     emulated ({reason})"
                 ),
                 format!("link {link}"),
                 "use `linerate lab`, remove them from the link, or use a kernel that has netem",
             ),
-            Self::UnknownOffload { link, name } => Problem::new(
+            Self::UnknownOffload { link, name } => ErrorReport::new(
                 format!("this kernel has no offload `{name}` on veth"),
                 format!("link {link}"),
                 "choose one that `ethtool -k` lists there",
             ),
-            Self::LinkEnded { link, lab, why } => Problem::new(
+            Self::LinkFailed { link, lab, reason } => ErrorReport::new(
                 format!(
-                    "it is down because the process that emulates it exited ({why}): results measured \
+                    "it is down because the process that emulates it exited ({reason}): results measured \
                      over it are invalid"
                 ),
                 match lab.as_str() {
@@ -205,58 +208,58 @@ impl LabError {
                 },
                 restart_advice(lab),
             ),
-            Self::CheckFailed { .. } => Problem::new(self.to_string(), "lab", DOCTOR),
+            Self::CheckFailed { .. } => ErrorReport::new(self.to_string(), "lab", DOCTOR),
             Self::System { source, .. } => {
-                Problem::new(format!("{self} ({source})"), "lab", retry(source))
+                ErrorReport::new(format!("{self} ({source})"), "lab", retry(source))
             }
-            Self::UnknownHost { host, known } => Problem::new(
+            Self::UnknownHost { host, available } => ErrorReport::new(
                 "the lab has no such host",
                 format!("host {host}"),
-                format!("choose one of {known}"),
+                format!("choose one of {available}"),
             ),
-            Self::NoLab => Problem::new(
+            Self::NoLab => ErrorReport::new(
                 "no lab is up",
                 "lab",
                 "start one with `linerate lab up --hops 1`",
             ),
-            Self::UnknownLab { name, known } => Problem::new(
+            Self::UnknownLab { name, available } => ErrorReport::new(
                 "no such lab is up",
                 format!("lab {name}"),
-                if known.is_empty() {
+                if available.is_empty() {
                     "`linerate lab list` shows the labs that are up; `linerate lab up --hops 1` starts one"
                         .to_owned()
                 } else {
-                    format!("choose one of {}", known.join(", "))
+                    format!("choose one of {}", available.join(", "))
                 },
             ),
-            Self::WhichLab { known } => Problem::new(
-                format!("several labs are up ({})", known.join(", ")),
+            Self::AmbiguousLab { available } => ErrorReport::new(
+                format!("several labs are up ({})", available.join(", ")),
                 "lab",
                 "name one",
             ),
-            Self::NameTaken { name } => Problem::new(
+            Self::NameInUse { name } => ErrorReport::new(
                 "a lab of this name is up already",
                 format!("lab {name}"),
                 format!("choose another --name, or end it with `linerate lab down {name}`"),
             ),
-            Self::BadLabName { name } => Problem::new(
+            Self::BadLabName { name } => ErrorReport::new(
                 "cannot name a lab",
                 format!("`{name}`"),
                 "use 1 to 48 letters, digits, `-`, `_` and `.`",
             ),
             Self::Holder { problem, .. } => problem.clone(),
-            Self::HolderVanished { .. } => Problem::new(self.to_string(), "lab", DOCTOR),
-            Self::CommandNotFound { command } => Problem::new(
+            Self::HolderExited { .. } => ErrorReport::new(self.to_string(), "lab", DOCTOR),
+            Self::CommandNotFound { command } => ErrorReport::new(
                 "not found inside the lab",
                 format!("`{}`", command.display()),
                 "give its path, or set PATH",
             ),
-            Self::CommandFailed { command, source } => Problem::new(
+            Self::CommandFailed { command, source } => ErrorReport::new(
                 format!("cannot be run ({source})"),
                 format!("`{}`", command.display()),
                 "check that it is a program that this user may run",
             ),
-            Self::HolderArguments => Problem::new(
+            Self::HolderArguments => ErrorReport::new(
                 "internal command",
                 "`lab-holder`",
                 "start labs with `linerate lab up`",
@@ -286,16 +289,16 @@ impl LabError {
 
 /// Splits the text of a lab file error into situation and next step. Each text has the next step
 /// after its last colon, and names contain no colon; the parser's own text has no next step.
-fn topology_problem(error: &TopologyError) -> Problem {
+fn topology_problem(error: &TopologyError) -> ErrorReport {
     let text = error.to_string();
     match (error, text.rsplit_once(": ")) {
-        (TopologyError::Syntax(said), _) => Problem::new(
-            said.trim_end(),
+        (TopologyError::Syntax(parser_text), _) => ErrorReport::new(
+            parser_text.trim_end(),
             "lab file",
             "`linerate lab --help` shows one that works",
         ),
-        (_, Some((situation, next_step))) => Problem::new(situation, "lab file", next_step),
-        (_, None) => Problem::new(text, "lab file", "correct it there"),
+        (_, Some((situation, next_step))) => ErrorReport::new(situation, "lab file", next_step),
+        (_, None) => ErrorReport::new(text, "lab file", "correct it there"),
     }
 }
 
@@ -321,11 +324,11 @@ fn failed_list(failed: &[CheckResult]) -> String {
     texts.join("; ")
 }
 
-fn running_labs(known: &[String]) -> String {
-    if known.is_empty() {
+fn running_labs(available: &[String]) -> String {
+    if available.is_empty() {
         "start one with `linerate lab up`".to_owned()
     } else {
-        format!("choose one of {}", known.join(", "))
+        format!("choose one of {}", available.join(", "))
     }
 }
 
@@ -335,8 +338,8 @@ mod tests {
 
     /// `lab down` with a wrong name needs the list of names, not the advice to start a lab.
     #[test]
-    fn an_unknown_lab_is_told_with_what_shows_the_known_ones() {
-        for (known, want) in [
+    fn an_unknown_lab_gets_the_list_of_names() {
+        for (available, expected) in [
             (
                 vec![],
                 "`linerate lab list` shows the labs that are up; `linerate lab up --hops 1` starts one",
@@ -345,9 +348,9 @@ mod tests {
         ] {
             let error = LabError::UnknownLab {
                 name: "onee".to_owned(),
-                known: known.into_iter().map(str::to_owned).collect(),
+                available: available.into_iter().map(str::to_owned).collect(),
             };
-            assert_eq!(error.problem().next_step, want);
+            assert_eq!(error.problem().next_step, expected);
         }
     }
 }

@@ -9,15 +9,15 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 
-use linerate_host::sys::namespace::{self, Signals, Space};
+use linerate_host::sys::namespace::{self, BlockedSignals, NamespaceKind};
 use rustix::process::{Pid, Signal};
 
 use crate::error::LabError;
-use crate::holder::{ENTER, this_program};
-use crate::registry::{self, Found};
+use crate::holder::{ENTER_STEP, this_program};
+use crate::registry::{self, RunningLab};
 
 /// Signals passed on to the command.
-const PASSED_ON: [Signal; 6] = [
+const FORWARDED_SIGNALS: [Signal; 6] = [
     Signal::INT,
     Signal::QUIT,
     Signal::TERM,
@@ -28,11 +28,11 @@ const PASSED_ON: [Signal; 6] = [
 
 /// Result of a command run in a lab.
 #[derive(Debug)]
-pub struct Executed {
+pub struct ExecResult {
     /// Exit code as a shell reports it.
-    pub code: u8,
+    pub exit_code: u8,
     /// Link that failed while the command ran; what was measured over it is invalid.
-    pub trouble: Option<LabError>,
+    pub link_failure: Option<LabError>,
 }
 
 /// Runs a command on a host, with this program's standard streams, and returns its exit code as a
@@ -45,29 +45,29 @@ pub struct Executed {
 /// Call it while the process has one thread: it changes the namespaces of this process for good.
 ///
 /// # Errors
-/// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::WhichLab`],
-/// [`LabError::UnknownHost`], [`LabError::LinkEnded`], [`LabError::ThreadsRunning`], or
+/// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::AmbiguousLab`],
+/// [`LabError::UnknownHost`], [`LabError::LinkFailed`], [`LabError::ThreadsRunning`], or
 /// [`LabError::System`] when the lab cannot be entered.
-pub fn exec(lab: Option<&str>, host: &str, command: &[OsString]) -> Result<Executed, LabError> {
-    let lab = registry::find(lab)?;
+pub fn exec(lab: Option<&str>, host: &str, command: &[OsString]) -> Result<ExecResult, LabError> {
+    let lab = registry::find_lab(lab)?;
     lab.info().check_links()?;
-    let question = lab.question()?;
-    join(&lab, host)?;
+    let link_check = lab.prepare_link_check()?;
+    enter_host(&lab, host)?;
     let shell = [std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into())];
     let command = if command.is_empty() { &shell } else { command };
-    let signals = signals();
+    let signals = handled_signals();
     let waiting = |error| LabError::system("wait for the command", error);
     // Block before the spawn: a signal that arrives in between must not end this process alone.
-    signals.hold().map_err(waiting)?;
+    signals.block().map_err(waiting)?;
     // Only children of this process are created in the PID namespace it joined.
-    let child = this_program(ENTER)
+    let child = this_program(ENTER_STEP)
         .args(command)
         .spawn()
         .map_err(|error| LabError::system("start a process inside the lab", error))?;
-    let status = attend(child, &signals).map_err(waiting)?;
-    Ok(Executed {
-        code: exit_code(status),
-        trouble: lab.ended_meanwhile(&question),
+    let status = wait_for_command(child, &signals).map_err(waiting)?;
+    Ok(ExecResult {
+        exit_code: exit_code(status),
+        link_failure: lab.link_failure(&link_check),
     })
 }
 
@@ -80,7 +80,7 @@ fn exit_code(status: ExitStatus) -> u8 {
 }
 
 /// Enters the lab's user and PID namespaces and the host's network namespace.
-fn join(lab: &Found, host: &str) -> Result<(), LabError> {
+fn enter_host(lab: &RunningLab, host: &str) -> Result<(), LabError> {
     let info = lab.info();
     let name = &info.name;
     // Switches share one network namespace, in which every port has a unique name.
@@ -95,57 +95,57 @@ fn join(lab: &Found, host: &str) -> Result<(), LabError> {
     let number = number.ok_or_else(|| {
         let hosts = info.hosts.iter().map(|host| host.name.as_str());
         let switches = info.switches.iter().map(String::as_str);
-        let known: Vec<&str> = hosts.chain(switches).collect();
+        let names: Vec<&str> = hosts.chain(switches).collect();
         LabError::UnknownHost {
             host: host.to_owned(),
-            known: known.join(", "),
+            available: names.join(", "),
         }
     })?;
     let open = |below: &str| {
-        registry::open(&lab.path(below))
+        registry::open_file(&lab.path(below))
             .map_err(|error| LabError::system(format!("read the lab {name}"), error))
     };
     let user = open("ns/user")?;
     let processes = open("ns/pid")?;
     let network = open(&format!("fd/{number}"))?;
-    if !lab.lives() {
+    if !lab.is_running() {
         return Err(LabError::UnknownLab {
             name: name.clone(),
-            known: Vec::new(),
+            available: Vec::new(),
         });
     }
     let entering = |error: io::Error| LabError::system(format!("enter the lab {name}"), error);
     // A process cannot enter the user namespace it is already in (EINVAL).
-    let own = fs::metadata("/proc/self/ns/user").map_err(entering)?;
-    let theirs = user.metadata().map_err(entering)?;
-    if (own.dev(), own.ino()) != (theirs.dev(), theirs.ino()) {
+    let current_ns = fs::metadata("/proc/self/ns/user").map_err(entering)?;
+    let lab_ns = user.metadata().map_err(entering)?;
+    if (current_ns.dev(), current_ns.ino()) != (lab_ns.dev(), lab_ns.ino()) {
         let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         if threads > 1 {
             return Err(LabError::ThreadsRunning { threads });
         }
-        namespace::enter(user.as_fd(), Space::User).map_err(entering)?;
-        namespace::become_root_inside().map_err(entering)?;
+        namespace::enter(user.as_fd(), NamespaceKind::User).map_err(entering)?;
+        namespace::become_namespace_root().map_err(entering)?;
     }
-    namespace::enter(processes.as_fd(), Space::Pid).map_err(entering)?;
-    namespace::enter(network.as_fd(), Space::Net).map_err(entering)
+    namespace::enter(processes.as_fd(), NamespaceKind::Pid).map_err(entering)?;
+    namespace::enter(network.as_fd(), NamespaceKind::Net).map_err(entering)
 }
 
 /// Signals that this process takes one by one while the command runs.
-fn signals() -> Signals {
-    let mut numbers = PASSED_ON.map(Signal::as_raw).to_vec();
+fn handled_signals() -> BlockedSignals {
+    let mut numbers = FORWARDED_SIGNALS.map(Signal::as_raw).to_vec();
     numbers.push(Signal::CHILD.as_raw());
-    Signals::new(&numbers)
+    BlockedSignals::new(&numbers)
 }
 
 /// Waits for the command and passes signals on to it.
-fn attend(mut child: Child, signals: &Signals) -> io::Result<ExitStatus> {
+fn wait_for_command(mut child: Child, signals: &BlockedSignals) -> io::Result<ExitStatus> {
     let pid = Pid::from_child(&child);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
         let arrived = signals.wait()?;
-        let signal = PASSED_ON
+        let signal = FORWARDED_SIGNALS
             .into_iter()
             .find(|signal| signal.as_raw() == arrived.signal);
         // The terminal sends Ctrl-C to the command as well: a second SIGINT would abort it.
@@ -158,18 +158,18 @@ fn attend(mut child: Child, signals: &Signals) -> io::Result<ExitStatus> {
 
 /// Sets up `/proc` and `/sys` for the lab's PID namespace and the host's network, then executes the
 /// command in place of this process.
-pub(crate) fn enter(command: &[OsString]) -> Result<(), LabError> {
+pub(crate) fn exec_inside(command: &[OsString]) -> Result<(), LabError> {
     let (program, arguments) = command.split_first().ok_or(LabError::HolderArguments)?;
     // Killing `lab exec` with SIGKILL must end the command as well.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| LabError::system("tie the command to `lab exec`", error))?;
     // Blocked by the parent and inherited.
-    signals()
-        .release()
+    handled_signals()
+        .unblock()
         .map_err(|error| LabError::system("unblock signals", error))?;
     // Best effort: where a container hides parts of /proc, the kernel allows no new mount of it.
     // The command then sees processes and interfaces of the outside, but still runs inside.
-    if namespace::private_mounts().is_ok() {
+    if namespace::unshare_mounts().is_ok() {
         let _ = namespace::remount_proc();
         let _ = namespace::remount_sys();
     }
@@ -197,7 +197,7 @@ fn is_in_path(program: &OsStr) -> bool {
         return true;
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
 #[cfg(test)]
@@ -206,8 +206,8 @@ mod tests {
 
     #[test]
     fn exit_codes_are_shells() {
-        for (raw, want) in [(0, 0), (7 << 8, 7), (255 << 8, 255), (9, 137), (15, 143)] {
-            assert_eq!(exit_code(ExitStatus::from_raw(raw)), want, "{raw:#x}");
+        for (raw, expected) in [(0, 0), (7 << 8, 7), (255 << 8, 255), (9, 137), (15, 143)] {
+            assert_eq!(exit_code(ExitStatus::from_raw(raw)), expected, "{raw:#x}");
         }
     }
 }

@@ -24,8 +24,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use linerate_host::sys::namespace::{self, Signals, Space};
-use linerate_metric::event::Problem;
+use linerate_host::sys::namespace::{self, BlockedSignals, NamespaceKind};
+use linerate_metric::event::ErrorReport;
 use rustix::fs::MemfdFlags;
 use rustix::process::{Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
@@ -34,16 +34,16 @@ use crate::error::LabError;
 use crate::exec;
 use crate::info::LabInfo;
 use crate::lab::{Lab, LabHost};
-use crate::link_emulator::ANSWERS;
+use crate::link_emulator::REPLY_TIMEOUT;
 use crate::privilege::{become_root, privileged};
-use crate::registry::{self, Registration};
+use crate::registry::{self, LabRegistration};
 use crate::topology::Topology;
 
 /// Hidden subcommand with which the program runs itself.
 pub const HOLDER_COMMAND: &str = "lab-holder";
-const START: &str = "start";
-const KEEP: &str = "keep";
-pub(crate) const ENTER: &str = "enter";
+const START_STEP: &str = "start";
+const KEEP_STEP: &str = "keep";
+pub(crate) const ENTER_STEP: &str = "enter";
 
 /// Returns the command for one step of this program, also when its file was replaced or removed.
 pub(crate) fn this_program(step: &str) -> Command {
@@ -55,7 +55,7 @@ pub(crate) fn this_program(step: &str) -> Command {
 
 /// Request to the holder: the lab to build.
 #[derive(Serialize, Deserialize)]
-struct Order {
+struct LabRequest {
     name: Option<String>,
     uid: u32,
     /// Lab file in TOML: its numbers read back exactly, which JSON does not guarantee.
@@ -66,13 +66,14 @@ struct Order {
 /// Report of the holder: one line of JSON.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Report {
+enum HolderReport {
     Up(String),
     Failed {
-        problem: Problem,
+        problem: ErrorReport,
         missing_privilege: bool,
     },
-    Taken(String),
+    #[serde(rename = "taken")]
+    NameInUse(String),
 }
 
 /// Starts a lab that stays up until [`crate::down`], and returns once every host reaches every
@@ -82,52 +83,54 @@ enum Report {
 /// that subcommand.
 ///
 /// # Errors
-/// As [`Lab::up`], and [`LabError::NameTaken`].
+/// As [`Lab::up`], and [`LabError::NameInUse`].
 pub fn up(topology: &Topology, name: Option<&str>) -> Result<LabInfo, LabError> {
     topology.validate()?;
     if let Some(name) = name {
         registry::check_name(name)?;
     }
-    let order = Order {
+    let request = LabRequest {
         name: name.map(str::to_owned),
         uid: rustix::process::geteuid().as_raw(),
         file: toml::to_string(topology)
             .map_err(|error| LabError::system("write the lab file", io::Error::other(error)))?,
         rootless: !privileged(),
     };
-    let output = start(&order)
+    let output = start_holder(&request)
         .map_err(|error: io::Error| LabError::system("start the lab's holder", error))?;
     let report = output
         .lines()
         .find_map(|line| serde_json::from_str(line).ok());
     match report {
-        Some(Report::Up(name)) => registry::find(Some(&name)).map(|lab| lab.registration.info),
-        Some(Report::Taken(name)) => Err(LabError::NameTaken { name }),
-        Some(Report::Failed {
+        Some(HolderReport::Up(name)) => {
+            registry::find_lab(Some(&name)).map(|lab| lab.registration.info)
+        }
+        Some(HolderReport::NameInUse(name)) => Err(LabError::NameInUse { name }),
+        Some(HolderReport::Failed {
             problem,
             missing_privilege,
         }) => Err(LabError::Holder {
             problem,
             missing_privilege,
         }),
-        None => Err(LabError::HolderVanished {
+        None => Err(LabError::HolderExited {
             output: Some(output.trim().to_owned()).filter(|text| !text.is_empty()),
         }),
     }
 }
 
 /// Runs the first step and returns the output of both steps, up to when the holder closes it.
-fn start(order: &Order) -> io::Result<String> {
+fn start_holder(request: &LabRequest) -> io::Result<String> {
     // A memory file rather than a pipe: where SIGPIPE has its default action, writing to a pipe
     // whose reader failed would end this program.
     let mut input = File::from(rustix::fs::memfd_create(
         "linerate-order",
         MemfdFlags::CLOEXEC,
     )?);
-    serde_json::to_writer(&input, order)?;
+    serde_json::to_writer(&input, request)?;
     input.rewind()?;
     let (mut reader, writer) = io::pipe()?;
-    let mut first = this_program(START)
+    let mut first = this_program(START_STEP)
         .stdin(Stdio::from(input))
         .stdout(Stdio::from(writer.try_clone()?))
         .stderr(Stdio::from(writer))
@@ -150,27 +153,27 @@ pub fn hold(arguments: impl IntoIterator<Item = OsString>) -> Result<(), LabErro
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let (step, rest) = arguments.split_first().ok_or(LabError::HolderArguments)?;
     match step.to_str() {
-        Some(START) if rest.is_empty() => report(detach()),
-        Some(KEEP) if rest.is_empty() => report(keep()),
-        Some(ENTER) if !rest.is_empty() => exec::enter(rest),
+        Some(START_STEP) if rest.is_empty() => report_failure(detach()),
+        Some(KEEP_STEP) if rest.is_empty() => report_failure(run_holder()),
+        Some(ENTER_STEP) if !rest.is_empty() => exec::exec_inside(rest),
         _ => Err(LabError::HolderArguments),
     }
 }
 
 /// Sends an error to the starter, which prints it.
-fn report(result: Result<(), LabError>) -> Result<(), LabError> {
+fn report_failure(result: Result<(), LabError>) -> Result<(), LabError> {
     let report = match result {
         Ok(()) => return Ok(()),
-        Err(LabError::NameTaken { name }) => Report::Taken(name),
-        Err(error) => Report::Failed {
+        Err(LabError::NameInUse { name }) => HolderReport::NameInUse(name),
+        Err(error) => HolderReport::Failed {
             problem: error.problem(),
             missing_privilege: error.is_missing_privilege(),
         },
     };
-    tell(&report)
+    send_report(&report)
 }
 
-fn tell(report: &Report) -> Result<(), LabError> {
+fn send_report(report: &HolderReport) -> Result<(), LabError> {
     let write = || {
         let mut line = serde_json::to_vec(report)?;
         line.push(b'\n');
@@ -191,75 +194,76 @@ fn detach() -> Result<(), LabError> {
     if !privileged() {
         become_root()?;
     }
-    namespace::unshare(Space::Pid)
+    namespace::unshare(NamespaceKind::Pid)
         .map_err(|error| LabError::system("make a PID namespace", error))?;
-    this_program(KEEP)
+    this_program(KEEP_STEP)
         .spawn()
         .map(drop)
         .map_err(|error| LabError::system("start the lab's holder", error))
 }
 
 /// Runs the second step, as process 1 of its namespace: builds the lab and holds it until SIGTERM.
-fn keep() -> Result<(), LabError> {
-    let mut order = String::new();
+fn run_holder() -> Result<(), LabError> {
+    let mut request = String::new();
     io::stdin()
-        .read_to_string(&mut order)
+        .read_to_string(&mut request)
         .map_err(|error| LabError::system("read the lab to build", error))?;
-    let order: Order = serde_json::from_str(&order).map_err(|_| LabError::HolderArguments)?;
+    let request: LabRequest =
+        serde_json::from_str(&request).map_err(|_| LabError::HolderArguments)?;
     // Process 1 ignores every signal without a handler, SIGHUP and SIGINT among them, but receives
     // those it blocks. Blocked before the first thread, so that no thread takes them.
-    let signals = Signals::new(&[Signal::TERM.as_raw(), Signal::CHILD.as_raw()]);
+    let signals = BlockedSignals::new(&[Signal::TERM.as_raw(), Signal::CHILD.as_raw()]);
     signals
-        .hold()
+        .block()
         .map_err(|error| LabError::system("block signals", error))?;
-    let (name, socket) = take_name(&order)?;
-    let topology = Topology::from_toml(&order.file)?;
+    let (name, socket) = bind_free_name(&request)?;
+    let topology = Topology::from_toml(&request.file)?;
     let lab = Lab::up(&topology)?;
-    let held = Arc::new(Mutex::new(Held::new(lab, &name, &order)?));
-    listen(socket, Arc::clone(&held))?;
-    tell(&Report::Up(name))?;
-    let_go_of_starter()?;
+    let held_lab = Arc::new(Mutex::new(HeldLab::new(lab, &name, &request)?));
+    serve_socket(socket, Arc::clone(&held_lab))?;
+    send_report(&HolderReport::Up(name))?;
+    close_standard_streams()?;
     // The reaped process may have been a link's. Its output is closed then, so no status request is
     // needed.
-    wait(&signals, || look(&held, Duration::ZERO));
+    reap_until_term(&signals, || refresh_held_lab(&held_lab, Duration::ZERO));
     Ok(())
 }
 
 /// Lab of this process and its published registration.
-struct Held {
+struct HeldLab {
     lab: Lab,
-    registration: Registration,
+    registration: LabRegistration,
     /// Memory file with the registration; published while it is open.
-    _offered: OwnedFd,
+    _published: OwnedFd,
     /// Number of failed links in the registration.
-    ended: usize,
+    failed_links: usize,
 }
 
-impl Held {
-    fn new(lab: Lab, name: &str, order: &Order) -> Result<Self, LabError> {
+impl HeldLab {
+    fn new(lab: Lab, name: &str, request: &LabRequest) -> Result<Self, LabError> {
         let handle = |host: &LabHost| (host.name().to_owned(), host.handle().as_raw_fd());
-        let registration = Registration {
+        let registration = LabRegistration {
             // The reader fills in the process id: process 1 does not see its id outside.
             info: LabInfo {
-                rootless: order.rootless,
-                ..lab.info(name, 0, order.uid)
+                rootless: request.rootless,
+                ..lab.info(name, 0, request.uid)
             },
             namespaces: lab.hosts().iter().map(handle).collect(),
             switches: lab.switches().map(|space| space.as_fd().as_raw_fd()),
         };
         Ok(Self {
-            _offered: registry::offer(&registration)?,
+            _published: registry::publish(&registration)?,
             registration,
             lab,
-            ended: 0,
+            failed_links: 0,
         })
     }
 
     /// Checks the links and publishes a new registration when one has failed. With a non-zero time
     /// the emulators are polled and have that long to reply.
-    fn look(&mut self, time: Duration) {
-        let now = self.lab.cut_ended(time);
-        if now == self.ended {
+    fn refresh_links(&mut self, time: Duration) {
+        let failed_links = self.lab.disconnect_failed_links(time);
+        if failed_links == self.failed_links {
             return;
         }
         let info = &self.registration.info;
@@ -267,37 +271,37 @@ impl Held {
             rootless: info.rootless,
             ..self.lab.info(&info.name, 0, info.uid)
         };
-        if let Ok(again) = registry::offer(&self.registration) {
-            (self.ended, self._offered) = (now, again);
+        if let Ok(published) = registry::publish(&self.registration) {
+            (self.failed_links, self._published) = (failed_links, published);
         }
     }
 }
 
-fn look(held: &Mutex<Held>, time: Duration) {
-    let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
-    held.look(time);
+fn refresh_held_lab(held_lab: &Mutex<HeldLab>, time: Duration) {
+    let mut held_lab = held_lab.lock().unwrap_or_else(PoisonError::into_inner);
+    held_lab.refresh_links(time);
 }
 
 /// Takes the requested name, or the first free one of `lab1`, `lab2`, ...
-fn take_name(order: &Order) -> Result<(String, OwnedFd), LabError> {
-    let candidates: Box<dyn Iterator<Item = String>> = match &order.name {
+fn bind_free_name(request: &LabRequest) -> Result<(String, OwnedFd), LabError> {
+    let candidates: Box<dyn Iterator<Item = String>> = match &request.name {
         Some(name) => Box::new(std::iter::once(name.clone())),
         None => Box::new((1..=9999).map(|number| format!("lab{number}"))),
     };
     for name in candidates {
-        if let Some(socket) = registry::bind(order.uid, &name)? {
+        if let Some(socket) = registry::bind_name(request.uid, &name)? {
             return Ok((name, socket));
         }
     }
-    Err(LabError::NameTaken {
-        name: order.name.clone().unwrap_or_else(|| "lab1".to_owned()),
+    Err(LabError::NameInUse {
+        name: request.name.clone().unwrap_or_else(|| "lab1".to_owned()),
     })
 }
 
 /// Listens, so that the lab can be found, and serves connections on a thread. A client learns the
 /// process from the peer credentials and everything else from `/proc`; connections carry no data.
 /// Every connection triggers a check of the links and is closed when the check is done.
-fn listen(socket: OwnedFd, held: Arc<Mutex<Held>>) -> Result<(), LabError> {
+fn serve_socket(socket: OwnedFd, held_lab: Arc<Mutex<HeldLab>>) -> Result<(), LabError> {
     rustix::net::listen(&socket, 64)
         .map_err(|error| LabError::system("listen on the lab's socket", error))?;
     let listener = UnixListener::from(socket);
@@ -306,7 +310,7 @@ fn listen(socket: OwnedFd, held: Arc<Mutex<Held>>) -> Result<(), LabError> {
         .spawn(move || {
             loop {
                 match listener.accept() {
-                    Ok(_connection) => look(&held, ANSWERS),
+                    Ok(_connection) => refresh_held_lab(&held_lab, REPLY_TIMEOUT),
                     // Out of descriptors, for example: never spin on it.
                     Err(_) => thread::sleep(Duration::from_millis(100)),
                 }
@@ -317,24 +321,24 @@ fn listen(socket: OwnedFd, held: Arc<Mutex<Held>>) -> Result<(), LabError> {
 }
 
 /// Redirects the standard streams to /dev/null; the starter reads the end of file as "lab is up".
-fn let_go_of_starter() -> Result<(), LabError> {
-    let turn = || {
+fn close_standard_streams() -> Result<(), LabError> {
+    let redirect = || {
         let null = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
         Ok(())
     };
-    turn().map_err(|error: io::Error| LabError::system("open /dev/null", error))
+    redirect().map_err(|error: io::Error| LabError::system("open /dev/null", error))
 }
 
 /// Reaps orphaned processes until SIGTERM; checks the links after each.
-fn wait(signals: &Signals, mut look: impl FnMut()) {
+fn reap_until_term(signals: &BlockedSignals, mut refresh: impl FnMut()) {
     while let Ok(arrived) = signals.wait() {
         if arrived.signal == Signal::TERM.as_raw() {
             return;
         }
         while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
-        look();
+        refresh();
     }
 }

@@ -28,17 +28,17 @@ impl LabInfo {
     /// Checks that no link has failed.
     ///
     /// # Errors
-    /// [`LabError::LinkEnded`]: what is measured over such a link is invalid.
+    /// [`LabError::LinkFailed`]: what is measured over such a link is invalid.
     pub fn check_links(&self) -> Result<(), LabError> {
-        let ended = |link: &LinkInfo| {
-            let why = link.ended.clone()?;
-            Some(LabError::LinkEnded {
+        let failure = |link: &LinkInfo| {
+            let reason = link.failure.clone()?;
+            Some(LabError::LinkFailed {
                 link: link.between.join(" - "),
                 lab: self.name.clone(),
-                why,
+                reason,
             })
         };
-        self.links.iter().find_map(ended).map_or(Ok(()), Err)
+        self.links.iter().find_map(failure).map_or(Ok(()), Err)
     }
 }
 
@@ -104,5 +104,6 @@ pub struct LinkInfo {
     /// Reason why the link is down: the process that emulates it on a kernel without netem has
     /// exited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended: Option<String>,
+    #[serde(rename = "ended")]
+    pub failure: Option<String>,
 }

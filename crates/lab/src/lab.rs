@@ -15,14 +15,14 @@ use linerate_host::sys::namespace;
 use crate::check::{self, CheckResult};
 use crate::error::LabError;
 use crate::info::{HostInfo, InterfaceInfo, LabInfo, LinkInfo};
-use crate::layout::{HostLayout, IPV6_PREFIX, Layout, Node};
-use crate::link_emulator::{self, Emulator};
-use crate::namespace::Namespace;
-use crate::netlink::Netlink;
+use crate::layout::{HostLayout, IPV6_PREFIX, Layout, NodeIndex};
+use crate::link_emulator::{self, LinkEmulator};
+use crate::namespace::NetNamespace;
+use crate::netlink::NetlinkSocket;
 use crate::offload::{ENOENT, Offload};
 use crate::privilege::privileged;
 use crate::qdisc::{Netem, TokenBucket};
-use crate::topology::{Link, Topology};
+use crate::topology::{LinkSpec, Topology};
 
 /// Network of hosts that exists as long as this value.
 ///
@@ -35,18 +35,18 @@ pub struct Lab {
     layout: Layout,
     hosts: Vec<LabHost>,
     /// Namespace of all switches; `None` without switches.
-    switches: Option<Namespace>,
+    switches: Option<NetNamespace>,
     /// Processes that emulate links, by index of the link in the topology.
-    emulators: BTreeMap<usize, Emulator>,
+    emulators: BTreeMap<usize, LinkEmulator>,
     /// Namespace of the interfaces that the emulators join. Declared after `emulators`, so that it
     /// is dropped after them.
-    wires: Option<Namespace>,
+    emulation: Option<NetNamespace>,
 }
 
 /// Host of a [`Lab`].
 #[derive(Debug)]
 pub struct LabHost {
-    namespace: Namespace,
+    namespace: NetNamespace,
     info: HostInfo,
 }
 
@@ -60,7 +60,7 @@ impl Lab {
     /// the request.
     pub fn up(topology: &Topology) -> Result<Self, LabError> {
         topology.validate()?;
-        let layout = Layout::of(topology)?;
+        let layout = Layout::from_topology(topology)?;
         if !privileged() {
             return Err(LabError::NotPrivileged);
         }
@@ -81,8 +81,8 @@ impl Lab {
         let ipv6 = AtomicBool::new(true);
         let mut spaces = Vec::with_capacity(layout.hosts.len());
         for host in &layout.hosts {
-            spaces.push(Namespace::new(|| {
-                host_settings(host.forwards);
+            spaces.push(NetNamespace::new(|| {
+                apply_host_settings(host.forwards);
                 if !ipv6_works() {
                     ipv6.store(false, Ordering::Relaxed);
                 }
@@ -94,7 +94,7 @@ impl Lab {
         let switches = if topology.switches.is_empty() {
             None
         } else {
-            Some(Namespace::new(switch_settings)?)
+            Some(NetNamespace::new(apply_switch_settings)?)
         };
         let hosts = spaces
             .into_iter()
@@ -104,26 +104,27 @@ impl Lab {
                 info: host_info(&topology, &layout, host),
             })
             .collect();
-        let emulates = topology.links.iter().any(Link::needs_netem) && !link_emulator::has_netem()?;
+        let emulates =
+            topology.links.iter().any(LinkSpec::needs_netem) && !link_emulator::has_netem()?;
         let mut lab = Self {
             topology,
             layout,
             hosts,
             switches,
             emulators: BTreeMap::new(),
-            wires: emulates
-                .then(|| Namespace::new(switch_settings))
+            emulation: emulates
+                .then(|| NetNamespace::new(apply_switch_settings))
                 .transpose()?,
         };
-        lab.wire()?;
-        lab.emulate()?;
+        lab.connect()?;
+        lab.start_emulators()?;
         Ok(lab)
     }
 
     /// Creates bridges, links, addresses and routes.
-    fn wire(&self) -> Result<(), LabError> {
+    fn connect(&self) -> Result<(), LabError> {
         if let Some(space) = &self.switches {
-            let mut netlink = space.run(Netlink::open)??;
+            let mut netlink = space.run(NetlinkSocket::open)??;
             for (name, _) in &self.topology.switches {
                 netlink.add_bridge(name)?;
                 let bridge = netlink.link(name)?;
@@ -133,56 +134,56 @@ impl Lab {
         for (number, (link, ends)) in
             (self.topology.links.iter().zip(&self.layout.links)).enumerate()
         {
-            let [near, far] = ends;
-            let wires = self.wires.as_ref().filter(|_| link.needs_netem());
-            if let Some(wires) = wires {
-                for (end, wire) in ends.iter().zip(wire_ends(number)) {
-                    let mut netlink = self.space(end.node).run(Netlink::open)??;
-                    netlink.add_veth(&end.interface, &wire, wires.as_fd(), link.mtu())?;
-                    wires.run(|| {
-                        let mut netlink = Netlink::open()?;
-                        let index = netlink.link(&wire)?.index;
+            let [first, second] = ends;
+            let emulation = self.emulation.as_ref().filter(|_| link.needs_netem());
+            if let Some(emulation) = emulation {
+                for (end, interface) in ends.iter().zip(emulator_interfaces(number)) {
+                    let mut netlink = self.namespace_of(end.node).run(NetlinkSocket::open)??;
+                    netlink.add_veth(&end.interface, &interface, emulation.as_fd(), link.mtu())?;
+                    emulation.run(|| {
+                        let mut netlink = NetlinkSocket::open()?;
+                        let index = netlink.link(&interface)?.index;
                         netlink.set_up(index)
                     })??;
                 }
             } else {
-                let mut netlink = self.space(near.node).run(Netlink::open)??;
+                let mut netlink = self.namespace_of(first.node).run(NetlinkSocket::open)??;
                 netlink.add_veth(
-                    &near.interface,
-                    &far.interface,
-                    self.space(far.node).as_fd(),
+                    &first.interface,
+                    &second.interface,
+                    self.namespace_of(second.node).as_fd(),
                     link.mtu(),
                 )?;
             }
             for end in ends {
                 let bridge = match end.node {
-                    Node::Switch(switch) => Some(self.topology.switches[switch].0.as_str()),
-                    Node::Host(_) => None,
+                    NodeIndex::Switch(switch) => Some(self.topology.switches[switch].0.as_str()),
+                    NodeIndex::Host(_) => None,
                 };
-                let emulated = wires.is_some();
-                self.space(end.node)
-                    .run(|| set_end(link, &end.interface, bridge, emulated))??;
+                let emulated = emulation.is_some();
+                self.namespace_of(end.node)
+                    .run(|| configure_interface(link, &end.interface, bridge, emulated))??;
             }
         }
         for (layout, host) in self.layout.hosts.iter().zip(&self.hosts) {
-            host.namespace.run(|| give_addresses(layout))??;
+            host.namespace.run(|| add_addresses(layout))??;
         }
         // A route needs its gateway's network, so routes come after all addresses.
         for (layout, host) in self.layout.hosts.iter().zip(&self.hosts) {
-            host.namespace.run(|| give_routes(layout))??;
+            host.namespace.run(|| add_routes(layout))??;
         }
         Ok(())
     }
 
     /// Starts the emulators of links that the kernel cannot make.
-    fn emulate(&mut self) -> Result<(), LabError> {
-        let Some(wires) = &self.wires else {
+    fn start_emulators(&mut self) -> Result<(), LabError> {
+        let Some(emulation) = &self.emulation else {
             return Ok(());
         };
         for (number, link) in self.topology.links.iter().enumerate() {
             if link.needs_netem() {
-                let [one, other] = &wire_ends(number);
-                let emulator = Emulator::start(wires, link, [one, other])?;
+                let [one, other] = &emulator_interfaces(number);
+                let emulator = LinkEmulator::start(emulation, link, [one, other])?;
                 self.emulators.insert(number, emulator);
             }
         }
@@ -190,41 +191,45 @@ impl Lab {
     }
 
     /// Returns whether the emulator of a link is running; `None` where the kernel makes the link.
-    pub(crate) fn is_emulated(&self, link: usize) -> Option<bool> {
+    pub(crate) fn emulator_is_running(&self, link: usize) -> Option<bool> {
         let emulator = self.emulators.get(&link)?;
-        Some(emulator.ended().is_none())
+        Some(emulator.exit_reason().is_none())
     }
 
     /// Returns the reason why a link is down: its emulator has exited.
-    fn ended(&self, link: usize) -> Option<&str> {
-        self.emulators.get(&link)?.ended()
+    fn link_failure(&self, link: usize) -> Option<&str> {
+        self.emulators.get(&link)?.exit_reason()
     }
 
     /// Takes down the interfaces of links whose emulator has exited, so that both ends lose their
     /// carrier instead of all packets. Returns the number of such links. With a non-zero time every
     /// emulator gets a status request first: one that forwards no more may not have noticed yet.
-    pub(crate) fn cut_ended(&self, time: Duration) -> usize {
+    pub(crate) fn disconnect_failed_links(&self, time: Duration) -> usize {
         if !time.is_zero() {
-            self.emulators.values().for_each(Emulator::ask);
+            self.emulators
+                .values()
+                .for_each(LinkEmulator::request_status);
         }
-        let until = Instant::now() + time;
-        let ended = self.emulators.iter();
-        let ended: Vec<_> = ended
-            .filter(|(_, it)| it.ended_by(until).is_some())
+        let deadline = Instant::now() + time;
+        let failed = self.emulators.iter();
+        let failed: Vec<_> = failed
+            .filter(|(_, it)| it.wait_exit_reason(deadline).is_some())
             .collect();
-        for (link, _) in ended.iter().filter(|(_, it)| it.is_first_cut()) {
-            self.cut(**link);
+        for (link, _) in failed.iter().filter(|(_, it)| it.mark_disconnected()) {
+            self.disconnect(**link);
         }
-        ended.len()
+        failed.len()
     }
 
-    fn cut(&self, link: usize) {
-        let Some(wires) = &self.wires else { return };
-        for wire in wire_ends(link) {
+    fn disconnect(&self, link: usize) {
+        let Some(emulation) = &self.emulation else {
+            return;
+        };
+        for interface in emulator_interfaces(link) {
             // The interface may be gone already: its removal also ends the emulator.
-            let _ = wires.run(|| {
-                let mut netlink = Netlink::open()?;
-                let index = netlink.link(&wire)?.index;
+            let _ = emulation.run(|| {
+                let mut netlink = NetlinkSocket::open()?;
+                let index = netlink.link(&interface)?.index;
                 netlink.set_down(index)
             });
         }
@@ -233,9 +238,9 @@ impl Lab {
     /// Checks that all links work: an emulated link fails when its emulator exits.
     ///
     /// # Errors
-    /// [`LabError::LinkEnded`]; both ends of the link have lost their carrier then.
+    /// [`LabError::LinkFailed`]; both ends of the link have lost their carrier then.
     pub fn check_links(&self) -> Result<(), LabError> {
-        if self.cut_ended(link_emulator::ANSWERS) == 0 {
+        if self.disconnect_failed_links(link_emulator::REPLY_TIMEOUT) == 0 {
             return Ok(());
         }
         self.info("", 0, 0).check_links()
@@ -248,7 +253,7 @@ impl Lab {
     /// # Errors
     /// Only errors of the check itself; properties that differ are in the results.
     pub fn check(&self) -> Result<Vec<CheckResult>, LabError> {
-        check::check(self)
+        check::check_lab(self)
     }
 
     /// Returns a host by name.
@@ -260,10 +265,10 @@ impl Lab {
             .iter()
             .find(|host| host.name() == name)
             .ok_or_else(|| {
-                let known: Vec<&str> = self.hosts.iter().map(LabHost::name).collect();
+                let names: Vec<&str> = self.hosts.iter().map(LabHost::name).collect();
                 LabError::UnknownHost {
                     host: name.to_owned(),
-                    known: known.join(", "),
+                    available: names.join(", "),
                 }
             })
     }
@@ -305,7 +310,7 @@ impl Lab {
                 .collect(),
             links: links
                 .map(|(number, (link, ends))| LinkInfo {
-                    ended: self.ended(number).map(str::to_owned),
+                    failure: self.link_failure(number).map(str::to_owned),
                     between: link.between.clone(),
                     interfaces: ends.each_ref().map(|end| end.interface.clone()),
                     mtu: link.mtu(),
@@ -320,14 +325,14 @@ impl Lab {
         }
     }
 
-    pub(crate) fn switches(&self) -> Option<&Namespace> {
+    pub(crate) fn switches(&self) -> Option<&NetNamespace> {
         self.switches.as_ref()
     }
 
-    pub(crate) fn space(&self, node: Node) -> &Namespace {
+    pub(crate) fn namespace_of(&self, node: NodeIndex) -> &NetNamespace {
         match node {
-            Node::Host(host) => &self.hosts[host].namespace,
-            Node::Switch(_) => self
+            NodeIndex::Host(host) => &self.hosts[host].namespace,
+            NodeIndex::Switch(_) => self
                 .switches
                 .as_ref()
                 .expect("a lab with a switch has a namespace for switches"),
@@ -373,7 +378,7 @@ impl LabHost {
     /// capability to enter the namespace. A panic of `f` is resumed in the caller.
     pub fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> Result<R, LabError> {
         self.namespace.run(|| {
-            show_own_sys();
+            mount_host_sys();
             f()
         })
     }
@@ -402,48 +407,48 @@ impl LabHost {
         self.namespace.as_fd()
     }
 
-    pub(crate) fn namespace(&self) -> &Namespace {
+    pub(crate) fn namespace(&self) -> &NetNamespace {
         &self.namespace
     }
 }
 
 /// Mounts a `/sys` of its own network namespace for the calling thread. Best effort: containers
 /// often forbid mounts, and no measurement depends on it.
-fn show_own_sys() {
-    let _ = namespace::private_mounts().and_then(|()| namespace::remount_sys());
+fn mount_host_sys() {
+    let _ = namespace::unshare_mounts().and_then(|()| namespace::remount_sys());
 }
 
 /// Writes a sysctl of the calling thread's namespace, where the kernel has it and permits the
 /// write.
-fn setting(path: &str, value: &str) {
+fn write_setting(path: &str, value: &str) {
     let _ = fs::write(Path::new("/proc/sys/net").join(path), value);
 }
 
-fn host_settings(forwards: bool) {
+fn apply_host_settings(forwards: bool) {
     // New namespaces inherit some of these from the machine, so every one is set.
     for scope in ["all", "default"] {
-        setting(&format!("ipv6/conf/{scope}/disable_ipv6"), "0");
+        write_setting(&format!("ipv6/conf/{scope}/disable_ipv6"), "0");
         // Addresses are unique by construction: duplicate address detection would only cost a
         // second.
-        setting(&format!("ipv6/conf/{scope}/accept_dad"), "0");
-        setting(&format!("ipv6/conf/{scope}/router_solicitations"), "0");
+        write_setting(&format!("ipv6/conf/{scope}/accept_dad"), "0");
+        write_setting(&format!("ipv6/conf/{scope}/router_solicitations"), "0");
         // Replies may leave by another interface than the one the request arrived at.
-        setting(&format!("ipv4/conf/{scope}/rp_filter"), "0");
+        write_setting(&format!("ipv4/conf/{scope}/rp_filter"), "0");
     }
     if forwards {
-        setting("ipv4/ip_forward", "1");
-        setting("ipv6/conf/all/forwarding", "1");
+        write_setting("ipv4/ip_forward", "1");
+        write_setting("ipv6/conf/all/forwarding", "1");
     }
 }
 
-fn switch_settings() {
+fn apply_switch_settings() {
     // A switch needs no IPv6 of its own; its router solicitations would show in the counters.
     for scope in ["all", "default"] {
-        setting(&format!("ipv6/conf/{scope}/disable_ipv6"), "1");
+        write_setting(&format!("ipv6/conf/{scope}/disable_ipv6"), "1");
     }
     // Where the kernel has br_netfilter, every bridged packet would pass the firewall's hooks.
     for table in ["iptables", "ip6tables", "arptables"] {
-        setting(&format!("bridge/bridge-nf-call-{table}"), "0");
+        write_setting(&format!("bridge/bridge-nf-call-{table}"), "0");
     }
 }
 
@@ -453,40 +458,40 @@ fn ipv6_works() -> bool {
 }
 
 /// Configures one end of a link, inside its namespace.
-fn set_end(
-    link: &Link,
+fn configure_interface(
+    link: &LinkSpec,
     interface: &str,
     bridge: Option<&str>,
     emulated: bool,
 ) -> Result<(), LabError> {
-    let mut netlink = Netlink::open()?;
+    let mut netlink = NetlinkSocket::open()?;
     let index = netlink.link(interface)?.index;
     if let Some(bytes) = link.gso_bytes() {
         netlink.set_gso(index, bytes)?;
     }
     if emulated {
-        only_link_sized_frames(interface)?;
+        disable_segmentation_offloads(interface)?;
     }
     set_offloads(link, interface)?;
     if let Some(bridge) = bridge {
         let bridge = netlink.link(bridge)?.index;
         netlink.set_bridge(index, bridge)?;
     }
-    set_shape(&mut netlink, link, index, emulated)?;
+    add_qdiscs(&mut netlink, link, index, emulated)?;
     netlink.set_up(index)
 }
 
 /// Returns the names of the interfaces that a link's emulator joins.
-fn wire_ends(link: usize) -> [String; 2] {
+fn emulator_interfaces(link: usize) -> [String; 2] {
     [format!("w{link}a"), format!("w{link}b")]
 }
 
 /// Switches off the offloads that would pass frames above the MTU to the emulator.
-fn only_link_sized_frames(interface: &str) -> Result<(), LabError> {
+fn disable_segmentation_offloads(interface: &str) -> Result<(), LabError> {
     // The ioctl needs a socket only for its namespace.
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
         .map_err(|error| LabError::system("open a socket", error))?;
-    for name in link_emulator::LARGE_SENDS {
+    for name in link_emulator::SEGMENTATION_OFFLOADS {
         if let Some(offload) = Offload::parse(name) {
             // A kernel without this offload makes no such frames.
             let _ = offload.set(socket.as_fd(), interface, false);
@@ -495,7 +500,7 @@ fn only_link_sized_frames(interface: &str) -> Result<(), LabError> {
     Ok(())
 }
 
-fn set_offloads(link: &Link, interface: &str) -> Result<(), LabError> {
+fn set_offloads(link: &LinkSpec, interface: &str) -> Result<(), LabError> {
     if link.offloads.is_empty() {
         return Ok(());
     }
@@ -513,7 +518,7 @@ fn set_offloads(link: &Link, interface: &str) -> Result<(), LabError> {
                 },
                 _ => LabError::Kernel {
                     action: format!("switch {name} of link {}", link.label()),
-                    kernel_says: None,
+                    kernel_message: None,
                     source,
                 },
             })?;
@@ -525,18 +530,18 @@ fn set_offloads(link: &Link, interface: &str) -> Result<(), LabError> {
 ///
 /// For an emulated link the queue comes first and the delay after it. The result is the same except
 /// for the duration of a burst.
-fn set_shape(
-    netlink: &mut Netlink,
-    link: &Link,
+fn add_qdiscs(
+    netlink: &mut NetlinkSocket,
+    link: &LinkSpec,
     index: u32,
     emulated: bool,
 ) -> Result<(), LabError> {
     let mut parent = None;
-    if let Some(netem) = Netem::of(link).filter(|_| !emulated) {
+    if let Some(netem) = Netem::from_link(link).filter(|_| !emulated) {
         netlink
             .add_qdisc(index, "netem", 1, parent, netem.encode())
             .map_err(|error| {
-                without(
+                missing_feature_error(
                     error,
                     "netem (CONFIG_NET_SCH_NETEM)",
                     link,
@@ -546,11 +551,11 @@ fn set_shape(
             })?;
         parent = Some(1);
     }
-    if let Some(bucket) = TokenBucket::of(link) {
+    if let Some(bucket) = TokenBucket::from_link(link) {
         netlink
             .add_qdisc(index, "tbf", 2, parent, bucket.encode())
             .map_err(|error| {
-                without(
+                missing_feature_error(
                     error,
                     "token bucket (CONFIG_NET_SCH_TBF)",
                     link,
@@ -563,11 +568,11 @@ fn set_shape(
 }
 
 /// Maps ENOENT, the kernel's reply for an unknown discipline, to a missing feature.
-fn without(
+fn missing_feature_error(
     error: LabError,
     feature: &'static str,
-    link: &Link,
-    wanted: &str,
+    link: &LinkSpec,
+    needed_for: &str,
     remedy: &'static str,
 ) -> LabError {
     match error {
@@ -575,7 +580,7 @@ fn without(
             LabError::MissingFeature {
                 feature,
                 link: link.label(),
-                wanted: wanted.to_owned(),
+                needed_for: needed_for.to_owned(),
                 remedy,
             }
         }
@@ -583,8 +588,8 @@ fn without(
     }
 }
 
-fn give_addresses(layout: &HostLayout) -> Result<(), LabError> {
-    let mut netlink = Netlink::open()?;
+fn add_addresses(layout: &HostLayout) -> Result<(), LabError> {
+    let mut netlink = NetlinkSocket::open()?;
     for interface in &layout.interfaces {
         let index = netlink.link(&interface.name)?.index;
         netlink.add_address(index, interface.address)?;
@@ -595,11 +600,11 @@ fn give_addresses(layout: &HostLayout) -> Result<(), LabError> {
     Ok(())
 }
 
-fn give_routes(layout: &HostLayout) -> Result<(), LabError> {
+fn add_routes(layout: &HostLayout) -> Result<(), LabError> {
     if layout.routes.is_empty() {
         return Ok(());
     }
-    let mut netlink = Netlink::open()?;
+    let mut netlink = NetlinkSocket::open()?;
     for route in &layout.routes {
         netlink.add_route(
             IpAddr::V4(route.network.address),

@@ -15,23 +15,23 @@ pub struct Layout {
     /// Hosts, in the order of [`Topology::hosts`].
     pub hosts: Vec<HostLayout>,
     /// Ends of every link, in the order of [`Topology::links`].
-    pub links: Vec<[End; 2]>,
+    pub links: Vec<[LinkEndpoint; 2]>,
 }
 
 /// Interfaces and routes of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostLayout {
     /// `eth0`, `eth1`, ... in the order of its links.
-    pub interfaces: Vec<Interface>,
+    pub interfaces: Vec<HostInterface>,
     /// Routes to the segments that the host is not on.
-    pub routes: Vec<Route>,
+    pub routes: Vec<HostRoute>,
     /// True when other hosts reach a segment through this one.
     pub forwards: bool,
 }
 
 /// Interface of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub struct HostInterface {
     /// Name inside the host.
     pub name: String,
     /// Index of the link.
@@ -46,7 +46,7 @@ pub struct Interface {
 
 /// Route to a segment through another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct HostRoute {
     /// Network of the segment, with its network address.
     pub network: Ipv4Prefix,
     /// Next hop, on a common segment.
@@ -57,7 +57,7 @@ pub struct Route {
 
 /// Host or switch at the end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Node {
+pub enum NodeIndex {
     /// Index of a host in the topology.
     Host(usize),
     /// Index of a switch in the topology.
@@ -66,52 +66,56 @@ pub enum Node {
 
 /// End of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct LinkEndpoint {
     /// Host or switch of this end.
-    pub node: Node,
+    pub node: NodeIndex,
     /// Interface name there.
     pub interface: String,
 }
 
 impl Layout {
     /// Computes the layout of a topology whose names and links were checked.
-    pub(crate) fn of(topology: &Topology) -> Result<Self, TopologyError> {
-        let nodes: Vec<[Node; 2]> = topology
+    pub(crate) fn from_topology(topology: &Topology) -> Result<Self, TopologyError> {
+        let nodes: Vec<[NodeIndex; 2]> = topology
             .links
             .iter()
-            .map(|link| link.between.each_ref().map(|name| node(topology, name)))
+            .map(|link| {
+                link.between
+                    .each_ref()
+                    .map(|name| node_index(topology, name))
+            })
             .collect();
-        let segments = segments(topology, &nodes)?;
+        let segments = link_segments(topology, &nodes)?;
         let mut hosts = vec![HostLayout::default(); topology.hosts.len()];
         let mut ports = 0;
         let mut links = Vec::with_capacity(nodes.len());
         for (link, ends) in nodes.into_iter().enumerate() {
             links.push(ends.map(|node| {
                 let interface = match node {
-                    Node::Host(host) => {
+                    NodeIndex::Host(host) => {
                         let name = format!("eth{}", hosts[host].interfaces.len());
-                        hosts[host].interfaces.push(Interface {
+                        hosts[host].interfaces.push(HostInterface {
                             name: name.clone(),
                             link,
                             segment: segments[link],
-                            address: UNKNOWN,
+                            address: UNASSIGNED,
                             address_v6: None,
                         });
                         name
                     }
                     // All switches share one namespace, so their ports are numbered consecutively.
-                    Node::Switch(_) => {
+                    NodeIndex::Switch(_) => {
                         ports += 1;
                         format!("port{ports}")
                     }
                 };
-                End { node, interface }
+                LinkEndpoint { node, interface }
             }));
         }
         let mut layout = Self { hosts, links };
-        layout.refuse_doubled(topology)?;
-        layout.address(topology)?;
-        layout.route();
+        layout.reject_duplicate_segments(topology)?;
+        layout.assign_addresses(topology)?;
+        layout.add_routes();
         Ok(layout)
     }
 
@@ -133,7 +137,7 @@ impl Layout {
             .iter()
             .enumerate()
             .flat_map(move |(host, layout)| {
-                let on = move |(number, interface): (usize, &Interface)| {
+                let on = move |(number, interface): (usize, &HostInterface)| {
                     (interface.segment == segment).then_some((host, number))
                 };
                 layout.interfaces.iter().enumerate().filter_map(on)
@@ -147,14 +151,14 @@ impl Layout {
             .unwrap_or(0)
     }
 
-    fn refuse_doubled(&self, topology: &Topology) -> Result<(), TopologyError> {
+    fn reject_duplicate_segments(&self, topology: &Topology) -> Result<(), TopologyError> {
         for (host, (name, _)) in self.hosts.iter().zip(&topology.hosts) {
             for (number, one) in host.interfaces.iter().enumerate() {
                 let twin = host.interfaces[..number]
                     .iter()
                     .find(|other| other.segment == one.segment);
                 if let Some(other) = twin {
-                    return Err(TopologyError::TwiceOnSegment {
+                    return Err(TopologyError::DuplicateSegment {
                         host: name.clone(),
                         interfaces: format!("{} and {}", other.name, one.name),
                     });
@@ -165,85 +169,90 @@ impl Layout {
     }
 
     /// Assigns addresses to all interfaces.
-    fn address(&mut self, topology: &Topology) -> Result<(), TopologyError> {
-        let networks = self.networks(topology)?;
+    fn assign_addresses(&mut self, topology: &Topology) -> Result<(), TopologyError> {
+        let networks = self.segment_networks(topology)?;
         let ipv6 = topology.links.iter().all(|link| link.mtu() >= IPV6_MIN_MTU);
         for (segment, network) in networks.iter().enumerate() {
             let members: Vec<_> = self.members(segment).collect();
-            let asked = |(host, number): (usize, usize)| {
+            let requested_address = |(host, number): (usize, usize)| {
                 // The address in the file belongs to the first interface.
                 let address = topology.hosts[host].1.address;
                 address.filter(|_| number == 0)
             };
-            let taken: Vec<u32> = members
+            let used_numbers: Vec<u32> = members
                 .iter()
-                .filter_map(|&member| asked(member))
+                .filter_map(|&member| requested_address(member))
                 .map(Ipv4Prefix::host_number)
                 .collect();
             let mut next = 1;
             for &(host, number) in &members {
-                let own = match asked((host, number)) {
+                let number_in_network = match requested_address((host, number)) {
                     Some(address) => address.host_number(),
                     None => {
-                        while taken.contains(&next) {
+                        while used_numbers.contains(&next) {
                             next += 1;
                         }
                         next += 1;
                         next - 1
                     }
                 };
-                if own > network.last_host() {
-                    return Err(TopologyError::Full {
+                if number_in_network > network.last_host() {
+                    return Err(TopologyError::NetworkFull {
                         network: network.to_string(),
                         host: topology.hosts[host].0.clone(),
                     });
                 }
                 let interface = &mut self.hosts[host].interfaces[number];
                 interface.address = Ipv4Prefix {
-                    address: Ipv4Addr::from_bits(network.network() | own),
+                    address: Ipv4Addr::from_bits(network.network() | number_in_network),
                     length: network.length,
                 };
-                interface.address_v6 = ipv6.then(|| address_v6(segment, own));
+                interface.address_v6 = ipv6.then(|| ipv6_address(segment, number_in_network));
             }
         }
         Ok(())
     }
 
     /// Returns the network of every segment: the requested one, or the next free 10.77.N.0/24.
-    fn networks(&self, topology: &Topology) -> Result<Vec<Ipv4Prefix>, TopologyError> {
-        let mut asked: Vec<Option<(usize, Ipv4Prefix)>> = Vec::new();
+    fn segment_networks(&self, topology: &Topology) -> Result<Vec<Ipv4Prefix>, TopologyError> {
+        let mut requested: Vec<Option<(usize, Ipv4Prefix)>> = Vec::new();
         for segment in 0..self.segment_count() {
-            let wishes: Vec<(usize, Ipv4Prefix)> = self
+            let segment_requests: Vec<(usize, Ipv4Prefix)> = self
                 .members(segment)
                 .filter(|&(_, number)| number == 0)
                 .filter_map(|(host, _)| Some((host, topology.hosts[host].1.address?)))
                 .collect();
-            agree(topology, &wishes)?;
-            let first = wishes.first().copied();
+            check_requested_addresses(topology, &segment_requests)?;
+            let first = segment_requests.first().copied();
             if let Some((host, network)) = first {
-                let clash = asked
+                let clash = requested
                     .iter()
                     .flatten()
                     .find(|(_, one)| one.overlaps(network));
                 if let Some((_, other)) = clash {
                     return Err(TopologyError::Overlap {
-                        one: network_of(*other).to_string(),
-                        other: network_of(network).to_string(),
+                        first: network_of(*other).to_string(),
+                        second: network_of(network).to_string(),
                         host: topology.hosts[host].0.clone(),
                     });
                 }
             }
-            asked.push(first);
+            requested.push(first);
         }
         let mut free = (0..)
             .map(|number: u32| Ipv4Prefix {
                 address: Ipv4Addr::from_bits(FIRST_NETWORK + (number << 8)),
                 length: 24,
             })
-            .filter(|given| !asked.iter().flatten().any(|(_, one)| one.overlaps(*given)));
-        Ok(asked
+            .filter(|candidate| {
+                !requested
+                    .iter()
+                    .flatten()
+                    .any(|(_, one)| one.overlaps(*candidate))
+            });
+        Ok(requested
             .iter()
-            .map(|wish| match wish {
+            .map(|requested_network| match requested_network {
                 Some((_, network)) => network_of(*network),
                 None => free.next().expect("an endless iterator"),
             })
@@ -252,7 +261,7 @@ impl Layout {
 
     /// Adds a route from every host to every segment that it is not on, with the fewest hops; of
     /// equal paths the first in the file wins.
-    fn route(&mut self) {
+    fn add_routes(&mut self) {
         let count = self.segment_count();
         let members: Vec<Vec<(usize, usize)>> = (0..count)
             .map(|segment| self.members(segment).collect())
@@ -277,20 +286,20 @@ impl Layout {
                     }
                 }
             }
-            for (segment, way) in through.into_iter().enumerate() {
-                let (Some(Some((host, number))), Some(&(far, port))) =
-                    (way, members[segment].first())
+            for (segment, first_hop) in through.into_iter().enumerate() {
+                let (Some(Some((host, number))), Some(&(target_host, port))) =
+                    (first_hop, members[segment].first())
                 else {
                     continue;
                 };
                 let gateway = &self.hosts[host].interfaces[number];
-                let target = &self.hosts[far].interfaces[port];
-                let route = Route {
+                let target = &self.hosts[target_host].interfaces[port];
+                let route = HostRoute {
                     network: network_of(target.address),
                     gateway: gateway.address.address,
                     v6: gateway
                         .address_v6
-                        .map(|gateway| (address_v6(segment, 0), gateway)),
+                        .map(|gateway| (ipv6_address(segment, 0), gateway)),
                 };
                 self.hosts[host].forwards = true;
                 self.hosts[start].routes.push(route);
@@ -302,13 +311,13 @@ impl Layout {
 /// 10.77.0.0.
 const FIRST_NETWORK: u32 = u32::from_be_bytes([10, 77, 0, 0]);
 /// Placeholder until addresses are assigned.
-const UNKNOWN: Ipv4Prefix = Ipv4Prefix {
+const UNASSIGNED: Ipv4Prefix = Ipv4Prefix {
     address: Ipv4Addr::UNSPECIFIED,
     length: 24,
 };
 
 /// Returns `fd77:0:0:SEGMENT::HOST`, a unique local address (RFC 4193) with IPv4's host number.
-fn address_v6(segment: usize, host: u32) -> Ipv6Addr {
+fn ipv6_address(segment: usize, host: u32) -> Ipv6Addr {
     let segment = u128::from(segment as u16) << 64;
     Ipv6Addr::from_bits(0xfd77_u128 << 112 | segment | u128::from(host))
 }
@@ -320,51 +329,57 @@ fn network_of(prefix: Ipv4Prefix) -> Ipv4Prefix {
     }
 }
 
-fn node(topology: &Topology, name: &str) -> Node {
-    let host = topology.hosts.iter().position(|(known, _)| known == name);
+fn node_index(topology: &Topology, name: &str) -> NodeIndex {
+    let host = topology
+        .hosts
+        .iter()
+        .position(|(host_name, _)| host_name == name);
     let switch = topology
         .switches
         .iter()
-        .position(|(known, _)| known == name);
+        .position(|(host_name, _)| host_name == name);
     match (host, switch) {
-        (Some(host), _) => Node::Host(host),
-        (None, switch) => Node::Switch(switch.expect("ends of links were checked")),
+        (Some(host), _) => NodeIndex::Host(host),
+        (None, switch) => NodeIndex::Switch(switch.expect("ends of links were checked")),
     }
 }
 
 /// Returns the segment of every link: links that meet in a switch share one. Numbered by the
 /// first link.
-fn segments(topology: &Topology, links: &[[Node; 2]]) -> Result<Vec<usize>, TopologyError> {
+fn link_segments(
+    topology: &Topology,
+    links: &[[NodeIndex; 2]],
+) -> Result<Vec<usize>, TopologyError> {
     // Union-find over switches: with so few, path compression is not needed.
-    let mut above: Vec<usize> = (0..topology.switches.len()).collect();
-    let top = |above: &[usize], mut switch: usize| {
-        while above[switch] != switch {
-            switch = above[switch];
+    let mut parent: Vec<usize> = (0..topology.switches.len()).collect();
+    let root = |parent: &[usize], mut switch: usize| {
+        while parent[switch] != switch {
+            switch = parent[switch];
         }
         switch
     };
     for (number, ends) in links.iter().enumerate() {
-        if let [Node::Switch(one), Node::Switch(other)] = *ends {
-            let (one, other) = (top(&above, one), top(&above, other));
+        if let [NodeIndex::Switch(one), NodeIndex::Switch(other)] = *ends {
+            let (one, other) = (root(&parent, one), root(&parent, other));
             if one == other {
-                return Err(TopologyError::Loop {
+                return Err(TopologyError::SwitchLoop {
                     link: topology.links[number].label(),
                 });
             }
-            above[other] = one;
+            parent[other] = one;
         }
     }
-    let mut of_switch = vec![None; above.len()];
+    let mut of_switch = vec![None; parent.len()];
     let mut count = 0;
     Ok(links
         .iter()
         .map(|ends| {
             let switch = ends.iter().find_map(|end| match end {
-                Node::Switch(switch) => Some(top(&above, *switch)),
-                Node::Host(_) => None,
+                NodeIndex::Switch(switch) => Some(root(&parent, *switch)),
+                NodeIndex::Host(_) => None,
             });
-            let known = switch.and_then(|switch| of_switch[switch]);
-            known.unwrap_or_else(|| {
+            let numbered = switch.and_then(|switch| of_switch[switch]);
+            numbered.unwrap_or_else(|| {
                 if let Some(switch) = switch {
                     of_switch[switch] = Some(count);
                 }
@@ -376,25 +391,30 @@ fn segments(topology: &Topology, links: &[[Node; 2]]) -> Result<Vec<usize>, Topo
 }
 
 /// Checks that the addresses requested on one segment differ and are in one network.
-fn agree(topology: &Topology, wishes: &[(usize, Ipv4Prefix)]) -> Result<(), TopologyError> {
+fn check_requested_addresses(
+    topology: &Topology,
+    requested: &[(usize, Ipv4Prefix)],
+) -> Result<(), TopologyError> {
     let name = |host: usize| topology.hosts[host].0.clone();
-    let Some(&(first, network)) = wishes.first() else {
+    let Some(&(first, network)) = requested.first() else {
         return Ok(());
     };
-    for (number, &(host, address)) in wishes.iter().enumerate() {
+    for (number, &(host, address)) in requested.iter().enumerate() {
         if network_of(address) != network_of(network) {
             return Err(TopologyError::NotInNetwork {
                 host: name(host),
                 address: address.to_string(),
-                other: name(first),
+                neighbour: name(first),
                 network: network_of(network).to_string(),
             });
         }
-        let twin = wishes[..number].iter().find(|(_, other)| *other == address);
+        let twin = requested[..number]
+            .iter()
+            .find(|(_, other)| *other == address);
         if let Some(&(other, _)) = twin {
-            return Err(TopologyError::AddressTwice {
-                one: name(other),
-                other: name(host),
+            return Err(TopologyError::DuplicateAddress {
+                first: name(other),
+                second: name(host),
                 address: address.to_string(),
             });
         }

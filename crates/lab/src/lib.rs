@@ -29,13 +29,13 @@ mod registry;
 mod segment_sizes;
 
 pub use check::CheckResult;
-pub use current_lab::{Inside, inside};
+pub use current_lab::{CurrentLab, current_lab};
 pub use error::LabError;
-pub use exec::{Executed, exec};
+pub use exec::{ExecResult, exec};
 pub use holder::{HOLDER_COMMAND, hold, up};
 pub use info::{HostInfo, InterfaceInfo, LabInfo, LinkInfo};
 pub use lab::{Lab, LabHost};
-pub use link_emulator::{LINK as LINK_STEP, PASSING};
+pub use link_emulator::{LINK as LINK_STEP, PASSING_REPLY};
 pub use privilege::{enter_user_namespace, privileged};
 pub use registry::{down, list};
 pub use segment_sizes::{segment_sizes, set_segment_sizes};

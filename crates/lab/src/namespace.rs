@@ -6,26 +6,26 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 
-use linerate_host::sys::namespace::{self, Space};
+use linerate_host::sys::namespace::{self, NamespaceKind};
 
 use crate::error::LabError;
-use crate::netlink::Netlink;
+use crate::netlink::NetlinkSocket;
 
 /// Network namespace.
 #[derive(Debug)]
-pub(crate) struct Namespace {
+pub(crate) struct NetNamespace {
     handle: OwnedFd,
 }
 
-impl Namespace {
+impl NetNamespace {
     /// Makes a namespace and runs `prepare` in it, while `lo` is its only interface; then sets `lo`
     /// up.
     pub fn new(prepare: impl FnOnce() + Send) -> Result<Self, LabError> {
         thread::scope(|scope| {
-            let made = thread::Builder::new()
+            let join_handle = thread::Builder::new()
                 .name("lab-namespace".to_owned())
                 .spawn_scoped(scope, || {
-                    namespace::unshare(Space::Net).map_err(|error| match error.kind() {
+                    namespace::unshare(NamespaceKind::Net).map_err(|error| match error.kind() {
                         io::ErrorKind::PermissionDenied => LabError::NotPrivileged,
                         _ => LabError::system("make a network namespace", error),
                     })?;
@@ -33,7 +33,7 @@ impl Namespace {
                         LabError::system("open /proc/thread-self/ns/net (is /proc mounted?)", error)
                     })?;
                     prepare();
-                    let mut netlink = Netlink::open()?;
+                    let mut netlink = NetlinkSocket::open()?;
                     let loopback = netlink.link("lo")?;
                     netlink.set_up(loopback.index)?;
                     Ok(Self {
@@ -41,34 +41,34 @@ impl Namespace {
                     })
                 })
                 .map_err(|error| LabError::system("start a thread", error))?;
-            joined(made.join())
+            resume_panic(join_handle.join())
         })
     }
 
     /// Runs `f` on a new thread inside; threads and sockets that it creates are inside as well.
     pub fn run<R: Send>(&self, f: impl FnOnce() -> R + Send) -> Result<R, LabError> {
         thread::scope(|scope| {
-            let running = thread::Builder::new()
+            let join_handle = thread::Builder::new()
                 .name("lab-host".to_owned())
                 .spawn_scoped(scope, || {
-                    namespace::enter(self.handle.as_fd(), Space::Net).map_err(|error| {
+                    namespace::enter(self.handle.as_fd(), NamespaceKind::Net).map_err(|error| {
                         LabError::system("enter a host's network namespace", error)
                     })?;
                     Ok(f())
                 })
                 .map_err(|error| LabError::system("start a thread", error))?;
-            joined(running.join())
+            resume_panic(join_handle.join())
         })
     }
 }
 
-impl AsFd for Namespace {
+impl AsFd for NetNamespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.handle.as_fd()
     }
 }
 
 /// Resumes a panic of the other thread in this one.
-fn joined<R>(result: thread::Result<R>) -> R {
+fn resume_panic<R>(result: thread::Result<R>) -> R {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -35,7 +35,7 @@ const NLMSGERR_ATTR_MSG: u16 = 1;
 const MESSAGE_HEADER_BYTES: usize = 16;
 
 /// Netlink socket in one network namespace.
-pub struct Netlink {
+pub struct NetlinkSocket {
     socket: Socket,
     sequence: u32,
 }
@@ -68,7 +68,7 @@ pub struct QdiscState {
     pub options: Vec<u8>,
 }
 
-impl Netlink {
+impl NetlinkSocket {
     /// Opens a socket in the calling thread's network namespace.
     pub fn open() -> Result<Self, LabError> {
         let open = || {
@@ -94,9 +94,9 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> Result<Vec<RouteNetlinkMessage>, LabError> {
-        let failed = |source, kernel_says| LabError::Kernel {
+        let failed = |source, kernel_message| LabError::Kernel {
             action: action(),
-            kernel_says,
+            kernel_message,
             source,
         };
         self.sequence += 1;
@@ -109,7 +109,7 @@ impl Netlink {
         self.socket
             .send(&bytes, 0)
             .map_err(|error| failed(error, None))?;
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         loop {
             let (bytes, _) = match self.socket.recv_from_full() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -117,21 +117,21 @@ impl Netlink {
             };
             let mut rest = &bytes[..];
             while rest.len() >= MESSAGE_HEADER_BYTES {
-                let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                let reply = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
                     .map_err(|error| failed(io::Error::other(error.to_string()), None))?;
                 // Messages are aligned to 4 bytes; the last one may lack its padding.
-                let step = (answer.header.length as usize).next_multiple_of(4);
+                let step = (reply.header.length as usize).next_multiple_of(4);
                 rest = rest.get(step.max(MESSAGE_HEADER_BYTES)..).unwrap_or(&[]);
-                if answer.header.sequence_number != self.sequence {
+                if reply.header.sequence_number != self.sequence {
                     continue;
                 }
-                match answer.payload {
-                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answers),
+                match reply.payload {
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(replies),
                     NetlinkPayload::Error(error) => {
-                        return Err(failed(error.to_io(), explanation(&error)));
+                        return Err(failed(error.to_io(), kernel_message(&error)));
                     }
-                    NetlinkPayload::Done(_) => return Ok(answers),
-                    NetlinkPayload::InnerMessage(message) => answers.push(message),
+                    NetlinkPayload::Done(_) => return Ok(replies),
+                    NetlinkPayload::InnerMessage(message) => replies.push(message),
                     _ => {}
                 }
             }
@@ -152,33 +152,33 @@ impl Netlink {
             .map(drop)
     }
 
-    /// Makes a veth pair: `name` here, `peer` in the namespace of `peer_space`, both `mtu` bytes.
+    /// Makes a veth pair: `name` here, `peer` in the namespace of `peer_namespace`, both `mtu` bytes.
     pub fn add_veth(
         &mut self,
         name: &str,
         peer: &str,
-        peer_space: BorrowedFd<'_>,
+        peer_namespace: BorrowedFd<'_>,
         mtu: u32,
     ) -> Result<(), LabError> {
-        let mut far = LinkMessage::default();
-        far.attributes = vec![
+        let mut peer_link = LinkMessage::default();
+        peer_link.attributes = vec![
             LinkAttribute::IfName(peer.to_owned()),
             LinkAttribute::Mtu(mtu),
             // Created there rather than moved there: a move would need a free name here.
-            LinkAttribute::NetNsFd(peer_space.as_raw_fd()),
+            LinkAttribute::NetNsFd(peer_namespace.as_raw_fd()),
         ];
-        let mut near = LinkMessage::default();
-        near.attributes = vec![
+        let mut link = LinkMessage::default();
+        link.attributes = vec![
             LinkAttribute::IfName(name.to_owned()),
             LinkAttribute::Mtu(mtu),
             LinkAttribute::LinkInfo(vec![
                 LinkInfo::Kind(InfoKind::Veth),
-                LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(far))),
+                LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer_link))),
             ]),
         ];
         self.create(
             || format!("make the veth pair {name}-{peer}"),
-            RouteNetlinkMessage::NewLink(near),
+            RouteNetlinkMessage::NewLink(link),
         )
     }
 
@@ -207,18 +207,18 @@ impl Netlink {
 
     /// Reads a link.
     pub fn link(&mut self, name: &str) -> Result<LinkState, LabError> {
-        let mut ask = LinkMessage::default();
-        ask.attributes = vec![LinkAttribute::IfName(name.to_owned())];
-        let answers = self.request(
+        let mut request = LinkMessage::default();
+        request.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+        let replies = self.request(
             || format!("show the interface {name}"),
-            RouteNetlinkMessage::GetLink(ask),
+            RouteNetlinkMessage::GetLink(request),
             NLM_F_ACK,
         )?;
-        let found = answers.into_iter().find_map(|answer| match answer {
+        let first_link = replies.into_iter().find_map(|reply| match reply {
             RouteNetlinkMessage::NewLink(link) => Some(link),
             _ => None,
         });
-        let link = found.ok_or_else(|| {
+        let link = first_link.ok_or_else(|| {
             LabError::system(
                 format!("find the interface {name}"),
                 io::Error::from(io::ErrorKind::NotFound),
@@ -242,7 +242,7 @@ impl Netlink {
         Ok(state)
     }
 
-    fn set(
+    fn change_attributes(
         &mut self,
         index: u32,
         action: impl Fn() -> String,
@@ -273,7 +273,7 @@ impl Netlink {
 
     /// Makes a link a port of a bridge.
     pub fn set_bridge(&mut self, index: u32, bridge: u32) -> Result<(), LabError> {
-        self.set(
+        self.change_attributes(
             index,
             || format!("join interface {index} to bridge {bridge}"),
             vec![LinkAttribute::Controller(bridge)],
@@ -291,7 +291,7 @@ impl Netlink {
             LinkAttribute::GsoIpv4MaxSize(bytes),
             LinkAttribute::GroIpv4MaxSize(bytes),
         ] {
-            self.set(
+            self.change_attributes(
                 index,
                 || format!("set the GSO size of interface {index} to {bytes} bytes"),
                 vec![attribute],
@@ -309,7 +309,7 @@ impl Netlink {
             LinkAttribute::GsoIpv4MaxSize(gso_ipv4),
             LinkAttribute::GroIpv4MaxSize(gro_ipv4),
         ] {
-            self.set(
+            self.change_attributes(
                 index,
                 || format!("set the segment sizes of interface {index}"),
                 vec![attribute],
@@ -418,12 +418,12 @@ impl Netlink {
 
     /// Reads every queueing discipline of an interface.
     pub fn qdiscs(&mut self, index: u32) -> Result<Vec<QdiscState>, LabError> {
-        let answers = self.request(
+        let replies = self.request(
             || format!("show the queueing disciplines of interface {index}"),
             RouteNetlinkMessage::GetQueueDiscipline(TcMessage::with_index(index as i32)),
             NLM_F_DUMP,
         )?;
-        let found = answers.into_iter().filter_map(|answer| match answer {
+        let states = replies.into_iter().filter_map(|reply| match reply {
             // The kernel filters a dump by interface only with strict checking.
             RouteNetlinkMessage::NewQueueDiscipline(qdisc)
                 if qdisc.header.index == index as i32 =>
@@ -432,7 +432,7 @@ impl Netlink {
             }
             _ => None,
         });
-        Ok(found.collect())
+        Ok(states.collect())
     }
 }
 
@@ -458,7 +458,7 @@ fn qdisc_state(message: TcMessage) -> QdiscState {
 }
 
 /// Returns the kernel's error message.
-fn explanation(error: &ErrorMessage) -> Option<String> {
+fn kernel_message(error: &ErrorMessage) -> Option<String> {
     // With a capped acknowledgement: the header of the request, then the attributes.
     let attributes = error.header.get(MESSAGE_HEADER_BYTES..)?;
     let text = NlasIterator::new(attributes)

@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use linerate_host::sys::ethtool_features::{self, Switch};
+use linerate_host::sys::ethtool_features::{self, OffloadSwitch};
 
 /// Offload that can be switched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offload {
     /// Legacy ethtool switch, which covers a group of features.
-    Switch(Switch),
+    Switch(OffloadSwitch),
     /// Feature by the kernel's name.
     Feature(String),
 }
@@ -20,20 +20,20 @@ impl Offload {
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let switch = match name {
-            "tso" | "tcp-segmentation-offload" => Switch::Tso,
-            "gso" | "generic-segmentation-offload" => Switch::Gso,
-            "gro" | "generic-receive-offload" => Switch::Gro,
-            "tx" | "tx-checksumming" => Switch::TxChecksum,
-            "rx" | "rx-checksumming" => Switch::RxChecksum,
-            "sg" | "scatter-gather" => Switch::ScatterGather,
+            "tso" | "tcp-segmentation-offload" => OffloadSwitch::Tso,
+            "gso" | "generic-segmentation-offload" => OffloadSwitch::Gso,
+            "gro" | "generic-receive-offload" => OffloadSwitch::Gro,
+            "tx" | "tx-checksumming" => OffloadSwitch::TxChecksum,
+            "rx" | "rx-checksumming" => OffloadSwitch::RxChecksum,
+            "sg" | "scatter-gather" => OffloadSwitch::ScatterGather,
             _ => {
                 // Every feature name of the kernel has this form, with at least one `-`.
-                let good = name.contains('-')
+                let is_valid = name.contains('-')
                     && name.len() < 32
                     && name
                         .chars()
                         .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-                return good.then(|| Self::Feature(name.to_owned()));
+                return is_valid.then(|| Self::Feature(name.to_owned()));
             }
         };
         Some(Self::Switch(switch))
@@ -45,21 +45,23 @@ impl Offload {
         &self,
         socket: BorrowedFd<'_>,
         interface: &str,
-        asked: bool,
+        requested: bool,
     ) -> io::Result<bool> {
         match self {
             // "Off" requires that all kinds are off, "on" only that the basic kinds are on.
-            Self::Switch(Switch::Tso) if !asked => {
-                Ok(ethtool_features::switch(socket, interface, Switch::Tso)?
-                    || ethtool_features::features(socket, interface)?
-                        .iter()
-                        .any(|feature| is_tso(feature) && feature.active))
+            Self::Switch(OffloadSwitch::Tso) if !requested => {
+                Ok(
+                    ethtool_features::read_switch(socket, interface, OffloadSwitch::Tso)?
+                        || ethtool_features::read_features(socket, interface)?
+                            .iter()
+                            .any(|feature| is_tso(feature) && feature.is_active),
+                )
             }
-            Self::Switch(switch) => ethtool_features::switch(socket, interface, *switch),
-            Self::Feature(name) => ethtool_features::features(socket, interface)?
+            Self::Switch(switch) => ethtool_features::read_switch(socket, interface, *switch),
+            Self::Feature(name) => ethtool_features::read_features(socket, interface)?
                 .into_iter()
                 .find(|feature| feature.name == *name)
-                .map(|feature| feature.active)
+                .map(|feature| feature.is_active)
                 .ok_or_else(|| io::Error::from_raw_os_error(ENOENT)),
         }
     }
@@ -71,9 +73,9 @@ impl Offload {
                 ethtool_features::set_switch(socket, interface, *switch, on)?;
                 // The kernel's own group lacks the newest kinds (accurate ECN, Linux 6.16), which
                 // `ethtool` matches by name.
-                if *switch == Switch::Tso && !on {
-                    for feature in ethtool_features::features(socket, interface)? {
-                        if is_tso(&feature) && feature.active && feature.available {
+                if *switch == OffloadSwitch::Tso && !on {
+                    for feature in ethtool_features::read_features(socket, interface)? {
+                        if is_tso(&feature) && feature.is_active && feature.is_changeable {
                             ethtool_features::set_feature(socket, interface, &feature.name, false)?;
                         }
                     }
@@ -86,7 +88,7 @@ impl Offload {
 }
 
 /// Returns whether a feature is a kind of TCP segmentation.
-fn is_tso(feature: &ethtool_features::Feature) -> bool {
+fn is_tso(feature: &ethtool_features::NamedFeature) -> bool {
     feature.name.starts_with("tx-tcp") && feature.name.ends_with("-segmentation")
 }
 
@@ -99,10 +101,13 @@ mod tests {
 
     #[test]
     fn names_are_ethtools() {
-        for (name, want) in [
-            ("tso", Some(Offload::Switch(Switch::Tso))),
-            ("tx-checksumming", Some(Offload::Switch(Switch::TxChecksum))),
-            ("tx", Some(Offload::Switch(Switch::TxChecksum))),
+        for (name, expected) in [
+            ("tso", Some(Offload::Switch(OffloadSwitch::Tso))),
+            (
+                "tx-checksumming",
+                Some(Offload::Switch(OffloadSwitch::TxChecksum)),
+            ),
+            ("tx", Some(Offload::Switch(OffloadSwitch::TxChecksum))),
             (
                 "tx-udp-segmentation",
                 Some(Offload::Feature("tx-udp-segmentation".to_owned())),
@@ -112,7 +117,7 @@ mod tests {
             ("TX-UDP", None),
             ("a-name-that-is-much-longer-than-the-kernel-has", None),
         ] {
-            assert_eq!(Offload::parse(name), want, "{name}");
+            assert_eq!(Offload::parse(name), expected, "{name}");
         }
     }
 }

@@ -3,15 +3,15 @@
 use std::fs;
 use std::io;
 
-use linerate_host::sys::namespace::{self, Space};
+use linerate_host::sys::namespace::{self, NamespaceKind};
 
 use crate::error::LabError;
-use crate::netlink::Netlink;
+use crate::netlink::NetlinkSocket;
 
 /// Returns whether this process may build networks as it is.
 #[must_use]
 pub fn privileged() -> bool {
-    namespace::may_build_networks()
+    namespace::can_create_networks()
 }
 
 /// Moves this process into a user namespace in which the current user is root, and into a network
@@ -25,8 +25,8 @@ pub fn privileged() -> bool {
 /// `main`), [`LabError::UserNamespaceForbidden`] with the settings that forbid it.
 pub fn enter_user_namespace() -> Result<(), LabError> {
     become_root()?;
-    namespace::unshare(Space::Net).map_err(forbidden)?;
-    let mut netlink = Netlink::open()?;
+    namespace::unshare(NamespaceKind::Net).map_err(forbidden)?;
+    let mut netlink = NetlinkSocket::open()?;
     let loopback = netlink.link("lo")?;
     netlink.set_up(loopback.index)
 }
@@ -38,7 +38,7 @@ pub(crate) fn become_root() -> Result<(), LabError> {
     if threads > 1 {
         return Err(LabError::ThreadsRunning { threads });
     }
-    namespace::unshare(Space::User).map_err(forbidden)?;
+    namespace::unshare(NamespaceKind::User).map_err(forbidden)?;
     // Without this the kernel does not let a user map groups: dropping a group could otherwise give
     // access to files that deny the group. The file does not exist before Linux 3.19, which does
     // not need it.
@@ -66,7 +66,7 @@ fn forbidden(source: io::Error) -> LabError {
     let command = |(path, _, allow): &(&str, &str, &str)| {
         format!("`sysctl -w {}={allow}`", path.replace('/', "."))
     };
-    let guilty: Vec<String> = SETTINGS
+    let forbidding: Vec<String> = SETTINGS
         .iter()
         .filter(|(path, forbids, _)| {
             fs::read_to_string(format!("/proc/sys/{path}"))
@@ -74,14 +74,14 @@ fn forbidden(source: io::Error) -> LabError {
         })
         .map(command)
         .collect();
-    let allow = if guilty.is_empty() {
+    let allow = if forbidding.is_empty() {
         let all: Vec<String> = SETTINGS.iter().map(command).collect();
         format!(
             "{} (those that exist; in a container also its seccomp profile)",
             all.join(", ")
         )
     } else {
-        guilty.join(" and ")
+        forbidding.join(" and ")
     };
     LabError::UserNamespaceForbidden { allow, source }
 }

@@ -3,16 +3,16 @@
 
 use netlink_packet_core::{DefaultNla, Emitable, NlaBuffer, NlasIterator};
 
-use crate::topology::{ETHERNET_HEADER_BYTES, Link};
+use crate::topology::{ETHERNET_HEADER_BYTES, LinkSpec};
 
 /// Default burst: time that it lasts at the link's rate. A smaller bucket would lose rate whenever
 /// the timer that refills it fires late, as it does by up to a millisecond on a virtual machine
 /// whose core was halted.
-const BURST_NS: u128 = 1_000_000;
+const DEFAULT_BURST_NS: u128 = 1_000_000;
 /// Default queue: time that it takes to drain when full, about as routers are shipped.
-const QUEUE_NS: u128 = 50_000_000;
+const DEFAULT_QUEUE_NS: u128 = 50_000_000;
 /// Smallest queue in frames: more than TCP's initial window.
-const QUEUE_FRAMES: u64 = 64;
+const MIN_QUEUE_FRAMES: u64 = 64;
 /// Largest number of packets that netem holds, unless a queue was requested. Its own default of
 /// 1000 drops packets at 1 Gb/s from a delay of 12 ms on, which looks like loss on the path.
 const NETEM_PACKETS: u32 = 1_000_000;
@@ -32,56 +32,57 @@ const LINKLAYER_ETHERNET: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
     /// Bytes per second.
-    pub rate: u64,
+    pub bytes_per_second: u64,
     /// Bytes that may be sent at once.
-    pub burst: u32,
+    pub burst_bytes: u32,
     /// Bytes queued before it drops.
-    pub limit: u32,
+    pub limit_bytes: u32,
 }
 
 impl TokenBucket {
     /// Returns the bucket of a link with a rate.
     #[must_use]
-    pub fn of(link: &Link) -> Option<Self> {
+    pub fn from_link(link: &LinkSpec) -> Option<Self> {
         let rate = link.rate?.0 / 8;
         let frame = u64::from(link.mtu() + ETHERNET_HEADER_BYTES);
         let in_time = |ns: u128| (u128::from(rate) * ns / 1_000_000_000) as u64;
         let fit = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         Some(Self {
-            rate,
-            burst: fit(link
+            bytes_per_second: rate,
+            burst_bytes: fit(link
                 .burst
-                .map_or(in_time(BURST_NS).max(2 * frame), |size| size.0)),
-            limit: fit(link
-                .queue
-                .map_or(in_time(QUEUE_NS).max(QUEUE_FRAMES * frame), |size| size.0)),
+                .map_or(in_time(DEFAULT_BURST_NS).max(2 * frame), |size| size.0)),
+            limit_bytes: fit(link.queue.map_or(
+                in_time(DEFAULT_QUEUE_NS).max(MIN_QUEUE_FRAMES * frame),
+                |size| size.0,
+            )),
         })
     }
 
     /// Encodes the content of `TCA_OPTIONS`.
     #[must_use]
     pub fn encode(self) -> Vec<u8> {
-        let narrow = u32::try_from(self.rate).unwrap_or(u32::MAX);
+        let narrow = u32::try_from(self.bytes_per_second).unwrap_or(u32::MAX);
         // struct tc_tbf_qopt: rate, peak rate, limit, buffer, mtu. The last two are in ticks of
         // time and superseded by TCA_TBF_BURST; no peak rate.
         let mut parameters = Vec::with_capacity(36);
         parameters.extend(rate_spec(narrow));
         parameters.extend([0; 12]);
-        parameters.extend(self.limit.to_ne_bytes());
+        parameters.extend(self.limit_bytes.to_ne_bytes());
         parameters.extend([0; 8]);
-        let mut all = vec![
+        let mut attributes = vec![
             DefaultNla::new(TCA_TBF_PARMS, parameters),
-            DefaultNla::new(TCA_TBF_BURST, self.burst.to_ne_bytes().to_vec()),
+            DefaultNla::new(TCA_TBF_BURST, self.burst_bytes.to_ne_bytes().to_vec()),
         ];
         // Only beyond 34 Gb/s: the kernel uses the 64-bit rate only when the 32-bit one is at its
         // maximum.
         if narrow == u32::MAX {
-            all.push(DefaultNla::new(
+            attributes.push(DefaultNla::new(
                 TCA_TBF_RATE64,
-                self.rate.to_ne_bytes().to_vec(),
+                self.bytes_per_second.to_ne_bytes().to_vec(),
             ));
         }
-        emit(&all)
+        emit(&attributes)
     }
 
     /// Decodes rate and queue from the `TCA_OPTIONS` of a dump. The dump has the burst as a time in
@@ -89,19 +90,19 @@ impl TokenBucket {
     #[must_use]
     pub fn decode(options: &[u8]) -> Option<Self> {
         let parameters = attribute(options, TCA_TBF_PARMS)?;
-        let word = |at: usize| {
+        let u32_at = |at: usize| {
             let bytes = parameters.get(at..at + 4)?;
             Some(u32::from_ne_bytes(bytes.try_into().ok()?))
         };
         let wide = attribute(options, TCA_TBF_RATE64)
             .and_then(|bytes| Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?)));
-        let rate = wide.unwrap_or(u64::from(word(8)?));
+        let rate = wide.unwrap_or(u64::from(u32_at(8)?));
         // A tick is 64 ns (PSCHED_SHIFT 6).
-        let burst = u128::from(word(28)?) * 64 * u128::from(rate) / 1_000_000_000;
+        let burst = u128::from(u32_at(28)?) * 64 * u128::from(rate) / 1_000_000_000;
         Some(Self {
-            rate,
-            burst: u32::try_from(burst).unwrap_or(u32::MAX),
-            limit: word(24)?,
+            bytes_per_second: rate,
+            burst_bytes: u32::try_from(burst).unwrap_or(u32::MAX),
+            limit_bytes: u32_at(24)?,
         })
     }
 }
@@ -126,13 +127,13 @@ pub struct Netem {
     /// Fraction of packets that skip the delay.
     pub reorder: f64,
     /// Largest number of packets held.
-    pub limit: u32,
+    pub limit_packets: u32,
 }
 
 impl Netem {
     /// Returns the netem options of a link; `None` when it needs none.
     #[must_use]
-    pub fn of(link: &Link) -> Option<Self> {
+    pub fn from_link(link: &LinkSpec) -> Option<Self> {
         if !link.needs_netem() {
             return None;
         }
@@ -151,7 +152,7 @@ impl Netem {
             jitter_ns: nanos(link.jitter),
             loss: link.loss.unwrap_or(0.0),
             reorder: link.reorder.unwrap_or(0.0),
-            limit,
+            limit_packets: limit,
         })
     }
 
@@ -165,14 +166,17 @@ impl Netem {
         let gap = u32::from(self.reorder > 0.0);
         let fields = [
             ticks(self.delay_ns),
-            self.limit,
+            self.limit_packets,
             probability(self.loss),
             gap,
             0,
             ticks(self.jitter_ns),
         ];
-        let mut bytes: Vec<u8> = fields.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let mut all = vec![
+        let mut bytes: Vec<u8> = fields
+            .iter()
+            .flat_map(|field| field.to_ne_bytes())
+            .collect();
+        let mut attributes = vec![
             DefaultNla::new(TCA_NETEM_LATENCY64, self.delay_ns.to_ne_bytes().to_vec()),
             DefaultNla::new(TCA_NETEM_JITTER64, self.jitter_ns.to_ne_bytes().to_vec()),
         ];
@@ -180,9 +184,9 @@ impl Netem {
             // struct tc_netem_reorder: probability, correlation.
             let mut reorder = probability(self.reorder).to_ne_bytes().to_vec();
             reorder.extend([0; 4]);
-            all.push(DefaultNla::new(TCA_NETEM_REORDER, reorder));
+            attributes.push(DefaultNla::new(TCA_NETEM_REORDER, reorder));
         }
-        bytes.extend(emit(&all));
+        bytes.extend(emit(&attributes));
         bytes
     }
 }
@@ -216,10 +220,10 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    fn link(rate: u64) -> Link {
-        Link {
+    fn link(rate: u64) -> LinkSpec {
+        LinkSpec {
             rate: Some(BitRate(rate)),
-            ..Link::between("a", "b")
+            ..LinkSpec::between("a", "b")
         }
     }
 
@@ -232,30 +236,30 @@ mod tests {
             (1_000_000_000, 125_000, 6_250_000),
             (10_000_000_000_000, 1_250_000_000, u32::MAX),
         ] {
-            let bucket = TokenBucket::of(&link(rate)).unwrap();
-            let want = TokenBucket {
-                rate: rate / 8,
-                burst,
-                limit,
+            let bucket = TokenBucket::from_link(&link(rate)).unwrap();
+            let expected = TokenBucket {
+                bytes_per_second: rate / 8,
+                burst_bytes: burst,
+                limit_bytes: limit,
             };
-            assert_eq!(bucket, want, "{rate}");
+            assert_eq!(bucket, expected, "{rate}");
         }
-        let asked = Link {
+        let requested = LinkSpec {
             burst: Some(ByteSize(4000)),
             queue: Some(ByteSize(9000)),
             ..link(8000)
         };
-        let bucket = TokenBucket::of(&asked).unwrap();
-        assert_eq!((bucket.burst, bucket.limit), (4000, 9000));
-        assert_eq!(TokenBucket::of(&Link::between("a", "b")), None);
+        let bucket = TokenBucket::from_link(&requested).unwrap();
+        assert_eq!((bucket.burst_bytes, bucket.limit_bytes), (4000, 9000));
+        assert_eq!(TokenBucket::from_link(&LinkSpec::between("a", "b")), None);
     }
 
     #[test]
     fn a_bucket_is_written_as_tc_writes_it() {
         let bytes = TokenBucket {
-            rate: 0x0102_0304,
-            burst: 0x0506_0708,
-            limit: 0x090a_0b0c,
+            bytes_per_second: 0x0102_0304,
+            burst_bytes: 0x0506_0708,
+            limit_bytes: 0x090a_0b0c,
         }
         .encode();
         // 4 + 36 of TCA_TBF_PARMS, 4 + 4 of TCA_TBF_BURST.
@@ -268,21 +272,21 @@ mod tests {
 
     #[test]
     fn netem_puts_its_structure_first() {
-        let bytes = Netem::of(&Link {
+        let bytes = Netem::from_link(&LinkSpec {
             delay: Some(Duration::from_millis(20)),
             jitter: Some(Duration::from_millis(1)),
             loss: Some(0.5),
             reorder: Some(1.0),
-            ..Link::between("a", "b")
+            ..LinkSpec::between("a", "b")
         })
         .unwrap()
         .encode();
-        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
-        assert_eq!(word(0), 20_000_000 / 64, "ticks of 64 ns");
-        assert_eq!(word(4), NETEM_PACKETS);
-        assert_eq!(word(8), 0x8000_0000, "half of all");
-        assert_eq!(word(12), 1, "the gap that reordering needs");
-        assert_eq!(word(20), 1_000_000 / 64);
+        let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        assert_eq!(u32_at(0), 20_000_000 / 64, "ticks of 64 ns");
+        assert_eq!(u32_at(4), NETEM_PACKETS);
+        assert_eq!(u32_at(8), 0x8000_0000, "half of all");
+        assert_eq!(u32_at(12), 1, "the gap that reordering needs");
+        assert_eq!(u32_at(20), 1_000_000 / 64);
         let latency = attribute(&bytes[24..], TCA_NETEM_LATENCY64).unwrap();
         assert_eq!(latency, 20_000_000_i64.to_ne_bytes());
         let reorder = attribute(&bytes[24..], TCA_NETEM_REORDER).unwrap();
@@ -291,10 +295,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bucket_reads_back(rate in 1u64..1 << 40, limit: u32) {
-            let written = TokenBucket { rate, burst: 4000, limit };
+        fn a_bucket_reads_back(bytes_per_second in 1u64..1 << 40, limit_bytes: u32) {
+            let written = TokenBucket { bytes_per_second, burst_bytes: 4000, limit_bytes };
             let read = TokenBucket::decode(&written.encode()).unwrap();
-            prop_assert_eq!((read.rate, read.limit), (rate, limit));
+            prop_assert_eq!((read.bytes_per_second, read.limit_bytes), (bytes_per_second, limit_bytes));
         }
 
         #[test]

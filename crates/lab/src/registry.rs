@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use linerate_host::sys::namespace;
-use linerate_host::sys::readiness::{Ready, poll};
+use linerate_host::sys::readiness::{Readiness, poll};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -23,25 +23,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::info::LabInfo;
-use crate::link_emulator::ANSWERS;
+use crate::link_emulator::REPLY_TIMEOUT;
 
 /// Prefix of every socket name; the uid, `-` and the lab's name follow.
-const PREFIX: &str = "linerate-lab-";
+const SOCKET_PREFIX: &str = "linerate-lab-";
 /// Name of the memory file with a holder's registration.
-const MEMORY_FILE: &str = "linerate-lab";
+const MEMFD_NAME: &str = "linerate-lab";
 /// Largest registration that is read, in bytes: thousands of hosts.
-const REGISTRATION_BYTES: u64 = 16 << 20;
+const MAX_REGISTRATION_BYTES: u64 = 16 << 20;
 /// Number of times a registration is searched again when it disappeared while it was read.
-const AGAIN: u32 = 3;
+const READ_RETRIES: u32 = 3;
 /// Time a holder has to check its links: longer than the slowest reply of an emulator.
-const LOOKS: Duration = Duration::from_secs(2);
-const _: () = assert!(LOOKS.as_secs() > ANSWERS.as_secs());
+const LINK_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+const _: () = assert!(LINK_CHECK_TIMEOUT.as_secs() > REPLY_TIMEOUT.as_secs());
 /// Time a holder has to exit after SIGTERM before it is killed.
-const END_WITHIN: Duration = Duration::from_secs(3);
+const TERM_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Registration that a holder publishes.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Registration {
+pub(crate) struct LabRegistration {
     pub info: LabInfo,
     /// Descriptors of the holder for the hosts' network namespaces, by host.
     pub namespaces: BTreeMap<String, i32>,
@@ -51,8 +51,8 @@ pub(crate) struct Registration {
 }
 
 /// Running lab.
-pub(crate) struct Found {
-    pub registration: Registration,
+pub(crate) struct RunningLab {
+    pub registration: LabRegistration,
     pub pid: Pid,
     handle: OwnedFd,
 }
@@ -60,11 +60,11 @@ pub(crate) struct Found {
 /// Checks a lab name.
 pub(crate) fn check_name(name: &str) -> Result<(), LabError> {
     // `/` separates the lab from the host; a socket name has at most 108 bytes.
-    let good = (1..=48).contains(&name.len())
+    let is_valid = (1..=48).contains(&name.len())
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    if good {
+    if is_valid {
         Ok(())
     } else {
         Err(LabError::BadLabName {
@@ -85,13 +85,13 @@ fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
 
 fn address(uid: u32, name: &str) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(
-        format!("{PREFIX}{uid}-{name}").as_bytes(),
+        format!("{SOCKET_PREFIX}{uid}-{name}").as_bytes(),
     )?)
 }
 
 /// Binds a lab's socket name; the lab can be found once the socket listens. `None` when the name is
 /// in use.
-pub(crate) fn bind(uid: u32, name: &str) -> Result<Option<OwnedFd>, LabError> {
+pub(crate) fn bind_name(uid: u32, name: &str) -> Result<Option<OwnedFd>, LabError> {
     let failed = |error: io::Error| LabError::system(format!("take the name {name}"), error);
     let socket = socket(SocketFlags::empty()).map_err(failed)?;
     let address = address(uid, name).map_err(failed)?;
@@ -103,10 +103,10 @@ pub(crate) fn bind(uid: u32, name: &str) -> Result<Option<OwnedFd>, LabError> {
 }
 
 /// Publishes a registration to processes that may read this one's `/proc`, while the file is open.
-pub(crate) fn offer(registration: &Registration) -> Result<OwnedFd, LabError> {
+pub(crate) fn publish(registration: &LabRegistration) -> Result<OwnedFd, LabError> {
     let write = || {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create(MEMORY_FILE, flags)?;
+        let file = rustix::fs::memfd_create(MEMFD_NAME, flags)?;
         let mut file = File::from(file);
         file.write_all(&serde_json::to_vec(registration)?)?;
         let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -117,22 +117,22 @@ pub(crate) fn offer(registration: &Registration) -> Result<OwnedFd, LabError> {
 }
 
 /// Returns every lab that this user may enter: the user's own; all labs for root.
-pub(crate) fn all() -> Result<Vec<Found>, LabError> {
-    let own = rustix::process::geteuid().as_raw();
+pub(crate) fn running_labs() -> Result<Vec<RunningLab>, LabError> {
+    let current_uid = rustix::process::geteuid().as_raw();
     let table = fs::read_to_string("/proc/net/unix")
         .map_err(|error| LabError::system("read /proc/net/unix (is /proc mounted?)", error))?;
-    let mut found: Vec<Found> = names(&table)
+    let mut labs: Vec<RunningLab> = parse_names(&table)
         .into_iter()
-        .filter(|(uid, _)| own == 0 || *uid == own)
+        .filter(|(uid, _)| current_uid == 0 || *uid == current_uid)
         // Skips a lab that ends meanwhile.
-        .filter_map(|(uid, name)| look(uid, name).ok().flatten())
+        .filter_map(|(uid, name)| inspect_socket(uid, name).ok().flatten())
         .collect();
-    found.sort_by(|one, other| one.info().name.cmp(&other.info().name));
-    Ok(found)
+    labs.sort_by(|one, other| one.info().name.cmp(&other.info().name));
+    Ok(labs)
 }
 
 /// Returns users and names of the labs in `/proc/net/unix`.
-fn names(table: &str) -> Vec<(u32, &str)> {
+fn parse_names(table: &str) -> Vec<(u32, &str)> {
     let mut names: Vec<(u32, &str)> = table
         .lines()
         .filter_map(|line| {
@@ -140,7 +140,7 @@ fn names(table: &str) -> Vec<(u32, &str)> {
             let path = line.split_ascii_whitespace().last()?;
             let (uid, name) = path
                 .strip_prefix('@')?
-                .strip_prefix(PREFIX)?
+                .strip_prefix(SOCKET_PREFIX)?
                 .split_once('-')?;
             Some((uid.parse().ok()?, name))
         })
@@ -153,21 +153,21 @@ fn names(table: &str) -> Vec<(u32, &str)> {
 
 /// Connects to a socket, identifies its process and reads its registration. `None` for a process
 /// that is no holder, or a holder that is not ready yet.
-fn look(uid: u32, name: &str) -> io::Result<Option<Found>> {
+fn inspect_socket(uid: u32, name: &str) -> io::Result<Option<RunningLab>> {
     // Non-blocking: the socket of an unrelated process may have a full queue for ever.
     let socket = socket(SocketFlags::NONBLOCK)?;
     rustix::net::connect(&socket, &address(uid, name)?)?;
-    let peer = namespace::peer(socket.as_fd())?;
+    let peer = namespace::read_peer(socket.as_fd())?;
     let (Some(pid), true) = (peer.pid, peer.uid == uid) else {
         return Ok(None);
     };
     let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     let descriptors = format!("/proc/{}/fd", pid.as_raw_nonzero());
-    let Some(mut registration) = registration_of(Path::new(&descriptors))? else {
+    let Some(mut registration) = read_registration(Path::new(&descriptors))? else {
         return Ok(None);
     };
     registration.info.holder_pid = pid.as_raw_nonzero().get().unsigned_abs();
-    Ok(Some(Found {
+    Ok(Some(RunningLab {
         registration,
         pid,
         handle,
@@ -175,29 +175,29 @@ fn look(uid: u32, name: &str) -> io::Result<Option<Found>> {
 }
 
 /// Reads the registration of the process with this `/proc/PID/fd` directory; `None` for no holder.
-pub(crate) fn registration_of(descriptors: &Path) -> io::Result<Option<Registration>> {
+pub(crate) fn read_registration(descriptors: &Path) -> io::Result<Option<LabRegistration>> {
     // When a link fails, a holder publishes a new registration and closes the old one, which may be
     // the one just found.
-    for _ in 0..AGAIN {
-        match offered_in(descriptors) {
+    for _ in 0..READ_RETRIES {
+        match find_registration(descriptors) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             read => return read,
         }
     }
-    offered_in(descriptors)
+    find_registration(descriptors)
 }
 
-fn offered_in(descriptors: &Path) -> io::Result<Option<Registration>> {
-    let own = format!("/memfd:{MEMORY_FILE} ");
+fn find_registration(descriptors: &Path) -> io::Result<Option<LabRegistration>> {
+    let target_prefix = format!("/memfd:{MEMFD_NAME} ");
     for entry in fs::read_dir(descriptors)? {
         let path = entry?.path();
         let Ok(target) = fs::read_link(&path) else {
             continue;
         };
-        if !target.to_string_lossy().starts_with(&own) {
+        if !target.to_string_lossy().starts_with(&target_prefix) {
             continue;
         }
-        let file = open(&path)?;
+        let file = open_file(&path)?;
         // Without its seals a new registration is not complete yet; the old one stays open until
         // then.
         let seals = rustix::fs::fcntl_get_seals(&file)?;
@@ -205,7 +205,7 @@ fn offered_in(descriptors: &Path) -> io::Result<Option<Registration>> {
             continue;
         }
         let mut text = Vec::new();
-        file.take(REGISTRATION_BYTES).read_to_end(&mut text)?;
+        file.take(MAX_REGISTRATION_BYTES).read_to_end(&mut text)?;
         return Ok(Some(serde_json::from_slice(&text)?));
     }
     Ok(None)
@@ -213,7 +213,7 @@ fn offered_in(descriptors: &Path) -> io::Result<Option<Registration>> {
 
 /// Opens a file of a holder without blocking: the holder may be another user's, so the file may be
 /// anything.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     File::options()
         .read(true)
@@ -222,25 +222,28 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Returns the lab of this name (the user's own before others'), or the user's only one.
-pub(crate) fn find(name: Option<&str>) -> Result<Found, LabError> {
-    let own = rustix::process::geteuid().as_raw();
-    let labs = all()?;
-    let known = || labs.iter().map(|lab| lab.info().name.clone()).collect();
+pub(crate) fn find_lab(name: Option<&str>) -> Result<RunningLab, LabError> {
+    let current_uid = rustix::process::geteuid().as_raw();
+    let labs = running_labs()?;
+    let names = || labs.iter().map(|lab| lab.info().name.clone()).collect();
     let chosen = match name {
         Some(name) => {
-            let named = |lab: &&Found| lab.info().name == name;
-            let mine = labs.iter().filter(named).find(|lab| lab.info().uid == own);
-            let any = mine.or_else(|| labs.iter().find(named));
+            let named = |lab: &&RunningLab| lab.info().name == name;
+            let own_labs = labs
+                .iter()
+                .filter(named)
+                .find(|lab| lab.info().uid == current_uid);
+            let any = own_labs.or_else(|| labs.iter().find(named));
             any.ok_or_else(|| LabError::UnknownLab {
                 name: name.to_owned(),
-                known: known(),
+                available: names(),
             })?
         }
         None => {
-            let mut mine = labs.iter().filter(|lab| lab.info().uid == own);
-            match (mine.next(), mine.next()) {
+            let mut own_labs = labs.iter().filter(|lab| lab.info().uid == current_uid);
+            match (own_labs.next(), own_labs.next()) {
                 (Some(only), None) => only,
-                (Some(_), Some(_)) => return Err(LabError::WhichLab { known: known() }),
+                (Some(_), Some(_)) => return Err(LabError::AmbiguousLab { available: names() }),
                 (None, _) => return Err(LabError::NoLab),
             }
         }
@@ -251,7 +254,7 @@ pub(crate) fn find(name: Option<&str>) -> Result<Found, LabError> {
         .ok_or(LabError::NoLab)
 }
 
-impl Found {
+impl RunningLab {
     pub fn info(&self) -> &LabInfo {
         &self.registration.info
     }
@@ -263,45 +266,45 @@ impl Found {
 
     /// Prepares a check of the links. Call it before this thread enters another network namespace,
     /// where the lab's socket is not reachable.
-    pub fn question(&self) -> Result<Question, LabError> {
+    pub fn prepare_link_check(&self) -> Result<LinkCheckRequest, LabError> {
         let failed = |error| LabError::system("make a socket to the lab's holder", error);
         let info = self.info();
         let socket = socket(SocketFlags::NONBLOCK).map_err(failed)?;
         let address = address(info.uid, &info.name).map_err(failed)?;
-        Ok(Question { socket, address })
+        Ok(LinkCheckRequest { socket, address })
     }
 
     /// Has the holder check its links and returns the first failed one; `None` when the lab is
     /// gone.
-    pub fn ended_meanwhile(&self, question: &Question) -> Option<LabError> {
-        question.ask();
-        let now = registration_of(&self.path("fd")).ok()??;
-        self.lives().then(|| now.info.check_links().err())?
+    pub fn link_failure(&self, link_check: &LinkCheckRequest) -> Option<LabError> {
+        link_check.send();
+        let now = read_registration(&self.path("fd")).ok()??;
+        self.is_running().then(|| now.info.check_links().err())?
     }
 
     /// Returns whether the process is still running. If so, everything opened through its process
     /// id before belongs to it, and not to another process that got the same id.
-    pub fn lives(&self) -> bool {
-        !self.ends_within(Duration::ZERO)
+    pub fn is_running(&self) -> bool {
+        !self.exits_within(Duration::ZERO)
     }
 
-    fn ends_within(&self, time: Duration) -> bool {
-        poll(&self.handle, Ready::Receive, time).unwrap_or(false)
+    fn exits_within(&self, time: Duration) -> bool {
+        poll(&self.handle, Readiness::Receive, time).unwrap_or(false)
     }
 }
 
 /// Unconnected socket that triggers the holder's check of its links.
-pub(crate) struct Question {
+pub(crate) struct LinkCheckRequest {
     socket: OwnedFd,
     address: SocketAddrUnix,
 }
 
-impl Question {
+impl LinkCheckRequest {
     /// Connects and waits, up to a timeout, until the holder has checked: it closes the connection
     /// then.
-    fn ask(&self) {
+    fn send(&self) {
         if rustix::net::connect(&self.socket, &self.address).is_ok() {
-            let _ = poll(&self.socket, Ready::Receive, LOOKS);
+            let _ = poll(&self.socket, Readiness::Receive, LINK_CHECK_TIMEOUT);
         }
     }
 }
@@ -311,7 +314,7 @@ impl Question {
 /// # Errors
 /// [`LabError::System`] without `/proc`.
 pub fn list() -> Result<Vec<LabInfo>, LabError> {
-    Ok(all()?
+    Ok(running_labs()?
         .into_iter()
         .map(|lab| lab.registration.info)
         .collect())
@@ -321,10 +324,10 @@ pub fn list() -> Result<Vec<LabInfo>, LabError> {
 /// is gone.
 ///
 /// # Errors
-/// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::WhichLab`], or [`LabError::System`]
+/// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::AmbiguousLab`], or [`LabError::System`]
 /// when this user may not end the holder.
 pub fn down(name: Option<&str>) -> Result<LabInfo, LabError> {
-    let lab = find(name)?;
+    let lab = find_lab(name)?;
     for signal in [Signal::TERM, Signal::KILL] {
         match rustix::process::pidfd_send_signal(&lab.handle, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => {}
@@ -333,7 +336,7 @@ pub fn down(name: Option<&str>) -> Result<LabInfo, LabError> {
                 return Err(LabError::system(action, error));
             }
         }
-        if lab.ends_within(END_WITHIN) {
+        if lab.exits_within(TERM_TIMEOUT) {
             break;
         }
     }
@@ -355,12 +358,12 @@ Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000003 00000000 00000000 0001 03 21222
 0000000000000000: 00000002 00000000 00010000 0001 01 21223 @linerate-lab-0-lab1
 ";
-        assert_eq!(names(table), [(0, "lab1"), (1000, "my-lab")]);
+        assert_eq!(parse_names(table), [(0, "lab1"), (1000, "my-lab")]);
     }
 
     #[test]
     fn names_fit_a_socket_and_a_command_line() {
-        for (name, good) in [
+        for (name, is_valid) in [
             ("lab1", true),
             ("my.lab_2-x", true),
             ("", false),
@@ -368,17 +371,17 @@ Num       RefCount Protocol Flags    Type St Inode Path
             ("a b", false),
             (&"x".repeat(49), false),
         ] {
-            assert_eq!(check_name(name).is_ok(), good, "{name}");
+            assert_eq!(check_name(name).is_ok(), is_valid, "{name}");
         }
     }
 
     #[test]
     fn a_name_is_taken_once() {
         let name = format!("test-{}", std::process::id());
-        let first = bind(4_000_000, &name).unwrap();
+        let first = bind_name(4_000_000, &name).unwrap();
         assert!(first.is_some());
-        assert!(bind(4_000_000, &name).unwrap().is_none());
+        assert!(bind_name(4_000_000, &name).unwrap().is_none());
         drop(first);
-        assert!(bind(4_000_000, &name).unwrap().is_some());
+        assert!(bind_name(4_000_000, &name).unwrap().is_some());
     }
 }

@@ -40,19 +40,19 @@ pub const IPV6_MIN_MTU: u32 = 1280;
 pub struct Topology {
     /// Hosts by name, in the order of the file: addresses are given in this order.
     #[serde(default, with = "figure::named")]
-    pub hosts: Vec<(String, Host)>,
+    pub hosts: Vec<(String, HostSpec)>,
     /// Switches by name, in the order of the file.
     #[serde(default, with = "figure::named")]
-    pub switches: Vec<(String, Switch)>,
+    pub switches: Vec<(String, SwitchSpec)>,
     /// Links, in the order of the file: a host's interfaces are numbered in this order.
     #[serde(default)]
-    pub links: Vec<Link>,
+    pub links: Vec<LinkSpec>,
 }
 
 /// Host: a network namespace with one interface a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Host {
+pub struct HostSpec {
     /// IPv4 address and prefix length of the first interface; the next free one when absent. The
     /// other hosts on the segment get addresses of this network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,12 +62,12 @@ pub struct Host {
 /// Switch: a Linux bridge without spanning tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Switch {}
+pub struct SwitchSpec {}
 
 /// Link: a veth pair between two hosts or switches. All properties apply to both directions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
+pub struct LinkSpec {
     /// Names of the two ends.
     #[serde(deserialize_with = "figure::two_names")]
     pub between: [String; 2],
@@ -138,7 +138,7 @@ pub struct Link {
     pub offloads: BTreeMap<String, bool>,
 }
 
-impl Link {
+impl LinkSpec {
     /// Returns a link without any properties.
     #[must_use]
     pub fn between(one: &str, other: &str) -> Self {
@@ -158,8 +158,8 @@ impl Link {
     /// more than that, is accepted as the customary spelling.
     #[must_use]
     pub fn gso_bytes(&self) -> Option<u32> {
-        let asked = self.gso?.0.min(GSO_MAX_BYTES);
-        u32::try_from(asked).ok()
+        let requested = self.gso?.0.min(GSO_MAX_BYTES);
+        u32::try_from(requested).ok()
     }
 
     /// Returns the name of the link in messages: `client-s1`.
@@ -179,7 +179,7 @@ impl Link {
 }
 
 /// Formats a parser error on one line: line number, text of the line, reason.
-fn placed(text: &str, error: &toml::de::Error) -> String {
+fn located_message(text: &str, error: &toml::de::Error) -> String {
     let why = error.message().replace('\n', ", ");
     let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
         return why;
@@ -196,8 +196,8 @@ impl Topology {
     /// [`TopologyError::Syntax`] with line number and text for an invalid file, and the other
     /// variants as [`Topology::validate`].
     pub fn from_toml(text: &str) -> Result<Self, TopologyError> {
-        let topology: Self =
-            toml::from_str(text).map_err(|error| TopologyError::Syntax(placed(text, &error)))?;
+        let topology: Self = toml::from_str(text)
+            .map_err(|error| TopologyError::Syntax(located_message(text, &error)))?;
         topology.validate()?;
         Ok(topology)
     }
@@ -212,15 +212,15 @@ impl Topology {
         row.push("server");
         Self {
             hosts: ["client", "server"]
-                .map(|name| (name.to_owned(), Host::default()))
+                .map(|name| (name.to_owned(), HostSpec::default()))
                 .into(),
             links: row
                 .windows(2)
-                .map(|pair| Link::between(pair[0], pair[1]))
+                .map(|pair| LinkSpec::between(pair[0], pair[1]))
                 .collect(),
             switches: names
                 .into_iter()
-                .map(|name| (name, Switch::default()))
+                .map(|name| (name, SwitchSpec::default()))
                 .collect(),
         }
     }
@@ -232,7 +232,7 @@ impl Topology {
     pub fn validate(&self) -> Result<(), TopologyError> {
         validate::validate(self)?;
         // Addresses and routes are computed here as well: a clash is an error of the file.
-        crate::layout::Layout::of(self).map(drop)
+        crate::layout::Layout::from_topology(self).map(drop)
     }
 }
 
@@ -288,29 +288,29 @@ impl std::str::FromStr for Ipv4Prefix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = |why: &str| format!("`{text}` {why}: write it as 10.77.0.2/24");
+        let error = |why: &str| format!("`{text}` {why}: write it as 10.77.0.2/24");
         let (address, length) = text
             .split_once('/')
-            .ok_or_else(|| wrong("has no prefix length"))?;
+            .ok_or_else(|| error("has no prefix length"))?;
         let prefix = Self {
             address: address
                 .parse()
-                .map_err(|_| wrong("does not start with an IPv4 address"))?,
+                .map_err(|_| error("does not start with an IPv4 address"))?,
             length: length
                 .parse()
                 .ok()
                 .filter(|length| (1..=30).contains(length))
-                .ok_or_else(|| wrong("has no prefix length of 1 to 30"))?,
+                .ok_or_else(|| error("has no prefix length of 1 to 30"))?,
         };
         let usable = !prefix.address.is_loopback()
             && !prefix.address.is_multicast()
             && prefix.address.octets()[0] != 0
             && prefix.address.octets()[0] < 240;
         if !usable {
-            return Err(wrong("is not a valid host address"));
+            return Err(error("is not a valid host address"));
         }
         if prefix.host_number() == 0 || prefix.host_number() > prefix.last_host() {
-            return Err(wrong("is the network or the broadcast address"));
+            return Err(error("is the network or the broadcast address"));
         }
         Ok(prefix)
     }

@@ -15,13 +15,13 @@ use common::{labctl, namespace_is_held, soon, with_privilege};
 use linerate_lab::{Lab, LabInfo, Topology};
 
 /// Environment to run `labctl` in, where no other labs are visible.
-struct Place {
+struct LabEnv {
     lab: Lab,
     program: PathBuf,
     uid: Option<u32>,
 }
 
-impl Place {
+impl LabEnv {
     fn run(&self, arguments: &[&str]) -> Output {
         self.start(arguments).wait_with_output().unwrap()
     }
@@ -56,7 +56,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for LabEnv {
     fn drop(&mut self) {
         // A failed test must not leave labs behind either.
         for lab in self.list() {
@@ -69,10 +69,10 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn with_place(name: &str, test: impl FnOnce(&Place)) {
+fn with_lab_env(name: &str, test: impl FnOnce(&LabEnv)) {
     with_privilege(name, || {
         let Some(program) = labctl() else { return };
-        test(&Place {
+        test(&LabEnv {
             lab: Lab::up(&Topology::hops(0)).unwrap(),
             program,
             uid: None,
@@ -80,7 +80,7 @@ fn with_place(name: &str, test: impl FnOnce(&Place)) {
     });
 }
 
-fn process_lives(pid: u32) -> bool {
+fn process_is_running(pid: u32) -> bool {
     // An unreaped zombie does not count.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").starts_with(" Z"))
@@ -88,72 +88,72 @@ fn process_lives(pid: u32) -> bool {
 
 #[test]
 fn a_lab_is_started_listed_entered_and_ended() {
-    with_place("a_lab_is_started_listed_entered_and_ended", |place| {
-        assert!(place.list().is_empty());
-        let lab = place.up(&["--hops", "1"]);
+    with_lab_env("a_lab_is_started_listed_entered_and_ended", |env| {
+        assert!(env.list().is_empty());
+        let lab = env.up(&["--hops", "1"]);
         assert_eq!(lab.name, "lab1");
         assert_eq!(lab.switches, ["s1"]);
-        assert_eq!(place.list(), std::slice::from_ref(&lab));
-        assert!(process_lives(lab.holder_pid));
+        assert_eq!(env.list(), std::slice::from_ref(&lab));
+        assert!(process_is_running(lab.holder_pid));
 
         // With one lab its name may be left out.
-        let own = "readlink /proc/self/ns/net";
-        let (code, client) = place.exec(&["client", "--", "sh", "-c", own]);
+        let read_namespace = "readlink /proc/self/ns/net";
+        let (code, client) = env.exec(&["client", "--", "sh", "-c", read_namespace]);
         assert_eq!(code, Some(0), "{client}");
-        let (_, server) = place.exec(&["lab1/server", "sh", "-c", own]);
+        let (_, server) = env.exec(&["lab1/server", "sh", "-c", read_namespace]);
         assert_ne!(client, server);
-        let (_, interfaces) = place.exec(&["client", "cat", "/proc/net/dev"]);
+        let (_, interfaces) = env.exec(&["client", "cat", "/proc/net/dev"]);
         assert!(interfaces.contains("eth0"), "{interfaces}");
 
-        let output = place.run(&["down"]);
+        let output = env.run(&["down"]);
         assert!(output.status.success(), "{}", stderr(&output));
-        assert!(place.list().is_empty());
-        soon("the holder is gone", || !process_lives(lab.holder_pid));
+        assert!(env.list().is_empty());
+        soon("the holder is gone", || !process_is_running(lab.holder_pid));
         soon("the host is gone", || !namespace_is_held(&client));
     });
 }
 
 #[test]
 fn several_labs_need_names() {
-    with_place("several_labs_need_names", |place| {
-        for want in ["lab1", "lab2"] {
-            assert_eq!(place.up(&["--hops", "0"]).name, want);
+    with_lab_env("several_labs_need_names", |env| {
+        for expected in ["lab1", "lab2"] {
+            assert_eq!(env.up(&["--hops", "0"]).name, expected);
         }
-        assert_eq!(place.up(&["--hops", "0", "--name", "mine"]).name, "mine");
-        let taken = stderr(&place.run(&["up", "--hops", "0", "--name", "mine"]));
-        assert!(taken.contains("`mine` is up already"), "{taken}");
-        let which = stderr(&place.run(&["exec", "client", "true"]));
-        assert!(which.contains("lab1, lab2, mine"), "{which}");
-        let unknown = stderr(&place.run(&["down", "other"]));
+        assert_eq!(env.up(&["--hops", "0", "--name", "mine"]).name, "mine");
+        let in_use = stderr(&env.run(&["up", "--hops", "0", "--name", "mine"]));
+        assert!(in_use.contains("`mine` is up already"), "{in_use}");
+        let ambiguous = stderr(&env.run(&["exec", "client", "true"]));
+        assert!(ambiguous.contains("lab1, lab2, mine"), "{ambiguous}");
+        let unknown = stderr(&env.run(&["down", "other"]));
         assert!(unknown.contains("no lab `other`"), "{unknown}");
-        let bad = stderr(&place.run(&["up", "--hops", "0", "--name", "a/b"]));
+        let bad = stderr(&env.run(&["up", "--hops", "0", "--name", "a/b"]));
         assert!(bad.contains("cannot name a lab"), "{bad}");
-        place.run(&["down", "lab1"]);
+        env.run(&["down", "lab1"]);
         // A free name is assigned again.
-        assert_eq!(place.up(&["--hops", "0"]).name, "lab1");
-        assert_eq!(place.list().len(), 3);
+        assert_eq!(env.up(&["--hops", "0"]).name, "lab1");
+        assert_eq!(env.list().len(), 3);
     });
 }
 
 #[test]
 fn exit_codes_and_streams_pass_through() {
-    with_place("exit_codes_and_streams_pass_through", |place| {
-        place.up(&["--hops", "0"]);
+    with_lab_env("exit_codes_and_streams_pass_through", |env| {
+        env.up(&["--hops", "0"]);
         for (command, code, text) in [
             ("exit 7", 7, ""),
             ("echo out; echo err >&2", 0, "out\nerr"),
             ("kill -9 $$", 137, ""),
             ("kill -TERM $$", 143, ""),
         ] {
-            let found = place.exec(&["client", "sh", "-c", command]);
-            assert_eq!(found, (Some(code), text.to_owned()), "{command}");
+            let result = env.exec(&["client", "sh", "-c", command]);
+            assert_eq!(result, (Some(code), text.to_owned()), "{command}");
         }
-        let (code, text) = place.exec(&["client", "no-such-program"]);
+        let (code, text) = env.exec(&["client", "no-such-program"]);
         assert_eq!(code, Some(127));
         assert!(text.contains("`no-such-program` was not found"), "{text}");
-        let (code, text) = place.exec(&["client", "/etc/passwd"]);
+        let (code, text) = env.exec(&["client", "/etc/passwd"]);
         assert_eq!(code, Some(126), "{text}");
-        let (code, text) = place.exec(&["nobody", "true"]);
+        let (code, text) = env.exec(&["nobody", "true"]);
         assert_eq!(code, Some(1));
         assert!(text.contains("choose one of client, server"), "{text}");
     });
@@ -161,30 +161,30 @@ fn exit_codes_and_streams_pass_through() {
 
 #[test]
 fn switches_can_be_looked_at_and_shaped() {
-    with_place("switches_can_be_looked_at_and_shaped", |place| {
-        let lab = place.up(&["--hops", "2"]);
+    with_lab_env("switches_can_be_looked_at_and_shaped", |env| {
+        let lab = env.up(&["--hops", "2"]);
         assert_eq!(lab.switches.len(), 2);
         for switch in &lab.switches {
-            let (code, text) = place.exec(&[switch, "ls", "/sys/class/net"]);
+            let (code, text) = env.exec(&[switch, "ls", "/sys/class/net"]);
             assert_eq!(code, Some(0), "{text}");
             for port in ["port1", "port2", "port3", "port4"] {
                 assert!(text.split_whitespace().any(|name| name == port), "{text}");
             }
             assert!(!text.contains("eth0"), "{text}");
         }
-        let (code, text) = place.exec(&["nobody", "true"]);
+        let (code, text) = env.exec(&["nobody", "true"]);
         assert_eq!(code, Some(1));
-        let known = format!("choose one of client, server, {}", lab.switches.join(", "));
-        assert!(text.contains(&known), "{text}");
+        let names = format!("choose one of client, server, {}", lab.switches.join(", "));
+        assert!(text.contains(&names), "{text}");
     });
 }
 
 #[test]
 fn signals_are_passed_on() {
-    with_place("signals_are_passed_on", |place| {
-        place.up(&["--hops", "0"]);
+    with_lab_env("signals_are_passed_on", |env| {
+        env.up(&["--hops", "0"]);
         let script = "trap 'echo got; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
-        let mut child = place.start(&["exec", "client", "sh", "-c", script]);
+        let mut child = env.start(&["exec", "client", "sh", "-c", script]);
         let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         std::io::BufRead::read_line(&mut output, &mut line).unwrap();
@@ -200,11 +200,11 @@ fn signals_are_passed_on() {
 
 #[test]
 fn whatever_runs_inside_dies_with_the_holder() {
-    with_place("whatever_runs_inside_dies_with_the_holder", |place| {
-        let lab = place.up(&["--hops", "1"]);
-        let (_, space) = place.exec(&["client", "readlink", "/proc/self/ns/net"]);
+    with_lab_env("whatever_runs_inside_dies_with_the_holder", |env| {
+        let lab = env.up(&["--hops", "1"]);
+        let (_, space) = env.exec(&["client", "readlink", "/proc/self/ns/net"]);
         // One in the foreground, and one that left its parent and session.
-        let child = place.start(&[
+        let child = env.start(&[
             "exec",
             "client",
             "sh",
@@ -213,29 +213,25 @@ fn whatever_runs_inside_dies_with_the_holder() {
         ]);
         let pid = child.id();
         std::thread::sleep(Duration::from_millis(300));
-        let (_, inside) = place.exec(&["server", "sh", "-c", "cat /proc/[0-9]*/comm"]);
+        let (_, inside) = env.exec(&["server", "sh", "-c", "cat /proc/[0-9]*/comm"]);
         assert!(inside.matches("sleep").count() >= 2, "{inside}");
         let holder = rustix::process::Pid::from_raw(lab.holder_pid as i32).unwrap();
         rustix::process::kill_process(holder, rustix::process::Signal::KILL).unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(137), "{pid}");
-        assert!(place.list().is_empty());
+        assert!(env.list().is_empty());
         soon("the namespace is gone", || !namespace_is_held(&space));
-        let unknown = stderr(&place.run(&["exec", "client", "true"]));
+        let unknown = stderr(&env.run(&["exec", "client", "true"]));
         assert!(unknown.contains("no lab is up"), "{unknown}");
     });
 }
 
 #[test]
 fn a_command_dies_with_the_one_who_ran_it() {
-    with_place("a_command_dies_with_the_one_who_ran_it", |place| {
-        place.up(&["--hops", "0"]);
-        let mut child = place.start(&["exec", "client", "sleep", "1000"]);
-        let sleeps = || {
-            place
-                .exec(&["client", "sh", "-c", "cat /proc/[0-9]*/comm"])
-                .1
-        };
+    with_lab_env("a_command_dies_with_the_one_who_ran_it", |env| {
+        env.up(&["--hops", "0"]);
+        let mut child = env.start(&["exec", "client", "sleep", "1000"]);
+        let sleeps = || env.exec(&["client", "sh", "-c", "cat /proc/[0-9]*/comm"]).1;
         soon("the command runs", || sleeps().contains("sleep"));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -245,14 +241,10 @@ fn a_command_dies_with_the_one_who_ran_it() {
 
 #[test]
 fn orphans_are_reaped() {
-    with_place("orphans_are_reaped", |place| {
-        place.up(&["--hops", "0"]);
-        place.exec(&["client", "sh", "-c", "(sleep 0.1 &) ; (sleep 0.2 &) ; true"]);
-        let states = || {
-            place
-                .exec(&["client", "sh", "-c", "cat /proc/[0-9]*/stat"])
-                .1
-        };
+    with_lab_env("orphans_are_reaped", |env| {
+        env.up(&["--hops", "0"]);
+        env.exec(&["client", "sh", "-c", "(sleep 0.1 &) ; (sleep 0.2 &) ; true"]);
+        let states = || env.exec(&["client", "sh", "-c", "cat /proc/[0-9]*/stat"]).1;
         soon("no zombie is left", || {
             let states = states();
             !states.contains(" Z ") && !states.contains("(sleep)")
@@ -262,26 +254,26 @@ fn orphans_are_reaped() {
 
 #[test]
 fn a_lab_that_cannot_be_built_leaves_nothing() {
-    with_place("a_lab_that_cannot_be_built_leaves_nothing", |place| {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("lab.toml");
+    with_lab_env("a_lab_that_cannot_be_built_leaves_nothing", |env| {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lab.toml");
         let text = "[hosts.a]\n[hosts.b]\n[[links]]\nbetween=['a','b']\n\
                     offloads={tso=true, tx-checksumming=false}\n";
         std::fs::write(&file, text).unwrap();
-        let output = place.run(&["up", file.to_str().unwrap()]);
+        let output = env.run(&["up", file.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(1));
         let text = stderr(&output);
         assert!(text.contains("offload tso is off instead of on"), "{text}");
-        assert!(place.list().is_empty());
+        assert!(env.list().is_empty());
     });
 }
 
 #[test]
 fn up_returns_soon_and_keeps_no_stream_open() {
-    with_place("up_returns_soon_and_keeps_no_stream_open", |place| {
+    with_lab_env("up_returns_soon_and_keeps_no_stream_open", |env| {
         let start = Instant::now();
         // Reading to the end would wait for a holder that kept standard output open.
-        place.up(&["--hops", "4"]);
+        env.up(&["--hops", "4"]);
         assert!(
             start.elapsed() < Duration::from_secs(8),
             "{:?}",
@@ -300,20 +292,20 @@ fn an_ordinary_user_has_labs_of_its_own() {
             return;
         }
         // The build directory may be closed to other users.
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let open = |path: &Path| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
         };
-        open(folder.path());
-        let program = folder.path().join("labctl");
+        open(dir.path());
+        let program = dir.path().join("labctl");
         std::fs::copy(built, &program).unwrap();
         open(&program);
-        let mut place = Place {
+        let mut env = LabEnv {
             lab: Lab::up(&Topology::hops(0)).unwrap(),
             program,
             uid: Some(65_534),
         };
-        let output = place.run(&["up", "--hops", "1"]);
+        let output = env.run(&["up", "--hops", "1"]);
         if output.status.code() == Some(4) {
             println!("skipped: {}", stderr(&output));
             return;
@@ -322,24 +314,24 @@ fn an_ordinary_user_has_labs_of_its_own() {
         let lab: LabInfo = serde_json::from_slice(&output.stdout).unwrap();
         assert!(lab.rootless);
         assert_eq!(lab.uid, 65_534);
-        let (code, text) = place.exec(&["client", "sh", "-c", "id -u; cat /proc/net/dev"]);
+        let (code, text) = env.exec(&["client", "sh", "-c", "id -u; cat /proc/net/dev"]);
         assert_eq!(code, Some(0), "{text}");
         assert!(
             text.starts_with('0') && text.contains("eth0"),
             "root inside: {text}"
         );
         // Another user sees nothing of the lab; root sees and enters everything.
-        place.uid = Some(65_533);
-        assert!(place.list().is_empty());
-        assert!(stderr(&place.run(&["exec", "lab1/client", "true"])).contains("no lab `lab1`"));
-        place.uid = None;
-        assert_eq!(place.list(), std::slice::from_ref(&lab));
-        let (code, text) = place.exec(&["lab1/server", "sh", "-c", "id -u"]);
+        env.uid = Some(65_533);
+        assert!(env.list().is_empty());
+        assert!(stderr(&env.run(&["exec", "lab1/client", "true"])).contains("no lab `lab1`"));
+        env.uid = None;
+        assert_eq!(env.list(), std::slice::from_ref(&lab));
+        let (code, text) = env.exec(&["lab1/server", "sh", "-c", "id -u"]);
         assert_eq!((code, text.as_str()), (Some(0), "0"));
-        place.uid = Some(65_534);
-        place.run(&["down"]);
-        assert!(place.list().is_empty());
-        soon("the holder is gone", || !process_lives(lab.holder_pid));
+        env.uid = Some(65_534);
+        env.run(&["down"]);
+        assert!(env.list().is_empty());
+        soon("the holder is gone", || !process_is_running(lab.holder_pid));
     });
 }
 

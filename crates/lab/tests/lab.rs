@@ -23,9 +23,9 @@ fn pair(properties: &str) -> String {
 fn connect(from: &LabHost, to: &LabHost, address: IpAddr) -> (TcpStream, TcpStream) {
     let listener = to.run(|| TcpListener::bind((address, 0)).unwrap()).unwrap();
     let target = listener.local_addr().unwrap();
-    let near = from.run(|| TcpStream::connect(target).unwrap()).unwrap();
-    let (far, _) = listener.accept().unwrap();
-    (near, far)
+    let client_end = from.run(|| TcpStream::connect(target).unwrap()).unwrap();
+    let (server_end, _) = listener.accept().unwrap();
+    (client_end, server_end)
 }
 
 #[test]
@@ -38,10 +38,10 @@ fn hosts_connect_across_switches() {
             let mut addresses = vec![IpAddr::V4(server.address())];
             addresses.extend(server.address_v6().map(IpAddr::V6));
             for address in addresses {
-                let (mut near, mut far) = connect(client, server, address);
-                near.write_all(b"ping").unwrap();
+                let (mut client_end, mut server_end) = connect(client, server, address);
+                client_end.write_all(b"ping").unwrap();
                 let mut text = [0; 4];
-                far.read_exact(&mut text).unwrap();
+                server_end.read_exact(&mut text).unwrap();
                 assert_eq!(&text, b"ping", "{hops} hops, {address}");
             }
         }
@@ -92,29 +92,32 @@ fn hosts_between_segments_forward() {
             "[hosts.a]\n[hosts.r]\n[hosts.b]\n[[links]]\nbetween=['a','r']\n[[links]]\nbetween=['r','b']",
         );
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
-        let (near, far) = connect(a, b, b.address().into());
-        assert_eq!(far.peer_addr().unwrap(), near.local_addr().unwrap());
+        let (client_end, server_end) = connect(a, b, b.address().into());
+        assert_eq!(
+            server_end.peer_addr().unwrap(),
+            client_end.local_addr().unwrap()
+        );
         assert_eq!(lab.host("r").unwrap().interfaces().len(), 2);
     });
 }
 
 /// Measures the payload that arrives at `to`, in bit/s.
 fn goodput(from: &LabHost, to: &LabHost) -> f64 {
-    let (mut near, mut far) = connect(from, to, to.address().into());
-    let sending = std::thread::spawn(move || while near.write_all(&[0; 65_536]).is_ok() {});
+    let (mut client_end, mut server_end) = connect(from, to, to.address().into());
+    let sending = std::thread::spawn(move || while client_end.write_all(&[0; 65_536]).is_ok() {});
     let mut buffer = vec![0; 1 << 18];
     let mut count = |time: Duration| {
         let start = Instant::now();
         let mut bytes = 0;
         while start.elapsed() < time {
-            bytes += far.read(&mut buffer).unwrap();
+            bytes += server_end.read(&mut buffer).unwrap();
         }
         bytes as f64 * 8.0 / start.elapsed().as_secs_f64()
     };
     // Excludes slow start and the full token bucket after a pause.
     count(Duration::from_millis(500));
     let rate = count(Duration::from_millis(1500));
-    drop(far);
+    drop(server_end);
     sending.join().unwrap();
     rate
 }
@@ -145,12 +148,12 @@ fn a_link_has_its_mtu() {
             let host = lab.host("a").unwrap();
             // Only IPv4 below IPv6's minimum MTU.
             assert_eq!(host.address_v6().is_some(), mtu >= 1280, "{mtu}");
-            let (near, _far) = connect(
+            let (client_end, _server_end) = connect(
                 host,
                 lab.host("b").unwrap(),
                 lab.host("b").unwrap().address().into(),
             );
-            let size = socket2::SockRef::from(&near).tcp_mss().unwrap();
+            let size = socket2::SockRef::from(&client_end).tcp_mss().unwrap();
             // 40 bytes of headers, plus 12 of timestamps where they are on.
             assert!(
                 [mtu - 40, mtu - 52].contains(&size),
@@ -178,21 +181,21 @@ fn gso_sizes_and_offloads_are_as_asked() {
             Err(error) => panic!("{}", error.full_text()),
         };
         let results = lab.check().unwrap();
-        let found = |property: &str| {
-            let ends: Vec<_> = results
+        let actual = |property: &str| {
+            let both_ends: Vec<_> = results
                 .iter()
                 .filter(|result| result.property == property)
-                .map(|result| result.found.as_deref().unwrap_or("missing"))
+                .map(|result| result.actual.as_deref().unwrap_or("missing"))
                 .collect();
-            assert_eq!(ends.len(), 2, "{property} at both ends");
-            ends.join(" ")
+            assert_eq!(both_ends.len(), 2, "{property} at both ends");
+            both_ends.join(" ")
         };
         for property in ["gso", "gro", "gso for IPv4", "gro for IPv4"] {
-            assert_eq!(found(property), "524280 524280", "{property}");
+            assert_eq!(actual(property), "524280 524280", "{property}");
         }
-        assert_eq!(found("offload tso"), "off off");
-        assert_eq!(found("offload gro"), "on on");
-        assert_eq!(found("offload tx-udp-segmentation"), "off off");
+        assert_eq!(actual("offload tso"), "off off");
+        assert_eq!(actual("offload gro"), "on on");
+        assert_eq!(actual("offload tx-udp-segmentation"), "off off");
     });
 }
 
@@ -238,17 +241,19 @@ fn delay_needs_netem_and_says_so() {
             }
         };
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
-        let far = b
+        let server_end = b
             .run(|| UdpSocket::bind((b.address(), 0)).unwrap())
             .unwrap();
-        let near = a
+        let client_end = a
             .run(|| UdpSocket::bind((a.address(), 0)).unwrap())
             .unwrap();
         let start = Instant::now();
-        near.send_to(b"x", far.local_addr().unwrap()).unwrap();
-        let (_, from) = far.recv_from(&mut [0; 1]).unwrap();
-        far.send_to(b"x", from).unwrap();
-        near.recv_from(&mut [0; 1]).unwrap();
+        client_end
+            .send_to(b"x", server_end.local_addr().unwrap())
+            .unwrap();
+        let (_, from) = server_end.recv_from(&mut [0; 1]).unwrap();
+        server_end.send_to(b"x", from).unwrap();
+        client_end.recv_from(&mut [0; 1]).unwrap();
         assert!(start.elapsed() >= Duration::from_millis(40));
     });
 }
@@ -258,15 +263,18 @@ fn threads_and_programs_are_inside() {
     with_privilege("threads_and_programs_are_inside", || {
         let lab = Lab::up(&Topology::hops(0)).unwrap();
         let host = lab.host("client").unwrap();
-        let own = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
-        let outside = own();
-        let inside = host.run(own).unwrap();
+        let current_namespace = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+        let outside = current_namespace();
+        let inside = host.run(current_namespace).unwrap();
         assert_ne!(outside, inside);
         let nested = host
-            .run(|| std::thread::spawn(own).join().unwrap())
+            .run(|| std::thread::spawn(current_namespace).join().unwrap())
             .unwrap();
         assert_eq!(nested, inside);
-        assert_eq!(host.spawn(own).unwrap().join().unwrap(), inside);
+        assert_eq!(
+            host.spawn(current_namespace).unwrap().join().unwrap(),
+            inside
+        );
         let program = host
             .run(|| {
                 Command::new("readlink")
@@ -283,7 +291,7 @@ fn threads_and_programs_are_inside() {
             .run(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap())
             .unwrap();
         assert!(counters.contains("eth0"), "{counters}");
-        assert_eq!(own(), outside, "this thread has not moved");
+        assert_eq!(current_namespace(), outside, "this thread has not moved");
         let panic = std::panic::catch_unwind(|| host.run(|| panic!("as planned")));
         assert!(panic.is_err(), "a panic inside is not lost");
     });
@@ -292,12 +300,17 @@ fn threads_and_programs_are_inside() {
 #[test]
 fn nothing_is_left_when_dropped() {
     with_privilege("nothing_is_left_when_dropped", || {
-        let own = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+        let current_namespace = || std::fs::read_link("/proc/thread-self/ns/net").unwrap();
         let lab = Lab::up(&Topology::hops(1)).unwrap();
         let spaces: Vec<_> = lab
             .hosts()
             .iter()
-            .map(|host| host.run(own).unwrap().to_string_lossy().into_owned())
+            .map(|host| {
+                host.run(current_namespace)
+                    .unwrap()
+                    .to_string_lossy()
+                    .into_owned()
+            })
             .collect();
         assert!(namespace_is_held(&spaces[0]));
         drop(lab);
@@ -347,7 +360,7 @@ fn labs_live_side_by_side() {
             let target = SocketAddr::new(server.address().into(), 5201);
             server.run(|| TcpListener::bind(target).unwrap()).unwrap()
         };
-        let _both = (bind(&one), bind(&two));
+        let _listeners = (bind(&one), bind(&two));
         assert!(one.host("nobody").is_err());
     });
 }

@@ -1,14 +1,14 @@
 //! Coordinator of one end of a run, from the start to the exchange of results.
 //!
 //! Both ends do the same here: they keep the time, report intervals, send their totals and exchange
-//! results. The threads that move payload are [`lane`](crate::lane)s; their results become figures
-//! in [`outcome`](crate::outcome).
+//! results. The threads that move payload are [`worker`](crate::worker)s; their results become figures
+//! in [`results`](crate::results).
 
 mod control_channel;
 mod exchange;
 mod interval;
 
-pub use control_channel::Correspondence;
+pub use control_channel::ControlChannel;
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -18,132 +18,134 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_dialect::control::{Outcome, Stop as StopFrame};
-use linerate_host::processor_time::{machine, machine_since, processors, processors_since};
-use linerate_host::steal::Ticks;
+use linerate_dialect::control::{EndResults, StopRun as StopFrame};
+use linerate_host::processor_time::{
+    machine_time_since, processor_times_since, read_machine_time, read_processor_times,
+};
+use linerate_host::steal::StealTicks;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu::ThreadUsage;
-use linerate_host::sys::readiness::{self, Ready};
-use linerate_host::sys::scheduling::{self, Above};
-use linerate_host::sys::thread::prepare_wakes;
+use linerate_host::sys::readiness::{self, Readiness};
+use linerate_host::sys::scheduling::{self, PriorityBoost};
+use linerate_host::sys::thread::install_wake_handler;
 use linerate_metric::cost::{MachineTime, ProcessorTime};
-use linerate_metric::event::What;
-use linerate_metric::facts::{Host, Role};
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol, Sched};
-use linerate_metric::record::{Doubt, Interval};
+use linerate_metric::event::EventKind;
+use linerate_metric::facts::{HostFacts, Role};
+use linerate_metric::plan::{Direction, Plan, RunKind, SchedPolicy, TransportProtocol};
+use linerate_metric::record::{Caveat, Interval};
 
 use crate::error::MeasureError;
-use crate::flow::{FlowOutcome, Part, Shared, Timeline};
-use crate::flow_counters::Totals;
-use crate::flow_memory::Memory;
-use crate::interval_series::Series;
-use crate::loss::{Ledger, of_stack};
+use crate::flow::{FlowEndResults, FlowRole, FlowShared, RunClock};
+use crate::flow_counters::PayloadTotals;
+use crate::flow_memory::FlowMemory;
+use crate::interval_series::MergedSeries;
+use crate::loss::{CounterSnapshot, netstack_counters};
 use crate::netstack::{stack_warnings as stack_doubts, thread_schedule};
-use crate::result_builder::Account;
+use crate::result_builder::ResultBuilder;
 use crate::tcp_info_sums::TcpSums;
-use crate::timestamps::{Noted, Stamped};
-use crate::transport::Watch;
-use crate::transport::call_times::{CallTally, add_tally};
-use crate::worker::{Gate, LaneHandle};
-use crate::worker_costs::Threads;
+use crate::timestamps::{TimestampLog, TimestampPass};
+use crate::transport::SocketWatch;
+use crate::transport::call_times::{CallStats, merge_call_stats};
+use crate::worker::{StartBarrier, WorkerHandle};
+use crate::worker_costs::WorkerCosts;
 
-use self::exchange::Exchange;
+use self::exchange::ExchangeState;
 
 /// Longest sleep of the coordinator: the delay until Ctrl-C is noticed.
-const LOOK_UP_NS: Nanos = 250_000_000;
+const STOP_POLL_NS: Nanos = 250_000_000;
 
 /// Drain time: longest wait of a receiver for payload in flight, in a run that ends by time.
-const DRAIN_NS: Nanos = 3_000_000_000;
+const DRAIN_TIMEOUT_NS: Nanos = 3_000_000_000;
 
 /// Time without progress after its end at which a run is aborted.
-const STALL_NS: Nanos = 10_000_000_000;
+const STALL_TIMEOUT_NS: Nanos = 10_000_000_000;
 
 /// Longest wait for the results of a run that ends by amount, even while frames arrive: a receiver
 /// may have to drain the buffers of the path, 4 MB at 64 kb/s.
-const UNBOUNDED_NS: Nanos = 600_000_000_000;
+const AMOUNT_RUN_TIMEOUT_NS: Nanos = 600_000_000_000;
 
 /// Time after the start in which rejected datagrams (ICMP port unreachable) abort the run.
-const REFUSED_NS: Nanos = 3_000_000_000;
+const REJECTION_WINDOW_NS: Nanos = 3_000_000_000;
 
 /// Longest wait of an interval for its requesting thread, or for the other end's half.
-const GRACE_NS: Nanos = 150_000_000;
+const INTERVAL_GRACE_NS: Nanos = 150_000_000;
 
 /// Time after the start of the first memory sample: all flows have their buffers by then.
-const MEMORY_NS: Nanos = 200_000_000;
+const MEMORY_SAMPLE_DELAY_NS: Nanos = 200_000_000;
 
 /// Interval of progress checks of request/response flows.
-const WAKE_NS: Nanos = 200_000_000;
+const WAKE_INTERVAL_NS: Nanos = 200_000_000;
 
 /// The interval once the run is to end: a wake-up just before a thread sleeps is lost.
-const WAKE_AT_END_NS: Nanos = 10_000_000;
+const WAKE_INTERVAL_AT_END_NS: Nanos = 10_000_000;
 
 /// Lower bound per thread of the interval between two wake-ups of all threads. One wake-up takes
 /// some 10 us of CPU time on the 2-core VM, at either side of the signal. Without this bound,
 /// hundreds of threads that are woken whenever one of them ends would do nothing else.
-const WAKE_EACH_NS: Nanos = 100_000;
+const WAKE_INTERVAL_PER_THREAD_NS: Nanos = 100_000;
 
 /// Flow as seen by the coordinator.
 pub struct FlowHandle {
     pub id: u32,
     pub direction: Direction,
-    pub part: Part,
+    pub role: FlowRole,
     /// State shared with the flow's thread.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<FlowShared>,
     /// Observer of its socket, which keeps the descriptor open and closes it on drop.
-    pub watch: Option<Watch>,
+    pub socket_watch: Option<SocketWatch>,
 }
 
 /// Finds a flow by number in `flows`, which are sorted by number.
 #[must_use]
-pub fn flow_of(flows: &[FlowHandle], id: u32) -> Option<&FlowHandle> {
-    let place = flows.binary_search_by_key(&id, |flow| flow.id).ok()?;
-    flows.get(place)
+pub fn find_flow(flows: &[FlowHandle], id: u32) -> Option<&FlowHandle> {
+    let index = flows.binary_search_by_key(&id, |flow| flow.id).ok()?;
+    flows.get(index)
 }
 
 /// Coordinator of one end of a run, ready to start.
-pub struct End<'a> {
+pub struct Coordinator<'a> {
     pub role: Role,
     pub plan: Arc<Plan>,
-    pub host: Host,
-    pub wire: &'a mut dyn Correspondence,
+    pub host: HostFacts,
+    pub control: &'a mut dyn ControlChannel,
     /// Start barrier and phase of the threads.
-    pub gate: Arc<Gate>,
-    pub lanes: Vec<LaneHandle>,
+    pub barrier: Arc<StartBarrier>,
+    pub workers: Vec<WorkerHandle>,
     /// Flows of all threads, sorted by number.
     pub flows: Vec<FlowHandle>,
     /// Memory of the process before the flows were opened.
-    pub memory: Memory,
+    pub memory: FlowMemory,
     /// Readable when a thread has ended.
-    pub done: UnixStream,
+    pub worker_ended: UnixStream,
     /// Set by Ctrl-C.
-    pub stop: &'a AtomicBool,
+    pub stop_requested: &'a AtomicBool,
     /// Callback for events.
-    pub emit: &'a mut dyn FnMut(What),
+    pub emit: &'a mut dyn FnMut(EventKind),
     /// Warnings about the figures that are known before the start.
-    pub doubts: Vec<Doubt>,
+    pub doubts: Vec<Caveat>,
     /// This end measures steal time; of two ends on one machine, one does.
-    pub watches_machine: bool,
+    pub measures_steal: bool,
     /// Reasons where timestamping is less than requested.
-    pub notes: Vec<String>,
+    pub timestamp_warnings: Vec<String>,
     /// Loss counters of this host.
-    pub ledger: Ledger,
+    pub local_counters: CounterSnapshot,
     /// Longest run that this end permits, measured from its start, with the warning for a run that
     /// was stopped by it; `None`: no limit.
-    pub limit: Option<(Nanos, Doubt)>,
+    pub time_limit: Option<(Nanos, Caveat)>,
 }
 
 /// Results of a run at one end.
-pub struct Ended {
+pub struct RunResults {
     /// Results of this end.
-    pub own: Outcome,
+    pub local: EndResults,
     /// Results of the other end; `None` when it was lost before.
-    pub peer: Option<Outcome>,
+    pub peer: Option<EndResults>,
     /// Intervals, both halves joined.
     pub intervals: Vec<Interval>,
     /// Number of intervals beyond the storage limit.
-    pub intervals_left_out: u64,
+    pub intervals_omitted: u64,
     /// Timestamps of both ends, where they were requested.
-    pub stamped: Option<Box<Stamped>>,
+    pub timestamps: Option<Box<TimestampPass>>,
     /// Stopped early by a user at either end.
     pub interrupted: bool,
     /// Error that ended the run before the exchange of results.
@@ -152,415 +154,475 @@ pub struct Ended {
 
 /// Counters of a flow or a direction at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Reading {
-    pub totals: Totals,
+pub struct CounterReading {
+    pub totals: PayloadTotals,
     /// Retransmitted TCP segments.
     pub retransmits: u64,
 }
 
-struct Run<'a> {
-    end: End<'a>,
-    timeline: Timeline,
+struct RunState<'a> {
+    coordinator: Coordinator<'a>,
+    timeline: RunClock,
     /// Time when senders stop; `None` when an amount ends the run.
-    ends_ns: Option<Nanos>,
+    end_ns: Option<Nanos>,
     /// Counters by flow at the start of counting, after the omitted time.
-    base: BTreeMap<u32, Reading>,
+    baseline: BTreeMap<u32, CounterReading>,
     counted_from_ns: Nanos,
-    base_taken: bool,
-    series: Series,
+    has_baseline: bool,
+    series: MergedSeries,
     /// Counters by direction at the end of the last interval.
-    last: BTreeMap<Direction, Reading>,
+    last_readings: BTreeMap<Direction, CounterReading>,
     /// Counters by flow at the same time, where the series has them.
-    last_of_flow: BTreeMap<u32, Reading>,
+    last_flow_readings: BTreeMap<u32, CounterReading>,
     /// Last TCP_INFO sums by direction, with their time.
-    tcp: BTreeMap<Direction, (TcpSums, Nanos)>,
+    tcp_sums: BTreeMap<Direction, (TcpSums, Nanos)>,
     /// Start of the running interval on the grid; `interval_start_ns` is the real one.
     slot_start_ns: Nanos,
     interval_start_ns: Nanos,
-    number: u64,
-    exchange: Exchange,
-    finished: Vec<FlowOutcome>,
+    interval_number: u64,
+    exchange: ExchangeState,
+    finished_flows: Vec<FlowEndResults>,
     /// Figures of the other end's flows that arrived before its results.
-    figures: Vec<linerate_dialect::control::FlowFigures>,
-    usage: ThreadUsage,
+    peer_figures: Vec<linerate_dialect::control::FlowFigures>,
+    thread_usage: ThreadUsage,
     /// Durations of all system calls, where they are recorded.
-    calls_taken: Option<CallTally>,
-    threads: Threads,
+    call_tally: Option<CallStats>,
+    thread_costs: WorkerCosts,
     /// CPU time of the machine at the start.
-    machine: (Option<MachineTime>, Vec<ProcessorTime>),
+    machine_at_start: (Option<MachineTime>, Vec<ProcessorTime>),
     /// CPU time of the machine when the last thread ended: later time is not part of the run.
     machine_at_end: Option<(Option<MachineTime>, Vec<ProcessorTime>)>,
     /// End time of the last thread.
-    threads_ended_ns: Nanos,
-    ticks: Option<Ticks>,
+    workers_ended_ns: Nanos,
+    steal_ticks: Option<StealTicks>,
     /// The memory of the flows was sampled.
-    memory_seen: bool,
+    memory_sampled: bool,
     /// Time of the last progress check; `calls` has the flows' counters then.
-    looked_ns: Nanos,
+    progress_checked_ns: Nanos,
     /// Time when this end was requested to stop.
-    stopped_ns: Option<Nanos>,
-    calls: Vec<u64>,
+    stop_requested_ns: Option<Nanos>,
+    last_calls: Vec<u64>,
     /// Every thread was woken for the end of the run.
     woken_at_end: bool,
 }
 
 /// Returns the machine's CPU time since boot, in total and by CPU.
 fn machine_time() -> (Option<MachineTime>, Vec<ProcessorTime>) {
-    (machine(), processors())
+    (read_machine_time(), read_processor_times())
 }
 
-impl End<'_> {
+impl Coordinator<'_> {
     /// Starts the threads, coordinates the run and exchanges results.
     ///
-    /// A failure is returned in [`Ended::failure`], together with the figures until then.
-    pub fn run(self) -> Ended {
+    /// A failure is returned in [`RunResults::failure`], together with the figures until then.
+    pub fn run(self) -> RunResults {
         let start_ns = clock::now();
         let plan = Arc::clone(&self.plan);
-        let timeline = Timeline {
+        let timeline = RunClock {
             start_ns,
             count_from_ns: start_ns.saturating_add(plan.omit_ns),
             interval_ns: plan.interval_ns,
-            trace_on_ns: plan.trace_on_ns,
+            trace_stop_call_ns: plan.trace_on_ns,
         };
         // Without it, a sleeping thread notices the end only when data arrives.
-        let _ = prepare_wakes();
+        let _ = install_wake_handler();
         // Real-time threads that spin on all CPUs would starve the coordinator, which has to end
         // them.
         let sched = match self.role {
-            Role::Client => plan.sched.near,
-            Role::Server => plan.sched.far,
+            Role::Client => plan.sched.client,
+            Role::Server => plan.sched.server,
         };
         // With `chrt -f 10 linerate …` all threads have the same priority, so spinning ones would
         // not yield either.
-        let inherited = (sched == Sched::Inherited).then(scheduling::real_time_priority);
+        let inherited_priority =
+            (sched == SchedPolicy::Inherited).then(scheduling::current_real_time_priority);
         // Threads of the user-space stack have a class of their own.
-        let of_stack = self.host.stack.as_deref();
-        let _above = (sched.real_time_priority())
-            .or_else(|| inherited.flatten())
-            .max(of_stack.and_then(thread_schedule::real_time_priority))
-            .and_then(Above::priority);
-        let threads = Threads::new(&self.lanes, start_ns);
+        let netstack = self.host.stack.as_deref();
+        let _priority_guard = (sched.real_time_priority())
+            .or_else(|| inherited_priority.flatten())
+            .max(netstack.and_then(thread_schedule::real_time_priority))
+            .and_then(PriorityBoost::above);
+        let threads = WorkerCosts::new(&self.workers, start_ns);
         let machine = machine_time();
-        self.gate.open(timeline);
-        let mut run = Run {
+        self.barrier.connect_all(timeline);
+        let mut run = RunState {
             timeline,
-            ends_ns: plan
+            end_ns: plan
                 .duration_ns
                 .map(|duration| timeline.count_from_ns.saturating_add(duration)),
-            base: BTreeMap::new(),
+            baseline: BTreeMap::new(),
             counted_from_ns: start_ns,
-            base_taken: plan.omit_ns == 0,
-            series: Series::default(),
-            last: BTreeMap::new(),
-            last_of_flow: BTreeMap::new(),
-            tcp: BTreeMap::new(),
+            has_baseline: plan.omit_ns == 0,
+            series: MergedSeries::default(),
+            last_readings: BTreeMap::new(),
+            last_flow_readings: BTreeMap::new(),
+            tcp_sums: BTreeMap::new(),
             slot_start_ns: start_ns,
             interval_start_ns: start_ns,
-            number: 0,
-            exchange: Exchange {
-                moved: (0, start_ns),
-                ..Exchange::default()
+            interval_number: 0,
+            exchange: ExchangeState {
+                progress: (0, start_ns),
+                ..ExchangeState::default()
             },
-            finished: Vec::new(),
-            figures: Vec::new(),
-            usage: ThreadUsage::default(),
-            calls_taken: None,
-            threads,
-            machine,
+            finished_flows: Vec::new(),
+            peer_figures: Vec::new(),
+            thread_usage: ThreadUsage::default(),
+            call_tally: None,
+            thread_costs: threads,
+            machine_at_start: machine,
             machine_at_end: None,
-            threads_ended_ns: start_ns,
-            ticks: self.watches_machine.then(Ticks::now).flatten(),
-            memory_seen: false,
-            looked_ns: start_ns,
-            stopped_ns: None,
-            calls: Vec::new(),
+            workers_ended_ns: start_ns,
+            steal_ticks: self.measures_steal.then(StealTicks::read).flatten(),
+            memory_sampled: false,
+            progress_checked_ns: start_ns,
+            stop_requested_ns: None,
+            last_calls: Vec::new(),
             woken_at_end: false,
-            end: self,
+            coordinator: self,
         };
-        let failure = run.conduct().err();
-        if failure.is_none() && run.end.role == Role::Server {
-            run.hear_farewell();
+        let failure = run.run_loop().err();
+        if failure.is_none() && run.coordinator.role == Role::Server {
+            run.wait_for_farewell();
         }
-        run.wind_up(failure)
+        run.finish(failure)
     }
 }
 
 /// Longest wait for the other end's results, even while frames arrive.
 #[derive(Clone, Copy, Debug)]
-struct Waits {
+struct ResultTimeout {
     /// End of the run by time: payload in flight arrives soon after it, or never.
-    ends_ns: Option<Nanos>,
+    end_ns: Option<Nanos>,
     /// Time when this end was requested to stop.
-    stopped_ns: Option<Nanos>,
+    stop_requested_ns: Option<Nanos>,
 }
 
-impl Waits {
-    /// Returns the deadline for an end that sent its own results at `said_ns`.
-    fn until(self, said_ns: Nanos) -> Nanos {
-        let until = match self.ends_ns {
-            Some(ends) => said_ns.max(ends).saturating_add(STALL_NS + DRAIN_NS),
-            None => said_ns.saturating_add(UNBOUNDED_NS),
+impl ResultTimeout {
+    /// Returns the deadline for an end that sent its own results at `sent_ns`.
+    fn deadline_ns(self, sent_ns: Nanos) -> Nanos {
+        let deadline_ns = match self.end_ns {
+            Some(end_ns) => sent_ns
+                .max(end_ns)
+                .saturating_add(STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS),
+            None => sent_ns.saturating_add(AMOUNT_RUN_TIMEOUT_NS),
         };
-        match self.stopped_ns {
-            Some(stopped) => until.min(said_ns.max(stopped) + 2 * DRAIN_NS),
-            None => until,
+        match self.stop_requested_ns {
+            Some(stop_ns) => deadline_ns.min(sent_ns.max(stop_ns) + 2 * DRAIN_TIMEOUT_NS),
+            None => deadline_ns,
         }
     }
 }
 
-impl Run<'_> {
-    fn conduct(&mut self) -> Result<(), MeasureError> {
+impl RunState<'_> {
+    fn run_loop(&mut self) -> Result<(), MeasureError> {
         loop {
-            self.hear()?;
+            self.receive_frames()?;
             let now = clock::now();
-            self.keep_time(now)?;
-            self.collect();
-            self.say_what_is_due(now)?;
-            if self.exchange.outcome.is_some() && self.exchange.peer.is_some() {
+            self.handle_time(now)?;
+            self.collect_finished();
+            self.send_pending(now)?;
+            if self.exchange.local_results.is_some() && self.exchange.peer_results.is_some() {
                 return Ok(());
             }
-            let until = self.next_look(now);
-            if self.exchange.closed {
-                let patience = Duration::from_nanos(until.saturating_sub(now));
-                let waited = readiness::poll(&self.end.done, Ready::Receive, patience);
-                waited.map_err(|error| MeasureError::system("poll", error))?;
+            let wake_up_ns = self.next_wake_up_ns(now);
+            if self.exchange.peer_closed {
+                let timeout = Duration::from_nanos(wake_up_ns.saturating_sub(now));
+                let has_waited =
+                    readiness::poll(&self.coordinator.worker_ended, Readiness::Receive, timeout);
+                has_waited.map_err(|error| MeasureError::system("poll", error))?;
             } else {
-                self.end.wire.beat()?;
-                self.end.wire.flush()?;
-                self.end.wire.wait(Some(self.end.done.as_fd()), until)?;
+                self.coordinator.control.send_heartbeat()?;
+                self.coordinator.control.flush()?;
+                self.coordinator
+                    .control
+                    .wait(Some(self.coordinator.worker_ended.as_fd()), wake_up_ns)?;
             }
             // The bytes only wake the poll; the thread handles show which thread ended.
-            let _ = (&self.end.done).read(&mut [0; 64]);
+            let _ = (&self.coordinator.worker_ended).read(&mut [0; 64]);
         }
     }
 
     /// Returns the time of the next action that no event triggers.
-    fn next_look(&self, now: Nanos) -> Nanos {
-        let mut due = now + LOOK_UP_NS;
-        if !self.exchange.closed {
-            due = due.min(self.end.wire.due_ns());
+    fn next_wake_up_ns(&self, now: Nanos) -> Nanos {
+        let mut wake_up_ns = now + STOP_POLL_NS;
+        if !self.exchange.peer_closed {
+            wake_up_ns = wake_up_ns.min(self.coordinator.control.next_deadline_ns());
         }
-        if !self.base_taken {
-            due = due.min(self.timeline.count_from_ns);
+        if !self.has_baseline {
+            wake_up_ns = wake_up_ns.min(self.timeline.count_from_ns);
         }
-        if let Some(ends) = self.ends_ns.filter(|_| !self.end.gate.phase.is_ending()) {
-            due = due.min(ends);
+        if let Some(run_end_ns) = self
+            .end_ns
+            .filter(|_| !self.coordinator.barrier.phase.is_ending())
+        {
+            wake_up_ns = wake_up_ns.min(run_end_ns);
         }
-        if let Some(&(most, _)) = self.end.limit.as_ref().filter(|_| !self.exchange.stop_said) {
-            let end = self.timeline.start_ns.saturating_add(most);
-            due = due.min(if end > now { end } else { now + LOOK_UP_NS });
+        if let Some(&(limit_ns, _)) = self
+            .coordinator
+            .time_limit
+            .as_ref()
+            .filter(|_| !self.exchange.stop_exchanged)
+        {
+            let end = self.timeline.start_ns.saturating_add(limit_ns);
+            wake_up_ns = wake_up_ns.min(if end > now { end } else { now + STOP_POLL_NS });
         }
         if let Some(end) = self.next_interval_end() {
             // Past its end, the interval waits for the requesting thread.
-            due = due.min(if end > now { end } else { now + 2_000_000 });
+            wake_up_ns = wake_up_ns.min(if end > now { end } else { now + 2_000_000 });
         }
-        if let Some(drain) = self.exchange.drain_until_ns {
-            due = due.min(drain.max(now + 1_000_000));
+        if let Some(drain_deadline_ns) = self.exchange.drain_deadline_ns {
+            wake_up_ns = wake_up_ns.min(drain_deadline_ns.max(now + 1_000_000));
         }
-        let ending = self.end.gate.phase.is_ending() || self.exchange.sent_heard_ns.is_some();
-        if ending && self.end.plan.kind == Kind::Latency {
-            due = due.min(
-                self.looked_ns
-                    .saturating_add(self.wave_ns(WAKE_AT_END_NS))
+        let ending =
+            self.coordinator.barrier.phase.is_ending() || self.exchange.peer_totals_ns.is_some();
+        if ending && self.coordinator.plan.kind == RunKind::Latency {
+            wake_up_ns = wake_up_ns.min(
+                self.progress_checked_ns
+                    .saturating_add(self.wake_interval_ns(WAKE_INTERVAL_AT_END_NS))
                     .max(now),
             );
         }
-        due
+        wake_up_ns
     }
 
     /// Ends the run now, on request of a user at either end.
     fn interrupt(&mut self, now: Nanos) {
         self.exchange.interrupted = true;
-        self.end.gate.phase.interrupt();
-        self.ends_ns = Some(self.ends_ns.map_or(now, |ends| ends.min(now)));
-        if self.exchange.sent_heard_ns.is_some() {
-            self.exchange.drain_until_ns.get_or_insert(now + DRAIN_NS);
+        self.coordinator.barrier.phase.interrupt();
+        self.end_ns = Some(self.end_ns.map_or(now, |run_end_ns| run_end_ns.min(now)));
+        if self.exchange.peer_totals_ns.is_some() {
+            self.exchange
+                .drain_deadline_ns
+                .get_or_insert(now + DRAIN_TIMEOUT_NS);
         }
     }
 
     /// Ends the run before its time and notifies the other end.
-    fn stop(&mut self, now: Nanos, why: String) -> Result<(), MeasureError> {
-        self.exchange.stop_said = true;
+    fn stop_early(&mut self, now: Nanos, why: String) -> Result<(), MeasureError> {
+        self.exchange.stop_exchanged = true;
         self.interrupt(now);
-        self.say(StopFrame { why })
+        self.send(StopFrame { reason: why })
     }
 
-    fn keep_time(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        if self.end.stop.load(Relaxed) && !self.exchange.stop_said {
-            self.stop(now, "interrupted".to_owned())?;
+    fn handle_time(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        if self.coordinator.stop_requested.load(Relaxed) && !self.exchange.stop_exchanged {
+            self.stop_early(now, "interrupted".to_owned())?;
         }
-        if let Some((most, doubt)) = self.end.limit.clone()
-            && now >= self.timeline.start_ns.saturating_add(most)
-            && !self.exchange.stop_said
-            && !self.end.gate.phase.is_ending()
+        if let Some((limit_ns, doubt)) = self.coordinator.time_limit.clone()
+            && now >= self.timeline.start_ns.saturating_add(limit_ns)
+            && !self.exchange.stop_exchanged
+            && !self.coordinator.barrier.phase.is_ending()
         {
-            self.stop(now, doubt.why.clone())?;
-            self.end.doubts.push(doubt);
+            self.stop_early(now, doubt.reason.clone())?;
+            self.coordinator.doubts.push(doubt);
         }
-        if !self.base_taken && now >= self.timeline.count_from_ns {
-            self.base_taken = true;
+        if !self.has_baseline && now >= self.timeline.count_from_ns {
+            self.has_baseline = true;
             self.counted_from_ns = now;
-            self.base = (self.end.flows.iter())
-                .map(|flow| (flow.id, read_flow(flow)))
+            self.baseline = (self.coordinator.flows.iter())
+                .map(|flow| (flow.id, read_counters(flow)))
                 .collect();
         }
-        if !self.memory_seen && now >= self.timeline.start_ns + MEMORY_NS {
+        if !self.memory_sampled && now >= self.timeline.start_ns + MEMORY_SAMPLE_DELAY_NS {
             // A run may end without an interval.
-            self.memory_seen = true;
-            self.look_at_memory(now);
+            self.memory_sampled = true;
+            self.sample_memory(now);
         }
-        if self.ends_ns.is_some_and(|ends| now >= ends) {
-            if !self.end.gate.phase.is_ending() {
-                self.look_at_memory(now);
+        if self.end_ns.is_some_and(|run_end_ns| now >= run_end_ns) {
+            if !self.coordinator.barrier.phase.is_ending() {
+                self.sample_memory(now);
             }
-            self.end.gate.phase.end();
+            self.coordinator.barrier.phase.end();
         }
         while let Some(end) = self.next_interval_end().filter(|&end| now >= end) {
-            if !self.askers_passed(self.number) && now < end + GRACE_NS {
+            if !self.requesters_passed(self.interval_number) && now < end + INTERVAL_GRACE_NS {
                 break;
             }
-            self.end_interval(end, now)?;
+            self.close_interval(end, now)?;
         }
-        if (self.exchange.drain_until_ns).is_some_and(|drain| now >= drain)
-            && !self.end.lanes.iter().all(LaneHandle::is_finished)
+        if (self.exchange.drain_deadline_ns)
+            .is_some_and(|drain_deadline_ns| now >= drain_deadline_ns)
+            && !self
+                .coordinator
+                .workers
+                .iter()
+                .all(WorkerHandle::is_finished)
         {
-            self.exchange.drain_cut = true;
-            self.end.gate.phase.abort();
+            self.exchange.drain_incomplete = true;
+            self.coordinator.barrier.phase.abort();
         }
-        self.watch_for_refusals(now)?;
-        self.watch_for_stalls(now)?;
+        self.check_rejected_datagrams(now)?;
+        self.check_stall(now)?;
         self.wake_sleepers(now);
-        self.show();
+        self.emit_ready_intervals();
         Ok(())
     }
 
     /// Wakes threads that sleep without a timeout: at the end of the run, and when a flow has made
     /// no call since the last check.
     fn wake_sleepers(&mut self, now: Nanos) {
-        if self.end.plan.kind != Kind::Latency {
+        if self.coordinator.plan.kind != RunKind::Latency {
             return;
         }
-        let ending = self.end.gate.phase.is_ending() || self.exchange.sent_heard_ns.is_some();
+        let ending =
+            self.coordinator.barrier.phase.is_ending() || self.exchange.peer_totals_ns.is_some();
         let first_at_end = ending && !std::mem::replace(&mut self.woken_at_end, ending);
-        let pause_ns = self.wave_ns(if ending { WAKE_AT_END_NS } else { WAKE_NS });
-        if !first_at_end && now < self.looked_ns.saturating_add(pause_ns) {
+        let pause_ns = self.wake_interval_ns(if ending {
+            WAKE_INTERVAL_AT_END_NS
+        } else {
+            WAKE_INTERVAL_NS
+        });
+        if !first_at_end && now < self.progress_checked_ns.saturating_add(pause_ns) {
             return;
         }
-        self.looked_ns = now;
-        let mut calls = Vec::with_capacity(self.end.flows.len());
-        calls.extend(self.end.flows.iter().map(|f| f.shared.meter.read().calls));
-        let stuck = calls
+        self.progress_checked_ns = now;
+        let mut calls = Vec::with_capacity(self.coordinator.flows.len());
+        calls.extend(
+            self.coordinator
+                .flows
+                .iter()
+                .map(|f| f.shared.counters.read().calls),
+        );
+        let has_stalled = calls
             .iter()
-            .zip(&self.calls)
+            .zip(&self.last_calls)
             .any(|(now, before)| now == before);
-        self.calls = calls;
-        if ending || stuck {
-            for lane in &self.end.lanes {
-                lane.wake();
+        self.last_calls = calls;
+        if ending || has_stalled {
+            for worker in &self.coordinator.workers {
+                worker.wake();
             }
         }
     }
 
     /// Returns the interval between two wake-ups of all threads; `shortest_ns` with few threads.
-    fn wave_ns(&self, shortest_ns: Nanos) -> Nanos {
-        let running = self.end.lanes.iter().filter(|lane| !lane.is_finished());
-        shortest_ns.max(WAKE_EACH_NS * running.count() as Nanos)
+    fn wake_interval_ns(&self, shortest_ns: Nanos) -> Nanos {
+        let running = self
+            .coordinator
+            .workers
+            .iter()
+            .filter(|worker| !worker.is_finished());
+        shortest_ns.max(WAKE_INTERVAL_PER_THREAD_NS * running.count() as Nanos)
     }
 
     /// Samples the memory of the flows.
-    fn look_at_memory(&mut self, now: Nanos) {
-        if !self.end.lanes.iter().all(LaneHandle::is_finished) {
-            self.end.memory.look(&self.end.flows, now);
+    fn sample_memory(&mut self, now: Nanos) {
+        if !self
+            .coordinator
+            .workers
+            .iter()
+            .all(WorkerHandle::is_finished)
+        {
+            self.coordinator.memory.sample(&self.coordinator.flows, now);
         }
     }
 
     /// Passes the number of rejected datagrams to the control channel, early in the run.
-    fn watch_for_refusals(&self, now: Nanos) -> Result<(), MeasureError> {
+    fn check_rejected_datagrams(&self, now: Nanos) -> Result<(), MeasureError> {
         // After the start phase, a lost peer ends the run with the figures that exist.
-        let begins = now < self.timeline.start_ns.saturating_add(REFUSED_NS);
-        let is_udp = self.end.plan.protocol == Protocol::Udp;
-        if !is_udp || !begins || self.end.gate.phase.is_ending() {
+        let is_early = now < self.timeline.start_ns.saturating_add(REJECTION_WINDOW_NS);
+        let is_udp = self.coordinator.plan.protocol == TransportProtocol::Udp;
+        if !is_udp || !is_early || self.coordinator.barrier.phase.is_ending() {
             return Ok(());
         }
-        let watched = (self.end.flows.iter()).filter_map(|flow| flow.watch.as_ref());
-        match watched.map(Watch::refusals).max() {
-            Some(refusals) if refusals > 0 => self.end.wire.refused(refusals),
+        let watches = (self.coordinator.flows.iter()).filter_map(|flow| flow.socket_watch.as_ref());
+        match watches.map(SocketWatch::port_unreachable).max() {
+            Some(rejected) if rejected > 0 => {
+                self.coordinator.control.on_rejected_datagrams(rejected)
+            }
             _ => Ok(()),
         }
     }
 
     /// Aborts a run that makes no progress any more.
-    fn watch_for_stalls(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        let bytes = self.end.flows.iter().map(|f| f.shared.meter.read().bytes);
+    fn check_stall(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        let bytes = self
+            .coordinator
+            .flows
+            .iter()
+            .map(|f| f.shared.counters.read().bytes);
         let bytes = bytes.sum();
-        if bytes != self.exchange.moved.0 {
-            self.exchange.moved = (bytes, now);
+        if bytes != self.exchange.progress.0 {
+            self.exchange.progress = (bytes, now);
         }
-        let still = now.saturating_sub(self.exchange.moved.1);
+        let stalled_ns = now.saturating_sub(self.exchange.progress.1);
         // A receiver of an amount has no end time: it ends when all was sent and no payload
         // arrives.
-        let all_sent = self.sources_done() && self.exchange.sent_heard_ns.is_some();
-        if all_sent && self.ends_ns.is_none() && still >= STALL_NS {
-            self.end.gate.phase.abort();
+        let all_sent = self.senders_done() && self.exchange.peer_totals_ns.is_some();
+        if all_sent && self.end_ns.is_none() && stalled_ns >= STALL_TIMEOUT_NS {
+            self.coordinator.barrier.phase.abort();
         }
         // A run that ends by time is aborted some time after it, whatever the other end does.
-        let late = |ends: Nanos| now >= ends.saturating_add(STALL_NS + DRAIN_NS);
-        if self.ends_ns.is_some_and(late) {
-            self.end.gate.phase.abort();
+        let is_overdue = |run_end_ns: Nanos| {
+            now >= run_end_ns.saturating_add(STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS)
+        };
+        if self.end_ns.is_some_and(is_overdue) {
+            self.coordinator.barrier.phase.abort();
         }
         // The other end may be alive and still never send its results.
-        if self.end.stop.load(Relaxed) {
-            self.stopped_ns.get_or_insert(now);
+        if self.coordinator.stop_requested.load(Relaxed) {
+            self.stop_requested_ns.get_or_insert(now);
         }
-        let waits = Waits {
-            ends_ns: self.ends_ns,
-            stopped_ns: self.stopped_ns,
+        let timeout = ResultTimeout {
+            end_ns: self.end_ns,
+            stop_requested_ns: self.stop_requested_ns,
         };
-        let gives_up = |said: Nanos| {
-            let waited = now >= said + STALL_NS + DRAIN_NS;
-            let silent = self.timeline.interval_ns.is_some() && still >= STALL_NS + DRAIN_NS;
-            now >= waits.until(said) || waited && silent
+        let times_out = |sent_ns: Nanos| {
+            let has_waited = now >= sent_ns + STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS;
+            let is_silent = self.timeline.interval_ns.is_some()
+                && stalled_ns >= STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS;
+            now >= timeout.deadline_ns(sent_ns) || has_waited && is_silent
         };
-        let said = self.exchange.outcome.as_ref().map(|&(_, said)| said);
-        if said.is_some_and(gives_up) {
-            return Err(MeasureError::Vanished {
-                peer: self.end.wire.peer(),
-                how: "it responds, but sends no results".to_owned(),
+        let sent_ns = self
+            .exchange
+            .local_results
+            .as_ref()
+            .map(|&(_, sent_ns)| sent_ns);
+        if sent_ns.is_some_and(times_out) {
+            return Err(MeasureError::PeerLost {
+                peer: self.coordinator.control.peer(),
+                reason: "it responds, but sends no results".to_owned(),
             });
         }
         Ok(())
     }
 
-    fn sources_done(&self) -> bool {
-        (self.end.lanes.iter())
-            .filter(|lane| lane.part == Part::Source)
-            .all(LaneHandle::is_finished)
+    fn senders_done(&self) -> bool {
+        (self.coordinator.workers.iter())
+            .filter(|worker| worker.role == FlowRole::Sender)
+            .all(WorkerHandle::is_finished)
     }
 
     /// Collects the results of threads that have ended.
-    fn collect(&mut self) {
-        for (place, lane) in self.end.lanes.iter_mut().enumerate() {
-            if !lane.is_finished() {
+    fn collect_finished(&mut self) {
+        for (index, worker) in self.coordinator.workers.iter_mut().enumerate() {
+            if !worker.is_finished() {
                 continue;
             }
-            let outcome = lane.join();
-            if outcome.flows.is_empty() {
+            let results = worker.join();
+            if results.flows.is_empty() {
                 continue;
             }
-            self.threads.ended(place, &outcome);
-            if outcome.stack.is_some() {
-                self.end.host.stack.clone_from(&outcome.stack);
+            self.thread_costs.record_end(index, &results);
+            if results.stack.is_some() {
+                self.coordinator.host.stack.clone_from(&results.stack);
             }
-            self.threads_ended_ns = self.threads_ended_ns.max(outcome.ended_ns);
-            self.finished.extend(outcome.flows);
-            add_tally(&mut self.calls_taken, outcome.calls);
-            self.usage.cpu_ns += outcome.usage.cpu_ns;
-            self.usage.user_ns += outcome.usage.user_ns;
-            self.usage.system_ns += outcome.usage.system_ns;
-            self.usage.voluntary_switches += outcome.usage.voluntary_switches;
-            self.usage.involuntary_switches += outcome.usage.involuntary_switches;
+            self.workers_ended_ns = self.workers_ended_ns.max(results.ended_ns);
+            self.finished_flows.extend(results.flows);
+            merge_call_stats(&mut self.call_tally, results.calls);
+            self.thread_usage.cpu_ns += results.usage.cpu_ns;
+            self.thread_usage.user_ns += results.usage.user_ns;
+            self.thread_usage.system_ns += results.usage.system_ns;
+            self.thread_usage.voluntary_switches += results.usage.voluntary_switches;
+            self.thread_usage.involuntary_switches += results.usage.involuntary_switches;
         }
-        if self.machine_at_end.is_none() && self.end.lanes.iter().all(LaneHandle::is_finished) {
+        if self.machine_at_end.is_none()
+            && self
+                .coordinator
+                .workers
+                .iter()
+                .all(WorkerHandle::is_finished)
+        {
             self.machine_at_end = Some(machine_time());
         }
     }
@@ -568,112 +630,123 @@ impl Run<'_> {
     /// Returns the time until which a receiver counts at least, even if no payload arrives: a dead
     /// path has a low rate.
     fn window_end_ns(&self) -> Option<Nanos> {
-        self.ends_ns.or(self.exchange.sent_heard_ns)
+        self.end_ns.or(self.exchange.peer_totals_ns)
     }
 
-    fn account(&self) -> Account<'_> {
-        let mut doubts = self.end.doubts.clone();
-        let stack = self.end.host.stack.as_deref();
-        for doubt in stack.map(stack_doubts::of).unwrap_or_default() {
+    fn result_builder(&self) -> ResultBuilder<'_> {
+        let mut doubts = self.coordinator.doubts.clone();
+        let stack = self.coordinator.host.stack.as_deref();
+        for doubt in stack.map(stack_doubts::stack_warnings).unwrap_or_default() {
             // Warnings about all threads of this end are in the list already.
-            if doubts.iter().all(|told| told.doubt != doubt.doubt) {
+            if doubts.iter().all(|known| known.id != doubt.id) {
                 doubts.push(doubt);
             }
         }
-        if self.exchange.drain_cut {
-            doubts.push(Doubt::new(
+        if self.exchange.drain_incomplete {
+            doubts.push(Caveat::new(
                 "drain-cut",
                 format!(
                     "payload was still in flight {} s after the end and is not counted",
-                    DRAIN_NS / 1_000_000_000
+                    DRAIN_TIMEOUT_NS / 1_000_000_000
                 ),
             ));
         }
         let (machine, processors) = self.machine_at_end.clone().unwrap_or_else(machine_time);
-        Account {
-            role: self.end.role,
-            plan: &self.end.plan,
-            host: &self.end.host,
-            flows: &self.end.flows,
-            finished: &self.finished,
-            base: &self.base,
+        ResultBuilder {
+            role: self.coordinator.role,
+            plan: &self.coordinator.plan,
+            host: &self.coordinator.host,
+            flows: &self.coordinator.flows,
+            finished_flows: &self.finished_flows,
+            baseline: &self.baseline,
             start_ns: self.timeline.start_ns,
             counted_from_ns: self.counted_from_ns,
             window_end_ns: self.window_end_ns(),
-            threads: self.end.lanes.len(),
-            costs: &self.threads,
-            memory: self.end.memory.cost(self.end.role, self.end.flows.len()),
-            machine: (machine.zip(self.machine.0))
-                .map(|(now, before)| machine_since(&now, &before)),
-            processors: processors_since(&processors, &self.machine.1),
-            threads_ended_ns: self.threads_ended_ns,
-            usage: self.usage,
-            calls: self.calls_taken.as_ref(),
-            ticks: self.ticks.as_ref(),
+            thread_count: self.coordinator.workers.len(),
+            thread_costs: &self.thread_costs,
+            memory: self
+                .coordinator
+                .memory
+                .cost(self.coordinator.role, self.coordinator.flows.len()),
+            machine: (machine.zip(self.machine_at_start.0))
+                .map(|(now, before)| machine_time_since(&now, &before)),
+            cpu_times: processor_times_since(&processors, &self.machine_at_start.1),
+            workers_ended_ns: self.workers_ended_ns,
+            thread_usage: self.thread_usage,
+            call_tally: self.call_tally.as_ref(),
+            steal_ticks: self.steal_ticks.as_ref(),
             interrupted: self.exchange.interrupted,
             doubts,
-            counters: match &self.end.host.stack {
-                None => self.end.ledger.close(),
-                Some(stack) => of_stack(self.end.role, stack),
+            counters: match &self.coordinator.host.stack {
+                None => self.coordinator.local_counters.read_again(),
+                Some(stack) => netstack_counters(self.coordinator.role, stack),
             },
         }
     }
 
     /// Ends the threads after a failure, and returns all results.
-    fn wind_up(mut self, failure: Option<MeasureError>) -> Ended {
+    fn finish(mut self, failure: Option<MeasureError>) -> RunResults {
         if failure.is_some() {
-            self.end.gate.phase.abort();
+            self.coordinator.barrier.phase.abort();
             // A receiver's figures do not cover the time after the failure.
             let now = clock::now();
-            self.ends_ns = self.ends_ns.map(|ends| ends.min(now));
+            self.end_ns = self.end_ns.map(|run_end_ns| run_end_ns.min(now));
         }
-        while !self.end.lanes.iter().all(LaneHandle::is_finished) {
-            for lane in &self.end.lanes {
-                lane.wake();
+        while !self
+            .coordinator
+            .workers
+            .iter()
+            .all(WorkerHandle::is_finished)
+        {
+            for worker in &self.coordinator.workers {
+                worker.wake();
             }
-            clock::sleep_until(clock::now() + self.wave_ns(1_000_000));
+            clock::sleep_until(clock::now() + self.wake_interval_ns(1_000_000));
         }
-        self.collect();
-        let own = match self.exchange.outcome.take() {
-            Some((outcome, _)) => outcome,
-            None => self.account().outcome(),
+        self.collect_finished();
+        let local_results = match self.exchange.local_results.take() {
+            Some((results, _)) => results,
+            None => self.result_builder().build(),
         };
-        for interval in self.series.ready(Nanos::MAX, 0) {
-            (self.end.emit)(What::Interval {
+        for interval in self.series.take_ready(Nanos::MAX, 0) {
+            (self.coordinator.emit)(EventKind::Interval {
                 interval: Box::new(interval),
             });
         }
-        let (intervals, intervals_left_out) = self.series.finish();
-        let own_log = self.finished.iter_mut().find_map(|flow| flow.log.take());
-        let calls = self.calls_taken.as_mut().map(CallTally::take_latest);
-        let near = match (own_log, calls) {
-            (Some(log), _) => Some(Noted::of(*log)),
-            (None, Some(calls)) if !calls.is_empty() => Some(Noted::of_calls(calls)),
+        let (intervals, intervals_omitted) = self.series.finish();
+        let local_log = self
+            .finished_flows
+            .iter_mut()
+            .find_map(|flow| flow.log.take());
+        let calls = self.call_tally.as_mut().map(CallStats::take_latest);
+        let local_timestamps = match (local_log, calls) {
+            (Some(log), _) => Some(TimestampLog::from_ring(*log)),
+            (None, Some(calls)) if !calls.is_empty() => Some(TimestampLog::from_calls(calls)),
             _ => None,
         };
-        let stamped = near.map(|near| {
-            Box::new(Stamped {
+        let timestamps = local_timestamps.map(|local_timestamps| {
+            Box::new(TimestampPass {
                 start_ns: self.timeline.start_ns,
-                near,
-                far: self.exchange.noted,
+                client: local_timestamps,
+                server: self.exchange.peer_timestamps,
             })
         });
-        Ended {
-            own,
-            peer: self.exchange.peer,
-            stamped,
+        RunResults {
+            local: local_results,
+            peer: self.exchange.peer_results,
+            timestamps,
             intervals,
-            intervals_left_out,
+            intervals_omitted,
             interrupted: self.exchange.interrupted,
             failure,
         }
     }
 }
 
-fn read_flow(flow: &FlowHandle) -> Reading {
-    let tcp = flow.watch.as_ref().and_then(Watch::tcp);
-    Reading {
-        totals: flow.shared.meter.read(),
+fn read_counters(flow: &FlowHandle) -> CounterReading {
+    let tcp = flow.socket_watch.as_ref().and_then(SocketWatch::tcp_info);
+    CounterReading {
+        totals: flow.shared.counters.read(),
         retransmits: tcp.map_or(0, |tcp| u64::from(tcp.retransmits)),
     }
 }
@@ -683,9 +756,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_ends_results_are_not_waited_for_for_ever() {
+    fn the_wait_for_peer_results_is_bounded() {
         let second = 1_000_000_000;
-        for (ends, stopped, said, until) in [
+        for (end, stopped, sent, expected) in [
             (Some(10), None, 10, 23),
             // Interrupted long after this end had sent everything.
             (Some(60), None, 10, 73),
@@ -694,12 +767,16 @@ mod tests {
             (Some(10), Some(11), 10, 17),
             (Some(10), Some(5), 12, 18),
         ] {
-            let waits = Waits {
-                ends_ns: ends.map(|ends| ends * second),
-                stopped_ns: stopped.map(|stopped| stopped * second),
+            let timeout = ResultTimeout {
+                end_ns: end.map(|end| end * second),
+                stop_requested_ns: stopped.map(|stopped| stopped * second),
             };
-            let told = format!("{waits:?} {said}");
-            assert_eq!(waits.until(said * second), until * second, "{told}");
+            let context = format!("{timeout:?} {sent}");
+            assert_eq!(
+                timeout.deadline_ns(sent * second),
+                expected * second,
+                "{context}"
+            );
         }
     }
 }

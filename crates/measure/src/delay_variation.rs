@@ -6,20 +6,20 @@ use linerate_metric::histogram::Histogram;
 /// Distributions of consecutive datagrams; pairs with a gap in their numbers are not compared (RFC
 /// 5481 section 4.1).
 #[derive(Clone, Debug)]
-pub struct Arrivals {
-    last: Option<Arrival>,
+pub struct DelayVariation {
+    last: Option<LastArrival>,
     variation: Histogram,
     gaps: Option<Histogram>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Arrival {
+struct LastArrival {
     number: u64,
     at_ns: Nanos,
     transit_ns: i64,
 }
 
-impl Arrivals {
+impl DelayVariation {
     /// Creates empty distributions. Gaps are recorded only for flows with a rate.
     #[must_use]
     pub fn new(paced: bool) -> Self {
@@ -33,17 +33,17 @@ impl Arrivals {
     /// Records one receive call: its first and last number, the arrival time, and the transit time
     /// of the last datagram. Datagrams of one call share their time and count once.
     #[inline]
-    pub fn take(&mut self, first: u64, last: u64, at_ns: Nanos, transit_ns: i64) {
-        if let Some(before) = self.last
-            && before.number.wrapping_add(1) == first
+    pub fn record(&mut self, first: u64, last: u64, at_ns: Nanos, transit_ns: i64) {
+        if let Some(previous) = self.last
+            && previous.number.wrapping_add(1) == first
         {
-            let difference = transit_ns.wrapping_sub(before.transit_ns).unsigned_abs();
+            let difference = transit_ns.wrapping_sub(previous.transit_ns).unsigned_abs();
             self.variation.record(difference);
             if let Some(gaps) = &mut self.gaps {
-                gaps.record(at_ns.saturating_sub(before.at_ns));
+                gaps.record(at_ns.saturating_sub(previous.at_ns));
             }
         }
-        self.last = Some(Arrival {
+        self.last = Some(LastArrival {
             number: last,
             at_ns,
             transit_ns,
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn only_neighbours_are_compared() {
-        let mut arrivals = Arrivals::new(true);
+        let mut arrivals = DelayVariation::new(true);
         // (numbers, arrival, transit)
         for (first, last, at, transit) in [
             (0, 0, 1_000, 500),
@@ -75,13 +75,13 @@ mod tests {
             // Late.
             (5, 5, 9_200, 5_000),
         ] {
-            arrivals.take(first, last, at, transit);
+            arrivals.record(first, last, at, transit);
         }
         let (variation, gaps) = arrivals.into_distributions();
         assert_eq!(variation.count(), 3);
         assert_eq!((variation.min(), variation.max()), (Some(20), Some(100)));
         let gaps = gaps.unwrap();
         assert_eq!((gaps.min(), gaps.max()), (Some(100), Some(1_500)));
-        assert!(Arrivals::new(false).into_distributions().1.is_none());
+        assert!(DelayVariation::new(false).into_distributions().1.is_none());
     }
 }

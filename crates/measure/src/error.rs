@@ -5,14 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use linerate_dialect::control::ControlError;
-use linerate_metric::event::{Again, Problem, WAIT_FOR_IT};
+use linerate_metric::event::{ErrorReport, RETRY_HINT, Retryable};
 use linerate_metric::exit;
-use linerate_metric::round_trip::Group;
+use linerate_metric::round_trip::MulticastGroup;
 use linerate_port::PortError;
 use linerate_stack::StackError;
 use rustix::io::Errno;
 
-use crate::interop::client::FarReportError;
+use crate::interop::client::ReportCommandError;
 
 /// Error of a run, with situation, object and next step (see [`MeasureError::problem`]).
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +33,7 @@ pub enum MeasureError {
     },
     /// The address belongs to one family, and an option requests the other.
     #[error("{host}: an {family} address, but {option} requests the other family")]
-    OtherFamily {
+    FamilyMismatch {
         host: String,
         /// `IPv4` or `IPv6`.
         family: &'static str,
@@ -45,7 +45,7 @@ pub enum MeasureError {
     NoInterface { host: String },
     /// Connection refused: no listener on the port.
     #[error("{address}: connection refused")]
-    Refused { address: SocketAddr },
+    ConnectionRefused { address: SocketAddr },
     /// The kernel has no route.
     #[error("{address}: no route ({source})")]
     NoRoute {
@@ -54,7 +54,7 @@ pub enum MeasureError {
     },
     /// The user-space stack has no address of that network, and no gateway.
     #[error("{address}: the user-space stack has no address in that network and no gateway")]
-    NoWay { address: SocketAddr },
+    NoNetstackRoute { address: SocketAddr },
     /// No ARP or neighbour discovery reply on the user-space stack's link.
     #[error("{address}: no ARP or ND reply for {hop} on the stack's link")]
     NoNeighbor {
@@ -62,30 +62,30 @@ pub enum MeasureError {
         /// Next hop: the host itself, or the gateway.
         hop: IpAddr,
         /// Time waited.
-        patience: Duration,
+        timeout: Duration,
     },
     /// No reply to the connection attempt.
-    #[error("{address}: no reply within {patience:?}")]
-    Silent {
+    #[error("{address}: no reply within {timeout:?}")]
+    NoReply {
         address: SocketAddr,
         /// Time waited.
-        patience: Duration,
+        timeout: Duration,
     },
     /// No datagram came back from a server that is reached over UDP alone.
-    #[error("{address}: no datagram came back within {patience:?}")]
-    SilentUdp {
+    #[error("{address}: no datagram came back within {timeout:?}")]
+    NoDatagram {
         address: SocketAddr,
         /// Time waited.
-        patience: Duration,
+        timeout: Duration,
     },
     /// TCP reaches the server, UDP does not.
     #[error("{address}: UDP does not get through, while TCP does")]
     UdpBlocked { address: SocketAddr },
     /// No response to requests to a multicast group.
     #[error("{group}: no response to requests to the group, while the control connection works")]
-    GroupSilent {
+    NoGroupResponse {
         /// Group, with its interface where one was named.
-        group: Group,
+        group: MulticastGroup,
         /// The server is reached over this host's loopback interface.
         loopback: bool,
     },
@@ -97,10 +97,10 @@ pub enum MeasureError {
     },
     /// The remote end rejected the test.
     #[error("{peer}: {problem}")]
-    PeerRefused {
+    PeerRejected {
         peer: SocketAddr,
         /// Reason of the remote end.
-        problem: Box<Problem>,
+        problem: Box<ErrorReport>,
         /// Exit code that it suggests.
         exit_code: u8,
     },
@@ -109,41 +109,41 @@ pub enum MeasureError {
     PeerBusy {
         peer: SocketAddr,
         /// Reason of the remote end.
-        problem: Box<Problem>,
+        problem: Box<ErrorReport>,
     },
     /// A host on the user-space stack has too few sockets for the flows of a test.
     #[error(
-        "all {limit} UDP sockets of the host's stack are in use, and the test needs {wanted} more"
+        "all {limit} UDP sockets of the host's stack are in use, and the test needs {missing} more"
     )]
     FewSockets {
         /// Sockets of the stack.
         limit: u32,
         /// Flows without a socket.
-        wanted: u32,
+        missing: u32,
     },
     /// The user stopped the run before its start.
     #[error("stopped before the start")]
     Interrupted,
     /// The remote end is lost.
-    #[error("{peer}: {how}")]
-    Vanished {
+    #[error("{peer}: {reason}")]
+    PeerLost {
         peer: SocketAddr,
         /// Closed, reset, or silent for some time.
-        how: String,
+        reason: String,
     },
     /// A server of another tool aborted, rejected the test, or sent invalid data.
     #[error("{peer}: {situation}")]
-    Foreign {
+    PeerFailed {
         peer: SocketAddr,
         situation: String,
         next_step: String,
     },
     /// The `--far-report` command returned no usable count; the run itself took place.
     #[error(transparent)]
-    FarReport(Box<FarReportError>),
+    ReportCommand(Box<ReportCommandError>),
     /// A requested option that this host does not support or permit.
     #[error("{option}: {why}")]
-    OptionRefused {
+    OptionRejected {
         /// The option as it was written.
         option: String,
         why: String,
@@ -165,7 +165,7 @@ pub enum MeasureError {
     Stack(Box<StackError>),
     /// Ports, threads and settings of the forwarder that do not fit together.
     #[error("{object}: {situation}")]
-    NotForwardable {
+    ForwarderSetup {
         object: String,
         situation: String,
         next_step: String,
@@ -180,7 +180,7 @@ pub enum MeasureError {
     },
     /// Another process uses the port.
     #[error("port {port} is in use ({source})")]
-    PortTaken { port: u16, source: io::Error },
+    PortInUse { port: u16, source: io::Error },
     /// A local address or port cannot be used.
     #[error("{address}: cannot be used here ({source})")]
     LocalAddress { address: String, source: io::Error },
@@ -192,19 +192,19 @@ pub enum MeasureError {
         source: io::Error,
     },
     /// A system call failed unexpectedly.
-    #[error("{doing}: {source}")]
+    #[error("{action}: {source}")]
     System {
         /// The operation.
-        doing: String,
+        action: String,
         source: io::Error,
     },
 }
 
 impl MeasureError {
     /// Wraps the error of a system call that should work.
-    pub fn system(doing: impl Into<String>, source: io::Error) -> Self {
+    pub fn system(action: impl Into<String>, source: io::Error) -> Self {
         Self::System {
-            doing: doing.into(),
+            action: action.into(),
             source,
         }
     }
@@ -214,49 +214,49 @@ impl MeasureError {
     pub fn exit_code(&self) -> u8 {
         match self {
             // Any other code from the remote end is replaced: the run is no success, and no Ctrl-C.
-            Self::PeerRefused { exit_code, .. } => match exit_code {
+            Self::PeerRejected { exit_code, .. } => match exit_code {
                 exit::FAILED..=exit::PEER => *exit_code,
                 _ => exit::PEER,
             },
             Self::Interrupted => exit::INTERRUPTED,
-            Self::OptionRefused { .. } => exit::MISSING,
+            Self::OptionRejected { .. } => exit::MISSING,
             Self::Port(error) => error.exit_code(),
-            Self::FarReport(_) => exit::FAILED,
-            Self::NotForwardable { .. } | Self::Generator { .. } | Self::Unsupported { .. } => {
+            Self::ReportCommand(_) => exit::FAILED,
+            Self::ForwarderSetup { .. } | Self::Generator { .. } | Self::Unsupported { .. } => {
                 exit::USAGE
             }
             Self::Stack(error) => match &**error {
                 StackError::UnknownKey { .. }
                 | StackError::BadValue { .. }
-                | StackError::NotASetting { .. }
+                | StackError::MissingValue { .. }
                 | StackError::UnknownProfile { .. }
                 | StackError::BadToml { .. }
-                | StackError::BadNetwork { .. }
-                | StackError::NotAHost { .. }
+                | StackError::BadInterfaceAddress { .. }
+                | StackError::NotAHostAddress { .. }
                 | StackError::Contradiction { .. } => exit::USAGE,
                 _ => exit::FAILED,
             },
-            Self::PortTaken { .. }
+            Self::PortInUse { .. }
             | Self::LocalAddress { .. }
             | Self::Thread { .. }
             | Self::System { .. } => exit::FAILED,
             Self::UnknownName { .. }
             | Self::NoAddress { .. }
-            | Self::OtherFamily { .. }
+            | Self::FamilyMismatch { .. }
             | Self::NoInterface { .. }
-            | Self::Refused { .. }
+            | Self::ConnectionRefused { .. }
             | Self::NoRoute { .. }
-            | Self::NoWay { .. }
+            | Self::NoNetstackRoute { .. }
             | Self::NoNeighbor { .. }
-            | Self::Silent { .. }
-            | Self::SilentUdp { .. }
+            | Self::NoReply { .. }
+            | Self::NoDatagram { .. }
             | Self::UdpBlocked { .. }
-            | Self::GroupSilent { .. }
+            | Self::NoGroupResponse { .. }
             | Self::Protocol { .. }
             | Self::PeerBusy { .. }
             | Self::FewSockets { .. }
-            | Self::Foreign { .. }
-            | Self::Vanished { .. } => exit::PEER,
+            | Self::PeerFailed { .. }
+            | Self::PeerLost { .. } => exit::PEER,
         }
     }
 
@@ -265,37 +265,37 @@ impl MeasureError {
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
-            Self::Refused { .. }
+            Self::ConnectionRefused { .. }
                 | Self::NoRoute { .. }
                 | Self::NoNeighbor { .. }
-                | Self::Port(PortError::NoPartner { .. } | PortError::PartnerGone { .. })
-                | Self::Silent { .. }
-                | Self::SilentUdp { .. }
+                | Self::Port(PortError::NoPeer { .. } | PortError::PeerGone { .. })
+                | Self::NoReply { .. }
+                | Self::NoDatagram { .. }
                 | Self::PeerBusy { .. }
         )
     }
 
     /// Returns whether the error stays in a rerun, where that is certain.
-    fn again(&self) -> Option<Again> {
+    fn retryable(&self) -> Option<Retryable> {
         use ControlError as E;
         // Errors that depend on an option (family, interface) may differ between runs, and a name
         // server may be unreachable for a while.
-        let stays = match self {
+        let is_lasting = match self {
             Self::UnknownName { source, .. } => !source.to_string().contains("Temporary failure"),
             Self::Protocol { source, .. } => matches!(
                 source,
-                E::NotOurs
+                E::NotLinerate
                     | E::Security { .. }
-                    | E::KeyDemanded
-                    | E::KeyUnused
-                    | E::KeyMissing
-                    | E::KeyUnknown
-                    | E::KeyDiffers
+                    | E::ServerRequiresKey
+                    | E::ServerHasNoKey
+                    | E::ClientHasNoKey
+                    | E::UnexpectedClientKey
+                    | E::KeyMismatch
                     | E::Version { .. }
             ),
             _ => false,
         };
-        let of_object = matches!(
+        let depends_on_object = matches!(
             self,
             Self::Port(
                 PortError::NoInterface { .. }
@@ -304,30 +304,30 @@ impl MeasureError {
                     | PortError::NoBpf { .. }
             )
         );
-        match (self.may_pass(), stays) {
-            (true, _) => Some(Again::MayPass),
-            (false, true) => Some(Again::Stays),
-            (false, false) => of_object.then_some(Again::StaysForObject),
+        match (self.may_pass(), is_lasting) {
+            (true, _) => Some(Retryable::Transient),
+            (false, true) => Some(Retryable::Permanent),
+            (false, false) => depends_on_object.then_some(Retryable::PermanentForObject),
         }
     }
 
     /// Returns the situation, the object and the next step.
     #[must_use]
-    pub fn problem(&self) -> Problem {
-        self.told().asking_again(self.again())
+    pub fn problem(&self) -> ErrorReport {
+        self.report().with_retryable(self.retryable())
     }
 
-    fn told(&self) -> Problem {
+    fn report(&self) -> ErrorReport {
         match self {
-            Self::Port(error) => error.problem(),
-            Self::FarReport(error) => error.problem(),
+            Self::Port(error) => error.report(),
+            Self::ReportCommand(error) => error.problem(),
             Self::Stack(error) => {
                 let text = error.to_string();
-                let (situation, next_step) = two_parts(&text);
+                let (situation, next_step) = split_situation(&text);
                 let next = next_step.unwrap_or("see `linerate stack --help`");
-                Problem::new(situation, "user-space stack", next)
+                ErrorReport::new(situation, "user-space stack", next)
             }
-            Self::NotForwardable {
+            Self::ForwarderSetup {
                 object,
                 situation,
                 next_step,
@@ -336,8 +336,8 @@ impl MeasureError {
                 object,
                 situation,
                 next_step,
-            } => Problem::new(situation, object, next_step),
-            Self::UnknownName { host, source } => Problem::new(
+            } => ErrorReport::new(situation, object, next_step),
+            Self::UnknownName { host, source } => ErrorReport::new(
                 format!("no such host name ({source})"),
                 host,
                 match host.split_once(':') {
@@ -347,39 +347,39 @@ impl MeasureError {
                     _ => "check the spelling, or give the address".to_owned(),
                 },
             ),
-            Self::OtherFamily {
+            Self::FamilyMismatch {
                 host,
                 family,
                 option,
-            } => Problem::new(
+            } => ErrorReport::new(
                 format!("is an {family} address, but {option} requests the other family"),
                 host,
                 format!("leave out {option}, or give an address of its family"),
             ),
-            Self::NoInterface { host } => Problem::new(
+            Self::NoInterface { host } => ErrorReport::new(
                 "link-local address needs an interface (scope id)",
                 host,
                 format!("name the interface: {host}%eth0, or -B %eth0 (see `ip -6 address`)"),
             ),
-            Self::NoAddress { host, family } => Problem::new(
+            Self::NoAddress { host, family } => ErrorReport::new(
                 format!("the name has no {family} address"),
                 host,
                 "leave out -4 or -6, or give the address",
             ),
-            Self::Refused { address } => Problem::new(
+            Self::ConnectionRefused { address } => ErrorReport::new(
                 "connection refused: no server listens on this port",
                 address.to_string(),
                 format!(
-                    "start `linerate server -p {}` on that host{WAIT_FOR_IT}",
+                    "start `linerate server -p {}` on that host{RETRY_HINT}",
                     address.port()
                 ),
             ),
-            Self::NoRoute { address, source } => Problem::new(
+            Self::NoRoute { address, source } => ErrorReport::new(
                 format!("no route to the host ({source})"),
                 address.to_string(),
                 format!("see `ip route get {}`", address.ip()),
             ),
-            Self::NoWay { address } => Problem::new(
+            Self::NoNetstackRoute { address } => ErrorReport::new(
                 "the user-space stack has no address in that network and no gateway",
                 address.to_string(),
                 "add one with --ip or --gateway",
@@ -387,9 +387,9 @@ impl MeasureError {
             Self::NoNeighbor {
                 address,
                 hop,
-                patience,
+                timeout,
             } => {
-                let asked = match hop {
+                let protocol = match hop {
                     IpAddr::V4(_) => "ARP",
                     IpAddr::V6(_) => "neighbour discovery",
                 };
@@ -403,25 +403,25 @@ impl MeasureError {
                         "--gateway, and that the gateway is up".to_owned(),
                     ),
                 };
-                Problem::new(
+                ErrorReport::new(
                     format!(
-                        "{host} does not reply on the link of the user-space stack ({asked}, {} s)",
-                        patience.as_secs()
+                        "{host} does not reply on the link of the user-space stack ({protocol}, {} s)",
+                        timeout.as_secs()
                     ),
                     address.to_string(),
                     format!("check {check} and on the link of the --dev port"),
                 )
             }
-            Self::Silent { address, patience } => Problem::new(
-                format!("no reply within {} s", patience.as_secs()),
+            Self::NoReply { address, timeout } => ErrorReport::new(
+                format!("no reply within {} s", timeout.as_secs()),
                 address.to_string(),
                 format!(
                     "check that the host is up and that TCP port {} is open on the path",
                     address.port()
                 ),
             ),
-            Self::SilentUdp { address, patience } => Problem::new(
-                format!("no datagram came back within {} s", patience.as_secs_f64()),
+            Self::NoDatagram { address, timeout } => ErrorReport::new(
+                format!("no datagram came back within {} s", timeout.as_secs_f64()),
                 address.to_string(),
                 format!(
                     "check that the program replies on UDP port {port} there (`ss -ulpn sport = :{port}`), \
@@ -429,7 +429,7 @@ impl MeasureError {
                     port = address.port()
                 ),
             ),
-            Self::UdpBlocked { address } => Problem::new(
+            Self::UdpBlocked { address } => ErrorReport::new(
                 "UDP does not get through, while TCP does",
                 address.to_string(),
                 format!(
@@ -437,7 +437,7 @@ impl MeasureError {
                     address.port()
                 ),
             ),
-            Self::GroupSilent { group, loopback } => {
+            Self::NoGroupResponse { group, loopback } => {
                 // Linux gives lo no route for ff00::/8 and no membership that would deliver it.
                 let by_loopback = *loopback && group.address.is_ipv6();
                 let (situation, next_step) = match by_loopback {
@@ -453,62 +453,62 @@ impl MeasureError {
                          --multicast shows whether UDP gets through at all",
                     ),
                 };
-                Problem::new(situation, format!("--multicast {group}"), next_step)
+                ErrorReport::new(situation, format!("--multicast {group}"), next_step)
             }
             Self::Protocol { peer, source } => match source {
-                ControlError::Version { .. } => Problem::new(
+                ControlError::Version { .. } => ErrorReport::new(
                     source.to_string(),
                     peer.to_string(),
                     "run the same version of linerate on both hosts",
                 ),
-                ControlError::KeyDemanded
-                | ControlError::KeyUnused
-                | ControlError::KeyMissing
-                | ControlError::KeyUnknown
-                | ControlError::KeyDiffers
+                ControlError::ServerRequiresKey
+                | ControlError::ServerHasNoKey
+                | ControlError::ClientHasNoKey
+                | ControlError::UnexpectedClientKey
+                | ControlError::KeyMismatch
                 | ControlError::Tampered => {
                     let text = source.to_string();
-                    let (situation, next_step) = two_parts(&text);
+                    let (situation, next_step) = split_situation(&text);
                     let next_step = next_step.unwrap_or("see the messages of the remote end");
-                    Problem::new(situation, peer.to_string(), next_step)
+                    ErrorReport::new(situation, peer.to_string(), next_step)
                 }
-                _ => Problem::new(
+                _ => ErrorReport::new(
                     format!("does not speak linerate's protocol ({source})"),
                     peer.to_string(),
                     "check the port: another program uses it",
                 ),
             },
-            Self::Interrupted => Problem::new(
+            Self::Interrupted => ErrorReport::new(
                 "stopped before the start",
                 "this run",
                 "run it again; nothing was measured",
             ),
-            Self::PeerRefused { peer, problem, .. } | Self::PeerBusy { peer, problem } => {
-                Problem::new(
+            Self::PeerRejected { peer, problem, .. } | Self::PeerBusy { peer, problem } => {
+                ErrorReport::new(
                     format!("the remote end reports: {}", problem.situation),
                     format!("{} ({peer})", problem.object),
                     problem.next_step.clone(),
                 )
             }
-            Self::FewSockets { limit, wanted } => Problem::new(
+            Self::FewSockets { limit, missing } => ErrorReport::new(
                 self.to_string(),
                 "a host on the user-space stack",
                 format!(
                     "start that host with --set sockets.udp={} or higher, or use fewer streams (-P)",
-                    limit.saturating_add(*wanted)
+                    limit.saturating_add(*missing)
                 ),
             ),
-            Self::Vanished { peer, how } => Problem::new(
-                format!("peer lost: {how}"),
+            Self::PeerLost { peer, reason } => ErrorReport::new(
+                format!("peer lost: {reason}"),
                 peer.to_string(),
                 "check its process and the network between, then run it again",
             ),
-            Self::Foreign {
+            Self::PeerFailed {
                 peer,
                 situation,
                 next_step,
-            } => Problem::new(situation, peer.to_string(), next_step),
-            Self::OptionRefused {
+            } => ErrorReport::new(situation, peer.to_string(), next_step),
+            Self::OptionRejected {
                 option,
                 why,
                 next_step,
@@ -517,26 +517,26 @@ impl MeasureError {
                 option,
                 why,
                 next_step,
-            } => Problem::new(why, option, next_step),
-            Self::PortTaken { port, source } => Problem::new(
+            } => ErrorReport::new(why, option, next_step),
+            Self::PortInUse { port, source } => ErrorReport::new(
                 format!("the port is in use ({source})"),
                 format!("port {port}"),
                 format!(
                     "find its owner with `ss -tulpn 'sport = :{port}'`, or choose another port"
                 ),
             ),
-            Self::LocalAddress { address, source } => Problem::new(
+            Self::LocalAddress { address, source } => ErrorReport::new(
                 format!("cannot be used as a local address ({source})"),
                 address,
                 "choose one that `ip address` lists on this host",
             ),
-            Self::Thread { thread, source } => Problem::new(
+            Self::Thread { thread, source } => ErrorReport::new(
                 format!("cannot be started ({source})"),
                 thread.clone(),
                 "use fewer, or allow more: `ulimit -u`, and pids.max of the control group",
             ),
-            Self::System { doing, source } => Problem::new(
-                format!("{doing} failed ({source})"),
+            Self::System { action, source } => ErrorReport::new(
+                format!("{action} failed ({source})"),
                 "this host",
                 match source.raw_os_error().map(Errno::from_raw_os_error) {
                     Some(Errno::MFILE | Errno::NFILE) => {
@@ -553,14 +553,14 @@ impl MeasureError {
 /// Splits a text into situation and next step at the first colon outside brackets (kernel messages
 /// contain colons of their own).
 #[must_use]
-pub fn two_parts(text: &str) -> (&str, Option<&str>) {
+pub fn split_situation(text: &str) -> (&str, Option<&str>) {
     let mut depth = 0usize;
-    for (at, character) in text.char_indices() {
+    for (position, character) in text.char_indices() {
         match character {
             '(' | '[' => depth += 1,
             ')' | ']' => depth = depth.saturating_sub(1),
-            ':' if depth == 0 && text[at + 1..].starts_with(' ') => {
-                return (&text[..at], Some(&text[at + 2..]));
+            ':' if depth == 0 && text[position + 1..].starts_with(' ') => {
+                return (&text[..position], Some(&text[position + 2..]));
             }
             _ => {}
         }
@@ -582,62 +582,72 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silent_group_is_no_matter_of_the_firewall_on_loopback() {
-        let told = |group: &str, loopback| {
+    fn a_group_without_responses_on_loopback_is_no_firewall() {
+        let problem_of_error = |group: &str, loopback| {
             let group = group.parse().unwrap();
-            MeasureError::GroupSilent { group, loopback }.problem()
+            MeasureError::NoGroupResponse { group, loopback }.problem()
         };
-        assert!(told("ff12::77%lo", true).situation.contains("loopback"));
+        assert!(
+            problem_of_error("ff12::77%lo", true)
+                .situation
+                .contains("loopback")
+        );
         for (group, loopback) in [("ff12::77%eth0", false), ("239.1.2.3", true)] {
-            let problem = told(group, loopback);
+            let problem = problem_of_error(group, loopback);
             assert!(problem.next_step.contains("--ttl") && problem.object.contains(group));
         }
     }
 
     #[test]
-    fn silence_names_the_protocol_that_was_silent() {
+    fn a_missing_reply_names_its_protocol() {
         let address = SocketAddr::from(([192, 0, 2, 1], 7));
-        let patience = Duration::from_millis(2_500);
-        let udp = MeasureError::SilentUdp { address, patience }.problem();
+        let timeout = Duration::from_millis(2_500);
+        let udp = MeasureError::NoDatagram { address, timeout }.problem();
         assert!(udp.next_step.contains("UDP port 7") && !udp.next_step.contains("TCP"));
         assert!(udp.situation.ends_with("within 2.5 s"), "{}", udp.situation);
-        let tcp = MeasureError::Silent { address, patience }.problem();
+        let tcp = MeasureError::NoReply { address, timeout }.problem();
         assert!(tcp.next_step.contains("TCP port 7"));
     }
 
     #[test]
-    fn what_may_pass_is_told_from_what_stays() {
+    fn errors_that_may_pass_are_distinguished_from_lasting_ones() {
         let address = SocketAddr::from(([192, 0, 2, 1], 7));
-        let refused = MeasureError::Refused { address }.problem();
-        assert_eq!(refused.again, Some(Again::MayPass));
-        let source = ControlError::KeyDiffers;
+        let refused_connection = MeasureError::ConnectionRefused { address }.problem();
+        assert_eq!(refused_connection.retryable, Some(Retryable::Transient));
+        let source = ControlError::KeyMismatch;
         let key = MeasureError::Protocol {
             peer: address,
             source,
         };
-        assert_eq!(key.problem().again, Some(Again::Stays));
-        let late = MeasureError::Protocol {
+        assert_eq!(key.problem().retryable, Some(Retryable::Permanent));
+        let tampered = MeasureError::Protocol {
             peer: address,
             source: ControlError::Tampered,
         };
-        assert_eq!(late.problem().again, None);
+        assert_eq!(tampered.problem().retryable, None);
         let name = |why: &str| MeasureError::UnknownName {
             host: "there".to_owned(),
             source: io::Error::other(why.to_owned()),
         };
         let resolver = "failed to lookup address information: ";
-        let there = |why| name(&format!("{resolver}{why}")).problem().again;
-        assert_eq!(there("Name or service not known"), Some(Again::Stays));
-        assert_eq!(there("Temporary failure in name resolution"), None);
-        assert_eq!(MeasureError::Interrupted.problem().again, None);
+        let problem_of = |why| name(&format!("{resolver}{why}")).problem().retryable;
+        assert_eq!(
+            problem_of("Name or service not known"),
+            Some(Retryable::Permanent)
+        );
+        assert_eq!(problem_of("Temporary failure in name resolution"), None);
+        assert_eq!(MeasureError::Interrupted.problem().retryable, None);
         let interface = "eth0".to_owned();
         let port = MeasureError::from(PortError::NoInterface { interface });
-        assert_eq!(port.problem().again, Some(Again::StaysForObject));
+        assert_eq!(
+            port.problem().retryable,
+            Some(Retryable::PermanentForObject)
+        );
     }
 
     #[test]
     fn a_peer_cannot_choose_any_exit_code() {
-        for (said, want) in [
+        for (suggested, expected) in [
             (0, 5),
             (1, 1),
             (2, 2),
@@ -647,18 +657,18 @@ mod tests {
             (130, 5),
             (255, 5),
         ] {
-            let error = MeasureError::PeerRefused {
+            let error = MeasureError::PeerRejected {
                 peer: SocketAddr::from(([127, 0, 0, 1], 1)),
-                problem: Box::new(Problem::new("no", "it", "wait")),
-                exit_code: said,
+                problem: Box::new(ErrorReport::new("no", "it", "wait")),
+                exit_code: suggested,
             };
-            assert_eq!(error.exit_code(), want, "{said}");
+            assert_eq!(error.exit_code(), expected, "{suggested}");
         }
     }
 
     #[test]
-    fn a_text_parts_where_no_bracket_is_open() {
-        for (text, want) in [
+    fn a_text_is_split_outside_brackets() {
+        for (text, expected) in [
             ("it broke: mend it", ("it broke", Some("mend it"))),
             (
                 "it broke (flow 1: Broken pipe (os error 32)): mend it: soon",
@@ -671,7 +681,7 @@ mod tests {
             ("it broke (a: b", ("it broke (a: b", None)),
             ("", ("", None)),
         ] {
-            assert_eq!(two_parts(text), want);
+            assert_eq!(split_situation(text), expected);
         }
     }
 }

@@ -3,36 +3,36 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-use linerate_dialect::control::flow::{OPENING_BYTES, read_answer, read_opening};
+use linerate_dialect::control::flow::{OPENING_BYTES, read_opening, read_reply};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::histogram::Histogram;
 use linerate_metric::plan::Direction;
-use linerate_metric::record::{Mismatch, SlowAnswer, Socket as SocketFacts};
+use linerate_metric::record::{ContentMismatch, SlowResponse, SocketFacts};
 
-use crate::flow_counters::{Meter, Totals};
-use crate::sequence_tracker::Sequence;
-use crate::timestamps::Log;
+use crate::flow_counters::{FlowCounters, PayloadTotals};
+use crate::sequence_tracker::SequenceTracker;
+use crate::timestamps::TimestampRing;
 
 /// Role of an end in a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum FlowRole {
     /// Sends payload or requests.
-    Source,
+    Sender,
     /// Receives payload, or responds.
-    Sink,
+    Receiver,
 }
 
 /// Returns whether a datagram belongs to the opening of a UDP flow: a repeated one may arrive late.
 #[inline]
 #[must_use]
-pub fn is_greeting(payload: &[u8]) -> bool {
+pub fn is_opening_datagram(payload: &[u8]) -> bool {
     payload.len() == OPENING_BYTES
-        && (read_opening(payload).is_some() || read_answer(payload).is_some())
+        && (read_opening(payload).is_some() || read_reply(payload).is_some())
 }
 
 /// Start, counting and intervals of a run, on this end's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeline {
+pub struct RunClock {
     /// Start of payload.
     pub start_ns: Nanos,
     /// Start of counting, after the omitted time.
@@ -40,10 +40,10 @@ pub struct Timeline {
     /// Length of a report interval; `None`: no reports.
     pub interval_ns: Option<Nanos>,
     /// Call duration that ends the recorded timeline of calls soon after.
-    pub trace_on_ns: Option<Nanos>,
+    pub trace_stop_call_ns: Option<Nanos>,
 }
 
-impl Timeline {
+impl RunClock {
     /// Returns the end of the interval that starts at `start_ns`; `None` without reports.
     ///
     /// The end of the omitted time ends an interval early, so that none is partly counted.
@@ -59,9 +59,9 @@ impl Timeline {
 
 /// Phase of a run, set by the coordinator and read by its threads.
 #[derive(Debug, Default)]
-pub struct Phase(AtomicU8);
+pub struct RunPhase(AtomicU8);
 
-impl Phase {
+impl RunPhase {
     const RUNNING: u8 = 0;
     const ENDING: u8 = 1;
     const INTERRUPTED: u8 = 2;
@@ -106,39 +106,45 @@ impl Phase {
 
 /// State shared by a flow's thread and the coordinator.
 #[derive(Debug)]
-pub struct Shared {
+pub struct FlowShared {
     /// Written by the worker thread, read by the coordinator.
-    pub meter: Meter,
+    pub counters: FlowCounters,
     /// Total packets of the sender, once it has reported them.
     expected: AtomicU64,
     /// Round-trip times of the last interval: locked once per interval by each side.
-    pub mailbox: Mutex<Mailbox>,
+    pub interval_times: Mutex<IntervalHistogramSlot>,
 }
 
-impl Default for Shared {
+impl Default for FlowShared {
     fn default() -> Self {
         Self {
-            meter: Meter::default(),
-            expected: AtomicU64::new(Self::SENDING),
-            mailbox: Mutex::default(),
+            counters: FlowCounters::default(),
+            expected: AtomicU64::new(Self::STILL_SENDING),
+            interval_times: Mutex::default(),
         }
     }
 }
 
-impl Shared {
+impl FlowShared {
     /// The sender is active.
-    const SENDING: u64 = u64::MAX;
+    const STILL_SENDING: u64 = u64::MAX;
     /// The sender has ended without reporting a total.
-    const UNTOLD: u64 = u64::MAX - 1;
+    const TOTAL_UNKNOWN: u64 = u64::MAX - 1;
 
     /// Sets the total number of packets of the sender.
-    pub fn expect(&self, packets: u64) {
-        self.expected.store(packets.min(Self::UNTOLD - 1), Relaxed);
+    pub fn set_expected(&self, packets: u64) {
+        self.expected
+            .store(packets.min(Self::TOTAL_UNKNOWN - 1), Relaxed);
     }
 
     /// Marks the sender as ended, without a total.
-    pub fn expect_no_more(&self) {
-        let _ = (self.expected).compare_exchange(Self::SENDING, Self::UNTOLD, Relaxed, Relaxed);
+    pub fn set_sender_ended(&self) {
+        let _ = (self.expected).compare_exchange(
+            Self::STILL_SENDING,
+            Self::TOTAL_UNKNOWN,
+            Relaxed,
+            Relaxed,
+        );
     }
 
     /// Returns the total packets of the sender; `None` while it is active, or without a reported
@@ -147,20 +153,20 @@ impl Shared {
     #[must_use]
     pub fn expected(&self) -> Option<u64> {
         let packets = self.expected.load(Relaxed);
-        (packets < Self::UNTOLD).then_some(packets)
+        (packets < Self::TOTAL_UNKNOWN).then_some(packets)
     }
 
     /// Returns whether the sender has ended.
     #[inline]
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.expected.load(Relaxed) != Self::SENDING
+    pub fn has_sender_ended(&self) -> bool {
+        self.expected.load(Relaxed) != Self::STILL_SENDING
     }
 }
 
 /// Round-trip times that a requesting thread hands to the coordinator, interval by interval.
 #[derive(Debug, Default)]
-pub struct Mailbox {
+pub struct IntervalHistogramSlot {
     /// Number of intervals that the thread has passed.
     pub intervals_ended: u64,
     /// Times that the coordinator has not fetched yet; allocated when the flow opens.
@@ -169,7 +175,7 @@ pub struct Mailbox {
 
 /// Distributions of departure and arrival times.
 #[derive(Debug, Default)]
-pub struct Timing {
+pub struct TimingHistograms {
     /// Sender with a rate: lateness of bursts.
     pub lateness: Option<Histogram>,
     /// Receiver of numbered datagrams: differences of the transit times of consecutive ones.
@@ -180,69 +186,69 @@ pub struct Timing {
 
 /// Results of one end of a flow.
 #[derive(Debug)]
-pub struct FlowOutcome {
+pub struct FlowEndResults {
     pub id: u32,
     pub direction: Direction,
-    pub part: Part,
+    pub role: FlowRole,
     /// Moved payload, the omitted time included.
-    pub totals: Totals,
+    pub totals: PayloadTotals,
     /// Receiver of numbered datagrams: loss, reordering and duplicates.
-    pub sequence: Option<Sequence>,
+    pub sequence: Option<SequenceTracker>,
     /// Requesting end: the counted round-trip times.
     pub times: Option<Histogram>,
     /// Requesting end: responses that differ from their request. Verifying receiver: bytes that
     /// differ.
     pub mismatched: u64,
     /// Verifying receiver: the first byte that differs.
-    pub first_mismatch: Option<Mismatch>,
+    pub first_mismatch: Option<ContentMismatch>,
     /// Distributions other than round trips.
-    pub timing: Timing,
+    pub timing: TimingHistograms,
     /// Facts of the socket at the end.
     pub facts: SocketFacts,
     /// Time of the last payload.
     pub ended_ns: Nanos,
     /// Timestamps of round trips.
-    pub log: Option<Box<Log>>,
+    pub log: Option<Box<TimestampRing>>,
     /// Error that broke the flow.
     pub error: Option<std::io::Error>,
     /// Requesting end: further results.
-    pub asking: Option<AskingOutcome>,
+    pub requests: Option<RequestResults>,
 }
 
 /// Results of a requesting end in addition to its round-trip times.
 #[derive(Debug, Default)]
-pub struct AskingOutcome {
+pub struct RequestResults {
     /// Responses of another length than their request.
     pub wrong_length: u64,
     /// Responses of the right length with other content.
     pub wrong_content: u64,
     /// Part of these: responses that differ only in the bytes where the C target for devices writes
     /// its times.
-    pub stamped: u64,
+    pub differs_in_device_time: u64,
     /// With a limit: number of responses above it, and the first of them.
-    pub slow: Option<(u64, Vec<SlowAnswer>)>,
+    pub slow: Option<(u64, Vec<SlowResponse>)>,
     /// Further distributions by their name in the record.
     pub histograms: Vec<(&'static str, Histogram)>,
     /// Open loop: scheduled requests that were never sent.
     pub unsent: Option<u64>,
     /// Open loop: requests without a response at the end; their times are ages since the scheduled
     /// send.
-    pub unanswered: u64,
+    pub without_response: u64,
     /// Times that no local port was free for a new connection.
-    pub ports_waited: u64,
+    pub port_waits: u64,
     /// Rejected or broken connections, each a lost round trip.
     pub broken: u64,
     /// Responses by the validity of their device times, where they were requested.
-    pub device: Option<DeviceAccount>,
+    pub device: Option<DeviceTimeCounts>,
 }
 
 /// Responses by the validity of their device times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceAccount {
+pub struct DeviceTimeCounts {
     /// Valid device times.
-    pub read: u64,
+    pub valid: u64,
     /// Responses without device times.
-    pub without: u64,
+    pub missing: u64,
     /// Responses whose time inside the device exceeds the round trip.
     pub impossible: u64,
 }
@@ -253,24 +259,24 @@ mod tests {
 
     #[test]
     fn the_omitted_time_ends_an_interval() {
-        let timeline = Timeline {
+        let timeline = RunClock {
             start_ns: 1_000,
             count_from_ns: 1_250,
             interval_ns: Some(100),
-            trace_on_ns: None,
+            trace_stop_call_ns: None,
         };
-        let mut ends = Vec::new();
-        let mut at = timeline.start_ns;
+        let mut interval_ends = Vec::new();
+        let mut start_ns = timeline.start_ns;
         for _ in 0..5 {
-            at = timeline.interval_end(at).unwrap();
-            ends.push(at);
+            start_ns = timeline.interval_end(start_ns).unwrap();
+            interval_ends.push(start_ns);
         }
-        assert_eq!(ends, [1_100, 1_200, 1_250, 1_350, 1_450]);
+        assert_eq!(interval_ends, [1_100, 1_200, 1_250, 1_350, 1_450]);
     }
 
     #[test]
     fn phases_only_go_forward() {
-        let phase = Phase::default();
+        let phase = RunPhase::default();
         phase.end();
         assert!(phase.is_ending() && !phase.is_interrupted() && !phase.is_aborted());
         phase.interrupt();

@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// share a cache line (128 B: adjacent lines are fetched in pairs).
 #[repr(align(128))]
 #[derive(Debug, Default)]
-pub struct Meter {
+pub struct FlowCounters {
     bytes: AtomicU64,
     packets: AtomicU64,
     calls: AtomicU64,
     missing: AtomicU64,
-    repeated: AtomicU64,
+    duplicates: AtomicU64,
 }
 
-/// Reading of a [`Meter`], or a sum of readings.
+/// Reading of a [`FlowCounters`], or a sum of readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct PayloadTotals {
     /// Payload bytes.
     pub bytes: u64,
     /// Datagrams, or round trips.
@@ -30,10 +30,10 @@ pub struct Totals {
     /// or missing.
     pub missing: u64,
     /// Duplicate datagrams; included in `packets`.
-    pub repeated: u64,
+    pub duplicates: u64,
 }
 
-impl Totals {
+impl PayloadTotals {
     /// Returns the increase since an earlier reading.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
@@ -43,42 +43,42 @@ impl Totals {
             calls: self.calls.saturating_sub(earlier.calls),
             // A late datagram counts as missing first and arrives later: the count may fall.
             missing: self.missing.saturating_sub(earlier.missing),
-            repeated: self.repeated.saturating_sub(earlier.repeated),
+            duplicates: self.duplicates.saturating_sub(earlier.duplicates),
         }
     }
 }
 
 /// Saturates: the missing count is derived from a peer's sequence numbers and has no bound.
-impl std::ops::AddAssign for Totals {
+impl std::ops::AddAssign for PayloadTotals {
     fn add_assign(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.packets = self.packets.saturating_add(other.packets);
         self.calls = self.calls.saturating_add(other.calls);
         self.missing = self.missing.saturating_add(other.missing);
-        self.repeated = self.repeated.saturating_add(other.repeated);
+        self.duplicates = self.duplicates.saturating_add(other.duplicates);
     }
 }
 
-impl Meter {
+impl FlowCounters {
     /// Publishes the writer's totals.
     #[inline]
-    pub fn publish(&self, totals: &Totals) {
+    pub fn publish(&self, totals: &PayloadTotals) {
         self.bytes.store(totals.bytes, Relaxed);
         self.packets.store(totals.packets, Relaxed);
         self.calls.store(totals.calls, Relaxed);
         self.missing.store(totals.missing, Relaxed);
-        self.repeated.store(totals.repeated, Relaxed);
+        self.duplicates.store(totals.duplicates, Relaxed);
     }
 
     /// Reads the counters from another thread.
     #[must_use]
-    pub fn read(&self) -> Totals {
-        Totals {
+    pub fn read(&self) -> PayloadTotals {
+        PayloadTotals {
             bytes: self.bytes.load(Relaxed),
             packets: self.packets.load(Relaxed),
             calls: self.calls.load(Relaxed),
             missing: self.missing.load(Relaxed),
-            repeated: self.repeated.load(Relaxed),
+            duplicates: self.duplicates.load(Relaxed),
         }
     }
 }
@@ -88,11 +88,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_peer_numbers_out_of_bounds_has_a_sum() {
-        let flow = Totals {
+    fn unbounded_missing_counts_saturate() {
+        let flow = PayloadTotals {
             packets: 2,
             missing: u64::MAX - 2,
-            ..Totals::default()
+            ..PayloadTotals::default()
         };
         let mut sum = flow;
         sum += flow;

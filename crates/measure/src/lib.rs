@@ -48,11 +48,11 @@ mod session;
 pub mod interop;
 
 pub use error::MeasureError;
-pub use interop::handlers::dialects;
-pub use linerate_dialect::amplification_guard::Network as AddressRange;
-pub use loss::{Lookout, Network, SeenPlace};
+pub use interop::handlers::handler_names;
+pub use linerate_dialect::amplification_guard::IpNetwork as AddressRange;
+pub use loss::{LabNetwork, LiveLoss, LiveLossView};
 pub use session::{
-    Also, Client, Emit, Family, FarSettings, GRANTS, Grant, Held, Key, KeyError, Maker,
-    PEER_PATIENCE, PeerOptions, SECRET_MAX_BYTES, SECRET_MIN_BYTES, Server, ServerOptions,
-    TIME_LIMIT_NS, agent,
+    AddressFamily, AppliedSettings, CLIENT_SILENCE_TIMEOUT, Client, EventCallback, ExtraPort,
+    GRANTS, Grant, InteropOptions, PresharedKey, PresharedKeyError, RemoteSettings, RemoteTuning,
+    SECRET_MAX_BYTES, SECRET_MIN_BYTES, Server, ServerOptions, TIME_LIMIT_NS, agent,
 };

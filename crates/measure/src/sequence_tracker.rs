@@ -2,64 +2,64 @@
 
 /// Numbers back to which late datagrams and duplicates are distinguished. Older datagrams count as
 /// late (64 Ki numbers are 0.2 s at 300,000 datagrams a second).
-pub const WINDOW: u64 = 1 << 16;
+pub const SEQUENCE_WINDOW: u64 = 1 << 16;
 
 /// Tracks the numbered datagrams of one flow; numbers start at 0.
 #[derive(Clone, Debug)]
-pub struct Sequence {
+pub struct SequenceTracker {
     /// Highest received number plus 1.
-    next: u64,
+    next_number: u64,
     received: u64,
     out_of_order: u64,
     duplicates: u64,
-    /// Bit for each number of the last [`WINDOW`], set when it was received.
-    seen: Box<[u64]>,
+    /// Bit for each number of the last [`SEQUENCE_WINDOW`], set when it was received.
+    received_bits: Box<[u64]>,
     last_transit_ns: Option<i64>,
     ipdv_ns: f64,
     /// Last ranges of skipped numbers.
-    jumps: [Jump; JUMPS],
-    jumped: usize,
-    extent: Option<u64>,
+    skipped_ranges: [SkippedRange; SKIPPED_RANGES],
+    skip_count: usize,
+    max_extent: Option<u64>,
 }
 
 /// Numbers skipped by one arrival.
 #[derive(Clone, Copy, Debug, Default)]
-struct Jump {
+struct SkippedRange {
     from: u64,
     to: u64,
     arrival: u64,
 }
 
 /// Stored ranges; older ones are missing in the reordering extent.
-const JUMPS: usize = 64;
+const SKIPPED_RANGES: usize = 64;
 
-impl Default for Sequence {
+impl Default for SequenceTracker {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Sequence {
+impl SequenceTracker {
     /// Creates an empty tracker; allocates all of its memory.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            next: 0,
+            next_number: 0,
             received: 0,
             out_of_order: 0,
             duplicates: 0,
-            seen: vec![0; (WINDOW / 64) as usize].into_boxed_slice(),
+            received_bits: vec![0; (SEQUENCE_WINDOW / 64) as usize].into_boxed_slice(),
             last_transit_ns: None,
             ipdv_ns: 0.0,
-            jumps: [Jump::default(); JUMPS],
-            jumped: 0,
-            extent: None,
+            skipped_ranges: [SkippedRange::default(); SKIPPED_RANGES],
+            skip_count: 0,
+            max_extent: None,
         }
     }
 
     #[inline]
     fn bit(number: u64) -> (usize, u64) {
-        let slot = number % WINDOW;
+        let slot = number % SEQUENCE_WINDOW;
         ((slot / 64) as usize, 1 << (slot % 64))
     }
 
@@ -67,27 +67,27 @@ impl Sequence {
     #[inline]
     #[must_use]
     pub fn expected(&self) -> u64 {
-        self.next
+        self.next_number
     }
 
     /// Records a datagram with this number.
     #[inline]
-    pub fn take(&mut self, number: u64) {
+    pub fn record(&mut self, number: u64) {
         self.received += 1;
         let (word, mask) = Self::bit(number);
-        if number == self.next {
-            self.seen[word] |= mask;
-            self.next = number.saturating_add(1);
-            let (word, mask) = Self::bit(self.next);
-            self.seen[word] &= !mask;
-        } else if number > self.next {
-            self.jump(number);
-        } else if self.next - number >= WINDOW {
+        if number == self.next_number {
+            self.received_bits[word] |= mask;
+            self.next_number = number.saturating_add(1);
+            let (word, mask) = Self::bit(self.next_number);
+            self.received_bits[word] &= !mask;
+        } else if number > self.next_number {
+            self.skip_to(number);
+        } else if self.next_number - number >= SEQUENCE_WINDOW {
             self.out_of_order += 1;
-        } else if self.seen[word] & mask != 0 {
+        } else if self.received_bits[word] & mask != 0 {
             self.duplicates += 1;
         } else {
-            self.seen[word] |= mask;
+            self.received_bits[word] |= mask;
             self.out_of_order += 1;
             self.measure_extent(number);
         }
@@ -95,51 +95,54 @@ impl Sequence {
 
     /// Marks a number as lost: if it arrives later, it counts as late.
     #[cold]
-    pub fn give_up(&mut self, number: u64) {
-        if number < self.next {
+    pub fn skip(&mut self, number: u64) {
+        if number < self.next_number {
             return;
         }
-        let cleared = (number - self.next).min(WINDOW - 1);
+        let cleared = (number - self.next_number).min(SEQUENCE_WINDOW - 1);
         for missing in number - cleared..=number.saturating_add(1) {
             let (word, mask) = Self::bit(missing);
-            self.seen[word] &= !mask;
+            self.received_bits[word] &= !mask;
         }
-        self.next = number.saturating_add(1);
+        self.next_number = number.saturating_add(1);
     }
 
     /// Measures the distance, in arrivals, between a late datagram and the first one that overtook
     /// it.
     #[cold]
     fn measure_extent(&mut self, number: u64) {
-        let jump = self
-            .jumps
+        let range = self
+            .skipped_ranges
             .iter()
-            .find(|jump| (jump.from..jump.to).contains(&number));
-        if let Some(jump) = jump {
-            let extent = self.received - jump.arrival;
-            self.extent = Some(self.extent.map_or(extent, |most| most.max(extent)));
+            .find(|range| (range.from..range.to).contains(&number));
+        if let Some(range) = range {
+            let extent = self.received - range.arrival;
+            self.max_extent = Some(
+                self.max_extent
+                    .map_or(extent, |largest| largest.max(extent)),
+            );
         }
     }
 
     /// Records a number that skips others: clears those that leave the window, and marks this one.
-    fn jump(&mut self, number: u64) {
-        self.jumps[self.jumped % JUMPS] = Jump {
-            from: self.next,
+    fn skip_to(&mut self, number: u64) {
+        self.skipped_ranges[self.skip_count % SKIPPED_RANGES] = SkippedRange {
+            from: self.next_number,
             to: number,
             arrival: self.received,
         };
-        self.jumped = self.jumped.wrapping_add(1);
+        self.skip_count = self.skip_count.wrapping_add(1);
         // A number far beyond the sent ones is invalid; it can clear at most the window.
-        let cleared = (number - self.next).min(WINDOW);
+        let cleared = (number - self.next_number).min(SEQUENCE_WINDOW);
         for missing in number - cleared..=number {
             let (word, mask) = Self::bit(missing);
-            self.seen[word] &= !mask;
+            self.received_bits[word] &= !mask;
         }
         let (word, mask) = Self::bit(number);
-        self.seen[word] |= mask;
-        self.next = number.saturating_add(1);
-        let (word, mask) = Self::bit(self.next);
-        self.seen[word] &= !mask;
+        self.received_bits[word] |= mask;
+        self.next_number = number.saturating_add(1);
+        let (word, mask) = Self::bit(self.next_number);
+        self.received_bits[word] &= !mask;
     }
 
     /// Records the transit time of a datagram between the sender's clock and ours; a constant
@@ -147,7 +150,7 @@ impl Sequence {
     ///
     /// Formula: J += (|D| - J) / 16, RFC 3550 section 6.4.1.
     #[inline]
-    pub fn take_transit(&mut self, transit_ns: i64) {
+    pub fn record_transit(&mut self, transit_ns: i64) {
         if let Some(last) = self.last_transit_ns {
             let difference = transit_ns.wrapping_sub(last).unsigned_abs() as f64;
             self.ipdv_ns += (difference - self.ipdv_ns) / 16.0;
@@ -172,7 +175,7 @@ impl Sequence {
     #[inline]
     #[must_use]
     pub fn missing(&self) -> u64 {
-        self.next.saturating_sub(self.unique())
+        self.next_number.saturating_sub(self.unique())
     }
 
     /// Returns the number of datagrams that arrived after one with a higher number.
@@ -185,7 +188,7 @@ impl Sequence {
     /// datagrams; `None` without any.
     #[must_use]
     pub fn reordering_extent(&self) -> Option<u64> {
-        self.extent
+        self.max_extent
     }
 
     /// Returns the number of duplicates.
@@ -207,23 +210,23 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    fn after(numbers: &[u64]) -> Sequence {
-        let mut sequence = Sequence::new();
-        numbers.iter().for_each(|&number| sequence.take(number));
+    fn tracker_after(numbers: &[u64]) -> SequenceTracker {
+        let mut sequence = SequenceTracker::new();
+        numbers.iter().for_each(|&number| sequence.record(number));
         sequence
     }
 
     #[test]
-    fn what_was_given_up_comes_late() {
-        for given_up in [4, 70_000] {
-            let mut sequence = after(&[0, 1, 2, 3]);
-            sequence.give_up(2);
-            sequence.give_up(given_up);
-            sequence.take(given_up);
-            sequence.take(given_up + 1);
+    fn skipped_numbers_count_as_late() {
+        for skipped in [4, 70_000] {
+            let mut sequence = tracker_after(&[0, 1, 2, 3]);
+            sequence.skip(2);
+            sequence.skip(skipped);
+            sequence.record(skipped);
+            sequence.record(skipped + 1);
             assert_eq!((sequence.out_of_order(), sequence.duplicates()), (1, 0));
-            sequence.take(given_up);
-            sequence.take(3);
+            sequence.record(skipped);
+            sequence.record(3);
             assert_eq!(sequence.duplicates() + sequence.out_of_order(), 3);
         }
     }
@@ -239,7 +242,7 @@ mod tests {
             (&[0, 100_000, 1], 99_998, 1, 0),
             (&[0, 70_000, 69_999, 69_999], 69_998, 1, 1),
         ] {
-            let sequence = after(numbers);
+            let sequence = tracker_after(numbers);
             assert_eq!(
                 (
                     sequence.missing(),
@@ -264,18 +267,22 @@ mod tests {
             (&[0, 5, 6, 7, 3, 1], Some(4)),
             (&[0, 1, 1], None),
         ] {
-            assert_eq!(after(numbers).reordering_extent(), extent, "{numbers:?}");
+            assert_eq!(
+                tracker_after(numbers).reordering_extent(),
+                extent,
+                "{numbers:?}"
+            );
         }
     }
 
     #[test]
-    fn a_number_out_of_this_world_does_no_harm() {
+    fn an_absurd_number_does_no_harm() {
         for numbers in [
             &[0, u64::MAX, 1][..],
             &[0, u64::MAX, u64::MAX],
             &[u64::MAX - 1, u64::MAX, u64::MAX, 0],
         ] {
-            let sequence = after(numbers);
+            let sequence = tracker_after(numbers);
             assert_eq!(sequence.received(), numbers.len() as u64);
             // Skipped numbers stay missing, whatever arrives after.
             assert!(sequence.missing() > 1 << 60, "{numbers:?}");
@@ -284,15 +291,15 @@ mod tests {
 
     #[test]
     fn a_steady_flow_does_not_vary() {
-        let mut sequence = after(&[0, 1, 2]);
+        let mut sequence = tracker_after(&[0, 1, 2]);
         for _ in 0..10 {
-            sequence.take_transit(5_000_000);
+            sequence.record_transit(5_000_000);
         }
         assert_eq!(sequence.ipdv_ns(), Some(0.0));
         // Alternating by 160 ns converges to 160.
-        let mut sequence = after(&[0, 1, 2]);
+        let mut sequence = tracker_after(&[0, 1, 2]);
         for step in 0..200 {
-            sequence.take_transit(if step % 2 == 0 { 0 } else { 160 });
+            sequence.record_transit(if step % 2 == 0 { 0 } else { 160 });
         }
         let ipdv = sequence.ipdv_ns().unwrap();
         assert!((159.0..=160.5).contains(&ipdv), "{ipdv}");
@@ -301,7 +308,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_set(numbers in prop::collection::vec(0u64..3_000, 1..800)) {
-            let sequence = after(&numbers);
+            let sequence = tracker_after(&numbers);
             let distinct: HashSet<u64> = numbers.iter().copied().collect();
             let highest = numbers.iter().max().unwrap();
             prop_assert_eq!(sequence.unique(), distinct.len() as u64);

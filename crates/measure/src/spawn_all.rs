@@ -8,19 +8,19 @@ use crate::MeasureError;
 
 /// Starts `count` threads, which wait for their work until all have started. If one cannot be
 /// started, the channels of the others close and they end.
-pub(crate) fn hire<W, H>(
+pub(crate) fn spawn_all<W, H>(
     name: &str,
-    doing: &str,
+    purpose: &str,
     count: usize,
     mut spawn: impl FnMut(Builder, Receiver<W>) -> io::Result<H>,
 ) -> Result<Vec<(Sender<W>, H)>, MeasureError> {
     let start = |number| {
-        let (give, work) = mpsc::channel();
+        let (sender, work) = mpsc::channel();
         let thread = spawn(Builder::new().name(format!("{name}-{number}")), work);
         thread
-            .map(|thread| (give, thread))
+            .map(|thread| (sender, thread))
             .map_err(|source| MeasureError::Thread {
-                thread: format!("{doing} thread {} of {count}", number + 1),
+                thread: format!("{purpose} thread {} of {count}", number + 1),
                 source,
             })
     };
@@ -33,13 +33,13 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     #[test]
-    fn nobody_works_unless_all_do() {
-        for (most, works) in [(2, 0), (3, 3)] {
+    fn no_thread_works_unless_all_start() {
+        for (limit, expected) in [(2, 0), (3, 3)] {
             let mut started = 0;
             let ran = &AtomicU32::new(0);
-            let hired = std::thread::scope(|scope| {
-                let hired = hire("test", "trying", 3, |builder, work: Receiver<u32>| {
-                    if started == most {
+            let threads = std::thread::scope(|scope| {
+                let threads = spawn_all("test", "trying", 3, |builder, work: Receiver<u32>| {
+                    if started == limit {
                         return Err(io::ErrorKind::WouldBlock.into());
                     }
                     started += 1;
@@ -49,16 +49,16 @@ mod tests {
                         });
                     })
                 })?;
-                for (give, _) in hired {
-                    give.send(1).expect("it waits");
+                for (sender, _) in threads {
+                    sender.send(1).expect("it waits");
                 }
                 Ok(())
             });
-            assert_eq!(ran.load(Relaxed), works);
-            match hired {
-                Ok(()) => assert_eq!(most, 3),
+            assert_eq!(ran.load(Relaxed), expected);
+            match threads {
+                Ok(()) => assert_eq!(limit, 3),
                 Err(MeasureError::Thread { thread, .. }) => {
-                    assert_eq!((thread.as_str(), most), ("trying thread 3 of 3", 2));
+                    assert_eq!((thread.as_str(), limit), ("trying thread 3 of 3", 2));
                 }
                 Err(other) => panic!("{other:?}"),
             }

@@ -13,8 +13,8 @@ pub struct TcpSums {
     min_rtt_us: Option<u64>,
     delivery_rate: Option<u64>,
     retransmitted_bytes: Option<u64>,
-    duplicates_told: Option<u64>,
-    reordering_seen: Option<u64>,
+    duplicates_reported: Option<u64>,
+    reordering_detected: Option<u64>,
     timeouts: Option<u64>,
     marked: Option<u64>,
     busy_us: Option<u64>,
@@ -43,15 +43,15 @@ impl TcpSums {
         add(&mut self.delivery_rate, info.delivery_rate);
         add(&mut self.retransmitted_bytes, info.retransmitted_bytes);
         add(
-            &mut self.duplicates_told,
-            info.duplicates_told.map(u64::from),
+            &mut self.duplicates_reported,
+            info.dsack_duplicates.map(u64::from),
         );
         add(
-            &mut self.reordering_seen,
-            info.reordering_seen.map(u64::from),
+            &mut self.reordering_detected,
+            info.reordering_events.map(u64::from),
         );
         add(&mut self.timeouts, info.timeouts.map(u64::from));
-        add(&mut self.marked, info.delivered_marked.map(u64::from));
+        add(&mut self.marked, info.delivered_ce.map(u64::from));
         add(&mut self.busy_us, info.busy_us);
         add(
             &mut self.receive_window_limited_us,
@@ -72,13 +72,13 @@ impl TcpSums {
     #[must_use]
     pub fn since(&self, earlier: &Self, length_ns: u64) -> Option<TcpInterval> {
         let rtt_ns = self.rtt_ns()?;
-        let more = |now: Option<u64>, before: Option<u64>| {
+        let delta = |now: Option<u64>, before: Option<u64>| {
             Some(now?.saturating_sub(before.unwrap_or_default()))
         };
-        let whole_us = length_ns as f64 / 1e3 * f64::from(self.flows);
+        let total_us = length_ns as f64 / 1e3 * f64::from(self.flows);
         let share = |now, before| {
-            let time = more(now, before)? as f64;
-            (whole_us > 0.0).then(|| (time / whole_us).min(1.0))
+            let time = delta(now, before)? as f64;
+            (total_us > 0.0).then(|| (time / total_us).min(1.0))
         };
         Some(TcpInterval {
             flows: self.flows,
@@ -90,11 +90,11 @@ impl TcpSums {
                 .delivery_rate
                 .map(|rate| rate.saturating_mul(8) / u64::from(self.flows)),
             retransmits: self.retransmits.saturating_sub(earlier.retransmits),
-            retransmitted_bytes: more(self.retransmitted_bytes, earlier.retransmitted_bytes),
-            spurious_retransmits: more(self.duplicates_told, earlier.duplicates_told),
-            reordering_seen: more(self.reordering_seen, earlier.reordering_seen),
-            timeouts: more(self.timeouts, earlier.timeouts),
-            marked: more(self.marked, earlier.marked),
+            retransmitted_bytes: delta(self.retransmitted_bytes, earlier.retransmitted_bytes),
+            spurious_retransmits: delta(self.duplicates_reported, earlier.duplicates_reported),
+            reordering_seen: delta(self.reordering_detected, earlier.reordering_detected),
+            timeouts: delta(self.timeouts, earlier.timeouts),
+            marked: delta(self.marked, earlier.marked),
             busy: share(self.busy_us, earlier.busy_us),
             receive_window_limited: share(
                 self.receive_window_limited_us,
@@ -119,7 +119,7 @@ mod tests {
             min_rtt_us: Some(30),
             delivery_rate: Some(100),
             busy_us: Some(600),
-            duplicates_told: Some(1),
+            dsack_duplicates: Some(1),
             ..TcpInfo::default()
         };
         let mut before = TcpSums::default();
@@ -129,7 +129,7 @@ mod tests {
         after.add(&TcpInfo {
             retransmits: 9,
             min_rtt_us: Some(20),
-            duplicates_told: Some(4),
+            dsack_duplicates: Some(4),
             busy_us: Some(1_100),
             ..info
         });
@@ -149,12 +149,15 @@ mod tests {
     }
 
     #[test]
-    fn what_one_connection_lacks_is_lacking() {
-        let known = TcpInfo {
+    fn a_field_that_one_connection_lacks_is_missing() {
+        let with_field = TcpInfo {
             busy_us: Some(1),
             ..TcpInfo::default()
         };
-        for order in [[known, TcpInfo::default()], [TcpInfo::default(), known]] {
+        for order in [
+            [with_field, TcpInfo::default()],
+            [TcpInfo::default(), with_field],
+        ] {
             let mut sums = TcpSums::default();
             order.iter().for_each(|info| sums.add(info));
             assert_eq!(sums.since(&TcpSums::default(), 1_000).unwrap().busy, None);

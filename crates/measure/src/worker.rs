@@ -2,7 +2,7 @@
 
 mod netstack;
 
-pub use netstack::start_on;
+pub use netstack::start_on_netstack;
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,108 +14,109 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use linerate_dialect::control::Token;
-use linerate_dialect::control::flow::{opening, read_answer};
-use linerate_host::processor_time::Scheduled;
+use linerate_dialect::control::FlowToken;
+use linerate_dialect::control::flow::{opening, read_reply};
+use linerate_host::processor_time::SchedStats;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu::{self, ThreadUsage};
-use linerate_host::sys::hardware_counters::{Counted, Counters};
+use linerate_host::sys::hardware_counters::{HardwareCounters, HardwareCounts};
 use linerate_host::sys::thread::ThreadId;
 use linerate_host::sys::{fd_table, scheduling};
 use linerate_metric::plan::{
-    BUSY_POLL_NS, Copies, Direction, Kind, Plan, Protocol, ReceiveCopy, Sched, SendCopy, Wait,
+    CopyModes, DEFAULT_BUSY_POLL_NS, Direction, Plan, ReceiveCopy, RunKind, SchedPolicy, SendCopy,
+    TransportProtocol, WaitMode,
 };
-use linerate_metric::round_trip::Attachment;
+use linerate_metric::round_trip::SocketMode;
 use linerate_metric::stack::StackFacts;
 use linerate_stack::SocketId;
 use socket2::{Domain, Type};
 
-use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
+use crate::flow::{FlowEndResults, FlowRole, FlowShared, RunClock, RunPhase};
 use crate::interop::framing::Framing;
-use crate::payload_pattern::Pattern;
-use crate::transport::call_times::{CallTally, Silent, Stopwatch, Tracer};
+use crate::payload_pattern::PayloadPattern;
+use crate::transport::call_times::{CallStats, CallTimer, CallTracer, NoRecorder};
 use crate::transport::{
-    Adapter, Attempts, Block, Epoll, FlowOptions, Kernel, PollCall, Select, Setup, Spin, Transport,
-    Uring, Waiting, Watch,
+    BlockingWait, CallAttempts, EpollWait, FlowOptions, KernelTransport, PollCall, SelectWait,
+    SocketWait, SocketWatch, SpinWait, Transport, TransportSetup, UringTransport, WorkerTransport,
 };
-use crate::workload::histogram_pool::Room;
-use crate::workload::{self, Lane, Opened, PATIENCE_NS, Reopening};
+use crate::workload::histogram_pool::HistogramPool;
+use crate::workload::{self, MAX_IDLE_NS, OpenFlow, ReconnectOptions, WorkerContext};
 
 /// Time for which the opening of a UDP flow is repeated.
-const UDP_OPENING_NS: Nanos = 5_000_000_000;
+const UDP_OPENING_TIMEOUT_NS: Nanos = 5_000_000_000;
 
 /// Poll interval while an opening is unconfirmed.
-const GLANCE_NS: Nanos = 50_000;
+const CONFIRMATION_POLL_NS: Nanos = 50_000;
 
 /// Source of a flow's socket.
-pub enum Opening {
+pub enum FlowOpening {
     /// Opened towards the other end.
     Connect {
         remote: SocketAddr,
         /// Token that links the flow to the control connection.
-        token: Token,
+        token: FlowToken,
     },
     /// Accepted socket.
     Adopt(OwnedFd),
     /// Accepted socket of the user-space stack.
-    Take(SocketId),
+    AdoptNetstack(SocketId),
 }
 
 /// Flow to run.
 pub struct FlowSpec {
     pub id: u32,
-    pub opening: Opening,
+    pub opening: FlowOpening,
     pub options: FlowOptions,
     /// State shared with the coordinator.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<FlowShared>,
     /// Payload content, where it is verified.
-    pub pattern: Option<Pattern>,
+    pub payload_pattern: Option<PayloadPattern>,
     /// Framing in front of the payload.
     pub framing: Framing,
 }
 
 /// Worker thread to start.
-pub struct LaneSpec {
+pub struct WorkerSpec {
     pub plan: Arc<Plan>,
     pub direction: Direction,
-    pub part: Part,
-    pub wait: Wait,
+    pub role: FlowRole,
+    pub wait: WaitMode,
     /// CPU of the thread; `None`: chosen by the scheduler.
     pub cpu: Option<u32>,
-    pub sched: Sched,
+    pub sched: SchedPolicy,
     /// Count cycles and instructions: not where each round trip would switch the counters, and not
     /// beyond the number of threads that are listed.
-    pub counts: bool,
+    pub counts_cycles: bool,
     pub flows: Vec<FlowSpec>,
 }
 
 /// Start barrier of all threads of a run, with the phase of the run.
 #[derive(Default)]
-pub struct Gate {
-    state: Mutex<GateState>,
+pub struct StartBarrier {
+    state: Mutex<BarrierState>,
     changed: Condvar,
-    pub phase: Phase,
+    pub phase: RunPhase,
 }
 
 #[derive(Default)]
-enum GateState {
+enum BarrierState {
     #[default]
     Closed,
-    Open(Timeline),
+    Open(RunClock),
     /// The run was cancelled before its start.
     Cancelled,
 }
 
-impl Gate {
+impl StartBarrier {
     /// Starts all threads.
-    pub fn open(&self, timeline: Timeline) {
-        self.set(GateState::Open(timeline));
+    pub fn connect_all(&self, timeline: RunClock) {
+        self.set(BarrierState::Open(timeline));
     }
 
     /// Releases all threads without starting the run.
     pub fn cancel(&self) {
         self.phase.abort();
-        self.set(GateState::Cancelled);
+        self.set(BarrierState::Cancelled);
     }
 
     /// Returns whether the run was cancelled.
@@ -123,25 +124,25 @@ impl Gate {
         self.phase.is_aborted()
     }
 
-    fn set(&self, state: GateState) {
+    fn set(&self, state: BarrierState) {
         *self.state.lock().expect("no holder panics") = state;
         self.changed.notify_all();
     }
 
-    /// Waits for the start; `None` when the run was cancelled. Calls `tend` meanwhile, which
+    /// Waits for the start; `None` when the run was cancelled. Calls `poll_background` meanwhile, which
     /// returns whether the transport needs background polls.
-    fn wait(&self, mut tend: impl FnMut() -> bool) -> Option<Timeline> {
+    fn wait(&self, mut poll_background: impl FnMut() -> bool) -> Option<RunClock> {
         let mut state = self.state.lock().expect("no holder panics");
         loop {
             match *state {
-                GateState::Open(timeline) => return Some(timeline),
-                GateState::Cancelled => return None,
-                GateState::Closed => {}
+                BarrierState::Open(timeline) => return Some(timeline),
+                BarrierState::Cancelled => return None,
+                BarrierState::Closed => {}
             }
             drop(state);
-            let tended = tend();
+            let polled = poll_background();
             state = self.state.lock().expect("no holder panics");
-            if !tended && matches!(*state, GateState::Closed) {
+            if !polled && matches!(*state, BarrierState::Closed) {
                 state = self.changed.wait(state).expect("no holder panics");
             }
         }
@@ -149,9 +150,9 @@ impl Gate {
 }
 
 /// Cancels the run on drop: after an early return, a panic, or the end of the run.
-pub struct GateKeeper(Arc<Gate>);
+pub struct CancelOnDrop(Arc<StartBarrier>);
 
-impl GateKeeper {
+impl CancelOnDrop {
     /// Creates a barrier that is closed.
     #[must_use]
     pub fn new() -> Self {
@@ -160,12 +161,12 @@ impl GateKeeper {
 
     /// Returns the barrier.
     #[must_use]
-    pub fn gate(&self) -> &Arc<Gate> {
+    pub fn barrier(&self) -> &Arc<StartBarrier> {
         &self.0
     }
 }
 
-impl Drop for GateKeeper {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -173,13 +174,13 @@ impl Drop for GateKeeper {
 
 /// Reason why a thread could not open its flows.
 #[derive(Debug)]
-pub enum LaneError {
+pub enum WorkerError {
     /// The CPU cannot be used.
     Cpu(u32, io::Error),
     /// The scheduling class cannot be set.
-    Sched(Sched, io::Error),
+    Sched(SchedPolicy, io::Error),
     /// A flow cannot be opened.
-    Open(io::Error),
+    FlowOpen(io::Error),
     /// The server does not confirm the opening over UDP.
     UdpBlocked(SocketAddr),
     /// The descriptor is beyond the limit of `select`.
@@ -190,54 +191,54 @@ pub enum LaneError {
 
 /// Results of a worker thread.
 #[derive(Default)]
-pub struct LaneOutcome {
-    pub flows: Vec<FlowOutcome>,
+pub struct WorkerResults {
+    pub flows: Vec<FlowEndResults>,
     /// CPU time and context switches from the start on.
     pub usage: ThreadUsage,
     /// Durations of its system calls, where they were recorded.
-    pub calls: Option<CallTally>,
+    pub calls: Option<CallStats>,
     /// Scheduler statistics of the thread at its end.
-    pub scheduled: Option<Scheduled>,
+    pub scheduled: Option<SchedStats>,
     pub ended_ns: Nanos,
     /// Socket calls from the start on.
-    pub attempts: Option<Attempts>,
+    pub attempts: Option<CallAttempts>,
     /// Cycles and instructions from the start on, or the reason why they are missing.
-    pub counted: Option<Result<Counted, String>>,
+    pub cycles: Option<Result<HardwareCounts, String>>,
     /// Counters of the user-space stack, where it moved the payload.
     pub stack: Option<Box<StackFacts>>,
     /// Descriptors that the coordinator must close: it has them open too, and this thread may have
     /// had a private descriptor table.
-    _counters: Option<Counters>,
+    _counters: Option<HardwareCounters>,
 }
 
 /// Started worker thread.
-pub struct LaneHandle {
+pub struct WorkerHandle {
     pub direction: Direction,
-    pub part: Part,
+    pub role: FlowRole,
     /// Number of its flows.
     pub flows: usize,
-    running: Running,
+    running: WorkerThread,
     id: Arc<OnceLock<ThreadId>>,
     /// Keeps the descriptor open: the worker thread must not be the last to close it.
-    _bell: Arc<UnixStream>,
+    _wake_up: Arc<UnixStream>,
 }
 
 /// Thread that runs the worker.
-enum Running {
+enum WorkerThread {
     /// A thread of its own.
-    Thread {
-        over: Arc<AtomicBool>,
-        thread: JoinHandle<LaneOutcome>,
+    Own {
+        ended: Arc<AtomicBool>,
+        thread: JoinHandle<WorkerResults>,
     },
     /// The thread of the user-space stack, which has other tasks before and after.
-    Lent {
-        over: Arc<AtomicBool>,
-        outcome: mpsc::Receiver<LaneOutcome>,
+    Netstack {
+        ended: Arc<AtomicBool>,
+        results: mpsc::Receiver<WorkerResults>,
     },
     Joined,
 }
 
-impl LaneHandle {
+impl WorkerHandle {
     /// Wakes the thread from a blocking call, so that it checks the phase of the run.
     pub fn wake(&self) {
         if let Some(id) = self.id.get().filter(|_| !self.is_finished()) {
@@ -255,225 +256,240 @@ impl LaneHandle {
     #[must_use]
     pub fn is_finished(&self) -> bool {
         match &self.running {
-            Running::Thread { over, .. } | Running::Lent { over, .. } => over.load(Acquire),
-            Running::Joined => true,
+            WorkerThread::Own { ended: over, .. } | WorkerThread::Netstack { ended: over, .. } => {
+                over.load(Acquire)
+            }
+            WorkerThread::Joined => true,
         }
     }
 
     /// Waits for the end of the thread and returns its results; later calls return empty ones.
-    pub fn join(&mut self) -> LaneOutcome {
-        match std::mem::replace(&mut self.running, Running::Joined) {
-            Running::Thread { thread, .. } => match thread.join() {
-                Ok(outcome) => outcome,
+    pub fn join(&mut self) -> WorkerResults {
+        match std::mem::replace(&mut self.running, WorkerThread::Joined) {
+            WorkerThread::Own { thread, .. } => match thread.join() {
+                Ok(results) => results,
                 // A panic is a bug: it continues in the caller.
                 Err(panic) => std::panic::resume_unwind(panic),
             },
             // A thread that died has no results; its owner reports the reason.
-            Running::Lent { outcome, .. } => outcome.recv().unwrap_or_default(),
-            Running::Joined => LaneOutcome::default(),
+            WorkerThread::Netstack { results, .. } => results.recv().unwrap_or_default(),
+            WorkerThread::Joined => WorkerResults::default(),
         }
     }
 }
 
 /// Socket observers of a thread for the coordinator, by flow number.
-pub type Watches = Vec<(u32, Watch)>;
+pub type SocketWatches = Vec<(u32, SocketWatch)>;
 
 /// Starts a thread. It reports on `ready` once its flows are open, and writes a byte to `done` at
 /// its end.
 ///
 /// # Errors
 /// When the thread cannot be started.
-pub fn start(
-    spec: LaneSpec,
-    gate: &Arc<Gate>,
-    ready: mpsc::Sender<Result<Watches, LaneError>>,
+pub fn start_worker(
+    spec: WorkerSpec,
+    barrier: &Arc<StartBarrier>,
+    ready: mpsc::Sender<Result<SocketWatches, WorkerError>>,
     done: Arc<UnixStream>,
-) -> io::Result<LaneHandle> {
-    let (direction, part, flows) = (spec.direction, spec.part, spec.flows.len());
-    let gate = Arc::clone(gate);
+) -> io::Result<WorkerHandle> {
+    let (direction, role, flows) = (spec.direction, spec.role, spec.flows.len());
+    let barrier = Arc::clone(barrier);
     let id = Arc::new(OnceLock::new());
-    let own_id = Arc::clone(&id);
-    let bell = Arc::clone(&done);
-    let over = Arc::new(AtomicBool::new(false));
-    let ends = Over {
-        over: Arc::clone(&over),
+    let worker_id = Arc::clone(&id);
+    let wake_up = Arc::clone(&done);
+    let ended = Arc::new(AtomicBool::new(false));
+    let end_signal = EndSignal {
+        ended: Arc::clone(&ended),
         done: Arc::clone(&done),
     };
     let body = move || {
         // `over` is set before the byte is written: a coordinator that is woken must see the thread
         // as ended.
-        let _ends = ends;
-        let _ = own_id.set(ThreadId::current());
+        let _end_signal = end_signal;
+        let _ = worker_id.set(ThreadId::current());
         match spec.wait {
-            Wait::Block => run_kernel::<Block>(spec, &gate, ready, &done),
-            Wait::Spin => run_kernel::<Spin>(spec, &gate, ready, &done),
-            Wait::Poll => run_kernel::<PollCall>(spec, &gate, ready, &done),
-            Wait::Select { .. } => run_kernel::<Select>(spec, &gate, ready, &done),
-            Wait::Epoll => run_kernel::<Epoll>(spec, &gate, ready, &done),
+            WaitMode::Block => run_kernel::<BlockingWait>(spec, &barrier, ready, &done),
+            WaitMode::Spin => run_kernel::<SpinWait>(spec, &barrier, ready, &done),
+            WaitMode::Poll => run_kernel::<PollCall>(spec, &barrier, ready, &done),
+            WaitMode::Select { .. } => run_kernel::<SelectWait>(spec, &barrier, ready, &done),
+            WaitMode::Epoll => run_kernel::<EpollWait>(spec, &barrier, ready, &done),
             // Blocking calls; busy polling is an option of the sockets.
-            Wait::BusyPoll { .. } => run_kernel::<Block>(spec, &gate, ready, &done),
+            WaitMode::BusyPoll { .. } => run_kernel::<BlockingWait>(spec, &barrier, ready, &done),
             // Rejected by the checks: only the user-space stack polls at intervals, on its own
             // thread.
-            Wait::Interval { .. } => {
-                let _ = ready.send(Err(LaneError::Open(io::ErrorKind::Unsupported.into())));
-                LaneOutcome::default()
+            WaitMode::Interval { .. } => {
+                let _ = ready.send(Err(WorkerError::FlowOpen(
+                    io::ErrorKind::Unsupported.into(),
+                )));
+                WorkerResults::default()
             }
-            Wait::IoUring if spec.plan.calls => run::<Uring<Stopwatch>>(spec, &gate, ready, &done),
-            Wait::IoUring => run::<Uring<Silent>>(spec, &gate, ready, &done),
+            WaitMode::IoUring if spec.plan.calls => {
+                run_worker::<UringTransport<CallTimer>>(spec, &barrier, ready, &done)
+            }
+            WaitMode::IoUring => {
+                run_worker::<UringTransport<NoRecorder>>(spec, &barrier, ready, &done)
+            }
         }
     };
     let thread = std::thread::Builder::new()
-        .name(match part {
-            Part::Source => "source".to_owned(),
-            Part::Sink => "sink".to_owned(),
+        .name(match role {
+            FlowRole::Sender => "source".to_owned(),
+            FlowRole::Receiver => "sink".to_owned(),
         })
         // The workload keeps its memory on the heap: 10,000 threads must fit.
         .stack_size(256 << 10)
         .spawn(body)?;
-    Ok(LaneHandle {
+    Ok(WorkerHandle {
         direction,
-        part,
+        role,
         flows,
-        running: Running::Thread { over, thread },
+        running: WorkerThread::Own { ended, thread },
         id,
-        _bell: bell,
+        _wake_up: wake_up,
     })
 }
 
 /// Signals the end of a worker on drop.
-struct Over {
-    over: Arc<AtomicBool>,
+struct EndSignal {
+    ended: Arc<AtomicBool>,
     done: Arc<UnixStream>,
 }
 
-impl Drop for Over {
+impl Drop for EndSignal {
     fn drop(&mut self) {
-        self.over.store(true, Release);
+        self.ended.store(true, Release);
         // The receiver may be closed; then the byte is not needed.
         let _ = io::Write::write(&mut &*self.done, &[1]);
     }
 }
 
 /// Runs a worker over kernel sockets; compiled with and without the call recorder.
-fn run_kernel<W: Waiting>(
-    spec: LaneSpec,
-    gate: &Gate,
-    ready: mpsc::Sender<Result<Watches, LaneError>>,
-    bell: &UnixStream,
-) -> LaneOutcome {
+fn run_kernel<W: SocketWait>(
+    spec: WorkerSpec,
+    barrier: &StartBarrier,
+    ready: mpsc::Sender<Result<SocketWatches, WorkerError>>,
+    wake_up: &UnixStream,
+) -> WorkerResults {
     if spec.plan.trace {
-        run::<Kernel<W, Tracer>>(spec, gate, ready, bell)
+        run_worker::<KernelTransport<W, CallTracer>>(spec, barrier, ready, wake_up)
     } else if spec.plan.calls {
-        run::<Kernel<W, Stopwatch>>(spec, gate, ready, bell)
+        run_worker::<KernelTransport<W, CallTimer>>(spec, barrier, ready, wake_up)
     } else {
-        run::<Kernel<W, Silent>>(spec, gate, ready, bell)
+        run_worker::<KernelTransport<W, NoRecorder>>(spec, barrier, ready, wake_up)
     }
 }
 
-fn run<T: Adapter>(
-    spec: LaneSpec,
-    gate: &Gate,
-    ready: mpsc::Sender<Result<Watches, LaneError>>,
-    bell: &UnixStream,
-) -> LaneOutcome {
+fn run_worker<T: WorkerTransport>(
+    spec: WorkerSpec,
+    barrier: &StartBarrier,
+    ready: mpsc::Sender<Result<SocketWatches, WorkerError>>,
+    wake_up: &UnixStream,
+) -> WorkerResults {
     // Pinned before the transport exists, so that its buffers are local to the CPU (NUMA).
-    let made = place(&spec).and_then(|()| make::<T>(&spec));
-    match made {
-        Ok(mut transport) => run_on(&mut transport, spec, gate, ready, bell),
+    let transport_result = pin_and_schedule(&spec).and_then(|()| new_transport::<T>(&spec));
+    match transport_result {
+        Ok(mut transport) => run_on_transport(&mut transport, spec, barrier, ready, wake_up),
         Err(error) => {
             let _ = ready.send(Err(error));
-            LaneOutcome::default()
+            WorkerResults::default()
         }
     }
 }
 
-/// Runs a worker as [`run_on`] does, on the thread of the user-space stack.
-fn run_lent<T: Adapter>(
+/// Runs a worker as [`run_on_transport`] does, on the thread of the user-space stack.
+fn run_on_netstack_thread<T: WorkerTransport>(
     transport: &mut T,
-    spec: LaneSpec,
-    gate: &Gate,
-    ready: mpsc::Sender<Result<Watches, LaneError>>,
-    bell: &UnixStream,
-) -> LaneOutcome {
-    match place(&spec) {
-        Ok(()) => run_on(transport, spec, gate, ready, bell),
+    spec: WorkerSpec,
+    barrier: &StartBarrier,
+    ready: mpsc::Sender<Result<SocketWatches, WorkerError>>,
+    wake_up: &UnixStream,
+) -> WorkerResults {
+    match pin_and_schedule(&spec) {
+        Ok(()) => run_on_transport(transport, spec, barrier, ready, wake_up),
         Err(error) => {
             let _ = ready.send(Err(error));
-            LaneOutcome::default()
+            WorkerResults::default()
         }
     }
 }
 
-fn run_on<T: Adapter>(
+fn run_on_transport<T: WorkerTransport>(
     transport: &mut T,
-    spec: LaneSpec,
-    gate: &Gate,
-    ready: mpsc::Sender<Result<Watches, LaneError>>,
-    bell: &UnixStream,
-) -> LaneOutcome {
+    spec: WorkerSpec,
+    barrier: &StartBarrier,
+    ready: mpsc::Sender<Result<SocketWatches, WorkerError>>,
+    wake_up: &UnixStream,
+) -> WorkerResults {
     let plan = Arc::clone(&spec.plan);
-    let (direction, part, wait) = (spec.direction, spec.part, spec.wait);
-    let counters = spec.counts.then(Counters::of_this_thread);
-    let flows = match prepare(transport, spec, gate) {
+    let (direction, role, wait) = (spec.direction, spec.role, spec.wait);
+    let counters = spec
+        .counts_cycles
+        .then(HardwareCounters::open_for_current_thread);
+    let flows = match open_flows(transport, spec, barrier) {
         Ok((flows, watches)) => {
             let _ = ready.send(Ok(watches));
             flows
         }
         Err(error) => {
             let _ = ready.send(Err(error));
-            return LaneOutcome::default();
+            return WorkerResults::default();
         }
     };
     // The channel closes once all threads have reported: this detects a thread that dies before.
     drop(ready);
-    let Some(timeline) = gate.wait(|| transport.tend()) else {
-        return LaneOutcome::default();
+    let Some(timeline) = barrier.wait(|| transport.poll_background()) else {
+        return WorkerResults::default();
     };
-    let lane = Lane {
+    let worker = WorkerContext {
         plan: &plan,
         direction,
-        part,
+        role,
         timeline,
-        phase: &gate.phase,
+        phase: &barrier.phase,
     };
     if relies_on_wakes(&plan, wait) {
         for flow in &flows {
             // On an error the timeout stays: correct, but slower by a timer per call.
-            let _ = transport.sleep_without_limit(flow.socket);
+            let _ = transport.clear_receive_timeout(flow.socket);
         }
     }
     // With one socket per request, a thread closes sockets that were opened for it.
-    let keeps_sockets = !plan.round_trip.needs_service();
-    if flows.len() <= OWN_TABLE_FLOWS
-        && keeps_sockets
+    let single_socket = !plan.round_trip.needs_flow_socket();
+    if flows.len() <= PRIVATE_TABLE_MAX_FLOWS
+        && single_socket
         && let Some(mut files) = transport.descriptors()
     {
-        files.extend(counters.iter().flatten().flat_map(Counters::descriptors));
-        files.push(bell.as_raw_fd());
+        files.extend(
+            counters
+                .iter()
+                .flatten()
+                .flat_map(HardwareCounters::descriptors),
+        );
+        files.push(wake_up.as_raw_fd());
         // On an error the table stays shared, which costs two atomic operations per call.
-        let _ = fd_table::own_table(&files);
+        let _ = fd_table::unshare_table(&files);
     }
-    let counted_before = counters.as_ref().map(count);
-    let attempts_before = transport.attempts();
+    let counted_before = counters.as_ref().map(read_cycles);
+    let attempts_before = transport.call_attempts();
     transport.start(&timeline);
-    let before = ThreadUsage::now();
-    let flows = workload::run(&lane, transport, flows);
-    let usage = ThreadUsage::now().since(&before);
+    let before = ThreadUsage::read();
+    let flows = workload::run(&worker, transport, flows);
+    let usage = ThreadUsage::read().since(&before);
     let ended_ns = clock::now();
-    let attempts = transport.attempts().zip(attempts_before);
+    let attempts = transport.call_attempts().zip(attempts_before);
     let attempts = attempts.map(|(now, before)| now.since(&before));
-    let counted = counters.as_ref().map(count).zip(counted_before);
-    LaneOutcome {
+    let counted = counters.as_ref().map(read_cycles).zip(counted_before);
+    WorkerResults {
         flows,
-        calls: transport.tally(),
-        stack: transport.stack_facts(),
+        calls: transport.call_stats(),
+        stack: transport.netstack_facts(),
         usage,
-        scheduled: Scheduled::of(ThreadId::current()),
+        scheduled: SchedStats::read(ThreadId::current()),
         ended_ns,
         attempts,
-        counted: counted.map(|(now, before)| {
+        cycles: counted.map(|(now, before)| {
             let (now, before) = (now?, before?);
-            Ok(Counted {
+            Ok(HardwareCounts {
                 cycles: now.cycles.saturating_sub(before.cycles),
                 instructions: now.instructions.saturating_sub(before.instructions),
             })
@@ -487,10 +503,10 @@ fn run_on<T: Adapter>(
 ///
 /// A descriptor that such a thread opens before the start and uses later must be in the list that
 /// it keeps, and is closed by the coordinator.
-const OWN_TABLE_FLOWS: usize = 16;
+const PRIVATE_TABLE_MAX_FLOWS: usize = 16;
 
 /// Reads the hardware counters.
-fn count(counters: &Result<Counters, String>) -> Result<Counted, String> {
+fn read_cycles(counters: &Result<HardwareCounters, String>) -> Result<HardwareCounts, String> {
     let counters = counters.as_ref().map_err(Clone::clone)?;
     counters
         .read()
@@ -498,109 +514,120 @@ fn count(counters: &Result<Counters, String>) -> Result<Counted, String> {
 }
 
 /// Shortest response timeout for which the coordinator's wake-ups are frequent enough.
-const WAKES_IN_TIME_NS: u64 = 500_000_000;
+const MIN_TIMEOUT_FOR_WAKES_NS: u64 = 500_000_000;
 
 /// Returns whether threads sleep without a timeout of their own, and are woken by the coordinator.
 #[must_use]
-pub fn relies_on_wakes(plan: &Plan, wait: Wait) -> bool {
-    let soon_enough = plan
-        .answer_timeout_ns
-        .is_some_and(|timeout| timeout >= WAKES_IN_TIME_NS);
-    plan.kind == Kind::Latency && wait == Wait::Block && soon_enough
+pub fn relies_on_wakes(plan: &Plan, wait: WaitMode) -> bool {
+    let wakes_suffice = plan
+        .response_timeout_ns
+        .is_some_and(|timeout| timeout >= MIN_TIMEOUT_FOR_WAKES_NS);
+    plan.kind == RunKind::Latency && wait == WaitMode::Block && wakes_suffice
 }
 
 /// Returns the buffer sizes for send and receive calls of a thread, in bytes. A thread that only
 /// sends has no receive buffer, and vice versa: with thousands of threads, these buffers are most
 /// of their memory.
-pub fn call_bytes(plan: &Plan, part: Part) -> (usize, usize) {
+pub fn call_buffer_bytes(plan: &Plan, role: FlowRole) -> (usize, usize) {
     let payload = plan.payload_bytes as usize;
     let batch = plan.batch.map(|batch| batch as usize);
-    let room = match plan.protocol {
+    let receive_bytes = match plan.protocol {
         // In a batch each datagram has a slot of its own, of the size in the plan.
-        Protocol::Udp if batch.is_some() => batch_room(payload).saturating_mul(batch.unwrap_or(1)),
+        TransportProtocol::Udp if batch.is_some() => {
+            batch_slot_bytes(payload).saturating_mul(batch.unwrap_or(1))
+        }
         // Datagrams up to the largest are received completely; a stream gets the requested size.
-        Protocol::Udp => payload.max(LARGEST_DATAGRAM),
-        Protocol::Tcp => plan.receive_bytes.unwrap_or(plan.payload_bytes) as usize,
+        TransportProtocol::Udp => payload.max(DATAGRAM_BUFFER_BYTES),
+        TransportProtocol::Tcp => plan.receive_bytes.unwrap_or(plan.payload_bytes) as usize,
     };
-    let sent = match plan.udp_offload.gso {
-        Some(true) => LARGEST_DATAGRAM,
+    let send_bytes = match plan.udp_offload.gso {
+        Some(true) => DATAGRAM_BUFFER_BYTES,
         _ => payload.saturating_mul(batch.unwrap_or(1)),
     };
-    let (sent, room) = match (plan.kind, part) {
-        (Kind::Latency, _) => (sent, room),
-        (Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack, Part::Source) => {
-            (sent, 0)
-        }
-        (Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack, Part::Sink) => (0, room),
+    let (send_bytes, receive_bytes) = match (plan.kind, role) {
+        (RunKind::Latency, _) => (send_bytes, receive_bytes),
+        (
+            RunKind::Throughput | RunKind::Forward | RunKind::Generate | RunKind::Stack,
+            FlowRole::Sender,
+        ) => (send_bytes, 0),
+        (
+            RunKind::Throughput | RunKind::Forward | RunKind::Generate | RunKind::Stack,
+            FlowRole::Receiver,
+        ) => (0, receive_bytes),
     };
-    (sent.max(OPENING_ROOM), room.max(OPENING_ROOM))
+    (
+        send_bytes.max(OPENING_BUFFER_BYTES),
+        receive_bytes.max(OPENING_BUFFER_BYTES),
+    )
 }
 
 /// Size of a datagram's slot in a batch: full cache lines, with space for the opening of a flow.
 /// Longer datagrams are truncated.
-fn batch_room(payload: usize) -> usize {
+fn batch_slot_bytes(payload: usize) -> usize {
     const CACHE_LINE: usize = 64;
-    payload.max(OPENING_ROOM).next_multiple_of(CACHE_LINE)
+    payload
+        .max(OPENING_BUFFER_BYTES)
+        .next_multiple_of(CACHE_LINE)
 }
 
 /// Buffer for a datagram of any size, in bytes.
-const LARGEST_DATAGRAM: usize = 1 << 16;
+const DATAGRAM_BUFFER_BYTES: usize = 1 << 16;
 
 /// Buffer for the opening of a flow and its confirmation, in bytes.
-const OPENING_ROOM: usize = 64;
+const OPENING_BUFFER_BYTES: usize = 64;
 
-type Prepared<T> = (Vec<Opened<<T as Transport>::Socket>>, Watches);
+type OpenedFlows<T> = (Vec<OpenFlow<<T as Transport>::Socket>>, SocketWatches);
 
 /// Pins the thread to its CPU and sets its scheduling class.
-fn place(spec: &LaneSpec) -> Result<(), LaneError> {
+fn pin_and_schedule(spec: &WorkerSpec) -> Result<(), WorkerError> {
     if let Some(cpu) = spec.cpu {
-        cpu::pin(&[cpu]).map_err(|error| LaneError::Cpu(cpu, error))?;
+        cpu::pin(&[cpu]).map_err(|error| WorkerError::Cpu(cpu, error))?;
     }
-    schedule(spec.sched).map_err(|error| LaneError::Sched(spec.sched, error))
+    set_schedule(spec.sched).map_err(|error| WorkerError::Sched(spec.sched, error))
 }
 
 /// Sets the scheduling class and priority of this thread.
 ///
 /// # Errors
 /// Errors of the kernel.
-pub fn schedule(sched: Sched) -> io::Result<()> {
+pub fn set_schedule(sched: SchedPolicy) -> io::Result<()> {
     match sched {
-        Sched::Inherited => Ok(()),
-        Sched::Nice(value) => scheduling::nice(value),
-        Sched::Fifo(priority) => scheduling::fifo(priority),
-        Sched::RoundRobin(priority) => scheduling::round_robin(priority),
+        SchedPolicy::Inherited => Ok(()),
+        SchedPolicy::Nice(value) => scheduling::set_nice(value),
+        SchedPolicy::Fifo(priority) => scheduling::set_fifo(priority),
+        SchedPolicy::RoundRobin(priority) => scheduling::set_round_robin(priority),
     }
 }
 
-fn make<T: Adapter>(spec: &LaneSpec) -> Result<T, LaneError> {
+fn new_transport<T: WorkerTransport>(spec: &WorkerSpec) -> Result<T, WorkerError> {
     let plan = &spec.plan;
-    let (send_bytes, receive_bytes) = call_bytes(plan, spec.part);
-    T::new(&Setup {
+    let (send_bytes, receive_bytes) = call_buffer_bytes(plan, spec.role);
+    T::new(&TransportSetup {
         wait: spec.wait,
         send_bytes,
         receive_bytes,
         batch: plan.batch.map(|batch| batch as usize),
-        copies: match spec.part {
-            Part::Source => Copies {
+        copies: match spec.role {
+            FlowRole::Sender => CopyModes {
                 receive: ReceiveCopy::Copied,
                 ..plan.copies
             },
-            Part::Sink => Copies {
+            FlowRole::Receiver => CopyModes {
                 send: SendCopy::Copied,
                 ..plan.copies
             },
         },
     })
-    .map_err(LaneError::Open)
+    .map_err(WorkerError::FlowOpen)
 }
 
-fn prepare<T: Adapter>(
+fn open_flows<T: WorkerTransport>(
     transport: &mut T,
-    mut spec: LaneSpec,
-    gate: &Gate,
-) -> Result<Prepared<T>, LaneError> {
-    if let Wait::BusyPoll { time_ns } = spec.wait {
-        let time = Duration::from_nanos(time_ns.unwrap_or(BUSY_POLL_NS));
+    mut spec: WorkerSpec,
+    barrier: &StartBarrier,
+) -> Result<OpenedFlows<T>, WorkerError> {
+    if let WaitMode::BusyPoll { time_ns } = spec.wait {
+        let time = Duration::from_nanos(time_ns.unwrap_or(DEFAULT_BUSY_POLL_NS));
         for flow in &mut spec.flows {
             flow.options.busy_poll = Some(time);
         }
@@ -608,41 +635,41 @@ fn prepare<T: Adapter>(
     let plan = &spec.plan;
     let mut flows = Vec::with_capacity(spec.flows.len());
     let mut watches = Vec::with_capacity(spec.flows.len());
-    let reopens = plan.round_trip.attachment == Attachment::Reopened;
-    let mut rest = spec.flows.into_iter().peekable();
-    while rest.peek().is_some() {
+    let reopens = plan.round_trip.socket_mode == SocketMode::Reopened;
+    let mut remaining = spec.flows.into_iter().peekable();
+    while remaining.peek().is_some() {
         // A thread that sleeps in `select` has one flow.
-        let several: Vec<FlowSpec> = rest.by_ref().take(OPENED_AT_ONCE).collect();
-        let sockets = open(transport, spec.wait, &several, gate, reopens)?;
-        for (flow, socket) in several.into_iter().zip(sockets) {
-            let reopening = reopens.then(|| reopening(&flow, plan, spec.wait));
+        let chunk: Vec<FlowSpec> = remaining.by_ref().take(MAX_PARALLEL_CONNECTS).collect();
+        let sockets = connect_all(transport, spec.wait, &chunk, barrier, reopens)?;
+        for (flow, socket) in chunk.into_iter().zip(sockets) {
+            let reopening = reopens.then(|| reopen_options(&flow, plan, spec.wait));
             let socket = match (socket, flow.opening) {
                 (Some(socket), _) => socket,
-                (None, Opening::Adopt(fd)) => {
+                (None, FlowOpening::Adopt(fd)) => {
                     check_descriptor(spec.wait, fd.as_raw_fd())?;
                     transport
                         .adopt(fd, &flow.options)
-                        .map_err(LaneError::Open)?
+                        .map_err(WorkerError::FlowOpen)?
                 }
-                (None, Opening::Take(socket)) => transport
-                    .take(socket, &flow.options)
-                    .map_err(LaneError::Open)?,
-                (None, Opening::Connect { remote, token }) => {
-                    connect(transport, remote, token, &flow.options, gate, reopens)?
+                (None, FlowOpening::AdoptNetstack(socket)) => transport
+                    .adopt_netstack(socket, &flow.options)
+                    .map_err(WorkerError::FlowOpen)?,
+                (None, FlowOpening::Connect { remote, token }) => {
+                    open_flow(transport, remote, token, &flow.options, barrier, reopens)?
                 }
             };
             // A socket that its thread closes must not be held open by an observer.
             if !reopens {
                 watches.extend(transport.watch(socket).map(|watch| (flow.id, watch)));
             }
-            flows.push(Opened {
+            flows.push(OpenFlow {
                 id: flow.id,
                 socket,
                 shared: flow.shared,
-                pattern: flow.pattern,
+                pattern: flow.payload_pattern,
                 framing: flow.framing,
-                reopening,
-                room: Room::of(plan, spec.part, flows.is_empty()),
+                reconnect: reopening,
+                histograms: HistogramPool::for_flow(plan, spec.role, flows.is_empty()),
             });
         }
     }
@@ -650,139 +677,139 @@ fn prepare<T: Adapter>(
 }
 
 /// Returns the options of sockets that are opened while payload moves.
-fn reopening(flow: &FlowSpec, plan: &Plan, wait: Wait) -> Box<Reopening> {
+fn reopen_options(flow: &FlowSpec, plan: &Plan, wait: WaitMode) -> Box<ReconnectOptions> {
     let mut options = flow.options.clone();
     let remote = match flow.opening {
-        Opening::Connect { remote, .. } => {
+        FlowOpening::Connect { remote, .. } => {
             if relies_on_wakes(plan, wait) {
                 // Two calls to set timeouts would be part of every connect.
-                options.patience = Duration::ZERO;
+                options.timeout = Duration::ZERO;
             }
             remote
         }
         // Accepts from any address.
-        Opening::Adopt(_) | Opening::Take(_) => SocketAddr::from(([0; 4], 0)),
+        FlowOpening::Adopt(_) | FlowOpening::AdoptNetstack(_) => SocketAddr::from(([0; 4], 0)),
     };
-    Box::new(Reopening { remote, options })
+    Box::new(ReconnectOptions { remote, options })
 }
 
 /// Connects in flight per thread: with 2 x 128 of them, a round trip of 10 ms gives 25,000 connects
 /// a second, and every listen queue can hold them.
-const OPENED_AT_ONCE: usize = 128;
+const MAX_PARALLEL_CONNECTS: usize = 128;
 
 /// Opens TCP connections in parallel and sends their tokens; empty for flows that get their sockets
 /// in another way.
-fn open<T: Adapter>(
+fn connect_all<T: WorkerTransport>(
     transport: &mut T,
-    wait: Wait,
+    wait: WaitMode,
     flows: &[FlowSpec],
-    gate: &Gate,
+    barrier: &StartBarrier,
     reopens: bool,
-) -> Result<Vec<Option<T::Socket>>, LaneError> {
-    let mut wanted = Vec::with_capacity(flows.len());
+) -> Result<Vec<Option<T::Socket>>, WorkerError> {
+    let mut targets = Vec::with_capacity(flows.len());
     for flow in flows {
-        if let Opening::Connect { remote, .. } = flow.opening {
-            if matches!(wait, Wait::Select { .. }) {
+        if let FlowOpening::Connect { remote, .. } = flow.opening {
+            if matches!(wait, WaitMode::Select { .. }) {
                 // The kernel assigns the lowest free descriptor, so the flow will get the same one.
-                let next = socket2::Socket::new(Domain::UNIX, Type::DGRAM, None);
-                let next = next.map_err(LaneError::Open)?;
-                check_descriptor(wait, next.as_raw_fd())?;
+                let probe = socket2::Socket::new(Domain::UNIX, Type::DGRAM, None);
+                let probe = probe.map_err(WorkerError::FlowOpen)?;
+                check_descriptor(wait, probe.as_raw_fd())?;
             }
-            if flow.options.protocol == Protocol::Tcp && !reopens {
-                wanted.push((remote, &flow.options));
+            if flow.options.protocol == TransportProtocol::Tcp && !reopens {
+                targets.push((remote, &flow.options));
             }
         }
     }
-    if wanted.len() < flows.len() {
+    if targets.len() < flows.len() {
         return Ok(flows.iter().map(|_| None).collect());
     }
-    if gate.is_cancelled() {
-        return Err(LaneError::Cancelled);
+    if barrier.is_cancelled() {
+        return Err(WorkerError::Cancelled);
     }
     let sockets = transport
-        .connect_many(&wanted, &|| gate.is_cancelled())
+        .connect_many(&targets, &|| barrier.is_cancelled())
         .map_err(|error| match error.kind() {
-            io::ErrorKind::Interrupted => LaneError::Cancelled,
-            _ => LaneError::Open(error),
+            io::ErrorKind::Interrupted => WorkerError::Cancelled,
+            _ => WorkerError::FlowOpen(error),
         })?;
     for (flow, &socket) in flows.iter().zip(&sockets) {
-        if let Opening::Connect { token, .. } = flow.opening {
-            introduce(transport, socket, token, gate)?;
+        if let FlowOpening::Connect { token, .. } = flow.opening {
+            send_token(transport, socket, token, barrier)?;
         }
     }
     Ok(sockets.into_iter().map(Some).collect())
 }
 
 /// First descriptor beyond the sets of `select` (FD_SETSIZE, in glibc and musl).
-const SELECT_LIMIT: RawFd = 1024;
+const SELECT_FD_LIMIT: RawFd = 1024;
 
-fn check_descriptor(wait: Wait, fd: RawFd) -> Result<(), LaneError> {
-    if matches!(wait, Wait::Select { .. }) && fd >= SELECT_LIMIT {
-        return Err(LaneError::Descriptor(fd));
+fn check_descriptor(wait: WaitMode, fd: RawFd) -> Result<(), WorkerError> {
+    if matches!(wait, WaitMode::Select { .. }) && fd >= SELECT_FD_LIMIT {
+        return Err(WorkerError::Descriptor(fd));
     }
     Ok(())
 }
 
 /// Opens one flow and sends its token.
-fn connect<T: Transport>(
+fn open_flow<T: Transport>(
     transport: &mut T,
     remote: SocketAddr,
-    token: Token,
+    token: FlowToken,
     options: &FlowOptions,
-    gate: &Gate,
+    barrier: &StartBarrier,
     is_service: bool,
-) -> Result<T::Socket, LaneError> {
-    if gate.is_cancelled() {
-        return Err(LaneError::Cancelled);
+) -> Result<T::Socket, WorkerError> {
+    if barrier.is_cancelled() {
+        return Err(WorkerError::Cancelled);
     }
     let socket = transport
         .connect(remote, options)
-        .map_err(LaneError::Open)?;
-    let greeting = opening(token);
+        .map_err(WorkerError::FlowOpen)?;
+    let opening_bytes = opening(token);
     match options.protocol {
         // A service socket belongs to one flow, and each connection to it is a request.
-        Protocol::Tcp if is_service => Ok(socket),
-        Protocol::Tcp => {
-            introduce(transport, socket, token, gate)?;
+        TransportProtocol::Tcp if is_service => Ok(socket),
+        TransportProtocol::Tcp => {
+            send_token(transport, socket, token, barrier)?;
             Ok(socket)
         }
-        Protocol::Udp => {
-            let give_up = clock::now() + UDP_OPENING_NS;
-            while clock::now() < give_up {
-                if gate.is_cancelled() {
-                    return Err(LaneError::Cancelled);
+        TransportProtocol::Udp => {
+            let deadline_ns = clock::now() + UDP_OPENING_TIMEOUT_NS;
+            while clock::now() < deadline_ns {
+                if barrier.is_cancelled() {
+                    return Err(WorkerError::Cancelled);
                 }
                 // A full queue loses one of many copies; the next follows soon.
-                let _ = transport.udp_send(socket, greeting.len(), |payload| {
-                    payload.copy_from_slice(&greeting);
+                let _ = transport.udp_send(socket, opening_bytes.len(), |payload| {
+                    payload.copy_from_slice(&opening_bytes);
                 });
-                if answered(transport, socket, token).map_err(LaneError::Open)? {
-                    transport.recognise(socket);
+                if is_confirmed(transport, socket, token).map_err(WorkerError::FlowOpen)? {
+                    transport.connect_to_last_sender(socket);
                     return Ok(socket);
                 }
             }
-            Err(LaneError::UdpBlocked(remote))
+            Err(WorkerError::UdpBlocked(remote))
         }
     }
 }
 
 /// Sends the token of a flow on its connection.
-fn introduce<T: Transport>(
+fn send_token<T: Transport>(
     transport: &mut T,
     socket: T::Socket,
-    token: Token,
-    gate: &Gate,
-) -> Result<(), LaneError> {
-    let greeting = opening(token);
+    token: FlowToken,
+    barrier: &StartBarrier,
+) -> Result<(), WorkerError> {
+    let opening_bytes = opening(token);
     let mut sent = 0;
-    while sent < greeting.len() {
-        let rest = &greeting[sent..];
-        let taken = transport.tcp_send(socket, rest.len(), |payload| {
-            payload.copy_from_slice(&rest[..payload.len()]);
+    while sent < opening_bytes.len() {
+        let remaining = &opening_bytes[sent..];
+        let sent_now = transport.tcp_send(socket, remaining.len(), |payload| {
+            payload.copy_from_slice(&remaining[..payload.len()]);
         });
-        match taken {
-            Poll::Ready(taken) => sent += taken.map_err(LaneError::Open)?,
-            Poll::Pending if gate.is_cancelled() => return Err(LaneError::Cancelled),
+        match sent_now {
+            Poll::Ready(sent_now) => sent += sent_now.map_err(WorkerError::FlowOpen)?,
+            Poll::Pending if barrier.is_cancelled() => return Err(WorkerError::Cancelled),
             Poll::Pending => transport.idle(None),
         }
     }
@@ -790,23 +817,27 @@ fn introduce<T: Transport>(
 }
 
 /// Waits briefly for the confirmation of a UDP opening.
-fn answered<T: Transport>(transport: &mut T, socket: T::Socket, token: Token) -> io::Result<bool> {
-    let until = clock::now() + PATIENCE_NS;
-    while clock::now() < until {
-        transport.turn();
-        match transport.udp_receive(socket, |payload, _| read_answer(payload) == Some(token)) {
+fn is_confirmed<T: Transport>(
+    transport: &mut T,
+    socket: T::Socket,
+    token: FlowToken,
+) -> io::Result<bool> {
+    let deadline_ns = clock::now() + MAX_IDLE_NS;
+    while clock::now() < deadline_ns {
+        transport.poll();
+        match transport.udp_receive(socket, |payload, _| read_reply(payload) == Some(token)) {
             Poll::Ready(Ok(true)) => return Ok(true),
             Poll::Ready(Ok(false)) => {}
             // Port unreachable for a moment: the server may be replacing its socket.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                transport.idle(Some(clock::now() + PATIENCE_NS / 10));
+                transport.idle(Some(clock::now() + MAX_IDLE_NS / 10));
             }
             Poll::Ready(Err(error)) => return Err(error),
             Poll::Pending => {
-                transport.idle(Some(clock::now() + PATIENCE_NS / 100));
+                transport.idle(Some(clock::now() + MAX_IDLE_NS / 100));
                 // Nothing is measured yet. If this thread is real-time, its CPU may be the one that
                 // has to make the confirmation.
-                clock::sleep_until(clock::now() + GLANCE_NS);
+                clock::sleep_until(clock::now() + CONFIRMATION_POLL_NS);
             }
         }
     }
@@ -815,26 +846,29 @@ fn answered<T: Transport>(transport: &mut T, socket: T::Socket, token: Token) ->
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Kind, Plan};
+    use linerate_metric::plan::{Plan, RunKind};
 
     use super::*;
     use crate::session::setup::flow_options;
-    use crate::transport::netstack::test_stack::on_stack;
+    use crate::transport::netstack::test_stack::run_on_stack;
 
     /// Regression: two real-time threads of a spinning stack left a server on the same machine only
     /// the time of the kernel's RT throttle, and a UDP run started up to a second late.
     #[test]
-    fn who_waits_for_an_opening_to_be_answered_sleeps() {
-        let (heard, sleeps) = on_stack("null:", &[], |stack| {
-            let plan = Plan::new(Kind::Throughput, Protocol::Udp, "10.9.0.1");
-            let options = flow_options(&plan, Part::Source);
+    fn waiting_for_a_confirmation_sleeps() {
+        let (confirmed, sleeps) = run_on_stack("null:", &[], |stack| {
+            let plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "10.9.0.1");
+            let options = flow_options(&plan, FlowRole::Sender);
             let remote = "10.9.0.1:5201".parse().unwrap();
             let socket = stack.connect(remote, &options).unwrap();
-            let before = ThreadUsage::now();
-            let heard = answered(stack, socket, Token([7; 16])).unwrap();
-            (heard, ThreadUsage::now().since(&before).voluntary_switches)
+            let before = ThreadUsage::read();
+            let confirmed = is_confirmed(stack, socket, FlowToken([7; 16])).unwrap();
+            (
+                confirmed,
+                ThreadUsage::read().since(&before).voluntary_switches,
+            )
         });
-        assert!(!heard, "no peer exists");
+        assert!(!confirmed, "no peer exists");
         assert!(sleeps >= 10, "{sleeps}");
     }
 }

@@ -3,91 +3,93 @@
 
 use std::collections::BTreeSet;
 
-use linerate_host::processor_time::{Scheduled, processor_of};
+use linerate_host::processor_time::{SchedStats, last_processor};
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::cost::{THREADS_LISTED, ThreadCost, ThreadShares};
-use linerate_metric::plan::{Cpus, Direction};
-use linerate_metric::record::CountedAt;
+use linerate_metric::cost::{MAX_LISTED_THREADS, ThreadCost, ThreadShares};
+use linerate_metric::plan::{CpuList, Direction};
+use linerate_metric::record::FlowEnd;
 
-use crate::flow::Part;
-use crate::worker::{LaneHandle, LaneOutcome};
+use crate::flow::FlowRole;
+use crate::worker::{WorkerHandle, WorkerResults};
 
 /// Costs of all worker threads of one end.
 #[derive(Default)]
-pub struct Threads {
-    watched: Vec<Watched>,
+pub struct WorkerCosts {
+    workers: Vec<WorkerSamples>,
     /// Costs of threads that have ended.
-    ended: Vec<ThreadCost>,
+    finished_costs: Vec<ThreadCost>,
     /// Reason why cycles and instructions are missing.
-    uncounted: Option<String>,
+    uncounted_reason: Option<String>,
 }
 
-struct Watched {
+struct WorkerSamples {
     direction: Direction,
-    part: Part,
+    role: FlowRole,
     flows: u32,
     started_ns: Nanos,
     /// Scheduler statistics at the start; `None` where they are not available.
-    base: Option<Scheduled>,
+    at_start: Option<SchedStats>,
     /// Scheduler statistics at the end of the last interval, with the time.
-    last: Option<(Scheduled, Nanos)>,
+    at_interval_end: Option<(SchedStats, Nanos)>,
     /// Scheduler statistics at the end of the thread.
-    last_of_all: Option<(Scheduled, Nanos)>,
+    at_end: Option<(SchedStats, Nanos)>,
     cpus: BTreeSet<u32>,
 }
 
-impl Threads {
-    /// Samples the threads before their start. Threads beyond [`THREADS_LISTED`] are not sampled
+impl WorkerCosts {
+    /// Samples the threads before their start. Threads beyond [`MAX_LISTED_THREADS`] are not sampled
     /// while they run, because records do not list them.
     #[must_use]
-    pub fn new(lanes: &[LaneHandle], start_ns: Nanos) -> Self {
-        let watched = lanes.iter().enumerate().map(|(place, lane)| {
-            let id = lane.thread_id().filter(|_| place < THREADS_LISTED);
-            let base = id.and_then(Scheduled::of);
-            Watched {
-                direction: lane.direction,
-                part: lane.part,
-                flows: u32::try_from(lane.flows).unwrap_or(u32::MAX),
+    pub fn new(handles: &[WorkerHandle], start_ns: Nanos) -> Self {
+        let samples = handles.iter().enumerate().map(|(index, handle)| {
+            let id = handle.thread_id().filter(|_| index < MAX_LISTED_THREADS);
+            let base = id.and_then(SchedStats::read);
+            WorkerSamples {
+                direction: handle.direction,
+                role: handle.role,
+                flows: u32::try_from(handle.flows).unwrap_or(u32::MAX),
                 started_ns: start_ns,
-                base,
-                last: base.map(|base| (base, start_ns)),
-                last_of_all: None,
+                at_start: base,
+                at_interval_end: base.map(|base| (base, start_ns)),
+                at_end: None,
                 cpus: BTreeSet::new(),
             }
         });
         Self {
-            watched: watched.collect(),
+            workers: samples.collect(),
             ..Self::default()
         }
     }
 
     /// Returns the thread times of a direction in the interval that ends now; `None` when they are
     /// unknown.
-    pub fn interval(
+    pub fn interval_times(
         &mut self,
-        lanes: &[LaneHandle],
+        handles: &[WorkerHandle],
         direction: Direction,
         now: Nanos,
     ) -> Option<ThreadShares> {
         let mut sum = ThreadShares::default();
         let mut count = 0.0;
-        for (watched, lane) in self.watched.iter_mut().zip(lanes) {
-            let Some((before, since)) = watched.last.filter(|_| watched.direction == direction)
+        for (samples, handle) in self.workers.iter_mut().zip(handles) {
+            let Some((before, start_ns)) = samples
+                .at_interval_end
+                .filter(|_| samples.direction == direction)
             else {
                 continue;
             };
-            let (scheduled, until) = match (watched.last_of_all, lane.thread_id()) {
+            let (scheduled, end_ns) = match (samples.at_end, handle.thread_id()) {
                 (Some(last), _) => last,
                 (None, Some(id)) => {
-                    let Some(scheduled) = Scheduled::of(id) else {
+                    let Some(scheduled) = SchedStats::read(id) else {
                         continue;
                     };
-                    watched.cpus.extend(processor_of(id));
+                    samples.cpus.extend(last_processor(id));
                     (scheduled, now)
                 }
                 (None, None) => continue,
             };
-            let Some(wall) = until.checked_sub(since).filter(|&wall| wall > 0) else {
+            let Some(wall) = end_ns.checked_sub(start_ns).filter(|&wall| wall > 0) else {
                 continue;
             };
             let spent = scheduled.since(&before);
@@ -97,7 +99,7 @@ impl Threads {
             sum.runnable += runnable;
             sum.blocked += 1.0 - running - runnable;
             count += 1.0;
-            watched.last = Some((scheduled, until));
+            samples.at_interval_end = Some((scheduled, end_ns));
         }
         (count > 0.0).then(|| ThreadShares {
             running: sum.running / count,
@@ -107,56 +109,57 @@ impl Threads {
     }
 
     /// Records the results of a thread, by its index among the workers.
-    pub fn ended(&mut self, place: usize, outcome: &LaneOutcome) {
-        let Some(watched) = self.watched.get_mut(place) else {
+    pub fn record_end(&mut self, index: usize, results: &WorkerResults) {
+        let Some(samples) = self.workers.get_mut(index) else {
             return;
         };
-        watched.last_of_all = outcome.scheduled.map(|s| (s, outcome.ended_ns));
-        let wall_ns = outcome.ended_ns.saturating_sub(watched.started_ns);
-        let runnable_ns = (outcome.scheduled.zip(watched.base))
+        samples.at_end = results.scheduled.map(|s| (s, results.ended_ns));
+        let wall_ns = results.ended_ns.saturating_sub(samples.started_ns);
+        let runnable_ns = (results.scheduled.zip(samples.at_start))
             .map(|(end, base)| end.since(&base).runnable_ns.min(wall_ns));
-        let cpu_ns = outcome.usage.cpu_ns;
-        let counted = match &outcome.counted {
-            Some(Ok(counted)) => Some(*counted),
-            Some(Err(why)) => {
-                self.uncounted.get_or_insert_with(|| why.clone());
+        let cpu_ns = results.usage.cpu_ns;
+        let cycles = match &results.cycles {
+            Some(Ok(cycles)) => Some(*cycles),
+            Some(Err(reason)) => {
+                self.uncounted_reason.get_or_insert_with(|| reason.clone());
                 None
             }
             None => None,
         };
-        self.ended.push(ThreadCost {
-            direction: watched.direction,
-            part: match watched.part {
-                Part::Source => CountedAt::Sender,
-                Part::Sink => CountedAt::Receiver,
+        self.finished_costs.push(ThreadCost {
+            direction: samples.direction,
+            flow_end: match samples.role {
+                FlowRole::Sender => FlowEnd::Sender,
+                FlowRole::Receiver => FlowEnd::Receiver,
             },
-            flows: watched.flows,
+            flows: samples.flows,
             wall_ns,
             cpu_ns,
-            user_ns: outcome.usage.user_ns,
-            system_ns: outcome.usage.system_ns,
+            user_ns: results.usage.user_ns,
+            system_ns: results.usage.system_ns,
             runnable_ns,
             blocked_ns: runnable_ns
                 .map(|runnable| wall_ns.saturating_sub(cpu_ns).saturating_sub(runnable)),
-            voluntary_switches: outcome.usage.voluntary_switches,
-            involuntary_switches: outcome.usage.involuntary_switches,
-            cpus: (!watched.cpus.is_empty()).then(|| Cpus(watched.cpus.iter().copied().collect())),
-            calls: outcome.attempts.map(|attempts| attempts.calls),
-            empty_calls: outcome.attempts.map(|attempts| attempts.empty),
-            cycles: counted.map(|counted| counted.cycles),
-            instructions: counted.map(|counted| counted.instructions),
+            voluntary_switches: results.usage.voluntary_switches,
+            involuntary_switches: results.usage.involuntary_switches,
+            cpus: (!samples.cpus.is_empty())
+                .then(|| CpuList(samples.cpus.iter().copied().collect())),
+            calls: results.attempts.map(|attempts| attempts.calls),
+            empty_calls: results.attempts.map(|attempts| attempts.empty),
+            cycles: cycles.map(|cycles| cycles.cycles),
+            instructions: cycles.map(|cycles| cycles.instructions),
         });
     }
 
     /// Returns the costs of threads that have ended.
     #[must_use]
     pub fn costs(&self) -> &[ThreadCost] {
-        &self.ended
+        &self.finished_costs
     }
 
     /// Returns the reason why cycles and instructions are missing.
     #[must_use]
-    pub fn uncounted(&self) -> Option<&str> {
-        self.uncounted.as_deref()
+    pub fn uncounted_because(&self) -> Option<&str> {
+        self.uncounted_reason.as_deref()
     }
 }

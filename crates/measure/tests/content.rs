@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Far, doubts, run, try_run};
+use common::{TestServer, doubts, run, try_run};
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use linerate_measure::MeasureError;
 use linerate_metric::plan::{
-    Copies, Direction, Ends, Kind, Plan, Protocol, ReceiveCopy, SendCopy, UdpOffload,
+    CopyModes, Direction, PerEnd, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol,
+    UdpOffload,
 };
 
-fn plan(port: u16, protocol: Protocol) -> Plan {
-    let mut plan = Plan::new(Kind::Throughput, protocol, "127.0.0.1");
+fn plan(port: u16, protocol: TransportProtocol) -> Plan {
+    let mut plan = Plan::new(RunKind::Throughput, protocol, "127.0.0.1");
     plan.port = port;
     plan.duration_ns = Some(200_000_000);
     plan.interval_ns = Some(100_000_000);
@@ -24,8 +25,8 @@ fn plan(port: u16, protocol: Protocol) -> Plan {
 
 #[test]
 fn what_arrives_as_it_was_sent_is_found_right() {
-    let far = Far::start();
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
+    let server = TestServer::start();
+    for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
         for (wait, bytes, gso, batch) in [
             ("block", 1_000_003, true, None),
             ("spin", 4_096, true, None),
@@ -35,19 +36,19 @@ fn what_arrives_as_it_was_sent_is_found_right() {
             ("block", 999, false, Some(16)),
         ] {
             for direction in [Direction::Send, Direction::Receive] {
-                let mut plan = plan(far.port, protocol);
+                let mut plan = plan(server.port, protocol);
                 plan.verify = true;
                 plan.directions = vec![direction];
                 plan.streams = 2;
                 plan.wait = Some(wait.parse().unwrap());
                 plan.payload_bytes = bytes;
-                if protocol == Protocol::Udp {
+                if protocol == TransportProtocol::Udp {
                     plan.payload_bytes = bytes.min(9_000);
                     plan.batch = batch;
                     plan.udp_offload = UdpOffload {
                         gso: Some(gso),
                         gro: Some(gso),
-                        asked: true,
+                        requested: true,
                     };
                 }
                 let record = run(plan);
@@ -59,7 +60,7 @@ fn what_arrives_as_it_was_sent_is_found_right() {
             }
         }
     }
-    let record = run(plan(far.port, Protocol::Tcp));
+    let record = run(plan(server.port, TransportProtocol::Tcp));
     assert_eq!(record.summary.mismatched, None, "nobody looked");
     assert!(record.verification.is_empty());
 }
@@ -70,23 +71,23 @@ const OPENING_BYTES: usize = 24;
 
 /// Forwards a stream; in a flow's payload, the byte at `flip` is changed.
 fn pass(mut from: TcpStream, mut to: TcpStream, flip: usize) {
-    let mut room = vec![0; 64 << 10];
+    let mut buffer = vec![0; 64 << 10];
     let mut passed = 0;
     let mut is_flow = false;
     loop {
-        let bytes = match from.read(&mut room) {
+        let bytes = match from.read(&mut buffer) {
             Ok(0) | Err(_) => break,
             Ok(bytes) => bytes,
         };
         if passed == 0 {
-            is_flow = room[..bytes].starts_with(OPENING);
+            is_flow = buffer[..bytes].starts_with(OPENING);
         }
         let at = OPENING_BYTES + flip;
         if is_flow && (passed..passed + bytes).contains(&at) {
-            room[at - passed] ^= 0x10;
+            buffer[at - passed] ^= 0x10;
         }
         passed += bytes;
-        if to.write_all(&room[..bytes]).is_err() {
+        if to.write_all(&buffer[..bytes]).is_err() {
             break;
         }
     }
@@ -104,46 +105,46 @@ fn proxy(server: u16, flip: usize) -> u16 {
     };
     let port = tcp.local_addr().unwrap().port();
     std::thread::spawn(move || {
-        for near in tcp.incoming().flatten() {
-            let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else {
+        for client in tcp.incoming().flatten() {
+            let Ok(upstream) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else {
                 return;
             };
-            let ends = (near.try_clone().unwrap(), far.try_clone().unwrap());
-            std::thread::spawn(move || pass(near, far, flip));
-            std::thread::spawn(move || pass(ends.1, ends.0, usize::MAX >> 1));
+            let client_ends = (client.try_clone().unwrap(), upstream.try_clone().unwrap());
+            std::thread::spawn(move || pass(client, upstream, flip));
+            std::thread::spawn(move || pass(client_ends.1, client_ends.0, usize::MAX >> 1));
         }
     });
     std::thread::spawn(move || {
         let udp = Arc::new(udp);
-        let mut known: Vec<(SocketAddr, Arc<UdpSocket>)> = Vec::new();
-        let mut room = vec![0; 64 << 10];
-        while let Ok((bytes, from)) = udp.recv_from(&mut room) {
-            let found = known.iter().find(|(address, _)| *address == from);
-            let far = match found {
-                Some((_, far)) => Arc::clone(far),
+        let mut recorded: Vec<(SocketAddr, Arc<UdpSocket>)> = Vec::new();
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok((bytes, from)) = udp.recv_from(&mut buffer) {
+            let mismatch = recorded.iter().find(|(address, _)| *address == from);
+            let upstream = match mismatch {
+                Some((_, upstream)) => Arc::clone(upstream),
                 None => {
-                    let far = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
-                    far.connect((Ipv4Addr::LOCALHOST, server)).unwrap();
-                    known.push((from, Arc::clone(&far)));
-                    let (back, far) = (Arc::clone(&udp), Arc::clone(&far));
+                    let upstream = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+                    upstream.connect((Ipv4Addr::LOCALHOST, server)).unwrap();
+                    recorded.push((from, Arc::clone(&upstream)));
+                    let (back, upstream) = (Arc::clone(&udp), Arc::clone(&upstream));
                     std::thread::spawn({
-                        let far = Arc::clone(&far);
+                        let upstream = Arc::clone(&upstream);
                         move || {
-                            let mut room = vec![0; 64 << 10];
-                            while let Ok(bytes) = far.recv(&mut room) {
-                                let _ = back.send_to(&room[..bytes], from);
+                            let mut buffer = vec![0; 64 << 10];
+                            while let Ok(bytes) = upstream.recv(&mut buffer) {
+                                let _ = back.send_to(&buffer[..bytes], from);
                             }
                         }
                     });
-                    far
+                    upstream
                 }
             };
-            let payload = &mut room[..bytes];
+            let payload = &mut buffer[..bytes];
             let number = payload.first_chunk().map(|n| u64::from_be_bytes(*n));
             if !payload.starts_with(OPENING) && number == Some(5) && flip < bytes {
                 payload[flip] ^= 0x10;
             }
-            let _ = far.send(payload);
+            let _ = upstream.send(payload);
         }
     });
     port
@@ -152,8 +153,8 @@ fn proxy(server: u16, flip: usize) -> u16 {
 #[test]
 fn one_changed_byte_of_a_stream_is_found_where_it_is() {
     const AT: usize = 1_234_567;
-    let far = Far::start();
-    let mut plan = plan(proxy(far.port, AT), Protocol::Tcp);
+    let server = TestServer::start();
+    let mut plan = plan(proxy(server.port, AT), TransportProtocol::Tcp);
     plan.verify = true;
     plan.duration_ns = None;
     plan.amount_bytes = Some(4 << 20);
@@ -163,13 +164,10 @@ fn one_changed_byte_of_a_stream_is_found_where_it_is() {
     let mismatch = record.directions[0].streams[0].mismatch.clone().unwrap();
     assert_eq!((mismatch.offset, mismatch.datagram), (AT as u64, None));
     let byte = |text: &str| u8::from_str_radix(&text[..2], 16).unwrap();
-    assert_eq!(byte(&mismatch.expected) ^ byte(&mismatch.found), 0x10);
-    assert_eq!(mismatch.expected[2..], mismatch.found[2..]);
-    let doubt = record
-        .validity
-        .iter()
-        .find(|d| d.doubt == "content-mismatch");
-    let why = &doubt.unwrap().why;
+    assert_eq!(byte(&mismatch.expected) ^ byte(&mismatch.received), 0x10);
+    assert_eq!(mismatch.expected[2..], mismatch.received[2..]);
+    let doubt = record.validity.iter().find(|d| d.id == "content-mismatch");
+    let why = &doubt.unwrap().reason;
     assert!(
         why.contains("1 B") && why.contains("offset 1234567"),
         "{why}"
@@ -178,19 +176,19 @@ fn one_changed_byte_of_a_stream_is_found_where_it_is() {
 
 #[test]
 fn one_changed_byte_of_a_datagram_is_found_where_it_is() {
-    let far = Far::start();
-    for (at, want) in [(700, 700), (16, 16), (999, 999)] {
-        let mut plan = plan(proxy(far.port, at), Protocol::Udp);
+    let server = TestServer::start();
+    for (at, expected) in [(700, 700), (16, 16), (999, 999)] {
+        let mut plan = plan(proxy(server.port, at), TransportProtocol::Udp);
         plan.verify = true;
         plan.payload_bytes = 1_000;
         plan.rate_bps = Some(4_000_000);
         let record = run(plan);
         let mismatch = record.directions[0].streams[0].mismatch.clone().unwrap();
-        assert_eq!((mismatch.offset, mismatch.datagram), (want, Some(5)));
+        assert_eq!((mismatch.offset, mismatch.datagram), (expected, Some(5)));
         assert_eq!(record.summary.mismatched, Some(1));
     }
     // In the time of the header: the content after it does not match.
-    let mut plan = plan(proxy(far.port, 12), Protocol::Udp);
+    let mut plan = plan(proxy(server.port, 12), TransportProtocol::Udp);
     plan.verify = true;
     plan.payload_bytes = 1_000;
     plan.rate_bps = Some(4_000_000);
@@ -202,36 +200,40 @@ fn one_changed_byte_of_a_datagram_is_found_where_it_is() {
 
 #[test]
 fn streams_go_around_copies() {
-    let far = Far::start();
+    let server = TestServer::start();
     for send in [SendCopy::ZeroCopy, SendCopy::SendFile, SendCopy::Splice] {
         for receive in [ReceiveCopy::Copied, ReceiveCopy::Discarded] {
             for wait in ["block", "spin", "epoll", "poll", "select"] {
-                let mut plan = plan(far.port, Protocol::Tcp);
-                plan.copies = Copies { send, receive };
+                let mut plan = plan(server.port, TransportProtocol::Tcp);
+                plan.copies = CopyModes { send, receive };
                 plan.streams = 2;
                 plan.calls = wait == "block";
-                plan.wait = Some(Ends::both(wait.parse().unwrap()));
+                plan.wait = Some(PerEnd::same(wait.parse().unwrap()));
                 plan.directions = vec![Direction::Send, Direction::Receive];
                 plan.duration_ns = None;
                 plan.amount_bytes = Some(5_000_001);
                 let context = format!("{send:?} {receive:?} {wait}");
                 let record = match try_run(plan) {
                     Ok(record) => record,
-                    Err(error @ MeasureError::OptionRefused { .. }) => {
+                    Err(error @ MeasureError::OptionRejected { .. }) => {
                         println!("not to be had here: {error}");
                         continue;
                     }
                     Err(error) => panic!("{context}: {error}"),
                 };
                 assert_eq!(record.summary.bytes_received, Some(10_000_002), "{context}");
-                assert_eq!(record.plan.copies, Copies { send, receive });
-                for stream in record.directions.iter().flat_map(|way| &way.streams) {
+                assert_eq!(record.plan.copies, CopyModes { send, receive });
+                for stream in record
+                    .directions
+                    .iter()
+                    .flat_map(|copy_mode| &copy_mode.streams)
+                {
                     let facts = stream.sender.as_ref().unwrap().zero_copy;
                     assert_eq!(facts.is_some(), send == SendCopy::ZeroCopy, "{context}");
                     if let Some(facts) = facts {
                         assert!(facts.sends > 0 && facts.copied <= facts.sends, "{facts:?}");
                         // On loopback the kernel copies all of them.
-                        assert_eq!(facts.copied + facts.untold, facts.sends, "{context}");
+                        assert_eq!(facts.copied + facts.unconfirmed, facts.sends, "{context}");
                     }
                 }
                 let copied = doubts(&record).contains(&"copied-after-all");
@@ -243,16 +245,16 @@ fn streams_go_around_copies() {
 
 #[test]
 fn datagrams_without_a_copy_keep_their_numbers() {
-    let far = Far::start();
+    let server = TestServer::start();
     for (gso, wait) in [(true, "block"), (true, "spin"), (false, "epoll")] {
-        let mut plan = plan(far.port, Protocol::Udp);
+        let mut plan = plan(server.port, TransportProtocol::Udp);
         plan.payload_bytes = 1_000;
         plan.copies.send = SendCopy::ZeroCopy;
-        plan.wait = Some(Ends::both(wait.parse().unwrap()));
+        plan.wait = Some(PerEnd::same(wait.parse().unwrap()));
         plan.udp_offload = UdpOffload {
             gso: Some(gso),
             gro: Some(gso),
-            asked: true,
+            requested: true,
         };
         let record = match try_run(plan) {
             Ok(record) => record,
@@ -278,18 +280,18 @@ fn datagrams_without_a_copy_keep_their_numbers() {
 
 #[test]
 fn what_is_not_copied_is_not_verified() {
-    let far = Far::start();
+    let server = TestServer::start();
     for copies in [
-        Copies {
+        CopyModes {
             send: SendCopy::SendFile,
-            ..Copies::default()
+            ..CopyModes::default()
         },
-        Copies {
+        CopyModes {
             receive: ReceiveCopy::Discarded,
-            ..Copies::default()
+            ..CopyModes::default()
         },
     ] {
-        let mut plan = plan(far.port, Protocol::Tcp);
+        let mut plan = plan(server.port, TransportProtocol::Tcp);
         plan.verify = true;
         plan.copies = copies;
         let error = try_run(plan).unwrap_err();

@@ -13,16 +13,16 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::third_party::Host;
-use linerate_dialect::sniff::Carrier;
+use common::third_party::InteropServer;
+use linerate_dialect::sniff::TransportKind;
 use linerate_lab::{Lab, LabError, Topology};
-use linerate_measure::{PeerOptions, ServerOptions};
-use linerate_metric::plan::{Direction, Kind};
+use linerate_measure::{InteropOptions, ServerOptions};
+use linerate_metric::plan::{Direction, RunKind};
 use linerate_metric::record::Record;
 use serde_json::Value;
 
 /// Returns whether a reference program is installed; prints a note if not.
-fn stock(program: &str, version: &str) -> bool {
+fn is_installed(program: &str, version: &str) -> bool {
     let there = Command::new(program).arg(version).output().is_ok();
     if !there {
         println!("skipped: {program} is not installed");
@@ -48,44 +48,47 @@ fn lab() -> Option<Lab> {
     }
 }
 
-fn run(program: &str, words: &str) -> String {
+fn run(program: &str, args: &str) -> String {
     let mut command = Command::new("timeout");
-    command.args(["60", program]).args(words.split_whitespace());
+    command.args(["60", program]).args(args.split_whitespace());
     let Output { stdout, stderr, .. } = command.output().unwrap();
     let text = String::from_utf8_lossy(&stdout).into_owned();
     text + &String::from_utf8_lossy(&stderr)
 }
 
 /// Returns whether two values differ by less than 2 %.
-fn is_near(ours: f64, theirs: f64) -> bool {
+fn is_close(ours: f64, theirs: f64) -> bool {
     (ours - theirs).abs() / theirs.max(1.0) < 0.02
 }
 
-fn near(ours: f64, theirs: f64, what: &str) {
-    assert!(is_near(ours, theirs), "{what}: {ours} here, {theirs} there");
+fn assert_close(ours: f64, theirs: f64, case: &str) {
+    assert!(
+        is_close(ours, theirs),
+        "{case}: {ours} here, {theirs} there"
+    );
 }
 
 /// Compares two rates in up to five runs: on a busy machine one end may notice the end of a test
 /// late.
-fn near_in_time(what: &str, mut test: impl FnMut() -> (f64, f64)) {
-    let mut seen = Vec::new();
+fn assert_close_rates(case: &str, mut test: impl FnMut() -> (f64, f64)) {
+    let mut pairs = Vec::new();
     for _ in 0..5 {
         let (ours, theirs) = test();
-        if is_near(ours, theirs) {
+        if is_close(ours, theirs) {
             return;
         }
-        seen.push((ours, theirs));
+        pairs.push((ours, theirs));
     }
-    panic!("{what}: {seen:?} (here, there)");
+    panic!("{case}: {pairs:?} (here, there)");
 }
 
-fn way(record: &Record, direction: Direction) -> &linerate_metric::record::Summary {
-    let mut ways = record.directions.iter();
-    let way = ways.find(|way| way.direction == direction);
-    &way.unwrap_or_else(|| panic!("{direction}")).summary
+fn direction_summary(record: &Record, direction: Direction) -> &linerate_metric::record::Summary {
+    let mut directions = record.directions.iter();
+    let figures = directions.find(|figures| figures.direction == direction);
+    &figures.unwrap_or_else(|| panic!("{direction}")).summary
 }
 
-fn iperf3(host: &Host, options: &str) -> (Value, Record) {
+fn iperf3(host: &InteropServer, options: &str) -> (Value, Record) {
     let text = run(
         "iperf3",
         &format!("-c 127.0.0.1 -J -p {} {options}", host.port),
@@ -96,7 +99,7 @@ fn iperf3(host: &Host, options: &str) -> (Value, Record) {
 }
 
 /// Returns the CSV rows of an iperf2 client, and our record.
-fn iperf2(host: &Host, options: &str) -> (Vec<Vec<String>>, Record) {
+fn iperf2(host: &InteropServer, options: &str) -> (Vec<Vec<String>>, Record) {
     let text = run(
         "iperf",
         &format!("-c 127.0.0.1 -p {} -y C {options}", host.port),
@@ -120,73 +123,88 @@ fn field(row: &[String], at: usize) -> f64 {
 /// A connection on which no test starts is logged; another one of the same client is not, for a
 /// minute.
 #[test]
-fn who_comes_to_no_test_is_told_of() {
+fn connections_without_a_test_are_logged() {
     use std::io::{Read, Write};
     use std::net::{Shutdown, TcpStream};
-    let (_alone, host) = (alone(), Host::with_ports(&["iperf2", "nuttcp"]));
+    let (_alone, host) = (alone(), InteropServer::with_ports(&["iperf2", "nuttcp"]));
     let cookie = b"abcdefghijklmnopqrstuvwxyz234567abcd\0";
-    let say = |port: u16, words: &[u8]| {
+    let send = |port: u16, bytes: &[u8]| {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.write_all(words).unwrap();
+        stream.write_all(bytes).unwrap();
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
         stream
     };
-    let (own, iperf2, nuttcp) = (host.port, host.also[0], host.also[1]);
-    for (port, words, told) in [
-        (own, &cookie[..], "closed the connection while sending the"),
+    let (main_port, iperf2, nuttcp) = (host.port, host.also[0], host.also[1]);
+    for (port, bytes, expected) in [
         (
-            own,
+            main_port,
+            &cookie[..],
+            "closed the connection while sending the",
+        ),
+        (
+            main_port,
             b"HELO nuttcp v6.1.2\nno parameters\n",
             "parameters are invalid",
         ),
-        (own, b"HELO nuttcp\n", "speaks nuttcp without its version"),
+        (
+            main_port,
+            b"HELO nuttcp\n",
+            "speaks nuttcp without its version",
+        ),
         (iperf2, cookie, "speaks iperf3 to port"),
         (nuttcp, cookie, "speaks iperf3 to port"),
         (iperf2, b"HELO nuttcp v6.1.2\n", "speaks nuttcp to port"),
     ] {
-        let _gone = say(port, words);
-        let refused = host.refused(told).unwrap_or_else(|| panic!("{told}"));
-        let whole = format!("{refused:?}");
-        assert!(whole.contains("127.0.0.1:"), "{whole}");
+        let _stream = send(port, bytes);
+        let rejection = host
+            .take_rejection(expected)
+            .unwrap_or_else(|| panic!("{expected}"));
+        let text = format!("{rejection:?}");
+        assert!(text.contains("127.0.0.1:"), "{text}");
     }
-    say(own, cookie);
-    assert!(host.refused("closed the connection").is_none());
+    send(main_port, cookie);
+    assert!(host.take_rejection("closed the connection").is_none());
     // A protocol without datagrams of its own still owns the port over UDP: a request of sockperf
     // is logged.
-    let question = [0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 0, 0, 0, 14];
+    let request = [0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 0, 0, 0, 14];
     let from = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    from.send_to(&question, ("127.0.0.1", nuttcp)).unwrap();
-    let told = "speaks sockperf to port";
-    let refused = host.refused(told).unwrap_or_else(|| panic!("{told}"));
-    assert!(format!("{refused:?}").contains("127.0.0.1:"), "{refused:?}");
-    assert_eq!((host.begun(), host.failures()), (0, 0));
+    from.send_to(&request, ("127.0.0.1", nuttcp)).unwrap();
+    let expected = "speaks sockperf to port";
+    let rejection = host
+        .take_rejection(expected)
+        .unwrap_or_else(|| panic!("{expected}"));
+    assert!(
+        format!("{rejection:?}").contains("127.0.0.1:"),
+        "{rejection:?}"
+    );
+    assert_eq!((host.started_tests(), host.failures()), (0, 0));
 }
 
-fn nuttcp(host: &Host, data: u16, options: &str) -> (String, Record) {
-    let words = format!("-fparse -P {} -p {data} {options} 127.0.0.1", host.port);
-    let text = run("nuttcp", &words);
+fn nuttcp(host: &InteropServer, data: u16, options: &str) -> (String, Record) {
+    let args = format!("-fparse -P {} -p {data} {options} 127.0.0.1", host.port);
+    let text = run("nuttcp", &args);
     let record = host.record();
     assert!(!record.interrupted, "{options}: {text}");
     (text, record)
 }
 
 #[test]
-fn a_nuttcp_client_that_cannot_have_its_data_port_is_told_of() {
-    if !stock("nuttcp", "-V") {
+fn a_nuttcp_client_with_a_taken_data_port_is_logged() {
+    if !is_installed("nuttcp", "-V") {
         return;
     }
     // Like port 5001, this one belongs to the server: the client cannot listen there.
-    let (_alone, host) = (alone(), Host::with_ports(&["discard"]));
+    let (_alone, host) = (alone(), InteropServer::with_ports(&["discard"]));
     let data = host.also[0];
-    let words = format!("-P {} -p {data} -r -T 1 127.0.0.1", host.port);
+    let args = format!("-P {} -p {data} -r -T 1 127.0.0.1", host.port);
     let client = Command::new("nuttcp")
-        .args(words.split_whitespace())
+        .args(args.split_whitespace())
         .output()
         .unwrap();
-    let told = host.refused(&format!("its data cannot go to its port {data}"));
-    let told = told.unwrap_or_else(|| panic!("{client:?}"));
-    assert!(told.next_step.contains("nuttcp -p "), "{told:?}");
+    let rejection = host.take_rejection(&format!("its data cannot go to its port {data}"));
+    let rejection = rejection.unwrap_or_else(|| panic!("{client:?}"));
+    assert!(rejection.next_step.contains("nuttcp -p "), "{rejection:?}");
 }
 
 fn parsed(text: &str, name: &str) -> f64 {
@@ -200,20 +218,22 @@ fn parsed(text: &str, name: &str) -> f64 {
 }
 
 #[test]
-fn nuttcp_both_ways_over_both() {
-    if !stock("nuttcp", "-V") {
+fn nuttcp_both_directions_over_tcp_and_udp() {
+    if !is_installed("nuttcp", "-V") {
         return;
     }
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     for options in ["-n 300", "-T 2 -R 100m", "-n 100 -N 2", "-T 2 -i 1 -R 50m"] {
         let (text, record) = nuttcp(&host, free_port(), options);
-        let got = way(&record, Direction::Send);
+        let got = direction_summary(&record, Direction::Send);
         let bytes = got.bytes_received.unwrap() as f64;
-        near(bytes, parsed(&text, "megabytes") * 1_048_576.0, options);
+        assert_close(bytes, parsed(&text, "megabytes") * 1_048_576.0, options);
         if options.starts_with("-T") {
-            near_in_time(options, || {
+            assert_close_rates(options, || {
                 let (text, record) = nuttcp(&host, free_port(), options);
-                let ours = way(&record, Direction::Send).goodput_bps.unwrap();
+                let ours = direction_summary(&record, Direction::Send)
+                    .goodput_bps
+                    .unwrap();
                 (ours, parsed(&text, "rate_Mbps") * 1e6)
             });
         }
@@ -221,14 +241,14 @@ fn nuttcp_both_ways_over_both() {
     }
     for options in ["-r -n 300", "-r -T 2 -R 100m"] {
         let (text, record) = nuttcp(&host, free_port(), options);
-        let sent = way(&record, Direction::Receive);
+        let sent = direction_summary(&record, Direction::Receive);
         let bytes = sent.bytes_sent.unwrap() as f64;
-        near(bytes, parsed(&text, "megabytes") * 1_048_576.0, options);
+        assert_close(bytes, parsed(&text, "megabytes") * 1_048_576.0, options);
     }
     for options in ["-u -T 2 -R 10m", "-u -T 2 -R 10m -i 0.5"] {
         let (text, record) = nuttcp(&host, free_port(), options);
-        let got = way(&record, Direction::Send);
-        near(
+        let got = direction_summary(&record, Direction::Send);
+        assert_close(
             got.bytes_received.unwrap() as f64,
             parsed(&text, "megabytes") * 1_048_576.0,
             options,
@@ -236,32 +256,37 @@ fn nuttcp_both_ways_over_both() {
         // Without numbers in its datagrams, losses are not known.
         assert_eq!(got.lost.is_some(), options.contains("-i"), "{text}");
     }
-    near_in_time("-u -r", || {
+    assert_close_rates("-u -r", || {
         let (_, record) = nuttcp(&host, free_port(), "-u -r -T 2 -R 10m");
-        (way(&record, Direction::Receive).offered_bps.unwrap(), 10e6)
+        (
+            direction_summary(&record, Direction::Receive)
+                .offered_bps
+                .unwrap(),
+            10e6,
+        )
     });
 }
 
 /// A client that has its results closes, possibly with unread bytes: that resets the connection.
 #[test]
 fn a_nuttcp_client_may_leave_with_its_results() {
-    use linerate_dialect::nuttcp::{Client, ClientEvent, Test, Way};
+    use linerate_dialect::nuttcp::{NuttcpClient, NuttcpClientEvent, NuttcpDirection, NuttcpTest};
     use std::io::{Read, Write};
     use std::net::TcpStream;
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     let data_port = free_port();
-    let asked = Test::new(Way::ToServer, Carrier::Stream, data_port);
-    let mut client = Client::new(asked).unwrap();
+    let request = NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Stream, data_port);
+    let mut client = NuttcpClient::new(request).unwrap();
     let mut control = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
-    let mut room = [0; 1024];
+    let mut buffer = [0; 1024];
     loop {
         control.write_all(client.outgoing()).unwrap();
-        client.sent(client.outgoing().len());
-        let bytes = control.read(&mut room).unwrap();
-        client.receive(&room[..bytes]).unwrap();
+        client.mark_sent(client.outgoing().len());
+        let bytes = control.read(&mut buffer).unwrap();
+        client.receive(&buffer[..bytes]).unwrap();
         match client.poll() {
-            Some(ClientEvent::Prepare(_)) => client.ready(),
-            Some(ClientEvent::Start(_)) => break,
+            Some(NuttcpClientEvent::Prepare(_)) => client.mark_ready(),
+            Some(NuttcpClientEvent::Start(_)) => break,
             _ => {}
         }
     }
@@ -269,7 +294,7 @@ fn a_nuttcp_client_may_leave_with_its_results() {
     data.write_all(&[b'n'; 100_000]).unwrap();
     drop(data);
     // The first bytes, and no more.
-    control.read_exact(&mut room[..4]).unwrap();
+    control.read_exact(&mut buffer[..4]).unwrap();
     drop(control);
     let record = host.record();
     assert!(!record.interrupted, "{:?}", record.validity);
@@ -279,8 +304,8 @@ fn a_nuttcp_client_may_leave_with_its_results() {
 /// Returns a port that was free a moment ago, in the range that nuttcp accepts.
 fn free_port() -> u16 {
     loop {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = taken.local_addr().unwrap().port();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
         if port > 5000 {
             return port;
         }
@@ -290,13 +315,13 @@ fn free_port() -> u16 {
 #[test]
 fn tests_are_ended_and_paced_by_the_servers_limits() {
     let _alone = alone();
-    let host = Host::with(PeerOptions {
+    let host = InteropServer::with(InteropOptions {
         max_time_ns: Some(1_000_000_000),
         max_rate_bps: Some(20_000_000),
-        ..PeerOptions::default()
+        ..InteropOptions::default()
     });
-    let doubted = |record: &Record, doubt: &str| record.validity.iter().any(|d| d.doubt == doubt);
-    if stock("iperf3", "--version") {
+    let doubted = |record: &Record, doubt: &str| record.validity.iter().any(|d| d.id == doubt);
+    if is_installed("iperf3", "--version") {
         let text = run("iperf3", &format!("-c 127.0.0.1 -p {} -t 6", host.port));
         assert!(text.contains("terminated"), "{text}");
         let record = host.record();
@@ -309,25 +334,31 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
         let (_, record) = iperf3(&host, "-t 1 -R -P 2");
         assert!(!record.interrupted, "{:?}", record.validity);
         assert!(doubted(&record, "held-to-max-rate"));
-        let rate = way(&record, Direction::Receive).offered_bps.unwrap();
+        let rate = direction_summary(&record, Direction::Receive)
+            .offered_bps
+            .unwrap();
         assert!(rate <= 20e6, "{rate}");
     }
-    if stock("iperf", "-v") {
+    if is_installed("iperf", "-v") {
         let (rows, record) = iperf2(&host, "-t 5 -R");
         assert!(
             field(rows.last().unwrap(), 7) > 1_000.0,
             "it ended in order"
         );
         assert!(doubted(&record, "cut-short") && !record.interrupted);
-        let rate = way(&record, Direction::Receive).offered_bps.unwrap();
+        let rate = direction_summary(&record, Direction::Receive)
+            .offered_bps
+            .unwrap();
         assert!(rate <= 20e6, "{rate}");
     }
-    if stock("nuttcp", "-V") {
+    if is_installed("nuttcp", "-V") {
         for options in ["-r -T 5", "-u -r -T 5 -R 10m"] {
             let (text, record) = nuttcp(&host, free_port(), options);
             assert!(parsed(&text, "real_seconds") < 3.0, "{options}: {text}");
             assert!(doubted(&record, "cut-short") && !record.interrupted);
-            let rate = way(&record, Direction::Receive).offered_bps.unwrap();
+            let rate = direction_summary(&record, Direction::Receive)
+                .offered_bps
+                .unwrap();
             // Over UDP a marker is sent before the first payload.
             assert!(rate < 20.1e6, "{options}: {rate}");
         }
@@ -344,13 +375,13 @@ fn between_two_hosts_without_an_option() {
     let (client, server) = (lab.host("client").unwrap(), lab.host("server").unwrap());
     let options = ServerOptions {
         port: 5201,
-        peers: PeerOptions {
-            well_known: true,
-            ..PeerOptions::default()
+        interop: InteropOptions {
+            well_known_ports: true,
+            ..InteropOptions::default()
         },
         ..ServerOptions::default()
     };
-    let host = server.run(|| Host::of(&options).unwrap()).unwrap();
+    let host = server.run(|| InteropServer::of(&options).unwrap()).unwrap();
     assert_eq!(host.also, [5001, 5000, 11111]);
     let to = server.address().to_string();
     let mut tests = vec![
@@ -374,27 +405,30 @@ fn between_two_hosts_without_an_option() {
         tests.push(("iperf3", format!("-6 -c {v6} -t 1 -u -b 5M"), "iperf3"));
         tests.push(("iperf", format!("-V -c {v6} -t 1 -u -b 5M"), "iperf2"));
     }
-    for (program, words, dialect) in tests {
-        if !stock(program, "--version") {
+    for (program, args, protocol) in tests {
+        if !is_installed(program, "--version") {
             continue;
         }
-        let text = client.run(|| run(program, &words)).unwrap();
+        let text = client.run(|| run(program, &args)).unwrap();
         let record = host.record();
         assert_eq!(
-            record.plan.dialect.as_deref(),
-            Some(dialect),
-            "{words}: {text}"
+            record.plan.peer_protocol.as_deref(),
+            Some(protocol),
+            "{args}: {text}"
         );
-        assert!(!record.interrupted, "{words}: {text}");
+        assert!(!record.interrupted, "{args}: {text}");
         let summary = &record.summary;
         let moved = summary.bytes_received.or(summary.bytes_sent);
-        assert!(moved.is_some_and(|bytes| bytes > 1000), "{words}: {text}");
-        let served = record.served.as_ref().expect("a server's record");
+        assert!(moved.is_some_and(|bytes| bytes > 1000), "{args}: {text}");
+        let served_client = record.served_client.as_ref().expect("a server's record");
         let v6 = client.address_v6().map(|address| address.to_string());
         let from = [Some(client.address().to_string()), v6];
-        let address = Some(served.address().to_owned());
-        assert!(from.contains(&address), "{served:?}");
-        assert!(served.agent.starts_with(program), "{words}: {served:?}");
+        let address = Some(served_client.ip().to_owned());
+        assert!(from.contains(&address), "{served_client:?}");
+        assert!(
+            served_client.agent.starts_with(program),
+            "{args}: {served_client:?}"
+        );
     }
     // Late datagrams of a test open no second one.
     assert_eq!(host.failures(), 0);

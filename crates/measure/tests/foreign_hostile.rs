@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::third_party::Host;
+use common::third_party::InteropServer;
 use linerate_dialect::iperf2::datagram::HEADER_BYTES;
-use linerate_dialect::iperf2::{Settings, Way};
-use linerate_measure::{Client, Family, MeasureError, PeerOptions};
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_dialect::iperf2::{Iperf2Direction, Iperf2Settings};
+use linerate_measure::{AddressFamily, Client, InteropOptions, MeasureError};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_metric::record::Record;
 
 /// Memory that so many connections may add to this process, at both ends: the bound is 64 MiB of
@@ -35,19 +35,19 @@ fn resident() -> u64 {
 }
 
 /// Measurement at a fixed rate, during which something else happens.
-struct Beside(JoinHandle<Record>);
+struct BackgroundRun(JoinHandle<Record>);
 
-impl Beside {
+impl BackgroundRun {
     fn start(port: u16, seconds: u64) -> Self {
-        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "127.0.0.1");
         plan.port = port;
         plan.duration_ns = Some(seconds * 1_000_000_000);
         plan.rate_bps = Some(50_000_000);
         Self(std::thread::spawn(move || {
             let client = Client {
                 plan,
-                family: Family::Any,
-                retry: Duration::ZERO,
+                family: AddressFamily::Any,
+                retry_timeout: Duration::ZERO,
                 key: None,
             };
             let (record, failure) = client.run(&AtomicBool::new(false), &mut |_| {}).unwrap();
@@ -101,7 +101,7 @@ fn many() -> usize {
 }
 
 /// Checks that an ordinary client is served now.
-fn serves(host: &Host) {
+fn serves(host: &InteropServer) {
     let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
     // The header of iperf2's client, and some payload.
     stream.write_all(&iperf2_header()).unwrap();
@@ -112,7 +112,7 @@ fn serves(host: &Host) {
     stream.read_to_end(&mut Vec::new()).unwrap();
     loop {
         let record = host.record();
-        if record.plan.dialect.as_deref() == Some("iperf2") {
+        if record.plan.peer_protocol.as_deref() == Some("iperf2") {
             assert_eq!(record.summary.bytes_received, Some(100_060));
             return;
         }
@@ -121,7 +121,7 @@ fn serves(host: &Host) {
 
 fn iperf2_header() -> Vec<u8> {
     let mut header = vec![0; 60];
-    for (at, word) in [
+    for (at, byte) in [
         (0, 0x4001_0078_u32),
         (4, 1),
         (8, 5001),
@@ -129,19 +129,19 @@ fn iperf2_header() -> Vec<u8> {
         (36, 0x0002_0001),
         (40, 0x0008_0003),
     ] {
-        header[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        header[at..at + 4].copy_from_slice(&byte.to_be_bytes());
     }
     header
 }
 
 #[test]
-fn ten_thousand_who_say_nothing() {
-    let (_alone, host) = (alone(), Host::start());
+fn ten_thousand_silent_connections() {
+    let (_alone, host) = (alone(), InteropServer::start());
     let before = resident();
-    let beside = Beside::start(host.port, 3);
+    let background = BackgroundRun::start(host.port, 3);
     let silent = crowd(host.port, many());
     serves(&host);
-    beside.check();
+    background.check();
     let grown = resident().saturating_sub(before);
     assert!(
         grown < MEMORY_BYTES,
@@ -151,14 +151,14 @@ fn ten_thousand_who_say_nothing() {
 }
 
 /// Total time of slow clients: for the first bytes of a protocol, and then for a request.
-const SLOW_PATIENCE: Duration = Duration::from_secs(20 + 40);
+const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(20 + 40);
 
 #[test]
-fn those_who_say_a_byte_a_second() {
+fn clients_that_send_a_byte_a_second() {
     let alone = alone();
-    let host = Host::with_ports(&["iperf3", "nuttcp"]);
+    let host = InteropServer::with_ports(&["iperf3", "nuttcp"]);
     let before = resident();
-    let beside = Beside::start(host.port, 4);
+    let background = BackgroundRun::start(host.port, 4);
     // The first bytes of a protocol that never arrives; on a dedicated port, bytes of none.
     let mut slow: Vec<_> = crowd(host.port, many().min(1_000))
         .into_iter()
@@ -174,18 +174,18 @@ fn those_who_say_a_byte_a_second() {
     for (stream, _) in &slow {
         stream.set_nonblocking(true).unwrap();
     }
-    let began = Instant::now();
+    let started = Instant::now();
     for second in 0.. {
-        slow.retain_mut(|(stream, words)| {
-            let word = &words[second % words.len()..][..1];
+        slow.retain_mut(|(stream, pattern)| {
+            let byte = &pattern[second % pattern.len()..][..1];
             // The server sends them nothing: only the end can be read.
             let open = |result: std::io::Result<usize>| match result {
                 Ok(bytes) => bytes > 0,
                 Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
             };
-            let said = second >= words.len() && words.len() > 1 || open(stream.write(word));
-            let mut room = [0; 512];
-            said && open(stream.read(&mut room))
+            let is_open = second >= pattern.len() && pattern.len() > 1 || open(stream.write(byte));
+            let mut buffer = [0; 512];
+            is_open && open(stream.read(&mut buffer))
         });
         if slow.is_empty() {
             break;
@@ -193,37 +193,41 @@ fn those_who_say_a_byte_a_second() {
         if second == 3 {
             serves(&host);
         }
-        assert!(began.elapsed() < SLOW_PATIENCE, "{} are left", slow.len());
+        assert!(
+            started.elapsed() < SLOW_CLIENT_TIMEOUT,
+            "{} are left",
+            slow.len()
+        );
         std::thread::sleep(Duration::from_secs(1));
     }
-    beside.check();
+    background.check();
     assert!(resident().saturating_sub(before) < MEMORY_BYTES);
     drop(alone);
 }
 
 #[test]
-fn those_who_begin_a_dialect_do_not_keep_the_server_from_ending() {
+fn clients_in_a_handshake_do_not_block_the_server_stop() {
     let alone = alone();
-    let host = Host::with_ports(&["iperf3", "nuttcp", "iperf2"]);
-    let mut begun: Vec<_> = (host.also.iter())
+    let host = InteropServer::with_ports(&["iperf3", "nuttcp", "iperf2"]);
+    let mut streams: Vec<_> = (host.also.iter())
         .flat_map(|&port| crowd(port, 5))
         .collect();
-    for stream in &mut begun {
+    for stream in &mut streams {
         stream.write_all(b"?").unwrap();
     }
     std::thread::sleep(Duration::from_millis(300));
-    let began = Instant::now();
+    let started = Instant::now();
     drop(host);
-    let took = began.elapsed();
+    let elapsed = started.elapsed();
     // Well below the timeouts.
-    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert!(elapsed < Duration::from_secs(8), "{elapsed:?}");
     drop(alone);
 }
 
 #[test]
-fn a_port_that_takes_nothing_does_not_keep_the_server_from_ending() {
+fn an_unanswered_connect_does_not_block_the_server_stop() {
     let alone = alone();
-    let host = Host::start();
+    let host = InteropServer::start();
     // A full accept queue: the kernel answers no more connections.
     let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     full.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())
@@ -236,28 +240,28 @@ fn a_port_that_takes_nothing_does_not_keep_the_server_from_ending() {
     }
     let mut client = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
     client.write_all(b"HELO nuttcp v6.1.2\n").unwrap();
-    let mut greeting = [0; 19];
-    client.read_exact(&mut greeting).unwrap();
+    let mut hello = [0; 19];
+    client.read_exact(&mut hello).unwrap();
     let port = to.port();
-    let wish = format!(
+    let parameters = format!(
         "buflen = 65536, nbuf = 2147483647, win = 0, nstream = 1, rate = 4294967295, port = {port}, \
          trans = 0, braindead = 0, timeout = 9.000000, udp = 0, vers = 6.1.2, interval = 0.000000, \
          reverse = 0, format = 2048, traceroute = 0, irate = 0, thirdparty = _NULL_ , multicast = 0 , \
          datamss = 0 , tos = 0 , nbuf_bytes = 0 , rate_pps = 0 , nodelay = 0\n"
     );
-    client.write_all(wish.as_bytes()).unwrap();
+    client.write_all(parameters.as_bytes()).unwrap();
     client.read_exact(&mut [0; 3]).unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    let began = Instant::now();
+    let started = Instant::now();
     drop(host);
-    let took = began.elapsed();
+    let elapsed = started.elapsed();
     // Its connection timeout is 5 s.
-    assert!(took < Duration::from_millis(4_300), "{took:?}");
+    assert!(elapsed < Duration::from_millis(4_300), "{elapsed:?}");
     drop((alone, full, waiting));
 }
 
 #[test]
-fn ctrl_c_is_heard_while_an_iperf3_server_says_nothing() {
+fn ctrl_c_works_while_an_iperf3_server_is_silent() {
     let _alone = alone();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -272,17 +276,17 @@ fn ctrl_c_is_heard_while_an_iperf3_server_says_nothing() {
         let mut params = vec![0; u32::from_be_bytes(length) as usize];
         control.read_exact(&mut params).unwrap();
         control.write_all(&[10]).unwrap();
-        let mut said = Vec::new();
-        control.read_to_end(&mut said).unwrap();
-        said
+        let mut received = Vec::new();
+        control.read_to_end(&mut received).unwrap();
+        received
     });
-    let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "127.0.0.1");
-    (plan.port, plan.dialect, plan.streams) = (port, Some("iperf3".to_owned()), 4);
+    let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "127.0.0.1");
+    (plan.port, plan.peer_protocol, plan.streams) = (port, Some("iperf3".to_owned()), 4);
     plan.duration_ns = Some(1_000_000_000);
     let client = Client {
         plan,
-        family: Family::Any,
-        retry: Duration::ZERO,
+        family: AddressFamily::Any,
+        retry_timeout: Duration::ZERO,
         key: None,
     };
     let stop = Arc::new(AtomicBool::new(false));
@@ -301,10 +305,10 @@ fn ctrl_c_is_heard_while_an_iperf3_server_says_nothing() {
 }
 
 #[test]
-fn those_who_say_anything() {
-    let (_alone, host) = (alone(), Host::start());
+fn clients_that_send_random_bytes() {
+    let (_alone, host) = (alone(), InteropServer::start());
     let before = resident();
-    let beside = Beside::start(host.port, 4);
+    let background = BackgroundRun::start(host.port, 4);
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = |bytes: &mut [u8]| {
         for byte in bytes {
@@ -315,10 +319,10 @@ fn those_who_say_anything() {
         }
     };
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let mut room = [0; 1000];
+    let mut buffer = [0; 1000];
     let mut crowd = crowd(host.port, many().min(2_000));
     for (number, stream) in crowd.iter_mut().enumerate() {
-        random(&mut room);
+        random(&mut buffer);
         let beginnings: [&[u8]; 6] = [
             b"",
             b"HELO nuttcp v6.1.2\nbuflen = ",
@@ -328,23 +332,23 @@ fn those_who_say_anything() {
             b"\x00\x00\x00\x00\x00\x00\x00\x01\x00\x03",
         ];
         let beginning = beginnings[number % beginnings.len()];
-        room[..beginning.len()].copy_from_slice(beginning);
-        let size = 1 + number % room.len();
-        let _ = stream.write(&room[..size]);
-        let _ = datagrams.send_to(&room[..size], ("127.0.0.1", host.port));
+        buffer[..beginning.len()].copy_from_slice(beginning);
+        let size = 1 + number % buffer.len();
+        let _ = stream.write(&buffer[..size]);
+        let _ = datagrams.send_to(&buffer[..size], ("127.0.0.1", host.port));
     }
     for stream in crowd.iter().step_by(2) {
         let _ = stream.shutdown(std::net::Shutdown::Write);
     }
     drop(crowd);
     serves(&host);
-    beside.check();
+    background.check();
     assert!(resident().saturating_sub(before) < MEMORY_BYTES);
 }
 
-fn start(program: &str, words: &str) -> Option<Child> {
+fn start(program: &str, args: &str) -> Option<Child> {
     let child = Command::new(program)
-        .args(words.split_whitespace())
+        .args(args.split_whitespace())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -367,8 +371,8 @@ fn signal(child: &Child, name: &str) {
 }
 
 #[test]
-fn a_client_that_is_killed_in_each_dialect() {
-    let (_alone, host) = (alone(), Host::start());
+fn a_killed_client_of_each_protocol() {
+    let (_alone, host) = (alone(), InteropServer::start());
     let port = host.port;
     let clients = [
         ("iperf3", format!("-c 127.0.0.1 -p {port} -t 600 -b 20M")),
@@ -425,18 +429,18 @@ fn a_client_that_is_killed_in_each_dialect() {
             format!("throughput -i 127.0.0.1 -p {port} -t 60 --mps 1000"),
         ),
     ];
-    let beside = Beside::start(port, 6);
+    let background = BackgroundRun::start(port, 6);
     let mut started = 0;
     let mut children = Vec::new();
-    for (program, words) in &clients {
-        let Some(child) = start(program, words) else {
+    for (program, args) in &clients {
+        let Some(child) = start(program, args) else {
             continue;
         };
         children.push(child);
         started += 1;
     }
     let until = Instant::now() + Duration::from_secs(60);
-    while host.begun() < started + 1 && Instant::now() < until {
+    while host.started_tests() < started + 1 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
     }
     std::thread::sleep(Duration::from_secs(1));
@@ -444,14 +448,14 @@ fn a_client_that_is_killed_in_each_dialect() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    beside.check();
+    background.check();
     // Each leaves what was measured until then; ours is one more.
     let mut records = 0;
     let until = Instant::now() + Duration::from_secs(60);
     while records < started + 1 && Instant::now() < until {
         let record = host.record();
         assert!(record.summary.duration_ns.is_some());
-        if record.plan.dialect.as_deref() == Some("nuttcp") {
+        if record.plan.peer_protocol.as_deref() == Some("nuttcp") {
             assert!(record.interrupted, "{:?}", record.plan);
         }
         records += 1;
@@ -462,9 +466,9 @@ fn a_client_that_is_killed_in_each_dialect() {
 
 #[test]
 fn a_client_that_is_stopped_for_a_while_goes_on() {
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     let port = host.port;
-    let beside = Beside::start(port, 6);
+    let background = BackgroundRun::start(port, 6);
     let clients = [
         ("iperf3", format!("-c 127.0.0.1 -p {port} -n 10M -b 40M")),
         ("iperf3", format!("-c 127.0.0.1 -p {port} -n 10M -b 40M -R")),
@@ -485,7 +489,7 @@ fn a_client_that_is_stopped_for_a_while_goes_on() {
         ),
     ];
     let mut children: Vec<_> = (clients.iter())
-        .filter_map(|(program, words)| Some((start(program, words)?, program, words)))
+        .filter_map(|(program, args)| Some((start(program, args)?, program, args)))
         .collect();
     std::thread::sleep(Duration::from_secs(1));
     for (child, ..) in &children {
@@ -495,23 +499,23 @@ fn a_client_that_is_stopped_for_a_while_goes_on() {
     for (child, ..) in &children {
         signal(child, "-CONT");
     }
-    for (child, program, words) in &mut children {
-        assert!(child.wait().unwrap().success(), "{program} {words}");
+    for (child, program, args) in &mut children {
+        assert!(child.wait().unwrap().success(), "{program} {args}");
     }
-    beside.check();
+    background.check();
     // One record each: a resumed client is no new test.
     for _ in 0..=children.len() {
         let record = host.record();
         assert!(!record.interrupted, "{:?}", record.validity);
-        if record.plan.dialect.is_none() {
+        if record.plan.peer_protocol.is_none() {
             continue;
         }
-        let moved = record.summary.bytes_received.or(record.summary.bytes_sent);
+        let bytes = record.summary.bytes_received.or(record.summary.bytes_sent);
         match record.plan.protocol {
-            Protocol::Tcp => assert!(moved.unwrap() >= 10 << 20, "{:?}", record.plan),
+            TransportProtocol::Tcp => assert!(bytes.unwrap() >= 10 << 20, "{:?}", record.plan),
             // A client may send all missed datagrams at once, more than any socket buffer holds;
             // but datagrams arrived before and after.
-            Protocol::Udp => {
+            TransportProtocol::Udp => {
                 let lasted = record.summary.duration_ns.unwrap();
                 assert!(lasted > 10_000_000_000, "{lasted} {:?}", record.plan);
             }
@@ -520,84 +524,86 @@ fn a_client_that_is_stopped_for_a_while_goes_on() {
 }
 
 #[test]
-fn who_falls_silent_in_both_directions_is_sent_nothing_more() {
-    let (_alone, host) = (alone(), Host::start());
+fn a_silent_client_is_sent_nothing_more() {
+    let (_alone, host) = (alone(), InteropServer::start());
     // A connection validates the address.
     serves(&host);
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.connect(("127.0.0.1", host.port)).unwrap();
-    let mut asks = vec![b'1'; 500];
-    asks[..HEADER_BYTES].fill(0);
-    asks[3] = 1;
-    let wanted = Settings {
-        way: Way::Both,
+    let mut datagram = vec![b'1'; 500];
+    datagram[..HEADER_BYTES].fill(0);
+    datagram[3] = 1;
+    let settings = Iperf2Settings {
+        direction: Iperf2Direction::Both,
         rate: Some(1_000_000),
-        ..Settings::client(host.port)
+        ..Iperf2Settings::client(host.port)
     };
-    wanted
-        .write(&mut asks[HEADER_BYTES..], HEADER_BYTES)
+    settings
+        .write(&mut datagram[HEADER_BYTES..], HEADER_BYTES)
         .unwrap();
-    client.send(&asks).unwrap();
+    client.send(&datagram).unwrap();
     // The client keeps the port open: no ICMP error shows that it is gone.
-    let began = Instant::now();
+    let started = Instant::now();
     client
         .set_read_timeout(Some(Duration::from_secs(2)))
         .unwrap();
-    let mut came = 0;
-    while client.recv(&mut asks).is_ok() {
-        came += 1;
-        assert!(began.elapsed() < Duration::from_secs(90), "it goes on");
+    let mut received = 0;
+    while client.recv(&mut datagram).is_ok() {
+        received += 1;
+        assert!(started.elapsed() < Duration::from_secs(90), "it goes on");
     }
-    assert!(came > 1_000, "{came}");
+    assert!(received > 1_000, "{received}");
 }
 
 #[test]
 fn one_forged_datagram_holds_no_place_for_long() {
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     let forged = UdpSocket::bind("127.0.0.1:0").unwrap();
     let first = [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1];
-    let began = Instant::now();
+    let started = Instant::now();
     forged.send_to(&first, ("127.0.0.1", host.port)).unwrap();
-    while host.refused("one datagram of 12 B").is_none() {
+    while host.take_rejection("one datagram of 12 B").is_none() {
         assert!(
-            began.elapsed() < Duration::from_secs(11),
+            started.elapsed() < Duration::from_secs(11),
             "its place is held"
         );
     }
-    assert_eq!(host.begun(), 0);
+    assert_eq!(host.started_tests(), 0);
 }
 
 #[test]
-fn who_stops_listening_holds_up_nobody() {
-    let (_alone, host) = (alone(), Host::with_ports(&["echo", "chargen"]));
-    let beside = Beside::start(host.port, 4);
-    let mut asks = TcpStream::connect(("127.0.0.1", host.also[0])).unwrap();
-    asks.set_write_timeout(Some(Duration::from_secs(2)))
+fn a_client_that_stops_reading_holds_up_no_other() {
+    let (_alone, host) = (alone(), InteropServer::with_ports(&["echo", "chargen"]));
+    let background = BackgroundRun::start(host.port, 4);
+    let mut client = TcpStream::connect(("127.0.0.1", host.also[0])).unwrap();
+    client
+        .set_write_timeout(Some(Duration::from_secs(2)))
         .unwrap();
     // Far more than the server accepts while its replies are unread.
     let mut sent = 0;
-    while let Ok(bytes) = asks.write(&[7; 65_536]) {
+    while let Ok(bytes) = client.write(&[7; 65_536]) {
         sent += bytes;
         assert!(sent < 64 << 20, "echo accepts bytes without limit");
     }
     let _listens_not = TcpStream::connect(("127.0.0.1", host.also[1])).unwrap();
-    beside.check();
-    asks.set_read_timeout(Some(Duration::from_secs(20)))
+    background.check();
+    client
+        .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
-    asks.shutdown(std::net::Shutdown::Write).unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
     let mut back = Vec::new();
-    asks.read_to_end(&mut back).unwrap();
+    client.read_to_end(&mut back).unwrap();
     assert_eq!(back.len(), sent);
 }
 
 #[test]
-fn limits_are_kept_and_told() {
+fn limits_are_enforced_and_logged() {
     let _alone = alone();
-    let host = Host::with(PeerOptions {
+    let host = InteropServer::with(InteropOptions {
         max_tests: Some(1),
         max_time_ns: Some(2_000_000_000),
-        only: Some(vec!["iperf2".to_owned(), "plain".to_owned()]),
-        ..PeerOptions::default()
+        protocols: Some(vec!["iperf2".to_owned(), "plain".to_owned()]),
+        ..InteropOptions::default()
     });
     // Without the limit it would go on for ever.
     let mut endless = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
@@ -609,53 +615,48 @@ fn limits_are_kept_and_told() {
             std::thread::sleep(Duration::from_millis(5));
         }
     });
-    let began = Instant::now();
-    while host.begun() == 0 {
-        assert!(began.elapsed() < Duration::from_secs(90), "it begins");
+    let started = Instant::now();
+    while host.started_tests() == 0 {
+        assert!(started.elapsed() < Duration::from_secs(90), "it begins");
         std::thread::sleep(Duration::from_millis(10));
     }
     let mut second = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
     let _ = second.write_all(b"any payload at all, of an unidentified client");
-    let refused = host
-        .refused("it already runs a test")
+    let rejection = host
+        .take_rejection("it already runs a test")
         .expect("it is logged");
     let client = second.local_addr().unwrap().to_string();
-    assert!(refused.situation.contains(&client), "{refused:?}");
-    assert!(refused.next_step.contains("--max-tests"), "{refused:?}");
+    assert!(rejection.situation.contains(&client), "{rejection:?}");
+    assert!(rejection.next_step.contains("--max-tests"), "{rejection:?}");
     // Our own client receives the rejection, and the server logs it, too.
-    let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+    let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "127.0.0.1");
     plan.port = host.port;
     let client = Client {
         plan,
-        family: Family::Any,
-        retry: Duration::ZERO,
+        family: AddressFamily::Any,
+        retry_timeout: Duration::ZERO,
         key: None,
     };
     assert!(client.run(&AtomicBool::new(false), &mut |_| {}).is_err());
-    let refused = host
-        .refused("it already runs a test")
+    let rejection = host
+        .take_rejection("it already runs a test")
         .expect("it is logged");
-    assert_eq!(refused.object, "a test (linerate)");
-    assert!(refused.next_step.contains("--max-tests"), "{refused:?}");
+    assert_eq!(rejection.object, "a test (linerate)");
+    assert!(rejection.next_step.contains("--max-tests"), "{rejection:?}");
     let record = host.record();
     stop.store(true, Relaxed);
     sender.join().unwrap();
     assert!(record.interrupted);
-    assert!(
-        record
-            .validity
-            .iter()
-            .any(|doubt| doubt.doubt == "cut-short")
-    );
+    assert!(record.validity.iter().any(|doubt| doubt.id == "cut-short"));
     assert!(record.summary.duration_ns.unwrap() < 10_000_000_000);
     assert_eq!(record.directions[0].direction, Direction::Send);
 
-    let mut stranger = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
-    stranger.write_all(b"HELO nuttcp v6.1.2\n").unwrap();
-    let refused = host.refused("speaks nuttcp").expect("it is logged");
-    assert!(refused.next_step.contains("--allow-dialect nuttcp"));
+    let mut unidentified = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+    unidentified.write_all(b"HELO nuttcp v6.1.2\n").unwrap();
+    let rejection = host.take_rejection("speaks nuttcp").expect("it is logged");
+    assert!(rejection.next_step.contains("--allow-dialect nuttcp"));
     assert_eq!(
-        stranger.read(&mut [0; 8]).unwrap_or(0),
+        unidentified.read(&mut [0; 8]).unwrap_or(0),
         0,
         "nothing is sent"
     );
@@ -664,25 +665,25 @@ fn limits_are_kept_and_told() {
 #[test]
 fn our_own_clients_are_held_to_the_servers_limits() {
     let _alone = alone();
-    let host = Host::with(PeerOptions {
+    let host = InteropServer::with(InteropOptions {
         max_time_ns: Some(1_000_000_000),
         max_rate_bps: Some(20_000_000),
-        ..PeerOptions::default()
+        ..InteropOptions::default()
     });
-    let ask = |change: fn(&mut Plan)| {
-        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+    let run = |change: fn(&mut Plan)| {
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "127.0.0.1");
         plan.port = host.port;
         plan.duration_ns = Some(1_000_000_000);
         change(&mut plan);
         let client = Client {
             plan,
-            family: Family::Any,
-            retry: Duration::ZERO,
+            family: AddressFamily::Any,
+            retry_timeout: Duration::ZERO,
             key: None,
         };
         client.run(&AtomicBool::new(false), &mut |_| {})
     };
-    for (change, told) in [
+    for (change, expected) in [
         (
             (|plan| plan.duration_ns = Some(2_000_000_000)) as fn(&mut Plan),
             "the server ends tests after 1",
@@ -692,59 +693,69 @@ fn our_own_clients_are_held_to_the_servers_limits() {
             "the server sends no more than 20.0 Mb/s",
         ),
     ] {
-        let problem = ask(change).expect_err(told).problem();
-        assert!(problem.situation.contains(told), "{problem:?}");
+        let problem = run(change).expect_err(expected).problem();
+        assert!(problem.situation.contains(expected), "{problem:?}");
     }
-    let (record, failure) = ask(|plan| {
+    let (record, failure) = run(|plan| {
         plan.directions = vec![Direction::Receive];
         plan.rate_bps = Some(20_000_000);
     })
     .unwrap();
     assert!(failure.is_none() && !record.interrupted, "{failure:?}");
     // An amount has no time limit: the server ends it, at both ends.
-    let (record, _) = ask(|plan| {
+    let (record, _) = run(|plan| {
         (plan.duration_ns, plan.amount_bytes) = (None, Some(1 << 40));
         plan.rate_bps = Some(50_000_000);
     })
     .unwrap();
-    let cut = |record: &Record| record.validity.iter().any(|d| d.doubt == "cut-short");
-    assert!(record.interrupted && cut(&record), "{:?}", record.validity);
+    let is_cut_short = |record: &Record| record.validity.iter().any(|d| d.id == "cut-short");
+    assert!(
+        record.interrupted && is_cut_short(&record),
+        "{:?}",
+        record.validity
+    );
     let covered = record.summary.duration_ns.unwrap();
     assert!((500_000_000..3_000_000_000).contains(&covered), "{covered}");
     host.record();
-    let own = host.record();
-    assert!(own.interrupted && cut(&own), "{:?}", own.validity);
+    let own_record = host.record();
+    assert!(
+        own_record.interrupted && is_cut_short(&own_record),
+        "{:?}",
+        own_record.validity
+    );
 }
 
 #[test]
-fn what_is_no_test_is_told_and_not_kept() {
-    let (_alone, host) = (alone(), Host::start());
+fn traffic_without_a_test_is_logged_and_not_recorded() {
+    let (_alone, host) = (alone(), InteropServer::start());
     let to = ("127.0.0.1", host.port);
-    for (words, told) in [
+    for (bytes, expected) in [
         (&b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"[..], "speaks HTTP"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "speaks SSH"),
         (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\xfc", "speaks TLS"),
         (b"\x9c\xfe\x81\x17\x05\xd3", "sent 6 B"),
     ] {
         let mut stream = TcpStream::connect(to).unwrap();
-        stream.write_all(words).unwrap();
+        stream.write_all(bytes).unwrap();
         // It may be closed already.
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        let problem = host.refused(told).unwrap_or_else(|| panic!("{told}"));
+        let problem = host
+            .take_rejection(expected)
+            .unwrap_or_else(|| panic!("{expected}"));
         let client = stream.local_addr().unwrap().to_string();
         assert!(problem.situation.contains(&client), "{problem:?}");
-        assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "{told}");
+        assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "{expected}");
     }
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.send_to(&[0x80; 48], to).unwrap();
     // Markers of an earlier nuttcp test.
     for marker in [b"BOD0", b"EOD0", b"EOD1", b"EOD4"] {
-        let other = UdpSocket::bind("127.0.0.1:0").unwrap();
-        other.send_to(marker, to).unwrap();
+        let other_socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        other_socket.send_to(marker, to).unwrap();
     }
-    let problem = host.refused("one datagram of 48 B").or_else(|| {
+    let problem = host.take_rejection("one datagram of 48 B").or_else(|| {
         // It is logged after a second of silence.
-        host.refused("one datagram of 48 B")
+        host.take_rejection("one datagram of 48 B")
     });
     assert!(problem.is_some());
     // The next connection makes the first record.
@@ -752,32 +763,33 @@ fn what_is_no_test_is_told_and_not_kept() {
     stream.write_all(&[b'x'; 50_000]).unwrap();
     drop(stream);
     let record = host.record();
-    assert_eq!(record.plan.dialect.as_deref(), Some("plain"));
+    assert_eq!(record.plan.peer_protocol.as_deref(), Some("plain"));
     assert_eq!(record.summary.bytes_received, Some(50_000));
     assert_eq!(host.failures(), 0);
 }
 
 #[test]
-fn who_would_answer_the_answer_gets_none() {
-    let (_alone, host) = (alone(), Host::with_ports(&["echo", "chargen"]));
+fn reply_loops_are_prevented() {
+    let (_alone, host) = (alone(), InteropServer::with_ports(&["echo", "chargen"]));
     // The other service of the same server, as a forged sender would use it.
-    let Ok(own) = UdpSocket::bind(("127.0.0.1", 13)) else {
+    let Ok(sender) = UdpSocket::bind(("127.0.0.1", 13)) else {
         println!("skipped: ports below 1024 need a privilege");
         return;
     };
-    own.set_read_timeout(Some(Duration::from_millis(500)))
+    sender
+        .set_read_timeout(Some(Duration::from_millis(500)))
         .unwrap();
     // The smallest request of sockperf, which the port recognises by its bytes.
     let sockperf: &[u8] = b"\0\0\0\0\0\0\0\x01\0\x03\0\0\0\x0e";
-    for (question, port) in [
+    for (request, port) in [
         (&b"hello"[..], host.also[0]),
         (b"hello", host.also[1]),
         (sockperf, host.port),
     ] {
-        own.send_to(question, ("127.0.0.1", port)).unwrap();
-        assert!(own.recv(&mut [0; 16]).is_err(), "{port}");
+        sender.send_to(request, ("127.0.0.1", port)).unwrap();
+        assert!(sender.recv(&mut [0; 16]).is_err(), "{port}");
         assert!(
-            host.refused("would reply to every reply").is_some(),
+            host.take_rejection("would reply to every reply").is_some(),
             "{port}"
         );
     }

@@ -13,39 +13,43 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_dialect::control::flow::{opening, read_answer};
+use linerate_dialect::control::flow::{opening, read_reply};
 use linerate_dialect::control::{
-    Accept, CONTROL_MAGIC, ClockQuestion, Connection, ControlError, FlowGrant, Frame, Heartbeat,
-    Hello, Propose, Refuse, Sent, Settings, Start, Token,
+    Accept, CONTROL_MAGIC, ClockRequest, ControlCodec, ControlError, FlowGrant, FlowToken, Frame,
+    Heartbeat, Hello, Propose, Reject, RequestedSettings, SenderTotals, StartRun,
 };
 use linerate_lab::{Lab, LabError, Topology};
-use linerate_measure::{Client, Family, Grant, Held, Maker, MeasureError, Server, ServerOptions};
-use linerate_metric::event::{Event, What};
+use linerate_measure::{
+    AddressFamily, AppliedSettings, Client, Grant, MeasureError, RemoteTuning, Server,
+    ServerOptions,
+};
+use linerate_metric::event::{Event, EventKind};
 use linerate_metric::exit;
-use linerate_metric::facts::Host;
+use linerate_metric::facts::HostFacts;
 use linerate_metric::plan::{
-    Cpus, Direction, Ends, Kind, Plan, Protocol, SendCopy, Stamping, Wait,
+    CpuList, Direction, PerEnd, Plan, RunKind, SendCopy, TimestampLevel, TransportProtocol,
+    WaitMode,
 };
 use linerate_metric::record::Record;
 
 /// Upper bound of every wait, for a machine that is many times slower and busier than this one.
 const LONG: Duration = Duration::from_secs(90);
 
-struct Far {
+struct TestServer {
     port: u16,
     stop: Arc<AtomicBool>,
     events: Arc<Mutex<Vec<Event>>>,
     thread: JoinHandle<Result<(), MeasureError>>,
 }
 
-impl Far {
-    fn start(once: bool) -> Self {
-        Self::start_with(once, |_| {})
+impl TestServer {
+    fn start(single_test: bool) -> Self {
+        Self::start_with(single_test, |_| {})
     }
 
     /// Starts a server; `also` receives every event before it is stored.
-    fn start_with(once: bool, also: impl Fn(&Event) + Send + Sync + 'static) -> Self {
-        Self::serve(Ipv4Addr::LOCALHOST, once, Vec::new(), also)
+    fn start_with(single_test: bool, also: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        Self::serve(Ipv4Addr::LOCALHOST, single_test, Vec::new(), also)
     }
 
     /// Starts a server on an address of this host, with grants.
@@ -55,7 +59,7 @@ impl Far {
 
     fn serve(
         address: Ipv4Addr,
-        once: bool,
+        single_test: bool,
         grants: Vec<Grant>,
         also: impl Fn(&Event) + Send + Sync + 'static,
     ) -> Self {
@@ -63,8 +67,8 @@ impl Far {
             port: 0,
             address: Some(address.into()),
             interface: None,
-            family: Family::Any,
-            once,
+            family: AddressFamily::Any,
+            single_test,
             grants,
             ..ServerOptions::default()
         };
@@ -90,7 +94,7 @@ impl Far {
         }
     }
 
-    fn plan(&self, kind: Kind, protocol: Protocol) -> Plan {
+    fn plan(&self, kind: RunKind, protocol: TransportProtocol) -> Plan {
         plan(kind, protocol, self.port)
     }
 
@@ -100,7 +104,7 @@ impl Far {
     }
 }
 
-fn plan(kind: Kind, protocol: Protocol, port: u16) -> Plan {
+fn plan(kind: RunKind, protocol: TransportProtocol, port: u16) -> Plan {
     let mut plan = Plan::new(kind, protocol, "127.0.0.1");
     plan.port = port;
     plan.duration_ns = Some(200_000_000);
@@ -111,8 +115,8 @@ fn plan(kind: Kind, protocol: Protocol, port: u16) -> Plan {
 fn run_for(plan: Plan, retry: Duration) -> Result<Record, MeasureError> {
     let client = Client {
         plan,
-        family: Family::Any,
-        retry,
+        family: AddressFamily::Any,
+        retry_timeout: retry,
         key: None,
     };
     let stop = AtomicBool::new(false);
@@ -125,47 +129,47 @@ fn run(plan: Plan) -> Result<Record, MeasureError> {
 }
 
 /// End of a control connection, driven step by step.
-struct Hand {
+struct ManualPeer {
     stream: TcpStream,
-    codec: Connection,
+    codec: ControlCodec,
 }
 
-impl Hand {
+impl ManualPeer {
     fn client(port: u16, hello: Hello) -> Self {
         Self::client_of(Ipv4Addr::LOCALHOST, port, hello)
     }
 
     fn client_of(address: Ipv4Addr, port: u16, hello: Hello) -> Self {
         let stream = TcpStream::connect((address, port)).unwrap();
-        Self::new(stream, Connection::client(hello).unwrap())
+        Self::new(stream, ControlCodec::client(hello).unwrap())
     }
 
     fn server(listener: &TcpListener, hello: Hello) -> Self {
         let (stream, _) = listener.accept().unwrap();
-        Self::new(stream, Connection::server(hello).unwrap())
+        Self::new(stream, ControlCodec::server(hello).unwrap())
     }
 
-    fn new(stream: TcpStream, codec: Connection) -> Self {
-        let patience = Some(Duration::from_secs(20));
-        stream.set_read_timeout(patience).unwrap();
-        let mut hand = Self { stream, codec };
-        hand.flush();
-        hand
+    fn new(stream: TcpStream, codec: ControlCodec) -> Self {
+        let timeout = Some(Duration::from_secs(20));
+        stream.set_read_timeout(timeout).unwrap();
+        let mut peer = Self { stream, codec };
+        peer.flush();
+        peer
     }
 
     fn flush(&mut self) {
         let bytes = self.codec.outgoing().to_vec();
         self.stream.write_all(&bytes).unwrap();
-        self.codec.sent(bytes.len());
+        self.codec.mark_sent(bytes.len());
     }
 
-    fn say(&mut self, frame: impl Into<Frame>) {
+    fn send(&mut self, frame: impl Into<Frame>) {
         self.codec.send(&frame.into()).unwrap();
         self.flush();
     }
 
     /// Returns the next frame that is no heartbeat; `None` when the connection was closed.
-    fn hear(&mut self) -> Result<Option<Frame>, ControlError> {
+    fn receive(&mut self) -> Result<Option<Frame>, ControlError> {
         loop {
             match self.codec.next_frame() {
                 Ok(Some(Frame::Heartbeat(_))) => continue,
@@ -179,16 +183,16 @@ impl Hand {
                     return Err(error);
                 }
             }
-            let mut room = [0; 4096];
-            match self.stream.read(&mut room) {
+            let mut buffer = [0; 4096];
+            match self.stream.read(&mut buffer) {
                 Ok(0) | Err(_) => return Ok(None),
-                Ok(bytes) => self.codec.receive(&room[..bytes])?,
+                Ok(bytes) => self.codec.receive(&buffer[..bytes])?,
             }
         }
     }
 
     fn next(&mut self) -> Frame {
-        self.hear().unwrap().expect("a frame")
+        self.receive().unwrap().expect("a frame")
     }
 
     /// Runs the handshake up to the reply to a proposal.
@@ -202,59 +206,59 @@ impl Hand {
             boot_id: boot.map(|id| id.trim().to_owned()),
             ..Hello::new("hand")
         };
-        let mut hand = Self::client_of(address, port, hello);
-        assert!(matches!(hand.next(), Frame::Hello(_)));
-        hand.say(Propose {
+        let mut peer = Self::client_of(address, port, hello);
+        assert!(matches!(peer.next(), Frame::Hello(_)));
+        peer.send(Propose {
             plan,
-            host: Host::default(),
+            host: HostFacts::default(),
         });
-        let answer = hand.next();
-        (hand, answer)
+        let answer = peer.next();
+        (peer, answer)
     }
 
     fn accepted(port: u16, plan: Plan) -> (Self, Accept) {
         match Self::propose(port, plan) {
-            (hand, Frame::Accept(accept)) => (hand, *accept),
-            (_, other) => panic!("{other:?}"),
+            (peer, Frame::Accept(accept)) => (peer, *accept),
+            (_, others) => panic!("{others:?}"),
         }
     }
 
     /// Returns a server with a pending proposal, and the reply that grants one flow.
     fn proposed(listener: &TcpListener) -> (Self, Accept) {
-        let mut hand = Self::server(listener, Hello::new("hand"));
-        assert!(matches!(hand.next(), Frame::Hello(_)));
-        let Frame::Propose(propose) = hand.next() else {
+        let mut peer = Self::server(listener, Hello::new("hand"));
+        assert!(matches!(peer.next(), Frame::Hello(_)));
+        let Frame::Propose(propose) = peer.next() else {
             panic!("no proposal");
         };
         let accept = Accept {
             plan: propose.plan,
-            wait: Wait::Block,
-            cpus: Cpus::default(),
+            wait: WaitMode::Block,
+            cpus: CpuList::default(),
             flows: vec![FlowGrant {
                 id: 1,
                 direction: Direction::Send,
-                token: Token([1; 16]),
+                token: FlowToken([1; 16]),
                 port: None,
             }],
-            doubts: Vec::new(),
-            because: None,
+            caveats: Vec::new(),
+            wait_reason: None,
             threads: None,
         };
-        (hand, accept)
+        (peer, accept)
     }
 }
 
 fn udp_plan(port: u16) -> Plan {
-    let mut plan = plan(Kind::Latency, Protocol::Udp, port);
-    plan.wait = Some(Ends::both(Wait::Block));
+    let mut plan = plan(RunKind::Latency, TransportProtocol::Udp, port);
+    plan.wait = Some(PerEnd::same(WaitMode::Block));
     plan
 }
 
-fn is_answered(udp: &UdpSocket, port: u16, token: Token) -> bool {
+fn is_answered(udp: &UdpSocket, port: u16, token: FlowToken) -> bool {
     udp.send_to(&opening(token), ("127.0.0.1", port)).unwrap();
-    let mut room = [0; 100];
-    match udp.recv(&mut room) {
-        Ok(bytes) => read_answer(&room[..bytes]) == Some(token),
+    let mut buffer = [0; 100];
+    match udp.recv(&mut buffer) {
+        Ok(bytes) => read_reply(&buffer[..bytes]) == Some(token),
         Err(_) => false,
     }
 }
@@ -283,8 +287,8 @@ fn a_server_of_both_families_knows_its_clients() {
         port: 0,
         address: None,
         interface: Some("lo".to_owned()),
-        family: Family::Any,
-        once: false,
+        family: AddressFamily::Any,
+        single_test: false,
         grants: Vec::new(),
         ..ServerOptions::default()
     });
@@ -320,65 +324,65 @@ fn a_server_of_both_families_knows_its_clients() {
 
 #[test]
 fn a_token_from_another_address_is_not_answered() {
-    let far = Far::start(false);
-    let (_hand, accept) = Hand::accepted(far.port, udp_plan(far.port));
+    let server = TestServer::start(false);
+    let (_peer, accept) = ManualPeer::accepted(server.port, udp_plan(server.port));
     let token = accept.flows[0].token;
-    assert!(!is_answered(&udp("127.0.0.2"), far.port, token));
-    assert!(is_answered(&udp("127.0.0.1"), far.port, token));
-    far.end().unwrap();
+    assert!(!is_answered(&udp("127.0.0.2"), server.port, token));
+    assert!(is_answered(&udp("127.0.0.1"), server.port, token));
+    server.end().unwrap();
 }
 
 #[test]
 fn lost_answers_are_given_again_until_the_start() {
-    let far = Far::start(false);
-    let mut plan = udp_plan(far.port);
+    let server = TestServer::start(false);
+    let mut plan = udp_plan(server.port);
     plan.streams = 2;
-    let (mut hand, accept) = Hand::accepted(far.port, plan);
+    let (mut peer, accept) = ManualPeer::accepted(server.port, plan);
     let (first, second) = (udp("127.0.0.1"), udp("127.0.0.1"));
     let tokens: Vec<_> = accept.flows.iter().map(|flow| flow.token).collect();
     for _ in 0..3 {
-        assert!(is_answered(&first, far.port, tokens[0]));
+        assert!(is_answered(&first, server.port, tokens[0]));
     }
-    assert!(is_answered(&second, far.port, tokens[1]));
-    assert!(matches!(hand.next(), Frame::Attached(_)));
+    assert!(is_answered(&second, server.port, tokens[1]));
+    assert!(matches!(peer.next(), Frame::Attached(_)));
     for _ in 0..2 {
-        assert!(is_answered(&first, far.port, tokens[0]));
-        assert!(is_answered(&second, far.port, tokens[1]));
+        assert!(is_answered(&first, server.port, tokens[0]));
+        assert!(is_answered(&second, server.port, tokens[1]));
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn guests_who_say_little_do_not_keep_the_server_from_ending() {
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     let silent: Vec<_> = (0..10)
-        .map(|_| TcpStream::connect(("127.0.0.1", far.port)).unwrap())
+        .map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap())
         .collect();
     let mut brief: Vec<_> = (0..5)
-        .map(|_| TcpStream::connect(("127.0.0.1", far.port)).unwrap())
+        .map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap())
         .collect();
     for stream in &mut brief {
         stream.write_all(&CONTROL_MAGIC).unwrap();
     }
-    let mut alive = Hand::client(far.port, Hello::new("hand"));
+    let mut alive = ManualPeer::client(server.port, Hello::new("hand"));
     assert!(matches!(alive.next(), Frame::Hello(_)));
-    alive.say(Heartbeat {});
-    let (mut unattached, _) = Hand::accepted(far.port, udp_plan(far.port));
-    unattached.say(Heartbeat {});
+    alive.send(Heartbeat {});
+    let (mut unattached, _) = ManualPeer::accepted(server.port, udp_plan(server.port));
+    unattached.send(Heartbeat {});
     std::thread::sleep(Duration::from_millis(200));
-    let began = Instant::now();
-    far.end().unwrap();
+    let start_time = Instant::now();
+    server.end().unwrap();
     assert!(
         // Well before any timeout.
-        began.elapsed() < Duration::from_secs(8),
+        start_time.elapsed() < Duration::from_secs(8),
         "{:?}",
-        began.elapsed()
+        start_time.elapsed()
     );
     // Clients that use the protocol got a rejection.
-    for hand in [&mut alive, &mut unattached] {
-        match hand.hear() {
-            Ok(Some(Frame::Refuse(refuse))) => assert!(refuse.may_pass),
-            other => panic!("{other:?}"),
+    for peer in [&mut alive, &mut unattached] {
+        match peer.receive() {
+            Ok(Some(Frame::Reject(rejection))) => assert!(rejection.retryable),
+            others => panic!("{others:?}"),
         }
     }
     drop(silent);
@@ -386,28 +390,28 @@ fn guests_who_say_little_do_not_keep_the_server_from_ending() {
 
 #[test]
 fn signs_of_life_do_not_prolong_a_handshake() {
-    let far = Far::start(false);
-    let mut hand = Hand::client(far.port, Hello::new("hand"));
-    assert!(matches!(hand.next(), Frame::Hello(_)));
-    let began = Instant::now();
-    let mut beating = hand.stream.try_clone().unwrap();
-    hand.codec.send(&Heartbeat {}.into()).unwrap();
-    let beat = hand.codec.outgoing().to_vec();
-    hand.codec.sent(beat.len());
+    let server = TestServer::start(false);
+    let mut peer = ManualPeer::client(server.port, Hello::new("hand"));
+    assert!(matches!(peer.next(), Frame::Hello(_)));
+    let start_time = Instant::now();
+    let mut beating = peer.stream.try_clone().unwrap();
+    peer.codec.send(&Heartbeat {}.into()).unwrap();
+    let beat = peer.codec.outgoing().to_vec();
+    peer.codec.mark_sent(beat.len());
     let beats = std::thread::spawn(move || {
-        while began.elapsed() < Duration::from_secs(90) && beating.write_all(&beat).is_ok() {
+        while start_time.elapsed() < Duration::from_secs(90) && beating.write_all(&beat).is_ok() {
             std::thread::sleep(Duration::from_millis(100));
         }
     });
-    assert!(matches!(hand.hear(), Ok(Some(Frame::Refuse(_)))));
-    let took = began.elapsed().as_secs();
-    assert!((9..60).contains(&took), "{took}");
-    drop(hand);
+    assert!(matches!(peer.receive(), Ok(Some(Frame::Reject(_)))));
+    let elapsed = start_time.elapsed().as_secs();
+    assert!((9..60).contains(&elapsed), "{elapsed}");
+    drop(peer);
     beats.join().unwrap();
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
-fn later() -> Hello {
+fn after() -> Hello {
     Hello {
         protocol_min: 7,
         protocol_max: 9,
@@ -416,21 +420,23 @@ fn later() -> Hello {
 }
 
 #[test]
-fn a_client_of_another_version_is_told() {
-    let far = Far::start(false);
+fn a_client_of_another_version_is_rejected() {
+    let server = TestServer::start(false);
     // Several times: a reply is lost to a hard close only sometimes.
     for _ in 0..20 {
-        let mut hand = Hand::client(far.port, later());
-        match hand.hear() {
-            Err(ControlError::Version { theirs, .. }) => assert_eq!(theirs.max, 1),
-            other => panic!("{other:?}"),
+        let mut peer = ManualPeer::client(server.port, after());
+        match peer.receive() {
+            Err(ControlError::Version {
+                remote: their_end, ..
+            }) => assert_eq!(their_end.max, 1),
+            others => panic!("{others:?}"),
         }
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 /// Server that is driven step by step, in a thread.
-fn by_hand<R: Send + 'static>(
+fn manual_server<R: Send + 'static>(
     lead: impl FnOnce(&TcpListener) -> R + Send + 'static,
 ) -> (u16, JoinHandle<R>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -439,18 +445,18 @@ fn by_hand<R: Send + 'static>(
 }
 
 #[test]
-fn a_server_of_another_version_is_told() {
-    let (port, server) = by_hand(|listener| {
-        let mut hand = Hand::server(listener, later());
-        assert!(matches!(hand.hear(), Err(ControlError::Version { .. })));
-        let _ = hand.stream.read(&mut [0; 10]);
+fn a_server_of_another_version_is_rejected() {
+    let (port, server) = manual_server(|listener| {
+        let mut peer = ManualPeer::server(listener, after());
+        assert!(matches!(peer.receive(), Err(ControlError::Version { .. })));
+        let _ = peer.stream.read(&mut [0; 10]);
     });
-    let error = run(plan(Kind::Latency, Protocol::Tcp, port)).unwrap_err();
+    let error = run(plan(RunKind::Latency, TransportProtocol::Tcp, port)).unwrap_err();
     match &error {
         MeasureError::Protocol { source, .. } => {
             assert!(matches!(source, ControlError::Version { .. }), "{source}");
         }
-        other => panic!("{other}"),
+        others => panic!("{others}"),
     }
     assert!(error.problem().next_step.contains("same version"));
     server.join().unwrap();
@@ -458,7 +464,7 @@ fn a_server_of_another_version_is_told() {
 
 #[test]
 fn many_beginners_get_few_threads() {
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     let sessions = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
         let names =
@@ -467,14 +473,14 @@ fn many_beginners_get_few_threads() {
     };
     let beginners: Vec<_> = (0..300)
         .map(|_| {
-            let mut stream = TcpStream::connect(("127.0.0.1", far.port)).unwrap();
+            let mut stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
             stream.write_all(&CONTROL_MAGIC).unwrap();
             stream
         })
         .collect();
-    let began = Instant::now();
+    let start_time = Instant::now();
     while sessions() < 64 {
-        assert!(began.elapsed() < LONG, "{}", sessions());
+        assert!(start_time.elapsed() < LONG, "{}", sessions());
         std::thread::sleep(Duration::from_millis(10));
     }
     std::thread::sleep(Duration::from_millis(300));
@@ -482,47 +488,47 @@ fn many_beginners_get_few_threads() {
     let count = sessions();
     assert!((64..200).contains(&count), "{count}");
     drop(beginners);
-    let mut plan = far.plan(Kind::Latency, Protocol::Tcp);
+    let mut plan = server.plan(RunKind::Latency, TransportProtocol::Tcp);
     plan.duration_ns = None;
     plan.round_trips = Some(10);
     assert_eq!(run(plan).unwrap().summary.round_trips, Some(10));
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn a_busy_server_is_tried_again() {
-    let far = Far::start(true);
-    let (hand, _) = Hand::accepted(far.port, udp_plan(far.port));
-    let plan = far.plan(Kind::Latency, Protocol::Udp);
+    let server = TestServer::start(true);
+    let (peer, _) = ManualPeer::accepted(server.port, udp_plan(server.port));
+    let plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     let busy = run(plan.clone()).unwrap_err();
     assert!(matches!(busy, MeasureError::PeerBusy { .. }), "{busy}");
     assert_eq!(busy.exit_code(), exit::PEER);
     let later = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(500));
-        drop(hand);
+        drop(peer);
     });
     let record = run_for(plan, LONG).unwrap();
     assert!(record.summary.round_trips.unwrap() > 0);
     later.join().unwrap();
-    far.thread.join().unwrap().unwrap();
+    server.thread.join().unwrap().unwrap();
 }
 
 #[test]
 fn memory_has_a_budget() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.directions = vec![Direction::Receive];
     plan.payload_bytes = 64 << 20;
     plan.streams = 100;
     // A thread and a buffer for each.
-    plan.wait = Some(Ends::both(Wait::Block));
+    plan.wait = Some(PerEnd::same(WaitMode::Block));
     let error = run(plan).unwrap_err();
     assert_eq!(error.exit_code(), exit::USAGE, "{error}");
     assert!(
         error.to_string().contains("all tests together may use"),
         "{error}"
     );
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
@@ -534,42 +540,42 @@ fn nonsense_in_a_proposal_is_refused() {
         ("text", exit::USAGE, |p| p.host = "x".repeat(100_000)),
         ("congestion control", exit::MISSING, |p| {
             p.congestion_control = Some("nonesuch".to_owned());
-            p.congestion_control_asked = true;
+            p.congestion_control_requested = true;
         }),
     ];
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     for (name, code, change) in changes {
-        let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+        let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
         change(&mut plan);
-        match Hand::propose(far.port, plan).1 {
-            Frame::Refuse(Refuse { exit_code, .. }) => assert_eq!(exit_code, code, "{name}"),
-            other => panic!("{name}: {other:?}"),
+        match ManualPeer::propose(server.port, plan).1 {
+            Frame::Reject(Reject { exit_code, .. }) => assert_eq!(exit_code, code, "{name}"),
+            others => panic!("{name}: {others:?}"),
         }
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn datagrams_without_a_copy_have_a_budget_too() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Udp);
     plan.directions = vec![Direction::Receive];
     plan.payload_bytes = 65_507;
     plan.streams = 2_000;
-    plan.threads = Some(Ends::both(1));
+    plan.threads = Some(PerEnd::same(1));
     plan.copies.send = SendCopy::ZeroCopy;
-    match Hand::propose(far.port, plan).1 {
-        Frame::Refuse(refuse) => {
-            let why = refuse.problem.situation;
+    match ManualPeer::propose(server.port, plan).1 {
+        Frame::Reject(rejection) => {
+            let why = rejection.problem.situation;
             assert!(why.contains("all tests together may use"), "{why}");
         }
-        other => panic!("{other:?}"),
+        others => panic!("{others:?}"),
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 /// Returns the number of CPU load threads of this process.
-fn burning() -> usize {
+fn load_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names =
         tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -578,77 +584,77 @@ fn burning() -> usize {
 
 #[test]
 fn processors_are_kept_busy_from_the_start_on() {
-    let far = Far::granting(Ipv4Addr::LOCALHOST, vec![Grant::Load]);
-    let mut plan = udp_plan(far.port);
+    let server = TestServer::granting(Ipv4Addr::LOCALHOST, vec![Grant::Load]);
+    let mut plan = udp_plan(server.port);
     plan.duration_ns = Some(10_000_000_000);
-    plan.round_trip.burn.far = 1;
-    let (mut hand, accept) = Hand::accepted(far.port, plan.clone());
-    assert_eq!(burning(), 0);
+    plan.round_trip.load_threads.server = 1;
+    let (mut peer, accept) = ManualPeer::accepted(server.port, plan.clone());
+    assert_eq!(load_threads(), 0);
     assert!(is_answered(
         &udp("127.0.0.1"),
-        far.port,
+        server.port,
         accept.flows[0].token
     ));
-    assert!(matches!(hand.next(), Frame::Attached(_)));
-    assert_eq!(burning(), 0);
-    hand.say(Start::default());
-    let began = Instant::now();
-    while burning() == 0 {
-        assert!(began.elapsed() < LONG);
+    assert!(matches!(peer.next(), Frame::Attached(_)));
+    assert_eq!(load_threads(), 0);
+    peer.send(StartRun::default());
+    let start_time = Instant::now();
+    while load_threads() == 0 {
+        assert!(start_time.elapsed() < LONG);
         std::thread::yield_now();
     }
     // With another test there are fewer left, and never more than CPUs.
     let processors = std::thread::available_parallelism().unwrap().get() as u32;
     for (threads, code) in [(processors, exit::PEER), (processors + 1, exit::USAGE)] {
-        plan.round_trip.burn.far = threads;
-        match Hand::propose(far.port, plan.clone()).1 {
-            Frame::Refuse(refuse) => assert_eq!(refuse.exit_code, code, "{refuse:?}"),
-            other => panic!("{other:?}"),
+        plan.round_trip.load_threads.server = threads;
+        match ManualPeer::propose(server.port, plan.clone()).1 {
+            Frame::Reject(rejection) => assert_eq!(rejection.exit_code, code, "{rejection:?}"),
+            others => panic!("{others:?}"),
         }
     }
-    drop(hand);
-    let _ = far.end();
-    assert_eq!(burning(), 0);
+    drop(peer);
+    let _ = server.end();
+    assert_eq!(load_threads(), 0);
 }
 
 #[test]
 fn questions_are_answered_before_a_proposal() {
-    let far = Far::start(false);
-    let mut hand = Hand::client(far.port, Hello::new("hand"));
-    assert!(matches!(hand.next(), Frame::Hello(_)));
-    hand.say(ClockQuestion { t1_ns: 5 });
-    match hand.next() {
-        Frame::ClockAnswer(answer) => {
+    let server = TestServer::start(false);
+    let mut peer = ManualPeer::client(server.port, Hello::new("hand"));
+    assert!(matches!(peer.next(), Frame::Hello(_)));
+    peer.send(ClockRequest { t1_ns: 5 });
+    match peer.next() {
+        Frame::ClockReply(answer) => {
             assert!(
                 answer.t1_ns == 5 && answer.t3_ns >= answer.t2_ns,
                 "{answer:?}"
             );
         }
-        other => panic!("{other:?}"),
+        others => panic!("{others:?}"),
     }
-    hand.say(Settings {
-        wanted: [("net.core.rmem_max".to_owned(), "1".to_owned())].into(),
+    peer.send(RequestedSettings {
+        requested: [("net.core.rmem_max".to_owned(), "1".to_owned())].into(),
     });
-    match hand.next() {
-        Frame::SettingsAnswer(answer) => {
+    match peer.next() {
+        Frame::SettingsReply(answer) => {
             assert!(answer.granted.is_empty());
-            assert!(answer.refused.contains_key("net.core.rmem_max"));
+            assert!(answer.rejected.contains_key("net.core.rmem_max"));
         }
-        other => panic!("{other:?}"),
+        others => panic!("{others:?}"),
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 /// Setting of a client that records its restore.
-struct Noted(Sender<Instant>);
+struct RecordedSettings(Sender<Instant>);
 
-impl Held for Noted {
+impl AppliedSettings for RecordedSettings {
     fn set(&mut self, _: &str, value: &str) -> Result<String, String> {
         Ok(value.to_owned())
     }
 }
 
-impl Drop for Noted {
+impl Drop for RecordedSettings {
     fn drop(&mut self) {
         let _ = self.0.send(Instant::now());
     }
@@ -656,33 +662,35 @@ impl Drop for Noted {
 
 #[test]
 fn settings_go_back_when_their_client_is_silent() {
-    let (back, went_back) = channel();
-    let maker = Maker(Arc::new(move || Ok(Box::new(Noted(back.clone())))));
-    let far = Far::serving(
+    let (back, restored) = channel();
+    let backend = RemoteTuning(Arc::new(move || {
+        Ok(Box::new(RecordedSettings(back.clone())))
+    }));
+    let server = TestServer::serving(
         ServerOptions {
             address: Some(Ipv4Addr::LOCALHOST.into()),
             grants: vec![Grant::Tune],
-            settings: Some(maker),
+            tuning: Some(backend),
             ..ServerOptions::default()
         },
         |_| {},
     );
-    let mut hand = Hand::client(far.port, Hello::new("hand"));
-    assert!(matches!(hand.next(), Frame::Hello(_)));
+    let mut peer = ManualPeer::client(server.port, Hello::new("hand"));
+    assert!(matches!(peer.next(), Frame::Hello(_)));
     let silent = Instant::now();
-    hand.say(Settings {
-        wanted: [("net.core.rmem_max".to_owned(), "1".to_owned())].into(),
+    peer.send(RequestedSettings {
+        requested: [("net.core.rmem_max".to_owned(), "1".to_owned())].into(),
     });
-    match hand.next() {
-        Frame::SettingsAnswer(answer) => assert_eq!(answer.granted["net.core.rmem_max"], "1"),
-        other => panic!("{other:?}"),
+    match peer.next() {
+        Frame::SettingsReply(answer) => assert_eq!(answer.granted["net.core.rmem_max"], "1"),
+        others => panic!("{others:?}"),
     }
     // A client that is stopped for ten seconds keeps its settings.
-    let went = went_back.recv_timeout(Duration::from_secs(40)).unwrap();
-    let took = went.duration_since(silent).as_secs();
-    assert!((19..25).contains(&took), "{took}");
-    drop(hand);
-    far.end().unwrap();
+    let went = restored.recv_timeout(Duration::from_secs(40)).unwrap();
+    let elapsed = went.duration_since(silent).as_secs();
+    assert!((19..25).contains(&elapsed), "{elapsed}");
+    drop(peer);
+    server.end().unwrap();
 }
 
 #[test]
@@ -695,18 +703,18 @@ fn a_server_does_not_decide_what_the_client_does() {
         ("flows", |a| a.flows.push(a.flows[0])),
         ("no flows", |a| a.flows.clear()),
         ("direction", |a| a.flows[0].direction = Direction::Receive),
-        ("wait", |a| a.wait = Wait::Spin),
+        ("wait", |a| a.wait = WaitMode::Spin),
     ];
     for (name, change) in changes {
-        let (port, server) = by_hand(move |listener| {
-            let (mut hand, mut accept) = Hand::proposed(listener);
+        let (port, server) = manual_server(move |listener| {
+            let (mut peer, mut accept) = ManualPeer::proposed(listener);
             change(&mut accept);
-            hand.say(accept);
-            let _ = hand.stream.read(&mut [0; 10]);
+            peer.send(accept);
+            let _ = peer.stream.read(&mut [0; 10]);
         });
         let error = run(udp_plan(port)).unwrap_err();
         assert!(
-            matches!(error, MeasureError::Vanished { .. }),
+            matches!(error, MeasureError::PeerLost { .. }),
             "{name}: {error}"
         );
         assert!(
@@ -719,107 +727,110 @@ fn a_server_does_not_decide_what_the_client_does() {
 
 #[test]
 fn the_servers_record_says_how_both_ends_waited() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.wait = None;
     let record = run(plan).unwrap();
     let events = loop {
-        let events = far.events.lock().unwrap().clone();
+        let events = server.events.lock().unwrap().clone();
         if events
             .iter()
-            .any(|e| matches!(e.what, What::Finished { .. }))
+            .any(|e| matches!(e.kind, EventKind::Finished { .. }))
         {
             break events;
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    let finished = events.iter().find_map(|event| match &event.what {
-        What::Finished { record } => Some(record.plan.wait.clone()),
+    let finished = events.iter().find_map(|event| match &event.kind {
+        EventKind::Finished { record } => Some(record.plan.wait.clone()),
         _ => None,
     });
-    let started = events.iter().find_map(|event| match &event.what {
-        What::Started { wait, .. } => Some(wait.clone()),
+    let started = events.iter().find_map(|event| match &event.kind {
+        EventKind::Started { wait, .. } => Some(wait.clone()),
         _ => None,
     });
     assert_eq!(finished.unwrap(), record.plan.wait);
     assert_eq!(started, record.plan.wait);
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn a_start_without_settings_is_one_of_an_older_client() {
-    let far = Far::start(false);
-    let mut plan = udp_plan(far.port);
-    plan.wait = Some(Ends::both(Wait::Poll));
-    let (mut hand, accept) = Hand::accepted(far.port, plan);
+    let server = TestServer::start(false);
+    let mut plan = udp_plan(server.port);
+    plan.wait = Some(PerEnd::same(WaitMode::Poll));
+    let (mut peer, accept) = ManualPeer::accepted(server.port, plan);
     assert!(is_answered(
         &udp("127.0.0.1"),
-        far.port,
+        server.port,
         accept.flows[0].token
     ));
-    assert!(matches!(hand.next(), Frame::Attached(_)));
-    hand.say(Start::default());
-    let began = Instant::now();
+    assert!(matches!(peer.next(), Frame::Attached(_)));
+    peer.send(StartRun::default());
+    let start_time = Instant::now();
     let wait = loop {
-        let started = far
+        let started = server
             .events
             .lock()
             .unwrap()
             .iter()
-            .find_map(|e| match &e.what {
-                What::Started { wait, .. } => Some(wait.clone()),
+            .find_map(|e| match &e.kind {
+                EventKind::Started { wait, .. } => Some(wait.clone()),
                 _ => None,
             });
         if let Some(wait) = started {
             break wait;
         }
-        assert!(began.elapsed() < LONG);
+        assert!(start_time.elapsed() < LONG);
         std::thread::sleep(Duration::from_millis(10));
     };
-    assert_eq!(wait, Ends::both(Wait::Poll));
-    drop(hand);
-    far.end().unwrap();
+    assert_eq!(wait, PerEnd::same(WaitMode::Poll));
+    drop(peer);
+    server.end().unwrap();
 }
 
 #[test]
 fn a_bug_in_one_session_costs_that_one() {
     let first = AtomicBool::new(true);
-    let far = Far::start_with(true, move |event| {
-        if matches!(event.what, What::Connected { .. }) && first.swap(false, Relaxed) {
+    let server = TestServer::start_with(true, move |event| {
+        if matches!(event.kind, EventKind::Connected { .. }) && first.swap(false, Relaxed) {
             panic!("as a bug would");
         }
     });
-    let error = run(far.plan(Kind::Latency, Protocol::Tcp)).unwrap_err();
-    assert!(matches!(error, MeasureError::PeerRefused { .. }), "{error}");
+    let error = run(server.plan(RunKind::Latency, TransportProtocol::Tcp)).unwrap_err();
+    assert!(
+        matches!(error, MeasureError::PeerRejected { .. }),
+        "{error}"
+    );
     // The single test of `-1` is still available, and the server ends after it.
-    assert!(run_for(far.plan(Kind::Latency, Protocol::Tcp), LONG).is_ok());
-    far.thread.join().unwrap().unwrap();
+    assert!(run_for(server.plan(RunKind::Latency, TransportProtocol::Tcp), LONG).is_ok());
+    server.thread.join().unwrap().unwrap();
 }
 
 #[test]
 fn a_select_beyond_its_set_is_refused_by_name() {
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     // So many descriptors that no free one fits an fd_set.
-    let held: Result<Vec<_>, _> = (0..1_100)
+    let applied: Result<Vec<_>, _> = (0..1_100)
         .map(|_| std::fs::File::open("/dev/null"))
         .collect();
-    let Ok(held) = held else {
+    let Ok(applied) = applied else {
         println!("the open-file limit leaves no room to try this");
         return;
     };
-    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     plan.wait = Some("select".parse().unwrap());
     let error = run(plan).unwrap_err();
-    drop(held);
+    drop(applied);
     assert_eq!(error.exit_code(), exit::MISSING, "{error}");
     assert!(error.to_string().contains("--wait select"), "{error}");
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn garbage_on_every_door_does_no_harm() {
-    let far = Far::start(false);
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, far.port));
+    let server = TestServer::start(false);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port));
     let mut rng = 7u32;
     let mut byte = || {
         rng = rng.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -836,11 +847,11 @@ fn garbage_on_every_door_does_no_harm() {
         let _ = stream.write_all(&bytes);
         let _ = datagrams.send_to(&bytes[..24], address);
     }
-    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     plan.duration_ns = None;
     plan.round_trips = Some(100);
     assert_eq!(run(plan).unwrap().summary.round_trips, Some(100));
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 const SERVER_PART: &str = "LINERATE_HOSTILE_TEST_FILES";
@@ -858,9 +869,9 @@ fn play_a_server_with_few_files() {
         maximum: Some(files),
     };
     setrlimit(Resource::Nofile, limit).unwrap();
-    let far = Far::start(true);
-    println!("port {}", far.port);
-    far.thread.join().unwrap().unwrap();
+    let server = TestServer::start(true);
+    println!("port {}", server.port);
+    server.thread.join().unwrap().unwrap();
 }
 
 #[test]
@@ -883,16 +894,16 @@ fn silent_guests_do_not_use_up_the_descriptors() {
     let silent: Vec<_> = (0..200)
         .map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap())
         .collect();
-    let began = Instant::now();
-    let mut plan = plan(Kind::Latency, Protocol::Udp, port);
+    let start_time = Instant::now();
+    let mut plan = plan(RunKind::Latency, TransportProtocol::Udp, port);
     plan.duration_ns = None;
     plan.round_trips = Some(50);
     plan.streams = 4;
     let record = run(plan);
-    let took = began.elapsed();
+    let elapsed = start_time.elapsed();
     drop(silent);
     assert_eq!(record.unwrap().summary.round_trips, Some(50));
     // Well before the timeout of the silent ones.
-    assert!(took < Duration::from_secs(9), "{took:?}");
+    assert!(elapsed < Duration::from_secs(9), "{elapsed:?}");
     assert!(child.wait().unwrap().success());
 }

@@ -4,12 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use linerate_lab::{Lab, Topology, privileged};
-use linerate_measure::forward::{Forwarder, MemoryWish, Settings};
-use linerate_measure::generate::{self, Arrival, Ports};
-use linerate_measure::netstack::service_host::{self, HostOptions, Told};
-use linerate_metric::forward::Idle;
+use linerate_measure::forward::{ForwardSettings, Forwarder, FrameMemoryRequest};
+use linerate_measure::generate::{self, GeneratorPorts, ReceiveSide};
+use linerate_measure::netstack::service_host::{self, ServiceHostEvent, ServiceHostOptions};
+use linerate_metric::forward::IdleStrategy;
 use linerate_metric::stack::StackPlan;
-use linerate_port::{AnyPort, Burst, Memory, Pool, PortUrl, Receive, Transmit, memory_plan, open};
+use linerate_port::{
+    AnyPort, Burst, FramePool, FrameRegion, PortUrl, RxQueue, TxQueue, memory_plan, open,
+};
 
 /// More frames than the ring of [`SMALL`] holds.
 const FLOOD: u64 = 1000;
@@ -24,7 +26,7 @@ struct Link {
 }
 
 struct Traffic {
-    pool: Pool,
+    pool: FramePool,
     sender: AnyPort,
     witness: AnyPort,
 }
@@ -40,7 +42,7 @@ impl Link {
         let url: PortUrl = "packet:eth0,v=2,rxd=8192".parse().unwrap();
         let host = |name: &str| lab.host(name).unwrap();
         let plan = host("a").run(|| memory_plan(&[url.clone(), url.clone()]));
-        let memory = Memory::new(plan.unwrap()).unwrap();
+        let memory = FrameRegion::new(plan.unwrap()).unwrap();
         let inside = |name: &str| host(name).run(|| open(&url, &memory).unwrap().remove(0));
         let (sender, witness) = (inside("a").unwrap(), inside("b").unwrap());
         Some(Self {
@@ -65,10 +67,10 @@ impl Link {
 impl Traffic {
     /// Sends more than the small ring holds, and waits until the receiving kernel has processed it.
     fn flood(&mut self) {
-        let (mut sent, mut came) = (0, 0);
+        let (mut sent, mut received) = (0, 0);
         let (mut out, mut back) = (Burst::new(), Burst::new());
         let until = Instant::now() + Duration::from_secs(20);
-        while came < FLOOD {
+        while received < FLOOD {
             if sent < FLOOD && out.is_empty() {
                 self.pool.allocate_burst(&mut out, 16);
                 for frame in out.frames_mut() {
@@ -83,10 +85,13 @@ impl Traffic {
             self.sender.transmit.reclaim(&mut self.pool);
             self.witness.receive.receive(&mut self.pool, &mut back);
             for frame in back.frames() {
-                came += u64::from(self.pool.memory().bytes(frame)[12..14] == [0x88, 0xb5]);
+                received += u64::from(self.pool.memory().bytes(frame)[12..14] == [0x88, 0xb5]);
             }
             self.pool.free_all(&mut back);
-            assert!(Instant::now() < until, "{came} of {FLOOD} frames arrived");
+            assert!(
+                Instant::now() < until,
+                "{received} of {FLOOD} frames arrived"
+            );
         }
         self.pool.free_all(&mut out);
         // The kernel delivers a frame to one port after the other.
@@ -94,18 +99,18 @@ impl Traffic {
     }
 }
 
-fn sink() -> Settings {
-    Settings {
+fn sink() -> ForwardSettings {
+    ForwardSettings {
         mode: "rxonly".parse().unwrap(),
-        idle: Idle::Sleep { time_ns: 2_000_000 },
-        ..Settings::default()
+        idle: IdleStrategy::Sleep { time_ns: 2_000_000 },
+        ..ForwardSettings::default()
     }
 }
 
 #[test]
 fn a_run_of_the_forwarder_begins_without_drops() {
     let Some(mut link) = Link::up() else { return };
-    let open = || Forwarder::open(&[SMALL.parse().unwrap()], MemoryWish::default());
+    let open = || Forwarder::open(&[SMALL.parse().unwrap()], FrameMemoryRequest::default());
     let mut forwarder = link.in_receiver(open).unwrap();
     link.flood();
     let quiet = Duration::from_millis(2);
@@ -113,17 +118,20 @@ fn a_run_of_the_forwarder_begins_without_drops() {
     let figures = forwarder.stop().unwrap().figures;
     assert_eq!(figures.ports[0].receive.dropped, 0, "{figures:?}");
     assert_eq!(figures.streams[0].receive.dropped, 0, "{figures:?}");
-    let ever = forwarder.totals()[0].receive.all_dropped();
-    assert!(ever > 0 && figures.flushed > 0, "{ever}: {figures:?}");
+    let any_drop = forwarder.totals()[0].receive.total_drops();
+    assert!(
+        any_drop > 0 && figures.flushed > 0,
+        "{any_drop}: {figures:?}"
+    );
 
     // While the port waits for the next run: cleared counters stay cleared.
     link.flood();
     forwarder.clear(None);
     forwarder.refresh();
-    let shown = forwarder.shown()[0].receive;
-    assert_eq!(shown.all_dropped(), 0, "{shown:?}");
-    let more = forwarder.totals()[0].receive.all_dropped();
-    assert!(more > ever, "{more} after {ever}");
+    let shown = forwarder.totals_since_clear()[0].receive;
+    assert_eq!(shown.total_drops(), 0, "{shown:?}");
+    let more = forwarder.totals()[0].receive.total_drops();
+    assert!(more > any_drop, "{more} after {any_drop}");
 
     // While it runs. A thread may be delayed for longer than the wait, but not each time.
     forwarder.start(&sink(), quiet).unwrap();
@@ -142,21 +150,21 @@ fn a_run_of_the_forwarder_begins_without_drops() {
 #[test]
 fn a_run_of_the_generator_begins_without_drops() {
     let Some(mut link) = Link::up() else { return };
-    let arrival = Arrival::At(SMALL.parse().unwrap());
-    let open = || Ports::open(&"null:silent".parse().unwrap(), &arrival);
+    let arrival = ReceiveSide::Port(SMALL.parse().unwrap());
+    let open = || GeneratorPorts::open(&"null:silent".parse().unwrap(), &arrival);
     let mut ports = link.in_receiver(open).unwrap();
     link.flood();
-    let settings = generate::Settings {
-        frames: Some(10),
+    let settings = generate::GeneratorSettings {
+        max_frames: Some(10),
         drain: Duration::from_millis(1),
-        ..generate::Settings::default()
+        ..generate::GeneratorSettings::default()
     };
     let stop = AtomicBool::new(false);
     let ran = generate::run(&mut ports, &settings, &stop, &mut |_| {}).unwrap();
     let receive = ran.figures.receive.unwrap();
     assert_eq!(receive.dropped, 0, "{receive:?}");
     // Frames that fit into the ring.
-    assert!(ran.figures.foreign > 0, "{receive:?}");
+    assert!(ran.figures.unrelated > 0, "{receive:?}");
 }
 
 /// Regression: kernel counters were read only twice a second, at the time of a display update.
@@ -165,7 +173,7 @@ fn an_interval_of_our_stack_has_its_own_drops_and_no_others() {
     let Some(Link { lab, mut traffic }) = Link::up() else {
         return;
     };
-    let options = HostOptions {
+    let options = ServiceHostOptions {
         plan: StackPlan {
             device: SMALL.to_owned(),
             addresses: vec!["10.9.0.2/24".to_owned()],
@@ -182,10 +190,10 @@ fn an_interval_of_our_stack_has_its_own_drops_and_no_others() {
     };
     let stop = AtomicBool::new(false);
     let mut dropped = Vec::new();
-    let mut tell = |told: Told<'_>| match told {
+    let mut report = |reported: ServiceHostEvent<'_>| match reported {
         // Before the first update: in no interval.
-        Told::Ready(_) => traffic.flood(),
-        Told::Interval(interval) => {
+        ServiceHostEvent::Ready(_) => traffic.flood(),
+        ServiceHostEvent::Interval(interval) => {
             let of_link = interval.counters.get("link");
             let full = of_link.and_then(|link| link.get("port_ring_full"));
             dropped.push(full.copied().unwrap_or(0));
@@ -195,11 +203,11 @@ fn an_interval_of_our_stack_has_its_own_drops_and_no_others() {
                 _ => {}
             }
         }
-        Told::Test(_) | Told::Doubt(_) => {}
+        ServiceHostEvent::Test(_) | ServiceHostEvent::Warning(_) => {}
     };
     let host = lab.host("b").unwrap();
     let ran = host
-        .run(|| service_host::run(&options, &stop, &mut tell))
+        .run(|| service_host::run(&options, &stop, &mut report))
         .unwrap();
     let (record, failure) = ran.unwrap();
     assert!(failure.is_none(), "{failure:?}");

@@ -6,39 +6,45 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use linerate_measure::{Client, Family, Key, MeasureError, PeerOptions, Server, ServerOptions};
-use linerate_metric::event::{Event, Problem, What};
+use linerate_measure::{
+    AddressFamily, Client, InteropOptions, MeasureError, PresharedKey, Server, ServerOptions,
+};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::exit;
-use linerate_metric::plan::{Kind, Plan, Protocol};
+use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
 use linerate_metric::record::Record;
 
-fn key(secret: &str) -> Option<Key> {
-    Some(Key::new(secret.as_bytes()).unwrap())
+fn key(secret: &str) -> Option<PresharedKey> {
+    Some(PresharedKey::new(secret.as_bytes()).unwrap())
 }
 
 /// Runs a closure next to a server with this key; passes its port.
-fn beside<T>(key: Option<Key>, run: impl FnOnce(u16) -> T) -> T {
-    beside_with(key, None, run)
+fn with_server<T>(key: Option<PresharedKey>, run: impl FnOnce(u16) -> T) -> T {
+    with_server_of(key, None, run)
 }
 
 /// Runs it next to a server that serves these protocols of other tools, independent of its key.
-fn beside_with<T>(key: Option<Key>, dialects: Option<&[&str]>, run: impl FnOnce(u16) -> T) -> T {
-    told_beside(key, dialects, run).0
+fn with_server_of<T>(
+    key: Option<PresharedKey>,
+    dialects: Option<&[&str]>,
+    run: impl FnOnce(u16) -> T,
+) -> T {
+    rejections_of(key, dialects, run).0
 }
 
 /// Runs it and returns the rejections that the server reported.
-fn told_beside<T>(
-    key: Option<Key>,
+fn rejections_of<T>(
+    key: Option<PresharedKey>,
     dialects: Option<&[&str]>,
     run: impl FnOnce(u16) -> T,
-) -> (T, Vec<Problem>) {
+) -> (T, Vec<ErrorReport>) {
     let only = dialects.map(|names| names.iter().map(|&name| name.to_owned()).collect());
     let server = Server::bind(&ServerOptions {
         address: Some(Ipv4Addr::LOCALHOST.into()),
         key,
-        peers: PeerOptions {
-            only,
-            ..PeerOptions::default()
+        interop: InteropOptions {
+            protocols: only,
+            ..InteropOptions::default()
         },
         ..ServerOptions::default()
     })
@@ -53,10 +59,10 @@ fn told_beside<T>(
             self.0.store(true, Relaxed);
         }
     }
-    let refused = Arc::new(Mutex::new(Vec::new()));
-    let log = Arc::clone(&refused);
+    let rejected = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&rejected);
     let emit = Arc::new(move |event: Event| {
-        if let What::Refused { problem } = event.what {
+        if let EventKind::Refused { problem } = event.kind {
             log.lock().unwrap().push(problem);
         }
     });
@@ -68,15 +74,15 @@ fn told_beside<T>(
         server.join().unwrap().unwrap();
         result
     });
-    let refused = refused.lock().unwrap().clone();
-    (result, refused)
+    let rejected = rejected.lock().unwrap().clone();
+    (result, rejected)
 }
 
-fn ask(
+fn request(
     port: u16,
-    kind: Kind,
-    protocol: Protocol,
-    key: Option<Key>,
+    kind: RunKind,
+    protocol: TransportProtocol,
+    key: Option<PresharedKey>,
 ) -> Result<Record, MeasureError> {
     let mut plan = Plan::new(kind, protocol, "127.0.0.1");
     plan.port = port;
@@ -84,8 +90,8 @@ fn ask(
     plan.interval_ns = Some(100_000_000);
     let client = Client {
         plan,
-        family: Family::Any,
-        retry: Duration::ZERO,
+        family: AddressFamily::Any,
+        retry_timeout: Duration::ZERO,
         key,
     };
     let (record, failure) = client.run(&AtomicBool::new(false), &mut |_| {})?;
@@ -95,10 +101,10 @@ fn ask(
 
 #[test]
 fn ends_with_one_key_measure_as_others_do() {
-    beside(key("the same at both ends"), |port| {
-        for kind in [Kind::Throughput, Kind::Latency] {
-            for protocol in [Protocol::Tcp, Protocol::Udp] {
-                let record = ask(port, kind, protocol, key("the same at both ends")).unwrap();
+    with_server(key("the same at both ends"), |port| {
+        for kind in [RunKind::Throughput, RunKind::Latency] {
+            for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
+                let record = request(port, kind, protocol, key("the same at both ends")).unwrap();
                 let summary = &record.summary;
                 assert!(summary.bytes_received.or(summary.round_trips) > Some(0));
             }
@@ -107,8 +113,8 @@ fn ends_with_one_key_measure_as_others_do() {
 }
 
 #[test]
-fn whoever_lacks_the_key_gets_nothing_and_learns_why() {
-    let wanted = [
+fn a_client_without_the_key_is_rejected_with_the_reason() {
+    let requested = [
         (
             key("the key of the server"),
             None,
@@ -128,17 +134,17 @@ fn whoever_lacks_the_key_gets_nothing_and_learns_why() {
             "another key",
         ),
     ];
-    for (theirs, ours, why, told) in wanted {
-        let (error, refused) = told_beside(theirs, None, |port| {
-            ask(port, Kind::Throughput, Protocol::Tcp, ours).unwrap_err()
+    for (their_key, our_key, why, reported) in requested {
+        let (error, rejected) = rejections_of(their_key, None, |port| {
+            request(port, RunKind::Throughput, TransportProtocol::Tcp, our_key).unwrap_err()
         });
         // The server's user gets the reason too, and the next step.
-        let [refused] = &refused[..] else {
-            panic!("{refused:?}");
+        let [rejected] = &rejected[..] else {
+            panic!("{rejected:?}");
         };
-        assert!(refused.situation.contains(told), "{refused:?}");
-        assert!(refused.situation.contains("127.0.0.1:"), "{refused:?}");
-        assert!(refused.next_step.contains("--key"), "{refused:?}");
+        assert!(rejected.situation.contains(reported), "{rejected:?}");
+        assert!(rejected.situation.contains("127.0.0.1:"), "{rejected:?}");
+        assert!(rejected.next_step.contains("--key"), "{rejected:?}");
         let problem = error.problem();
         let text = format!("{problem:?}");
         assert!(text.contains(why), "{text}");
@@ -151,7 +157,7 @@ fn whoever_lacks_the_key_gets_nothing_and_learns_why() {
 #[test]
 fn keys_keep_other_dialects_out() {
     let hello = b"HELO nuttcp v6.1.2\n";
-    let ask = |port: u16| {
+    let request = |port: u16| {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
@@ -161,47 +167,53 @@ fn keys_keep_other_dialects_out() {
         stream.read(&mut answer).unwrap_or(0)
     };
     let secret = "nobody else has it";
-    assert_eq!(beside(key(secret), ask), 0);
-    assert_eq!(beside_with(key(secret), Some(&["iperf3"]), ask), 0);
-    assert!(beside_with(key(secret), Some(&["nuttcp"]), ask) > 0);
-    assert!(beside(None, ask) > 0);
+    assert_eq!(with_server(key(secret), request), 0);
+    assert_eq!(with_server_of(key(secret), Some(&["iperf3"]), request), 0);
+    assert!(with_server_of(key(secret), Some(&["nuttcp"]), request) > 0);
+    assert!(with_server(None, request) > 0);
 }
 
 /// A replayed recording of a client gets no further than the server's own nonce.
 #[test]
 fn a_recorded_client_is_not_served_twice() {
     let secret = "recorded by somebody";
-    beside(key(secret), |port| {
+    with_server(key(secret), |port| {
         let recorder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let between = recorder.local_addr().unwrap().port();
         let recorded = std::thread::scope(|scope| {
             let client = scope.spawn(|| {
                 // The recorder forwards the hellos and then disconnects.
-                ask(between, Kind::Throughput, Protocol::Tcp, key(secret)).unwrap_err()
+                request(
+                    between,
+                    RunKind::Throughput,
+                    TransportProtocol::Tcp,
+                    key(secret),
+                )
+                .unwrap_err()
             });
-            let (mut near, _) = recorder.accept().unwrap();
-            let mut far = TcpStream::connect(("127.0.0.1", port)).unwrap();
-            let mut said = Vec::new();
-            let mut room = [0; 4096];
+            let (mut downstream, _) = recorder.accept().unwrap();
+            let mut upstream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let mut reply = Vec::new();
+            let mut buffer = [0; 4096];
             for _ in 0..2 {
-                let bytes = near.read(&mut room).unwrap();
-                said.extend_from_slice(&room[..bytes]);
-                far.write_all(&room[..bytes]).unwrap();
-                let bytes = far.read(&mut room).unwrap();
-                near.write_all(&room[..bytes]).unwrap();
+                let bytes = downstream.read(&mut buffer).unwrap();
+                reply.extend_from_slice(&buffer[..bytes]);
+                upstream.write_all(&buffer[..bytes]).unwrap();
+                let bytes = upstream.read(&mut buffer).unwrap();
+                downstream.write_all(&buffer[..bytes]).unwrap();
             }
-            drop((near, far));
+            drop((downstream, upstream));
             client.join().unwrap();
-            said
+            reply
         });
-        let mut again = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        again
+        let mut replayed = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        replayed
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
-        again.write_all(&recorded).unwrap();
+        replayed.write_all(&recorded).unwrap();
         let mut answer = Vec::new();
         // The server ends it; a connection with unread bytes may end with a reset.
-        let _ = again.read_to_end(&mut answer);
+        let _ = replayed.read_to_end(&mut answer);
         // Opening, length and second message, without a hello after them.
         assert_eq!(answer.len(), 9 + 2 + 48);
     });

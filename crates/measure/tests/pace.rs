@@ -2,14 +2,14 @@
 
 mod common;
 
-use common::{Far, doubts, run, try_run};
+use common::{TestServer, doubts, run, try_run};
 
 use linerate_metric::exit;
-use linerate_metric::pace::{Burst, Pacing};
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::pace::{PaceBurst, PacingMethod};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
 
-fn plan(far: &Far, protocol: Protocol) -> Plan {
-    let mut plan = far.plan(Kind::Throughput, protocol);
+fn plan(server: &TestServer, protocol: TransportProtocol) -> Plan {
+    let mut plan = server.plan(RunKind::Throughput, protocol);
     plan.duration_ns = Some(400_000_000);
     plan.interval_ns = None;
     plan.payload_bytes = 1_000;
@@ -18,17 +18,17 @@ fn plan(far: &Far, protocol: Protocol) -> Plan {
 
 #[test]
 fn bursts_leave_together_and_keep_the_rate() {
-    let far = Far::start();
+    let server = TestServer::start();
     for direction in [Direction::Send, Direction::Receive] {
         for burst in [
             None,
-            Some(Burst::Payloads(1)),
-            Some(Burst::Payloads(16)),
-            Some(Burst::Bytes(64_000)),
+            Some(PaceBurst::Payloads(1)),
+            Some(PaceBurst::Payloads(16)),
+            Some(PaceBurst::Bytes(64_000)),
             // More than one call accepts.
-            Some(Burst::Payloads(150)),
+            Some(PaceBurst::Payloads(150)),
         ] {
-            let mut plan = plan(&far, Protocol::Udp);
+            let mut plan = plan(&server, TransportProtocol::Udp);
             plan.directions = vec![direction];
             plan.rate_bps = Some(40_000_000);
             plan.pace.burst = burst;
@@ -53,9 +53,9 @@ fn bursts_leave_together_and_keep_the_rate() {
 
 #[test]
 fn packets_per_second_make_a_rate() {
-    let far = Far::start();
-    for protocol in [Protocol::Udp, Protocol::Tcp] {
-        let mut plan = plan(&far, protocol);
+    let server = TestServer::start();
+    for protocol in [TransportProtocol::Udp, TransportProtocol::Tcp] {
+        let mut plan = plan(&server, protocol);
         plan.pace.packets_per_second = Some(2_000);
         plan.rate_bps = Some(1);
         let record = run(plan);
@@ -71,18 +71,18 @@ fn packets_per_second_make_a_rate() {
 
 #[test]
 fn it_is_said_when_nothing_below_keeps_the_rate() {
-    let far = Far::start();
+    let server = TestServer::start();
     for (protocol, by, honoured) in [
-        (Protocol::Udp, Pacing::Socket, false),
-        (Protocol::Udp, Pacing::Txtime, false),
-        (Protocol::Tcp, Pacing::Socket, true),
+        (TransportProtocol::Udp, PacingMethod::Socket, false),
+        (TransportProtocol::Udp, PacingMethod::Txtime, false),
+        (TransportProtocol::Tcp, PacingMethod::Socket, true),
     ] {
         for direction in [Direction::Send, Direction::Receive] {
-            let mut plan = plan(&far, protocol);
+            let mut plan = plan(&server, protocol);
             plan.directions = vec![direction];
             plan.duration_ns = Some(150_000_000);
             plan.rate_bps = Some(40_000_000);
-            plan.pace.by = by;
+            plan.pace.method = by;
             let record = match try_run(plan) {
                 Err(error) if error.exit_code() == exit::MISSING => {
                     println!("skipped: {error}");
@@ -99,8 +99,8 @@ fn it_is_said_when_nothing_below_keeps_the_rate() {
 
 #[test]
 fn what_a_sender_cannot_offer_is_the_tools_limit() {
-    let far = Far::start();
-    let mut plan = plan(&far, Protocol::Udp);
+    let server = TestServer::start();
+    let mut plan = plan(&server, TransportProtocol::Udp);
     plan.payload_bytes = 100;
     // A terabit per second of small datagrams is not reachable.
     plan.rate_bps = Some(1_000_000_000_000);

@@ -13,31 +13,31 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_measure::{Client, Family, Grant, MeasureError, Server, ServerOptions};
-use linerate_metric::event::{Event, What};
+use linerate_measure::{AddressFamily, Client, Grant, MeasureError, Server, ServerOptions};
+use linerate_metric::event::{Event, EventKind};
 use linerate_metric::exit;
-use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Sched, Wait};
+use linerate_metric::plan::{PerEnd, Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode};
 use linerate_metric::record::Record;
 
-struct Far {
+struct TestServer {
     port: u16,
     stop: Arc<AtomicBool>,
     events: Arc<Mutex<Vec<Event>>>,
     thread: Option<JoinHandle<Result<(), MeasureError>>>,
 }
 
-impl Far {
-    fn start(once: bool) -> Self {
-        Self::granting(once, Vec::new())
+impl TestServer {
+    fn start(single_test: bool) -> Self {
+        Self::granting(single_test, Vec::new())
     }
 
-    fn granting(once: bool, grants: Vec<Grant>) -> Self {
+    fn granting(single_test: bool, grants: Vec<Grant>) -> Self {
         let server = Server::bind(&ServerOptions {
             port: 0,
             address: Some(Ipv4Addr::LOCALHOST.into()),
             interface: None,
-            family: Family::Any,
-            once,
+            family: AddressFamily::Any,
+            single_test,
             grants,
             ..ServerOptions::default()
         })
@@ -56,7 +56,7 @@ impl Far {
         }
     }
 
-    fn plan(&self, kind: Kind, protocol: Protocol) -> Plan {
+    fn plan(&self, kind: RunKind, protocol: TransportProtocol) -> Plan {
         let mut plan = Plan::new(kind, protocol, "127.0.0.1");
         plan.port = self.port;
         plan.duration_ns = Some(300_000_000);
@@ -73,8 +73,8 @@ impl Far {
 fn client(plan: Plan) -> Client {
     Client {
         plan,
-        family: Family::Any,
-        retry: Duration::ZERO,
+        family: AddressFamily::Any,
+        retry_timeout: Duration::ZERO,
         key: None,
     }
 }
@@ -106,82 +106,82 @@ fn run_if_possible(plan: Plan) -> Option<Record> {
 
 #[test]
 fn buffers_are_forced_only_where_that_is_granted() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.window_bytes = Some(100 << 20);
     let stop = AtomicBool::new(false);
     match client(plan).run(&stop, &mut |_| {}) {
         // Only where the system's limit permits as much to every user.
-        Ok((record, _)) => assert!(!record.plan.forced_buffers.far),
+        Ok((record, _)) => assert!(!record.plan.forced_buffers.server),
         Err(error) => {
             assert_eq!(error.exit_code(), exit::MISSING, "{error}");
             println!("{error}: {}", error.problem());
         }
     }
-    far.end().unwrap();
-    let far = Far::granting(false, vec![Grant::Buffers]);
-    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    server.end().unwrap();
+    let server = TestServer::granting(false, vec![Grant::Buffers]);
+    let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.window_bytes = Some(100 << 20);
     if let Some(record) = run_if_possible(plan)
-        && record.plan.forced_buffers.near
+        && record.plan.forced_buffers.client
     {
-        assert!(record.plan.forced_buffers.far);
+        assert!(record.plan.forced_buffers.server);
         let stream = &record.directions[0].streams[0];
         let sender = stream.sender.as_ref().unwrap().send_buffer_bytes;
         let receiver = stream.receiver.as_ref().unwrap().receive_buffer_bytes;
         assert!(sender >= Some(100 << 20) && receiver >= Some(100 << 20));
     }
     // More than the server has for all its tests.
-    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.window_bytes = Some(900 << 20);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
     println!("{error}: {}", error.problem());
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn calls_are_timed_at_both_ends() {
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     for (kind, protocol, wait) in [
-        (Kind::Throughput, Protocol::Tcp, "block"),
-        (Kind::Throughput, Protocol::Tcp, "spin"),
-        (Kind::Throughput, Protocol::Udp, "block"),
-        (Kind::Latency, Protocol::Udp, "block"),
-        (Kind::Latency, Protocol::Udp, "spin"),
-        (Kind::Latency, Protocol::Tcp, "poll"),
-        (Kind::Latency, Protocol::Udp, "select:50us"),
-        (Kind::Latency, Protocol::Udp, "epoll"),
+        (RunKind::Throughput, TransportProtocol::Tcp, "block"),
+        (RunKind::Throughput, TransportProtocol::Tcp, "spin"),
+        (RunKind::Throughput, TransportProtocol::Udp, "block"),
+        (RunKind::Latency, TransportProtocol::Udp, "block"),
+        (RunKind::Latency, TransportProtocol::Udp, "spin"),
+        (RunKind::Latency, TransportProtocol::Tcp, "poll"),
+        (RunKind::Latency, TransportProtocol::Udp, "select:50us"),
+        (RunKind::Latency, TransportProtocol::Udp, "epoll"),
     ] {
-        let mut plan = far.plan(kind, protocol);
+        let mut plan = server.plan(kind, protocol);
         plan.calls = true;
         plan.wait = Some(wait.parse().unwrap());
-        let began = Instant::now();
+        let started = Instant::now();
         let record = run(plan);
-        let took = began.elapsed().as_nanos() as u64;
+        let elapsed = started.elapsed().as_nanos() as u64;
         let context = format!("{kind} {protocol} {wait}");
         assert_eq!(record.call_clocks.len(), 2, "{context}");
         assert!(
-            !record.calls.is_empty() && !record.far_calls.is_empty(),
+            !record.calls.is_empty() && !record.server_calls.is_empty(),
             "{context}"
         );
-        for calls in [&record.calls, &record.far_calls] {
+        for calls in [&record.calls, &record.server_calls] {
             for (name, call) in calls {
-                for (found, times) in call.kinds() {
+                for (warnings, times) in call.outcomes() {
                     assert_eq!(times.times.count, times.histogram.count);
                     // One thread at each end: its calls do not overlap.
                     assert!(
-                        times.total_ns <= took,
-                        "{context}: {name} {found} {} of {took}",
+                        times.total_ns <= elapsed,
+                        "{context}: {name} {warnings} {} of {elapsed}",
                         times.total_ns
                     );
                 }
             }
         }
-        let count = |calls: &linerate_metric::call_times::Calls, name: &str| -> u64 {
+        let count = |calls: &linerate_metric::call_times::CallsByName, name: &str| -> u64 {
             let call = calls
                 .get(name)
                 .unwrap_or_else(|| panic!("{context}: no {name}"));
-            call.kinds().map(|(_, times)| times.times.count).sum()
+            call.outcomes().map(|(_, times)| times.times.count).sum()
         };
         let waits = match wait {
             "poll" => Some("poll"),
@@ -190,38 +190,38 @@ fn calls_are_timed_at_both_ends() {
             _ => None,
         };
         if let Some(name) = waits {
-            assert!(count(&record.far_calls, name) > 0, "{context}");
+            assert!(count(&record.server_calls, name) > 0, "{context}");
         }
-        if kind == Kind::Latency {
-            let trips = record.summary.round_trips.unwrap();
-            for calls in [&record.calls, &record.far_calls] {
+        if kind == RunKind::Latency {
+            let round_trips = record.summary.round_trips.unwrap();
+            for calls in [&record.calls, &record.server_calls] {
                 for name in ["sendto", "recvfrom"] {
-                    assert!(count(calls, name) >= trips, "{context}: {name}");
+                    assert!(count(calls, name) >= round_trips, "{context}: {name}");
                 }
-                assert!(calls["sendto"].room.is_some(), "{context}");
+                assert!(calls["sendto"].accepted.is_some(), "{context}");
             }
-            let ready = record.far_calls["recvfrom"].ready.as_ref();
-            let waited = record.far_calls["recvfrom"].waited.as_ref();
+            let ready = record.server_calls["recvfrom"].ready.as_ref();
+            let waited = record.server_calls["recvfrom"].waited.as_ref();
             assert!(ready.or(waited).is_some(), "{context}");
         }
     }
     // Not requested: absent.
-    let record = run(far.plan(Kind::Throughput, Protocol::Tcp));
+    let record = run(server.plan(RunKind::Throughput, TransportProtocol::Tcp));
     assert!(record.calls.is_empty() && record.call_clocks.is_empty());
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn many_tests_at_a_time() {
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     let plans: Vec<_> = (0..6)
         .map(|number| {
             let protocol = if number % 2 == 0 {
-                Protocol::Udp
+                TransportProtocol::Udp
             } else {
-                Protocol::Tcp
+                TransportProtocol::Tcp
             };
-            let mut plan = far.plan(Kind::Latency, protocol);
+            let mut plan = server.plan(RunKind::Latency, protocol);
             plan.streams = 2;
             plan
         })
@@ -235,18 +235,18 @@ fn many_tests_at_a_time() {
         assert!(record.summary.round_trips.unwrap() > 100);
         assert_eq!(record.summary.mismatched, Some(0));
     }
-    let events = far.events.lock().unwrap().clone();
+    let events = server.events.lock().unwrap().clone();
     let finished = events
         .iter()
-        .filter(|e| matches!(e.what, What::Finished { .. }));
+        .filter(|e| matches!(e.kind, EventKind::Finished { .. }));
     assert_eq!(finished.count(), 6);
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn strangers_do_not_disturb() {
-    let far = Far::start(false);
-    let address = ("127.0.0.1", far.port);
+    let server = TestServer::start(false);
+    let address = ("127.0.0.1", server.port);
     let silent: Vec<_> = (0..50)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
@@ -258,30 +258,30 @@ fn strangers_do_not_disturb() {
         udp.send(b"\x01lr\xC0\xFFdat0123456789abcdef").unwrap();
         udp.send(&[7; 1000]).unwrap();
     }
-    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     plan.duration_ns = None;
     plan.round_trips = Some(500);
     assert_eq!(run(plan).summary.lost, Some(0));
     drop(silent);
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn an_unknown_congestion_control_is_refused_before_any_traffic() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.congestion_control = Some("nonesuch".to_owned());
-    plan.congestion_control_asked = true;
+    plan.congestion_control_requested = true;
     let stop = AtomicBool::new(false);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
     assert_eq!(error.exit_code(), exit::MISSING, "{error}");
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn idle_states_are_held_only_where_they_may_be() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     plan.duration_ns = None;
     plan.round_trips = Some(100);
     plan.hold_latency = true;
@@ -294,13 +294,13 @@ fn idle_states_are_held_only_where_they_may_be() {
             assert_eq!(error.exit_code(), exit::MISSING);
         }
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn sockets_get_what_was_asked_for() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.socket.send_buffer_bytes = Some(50_000);
     plan.socket.receive_buffer_bytes = Some(60_000);
     plan.socket.mss_bytes = Some(1_000);
@@ -318,31 +318,37 @@ fn sockets_get_what_was_asked_for() {
     assert_eq!(receiver.receive_buffer_bytes, Some(120_000));
     let mss = sender.tcp.as_ref().unwrap().mss_bytes;
     assert!((900..=1_000).contains(&mss), "{mss}");
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn scheduling_needs_a_grant_at_the_far_end() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
-    plan.sched = Ends::both(Sched::Fifo(1));
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
+    plan.sched = PerEnd::same(SchedPolicy::Fifo(1));
     let stop = AtomicBool::new(false);
     let error = client(plan.clone()).run(&stop, &mut |_| {}).unwrap_err();
     assert_eq!(error.exit_code(), exit::MISSING, "{error}");
-    plan.sched = Ends::both(Sched::Nice(5));
+    plan.sched = PerEnd::same(SchedPolicy::Nice(5));
     assert!(run(plan).summary.round_trips.unwrap() > 0);
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn processors_are_kept_busy_only_where_that_is_granted() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
-    plan.round_trip.burn = Ends { near: 1, far: 0 };
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
+    plan.round_trip.load_threads = PerEnd {
+        client: 1,
+        server: 0,
+    };
     assert!(run(plan.clone()).summary.round_trips.unwrap() > 0);
-    plan.round_trip.burn = Ends { near: 0, far: 1 };
+    plan.round_trip.load_threads = PerEnd {
+        client: 0,
+        server: 1,
+    };
     let stop = AtomicBool::new(false);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
     assert_eq!(error.exit_code(), exit::MISSING, "{error}");
-    far.end().unwrap();
+    server.end().unwrap();
 }

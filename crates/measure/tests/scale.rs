@@ -2,17 +2,17 @@
 
 mod common;
 
-use common::{Far, run, try_run};
+use common::{TestServer, run, try_run};
 
 use std::time::{Duration, Instant};
 
-use linerate_metric::cost::STREAMS_IN_SERIES;
+use linerate_metric::cost::MAX_STREAMS_IN_SERIES;
 use linerate_metric::exit;
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_metric::record::Record;
 
-fn plan(far: &Far, protocol: Protocol, streams: u32) -> Plan {
-    let mut plan = far.plan(Kind::Throughput, protocol);
+fn plan(server: &TestServer, protocol: TransportProtocol, streams: u32) -> Plan {
+    let mut plan = server.plan(RunKind::Throughput, protocol);
     plan.streams = streams;
     plan.payload_bytes = 16 << 10;
     plan.duration_ns = Some(400_000_000);
@@ -22,9 +22,9 @@ fn plan(far: &Far, protocol: Protocol, streams: u32) -> Plan {
 
 /// Both ends counted the same for each flow.
 fn check_flows(record: &Record, streams: usize) {
-    for way in &record.directions {
-        assert_eq!(way.streams.len(), streams);
-        for stream in &way.streams {
+    for direction in &record.directions {
+        assert_eq!(direction.streams.len(), streams);
+        for stream in &direction.streams {
             assert_eq!(
                 stream.summary.bytes_sent, stream.summary.bytes_received,
                 "stream {}",
@@ -32,23 +32,26 @@ fn check_flows(record: &Record, streams: usize) {
             );
             assert!(stream.sender.is_some() && stream.receiver.is_some());
         }
-        let index = way.summary.fairness_index.unwrap();
+        let index = direction.summary.fairness_index.unwrap();
         assert!((0.0..=1.0).contains(&index), "{index}");
     }
 }
 
 #[test]
 fn many_streams_share_threads_and_none_starves() {
-    let far = Far::start();
-    for wait in [None, Some(Ends::both(Wait::Spin))] {
-        let mut plan = plan(&far, Protocol::Tcp, 60);
-        plan.threads = Some(Ends { near: 2, far: 1 });
+    let server = TestServer::start();
+    for wait in [None, Some(PerEnd::same(WaitMode::Spin))] {
+        let mut plan = plan(&server, TransportProtocol::Tcp, 60);
+        plan.threads = Some(PerEnd {
+            client: 2,
+            server: 1,
+        });
         plan.wait.clone_from(&wait);
         let record = run(plan);
         let threads = record.plan.threads.clone().unwrap();
-        assert_eq!((threads.near, threads.far), (2, 1));
+        assert_eq!((threads.client, threads.server), (2, 1));
         if wait.is_none() {
-            assert_eq!(record.plan.wait.as_ref().unwrap().near, Wait::Epoll);
+            assert_eq!(record.plan.wait.as_ref().unwrap().client, WaitMode::Epoll);
         }
         check_flows(&record, 60);
         let streams = &record.directions[0].streams;
@@ -61,16 +64,17 @@ fn many_streams_share_threads_and_none_starves() {
 
 #[test]
 fn a_run_tells_of_each_stream_and_each_thread() {
-    let far = Far::start();
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
-        let mut plan = plan(&far, protocol, 3);
+    let server = TestServer::start();
+    for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
+        let mut plan = plan(&server, protocol, 3);
         plan.payload_bytes = 1_000;
         plan.rate_bps = Some(8_000_000);
         plan.directions = vec![Direction::Send, Direction::Receive];
         let record = run(plan);
-        for way in &record.directions {
-            let intervals = (record.intervals.iter()).filter(|i| i.direction == way.direction);
-            for stream in &way.streams {
+        for direction in &record.directions {
+            let intervals =
+                (record.intervals.iter()).filter(|i| i.direction == direction.direction);
+            for stream in &direction.streams {
                 let of_it = intervals.clone().flat_map(|i| &i.streams);
                 let bytes = of_it
                     .filter(|part| part.id == stream.id)
@@ -84,28 +88,31 @@ fn a_run_tells_of_each_stream_and_each_thread() {
             for interval in intervals.clone() {
                 let sum: u64 = interval.streams.iter().map(|part| part.bytes).sum();
                 assert_eq!(sum, interval.bytes, "{interval:?}");
-                assert_eq!(interval.tcp.is_some(), protocol == Protocol::Tcp);
+                assert_eq!(interval.tcp.is_some(), protocol == TransportProtocol::Tcp);
                 if let Some(tcp) = interval.tcp {
                     assert_eq!(tcp.flows, 3);
                     assert_eq!(interval.retransmits, Some(tcp.retransmits));
                 }
             }
             if std::path::Path::new("/proc/self/schedstat").exists() {
-                let told = intervals.filter(|i| i.sender_threads.is_some());
-                assert!(told.count() > 0, "the threads' time is told");
+                let reported = intervals.filter(|i| i.sender_threads.is_some());
+                assert!(reported.count() > 0, "the threads' time is told");
             }
         }
         for cost in &record.summary.cpu {
             // Three threads in each direction.
             assert_eq!(cost.threads.len(), 6);
             assert!(cost.ns_per_byte.is_some_and(|ns| ns > 0.0));
-            assert_eq!(cost.ns_per_packet.is_some(), protocol == Protocol::Udp);
+            assert_eq!(
+                cost.ns_per_packet.is_some(),
+                protocol == TransportProtocol::Udp
+            );
             for thread in &cost.threads {
                 let spent = thread.cpu_ns + thread.runnable_ns.unwrap_or(0);
                 assert!(thread.blocked_ns.unwrap_or(0) + spent <= thread.wall_ns + 50_000_000);
                 assert!(thread.calls.unwrap() >= thread.empty_calls.unwrap());
             }
-            assert!(cost.cycles.is_some() || cost.uncounted_because.is_some());
+            assert!(cost.cycles.is_some() || cost.uncounted_reason.is_some());
         }
         assert_eq!(record.summary.memory.len(), 2);
         assert_eq!(record.summary.memory[0].streams, 6);
@@ -114,35 +121,39 @@ fn a_run_tells_of_each_stream_and_each_thread() {
 
 #[test]
 fn of_very_many_streams_the_series_holds_the_total() {
-    let far = Far::start();
-    let record = run(plan(&far, Protocol::Tcp, STREAMS_IN_SERIES + 1));
-    check_flows(&record, STREAMS_IN_SERIES as usize + 1);
+    let server = TestServer::start();
+    let record = run(plan(
+        &server,
+        TransportProtocol::Tcp,
+        MAX_STREAMS_IN_SERIES + 1,
+    ));
+    check_flows(&record, MAX_STREAMS_IN_SERIES as usize + 1);
     assert!(record.intervals.iter().all(|i| i.streams.is_empty()));
 }
 
 #[test]
 fn figures_of_thousands_of_streams_take_several_frames() {
     // Both ends of 2,100 flows, and the other descriptors of this process.
-    linerate_host::sys::fd_table::raise_limit();
-    if linerate_host::sys::fd_table::limit().is_some_and(|limit| limit < 10_000) {
+    linerate_host::sys::fd_table::raise_open_file_limit();
+    if linerate_host::sys::fd_table::open_file_limit().is_some_and(|limit| limit < 10_000) {
         println!("needs an open-file limit of 10,000");
         return;
     }
-    let far = Far::start();
-    let mut plan = plan(&far, Protocol::Tcp, 2_100);
+    let server = TestServer::start();
+    let mut plan = plan(&server, TransportProtocol::Tcp, 2_100);
     plan.amount_bytes = Some(64 << 20);
     plan.duration_ns = None;
-    let began = Instant::now();
+    let started = Instant::now();
     let record = run(plan);
     check_flows(&record, 2_100);
     assert_eq!(record.summary.bytes_received, Some(64 << 20));
-    println!("took {:?}", began.elapsed());
+    println!("took {:?}", started.elapsed());
 }
 
 #[test]
 fn streams_beyond_the_open_files_are_refused_before_any_traffic() {
-    let far = Far::start();
-    let Some(limit) = linerate_host::sys::fd_table::limit() else {
+    let server = TestServer::start();
+    let Some(limit) = linerate_host::sys::fd_table::open_file_limit() else {
         println!("this process may open any number of files");
         return;
     };
@@ -150,8 +161,8 @@ fn streams_beyond_the_open_files_are_refused_before_any_traffic() {
         println!("an open-file limit of {limit} holds the largest number of streams");
         return;
     }
-    let mut plan = plan(&far, Protocol::Tcp, limit as u32);
-    plan.wait = Some(Ends::both(Wait::Epoll));
+    let mut plan = plan(&server, TransportProtocol::Tcp, limit as u32);
+    plan.wait = Some(PerEnd::same(WaitMode::Epoll));
     let error = try_run(plan).unwrap_err();
     assert_eq!(error.exit_code(), exit::MISSING, "{error}");
     assert!(error.problem().next_step.contains("ulimit -n"), "{error}");
@@ -159,10 +170,13 @@ fn streams_beyond_the_open_files_are_refused_before_any_traffic() {
 
 #[test]
 fn sleeping_calls_do_not_go_with_fewer_threads() {
-    let far = Far::start();
-    let mut plan = plan(&far, Protocol::Tcp, 4);
-    plan.threads = Some(Ends { near: 4, far: 2 });
-    plan.wait = Some(Ends::both(Wait::Block));
+    let server = TestServer::start();
+    let mut plan = plan(&server, TransportProtocol::Tcp, 4);
+    plan.threads = Some(PerEnd {
+        client: 4,
+        server: 2,
+    });
+    plan.wait = Some(PerEnd::same(WaitMode::Block));
     let error = try_run(plan).unwrap_err();
     assert_eq!(error.exit_code(), exit::MISSING, "{error}");
     assert!(
@@ -173,16 +187,16 @@ fn sleeping_calls_do_not_go_with_fewer_threads() {
 
 #[test]
 fn sockets_of_threads_with_their_own_tables_are_given_back() {
-    let far = Far::start();
-    let open = || linerate_host::sys::fd_table::open().unwrap_or(0);
-    run(plan(&far, Protocol::Udp, 2));
+    let server = TestServer::start();
+    let open = || linerate_host::sys::fd_table::count_open_files().unwrap_or(0);
+    run(plan(&server, TransportProtocol::Udp, 2));
     let before = open();
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
-        for wait in [Wait::Block, Wait::Spin, Wait::Epoll] {
-            let mut plan = plan(&far, protocol, 2);
+    for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
+        for wait in [WaitMode::Block, WaitMode::Spin, WaitMode::Epoll] {
+            let mut plan = plan(&server, protocol, 2);
             plan.payload_bytes = 1_000;
             plan.duration_ns = Some(60_000_000);
-            plan.wait = Some(Ends::both(wait));
+            plan.wait = Some(PerEnd::same(wait));
             run(plan);
         }
     }

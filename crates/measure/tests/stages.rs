@@ -2,39 +2,39 @@
 
 mod common;
 
-use common::Far;
+use common::TestServer;
 
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Stamping, Wait};
+use linerate_metric::plan::{PerEnd, Plan, RunKind, TimestampLevel, TransportProtocol, WaitMode};
 use linerate_metric::record::Record;
 
 /// Runs timestamped round trips against a server of this process.
 fn run(change: impl Fn(&mut Plan)) -> Record {
-    run_any(Kind::Latency, Protocol::Udp, |plan| {
+    run_any(RunKind::Latency, TransportProtocol::Udp, |plan| {
         plan.duration_ns = None;
         plan.round_trips = Some(2_000);
         plan.interval_ns = None;
-        plan.stamps = Stamping::Packets;
+        plan.timestamps = TimestampLevel::Packets;
         change(plan);
     })
 }
 
-fn run_any(kind: Kind, protocol: Protocol, change: impl Fn(&mut Plan)) -> Record {
+fn run_any(kind: RunKind, protocol: TransportProtocol, change: impl Fn(&mut Plan)) -> Record {
     // The kernel enables receive timestamps with a delay after the first socket requests them; a
     // busy one may do so after the run.
     let runs = (0..5).map(|_| {
-        let far = Far::start();
-        let mut plan = far.plan(kind, protocol);
+        let server = TestServer::start();
+        let mut plan = server.plan(kind, protocol);
         change(&mut plan);
         common::run(plan)
     });
-    let stamped = |record: &Record| {
+    let timestamped = |record: &Record| {
         let pass = record.stage_pass.as_ref();
         pass.is_none_or(|pass| pass.round_trips > 500)
     };
     let mut last = None;
     for record in runs {
-        let enough = stamped(&record);
+        let enough = timestamped(&record);
         last = Some(record);
         if enough {
             break;
@@ -51,14 +51,14 @@ fn check(record: &Record) -> Vec<String> {
     assert_eq!(record.summary.mismatched, Some(0));
     // Receive timestamps start some milliseconds after the first socket requests them.
     assert!(pass.round_trips > 500, "{pass:?}");
-    assert_eq!(pass.round_trips + pass.left_out, 2_000, "{pass:?}");
+    assert_eq!(pass.round_trips + pass.incomplete, 2_000, "{pass:?}");
     let means: f64 = record.stages.iter().map(|stage| stage.mean_ns).sum();
-    let trip = pass.rtt_ns.unwrap().mean;
+    let round_trip = pass.rtt_ns.unwrap().mean;
     // Each round trip is the sum of its own stages; only a timestamp before its call would break
     // that.
     assert!(
-        (means - trip).abs() <= 0.01 * trip,
-        "{means} {trip} {notes:?}"
+        (means - round_trip).abs() <= 0.01 * round_trip,
+        "{means} {round_trip} {notes:?}"
     );
     let medians: u64 = record.stages.iter().map(|stage| stage.p50_ns).sum();
     assert_eq!(medians, pass.sum_of_medians_ns);
@@ -84,24 +84,24 @@ const PACKETS: [&str; 9] = [
 #[test]
 fn datagrams_pass_every_stage() {
     assert_eq!(check(&run(|_| {})), PACKETS);
-    let spinning = run(|plan| plan.wait = Some(Ends::both(Wait::Spin)));
+    let spinning = run(|plan| plan.wait = Some(PerEnd::same(WaitMode::Spin)));
     assert_eq!(check(&spinning), PACKETS);
     assert_eq!(spinning.timeline, None, "nobody asked for it");
 }
 
 #[test]
 fn every_way_of_waiting_but_a_ring_has_stages() {
-    let select = Wait::Select { timeout_ns: None };
-    for (near, far) in [
-        (Wait::Poll, Wait::Poll),
-        (select, Wait::Epoll),
-        (Wait::Epoll, select),
-        (Wait::BusyPoll { time_ns: None }, Wait::Block),
+    let select = WaitMode::Select { timeout_ns: None };
+    for (client, server) in [
+        (WaitMode::Poll, WaitMode::Poll),
+        (select, WaitMode::Epoll),
+        (WaitMode::Epoll, select),
+        (WaitMode::BusyPoll { time_ns: None }, WaitMode::Block),
     ] {
-        for protocol in [Protocol::Udp, Protocol::Tcp] {
-            println!("{near}/{far} {protocol:?}");
+        for protocol in [TransportProtocol::Udp, TransportProtocol::Tcp] {
+            println!("{client}/{server} {protocol:?}");
             let record = run(|plan| {
-                plan.wait = Some(Ends { near, far });
+                plan.wait = Some(PerEnd { client, server });
                 plan.protocol = protocol;
                 plan.payload_bytes = 100;
             });
@@ -127,7 +127,7 @@ fn stamped_trips_keep_to_a_rate() {
 #[test]
 fn streams_pass_every_stage() {
     let record = run(|plan| {
-        plan.protocol = Protocol::Tcp;
+        plan.protocol = TransportProtocol::Tcp;
         plan.payload_bytes = 100;
     });
     assert_eq!(check(&record), PACKETS);
@@ -138,14 +138,14 @@ fn fragments_pass_every_stage() {
     let record = run(|plan| {
         // More than loopback's MTU holds.
         plan.payload_bytes = 65_507;
-        plan.stamps = Stamping::Scheduler;
+        plan.timestamps = TimestampLevel::Scheduler;
     });
     check(&record);
 }
 
 #[test]
-fn wake_ups_are_told_apart_where_the_kernel_lets_us() {
-    let record = run(|plan| plan.stamps = Stamping::Driver);
+fn wake_ups_are_distinguished_where_permitted() {
+    let record = run(|plan| plan.timestamps = TimestampLevel::Driver);
     let stages = check(&record);
     let pass = record.stage_pass.unwrap();
     if !pass.notes.is_empty() {
@@ -168,7 +168,7 @@ fn wake_ups_are_told_apart_where_the_kernel_lets_us() {
 
 #[test]
 fn calls_of_streams_make_a_timeline() {
-    let record = run_any(Kind::Throughput, Protocol::Tcp, |plan| {
+    let record = run_any(RunKind::Throughput, TransportProtocol::Tcp, |plan| {
         plan.duration_ns = Some(200_000_000);
         plan.streams = 2;
         plan.calls = true;
@@ -177,13 +177,23 @@ fn calls_of_streams_make_a_timeline() {
     let timeline = record.timeline.unwrap();
     assert!(record.stage_pass.is_none() && record.stages.is_empty());
     for (role, name) in [(Role::Client, "send"), (Role::Server, "recv")] {
-        let own: Vec<_> = timeline.slices.iter().filter(|s| s.role == role).collect();
-        assert!(own.len() > 10, "{role:?} {}", own.len());
-        assert!(own.iter().all(|s| s.end_ns >= s.start_ns), "{role:?}");
-        assert!(own.iter().any(|s| s.name.starts_with(name)), "{:?}", own[0]);
+        let local_stages: Vec<_> = timeline.slices.iter().filter(|s| s.role == role).collect();
+        assert!(local_stages.len() > 10, "{role:?} {}", local_stages.len());
+        assert!(
+            local_stages.iter().all(|s| s.end_ns >= s.start_ns),
+            "{role:?}"
+        );
+        assert!(
+            local_stages.iter().any(|s| s.name.starts_with(name)),
+            "{:?}",
+            local_stages[0]
+        );
         // One thread makes one call at a time.
         for thread in 0..2 {
-            let calls: Vec<_> = own.iter().filter(|s| s.thread == Some(thread)).collect();
+            let calls: Vec<_> = local_stages
+                .iter()
+                .filter(|s| s.thread == Some(thread))
+                .collect();
             assert!(
                 calls
                     .windows(2)
@@ -191,7 +201,7 @@ fn calls_of_streams_make_a_timeline() {
             );
         }
     }
-    let none = run_any(Kind::Throughput, Protocol::Udp, |plan| {
+    let none = run_any(RunKind::Throughput, TransportProtocol::Udp, |plan| {
         plan.duration_ns = Some(50_000_000);
     });
     assert_eq!(none.timeline, None);
@@ -199,7 +209,7 @@ fn calls_of_streams_make_a_timeline() {
 
 #[test]
 fn a_timeline_of_calls_ends_with_the_one_that_was_waited_for() {
-    let record = run_any(Kind::Throughput, Protocol::Tcp, |plan| {
+    let record = run_any(RunKind::Throughput, TransportProtocol::Tcp, |plan| {
         plan.duration_ns = Some(200_000_000);
         plan.calls = true;
         plan.trace = true;
@@ -208,7 +218,7 @@ fn a_timeline_of_calls_ends_with_the_one_that_was_waited_for() {
     });
     let timeline = record.timeline.unwrap();
     for role in [Role::Client, Role::Server] {
-        let own = timeline.slices.iter().filter(|s| s.role == role).count();
-        assert!((1..=65).contains(&own), "{role:?} {own}");
+        let local_stages = timeline.slices.iter().filter(|s| s.role == role).count();
+        assert!((1..=65).contains(&local_stages), "{role:?} {local_stages}");
     }
 }

@@ -17,10 +17,11 @@ use crate::histogram::{Histogram, HistogramData, Quantiles};
 /// Durations of one system call by outcome; an outcome that never happened is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Call {
+pub struct CallOutcomes {
     /// Sends whose data fit into the buffer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub room: Option<CallTimes>,
+    #[serde(alias = "room")]
+    pub accepted: Option<CallTimes>,
     /// Sends whose data did not fit. A blocking send includes the time until there was space; a
     /// non-blocking one returned with a part of the data sent, or none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,11 +37,11 @@ pub struct Call {
     pub empty: Option<CallTimes>,
 }
 
-impl Call {
+impl CallOutcomes {
     /// Returns the outcomes that happened, with their names.
-    pub fn kinds(&self) -> impl Iterator<Item = (&'static str, &CallTimes)> {
+    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, &CallTimes)> {
         [
-            ("room", &self.room),
+            ("room", &self.accepted),
             ("full", &self.full),
             ("ready", &self.ready),
             ("waited", &self.waited),
@@ -52,7 +53,7 @@ impl Call {
 }
 
 /// Calls of one end by name.
-pub type Calls = BTreeMap<String, Call>;
+pub type CallsByName = BTreeMap<String, CallOutcomes>;
 
 /// Durations of calls with one outcome, in nanoseconds, without the omitted time.
 ///
@@ -71,7 +72,7 @@ pub struct CallTimes {
 impl CallTimes {
     /// Returns the times of a histogram; `None` if it is empty.
     #[must_use]
-    pub fn of(histogram: &Histogram) -> Option<Self> {
+    pub fn from_histogram(histogram: &Histogram) -> Option<Self> {
         let data = HistogramData::from(histogram);
         Some(Self {
             times: histogram.summary()?,

@@ -34,18 +34,19 @@ pub struct SizeCapacity {
     pub frame_bytes: f64,
     /// Highest load tried, in frames per second: the line rate, or the most that the generator
     /// could offer.
-    pub most_fps: f64,
+    #[serde(alias = "most_fps")]
+    pub max_tried_fps: f64,
     /// Throughput by loss goal, the strictest first.
     pub throughput: Vec<Throughput>,
     /// Delay by share of the throughput (RFC 2544 section 26.2).
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub latency: Vec<DelayAt>,
+    pub latency: Vec<DelayPoint>,
     /// Loss by offered load, descending (RFC 2544 section 26.3).
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub frame_loss: Vec<LossAt>,
+    pub frame_loss: Vec<FrameLossPoint>,
     /// Longest burst without loss (RFC 2544 section 26.4, RFC 9004).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub back_to_back: Option<BackToBack>,
+    pub back_to_back: Option<BackToBackResult>,
     /// Every trial, in order.
     pub trials: Vec<CapacityTrial>,
 }
@@ -80,7 +81,8 @@ pub struct Throughput {
     pub failed_fps: Option<f64>,
     /// Intended load of the trials at `failed_fps`; absent if it is equal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failed_asked_fps: Option<f64>,
+    #[serde(alias = "failed_asked_fps")]
+    pub failed_intended_fps: Option<f64>,
     /// Lowest load at or below `fps` at which a later trial of this size lost more than the goal;
     /// absent if none did. With it, `fps` is the result of the search and not a load that the
     /// device carries every time.
@@ -97,7 +99,8 @@ pub struct Throughput {
     /// the device that no delay shows. The deciding trials may overstate its rate by as many
     /// frames. Absent if none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub beyond_frames: Option<f64>,
+    #[serde(alias = "beyond_frames")]
+    pub short_trial_surplus_frames: Option<f64>,
     /// Reason for the end of the search: `resolution`, `line` (the highest load passes),
     /// `generator` (its highest load passes), `floor` (not even one frame per trial passes),
     /// `trials` (too many), `nothing-sent` (no frame left the port) or `interrupted`.
@@ -107,14 +110,15 @@ pub struct Throughput {
 /// Delay at a share of the throughput.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct DelayAt {
+pub struct DelayPoint {
     /// Share of the throughput, 0 to 1.
     pub share: f64,
     /// Offered load in frames per second.
     pub offered_fps: f64,
     /// Intended load in frames per second; absent if the generator offered it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_offered_fps: Option<f64>,
+    #[serde(alias = "not_offered_fps")]
+    pub missed_intended_fps: Option<f64>,
     /// Share of frames lost.
     pub loss_fraction: f64,
     /// Time from passing a frame to the sending port until it was received; absent if frames are
@@ -126,7 +130,7 @@ pub struct DelayAt {
 /// Frame loss at an offered load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct LossAt {
+pub struct FrameLossPoint {
     /// Intended load as a share of the highest one, 0 to 1.
     pub share: f64,
     /// Offered load in frames per second.
@@ -134,7 +138,8 @@ pub struct LossAt {
     /// Intended load in frames per second; absent if the generator offered it. With it, the loss
     /// belongs to a lower load than `share` names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_offered_fps: Option<f64>,
+    #[serde(alias = "not_offered_fps")]
+    pub missed_intended_fps: Option<f64>,
     /// Frames received per second.
     pub forwarding_fps: f64,
     /// Share of frames lost.
@@ -144,7 +149,7 @@ pub struct LossAt {
 /// Longest burst of frames at the minimum gap.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct BackToBack {
+pub struct BackToBackResult {
     /// Length in frames of the longest burst without loss: mean of the searches.
     pub frames: f64,
     /// Result of each search.
@@ -176,7 +181,8 @@ pub struct CapacityTrial {
     pub size: String,
     /// Intended load in frames per second; absent: as fast as possible.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked_fps: Option<f64>,
+    #[serde(alias = "asked_fps")]
+    pub intended_fps: Option<f64>,
     /// Time of sending.
     pub duration_ns: u64,
     /// Frames sent.
@@ -190,7 +196,8 @@ pub struct CapacityTrial {
     /// Share of frames lost.
     pub loss_fraction: f64,
     /// True if the generator offered the intended load.
-    pub kept: bool,
+    #[serde(alias = "kept")]
+    pub load_met: bool,
     /// Frames that a queue on the path delayed, extrapolated at the rate at which it was still
     /// growing when sending ended: the search counts them as lost. Absent if no queue was growing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,10 +208,12 @@ pub struct CapacityTrial {
     /// Lost frames that this machine may have lost itself, because it sent late, stalled, or polled
     /// its own ring too late. Absent if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub own: Option<u64>,
+    #[serde(alias = "own")]
+    pub local_loss: Option<u64>,
     /// True if the trial is invalid for that reason and was repeated.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub again: bool,
+    #[serde(alias = "again")]
+    pub repeated: bool,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]

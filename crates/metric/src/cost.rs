@@ -4,11 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::Role;
-use crate::plan::{Cpus, Direction};
-use crate::record::CountedAt;
+use crate::plan::{CpuList, Direction};
+use crate::record::FlowEnd;
 
 /// Most threads of an end that a record lists; the sums include all threads.
-pub const THREADS_LISTED: usize = 64;
+pub const MAX_LISTED_THREADS: usize = 64;
 
 /// Cost of one measuring thread, from its start to its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -16,7 +16,8 @@ pub struct ThreadCost {
     /// Direction of its flows.
     pub direction: Direction,
     /// End of the flows: `sender` (for round trips the requesting end) or `receiver`.
-    pub part: CountedAt,
+    #[serde(alias = "part")]
+    pub flow_end: FlowEnd,
     /// Flows that it moved.
     pub flows: u32,
     /// Wall time from its start to its end, ns.
@@ -27,7 +28,7 @@ pub struct ThreadCost {
     pub user_ns: u64,
     /// Processor time in the kernel, ns; an estimate if the kernel samples it by ticks.
     pub system_ns: u64,
-    /// Time runnable and not running, ns (run_delay of /proc/PID/schedstat): [`ThreadCost::delay`]
+    /// Time runnable and not running, ns (run_delay of /proc/PID/schedstat): [`ThreadCost::run_delay`]
     /// divides it into wake-up latency and waiting for a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_ns: Option<u64>,
@@ -41,7 +42,7 @@ pub struct ThreadCost {
     pub involuntary_switches: u64,
     /// Processors on which the thread was sampled at the ends of intervals; absent: not sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpus: Option<Cpus>,
+    pub cpus: Option<CpuList>,
     /// Send or receive calls; absent: not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<u64>,
@@ -62,37 +63,37 @@ pub const EMPTY_CALL_NS: u64 = 200;
 
 /// Longest wake-up latency on a free core, ns: from runnable to running, including the exit from an
 /// idle state (for a halted virtual core 15 to 25 us).
-const WAKE_NS: u64 = 30_000;
+const MAX_WAKEUP_NS: u64 = 30_000;
 
 /// Time runnable and not running (run_delay), divided into its two causes; the kernel reports only
 /// the sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Delay {
+pub struct RunDelay {
     /// Wake-up latency: at most 30 us for each sleep.
-    pub waking_ns: u64,
+    pub wakeup_ns: u64,
     /// Rest: time in which other threads had the core.
-    pub waited_ns: u64,
+    pub core_wait_ns: u64,
 }
 
-impl Delay {
+impl RunDelay {
     /// Splits the scheduler's run delay over a number of sleeps.
     #[must_use]
-    pub fn of(runnable_ns: u64, sleeps: u64) -> Self {
-        let waking_ns = runnable_ns.min(sleeps.saturating_mul(WAKE_NS));
+    pub fn split(runnable_ns: u64, sleeps: u64) -> Self {
+        let waking_ns = runnable_ns.min(sleeps.saturating_mul(MAX_WAKEUP_NS));
         Self {
-            waking_ns,
-            waited_ns: runnable_ns - waking_ns,
+            wakeup_ns: waking_ns,
+            core_wait_ns: runnable_ns - waking_ns,
         }
     }
 
     /// Returns the sum over threads; `None` without threads, or if a thread has no run delay.
     #[must_use]
-    pub fn of_all<'a>(threads: impl IntoIterator<Item = &'a ThreadCost>) -> Option<Self> {
-        let each: Option<Vec<Self>> = threads.into_iter().map(ThreadCost::delay).collect();
+    pub fn sum_over<'a>(threads: impl IntoIterator<Item = &'a ThreadCost>) -> Option<Self> {
+        let each: Option<Vec<Self>> = threads.into_iter().map(ThreadCost::run_delay).collect();
         let each = each.filter(|each| !each.is_empty())?;
         Some(Self {
-            waking_ns: each.iter().map(|delay| delay.waking_ns).sum(),
-            waited_ns: each.iter().map(|delay| delay.waited_ns).sum(),
+            wakeup_ns: each.iter().map(|run_delay| run_delay.wakeup_ns).sum(),
+            core_wait_ns: each.iter().map(|run_delay| run_delay.core_wait_ns).sum(),
         })
     }
 }
@@ -100,22 +101,22 @@ impl Delay {
 /// Returns wake-up latency and waiting for a core as shares of the threads' time, 0 to 1. Threads
 /// without a run delay are skipped; `None` if all are.
 #[must_use]
-pub fn delay_shares(threads: &[ThreadCost]) -> Option<(f64, f64)> {
-    let noted: Vec<_> = (threads.iter())
+pub fn run_delay_shares(threads: &[ThreadCost]) -> Option<(f64, f64)> {
+    let measured: Vec<_> = (threads.iter())
         .filter(|thread| thread.blocked_ns.is_some())
         .collect();
-    let wall: u64 = noted.iter().map(|thread| thread.wall_ns).sum();
-    let delay = Delay::of_all(noted).filter(|_| wall > 0)?;
+    let wall: u64 = measured.iter().map(|thread| thread.wall_ns).sum();
+    let run_delay = RunDelay::sum_over(measured).filter(|_| wall > 0)?;
     let share = |ns: u64| (ns as f64 / wall as f64).min(1.0);
-    Some((share(delay.waking_ns), share(delay.waited_ns)))
+    Some((share(run_delay.wakeup_ns), share(run_delay.core_wait_ns)))
 }
 
 impl ThreadCost {
     /// Returns its run delay, divided into wake-up latency and waiting for a core.
     #[must_use]
-    pub fn delay(&self) -> Option<Delay> {
+    pub fn run_delay(&self) -> Option<RunDelay> {
         let runnable_ns = self.runnable_ns?;
-        Some(Delay::of(runnable_ns, self.voluntary_switches))
+        Some(RunDelay::split(runnable_ns, self.voluntary_switches))
     }
 }
 
@@ -142,13 +143,13 @@ pub struct MachineTime {
 
 /// Shortest time per processor for which shares are meaningful, ns: ten ticks (USER_HZ, 10 ms each)
 /// of /proc/stat.
-const SHARES_OF_NS: u64 = 100_000_000;
+const MIN_SHARE_TIME_NS: u64 = 100_000_000;
 
 impl MachineTime {
     /// Returns the total time of all processors, which covers the measured period and not a
     /// thread's own time.
     #[must_use]
-    pub fn whole_ns(&self) -> u64 {
+    pub fn total_ns(&self) -> u64 {
         let parts = [
             self.user_ns,
             self.system_ns,
@@ -163,10 +164,10 @@ impl MachineTime {
     /// Returns a part as a share of the total, 0 to 1; `None` if the time is so short that one tick
     /// decides.
     #[must_use]
-    pub fn share(&self, part_ns: u64) -> Option<f64> {
-        let whole = self.whole_ns();
-        let enough = SHARES_OF_NS.saturating_mul(self.processors.max(1).into());
-        (whole >= enough).then(|| (part_ns as f64 / whole as f64).min(1.0))
+    pub fn share_of_total(&self, part_ns: u64) -> Option<f64> {
+        let total_ns = self.total_ns();
+        let enough = MIN_SHARE_TIME_NS.saturating_mul(self.processors.max(1).into());
+        (total_ns >= enough).then(|| (part_ns as f64 / total_ns as f64).min(1.0))
     }
 }
 
@@ -269,7 +270,7 @@ pub struct TcpInterval {
 }
 
 /// Most flows of a direction for which the intervals list each flow.
-pub const STREAMS_IN_SERIES: u32 = 64;
+pub const MAX_STREAMS_IN_SERIES: u32 = 64;
 
 /// Figures of one flow in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -301,7 +302,7 @@ pub struct StreamInterval {
 /// Formula: `(sum x)^2 / (n * sum x^2)` (Jain, Chiu, Hawe, DEC-TR-301, 1984). `None` for fewer than
 /// two flows, and if all shares are zero.
 #[must_use]
-pub fn fairness(shares: &[f64]) -> Option<f64> {
+pub fn fairness_index(shares: &[f64]) -> Option<f64> {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();
     (shares.len() > 1 && squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
@@ -314,7 +315,7 @@ mod tests {
 
     #[test]
     fn fairness_of_known_shares() {
-        for (shares, want) in [
+        for (shares, expected) in [
             (&[][..], None),
             (&[5.0][..], None),
             (&[0.0, 0.0][..], None),
@@ -322,19 +323,19 @@ mod tests {
             (&[8.0, 0.0, 0.0, 0.0][..], Some(0.25)),
             (&[1.0, 2.0, 3.0][..], Some(36.0 / 42.0)),
         ] {
-            let got = fairness(shares);
-            let near = match (got, want) {
-                (Some(got), Some(want)) => (got - want).abs() < 1e-12,
-                (got, want) => got == want,
+            let got = fairness_index(shares);
+            let is_close = match (got, expected) {
+                (Some(got), Some(expected)) => (got - expected).abs() < 1e-12,
+                (got, expected) => got == expected,
             };
-            assert!(near, "{shares:?}: {got:?}");
+            assert!(is_close, "{shares:?}: {got:?}");
         }
     }
 
     fn thread(runnable_ns: Option<u64>, sleeps: u64) -> ThreadCost {
         ThreadCost {
             direction: Direction::Send,
-            part: CountedAt::Sender,
+            flow_end: FlowEnd::Sender,
             flows: 1,
             wall_ns: 1_000_000,
             cpu_ns: 100_000,
@@ -369,22 +370,22 @@ mod tests {
             ([0, 0, 400], Some(1.0)),
         ] {
             let time = time(ticks);
-            assert_eq!(time.share(time.idle_ns), idle, "{ticks:?}");
+            assert_eq!(time.share_of_total(time.idle_ns), idle, "{ticks:?}");
         }
     }
 
     #[test]
     fn waking_up_is_no_waiting_for_a_core() {
-        for (runnable, sleeps, want) in [
+        for (runnable, sleeps, expected) in [
             (0, 5, (0, 0)),
             (400_000, 0, (0, 400_000)),
             (400_000, 10, (300_000, 100_000)),
             (400_000, 100, (400_000, 0)),
         ] {
-            let delay = Delay::of(runnable, sleeps);
+            let run_delay = RunDelay::split(runnable, sleeps);
             assert_eq!(
-                (delay.waking_ns, delay.waited_ns),
-                want,
+                (run_delay.wakeup_ns, run_delay.core_wait_ns),
+                expected,
                 "{runnable} {sleeps}"
             );
         }
@@ -393,17 +394,17 @@ mod tests {
             thread(Some(0), 0),
             thread(None, 9),
         ];
-        let (waking, waited) = delay_shares(&threads).unwrap();
-        assert!((waking - 0.15).abs() < 1e-9 && (waited - 0.05).abs() < 1e-9);
-        assert_eq!(delay_shares(&[thread(None, 1)]), None);
-        assert_eq!(Delay::of_all(&threads), None);
-        assert_eq!(Delay::of_all(&[]), None);
+        let (wakeup, core_wait) = run_delay_shares(&threads).unwrap();
+        assert!((wakeup - 0.15).abs() < 1e-9 && (core_wait - 0.05).abs() < 1e-9);
+        assert_eq!(run_delay_shares(&[thread(None, 1)]), None);
+        assert_eq!(RunDelay::sum_over(&threads), None);
+        assert_eq!(RunDelay::sum_over(&[]), None);
     }
 
     proptest! {
         #[test]
         fn fairness_lies_between_one_share_and_all(shares in prop::collection::vec(0.0f64..1e12, 2..200)) {
-            if let Some(index) = fairness(&shares) {
+            if let Some(index) = fairness_index(&shares) {
                 let least = 1.0 / shares.len() as f64;
                 prop_assert!((least * 0.999_999..=1.000_001).contains(&index), "{}", index);
             }

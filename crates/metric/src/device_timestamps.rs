@@ -29,7 +29,7 @@ pub enum ByteOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String")]
-pub struct DeviceStamps {
+pub struct DeviceTimestamps {
     /// Payload offset of the arrival count; the departure count follows it.
     pub offset: u32,
     /// Bytes per count: 4 or 8.
@@ -47,21 +47,21 @@ pub const NANOSECONDS_HZ: u64 = 1_000_000_000;
 const HEADER_BYTES: u32 = 16;
 
 /// Largest offset of a count: the longest UDP payload.
-const OFFSET_LIMIT: u32 = 65_507;
+const MAX_OFFSET_BYTES: u32 = 65_507;
 
 /// The two counts of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamped {
+pub struct TimestampPair {
     /// Count at the arrival of the request.
-    pub came: u64,
+    pub arrival: u64,
     /// Count at the departure of the response.
-    pub left: u64,
+    pub departure: u64,
 }
 
-impl DeviceStamps {
+impl DeviceTimestamps {
     /// Returns the byte range of both counts in a payload.
     #[must_use]
-    pub fn range(&self) -> Range<usize> {
+    pub fn byte_range(&self) -> Range<usize> {
         let from = self.offset as usize;
         from..from + 2 * usize::from(self.width)
     }
@@ -69,15 +69,17 @@ impl DeviceStamps {
     /// Reads both counts; `None` if the payload is too short.
     #[inline]
     #[must_use]
-    pub fn read(&self, payload: &[u8]) -> Option<Stamped> {
-        let (came, left) = payload.get(self.range())?.split_at(usize::from(self.width));
-        Some(Stamped {
-            came: self.count_of(came),
-            left: self.count_of(left),
+    pub fn read(&self, payload: &[u8]) -> Option<TimestampPair> {
+        let (arrival, departure) = payload
+            .get(self.byte_range())?
+            .split_at(usize::from(self.width));
+        Some(TimestampPair {
+            arrival: self.decode_count(arrival),
+            departure: self.decode_count(departure),
         })
     }
 
-    fn count_of(&self, bytes: &[u8]) -> u64 {
+    fn decode_count(&self, bytes: &[u8]) -> u64 {
         let shift = |count: u64, &byte: &u8| count << 8 | u64::from(byte);
         match self.order {
             ByteOrder::Be => bytes.iter().fold(0, shift),
@@ -86,17 +88,17 @@ impl DeviceStamps {
     }
 
     /// Writes both counts from times in nanoseconds; returns false if the payload is too short.
-    pub fn write(&self, payload: &mut [u8], came_ns: u64, left_ns: u64) -> bool {
+    pub fn write(&self, payload: &mut [u8], arrival_ns: u64, departure_ns: u64) -> bool {
         let width = usize::from(self.width);
-        let Some(room) = payload.get_mut(self.range()) else {
+        let Some(bytes) = payload.get_mut(self.byte_range()) else {
             return false;
         };
-        let (came, left) = room.split_at_mut(width);
-        for (room, ns) in [(came, came_ns), (left, left_ns)] {
+        let (arrival, departure) = bytes.split_at_mut(width);
+        for (bytes, ns) in [(arrival, arrival_ns), (departure, departure_ns)] {
             let count = self.ticks(ns);
             match self.order {
-                ByteOrder::Be => room.copy_from_slice(&count.to_be_bytes()[8 - width..]),
-                ByteOrder::Le => room.copy_from_slice(&count.to_le_bytes()[..width]),
+                ByteOrder::Be => bytes.copy_from_slice(&count.to_be_bytes()[8 - width..]),
+                ByteOrder::Le => bytes.copy_from_slice(&count.to_le_bytes()[..width]),
             }
         }
         true
@@ -116,16 +118,16 @@ impl DeviceStamps {
     /// right time; more wraps cannot be detected.
     #[inline]
     #[must_use]
-    pub fn between_ns(&self, stamped: Stamped) -> u64 {
+    pub fn elapsed_ns(&self, pair: TimestampPair) -> u64 {
         let mask = u64::MAX >> (64 - 8 * u32::from(self.width));
-        let ticks = stamped.left.wrapping_sub(stamped.came) & mask;
+        let ticks = pair.departure.wrapping_sub(pair.arrival) & mask;
         let ns = u128::from(ticks) * u128::from(NANOSECONDS_HZ) / u128::from(self.hz);
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
     /// Returns the same timestamps relative to the payload without its first `bytes`.
     #[must_use]
-    pub fn behind(&self, bytes: usize) -> Self {
+    pub fn after_prefix(&self, bytes: usize) -> Self {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         Self {
             offset: self.offset.saturating_sub(bytes),
@@ -135,8 +137,8 @@ impl DeviceStamps {
 
     /// Returns the reason why messages of this size cannot carry the counts.
     #[must_use]
-    pub fn unfit(&self, payload_bytes: u64) -> Option<String> {
-        let end = self.range().end as u64;
+    pub fn fit_error(&self, payload_bytes: u64) -> Option<String> {
+        let end = self.byte_range().end as u64;
         if self.offset < HEADER_BYTES {
             return Some(format!(
                 "bytes below {HEADER_BYTES} have the sequence number and send time of the message"
@@ -148,7 +150,7 @@ impl DeviceStamps {
     }
 }
 
-impl fmt::Display for DeviceStamps {
+impl fmt::Display for DeviceTimestamps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let order = match self.order {
             ByteOrder::Be => "be",
@@ -161,13 +163,13 @@ impl fmt::Display for DeviceStamps {
     }
 }
 
-impl FromStr for DeviceStamps {
+impl FromStr for DeviceTimestamps {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',').map(str::trim);
         let offset = parts.next().unwrap_or_default();
-        let offset = offset.parse().ok().filter(|&at| at <= OFFSET_LIMIT);
+        let offset = offset.parse().ok().filter(|&at| at <= MAX_OFFSET_BYTES);
         let mut stamps = Self {
             offset: offset.ok_or_else(|| {
                 format!(
@@ -201,13 +203,13 @@ impl FromStr for DeviceStamps {
     }
 }
 
-impl From<DeviceStamps> for String {
-    fn from(stamps: DeviceStamps) -> Self {
+impl From<DeviceTimestamps> for String {
+    fn from(stamps: DeviceTimestamps) -> Self {
         stamps.to_string()
     }
 }
 
-impl TryFrom<String> for DeviceStamps {
+impl TryFrom<String> for DeviceTimestamps {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn options_read_as_they_print() {
-        for (text, want) in [
+        for (text, expected) in [
             ("16", "16,width=8,order=be,hz=1000000000"),
             (
                 "20,width=4,order=le,hz=25M",
@@ -229,9 +231,9 @@ mod tests {
             ),
             ("0,hz=1000", "0,width=8,order=be,hz=1000"),
         ] {
-            let stamps: DeviceStamps = text.parse().unwrap();
-            assert_eq!(stamps.to_string(), want, "{text}");
-            assert_eq!(want.parse(), Ok(stamps));
+            let stamps: DeviceTimestamps = text.parse().unwrap();
+            assert_eq!(stamps.to_string(), expected, "{text}");
+            assert_eq!(expected.parse(), Ok(stamps));
         }
         for text in [
             "",
@@ -242,24 +244,24 @@ mod tests {
             "70000",
             "-1",
         ] {
-            assert!(text.parse::<DeviceStamps>().is_err(), "{text}");
+            assert!(text.parse::<DeviceTimestamps>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_counts_read_back() {
         for text in [
             "16",
             "17,width=4,hz=25M",
             "30,order=le",
             "16,width=4,order=le,hz=1M",
         ] {
-            let stamps: DeviceStamps = text.parse().unwrap();
+            let stamps: DeviceTimestamps = text.parse().unwrap();
             let mut payload = [0xee; 64];
             assert!(stamps.write(&mut payload, 5_000_000, 5_750_000));
             let read = stamps.read(&payload).unwrap();
-            assert_eq!(stamps.between_ns(read), 750_000, "{text}");
-            let range = stamps.range();
+            assert_eq!(stamps.elapsed_ns(read), 750_000, "{text}");
+            let range = stamps.byte_range();
             let outside = (0..payload.len()).filter(|at| !range.contains(at));
             assert!(outside.into_iter().all(|at| payload[at] == 0xee), "{text}");
             assert!(!stamps.write(&mut payload[..range.end - 1], 1, 2));
@@ -269,29 +271,32 @@ mod tests {
 
     #[test]
     fn a_count_that_began_anew_is_still_right() {
-        let narrow: DeviceStamps = "16,width=4,hz=1M".parse().unwrap();
-        let wrapped = Stamped {
-            came: u64::from(u32::MAX) - 9,
-            left: 30,
+        let narrow: DeviceTimestamps = "16,width=4,hz=1M".parse().unwrap();
+        let wrapped = TimestampPair {
+            arrival: u64::from(u32::MAX) - 9,
+            departure: 30,
         };
-        assert_eq!(narrow.between_ns(wrapped), 40_000);
-        let wide: DeviceStamps = "16,hz=1000000000".parse().unwrap();
-        let wrapped = Stamped {
-            came: u64::MAX,
-            left: 4,
+        assert_eq!(narrow.elapsed_ns(wrapped), 40_000);
+        let wide: DeviceTimestamps = "16,hz=1000000000".parse().unwrap();
+        let wrapped = TimestampPair {
+            arrival: u64::MAX,
+            departure: 4,
         };
-        assert_eq!(wide.between_ns(wrapped), 5);
-        let slow: DeviceStamps = "16,hz=1".parse().unwrap();
-        let backwards = Stamped { came: 5, left: 4 };
-        assert_eq!(slow.between_ns(backwards), u64::MAX, "no overflow");
+        assert_eq!(wide.elapsed_ns(wrapped), 5);
+        let slow: DeviceTimestamps = "16,hz=1".parse().unwrap();
+        let backwards = TimestampPair {
+            arrival: 5,
+            departure: 4,
+        };
+        assert_eq!(slow.elapsed_ns(backwards), u64::MAX, "no overflow");
     }
 
     #[test]
-    fn messages_must_have_room() {
-        let stamps: DeviceStamps = "16".parse().unwrap();
-        assert_eq!(stamps.unfit(32), None);
-        assert!(stamps.unfit(31).is_some());
-        let early: DeviceStamps = "12,width=4".parse().unwrap();
-        assert!(early.unfit(64).is_some());
+    fn messages_must_have_space() {
+        let stamps: DeviceTimestamps = "16".parse().unwrap();
+        assert_eq!(stamps.fit_error(32), None);
+        assert!(stamps.fit_error(31).is_some());
+        let early: DeviceTimestamps = "12,width=4".parse().unwrap();
+        assert!(early.fit_error(64).is_some());
     }
 }

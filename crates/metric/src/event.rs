@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::capacity::CapacityTrial;
-use crate::plan::{Cpus, Ends, Plan, Wait};
-use crate::record::{Doubt, Interval, Record};
-use crate::run_set::Trial;
+use crate::plan::{CpuList, PerEnd, Plan, WaitMode};
+use crate::record::{Caveat, Interval, Record};
+use crate::run_set::RateSearchTrial;
 use crate::stack::StackInterval;
 
 /// An event and its test.
@@ -17,13 +17,13 @@ pub struct Event {
     pub test: u32,
     /// Kind of the event with its data.
     #[serde(flatten)]
-    pub what: What,
+    pub kind: EventKind,
 }
 
 /// Kinds of events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-pub enum What {
+pub enum EventKind {
     /// The server accepts connections.
     Ready {
         /// Listen port.
@@ -32,7 +32,8 @@ pub enum What {
         addresses: Vec<String>,
         /// Additional listen ports, of other protocols.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        also: Vec<u16>,
+        #[serde(alias = "also")]
+        other_ports: Vec<u16>,
     },
     /// The control connection is established.
     Connected {
@@ -46,12 +47,13 @@ pub enum What {
         /// Every effective option.
         plan: Box<Plan>,
         /// Wait mode of each end.
-        wait: Ends<Wait>,
+        wait: PerEnd<WaitMode>,
         /// Processors of each end's threads.
-        cpu: Ends<Cpus>,
+        cpu: PerEnd<CpuList>,
         /// Reason for the wait mode, if the user did not request one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        because: Option<String>,
+        #[serde(alias = "because")]
+        wait_reason: Option<String>,
     },
     /// An interval of one direction ended.
     Interval {
@@ -65,10 +67,10 @@ pub enum What {
     },
     /// A caveat of the figures to come was detected.
     #[serde(rename = "doubted")]
-    Doubted {
+    CaveatRaised {
         /// The caveat.
         #[serde(rename = "doubt")]
-        doubt: Doubt,
+        caveat: Caveat,
     },
     /// Another pass of the run starts, whose figures explain those of the first.
     Pass {
@@ -81,20 +83,21 @@ pub enum What {
     },
     /// Payload is complete, and the result waits for something slow.
     #[serde(rename = "awaited")]
-    Awaited {
+    Waiting {
         /// Activity that it waits for.
-        what: String,
+        #[serde(alias = "what")]
+        activity: String,
     },
     /// The server rejected a requested setting; the next step names the server option that would
     /// allow it.
     Refused {
         /// Rejected setting, its client, and the option that would allow it.
-        problem: Problem,
+        problem: ErrorReport,
     },
     /// A trial of a rate search ended.
     Trial {
         /// Result of the trial.
-        trial: Box<Trial>,
+        trial: Box<RateSearchTrial>,
     },
     /// A trial of a capacity measurement ended.
     CapacityTrial {
@@ -109,13 +112,13 @@ pub enum What {
     /// The test ended without a result.
     Failed {
         /// Situation, object and next step.
-        problem: Problem,
+        problem: ErrorReport,
     },
 }
 
 /// Parses one line of a run's `--json-stream` and passes its event to the callback. For a line that
 /// ends the run, returns the document that `--json` would have printed.
-pub fn read_line(line: &str, tell: &mut dyn FnMut(Event)) -> Option<String> {
+pub fn read_line(line: &str, emit: &mut dyn FnMut(Event)) -> Option<String> {
     let Ok(mut value) = serde_json::from_str::<Value>(line) else {
         return Some(line.to_owned());
     };
@@ -126,15 +129,15 @@ pub fn read_line(line: &str, tell: &mut dyn FnMut(Event)) -> Option<String> {
             let document = value["record"].take();
             if let Ok(record) = Record::deserialize(&document) {
                 let record = Box::new(record);
-                let what = What::Finished { record };
-                tell(Event { test, what });
+                let kind = EventKind::Finished { record };
+                emit(Event { test, kind });
             }
             Some(document.to_string())
         }
         Some("failed") => Some(json!({ "error": value["problem"] }).to_string()),
         Some(_) => {
             // Unknown events of newer versions are skipped.
-            Event::deserialize(value).into_iter().for_each(tell);
+            Event::deserialize(value).into_iter().for_each(emit);
             None
         }
         None => Some(line.to_owned()),
@@ -142,11 +145,11 @@ pub fn read_line(line: &str, tell: &mut dyn FnMut(Event)) -> Option<String> {
 }
 
 /// Suffix of a next step for commands that can retry until the peer listens.
-pub const WAIT_FOR_IT: &str = ", or wait for it with --retry 5s";
+pub const RETRY_HINT: &str = ", or wait for it with --retry 5s";
 
 /// An error in the form that users and scripts need: situation, object, next step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Problem {
+pub struct ErrorReport {
     /// Error as a sentence fragment.
     pub situation: String,
     /// Host, port, option or file concerned.
@@ -155,22 +158,26 @@ pub struct Problem {
     pub next_step: String,
     /// Result to expect from a retry, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub again: Option<Again>,
+    #[serde(alias = "again")]
+    pub retryable: Option<Retryable>,
 }
 
 /// Result to expect from a retry after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Again {
+pub enum Retryable {
     /// A retry may succeed: the port has no listener yet, or the server is full.
-    MayPass,
+    #[serde(alias = "may-pass")]
+    Transient,
     /// A retry fails, whatever is measured: wrong key, another program, unknown host.
-    Stays,
+    #[serde(alias = "stays")]
+    Permanent,
     /// A retry fails for every run that names the same object: a missing interface.
-    StaysForObject,
+    #[serde(alias = "stays-for-object")]
+    PermanentForObject,
 }
 
-impl Problem {
+impl ErrorReport {
     /// Creates an error from its three parts.
     #[must_use]
     pub fn new(
@@ -182,18 +189,18 @@ impl Problem {
             situation: situation.into(),
             object: object.into(),
             next_step: next_step.into(),
-            again: None,
+            retryable: None,
         }
     }
 
     /// Returns the error with the expected result of a retry.
     #[must_use]
-    pub fn asking_again(self, again: Option<Again>) -> Self {
-        Self { again, ..self }
+    pub fn with_retryable(self, retryable: Option<Retryable>) -> Self {
+        Self { retryable, ..self }
     }
 }
 
-impl std::fmt::Display for Problem {
+impl std::fmt::Display for ErrorReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.object, self.situation)
     }
@@ -205,15 +212,15 @@ mod tests {
 
     #[test]
     fn a_stream_is_read_back_to_the_document_that_it_ends_with() {
-        let mut told = Vec::new();
-        let mut read = |line: &str| read_line(line, &mut |event| told.push(event));
+        let mut events = Vec::new();
+        let mut read = |line: &str| read_line(line, &mut |event| events.push(event));
         let awaited = r#"{"schema":"linerate/event/1","time":"2026-01-01T00:00:00Z","test":1,"event":"awaited","what":"x"}"#;
         assert_eq!(read(awaited), None);
         assert_eq!(read(r#"{"test":1,"event":"of-a-newer-version"}"#), None);
-        let problem = Problem::new("refused", "far", "start it");
+        let problem = ErrorReport::new("refused", "far", "start it");
         let failed = Event {
             test: 1,
-            what: What::Failed {
+            kind: EventKind::Failed {
                 problem: problem.clone(),
             },
         };
@@ -224,7 +231,7 @@ mod tests {
         let record: Record = serde_json::from_str(record).unwrap();
         let finished = Event {
             test: 1,
-            what: What::Finished {
+            kind: EventKind::Finished {
                 record: Box::new(record.clone()),
             },
         };
@@ -232,15 +239,15 @@ mod tests {
         let document = read(&finished).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&document).unwrap(), record);
         // Documents of a set, and lines of other programs, are returned unchanged.
-        for other in [r#"{"schema":"linerate/set/1","runs":[]}"#, "no json"] {
-            assert_eq!(read(other).as_deref(), Some(other));
+        for text in [r#"{"schema":"linerate/set/1","runs":[]}"#, "no json"] {
+            assert_eq!(read(text).as_deref(), Some(text));
         }
         let awaited = Event {
             test: 1,
-            what: What::Awaited {
-                what: "x".to_owned(),
+            kind: EventKind::Waiting {
+                activity: "x".to_owned(),
             },
         };
-        assert_eq!(told, [awaited, serde_json::from_str(&finished).unwrap()]);
+        assert_eq!(events, [awaited, serde_json::from_str(&finished).unwrap()]);
     }
 }

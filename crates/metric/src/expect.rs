@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Kind;
+use crate::plan::RunKind;
 use crate::record::Summary;
 use crate::units::{
     BitRate, ByteSize, UnitError, format_bit_rate, format_bytes, format_count, format_nanos,
@@ -16,7 +16,7 @@ use crate::units::{
 /// Unit of a figure, which decides how its values are written and parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Unit {
+pub enum FigureUnit {
     /// Bits per second.
     BitRate,
     /// Nanoseconds.
@@ -31,7 +31,7 @@ pub enum Unit {
     Bytes,
 }
 
-impl Unit {
+impl FigureUnit {
     /// Parses a value in one of its notations, into base units.
     ///
     /// # Errors
@@ -63,28 +63,28 @@ impl Unit {
 }
 
 /// A named figure of a summary.
-pub struct Figure {
+pub struct NamedFigure {
     /// Name in `--expect` and in the results of repeats.
     pub name: &'static str,
     /// Unit of the value.
-    pub unit: Unit,
+    pub unit: FigureUnit,
     /// Kinds of runs that have the figure.
-    pub kinds: &'static [Kind],
+    pub kinds: &'static [RunKind],
     /// Reads the figure; `None` if the run did not measure it.
     pub read: fn(&Summary) -> Option<f64>,
 }
 
-const THROUGHPUT: &[Kind] = &[Kind::Throughput];
-const LATENCY: &[Kind] = &[Kind::Latency];
-const BOTH: &[Kind] = &[Kind::Throughput, Kind::Latency];
-const COUNTED: &[Kind] = &[Kind::Throughput, Kind::Latency, Kind::Generate];
-const RATED: &[Kind] = &[Kind::Throughput, Kind::Generate];
+const THROUGHPUT: &[RunKind] = &[RunKind::Throughput];
+const LATENCY: &[RunKind] = &[RunKind::Latency];
+const THROUGHPUT_LATENCY: &[RunKind] = &[RunKind::Throughput, RunKind::Latency];
+const ALL_MEASURED: &[RunKind] = &[RunKind::Throughput, RunKind::Latency, RunKind::Generate];
+const THROUGHPUT_GENERATE: &[RunKind] = &[RunKind::Throughput, RunKind::Generate];
 
 macro_rules! figure {
     ($name:literal, $unit:ident, $kinds:ident, $read:expr) => {
-        Figure {
+        NamedFigure {
             name: $name,
-            unit: Unit::$unit,
+            unit: FigureUnit::$unit,
             kinds: $kinds,
             read: $read,
         }
@@ -92,18 +92,21 @@ macro_rules! figure {
 }
 
 /// Named figures, in the order in which messages list them.
-pub const FIGURES: &[Figure] = &[
+pub const FIGURES: &[NamedFigure] = &[
     figure!("goodput", BitRate, THROUGHPUT, |s| s.goodput_bps),
     figure!("offered", BitRate, THROUGHPUT, |s| s.offered_bps),
-    figure!("pps", PerSecond, RATED, |s| s.packets_per_second),
-    figure!("loss", Share, COUNTED, |s| s.loss_fraction),
-    figure!("lost", Count, COUNTED, |s| s.lost.map(|n| n as f64)),
-    figure!("retransmits", Count, BOTH, |s| s
+    figure!("pps", PerSecond, THROUGHPUT_GENERATE, |s| s
+        .packets_per_second),
+    figure!("loss", Share, ALL_MEASURED, |s| s.loss_fraction),
+    figure!("lost", Count, ALL_MEASURED, |s| s.lost.map(|n| n as f64)),
+    figure!("retransmits", Count, THROUGHPUT_LATENCY, |s| s
         .retransmits
         .map(|n| n as f64)),
     figure!("ipdv", Nanos, THROUGHPUT, |s| s.ipdv_ns),
-    figure!("rate_error", Share, RATED, |s| s.rate_error.map(f64::abs)),
-    figure!("lateness_p99", Nanos, RATED, |s| s
+    figure!("rate_error", Share, THROUGHPUT_GENERATE, |s| s
+        .rate_error
+        .map(f64::abs)),
+    figure!("lateness_p99", Nanos, THROUGHPUT_GENERATE, |s| s
         .lateness_ns
         .map(|q| q.p99 as f64)),
     figure!("delay_variation_p99", Nanos, THROUGHPUT, |s| s
@@ -151,7 +154,7 @@ pub const FIGURES: &[Figure] = &[
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Comparison {
+enum ComparisonOperator {
     Less,
     LessOrEqual,
     Equal,
@@ -162,8 +165,8 @@ enum Comparison {
 /// A threshold on one figure.
 #[derive(Clone)]
 pub struct Expectation {
-    figure: &'static Figure,
-    comparison: Comparison,
+    figure: &'static NamedFigure,
+    comparison: ComparisonOperator,
     bound: f64,
     text: String,
 }
@@ -183,7 +186,7 @@ pub enum ExpectError {
         /// Name as written.
         name: String,
         /// Kind of run whose figures can be used, where it is known.
-        kind: Option<Kind>,
+        kind: Option<RunKind>,
     },
     /// The value cannot be parsed.
     #[error(transparent)]
@@ -194,11 +197,11 @@ pub enum ExpectError {
         /// Name of the figure.
         name: &'static str,
         /// Kind of run.
-        kind: Kind,
+        kind: RunKind,
     },
 }
 
-fn figure_names(kind: Option<Kind>) -> String {
+fn figure_names(kind: Option<RunKind>) -> String {
     let names: Vec<_> = FIGURES
         .iter()
         .filter(|figure| kind.is_none_or(|kind| figure.kinds.contains(&kind)))
@@ -211,7 +214,7 @@ impl FromStr for Expectation {
     type Err = ExpectError;
 
     fn from_str(text: &str) -> Result<Self, ExpectError> {
-        Self::read(text, None)
+        Self::parse_for_kind(text, None)
     }
 }
 
@@ -220,25 +223,25 @@ impl Expectation {
     ///
     /// # Errors
     /// The error, with the figures of that kind.
-    pub fn of_kind(text: &str, kind: Kind) -> Result<Self, ExpectError> {
-        let expectation = Self::read(text, Some(kind))?;
+    pub fn of_kind(text: &str, kind: RunKind) -> Result<Self, ExpectError> {
+        let expectation = Self::parse_for_kind(text, Some(kind))?;
         expectation.check_kind(kind)?;
         Ok(expectation)
     }
 
-    fn read(text: &str, kind: Option<Kind>) -> Result<Self, ExpectError> {
+    fn parse_for_kind(text: &str, kind: Option<RunKind>) -> Result<Self, ExpectError> {
         let missing = || ExpectError::NoComparison {
             text: text.to_owned(),
         };
         let at = text.find(['<', '>', '=']).ok_or_else(missing)?;
         let (name, rest) = text.split_at(at);
         let (comparison, length) = match rest.as_bytes() {
-            [b'<', b'=', ..] => (Comparison::LessOrEqual, 2),
-            [b'>', b'=', ..] => (Comparison::MoreOrEqual, 2),
-            [b'=', b'=', ..] => (Comparison::Equal, 2),
-            [b'<', ..] => (Comparison::Less, 1),
-            [b'>', ..] => (Comparison::More, 1),
-            _ => (Comparison::Equal, 1),
+            [b'<', b'=', ..] => (ComparisonOperator::LessOrEqual, 2),
+            [b'>', b'=', ..] => (ComparisonOperator::MoreOrEqual, 2),
+            [b'=', b'=', ..] => (ComparisonOperator::Equal, 2),
+            [b'<', ..] => (ComparisonOperator::Less, 1),
+            [b'>', ..] => (ComparisonOperator::More, 1),
+            _ => (ComparisonOperator::Equal, 1),
         };
         // Records write p99.9 as p99_9; both are accepted.
         let name = name.trim().replace("p99_", "p99.");
@@ -263,7 +266,7 @@ impl fmt::Debug for Expectation {
 
 /// Result of checking one threshold.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct ExpectationResult {
     /// The threshold as written.
     pub expectation: String,
     /// True if the threshold is met. A figure that was not measured does not meet it.
@@ -277,7 +280,7 @@ impl Expectation {
     ///
     /// # Errors
     /// [`ExpectError::WrongKind`].
-    pub fn check_kind(&self, kind: Kind) -> Result<(), ExpectError> {
+    pub fn check_kind(&self, kind: RunKind) -> Result<(), ExpectError> {
         if self.figure.kinds.contains(&kind) {
             return Ok(());
         }
@@ -289,38 +292,38 @@ impl Expectation {
 
     /// Checks the threshold against a run.
     #[must_use]
-    pub fn judge(&self, summary: &Summary) -> Verdict {
-        self.judge_value((self.figure.read)(summary))
+    pub fn evaluate(&self, summary: &Summary) -> ExpectationResult {
+        self.evaluate_value((self.figure.read)(summary))
     }
 
     /// Checks the threshold against the median of repeats.
     #[must_use]
-    pub fn judge_result(&self, result: &crate::run_set::SetResult) -> Verdict {
-        self.judge_value(result.figures.get(self.figure.name).map(|e| e.median))
+    pub fn evaluate_repeats(&self, result: &crate::run_set::SetResult) -> ExpectationResult {
+        self.evaluate_value(result.figures.get(self.figure.name).map(|e| e.median))
     }
 
     /// Returns the figure of the threshold.
     #[must_use]
-    pub fn figure(&self) -> &'static Figure {
+    pub fn figure(&self) -> &'static NamedFigure {
         self.figure
     }
 
     /// Returns true if a value of the figure meets the threshold.
     #[must_use]
-    pub fn holds(&self, value: f64) -> bool {
+    pub fn is_met_by(&self, value: f64) -> bool {
         match self.comparison {
-            Comparison::Less => value < self.bound,
-            Comparison::LessOrEqual => value <= self.bound,
-            Comparison::Equal => value == self.bound,
-            Comparison::MoreOrEqual => value >= self.bound,
-            Comparison::More => value > self.bound,
+            ComparisonOperator::Less => value < self.bound,
+            ComparisonOperator::LessOrEqual => value <= self.bound,
+            ComparisonOperator::Equal => value == self.bound,
+            ComparisonOperator::MoreOrEqual => value >= self.bound,
+            ComparisonOperator::More => value > self.bound,
         }
     }
 
-    fn judge_value(&self, value: Option<f64>) -> Verdict {
-        Verdict {
+    fn evaluate_value(&self, value: Option<f64>) -> ExpectationResult {
+        ExpectationResult {
             expectation: self.text.clone(),
-            holds: value.is_some_and(|value| self.holds(value)),
+            holds: value.is_some_and(|value| self.is_met_by(value)),
             measured: match value {
                 Some(value) => format!("{} = {}", self.figure.name, self.figure.unit.format(value)),
                 None => format!("{} was not measured in this run", self.figure.name),
@@ -356,13 +359,13 @@ mod tests {
             ("lost==0", true),
             ("pps>1", false),
         ] {
-            let verdict = text.parse::<Expectation>().unwrap().judge(&summary());
+            let verdict = text.parse::<Expectation>().unwrap().evaluate(&summary());
             assert_eq!(verdict.holds, holds, "{text}: {}", verdict.measured);
         }
     }
 
     #[test]
-    fn nonsense_is_told() {
+    fn invalid_thresholds_are_rejected() {
         assert!(matches!(
             "goodput".parse::<Expectation>(),
             Err(ExpectError::NoComparison { .. })
@@ -371,25 +374,25 @@ mod tests {
         assert!(unknown.to_string().contains("goodput"), "{unknown}");
         assert!("p99<100Q".parse::<Expectation>().is_err());
         let p99 = "p99<100us".parse::<Expectation>().unwrap();
-        assert!(p99.check_kind(Kind::Throughput).is_err());
-        assert!(p99.check_kind(Kind::Latency).is_ok());
+        assert!(p99.check_kind(RunKind::Throughput).is_err());
+        assert!(p99.check_kind(RunKind::Latency).is_ok());
         // Each command lists only its own figures.
         for text in ["speed>9G", "p99<100us", "goodput>1G"] {
-            let refused = Expectation::of_kind(text, Kind::Generate).unwrap_err();
-            let (_, offered) = refused
+            let error = Expectation::of_kind(text, RunKind::Generate).unwrap_err();
+            let (_, offered) = error
                 .to_string()
                 .rsplit_once(": ")
                 .map_or_else(Default::default, |parts| {
                     (parts.0.to_owned(), parts.1.to_owned())
                 });
             let offered: Vec<&str> = offered.split(", ").collect();
-            assert!(offered.contains(&"loss"), "{refused}");
+            assert!(offered.contains(&"loss"), "{error}");
             assert!(
                 !offered.contains(&"p99") && !offered.contains(&"goodput"),
-                "{refused}"
+                "{error}"
             );
         }
-        assert!(Expectation::of_kind("loss<0.1%", Kind::Generate).is_ok());
+        assert!(Expectation::of_kind("loss<0.1%", RunKind::Generate).is_ok());
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::expect::Unit;
+use crate::expect::FigureUnit;
 use crate::statistics::Estimate;
 
 /// Value of each knob at one point, by knob name.
-pub type Setting = BTreeMap<String, String>;
+pub type KnobValues = BTreeMap<String, String>;
 
 /// Result of an experiment, without the records of its runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,40 +27,43 @@ pub struct ExperimentResult {
     /// True if it was run with fewer and shorter points (`--quick`).
     pub quick: bool,
     /// Location of the run: `lab`, or the host of `--on`.
-    pub place: String,
+    #[serde(alias = "place")]
+    pub location: String,
     /// Switches between the client and the server, in path order, of the longest path that was
     /// built.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub between: Vec<String>,
+    #[serde(alias = "between")]
+    pub switches: Vec<String>,
     /// True if it was run without root.
     pub rootless: bool,
     /// Limits of a run without root, as text for users.
     pub without_root: String,
     /// Varied knobs, the slowest first.
-    pub knobs: Vec<Knob>,
+    pub knobs: Vec<KnobAxis>,
     /// Figures read from each run.
-    pub figures: Vec<FigureOf>,
+    pub figures: Vec<FigureSpec>,
     /// Points in the order of the file.
-    pub points: Vec<Point>,
+    pub points: Vec<ExperimentPoint>,
     /// Tables of the report.
-    pub tables: Vec<TableOf>,
+    pub tables: Vec<TableSpec>,
     /// Plots of the report.
-    pub plots: Vec<PlotOf>,
+    pub plots: Vec<PlotSpec>,
     /// Published figures with the values measured here.
-    pub published: Vec<Published>,
+    pub published: Vec<PublishedFigure>,
     /// Published changes from one setting to the next, checked against those measured here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub trends: Vec<Trend>,
+    pub trends: Vec<PublishedTrend>,
     /// Expected shapes with the result of their check.
-    pub shapes: Vec<Shape>,
+    pub shapes: Vec<ExpectedShape>,
     /// Figures that were missing in every record of a measured point, with the path that was read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unread: Vec<String>,
+    #[serde(alias = "unread")]
+    pub missing_figures: Vec<String>,
 }
 
 /// A varied knob with its values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Knob {
+pub struct KnobAxis {
     /// Name.
     pub name: String,
     /// Values in the order of the file.
@@ -69,13 +72,14 @@ pub struct Knob {
 
 /// A figure that is read from each run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct FigureOf {
+pub struct FigureSpec {
     /// Name within the experiment.
     pub name: String,
     /// Unit of its values.
-    pub unit: Unit,
+    pub unit: FigureUnit,
     /// Meaning of the figure.
-    pub says: String,
+    #[serde(alias = "says")]
+    pub description: String,
     /// True if the figure is exact: any difference between runs is real, not noise.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exact: bool,
@@ -84,15 +88,16 @@ pub struct FigureOf {
 /// Point of an experiment: a value for each knob.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Point {
+pub struct ExperimentPoint {
     /// Values of the knobs.
-    pub setting: Setting,
+    pub setting: KnobValues,
     /// Commands that measured it, for repeating it by hand; with `lab exec` for a lab host.
     pub commands: Vec<String>,
     /// Commands that set up the network and start the programs of other hosts, for repeating it by
     /// hand.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub around: Vec<String>,
+    #[serde(alias = "around")]
+    pub setup_commands: Vec<String>,
     /// Median of each figure over the repeats, with its interval.
     pub figures: BTreeMap<String, Estimate>,
     /// Values of each figure by run, if there is more than one; absent in results of older
@@ -102,7 +107,7 @@ pub struct Point {
     /// Values of each figure by run, for the runs before and after which the processors had this
     /// distance; absent if the distance was not measured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub values_at: BTreeMap<Distance, BTreeMap<String, Vec<f64>>>,
+    pub values_at: BTreeMap<CoreDistance, BTreeMap<String, Vec<f64>>>,
     /// Ids of the records.
     pub runs: Vec<String>,
     /// Reason for not measuring the point; absent if it was measured.
@@ -110,10 +115,10 @@ pub struct Point {
     pub skipped: Option<String>,
 }
 
-impl Point {
+impl ExperimentPoint {
     /// Returns the figure in each run, or the median if the runs' values are not available.
     #[must_use]
-    pub fn each(&self, figure: &str) -> Vec<f64> {
+    pub fn run_values(&self, figure: &str) -> Vec<f64> {
         let median = || Some(self.figures.get(figure)?.median);
         match self.values.get(figure) {
             Some(values) => values.clone(),
@@ -127,7 +132,7 @@ impl Point {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Distance {
+pub enum CoreDistance {
     /// The processors share a cache.
     Near,
     /// The processors do not share a cache.
@@ -137,7 +142,7 @@ pub enum Distance {
 /// A table of figures over two sets of knobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct TableOf {
+pub struct TableSpec {
     /// Heading.
     pub title: String,
     /// Figures of the table; several figures become columns.
@@ -148,7 +153,7 @@ pub struct TableOf {
     pub columns: Vec<String>,
     /// Knobs with a fixed value in this table, for figures that do not depend on them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub at: Setting,
+    pub at: KnobValues,
     /// True if the table shows the difference from row to row, for knobs with numeric values.
     pub steps: bool,
     /// Value of the row knob that the other rows are compared with, each as a direction of its own.
@@ -159,7 +164,7 @@ pub struct TableOf {
 /// A plot of a figure over a knob.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct PlotOf {
+pub struct PlotSpec {
     /// Heading.
     pub title: String,
     /// Figure on the y axis.
@@ -175,9 +180,9 @@ pub struct PlotOf {
 /// A published figure, with the value measured here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Published {
+pub struct PublishedFigure {
     /// Point that it belongs to, as far as it was published.
-    pub setting: Setting,
+    pub setting: KnobValues,
     /// Name of the figure.
     pub figure: String,
     /// Published value in base units.
@@ -192,11 +197,11 @@ pub struct Published {
 /// Published change of a figure with one knob, and the change measured here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Trend {
+pub struct PublishedTrend {
     /// Name of the figure.
     pub figure: String,
     /// Knobs with a fixed value.
-    pub at: Setting,
+    pub at: KnobValues,
     /// Knob that changes.
     pub knob: String,
     /// Value of the knob before.
@@ -213,7 +218,8 @@ pub struct Trend {
     pub agrees: Option<bool>,
     /// Caveats of the runs behind it: `steal in 2 of 4 runs`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub doubts: Vec<String>,
+    #[serde(alias = "doubts")]
+    pub caveats: Vec<String>,
     /// Possible reason for a disagreement.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
@@ -221,9 +227,10 @@ pub struct Trend {
 
 /// An expected shape of the results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Shape {
+pub struct ExpectedShape {
     /// Expectation as text for users.
-    pub says: String,
+    #[serde(alias = "says")]
+    pub description: String,
     /// Expectation as a rule: `slope(p50 over hops) > 0`.
     pub rule: String,
     /// Result of the check.
@@ -232,7 +239,8 @@ pub struct Shape {
     pub measured: String,
     /// Caveats of the runs behind it: `steal in 2 of 4 runs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub doubts: Vec<String>,
+    #[serde(alias = "doubts")]
+    pub caveats: Vec<String>,
     /// Possible reason for a miss.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
@@ -253,12 +261,15 @@ pub enum ShapeState {
 impl ExperimentResult {
     /// Returns the figure with this name.
     #[must_use]
-    pub fn figure(&self, name: &str) -> Option<&FigureOf> {
+    pub fn figure(&self, name: &str) -> Option<&FigureSpec> {
         self.figures.iter().find(|figure| figure.name == name)
     }
 
     /// Returns the points that match a setting, which may leave knobs open.
-    pub fn fitting<'a>(&'a self, setting: &Setting) -> impl Iterator<Item = &'a Point> {
+    pub fn matching_points<'a>(
+        &'a self,
+        setting: &KnobValues,
+    ) -> impl Iterator<Item = &'a ExperimentPoint> {
         self.points.iter().filter(move |point| {
             setting
                 .iter()
@@ -268,7 +279,7 @@ impl ExperimentResult {
 
     /// Returns true if a tested shape is not as expected.
     #[must_use]
-    pub fn misses(&self) -> bool {
+    pub fn has_missed_shape(&self) -> bool {
         self.shapes
             .iter()
             .any(|shape| shape.state == ShapeState::Misses)
@@ -277,7 +288,7 @@ impl ExperimentResult {
 
 /// Parses the value of a knob as a number, for slopes and axes: `4`, `1.5`, `32K` (1024 each).
 #[must_use]
-pub fn number(value: &str) -> Option<f64> {
+pub fn parse_number(value: &str) -> Option<f64> {
     if let Ok(number) = value.parse::<f64>() {
         return Some(number).filter(|number| number.is_finite());
     }
@@ -297,7 +308,7 @@ mod tests {
 
     #[test]
     fn values_of_knobs_as_numbers() {
-        for (text, want) in [
+        for (text, expected) in [
             ("4", Some(4.0)),
             ("1.5", Some(1.5)),
             ("32K", Some(32768.0)),
@@ -306,7 +317,7 @@ mod tests {
             ("", None),
             ("K", None),
         ] {
-            assert_eq!(number(text), want, "{text}");
+            assert_eq!(parse_number(text), expected, "{text}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Sched;
+use crate::plan::SchedPolicy;
 use crate::stack::StackFacts;
 
 /// End of a run.
@@ -26,7 +26,7 @@ pub enum Role {
 /// Facts of one host of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Host {
+pub struct HostFacts {
     /// End of the run; absent for a host that only examined itself (`linerate doctor`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
@@ -41,7 +41,7 @@ pub struct Host {
     /// Machine architecture, as `uname -m` prints it.
     pub architecture: Option<String>,
     /// Processor facts.
-    pub cpu: Cpu,
+    pub cpu: CpuFacts,
     /// Memory in bytes.
     pub memory_bytes: Option<u64>,
     /// Clock source of the kernel (`tsc` is the fast and steady one on x86).
@@ -52,11 +52,11 @@ pub struct Host {
     pub wake_up_ns: Option<u64>,
     /// Interface that carried the run.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub interface: Option<Interface>,
+    pub interface: Option<InterfaceFacts>,
     /// Real-time policy that the program was started with (`chrt`); absent if none. Threads inherit
     /// it unless another policy was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub started_as: Option<Sched>,
+    pub started_as: Option<SchedPolicy>,
     /// Facts of our stack, if it carried the payload instead of the kernel's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<Box<StackFacts>>,
@@ -67,7 +67,7 @@ pub struct Host {
 /// Facts of a host's processors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Cpu {
+pub struct CpuFacts {
     /// Model name.
     pub model: Option<String>,
     /// Processors that this process may use (its affinity mask).
@@ -120,7 +120,7 @@ pub struct IdleState {
 /// Facts of a network interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Interface {
+pub struct InterfaceFacts {
     /// Name.
     pub name: String,
     /// Driver.
@@ -200,14 +200,14 @@ pub struct Interface {
     pub rx_descriptors_max: Option<u32>,
     /// Interrupt coalescing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub coalescing: Option<Coalescing>,
+    pub coalescing: Option<CoalescingSettings>,
     /// Coalescing settings that the driver supports, by their `ethtool -C` names; empty if the
     /// kernel does not report them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub coalescing_settings: Vec<String>,
     /// Energy-Efficient Ethernet (IEEE 802.3az).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub energy_efficient: Option<EnergyEfficient>,
+    pub energy_efficient: Option<EeeState>,
 }
 
 /// Equal child qdiscs of another qdisc.
@@ -229,7 +229,7 @@ pub struct ChildQdisc {
 /// Interrupt coalescing of a device (`ethtool -c`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Coalescing {
+pub struct CoalescingSettings {
     /// Longest time from a received frame to its interrupt, us.
     pub rx_us: u32,
     /// Received frames that trigger an interrupt at once.
@@ -246,7 +246,7 @@ pub struct Coalescing {
 /// --show-eee`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct EnergyEfficient {
+pub struct EeeState {
     /// True if this end has it enabled.
     pub enabled: bool,
     /// True if both ends negotiated it.
@@ -258,7 +258,7 @@ pub struct EnergyEfficient {
 /// Degree to which this machine supports something that a run may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Ability {
+pub enum Support {
     /// Supported.
     Ok,
     /// Supported with limits.
@@ -271,13 +271,15 @@ pub enum Ability {
 
 /// Check of `linerate doctor`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Check {
+pub struct DoctorCheck {
     /// Kebab-case name, stable for scripts.
     pub name: String,
     /// Degree of support.
-    pub ability: Ability,
+    #[serde(alias = "ability")]
+    pub support: Support,
     /// Result of the check, as text for users.
-    pub found: String,
+    #[serde(alias = "found")]
+    pub detail: String,
     /// Instructions for enabling what is missing or limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enable: Option<String>,
@@ -285,14 +287,14 @@ pub struct Check {
 
 /// Full result of `linerate doctor`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Examination {
+pub struct DoctorReport {
     /// `linerate/doctor/1`.
     pub schema: String,
     /// The host.
-    pub host: Host,
+    pub host: HostFacts,
     /// Checks in the order in which they are printed.
-    pub checks: Vec<Check>,
+    pub checks: Vec<DoctorCheck>,
 }
 
-/// Schema id of an [`Examination`].
-pub const EXAMINATION_SCHEMA: &str = "linerate/doctor/1";
+/// Schema id of an [`DoctorReport`].
+pub const DOCTOR_SCHEMA: &str = "linerate/doctor/1";

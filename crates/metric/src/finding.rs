@@ -27,7 +27,7 @@ pub enum FindingKind {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum End {
+pub enum FindingLocation {
     /// The client.
     Client,
     /// The server.
@@ -38,7 +38,7 @@ pub enum End {
     Path,
 }
 
-impl From<Role> for End {
+impl From<Role> for FindingLocation {
     fn from(role: Role) -> Self {
         match role {
             Role::Client => Self::Client,
@@ -50,13 +50,13 @@ impl From<Role> for End {
 /// Value of an evidence: a number or a text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub enum Value {
+pub enum EvidenceValue {
     /// An integer.
     Count(u64),
     /// Any other number.
     Number(f64),
     /// A text, as the kernel prints it.
-    Word(String),
+    Text(String),
 }
 
 /// A value that supports a finding.
@@ -66,12 +66,13 @@ pub struct Evidence {
     pub counter: String,
     /// The value; absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub value: Option<Value>,
+    pub value: Option<EvidenceValue>,
     /// Unit of the value: `ns`, `B`, `bit/s`, `share`, `packets`, …; empty for texts and plain
     /// counts.
     pub unit: String,
     /// Source of the value: `server TCP_INFO`, `client /proc/stat`, `plan`.
-    pub read: String,
+    #[serde(alias = "read")]
+    pub source: String,
     /// Reason for a missing value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
@@ -85,7 +86,7 @@ pub struct Finding {
     /// Kebab-case id, stable for scripts: docs/CAUSES.md has a section for each.
     pub cause: String,
     /// Location of the cause.
-    pub end: End,
+    pub end: FindingLocation,
     /// Payload direction that is affected; absent: the full run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
@@ -96,7 +97,8 @@ pub struct Finding {
     #[serde(default)]
     pub follows_from: Option<String>,
     /// Cause as a sentence for users.
-    pub what: String,
+    #[serde(alias = "what")]
+    pub summary: String,
     /// Evidence of the cause.
     pub evidence: Vec<Evidence>,
     /// Remedy as a sentence for users.

@@ -23,7 +23,7 @@ pub enum PortTopology {
 }
 
 /// Topologies with their names.
-pub const TOPOLOGIES: &[(&str, PortTopology)] = &[
+pub const PORT_TOPOLOGIES: &[(&str, PortTopology)] = &[
     ("paired", PortTopology::Paired),
     ("chained", PortTopology::Chained),
     ("loop", PortTopology::Loop),
@@ -31,8 +31,10 @@ pub const TOPOLOGIES: &[(&str, PortTopology)] = &[
 
 impl fmt::Display for PortTopology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = TOPOLOGIES.iter().find(|(_, topology)| topology == self);
-        f.pad(found.map_or("", |(name, _)| name))
+        let entry = PORT_TOPOLOGIES
+            .iter()
+            .find(|(_, topology)| topology == self);
+        f.pad(entry.map_or("", |(name, _)| name))
     }
 }
 
@@ -40,8 +42,8 @@ impl FromStr for PortTopology {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = TOPOLOGIES.iter().find(|(name, _)| *name == text);
-        found
+        let entry = PORT_TOPOLOGIES.iter().find(|(name, _)| *name == text);
+        entry
             .map(|&(_, topology)| topology)
             .ok_or_else(|| format!("`{text}` is not a topology: use paired, chained or loop"))
     }
@@ -64,7 +66,7 @@ impl PortTopology {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String")]
-pub enum Idle {
+pub enum IdleStrategy {
     /// Polls again at once: the core is always busy.
     #[default]
     Spin,
@@ -82,7 +84,7 @@ pub enum Idle {
 /// Longest sleep: with more, stopping would take too long.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
-impl fmt::Display for Idle {
+impl fmt::Display for IdleStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Spin => f.pad("spin"),
@@ -96,13 +98,13 @@ impl fmt::Display for Idle {
     }
 }
 
-impl From<Idle> for String {
-    fn from(idle: Idle) -> Self {
+impl From<IdleStrategy> for String {
+    fn from(idle: IdleStrategy) -> Self {
         idle.to_string()
     }
 }
 
-impl TryFrom<String> for Idle {
+impl TryFrom<String> for IdleStrategy {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -110,7 +112,7 @@ impl TryFrom<String> for Idle {
     }
 }
 
-impl FromStr for Idle {
+impl FromStr for IdleStrategy {
     type Err = String;
 
     /// Parses a strategy; a plain number after `sleep:` is in microseconds.
@@ -147,7 +149,7 @@ impl FromStr for Idle {
 pub struct ForwardPlan {
     /// Ports as the user named them.
     pub ports: Vec<String>,
-    /// Forwarding mode with its options: `io`, `link:delay=50us`.
+    /// Forwarding mode with its options: `io`, `link:run_delay=50us`.
     pub mode: String,
     /// Number of forwarding threads.
     pub cores: u32,
@@ -163,7 +165,7 @@ pub struct ForwardPlan {
     /// Size of generated frames in bytes, without FCS.
     pub frame_bytes: u32,
     /// Idle strategy of the threads.
-    pub idle: Idle,
+    pub idle: IdleStrategy,
     /// Empty the receive queues before the start.
     pub flush: bool,
     /// Retries for a frame when the transmit ring is full.
@@ -213,11 +215,13 @@ pub struct ForwardFigures {
 impl ForwardFigures {
     /// Returns the frames that emulated links lost or dropped from a full queue.
     #[must_use]
-    pub fn lost_by_links(&self) -> u64 {
+    pub fn link_losses(&self) -> u64 {
         let links = self.streams.iter().filter(|stream| stream.is_link());
         let causes = ["lost", "queue-full"];
         links
-            .flat_map(|stream| causes.map(|cause| stream.counts.get(cause).copied().unwrap_or(0)))
+            .flat_map(|stream| {
+                causes.map(|cause| stream.mode_counters.get(cause).copied().unwrap_or(0))
+            })
             .sum()
     }
 }
@@ -241,25 +245,25 @@ pub struct QueueFigures {
 impl QueueFigures {
     /// Returns the increase since an earlier reading.
     #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
+    pub fn since(&self, previous: &Self) -> Self {
         let drops = self.drops.iter().map(|(cause, count)| {
-            let before = earlier.drops.get(cause).copied().unwrap_or(0);
+            let before = previous.drops.get(cause).copied().unwrap_or(0);
             (cause.clone(), count.saturating_sub(before))
         });
         Self {
-            packets: self.packets.saturating_sub(earlier.packets),
-            bytes: self.bytes.saturating_sub(earlier.bytes),
-            dropped: self.dropped.saturating_sub(earlier.dropped),
+            packets: self.packets.saturating_sub(previous.packets),
+            bytes: self.bytes.saturating_sub(previous.bytes),
+            dropped: self.dropped.saturating_sub(previous.dropped),
             drops: drops.filter(|&(_, count)| count > 0).collect(),
         }
     }
 
     /// Adds the counters of another queue.
-    pub fn add(&mut self, other: &Self) {
-        self.packets += other.packets;
-        self.bytes += other.bytes;
-        self.dropped += other.dropped;
-        for (cause, count) in &other.drops {
+    pub fn add(&mut self, queue: &Self) {
+        self.packets += queue.packets;
+        self.bytes += queue.bytes;
+        self.dropped += queue.dropped;
+        for (cause, count) in &queue.drops {
             *self.drops.entry(cause.clone()).or_default() += count;
         }
     }
@@ -289,10 +293,12 @@ pub struct ForwardPort {
     pub tx_descriptors: Option<u32>,
     /// True if a peer was ever connected; absent if the port cannot detect it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub joined: Option<bool>,
+    #[serde(alias = "joined")]
+    pub peer_seen: Option<bool>,
     /// Times within the run without a peer, after one had been connected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub absences: Vec<PeerAbsence>,
+    #[serde(alias = "absences")]
+    pub peer_outages: Vec<PeerOutage>,
     /// True if the interface had carrier both at the start and at the end of the run; absent
     /// without an interface, or if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -304,7 +310,7 @@ pub struct ForwardPort {
     /// Bit rates per second (`--bitrate-stats`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bit_rates: Option<PortBitRates>,
-    /// Copies of frame data: `none` (only handles move), `each-way` (copied in and out),
+    /// Copies of frame data: `none` (only handles move), `run_values-way` (copied in and out),
     /// `in-kernel`.
     pub copies: String,
     /// Binding of its AF_XDP sockets, as granted; absent on other ports.
@@ -373,7 +379,7 @@ pub struct BitRates {
 /// queue accepted them. One sample for each poll with frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Residence {
+pub struct ResidenceTime {
     /// Polls with frames.
     pub polls: u64,
     /// Shortest time, in nanoseconds.
@@ -389,7 +395,7 @@ pub struct Residence {
 /// A time without the peer process, counted from the start of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct PeerAbsence {
+pub struct PeerOutage {
     /// Detection of the loss; 0 if it was before the run.
     pub from_ns: u64,
     /// Connection of the next peer; absent if there was none until the end.
@@ -417,10 +423,12 @@ pub struct ForwardStream {
     pub transmit: QueueFigures,
     /// Frames that the mode consumed: by a sink, requests without a reply, or lost by an emulated
     /// link.
-    pub taken: u64,
+    #[serde(alias = "taken")]
+    pub consumed: u64,
     /// Counters of the mode, by its names (`bad-ip-checksum`, `lost`, …).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub counts: BTreeMap<String, u64>,
+    #[serde(alias = "counts")]
+    pub mode_counters: BTreeMap<String, u64>,
     /// Polls by their number of frames, from 1 (`--record-burst-stats`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bursts: Vec<u64>,
@@ -430,20 +438,20 @@ pub struct ForwardStream {
     pub cycles_per_packet: Option<f64>,
     /// Time of frames in the forwarder (`--latencystats`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub residence: Option<Residence>,
+    pub residence: Option<ResidenceTime>,
 }
 
 impl ForwardStream {
     /// Returns true for a stream through an emulated link, which has these counters even at zero.
     #[must_use]
     pub fn is_link(&self) -> bool {
-        self.counts.contains_key("queue-full")
+        self.mode_counters.contains_key("queue-full")
     }
 }
 
 /// Route of a stream and its thread, known at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamPlace {
+pub struct StreamRoute {
     /// Port that receives.
     pub rx_port: u32,
     /// Receive queue.
@@ -511,7 +519,7 @@ pub struct FrameMemory {
 /// Packets per second as a function of packets in flight, for one number of threads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Saturation {
+pub struct SaturationCurve {
     /// Number of forwarding threads.
     pub cores: u32,
     /// Steps, ascending.
@@ -528,7 +536,7 @@ pub struct Saturation {
     pub stopped_by: String,
 }
 
-/// Step of a [`Saturation`].
+/// Step of a [`SaturationCurve`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SaturationPoint {
@@ -554,7 +562,7 @@ mod tests {
 
     #[test]
     fn topologies_give_every_port_one_sender() {
-        for &(name, topology) in TOPOLOGIES {
+        for &(name, topology) in PORT_TOPOLOGIES {
             assert_eq!(name.parse(), Ok(topology));
             assert_eq!(topology.to_string(), name);
             for ports in 1..8 {
@@ -578,12 +586,12 @@ mod tests {
             ("sleep:1ms", "sleep:1000us"),
             ("sleep:500ns", "sleep:500ns"),
         ] {
-            let idle: Idle = text.parse().unwrap();
+            let idle: IdleStrategy = text.parse().unwrap();
             assert_eq!(idle.to_string(), printed);
             assert_eq!(printed.parse(), Ok(idle));
         }
         for text in ["", "sleep", "sleep:0", "sleep:2s", "sleep:x", "nap"] {
-            assert!(text.parse::<Idle>().is_err(), "{text}");
+            assert!(text.parse::<IdleStrategy>().is_err(), "{text}");
         }
     }
 }

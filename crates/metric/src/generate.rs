@@ -17,67 +17,69 @@ use crate::units::{BitRate, parse_count, parse_fraction};
 /// Bytes of the Ethernet FCS, included in frame sizes but not visible to programs (IEEE 802.3).
 pub const FCS_BYTES: u16 = 4;
 /// Bytes of a frame on the wire in addition to its size: preamble 7, SFD 1, gap 12 (IEEE 802.3).
-pub const GAP_BYTES: u16 = 20;
+pub const WIRE_OVERHEAD_BYTES: u16 = 20;
 
 /// Intended load. Written as on the command line: `max`, `10kpps`, `l2:1G`, `50%`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String")]
-pub enum Load {
+pub enum IntendedLoad {
     /// Maximum rate.
     #[default]
     Max,
     /// Frames per second.
-    Frames(f64),
+    #[serde(alias = "Frames")]
+    FrameRate(f64),
     /// Bits per second, preamble and gap included.
     L1(u64),
     /// Bits per second of frames, FCS included.
     L2(u64),
     /// Share of the line rate; above 1 is permitted.
-    Line(f64),
+    #[serde(alias = "Line")]
+    LineShare(f64),
 }
 
-impl Load {
+impl IntendedLoad {
     /// Returns the load in frames per second. `frame_bytes` includes the FCS and is the mean of a
     /// mix. `None` for the maximum load, and for a share of an unknown line rate.
     #[must_use]
     pub fn frames_per_second(self, frame_bytes: f64, line_bps: Option<u64>) -> Option<f64> {
-        let on_wire = (frame_bytes + f64::from(GAP_BYTES)) * 8.0;
+        let on_wire = (frame_bytes + f64::from(WIRE_OVERHEAD_BYTES)) * 8.0;
         match self {
             Self::Max => None,
-            Self::Frames(rate) => Some(rate),
+            Self::FrameRate(rate) => Some(rate),
             Self::L1(bps) => Some(bps as f64 / on_wire),
             Self::L2(bps) => Some(bps as f64 / (frame_bytes * 8.0)),
-            Self::Line(share) => line_bps.map(|bps| bps as f64 * share / on_wire),
+            Self::LineShare(share) => line_bps.map(|bps| bps as f64 * share / on_wire),
         }
     }
 }
 
 /// Returns the frames per second of a line at full rate: `(10 Gb/s, 64) → 14,880,952`.
 #[must_use]
-pub fn line_frames(line_bps: u64, frame_bytes: f64) -> f64 {
-    line_bps as f64 / ((frame_bytes + f64::from(GAP_BYTES)) * 8.0)
+pub fn line_rate_fps(line_bps: u64, frame_bytes: f64) -> f64 {
+    line_bps as f64 / ((frame_bytes + f64::from(WIRE_OVERHEAD_BYTES)) * 8.0)
 }
 
-impl fmt::Display for Load {
+impl fmt::Display for IntendedLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Max => f.pad("max"),
-            Self::Frames(rate) => f.pad(&format!("{rate}pps")),
+            Self::FrameRate(rate) => f.pad(&format!("{rate}pps")),
             Self::L1(bps) => f.pad(&format!("l1:{bps}")),
             Self::L2(bps) => f.pad(&format!("l2:{bps}")),
-            Self::Line(share) => f.pad(&format!("{}%", share * 100.0)),
+            Self::LineShare(share) => f.pad(&format!("{}%", share * 100.0)),
         }
     }
 }
 
-impl From<Load> for String {
-    fn from(load: Load) -> Self {
+impl From<IntendedLoad> for String {
+    fn from(load: IntendedLoad) -> Self {
         load.to_string()
     }
 }
 
-impl TryFrom<String> for Load {
+impl TryFrom<String> for IntendedLoad {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -85,7 +87,7 @@ impl TryFrom<String> for Load {
     }
 }
 
-impl FromStr for Load {
+impl FromStr for IntendedLoad {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -97,11 +99,11 @@ impl FromStr for Load {
         } else if let Some(rate) = text.strip_prefix("l2:") {
             Self::L2(bits(rate)?.0)
         } else if text.ends_with('%') {
-            Self::Line(parse_fraction(text).map_err(|error| error.to_string())?)
+            Self::LineShare(parse_fraction(text).map_err(|error| error.to_string())?)
         } else if let Some(rate) = text.strip_suffix("pps") {
-            let whole = rate.parse::<f64>();
-            let rate = whole.or_else(|_| parse_count(rate).map(|count| count as f64));
-            Self::Frames(rate.map_err(|error| error.to_string())?)
+            let number = rate.parse::<f64>();
+            let rate = number.or_else(|_| parse_count(rate).map(|count| count as f64));
+            Self::FrameRate(rate.map_err(|error| error.to_string())?)
         } else {
             return Err(format!(
                 "`{text}` has no unit: write 10kpps, l2:1G (frames), l1:1G (frames, preambles and \
@@ -110,7 +112,7 @@ impl FromStr for Load {
         };
         let positive = match load {
             Self::Max => true,
-            Self::Frames(rate) | Self::Line(rate) => rate > 0.0 && rate.is_finite(),
+            Self::FrameRate(rate) | Self::LineShare(rate) => rate > 0.0 && rate.is_finite(),
             Self::L1(bps) | Self::L2(bps) => bps > 0,
         };
         match positive {
@@ -127,8 +129,8 @@ fn number_too<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String
 
 /// Deserialises a text that may be written as a number.
 fn value<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    struct Texts;
-    impl serde::de::Visitor<'_> for Texts {
+    struct TextOrNumber;
+    impl serde::de::Visitor<'_> for TextOrNumber {
         type Value = String;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -147,7 +149,7 @@ fn value<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> 
             Ok(number.to_string())
         }
     }
-    from.deserialize_any(Texts)
+    from.deserialize_any(TextOrNumber)
 }
 
 /// Content of the generated frames: the keys of a template file, stored in the record.
@@ -190,7 +192,7 @@ pub struct TemplatePlan {
     pub arp: Option<ArpPlan>,
     /// UDP header; the default after IP.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub udp: Option<PortsPlan>,
+    pub udp: Option<UdpPlan>,
     /// TCP header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpPlan>,
@@ -279,7 +281,7 @@ pub struct ArpPlan {
 /// UDP header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct PortsPlan {
+pub struct UdpPlan {
     /// Source ports; absent: 49152, the first dynamic port (RFC 6335).
     #[serde(
         deserialize_with = "number_too",
@@ -337,7 +339,7 @@ pub struct GeneratePlan {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive: Option<String>,
     /// Intended load.
-    pub load: Load,
+    pub load: IntendedLoad,
     /// Intended load in frames per second; absent: as fast as possible, or at recorded times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub intended_fps: Option<f64>,
@@ -417,11 +419,13 @@ pub struct GenerateFigures {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub corrupted: Option<u64>,
     /// Frames at the receiving port that do not belong to this run.
-    pub foreign: u64,
+    #[serde(alias = "foreign")]
+    pub unrelated: u64,
     /// Scheduled frames that were skipped because the generator stalled for too long.
     pub unsent: u64,
     /// Transmit calls in which the sending port accepted only a part of the frames.
-    pub refused_polls: u64,
+    #[serde(alias = "refused_polls")]
+    pub short_transmits: u64,
     /// Time from passing a frame to the sending port until it was received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub one_way_delay_ns: Option<Quantiles>,
@@ -429,12 +433,13 @@ pub struct GenerateFigures {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<GeneratedFlow>,
     /// Number of flows per entry of `flows`.
-    pub flows_each: u32,
+    #[serde(alias = "flows_each")]
+    pub flows_per_entry: u32,
     /// Figures of the sending port.
-    pub send: PortFigures,
+    pub send: GeneratorPort,
     /// Figures of the receiving port.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub receive: Option<PortFigures>,
+    pub receive: Option<GeneratorPort>,
 }
 
 /// Figures of a flow, or of a group of flows.
@@ -451,7 +456,7 @@ pub struct GeneratedFlow {
     pub lost: u64,
     /// Frames corrupted on the path. A frame with a damaged tag is counted for the flow that the
     /// tag names if that flow has losses, else for a flow with the most losses.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub corrupted: u64,
     /// Frames received after one with a higher number.
     pub out_of_order: u64,
@@ -466,14 +471,14 @@ pub struct GeneratedFlow {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-fn is_none(count: &u64) -> bool {
+fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
 /// Figures of a generator port.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct PortFigures {
+pub struct GeneratorPort {
     /// Kind and name.
     pub name: String,
     /// Binding of its AF_XDP sockets, as granted; absent on other ports.
@@ -509,29 +514,35 @@ mod tests {
             (1_000_000_000, 64.0, 1_488_095.0),
             (1_000_000_000, 1518.0, 81_274.0),
         ] {
-            let got = line_frames(bps, bytes);
+            let got = line_rate_fps(bps, bytes);
             assert_eq!(got.floor(), frames, "{bps} {bytes}");
-            let share = Load::Line(0.5).frames_per_second(bytes, Some(bps));
+            let share = IntendedLoad::LineShare(0.5).frames_per_second(bytes, Some(bps));
             assert_eq!(share, Some(got / 2.0));
-            assert_eq!(Load::L1(bps).frames_per_second(bytes, None), Some(got));
+            assert_eq!(
+                IntendedLoad::L1(bps).frames_per_second(bytes, None),
+                Some(got)
+            );
         }
         assert_eq!(
-            Load::L2(512_000).frames_per_second(64.0, None),
+            IntendedLoad::L2(512_000).frames_per_second(64.0, None),
             Some(1000.0)
         );
-        assert_eq!(Load::Line(1.0).frames_per_second(64.0, None), None);
+        assert_eq!(
+            IntendedLoad::LineShare(1.0).frames_per_second(64.0, None),
+            None
+        );
     }
 
     #[test]
     fn loads_read_as_they_print() {
         for (text, load) in [
-            ("max", Load::Max),
-            ("10kpps", Load::Frames(10_000.0)),
-            ("0.5pps", Load::Frames(0.5)),
-            ("1.5Mpps", Load::Frames(1_500_000.0)),
-            ("l1:10G", Load::L1(10_000_000_000)),
-            ("l2:1M", Load::L2(1_000_000)),
-            ("50%", Load::Line(0.5)),
+            ("max", IntendedLoad::Max),
+            ("10kpps", IntendedLoad::FrameRate(10_000.0)),
+            ("0.5pps", IntendedLoad::FrameRate(0.5)),
+            ("1.5Mpps", IntendedLoad::FrameRate(1_500_000.0)),
+            ("l1:10G", IntendedLoad::L1(10_000_000_000)),
+            ("l2:1M", IntendedLoad::L2(1_000_000)),
+            ("50%", IntendedLoad::LineShare(0.5)),
         ] {
             assert_eq!(text.parse(), Ok(load), "{text}");
             assert_eq!(load.to_string().parse(), Ok(load), "{text}");
@@ -539,7 +550,7 @@ mod tests {
         for text in [
             "", "1G", "0pps", "l2:", "-1pps", "0%", "pps", "nanpps", "infpps",
         ] {
-            assert!(text.parse::<Load>().is_err(), "{text}");
+            assert!(text.parse::<IntendedLoad>().is_err(), "{text}");
         }
     }
 }

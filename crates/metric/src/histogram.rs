@@ -39,7 +39,7 @@ impl Histogram {
     /// Creates an empty histogram with all the memory that it will ever use (about 230 KiB).
     #[must_use]
     pub fn new() -> Self {
-        Self::of_digits(SIGNIFICANT_DIGITS)
+        Self::with_digits(SIGNIFICANT_DIGITS)
     }
 
     /// Creates an empty histogram with two digits in about 30 KiB, for distributions that exist
@@ -47,10 +47,10 @@ impl Histogram {
     /// added to has the same error.
     #[must_use]
     pub fn coarse() -> Self {
-        Self::of_digits(COARSE_DIGITS)
+        Self::with_digits(COARSE_DIGITS)
     }
 
-    fn of_digits(digits: u8) -> Self {
+    fn with_digits(digits: u8) -> Self {
         Self {
             buckets: Hdr::new_with_bounds(1, HIGHEST_NS, digits)
                 .expect("the bounds and digits are constants that the library accepts"),
@@ -81,26 +81,26 @@ impl Histogram {
     }
 
     /// Adds all samples of another histogram; the order of additions does not matter.
-    pub fn add(&mut self, other: &Self) {
-        if self.buckets.sigfig() <= other.buckets.sigfig() {
+    pub fn add(&mut self, addend: &Self) {
+        if self.buckets.sigfig() <= addend.buckets.sigfig() {
             self.buckets
-                .add(&other.buckets)
+                .add(&addend.buckets)
                 .expect("all histograms here have the same bounds");
         } else {
             // The library would add the lowest value of a wider bucket, but percentiles must not be
             // too low.
-            for bucket in other.buckets.iter_recorded() {
-                let value = bucket.value_iterated_to().min(other.max).min(HIGHEST_NS);
+            for bucket in addend.buckets.iter_recorded() {
+                let value = bucket.value_iterated_to().min(addend.max).min(HIGHEST_NS);
                 self.buckets
                     .saturating_record_n(value, bucket.count_at_value());
             }
         }
-        if other.count() > 0 {
-            self.digits = self.digits.min(other.digits);
+        if addend.count() > 0 {
+            self.digits = self.digits.min(addend.digits);
         }
-        self.sum += other.sum;
-        self.min = self.min.min(other.min);
-        self.max = self.max.max(other.max);
+        self.sum += addend.sum;
+        self.min = self.min.min(addend.min);
+        self.max = self.max.max(addend.max);
     }
 
     /// Adds durations counted by another program in buckets `(duration, count)`, with their exact
@@ -199,14 +199,14 @@ impl Histogram {
     #[must_use]
     pub fn cumulative(&self) -> Vec<(u64, f64)> {
         let total = self.count() as f64;
-        let mut seen = 0;
+        let mut cumulative_count = 0;
         self.buckets
             .iter_recorded()
             .map(|bucket| {
-                seen += bucket.count_at_value();
+                cumulative_count += bucket.count_at_value();
                 (
                     bucket.value_iterated_to().clamp(self.min, self.max),
-                    seen as f64 / total,
+                    cumulative_count as f64 / total,
                 )
             })
             .collect()
@@ -214,11 +214,11 @@ impl Histogram {
 }
 
 impl PartialEq for Histogram {
-    fn eq(&self, other: &Self) -> bool {
-        self.sum == other.sum
-            && self.min == other.min
-            && self.max == other.max
-            && self.buckets == other.buckets
+    fn eq(&self, right: &Self) -> bool {
+        self.sum == right.sum
+            && self.min == right.min
+            && self.max == right.max
+            && self.buckets == right.buckets
     }
 }
 
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_million_samples_take_no_more_room() {
+    fn a_hundred_million_samples_take_no_more_memory() {
         let mut few = Histogram::new();
         few.record(10_000);
         let mut many = Histogram::new();

@@ -8,14 +8,14 @@ use serde_json::Value;
 use crate::record::Record;
 
 /// Most names that an error message lists.
-const LISTED: usize = 40;
+const MAX_LISTED_NAMES: usize = 40;
 
 /// Checks that a JSON pointer (RFC 6901) can lead to a number in a record. Maps with free names
 /// (histograms, calls) accept any name.
 ///
 /// # Errors
 /// The problem, and the valid names, as sentence fragments.
-pub fn check(pointer: &str) -> Result<(), (String, String)> {
+pub fn check_number(pointer: &str) -> Result<(), (String, String)> {
     static SHAPE: OnceLock<Value> = OnceLock::new();
     let root = SHAPE.get_or_init(|| schema_for!(Record).to_value());
     let Some(path) = pointer.strip_prefix('/') else {
@@ -24,35 +24,35 @@ pub fn check(pointer: &str) -> Result<(), (String, String)> {
             "start it with `/`, as in `/summary/rtt_ns/p50`".to_owned(),
         ));
     };
-    let mut here = resolved(root, root);
-    let mut walked = String::new();
+    let mut schemas = resolve(root, root);
+    let mut parent_path = String::new();
     for part in path.split('/') {
         let name = part.replace("~1", "/").replace("~0", "~");
-        let below: Vec<&Value> = here.iter().filter_map(|at| child(at, &name)).collect();
-        let below: Vec<&Value> = below.iter().flat_map(|at| resolved(root, at)).collect();
-        if below.is_empty() {
-            let place = match walked.is_empty() {
+        let children: Vec<&Value> = schemas.iter().filter_map(|at| child(at, &name)).collect();
+        let children: Vec<&Value> = children.iter().flat_map(|at| resolve(root, at)).collect();
+        if children.is_empty() {
+            let parent = match parent_path.is_empty() {
                 true => "a record".to_owned(),
-                false => format!("{walked} of a record"),
+                false => format!("{parent_path} of a record"),
             };
             return Err((
-                format!("does not exist: {place} has no {name}"),
-                match names(&here) {
+                format!("does not exist: {parent} has no {name}"),
+                match names(&schemas) {
                     names if names.is_empty() => "end the pointer there".to_owned(),
                     names => format!("use one of {names}"),
                 },
             ));
         }
-        walked.push('/');
-        walked.push_str(part);
-        here = below;
+        parent_path.push('/');
+        parent_path.push_str(part);
+        schemas = children;
     }
-    if here.iter().any(|at| is_number(at)) {
+    if schemas.iter().any(|at| is_number(at)) {
         return Ok(());
     }
     Err((
         "points to a value that is not a number".to_owned(),
-        match names(&here) {
+        match names(&schemas) {
             names if names.is_empty() => "point to a number of the record".to_owned(),
             names => format!("continue with one of {names}"),
         },
@@ -60,15 +60,15 @@ pub fn check(pointer: &str) -> Result<(), (String, String)> {
 }
 
 /// Returns a schema with references resolved, as a list of its alternatives.
-fn resolved<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Value> {
+fn resolve<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Value> {
     if let Some(name) = schema["$ref"].as_str() {
         let target = name.strip_prefix('#').and_then(|path| root.pointer(path));
-        return target.map_or_else(Vec::new, |target| resolved(root, target));
+        return target.map_or_else(Vec::new, |target| resolve(root, target));
     }
     let alternatives: Vec<&Value> = (["anyOf", "oneOf", "allOf"].iter())
         .filter_map(|key| schema[key].as_array())
         .flatten()
-        .flat_map(|one| resolved(root, one))
+        .flat_map(|one| resolve(root, one))
         .collect();
     match alternatives.is_empty() {
         true => vec![schema],
@@ -78,8 +78,8 @@ fn resolved<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Value> {
 
 /// Returns the schema of a property, or of an array element.
 fn child<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
-    if let Some(known) = schema["properties"].get(name) {
-        return Some(known);
+    if let Some(property) = schema["properties"].get(name) {
+        return Some(property);
     }
     if let Ok(position) = name.parse::<usize>() {
         let of_tuple = schema["prefixItems"].get(position);
@@ -106,8 +106,8 @@ fn names(schemas: &[&Value]) -> String {
         .flat_map(|p| p.keys().map(String::as_str))
         .collect();
     names.dedup();
-    let more = names.len().saturating_sub(LISTED);
-    names.truncate(LISTED);
+    let more = names.len().saturating_sub(MAX_LISTED_NAMES);
+    names.truncate(MAX_LISTED_NAMES);
     match more {
         0 => names.join(", "),
         more => format!("{} and {more} more", names.join(", ")),
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_records_are_known() {
+    fn pointers_to_numbers_pass() {
         for pointer in [
             "/summary/goodput_bps",
             "/summary/rtt_ns/p99_9",
@@ -129,12 +129,12 @@ mod tests {
             "/forward/ports/1/transmit/dropped",
             "/directions/0/retransmits",
         ] {
-            assert_eq!(check(pointer), Ok(()), "{pointer}");
+            assert_eq!(check_number(pointer), Ok(()), "{pointer}");
         }
     }
 
     #[test]
-    fn what_no_record_has_is_told_with_what_there_is() {
+    fn other_pointers_are_rejected_with_the_valid_names() {
         for (pointer, situation, next) in [
             (
                 "/summary/rtt_ns/p51",
@@ -156,8 +156,11 @@ mod tests {
             ("/hosts/first/cpu", "/hosts of a record has no first", ""),
             ("/started", "not a number", "point to a number"),
         ] {
-            let (told, names) = check(pointer).expect_err(pointer);
-            assert!(told.contains(situation), "{pointer}: {told}");
+            let (situation_text, names) = check_number(pointer).expect_err(pointer);
+            assert!(
+                situation_text.contains(situation),
+                "{pointer}: {situation_text}"
+            );
             assert!(names.contains(next), "{pointer}: {names}");
         }
     }

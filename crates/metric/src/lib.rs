@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod earlier_names;
+
 pub mod units;
 
 pub mod change_points;

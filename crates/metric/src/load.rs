@@ -12,7 +12,7 @@ use crate::units::BitRate;
 /// A background load during a measurement. Written as on the command line: `tcp`, `udp:100M`,
 /// `cpu:2/2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Background {
+pub enum BackgroundLoad {
     /// TCP to the server, at a payload rate in bits per second or as fast as possible.
     Tcp(Option<u64>),
     /// UDP to the server, at a payload rate in bits per second or as fast as possible.
@@ -21,67 +21,73 @@ pub enum Background {
     /// at the server.
     Cpu {
         /// Threads at the client.
-        near: Option<u32>,
+        client_threads: Option<u32>,
         /// Threads at the server.
-        far: Option<u32>,
+        server_threads: Option<u32>,
     },
 }
 
-impl FromStr for Background {
+impl FromStr for BackgroundLoad {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused = || {
+        let syntax_error = || {
             format!(
                 "`{text}` is not a load: use tcp[:RATE], udp[:RATE] or cpu[:THREADS][/SERVER_THREADS]"
             )
         };
         let rate = |rest: &str| match rest.strip_prefix(':') {
             None if rest.is_empty() => Ok(None),
-            None => Err(refused()),
+            None => Err(syntax_error()),
             Some(rate) => match rate.parse::<BitRate>() {
                 Ok(rate) if rate.0 > 0 => Ok(Some(rate.0)),
-                _ => Err(refused()),
+                _ => Err(syntax_error()),
             },
         };
-        let threads = |text: &str| text.parse::<u32>().map(Some).map_err(|_| refused());
+        let threads = |text: &str| text.parse::<u32>().map(Some).map_err(|_| syntax_error());
         if let Some(rest) = text.strip_prefix("tcp") {
             return rate(rest).map(Self::Tcp);
         }
         if let Some(rest) = text.strip_prefix("udp") {
             return rate(rest).map(Self::Udp);
         }
-        let rest = text.strip_prefix("cpu").ok_or_else(refused)?;
-        let (near, far) = match rest.split_once('/') {
-            Some((near, far)) => (near, threads(far)?),
+        let rest = text.strip_prefix("cpu").ok_or_else(syntax_error)?;
+        let (client_threads, server_threads) = match rest.split_once('/') {
+            Some((client_threads, server_threads)) => (client_threads, threads(server_threads)?),
             None => (rest, None),
         };
-        let near = match near.strip_prefix(':') {
-            Some(near) => threads(near)?,
-            None if near.is_empty() => None,
-            None => return Err(refused()),
+        let client_threads = match client_threads.strip_prefix(':') {
+            Some(client_threads) => threads(client_threads)?,
+            None if client_threads.is_empty() => None,
+            None => return Err(syntax_error()),
         };
-        if near == Some(0) && far.unwrap_or(0) == 0 {
+        if client_threads == Some(0) && server_threads.unwrap_or(0) == 0 {
             return Err(format!(
                 "`{text}` starts no thread: use cpu:1 or more, or cpu without a number"
             ));
         }
-        Ok(Self::Cpu { near, far })
+        Ok(Self::Cpu {
+            client_threads,
+            server_threads,
+        })
     }
 }
 
-impl fmt::Display for Background {
+impl fmt::Display for BackgroundLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, rate) = match self {
             Self::Tcp(rate) => ("TCP", rate),
             Self::Udp(rate) => ("UDP", rate),
-            Self::Cpu { near, far } => {
+            Self::Cpu {
+                client_threads,
+                server_threads,
+            } => {
                 f.write_str("CPU load threads, ")?;
-                match near {
-                    Some(near) => write!(f, "client {near}")?,
+                match client_threads {
+                    Some(client_threads) => write!(f, "client {client_threads}")?,
                     None => f.write_str("client one per processor")?,
                 }
-                return write!(f, ", server {}", far.unwrap_or(0));
+                return write!(f, ", server {}", server_threads.unwrap_or(0));
             }
         };
         match rate {
@@ -127,30 +133,30 @@ pub struct LoadCurve {
     /// Points of the curve, ascending in load.
     pub points: Vec<LoadPoint>,
     /// Highest load up to which p90 from the scheduled send time is at most twice that of the
-    /// lowest load, and at least [`KNEE_ANSWERED`] of the requests get a response. Absent if the
+    /// lowest load, and at least [`KNEE_RESPONSE_SHARE`] of the requests get a response. Absent if the
     /// second point already exceeds that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knee: Option<LoadPoint>,
 }
 
 /// Share of the requests that must get a response for a load to count as carried.
-pub const KNEE_ANSWERED: f64 = 0.95;
+pub const KNEE_RESPONSE_SHARE: f64 = 0.95;
 
 /// Returns the knee of a curve whose points ascend in load.
 ///
 /// Rule: the last point before the load is no longer carried. A point is carried if p90 (from the
 /// scheduled time) is at most [`KNEE_RATIO`] times that of the first one, and at least
-/// [`KNEE_ANSWERED`] of the requests get a response: missing responses are in no percentile. One
+/// [`KNEE_RESPONSE_SHARE`] of the requests get a response: missing responses are in no percentile. One
 /// point that is not carried, followed by a better one, is noise; two are not. The rule uses p90
 /// because p50 hardly changes before the queue is full, and p99 depends on other work of the
 /// machine.
 #[must_use]
-pub fn knee(points: &[LoadPoint]) -> Option<LoadPoint> {
+pub fn find_knee(points: &[LoadPoint]) -> Option<LoadPoint> {
     let first = points.first()?;
     let base = first.rtt_intended_ns.p90 as f64;
     let carried = |point: &LoadPoint| {
         point.rtt_intended_ns.p90 as f64 <= base * KNEE_RATIO
-            && point.achieved_per_second >= point.intended_per_second * KNEE_ANSWERED
+            && point.achieved_per_second >= point.intended_per_second * KNEE_RESPONSE_SHARE
     };
     if !carried(first) {
         return None;
@@ -172,7 +178,7 @@ pub fn knee(points: &[LoadPoint]) -> Option<LoadPoint> {
 
 /// Latency with and without a background load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct UnderLoad {
+pub struct LatencyUnderLoad {
     /// Background load: `tcp`, `udp:100M`, `cpu:2/2`.
     pub load: String,
     /// Latency without the load.
@@ -193,7 +199,7 @@ pub struct UnderLoad {
     pub load_goodput_bps: Option<f64>,
 }
 
-impl UnderLoad {
+impl LatencyUnderLoad {
     /// Creates the comparison from both distributions.
     #[must_use]
     pub fn compare(load: String, idle: Quantiles, loaded: Quantiles, goodput: Option<f64>) -> Self {
@@ -215,22 +221,25 @@ mod tests {
 
     #[test]
     fn loads_read() {
-        let cpu = |near, far| Background::Cpu { near, far };
-        for (text, want) in [
-            ("tcp", Background::Tcp(None)),
-            ("udp:100M", Background::Udp(Some(100_000_000))),
+        let cpu = |client_threads, server_threads| BackgroundLoad::Cpu {
+            client_threads,
+            server_threads,
+        };
+        for (text, expected) in [
+            ("tcp", BackgroundLoad::Tcp(None)),
+            ("udp:100M", BackgroundLoad::Udp(Some(100_000_000))),
             ("cpu", cpu(None, None)),
             ("cpu:2", cpu(Some(2), None)),
             ("cpu:2/3", cpu(Some(2), Some(3))),
             ("cpu/3", cpu(None, Some(3))),
             ("cpu:0/2", cpu(Some(0), Some(2))),
         ] {
-            assert_eq!(text.parse(), Ok(want), "{text}");
+            assert_eq!(text.parse(), Ok(expected), "{text}");
         }
         for text in [
             "", "tcpx", "udp:0", "udp:", "cpu:", "cpux", "cpu:1/", "disk", "cpu:0", "cpu:0/0",
         ] {
-            assert!(text.parse::<Background>().is_err(), "{text}");
+            assert!(text.parse::<BackgroundLoad>().is_err(), "{text}");
         }
     }
 
@@ -260,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_knee_is_the_last_load_before_the_queue() {
-        for (p90, want) in [
+        for (p90, expected) in [
             (&[10, 11, 12, 15, 19, 80, 900][..], Some(0.5)),
             // One bad point in between is noise.
             (&[10, 11, 50, 12, 19, 80, 900], Some(0.5)),
@@ -276,7 +285,11 @@ mod tests {
                 .zip(p90)
                 .map(|(n, &p90)| point(f64::from(n) / 10.0, p90))
                 .collect();
-            assert_eq!(knee(&points).map(|point| point.share), want, "{p90:?}");
+            assert_eq!(
+                find_knee(&points).map(|point| point.share),
+                expected,
+                "{p90:?}"
+            );
         }
         // The percentiles cover only requests with a response.
         let mut points: Vec<_> = (1..10).map(|n| point(f64::from(n) / 10.0, 10)).collect();
@@ -284,8 +297,8 @@ mod tests {
             (point.achieved_per_second, point.unsent) = (74_000.0, 23_000);
             point.intended_per_second = 97_000.0;
         }
-        assert_eq!(knee(&points).map(|point| point.share), Some(0.7));
+        assert_eq!(find_knee(&points).map(|point| point.share), Some(0.7));
         points[0].achieved_per_second *= 0.5;
-        assert_eq!(knee(&points), None);
+        assert_eq!(find_knee(&points), None);
     }
 }

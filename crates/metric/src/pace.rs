@@ -11,20 +11,21 @@ use crate::units::{ByteSize, parse_count};
 /// Pacing of payload at a rate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Pace {
+pub struct PacePlan {
     /// Method of pacing.
-    #[serde(skip_serializing_if = "Pacing::is_default")]
-    pub by: Pacing,
+    #[serde(skip_serializing_if = "PacingMethod::is_default")]
+    #[serde(alias = "by")]
+    pub method: PacingMethod,
     /// Burst size; absent: one datagram, or one call of a stream.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<Burst>,
+    pub burst: Option<PaceBurst>,
     /// Datagrams (for a stream: calls) per second and flow, if the user gave this instead of a bit
     /// rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets_per_second: Option<u64>,
 }
 
-impl Pace {
+impl PacePlan {
     /// Returns the burst size in bytes, rounded down to full payloads of `payload_bytes`, at least
     /// one.
     #[must_use]
@@ -32,8 +33,8 @@ impl Pace {
         let payload = payload_bytes.max(1);
         match self.burst {
             None => payload,
-            Some(Burst::Payloads(count)) => payload.saturating_mul(count.max(1)),
-            Some(Burst::Bytes(bytes)) => (bytes / payload).max(1).saturating_mul(payload),
+            Some(PaceBurst::Payloads(count)) => payload.saturating_mul(count.max(1)),
+            Some(PaceBurst::Bytes(bytes)) => (bytes / payload).max(1).saturating_mul(payload),
         }
     }
 
@@ -47,7 +48,7 @@ impl Pace {
 /// Method that delays payload until its send time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Pacing {
+pub enum PacingMethod {
     /// The sending thread waits for the send time by the clock.
     #[default]
     User,
@@ -57,34 +58,34 @@ pub enum Pacing {
     Txtime,
 }
 
-impl Pacing {
+impl PacingMethod {
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
 /// Pacing methods with their names.
-pub const PACINGS: &[(&str, Pacing)] = &[
-    ("user", Pacing::User),
-    ("socket", Pacing::Socket),
-    ("txtime", Pacing::Txtime),
+pub const PACING_METHODS: &[(&str, PacingMethod)] = &[
+    ("user", PacingMethod::User),
+    ("socket", PacingMethod::Socket),
+    ("txtime", PacingMethod::Txtime),
 ];
 
-impl FromStr for Pacing {
+impl FromStr for PacingMethod {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = PACINGS.iter().find(|(name, _)| *name == text);
-        known.map(|(_, pacing)| *pacing).ok_or_else(|| {
-            let names: Vec<_> = PACINGS.iter().map(|(name, _)| *name).collect();
+        let entry = PACING_METHODS.iter().find(|(name, _)| *name == text);
+        entry.map(|(_, pacing)| *pacing).ok_or_else(|| {
+            let names: Vec<_> = PACING_METHODS.iter().map(|(name, _)| *name).collect();
             format!("`{text}` is not a pacing method: use {}", names.join(", "))
         })
     }
 }
 
-impl fmt::Display for Pacing {
+impl fmt::Display for PacingMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = PACINGS.iter().find(|(_, pacing)| pacing == self);
+        let name = PACING_METHODS.iter().find(|(_, pacing)| pacing == self);
         f.pad(name.expect("every method has a name").0)
     }
 }
@@ -92,14 +93,14 @@ impl fmt::Display for Pacing {
 /// Size of a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Burst {
+pub enum PaceBurst {
     /// Number of datagrams, or of calls of a stream.
     Payloads(u64),
     /// Number of bytes, rounded down to full payloads, at least one.
     Bytes(u64),
 }
 
-impl FromStr for Burst {
+impl FromStr for PaceBurst {
     type Err = String;
 
     /// Parses a burst size. A plain number counts datagrams, as in iperf3; with a unit it is a
@@ -130,32 +131,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bursts_are_whole_payloads() {
+    fn bursts_are_multiples_of_the_payload() {
         for (text, payload, bytes) in [
             ("16", 1472, 16 * 1472),
             ("64K", 1472, 44 * 1472),
             ("1000B", 1472, 1472),
             ("1M", 1 << 20, 1 << 20),
         ] {
-            let pace = Pace {
+            let pace = PacePlan {
                 burst: Some(text.parse().unwrap()),
-                ..Pace::default()
+                ..PacePlan::default()
             };
             assert_eq!(pace.burst_bytes(payload), bytes, "{text}");
         }
-        assert_eq!(Pace::default().burst_bytes(100), 100);
-        assert!(!Pace::default().has_bursts(100));
+        assert_eq!(PacePlan::default().burst_bytes(100), 100);
+        assert!(!PacePlan::default().has_bursts(100));
         for text in ["", "0", "0K", "x", "-1", "1.5"] {
-            assert!(text.parse::<Burst>().is_err(), "{text}");
+            assert!(text.parse::<PaceBurst>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn ways_read_as_they_print() {
-        for (name, pacing) in PACINGS {
+    fn methods_read_as_they_print() {
+        for (name, pacing) in PACING_METHODS {
             assert_eq!(name.parse(), Ok(*pacing));
             assert_eq!(pacing.to_string(), *name);
         }
-        assert!("fq".parse::<Pacing>().is_err());
+        assert!("fq".parse::<PacingMethod>().is_err());
     }
 }

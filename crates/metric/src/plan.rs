@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::forward::ForwardPlan;
 use crate::generate::GeneratePlan;
-use crate::pace::Pace;
+use crate::pace::PacePlan;
 use crate::round_trip::RoundTripPlan;
 use crate::stack::StackPlan;
-use crate::units::{parse_duration, written_duration};
+use crate::units::{format_exact_duration, parse_duration};
 
 /// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum RunKind {
     /// Payload received per second.
     Throughput,
     /// Round-trip time of requests and responses.
@@ -33,7 +33,7 @@ pub enum Kind {
     Stack,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for RunKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Throughput => "throughput",
@@ -48,14 +48,14 @@ impl fmt::Display for Kind {
 /// Transport protocol of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Protocol {
+pub enum TransportProtocol {
     /// TCP.
     Tcp,
     /// UDP.
     Udp,
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for TransportProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Tcp => "TCP",
@@ -89,7 +89,7 @@ impl fmt::Display for Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String")]
-pub enum Wait {
+pub enum WaitMode {
     /// Blocking calls.
     Block,
     /// Non-blocking calls in a loop: the core never sleeps.
@@ -108,7 +108,7 @@ pub enum Wait {
     IoUring,
     /// Blocking calls that poll the interface's receive queue before they sleep (SO_BUSY_POLL).
     BusyPoll {
-        /// Time to poll before sleeping; absent: [`BUSY_POLL_NS`].
+        /// Time to poll before sleeping; absent: [`DEFAULT_BUSY_POLL_NS`].
         time_ns: Option<u64>,
     },
     /// Our stack only: polls its port at a fixed interval and sleeps in between.
@@ -120,40 +120,40 @@ pub enum Wait {
 
 /// Time of `busy-poll` without a number, as the kernel's documentation suggests (net.core.busy_read
 /// in networking/sysctl).
-pub const BUSY_POLL_NS: u64 = 50_000;
+pub const DEFAULT_BUSY_POLL_NS: u64 = 50_000;
 
 /// Longest time of `busy-poll`: with more, a call would hardly ever sleep.
-pub const LONGEST_BUSY_POLL_NS: u64 = 100_000_000;
+pub const MAX_BUSY_POLL_NS: u64 = 100_000_000;
 
 /// Wait modes with their names, in the order of the help text.
-pub const WAITS: &[(&str, Wait)] = &[
-    ("block", Wait::Block),
-    ("spin", Wait::Spin),
-    ("poll", Wait::Poll),
-    ("select", Wait::Select { timeout_ns: None }),
-    ("epoll", Wait::Epoll),
-    ("io-uring", Wait::IoUring),
-    ("busy-poll", Wait::BusyPoll { time_ns: None }),
+pub const WAIT_MODES: &[(&str, WaitMode)] = &[
+    ("block", WaitMode::Block),
+    ("spin", WaitMode::Spin),
+    ("poll", WaitMode::Poll),
+    ("select", WaitMode::Select { timeout_ns: None }),
+    ("epoll", WaitMode::Epoll),
+    ("io-uring", WaitMode::IoUring),
+    ("busy-poll", WaitMode::BusyPoll { time_ns: None }),
 ];
 
-impl fmt::Display for Wait {
+impl fmt::Display for WaitMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Self::Select {
             timeout_ns: Some(timeout),
         } = self
         {
-            return f.pad(&format!("select:{}", written_duration(*timeout)));
+            return f.pad(&format!("select:{}", format_exact_duration(*timeout)));
         }
         if let Self::BusyPoll {
             time_ns: Some(time),
         } = self
         {
-            return f.pad(&format!("busy-poll:{}", written_duration(*time)));
+            return f.pad(&format!("busy-poll:{}", format_exact_duration(*time)));
         }
         if let Self::Interval { time_ns } = self {
-            return f.pad(&format!("interval:{}", written_duration(*time_ns)));
+            return f.pad(&format!("interval:{}", format_exact_duration(*time_ns)));
         }
-        let (name, _) = WAITS
+        let (name, _) = WAIT_MODES
             .iter()
             .find(|(_, wait)| wait == self)
             .expect("every wait mode is in the table");
@@ -161,13 +161,13 @@ impl fmt::Display for Wait {
     }
 }
 
-impl From<Wait> for String {
-    fn from(wait: Wait) -> Self {
+impl From<WaitMode> for String {
+    fn from(wait: WaitMode) -> Self {
         wait.to_string()
     }
 }
 
-impl TryFrom<String> for Wait {
+impl TryFrom<String> for WaitMode {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -175,7 +175,7 @@ impl TryFrom<String> for Wait {
     }
 }
 
-impl FromStr for Wait {
+impl FromStr for WaitMode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -196,19 +196,19 @@ impl FromStr for Wait {
         if let Some(time) = text.strip_prefix("busy-poll:") {
             let time = parse_duration(time).map_err(|error| error.to_string())?;
             let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            if !(1_000..=LONGEST_BUSY_POLL_NS).contains(&time) {
+            if !(1_000..=MAX_BUSY_POLL_NS).contains(&time) {
                 return Err(format!("`{text}` is out of range: use 1us to 100ms"));
             }
             return Ok(Self::BusyPoll {
                 time_ns: Some(time),
             });
         }
-        WAITS
+        WAIT_MODES
             .iter()
             .find(|(name, _)| *name == text)
             .map(|&(_, wait)| wait)
             .ok_or_else(|| {
-                let names: Vec<_> = WAITS.iter().map(|(name, _)| *name).collect();
+                let names: Vec<_> = WAIT_MODES.iter().map(|(name, _)| *name).collect();
                 format!("`{text}` is not a wait mode: use {}", names.join(", "))
             })
     }
@@ -218,7 +218,7 @@ impl FromStr for Wait {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
 #[schemars(with = "String")]
-pub enum Sched {
+pub enum SchedPolicy {
     /// Policy and priority that the process was started with.
     #[default]
     Inherited,
@@ -230,7 +230,7 @@ pub enum Sched {
     RoundRobin(u8),
 }
 
-impl Sched {
+impl SchedPolicy {
     /// Returns true for SCHED_FIFO and SCHED_RR.
     #[must_use]
     pub fn is_real_time(self) -> bool {
@@ -247,7 +247,7 @@ impl Sched {
     }
 }
 
-impl fmt::Display for Sched {
+impl fmt::Display for SchedPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Inherited => f.pad("inherited"),
@@ -258,11 +258,11 @@ impl fmt::Display for Sched {
     }
 }
 
-impl FromStr for Sched {
+impl FromStr for SchedPolicy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused = || {
+        let syntax_error = || {
             format!(
                 "`{text}` is not a scheduling policy: use nice:-20 to nice:19, fifo:1 to fifo:99, rr:1 to rr:99"
             )
@@ -271,29 +271,29 @@ impl FromStr for Sched {
             let value = value.parse().ok();
             value
                 .filter(|value| (1..=99).contains(value))
-                .ok_or_else(refused)
+                .ok_or_else(syntax_error)
         };
         match text.split_once(':') {
             None if text == "inherited" => Ok(Self::Inherited),
             Some(("nice", value)) => {
                 let value = value.parse().ok();
                 let value = value.filter(|value| (-20..=19).contains(value));
-                value.map(Self::Nice).ok_or_else(refused)
+                value.map(Self::Nice).ok_or_else(syntax_error)
             }
             Some(("fifo", value)) => priority(value).map(Self::Fifo),
             Some(("rr", value)) => priority(value).map(Self::RoundRobin),
-            _ => Err(refused()),
+            _ => Err(syntax_error()),
         }
     }
 }
 
-impl From<Sched> for String {
-    fn from(sched: Sched) -> Self {
+impl From<SchedPolicy> for String {
+    fn from(sched: SchedPolicy) -> Self {
         sched.to_string()
     }
 }
 
-impl TryFrom<String> for Sched {
+impl TryFrom<String> for SchedPolicy {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -304,28 +304,28 @@ impl TryFrom<String> for Sched {
 /// Processor numbers, ascending and without duplicates; empty: any processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Cpus(pub Vec<u32>);
+pub struct CpuList(pub Vec<u32>);
 
 /// Limit of processor numbers: the kernel's largest configuration has 8192 processors.
 const CPU_LIMIT: u32 = 8192;
 
-impl Cpus {
+impl CpuList {
     /// Parses a list whose order matters: it stays as written, and may not have duplicates.
     ///
     /// # Errors
     /// A sentence that names the syntax error or the duplicate.
     pub fn in_order(text: &str) -> Result<Self, String> {
-        let cpus = Self::read(text)?;
-        let mut before = HashSet::new();
-        match cpus.iter().find(|cpu| !before.insert(**cpu)) {
-            Some(twice) => Err(format!(
-                "`{text}` lists {twice} twice: list each processor once"
+        let cpus = Self::parse_list(text)?;
+        let mut previous = HashSet::new();
+        match cpus.iter().find(|cpu| !previous.insert(**cpu)) {
+            Some(repeated) => Err(format!(
+                "`{text}` lists {repeated} twice: list each processor once"
             )),
             None => Ok(Self(cpus)),
         }
     }
 
-    fn read(text: &str) -> Result<Vec<u32>, String> {
+    fn parse_list(text: &str) -> Result<Vec<u32>, String> {
         let number = |part: &str| match part.parse::<u32>() {
             Ok(cpu) if cpu < CPU_LIMIT => Ok(cpu),
             _ => Err(format!(
@@ -351,18 +351,18 @@ impl Cpus {
     }
 }
 
-impl FromStr for Cpus {
+impl FromStr for CpuList {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut cpus = Self::read(text)?;
+        let mut cpus = Self::parse_list(text)?;
         cpus.sort_unstable();
         cpus.dedup();
         Ok(Self(cpus))
     }
 }
 
-impl fmt::Display for Cpus {
+impl fmt::Display for CpuList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.pad("any");
@@ -391,63 +391,65 @@ impl fmt::Display for Cpus {
 
 /// A value for each end of a run, written `CLIENT[/SERVER]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Ends<T> {
+pub struct PerEnd<T> {
     /// Value of the client.
-    pub near: T,
+    #[serde(alias = "near")]
+    pub client: T,
     /// Value of the server.
-    pub far: T,
+    #[serde(alias = "far")]
+    pub server: T,
 }
 
-impl<T> Ends<T> {
+impl<T> PerEnd<T> {
     /// Returns the pair with the values of client and server exchanged.
     #[must_use]
     pub fn swapped(self) -> Self {
         Self {
-            near: self.far,
-            far: self.near,
+            client: self.server,
+            server: self.client,
         }
     }
 }
 
-impl<T: Clone> Ends<T> {
+impl<T: Clone> PerEnd<T> {
     /// Creates a pair with the same value for both ends.
     #[must_use]
-    pub fn both(value: T) -> Self {
+    pub fn same(value: T) -> Self {
         Self {
-            far: value.clone(),
-            near: value,
+            server: value.clone(),
+            client: value,
         }
     }
 }
 
-impl<T: FromStr + Clone> FromStr for Ends<T> {
+impl<T: FromStr + Clone> FromStr for PerEnd<T> {
     type Err = T::Err;
 
     /// Parses `CLIENT[/SERVER]`; without `/SERVER` both ends have the same value.
     fn from_str(text: &str) -> Result<Self, T::Err> {
         match text.split_once('/') {
-            None => text.parse().map(Self::both),
-            Some((near, far)) => Ok(Self {
-                near: near.parse()?,
-                far: far.parse()?,
+            None => text.parse().map(Self::same),
+            Some((client, server)) => Ok(Self {
+                client: client.parse()?,
+                server: server.parse()?,
             }),
         }
     }
 }
 
-impl<T: fmt::Display + PartialEq> fmt::Display for Ends<T> {
+impl<T: fmt::Display + PartialEq> fmt::Display for PerEnd<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.near == self.far {
-            write!(f, "{}", self.near)
+        if self.client == self.server {
+            write!(f, "{}", self.client)
         } else {
-            write!(f, "{}/{}", self.near, self.far)
+            write!(f, "{}/{}", self.client, self.server)
         }
     }
 }
 
 /// Returns true if neither end has the flag.
-fn is_neither(ends: &Ends<bool>) -> bool {
-    !ends.near && !ends.far
+fn is_neither_end(per_end: &PerEnd<bool>) -> bool {
+    !per_end.client && !per_end.server
 }
 
 /// Options of the payload sockets at both ends; absent: the kernel's default.
@@ -489,7 +491,8 @@ pub struct UdpOffload {
     pub gro: Option<bool>,
     /// True if the user requested these settings.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub asked: bool,
+    #[serde(alias = "asked")]
+    pub requested: bool,
 }
 
 /// Method of passing payload from the sender's memory to the network.
@@ -522,24 +525,24 @@ pub enum ReceiveCopy {
 /// Copy modes of the payload at both ends. Runs with different modes are not comparable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Copies {
+pub struct CopyModes {
     /// Mode of the sender.
     pub send: SendCopy,
     /// Mode of the receiver.
     pub receive: ReceiveCopy,
 }
 
-impl Copies {
+impl CopyModes {
     /// Returns true if both ends copy, as by default.
     #[must_use]
-    pub fn are_made(&self) -> bool {
+    pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
     /// Returns true if the content reaches user memory at both ends, so that it can be verified.
     #[must_use]
-    pub fn show_content(&self) -> bool {
-        self.are_made()
+    pub fn delivers_content(&self) -> bool {
+        self.is_default()
     }
 }
 
@@ -550,7 +553,7 @@ impl Copies {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Stamping {
+pub enum TimestampLevel {
     /// No timestamps.
     #[default]
     None,
@@ -564,7 +567,7 @@ pub enum Stamping {
     Driver,
 }
 
-impl Stamping {
+impl TimestampLevel {
     /// Returns true if no timestamps are requested.
     #[must_use]
     pub fn is_none(&self) -> bool {
@@ -576,29 +579,32 @@ impl Stamping {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// Kind of measurement.
-    pub kind: Kind,
+    pub kind: RunKind,
     /// Transport protocol of the payload.
-    pub protocol: Protocol,
+    pub protocol: TransportProtocol,
     /// Server host as the user named it.
     pub host: String,
     /// Server port, for the control connection and the payload.
     pub port: u16,
     /// Protocol of a server of another tool (`iperf3`, `sockperf`, ...); absent: our own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dialect: Option<String>,
-    /// Command whose output has the counts of the server (`--far-report`).
+    #[serde(alias = "dialect")]
+    pub peer_protocol: Option<String>,
+    /// Command whose output has the counts of the server (`--server-report`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub far_report: Option<String>,
+    #[serde(alias = "far_report")]
+    pub server_report_command: Option<String>,
     /// Directions in which payload flows at the same time; round trips count as `send`.
     pub directions: Vec<Direction>,
     /// Throughput: the directions run one after the other instead of at the same time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub in_turn: bool,
+    #[serde(alias = "in_turn")]
+    pub sequential: bool,
     /// Flows per direction.
     pub streams: u32,
     /// Threads per direction at each end; absent: chosen when the run starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub threads: Option<Ends<u32>>,
+    pub threads: Option<PerEnd<u32>>,
     /// Duration of the run; absent if an amount ends it.
     #[serde(default)]
     pub duration_ns: Option<u64>,
@@ -630,13 +636,14 @@ pub struct Plan {
     pub rate_bps: Option<u64>,
     /// Pacing of the intended load.
     #[serde(default)]
-    pub pace: Pace,
+    pub pace: PacePlan,
     /// TCP congestion control of both ends; absent for UDP, and until it is read from the socket.
     #[serde(default)]
     pub congestion_control: Option<String>,
     /// True if the user requested `congestion_control`.
     #[serde(default)]
-    pub congestion_control_asked: bool,
+    #[serde(alias = "congestion_control_asked")]
+    pub congestion_control_requested: bool,
     /// Local address to send from, with `%IF` if the user named an interface.
     #[serde(default)]
     pub bind: Option<String>,
@@ -645,16 +652,17 @@ pub struct Plan {
     pub source_port: Option<u16>,
     /// Wait mode of each end; absent: chosen when the run starts.
     #[serde(default)]
-    pub wait: Option<Ends<Wait>>,
+    pub wait: Option<PerEnd<WaitMode>>,
     /// Wait mode of the client where the server is another tool, whose wait mode is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub near_wait: Option<Wait>,
+    #[serde(alias = "near_wait")]
+    pub client_wait: Option<WaitMode>,
     /// Processors of each end's threads, assigned round-robin; empty: chosen by the scheduler.
     #[serde(default)]
-    pub cpu: Ends<Cpus>,
+    pub cpu: PerEnd<CpuList>,
     /// Scheduling policy of each end's threads.
     #[serde(default)]
-    pub sched: Ends<Sched>,
+    pub sched: PerEnd<SchedPolicy>,
     /// UDP throughput: segmentation of one send call into datagrams (GSO) and coalescing of
     /// datagrams for one receive call (GRO). Figures count datagrams.
     #[serde(default)]
@@ -665,11 +673,11 @@ pub struct Plan {
     pub batch: Option<u32>,
     /// Socket buffers beyond the limit of each end's system (net.core.wmem_max, rmem_max), as the
     /// end's privileges allow.
-    #[serde(default, skip_serializing_if = "is_neither")]
-    pub forced_buffers: Ends<bool>,
+    #[serde(default, skip_serializing_if = "is_neither_end")]
+    pub forced_buffers: PerEnd<bool>,
     /// Throughput: copy modes of the payload between kernel and user memory.
-    #[serde(default, skip_serializing_if = "Copies::are_made")]
-    pub copies: Copies,
+    #[serde(default, skip_serializing_if = "CopyModes::is_default")]
+    pub copies: CopyModes,
     /// Throughput: compare every received byte with what was sent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub verify: bool,
@@ -681,7 +689,8 @@ pub struct Plan {
     pub hold_latency: bool,
     /// Latency: a response later than this counts as lost.
     #[serde(default)]
-    pub answer_timeout_ns: Option<u64>,
+    #[serde(alias = "answer_timeout_ns")]
+    pub response_timeout_ns: Option<u64>,
     /// Latency: options of the round trips.
     #[serde(default, skip_serializing_if = "RoundTripPlan::is_default")]
     pub round_trip: RoundTripPlan,
@@ -692,8 +701,9 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_on_ns: Option<u64>,
     /// Latency: timestamps requested from the kernel.
-    #[serde(default, skip_serializing_if = "Stamping::is_none")]
-    pub stamps: Stamping,
+    #[serde(default, skip_serializing_if = "TimestampLevel::is_none")]
+    #[serde(alias = "stamps")]
+    pub timestamps: TimestampLevel,
     /// Forwarding: ports, mode and threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward: Option<Box<ForwardPlan>>,
@@ -701,26 +711,27 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generate: Option<Box<GeneratePlan>>,
     /// Network stack that moved the payload at each end.
-    pub stack: Ends<String>,
+    pub stack: PerEnd<String>,
     /// Our stack at the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub near_stack: Option<Box<StackPlan>>,
+    #[serde(alias = "near_stack")]
+    pub client_stack: Option<Box<StackPlan>>,
 }
 
 impl Plan {
     /// Creates a plan with the defaults of `linerate KIND HOST`; open values are chosen when the
     /// run starts.
     #[must_use]
-    pub fn new(kind: Kind, protocol: Protocol, host: impl Into<String>) -> Self {
+    pub fn new(kind: RunKind, protocol: TransportProtocol, host: impl Into<String>) -> Self {
         Self {
             kind,
             protocol,
             host: host.into(),
             port: DEFAULT_PORT,
-            dialect: None,
-            far_report: None,
+            peer_protocol: None,
+            server_report_command: None,
             directions: vec![Direction::Send],
-            in_turn: false,
+            sequential: false,
             streams: 1,
             threads: None,
             duration_ns: Some(10_000_000_000),
@@ -729,53 +740,53 @@ impl Plan {
             omit_ns: 0,
             interval_ns: Some(1_000_000_000),
             payload_bytes: match (kind, protocol) {
-                (Kind::Latency | Kind::Forward | Kind::Generate | Kind::Stack, _) => 64,
-                (Kind::Throughput, Protocol::Tcp) => TCP_SEND_BYTES,
+                (RunKind::Latency | RunKind::Forward | RunKind::Generate | RunKind::Stack, _) => 64,
+                (RunKind::Throughput, TransportProtocol::Tcp) => TCP_SEND_BYTES,
                 // Chosen from the path MTU once a socket is connected.
-                (Kind::Throughput, Protocol::Udp) => 0,
+                (RunKind::Throughput, TransportProtocol::Udp) => 0,
             },
-            receive_bytes: (kind == Kind::Throughput && protocol == Protocol::Tcp)
+            receive_bytes: (kind == RunKind::Throughput && protocol == TransportProtocol::Tcp)
                 .then_some(TCP_RECEIVE_BYTES),
             window_bytes: None,
             socket: SocketPlan::default(),
             rate_bps: None,
-            pace: Pace::default(),
+            pace: PacePlan::default(),
             congestion_control: None,
-            congestion_control_asked: false,
+            congestion_control_requested: false,
             bind: None,
             source_port: None,
             wait: None,
-            near_wait: None,
-            cpu: Ends::default(),
-            sched: Ends::default(),
+            client_wait: None,
+            cpu: PerEnd::default(),
+            sched: PerEnd::default(),
             udp_offload: UdpOffload::default(),
             batch: None,
-            forced_buffers: Ends::default(),
-            copies: Copies::default(),
+            forced_buffers: PerEnd::default(),
+            copies: CopyModes::default(),
             verify: false,
             calls: false,
             hold_latency: false,
-            answer_timeout_ns: (kind == Kind::Latency).then_some(1_000_000_000),
+            response_timeout_ns: (kind == RunKind::Latency).then_some(1_000_000_000),
             round_trip: RoundTripPlan::default(),
             trace: false,
             trace_on_ns: None,
-            stamps: Stamping::None,
+            timestamps: TimestampLevel::None,
             forward: None,
             generate: None,
-            stack: Ends::both("kernel".to_owned()),
-            near_stack: None,
+            stack: PerEnd::same("kernel".to_owned()),
+            client_stack: None,
         }
     }
 
     /// Returns true if both ends record a timeline.
     #[must_use]
     pub fn is_traced(&self) -> bool {
-        self.trace || !self.stamps.is_none()
+        self.trace || !self.timestamps.is_none()
     }
 
     /// Returns true if payload flows in this direction.
     #[must_use]
-    pub fn flows(&self, direction: Direction) -> bool {
+    pub fn has_direction(&self, direction: Direction) -> bool {
         self.directions.contains(&direction)
     }
 }
@@ -792,8 +803,8 @@ pub const TCP_SEND_BYTES: u64 = 1 << 20;
 /// (docs/method/defaults.md#many-streams).
 #[must_use]
 pub fn tcp_send_bytes(streams: u32) -> u64 {
-    const TOGETHER: u64 = 64 << 20;
-    (TOGETHER / u64::from(streams.max(1))).clamp(256 << 10, TCP_SEND_BYTES)
+    const TOTAL_BYTES: u64 = 64 << 20;
+    (TOTAL_BYTES / u64::from(streams.max(1))).clamp(256 << 10, TCP_SEND_BYTES)
 }
 
 /// Buffer size of a TCP receive call: the fastest of 128 KiB to 1 MiB for a spinning receiver
@@ -801,20 +812,20 @@ pub fn tcp_send_bytes(streams: u32) -> u64 {
 pub const TCP_RECEIVE_BYTES: u64 = 256 << 10;
 
 /// Largest UDP payload: a 16-bit length that includes the UDP and IPv4 headers (RFC 768, RFC 791).
-pub const LARGEST_DATAGRAM_BYTES: u64 = 65_507;
+pub const MAX_DATAGRAM_BYTES: u64 = 65_507;
 
 /// Largest message or call size: the most that a server allocates per thread for a client.
-pub const LARGEST_CALL_BYTES: u64 = 64 << 20;
+pub const MAX_CALL_BYTES: u64 = 64 << 20;
 
 /// Datagrams per call of `--batch` without a number: where the curve turns flat
 /// (docs/method/defaults.md#batches).
-pub const BATCH: u32 = 64;
+pub const DEFAULT_BATCH_DATAGRAMS: u32 = 64;
 
 /// Most datagrams that the kernel accepts in one call (UIO_MAXIOV).
-pub const LARGEST_BATCH: u32 = 1024;
+pub const MAX_BATCH_DATAGRAMS: u32 = 1024;
 
 /// Shortest reporting interval: with shorter ones the reports would disturb the measurement.
-pub const SHORTEST_INTERVAL_NS: u64 = 10_000_000;
+pub const MIN_INTERVAL_NS: u64 = 10_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -822,8 +833,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn many_streams_have_shorter_turns() {
-        for (streams, want) in [
+    fn many_streams_have_smaller_writes() {
+        for (streams, expected) in [
             (0, 1 << 20),
             (1, 1 << 20),
             (64, 1 << 20),
@@ -831,57 +842,60 @@ mod tests {
             (1_024, 256 << 10),
             (u32::MAX, 256 << 10),
         ] {
-            assert_eq!(tcp_send_bytes(streams), want, "{streams}");
+            assert_eq!(tcp_send_bytes(streams), expected, "{streams}");
         }
     }
 
     #[test]
     fn processor_lists() {
-        for (text, want) in [
+        for (text, expected) in [
             ("0", vec![0]),
             ("0-3", vec![0, 1, 2, 3]),
             ("5,1-2,1", vec![1, 2, 5]),
         ] {
-            assert_eq!(text.parse::<Cpus>().unwrap().0, want, "{text}");
+            assert_eq!(text.parse::<CpuList>().unwrap().0, expected, "{text}");
         }
         for text in ["", "a", "3-1", "0-", "9999", "0,,1", "-1"] {
-            assert!(text.parse::<Cpus>().is_err(), "{text}");
+            assert!(text.parse::<CpuList>().is_err(), "{text}");
         }
-        assert_eq!(Cpus::in_order("5,1-2").unwrap().0, [5, 1, 2]);
-        let twice = Cpus::in_order("0,1,0").unwrap_err();
-        assert!(twice.contains("lists 0 twice"), "{twice}");
-        assert!(Cpus::in_order("0-").is_err());
+        assert_eq!(CpuList::in_order("5,1-2").unwrap().0, [5, 1, 2]);
+        let error = CpuList::in_order("0,1,0").unwrap_err();
+        assert!(error.contains("lists 0 twice"), "{error}");
+        assert!(CpuList::in_order("0-").is_err());
     }
 
     #[test]
-    fn without_far_the_far_end_does_as_the_near_one() {
-        let same: Ends<Wait> = "spin".parse().unwrap();
-        assert_eq!(same, Ends::both(Wait::Spin));
-        let mixed: Ends<Wait> = "block/spin".parse().unwrap();
-        assert_eq!((mixed.near, mixed.far), (Wait::Block, Wait::Spin));
-        let cpus: Ends<Cpus> = "0-3/4-7".parse().unwrap();
-        assert_eq!(cpus.far.0, [4, 5, 6, 7]);
-        assert!("spin/nap".parse::<Ends<Wait>>().is_err());
+    fn without_a_server_part_both_ends_have_the_same_value() {
+        let same: PerEnd<WaitMode> = "spin".parse().unwrap();
+        assert_eq!(same, PerEnd::same(WaitMode::Spin));
+        let mixed: PerEnd<WaitMode> = "block/spin".parse().unwrap();
+        assert_eq!(
+            (mixed.client, mixed.server),
+            (WaitMode::Block, WaitMode::Spin)
+        );
+        let cpus: PerEnd<CpuList> = "0-3/4-7".parse().unwrap();
+        assert_eq!(cpus.server.0, [4, 5, 6, 7]);
+        assert!("spin/nap".parse::<PerEnd<WaitMode>>().is_err());
     }
 
     #[test]
-    fn ways_of_waiting_read_as_they_print() {
-        for (text, wait) in WAITS {
+    fn wait_modes_read_as_they_print() {
+        for (text, wait) in WAIT_MODES {
             assert_eq!(text.parse(), Ok(*wait));
         }
-        let timed: Wait = "select:100us".parse().unwrap();
+        let timed: WaitMode = "select:100us".parse().unwrap();
         assert_eq!(
             timed,
-            Wait::Select {
+            WaitMode::Select {
                 timeout_ns: Some(100_000)
             }
         );
         assert_eq!(timed.to_string(), "select:100us");
         assert_eq!(timed.to_string().parse(), Ok(timed));
-        let busy: Wait = "busy-poll:20us".parse().unwrap();
+        let busy: WaitMode = "busy-poll:20us".parse().unwrap();
         assert_eq!(
             busy,
-            Wait::BusyPoll {
+            WaitMode::BusyPoll {
                 time_ns: Some(20_000)
             }
         );
@@ -896,23 +910,23 @@ mod tests {
             "busy-poll:0",
             "io-uring:1",
         ] {
-            assert!(text.parse::<Wait>().is_err(), "{text}");
+            assert!(text.parse::<WaitMode>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn scheduling_reads_as_it_prints() {
         for (text, sched) in [
-            ("fifo:80", Sched::Fifo(80)),
-            ("rr:99", Sched::RoundRobin(99)),
-            ("nice:-20", Sched::Nice(-20)),
-            ("inherited", Sched::Inherited),
+            ("fifo:80", SchedPolicy::Fifo(80)),
+            ("rr:99", SchedPolicy::RoundRobin(99)),
+            ("nice:-20", SchedPolicy::Nice(-20)),
+            ("inherited", SchedPolicy::Inherited),
         ] {
             assert_eq!(text.parse(), Ok(sched));
             assert_eq!(sched.to_string(), text);
         }
         for text in ["fifo", "fifo:0", "fifo:100", "nice:20", "rr:x", ""] {
-            assert!(text.parse::<Sched>().is_err(), "{text}");
+            assert!(text.parse::<SchedPolicy>().is_err(), "{text}");
         }
     }
 
@@ -921,8 +935,8 @@ mod tests {
         fn processor_lists_print_as_they_read(mut cpus in prop::collection::vec(0u32..8192, 1..40)) {
             cpus.sort_unstable();
             cpus.dedup();
-            let printed = Cpus(cpus.clone()).to_string();
-            prop_assert_eq!(printed.parse::<Cpus>().unwrap().0, cpus);
+            let printed = CpuList(cpus.clone()).to_string();
+            prop_assert_eq!(printed.parse::<CpuList>().unwrap().0, cpus);
         }
     }
 }

@@ -28,13 +28,13 @@ pub fn normal_tail(z: f64) -> f64 {
 /// Returns the probability of a value of Student's distribution above `t`, for `t >= 0`.
 ///
 /// Closed forms for integer degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4).
-fn student_tail(t: f64, freedom: u32) -> f64 {
-    let nu = f64::from(freedom);
+fn student_tail(t: f64, degrees: u32) -> f64 {
+    let nu = f64::from(degrees);
     let angle = (t / nu.sqrt()).atan();
     let (sine, cosine) = angle.sin_cos();
-    let odd = freedom % 2 == 1;
+    let odd = degrees % 2 == 1;
     let mut term = if odd { cosine } else { 1.0 };
-    let mut sum = if odd && freedom == 1 { 0.0 } else { term };
+    let mut sum = if odd && degrees == 1 { 0.0 } else { term };
     let mut k = if odd { 2.0 } else { 1.0 };
     // Terms up to cosⁿ⁻² of the angle.
     while k + 1.0 < nu {
@@ -54,27 +54,27 @@ fn student_tail(t: f64, freedom: u32) -> f64 {
 /// Degrees of freedom above 300 count as 300, where it equals the normal distribution to the third
 /// digit.
 #[must_use]
-pub fn student_quantile(tail: f64, freedom: u32) -> f64 {
-    let freedom = freedom.clamp(1, 300);
-    between(tail, |t| student_tail(t, freedom))
+pub fn student_quantile(tail: f64, degrees: u32) -> f64 {
+    let degrees = degrees.clamp(1, 300);
+    invert_decreasing(tail, |t| student_tail(t, degrees))
 }
 
 /// Returns the value that the standard normal distribution exceeds with probability `tail`, up to
 /// one half.
 #[must_use]
 pub fn normal_quantile(tail: f64) -> f64 {
-    between(tail, normal_tail)
+    invert_decreasing(tail, normal_tail)
 }
 
 /// Returns the point at which a decreasing function equals `tail`, by bisection.
-fn between(tail: f64, falls: impl Fn(f64) -> f64) -> f64 {
+fn invert_decreasing(tail: f64, decreasing: impl Fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
-    while falls(high) > tail && high < 1e6 {
+    while decreasing(high) > tail && high < 1e6 {
         high *= 2.0;
     }
     for _ in 0..80 {
         let middle = f64::midpoint(low, high);
-        match falls(middle) > tail {
+        match decreasing(middle) > tail {
             true => low = middle,
             false => high = middle,
         }
@@ -97,9 +97,9 @@ pub fn pairs_needed(spread: f64, effect: f64, significance: f64, power: f64) -> 
     // With fewer pairs no result is significant: all signs agree by chance with probability 2 / 2ⁿ.
     let fewest = (2.0 / significance).log2().ceil().max(2.0) as u64;
     let enough = |n: u64| {
-        let freedom = u32::try_from(n - 1).unwrap_or(u32::MAX);
+        let degrees = u32::try_from(n - 1).unwrap_or(u32::MAX);
         let t =
-            student_quantile(significance / 2.0, freedom) + student_quantile(1.0 - power, freedom);
+            student_quantile(significance / 2.0, degrees) + student_quantile(1.0 - power, degrees);
         n as f64 >= t * t * (spread / effect) * (spread / effect)
     };
     let (mut low, mut high) = (fewest, fewest);
@@ -126,16 +126,16 @@ mod tests {
 
     #[test]
     fn quantiles_as_in_tables() {
-        for (tail, want) in [
+        for (tail, expected) in [
             (0.5, 0.0),
             (0.025, 1.959_964),
             (0.005, 2.575_829),
             (1e-6, 4.753_424),
         ] {
             let got = normal_quantile(tail);
-            assert!((got - want).abs() < 1e-5, "normal {tail}: {got}");
+            assert!((got - expected).abs() < 1e-5, "normal {tail}: {got}");
         }
-        for (tail, freedom, want) in [
+        for (tail, degrees, expected) in [
             (0.025, 1, 12.7062),
             (0.025, 2, 4.3027),
             (0.025, 3, 3.1824),
@@ -145,8 +145,8 @@ mod tests {
             (0.005, 29, 2.7564),
             (0.05, 120, 1.6577),
         ] {
-            let got = student_quantile(tail, freedom);
-            assert!((got - want).abs() < 1e-4, "t {tail} {freedom}: {got}");
+            let got = student_quantile(tail, degrees);
+            assert!((got - expected).abs() < 1e-4, "t {tail} {degrees}: {got}");
         }
     }
 
@@ -161,9 +161,9 @@ mod tests {
     fn pairs_for_an_effect() {
         // Tables of the paired t test at 5 % and 80 %: an effect of one deviation needs 10 pairs,
         // of half a deviation 34.
-        for (spread, want) in [(1.0, 10..=11), (2.0, 33..=34)] {
+        for (spread, expected) in [(1.0, 10..=11), (2.0, 33..=34)] {
             let got = pairs_needed(spread, 1.0, 0.05, 0.8).unwrap();
-            assert!(want.contains(&got), "{spread}: {got}");
+            assert!(expected.contains(&got), "{spread}: {got}");
         }
         assert_eq!(pairs_needed(0.0, 0.05, 0.01, 0.9), Some(8));
         assert_eq!(pairs_needed(1.0, 0.0, 0.01, 0.9), None);

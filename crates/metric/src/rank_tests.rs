@@ -24,14 +24,14 @@ pub fn mann_whitney(a: &[f64], b: &[f64]) -> Option<f64> {
     let ranks = doubled_ranks(&all);
     let sum: usize = ranks[..a.len()].iter().sum();
     if all.len() <= EXACT_VALUES {
-        let counts = sums_of(&ranks, a.len());
-        return Some(two_sided(&counts, sum));
+        let counts = count_sums_of_size(&ranks, a.len());
+        return Some(two_sided_probability(&counts, sum));
     }
     let (n, m) = (a.len() as f64, b.len() as f64);
     let total = n + m;
     let mean = n * (total + 1.0) / 2.0;
-    let variance = n * m / 12.0 * (total + 1.0 - ties(&ranks) / (total * (total - 1.0)));
-    Some(approximate(sum as f64 / 2.0 - mean, variance))
+    let variance = n * m / 12.0 * (total + 1.0 - tie_correction(&ranks) / (total * (total - 1.0)));
+    Some(normal_approximation(sum as f64 / 2.0 - mean, variance))
 }
 
 /// Wilcoxon's signed-rank test of differences within pairs: the two-sided probability of
@@ -44,43 +44,43 @@ pub fn signed_rank(differences: &[f64]) -> Option<f64> {
     if differences.is_empty() {
         return None;
     }
-    let told: Vec<f64> = differences.iter().copied().filter(|&d| d != 0.0).collect();
-    if told.is_empty() {
+    let nonzero: Vec<f64> = differences.iter().copied().filter(|&d| d != 0.0).collect();
+    if nonzero.is_empty() {
         return Some(1.0);
     }
-    let sizes: Vec<f64> = told.iter().map(|d| d.abs()).collect();
+    let sizes: Vec<f64> = nonzero.iter().map(|d| d.abs()).collect();
     let ranks = doubled_ranks(&sizes);
-    let positive = (ranks.iter().zip(&told)).filter(|(_, difference)| **difference > 0.0);
+    let positive = (ranks.iter().zip(&nonzero)).filter(|(_, difference)| **difference > 0.0);
     let sum: usize = positive.map(|(rank, _)| rank).sum();
-    if told.len() <= EXACT_VALUES {
-        return Some(two_sided(&sums_of_any(&ranks), sum));
+    if nonzero.len() <= EXACT_VALUES {
+        return Some(two_sided_probability(&count_sums(&ranks), sum));
     }
-    let n = told.len() as f64;
+    let n = nonzero.len() as f64;
     let mean = n * (n + 1.0) / 4.0;
-    let variance = n * (n + 1.0) * (2.0 * n + 1.0) / 24.0 - ties(&ranks) / 48.0;
-    Some(approximate(sum as f64 / 2.0 - mean, variance))
+    let variance = n * (n + 1.0) * (2.0 * n + 1.0) / 24.0 - tie_correction(&ranks) / 48.0;
+    Some(normal_approximation(sum as f64 / 2.0 - mean, variance))
 }
 
 /// Returns Hodges and Lehmann's center of differences within pairs: the median of the pairwise
 /// means, each value paired with itself included.
 #[must_use]
-pub fn centre(differences: &[f64]) -> Option<f64> {
-    middle(&mut pairwise_means(differences))
+pub fn hodges_lehmann_center(differences: &[f64]) -> Option<f64> {
+    median_in_place(&mut pairwise_means(differences))
 }
 
 /// Returns Hodges and Lehmann's shift from `a` to `b`: the median of all differences between their
 /// values.
 #[must_use]
-pub fn shift(a: &[f64], b: &[f64]) -> Option<f64> {
+pub fn hodges_lehmann_shift(a: &[f64], b: &[f64]) -> Option<f64> {
     let mut differences: Vec<f64> = b
         .iter()
         .flat_map(|b| a.iter().map(move |a| b - a))
         .collect();
-    middle(&mut differences)
+    median_in_place(&mut differences)
 }
 
 /// Returns the median without a full sort.
-fn middle(values: &mut [f64]) -> Option<f64> {
+fn median_in_place(values: &mut [f64]) -> Option<f64> {
     let half = values.len() / 2;
     if values.is_empty() {
         return None;
@@ -101,7 +101,7 @@ fn middle(values: &mut [f64]) -> Option<f64> {
 /// From the 68 % interval of the signed-rank test for the center, so that a few outliers change it
 /// little. `None` for fewer than four differences.
 #[must_use]
-pub fn spread(differences: &[f64]) -> Option<f64> {
+pub fn center_spread(differences: &[f64]) -> Option<f64> {
     if differences.len() < 4 {
         return None;
     }
@@ -119,15 +119,15 @@ pub fn spread(differences: &[f64]) -> Option<f64> {
 
 /// Returns the means of all pairs of values, each value paired with itself included.
 fn pairwise_means(values: &[f64]) -> Vec<f64> {
-    let mut means = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
+    let mut averages = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
     for (position, &one) in values.iter().enumerate() {
-        means.extend(
+        averages.extend(
             values[position..]
                 .iter()
                 .map(|&two| f64::midpoint(one, two)),
         );
     }
-    means
+    averages
 }
 
 /// Returns twice the rank of each value, so that the mean rank of ties is an integer.
@@ -142,9 +142,9 @@ fn doubled_ranks(values: &[f64]) -> Vec<usize> {
         while next < order.len() && values[order[next]] == value {
             next += 1;
         }
-        for &place in &order[first..next] {
+        for &index in &order[first..next] {
             // Ranks first + 1 to next: their mean, doubled.
-            ranks[place] = first + 1 + next;
+            ranks[index] = first + 1 + next;
         }
         first = next;
     }
@@ -152,7 +152,7 @@ fn doubled_ranks(values: &[f64]) -> Vec<usize> {
 }
 
 /// Returns Σ t³ − t over groups of t equal values.
-fn ties(doubled: &[usize]) -> f64 {
+fn tie_correction(doubled: &[usize]) -> f64 {
     let mut sorted = doubled.to_vec();
     sorted.sort_unstable();
     sorted
@@ -165,43 +165,43 @@ fn ties(doubled: &[usize]) -> f64 {
 }
 
 /// Returns, for each sum, the number of ways to choose `size` of the ranks.
-fn sums_of(ranks: &[usize], size: usize) -> Vec<f64> {
+fn count_sums_of_size(ranks: &[usize], size: usize) -> Vec<f64> {
     let most: usize = ranks.iter().sum();
-    let mut ways = vec![vec![0.0; most + 1]; size + 1];
-    ways[0][0] = 1.0;
+    let mut counts = vec![vec![0.0; most + 1]; size + 1];
+    counts[0][0] = 1.0;
     for &rank in ranks {
         for chosen in (1..=size).rev() {
-            let (fewer, this) = ways.split_at_mut(chosen);
+            let (fewer, this) = counts.split_at_mut(chosen);
             let (fewer, this) = (&fewer[chosen - 1], &mut this[0]);
             for sum in rank..=most {
                 this[sum] += fewer[sum - rank];
             }
         }
     }
-    ways.swap_remove(size)
+    counts.swap_remove(size)
 }
 
 /// Returns, for each sum, the number of ways to choose any number of the ranks.
-fn sums_of_any(ranks: &[usize]) -> Vec<f64> {
+fn count_sums(ranks: &[usize]) -> Vec<f64> {
     let most: usize = ranks.iter().sum();
-    let mut ways = vec![0.0; most + 1];
-    ways[0] = 1.0;
+    let mut counts = vec![0.0; most + 1];
+    counts[0] = 1.0;
     for &rank in ranks {
         for sum in (rank..=most).rev() {
-            ways[sum] += ways[sum - rank];
+            counts[sum] += counts[sum - rank];
         }
     }
-    ways
+    counts
 }
 
-fn two_sided(ways: &[f64], sum: usize) -> f64 {
-    let all: f64 = ways.iter().sum();
-    let below: f64 = ways[..=sum].iter().sum();
-    let above: f64 = ways[sum..].iter().sum();
+fn two_sided_probability(counts: &[f64], sum: usize) -> f64 {
+    let all: f64 = counts.iter().sum();
+    let below: f64 = counts[..=sum].iter().sum();
+    let above: f64 = counts[sum..].iter().sum();
     (2.0 * below.min(above) / all).min(1.0)
 }
 
-fn approximate(distance: f64, variance: f64) -> f64 {
+fn normal_approximation(distance: f64, variance: f64) -> f64 {
     if variance <= 0.0 {
         return 1.0;
     }
@@ -215,43 +215,46 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn near(got: Option<f64>, want: f64, what: &str) {
+    fn assert_close(got: Option<f64>, expected: f64, case: &str) {
         let got = got.unwrap_or(f64::NAN);
-        assert!((got - want).abs() < 1e-4, "{what}: {got}, not {want}");
+        assert!(
+            (got - expected).abs() < 1e-4,
+            "{case}: {got}, not {expected}"
+        );
     }
 
     #[test]
     fn mann_whitney_as_in_tables() {
         // All of one sample below all of the other: 2 / C(n + m, n).
-        near(mann_whitney(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0]), 0.1, "3/3");
-        near(
+        assert_close(mann_whitney(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0]), 0.1, "3/3");
+        assert_close(
             mann_whitney(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]),
             2.0 / 252.0,
             "5/5",
         );
         // U = 2 of 5 and 5, the critical value of tables for 5 %: P(U <= 2) = 4 / 252.
-        near(
+        assert_close(
             mann_whitney(&[1.0, 2.0, 3.0, 4.0, 7.0], &[5.0, 6.0, 8.0, 9.0, 10.0]),
             8.0 / 252.0,
             "U = 2",
         );
-        near(mann_whitney(&[1.0; 4], &[1.0; 5]), 1.0, "all equal");
+        assert_close(mann_whitney(&[1.0; 4], &[1.0; 5]), 1.0, "all equal");
         assert_eq!(mann_whitney(&[], &[1.0]), None);
     }
 
     #[test]
     fn signed_rank_as_in_tables() {
         let ascending: Vec<f64> = (1..=8).map(f64::from).collect();
-        near(signed_rank(&ascending), 2.0 / 256.0, "eight of one sign");
+        assert_close(signed_rank(&ascending), 2.0 / 256.0, "eight of one sign");
         // W = 3 of 8 pairs, the critical value for 5 %: P(W <= 3) = 5 / 256.
         let mut three = ascending.clone();
         three[2] = -3.0;
-        near(signed_rank(&three), 10.0 / 256.0, "W = 3 of 8");
+        assert_close(signed_rank(&three), 10.0 / 256.0, "W = 3 of 8");
         // W = 8 of 10 pairs, the critical value for 5 %: 0.0488.
         let mut eight: Vec<f64> = (1..=10).map(f64::from).collect();
         eight[7] = -8.0;
-        near(signed_rank(&eight), 0.048_83, "W = 8 of 10");
-        near(signed_rank(&[0.0, 0.0]), 1.0, "no difference at all");
+        assert_close(signed_rank(&eight), 0.048_83, "W = 8 of 10");
+        assert_close(signed_rank(&[0.0, 0.0]), 1.0, "no difference at all");
         assert_eq!(signed_rank(&[]), None);
     }
 
@@ -267,30 +270,36 @@ mod tests {
             .sum();
         let n = values.len() as f64;
         let variance = n * (n + 1.0) * (2.0 * n + 1.0) / 24.0;
-        let near = approximate(sum as f64 / 2.0 - n * (n + 1.0) / 4.0, variance);
-        assert!((exact - near).abs() < 2e-3, "{exact} {near}");
+        let approximated = normal_approximation(sum as f64 / 2.0 - n * (n + 1.0) / 4.0, variance);
+        assert!(
+            (exact - approximated).abs() < 2e-3,
+            "{exact} {approximated}"
+        );
 
         let (a, b) = (&values[..30], &values[30..]);
         let exact = mann_whitney(a, b).unwrap();
         let ranks = doubled_ranks(&values);
         let sum: usize = ranks[..30].iter().sum();
-        let near = approximate(
+        let approximated = normal_approximation(
             sum as f64 / 2.0 - 30.0 * 61.0 / 2.0,
             30.0 * 30.0 / 12.0 * 61.0,
         );
-        assert!((exact - near).abs() < 2e-3, "{exact} {near}");
+        assert!(
+            (exact - approximated).abs() < 2e-3,
+            "{exact} {approximated}"
+        );
     }
 
     #[test]
     fn centres_shifts_and_spreads() {
         // Walsh averages of 1, 2, 6: 1, 1.5, 2, 3.5, 4, 6.
-        assert_eq!(centre(&[1.0, 2.0, 6.0]), Some(2.75));
-        assert_eq!(shift(&[1.0, 2.0], &[11.0, 13.0]), Some(10.5));
+        assert_eq!(hodges_lehmann_center(&[1.0, 2.0, 6.0]), Some(2.75));
+        assert_eq!(hodges_lehmann_shift(&[1.0, 2.0], &[11.0, 13.0]), Some(10.5));
         let mut random = fastrand::Rng::with_seed(3);
         // The sum of twelve uniform numbers is close to normal, with standard deviation 1.
         let mut normal = || (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
         let values: Vec<f64> = (0..400).map(|_| normal()).collect();
-        let spread = spread(&values).unwrap();
+        let spread = center_spread(&values).unwrap();
         assert!((0.9..1.15).contains(&spread), "{spread}");
     }
 

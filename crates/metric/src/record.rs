@@ -9,18 +9,18 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::call_times::{CallClock, Calls};
+use crate::call_times::{CallClock, CallsByName};
 use crate::command_line::CommandLine;
 use crate::cost::{
     MachineTime, MemoryCost, ProcessorTime, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
 };
-use crate::facts::{Host, Role};
+use crate::facts::{HostFacts, Role};
 use crate::finding::Finding;
 use crate::forward::ForwardFigures;
 use crate::generate::GenerateFigures;
 pub use crate::histogram::{HistogramData, Quantiles};
-use crate::plan::{Direction, Kind, Plan};
-pub use crate::round_trip::SlowAnswer;
+use crate::plan::{Direction, Plan, RunKind};
+pub use crate::round_trip::SlowResponse;
 use crate::stack::StackFigures;
 pub use crate::timeline::Timeline;
 
@@ -35,30 +35,32 @@ pub struct Record {
     /// Unique id that sorts by time: `20261121T144042Z-3f9a1c`.
     pub id: String,
     /// Kind of measurement.
-    pub kind: Kind,
+    pub kind: RunKind,
     /// Start of the first payload (RFC 3339, UTC).
     pub started: Timestamp,
     /// True if the run was stopped early; all figures cover the time until then.
     pub interrupted: bool,
     /// Program that made the record.
-    pub tool: Tool,
+    pub tool: ToolVersion,
     /// Name given by the user to a series of runs; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Role of the end that stored this record when the client has a record of its own: the
     /// server's copy. Absent in the client's record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept_by: Option<Role>,
+    #[serde(alias = "kept_by")]
+    pub recorded_by: Option<Role>,
     /// Client of the run, in the server's copy of the record; absent in the client's record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub served: Option<Served>,
+    #[serde(alias = "served")]
+    pub served_client: Option<ServedClient>,
     /// Command line that started the run; absent if the run is part of a larger command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandLine>,
     /// Every effective option.
     pub plan: Plan,
     /// Hosts: the client first, then the server where its facts are available.
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<HostFacts>,
     /// Figures of the full run without the omitted time.
     pub summary: Summary,
     /// Figures by direction.
@@ -68,39 +70,50 @@ pub struct Record {
     /// Full distributions by name: `rtt_ns`; `rtt_intended_ns` (open loop); with a new socket per
     /// request `open_ns`, `bind_ns`, `connect_ns`, `send_ns`, `receive_ns`, `close_ns`, `whole_ns`;
     /// with device timestamps in the responses `device_ns` and `outside_ns`.
+    #[serde(deserialize_with = "crate::earlier_names::map")]
     pub histograms: BTreeMap<String, HistogramData>,
     /// Latency: responses above the limit, ascending in time; the first 1,000 of a run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub slow: Vec<SlowAnswer>,
+    pub slow: Vec<SlowResponse>,
     /// Packet losses by location, as far as they could be located.
-    pub losses: Vec<Loss>,
+    pub losses: Vec<PacketLoss>,
     /// Counters of the locations where packets can be lost, before and after the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub counters: Vec<PlaceCounter>,
+    pub counters: Vec<CounterDelta>,
     /// Durations of the client's system calls, by call and by outcome; empty without `--calls`.
-    #[serde(default, skip_serializing_if = "Calls::is_empty")]
-    pub calls: Calls,
+    #[serde(
+        default,
+        skip_serializing_if = "CallsByName::is_empty",
+        deserialize_with = "crate::earlier_names::map"
+    )]
+    pub calls: CallsByName,
     /// Durations of the server's system calls, by call and by outcome; empty without `--calls`.
-    #[serde(default, skip_serializing_if = "Calls::is_empty")]
-    pub far_calls: Calls,
+    #[serde(
+        default,
+        skip_serializing_if = "CallsByName::is_empty",
+        deserialize_with = "crate::earlier_names::map"
+    )]
+    #[serde(alias = "far_calls")]
+    pub server_calls: CallsByName,
     /// Cost of verification at each end; empty without `--verify`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub verification: Vec<Verification>,
+    pub verification: Vec<VerificationCost>,
     /// Clock that timed the calls, for each end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub call_clocks: Vec<CallClock>,
     /// Parts of a round trip, in the order in which a packet passes them; empty unless requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub stages: Vec<Stage>,
+    pub stages: Vec<RoundTripStage>,
     /// Pass of the run that measured the stages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage_pass: Option<StagePass>,
     /// Timeline of the last round trips or calls, where one was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
-    /// Text report of a server of another tool, unchanged, up to [`FAR_TEXT_BYTES`].
+    /// Text report of a server of another tool, unchanged, up to [`MAX_SERVER_TEXT_BYTES`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub far_text: Option<String>,
+    #[serde(alias = "far_text")]
+    pub server_text: Option<String>,
     /// Forwarding: figures of each port, stream and thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward: Option<Box<ForwardFigures>>,
@@ -115,36 +128,37 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<Box<StackFigures>>,
     /// Caveats that limit the validity of the figures; empty if there are none.
-    pub validity: Vec<Doubt>,
+    pub validity: Vec<Caveat>,
 }
 
-/// Longest [`Record::far_text`] in bytes: a report with one interval line per second for an hour.
-pub const FAR_TEXT_BYTES: usize = 256 << 10;
+/// Longest [`Record::server_text`] in bytes: a report with one interval line per second for an hour.
+pub const MAX_SERVER_TEXT_BYTES: usize = 256 << 10;
 
 /// The client of a run, as its server identified it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Served {
+pub struct ServedClient {
     /// Address and port: `10.77.0.1:40000`, `[fd77::1]:40000`.
-    pub client: String,
+    #[serde(alias = "client")]
+    pub address: String,
     /// Program and version, as far as its protocol transmits them: `iperf3 3.12`, `linerate 0.1.0`.
     pub agent: String,
 }
 
-impl Served {
+impl ServedClient {
     /// Returns the IP address without the port.
     #[must_use]
-    pub fn address(&self) -> &str {
+    pub fn ip(&self) -> &str {
         let address = self
-            .client
+            .address
             .rsplit_once(':')
-            .map_or(&*self.client, |it| it.0);
+            .map_or(&*self.address, |it| it.0);
         address.trim_start_matches('[').trim_end_matches(']')
     }
 }
 
 /// The program that made a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Tool {
+pub struct ToolVersion {
     /// Program name: `linerate`.
     pub name: String,
     /// Program version.
@@ -259,7 +273,7 @@ pub struct Summary {
     /// Latency with a new socket per request: time from opening the socket to the end of its close.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub whole_ns: Option<Quantiles>,
-    /// Latency with `--device-stamps`: part of the round trips inside the device.
+    /// Latency with `--device-timestamp_source`: part of the round trips inside the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<Box<DeviceTimes>>,
     /// Latency over TCP with a new socket per request: connections opened, used and closed per
@@ -284,7 +298,8 @@ pub struct DeviceTimes {
     /// device's clock.
     pub device_ns: Quantiles,
     /// Rest of the same round-trip times: time outside of the device.
-    pub around_ns: Quantiles,
+    #[serde(alias = "around_ns")]
+    pub outside_ns: Quantiles,
     /// Share of the device in the sum of these round-trip times, 0 to 1.
     pub share: f64,
 }
@@ -329,7 +344,8 @@ pub struct CpuCost {
     pub instructions: Option<u64>,
     /// Reason for missing cycles and instructions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uncounted_because: Option<String>,
+    #[serde(alias = "uncounted_because")]
+    pub uncounted_reason: Option<String>,
     /// Time of the full machine during the run, by use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineTime>,
@@ -350,13 +366,13 @@ pub struct DirectionFigures {
     #[serde(flatten)]
     pub summary: Summary,
     /// Flows of the direction.
-    pub streams: Vec<Stream>,
+    pub streams: Vec<StreamFigures>,
 }
 
 /// Figures of one flow, merged from both of its ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Stream {
+pub struct StreamFigures {
     /// Number of the flow, from 1, unique within a run.
     pub id: u32,
     /// Figures of the flow.
@@ -364,19 +380,19 @@ pub struct Stream {
     pub summary: Summary,
     /// First byte that differs from what was sent (`--verify`); absent if none does.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mismatch: Option<Mismatch>,
+    pub mismatch: Option<ContentMismatch>,
     /// Sending socket (for round trips the requesting one).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub sender: Option<Socket>,
+    pub sender: Option<SocketFacts>,
     /// Receiving socket (for round trips the responding one).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub receiver: Option<Socket>,
+    pub receiver: Option<SocketFacts>,
 }
 
 /// Kernel state of the socket at one end of a flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Socket {
+pub struct SocketFacts {
     /// Local address and port.
     pub local: Option<String>,
     /// Remote address and port.
@@ -400,7 +416,8 @@ pub struct Socket {
     /// UDP: sends that failed because no socket was bound to the remote port (ICMP port
     /// unreachable); absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub refusals: Option<u32>,
+    #[serde(alias = "refusals")]
+    pub port_unreachable: Option<u32>,
     /// Sends for which the kernel had no route, no reply from the next hop, or no link; each was
     /// retried. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -414,15 +431,15 @@ pub struct Socket {
     pub napi_id: Option<u32>,
     /// Sends with MSG_ZEROCOPY (`--offload zerocopy`); absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub zero_copy: Option<ZeroCopy>,
+    pub zero_copy: Option<ZeroCopyCounts>,
     /// TCP state in the kernel at the end of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tcp: Option<TcpState>,
+    pub tcp: Option<TcpFacts>,
 }
 
 /// First difference between received and sent content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Mismatch {
+pub struct ContentMismatch {
     /// Position of the first differing byte, in the stream or in its datagram. A difference in the
     /// 16-byte header of a datagram is reported at the first byte after the header.
     pub offset: u64,
@@ -432,12 +449,13 @@ pub struct Mismatch {
     /// Expected bytes from that position on, up to 16, in hexadecimal.
     pub expected: String,
     /// Received bytes from that position on; empty if the datagram ended there.
-    pub found: String,
+    #[serde(alias = "found")]
+    pub received: String,
 }
 
 /// Cost of verification at one end, measured on its processor after the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Verification {
+pub struct VerificationCost {
     /// End of the run.
     pub role: Role,
     /// Sender: time to write 1024 bytes of content, in nanoseconds.
@@ -450,19 +468,20 @@ pub struct Verification {
 
 /// Counts of sends with MSG_ZEROCOPY by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ZeroCopy {
+pub struct ZeroCopyCounts {
     /// Calls that the kernel accepted.
     pub sends: u64,
     /// Calls whose data the kernel copied after all.
     pub copied: u64,
     /// Calls without a completion notification until the end of the run.
-    pub untold: u64,
+    #[serde(alias = "untold")]
+    pub unconfirmed: u64,
 }
 
 /// TCP state of a socket, from TCP_INFO.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct TcpState {
+pub struct TcpFacts {
     /// Segments retransmitted since the connection was established.
     pub retransmits: u64,
     /// Congestion window in segments.
@@ -530,7 +549,7 @@ pub struct Interval {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub omitted: bool,
     /// End that counted `bytes`, `packets` and `calls`: the receiver, unless its counts were lost.
-    pub counted_at: CountedAt,
+    pub counted_at: FlowEnd,
     /// Payload bytes.
     pub bytes: u64,
     /// UDP: datagrams. Latency: round trips.
@@ -578,7 +597,7 @@ pub struct Interval {
 /// End of a flow: where payload is sent or where it is received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum CountedAt {
+pub enum FlowEnd {
     /// The sending end.
     Sender,
     /// The receiving end.
@@ -587,7 +606,7 @@ pub enum CountedAt {
 
 /// Packets lost at one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Loss {
+pub struct PacketLoss {
     /// Direction of the lost packets.
     pub direction: Direction,
     /// `sender-socket`, `qdisc`, `interface-tx`, `interface-rx`, `softnet-backlog`, `reassembly`,
@@ -609,7 +628,7 @@ pub struct Loss {
 
 /// A counter before and after a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct PlaceCounter {
+pub struct CounterDelta {
     /// `client`, `server`, or the name of a lab host or switch.
     pub host: String,
     /// Interface; absent for a counter of the whole host.
@@ -623,10 +642,10 @@ pub struct PlaceCounter {
     pub after: u64,
 }
 
-impl PlaceCounter {
+impl CounterDelta {
     /// Returns the increase during the run; 0 if the counter was reset.
     #[must_use]
-    pub fn added(&self) -> u64 {
+    pub fn increase(&self) -> u64 {
         self.after.saturating_sub(self.before)
     }
 }
@@ -634,9 +653,9 @@ impl PlaceCounter {
 /// Part of a round trip, between two timestamps of the same round trip.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Stage {
-    /// `client-send-call`, `client-qdisc`, `path-there`, `server-receive`, `server-application`,
-    /// `server-send-call`, `server-qdisc`, `path-back`, `client-receive`; the two `…-receive`
+pub struct RoundTripStage {
+    /// `address-send-call`, `address-qdisc`, `path-there`, `server-receive`, `server-application`,
+    /// `server-send-call`, `server-qdisc`, `path-back`, `address-receive`; the two `…-receive`
     /// stages have the parts `…-softirq`, `…-wake-up`, `…-receive-call`
     /// (docs/method/stages-and-timestamps.md).
     pub stage: String,
@@ -650,7 +669,8 @@ pub struct Stage {
     pub mean_ns: f64,
     /// Clock of the timestamps: `software` (kernel and program) or `hardware` (at least one is from
     /// the device).
-    pub stamps: String,
+    #[serde(alias = "stamps")]
+    pub timestamp_source: String,
     /// Largest offset between the clocks of both timestamps, where these are different clocks: on
     /// two hosts, or one of a device. Absent where one clock gave both.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -658,7 +678,7 @@ pub struct Stage {
     /// Parts of the stage, measured in a separate, slower pass: they show how the stage divides and
     /// do not add up to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub parts: Vec<Stage>,
+    pub parts: Vec<RoundTripStage>,
 }
 
 /// Pass of round trips that measured the stages, separate from the pass that gave the figures.
@@ -668,7 +688,8 @@ pub struct StagePass {
     /// Round trips with all timestamps.
     pub round_trips: u64,
     /// Round trips that lack a timestamp and were not used.
-    pub left_out: u64,
+    #[serde(alias = "left_out")]
+    pub incomplete: u64,
     /// Round-trip times of this pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_ns: Option<Quantiles>,
@@ -676,10 +697,12 @@ pub struct StagePass {
     pub sum_of_medians_ns: u64,
     /// Overhead of requesting timestamps: median of this pass less that of the pass without.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asking_ns: Option<i64>,
+    #[serde(alias = "asking_ns")]
+    pub timestamp_overhead_ns: Option<i64>,
     /// Overhead of tracing the scheduler, in the pass that measured the parts of stages.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub watching_ns: Option<i64>,
+    #[serde(alias = "watching_ns")]
+    pub tracing_overhead_ns: Option<i64>,
     /// Stages that could not be separated, and the reason; sentences for users.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -687,22 +710,22 @@ pub struct StagePass {
 
 /// A caveat: a reason to doubt a figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Doubt {
+pub struct Caveat {
     /// Kebab-case id, stable for scripts.
     #[serde(rename = "doubt")]
-    pub doubt: String,
+    pub id: String,
     /// Meaning for this run, as a sentence for users.
     #[serde(rename = "why")]
-    pub why: String,
+    pub reason: String,
 }
 
-impl Doubt {
+impl Caveat {
     /// Creates a caveat with its reason.
     #[must_use]
     pub fn new(doubt: &str, why: impl Into<String>) -> Self {
         Self {
-            doubt: doubt.to_owned(),
-            why: why.into(),
+            id: doubt.to_owned(),
+            reason: why.into(),
         }
     }
 }
@@ -710,8 +733,8 @@ impl Doubt {
 /// Returns a new record id: it sorts by time and is unique within a second.
 #[must_use]
 pub fn new_id(now: Timestamp) -> String {
-    let stamp = now.strftime("%Y%m%dT%H%M%SZ");
-    format!("{stamp}-{:06x}", fastrand::u32(..1 << 24))
+    let timestamp = now.strftime("%Y%m%dT%H%M%SZ");
+    format!("{timestamp}-{:06x}", fastrand::u32(..1 << 24))
 }
 
 /// Error of reading a record.
@@ -721,10 +744,10 @@ pub enum RecordError {
     #[error("not a record: {0}")]
     Shape(#[from] serde_json::Error),
     /// The record has another schema version.
-    #[error("the record has schema `{found}`, and this version reads `{RUN_SCHEMA}`")]
+    #[error("the record has schema `{schema}`, and this version reads `{RUN_SCHEMA}`")]
     Schema {
         /// Schema id in the record.
-        found: String,
+        schema: String,
     },
 }
 
@@ -738,13 +761,13 @@ impl Record {
             kind: plan.kind,
             started,
             interrupted: false,
-            tool: Tool {
+            tool: ToolVersion {
                 name: "linerate".to_owned(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             },
             label: None,
-            kept_by: None,
-            served: None,
+            recorded_by: None,
+            served_client: None,
             command: None,
             plan,
             hosts: Vec::new(),
@@ -755,14 +778,14 @@ impl Record {
             slow: Vec::new(),
             losses: Vec::new(),
             counters: Vec::new(),
-            calls: Calls::default(),
-            far_calls: Calls::default(),
+            calls: CallsByName::default(),
+            server_calls: CallsByName::default(),
             verification: Vec::new(),
             call_clocks: Vec::new(),
             stages: Vec::new(),
             stage_pass: None,
             timeline: None,
-            far_text: None,
+            server_text: None,
             forward: None,
             generate: None,
             findings: Vec::new(),
@@ -777,13 +800,13 @@ impl Record {
     /// [`RecordError`] if the text is not a record, or a record of another version.
     pub fn from_json(text: &str) -> Result<Self, RecordError> {
         #[derive(Deserialize)]
-        struct Named {
+        struct SchemaField {
             schema: String,
         }
-        let named: Named = serde_json::from_str(text)?;
-        if named.schema != RUN_SCHEMA {
+        let schema_field: SchemaField = serde_json::from_str(text)?;
+        if schema_field.schema != RUN_SCHEMA {
             return Err(RecordError::Schema {
-                found: named.schema,
+                schema: schema_field.schema,
             });
         }
         Ok(serde_json::from_str(text)?)

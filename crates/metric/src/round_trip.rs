@@ -7,13 +7,13 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::device_timestamps::DeviceStamps;
-use crate::plan::Ends;
+use crate::device_timestamps::DeviceTimestamps;
+use crate::plan::PerEnd;
 
 /// Use of sockets for requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Attachment {
+pub enum SocketMode {
     /// Single connected socket for all requests of a flow.
     #[default]
     Connected,
@@ -25,7 +25,7 @@ pub enum Attachment {
 
 /// Multicast group as the destination of requests, written `GROUP[%IF]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Group {
+pub struct MulticastGroup {
     /// Group address.
     pub address: IpAddr,
     /// Outgoing interface; absent: chosen by routing.
@@ -35,7 +35,7 @@ pub struct Group {
     pub ttl: u8,
 }
 
-impl FromStr for Group {
+impl FromStr for MulticastGroup {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -54,7 +54,7 @@ impl FromStr for Group {
         if is_reserved(address) {
             return Err(format!(
                 "{address} is reserved for protocols of the local link: {}",
-                Self::OTHERS
+                Self::FREE_GROUPS
             ));
         }
         if interface.as_deref() == Some("") {
@@ -68,9 +68,9 @@ impl FromStr for Group {
     }
 }
 
-impl Group {
+impl MulticastGroup {
     /// Groups to use instead of a reserved one.
-    pub const OTHERS: &str = "use one of 239.0.0.0/8 (RFC 2365) or of ff12::/16 (RFC 4291)";
+    pub const FREE_GROUPS: &str = "use one of 239.0.0.0/8 (RFC 2365) or of ff12::/16 (RFC 4291)";
 
     /// Returns true if the group is used by protocols of the link: routing, name services, address
     /// assignment. All their hosts would receive the requests.
@@ -93,7 +93,7 @@ fn is_reserved(address: IpAddr) -> bool {
     }
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for MulticastGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.interface {
             Some(interface) => write!(f, "{}%{interface}", self.address),
@@ -112,7 +112,8 @@ pub struct RoundTripPlan {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_ns: Option<u64>,
     /// Use of sockets.
-    pub attachment: Attachment,
+    #[serde(alias = "attachment")]
+    pub socket_mode: SocketMode,
     /// Measure connections per second (`throughput --connect`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub connections: bool,
@@ -123,7 +124,7 @@ pub struct RoundTripPlan {
     pub outstanding: u32,
     /// Multicast group that requests are sent to.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub group: Option<Group>,
+    pub group: Option<MulticastGroup>,
     /// Real-time threads that spin yield part of their time before the kernel throttles them; also
     /// in throughput runs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -133,14 +134,16 @@ pub struct RoundTripPlan {
     pub lock_memory: bool,
     /// Position of the device's timestamps in responses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub device_stamps: Option<DeviceStamps>,
+    #[serde(alias = "device_stamps")]
+    pub device_timestamps: Option<DeviceTimestamps>,
     /// Threads that use processor time at each end during the run.
-    #[serde(skip_serializing_if = "is_nothing")]
-    pub burn: Ends<u32>,
+    #[serde(skip_serializing_if = "has_no_threads")]
+    #[serde(alias = "burn")]
+    pub load_threads: PerEnd<u32>,
 }
 
-fn is_nothing(burn: &Ends<u32>) -> bool {
-    burn.near == 0 && burn.far == 0
+fn has_no_threads(load_threads: &PerEnd<u32>) -> bool {
+    load_threads.client == 0 && load_threads.server == 0
 }
 
 impl Default for RoundTripPlan {
@@ -148,15 +151,18 @@ impl Default for RoundTripPlan {
         Self {
             verify: true,
             limit_ns: None,
-            attachment: Attachment::Connected,
+            socket_mode: SocketMode::Connected,
             connections: false,
             rate_per_second: None,
             outstanding: 1,
             group: None,
             rt_yield: false,
             lock_memory: false,
-            device_stamps: None,
-            burn: Ends { near: 0, far: 0 },
+            device_timestamps: None,
+            load_threads: PerEnd {
+                client: 0,
+                server: 0,
+            },
         }
     }
 }
@@ -170,36 +176,36 @@ impl RoundTripPlan {
 
     /// Returns true if the server must open a separate socket for each flow.
     #[must_use]
-    pub fn needs_service(&self) -> bool {
-        self.attachment != Attachment::Connected || self.group.is_some()
+    pub fn needs_flow_socket(&self) -> bool {
+        self.socket_mode != SocketMode::Connected || self.group.is_some()
     }
 
     /// Returns true if real-time threads yield part of their time; a schedule or several
     /// outstanding requests leave no time for it.
     #[must_use]
     pub fn yields(&self) -> bool {
-        self.rt_yield && !self.is_open()
+        self.rt_yield && !self.is_pipelined()
     }
 
     /// Returns true if requests may be sent before the previous response arrived.
     #[must_use]
-    pub fn is_open(&self) -> bool {
+    pub fn is_pipelined(&self) -> bool {
         self.rate_per_second.is_some() || self.outstanding > 1
     }
 }
 
 /// Largest number of outstanding requests per flow.
-pub const OUTSTANDING_LIMIT: u32 = 65_536;
+pub const MAX_OUTSTANDING: u32 = 65_536;
 
 /// Largest rate of requests: above it the gaps are shorter than a clock read and a send call.
-pub const RATE_LIMIT: u64 = 10_000_000;
+pub const MAX_RATE_PER_SECOND: u64 = 10_000_000;
 
 /// Most slow responses that a record lists; all are counted.
-pub const SLOW_LISTED: usize = 1_000;
+pub const MAX_LISTED_SLOW_RESPONSES: usize = 1_000;
 
 /// A response above the limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SlowAnswer {
+pub struct SlowResponse {
     /// Flow number.
     pub flow: u32,
     /// Number of the request within its flow, from 0.
@@ -210,7 +216,7 @@ pub struct SlowAnswer {
     pub time_ns: u64,
     /// Kebab-case id of the cause, as far as this end has evidence: `retransmit`, `preempted`,
     /// `migrated`, `page-fault`, `steal`, `scheduler-wake-up`, `softirq-or-timer-tick`,
-    /// `receive-queue-wait`, or `not-known`.
+    /// `receive-queue-wait`, or `not-suffixes`.
     pub cause: String,
     /// Evidence of the cause, as text for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -224,7 +230,7 @@ mod tests {
     #[test]
     fn groups_read_as_they_print() {
         for text in ["239.1.2.3", "239.1.2.3%eth0", "ff12::77%br0", "ff05::5"] {
-            let group: Group = text.parse().unwrap();
+            let group: MulticastGroup = text.parse().unwrap();
             assert_eq!(group.to_string(), text);
             assert_eq!(group.ttl, 1);
         }
@@ -240,13 +246,13 @@ mod tests {
             "ff02::1%eth0",
             "ff02::1:2",
         ] {
-            assert!(text.parse::<Group>().is_err(), "{text}");
+            assert!(text.parse::<MulticastGroup>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn the_default_is_what_an_absent_plan_reads_as() {
         let read: RoundTripPlan = serde_json::from_str("{}").unwrap();
-        assert!(read.is_default() && !read.needs_service() && !read.is_open());
+        assert!(read.is_default() && !read.needs_flow_socket() && !read.is_pipelined());
     }
 }

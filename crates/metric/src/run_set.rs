@@ -10,8 +10,8 @@ use crate::capacity::Capacity;
 use crate::comparison::Comparison;
 use crate::expect::FIGURES;
 use crate::experiment::ExperimentResult;
-use crate::forward::Saturation;
-use crate::load::{LoadCurve, UnderLoad};
+use crate::forward::SaturationCurve;
+use crate::load::{LatencyUnderLoad, LoadCurve};
 use crate::record::Record;
 use crate::size_costs::SizeCosts;
 use crate::statistics::{Estimate, estimate};
@@ -62,14 +62,14 @@ pub struct SetResult {
     pub load_curve: Option<LoadCurve>,
     /// Runs with and without a background load: the latency that it adds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub under_load: Option<UnderLoad>,
+    pub under_load: Option<LatencyUnderLoad>,
     /// Rate search (`-b max`): the highest rate received, with the trials of the search.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub search: Option<Box<RateSearch>>,
+    pub search: Option<Box<RateSearchResult>>,
     /// `forward --saturate`: packets per second as a function of packets in flight, by number of
     /// threads.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub saturation: Vec<Saturation>,
+    pub saturation: Vec<SaturationCurve>,
     /// `capacity`: capacity of the device by frame size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Box<Capacity>>,
@@ -95,7 +95,7 @@ impl SetResult {
     /// on the passed trial with the highest rate, a capacity measurement on runs within its loss
     /// goal, every other set on all of its runs.
     #[must_use]
-    pub fn rests_on(&self, id: &str, loss_fraction: Option<f64>) -> bool {
+    pub fn depends_on(&self, id: &str, loss_fraction: Option<f64>) -> bool {
         if let Some(search) = &self.search {
             let passed = search.trials.iter().filter(|trial| trial.passed);
             let best = passed.max_by(|a, b| a.offered_bps.total_cmp(&b.offered_bps));
@@ -105,19 +105,21 @@ impl SetResult {
             return true;
         };
         let goals = capacity.sizes.iter().flat_map(|size| &size.throughput);
-        let most = goals.map(|found| found.loss_goal).fold(0.0, f64::max);
+        let most = goals
+            .map(|throughput| throughput.loss_goal)
+            .fold(0.0, f64::max);
         loss_fraction.unwrap_or(0.0) <= most
     }
 
     /// Returns true if the set has many similar runs that are not reported one by one.
     #[must_use]
-    pub fn is_many_alike(&self) -> bool {
+    pub fn has_uniform_runs(&self) -> bool {
         self.comparison.is_some() || self.sweep.is_some() || self.tuning.is_some()
     }
 
     /// Computes median and interval of each figure that all runs have.
     #[must_use]
-    pub fn of_repeats(runs: &[Record]) -> Self {
+    pub fn from_repeats(runs: &[Record]) -> Self {
         let figures = FIGURES
             .iter()
             .filter_map(|figure| {
@@ -136,7 +138,7 @@ impl SetResult {
 /// Result of a search for the highest rate received within a loss limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct RateSearch {
+pub struct RateSearchResult {
     /// Largest permitted share of lost datagrams.
     pub loss_limit: f64,
     /// Largest gap between passed and failed rate at the end, as a share of the rate.
@@ -160,10 +162,10 @@ pub struct RateSearch {
     /// `trials` (too many) or `interrupted`.
     pub stopped_by: String,
     /// Trials in order.
-    pub trials: Vec<Trial>,
+    pub trials: Vec<RateSearchTrial>,
 }
 
-impl RateSearch {
+impl RateSearchResult {
     /// Returns the gap between passed and failed rate, as a share of the failed one; `None` if one
     /// of them is unknown.
     #[must_use]
@@ -175,12 +177,13 @@ impl RateSearch {
 
 /// Trial of a rate search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Trial {
+pub struct RateSearchTrial {
     /// Number from 1.
     pub number: u32,
     /// Intended load in payload bits per second, all flows; absent: as fast as possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked_bps: Option<f64>,
+    #[serde(alias = "asked_bps")]
+    pub intended_bps: Option<f64>,
     /// Offered load, including datagrams dropped at the sender's socket.
     pub offered_bps: f64,
     /// Goodput.
@@ -191,7 +194,8 @@ pub struct Trial {
     pub passed: bool,
     /// True if the trial was to confirm the result.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub confirms: bool,
+    #[serde(alias = "confirms")]
+    pub is_confirmation: bool,
     /// Id of the trial's record.
     pub record: String,
 }
@@ -202,15 +206,15 @@ mod tests {
     use crate::capacity::{SizeCapacity, Throughput};
 
     #[test]
-    fn a_search_rests_on_the_highest_rate_that_passed() {
-        let trial = |record: &str, offered_bps, passed| Trial {
+    fn a_search_depends_on_the_highest_rate_that_passed() {
+        let trial = |record: &str, offered_bps, passed| RateSearchTrial {
             number: 1,
-            asked_bps: None,
+            intended_bps: None,
             offered_bps,
             goodput_bps: offered_bps,
             loss_fraction: 0.0,
             passed,
-            confirms: false,
+            is_confirmation: false,
             record: record.to_owned(),
         };
         let trials = vec![
@@ -219,18 +223,18 @@ mod tests {
             trial("best", 4e9, true),
         ];
         let result = SetResult {
-            search: Some(Box::new(RateSearch {
+            search: Some(Box::new(RateSearchResult {
                 trials,
-                ..RateSearch::default()
+                ..RateSearchResult::default()
             })),
             ..SetResult::default()
         };
-        let rests = ["low", "most", "best"].map(|id| result.rests_on(id, Some(0.0)));
-        assert_eq!(rests, [false, false, true]);
+        let depends = ["low", "most", "best"].map(|id| result.depends_on(id, Some(0.0)));
+        assert_eq!(depends, [false, false, true]);
     }
 
     #[test]
-    fn a_device_rests_on_runs_that_lost_no_more_than_they_may() {
+    fn a_capacity_depends_on_runs_within_its_loss_goal() {
         let throughput = vec![Throughput {
             loss_goal: 0.01,
             ..Throughput::default()
@@ -246,8 +250,8 @@ mod tests {
             capacity: Some(Box::new(capacity)),
             ..SetResult::default()
         };
-        let rests = [None, Some(0.005), Some(0.2)].map(|lost| result.rests_on("id", lost));
-        assert_eq!(rests, [true, true, false]);
-        assert!(SetResult::default().rests_on("id", Some(1.0)));
+        let depends = [None, Some(0.005), Some(0.2)].map(|lost| result.depends_on("id", lost));
+        assert_eq!(depends, [true, true, false]);
+        assert!(SetResult::default().depends_on("id", Some(1.0)));
     }
 }

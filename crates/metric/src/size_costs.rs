@@ -24,7 +24,7 @@ pub struct SizePoint {
 /// The interval comes from the variation between the medians of the parts of a run. It is absent if
 /// a run has fewer than three parts: then the error is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Cost {
+pub struct CostEstimate {
     /// Cost in ns; never negative.
     pub ns: f64,
     /// Lower bound of the interval.
@@ -43,13 +43,13 @@ pub struct Cost {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SizeCosts {
     /// Cost of the smallest round trip.
-    pub fixed: Cost,
+    pub fixed: CostEstimate,
     /// Cost of each payload byte.
-    pub per_byte: Cost,
+    pub per_byte: CostEstimate,
     /// Cost of each IP fragment after the first; absent if the sizes, or the error, do not separate
     /// it from the cost of bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub per_fragment: Option<Cost>,
+    pub per_fragment: Option<CostEstimate>,
     /// True if some sizes have fragments and their cost is included in `per_byte`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fragments_in_bytes: bool,
@@ -64,7 +64,7 @@ pub struct SizeCosts {
 /// RFC 791: all fragments but the last carry a multiple of 8 bytes after the IP header; IPv6 has a
 /// fragment header of 8 bytes in each (RFC 8200 section 4.5).
 #[must_use]
-pub fn fragments(payload_bytes: u64, mtu: u64, ipv6: bool) -> u64 {
+pub fn fragment_count(payload_bytes: u64, mtu: u64, ipv6: bool) -> u64 {
     const UDP_HEADER: u64 = 8;
     let (header, fragment_header) = if ipv6 { (40, 8) } else { (20, 0) };
     let packet = payload_bytes + UDP_HEADER;
@@ -76,13 +76,13 @@ pub fn fragments(payload_bytes: u64, mtu: u64, ipv6: bool) -> u64 {
 }
 
 /// Fewest medians of a point that give a spread.
-const SPREAD_FROM: usize = 3;
+const MIN_MEDIANS_FOR_SPREAD: usize = 3;
 
 /// Smallest relative error of a median: the resolution of the histograms.
-const LEAST_ERROR: f64 = 0.001;
+const MIN_RELATIVE_ERROR: f64 = 0.001;
 
 /// Standard errors within which a model without fragments is accepted.
-const WITHIN_ERRORS: f64 = 2.0;
+const MAX_STANDARD_ERRORS: f64 = 2.0;
 
 /// Fits the costs; `None` with fewer than two sizes, or if a size has no median.
 #[must_use]
@@ -91,40 +91,43 @@ pub fn size_costs(points: &[SizePoint]) -> Option<SizeCosts> {
         .iter()
         .map(|point| median(&point.medians))
         .collect::<Option<_>>()?;
-    let known = points
+    let has_spread = points
         .iter()
-        .all(|point| point.medians.len() >= SPREAD_FROM);
-    let errors: Vec<f64> = points.iter().zip(&medians).map(error).collect();
-    let line = |medians: &[f64], columns| Line::fit(points, medians, &errors, columns);
-    let bytes_alone = line(&medians, BYTES)?;
-    let mut best = line(&medians, FRAGMENTS)
+        .all(|point| point.medians.len() >= MIN_MEDIANS_FOR_SPREAD);
+    let errors: Vec<f64> = points.iter().zip(&medians).map(relative_error).collect();
+    let line = |medians: &[f64], columns| CostModel::fit(points, medians, &errors, columns);
+    let bytes_alone = line(&medians, BYTE_COLUMNS)?;
+    let mut best = line(&medians, FRAGMENT_COLUMNS)
         .filter(|line| line.costs[2] > 0.0)
-        .filter(|_| !(known && bytes_alone.fits(points, &medians, &errors)))
+        .filter(|_| !(has_spread && bytes_alone.fits(points, &medians, &errors)))
         .unwrap_or_else(|| bytes_alone.clone());
     let mut drawn = resample(points, &errors, best.columns);
-    if known && best.columns == FRAGMENTS && interval(&drawn[2], best.costs[2]).0 <= 0.0 {
+    if has_spread
+        && best.columns == FRAGMENT_COLUMNS
+        && bootstrap_bounds(&drawn[2], best.costs[2]).0 <= 0.0
+    {
         // The interval includes zero: the cost of fragments is not significant.
         best = bytes_alone;
         drawn = resample(points, &errors, best.columns);
     }
     let cost = |column: usize| {
         let ns = best.costs[column];
-        let (low, high) = interval(&drawn[column], ns);
-        Cost {
+        let (low, high) = bootstrap_bounds(&drawn[column], ns);
+        CostEstimate {
             ns,
-            low_ns: known.then_some(low),
-            high_ns: known.then_some(high),
+            low_ns: has_spread.then_some(low),
+            high_ns: has_spread.then_some(high),
         }
     };
     let used = best.costs[..best.columns]
         .iter()
         .filter(|&&cost| cost > 0.0);
-    let misses = points
+    let squares = points
         .iter()
         .zip(&medians)
-        .map(|(point, ns)| (ns - best.at(point)).powi(2));
-    let residual_ns = (misses.sum::<f64>() / points.len() as f64).sqrt();
-    let fragments = best.columns == FRAGMENTS;
+        .map(|(point, ns)| (ns - best.predict(point)).powi(2));
+    let residual_ns = (squares.sum::<f64>() / points.len() as f64).sqrt();
+    let fragments = best.columns == FRAGMENT_COLUMNS;
     Some(SizeCosts {
         fixed: cost(0),
         per_byte: cost(1),
@@ -140,11 +143,11 @@ pub fn size_costs(points: &[SizePoint]) -> Option<SizeCosts> {
 ///
 /// Formula: standard deviation of the parts over the square root of their number. A median of
 /// normal noise has 1.25 of that, the same factor for all points.
-fn error((point, median): (&SizePoint, &f64)) -> f64 {
+fn relative_error((point, median): (&SizePoint, &f64)) -> f64 {
     let count = point.medians.len() as f64;
     let squares = point.medians.iter().map(|ns| (ns - median).powi(2));
     let deviation = (squares.sum::<f64>() / (count - 1.0).max(1.0)).sqrt();
-    (deviation / count.sqrt() / median.max(f64::MIN_POSITIVE)).max(LEAST_ERROR)
+    (deviation / count.sqrt() / median.max(f64::MIN_POSITIVE)).max(MIN_RELATIVE_ERROR)
 }
 
 /// Returns the costs fitted to bootstrap resamples, each list sorted.
@@ -152,7 +155,7 @@ fn resample(points: &[SizePoint], errors: &[f64], columns: usize) -> [Vec<f64>; 
     let mut random = fastrand::Rng::with_seed(0x6c69_6e65_7261_7465);
     let mut drawn: [Vec<f64>; 3] = Default::default();
     for _ in 0..RESAMPLES {
-        let again: Vec<f64> = points
+        let resampled_medians: Vec<f64> = points
             .iter()
             .map(|point| {
                 let parts: Vec<f64> = (0..point.medians.len())
@@ -161,7 +164,7 @@ fn resample(points: &[SizePoint], errors: &[f64], columns: usize) -> [Vec<f64>; 
                 median(&parts).expect("each point has a median")
             })
             .collect();
-        let Some(line) = Line::fit(points, &again, errors, columns) else {
+        let Some(line) = CostModel::fit(points, &resampled_medians, errors, columns) else {
             continue;
         };
         for (all, cost) in drawn.iter_mut().zip(line.costs) {
@@ -175,19 +178,19 @@ fn resample(points: &[SizePoint], errors: &[f64], columns: usize) -> [Vec<f64>; 
 }
 
 /// Returns the 95 % bounds of the resampled costs, extended to include the cost itself.
-fn interval(drawn: &[f64], ns: f64) -> (f64, f64) {
+fn bootstrap_bounds(drawn: &[f64], ns: f64) -> (f64, f64) {
     let at = |share: f64| {
-        let place = (drawn.len().saturating_sub(1) as f64 * share).round() as usize;
-        drawn.get(place).copied().unwrap_or(ns)
+        let index = (drawn.len().saturating_sub(1) as f64 * share).round() as usize;
+        drawn.get(index).copied().unwrap_or(ns)
     };
     (at(0.025).min(ns), at(0.975).max(ns))
 }
 
 /// Number of costs in a model: without and with fragments.
-const BYTES: usize = 2;
-const FRAGMENTS: usize = 3;
+const BYTE_COLUMNS: usize = 2;
+const FRAGMENT_COLUMNS: usize = 3;
 
-fn row(point: &SizePoint) -> [f64; 3] {
+fn design_row(point: &SizePoint) -> [f64; 3] {
     [
         1.0,
         point.bytes as f64,
@@ -197,12 +200,12 @@ fn row(point: &SizePoint) -> [f64; 3] {
 
 /// A linear cost model.
 #[derive(Clone, Debug)]
-struct Line {
+struct CostModel {
     costs: [f64; 3],
     columns: usize,
 }
 
-impl Line {
+impl CostModel {
     /// Non-negative least squares; `None` if the sizes do not determine the costs.
     ///
     /// The best non-negative fit is the best unconstrained fit of those costs that are above zero
@@ -214,25 +217,25 @@ impl Line {
             .zip(errors)
             .map(|(ns, error)| 1.0 / (ns * error).max(f64::MIN_POSITIVE))
             .collect();
-        let everything = (1u8 << columns) - 1;
+        let all_columns = (1u8 << columns) - 1;
         // Sizes that do not determine all costs are rejected, even if a subset could be fitted.
-        solve(points, medians, &weights, everything)?;
+        solve_weighted(points, medians, &weights, all_columns)?;
         let of = |chosen: u8| {
-            let costs = solve(points, medians, &weights, chosen)?;
+            let costs = solve_weighted(points, medians, &weights, chosen)?;
             let line = Self { costs, columns };
             costs
                 .iter()
                 .all(|&cost| cost >= 0.0)
-                .then(|| (line.misses(points, medians, &weights), line))
+                .then(|| (line.squared_residuals(points, medians, &weights), line))
         };
-        let lines = (1..=everything).filter_map(of);
+        let lines = (1..=all_columns).filter_map(of);
         lines
             .min_by(|(a, _), (b, _)| a.total_cmp(b))
             .map(|(_, line)| line)
     }
 
-    fn at(&self, point: &SizePoint) -> f64 {
-        row(point)
+    fn predict(&self, point: &SizePoint) -> f64 {
+        design_row(point)
             .iter()
             .zip(self.costs)
             .map(|(x, cost)| x * cost)
@@ -240,30 +243,36 @@ impl Line {
     }
 
     /// Returns the sum of squared residuals, in units of the errors.
-    fn misses(&self, points: &[SizePoint], medians: &[f64], weights: &[f64]) -> f64 {
+    fn squared_residuals(&self, points: &[SizePoint], medians: &[f64], weights: &[f64]) -> f64 {
         let each = points.iter().zip(medians).zip(weights);
-        each.map(|((point, ns), weight)| ((ns - self.at(point)) * weight).powi(2))
+        each.map(|((point, ns), weight)| ((ns - self.predict(point)) * weight).powi(2))
             .sum()
     }
 
     /// Returns true if no median deviates from the model by more than its error allows.
     fn fits(&self, points: &[SizePoint], medians: &[f64], errors: &[f64]) -> bool {
         let each = points.iter().zip(medians).zip(errors);
-        each.into_iter()
-            .all(|((point, ns), error)| (ns - self.at(point)).abs() <= WITHIN_ERRORS * error * ns)
+        each.into_iter().all(|((point, ns), error)| {
+            (ns - self.predict(point)).abs() <= MAX_STANDARD_ERRORS * error * ns
+        })
     }
 }
 
 /// Weighted least squares for the chosen costs (one bit each; the others are zero) through the
 /// normal equations. Columns are scaled to one for good conditioning. `None` if the sizes do not
 /// determine the costs.
-fn solve(points: &[SizePoint], medians: &[f64], weights: &[f64], chosen: u8) -> Option<[f64; 3]> {
+fn solve_weighted(
+    points: &[SizePoint],
+    medians: &[f64],
+    weights: &[f64],
+    chosen: u8,
+) -> Option<[f64; 3]> {
     let columns: Vec<usize> = (0..3).filter(|column| chosen >> column & 1 == 1).collect();
     let heaviest = weights.iter().copied().fold(0.0, f64::max);
     let rows: Vec<([f64; 3], f64)> = (points.iter().zip(medians).zip(weights))
         .map(|((point, ns), weight)| {
             let weight = weight / heaviest;
-            (row(point).map(|x| x * weight), ns * weight)
+            (design_row(point).map(|x| x * weight), ns * weight)
         })
         .collect();
     let mut scale = [1.0; 3];
@@ -293,13 +302,13 @@ fn solve(points: &[SizePoint], medians: &[f64], weights: &[f64], chosen: u8) -> 
         if system[pivot][pivot].abs() < SINGULAR {
             return None;
         }
-        for other in 0..count {
-            if other == pivot {
+        for other_row in 0..count {
+            if other_row == pivot {
                 continue;
             }
-            let factor = system[other][pivot] / system[pivot][pivot];
+            let factor = system[other_row][pivot] / system[pivot][pivot];
             let from = system[pivot];
-            for (cell, from) in system[other].iter_mut().zip(from) {
+            for (cell, from) in system[other_row].iter_mut().zip(from) {
                 *cell -= factor * from;
             }
         }
@@ -320,8 +329,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn fragments_by_hand() {
-        for (bytes, mtu, ipv6, want) in [
+    fn fragment_counts() {
+        for (bytes, mtu, ipv6, expected) in [
             (14, 1500, false, 1),
             (1472, 1500, false, 1),
             (1473, 1500, false, 2),
@@ -337,7 +346,11 @@ mod tests {
             (65_507, 65_535, false, 1),
             (65_507, 20, false, 1),
         ] {
-            assert_eq!(fragments(bytes, mtu, ipv6), want, "{bytes} {mtu} {ipv6}");
+            assert_eq!(
+                fragment_count(bytes, mtu, ipv6),
+                expected,
+                "{bytes} {mtu} {ipv6}"
+            );
         }
     }
 
@@ -350,7 +363,7 @@ mod tests {
         sizes
             .iter()
             .map(|&bytes| {
-                let fragments = fragments(bytes, 1500, false);
+                let fragments = fragment_count(bytes, 1500, false);
                 let exact = costs[0] + costs[1] * bytes as f64 + costs[2] * (fragments - 1) as f64;
                 SizePoint {
                     bytes,
@@ -367,12 +380,12 @@ mod tests {
     fn costs_that_made_the_data_are_found_again() {
         let mut random = fastrand::Rng::with_seed(3);
         let truth = [10_000.0, 0.25, 1_500.0];
-        let found =
+        let costs =
             size_costs(&points(truth, &[64, 1024, 4096, 32_768], 0.02, &mut random)).unwrap();
-        let fragment = found.per_fragment.unwrap();
+        let fragment = costs.per_fragment.unwrap();
         for (cost, truth, within) in [
-            (found.fixed, truth[0], 0.03),
-            (found.per_byte, truth[1], 1.0),
+            (costs.fixed, truth[0], 0.03),
+            (costs.per_byte, truth[1], 1.0),
             (fragment, truth[2], 0.1),
         ] {
             assert!(
@@ -381,8 +394,8 @@ mod tests {
             );
             assert!(cost.low_ns.unwrap() <= cost.ns && cost.ns <= cost.high_ns.unwrap());
         }
-        assert!(found.residual_ns.unwrap() < 500.0, "{found:?}");
-        assert!(!found.fragments_in_bytes);
+        assert!(costs.residual_ns.unwrap() < 500.0, "{costs:?}");
+        assert!(!costs.fragments_in_bytes);
     }
 
     #[test]
@@ -390,32 +403,32 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(11);
         let truth = [10_000.0, 0.5, 1_500.0];
         let sizes = [64, 512, 1024, 4096, 16_384, 32_768];
-        let held = (0..60)
+        let covered = (0..60)
             .filter(|_| {
-                let found = size_costs(&points(truth, &sizes, 0.04, &mut random)).unwrap();
-                let bounds = found.fixed.low_ns.unwrap()..=found.fixed.high_ns.unwrap();
+                let costs = size_costs(&points(truth, &sizes, 0.04, &mut random)).unwrap();
+                let bounds = costs.fixed.low_ns.unwrap()..=costs.fixed.high_ns.unwrap();
                 bounds.contains(&truth[0])
             })
             .count();
-        assert!(held >= 50, "{held} of 60");
+        assert!(covered >= 50, "{covered} of 60");
     }
 
     #[test]
-    fn what_the_sizes_cannot_tell_is_left_out() {
+    fn undetermined_costs_are_absent() {
         let mut random = fastrand::Rng::with_seed(5);
         // All sizes fit one packet: the cost of fragments is undetermined.
-        let found =
+        let costs =
             size_costs(&points([9_000.0, 1.0, 7.0], &[64, 1024], 0.0, &mut random)).unwrap();
         assert_eq!(
-            (found.per_fragment, found.fragments_in_bytes),
+            (costs.per_fragment, costs.fragments_in_bytes),
             (None, false)
         );
-        assert_eq!(found.residual_ns, None, "two sizes, two costs");
-        assert!((found.fixed.ns - 9_000.0).abs() < 1e-3 && (found.per_byte.ns - 1.0).abs() < 1e-6);
+        assert_eq!(costs.residual_ns, None, "two sizes, two costs");
+        assert!((costs.fixed.ns - 9_000.0).abs() < 1e-3 && (costs.per_byte.ns - 1.0).abs() < 1e-6);
         // Two sizes, one of them fragmented: the columns of bytes and fragments are proportional.
         let two = points([9_000.0, 1.0, 0.0], &[64, 32_768], 0.0, &mut random);
-        let found = size_costs(&two).unwrap();
-        assert_eq!((found.per_fragment, found.fragments_in_bytes), (None, true));
+        let costs = size_costs(&two).unwrap();
+        assert_eq!((costs.per_fragment, costs.fragments_in_bytes), (None, true));
         assert!(size_costs(&two[..1]).is_none());
         assert!(size_costs(&[]).is_none());
         let mut empty = two;
@@ -426,7 +439,7 @@ mod tests {
     fn measured(bytes: u64, medians: &[f64]) -> SizePoint {
         SizePoint {
             bytes,
-            fragments: fragments(bytes, 1500, false),
+            fragments: fragment_count(bytes, 1500, false),
             medians: medians.to_vec(),
         }
     }
@@ -434,44 +447,44 @@ mod tests {
     #[test]
     fn noise_makes_no_cost_negative() {
         // Noise of a lab: plain least squares gives 32.5 ns a byte and -43 us a fragment.
-        let found = size_costs(&[
+        let costs = size_costs(&[
             measured(64, &[9_000.0, 10_000.0, 30_000.0]),
             measured(1024, &[15_000.0, 41_200.0, 60_000.0]),
             measured(32_768, &[90_000.0, 118_000.0, 140_000.0]),
         ])
         .unwrap();
-        assert_eq!(found.per_fragment, None);
-        assert!(found.fragments_in_bytes);
-        assert!((1.0..6.0).contains(&found.per_byte.ns), "{found:?}");
-        assert!(found.residual_ns.unwrap() > 1_000.0, "it is no line");
-        assert!(found.per_byte.high_ns > found.per_byte.low_ns);
+        assert_eq!(costs.per_fragment, None);
+        assert!(costs.fragments_in_bytes);
+        assert!((1.0..6.0).contains(&costs.per_byte.ns), "{costs:?}");
+        assert!(costs.residual_ns.unwrap() > 1_000.0, "it is no line");
+        assert!(costs.per_byte.high_ns > costs.per_byte.low_ns);
     }
 
     #[test]
     fn one_median_a_size_has_no_error() {
-        let found = size_costs(&[
+        let costs = size_costs(&[
             measured(64, &[10_800.0]),
             measured(1024, &[11_100.0]),
             measured(32_768, &[60_000.0]),
         ])
         .unwrap();
-        for cost in [found.fixed, found.per_byte, found.per_fragment.unwrap()] {
+        for cost in [costs.fixed, costs.per_byte, costs.per_fragment.unwrap()] {
             assert_eq!((cost.low_ns, cost.high_ns), (None, None));
         }
-        assert_eq!(found.residual_ns, None, "three sizes, three costs");
+        assert_eq!(costs.residual_ns, None, "three sizes, three costs");
     }
 
     #[test]
-    fn what_varies_more_weighs_less() {
+    fn noisier_medians_weigh_less() {
         let steady = [10_000.0, 10_010.0, 9_990.0, 10_000.0];
         let wild = [5_000.0, 14_000.0, 30_000.0, 50_000.0];
-        let found = size_costs(&[
+        let costs = size_costs(&[
             measured(64, &steady),
             measured(256, &wild),
             measured(1024, &[10_100.0, 10_110.0, 10_090.0, 10_100.0]),
         ])
         .unwrap();
-        assert!((found.fixed.ns - 10_000.0).abs() < 50.0, "{found:?}");
+        assert!((costs.fixed.ns - 10_000.0).abs() < 50.0, "{costs:?}");
     }
 
     proptest! {
@@ -521,7 +534,7 @@ mod tests {
                 // Fragments may cost the same as their bytes, or almost nothing: the model must fit
                 // all the same.
                 None => for bytes in [14u64, 1024, 8192, 65_507] {
-                    let more = super::fragments(bytes, 1500, false) - 1;
+                    let more = fragment_count(bytes, 1500, false) - 1;
                     let exact = fixed + byte * bytes as f64 + fragment * more as f64;
                     let line = found.fixed.ns + found.per_byte.ns * bytes as f64;
                     prop_assert!((line - exact).abs() <= 0.0021 * exact, "{line} {exact}");

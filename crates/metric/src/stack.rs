@@ -12,7 +12,7 @@ pub const STACK_NAME: &str = "linerate";
 
 /// Configuration keys that are also set by options of a run, with the options' long names. A
 /// contradiction between the two is rejected.
-pub const KEYS_OF_OPTIONS: &[(&str, &str)] = &[
+pub const OPTION_CONFIG_KEYS: &[(&str, &str)] = &[
     ("tcp.send_buffer", "window"),
     ("tcp.send_buffer", "sndbuf"),
     ("tcp.send_buffer", "buffer"),
@@ -31,7 +31,7 @@ pub const KEYS_OF_OPTIONS: &[(&str, &str)] = &[
 /// Path of the control connection in a run over our stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Control {
+pub enum ControlPath {
     /// Our stack, as for the payload.
     #[default]
     Stack,
@@ -39,7 +39,7 @@ pub enum Control {
     Kernel,
 }
 
-impl fmt::Display for Control {
+impl fmt::Display for ControlPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Stack => "stack",
@@ -48,7 +48,7 @@ impl fmt::Display for Control {
     }
 }
 
-impl FromStr for Control {
+impl FromStr for ControlPath {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -78,11 +78,12 @@ pub struct StackPlan {
     /// Full configuration, by key.
     pub configuration: BTreeMap<String, String>,
     /// Path of the control connection.
-    pub control: Control,
+    pub control: ControlPath,
     /// Position of the driver timestamps in UDP responses: arrival of the request and departure of
     /// the response.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stamp_payload: Option<crate::device_timestamps::DeviceStamps>,
+    #[serde(alias = "stamp_payload")]
+    pub payload_timestamps: Option<crate::device_timestamps::DeviceTimestamps>,
 }
 
 /// Item of a stack's memory.
@@ -90,7 +91,8 @@ pub struct StackPlan {
 #[serde(default)]
 pub struct StackMemoryItem {
     /// Purpose of the memory.
-    pub what: String,
+    #[serde(alias = "what")]
+    pub purpose: String,
     /// Size in bytes.
     pub bytes: u64,
 }
@@ -118,7 +120,8 @@ pub struct StackFacts {
     pub ethernet: Option<String>,
     /// Interface at the other end of the port's link, if it is visible, such as a veth's.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub far_interface: Option<String>,
+    #[serde(alias = "far_interface")]
+    pub peer_interface: Option<String>,
     /// Addresses with prefix lengths.
     pub addresses: Vec<String>,
     /// Full configuration, by key.
@@ -126,21 +129,25 @@ pub struct StackFacts {
     /// Memory of the stack.
     pub memory: StackMemory,
     /// Counters over the run, by protocol and name as in /proc/net/snmp: `udp`, `in_datagrams`.
+    #[serde(deserialize_with = "crate::earlier_names::nested_map")]
     pub counters: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl StackFacts {
     /// Returns the value of a configuration key as text; empty for an unknown key.
     #[must_use]
-    pub fn key(&self, key: &str) -> &str {
+    pub fn config_value(&self, key: &str) -> &str {
         self.configuration.get(key).map_or("", String::as_str)
     }
 
     /// Returns a counter by protocol and name; zero for an unknown one.
     #[must_use]
     pub fn counter(&self, protocol: &str, name: &str) -> u64 {
-        let of = self.counters.get(protocol).and_then(|of| of.get(name));
-        of.copied().unwrap_or(0)
+        let counters = self
+            .counters
+            .get(protocol)
+            .and_then(|counters| counters.get(name));
+        counters.copied().unwrap_or(0)
     }
 }
 
@@ -173,7 +180,8 @@ pub struct ServiceFigures {
     /// Payload bytes sent.
     pub bytes_sent: u64,
     /// UDP responses that could not be sent.
-    pub answers_lost: u64,
+    #[serde(alias = "answers_lost")]
+    pub responses_lost: u64,
 }
 
 /// Increases of a stack's counters in an interval.
@@ -185,6 +193,7 @@ pub struct StackInterval {
     /// End of the interval.
     pub end_ns: u64,
     /// Increases by protocol and name; unchanged counters are left out.
+    #[serde(deserialize_with = "crate::earlier_names::nested_map")]
     pub counters: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
@@ -194,10 +203,10 @@ mod tests {
 
     #[test]
     fn control_reads_as_it_prints() {
-        for control in [Control::Stack, Control::Kernel] {
+        for control in [ControlPath::Stack, ControlPath::Kernel] {
             assert_eq!(control.to_string().parse(), Ok(control));
         }
-        assert!("".parse::<Control>().is_err());
+        assert!("".parse::<ControlPath>().is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::power::{normal_tail, student_quantile};
 pub const CONFIDENCE: f64 = 0.95;
 
 /// Bootstrap resamples: with more, the bounds change by less than the third digit.
-const RESAMPLES: usize = 2_000;
+const BOOTSTRAP_RESAMPLES: usize = 2_000;
 
 /// A median with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,13 +46,13 @@ fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
 /// Returns the slope of y over x: the median of the slopes between all pairs (Theil-Sen), robust
 /// against outliers in up to 29 % of the points. `None` if all points have the same x.
 #[must_use]
-pub fn slope(points: &[(f64, f64)]) -> Option<f64> {
+pub fn theil_sen_slope(points: &[(f64, f64)]) -> Option<f64> {
     let mut slopes = Vec::new();
     for (position, one) in points.iter().enumerate() {
-        let others = points[position + 1..]
+        let later_points = points[position + 1..]
             .iter()
-            .filter(|other| other.0 != one.0);
-        slopes.extend(others.map(|other| (other.1 - one.1) / (other.0 - one.0)));
+            .filter(|later| later.0 != one.0);
+        slopes.extend(later_points.map(|later| (later.1 - one.1) / (later.0 - one.0)));
     }
     median(&slopes)
 }
@@ -78,7 +78,7 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     }
     let mut random = fastrand::Rng::with_seed(0x6c69_6e65_7261_7465);
     let mut resample = vec![0.0; runs];
-    let mut medians: Vec<f64> = (0..RESAMPLES)
+    let mut medians: Vec<f64> = (0..BOOTSTRAP_RESAMPLES)
         .map(|_| {
             for slot in &mut resample {
                 *slot = sorted[random.usize(..runs)];
@@ -89,7 +89,7 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
         .collect();
     medians.sort_by(f64::total_cmp);
     let tail = (1.0 - CONFIDENCE) / 2.0;
-    let at = |share: f64| medians[((RESAMPLES - 1) as f64 * share).round() as usize];
+    let at = |share: f64| medians[((BOOTSTRAP_RESAMPLES - 1) as f64 * share).round() as usize];
     Some(Estimate {
         median,
         low: at(tail),
@@ -106,7 +106,7 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
 /// gives the same interval. `None` if the figure is `None`; with fewer than two values in a sample
 /// both bounds are the figure itself.
 #[must_use]
-pub fn interval_of(
+pub fn bootstrap_interval(
     samples: &[&[f64]],
     confidence: f64,
     figure: impl Fn(&[Vec<f64>]) -> Option<f64>,
@@ -114,18 +114,18 @@ pub fn interval_of(
     let mut drawn: Vec<Vec<f64>> = samples.iter().map(|sample| sample.to_vec()).collect();
     let median = figure(&drawn)?;
     let runs = samples.iter().map(|sample| sample.len()).min()?;
-    let same = Estimate {
+    let estimate = Estimate {
         median,
         low: median,
         high: median,
         runs,
     };
     if runs < 2 {
-        return Some(same);
+        return Some(estimate);
     }
     let mut random = fastrand::Rng::with_seed(0x6c69_6e65_7261_7465);
-    let mut figures = Vec::with_capacity(RESAMPLES);
-    for _ in 0..RESAMPLES {
+    let mut figures = Vec::with_capacity(BOOTSTRAP_RESAMPLES);
+    for _ in 0..BOOTSTRAP_RESAMPLES {
         for (sample, drawn) in samples.iter().zip(&mut drawn) {
             for slot in drawn.iter_mut() {
                 *slot = sample[random.usize(..sample.len())];
@@ -142,7 +142,7 @@ pub fn interval_of(
     Some(Estimate {
         low: at(tail).min(median),
         high: at(1.0 - tail).max(median),
-        ..same
+        ..estimate
     })
 }
 
@@ -151,7 +151,7 @@ pub fn interval_of(
 ///
 /// Pairs with a figure that is not above zero are skipped.
 #[must_use]
-pub fn ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
+pub fn paired_ratio(pairs: &[(f64, f64)]) -> Option<Estimate> {
     let logs: Vec<f64> = pairs
         .iter()
         .filter(|(ours, theirs)| *ours > 0.0 && *theirs > 0.0)
@@ -173,33 +173,33 @@ mod tests {
     #[test]
     fn slopes() {
         let line = [(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)];
-        assert_eq!(slope(&line), Some(2.0));
-        assert_eq!(slope(&[(0.0, 1.0), (0.0, 2.0)]), None);
-        assert_eq!(slope(&[]), None);
+        assert_eq!(theil_sen_slope(&line), Some(2.0));
+        assert_eq!(theil_sen_slope(&[(0.0, 1.0), (0.0, 2.0)]), None);
+        assert_eq!(theil_sen_slope(&[]), None);
         // Two of the nine points are outliers.
-        let apart = |x: f64| [(x, 2.0 * x), (x, 2.0 * x + 0.1), (x, 2.0 * x - 0.1)];
-        let mut runs = [apart(0.0), apart(2.0), apart(4.0)].concat();
+        let noisy_points = |x: f64| [(x, 2.0 * x), (x, 2.0 * x + 0.1), (x, 2.0 * x - 0.1)];
+        let mut runs = [noisy_points(0.0), noisy_points(2.0), noisy_points(4.0)].concat();
         (runs[0].1, runs[1].1) = (5.0, 5.2);
-        let found = slope(&runs).unwrap();
-        assert!((found - 2.0).abs() < 0.1, "{found}");
+        let estimated = theil_sen_slope(&runs).unwrap();
+        assert!((estimated - 2.0).abs() < 0.1, "{estimated}");
     }
 
     #[test]
     fn medians() {
-        for (values, want) in [
+        for (values, expected) in [
             (&[][..], None),
             (&[3.0][..], Some(3.0)),
             (&[1.0, 9.0, 2.0][..], Some(2.0)),
             (&[4.0, 1.0, 2.0, 3.0][..], Some(2.5)),
         ] {
-            assert_eq!(median(values), want, "{values:?}");
+            assert_eq!(median(values), expected, "{values:?}");
         }
     }
 
     #[test]
     fn a_ratio_of_equal_pairs_is_one() {
         let pairs = [(5.0, 5.0); 10];
-        let ratio = ratio(&pairs).unwrap();
+        let ratio = paired_ratio(&pairs).unwrap();
         assert_eq!((ratio.median, ratio.low, ratio.high), (1.0, 1.0, 1.0));
     }
 

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::comparison::Better;
-use crate::experiment::{Knob, Setting};
-use crate::record::{Record, Socket};
+use crate::comparison::BetterWhen;
+use crate::experiment::{KnobAxis, KnobValues};
+use crate::record::{Record, SocketFacts};
 use crate::statistics::Estimate;
 
 /// Result of a sweep.
@@ -16,13 +16,13 @@ pub struct Sweep {
     /// Name of the figure for `--figure`.
     pub figure: String,
     /// Direction in which the figure improves.
-    pub better: Better,
+    pub better: BetterWhen,
     /// Seed of the random order.
     pub seed: u64,
     /// Planned runs per point.
     pub repeats: u32,
     /// Varied knobs with their values in order.
-    pub axes: Vec<Knob>,
+    pub axes: Vec<KnobAxis>,
     /// Points of the matrix; the last axis varies fastest.
     pub points: Vec<SweepPoint>,
     /// Index of the best point, from 0; absent if no point has the figure.
@@ -35,7 +35,7 @@ pub struct Sweep {
 #[serde(default)]
 pub struct SweepPoint {
     /// Value of each axis.
-    pub setting: Setting,
+    pub setting: KnobValues,
     /// Median and interval of the figure; absent if no run gave it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Estimate>,
@@ -68,13 +68,16 @@ pub fn buffer_bytes(run: &Record) -> Option<f64> {
     if !stacks.is_empty() {
         return Some(stacks.iter().sum::<u64>() as f64);
     }
-    let streams = run.directions.iter().flat_map(|way| &way.streams);
+    let streams = run
+        .directions
+        .iter()
+        .flat_map(|direction| &direction.streams);
     let bytes = streams.map(|stream| {
-        let of = |socket: &Option<Socket>, read: fn(&Socket) -> Option<u64>| {
+        let buffer_of = |socket: &Option<SocketFacts>, read: fn(&SocketFacts) -> Option<u64>| {
             socket.as_ref().and_then(read)
         };
-        let sent = of(&stream.sender, |socket| socket.send_buffer_bytes)?;
-        let received = of(&stream.receiver, |socket| socket.receive_buffer_bytes)?;
+        let sent = buffer_of(&stream.sender, |socket| socket.send_buffer_bytes)?;
+        let received = buffer_of(&stream.receiver, |socket| socket.receive_buffer_bytes)?;
         Some(sent + received)
     });
     let bytes: Option<Vec<u64>> = bytes.collect();

@@ -11,7 +11,7 @@ use crate::record::Quantiles;
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Lane {
+pub enum TimelineTrack {
     /// Activity of the measuring thread: calls, and sleep within them.
     Thread,
     /// Position of its messages in the kernel.
@@ -22,11 +22,12 @@ pub enum Lane {
 
 /// An activity with start and end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Slice {
+pub struct TimelineSlice {
     /// End of the run.
     pub role: Role,
     /// Track of the timeline.
-    pub lane: Lane,
+    #[serde(alias = "lane")]
+    pub track: TimelineTrack,
     /// Name: of round trips `send`, `receive`, `stack-out`, `qdisc`, `stack-in`, `wake-up`,
     /// `net-rx`; of streams the system call, with its outcome if it had to wait (`recvfrom
     /// waited`).
@@ -37,7 +38,8 @@ pub struct Slice {
     pub end_ns: u64,
     /// Number of the round trip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trip: Option<u64>,
+    #[serde(alias = "trip")]
+    pub round_trip: Option<u64>,
     /// Processor, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
@@ -48,7 +50,7 @@ pub struct Slice {
 
 /// Regularity and duration of the receive driver's work at one end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct DriverWork {
+pub struct DriverActivity {
     /// End of the run.
     pub role: Role,
     /// Time from the start of one activity to the next, on the same processor.
@@ -60,28 +62,32 @@ pub struct DriverWork {
 /// Trigger of `--trace-on`, and its event.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Trigger {
+pub struct TraceTrigger {
     /// Quantity that is compared: `rtt` or `call`.
-    pub of: String,
+    #[serde(alias = "of")]
+    pub quantity: String,
     /// Threshold in ns.
-    pub above_ns: u64,
+    #[serde(alias = "above_ns")]
+    pub threshold_ns: u64,
     /// First event above the threshold; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fired: Option<Fired>,
+    pub fired: Option<TriggerEvent>,
 }
 
 /// First round trip or call above the threshold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Fired {
+pub struct TriggerEvent {
     /// End of the run.
     pub role: Role,
     /// Start in ns since the start of the recorded pass.
     pub at_ns: u64,
     /// Duration in ns.
-    pub took_ns: u64,
+    #[serde(alias = "took_ns")]
+    pub duration_ns: u64,
     /// Number of the round trip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trip: Option<u64>,
+    #[serde(alias = "trip")]
+    pub round_trip: Option<u64>,
     /// Name of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
@@ -115,10 +121,10 @@ pub struct TraceFile {
 #[serde(default)]
 pub struct Timeline {
     /// Activities, sorted by start.
-    pub slices: Vec<Slice>,
+    pub slices: Vec<TimelineSlice>,
     /// Work of the receive drivers, where it could be traced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub driver: Vec<DriverWork>,
+    pub driver: Vec<DriverActivity>,
     /// Largest offset between the two hosts' clocks; absent within one host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_error_ns: Option<u64>,
@@ -127,7 +133,7 @@ pub struct Timeline {
     pub notes: Vec<String>,
     /// Trigger, if one was set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub trigger: Option<Trigger>,
+    pub trigger: Option<TraceTrigger>,
     /// File with the full timeline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<TraceFile>,
@@ -137,21 +143,21 @@ impl Timeline {
     /// Returns the extent of a file with all activities of this timeline.
     #[must_use]
     pub fn extent(&self) -> TraceFile {
-        let own = |slice: &&Slice| slice.lane == Lane::Thread;
-        let mut trips: Vec<u64> = (self.slices.iter())
-            .filter_map(|slice| slice.trip)
+        let is_thread_slice = |slice: &&TimelineSlice| slice.track == TimelineTrack::Thread;
+        let mut round_trips: Vec<u64> = (self.slices.iter())
+            .filter_map(|slice| slice.round_trip)
             .collect();
-        trips.sort_unstable();
-        trips.dedup();
-        let calls = self.slices.iter().filter(own).count() as u64;
+        round_trips.sort_unstable();
+        round_trips.dedup();
+        let calls = self.slices.iter().filter(is_thread_slice).count() as u64;
         TraceFile {
-            round_trips: (!trips.is_empty()).then_some(trips.len() as u64),
-            calls: trips.is_empty().then_some(calls),
-            from_ns: (self.slices.iter().filter(own))
+            round_trips: (!round_trips.is_empty()).then_some(round_trips.len() as u64),
+            calls: round_trips.is_empty().then_some(calls),
+            from_ns: (self.slices.iter().filter(is_thread_slice))
                 .map(|slice| slice.start_ns)
                 .min()
                 .unwrap_or(0),
-            to_ns: (self.slices.iter().filter(own))
+            to_ns: (self.slices.iter().filter(is_thread_slice))
                 .map(|slice| slice.end_ns)
                 .max()
                 .unwrap_or(0),
@@ -161,17 +167,25 @@ impl Timeline {
 
     /// Keeps the activities of the last `trips` round trips, or of as many calls. With a trigger,
     /// keeps those around it.
-    pub fn keep_last(&mut self, trips: u64) {
+    pub fn keep_last(&mut self, round_trips: u64) {
         /// Calls of a stream that count as one round trip.
         const CALLS: usize = 8;
-        let fired = self.trigger.as_ref().and_then(|found| found.fired.clone());
-        let Some(last) = self.slices.iter().filter_map(|slice| slice.trip).max() else {
-            let most = CALLS.saturating_mul(usize::try_from(trips).unwrap_or(usize::MAX));
+        let fired = self
+            .trigger
+            .as_ref()
+            .and_then(|trigger| trigger.fired.clone());
+        let Some(last) = self
+            .slices
+            .iter()
+            .filter_map(|slice| slice.round_trip)
+            .max()
+        else {
+            let most = CALLS.saturating_mul(usize::try_from(round_trips).unwrap_or(usize::MAX));
             // Ends where both ends were still active: the activity of only one end at the end of a
             // run is of no interest.
             let last = |role| {
-                let own = self.slices.iter().filter(|slice| slice.role == role);
-                own.map(|slice| slice.start_ns).max()
+                let slices_of_role = self.slices.iter().filter(|slice| slice.role == role);
+                slices_of_role.map(|slice| slice.start_ns).max()
             };
             let until = [Role::Client, Role::Server]
                 .into_iter()
@@ -189,22 +203,31 @@ impl Timeline {
             self.slices.drain(..surplus);
             return;
         };
-        let middle = fired.and_then(|fired| fired.trip);
-        let last = middle.map_or(last, |trip| last.min(trip.saturating_add(trips / 2)));
-        let first = last.saturating_sub(trips.saturating_sub(1));
-        let kept = |slice: &Slice| (slice.trip).is_some_and(|trip| (first..=last).contains(&trip));
-        let bounds = |read: fn(&Slice) -> u64| self.slices.iter().filter(|s| kept(s)).map(read);
+        let middle = fired.and_then(|fired| fired.round_trip);
+        let last = middle.map_or(last, |round_trip| {
+            last.min(round_trip.saturating_add(round_trips / 2))
+        });
+        let first = last.saturating_sub(round_trips.saturating_sub(1));
+        let is_kept = |slice: &TimelineSlice| {
+            (slice.round_trip).is_some_and(|round_trip| (first..=last).contains(&round_trip))
+        };
+        let bounds =
+            |read: fn(&TimelineSlice) -> u64| self.slices.iter().filter(|s| is_kept(s)).map(read);
         let (Some(from), Some(to)) = (
             bounds(|slice| slice.start_ns).min(),
             bounds(|slice| slice.end_ns).max(),
         ) else {
             return;
         };
-        let beside = |slice: &Slice| slice.trip.is_none() && (from..=to).contains(&slice.start_ns);
+        let is_parallel = |slice: &TimelineSlice| {
+            slice.round_trip.is_none() && (from..=to).contains(&slice.start_ns)
+        };
         // Activities after the last round trip of the run belong to it.
         let open = middle.is_none();
         self.slices.retain(|slice| {
-            kept(slice) || beside(slice) || (open && slice.trip.is_none() && slice.start_ns >= from)
+            is_kept(slice)
+                || is_parallel(slice)
+                || (open && slice.round_trip.is_none() && slice.start_ns >= from)
         });
     }
 }
@@ -213,68 +236,72 @@ impl Timeline {
 mod tests {
     use super::*;
 
-    fn slice(trip: Option<u64>, start_ns: u64) -> Slice {
-        Slice {
+    fn slice(round_trip: Option<u64>, start_ns: u64) -> TimelineSlice {
+        TimelineSlice {
             role: Role::Client,
-            lane: Lane::Thread,
+            track: TimelineTrack::Thread,
             name: "send".to_owned(),
             start_ns,
             end_ns: start_ns + 1,
-            trip,
+            round_trip,
             cpu: None,
             thread: None,
         }
     }
 
-    fn waited_for(trip: Option<u64>, at_ns: u64) -> Option<Trigger> {
-        Some(Trigger {
-            fired: Some(Fired {
+    fn trigger_at(round_trip: Option<u64>, at_ns: u64) -> Option<TraceTrigger> {
+        Some(TraceTrigger {
+            fired: Some(TriggerEvent {
                 role: Role::Client,
                 at_ns,
-                took_ns: 1,
-                trip,
+                duration_ns: 1,
+                round_trip,
                 call: None,
                 lost: false,
             }),
-            ..Trigger::default()
+            ..TraceTrigger::default()
         })
     }
 
     #[test]
-    fn what_was_waited_for_is_in_the_picture() {
-        let mut trips = Timeline {
+    fn the_trigger_is_kept() {
+        let mut timeline = Timeline {
             slices: (0..100)
                 .flat_map(|n| [slice(Some(n), n * 100), slice(None, n * 100 + 50)])
                 .collect(),
-            trigger: waited_for(Some(36), 3_600),
+            trigger: trigger_at(Some(36), 3_600),
             ..Timeline::default()
         };
-        let extent = trips.extent();
+        let extent = timeline.extent();
         assert_eq!((extent.round_trips, extent.calls), (Some(100), None));
         assert_eq!((extent.from_ns, extent.to_ns), (0, 9_951));
-        trips.keep_last(10);
-        let kept: Vec<_> = trips.slices.iter().filter_map(|s| s.trip).collect();
-        assert_eq!(kept, (32..=41).collect::<Vec<_>>());
+        timeline.keep_last(10);
+        let numbers: Vec<_> = timeline
+            .slices
+            .iter()
+            .filter_map(|s| s.round_trip)
+            .collect();
+        assert_eq!(numbers, (32..=41).collect::<Vec<_>>());
         assert!(
-            trips
+            timeline
                 .slices
                 .iter()
                 .all(|s| (3_200..4_150).contains(&s.start_ns))
         );
-        let mut calls = Timeline {
+        let mut stream_timeline = Timeline {
             slices: (0..1_000).map(|n| slice(None, n * 10)).collect(),
-            trigger: waited_for(None, 5_000),
+            trigger: trigger_at(None, 5_000),
             ..Timeline::default()
         };
-        assert_eq!(calls.extent().calls, Some(1_000));
-        calls.keep_last(2);
-        let starts: Vec<_> = calls.slices.iter().map(|s| s.start_ns).collect();
+        assert_eq!(stream_timeline.extent().calls, Some(1_000));
+        stream_timeline.keep_last(2);
+        let starts: Vec<_> = stream_timeline.slices.iter().map(|s| s.start_ns).collect();
         assert_eq!(starts.len(), 16);
         assert!(starts.contains(&5_000), "{starts:?}");
     }
 
     #[test]
-    fn the_last_trips_and_what_ran_beside_them_are_kept() {
+    fn the_last_round_trips_and_parallel_work_are_kept() {
         let mut timeline = Timeline {
             slices: (0..10)
                 .flat_map(|n| [slice(Some(n), n * 100), slice(None, n * 100 + 50)])
@@ -285,7 +312,7 @@ mod tests {
         let starts: Vec<_> = timeline.slices.iter().map(|s| s.start_ns).collect();
         assert_eq!(starts, [700, 750, 800, 850, 900, 950]);
         Timeline::default().keep_last(3);
-        timeline.slices.iter_mut().for_each(|s| s.trip = None);
+        timeline.slices.iter_mut().for_each(|s| s.round_trip = None);
         timeline
             .slices
             .extend((0..40).map(|n| slice(None, 2_000 + n)));

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::comparison::{Better, Comparison};
-use crate::experiment::{Knob, Setting};
+use crate::comparison::{BetterWhen, Comparison};
+use crate::experiment::{KnobAxis, KnobValues};
 use crate::statistics::Estimate;
 
 /// Result of `tune`.
@@ -13,7 +13,7 @@ pub struct Tuning {
     /// Figure to optimise.
     pub goal: String,
     /// Direction in which the figure improves.
-    pub better: Better,
+    pub better: BetterWhen,
     /// Limit on the memory of buffers and knobs, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
@@ -23,19 +23,20 @@ pub struct Tuning {
     pub tuned_command: String,
     /// Findings of the first measurement, with the knobs that they suggest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub findings: Vec<Pointed>,
+    pub findings: Vec<FindingHint>,
     /// Searched knobs in the order in which they were tried; the first value is that at the start.
-    pub knobs: Vec<Knob>,
+    pub knobs: Vec<KnobAxis>,
     /// Changes that matter: without any one of them the goal gets worse by more than noise. A
     /// change marked `undecided` has a median loss that matters, in too few pairs for significance.
-    pub changes: Vec<Change>,
+    pub changes: Vec<TuningChange>,
     /// Changes as configuration of other tools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub snippets: Vec<Snippet>,
+    pub snippets: Vec<ConfigSnippet>,
     /// Settings that do not matter, are not available, or make the goal worse.
-    pub vain: Vec<Vain>,
+    #[serde(alias = "vain")]
+    pub rejected: Vec<RejectedSetting>,
     /// Trials of the search, in order.
-    pub trials: Vec<Trial>,
+    pub trials: Vec<TuningTrial>,
     /// Interleaved comparison of the start (A) with the changes that matter (B).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<Box<Comparison>>,
@@ -47,36 +48,40 @@ pub struct Tuning {
     pub runs: u32,
     /// Number of runs by purpose.
     #[serde(default)]
-    pub spent: Spent,
+    #[serde(alias = "spent")]
+    pub run_counts: RunCounts,
     /// Stage in which it was interrupted: `check`, `search`, `minimal-set` or `proof`; absent if it
     /// was completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_in: Option<String>,
     /// Best trial of the search and the start as the search measured it, without proof.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub best_seen: Option<Best>,
+    #[serde(alias = "best_seen")]
+    pub best_trial: Option<BestTrial>,
     /// Seed of the search.
     pub seed: u64,
     /// True if the best host settings were left in place.
-    pub kept: bool,
+    #[serde(alias = "kept")]
+    pub settings_kept: bool,
 }
 
 /// A finding of the first measurement, as a hint for the search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Pointed {
+pub struct FindingHint {
     /// Id, as in `findings[].cause` of the record.
     pub cause: String,
     /// Cost as a share, 0 to 1.
     pub cost: f64,
     /// Cause as a sentence for users.
-    pub what: String,
+    #[serde(alias = "what")]
+    pub summary: String,
     /// Knobs that were tried first because of it; empty if it suggests none that is available here.
     pub knobs: Vec<String>,
 }
 
 /// Changes in the format of another tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Snippet {
+pub struct ConfigSnippet {
     /// `sysctl` (a file for `sysctl --load`), `ethtool` (a shell script), `stack.toml` (a file for
     /// `--config`), or `toml` (options of the measuring command and user-defined knobs).
     pub format: String,
@@ -87,7 +92,7 @@ pub struct Snippet {
 /// Number of runs by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Spent {
+pub struct RunCounts {
     /// Short runs that check which values are available.
     pub check: u32,
     /// Trials of the search, including the first measurement.
@@ -101,9 +106,9 @@ pub struct Spent {
 /// Best setting of the search, without proof.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Best {
+pub struct BestTrial {
     /// Difference from the start.
-    pub setting: Setting,
+    pub setting: KnobValues,
     /// Median of the figure with that setting.
     pub value: f64,
     /// Number of runs.
@@ -115,7 +120,7 @@ pub struct Best {
 
 /// A change that matters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Change {
+pub struct TuningChange {
     /// Name of the knob.
     pub knob: String,
     /// Value at the start.
@@ -137,21 +142,22 @@ pub struct Change {
 
 /// A setting that was tried and not chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Vain {
+pub struct RejectedSetting {
     /// Name of the knob.
     pub knob: String,
     /// Value that was tried.
     pub value: String,
     /// Reason for the rejection.
-    pub why: String,
+    #[serde(alias = "why")]
+    pub reason: String,
 }
 
 /// Trial of the search.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Trial {
+pub struct TuningTrial {
     /// Difference from the start.
-    pub setting: Setting,
+    pub setting: KnobValues,
     /// The figure; absent if the run failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
@@ -163,5 +169,6 @@ pub struct Trial {
     pub record: Option<String>,
     /// Reason for a missing figure, or for excluding the setting.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused: Option<String>,
+    #[serde(alias = "refused")]
+    pub rejected: Option<String>,
 }

@@ -18,30 +18,30 @@ pub enum UnitError {
         text: String,
     },
     /// The suffix does not belong to this quantity.
-    #[error("`{suffix}` is not a unit of a {what}: use {known}")]
+    #[error("`{suffix}` is not a unit of a {quantity}: use {suffixes}")]
     UnknownSuffix {
         /// Text after the number.
         suffix: String,
         /// Expected quantity.
-        what: &'static str,
+        quantity: &'static str,
         /// Valid suffixes.
-        known: &'static str,
+        suffixes: &'static str,
     },
     /// The value is negative.
-    #[error("`{text}` is negative: a {what} must be zero or more")]
+    #[error("`{text}` is negative: a {quantity} must be zero or more")]
     Negative {
         /// Text as written.
         text: String,
         /// Expected quantity.
-        what: &'static str,
+        quantity: &'static str,
     },
     /// The value does not fit, or is not a number.
-    #[error("`{text}` is out of range for a {what}")]
+    #[error("`{text}` is out of range for a {quantity}")]
     OutOfRange {
         /// Text as written.
         text: String,
         /// Expected quantity.
-        what: &'static str,
+        quantity: &'static str,
     },
 }
 
@@ -53,12 +53,12 @@ fn no_number(text: &str) -> String {
 }
 
 /// Splits `12.5G` into the number and its suffix.
-fn split<'a>(text: &'a str, what: &'static str) -> Result<(f64, &'a str), UnitError> {
+fn split_number<'a>(text: &'a str, quantity: &'static str) -> Result<(f64, &'a str), UnitError> {
     let text = text.trim();
     if (text.strip_prefix('-')).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
         return Err(UnitError::Negative {
             text: text.to_owned(),
-            what,
+            quantity,
         });
     }
     let end = text
@@ -73,13 +73,18 @@ fn split<'a>(text: &'a str, what: &'static str) -> Result<(f64, &'a str), UnitEr
 }
 
 /// Scales and rounds to the base unit; rejects values that do not fit.
-fn scale(text: &str, what: &'static str, number: f64, factor: f64) -> Result<u64, UnitError> {
+fn to_base_unit(
+    text: &str,
+    quantity: &'static str,
+    number: f64,
+    factor: f64,
+) -> Result<u64, UnitError> {
     let value = (number * factor).round();
     // 2^63 instead of 2^64: no real value comes close, and signed arithmetic cannot overflow.
     if !(0.0..9.2e18).contains(&value) {
         return Err(UnitError::OutOfRange {
             text: text.to_owned(),
-            what,
+            quantity,
         });
     }
     Ok(value as u64)
@@ -93,7 +98,7 @@ impl FromStr for BitRate {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        let (number, suffix) = split(text, "rate")?;
+        let (number, suffix) = split_number(text, "rate")?;
         let unit = suffix
             .trim_end_matches("bit/s")
             .trim_end_matches("bps")
@@ -107,12 +112,12 @@ impl FromStr for BitRate {
             _ => {
                 return Err(UnitError::UnknownSuffix {
                     suffix: suffix.to_owned(),
-                    what: "rate",
-                    known: "K, M, G or T (10^3, 10^6, 10^9, 10^12 bit/s)",
+                    quantity: "rate",
+                    suffixes: "K, M, G or T (10^3, 10^6, 10^9, 10^12 bit/s)",
                 });
             }
         };
-        scale(text, "rate", number, factor).map(BitRate)
+        to_base_unit(text, "rate", number, factor).map(BitRate)
     }
 }
 
@@ -130,7 +135,7 @@ impl FromStr for ByteSize {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        let (number, suffix) = split(text, "size")?;
+        let (number, suffix) = split_number(text, "size")?;
         let unit = suffix.trim_end_matches('B').trim_end_matches('i');
         let factor = match unit {
             "" => 1.0,
@@ -141,12 +146,12 @@ impl FromStr for ByteSize {
             _ => {
                 return Err(UnitError::UnknownSuffix {
                     suffix: suffix.to_owned(),
-                    what: "size",
-                    known: "K, M, G or T (1024 B and its powers)",
+                    quantity: "size",
+                    suffixes: "K, M, G or T (1024 B and its powers)",
                 });
             }
         };
-        scale(text, "size", number, factor).map(ByteSize)
+        to_base_unit(text, "size", number, factor).map(ByteSize)
     }
 }
 
@@ -169,7 +174,7 @@ pub fn parse_seconds(text: &str) -> Option<u64> {
 /// # Errors
 /// [`UnitError`] if the text is not a number with one of these suffixes.
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
-    let (number, suffix) = split(text, "duration")?;
+    let (number, suffix) = split_number(text, "duration")?;
     let factor = match suffix {
         "" | "s" => 1e9,
         "ms" => 1e6,
@@ -180,12 +185,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
         _ => {
             return Err(UnitError::UnknownSuffix {
                 suffix: suffix.to_owned(),
-                what: "duration",
-                known: "ns, us, ms, s, m or h",
+                quantity: "duration",
+                suffixes: "ns, us, ms, s, m or h",
             });
         }
     };
-    scale(text, "duration", number, factor).map(Duration::from_nanos)
+    to_base_unit(text, "duration", number, factor).map(Duration::from_nanos)
 }
 
 /// Parses a count with an SI suffix: `500000`, `500k`, `2M`.
@@ -193,7 +198,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
 /// # Errors
 /// [`UnitError`] if the text is not an integer with one of these suffixes.
 pub fn parse_count(text: &str) -> Result<u64, UnitError> {
-    let (number, suffix) = split(text, "count")?;
+    let (number, suffix) = split_number(text, "count")?;
     let factor = match suffix {
         "" => 1.0,
         "k" | "K" => 1e3,
@@ -202,12 +207,12 @@ pub fn parse_count(text: &str) -> Result<u64, UnitError> {
         _ => {
             return Err(UnitError::UnknownSuffix {
                 suffix: suffix.to_owned(),
-                what: "count",
-                known: "k, M or G (10^3, 10^6, 10^9)",
+                quantity: "count",
+                suffixes: "k, M or G (10^3, 10^6, 10^9)",
             });
         }
     };
-    scale(text, "count", number, factor)
+    to_base_unit(text, "count", number, factor)
 }
 
 /// Parses a share: `0.1%` or `0.001`.
@@ -215,20 +220,20 @@ pub fn parse_count(text: &str) -> Result<u64, UnitError> {
 /// # Errors
 /// [`UnitError`] if the text is not a number with or without `%`.
 pub fn parse_fraction(text: &str) -> Result<f64, UnitError> {
-    let (number, suffix) = split(text, "share")?;
+    let (number, suffix) = split_number(text, "share")?;
     match suffix {
         "" => Ok(number),
         "%" => Ok(number / 100.0),
         _ => Err(UnitError::UnknownSuffix {
             suffix: suffix.to_owned(),
-            what: "share",
-            known: "% or none",
+            quantity: "share",
+            suffixes: "% or none",
         }),
     }
 }
 
 /// Formats three significant digits, as every figure for users: the tools' noise is larger.
-fn three_digits(value: f64) -> String {
+fn format_three_digits(value: f64) -> String {
     // The threshold is where rounding adds a digit: 99.95 prints as 100, not 100.0.
     let digits = match value.abs() {
         v if v >= 99.95 => 0,
@@ -248,7 +253,7 @@ pub fn format_bit_rate(bits_per_second: f64) -> String {
         v if v >= 999.5 => (v / 1e3, "kb/s"),
         v => (v, "b/s"),
     };
-    format!("{} {unit}", three_digits(value))
+    format!("{} {unit}", format_three_digits(value))
 }
 
 /// Formats a size: `64 KiB` if exact, else three digits: `1.43 GiB`.
@@ -268,7 +273,7 @@ pub fn format_bytes(bytes: u64) -> String {
                 // Users compare such sizes with an MTU: 1472 B is clearer than 1.44 KiB.
                 format!("{bytes} B")
             } else {
-                format!("{} {unit}", three_digits(bytes as f64 / size as f64))
+                format!("{} {unit}", format_three_digits(bytes as f64 / size as f64))
             };
         }
     }
@@ -279,8 +284,8 @@ pub fn format_bytes(bytes: u64) -> String {
 #[must_use]
 pub fn format_exact_bytes(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let whole = |shift: u32| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift);
-    match units.into_iter().find(|&(shift, _)| whole(shift)) {
+    let is_exact = |shift: u32| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift);
+    match units.into_iter().find(|&(shift, _)| is_exact(shift)) {
         Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
         None => format!("{bytes} B"),
     }
@@ -299,17 +304,17 @@ pub fn format_nanos(nanoseconds: f64) -> String {
         v if v >= 999.5 => (v / 1e3, "us"),
         v => (v, "ns"),
     };
-    format!("{} {unit}", three_digits(value))
+    format!("{} {unit}", format_three_digits(value))
 }
 
 /// Formats a duration exactly, as options accept it: `100us`, `1500us`, `2s`.
 #[must_use]
-pub fn written_duration(nanoseconds: u64) -> String {
+pub fn format_exact_duration(nanoseconds: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
-    let whole = units
+    let unit_entry = units
         .iter()
         .find(|(unit, _)| nanoseconds.is_multiple_of(*unit));
-    match whole {
+    match unit_entry {
         Some((unit, name)) => format!("{}{name}", nanoseconds / unit),
         None => format!("{nanoseconds}ns"),
     }
@@ -317,12 +322,12 @@ pub fn written_duration(nanoseconds: u64) -> String {
 
 /// Formats a bit rate exactly, as options accept it: `1G`, `1500M`, `999`.
 #[must_use]
-pub fn written_rate(bits_per_second: u64) -> String {
+pub fn format_exact_rate(bits_per_second: u64) -> String {
     let units = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
-    let whole = units
+    let unit_entry = units
         .iter()
         .find(|(unit, _)| bits_per_second > 0 && bits_per_second.is_multiple_of(*unit));
-    match whole {
+    match unit_entry {
         Some((unit, name)) => format!("{}{name}", bits_per_second / unit),
         None => bits_per_second.to_string(),
     }
@@ -331,7 +336,7 @@ pub fn written_rate(bits_per_second: u64) -> String {
 /// Formats a share exactly, as options accept it: `0.1%`, or the plain number if the percentage
 /// would not parse to the same value.
 #[must_use]
-pub fn written_share(share: f64) -> String {
+pub fn format_exact_share(share: f64) -> String {
     let percent = format!("{}%", (share * 1e10).round() / 1e8);
     match parse_fraction(&percent) {
         Ok(read) if read == share => percent,
@@ -362,7 +367,7 @@ pub fn format_per_second(per_second: f64) -> String {
         v if v >= 999.5 => (v / 1e3, "k/s"),
         v => (v, "/s"),
     };
-    format!("{} {unit}", three_digits(value))
+    format!("{} {unit}", format_three_digits(value))
 }
 
 /// Formats a share as a percentage: `0.12 %`; a share above zero never prints as zero.
@@ -372,7 +377,7 @@ pub fn format_share(fraction: f64) -> String {
     if percent > 0.0 && percent < 0.01 {
         return "<0.01 %".to_owned();
     }
-    format!("{} %", three_digits(percent))
+    format!("{} %", format_three_digits(percent))
 }
 
 #[cfg(test)]
@@ -386,8 +391,8 @@ mod tests {
             (" ", "the value is missing"),
             ("x1", "`x1` does not start with a number"),
         ] {
-            let refused = text.parse::<ByteSize>().expect_err("it is no size");
-            assert_eq!(refused.to_string(), why, "{text:?}");
+            let error = text.parse::<ByteSize>().expect_err("it is no size");
+            assert_eq!(error.to_string(), why, "{text:?}");
         }
     }
 
@@ -400,20 +405,20 @@ mod tests {
             (250_000_000, "250ms"),
             (123, "123ns"),
         ] {
-            assert_eq!(written_duration(nanoseconds), text);
+            assert_eq!(format_exact_duration(nanoseconds), text);
             let read = parse_duration(text).unwrap();
             assert_eq!(read.as_nanos(), u128::from(nanoseconds), "{text}");
         }
         assert_eq!(format_nanos(0.0), "0 ns");
-        assert_eq!(written_duration(0), "0s");
+        assert_eq!(format_exact_duration(0), "0s");
     }
 
     #[test]
-    fn what_is_negative_is_told_as_that() {
-        let said = "-5".parse::<BitRate>().unwrap_err().to_string();
-        assert_eq!(said, "`-5` is negative: a rate must be zero or more");
-        let said = "-64K".parse::<ByteSize>().unwrap_err().to_string();
-        assert_eq!(said, "`-64K` is negative: a size must be zero or more");
+    fn a_negative_value_is_reported_as_such() {
+        let message = "-5".parse::<BitRate>().unwrap_err().to_string();
+        assert_eq!(message, "`-5` is negative: a rate must be zero or more");
+        let message = "-64K".parse::<ByteSize>().unwrap_err().to_string();
+        assert_eq!(message, "`-64K` is negative: a size must be zero or more");
         assert!(matches!(
             "-x".parse::<ByteSize>(),
             Err(UnitError::NoNumber { .. })
@@ -423,7 +428,7 @@ mod tests {
 
     #[test]
     fn rates_are_si_bits() {
-        for (text, want) in [
+        for (text, expected) in [
             ("10G", 10_000_000_000),
             ("1.5M", 1_500_000),
             ("55kb/s", 55_000),
@@ -431,7 +436,7 @@ mod tests {
             ("9Gbit/s", 9_000_000_000),
             ("1Tbps", 1_000_000_000_000),
         ] {
-            assert_eq!(text.parse::<BitRate>(), Ok(BitRate(want)), "{text}");
+            assert_eq!(text.parse::<BitRate>(), Ok(BitRate(expected)), "{text}");
         }
         for text in ["", "G", "10X", "-1", "1e9", "99999999999T"] {
             assert!(text.parse::<BitRate>().is_err(), "{text}");
@@ -440,21 +445,21 @@ mod tests {
 
     #[test]
     fn sizes_are_iec_bytes() {
-        for (text, want) in [
+        for (text, expected) in [
             ("64K", 65_536),
             ("1472", 1472),
             ("1M", 1_048_576),
             ("32KiB", 32_768),
             ("2GB", 2_147_483_648),
         ] {
-            assert_eq!(text.parse::<ByteSize>(), Ok(ByteSize(want)), "{text}");
+            assert_eq!(text.parse::<ByteSize>(), Ok(ByteSize(expected)), "{text}");
         }
         assert!("64Q".parse::<ByteSize>().is_err());
     }
 
     #[test]
     fn bare_durations_are_seconds() {
-        for (text, want) in [
+        for (text, expected) in [
             ("10", 10_000_000_000),
             ("500ms", 500_000_000),
             ("1.5us", 1_500),
@@ -463,7 +468,7 @@ mod tests {
         ] {
             assert_eq!(
                 parse_duration(text),
-                Ok(Duration::from_nanos(want)),
+                Ok(Duration::from_nanos(expected)),
                 "{text}"
             );
         }
@@ -472,20 +477,20 @@ mod tests {
 
     #[test]
     fn figures_print_three_digits() {
-        for (value, want) in [
+        for (value, expected) in [
             (9_414_000_000.0, "9.41 Gb/s"),
             (55_000.0, "55.0 kb/s"),
             (999_600_000.0, "1.00 Gb/s"),
             (434_000_000.0, "434 Mb/s"),
             (0.0, "0.00 b/s"),
         ] {
-            assert_eq!(format_bit_rate(value), want);
+            assert_eq!(format_bit_rate(value), expected);
         }
         assert_eq!(format_nanos(48_312.0), "48.3 us");
         assert_eq!(format_nanos(99_960.0), "100 us");
         assert_eq!(format_bytes(1472), "1472 B");
         assert_eq!(format_bytes(65_536), "64 KiB");
-        for (bytes, want) in [
+        for (bytes, expected) in [
             (0, "0 B"),
             (1_472, "1472 B"),
             (65_507, "65507 B"),
@@ -493,7 +498,7 @@ mod tests {
             (1 << 20, "1 MiB"),
             ((1 << 20) + 1_024, "1025 KiB"),
         ] {
-            assert_eq!(format_exact_bytes(bytes), want);
+            assert_eq!(format_exact_bytes(bytes), expected);
         }
         assert_eq!(format_count(1_234_567), "1,234,567");
         assert_eq!(format_share(0.000_001), "<0.01 %");

@@ -8,11 +8,11 @@ use crate::statistics::{Estimate, estimate};
 
 /// Median round trips of interleaved runs in ns, one of each wait mode per round.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Turns {
+pub struct WaitingRuns {
     /// Both ends block; cores enter idle states as configured.
     pub blocking: Vec<f64>,
     /// Both ends block; cores are kept out of idle states. Empty if that is not possible.
-    pub held: Vec<f64>,
+    pub no_halt: Vec<f64>,
     /// Both ends spin.
     pub spinning: Vec<f64>,
 }
@@ -25,7 +25,8 @@ pub struct WaitingCosts {
     /// Median round trip with both ends blocking and cores kept out of idle states; absent if that
     /// is not possible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_ns: Option<Estimate>,
+    #[serde(alias = "held_ns")]
+    pub no_halt_ns: Option<Estimate>,
     /// Median round trip with both ends spinning.
     pub spinning_ns: Estimate,
     /// Exit from idle states: blocking minus `no_halt`, by round.
@@ -38,7 +39,7 @@ pub struct WaitingCosts {
     pub sleeping_ns: Estimate,
 }
 
-impl Turns {
+impl WaitingRuns {
     /// Computes the costs; `None` without a complete round of blocking and spinning.
     #[must_use]
     pub fn costs(&self) -> Option<WaitingCosts> {
@@ -48,10 +49,10 @@ impl Turns {
         };
         Some(WaitingCosts {
             blocking_ns: estimate(&self.blocking)?,
-            held_ns: estimate(&self.held),
+            no_halt_ns: estimate(&self.no_halt),
             spinning_ns: estimate(&self.spinning)?,
-            halt_ns: differences(&self.blocking, &self.held),
-            wake_up_ns: differences(&self.held, &self.spinning),
+            halt_ns: differences(&self.blocking, &self.no_halt),
+            wake_up_ns: differences(&self.no_halt, &self.spinning),
             sleeping_ns: differences(&self.blocking, &self.spinning)?,
         })
     }
@@ -64,12 +65,12 @@ mod tests {
     #[test]
     fn differences_are_taken_round_by_round() {
         // Times increase from round to round; the differences do not.
-        let turns = Turns {
+        let runs = WaitingRuns {
             blocking: vec![50.0, 60.0, 70.0],
-            held: vec![12.0, 22.0, 32.0],
+            no_halt: vec![12.0, 22.0, 32.0],
             spinning: vec![6.0, 16.0, 26.0],
         };
-        let costs = turns.costs().unwrap();
+        let costs = runs.costs().unwrap();
         assert_eq!(costs.halt_ns.unwrap().median, 38.0);
         let wake_up = costs.wake_up_ns.unwrap();
         assert_eq!((wake_up.low, wake_up.median, wake_up.high), (6.0, 6.0, 6.0));
@@ -77,15 +78,15 @@ mod tests {
     }
 
     #[test]
-    fn without_the_hold_the_parts_are_not_told_apart() {
-        let turns = Turns {
+    fn without_no_halt_runs_the_parts_are_unknown() {
+        let runs = WaitingRuns {
             blocking: vec![50.0],
-            held: Vec::new(),
+            no_halt: Vec::new(),
             spinning: vec![6.0],
         };
-        let costs = turns.costs().unwrap();
+        let costs = runs.costs().unwrap();
         assert_eq!((costs.halt_ns, costs.wake_up_ns), (None, None));
         assert_eq!(costs.sleeping_ns.median, 44.0);
-        assert_eq!(Turns::default().costs(), None);
+        assert_eq!(WaitingRuns::default().costs(), None);
     }
 }

@@ -1,8 +1,10 @@
 //! Our statistics against those of another library, on samples from fixed seeds.
 
 use linerate_metric::power::{normal_quantile, normal_tail, student_quantile};
-use linerate_metric::rank_tests::{centre, mann_whitney, shift, signed_rank};
-use linerate_metric::statistics::{interval_of, median};
+use linerate_metric::rank_tests::{
+    hodges_lehmann_center, hodges_lehmann_shift, mann_whitney, signed_rank,
+};
+use linerate_metric::statistics::{bootstrap_interval, median};
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 use statrs::statistics::{Data, OrderStatistics, Statistics};
 use statrs::stats_tests::Alternative;
@@ -21,34 +23,34 @@ fn sample(count: usize, middle: f64, seed: u64) -> Vec<f64> {
         .collect()
 }
 
-fn near(ours: f64, theirs: f64, error: f64, what: &str) {
+fn assert_close(actual: f64, reference: f64, error: f64, case: &str) {
     assert!(
-        (ours - theirs).abs() <= error,
-        "{what}: {ours}, not {theirs}"
+        (actual - reference).abs() <= error,
+        "{case}: {actual}, not {reference}"
     );
 }
 
 /// Returns the exact two-sided p-value by enumeration. The library's exact tails exclude the
 /// observed value itself.
-fn by_every_draw(a: &[f64], b: &[f64]) -> f64 {
+fn exhaustive_p_value(a: &[f64], b: &[f64]) -> f64 {
     let all: Vec<f64> = a.iter().chain(b).copied().collect();
     let below = |first: &[bool]| {
         let pairs = all.iter().zip(first).filter(|(_, is_first)| **is_first);
         pairs
             .map(|(x, _)| {
-                let others = all.iter().zip(first).filter(|(_, is_first)| !**is_first);
-                others.filter(|(y, _)| *y < x).count()
+                let second_sample = all.iter().zip(first).filter(|(_, is_first)| !**is_first);
+                second_sample.filter(|(y, _)| *y < x).count()
             })
             .sum::<usize>()
     };
     let chosen =
         |mask: u32| -> Vec<bool> { (0..all.len()).map(|at| mask >> at & 1 == 1).collect() };
-    let seen = below(&chosen((1 << a.len()) - 1));
+    let observed = below(&chosen((1 << a.len()) - 1));
     let (mut low, mut high, mut draws) = (0, 0, 0);
     for mask in (0..1_u32 << all.len()).filter(|mask| mask.count_ones() as usize == a.len()) {
         let count = below(&chosen(mask));
-        low += u32::from(count <= seen);
-        high += u32::from(count >= seen);
+        low += u32::from(count <= observed);
+        high += u32::from(count >= observed);
         draws += 1;
     }
     (2.0 * f64::from(low.min(high)) / f64::from(draws)).min(1.0)
@@ -63,8 +65,13 @@ fn mann_whitney_is_exact_without_ties() {
         for middle in [0.0, 0.7, 2.0] {
             let a = sample(a, 0.0, seed as u64);
             let b = sample(b, middle, 100 + seed as u64);
-            let ours = mann_whitney(&a, &b).unwrap();
-            near(ours, by_every_draw(&a, &b), 1e-9, &format!("{a:?} {b:?}"));
+            let actual = mann_whitney(&a, &b).unwrap();
+            assert_close(
+                actual,
+                exhaustive_p_value(&a, &b),
+                1e-9,
+                &format!("{a:?} {b:?}"),
+            );
         }
     }
 }
@@ -78,8 +85,8 @@ fn mann_whitney_of_many_values_with_ties() {
         let a = rounded(sample(80, 0.0, seed));
         let b = rounded(sample(70, 0.3, 50 + seed));
         let method = MannWhitneyUMethod::AsymptoticInclContinuityCorrection;
-        let (_, theirs) = mannwhitneyu(&a, &b, method, Alternative::TwoSided).unwrap();
-        near(mann_whitney(&a, &b).unwrap(), theirs, 5e-3, "with ties");
+        let (_, reference) = mannwhitneyu(&a, &b, method, Alternative::TwoSided).unwrap();
+        assert_close(mann_whitney(&a, &b).unwrap(), reference, 5e-3, "with ties");
     }
 }
 
@@ -91,15 +98,15 @@ fn signed_ranks_are_counted_out() {
         let mut order: Vec<usize> = (0..differences.len()).collect();
         order.sort_by(|&a, &b| differences[a].abs().total_cmp(&differences[b].abs()));
         let mut rank = vec![0; differences.len()];
-        for (place, &at) in order.iter().enumerate() {
-            rank[at] = place + 1;
+        for (position, &at) in order.iter().enumerate() {
+            rank[at] = position + 1;
         }
         let all: usize = rank.iter().sum();
-        let seen: usize = (0..rank.len())
+        let observed: usize = (0..rank.len())
             .filter(|&at| differences[at] > 0.0)
             .map(|at| rank[at])
             .sum();
-        let extreme = seen.min(all - seen);
+        let extreme = observed.min(all - observed);
         let as_extreme = (0..1u32 << rank.len()).filter(|signs| {
             let sum: usize = (0..rank.len())
                 .filter(|at| signs >> at & 1 == 1)
@@ -107,10 +114,10 @@ fn signed_ranks_are_counted_out() {
                 .sum();
             sum.min(all - sum) <= extreme
         });
-        let theirs = as_extreme.count() as f64 / f64::from(1u32 << rank.len());
-        near(
+        let reference = as_extreme.count() as f64 / f64::from(1u32 << rank.len());
+        assert_close(
             signed_rank(&differences).unwrap(),
-            theirs,
+            reference,
             1e-9,
             "signed ranks",
         );
@@ -122,13 +129,23 @@ fn centre_and_shift_are_medians_of_all_pairs() {
     for seed in 0..6 {
         let (a, b) = (sample(9, 0.0, seed), sample(14, 1.0, 30 + seed));
         let differences = a.iter().flat_map(|a| b.iter().map(move |b| b - a));
-        let theirs = Data::new(differences.collect::<Vec<f64>>()).median();
-        near(shift(&a, &b).unwrap(), theirs, 1e-12, "shift");
+        let reference = Data::new(differences.collect::<Vec<f64>>()).median();
+        assert_close(
+            hodges_lehmann_shift(&a, &b).unwrap(),
+            reference,
+            1e-12,
+            "shift",
+        );
         let means = (0..b.len()).flat_map(|i| (i..b.len()).map(move |j| (i, j)));
         let means = means.map(|(i, j)| (b[i] + b[j]) / 2.0);
-        let theirs = Data::new(means.collect::<Vec<f64>>()).median();
-        near(centre(&b).unwrap(), theirs, 1e-12, "centre");
-        near(
+        let reference = Data::new(means.collect::<Vec<f64>>()).median();
+        assert_close(
+            hodges_lehmann_center(&b).unwrap(),
+            reference,
+            1e-12,
+            "centre",
+        );
+        assert_close(
             median(&b).unwrap(),
             Data::new(b.clone()).median(),
             1e-12,
@@ -140,19 +157,19 @@ fn centre_and_shift_are_medians_of_all_pairs() {
 #[test]
 fn tails_and_quantiles() {
     for z in [0.0, 0.5, 1.0, 1.96, 2.9, 3.1, 5.0] {
-        near(normal_tail(z), normal().sf(z), 1e-9, "normal tail");
+        assert_close(normal_tail(z), normal().sf(z), 1e-9, "normal tail");
     }
     for tail in [0.4, 0.1, 0.025, 0.006, 0.0025] {
-        let theirs = normal().inverse_cdf(1.0 - tail);
-        near(normal_quantile(tail), theirs, 1e-4, "normal quantile");
+        let reference = normal().inverse_cdf(1.0 - tail);
+        assert_close(normal_quantile(tail), reference, 1e-4, "normal quantile");
         for freedom in [3, 7, 12, 30, 100] {
             let student = StudentsT::new(0.0, 1.0, f64::from(freedom)).unwrap();
-            let theirs = student.inverse_cdf(1.0 - tail);
-            let ours = student_quantile(tail, freedom);
-            near(
-                ours,
-                theirs,
-                2e-3 * theirs.max(1.0),
+            let reference = student.inverse_cdf(1.0 - tail);
+            let actual = student_quantile(tail, freedom);
+            assert_close(
+                actual,
+                reference,
+                2e-3 * reference.max(1.0),
                 &format!("t {tail} {freedom}"),
             );
         }
@@ -166,12 +183,13 @@ fn a_bootstrap_interval_is_as_wide_as_theory_says() {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     for seed in 0..6 {
         let values = sample(30, 5.0, seed);
-        let ours = interval_of(&[&values], 0.95, |samples| Some(mean(&samples[0]))).unwrap();
+        let actual =
+            bootstrap_interval(&[&values], 0.95, |samples| Some(mean(&samples[0]))).unwrap();
         let student = StudentsT::new(0.0, 1.0, 29.0).unwrap();
         let deviation = (&values).std_dev();
-        let half = student.inverse_cdf(0.975) * deviation / 30f64.sqrt();
-        near(ours.median, mean(&values), 1e-12, "the figure itself");
-        let width = (ours.high - ours.low) / (2.0 * half);
+        let half_width = student.inverse_cdf(0.975) * deviation / 30f64.sqrt();
+        assert_close(actual.median, mean(&values), 1e-12, "the figure itself");
+        let width = (actual.high - actual.low) / (2.0 * half_width);
         assert!(
             (0.8..1.2).contains(&width),
             "seed {seed}: {width} of the width of t"

@@ -7,8 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
-    let mut words = std::env::args_os().skip(1);
-    let Some(program) = words.next() else {
+    let mut args = std::env::args_os().skip(1);
+    let Some(program) = args.next() else {
         eprintln!("usage: rootless CMD [ARG...]");
         return ExitCode::from(2);
     };
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         eprintln!("{}", error.full_text());
         return ExitCode::from(4);
     }
-    let error = Command::new(program).args(words).exec();
+    let error = Command::new(program).args(args).exec();
     eprintln!("{error}");
     ExitCode::FAILURE
 }

@@ -5,25 +5,25 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::sys::packet::Promiscuous;
+use crate::sys::packet::PromiscuousMode;
 use crate::sys::{interface_ioctl, interface_offloads};
 
 /// Network interface behind a port.
 ///
 /// Keeps a socket of its network namespace, so that any thread can query it from any namespace.
 #[derive(Clone)]
-pub struct Interface {
+pub struct NetInterface {
     name: String,
     socket: Arc<OwnedFd>,
 }
 
-impl Interface {
+impl NetInterface {
     /// Interface of this name in the calling thread's network namespace; none if no socket can be
     /// opened.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Some(Self {
             name: name.to_owned(),
-            socket: Arc::new(interface_ioctl::asking_socket().ok()?),
+            socket: Arc::new(interface_ioctl::ioctl_socket().ok()?),
         })
     }
 
@@ -41,27 +41,27 @@ impl Interface {
     }
 }
 
-impl fmt::Debug for Interface {
+impl fmt::Debug for NetInterface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Interface").field(&self.name).finish()
     }
 }
 
-impl PartialEq for Interface {
+impl PartialEq for NetInterface {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-impl Eq for Interface {}
+impl Eq for NetInterface {}
 
 /// Copies made of a frame's bytes between the port and the frame memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copies {
+pub enum FrameCopy {
     /// No copy: only handles move.
     None,
     /// This process copies a frame once on reception and once on transmission.
-    EachWay,
+    EachDirection,
     /// The kernel copies between its buffers and the memory shared with it.
     InKernel,
 }
@@ -113,7 +113,7 @@ impl Eq for BusyPoll {}
 
 /// Properties of a port; read once before the loop, so that no loop depends on the kind of port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct PortCapabilities {
     /// Name of the port as in its URL, with the queue if there are several: `packet:eth0 queue 1`.
     pub name: String,
     /// Largest frame that can be sent and received, in bytes, from the Ethernet header on, without
@@ -122,16 +122,16 @@ pub struct Capabilities {
     /// MAC address of the interface, if it has one.
     pub address: Option<[u8; 6]>,
     /// Interface behind the port, if there is one.
-    pub interface: Option<Interface>,
+    pub interface: Option<NetInterface>,
     /// Promiscuous mode of the interface; none for ports without an interface that filters
     /// addresses.
-    pub promiscuous: Option<Promiscuous>,
+    pub promiscuous: Option<PromiscuousMode>,
     /// Descriptors of the receive ring; none without a ring.
     pub receive_descriptors: Option<u32>,
     /// Descriptors of the transmit ring; none without a ring.
     pub transmit_descriptors: Option<u32>,
     /// Copies made of each frame.
-    pub copies: Copies,
+    pub copies: FrameCopy,
     /// Bytes of the `virtio_net_hdr` in front of every frame, in both directions; 0 if there is
     /// none. With it, checksums and segmentation may be left to the other side.
     pub vnet_header: u8,
@@ -140,9 +140,9 @@ pub struct Capabilities {
     pub completes_checksums: bool,
     /// True if received frames may have partial checksums that nothing marks: the checksum field
     /// then holds the sum of the pseudo header only. The port does not complete them.
-    pub leaves_checksums: bool,
+    pub unmarked_partial_checksums: bool,
     /// Interface at the other end of a veth pair, if it is visible.
-    pub far_interface: Option<String>,
+    pub peer_interface: Option<String>,
     /// True if received frames come from a file, so none are left over from an earlier run.
     pub replays: bool,
     /// True if sent frames are discarded because no output file is given.
@@ -153,7 +153,7 @@ pub struct Capabilities {
     pub notes: Vec<String>,
 }
 
-impl Capabilities {
+impl PortCapabilities {
     /// Capabilities of a port without special properties, for frames of `frame_bytes`.
     #[must_use]
     pub fn plain(name: impl Into<String>, frame_bytes: u16) -> Self {
@@ -165,11 +165,11 @@ impl Capabilities {
             promiscuous: None,
             receive_descriptors: None,
             transmit_descriptors: None,
-            copies: Copies::None,
+            copies: FrameCopy::None,
             vnet_header: 0,
             completes_checksums: false,
-            leaves_checksums: false,
-            far_interface: None,
+            unmarked_partial_checksums: false,
+            peer_interface: None,
             replays: false,
             discards: false,
             xdp: None,
@@ -179,7 +179,7 @@ impl Capabilities {
 
     /// The notes, and one if busy polling has no effect so far.
     #[must_use]
-    pub fn notes_so_far(&self) -> Vec<String> {
+    pub fn current_notes(&self) -> Vec<String> {
         let polling = self.xdp.as_ref().and_then(|xdp| xdp.busy_poll.as_ref());
         let idle = polling.filter(|polling| polling.napi_id() == 0).map(|_| {
             "busy polling has no effect: the kernel reports no driver queue for this socket (SO_INCOMING_NAPI_ID is 0)"

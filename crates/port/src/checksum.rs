@@ -5,18 +5,18 @@ mod unfolded_sum;
 
 use std::ops::Range;
 
-pub use unfolded_sum::Sum;
+pub use unfolded_sum::UnfoldedSum;
 
 /// Folded sum of 16-bit words in native byte order; an odd last byte is padded with zero.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u16 {
-    Sum::of(bytes).in_place()
+    UnfoldedSum::from_bytes(bytes).to_native_u16()
 }
 
 /// Adds two folded sums.
 #[must_use]
-pub fn join(one: u16, other: u16) -> u16 {
-    let sum = u32::from(one) + u32::from(other);
+pub fn add_folded(first: u16, second: u16) -> u16 {
+    let sum = u32::from(first) + u32::from(second);
     // End-around carry of ones' complement addition.
     (sum as u16) + (sum >> 16) as u16
 }
@@ -30,7 +30,7 @@ const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMP: u8 = 1;
 const PROTOCOL_ICMPV6: u8 = 58;
 /// IPv6 extension headers before the transport header: hop-by-hop, routing, destination options.
-const EXTENSIONS: [u8; 3] = [0, 43, 60];
+const IPV6_EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 /// Computes and writes the TCP or UDP checksum of an Ethernet frame; the old value is ignored.
 ///
@@ -41,33 +41,33 @@ pub fn complete(frame: &mut [u8]) -> bool {
     complete_packet(frame).is_some()
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u16> {
+fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     let bytes = bytes.get(at..at + 2)?;
     Some(u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
 /// Positions of the parts of a frame's IP packet.
-struct Layers {
+struct PacketLayout {
     /// Offset of the packet in the frame; all others are relative to it.
-    packet: usize,
-    version_6: bool,
+    packet_offset: usize,
+    is_ipv6: bool,
     /// Bytes of the IP header; only used for IPv4.
-    header: usize,
+    header_bytes: usize,
     addresses: Range<usize>,
     protocol: u8,
     /// Transport segment with its header.
     segment: Range<usize>,
     /// The packet is only part of a datagram.
-    fragment: bool,
+    is_fragment: bool,
 }
 
-impl Layers {
-    fn of(frame: &[u8]) -> Option<Self> {
+impl PacketLayout {
+    fn parse(frame: &[u8]) -> Option<Self> {
         let mut at = 12;
-        let mut ethertype = word(frame, at)?;
+        let mut ethertype = read_u16(frame, at)?;
         while ETHERTYPES_VLAN.contains(&ethertype) {
             at += 4;
-            ethertype = word(frame, at)?;
+            ethertype = read_u16(frame, at)?;
         }
         let at = at + 2;
         let packet = frame.get(at..)?;
@@ -77,145 +77,145 @@ impl Layers {
                 if first >> 4 != 4 {
                     return None;
                 }
-                let header = usize::from(first & 0xf) * 4;
+                let header_bytes = usize::from(first & 0xf) * 4;
                 /// More-fragments flag and fragment offset.
                 const FRAGMENT: u16 = 0x3fff;
                 Self {
-                    packet: at,
-                    version_6: false,
-                    header,
+                    packet_offset: at,
+                    is_ipv6: false,
+                    header_bytes,
                     addresses: 12..20,
                     protocol: *packet.get(9)?,
-                    segment: header..usize::from(word(packet, 2)?),
-                    fragment: word(packet, 6)? & FRAGMENT != 0,
+                    segment: header_bytes..usize::from(read_u16(packet, 2)?),
+                    is_fragment: read_u16(packet, 6)? & FRAGMENT != 0,
                 }
             }
             ETHERTYPE_IPV6 => {
                 if packet.first()? >> 4 != 6 {
                     return None;
                 }
-                let total = 40 + usize::from(word(packet, 4)?);
-                let (mut next, mut header) = (*packet.get(6)?, 40);
-                while EXTENSIONS.contains(&next) {
-                    next = *packet.get(header)?;
-                    header += 8 + usize::from(*packet.get(header + 1)?) * 8;
+                let total = 40 + usize::from(read_u16(packet, 4)?);
+                let (mut next, mut header_bytes) = (*packet.get(6)?, 40);
+                while IPV6_EXTENSIONS.contains(&next) {
+                    next = *packet.get(header_bytes)?;
+                    header_bytes += 8 + usize::from(*packet.get(header_bytes + 1)?) * 8;
                 }
                 Self {
-                    packet: at,
-                    version_6: true,
-                    header,
+                    packet_offset: at,
+                    is_ipv6: true,
+                    header_bytes,
                     addresses: 8..40,
                     protocol: next,
-                    segment: header..total,
-                    fragment: false,
+                    segment: header_bytes..total,
+                    is_fragment: false,
                 }
             }
             _ => return None,
         };
-        let is_whole = layers.header >= 20
+        let is_complete = layers.header_bytes >= 20
             && layers.segment.start <= layers.segment.end
             && layers.segment.end <= packet.len();
-        is_whole.then_some(layers)
+        is_complete.then_some(layers)
     }
 
     /// Offset of the transport's checksum in its segment; true if it covers a pseudo header.
-    fn checksum(&self) -> Option<(usize, bool)> {
+    fn checksum_field(&self) -> Option<(usize, bool)> {
         match self.protocol {
             PROTOCOL_TCP => Some((16, true)),
             PROTOCOL_UDP => Some((6, true)),
-            PROTOCOL_ICMPV6 if self.version_6 => Some((2, true)),
-            PROTOCOL_ICMP if !self.version_6 => Some((2, false)),
+            PROTOCOL_ICMPV6 if self.is_ipv6 => Some((2, true)),
+            PROTOCOL_ICMP if !self.is_ipv6 => Some((2, false)),
             _ => None,
         }
     }
 
     /// Sum of the pseudo header.
-    fn pseudo(&self, packet: &[u8]) -> Option<u16> {
+    fn pseudo_header_sum(&self, packet: &[u8]) -> Option<u16> {
         let length = u16::try_from(self.segment.len()).ok()?;
         let protocol = u16::from(self.protocol);
-        let rest = join(protocol.to_be(), length.to_be());
-        Some(join(sum(&packet[self.addresses.clone()]), rest))
+        let rest = add_folded(protocol.to_be(), length.to_be());
+        Some(add_folded(sum(&packet[self.addresses.clone()]), rest))
     }
 }
 
 fn complete_packet(frame: &mut [u8]) -> Option<()> {
-    let layers = Layers::of(frame)?;
-    if layers.fragment || ![PROTOCOL_TCP, PROTOCOL_UDP].contains(&layers.protocol) {
+    let layers = PacketLayout::parse(frame)?;
+    if layers.is_fragment || ![PROTOCOL_TCP, PROTOCOL_UDP].contains(&layers.protocol) {
         return None;
     }
-    let (field, _) = layers.checksum()?;
-    let packet = &mut frame[layers.packet..];
-    let pseudo = layers.pseudo(packet)?;
+    let (field, _) = layers.checksum_field()?;
+    let packet = &mut frame[layers.packet_offset..];
+    let pseudo = layers.pseudo_header_sum(packet)?;
     let segment = &mut packet[layers.segment];
-    let place = field..field + 2;
-    segment.get_mut(place.clone())?.fill(0);
+    let range = field..field + 2;
+    segment.get_mut(range.clone())?.fill(0);
     // Zero means "no checksum" in UDP, and 0xffff is the same number (RFC 768).
-    let checksum = match !join(sum(segment), pseudo) {
+    let checksum = match !add_folded(sum(segment), pseudo) {
         0 => u16::MAX,
         checksum => checksum,
     };
-    segment[place].copy_from_slice(&checksum.to_ne_bytes());
+    segment[range].copy_from_slice(&checksum.to_ne_bytes());
     Some(())
 }
 
 /// Result of verifying the checksums of a frame's packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verified {
+pub struct ChecksumReport {
     /// True for IPv6, false for IPv4.
-    pub version_6: bool,
+    pub is_ipv6: bool,
     /// IP protocol number of the transport.
     pub protocol: u8,
     /// The IPv4 header checksum is valid, or there is none.
-    pub header_holds: bool,
+    pub header_valid: bool,
     /// The checksum of TCP, UDP or ICMP is valid, or there is none.
-    pub segment_holds: bool,
+    pub segment_valid: bool,
     /// The sender gave the datagram no checksum, which UDP over IPv4 permits.
-    pub is_unsummed: bool,
+    pub is_without_checksum: bool,
 }
 
-impl Verified {
+impl ChecksumReport {
     /// Returns true if all checksums are valid.
     #[must_use]
-    pub const fn holds(&self) -> bool {
-        self.header_holds && self.segment_holds
+    pub const fn is_valid(&self) -> bool {
+        self.header_valid && self.segment_valid
     }
 }
 
 /// Verifies the checksums of an Ethernet frame. None if it carries no IP packet, or a truncated
 /// one.
 #[must_use]
-pub fn verify(frame: &[u8]) -> Option<Verified> {
+pub fn verify(frame: &[u8]) -> Option<ChecksumReport> {
     const NONE: u16 = 0;
-    let layers = Layers::of(frame)?;
-    let packet = &frame[layers.packet..];
-    let header_holds = layers.version_6 || sum(&packet[..layers.header]) == u16::MAX;
+    let layers = PacketLayout::parse(frame)?;
+    let packet = &frame[layers.packet_offset..];
+    let header_valid = layers.is_ipv6 || sum(&packet[..layers.header_bytes]) == u16::MAX;
     let segment = &packet[layers.segment.clone()];
-    let mut is_unsummed = false;
-    let segment_holds = match layers.checksum().filter(|_| !layers.fragment) {
+    let mut is_without_checksum = false;
+    let segment_valid = match layers.checksum_field().filter(|_| !layers.is_fragment) {
         None => true,
         Some((field, with_pseudo)) => {
-            let may_lack = layers.protocol == PROTOCOL_UDP && !layers.version_6;
+            let may_be_absent = layers.protocol == PROTOCOL_UDP && !layers.is_ipv6;
             let pseudo = match with_pseudo {
-                true => layers.pseudo(packet)?,
+                true => layers.pseudo_header_sum(packet)?,
                 false => 0,
             };
-            let stands = word(segment, field)?;
-            is_unsummed = may_lack && stands == NONE;
-            is_unsummed || join(sum(segment), pseudo) == u16::MAX
+            let checksum = read_u16(segment, field)?;
+            is_without_checksum = may_be_absent && checksum == NONE;
+            is_without_checksum || add_folded(sum(segment), pseudo) == u16::MAX
         }
     };
-    Some(Verified {
-        version_6: layers.version_6,
+    Some(ChecksumReport {
+        is_ipv6: layers.is_ipv6,
         protocol: layers.protocol,
-        header_holds,
-        segment_holds,
-        is_unsummed,
+        header_valid,
+        segment_valid,
+        is_without_checksum,
     })
 }
 
 /// Sum of RFC 1071, one word at a time.
 #[cfg(test)]
-fn slow_sum(bytes: &[u8]) -> u16 {
+fn reference_sum(bytes: &[u8]) -> u16 {
     let mut total = 0u32;
     for pair in bytes.chunks(2) {
         let low = pair.get(1).copied().unwrap_or(0);
@@ -251,12 +251,12 @@ mod tests {
         frame
     }
 
-    fn checks(segment: &[u8], addresses: &[u8], protocol: u8) -> bool {
+    fn checksum_is_valid(segment: &[u8], addresses: &[u8], protocol: u8) -> bool {
         let mut all = addresses.to_vec();
         all.extend([0, protocol]);
         all.extend(u16::try_from(segment.len()).unwrap().to_be_bytes());
         all.extend(segment);
-        slow_sum(&all) == 0xffff
+        reference_sum(&all) == 0xffff
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
             assert!(complete(&mut frame));
             let ip = 14 + 4 * tags.len();
             let (header, segment) = frame[ip..ip + 30].split_at(20);
-            assert!(checks(segment, &header[12..20], 17), "{tags:?}");
+            assert!(checksum_is_valid(segment, &header[12..20], 17), "{tags:?}");
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
         frame.extend([6, 0, 1, 4, 0, 0, 0, 0]);
         frame.extend([9; 20]);
         assert!(complete(&mut frame));
-        assert!(checks(&frame[62..], &frame[22..54], 6));
+        assert!(checksum_is_valid(&frame[62..], &frame[22..54], 6));
     }
 
     #[test]
@@ -300,47 +300,47 @@ mod tests {
             frame[23] = 1;
             frame
         };
-        let cut = datagram(&[])[..40].to_vec();
-        for frame in [fragment, arp, icmp, cut, vec![], vec![0; 13]] {
-            let mut same = frame.clone();
-            assert!(!complete(&mut same));
-            assert_eq!(same, frame);
+        let truncated = datagram(&[])[..40].to_vec();
+        for frame in [fragment, arp, icmp, truncated, vec![], vec![0; 13]] {
+            let mut unchanged = frame.clone();
+            assert!(!complete(&mut unchanged));
+            assert_eq!(unchanged, frame);
         }
     }
 
     /// Flipped bits of the packet are detected, except those without an effect of their own.
     #[test]
-    fn flipped_bits_are_seen() {
+    fn flipped_bits_are_detected() {
         let mut frame = datagram(&[[0x81, 0, 0, 5]]);
         let header = 18..38;
-        let open = sum(&frame[header.clone()]);
-        frame[28..30].copy_from_slice(&(!open).to_ne_bytes());
+        let partial = sum(&frame[header.clone()]);
+        frame[28..30].copy_from_slice(&(!partial).to_ne_bytes());
         assert!(complete(&mut frame));
-        let udp = Verified {
-            version_6: false,
+        let udp = ChecksumReport {
+            is_ipv6: false,
             protocol: 17,
-            header_holds: true,
-            segment_holds: true,
-            is_unsummed: false,
+            header_valid: true,
+            segment_valid: true,
+            is_without_checksum: false,
         };
         assert_eq!(verify(&frame), Some(udp));
         for bit in 8 * 18..8 * frame.len() {
             let mut changed = frame.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
-            let found = verify(&changed);
-            assert_ne!(found, Some(udp), "bit {bit}");
+            let report = verify(&changed);
+            assert_ne!(report, Some(udp), "bit {bit}");
             // Addresses are in both sums; the other header fields are not in that of the segment.
-            let says_where = |found: &Verified| found.protocol == 17 && bit >= 8 * 22;
-            if let Some(found) = found.filter(says_where) {
+            let locates_error = |report: &ChecksumReport| report.protocol == 17 && bit >= 8 * 22;
+            if let Some(report) = report.filter(locates_error) {
                 let (in_header, in_segment) = (bit < 8 * 38, bit >= 8 * 30);
-                assert_eq!(found.header_holds, !in_header, "bit {bit}");
-                assert_eq!(found.segment_holds, !in_segment, "bit {bit}");
+                assert_eq!(report.header_valid, !in_header, "bit {bit}");
+                assert_eq!(report.segment_valid, !in_segment, "bit {bit}");
             }
         }
         // A datagram without a checksum, and frames without a packet.
         frame[44..46].fill(0);
-        let unsummed = Verified {
-            is_unsummed: true,
+        let unsummed = ChecksumReport {
+            is_without_checksum: true,
             ..udp
         };
         assert_eq!(verify(&frame), Some(unsummed));
@@ -354,7 +354,7 @@ mod tests {
     proptest! {
         #[test]
         fn fast_and_slow_agree(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert_eq!(u16::from_be(sum(&bytes)) % 0xffff, slow_sum(&bytes) % 0xffff);
+            prop_assert_eq!(u16::from_be(sum(&bytes)) % 0xffff, reference_sum(&bytes) % 0xffff);
         }
 
         #[test]
@@ -366,7 +366,7 @@ mod tests {
             let _ = verify(&bytes);
             if complete(&mut bytes) {
                 let verified = verify(&bytes).unwrap();
-                prop_assert!(verified.segment_holds);
+                prop_assert!(verified.segment_valid);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 /// Bytes copied by one call: below the size from which the C library uses the processor's string
 /// instruction.
-const PIECE: usize = 2048;
+const CHUNK_BYTES: usize = 2048;
 
 /// Copies `from` to `to`; both have the same length.
 ///
@@ -15,10 +15,10 @@ const PIECE: usize = 2048;
 /// # Panics
 /// If the lengths differ.
 #[inline]
-pub fn copy(to: &mut [u8], from: &[u8]) {
+pub fn copy_in_chunks(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len(), "source and target have one length");
     // The last chunk has any length, so that the compiler does not merge all into one call.
-    for (to, from) in to.chunks_mut(PIECE).zip(from.chunks(PIECE)) {
+    for (to, from) in to.chunks_mut(CHUNK_BYTES).zip(from.chunks(CHUNK_BYTES)) {
         to.copy_from_slice(from);
     }
 }
@@ -31,11 +31,11 @@ mod tests {
     proptest! {
         #[test]
         fn every_byte_arrives_and_no_other_changes(
-            bytes in prop::collection::vec(any::<u8>(), 0..5 * PIECE),
+            bytes in prop::collection::vec(any::<u8>(), 0..5 * CHUNK_BYTES),
             at in 0..64_usize,
         ) {
             let mut room = vec![0xa5; at + bytes.len() + 64];
-            copy(&mut room[at..at + bytes.len()], &bytes);
+            copy_in_chunks(&mut room[at..at + bytes.len()], &bytes);
             prop_assert_eq!(&room[at..at + bytes.len()], &bytes[..]);
             prop_assert!(room[..at].iter().chain(&room[at + bytes.len()..]).all(|byte| *byte == 0xa5));
         }
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "one length")]
-    fn unequal_ends_are_refused() {
-        copy(&mut [0; 3], &[0; 4]);
+    fn unequal_lengths_panic() {
+        copy_in_chunks(&mut [0; 3], &[0; 4]);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Reason for dropping a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum DropCause {
     /// The ring was full: the other side takes frames too slowly.
     RingFull,
     /// No free frame or kernel buffer was available.
@@ -12,12 +12,12 @@ pub enum Cause {
     /// Longer than a slot of the frame memory, or than the port can send.
     TooLong,
     /// Not a valid frame: too short, truncated, or rejected by the kernel.
-    Bad,
+    Invalid,
 }
 
-impl Cause {
+impl DropCause {
     /// Causes in the order of [`QueueTotals::drops`].
-    pub const ALL: [Self; 4] = [Self::RingFull, Self::NoBuffer, Self::TooLong, Self::Bad];
+    pub const ALL: [Self; 4] = [Self::RingFull, Self::NoBuffer, Self::TooLong, Self::Invalid];
 
     /// Name in records (kebab-case).
     #[must_use]
@@ -26,7 +26,7 @@ impl Cause {
             Self::RingFull => "ring-full",
             Self::NoBuffer => "no-buffer",
             Self::TooLong => "too-long",
-            Self::Bad => "bad",
+            Self::Invalid => "bad",
         }
     }
 }
@@ -41,7 +41,7 @@ impl Cause {
 pub struct QueueCounters {
     frames: AtomicU64,
     bytes: AtomicU64,
-    drops: [AtomicU64; Cause::ALL.len()],
+    drops: [AtomicU64; DropCause::ALL.len()],
 }
 
 /// Reading of [`QueueCounters`], or a sum or difference of readings.
@@ -51,20 +51,20 @@ pub struct QueueTotals {
     pub frames: u64,
     /// Bytes of these frames, without preamble, inter-frame gap and FCS.
     pub bytes: u64,
-    /// Frames dropped, indexed as [`Cause::ALL`].
-    pub drops: [u64; Cause::ALL.len()],
+    /// Frames dropped, indexed as [`DropCause::ALL`].
+    pub drops: [u64; DropCause::ALL.len()],
 }
 
 impl QueueTotals {
     /// Frames dropped for `cause`.
     #[must_use]
-    pub const fn dropped(&self, cause: Cause) -> u64 {
+    pub const fn drops_by(&self, cause: DropCause) -> u64 {
         self.drops[cause as usize]
     }
 
     /// Frames dropped for any reason.
     #[must_use]
-    pub fn all_dropped(&self) -> u64 {
+    pub fn total_drops(&self) -> u64 {
         self.drops.iter().sum()
     }
 
@@ -106,21 +106,21 @@ fn add(counter: &AtomicU64, more: u64) {
 impl QueueCounters {
     /// Counts frames received or sent. Only the queue's owner may call this.
     #[inline]
-    pub fn moved(&self, frames: usize, bytes: u64) {
+    pub fn add_frames(&self, frames: usize, bytes: u64) {
         add(&self.frames, frames as u64);
         add(&self.bytes, bytes);
     }
 
     /// Counts dropped frames. Only the queue's owner may call this.
     #[inline]
-    pub fn dropped(&self, cause: Cause, frames: u64) {
+    pub fn add_drops(&self, cause: DropCause, frames: u64) {
         add(&self.drops[cause as usize], frames);
     }
 
     /// Current totals; they are not read atomically, so one may be a burst ahead of another.
     #[must_use]
     pub fn read(&self) -> QueueTotals {
-        let mut drops = [0; Cause::ALL.len()];
+        let mut drops = [0; DropCause::ALL.len()];
         for (into, from) in drops.iter_mut().zip(&self.drops) {
             *into = from.load(Relaxed);
         }
@@ -137,19 +137,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_told_apart() {
+    fn causes_are_counted_separately() {
         let counters = QueueCounters::default();
-        counters.moved(32, 2048);
+        counters.add_frames(32, 2048);
         let before = counters.read();
-        for (count, cause) in (1..).zip(Cause::ALL) {
-            counters.dropped(cause, count);
+        for (count, cause) in (1..).zip(DropCause::ALL) {
+            counters.add_drops(cause, count);
         }
-        counters.moved(1, 60);
+        counters.add_frames(1, 60);
         let since = counters.read().since(before);
         assert_eq!((since.frames, since.bytes), (1, 60));
-        assert_eq!(since.dropped(Cause::RingFull), 1);
-        assert_eq!(since.dropped(Cause::Bad), 4);
-        assert_eq!(since.all_dropped(), 10);
+        assert_eq!(since.drops_by(DropCause::RingFull), 1);
+        assert_eq!(since.drops_by(DropCause::Invalid), 4);
+        assert_eq!(since.total_drops(), 10);
         assert_eq!(before.plus(since), counters.read());
     }
 }

@@ -3,57 +3,57 @@
 use std::io;
 use std::path::PathBuf;
 
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
 
 /// Error of a port: the text names the situation, the port and the next step.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each text names the situation and its fields")]
 pub enum PortError {
-    #[error("`{url}` has no kind: write KIND:NAME, where KIND is one of {known}")]
-    NoKind { url: String, known: String },
-    #[error("there is no port kind `{kind}`: use one of {known}")]
+    #[error("`{url}` has no kind: write KIND:NAME, where KIND is one of {kinds}")]
+    NoKind { url: String, kinds: String },
+    #[error("there is no port kind `{kind}`: use one of {kinds}")]
     UnknownKind {
         url: String,
         kind: String,
-        known: String,
+        kinds: String,
     },
     #[error(
         "`{kind}:` is not in this build: build with `--features {feature}`, or use another port"
     )]
     NotBuilt { kind: String, feature: &'static str },
-    #[error("`{url}` names no {what}: write it like `{example}`")]
+    #[error("`{url}` names no {name_kind}: write it like `{example}`")]
     NoName {
         url: String,
-        what: &'static str,
+        name_kind: &'static str,
         example: &'static str,
     },
     #[error("`{kind}:` takes no name, but `{url}` gives `{name}`: write it like `{example}`")]
-    NameNotTaken {
+    UnexpectedName {
         url: String,
         kind: &'static str,
         name: String,
         example: &'static str,
     },
-    #[error("`{kind}:` has no key `{key}` (in `{url}`): use {known}")]
+    #[error("`{kind}:` has no key `{key}` (in `{url}`): use {accepted}")]
     UnknownKey {
         url: String,
         kind: &'static str,
         key: String,
-        known: String,
+        accepted: String,
     },
     #[error("`{key}` is given twice in `{url}`: give it once")]
-    KeyTwice { url: String, key: String },
-    #[error("`{key}={value}` in `{url}` is not {wanted}: give one like `{key}={example}`")]
+    DuplicateKey { url: String, key: String },
+    #[error("`{key}={value}` in `{url}` is not {expected}: give one like `{key}={example}`")]
     BadValue {
         url: String,
         key: String,
         value: String,
-        wanted: String,
+        expected: String,
         example: String,
     },
-    #[error("the memory plan is invalid: {why}; change the number or size of frames")]
-    BadMemoryPlan { why: &'static str },
+    #[error("the memory plan is invalid: {reason}; change the number or size of frames")]
+    BadMemoryPlan { reason: &'static str },
     #[error("the kernel cannot provide {bytes} bytes of memory for frames: use fewer frames")]
     NoMemory {
         bytes: usize,
@@ -73,11 +73,11 @@ pub enum PortError {
     )]
     NoInterface { interface: String },
     #[error(
-        "`{interface}` carries {what}, and a port on it may cut that off: use another interface, or pass `--force` (`,force` after the port name where a command has no such option)"
+        "`{interface}` carries {traffic}, and a port on it may cut that off: use another interface, or pass `--force` (`,force` after the port name where a command has no such option)"
     )]
     InterfaceInUse {
         interface: String,
-        what: &'static str,
+        traffic: &'static str,
     },
     #[error("`{interface}` is down: set it up with `ip link set {interface} up`")]
     InterfaceDown { interface: String },
@@ -115,9 +115,11 @@ pub enum PortError {
         source: io::Error,
     },
     #[error("`{port}` is in use: {remedy}")]
-    Taken { port: String, remedy: String },
-    #[error("`{port}`: the peer is incompatible: {why}; give both sides the same version and keys")]
-    PeerMismatch { port: String, why: String },
+    InUse { port: String, remedy: String },
+    #[error(
+        "`{port}`: the peer is incompatible: {reason}; give both sides the same version and keys"
+    )]
+    PeerMismatch { port: String, reason: String },
     #[error("{}: {situation}; {next_step}", path.display())]
     File {
         path: PathBuf,
@@ -126,16 +128,16 @@ pub enum PortError {
         #[source]
         source: Option<io::Error>,
     },
-    #[error("`{port}` stopped: {why}; open it again after that is resolved")]
-    Stopped { port: String, why: String },
+    #[error("`{port}` stopped: {reason}; open it again after that is resolved")]
+    Stopped { port: String, reason: String },
     #[error(
         "`{port}`: the process at its other end is gone: check the last output of that process, and start it again"
     )]
-    PartnerGone { port: String },
+    PeerGone { port: String },
     #[error(
-        "`{port}`: no process of this user connected to its other end within {patience_s} s: check the name, and start the process for the other end"
+        "`{port}`: no process of this user connected to its other end within {timeout_s} s: check the name, and start the process for the other end"
     )]
-    NoPartner { port: String, patience_s: u64 },
+    NoPeer { port: String, timeout_s: u64 },
     #[error(
         "`{port}` stopped: a bug in this program ended the thread that polled it; report the text on standard error"
     )]
@@ -171,9 +173,9 @@ impl PortError {
             Self::NoKind { .. }
                 | Self::UnknownKind { .. }
                 | Self::NoName { .. }
-                | Self::NameNotTaken { .. }
+                | Self::UnexpectedName { .. }
                 | Self::UnknownKey { .. }
-                | Self::KeyTwice { .. }
+                | Self::DuplicateKey { .. }
                 | Self::BadValue { .. }
         )
     }
@@ -185,7 +187,7 @@ impl PortError {
             exit::MISSING
         } else if self.is_usage() {
             exit::USAGE
-        } else if matches!(self, Self::PartnerGone { .. } | Self::NoPartner { .. }) {
+        } else if matches!(self, Self::PeerGone { .. } | Self::NoPeer { .. }) {
             exit::PEER
         } else {
             exit::FAILED
@@ -194,7 +196,7 @@ impl PortError {
 
     /// Object, situation and next step, for display and for `--json`.
     #[must_use]
-    pub fn problem(&self) -> Problem {
+    pub fn report(&self) -> ErrorReport {
         let text = self.to_string();
         // Texts are "situation: next step" or "situation; next step": the last such mark separates
         // them.
@@ -210,10 +212,10 @@ impl PortError {
             format!("`{object}` "),
             format!("{object}: "),
         ];
-        let bare = names.iter().find_map(|name| situation.strip_prefix(name));
-        let mut situation = bare.unwrap_or(situation).to_owned();
-        for again in [format!(" in `{object}`"), format!(" (in `{object}`)")] {
-            situation = situation.replace(&again, "");
+        let stripped = names.iter().find_map(|name| situation.strip_prefix(name));
+        let mut situation = stripped.unwrap_or(situation).to_owned();
+        for mention in [format!(" in `{object}`"), format!(" (in `{object}`)")] {
+            situation = situation.replace(&mention, "");
         }
         if matches!(self, Self::NoInterface { .. }) {
             situation = "there is no interface of that name here".to_owned();
@@ -227,7 +229,7 @@ impl PortError {
             true => "''".to_owned(),
             false => object,
         };
-        Problem::new(situation, object, next_step)
+        ErrorReport::new(situation, object, next_step)
     }
 
     fn object(&self) -> String {
@@ -235,9 +237,9 @@ impl PortError {
             Self::NoKind { url, .. }
             | Self::UnknownKind { url, .. }
             | Self::NoName { url, .. }
-            | Self::NameNotTaken { url, .. }
+            | Self::UnexpectedName { url, .. }
             | Self::UnknownKey { url, .. }
-            | Self::KeyTwice { url, .. }
+            | Self::DuplicateKey { url, .. }
             // The display adds a colon after the object.
             | Self::BadValue { url, .. } => url.trim_end_matches(':').to_owned(),
             Self::NotBuilt { kind, .. } => kind.clone(),
@@ -251,12 +253,12 @@ impl PortError {
             | Self::NoBpf { port, .. }
             | Self::LockedMemory { port, .. }
             | Self::MissingFeature { port, .. }
-            | Self::Taken { port, .. }
+            | Self::InUse { port, .. }
             | Self::PeerMismatch { port, .. }
             | Self::Stopped { port, .. }
             | Self::Fault { port }
-            | Self::PartnerGone { port }
-            | Self::NoPartner { port, .. }
+            | Self::PeerGone { port }
+            | Self::NoPeer { port, .. }
             | Self::Kernel { port, .. } => port.clone(),
         }
     }
@@ -267,13 +269,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_has_three_parts() {
+    fn a_report_has_three_parts() {
         let io = || io::Error::from_raw_os_error(libc::EPERM);
         for (error, object, next_step) in [
             (
                 PortError::InterfaceInUse {
                     interface: "eth0".to_owned(),
-                    what: "the default route",
+                    traffic: "the default route",
                 },
                 "eth0",
                 "use another interface, or pass `--force` (`,force` after the port name where a command has no such \
@@ -312,7 +314,7 @@ mod tests {
                     url: "ring:x,end=q".to_owned(),
                     key: "end".to_owned(),
                     value: "q".to_owned(),
-                    wanted: "one of a, b".to_owned(),
+                    expected: "one of a, b".to_owned(),
                     example: "a".to_owned(),
                 },
                 "ring:x,end=q",
@@ -321,13 +323,13 @@ mod tests {
             (
                 PortError::Stopped {
                     port: "tap:t0".to_owned(),
-                    why: "its interface went down or was removed".to_owned(),
+                    reason: "its interface went down or was removed".to_owned(),
                 },
                 "tap:t0",
                 "open it again after that is resolved",
             ),
         ] {
-            let problem = error.problem();
+            let problem = error.report();
             assert_eq!(problem.object, object);
             assert_eq!(problem.next_step, next_step);
             assert!(!problem.situation.is_empty());

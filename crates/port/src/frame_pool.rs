@@ -2,14 +2,14 @@
 
 use crate::sys::burst::{BURST_FRAMES, Burst};
 use crate::sys::frame::Frame;
-use crate::sys::frame_memory::{KEEP, Memory};
+use crate::sys::frame_memory::{DEFAULT_CACHED_FRAMES, FrameRegion};
 
 /// Frames that move between pools in one operation.
 pub(crate) type Batch = Burst;
 
 impl Batch {
     /// Number of frames in a full batch.
-    pub(crate) const FULL: usize = BURST_FRAMES;
+    pub(crate) const FULL_FRAMES: usize = BURST_FRAMES;
 }
 
 /// Free frames of one thread: taken and returned without atomics, last in first out, so that the
@@ -19,37 +19,38 @@ impl Batch {
 /// batch there. So frames that are received on one core and freed on another get back to the first.
 /// The depot is lock-free, and used once per 32 frames, only while frames drift between cores.
 /// Batches returned last are taken first, so that drifting frames stay in the cache.
-pub struct Pool {
-    memory: Memory,
+pub struct FramePool {
+    memory: FrameRegion,
     free: Vec<Frame>,
     /// Free frames kept before a batch is returned to the depot.
-    keep: usize,
+    max_cached: usize,
 }
 
-impl Pool {
-    pub(crate) fn new(memory: Memory) -> Self {
-        let keep = usize::from(memory.cached_frames());
+impl FramePool {
+    pub(crate) fn new(memory: FrameRegion) -> Self {
+        let max_cached = usize::from(memory.cached_frames());
         Self {
             memory,
-            free: Vec::with_capacity(keep + 2 * BURST_FRAMES),
-            keep,
+            free: Vec::with_capacity(max_cached + 2 * BURST_FRAMES),
+            max_cached,
         }
     }
 
     /// Bytes that a pool allocates on the heap, all at its creation, with the default number of
     /// cached frames.
-    pub const HEAP_BYTES: usize = (KEEP as usize + 2 * BURST_FRAMES) * size_of::<Frame>();
+    pub const HEAP_BYTES: usize =
+        (DEFAULT_CACHED_FRAMES as usize + 2 * BURST_FRAMES) * size_of::<Frame>();
 
     /// Memory that the frames belong to.
     #[inline]
     #[must_use]
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &FrameRegion {
         &self.memory
     }
 
     /// Free frames of this pool, without those in the depot.
     #[must_use]
-    pub fn at_hand(&self) -> usize {
+    pub fn free_frames(&self) -> usize {
         self.free.len()
     }
 
@@ -57,23 +58,23 @@ impl Pool {
     #[inline]
     pub fn allocate(&mut self) -> Option<Frame> {
         if self.free.is_empty() {
-            self.restock();
+            self.refill();
         }
         let mut frame = self.free.pop()?;
         frame.reset(self.memory.headroom());
         Some(frame)
     }
 
-    /// Appends empty frames to `burst`, at most `wanted` and until it is full; returns their
+    /// Appends empty frames to `burst`, at most `max_frames` and until it is full; returns their
     /// number.
-    pub fn allocate_burst(&mut self, burst: &mut Burst, wanted: usize) -> usize {
-        let wanted = wanted.min(burst.room());
-        let mut got = 0;
-        while got < wanted {
+    pub fn allocate_burst(&mut self, burst: &mut Burst, max_frames: usize) -> usize {
+        let max_frames = max_frames.min(burst.remaining());
+        let mut allocated = 0;
+        while allocated < max_frames {
             if self.free.is_empty() {
-                self.restock();
+                self.refill();
             }
-            let count = (wanted - got).min(self.free.len());
+            let count = (max_frames - allocated).min(self.free.len());
             if count == 0 {
                 break;
             }
@@ -84,26 +85,26 @@ impl Pool {
                 let pushed = burst.push(frame);
                 debug_assert!(pushed.is_ok(), "the burst has room");
             }
-            got += count;
+            allocated += count;
         }
-        got
+        allocated
     }
 
     /// Returns a frame to the pool.
     #[inline]
     pub fn free(&mut self, frame: Frame) {
         self.free.push(frame);
-        if self.free.len() >= self.keep + BURST_FRAMES {
-            self.share();
+        if self.free.len() >= self.max_cached + BURST_FRAMES {
+            self.return_surplus();
         }
     }
 
     /// Returns all frames of a burst to the pool, which leaves it empty; returns their number.
     #[inline]
     pub fn free_all(&mut self, burst: &mut Burst) -> usize {
-        let count = burst.move_to(&mut self.free);
-        if self.free.len() >= self.keep + BURST_FRAMES {
-            self.share();
+        let count = burst.drain_into(&mut self.free);
+        if self.free.len() >= self.max_cached + BURST_FRAMES {
+            self.return_surplus();
         }
         count
     }
@@ -125,31 +126,31 @@ impl Pool {
     }
 
     #[cold]
-    fn restock(&mut self) {
+    fn refill(&mut self) {
         if let Some(mut batch) = self.memory.take_batch() {
-            batch.move_to(&mut self.free);
+            batch.drain_into(&mut self.free);
         }
     }
 
     #[cold]
-    fn share(&mut self) {
-        while self.free.len() > self.keep {
-            self.leave_batch();
+    fn return_surplus(&mut self) {
+        while self.free.len() > self.max_cached {
+            self.return_batch();
         }
     }
 
-    fn leave_batch(&mut self) {
-        self.memory.put_batch(Batch::of_last(&mut self.free));
+    fn return_batch(&mut self) {
+        self.memory.put_batch(Batch::drain_tail(&mut self.free));
     }
 }
 
-impl Drop for Pool {
+impl Drop for FramePool {
     fn drop(&mut self) {
         // Completes a short batch of an earlier pool first: the depot has a slot for each full
         // batch and for a few short ones.
-        self.restock();
+        self.refill();
         while !self.free.is_empty() {
-            self.leave_batch();
+            self.return_batch();
         }
     }
 }
@@ -160,38 +161,38 @@ mod tests {
     use crate::sys::frame_memory::MemoryPlan;
     use std::collections::HashSet;
 
-    fn memory(frames: u32) -> Memory {
-        Memory::new(MemoryPlan {
+    fn memory(frames: u32) -> FrameRegion {
+        FrameRegion::new(MemoryPlan {
             frames,
             ..MemoryPlan::default()
         })
         .unwrap()
     }
 
-    fn all(pool: &mut Pool) -> Vec<Frame> {
+    fn all(pool: &mut FramePool) -> Vec<Frame> {
         std::iter::from_fn(|| pool.allocate()).collect()
     }
 
     #[test]
     fn no_frame_is_lost_or_given_twice() {
         let memory = memory(1000);
-        let (mut near, mut far) = (memory.pool(), memory.pool());
+        let (mut allocating, mut freeing) = (memory.pool(), memory.pool());
         for _ in 0..3 {
-            let frames = all(&mut near);
+            let frames = all(&mut allocating);
             let distinct: HashSet<u32> = frames.iter().map(Frame::index).collect();
             assert_eq!((frames.len(), distinct.len()), (1000, 1000));
-            assert!(near.allocate().is_none());
+            assert!(allocating.allocate().is_none());
             // Frames freed on another core come back, except those that its pool caches.
             for frame in frames {
-                far.free(frame);
+                freeing.free(frame);
             }
-            assert!(far.at_hand() < usize::from(KEEP) + BURST_FRAMES);
-            let back = all(&mut near);
-            assert_eq!(back.len() + far.at_hand(), 1000);
+            assert!(freeing.free_frames() < usize::from(DEFAULT_CACHED_FRAMES) + BURST_FRAMES);
+            let back = all(&mut allocating);
+            assert_eq!(back.len() + freeing.free_frames(), 1000);
             for frame in back {
-                near.free(frame);
+                allocating.free(frame);
             }
-            drop(std::mem::replace(&mut far, memory.pool()));
+            drop(std::mem::replace(&mut freeing, memory.pool()));
         }
     }
 
@@ -224,43 +225,44 @@ mod tests {
 
     /// Few distinct frames drift from one pool to another, whatever the size of the memory.
     #[test]
-    fn drifting_frames_are_the_same_again_and_again() {
+    fn drifting_frames_are_reused() {
         let memory = memory(10_000);
         let (mut from, mut to) = (memory.pool(), memory.pool());
-        let mut seen = HashSet::new();
+        let mut used = HashSet::new();
         for _ in 0..20_000 {
             let frame = from.allocate().unwrap();
-            seen.insert(frame.index());
+            used.insert(frame.index());
             to.free(frame);
         }
         // The frames that a pool caches, and some batches.
         assert!(
-            seen.len() <= usize::from(KEEP) + 8 * BURST_FRAMES,
+            used.len() <= usize::from(DEFAULT_CACHED_FRAMES) + 8 * BURST_FRAMES,
             "{}",
-            seen.len()
+            used.len()
         );
     }
 
     /// A thread caches as many free frames as planned, and returns the others to the depot.
     #[test]
-    fn a_pool_keeps_what_it_is_told_to() {
-        for (wish, kept) in [(32, 32), (100, 100), (512, 512), (1, 32), (9999, 512)] {
-            let memory = Memory::new(MemoryPlan {
+    fn a_pool_caches_the_planned_number() {
+        for (planned, expected) in [(32, 32), (100, 100), (512, 512), (1, 32), (9999, 512)] {
+            let memory = FrameRegion::new(MemoryPlan {
                 frames: 2000,
-                cached_frames: wish,
+                cached_frames: planned,
                 ..MemoryPlan::default()
             })
             .unwrap();
-            let (mut near, mut far) = (memory.pool(), memory.pool());
-            for frame in all(&mut near) {
-                far.free(frame);
+            let (mut allocating, mut freeing) = (memory.pool(), memory.pool());
+            for frame in all(&mut allocating) {
+                freeing.free(frame);
             }
             assert!(
-                (kept - BURST_FRAMES + 1..kept + BURST_FRAMES).contains(&far.at_hand()),
-                "{wish}: {}",
-                far.at_hand()
+                (expected - BURST_FRAMES + 1..expected + BURST_FRAMES)
+                    .contains(&freeing.free_frames()),
+                "{planned}: {}",
+                freeing.free_frames()
             );
-            assert_eq!(all(&mut near).len() + far.at_hand(), 2000);
+            assert_eq!(all(&mut allocating).len() + freeing.free_frames(), 2000);
         }
     }
 }

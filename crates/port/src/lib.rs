@@ -1,8 +1,8 @@
 //! Poll-mode frame ports, and the memory that holds the frames.
 //!
 //! A [`Frame`] is a handle of eight bytes into one [`Memory`]. A [`Burst`] holds up to 32 frames. A
-//! [`Pool`] keeps the free frames of one thread. A port is a pair of queues, [`Receive`] and
-//! [`Transmit`], so that each can be polled by a thread of its own. Ports are named by a
+//! [`FramePool`] keeps the free frames of one thread. A port is a pair of queues, [`RxQueue`] and
+//! [`TxQueue`], so that each can be polled by a thread of its own. Ports are named by a
 //! [`PortUrl`] and opened by [`open`]. No call of a queue blocks, allocates or takes a lock.
 //!
 //! ```
@@ -35,27 +35,27 @@ mod sys;
 
 pub use sys::burst::{BURST_FRAMES, Burst};
 pub use sys::frame::Frame;
-pub use sys::frame_memory::{CACHED_FRAMES, Memory, MemoryPlan, Pages};
-pub use sys::packet::Promiscuous;
+pub use sys::frame_memory::{CACHED_FRAMES_RANGE, FrameRegion, MemoryPlan, PageKind};
+pub use sys::packet::PromiscuousMode;
 
 mod frame_pool;
-pub use frame_pool::Pool;
+pub use frame_pool::FramePool;
 
 mod queue;
-pub use queue::{Absence, AnyPort, Pair, Partner, Port, Receive, Transmit};
+pub use queue::{AnyPort, OutageInterval, PeerState, Port, PortQueues, RxQueue, TxQueue};
 
 mod capabilities;
-pub use capabilities::{BusyPoll, Capabilities, Copies, Interface, XdpBinding};
+pub use capabilities::{BusyPoll, FrameCopy, NetInterface, PortCapabilities, XdpBinding};
 
 mod counters;
-pub use counters::{Cause, QueueCounters, QueueTotals};
+pub use counters::{DropCause, QueueCounters, QueueTotals};
 
 mod port_url;
-pub use port_url::{COMMON_KEYS, Common, Key, Onward, PortUrl, Value};
+pub use port_url::{COMMON_KEYS, CommonOptions, PortUrl, RxDestination, UrlKey, ValueKind};
 
 pub mod kinds;
-pub use kinds::tap::FoundTap;
-pub use kinds::xdp::{DeviceWish, Steered};
+pub use kinds::tap::TapChanges;
+pub use kinds::xdp::{DeviceRequest, SteeredFlow};
 pub use kinds::{AnyReceive, AnyTransmit, memory_plan, open};
 
 mod error;
@@ -63,11 +63,11 @@ pub use error::PortError;
 
 pub mod checksum;
 mod chunked_copy;
-pub use chunked_copy::copy;
+pub use chunked_copy::copy_in_chunks;
 pub mod pcap;
 pub mod vnet;
 
 mod interface_use;
-pub use interface_use::{has_carrier, in_use, with_lower};
+pub use interface_use::{has_carrier, interface_use, with_lower_devices};
 
 mod ring_cursor;

@@ -5,31 +5,31 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use crate::error::PortError;
-use crate::kinds::{KINDS, Kind, Name, UNBUILT};
+use crate::kinds::{KINDS, NameRule, PortKind, UNBUILT_SCHEMES};
 use crate::sys::burst::BURST_FRAMES;
 use crate::sys::frame_memory::MemoryPlan;
 
 /// Bytes of a frame beyond its MTU: Ethernet header and one VLAN tag.
-pub(crate) const ETHERNET_BYTES: u16 = 18;
+pub(crate) const FRAME_OVERHEAD_BYTES: u16 = 18;
 /// Default MTU: that of Ethernet (RFC 894).
-const MTU: u16 = 1500;
+const DEFAULT_MTU: u16 = 1500;
 /// Frames that a thread's pool and bursts may hold, in addition to those in rings.
-const FRAMES_IN_HAND: u32 = 512;
+const THREAD_FRAMES: u32 = 512;
 
 /// Key of a port URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct UrlKey {
     /// Name of the key.
     pub name: &'static str,
     /// Values that are accepted after `=`.
-    pub value: Value,
+    pub value_kind: ValueKind,
     /// Description in one line.
-    pub about: &'static str,
+    pub description: &'static str,
 }
 
 /// Kind of value that a key accepts after its `=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum ValueKind {
     /// No value, `yes` or `no`.
     Flag,
     /// An integer within these bounds.
@@ -48,55 +48,55 @@ pub enum Value {
 }
 
 /// Keys that every kind accepts.
-pub const COMMON_KEYS: &[Key] = &[
-    Key {
+pub const COMMON_KEYS: &[UrlKey] = &[
+    UrlKey {
         name: "rxd",
-        value: Value::Number {
+        value_kind: ValueKind::Number {
             min: 1,
             max: 65_536,
         },
-        about: "descriptors of each receive ring",
+        description: "descriptors of each receive ring",
     },
-    Key {
+    UrlKey {
         name: "txd",
-        value: Value::Number {
+        value_kind: ValueKind::Number {
             min: 1,
             max: 65_536,
         },
-        about: "descriptors of each transmit ring",
+        description: "descriptors of each transmit ring",
     },
-    Key {
+    UrlKey {
         name: "burst",
-        value: Value::Number {
+        value_kind: ValueKind::Number {
             min: 1,
             max: BURST_FRAMES as u32,
         },
-        about: "frames moved by one poll",
+        description: "frames moved by one poll",
     },
-    Key {
+    UrlKey {
         name: "mtu",
         // The largest frame must fit 16 bits with its Ethernet and vnet headers.
-        value: Value::Number {
+        value_kind: ValueKind::Number {
             min: 68,
             max: 65_500,
         },
-        about: "largest packet inside a frame, in bytes",
+        description: "largest packet inside a frame, in bytes",
     },
-    Key {
+    UrlKey {
         name: "queues",
-        value: Value::Number { min: 1, max: 64 },
-        about: "queue pairs, each polled by a thread of its own",
+        value_kind: ValueKind::Number { min: 1, max: 64 },
+        description: "queue pairs, each polled by a thread of its own",
     },
-    Key {
+    UrlKey {
         name: "force",
-        value: Value::Flag,
-        about: "use an interface that carries the default route or this SSH session",
+        value_kind: ValueKind::Flag,
+        description: "use an interface that carries the default route or this SSH session",
     },
 ];
 
 /// Values of the common keys; none means the default of the kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Common {
+pub struct CommonOptions {
     /// Descriptors of each receive ring.
     pub rxd: Option<u32>,
     /// Descriptors of each transmit ring.
@@ -111,12 +111,12 @@ pub struct Common {
     pub force: bool,
     /// Destination of received frames; a kind with several receive methods chooses the fastest one
     /// for it.
-    pub onward: Onward,
+    pub rx_destination: RxDestination,
 }
 
 /// Destination of the frames that a polling loop receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Onward {
+pub enum RxDestination {
     /// Code that waits for each frame.
     #[default]
     Reader,
@@ -130,16 +130,16 @@ pub enum Onward {
 #[derive(Clone)]
 pub struct PortUrl {
     text: String,
-    kind: &'static Kind,
+    kind: &'static PortKind,
     name: String,
-    common: Common,
-    keys: Vec<(&'static Key, String)>,
+    common: CommonOptions,
+    keys: Vec<(&'static UrlKey, String)>,
 }
 
 impl PortUrl {
     /// Kind of the port.
     #[must_use]
-    pub fn kind(&self) -> &'static Kind {
+    pub fn kind(&self) -> &'static PortKind {
         self.kind
     }
 
@@ -152,47 +152,47 @@ impl PortUrl {
     /// Name of the kernel interface; none if the port has another kind of name.
     #[must_use]
     pub fn interface(&self) -> Option<&str> {
-        (self.kind.name == Name::Needed("interface")).then_some(self.name.as_str())
+        (self.kind.name_rule == NameRule::Required("interface")).then_some(self.name.as_str())
     }
 
     /// Kind and name without keys: `packet:eth0`.
     #[must_use]
-    pub fn short(&self) -> String {
+    pub fn short_name(&self) -> String {
         format!("{}:{}", self.kind.scheme, self.name)
     }
 
     /// Values of the common keys.
     #[must_use]
-    pub fn common(&self) -> Common {
+    pub fn common(&self) -> CommonOptions {
         self.common
     }
 
-    /// Returns the URL with [`Common::force`] set, as `--force` does for all ports.
+    /// Returns the URL with [`CommonOptions::force`] set, as `--force` does for all ports.
     #[must_use]
-    pub fn forced(mut self) -> Self {
+    pub fn with_force(mut self) -> Self {
         self.common.force = true;
         self
     }
 
-    /// Returns the URL with [`Common::onward`] set; no key sets it.
+    /// Returns the URL with [`CommonOptions::rx_destination`] set; no key sets it.
     #[must_use]
-    pub fn taken(mut self, onward: Onward) -> Self {
-        self.common.onward = onward;
+    pub fn with_rx_destination(mut self, destination: RxDestination) -> Self {
+        self.common.rx_destination = destination;
         self
     }
 
-    /// Returns the URL with another value of a key; the settings of [`PortUrl::forced`] and
-    /// [`PortUrl::taken`] remain.
+    /// Returns the URL with another value of a key; the settings of [`PortUrl::with_force`] and
+    /// [`PortUrl::with_rx_destination`] remain.
     ///
     /// # Errors
     /// The kind does not have the key, or does not accept the value.
-    pub fn with(&self, key: &str, value: &str) -> Result<Self, PortError> {
-        if matches!(self.kind.name, Name::Whole(_)) {
+    pub fn with_key(&self, key: &str, value: &str) -> Result<Self, PortError> {
+        if matches!(self.kind.name_rule, NameRule::RestOfUrl(_)) {
             return Err(PortError::UnknownKey {
                 url: self.text.clone(),
                 kind: self.kind.scheme,
                 key: key.to_owned(),
-                known: "its own options, as part of its name".to_owned(),
+                accepted: "its own options, as part of its name".to_owned(),
             });
         }
         let (scheme, rest) = self.text.split_once(':').unwrap_or((&self.text, ""));
@@ -209,21 +209,24 @@ impl PortUrl {
         parts.push(&added);
         let mut url: Self = format!("{scheme}:{}", parts.join(",")).parse()?;
         url.common.force |= self.common.force;
-        url.common.onward = self.common.onward;
+        url.common.rx_destination = self.common.rx_destination;
         Ok(url)
     }
 
     /// Value of one of the kind's own keys.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
-        let found = self.keys.iter().find(|(known, _)| known.name == key);
-        found.map(|(_, value)| value.as_str())
+        let entry = self
+            .keys
+            .iter()
+            .find(|(candidate, _)| candidate.name == key);
+        entry.map(|(_, value)| value.as_str())
     }
 
     /// Returns true if a flag of the kind is set.
     #[must_use]
-    pub fn flag(&self, key: &str) -> bool {
-        self.text(key).is_some_and(flag)
+    pub fn parse_flag(&self, key: &str) -> bool {
+        self.text(key).is_some_and(parse_flag)
     }
 
     /// Value of a numeric key of the kind.
@@ -234,20 +237,20 @@ impl PortUrl {
 
     /// Value of a key of the kind that is a range of queues.
     #[must_use]
-    pub fn queues(&self, key: &str) -> Option<RangeInclusive<u32>> {
-        queues(self.text(key)?)
+    pub fn parse_queues(&self, key: &str) -> Option<RangeInclusive<u32>> {
+        parse_queues(self.text(key)?)
     }
 
     /// Largest packet inside a frame, in bytes.
     #[must_use]
     pub fn mtu(&self) -> u16 {
-        self.common.mtu.unwrap_or(MTU)
+        self.common.mtu.unwrap_or(DEFAULT_MTU)
     }
 
     /// Bytes of the largest frame: MTU, Ethernet header and one VLAN tag.
     #[must_use]
     pub fn frame_bytes(&self) -> u16 {
-        self.mtu() + ETHERNET_BYTES
+        self.mtu() + FRAME_OVERHEAD_BYTES
     }
 
     /// Maximum number of frames moved by one poll of this port.
@@ -273,11 +276,11 @@ impl PortUrl {
     pub fn memory_plan(&self) -> MemoryPlan {
         let queues = self.common.queues.unwrap_or(1);
         let plan = MemoryPlan {
-            frames: (self.rxd() + self.txd() + FRAMES_IN_HAND).saturating_mul(queues),
+            frames: (self.rxd() + self.txd() + THREAD_FRAMES).saturating_mul(queues),
             frame_bytes: self.frame_bytes(),
             ..MemoryPlan::default()
         };
-        (self.kind.memory)(self, plan)
+        (self.kind.adapt_memory_plan)(self, plan)
     }
 
     /// Error for the value of one of this URL's keys.
@@ -285,19 +288,19 @@ impl PortUrl {
         &self,
         key: &str,
         value: &str,
-        wanted: impl Into<String>,
+        expected: impl Into<String>,
         example: impl Into<String>,
     ) -> PortError {
         PortError::BadValue {
             url: self.text.clone(),
             key: key.to_owned(),
             value: value.to_owned(),
-            wanted: wanted.into(),
+            expected: expected.into(),
             example: example.into(),
         }
     }
 
-    fn set(&mut self, key: &'static Key, value: &str) {
+    fn set_option(&mut self, key: &'static UrlKey, value: &str) {
         let number = || value.parse::<u32>().ok();
         match key.name {
             "rxd" => self.common.rxd = number(),
@@ -305,23 +308,23 @@ impl PortUrl {
             "burst" => self.common.burst = number().map(|burst| burst as usize),
             "mtu" => self.common.mtu = number().and_then(|mtu| u16::try_from(mtu).ok()),
             "queues" => self.common.queues = number(),
-            "force" => self.common.force = flag(value),
+            "force" => self.common.force = parse_flag(value),
             _ => self.keys.push((key, value.to_owned())),
         }
     }
 }
 
-fn flag(value: &str) -> bool {
+fn parse_flag(value: &str) -> bool {
     value != "no"
 }
 
-fn queues(text: &str) -> Option<RangeInclusive<u32>> {
+fn parse_queues(text: &str) -> Option<RangeInclusive<u32>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last && last < 1024).then_some(first..=last)
 }
 
-impl Value {
+impl ValueKind {
     /// Returns true if `text` is a valid value.
     fn accepts(self, text: &str) -> bool {
         match self {
@@ -329,21 +332,24 @@ impl Value {
             Self::Number { min, max } => text
                 .parse::<u32>()
                 .is_ok_and(|number| (min..=max).contains(&number)),
-            Self::OneOf(words) => words.contains(&text),
-            Self::Queues => queues(text).is_some(),
+            Self::OneOf(accepted) => accepted.contains(&text),
+            Self::Queues => parse_queues(text).is_some(),
             Self::Text(_) => !text.is_empty(),
         }
     }
 
     /// Description of valid values, and an example.
-    fn wanted(self) -> (String, String) {
+    fn expected_and_example(self) -> (String, String) {
         match self {
             Self::Flag => ("a flag".to_owned(), "yes".to_owned()),
             Self::Number { min, max } => {
                 let example = 1024.clamp(min, max);
                 (format!("a number from {min} to {max}"), example.to_string())
             }
-            Self::OneOf(words) => (format!("one of {}", words.join(", ")), words[0].to_owned()),
+            Self::OneOf(accepted) => (
+                format!("one of {}", accepted.join(", ")),
+                accepted[0].to_owned(),
+            ),
             Self::Queues => ("a range of queues".to_owned(), "0-1".to_owned()),
             Self::Text(example) => ("a text".to_owned(), example.to_owned()),
         }
@@ -355,7 +361,7 @@ impl FromStr for PortUrl {
 
     fn from_str(text: &str) -> Result<Self, PortError> {
         let url = || text.to_owned();
-        let known = || {
+        let kinds = || {
             let schemes: Vec<String> = KINDS
                 .iter()
                 .map(|kind| format!("`{}:`", kind.scheme))
@@ -365,10 +371,13 @@ impl FromStr for PortUrl {
         let Some((scheme, rest)) = text.split_once(':') else {
             return Err(PortError::NoKind {
                 url: url(),
-                known: known(),
+                kinds: kinds(),
             });
         };
-        if let Some((_, feature)) = UNBUILT.iter().find(|(unbuilt, _)| *unbuilt == scheme) {
+        if let Some((_, feature)) = UNBUILT_SCHEMES
+            .iter()
+            .find(|(unbuilt, _)| *unbuilt == scheme)
+        {
             return Err(PortError::NotBuilt {
                 kind: scheme.to_owned(),
                 feature,
@@ -378,32 +387,34 @@ impl FromStr for PortUrl {
             return Err(PortError::UnknownKind {
                 url: url(),
                 kind: scheme.to_owned(),
-                known: known(),
+                kinds: kinds(),
             });
         };
         let mut parsed = Self {
             text: url(),
             kind,
             name: String::new(),
-            common: Common::default(),
+            common: CommonOptions::default(),
             keys: Vec::new(),
         };
-        if matches!(kind.name, Name::Whole(_)) {
+        if matches!(kind.name_rule, NameRule::RestOfUrl(_)) {
             parsed.name = rest.to_owned();
         } else {
-            parsed.read_keys(rest)?;
+            parsed.parse_keys(rest)?;
         }
-        match kind.name {
-            Name::None if !parsed.name.is_empty() => Err(PortError::NameNotTaken {
+        match kind.name_rule {
+            NameRule::None if !parsed.name.is_empty() => Err(PortError::UnexpectedName {
                 url: url(),
                 kind: kind.scheme,
                 name: parsed.name,
                 example: kind.example,
             }),
-            Name::Needed(what) | Name::Whole(what) if parsed.name.is_empty() => {
+            NameRule::Required(name_kind) | NameRule::RestOfUrl(name_kind)
+                if parsed.name.is_empty() =>
+            {
                 Err(PortError::NoName {
                     url: url(),
-                    what,
+                    name_kind,
                     example: kind.example,
                 })
             }
@@ -416,44 +427,44 @@ impl FromStr for PortUrl {
 }
 
 impl PortUrl {
-    fn read_keys(&mut self, rest: &str) -> Result<(), PortError> {
-        let mut seen: Vec<&str> = Vec::new();
+    fn parse_keys(&mut self, rest: &str) -> Result<(), PortError> {
+        let mut given_keys: Vec<&str> = Vec::new();
         for (position, part) in rest.split(',').enumerate() {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            let found = self
+            let key_entry = self
                 .kind
-                .keys
+                .extra_keys
                 .iter()
                 .chain(COMMON_KEYS)
-                .find(|known| known.name == key);
+                .find(|candidate| candidate.name == key);
             let is_name = position == 0 && !part.contains('=');
             // `null:force` has no name, so its first part may be a flag.
-            if is_name && (found.is_none() || !matches!(self.kind.name, Name::None)) {
+            if is_name && (key_entry.is_none() || !matches!(self.kind.name_rule, NameRule::None)) {
                 self.name = part.to_owned();
                 continue;
             }
-            let Some(found) = found else {
-                let own = self.kind.keys.iter().chain(COMMON_KEYS);
-                let known: Vec<&str> = own.map(|key| key.name).collect();
+            let Some(key_entry) = key_entry else {
+                let all_keys = self.kind.extra_keys.iter().chain(COMMON_KEYS);
+                let candidate: Vec<&str> = all_keys.map(|key| key.name).collect();
                 return Err(PortError::UnknownKey {
                     url: self.text.clone(),
                     kind: self.kind.scheme,
                     key: key.to_owned(),
-                    known: format!("one of {}", known.join(", ")),
+                    accepted: format!("one of {}", candidate.join(", ")),
                 });
             };
-            if seen.contains(&key) {
-                return Err(PortError::KeyTwice {
+            if given_keys.contains(&key) {
+                return Err(PortError::DuplicateKey {
                     url: self.text.clone(),
                     key: key.to_owned(),
                 });
             }
-            seen.push(found.name);
-            if !found.value.accepts(value) {
-                let (wanted, example) = found.value.wanted();
-                return Err(self.bad_value(key, value, wanted, example));
+            given_keys.push(key_entry.name);
+            if !key_entry.value_kind.accepts(value) {
+                let (expected, example) = key_entry.value_kind.expected_and_example();
+                return Err(self.bad_value(key, value, expected, example));
             }
-            self.set(found, value);
+            self.set_option(key_entry, value);
         }
         Ok(())
     }

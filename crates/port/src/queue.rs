@@ -4,16 +4,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::capabilities::Capabilities;
-use crate::counters::{Cause, QueueCounters};
+use crate::capabilities::PortCapabilities;
+use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
-use crate::frame_pool::Pool;
+use crate::frame_pool::FramePool;
 use crate::kinds::{AnyReceive, AnyTransmit};
 use crate::sys::burst::Burst;
 
 /// Time without a process at the other end of a port, as it was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Absence {
+pub struct OutageInterval {
     /// Time at which the peer was found to be gone.
     pub from: Instant,
     /// Time at which a peer connected again; none if there is none yet.
@@ -22,21 +22,21 @@ pub struct Absence {
 
 /// State of the process at the other end of a port that has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Partner {
+pub enum PeerState {
     /// No peer has connected yet.
-    Awaited,
+    NeverConnected,
     /// A peer is connected.
-    There,
+    Connected,
     /// The peer has gone, and no other has connected since.
-    Gone,
+    Disconnected,
 }
 
 /// A receive queue, polled by one thread. No call but `refresh` may block, allocate or lock.
-pub trait Receive: Send {
+pub trait RxQueue: Send {
     /// Appends waiting frames to `burst` until it is full; returns their number (0: none waiting).
     ///
     /// `pool` provides the frames that bytes are copied into, or that the kernel fills later.
-    fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
+    fn receive(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize;
 
     /// Counters of the queue; readers may share them.
     fn counters(&self) -> &Arc<QueueCounters>;
@@ -54,7 +54,7 @@ pub trait Receive: Send {
 
     /// Returns true if no more frames will arrive although there is no error: a file was read to
     /// its end.
-    fn ended(&self) -> bool {
+    fn is_exhausted(&self) -> bool {
         false
     }
 
@@ -66,44 +66,44 @@ pub trait Receive: Send {
     /// State of the peer, at most as old as the last `refresh`; none if the port cannot detect it.
     ///
     /// Not for the data path: takes a lock.
-    fn partner(&self) -> Option<Partner> {
+    fn peer_state(&self) -> Option<PeerState> {
         None
     }
 
     /// Times during which a peer that had connected was gone, the earliest first.
     ///
     /// Not for the data path: allocates and takes a lock.
-    fn absences(&self) -> Vec<Absence> {
+    fn peer_outages(&self) -> Vec<OutageInterval> {
         Vec::new()
     }
 
-    /// Moves received frames to `to` without reading them; none if the two ports have no direct
+    /// Moves received frames to `connect` without reading them; none if the two ports have no direct
     /// path.
     ///
-    /// Runs one poll, or a few while polls return full bursts, of at most `most` frames each.
-    /// Returns the number of frames received. Frames that `to` does not accept are dropped and
+    /// Runs one poll, or a few while polls return full bursts, of at most `max_frames` frames each.
+    /// Returns the number of frames received. Frames that `connect` does not accept are dropped and
     /// counted.
     #[inline(always)]
-    fn pass<T: Transmit>(&mut self, to: &mut T, most: usize) -> Option<usize> {
-        let _ = (to, most);
+    fn forward_direct<T: TxQueue>(&mut self, to: &mut T, max_frames: usize) -> Option<usize> {
+        let _ = (to, max_frames);
         None
     }
 }
 
 /// A transmit queue, polled by one thread. No call but `refresh` may block, allocate or lock.
-pub trait Transmit: Send {
+pub trait TxQueue: Send {
     /// Takes frames from the front of `burst` until the ring is full; returns their number.
     ///
     /// The other frames stay in `burst`, to be sent later or dropped with
-    /// [`refuse`](Transmit::refuse). Frames whose transmission is complete, of this call or earlier
+    /// [`drop_unsent`](TxQueue::drop_unsent). Frames whose transmission is complete, of this call or earlier
     /// ones, go to `pool`.
-    fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
+    fn transmit(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize;
 
     /// Returns frames whose transmission is complete to `pool`, and starts pending transmissions;
     /// returns the number of frames returned.
     ///
     /// For loops that have nothing to send for some time.
-    fn reclaim(&mut self, pool: &mut Pool) -> usize {
+    fn reclaim(&mut self, pool: &mut FramePool) -> usize {
         let _ = pool;
         0
     }
@@ -111,7 +111,7 @@ pub trait Transmit: Send {
     /// Counters of the queue; readers may share them.
     fn counters(&self) -> &Arc<QueueCounters>;
 
-    /// Like [`Receive::refresh`].
+    /// Like [`RxQueue::refresh`].
     ///
     /// # Errors
     /// The reason why no more frames will be sent.
@@ -127,12 +127,12 @@ pub trait Transmit: Send {
 
     /// Drops the remaining frames of a burst: they go to `pool` and are counted as `RingFull`.
     #[inline]
-    fn refuse(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+    fn drop_unsent(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
         if burst.is_empty() {
             return 0;
         }
         let count = pool.free_all(burst);
-        self.counters().dropped(Cause::RingFull, count as u64);
+        self.counters().add_drops(DropCause::RingFull, count as u64);
         count
     }
 }
@@ -140,61 +140,61 @@ pub trait Transmit: Send {
 /// A poll-mode port: one receive and one transmit queue, for a loop that owns both.
 ///
 /// A loop that receives from one port and sends to another takes the queues apart
-/// ([`Pair::receive`], [`Pair::transmit`]); each can move to a thread of its own.
+/// ([`PortQueues::receive`], [`PortQueues::transmit`]); each can move to a thread of its own.
 pub trait Port {
-    /// Like [`Receive::receive`].
-    fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
-    /// Like [`Transmit::transmit`].
-    fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
-    /// Like [`Transmit::reclaim`].
-    fn reclaim(&mut self, pool: &mut Pool) -> usize;
+    /// Like [`RxQueue::receive`].
+    fn receive(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize;
+    /// Like [`TxQueue::transmit`].
+    fn transmit(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize;
+    /// Like [`TxQueue::reclaim`].
+    fn reclaim(&mut self, pool: &mut FramePool) -> usize;
     /// Properties of the port; read once before the loop.
-    fn capabilities(&self) -> &Capabilities;
+    fn capabilities(&self) -> &PortCapabilities;
     /// Counters of the receive queue and of the transmit queue.
     fn counters(&self) -> (&Arc<QueueCounters>, &Arc<QueueCounters>);
-    /// Like [`Receive::refresh`], for both queues.
+    /// Like [`RxQueue::refresh`], for both queues.
     ///
     /// # Errors
     /// The reason why the port no longer works.
     fn refresh(&mut self) -> Result<(), PortError>;
-    /// Like [`Receive::wait_handle`].
+    /// Like [`RxQueue::wait_handle`].
     fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// Receive and transmit queue of one port. They may move to different threads.
 #[derive(Debug)]
-pub struct Pair<R, T> {
+pub struct PortQueues<R, T> {
     /// Queue that frames are received from.
     pub receive: R,
     /// Queue that frames are sent to.
     pub transmit: T,
     /// Properties of both queues.
-    pub capabilities: Capabilities,
+    pub capabilities: PortCapabilities,
 }
 
 /// A port of any kind.
 ///
 /// The kind is selected once a burst by a `match`, which costs about 0.1 ns; a virtual call costs 2
 /// ns.
-pub type AnyPort = Pair<AnyReceive, AnyTransmit>;
+pub type AnyPort = PortQueues<AnyReceive, AnyTransmit>;
 
-impl<R: Receive, T: Transmit> Port for Pair<R, T> {
+impl<R: RxQueue, T: TxQueue> Port for PortQueues<R, T> {
     #[inline]
-    fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+    fn receive(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
         self.receive.receive(pool, burst)
     }
 
     #[inline]
-    fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+    fn transmit(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
         self.transmit.transmit(pool, burst)
     }
 
     #[inline]
-    fn reclaim(&mut self, pool: &mut Pool) -> usize {
+    fn reclaim(&mut self, pool: &mut FramePool) -> usize {
         self.transmit.reclaim(pool)
     }
 
-    fn capabilities(&self) -> &Capabilities {
+    fn capabilities(&self) -> &PortCapabilities {
         &self.capabilities
     }
 
@@ -212,15 +212,15 @@ impl<R: Receive, T: Transmit> Port for Pair<R, T> {
     }
 }
 
-impl<R, T> Pair<R, T> {
+impl<R, T> PortQueues<R, T> {
     /// Converts the port to one of any kind.
     #[must_use]
-    pub fn any(self) -> AnyPort
+    pub fn into_any(self) -> AnyPort
     where
         R: Into<AnyReceive>,
         T: Into<AnyTransmit>,
     {
-        Pair {
+        PortQueues {
             receive: self.receive.into(),
             transmit: self.transmit.into(),
             capabilities: self.capabilities,

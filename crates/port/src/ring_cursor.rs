@@ -9,14 +9,14 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Index shared by two sides. A trait so that tests can use a checked implementation (loom).
-pub(crate) trait Word {
+pub(crate) trait SharedIndex {
     /// Loads with acquire ordering: all writes before the matching `release` are visible.
     fn acquire(&self) -> u32;
     /// Stores with release ordering.
     fn release(&self, value: u32);
 }
 
-impl Word for AtomicU32 {
+impl SharedIndex for AtomicU32 {
     #[inline]
     fn acquire(&self) -> u32 {
         self.load(Ordering::Acquire)
@@ -31,31 +31,31 @@ impl Word for AtomicU32 {
 /// A value on cache lines of its own (128 B: adjacent lines are fetched in pairs).
 #[repr(C, align(128))]
 #[derive(Default)]
-pub(crate) struct Alone<W>(pub W);
+pub(crate) struct PaddedIndex<W>(pub W);
 
 /// Shared indices of one ring.
 #[repr(C)]
 #[derive(Default)]
-pub(crate) struct Indices<W = AtomicU32> {
-    pub tail: Alone<W>,
-    pub head: Alone<W>,
+pub(crate) struct RingIndices<W = AtomicU32> {
+    pub tail: PaddedIndex<W>,
+    pub head: PaddedIndex<W>,
 }
 
 /// Sender's position in a ring.
-pub(crate) struct Sending {
+pub(crate) struct SendCursor {
     /// Number of items published so far.
     position: u32,
     /// `head` as last read.
-    seen: u32,
+    cached_head: u32,
     capacity: u32,
 }
 
-impl Sending {
+impl SendCursor {
     /// Cursor of a ring of `capacity` slots, with both indices at `position`.
-    pub(crate) fn at(position: u32, capacity: u32) -> Self {
+    pub(crate) fn new(position: u32, capacity: u32) -> Self {
         Self {
             position,
-            seen: position,
+            cached_head: position,
             capacity,
         }
     }
@@ -64,11 +64,11 @@ impl Sending {
     /// discarded.
     ///
     /// None if the shared indices cannot be those of a ring.
-    pub(crate) fn resume<W: Word>(indices: &Indices<W>, capacity: u32) -> Option<Self> {
-        let (position, seen) = (indices.tail.0.acquire(), indices.head.0.acquire());
-        (position.wrapping_sub(seen) <= capacity).then_some(Self {
+    pub(crate) fn resume<W: SharedIndex>(indices: &RingIndices<W>, capacity: u32) -> Option<Self> {
+        let (position, cached) = (indices.tail.0.acquire(), indices.head.0.acquire());
+        (position.wrapping_sub(cached) <= capacity).then_some(Self {
             position,
-            seen,
+            cached_head: cached,
             capacity,
         })
     }
@@ -79,53 +79,57 @@ impl Sending {
         self.position
     }
 
-    /// Returns the number of free slots from [`Sending::position`] on, at most `wanted`.
+    /// Returns the number of free slots from [`SendCursor::position`] on, at most `max_slots`.
     ///
     /// An impossible `head` (a peer process may write anything) counts as a full ring.
     #[inline]
-    pub(crate) fn room<W: Word>(&mut self, indices: &Indices<W>, wanted: u32) -> u32 {
-        let mut used = self.position.wrapping_sub(self.seen);
-        if self.capacity - used < wanted {
+    pub(crate) fn free_slots<W: SharedIndex>(
+        &mut self,
+        indices: &RingIndices<W>,
+        max_slots: u32,
+    ) -> u32 {
+        let mut used = self.position.wrapping_sub(self.cached_head);
+        if self.capacity - used < max_slots {
             let head = indices.head.0.acquire();
             used = self.position.wrapping_sub(head);
             if used > self.capacity {
                 return 0;
             }
-            self.seen = head;
+            self.cached_head = head;
         }
-        wanted.min(self.capacity - used)
+        max_slots.min(self.capacity - used)
     }
 
     /// Returns the number of free slots according to the cached `head`.
     #[inline]
-    pub(crate) fn known_room(&self) -> u32 {
+    pub(crate) fn cached_free_slots(&self) -> u32 {
         self.capacity
-            .saturating_sub(self.position.wrapping_sub(self.seen))
+            .saturating_sub(self.position.wrapping_sub(self.cached_head))
     }
 
     /// Makes `count` filled slots visible to the receiver.
     #[inline]
-    pub(crate) fn publish<W: Word>(&mut self, indices: &Indices<W>, count: u32) {
+    pub(crate) fn publish<W: SharedIndex>(&mut self, indices: &RingIndices<W>, count: u32) {
         self.position = self.position.wrapping_add(count);
         indices.tail.0.release(self.position);
     }
 }
 
 /// Receiver's position in a ring.
-pub(crate) struct Receiving {
+pub(crate) struct ReceiveCursor {
     /// Number of items released so far.
     position: u32,
     /// `tail` as last read.
-    seen: u32,
+    cached_tail: u32,
     capacity: u32,
 }
 
-impl Receiving {
+impl ReceiveCursor {
     /// Cursor of a ring of `capacity` slots, with both indices at `position`.
-    pub(crate) fn at(position: u32, capacity: u32) -> Self {
+    pub(crate) fn new(position: u32, capacity: u32) -> Self {
         Self {
             position,
-            seen: position,
+            cached_tail: position,
             capacity,
         }
     }
@@ -134,11 +138,11 @@ impl Receiving {
     /// again.
     ///
     /// None if the shared indices cannot be those of a ring.
-    pub(crate) fn resume<W: Word>(indices: &Indices<W>, capacity: u32) -> Option<Self> {
-        let (seen, position) = (indices.tail.0.acquire(), indices.head.0.acquire());
-        (seen.wrapping_sub(position) <= capacity).then_some(Self {
+    pub(crate) fn resume<W: SharedIndex>(indices: &RingIndices<W>, capacity: u32) -> Option<Self> {
+        let (cached, position) = (indices.tail.0.acquire(), indices.head.0.acquire());
+        (cached.wrapping_sub(position) <= capacity).then_some(Self {
             position,
-            seen,
+            cached_tail: cached,
             capacity,
         })
     }
@@ -149,26 +153,30 @@ impl Receiving {
         self.position
     }
 
-    /// Returns the number of filled slots from [`Receiving::position`] on, at most `wanted`.
+    /// Returns the number of filled slots from [`ReceiveCursor::position`] on, at most `max_slots`.
     ///
     /// An impossible `tail` counts as an empty ring.
     #[inline]
-    pub(crate) fn filled<W: Word>(&mut self, indices: &Indices<W>, wanted: u32) -> u32 {
-        let mut waiting = self.seen.wrapping_sub(self.position);
-        if waiting < wanted {
+    pub(crate) fn filled_slots<W: SharedIndex>(
+        &mut self,
+        indices: &RingIndices<W>,
+        max_slots: u32,
+    ) -> u32 {
+        let mut waiting = self.cached_tail.wrapping_sub(self.position);
+        if waiting < max_slots {
             let tail = indices.tail.0.acquire();
             waiting = tail.wrapping_sub(self.position);
             if waiting > self.capacity {
                 return 0;
             }
-            self.seen = tail;
+            self.cached_tail = tail;
         }
-        wanted.min(waiting)
+        max_slots.min(waiting)
     }
 
     /// Returns `count` emptied slots to the sender.
     #[inline]
-    pub(crate) fn give_back<W: Word>(&mut self, indices: &Indices<W>, count: u32) {
+    pub(crate) fn release_slots<W: SharedIndex>(&mut self, indices: &RingIndices<W>, count: u32) {
         self.position = self.position.wrapping_add(count);
         indices.head.0.release(self.position);
     }
@@ -180,17 +188,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn words_that_cannot_be_stop_the_ring_without_harm() {
-        let indices: Indices = Indices::default();
-        let (mut sending, mut receiving) = (Sending::at(0, 8), Receiving::at(0, 8));
+    fn impossible_indices_stop_the_ring_without_harm() {
+        let indices: RingIndices = RingIndices::default();
+        let (mut sending, mut receiving) = (SendCursor::new(0, 8), ReceiveCursor::new(0, 8));
         indices.head.0.release(77);
         indices.tail.0.release(99);
         // The sender still uses the cached head; the ring is full after that.
-        assert_eq!(sending.room(&indices, 8), 8);
+        assert_eq!(sending.free_slots(&indices, 8), 8);
         sending.publish(&indices, 8);
-        assert_eq!(sending.room(&indices, 1), 0);
+        assert_eq!(sending.free_slots(&indices, 1), 0);
         indices.tail.0.release(99);
-        assert_eq!(receiving.filled(&indices, 1), 0);
+        assert_eq!(receiving.filled_slots(&indices, 1), 0);
     }
 
     proptest! {
@@ -202,22 +210,22 @@ mod tests {
             capacity in 1u32..40,
             steps in prop::collection::vec((any::<bool>(), 0u32..40), 0..200),
         ) {
-            let indices: Indices = Indices::default();
+            let indices: RingIndices = RingIndices::default();
             indices.tail.0.release(start);
             indices.head.0.release(start);
             let (mut sending, mut receiving) =
-                (Sending::at(start, capacity), Receiving::at(start, capacity));
+                (SendCursor::new(start, capacity), ReceiveCursor::new(start, capacity));
             let mut inside = 0;
             for (send, wanted) in steps {
                 if send {
-                    let room = sending.room(&indices, wanted);
+                    let room = sending.free_slots(&indices, wanted);
                     prop_assert_eq!(room, wanted.min(capacity - inside));
                     sending.publish(&indices, room);
                     inside += room;
                 } else {
-                    let filled = receiving.filled(&indices, wanted);
+                    let filled = receiving.filled_slots(&indices, wanted);
                     prop_assert_eq!(filled, wanted.min(inside));
-                    receiving.give_back(&indices, filled);
+                    receiving.release_slots(&indices, filled);
                     inside -= filled;
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! Layout: `struct virtio_net_hdr` of linux/virtio_net.h in native byte order, as used by tap
 //! devices and packet sockets. A port whose
-//! [`Capabilities::vnet_header`](crate::Capabilities::vnet_header) is not zero has it in front of
+//! [`PortCapabilities::vnet_header`](crate::PortCapabilities::vnet_header) is not zero has it in front of
 //! every frame, in both directions.
 
 /// Bytes of the header.
@@ -74,37 +74,37 @@ impl VnetHeader {
     /// are too few bytes.
     #[inline]
     #[must_use]
-    pub fn read(frame: &[u8]) -> Option<Self> {
+    pub fn parse(frame: &[u8]) -> Option<Self> {
         let bytes: &[u8; VNET_HEADER_BYTES] = frame.first_chunk()?;
-        let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        let u16_at = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         Some(Self {
             needs_checksum: bytes[0] & NEEDS_CHECKSUM != 0,
             checksum_valid: bytes[0] & CHECKSUM_VALID != 0,
             segmentation: Segmentation::from_code(bytes[1]),
-            header_bytes: word(2),
-            segment_bytes: word(4),
-            checksum_start: word(6),
-            checksum_offset: word(8),
+            header_bytes: u16_at(2),
+            segment_bytes: u16_at(4),
+            checksum_start: u16_at(6),
+            checksum_offset: u16_at(8),
         })
     }
 
     /// The header in its memory layout.
     #[inline]
     #[must_use]
-    pub fn bytes(&self) -> [u8; VNET_HEADER_BYTES] {
+    pub fn to_bytes(&self) -> [u8; VNET_HEADER_BYTES] {
         let flags = u8::from(self.needs_checksum) * NEEDS_CHECKSUM
             + u8::from(self.checksum_valid) * CHECKSUM_VALID;
         let mut bytes = [0; VNET_HEADER_BYTES];
         bytes[0] = flags;
         bytes[1] = self.segmentation.code();
-        let words = [
+        let fields = [
             self.header_bytes,
             self.segment_bytes,
             self.checksum_start,
             self.checksum_offset,
         ];
-        for (place, word) in bytes[2..].chunks_exact_mut(2).zip(words) {
-            place.copy_from_slice(&word.to_ne_bytes());
+        for (target, field) in bytes[2..].chunks_exact_mut(2).zip(fields) {
+            target.copy_from_slice(&field.to_ne_bytes());
         }
         bytes
     }
@@ -131,10 +131,10 @@ mod tests {
                 checksum_start: words[2],
                 checksum_offset: words[3],
             };
-            let bytes = header.bytes();
+            let bytes = header.to_bytes();
             prop_assert_eq!((bytes[0], bytes[1]), (flags, code));
-            prop_assert_eq!(VnetHeader::read(&bytes), Some(header));
-            prop_assert_eq!(VnetHeader::read(&bytes[1..]), None);
+            prop_assert_eq!(VnetHeader::parse(&bytes), Some(header));
+            prop_assert_eq!(VnetHeader::parse(&bytes[1..]), None);
         }
     }
 }

@@ -5,7 +5,7 @@ use linerate_port::PortUrl;
 
 #[cfg(not(feature = "dpdk"))]
 #[test]
-fn it_is_refused_with_the_feature() {
+fn the_error_names_the_feature() {
     let error = "dpdk:net_null0".parse::<PortUrl>().unwrap_err().to_string();
     assert!(error.contains("--features dpdk"), "{error}");
     println!("skipped: built without the feature dpdk");
@@ -15,12 +15,12 @@ fn it_is_refused_with_the_feature() {
 #[cfg(feature = "dpdk")]
 #[test]
 fn frames_go_round_a_ring_of_dpdk() {
-    use linerate_port::{Burst, Cause, Memory, Port, Receive, Transmit, memory_plan, open};
+    use linerate_port::{Burst, DropCause, FrameRegion, Port, RxQueue, TxQueue, memory_plan, open};
 
     let url: PortUrl = "dpdk:net_ring0".parse().unwrap();
     // Another port of the run may have longer frames.
     let jumbo: PortUrl = "ring:0,mtu=9000".parse().unwrap();
-    let memory = Memory::new(memory_plan(&[url.clone(), jumbo])).unwrap();
+    let memory = FrameRegion::new(memory_plan(&[url.clone(), jumbo])).unwrap();
     let before = std::thread::available_parallelism().unwrap();
     let mut ports = match open(&url, &memory) {
         Ok(ports) => ports,
@@ -62,7 +62,7 @@ fn frames_go_round_a_ring_of_dpdk() {
     }
     assert_eq!(port.transmit(&mut pool, &mut burst), 4);
     let sent = port.transmit.counters().read();
-    assert_eq!((sent.frames, sent.dropped(Cause::TooLong)), (6, 1));
+    assert_eq!((sent.frames, sent.drops_by(DropCause::TooLong)), (6, 1));
     assert_eq!(port.receive(&mut pool, &mut burst), 3);
     let lengths: Vec<u16> = burst.frames().iter().map(|frame| frame.len()).collect();
     assert_eq!(lengths, [60, 61, 1514]);
@@ -70,20 +70,20 @@ fn frames_go_round_a_ring_of_dpdk() {
     let (received, sent) = port.counters();
     let (received, sent) = (received.clone(), sent.clone());
     assert_eq!(port.transmit(&mut pool, &mut burst), 3);
-    let passed: Option<usize> = (0..100)
-        .map(|_| port.receive.pass(&mut port.transmit, 32))
+    let forwarded: Option<usize> = (0..100)
+        .map(|_| port.receive.forward_direct(&mut port.transmit, 32))
         .sum();
     // Fewer than the maximum: one poll per visit.
-    assert_eq!(passed, Some(300));
+    assert_eq!(forwarded, Some(300));
     assert_eq!(received.read().frames, 306);
     assert_eq!(sent.read().frames, 309);
     assert_eq!(received.read().bytes, 102 * (60 + 61 + 1514));
     // If every poll is full, a visit makes several polls. This device counts no bytes, so the
     // lengths of few frames are read and represent the others.
-    let passed: Option<usize> = (0..5_000)
-        .map(|_| port.receive.pass(&mut port.transmit, 3))
+    let forwarded: Option<usize> = (0..5_000)
+        .map(|_| port.receive.forward_direct(&mut port.transmit, 3))
         .sum();
-    assert_eq!(passed, Some(5_000 * 3 * 8));
+    assert_eq!(forwarded, Some(5_000 * 3 * 8));
     assert_eq!(received.read().frames, 306 + 120_000);
     assert_eq!(received.read().bytes, (102 + 40_000) * (60 + 61 + 1514));
     // Frames of a closed device remain valid in another one.
@@ -92,7 +92,7 @@ fn frames_go_round_a_ring_of_dpdk() {
         open(&url, &memory).unwrap().remove(0)
     };
     let (mut first, mut second) = (another("dpdk:net_ring1"), another("dpdk:net_ring2"));
-    let fill = |burst: &mut Burst, pool: &mut linerate_port::Pool, byte: u8| {
+    let fill = |burst: &mut Burst, pool: &mut linerate_port::FramePool, byte: u8| {
         for length in [60u16, 61, 1514] {
             let mut frame = pool.allocate().unwrap();
             frame.set_len(length);
@@ -103,7 +103,10 @@ fn frames_go_round_a_ring_of_dpdk() {
     pool.free_all(&mut burst);
     fill(&mut burst, &mut pool, 7);
     assert_eq!(first.transmit(&mut pool, &mut burst), 3);
-    assert_eq!(first.receive.pass(&mut second.transmit, 32), Some(3));
+    assert_eq!(
+        first.receive.forward_direct(&mut second.transmit, 32),
+        Some(3)
+    );
     drop(first);
     // The next port may get its memory.
     let mut third = another("dpdk:net_ring3");
@@ -124,16 +127,16 @@ fn frames_go_round_a_ring_of_dpdk() {
     drop((second, third));
     // Another thread may poll the port: it is registered with the EAL.
     let mut port = ports.remove(0);
-    let moved = std::thread::spawn(move || {
+    let poller = std::thread::spawn(move || {
         let mut pool = memory.pool();
         let mut burst = Burst::new();
-        let came = port.receive.receive(&mut pool, &mut burst);
-        let left = port.transmit.transmit(&mut pool, &mut burst);
-        (came, left)
+        let received_count = port.receive.receive(&mut pool, &mut burst);
+        let sent_count = port.transmit.transmit(&mut pool, &mut burst);
+        (received_count, sent_count)
     });
-    assert_eq!(moved.join().unwrap(), (3, 3));
+    assert_eq!(poller.join().unwrap(), (3, 3));
     // Opening an unknown device fails.
     let url: PortUrl = "dpdk:net_nonsense0".parse().unwrap();
-    let memory = linerate_port::Memory::new(memory_plan(std::slice::from_ref(&url))).unwrap();
+    let memory = linerate_port::FrameRegion::new(memory_plan(std::slice::from_ref(&url))).unwrap();
     assert!(open(&url, &memory).is_err());
 }

@@ -7,48 +7,48 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{memory, numbered, open_in, pair, receive, receive_within, send, with_privilege};
-use linerate_port::{Cause, Port, PortError, PortUrl, Receive, Transmit, checksum};
+use linerate_port::{DropCause, Port, PortError, PortUrl, RxQueue, TxQueue, checksum};
 
-const WAYS: [&str; 3] = ["mmsg", "2", "3"];
+const MODES: [&str; 3] = ["mmsg", "2", "3"];
 
 #[test]
 fn frames_cross_in_every_way() {
     with_privilege("frames_cross_in_every_way", || {
         let lab = pair("");
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
-        for way in WAYS {
+        for mode in MODES {
             let memory = memory(4096);
             let mut pool = memory.pool();
-            let url = format!("packet:eth0,v={way},rxd=2048");
-            let (mut near, mut far) = (open_in(a, &url, &memory), open_in(b, &url, &memory));
-            assert!(near.capabilities().address.is_some());
+            let url = format!("packet:eth0,v={mode},rxd=2048");
+            let (mut local, mut remote) = (open_in(a, &url, &memory), open_in(b, &url, &memory));
+            assert!(local.capabilities().address.is_some());
             for (from, to) in [(0, 1), (1, 0)] {
-                let ports = [&mut near, &mut far];
+                let ports = [&mut local, &mut remote];
                 let frames: Vec<Vec<u8>> = (0..500)
                     .map(|number| numbered(number, 60 + number as usize * 2))
                     .collect();
                 send(ports[from], &mut pool, &frames);
                 let arrived = receive(ports[to], &mut pool, frames.len());
-                assert_eq!(arrived.len(), frames.len(), "{way}");
-                assert_eq!(arrived, frames, "{way}");
+                assert_eq!(arrived.len(), frames.len(), "{mode}");
+                assert_eq!(arrived, frames, "{mode}");
                 // A port does not receive the frames that it sends.
-                let own = receive_within(
+                let echoed = receive_within(
                     ports[from],
                     &mut pool,
                     1,
                     Duration::from_millis(20),
                     |frame| frame[12..14] == [0x88, 0xb5],
                 );
-                assert!(own.is_empty(), "{way}");
+                assert!(echoed.is_empty(), "{mode}");
             }
-            let (received, sent) = near.counters();
-            assert_eq!(sent.read().frames, 500, "{way}");
-            assert!(received.read().frames >= 500, "{way}");
-            assert_eq!(received.read().all_dropped(), 0, "{way}");
-            near.refresh().unwrap();
-            drop((near, far));
+            let (received, sent) = local.counters();
+            assert_eq!(sent.read().frames, 500, "{mode}");
+            assert!(received.read().frames >= 500, "{mode}");
+            assert_eq!(received.read().total_drops(), 0, "{mode}");
+            local.refresh().unwrap();
+            drop((local, remote));
             let free = std::iter::from_fn(|| pool.allocate()).count();
-            assert_eq!(free, 4096, "{way}: no slot is lost");
+            assert_eq!(free, 4096, "{mode}: no slot is lost");
         }
     });
 }
@@ -58,19 +58,22 @@ fn tags_are_kept() {
     with_privilege("tags_are_kept", || {
         let lab = pair("");
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
-        for way in WAYS {
+        for mode in MODES {
             let memory = memory(4096);
             let mut pool = memory.pool();
-            let url = format!("packet:eth0,v={way}");
-            let (mut near, mut far) = (open_in(a, &url, &memory), open_in(b, &url, &memory));
+            let url = format!("packet:eth0,v={mode}");
+            let (mut local, mut remote) = (open_in(a, &url, &memory), open_in(b, &url, &memory));
             let mut tagged = numbered(7, 100);
             tagged.splice(12..12, [0x81, 0, 0x20, 5]);
-            send(&mut near, &mut pool, std::slice::from_ref(&tagged));
-            let arrived =
-                receive_within(&mut far, &mut pool, 1, Duration::from_secs(10), |frame| {
-                    frame[12..14] == [0x81, 0]
-                });
-            assert_eq!(arrived, [tagged], "{way}");
+            send(&mut local, &mut pool, std::slice::from_ref(&tagged));
+            let arrived = receive_within(
+                &mut remote,
+                &mut pool,
+                1,
+                Duration::from_secs(10),
+                |frame| frame[12..14] == [0x81, 0],
+            );
+            assert_eq!(arrived, [tagged], "{mode}");
         }
     });
 }
@@ -81,10 +84,10 @@ fn checksums_that_a_sender_left_open_are_completed() {
         let lab = pair("");
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
         let target = (b.address(), 9000);
-        for way in WAYS {
+        for mode in MODES {
             let memory = memory(4096);
             let mut pool = memory.pool();
-            let mut port = open_in(b, &format!("packet:eth0,v={way}"), &memory);
+            let mut port = open_in(b, &format!("packet:eth0,v={mode}"), &memory);
             let client = a
                 .run(|| UdpSocket::bind((a.address(), 0)).unwrap())
                 .unwrap();
@@ -94,15 +97,15 @@ fn checksums_that_a_sender_left_open_are_completed() {
                 receive_within(&mut port, &mut pool, 1, Duration::from_secs(10), of_client);
             let mut complete = arrived[0].clone();
             assert!(checksum::complete(&mut complete));
-            assert_eq!(arrived[0], complete, "{way}");
+            assert_eq!(arrived[0], complete, "{mode}");
 
             // Sent back with addresses and ports exchanged; the client's kernel accepts it.
-            let mut answer = complete;
-            let (ethernet, rest) = answer.split_at_mut(14);
+            let mut reply = complete;
+            let (ethernet, rest) = reply.split_at_mut(14);
             ethernet[..12].rotate_left(6);
             rest[12..20].rotate_left(4);
             rest[20..24].rotate_left(2);
-            send(&mut port, &mut pool, &[answer]);
+            send(&mut port, &mut pool, &[reply]);
             client
                 .set_read_timeout(Some(Duration::from_secs(10)))
                 .unwrap();
@@ -113,10 +116,10 @@ fn checksums_that_a_sender_left_open_are_completed() {
                     // The kernel of `b` also received the request and rejects it: no socket has
                     // that port.
                     Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
-                    Err(error) => panic!("{way}: {error}"),
+                    Err(error) => panic!("{mode}: {error}"),
                 }
             };
-            assert_eq!(&buffer[..size], b"is this right?", "{way}");
+            assert_eq!(&buffer[..size], b"is this right?", "{mode}");
         }
     });
 }
@@ -126,37 +129,41 @@ fn what_is_lost_is_counted_with_its_cause() {
     with_privilege("what_is_lost_is_counted_with_its_cause", || {
         let lab = pair("");
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
-        for way in WAYS {
+        for mode in MODES {
             let memory = memory(4096);
             let mut pool = memory.pool();
-            let mut near = open_in(a, &format!("packet:eth0,v={way},txd=512"), &memory);
-            let mut far = open_in(b, &format!("packet:eth0,v={way},mtu=500,rxd=4"), &memory);
-            assert_eq!(far.capabilities().frame_bytes, 518);
+            let mut local = open_in(a, &format!("packet:eth0,v={mode},txd=512"), &memory);
+            let mut remote = open_in(b, &format!("packet:eth0,v={mode},mtu=500,rxd=4"), &memory);
+            assert_eq!(remote.capabilities().frame_bytes, 518);
             let long = numbered(0, 600);
-            send(&mut near, &mut pool, &[long, numbered(1, 518)]);
-            let arrived = receive(&mut far, &mut pool, 1);
-            assert_eq!(arrived, [numbered(1, 518)], "{way}");
-            let longer = far.receive.counters().read().dropped(Cause::TooLong);
-            assert!(longer >= 1, "{way}");
+            send(&mut local, &mut pool, &[long, numbered(1, 518)]);
+            let arrived = receive(&mut remote, &mut pool, 1);
+            assert_eq!(arrived, [numbered(1, 518)], "{mode}");
+            let longer = remote
+                .receive
+                .counters()
+                .read()
+                .drops_by(DropCause::TooLong);
+            assert!(longer >= 1, "{mode}");
 
-            let before = far.receive.counters().read().frames;
+            let before = remote.receive.counters().read().frames;
             let many: Vec<Vec<u8>> = (0..2000).map(|number| numbered(number, 500)).collect();
-            send(&mut near, &mut pool, &many);
+            send(&mut local, &mut pool, &many);
             let arrived = receive_within(
-                &mut far,
+                &mut remote,
                 &mut pool,
                 2000,
                 Duration::from_millis(200),
                 |_| true,
             );
-            far.refresh().unwrap();
-            let read = far.receive.counters().read();
-            let lost = read.dropped(Cause::RingFull);
-            assert!(lost > 0, "{way}: {read:?}");
-            assert_eq!(read.frames - before, arrived.len() as u64, "{way}");
+            remote.refresh().unwrap();
+            let read = remote.receive.counters().read();
+            let lost = read.drops_by(DropCause::RingFull);
+            assert!(lost > 0, "{mode}: {read:?}");
+            assert_eq!(read.frames - before, arrived.len() as u64, "{mode}");
             // Frames of the kernel itself (neighbour discovery) may be among them.
-            assert!(arrived.len() as u64 + lost >= 2000, "{way}: {read:?}");
-            assert!(near.transmit.counters().read().frames == 2002, "{way}");
+            assert!(arrived.len() as u64 + lost >= 2000, "{mode}: {read:?}");
+            assert!(local.transmit.counters().read().frames == 2002, "{mode}");
         }
     });
 }
@@ -167,13 +174,17 @@ fn a_frame_that_the_interface_cannot_send_is_counted() {
         let lab = pair("mtu = 600");
         let memory = memory(512);
         let mut pool = memory.pool();
-        for way in WAYS {
-            let url = format!("packet:eth0,v={way}");
+        for mode in MODES {
+            let url = format!("packet:eth0,v={mode}");
             let mut port = open_in(lab.host("a").unwrap(), &url, &memory);
             let frames = [numbered(0, 614), numbered(1, 700), numbered(2, 60)];
             send(&mut port, &mut pool, &frames);
             let sent = port.transmit.counters().read();
-            assert_eq!((sent.frames, sent.dropped(Cause::TooLong)), (2, 1), "{way}");
+            assert_eq!(
+                (sent.frames, sent.drops_by(DropCause::TooLong)),
+                (2, 1),
+                "{mode}"
+            );
         }
     });
 }
@@ -186,10 +197,10 @@ fn queues_share_an_interface() {
         let memory = memory(8192);
         let mut pool = memory.pool();
         let url: PortUrl = "packet:eth0,queues=2".parse().unwrap();
-        let mut far = b
+        let mut remote = b
             .run(|| linerate_port::open(&url, &memory).unwrap())
             .unwrap();
-        assert_eq!(far[1].capabilities().name, "packet:eth0 queue 1");
+        assert_eq!(remote[1].capabilities().name, "packet:eth0 queue 1");
         let client = a
             .run(|| UdpSocket::bind((a.address(), 0)).unwrap())
             .unwrap();
@@ -197,7 +208,7 @@ fn queues_share_an_interface() {
             client.send_to(b"flow", (b.address(), port)).ok();
         }
         let flow = |frame: &[u8]| frame.len() >= 46 && &frame[42..46] == b"flow";
-        let per_queue = far.iter_mut().map(|port| {
+        let per_queue = remote.iter_mut().map(|port| {
             receive_within(port, &mut pool, 64, Duration::from_millis(300), flow).len()
         });
         let per_queue: Vec<usize> = per_queue.collect();
@@ -209,24 +220,24 @@ fn queues_share_an_interface() {
 #[test]
 fn a_removed_interface_is_reported() {
     with_privilege("a_removed_interface_is_reported", || {
-        for way in WAYS {
+        for mode in MODES {
             let lab = pair("");
             let memory = memory(512);
             let mut pool = memory.pool();
-            let url = format!("packet:eth0,v={way}");
+            let url = format!("packet:eth0,v={mode}");
             let mut port = open_in(lab.host("a").unwrap(), &url, &memory);
             port.refresh().unwrap();
             drop(lab);
-            let mut told = None;
+            let mut error = None;
             for _ in 0..1000 {
                 receive_within(&mut port, &mut pool, 1, Duration::from_millis(1), |_| true);
-                told = port.receive.refresh().err();
-                if told.is_some() {
+                error = port.receive.refresh().err();
+                if error.is_some() {
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
-            assert!(matches!(told, Some(PortError::Stopped { .. })), "{way}");
+            assert!(matches!(error, Some(PortError::Stopped { .. })), "{mode}");
         }
     });
 }
@@ -234,9 +245,9 @@ fn a_removed_interface_is_reported() {
 #[test]
 fn what_cannot_be_taken_is_refused() {
     let memory = memory(64);
-    let refused = |url: &str| common::try_open(url, &memory).map(|_| ()).unwrap_err();
+    let open_error = |url: &str| common::try_open(url, &memory).map(|_| ()).unwrap_err();
     assert!(matches!(
-        refused("packet:no-such-if"),
+        open_error("packet:no-such-if"),
         PortError::NoInterface { .. }
     ));
     // The interface with the default route of this machine, if there is one.
@@ -246,15 +257,15 @@ fn what_cannot_be_taken_is_refused() {
         (fields.get(7) == Some(&"00000000")).then(|| fields[0])
     });
     if let Some(interface) = default {
-        let error = refused(&format!("packet:{interface}"));
+        let error = open_error(&format!("packet:{interface}"));
         assert!(matches!(error, PortError::InterfaceInUse { .. }), "{error}");
-        assert!(error.problem().next_step.contains("--force"));
+        assert!(error.report().next_step.contains("--force"));
     }
     // Loopback carries this host's connections to itself, of which a packet socket gets copies.
     if linerate_lab::privileged() {
         assert!(common::try_open("packet:lo,mtu=1500", &memory).is_ok());
     } else {
-        let error = refused("packet:lo,mtu=1500");
+        let error = open_error("packet:lo,mtu=1500");
         assert!(error.is_missing_privilege(), "{error}");
     }
 }
@@ -268,14 +279,14 @@ fn a_far_end_that_is_down_takes_the_carrier() {
         let port = open_in(a, "packet:eth0", &memory);
         // Queried from outside its namespace.
         assert_eq!(port.capabilities().has_carrier(), Some(true));
-        for (state, want) in [("down", false), ("up", true)] {
+        for (state, expected) in [("down", false), ("up", true)] {
             let set = || {
                 Command::new("ip")
                     .args(["link", "set", "eth0", state])
                     .status()
             };
             assert!(b.run(set).unwrap().unwrap().success());
-            assert_eq!(port.capabilities().has_carrier(), Some(want));
+            assert_eq!(port.capabilities().has_carrier(), Some(expected));
         }
         let ring = common::open("ring:0", &memory);
         assert_eq!(ring.capabilities().has_carrier(), None);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{memory, numbered, receive, send};
 use linerate_port::pcap::{CaptureReader, CaptureWriter};
-use linerate_port::{Cause, Port, PortError, PortUrl, Receive, Transmit};
+use linerate_port::{DropCause, Port, PortError, PortUrl, RxQueue, TxQueue};
 
 fn capture(path: &Path, frames: &[(u64, Vec<u8>)]) {
     let mut writer = CaptureWriter::new(fs::File::create(path).unwrap()).unwrap();
@@ -21,11 +21,8 @@ fn capture(path: &Path, frames: &[(u64, Vec<u8>)]) {
 
 #[test]
 fn frames_pass_from_file_to_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let (from, to) = (
-        folder.path().join("in.pcapng"),
-        folder.path().join("out.pcapng"),
-    );
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("in.pcapng"), dir.path().join("out.pcapng"));
     let frames: Vec<Vec<u8>> = (0..1000)
         .map(|number| numbered(number, 60 + number as usize))
         .collect();
@@ -35,7 +32,7 @@ fn frames_pass_from_file_to_file() {
     let mut pool = memory.pool();
     let url = format!("pcap:rx={},tx={}", from.display(), to.display());
     let mut port = common::open(&url, &memory);
-    assert!(!port.receive.ended());
+    assert!(!port.receive.is_exhausted());
     let arrived = receive(&mut port, &mut pool, frames.len());
     assert_eq!(arrived, frames);
     send(&mut port, &mut pool, &arrived);
@@ -52,7 +49,7 @@ fn frames_pass_from_file_to_file() {
     }
     assert!(reader.read().unwrap().is_none());
     assert_eq!(port.receive(&mut pool, &mut linerate_port::Burst::new()), 0);
-    assert!(port.receive.ended());
+    assert!(port.receive.is_exhausted());
     let (received, sent) = port.counters();
     assert_eq!(received.read(), sent.read());
     assert_eq!(
@@ -60,11 +57,11 @@ fn frames_pass_from_file_to_file() {
         128,
         "no slot is lost"
     );
-    foreign_tools_read(&to, frames.len());
+    third_party_tools_read(&to, frames.len());
 }
 
 /// Checks that tcpdump and capinfos read our file, if they are installed.
-fn foreign_tools_read(path: &Path, frames: usize) {
+fn third_party_tools_read(path: &Path, frames: usize) {
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.args(["-n", "-r"]).arg(path);
     if linerate_lab::privileged() {
@@ -97,9 +94,9 @@ fn foreign_tools_read(path: &Path, frames: usize) {
 }
 
 #[test]
-fn recorded_times_are_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    let from = folder.path().join("in.pcapng");
+fn recorded_times_are_respected() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("in.pcapng");
     let ms = 1_000_000;
     let start = 1_700_000_000_000 * ms;
     let frames = [
@@ -114,7 +111,7 @@ fn recorded_times_are_kept() {
         &format!("pcap:rx={},timing=recorded", from.display()),
         &memory,
     );
-    let begun = Instant::now();
+    let started = Instant::now();
     assert_eq!(receive(&mut port, &mut pool, 1), [numbered(0, 60)]);
     // A frame with an earlier time than its predecessor follows at once.
     assert_eq!(
@@ -122,18 +119,18 @@ fn recorded_times_are_kept() {
         [numbered(1, 60), numbered(2, 60)]
     );
     assert!(
-        begun.elapsed() >= Duration::from_millis(150),
+        started.elapsed() >= Duration::from_millis(150),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
 }
 
 #[test]
-fn a_loop_begins_again() {
-    let folder = tempfile::tempdir().unwrap();
+fn a_loop_restarts() {
+    let dir = tempfile::tempdir().unwrap();
     let (from, empty) = (
-        folder.path().join("in.pcapng"),
-        folder.path().join("empty.pcapng"),
+        dir.path().join("in.pcapng"),
+        dir.path().join("empty.pcapng"),
     );
     capture(&from, &[(0, numbered(0, 60)), (0, numbered(1, 60))]);
     capture(&empty, &[]);
@@ -144,33 +141,33 @@ fn a_loop_begins_again() {
     assert!(arrived.len() >= 100 && arrived[99] == numbered(1, 60));
     let mut port = common::open(&format!("pcap:rx={},loop", empty.display()), &memory);
     assert_eq!(port.receive(&mut pool, &mut linerate_port::Burst::new()), 0);
-    assert!(port.receive.ended(), "nothing repeated is nothing");
+    assert!(port.receive.is_exhausted(), "nothing repeated is nothing");
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_told() {
-    let folder = tempfile::tempdir().unwrap();
+fn errors_of_files_are_reported() {
+    let dir = tempfile::tempdir().unwrap();
     let memory = memory(64);
     let mut pool = memory.pool();
-    let told = |url: &str| {
+    let problem_of = |url: &str| {
         common::try_open(url, &memory)
             .map(|_| ())
             .unwrap_err()
-            .problem()
+            .report()
     };
-    let missing = told("pcap:rx=/nowhere/x.pcap");
+    let missing = problem_of("pcap:rx=/nowhere/x.pcap");
     assert_eq!(missing.object, "/nowhere/x.pcap");
     assert!(missing.situation.contains("No such file"), "{missing:?}");
-    let text = folder.path().join("text");
+    let text = dir.path().join("text");
     fs::write(&text, "no capture at all").unwrap();
-    let problem = told(&format!("pcap:rx={}", text.display()));
+    let problem = problem_of(&format!("pcap:rx={}", text.display()));
     assert!(
         problem.situation.contains("it is not a capture file"),
         "{problem:?}"
     );
     assert_eq!(problem.next_step, "give rx= a complete pcap or pcapng file");
     assert!(
-        told("pcap:tx=/nowhere/x.pcap")
+        problem_of("pcap:tx=/nowhere/x.pcap")
             .situation
             .contains("cannot be written")
     );
@@ -179,11 +176,11 @@ fn what_is_wrong_with_a_file_is_told() {
     }
 
     // Damage is reported after the frames before it have been received.
-    let cut = folder.path().join("cut.pcapng");
-    capture(&cut, &[(0, numbered(0, 60)), (0, numbered(1, 60))]);
-    let bytes = fs::read(&cut).unwrap();
-    fs::write(&cut, &bytes[..bytes.len() - 9]).unwrap();
-    let mut port = common::open(&format!("pcap:rx={}", cut.display()), &memory);
+    let truncated = dir.path().join("cut.pcapng");
+    capture(&truncated, &[(0, numbered(0, 60)), (0, numbered(1, 60))]);
+    let bytes = fs::read(&truncated).unwrap();
+    fs::write(&truncated, &bytes[..bytes.len() - 9]).unwrap();
+    let mut port = common::open(&format!("pcap:rx={}", truncated.display()), &memory);
     assert_eq!(receive(&mut port, &mut pool, 1), [numbered(0, 60)]);
     assert_eq!(port.receive(&mut pool, &mut linerate_port::Burst::new()), 0);
     let error = port.refresh().unwrap_err();
@@ -196,8 +193,8 @@ fn what_is_wrong_with_a_file_is_told() {
 
 #[test]
 fn frames_that_do_not_fit_are_counted() {
-    let folder = tempfile::tempdir().unwrap();
-    let from = folder.path().join("in.pcapng");
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("in.pcapng");
     capture(
         &from,
         &[
@@ -212,7 +209,10 @@ fn frames_that_do_not_fit_are_counted() {
     assert_eq!(receive(&mut port, &mut pool, 1), [numbered(2, 60)]);
     let read = port.receive.counters().read();
     assert_eq!(
-        (read.dropped(Cause::TooLong), read.dropped(Cause::Bad)),
+        (
+            read.drops_by(DropCause::TooLong),
+            read.drops_by(DropCause::Invalid)
+        ),
         (1, 1)
     );
     // Without tx= a burst is discarded.
@@ -223,8 +223,8 @@ fn frames_that_do_not_fit_are_counted() {
 /// A capture that is being read is not overwritten, under any name.
 #[test]
 fn no_file_is_read_and_written_at_a_time() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
     let memory = common::memory(512);
     let write = format!("pcap:tx={}", path("a.pcapng"));
     drop(common::open(&write, &memory));
@@ -232,12 +232,12 @@ fn no_file_is_read_and_written_at_a_time() {
     assert!(!before.is_empty());
     std::os::unix::fs::symlink(path("a.pcapng"), path("symbolic")).unwrap();
     std::fs::hard_link(path("a.pcapng"), path("hard")).unwrap();
-    for other in ["a.pcapng", "symbolic", "hard"] {
-        let url = format!("pcap:rx={},tx={}", path("a.pcapng"), path(other));
-        let refused = common::try_open(&url, &memory).map(drop).unwrap_err();
+    for alias in ["a.pcapng", "symbolic", "hard"] {
+        let url = format!("pcap:rx={},tx={}", path("a.pcapng"), path(alias));
+        let failure = common::try_open(&url, &memory).map(drop).unwrap_err();
         assert!(
-            refused.to_string().contains("files of their own"),
-            "{refused}"
+            failure.to_string().contains("files of their own"),
+            "{failure}"
         );
         assert_eq!(std::fs::read(path("a.pcapng")).unwrap(), before);
     }
@@ -275,36 +275,36 @@ fn frames_that_a_full_disk_takes_not_are_those_sent() {
             frame.set_len(1000);
             burst.push(frame).unwrap();
         }
-        let taken = port.transmit.transmit(&mut pool, &mut burst);
+        let count = port.transmit.transmit(&mut pool, &mut burst);
         pool.free_all(&mut burst);
-        if taken == 0 {
+        if count == 0 {
             break;
         }
     }
     let sent = port.transmit.counters().read().frames;
     assert!(sent > 0);
-    let problem = port.transmit.refresh().unwrap_err().problem();
-    let told = format!("up to {sent} of the frames counted as sent");
-    assert!(problem.situation.contains(&told), "{problem:?}");
+    let problem = port.transmit.refresh().unwrap_err().report();
+    let expected = format!("up to {sent} of the frames counted as sent");
+    assert!(problem.situation.contains(&expected), "{problem:?}");
 }
 
 fn pipe(path: &Path) -> bool {
-    let made = Command::new("mkfifo").arg(path).status();
-    made.is_ok_and(|made| made.success())
+    let status = Command::new("mkfifo").arg(path).status();
+    status.is_ok_and(|status| status.success())
 }
 
 /// The reader of a pipe gets the capture through it; a pipe without a reader is rejected at once.
 #[test]
-fn a_pipe_is_written_for_whoever_reads_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("pipe");
+fn a_pipe_is_written_for_its_reader() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe");
     if !pipe(&path) {
         return;
     }
     let url = format!("pcap:tx={}", path.display());
     let memory = memory(64);
-    let refused = linerate_port::open(&url.parse().unwrap(), &memory).map(|_| ());
-    let problem = refused.unwrap_err().problem();
+    let failure = linerate_port::open(&url.parse().unwrap(), &memory).map(|_| ());
+    let problem = failure.unwrap_err().report();
     assert!(
         problem.situation.contains("without a reader"),
         "{problem:?}"
@@ -332,14 +332,14 @@ fn a_pipe_is_written_for_whoever_reads_it() {
 /// Opening a pipe would block until there is a writer.
 #[test]
 fn a_pipe_is_no_capture() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("pipe");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe");
     if !pipe(&path) {
         return;
     }
-    let refused = linerate_port::pcap::open(&path).unwrap_err();
+    let failure = linerate_port::pcap::open_capture(&path).unwrap_err();
     assert!(
-        std::error::Error::source(&refused)
+        std::error::Error::source(&failure)
             .unwrap()
             .to_string()
             .contains("pipe")

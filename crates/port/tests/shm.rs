@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::{memory, numbered, receive, send};
 use linerate_port::{
-    AnyPort, Burst, Cause, Memory, MemoryPlan, Partner, Pool, Port, PortError, PortUrl, Receive,
+    AnyPort, Burst, DropCause, FramePool, FrameRegion, MemoryPlan, PeerState, Port, PortError,
+    PortUrl, RxQueue,
 };
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
@@ -20,13 +21,13 @@ use rustix::net::{
 };
 
 /// Variable with the directory of the rendezvous; each test has its own.
-const FOLDER: &str = "XDG_RUNTIME_DIR";
+const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 /// Variable with the port that a child opens to send all frames back.
-const CHILD: &str = "LINERATE_TEST_ECHO";
+const ECHO_URL: &str = "LINERATE_TEST_ECHO";
 
 /// Malicious client that follows the handshake and passes memory of its own.
 struct Forger {
-    talk: OwnedFd,
+    connection: OwnedFd,
     memory: OwnedFd,
     slots: usize,
     slot_bytes: usize,
@@ -35,7 +36,7 @@ struct Forger {
 impl Forger {
     /// Connects to the server `shm:x` with frames of 1518 bytes, and passes memory with slots of
     /// `slot_bytes`.
-    fn come(folder: &Path, slots: u32, slot_bytes: u32) -> Self {
+    fn connect(dir: &Path, slots: u32, slot_bytes: u32) -> Self {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = rustix::fs::memfd_create("forged", flags).unwrap();
         rustix::fs::ftruncate(&memory, 4 << 20).unwrap();
@@ -47,7 +48,7 @@ impl Forger {
         ];
         rustix::io::pwrite(&memory, &header.concat(), 0).unwrap();
         Self {
-            talk: Self::hand(folder, memory.as_fd()),
+            connection: Self::send_hello(dir, memory.as_fd()),
             memory,
             slots: slots as usize,
             slot_bytes: slot_bytes as usize,
@@ -55,38 +56,38 @@ impl Forger {
     }
 
     /// Connects to the server without sending anything.
-    fn silent(folder: &Path) -> OwnedFd {
-        let socket = folder.join("linerate/shm-x.sock");
-        let talk = net::socket_with(
+    fn connect_silently(dir: &Path) -> OwnedFd {
+        let socket = dir.join("linerate/shm-x.sock");
+        let connection = net::socket_with(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         );
-        let talk = talk.unwrap();
-        net::connect(&talk, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
-        talk
+        let connection = connection.unwrap();
+        net::connect(&connection, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
+        connection
     }
 
     /// Connects and sends a hello, with a file and frames of 1518 bytes.
-    fn hand(folder: &Path, file: BorrowedFd<'_>) -> OwnedFd {
-        let talk = Self::silent(folder);
+    fn send_hello(dir: &Path, file: BorrowedFd<'_>) -> OwnedFd {
+        let connection = Self::connect_silently(dir);
         let mut hello = *b"linrt-m\x01\x01\0\0\0\0\0\0\0";
         hello[10..12].copy_from_slice(&1518u16.to_ne_bytes());
         let files = [file];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
-        let pieces = [IoSlice::new(&hello)];
-        net::sendmsg(&talk, &pieces, &mut ancillary, SendFlags::empty()).unwrap();
-        talk
+        let buffers = [IoSlice::new(&hello)];
+        net::sendmsg(&connection, &buffers, &mut ancillary, SendFlags::empty()).unwrap();
+        connection
     }
 
     /// Reply of the server, if there is one: 2 is joined, 4 incompatible.
-    fn answer(&self) -> Option<u8> {
-        let mut word = [0; 16];
-        rustix::io::read(&self.talk, &mut word).ok()?;
-        Some(word[8])
+    fn reply(&self) -> Option<u8> {
+        let mut reply = [0; 16];
+        rustix::io::read(&self.connection, &mut reply).ok()?;
+        Some(reply[8])
     }
 
     /// Publishes frames of these lengths, which may exceed the slots.
@@ -105,9 +106,9 @@ impl Forger {
 /// A length that exceeds the slot is an error of the peer, and only costs that frame.
 #[test]
 fn lengths_beyond_a_slot_are_dropped() {
-    in_own_dir("lengths_beyond_a_slot_are_dropped", |folder| {
+    in_own_dir("lengths_beyond_a_slot_are_dropped", |dir| {
         // The memory's frames are longer than those of this port, as another port requires.
-        let memory = Memory::new(MemoryPlan {
+        let memory = FrameRegion::new(MemoryPlan {
             frames: 512,
             frame_bytes: 9018,
             ..MemoryPlan::default()
@@ -115,27 +116,30 @@ fn lengths_beyond_a_slot_are_dropped() {
         let memory = memory.unwrap();
         let mut pool = memory.pool();
         let mut server = common::open("shm:x,role=server,mtu=1500", &memory);
-        let forger = Forger::come(folder, 64, 1600);
+        let forger = Forger::connect(dir, 64, 1600);
         let lengths = [60, 1600, 1601, 9018, 9019, u32::MAX, 0, 61];
         let deadline = Instant::now() + Duration::from_secs(10);
-        let (mut answer, mut came) = (None, Vec::new());
+        let (mut reply, mut received) = (None, Vec::new());
         let mut burst = Burst::new();
-        while came.len() < 3 {
-            if answer.is_none() {
+        while received.len() < 3 {
+            if reply.is_none() {
                 server.refresh().unwrap();
-                answer = forger.answer();
-                if answer.is_some() {
+                reply = forger.reply();
+                if reply.is_some() {
                     forger.publish(&lengths);
                 }
             }
             server.receive(&mut pool, &mut burst);
-            came.extend(burst.frames().iter().map(|frame| frame.len()));
+            received.extend(burst.frames().iter().map(|frame| frame.len()));
             pool.free_all(&mut burst);
-            assert!(Instant::now() < deadline, "{answer:?}, {came:?} came");
+            assert!(Instant::now() < deadline, "{reply:?}, {received:?} came");
         }
-        assert_eq!((answer, &came[..]), (Some(2), &[60, 1600, 61][..]));
+        assert_eq!((reply, &received[..]), (Some(2), &[60, 1600, 61][..]));
         let counted = server.receive.counters().read();
-        let drops = (counted.dropped(Cause::TooLong), counted.dropped(Cause::Bad));
+        let drops = (
+            counted.drops_by(DropCause::TooLong),
+            counted.drops_by(DropCause::Invalid),
+        );
         assert_eq!(drops, (4, 1));
     });
 }
@@ -143,24 +147,24 @@ fn lengths_beyond_a_slot_are_dropped() {
 /// Memory for frames of another length than agreed is rejected.
 #[test]
 fn memory_for_other_frames_is_refused() {
-    in_own_dir("memory_for_other_frames_is_refused", |folder| {
+    in_own_dir("memory_for_other_frames_is_refused", |dir| {
         let memory = memory(256);
         let mut server = common::open("shm:x,role=server,mtu=1500", &memory);
         for slot_bytes in [64, 1472, 1728, 9024] {
-            let forger = Forger::come(folder, 64, slot_bytes);
+            let forger = Forger::connect(dir, 64, slot_bytes);
             let deadline = Instant::now() + Duration::from_secs(10);
-            let told = loop {
+            let failure = loop {
                 if let Err(error) = server.refresh() {
                     break error;
                 }
                 assert!(Instant::now() < deadline, "{slot_bytes}: not rejected");
             };
-            let text = told.to_string();
-            assert!(matches!(told, PortError::PeerMismatch { .. }), "{text}");
-            let says = |bytes: u32| text.contains(&bytes.to_string());
-            assert!(says(slot_bytes) && says(1600), "{text}");
-            assert_eq!(forger.answer(), Some(4), "{slot_bytes}");
-            assert_eq!(server.receive.partner(), Some(Partner::Awaited));
+            let text = failure.to_string();
+            assert!(matches!(failure, PortError::PeerMismatch { .. }), "{text}");
+            let names = |bytes: u32| text.contains(&bytes.to_string());
+            assert!(names(slot_bytes) && names(1600), "{text}");
+            assert_eq!(forger.reply(), Some(4), "{slot_bytes}");
+            assert_eq!(server.receive.peer_state(), Some(PeerState::NeverConnected));
         }
     });
 }
@@ -169,16 +173,16 @@ fn memory_for_other_frames_is_refused() {
 /// others only for a moment.
 #[test]
 fn a_silent_client_does_not_block_others() {
-    in_own_dir("a_silent_client_does_not_block_others", |folder| {
+    in_own_dir("a_silent_client_does_not_block_others", |dir| {
         let memory = memory(256);
         let (mut pool, mut burst) = (memory.pool(), Burst::new());
         let mut server = common::open("shm:x,role=server", &memory);
-        let _silent = Forger::silent(folder);
+        let _silent = Forger::connect_silently(dir);
         // The server accepts this one first.
         server.receive.receive(&mut pool, &mut burst);
         let mut client = common::open("shm:x", &memory);
         let deadline = Instant::now() + Duration::from_secs(60);
-        while client.receive.partner() != Some(Partner::There) {
+        while client.receive.peer_state() != Some(PeerState::Connected) {
             assert!(Instant::now() < deadline, "not connected");
             for port in [&mut server, &mut client] {
                 port.receive.receive(&mut pool, &mut burst);
@@ -191,20 +195,20 @@ fn a_silent_client_does_not_block_others() {
 /// The error of a failed system call is kept, and not that of a later one.
 #[test]
 fn refusals_of_the_kernel_keep_their_cause() {
-    in_own_dir("refusals_of_the_kernel_keep_their_cause", |folder| {
+    in_own_dir("refusals_of_the_kernel_keep_their_cause", |dir| {
         let mut server = common::open("shm:x,role=server", &memory(256));
         // Not memory, and so without seals: EINVAL (fcntl(2), F_GET_SEALS).
         let file = std::fs::File::open("/dev/null").unwrap();
-        let _talk = Forger::hand(folder, file.as_fd());
+        let _connection = Forger::send_hello(dir, file.as_fd());
         let deadline = Instant::now() + Duration::from_secs(10);
-        let told = loop {
+        let failure = loop {
             if let Err(error) = server.refresh() {
                 break error;
             }
             assert!(Instant::now() < deadline, "no error");
         };
-        let PortError::Kernel { source, .. } = &told else {
-            panic!("{told}");
+        let PortError::Kernel { source, .. } = &failure else {
+            panic!("{failure}");
         };
         assert_eq!(source.kind(), std::io::ErrorKind::InvalidInput, "{source}");
     });
@@ -213,7 +217,7 @@ fn refusals_of_the_kernel_keep_their_cause() {
 /// Not a test: the code of a child process.
 #[test]
 fn child() {
-    let Ok(url) = std::env::var(CHILD) else {
+    let Ok(url) = std::env::var(ECHO_URL) else {
         return;
     };
     let memory = memory(256);
@@ -235,12 +239,12 @@ fn child() {
 struct Echo(Child);
 
 impl Echo {
-    fn start(folder: &Path, url: &str) -> Self {
-        let own = std::env::current_exe().unwrap();
-        let child = Command::new(own)
+    fn start(dir: &Path, url: &str) -> Self {
+        let executable = std::env::current_exe().unwrap();
+        let child = Command::new(executable)
             .args(["--exact", "child", "--nocapture"])
-            .env(FOLDER, folder)
-            .env(CHILD, url)
+            .env(RUNTIME_DIR, dir)
+            .env(ECHO_URL, url)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -265,14 +269,14 @@ impl Drop for Echo {
 fn in_own_dir(name: &str, test: impl FnOnce(&Path)) {
     const INSIDE: &str = "LINERATE_TEST_INSIDE";
     if std::env::var_os(INSIDE).is_some() {
-        let folder = std::env::var_os(FOLDER).unwrap();
-        return test(Path::new(&folder));
+        let dir = std::env::var_os(RUNTIME_DIR).unwrap();
+        return test(Path::new(&dir));
     }
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .env(INSIDE, "1")
-        .env(FOLDER, folder.path())
+        .env(RUNTIME_DIR, dir.path())
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -285,21 +289,21 @@ fn number(frame: &[u8]) -> u32 {
 }
 
 /// Sends numbered frames and receives their echoes.
-struct Circle {
+struct EchoLoop {
     next: u32,
-    back: Vec<u32>,
+    returned: Vec<u32>,
 }
 
-impl Circle {
-    fn run(&mut self, port: &mut AnyPort, pool: &mut Pool, count: usize) {
-        let target = self.back.len() + count;
+impl EchoLoop {
+    fn run(&mut self, port: &mut AnyPort, pool: &mut FramePool, count: usize) {
+        let target = self.returned.len() + count;
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut burst = Burst::new();
-        while self.back.len() < target {
+        while self.returned.len() < target {
             assert!(
                 Instant::now() < deadline,
                 "{} of {target} came back",
-                self.back.len()
+                self.returned.len()
             );
             let memory = pool.memory().clone();
             let mut out = Burst::with_limit(16);
@@ -319,53 +323,57 @@ impl Circle {
             for frame in burst.frames() {
                 let bytes = memory.bytes(frame);
                 assert_eq!(bytes, numbered(number(bytes), 100), "whole frames only");
-                self.back.push(number(bytes));
+                self.returned.push(number(bytes));
             }
             pool.free_all(&mut burst);
         }
     }
 
     /// Receives the echoes that are still on their way.
-    fn drain(&mut self, port: &mut AnyPort, pool: &mut Pool) {
+    fn drain(&mut self, port: &mut AnyPort, pool: &mut FramePool) {
         let all = |_: &[u8]| true;
-        let rest = common::receive_within(port, pool, usize::MAX, Duration::from_millis(500), all);
-        self.back.extend(rest.iter().map(|frame| number(frame)));
+        let remaining =
+            common::receive_within(port, pool, usize::MAX, Duration::from_millis(500), all);
+        self.returned
+            .extend(remaining.iter().map(|frame| number(frame)));
     }
 }
 
-fn echo_that_dies(folder: &Path, own: &str, other: &str) {
+fn echo_with_killed_peer(dir: &Path, own_url: &str, peer_url: &str) {
     let memory = memory(512);
     let mut pool = memory.pool();
-    let mut port = common::open(own, &memory);
-    let mut circle = Circle {
+    let mut port = common::open(own_url, &memory);
+    let mut echo_loop = EchoLoop {
         next: 0,
-        back: Vec::new(),
+        returned: Vec::new(),
     };
     const KILLS: usize = 4;
-    let mut echo = Echo::start(folder, other);
+    let mut echo = Echo::start(dir, peer_url);
     for round in 0..KILLS {
-        circle.run(&mut port, &mut pool, 3000 + round * 777);
+        echo_loop.run(&mut port, &mut pool, 3000 + round * 777);
         echo.kill();
-        echo = Echo::start(folder, other);
+        echo = Echo::start(dir, peer_url);
     }
-    circle.run(&mut port, &mut pool, 3000);
-    circle.drain(&mut port, &mut pool);
+    echo_loop.run(&mut port, &mut pool, 3000);
+    echo_loop.drain(&mut port, &mut pool);
     port.refresh().unwrap();
-    let absences = port.receive.absences();
-    assert_eq!(absences.len(), KILLS);
-    for absence in &absences {
-        assert!(absence.until > Some(absence.from), "{absences:?}");
+    let outages = port.receive.peer_outages();
+    assert_eq!(outages.len(), KILLS);
+    for outage in &outages {
+        assert!(outage.until > Some(outage.from), "{outages:?}");
     }
     echo.kill();
     port.refresh().unwrap();
-    let last = port.receive.absences().pop().unwrap();
+    let last = port.receive.peer_outages().pop().unwrap();
     assert_eq!(last.until, None, "not reconnected");
 
     assert!(
-        circle.back.is_sorted_by(|earlier, later| earlier < later),
+        echo_loop
+            .returned
+            .is_sorted_by(|earlier, later| earlier < later),
         "in order, and none twice"
     );
-    let lost = circle.next as usize - circle.back.len();
+    let lost = echo_loop.next as usize - echo_loop.returned.len();
     assert!(lost <= KILLS * 32, "{lost} lost in {KILLS} deaths");
     // All frames are free again: the survivor has lost none of its own.
     let free = std::iter::from_fn(|| pool.allocate()).count();
@@ -374,15 +382,15 @@ fn echo_that_dies(folder: &Path, own: &str, other: &str) {
 
 #[test]
 fn a_client_may_be_killed_and_come_back() {
-    in_own_dir("a_client_may_be_killed_and_come_back", |folder| {
-        echo_that_dies(folder, "shm:x,role=server,rxd=64", "shm:x");
+    in_own_dir("a_client_may_be_killed_and_come_back", |dir| {
+        echo_with_killed_peer(dir, "shm:x,role=server,rxd=64", "shm:x");
     });
 }
 
 #[test]
 fn a_server_may_be_killed_and_come_back() {
-    in_own_dir("a_server_may_be_killed_and_come_back", |folder| {
-        echo_that_dies(folder, "shm:x,rxd=64", "shm:x,role=server,rxd=64");
+    in_own_dir("a_server_may_be_killed_and_come_back", |dir| {
+        echo_with_killed_peer(dir, "shm:x,rxd=64", "shm:x,role=server,rxd=64");
     });
 }
 
@@ -398,21 +406,25 @@ fn either_side_may_come_first() {
             let mut one = common::open(first, &memory);
             std::thread::sleep(Duration::from_millis(20));
             assert_eq!(one.receive(&mut pool, &mut Burst::new()), 0);
-            let mut other = common::open(second, &memory);
+            let mut second_port = common::open(second, &memory);
             // Both connect as they are polled; normally each has its own thread.
             let deadline = Instant::now() + Duration::from_secs(10);
             let mut burst = Burst::new();
             pool.allocate_burst(&mut burst, 1);
             burst.frames_mut()[0].set_len(60);
             while one.transmit(&mut pool, &mut burst) == 0 {
-                other.receive(&mut pool, &mut Burst::new());
+                second_port.receive(&mut pool, &mut Burst::new());
                 assert!(Instant::now() < deadline, "not connected");
             }
-            while other.receive(&mut pool, &mut burst) == 0 {
+            while second_port.receive(&mut pool, &mut burst) == 0 {
                 assert!(Instant::now() < deadline, "not received");
             }
             pool.free_all(&mut burst);
-            send(&mut other, &mut pool, &[numbered(1, 1518), numbered(2, 60)]);
+            send(
+                &mut second_port,
+                &mut pool,
+                &[numbered(1, 1518), numbered(2, 60)],
+            );
             let arrived = receive(&mut one, &mut pool, 2);
             assert_eq!(arrived, [numbered(1, 1518), numbered(2, 60)]);
         }
@@ -428,22 +440,25 @@ fn queues_have_rings_of_their_own() {
             let url: PortUrl = url.parse().unwrap();
             linerate_port::open(&url, &memory).unwrap()
         };
-        let (mut near, mut far) = (open("shm:m,role=server,queues=2"), open("shm:m,queues=2"));
+        let (mut servers, mut clients) =
+            (open("shm:m,role=server,queues=2"), open("shm:m,queues=2"));
         for queue in 0..2 {
             let deadline = Instant::now() + Duration::from_secs(10);
             let mut burst = Burst::new();
             pool.allocate_burst(&mut burst, 1);
             burst.frames_mut()[0].set_len(60 + queue as u16);
-            while near[queue].transmit(&mut pool, &mut burst) == 0 {
-                far[queue].receive(&mut pool, &mut Burst::new());
+            while servers[queue].transmit(&mut pool, &mut burst) == 0 {
+                clients[queue].receive(&mut pool, &mut Burst::new());
                 assert!(Instant::now() < deadline, "not connected");
             }
-            while far[queue].receive(&mut pool, &mut burst) == 0 {
+            while clients[queue].receive(&mut pool, &mut burst) == 0 {
                 assert!(Instant::now() < deadline, "not received");
             }
             assert_eq!(burst.frames()[0].len(), 60 + queue as u16);
             assert_eq!(
-                far[1 - queue].receive.receive(&mut pool, &mut Burst::new()),
+                clients[1 - queue]
+                    .receive
+                    .receive(&mut pool, &mut Burst::new()),
                 0
             );
             pool.free_all(&mut burst);
@@ -453,32 +468,29 @@ fn queues_have_rings_of_their_own() {
 
 #[test]
 fn a_name_in_use_is_reported() {
-    in_own_dir("a_name_in_use_is_reported", |folder| {
+    in_own_dir("a_name_in_use_is_reported", |dir| {
         let memory = memory(512);
         let mut pool = memory.pool();
         let mut server = common::open("shm:x,role=server", &memory);
         let second = common::try_open("shm:x,role=server", &memory).map(|_| ());
-        assert!(matches!(second, Err(PortError::Taken { .. })));
-        let _echo = Echo::start(folder, "shm:x");
+        assert!(matches!(second, Err(PortError::InUse { .. })));
+        let _echo = Echo::start(dir, "shm:x");
         send(&mut server, &mut pool, &[numbered(0, 60)]);
         assert_eq!(receive(&mut server, &mut pool, 1).len(), 1);
         // A second client gets an error.
-        let mut late = common::open("shm:x", &memory);
+        let mut second_client = common::open("shm:x", &memory);
         let deadline = Instant::now() + Duration::from_secs(10);
-        let told = loop {
+        let failure = loop {
             server.receive(&mut pool, &mut Burst::new());
-            if let Err(error) = late.refresh() {
+            if let Err(error) = second_client.refresh() {
                 break error;
             }
             assert!(Instant::now() < deadline, "no error for the second client");
         };
-        assert!(matches!(told, PortError::Taken { .. }), "{told}");
-        drop((late, server));
+        assert!(matches!(failure, PortError::InUse { .. }), "{failure}");
+        drop((second_client, server));
         // Only files of the killed child's side may be left.
-        assert_eq!(
-            std::fs::read_dir(folder.join("linerate")).unwrap().count(),
-            0
-        );
+        assert_eq!(std::fs::read_dir(dir.join("linerate")).unwrap().count(), 0);
     });
 }
 
@@ -500,7 +512,7 @@ fn other_frame_lengths_are_refused() {
                     .receive
                     .receive(&mut memory.pool(), &mut Burst::new());
                 client.refresh()?;
-                if client.receive.partner() == Some(Partner::There) {
+                if client.receive.peer_state() == Some(PeerState::Connected) {
                     return Ok(());
                 }
                 assert!(Instant::now() < deadline, "not connected: {url}");

@@ -10,33 +10,34 @@ use common::{memory, open_in, pair, receive_within, send, with_privilege};
 use linerate_lab::LabHost;
 use linerate_port::vnet::{Segmentation, VNET_HEADER_BYTES, VnetHeader};
 use linerate_port::{
-    AnyPort, Burst, Cause, Memory, Pool, Port, PortError, PortUrl, Receive, Transmit, checksum,
+    AnyPort, Burst, DropCause, FramePool, FrameRegion, Port, PortError, PortUrl, RxQueue, TxQueue,
+    checksum,
 };
 
-const OWN: [u8; 6] = [2, 0, 0, 0, 0, 9];
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 /// Host 10.9.0.2 on the wire of a tap whose interface has the address 10.9.0.1.
-struct Peer {
+struct TapPeer {
     port: AnyPort,
-    pool: Pool,
-    header: usize,
+    pool: FramePool,
+    header_bytes: usize,
 }
 
-impl Peer {
+impl TapPeer {
     fn new(host: &LabHost, url: &str) -> Self {
         let parsed: PortUrl = url.parse().unwrap();
-        let memory = Memory::new(parsed.memory_plan()).unwrap();
+        let memory = FrameRegion::new(parsed.memory_plan()).unwrap();
         let port = open_in(host, url, &memory);
         let header = usize::from(port.capabilities().vnet_header);
         Self {
             port,
             pool: memory.pool(),
-            header,
+            header_bytes: header,
         }
     }
 
     fn send(&mut self, header: VnetHeader, frame: &[u8]) {
-        let header = &header.bytes()[..self.header];
+        let header = &header.to_bytes()[..self.header_bytes];
         send(&mut self.port, &mut self.pool, &[[header, frame].concat()]);
     }
 
@@ -45,20 +46,20 @@ impl Peer {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             assert!(Instant::now() < deadline, "no datagram received");
-            let patience = Duration::from_millis(100);
-            let arrived = receive_within(&mut self.port, &mut self.pool, 1, patience, |_| true);
+            let timeout = Duration::from_millis(100);
+            let arrived = receive_within(&mut self.port, &mut self.pool, 1, timeout, |_| true);
             for frame in arrived {
-                let ethernet = &frame[self.header..];
+                let ethernet = &frame[self.header_bytes..];
                 match ethernet[12..14] {
                     [8, 6] if ethernet[38..42] == [10, 9, 0, 2] => {
-                        let mut answer = ethernet.to_vec();
-                        answer.copy_within(6..12, 0);
-                        answer[6..12].copy_from_slice(&OWN);
-                        answer[21] = 2;
-                        answer[32..42].copy_from_slice(&ethernet[22..32]);
-                        answer[22..28].copy_from_slice(&OWN);
-                        answer[28..32].copy_from_slice(&[10, 9, 0, 2]);
-                        self.send(VnetHeader::default(), &answer);
+                        let mut reply = ethernet.to_vec();
+                        reply.copy_within(6..12, 0);
+                        reply[6..12].copy_from_slice(&PEER_MAC);
+                        reply[21] = 2;
+                        reply[32..42].copy_from_slice(&ethernet[22..32]);
+                        reply[22..28].copy_from_slice(&PEER_MAC);
+                        reply[28..32].copy_from_slice(&[10, 9, 0, 2]);
+                        self.send(VnetHeader::default(), &reply);
                     }
                     [8, 0] if ethernet[23] == 17 && ethernet[30..34] == [10, 9, 0, 2] => {
                         return frame;
@@ -71,16 +72,16 @@ impl Peer {
 }
 
 /// Reply to a datagram: the same with source and destination exchanged.
-fn answer_to(ethernet: &[u8]) -> Vec<u8> {
-    let mut answer = ethernet.to_vec();
-    let (link, rest) = answer.split_at_mut(14);
+fn reply_to(ethernet: &[u8]) -> Vec<u8> {
+    let mut reply = ethernet.to_vec();
+    let (link, rest) = reply.split_at_mut(14);
     link.rotate_left(6);
     link[..6].copy_from_slice(&ethernet[6..12]);
-    link[6..12].copy_from_slice(&OWN);
+    link[6..12].copy_from_slice(&PEER_MAC);
     link[12..14].copy_from_slice(&[8, 0]);
     rest[12..20].rotate_left(4);
     rest[20..24].rotate_left(2);
-    answer
+    reply
 }
 
 fn socket(host: &LabHost) -> UdpSocket {
@@ -96,18 +97,18 @@ fn the_kernel_is_at_the_other_end() {
     with_privilege("the_kernel_is_at_the_other_end", || {
         let lab = pair("");
         let host = lab.host("a").unwrap();
-        let mut peer = Peer::new(host, "tap:t0,address=10.9.0.1/24");
+        let mut peer = TapPeer::new(host, "tap:t0,address=10.9.0.1/24");
         let client = socket(host);
         client.send_to(b"question", "10.9.0.2:7").unwrap();
-        let question = peer.datagram();
-        assert_eq!(&question[42..], b"question");
-        let mut complete = question.clone();
+        let request = peer.datagram();
+        assert_eq!(&request[42..], b"question");
+        let mut complete = request.clone();
         assert!(checksum::complete(&mut complete));
         assert_eq!(
-            question, complete,
+            request, complete,
             "without vnet the kernel completes checksums"
         );
-        peer.send(VnetHeader::default(), &answer_to(&question));
+        peer.send(VnetHeader::default(), &reply_to(&request));
         let mut buffer = [0; 64];
         let size = client.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..size], b"question");
@@ -117,7 +118,7 @@ fn the_kernel_is_at_the_other_end() {
 
         // After an empty poll the first of several frames is delivered alone.
         let mut burst = Burst::new();
-        let mut poll = |peer: &mut Peer| {
+        let mut poll = |peer: &mut TapPeer| {
             let count = peer.port.receive.receive(&mut peer.pool, &mut burst);
             peer.pool.free_all(&mut burst);
             count
@@ -127,7 +128,7 @@ fn the_kernel_is_at_the_other_end() {
             client.send_to(b"question", "10.9.0.2:7").unwrap();
         }
         assert_eq!([poll(&mut peer), poll(&mut peer)], [1, 2]);
-        let Peer { port, mut pool, .. } = peer;
+        let TapPeer { port, mut pool, .. } = peer;
         drop(port);
         let free = std::iter::from_fn(|| pool.allocate()).count();
         assert_eq!(free, pool.memory().frames() as usize, "no slot is lost");
@@ -139,16 +140,16 @@ fn with_vnet_checksums_and_segmentation_are_left_open() {
     with_privilege("with_vnet_checksums_and_segmentation_are_left_open", || {
         let lab = pair("");
         let host = lab.host("a").unwrap();
-        let mut peer = Peer::new(host, "tap:t0,address=10.9.0.1/24,vnet");
-        assert_eq!(peer.header, VNET_HEADER_BYTES);
+        let mut peer = TapPeer::new(host, "tap:t0,address=10.9.0.1/24,vnet");
+        assert_eq!(peer.header_bytes, VNET_HEADER_BYTES);
         let client = socket(host);
         client.send_to(b"question", "10.9.0.2:7").unwrap();
-        let question = peer.datagram();
-        let header = VnetHeader::read(&question).unwrap();
+        let request = peer.datagram();
+        let header = VnetHeader::parse(&request).unwrap();
         assert!(header.needs_checksum, "{header:?}");
         assert_eq!((header.checksum_start, header.checksum_offset), (34, 6));
         // The reply's checksum is partial too: the sum of the pseudo header does not change.
-        peer.send(header, &answer_to(&question[VNET_HEADER_BYTES..]));
+        peer.send(header, &reply_to(&request[VNET_HEADER_BYTES..]));
         let mut buffer = [0; 64];
         let size = client.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..size], b"question");
@@ -158,7 +159,7 @@ fn with_vnet_checksums_and_segmentation_are_left_open() {
             println!("skipped the rest: {:?}", peer.port.capabilities().notes);
             return;
         }
-        let mut long = answer_to(&question[VNET_HEADER_BYTES..]);
+        let mut long = reply_to(&request[VNET_HEADER_BYTES..]);
         long.truncate(42);
         long.extend((0..3000u32).map(|at| (at / 1000) as u8));
         long[16..18].copy_from_slice(&3028u16.to_be_bytes());
@@ -167,8 +168,8 @@ fn with_vnet_checksums_and_segmentation_are_left_open() {
         long[24..26].copy_from_slice(&sum.to_ne_bytes());
         long[38..40].copy_from_slice(&3008u16.to_be_bytes());
         let pseudo = [checksum::sum(&long[26..34]), 17u16.to_be(), 3008u16.to_be()];
-        let open = pseudo.into_iter().fold(0, checksum::join);
-        long[40..42].copy_from_slice(&open.to_ne_bytes());
+        let partial = pseudo.into_iter().fold(0, checksum::add_folded);
+        long[40..42].copy_from_slice(&partial.to_ne_bytes());
         let header = VnetHeader {
             needs_checksum: true,
             segmentation: Segmentation::Udp,
@@ -191,7 +192,7 @@ fn with_vnet_checksums_and_segmentation_are_left_open() {
 fn frames_of_a_wrong_length_are_counted() {
     with_privilege("frames_of_a_wrong_length_are_counted", || {
         let lab = pair("");
-        let mut peer = Peer::new(lab.host("a").unwrap(), "tap:t0,mtu=600");
+        let mut peer = TapPeer::new(lab.host("a").unwrap(), "tap:t0,mtu=600");
         send(
             &mut peer.port,
             &mut peer.pool,
@@ -200,7 +201,10 @@ fn frames_of_a_wrong_length_are_counted() {
         let sent = peer.port.transmit.counters().read();
         assert_eq!(sent.frames, 1);
         assert_eq!(
-            (sent.dropped(Cause::TooLong), sent.dropped(Cause::Bad)),
+            (
+                sent.drops_by(DropCause::TooLong),
+                sent.drops_by(DropCause::Invalid)
+            ),
             (1, 1)
         );
     });
@@ -212,19 +216,19 @@ fn queues_are_of_one_interface() {
         let lab = pair("");
         let memory = memory(512);
         let url: PortUrl = "tap:t0,queues=2".parse().unwrap();
-        let open = || linerate_port::open(&url, &memory);
-        let ports = lab.host("a").unwrap().run(open).unwrap().unwrap();
+        let partial = || linerate_port::open(&url, &memory);
+        let ports = lab.host("a").unwrap().run(partial).unwrap().unwrap();
         assert_eq!(ports.len(), 2);
         let single = || common::try_open("tap:t0", &memory).map(|_| ()).unwrap_err();
         let error = lab.host("a").unwrap().run(single).unwrap();
-        assert!(matches!(error, PortError::Taken { .. }), "{error}");
+        assert!(matches!(error, PortError::InUse { .. }), "{error}");
         let none = || {
             common::try_open("tap:eth0", &memory)
                 .map(|_| ())
                 .unwrap_err()
         };
         let error = lab.host("a").unwrap().run(none).unwrap();
-        assert!(matches!(error, PortError::Taken { .. }), "{error}");
+        assert!(matches!(error, PortError::InUse { .. }), "{error}");
     });
 }
 
@@ -234,14 +238,14 @@ fn a_tap_that_was_there_is_left_as_it_was() {
     with_privilege("a_tap_that_was_there_is_left_as_it_was", || {
         let lab = pair("");
         let host = lab.host("a").unwrap();
-        let ip = |words: &str| {
-            let run = || Command::new("ip").args(words.split(' ')).output();
+        let ip = |args: &str| {
+            let run = || Command::new("ip").args(args.split(' ')).output();
             let output = host.run(run).unwrap().expect("ip runs");
-            assert!(output.status.success(), "ip {words}: {output:?}");
+            assert!(output.status.success(), "ip {args}: {output:?}");
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
         let offloads = || {
-            let run = || linerate_host::settings::interface::offloads("t0");
+            let run = || linerate_host::settings::interface::read_switches("t0");
             host.run(run).unwrap().expect("offloads are readable")
         };
         for (address, up) in [(None, false), (Some("10.9.9.9/16"), true)] {
@@ -257,7 +261,7 @@ fn a_tap_that_was_there_is_left_as_it_was() {
                 let shown = ip("-o addr show dev t0");
                 let addresses: Vec<String> = shown
                     .split(' ')
-                    .filter(|word| word.starts_with("10.") && word.contains('/'))
+                    .filter(|field| field.starts_with("10.") && field.contains('/'))
                     .map(str::to_owned)
                     .collect();
                 let link = ip("-o link show dev t0");
@@ -267,10 +271,10 @@ fn a_tap_that_was_there_is_left_as_it_was() {
             };
             let before = state();
             assert_eq!((before.1, before.2), (up, true), "{before:?}");
-            let peer = Peer::new(host, "tap:t0,address=10.9.0.1/24,mtu=600,vnet");
-            let (addresses, is_up, is_same, during) = state();
+            let peer = TapPeer::new(host, "tap:t0,address=10.9.0.1/24,mtu=600,vnet");
+            let (addresses, is_up, has_old_mtu, during) = state();
             assert_eq!(addresses, ["10.9.0.1/24"]);
-            assert_eq!((is_up, is_same), (true, false));
+            assert_eq!((is_up, has_old_mtu), (true, false));
             assert_ne!(during, before.3, "checksums are left to us");
             // Dropped on this thread, which is in another network namespace.
             drop(peer);

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Instant;
 
-use end::{End, free_frames, length, receive};
-use linerate_port::{AnyPort, Burst, Copies, Pair, Port, PortError, Receive, Transmit};
+use end::{TestPort, free_frames, length, receive};
+use linerate_port::{AnyPort, Burst, FrameCopy, Port, PortError, PortQueues, RxQueue, TxQueue};
 use net::{in_namespace, ip, ip_link, memory, open, pair, try_open};
 
 fn frames_cross(mode: &str) {
@@ -21,33 +21,35 @@ fn frames_cross(mode: &str) {
     pair(1);
     let (a, b) = (format!("xdp:va,mode={mode}"), format!("xdp:vb,mode={mode}"));
     let memory = memory(&[&a, &b]);
-    let (Some(mut near), Some(mut far)) = (End::open(&a, &memory), End::open(&b, &memory)) else {
+    let (Some(mut local), Some(mut remote)) =
+        (TestPort::open(&a, &memory), TestPort::open(&b, &memory))
+    else {
         return;
     };
-    for end in [&near, &far] {
+    for end in [&local, &remote] {
         let capabilities = end.port.capabilities();
         assert!(end.has_note(&format!("XDP {mode}")), "{capabilities:?}");
         assert!(end.has_note("copy: the kernel copies"), "{capabilities:?}");
-        assert_eq!(capabilities.copies, Copies::InKernel);
+        assert_eq!(capabilities.copies, FrameCopy::InKernel);
         assert!(capabilities.address.is_some());
     }
     let mut got = Vec::new();
     for start in (0..FRAMES).step_by(STEP as usize) {
-        near.send(start..start + STEP, length);
-        got.extend(receive(&mut near, &mut far, STEP as usize));
+        local.send(start..start + STEP, length);
+        got.extend(receive(&mut local, &mut remote, STEP as usize));
         // The same number in the other direction, so that all rings of both ends wrap.
-        far.send(start..start + STEP, length);
-        receive(&mut far, &mut near, STEP as usize);
+        remote.send(start..start + STEP, length);
+        receive(&mut remote, &mut local, STEP as usize);
     }
     assert_eq!(got, (0..FRAMES).collect::<Vec<_>>(), "in order, each once");
     let bytes: u64 = (0..FRAMES).map(|number| u64::from(length(number))).sum();
-    for end in [&mut near, &mut far] {
+    for end in [&mut local, &mut remote] {
         for totals in [end.received(), end.sent()] {
             assert_eq!((totals.frames, totals.bytes), (u64::from(FRAMES), bytes));
-            assert_eq!(totals.all_dropped(), 0, "{totals:?}");
+            assert_eq!(totals.total_drops(), 0, "{totals:?}");
         }
     }
-    drop((near, far));
+    drop((local, remote));
     assert_eq!(
         free_frames(&memory),
         memory.frames() as usize,
@@ -74,29 +76,30 @@ fn both_halves_work_at_once_on_two_threads() {
     in_namespace(|| {
         pair(1);
         let memory = memory(&["xdp:va", "xdp:vb"]);
-        let (Some(near), Some(mut far)) = (open("xdp:va", &memory), End::open("xdp:vb", &memory))
+        let (Some(local), Some(mut remote)) =
+            (open("xdp:va", &memory), TestPort::open("xdp:vb", &memory))
         else {
             return;
         };
-        let Some(Pair {
+        let Some(PortQueues {
             mut receive,
             mut transmit,
             ..
-        }) = near.into_iter().next()
+        }) = local.into_iter().next()
         else {
             panic!("a port has a queue")
         };
-        let (memory, end) = (&memory, Instant::now() + end::PATIENCE);
+        let (memory, end) = (&memory, Instant::now() + end::TIMEOUT);
         // Not more in flight than a ring holds, so that none is lost.
-        let (asked, echoed) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
-        let going = move || echoed.load(Relaxed) < FRAMES && Instant::now() < end;
+        let (sent_total, echoed) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
+        let is_running = move || echoed.load(Relaxed) < FRAMES && Instant::now() < end;
         thread::scope(|scope| {
             scope.spawn(move || {
                 let (mut pool, mut burst) = (memory.pool(), Burst::new());
-                while going() {
-                    let sent = asked.load(Relaxed);
-                    let under_way = sent - echoed.load(Relaxed);
-                    while sent + burst.len() < FRAMES && under_way < 500 && !burst.is_full() {
+                while is_running() {
+                    let sent = sent_total.load(Relaxed);
+                    let in_flight = sent - echoed.load(Relaxed);
+                    while sent + burst.len() < FRAMES && in_flight < 500 && !burst.is_full() {
                         let Some(mut frame) = pool.allocate() else {
                             break;
                         };
@@ -104,32 +107,32 @@ fn both_halves_work_at_once_on_two_threads() {
                         memory.bytes_mut(&mut frame).fill(0xff);
                         burst.push(frame).unwrap();
                     }
-                    asked.fetch_add(transmit.transmit(&mut pool, &mut burst), Relaxed);
+                    sent_total.fetch_add(transmit.transmit(&mut pool, &mut burst), Relaxed);
                     thread::yield_now();
                 }
                 pool.free_all(&mut burst);
             });
             scope.spawn(move || {
                 let (mut pool, mut burst) = (memory.pool(), Burst::new());
-                while going() {
+                while is_running() {
                     echoed.fetch_add(receive.receive(&mut pool, &mut burst), Relaxed);
                     pool.free_all(&mut burst);
                     thread::yield_now();
                 }
             });
             let mut burst = Burst::new();
-            while going() {
-                far.port.receive(&mut far.pool, &mut burst);
-                far.port.transmit(&mut far.pool, &mut burst);
+            while is_running() {
+                remote.port.receive(&mut remote.pool, &mut burst);
+                remote.port.transmit(&mut remote.pool, &mut burst);
                 thread::yield_now();
             }
         });
         assert_eq!(
-            (asked.load(Relaxed), echoed.load(Relaxed)),
+            (sent_total.load(Relaxed), echoed.load(Relaxed)),
             (FRAMES, FRAMES)
         );
-        assert_eq!(far.received().all_dropped(), 0);
-        drop(far);
+        assert_eq!(remote.received().total_drops(), 0);
+        drop(remote);
         assert_eq!(
             free_frames(memory),
             memory.frames() as usize,
@@ -143,29 +146,29 @@ fn each_queue_has_its_own_frames() {
     in_namespace(|| {
         pair(3);
         let memory = memory(&["xdp:va,q=0-2", "xdp:vb,q=1-2"]);
-        let (Some(mut near), Some(mut far)) = (
-            End::all("xdp:va,q=0-2", &memory),
-            End::all("xdp:vb,q=1-2", &memory),
+        let (Some(mut local), Some(mut remote)) = (
+            TestPort::all("xdp:va,q=0-2", &memory),
+            TestPort::all("xdp:vb,q=1-2", &memory),
         ) else {
             return;
         };
-        assert_eq!((near.len(), far.len()), (3, 2));
-        assert_eq!(far[0].port.capabilities().name, "xdp:vb queue 1");
-        assert!(far[0].has_note("only frames of the receive queues 1-2"));
-        assert!(!near[0].has_note("only frames of the receive queues"));
-        for (queue, end) in near.iter_mut().enumerate() {
+        assert_eq!((local.len(), remote.len()), (3, 2));
+        assert_eq!(remote[0].port.capabilities().name, "xdp:vb queue 1");
+        assert!(remote[0].has_note("only frames of the receive queues 1-2"));
+        assert!(!local[0].has_note("only frames of the receive queues"));
+        for (queue, end) in local.iter_mut().enumerate() {
             let first = 1000 * queue as u32;
             end.send(first..first + 200, length);
         }
-        for (at, far) in far.iter_mut().enumerate() {
+        for (at, remote) in remote.iter_mut().enumerate() {
             let first = 1000 * (at as u32 + 1);
-            let numbers = receive(&mut near[at + 1], far, 200);
+            let numbers = receive(&mut local[at + 1], remote, 200);
             assert_eq!(numbers, (first..first + 200).collect::<Vec<_>>());
-            let totals = far.received();
-            assert_eq!((totals.frames, totals.all_dropped()), (200, 0));
+            let totals = remote.received();
+            assert_eq!((totals.frames, totals.total_drops()), (200, 0));
         }
         // Queue 0 has no socket, so its frames go to the kernel's stack and to no other queue.
-        let kernels = || {
+        let kernel_frames = || {
             let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
             let line = text
                 .lines()
@@ -178,14 +181,14 @@ fn each_queue_has_its_own_frames() {
                 .collect();
             fields[1]
         };
-        let end = Instant::now() + end::PATIENCE;
-        while kernels() < 600 {
-            near[0].push();
-            assert!(Instant::now() < end, "{} frames at vb", kernels());
+        let end = Instant::now() + end::TIMEOUT;
+        while kernel_frames() < 600 {
+            local[0].flush();
+            assert!(Instant::now() < end, "{} frames at vb", kernel_frames());
         }
-        for end in &mut far {
+        for end in &mut remote {
             let mut held = Vec::new();
-            end.take(&mut held);
+            end.receive_into(&mut held);
             assert!(held.is_empty(), "{held:?}");
         }
         let error = try_open("xdp:va,q=3", &memory).map(drop).unwrap_err();
@@ -205,16 +208,16 @@ fn a_second_program_is_refused_with_its_holder_and_the_queue_is_free_afterwards(
             return;
         };
         let error = try_open("xdp:va", &memory).map(drop).unwrap_err();
-        assert!(matches!(error, PortError::Taken { .. }), "{error}");
+        assert!(matches!(error, PortError::InUse { .. }), "{error}");
         assert!(
             error.to_string().contains("this process has it open"),
             "{error}"
         );
         drop(first);
         // At once: the kernel is still cleaning up, and opening waits for that.
-        let again = try_open("xdp:va", &memory).unwrap();
+        let second = try_open("xdp:va", &memory).unwrap();
         assert!(ip_link("va").contains("prog/xdp"));
-        drop(again);
+        drop(second);
         assert!(!ip_link("va").contains("prog/xdp"));
     });
 }
@@ -228,7 +231,7 @@ fn generic_takes_over_where_native_cannot_be() {
         }
         ip("link set lo up");
         let memory = memory(&["xdp:va", "xdp:lo"]);
-        let Some(end) = End::open("xdp:va", &memory) else {
+        let Some(end) = TestPort::open("xdp:va", &memory) else {
             return;
         };
         let capabilities = end.port.capabilities();
@@ -251,33 +254,33 @@ fn generic_takes_over_where_native_cannot_be() {
             "{error}"
         );
         // Loopback has no native hook; frames sent on it come back.
-        let mut end = End::open("xdp:lo,force", &memory).unwrap();
+        let mut end = TestPort::open("xdp:lo,force", &memory).unwrap();
         let capabilities = end.port.capabilities();
         assert!(
             end.has_note("its driver has no native XDP"),
             "{capabilities:?}"
         );
         end.send(0..100, length);
-        let mut held = Vec::new();
-        let patience = Instant::now() + end::PATIENCE;
-        while held.len() < 100 {
-            end.push();
-            end.take(&mut held);
-            assert!(Instant::now() < patience, "{}", held.len());
+        let mut frames = Vec::new();
+        let timeout = Instant::now() + end::TIMEOUT;
+        while frames.len() < 100 {
+            end.flush();
+            end.receive_into(&mut frames);
+            assert!(Instant::now() < timeout, "{}", frames.len());
         }
-        end.free(held);
+        end.free(frames);
     });
 }
 
 #[test]
-fn zero_copy_that_cannot_be_had_is_told() {
+fn unavailable_zero_copy_is_reported() {
     in_namespace(|| {
         pair(1);
         let memory = memory(&["xdp:va"]);
-        let Some(end) = End::open("xdp:va,zerocopy=no", &memory) else {
+        let Some(end) = TestPort::open("xdp:va,zerocopy=no", &memory) else {
             return;
         };
-        assert_eq!(end.port.capabilities().copies, Copies::InKernel);
+        assert_eq!(end.port.capabilities().copies, FrameCopy::InKernel);
         drop(end);
         let error = try_open("xdp:va,zerocopy=yes", &memory)
             .map(drop)
@@ -294,32 +297,32 @@ fn zero_copy_that_cannot_be_had_is_told() {
 }
 
 #[test]
-fn traps_of_veth_are_named() {
+fn quirks_of_veth_are_noted() {
     in_namespace(|| {
         pair(1);
         let memory = memory(&["xdp:va", "xdp:vb"]);
-        let Some(near) = End::open("xdp:va", &memory) else {
+        let Some(local) = TestPort::open("xdp:va", &memory) else {
             return;
         };
-        let notes = near.port.capabilities();
-        assert!(near.has_note("`ethtool -K vb tx off`"), "{notes:?}");
-        assert!(near.has_note("`ethtool -K vb gro on`"), "{notes:?}");
+        let notes = local.port.capabilities();
+        assert!(local.has_note("`ethtool -K vb tx off`"), "{notes:?}");
+        assert!(local.has_note("`ethtool -K vb gro on`"), "{notes:?}");
         // This end has a program now, so redirects of the other one arrive.
-        let far = End::open("xdp:vb,mode=generic,busy=64,wakeup=no", &memory).unwrap();
-        let notes = far.port.capabilities();
-        assert!(!far.has_note("gro on"), "{notes:?}");
-        assert!(far.has_note("do not pass the generic hook"), "{notes:?}");
+        let remote = TestPort::open("xdp:vb,mode=generic,busy=64,wakeup=no", &memory).unwrap();
+        let notes = remote.port.capabilities();
+        assert!(!remote.has_note("gro on"), "{notes:?}");
+        assert!(remote.has_note("do not pass the generic hook"), "{notes:?}");
         // Some kernel versions do not report the driver's queue; then there is a note.
         let binding = notes.xdp.as_ref().unwrap();
         assert!(!binding.native && !binding.need_wakeup, "{binding:?}");
         let polling = binding.busy_poll.as_ref().unwrap();
         assert_eq!(polling.budget, 64);
-        let told = notes.notes_so_far();
-        let without = told
+        let notes_now = notes.current_notes();
+        let without = notes_now
             .iter()
             .any(|note| note.contains("SO_INCOMING_NAPI_ID is 0"));
-        assert_eq!(without, polling.napi_id() == 0, "{told:?}");
-        let binding = near.port.capabilities().xdp.as_ref().unwrap();
+        assert_eq!(without, polling.napi_id() == 0, "{notes_now:?}");
+        let binding = local.port.capabilities().xdp.as_ref().unwrap();
         assert!(binding.native && binding.need_wakeup, "{binding:?}");
         assert_eq!(binding.busy_poll, None);
     });
@@ -327,20 +330,22 @@ fn traps_of_veth_are_named() {
 
 /// Frames also arrive without need-wakeup, and with busy polling.
 #[test]
-fn options_keep_frames_whole() {
+fn options_do_not_change_frames() {
     in_namespace(|| {
         pair(1);
         let (a, b) = ("xdp:va,wakeup=no,txd=64", "xdp:vb,busy=64,rxd=64");
         let memory = memory(&[a, b]);
-        let (Some(mut near), Some(mut far)) = (End::open(a, &memory), End::open(b, &memory)) else {
+        let (Some(mut local), Some(mut remote)) =
+            (TestPort::open(a, &memory), TestPort::open(b, &memory))
+        else {
             return;
         };
         for start in (0..1000).step_by(50) {
-            near.send(start..start + 50, length);
-            let numbers = receive(&mut near, &mut far, 50);
+            local.send(start..start + 50, length);
+            let numbers = receive(&mut local, &mut remote, 50);
             assert_eq!(numbers, (start..start + 50).collect::<Vec<_>>());
         }
-        assert_eq!(far.received().all_dropped(), 0);
+        assert_eq!(remote.received().total_drops(), 0);
     });
 }
 
@@ -351,25 +356,26 @@ fn a_loop_can_sleep_until_frames_come() {
     in_namespace(|| {
         pair(1);
         let memory = memory(&["xdp:va", "xdp:vb"]);
-        let (Some(mut near), Some(mut far)) =
-            (End::open("xdp:va", &memory), End::open("xdp:vb", &memory))
-        else {
+        let (Some(mut local), Some(mut remote)) = (
+            TestPort::open("xdp:va", &memory),
+            TestPort::open("xdp:vb", &memory),
+        ) else {
             return;
         };
         let readable = |port: &AnyPort, seconds| {
             let handle = port.wait_handle().unwrap();
-            let patience = Timespec {
+            let timeout = Timespec {
                 tv_sec: seconds,
                 tv_nsec: 0,
             };
-            poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&patience)).unwrap() == 1
+            poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout)).unwrap() == 1
         };
-        assert!(!readable(&far.port, 0));
-        near.send(0..5, |_| 60);
-        near.push();
-        assert!(readable(&far.port, 20));
-        assert_eq!(receive(&mut near, &mut far, 5).len(), 5);
-        assert!(!readable(&far.port, 0));
+        assert!(!readable(&remote.port, 0));
+        local.send(0..5, |_| 60);
+        local.flush();
+        assert!(readable(&remote.port, 20));
+        assert_eq!(receive(&mut local, &mut remote, 5).len(), 5);
+        assert!(!readable(&remote.port, 0));
     });
 }
 

@@ -15,7 +15,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
 
 /// Timeout far above the time that a test takes on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Variable with the request to the child: the bytes it may lock and its user, or anything else.
 const CHILD: &str = "LINERATE_TEST_XDP_CHILD";
@@ -24,17 +24,17 @@ const CHILD: &str = "LINERATE_TEST_XDP_CHILD";
 const URL: &str = "xdp:va,rxd=64,txd=64";
 
 /// Capabilities that an AF_XDP port needs.
-const RIGHTS: CapabilitySet = CapabilitySet::NET_ADMIN
+const CAPABILITIES: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF);
 
 /// Child process of the tests below: opens a port, prints the result, and keeps it open.
 #[test]
 fn child() {
-    let Ok(wish) = std::env::var(CHILD) else {
+    let Ok(request) = std::env::var(CHILD) else {
         return;
     };
-    if let Some((bytes, user)) = wish.split_once(' ') {
+    if let Some((bytes, user)) = request.split_once(' ') {
         let limit = Some(bytes.parse().unwrap());
         setrlimit(
             Resource::Memlock,
@@ -51,7 +51,7 @@ fn child() {
         Err(error) => println!("\nrefused {error}"),
         Ok(_port) => {
             println!("\nready");
-            std::thread::sleep(10 * PATIENCE);
+            std::thread::sleep(10 * TIMEOUT);
         }
     }
 }
@@ -61,10 +61,10 @@ fn become_user(user: u32) {
     set_keep_capabilities(true).unwrap();
     let user = rustix::process::Uid::from_raw(user);
     rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-    keep_rights(RIGHTS);
+    keep_capabilities(CAPABILITIES);
 }
 
-fn keep_rights(rights: CapabilitySet) {
+fn keep_capabilities(rights: CapabilitySet) {
     let sets = CapabilitySets {
         effective: rights,
         permitted: rights,
@@ -74,25 +74,25 @@ fn keep_rights(rights: CapabilitySet) {
 }
 
 /// Starts the child in this thread's namespace; returns its line of output.
-fn start(wish: &str) -> (Held, String) {
+fn start(request: &str) -> (ChildGuard, String) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
-        .env(CHILD, wish)
+        .env(CHILD, request)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let said = lines
+    let output = lines
         .map_while(Result::ok)
         .find(|line| line.starts_with("ready") || line.starts_with("refused"))
         .unwrap_or_default();
-    (Held(child), said)
+    (ChildGuard(child), output)
 }
 
 /// Child process that is killed on drop.
-struct Held(Child);
+struct ChildGuard(Child);
 
-impl Held {
+impl ChildGuard {
     /// Kills it as `kill -9` does.
     fn kill(&mut self) {
         self.0.kill().unwrap();
@@ -100,17 +100,17 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+        assert!(Instant::now() < end, "{condition}: not within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -121,20 +121,20 @@ fn a_killed_process_leaves_no_program() {
         pair(1);
         let memory = memory(&[URL]);
         // Skips the test if the port cannot be opened here at all.
-        let Some(own) = open(URL, &memory) else {
+        let Some(port) = open(URL, &memory) else {
             return;
         };
-        drop(own);
-        let (mut child, said) = start("hold");
-        assert_eq!(said, "ready");
+        drop(port);
+        let (mut child, output) = start("hold");
+        assert_eq!(output, "ready");
         assert!(ip_link("va").contains("prog/xdp"), "{}", ip_link("va"));
         assert!(ip_link("va").contains("promiscuity 1"), "{}", ip_link("va"));
         let error = try_open(URL, &memory).map(drop).unwrap_err();
-        assert!(matches!(error, PortError::Taken { .. }), "{error}");
+        assert!(matches!(error, PortError::InUse { .. }), "{error}");
         let holder = format!("process {} (", child.0.id());
         assert!(error.to_string().contains(&holder), "{error}");
         child.kill();
-        soon("the program is gone", || {
+        wait_until("the program is gone", || {
             !ip_link("va").contains("prog/xdp")
         });
         assert!(ip_link("va").contains("promiscuity 0"), "{}", ip_link("va"));
@@ -149,46 +149,49 @@ fn a_killed_process_leaves_no_locked_memory() {
     in_namespace(|| {
         pair(1);
         let memory = memory(&[URL]);
-        let Some(own) = open(URL, &memory) else {
+        let Some(port) = open(URL, &memory) else {
             return;
         };
-        drop(own);
+        drop(port);
         let needed = u64::from(memory.frames()) * memory.slot_bytes() as u64;
         // A user of this test only: tests run in parallel.
         let user = 2_000_000 + std::process::id();
-        let (mut child, said) = start(&format!("{needed} {user}"));
-        assert_eq!(said, "ready");
+        let (mut child, output) = start(&format!("{needed} {user}"));
+        assert_eq!(output, "ready");
         child.kill();
-        soon("the program is gone", || {
+        wait_until("the program is gone", || {
             !ip_link("va").contains("prog/xdp")
         });
-        soon("the memory may be locked again", || {
-            let (_held, said) = start(&format!("{needed} {user}"));
-            assert!(said == "ready" || said.contains("must lock"), "{said}");
-            said == "ready"
+        wait_until("the memory may be locked again", || {
+            let (_child, output) = start(&format!("{needed} {user}"));
+            assert!(
+                output == "ready" || output.contains("must lock"),
+                "{output}"
+            );
+            output == "ready"
         });
-        let (_held, said) = start(&format!("{} {user}", needed - 4096));
+        let (_child, output) = start(&format!("{} {user}", needed - 4096));
         let limit = format!(
             "must lock {needed} bytes of memory, and the limit is {} bytes",
             needed - 4096
         );
         assert!(
-            said.contains(&limit) && said.contains("ulimit -l"),
-            "{said}"
+            output.contains(&limit) && output.contains("ulimit -l"),
+            "{output}"
         );
     });
 }
 
 #[test]
-fn what_is_lacking_is_named() {
+fn missing_capabilities_are_named() {
     in_namespace(|| {
         pair(1);
         let memory = memory(&[URL]);
-        let Some(own) = open(URL, &memory) else {
+        let Some(port) = open(URL, &memory) else {
             return;
         };
-        drop(own);
-        for (lacking, text) in [
+        drop(port);
+        for (missing, text) in [
             (CapabilitySet::BPF, "CAP_BPF and CAP_NET_ADMIN"),
             (CapabilitySet::NET_ADMIN, "CAP_BPF and CAP_NET_ADMIN"),
             (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
@@ -196,13 +199,13 @@ fn what_is_lacking_is_named() {
             let memory = &memory;
             let error = std::thread::scope(|scope| {
                 let attempt = scope.spawn(move || {
-                    keep_rights(RIGHTS.difference(lacking));
+                    keep_capabilities(CAPABILITIES.difference(missing));
                     try_open(URL, memory).map(drop).unwrap_err()
                 });
                 attempt.join().unwrap()
             });
-            assert!(error.is_missing_privilege(), "{lacking:?}: {error}");
-            assert!(error.to_string().contains(text), "{lacking:?}: {error}");
+            assert!(error.is_missing_privilege(), "{missing:?}: {error}");
+            assert!(error.to_string().contains(text), "{missing:?}: {error}");
         }
         // The failed attempts left nothing on the interface.
         assert!(!ip_link("va").contains("prog/xdp"), "{}", ip_link("va"));
@@ -211,27 +214,28 @@ fn what_is_lacking_is_named() {
 }
 
 #[test]
-fn a_far_end_in_another_namespace_is_seen() {
+fn a_remote_end_in_another_namespace_is_visible() {
     in_namespace(|| {
         pair(1);
         let memory = memory(&[URL]);
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        let other = std::thread::spawn(move || {
-            use linerate_host::sys::namespace::{Space, unshare};
-            unshare(Space::Net).unwrap();
+        let namespace_holder = std::thread::spawn(move || {
+            use linerate_host::sys::namespace::{NamespaceKind, unshare};
+            unshare(NamespaceKind::Net).unwrap();
             let thread = fs::read_link("/proc/thread-self").unwrap();
-            tell.send(format!("/proc/{}/ns/net", thread.display()))
+            sender
+                .send(format!("/proc/{}/ns/net", thread.display()))
                 .unwrap();
             let _ = stopped.recv();
         });
-        ip(&format!("link set vb netns {}", told.recv().unwrap()));
+        ip(&format!("link set vb netns {}", receiver.recv().unwrap()));
         if let Some(ports) = open(URL, &memory) {
             let notes = ports[0].capabilities.notes.join("\n");
             assert!(notes.contains("`ethtool -K vb gro on`"), "{notes}");
             assert!(notes.contains("`ethtool -K vb tx off`"), "{notes}");
         }
         drop(stop);
-        other.join().unwrap();
+        namespace_holder.join().unwrap();
     });
 }

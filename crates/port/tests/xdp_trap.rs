@@ -11,9 +11,9 @@ use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Instant;
 
-use end::{End, PATIENCE};
-use linerate_host::sys::socket::set_udp_segment;
-use linerate_port::{Cause, Frame};
+use end::{TIMEOUT, TestPort};
+use linerate_host::sys::socket::enable_udp_gso;
+use linerate_port::{DropCause, Frame};
 use net::{in_namespace, ip, memory, pair};
 
 /// Payload of each of the four datagrams that the remote end's socket sends with one call.
@@ -25,10 +25,10 @@ fn udp_sum(frame: &[u8]) -> u16 {
     let packet = &frame[14..];
     let length = usize::from(u16::from_be_bytes([packet[2], packet[3]]));
     let datagram = &packet[20..length];
-    let word = |pair: &[u8]| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
-    let mut sum: u32 = packet[12..20].chunks(2).map(word).sum();
+    let be_u16 = |pair: &[u8]| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
+    let mut sum: u32 = packet[12..20].chunks(2).map(be_u16).sum();
     sum += 17 + datagram.len() as u32;
-    sum += datagram.chunks(2).map(word).sum::<u32>();
+    sum += datagram.chunks(2).map(be_u16).sum::<u32>();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -37,23 +37,23 @@ fn udp_sum(frame: &[u8]) -> u16 {
 
 /// Sends four datagrams with one call from `vb`; returns the lengths received, and true if all
 /// checksums are valid.
-fn datagrams(near: &mut End) -> (Vec<u16>, bool) {
-    let lost = near.received().all_dropped();
+fn datagrams(local: &mut TestPort) -> (Vec<u16>, bool) {
+    let lost = local.received().total_drops();
     let socket = UdpSocket::bind("192.0.2.2:9000").unwrap();
-    set_udp_segment(&socket, SEGMENT_BYTES).unwrap();
+    enable_udp_gso(&socket, SEGMENT_BYTES).unwrap();
     let payload = [0x5a; 4 * SEGMENT_BYTES as usize];
     socket.send_to(&payload, "192.0.2.1:9000").unwrap();
-    let mut held = Vec::new();
-    let end = Instant::now() + PATIENCE;
-    while held.len() < 4 && near.received().all_dropped() == lost {
-        near.take(&mut held);
-        assert!(Instant::now() < end, "{held:?}");
+    let mut frames = Vec::new();
+    let end = Instant::now() + TIMEOUT;
+    while frames.len() < 4 && local.received().total_drops() == lost {
+        local.receive_into(&mut frames);
+        assert!(Instant::now() < end, "{frames:?}");
     }
-    let lengths = held.iter().map(Frame::len).collect();
-    let right = held
+    let lengths = frames.iter().map(Frame::len).collect();
+    let right = frames
         .iter()
-        .all(|frame| udp_sum(near.memory.bytes(frame)) == 0xffff);
-    near.free(held);
+        .all(|frame| udp_sum(local.memory.bytes(frame)) == 0xffff);
+    local.free(frames);
     (lengths, right)
 }
 
@@ -64,20 +64,20 @@ fn unfinished_checksums_and_large_segments_come_until_the_far_end_makes_them_its
         ip("address add 192.0.2.2/24 dev vb");
         ip("neighbour add 192.0.2.1 lladdr 02:00:00:00:00:01 dev vb");
         let memory = memory(&["xdp:va"]);
-        let whole = vec![42 + SEGMENT_BYTES; 4];
+        let expected = vec![42 + SEGMENT_BYTES; 4];
         {
-            let Some(mut near) = End::open("xdp:va,mode=native", &memory) else {
+            let Some(mut local) = TestPort::open("xdp:va,mode=native", &memory) else {
                 return;
             };
-            assert!(near.has_note("may have partial checksums"));
+            assert!(local.has_note("may have partial checksums"));
             // The kernel segments large packets before a native program.
-            assert_eq!(datagrams(&mut near), (whole.clone(), false));
+            assert_eq!(datagrams(&mut local), (expected.clone(), false));
         }
         {
-            let mut near = End::open("xdp:va,mode=generic", &memory).unwrap();
-            assert!(near.has_note("longer than a frame are lost"));
-            assert!(datagrams(&mut near).0.is_empty());
-            assert_eq!(near.received().dropped(Cause::TooLong), 1);
+            let mut local = TestPort::open("xdp:va,mode=generic", &memory).unwrap();
+            assert!(local.has_note("longer than a frame are lost"));
+            assert!(datagrams(&mut local).0.is_empty());
+            assert_eq!(local.received().drops_by(DropCause::TooLong), 1);
         }
         let off = Command::new("ethtool")
             .args(["-K", "vb", "tx", "off"])
@@ -88,28 +88,28 @@ fn unfinished_checksums_and_large_segments_come_until_the_far_end_makes_them_its
         };
         assert!(output.status.success(), "{output:?}");
         for mode in ["native", "generic"] {
-            let mut near = End::open(&format!("xdp:va,mode={mode}"), &memory).unwrap();
-            assert!(!near.has_note("partial checksums"), "{mode}");
-            assert_eq!(datagrams(&mut near), (whole.clone(), true), "{mode}");
+            let mut local = TestPort::open(&format!("xdp:va,mode={mode}"), &memory).unwrap();
+            assert!(!local.has_note("partial checksums"), "{mode}");
+            assert_eq!(datagrams(&mut local), (expected.clone(), true), "{mode}");
         }
     });
 }
 
 /// EtherType of a received frame with a datagram that VLAN 5 of the remote end sent.
-fn type_of_tagged(near: &mut End) -> u16 {
+fn type_of_tagged(local: &mut TestPort) -> u16 {
     let socket = UdpSocket::bind("192.0.2.2:9000").unwrap();
     socket.send_to(b"of VLAN 5", "192.0.2.1:9000").unwrap();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
-        let mut held = Vec::new();
-        near.take(&mut held);
-        let mut kinds = held.iter().filter_map(|frame| {
-            let bytes = near.memory.bytes(frame);
-            let is_ours = bytes.ends_with(b"of VLAN 5");
-            is_ours.then(|| u16::from_be_bytes([bytes[12], bytes[13]]))
+        let mut frames = Vec::new();
+        local.receive_into(&mut frames);
+        let mut kinds = frames.iter().filter_map(|frame| {
+            let bytes = local.memory.bytes(frame);
+            let is_tagged_datagram = bytes.ends_with(b"of VLAN 5");
+            is_tagged_datagram.then(|| u16::from_be_bytes([bytes[12], bytes[13]]))
         });
         let kind = kinds.next_back();
-        near.free(held);
+        local.free(frames);
         if let Some(kind) = kind {
             return kind;
         }
@@ -121,10 +121,10 @@ fn type_of_tagged(near: &mut End) -> u16 {
 fn vlan_tags_come_once_the_far_end_puts_them_into_frames() {
     in_namespace(|| {
         pair(1);
-        let words = "link add link vb name vlan5 type vlan id 5";
-        let made = Command::new("ip").args(words.split(' ')).output().unwrap();
-        if !made.status.success() {
-            println!("skipped: no VLANs here: {made:?}");
+        let args = "link add link vb name vlan5 type vlan id 5";
+        let added = Command::new("ip").args(args.split(' ')).output().unwrap();
+        if !added.status.success() {
+            println!("skipped: no VLANs here: {added:?}");
             return;
         }
         ip("link set vlan5 up");
@@ -132,11 +132,15 @@ fn vlan_tags_come_once_the_far_end_puts_them_into_frames() {
         ip("neighbour add 192.0.2.1 lladdr 02:00:00:00:00:01 dev vlan5");
         let memory = memory(&["xdp:va"]);
         for mode in ["native", "generic"] {
-            let Some(mut near) = End::open(&format!("xdp:va,mode={mode}"), &memory) else {
+            let Some(mut local) = TestPort::open(&format!("xdp:va,mode={mode}"), &memory) else {
                 return;
             };
-            assert!(near.has_note("ethtool -K vb txvlan off"), "{mode}");
-            assert_eq!(type_of_tagged(&mut near), 0x0800, "{mode}: its tag is gone");
+            assert!(local.has_note("ethtool -K vb txvlan off"), "{mode}");
+            assert_eq!(
+                type_of_tagged(&mut local),
+                0x0800,
+                "{mode}: its tag is gone"
+            );
         }
         let off = Command::new("ethtool")
             .args(["-K", "vb", "txvlan", "off"])
@@ -146,9 +150,9 @@ fn vlan_tags_come_once_the_far_end_puts_them_into_frames() {
             return;
         }
         for mode in ["native", "generic"] {
-            let mut near = End::open(&format!("xdp:va,mode={mode}"), &memory).unwrap();
-            assert!(!near.has_note("VLAN tags"), "{mode}");
-            assert_eq!(type_of_tagged(&mut near), 0x8100, "{mode}");
+            let mut local = TestPort::open(&format!("xdp:va,mode={mode}"), &memory).unwrap();
+            assert!(!local.has_note("VLAN tags"), "{mode}");
+            assert_eq!(type_of_tagged(&mut local), 0x8100, "{mode}");
         }
     });
 }

@@ -6,10 +6,10 @@ mod samples;
 use linerate_report::{html, store};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
+    let dir = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
     let demo = samples::demo();
     let odd = [
-        samples::far_unknown(),
+        samples::server_unknown(),
         samples::interrupted(),
         samples::ten_streams(),
         samples::hostile(),
@@ -28,20 +28,29 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .collect();
     let repeats = samples::repeats();
     for (name, page) in [
-        ("long", html::report("A long run", &[long], &[])),
-        ("repeats", html::report("Repeats", &repeats.runs, &[])),
+        ("long", html::render_report("A long run", &[long], &[])),
+        (
+            "repeats",
+            html::render_report("Repeats", &repeats.runs, &[]),
+        ),
         (
             "demo",
-            html::report("What this machine can do", &demo.runs, &demo.result.notes),
+            html::render_report("What this machine can do", &demo.runs, &demo.result.notes),
         ),
-        ("odd", html::report("Runs with something odd", &odd, &[])),
-        ("stages", html::report("Stages", &[samples::staged()], &[])),
+        (
+            "odd",
+            html::render_report("Runs with something odd", &odd, &[]),
+        ),
+        (
+            "stages",
+            html::render_report("Stages", &[samples::staged()], &[]),
+        ),
         (
             "one",
-            html::report("One run", &[samples::latency_blocking()], &[]),
+            html::render_report("One run", &[samples::latency_blocking()], &[]),
         ),
     ] {
-        let path = format!("{folder}/{name}.html");
+        let path = format!("{dir}/{name}.html");
         store::write_file(&path, &page)?;
         println!("{path}: {} bytes", page.len());
     }

@@ -4,42 +4,42 @@
 mod samples;
 
 use linerate_metric::expect::Expectation;
-use linerate_report::{Style, text};
+use linerate_report::{TextStyle, text};
 
 fn main() {
-    let style = Style {
+    let style = TextStyle {
         color: std::env::args().any(|argument| argument == "--color"),
         width: 100,
         unicode: true,
     };
     for record in [
         samples::tcp_send(),
-        samples::udp_both(),
+        samples::udp_bidirectional(),
         samples::ten_streams(),
         samples::latency_blocking(),
         samples::interrupted(),
-        samples::far_unknown(),
+        samples::server_unknown(),
     ] {
-        println!("{}\n\n----\n", text::summary(&record, &style));
+        println!("{}\n\n----\n", text::render_summary(&record, &style));
     }
     for set in [samples::demo(), samples::repeats()] {
-        println!("{}\n\n----\n", text::set(&set, &style));
+        println!("{}\n\n----\n", text::render_set(&set, &style));
     }
     let record = samples::latency_blocking();
     let verdicts: Vec<_> = ["p99<100us", "p50<10us", "loss=0"]
         .iter()
         .map(|text| {
             let expectation: Expectation = text.parse().expect("a threshold");
-            expectation.judge(&record.summary)
+            expectation.evaluate(&record.summary)
         })
         .collect();
-    println!("{}\n\n----\n", text::verdicts(&verdicts, &style));
+    println!("{}\n\n----\n", text::render_verdicts(&verdicts, &style));
     println!(
         "{}\n\n----\n",
-        text::examination(&samples::examination(), &style)
+        text::render_doctor_report(&samples::doctor_report(), &style)
     );
     println!(
         "{}",
-        text::hosts(&[samples::client(), samples::board()], &style)
+        text::render_hosts(&[samples::client(), samples::board()], &style)
     );
 }

@@ -1,6 +1,6 @@
 //! Table of system call times, shared by text and HTML.
 
-use linerate_metric::call_times::{CallTimes, Calls};
+use linerate_metric::call_times::{CallTimes, CallsByName};
 use linerate_metric::facts::Role;
 use linerate_metric::record::Record;
 use linerate_metric::units::{format_count, format_nanos, format_share};
@@ -20,50 +20,50 @@ pub(crate) const COLUMNS: [(&str, &str); 8] = [
 ];
 
 /// System call of one host, with one result.
-pub(crate) struct Row {
-    pub(crate) end: &'static str,
+pub(crate) struct CallRow {
+    pub(crate) role: &'static str,
     /// Name of the system call.
     pub(crate) call: String,
     /// Result of the call, as text.
-    pub(crate) found: &'static str,
+    pub(crate) result: &'static str,
     /// Cells in the order of [`COLUMNS`].
     pub(crate) figures: Vec<String>,
 }
 
 /// Returns all calls of a run, the client's first.
-pub(crate) fn rows(record: &Record) -> Vec<Row> {
+pub(crate) fn call_rows(record: &Record) -> Vec<CallRow> {
     let mut all = Vec::new();
     for (role, calls) in [
         (Role::Client, &record.calls),
-        (Role::Server, &record.far_calls),
+        (Role::Server, &record.server_calls),
     ] {
-        add(&mut all, record, role, calls);
+        append_rows(&mut all, record, role, calls);
     }
     all
 }
 
-fn add(all: &mut Vec<Row>, record: &Record, role: Role, calls: &Calls) {
+fn append_rows(rows: &mut Vec<CallRow>, record: &Record, role: Role, calls: &CallsByName) {
     let clock = record.call_clocks.iter().find(|clock| clock.role == role);
     let threads = clock.map_or(1, |clock| clock.threads.max(1));
     let time = record.summary.duration_ns.filter(|&time| time > 0);
     for (name, call) in calls {
-        for (kind, times) in call.kinds() {
+        for (kind, times) in call.outcomes() {
             let share = time.map(|time| {
-                let whole = time as f64 * f64::from(threads);
+                let thread_time_ns = time as f64 * f64::from(threads);
                 // A call that began in the omitted time may end in the counted time.
-                (times.total_ns as f64 / whole).min(1.0)
+                (times.total_ns as f64 / thread_time_ns).min(1.0)
             });
-            all.push(Row {
-                end: figures::role(role),
+            rows.push(CallRow {
+                role: figures::role_name(role),
                 call: name.clone(),
-                found: words(kind),
-                figures: figures_of(times, share),
+                result: describe_result(kind),
+                figures: figure_cells(times, share),
             });
         }
     }
 }
 
-fn figures_of(call: &CallTimes, share: Option<f64>) -> Vec<String> {
+fn figure_cells(call: &CallTimes, share: Option<f64>) -> Vec<String> {
     let times = &call.times;
     let mut cells = vec![format_count(times.count)];
     let durations = [
@@ -80,7 +80,7 @@ fn figures_of(call: &CallTimes, share: Option<f64>) -> Vec<String> {
 }
 
 /// Describes the result of a call; `kind` is a key of the record's `calls`.
-fn words(kind: &str) -> &'static str {
+fn describe_result(kind: &str) -> &'static str {
     match kind {
         "room" => "sent",
         "full" => "buffer full",
@@ -92,13 +92,13 @@ fn words(kind: &str) -> &'static str {
 
 /// Describes the clocks: `client's calls: tsc at 2.600 GHz; each time includes 9.3 ns for the
 /// reading, …`.
-pub(crate) fn clocks(record: &Record) -> Vec<String> {
+pub(crate) fn describe_clocks(record: &Record) -> Vec<String> {
     (record.call_clocks.iter())
         .map(|clock| {
             format!(
                 "{}'s calls: {} at {:.3} GHz; each time includes {:.1} ns for the clock reading, \
                  recording adds {:.1} ns per call",
-                figures::role(clock.role),
+                figures::role_name(clock.role),
                 clock.source,
                 clock.hz / 1e9,
                 clock.read_ns,

@@ -2,32 +2,33 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::expect::{FIGURES, Unit};
+use linerate_metric::expect::{FIGURES, FigureUnit};
 use linerate_metric::experiment::ExperimentResult;
 use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::Kind;
+use linerate_metric::plan::RunKind;
 use linerate_metric::record::Record;
 use linerate_metric::statistics::{Estimate, estimate};
 use serde::Serialize;
 
 use crate::differences::{Difference, differences};
 use crate::document::Document;
-use crate::experiment::setting_words;
+use crate::experiment::describe_setting;
 use crate::phrases;
 
-/// Schema id of a [`SideBySide`].
-pub const SIDE_SCHEMA: &str = "linerate/side-by-side/1";
+/// Schema id of a [`DocumentComparison`].
+pub const COMPARISON_SCHEMA: &str = "linerate/side-by-side/1";
 
 /// Standard errors on either side of a 95 % interval of a normal distribution.
-const REACH: f64 = 1.96;
+const STANDARD_ERRORS: f64 = 1.96;
 
 /// Comparison of documents.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SideBySide {
-    /// [`SIDE_SCHEMA`].
+pub struct DocumentComparison {
+    /// [`COMPARISON_SCHEMA`].
     pub schema: &'static str,
     /// Documents in the order of the command line.
-    pub sides: Vec<Side>,
+    #[serde(rename = "sides")]
+    pub documents: Vec<ComparedDocument>,
     /// Options and host facts that differ. A document with several runs is represented by its
     /// first; experiments by the first run of a point that all of them measured.
     pub differences: Vec<Difference>,
@@ -36,31 +37,31 @@ pub struct SideBySide {
     pub verdict: Vec<String>,
     /// Figures that at least one document has, in display order.
     #[serde(skip)]
-    pub figures: Vec<Shown>,
+    pub figures: Vec<ComparedFigure>,
 }
 
 /// Figure that at least one of the documents has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct ComparedFigure {
     /// Point of an experiment, followed by a space; empty for other documents.
-    pub at: String,
+    pub point: String,
     /// Name of the figure at that point.
     pub figure: String,
     /// Unit for formatting.
-    pub unit: Unit,
+    pub unit: FigureUnit,
 }
 
-impl Shown {
-    /// Key of the figure in [`Side::figures`].
+impl ComparedFigure {
+    /// Key of the figure in [`ComparedDocument::figures`].
     #[must_use]
-    pub fn name(&self) -> String {
-        format!("{}{}", self.at, self.figure)
+    pub fn key(&self) -> String {
+        format!("{}{}", self.point, self.figure)
     }
 }
 
 /// Document of the comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Side {
+pub struct ComparedDocument {
     pub id: String,
     /// Display name: the label, or a short description.
     pub name: String,
@@ -74,71 +75,78 @@ pub struct Side {
     pub doubts: Vec<String>,
 }
 
-impl SideBySide {
+impl DocumentComparison {
     /// Compares documents. Equal names are made distinct with the end of the id, then with a
     /// number.
     #[must_use]
-    pub fn of(documents: &[Document]) -> Self {
-        let mut sides: Vec<Side> = documents.iter().map(side).collect();
-        tell_apart(&mut sides, |side, _| {
-            let end = side.id.rsplit('-').next().unwrap_or(&side.id);
-            format!("{} {end}", side.name)
+    pub fn compare(documents: &[Document]) -> Self {
+        let mut compared: Vec<ComparedDocument> = documents.iter().map(compared_document).collect();
+        make_names_distinct(&mut compared, |side, _| {
+            let id_suffix = side.id.rsplit('-').next().unwrap_or(&side.id);
+            format!("{} {id_suffix}", side.name)
         });
-        tell_apart(&mut sides, |side, number| {
+        make_names_distinct(&mut compared, |side, number| {
             format!("{} ({number})", side.name)
         });
-        let figures = shown(documents, &sides);
-        let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
+        let figures = collect_figures(documents, &compared);
+        let names: Vec<String> = compared.iter().map(|side| side.name.clone()).collect();
         Self {
-            schema: SIDE_SCHEMA,
-            sides,
+            schema: COMPARISON_SCHEMA,
+            documents: compared,
             differences: differences(documents),
-            verdict: phrases::against(documents, &names),
+            verdict: phrases::compare_documents(documents, &names),
             figures,
         }
     }
 
     /// Figures that at least one document has, in display order.
-    pub fn figures(&self) -> impl Iterator<Item = &Shown> + '_ {
+    pub fn figures(&self) -> impl Iterator<Item = &ComparedFigure> + '_ {
         self.figures.iter()
     }
 
     /// Display names of the documents.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.sides.iter().map(|side| side.name.clone()).collect()
+        self.documents
+            .iter()
+            .map(|side| side.name.clone())
+            .collect()
     }
 
     /// Returns second over first if there are two documents and both have the figure.
     #[must_use]
     pub fn ratio(&self, figure: &str) -> Option<f64> {
-        let [one, other] = &self.sides[..] else {
+        let [first, second] = &self.documents[..] else {
             return None;
         };
-        let one = one.figures.get(figure)?.median;
-        let other = other.figures.get(figure)?.median;
-        (one != 0.0).then(|| other / one)
+        let first = first.figures.get(figure)?.median;
+        let second = second.figures.get(figure)?.median;
+        (first != 0.0).then(|| second / first)
     }
 }
 
 /// Renames sides with equal names; `name` gets the side and its number among those with its name.
-fn tell_apart(sides: &mut [Side], name: impl Fn(&Side, usize) -> String) {
-    let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
-    let alike = |own: &str, names: &[String]| names.iter().filter(|name| *name == own).count();
-    for (position, side) in sides.iter_mut().enumerate() {
-        let own = &names[position];
-        if alike(own, &names) > 1 {
-            side.name = name(side, alike(own, &names[..=position]));
+fn make_names_distinct(
+    compared: &mut [ComparedDocument],
+    name: impl Fn(&ComparedDocument, usize) -> String,
+) {
+    let names: Vec<String> = compared.iter().map(|side| side.name.clone()).collect();
+    let count_equal =
+        |own_name: &str, names: &[String]| names.iter().filter(|name| *name == own_name).count();
+    for (position, side) in compared.iter_mut().enumerate() {
+        let own_name = &names[position];
+        if count_equal(own_name, &names) > 1 {
+            side.name = name(side, count_equal(own_name, &names[..=position]));
         }
     }
 }
 
-/// Collects the figures of all sides: those of runs in the order of [`FIGURES`], then those of
+/// Collects the figures of all sides: those of runs in the order of [`SIDE_HEADINGS`], then those of
 /// points.
-fn shown(documents: &[Document], sides: &[Side]) -> Vec<Shown> {
-    let mut found: Vec<Shown> = FIGURES
+fn collect_figures(documents: &[Document], compared: &[ComparedDocument]) -> Vec<ComparedFigure> {
+    let mut figures: Vec<ComparedFigure> = FIGURES
         .iter()
-        .map(|figure| Shown {
-            at: String::new(),
+        .map(|figure| ComparedFigure {
+            point: String::new(),
             figure: figure.name.to_owned(),
             unit: figure.unit,
         })
@@ -146,40 +154,44 @@ fn shown(documents: &[Document], sides: &[Side]) -> Vec<Shown> {
     for experiment in documents.iter().filter_map(Document::experiment) {
         for point in &experiment.points {
             for figure in &experiment.figures {
-                let figure = Shown {
-                    at: format!("{} ", setting_words(experiment, &point.setting)),
+                let figure = ComparedFigure {
+                    point: format!("{} ", describe_setting(experiment, &point.setting)),
                     figure: figure.name.clone(),
                     unit: figure.unit,
                 };
-                if !found.contains(&figure) {
-                    found.push(figure);
+                if !figures.contains(&figure) {
+                    figures.push(figure);
                 }
             }
         }
     }
-    found.retain(|figure| {
-        let name = figure.name();
-        sides.iter().any(|side| side.figures.contains_key(&name))
+    figures.retain(|figure| {
+        let name = figure.key();
+        compared.iter().any(|side| side.figures.contains_key(&name))
     });
-    found
+    figures
 }
 
-fn side(document: &Document) -> Side {
+fn compared_document(document: &Document) -> ComparedDocument {
     let runs = document.runs();
     let doubts: Vec<String> = match document {
-        Document::Run(run) => run.validity.iter().map(|doubt| doubt.why.clone()).collect(),
-        Document::Set(_) => (phrases::counted(runs).iter())
-            .map(|kind| kind.words())
+        Document::Run(run) => run
+            .validity
+            .iter()
+            .map(|doubt| doubt.reason.clone())
+            .collect(),
+        Document::Set(_) => (phrases::count_caveats(runs).iter())
+            .map(|kind| kind.describe())
             .collect(),
     };
     let first = runs.first();
-    let name = first.map_or_else(|| document.id().to_owned(), phrases::name);
+    let name = first.map_or_else(|| document.id().to_owned(), phrases::run_name);
     let (name, figures) = match document {
-        Document::Run(run) => (name, of_run(run)),
+        Document::Run(run) => (name, figures_of_run(run)),
         Document::Set(set) => match &set.result.experiment {
             Some(experiment) => {
                 let label = experiment.label.as_ref().unwrap_or(&experiment.name);
-                (label.clone(), of_points(experiment))
+                (label.clone(), figures_of_points(experiment))
             }
             None if set.result.figures.is_empty() => {
                 (format!("{} ({})", set.kind, set.id), BTreeMap::new())
@@ -187,7 +199,7 @@ fn side(document: &Document) -> Side {
             None => (name, set.result.figures.clone()),
         },
     };
-    Side {
+    ComparedDocument {
         id: document.id().to_owned(),
         name,
         runs: runs.len(),
@@ -197,19 +209,19 @@ fn side(document: &Document) -> Side {
 }
 
 /// Returns the figures of all points.
-fn of_points(experiment: &ExperimentResult) -> BTreeMap<String, Estimate> {
+fn figures_of_points(experiment: &ExperimentResult) -> BTreeMap<String, Estimate> {
     let of_point = experiment.points.iter().flat_map(|point| {
-        let at = setting_words(experiment, &point.setting);
+        let at = describe_setting(experiment, &point.setting);
         let figures = point.figures.iter();
         figures.map(move |(name, value)| (format!("{at} {name}"), *value))
     });
     of_point.collect()
 }
 
-fn of_run(run: &Record) -> BTreeMap<String, Estimate> {
+fn figures_of_run(run: &Record) -> BTreeMap<String, Estimate> {
     let read = FIGURES.iter().filter_map(|figure| {
         let value = (figure.read)(&run.summary).filter(|value| value.is_finite())?;
-        let (low, high) = spread(run, figure.name).unwrap_or((value, value));
+        let (low, high) = sample_interval(run, figure.name).unwrap_or((value, value));
         let figure_value = Estimate {
             median: value,
             low: low.min(value),
@@ -222,14 +234,14 @@ fn of_run(run: &Record) -> BTreeMap<String, Estimate> {
 }
 
 /// Returns the 95 % interval of a figure, from the samples of one run.
-fn spread(run: &Record, figure: &str) -> Option<(f64, f64)> {
-    let share = match figure {
+fn sample_interval(run: &Record, figure: &str) -> Option<(f64, f64)> {
+    let quantile = match figure {
         "p50" => 0.5,
         "p90" => 0.9,
         "p99" => 0.99,
         "p99.9" => 0.999,
         "p99.99" => 0.9999,
-        "goodput" if run.kind == Kind::Throughput => return of_intervals(run),
+        "goodput" if run.kind == RunKind::Throughput => return interval_of_rates(run),
         _ => return None,
     };
     let histogram = Histogram::from(run.histograms.get("rtt_ns")?);
@@ -238,27 +250,27 @@ fn spread(run: &Record, figure: &str) -> Option<(f64, f64)> {
         return None;
     }
     // Order statistics: the number of samples below a quantile is binomial for any distribution.
-    let reach = REACH * (share * (1.0 - share) / count).sqrt();
-    let low = histogram.quantile((share - reach).max(0.0))?;
-    let high = histogram.quantile((share + reach).min(1.0))?;
+    let half_width = STANDARD_ERRORS * (quantile * (1.0 - quantile) / count).sqrt();
+    let low = histogram.quantile((quantile - half_width).max(0.0))?;
+    let high = histogram.quantile((quantile + half_width).min(1.0))?;
     Some((low as f64, high as f64))
 }
 
 /// Returns the interval of the median over complete intervals, summed over directions.
-fn of_intervals(run: &Record) -> Option<(f64, f64)> {
+fn interval_of_rates(run: &Record) -> Option<(f64, f64)> {
     let mut rates: BTreeMap<u64, (f64, usize)> = BTreeMap::new();
     for interval in run.intervals.iter().filter(|interval| !interval.omitted) {
-        let length = interval.end_ns.saturating_sub(interval.start_ns);
-        if length == 0 {
+        let interval_ns = interval.end_ns.saturating_sub(interval.start_ns);
+        if interval_ns == 0 {
             continue;
         }
-        let rate = interval.bytes as f64 * 8e9 / length as f64;
+        let rate = interval.bytes as f64 * 8e9 / interval_ns as f64;
         let entry = rates.entry(interval.number).or_default();
         *entry = (entry.0 + rate, entry.1 + 1);
     }
-    let ways = run.directions.len().max(1);
-    let whole = rates.values().filter(|(_, count)| *count == ways);
-    let rates: Vec<f64> = whole.map(|(rate, _)| *rate).collect();
+    let directions = run.directions.len().max(1);
+    let complete = rates.values().filter(|(_, count)| *count == directions);
+    let rates: Vec<f64> = complete.map(|(rate, _)| *rate).collect();
     // With fewer than six the interval would span the extremes, and the last interval is often
     // short.
     let figure = (rates.len() >= 6).then(|| estimate(&rates)).flatten()?;
@@ -268,16 +280,16 @@ fn of_intervals(run: &Record) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::experiment::{FigureOf, Knob, Point, Setting};
-    use linerate_metric::record::Doubt;
+    use linerate_metric::experiment::{ExperimentPoint, FigureSpec, KnobAxis, KnobValues};
+    use linerate_metric::record::Caveat;
     use linerate_metric::run_set::RunSet;
     use linerate_metric::run_set::SetResult;
 
     fn experiment(id: &str, hops: &[(&str, f64)]) -> Document {
         let text = include_str!("../tests/fixtures/run-1.json");
         let mut run: Record = serde_json::from_str(text).unwrap();
-        run.validity = vec![Doubt::new("crowded-cores", "10 % of a core")];
-        let setting = |value: &str| -> Setting {
+        run.validity = vec![Caveat::new("crowded-cores", "10 % of a core")];
+        let setting = |value: &str| -> KnobValues {
             [("hops".to_owned(), value.to_owned())]
                 .into_iter()
                 .collect()
@@ -288,29 +300,29 @@ mod tests {
             run.id = format!("{id}-{value}");
             run.label = Some(format!("hops={value}"));
             runs.push(run.clone());
-            let trip = Estimate {
+            let round_trip = Estimate {
                 median: *median,
                 low: *median,
                 high: *median,
                 runs: 1,
             };
-            points.push(Point {
+            points.push(ExperimentPoint {
                 setting: setting(value),
-                figures: [("trip".to_owned(), trip)].into_iter().collect(),
+                figures: [("trip".to_owned(), round_trip)].into_iter().collect(),
                 runs: vec![run.id.clone()],
-                ..Point::default()
+                ..ExperimentPoint::default()
             });
         }
         let result = ExperimentResult {
             name: "udp-hops".to_owned(),
-            knobs: vec![Knob {
+            knobs: vec![KnobAxis {
                 name: "hops".to_owned(),
                 values: hops.iter().map(|(value, _)| (*value).to_owned()).collect(),
             }],
-            figures: vec![FigureOf {
+            figures: vec![FigureSpec {
                 name: "trip".to_owned(),
-                unit: Unit::Nanos,
-                says: String::new(),
+                unit: FigureUnit::Nanos,
+                description: String::new(),
                 exact: false,
             }],
             points,
@@ -339,13 +351,19 @@ mod tests {
                 &[("1", 15_000.0), ("3", 20_000.0)],
             ),
         ];
-        let sides = SideBySide::of(&documents);
-        let names: Vec<String> = sides.figures().map(Shown::name).collect();
+        let sides = DocumentComparison::compare(&documents);
+        let names: Vec<String> = sides.figures().map(ComparedFigure::key).collect();
         assert_eq!(names, ["hops=1 trip", "hops=3 trip"]);
         assert_eq!(sides.ratio("hops=1 trip"), Some(1.5));
         assert_eq!(sides.ratio("hops=3 trip"), None);
         let differs: Vec<_> = (sides.differences.iter())
-            .map(|found| (found.of, &*found.name, found.values.clone()))
+            .map(|difference| {
+                (
+                    difference.source,
+                    &*difference.name,
+                    difference.values.clone(),
+                )
+            })
             .collect();
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(
@@ -354,64 +372,65 @@ mod tests {
             "and the records of the common point are alike"
         );
         assert_eq!(
-            sides.sides[1].doubts,
+            sides.documents[1].doubts,
             ["in 2 of 2 runs, for example hops=1: 10 % of a core"]
         );
-        let rows = crate::csv::side_by_side(&sides);
+        let rows = crate::csv::render_comparison(&sides);
         assert!(
             rows.contains(
                 "\nhops=3 trip_ns,20261122T000001Z-bbbbbb,udp-hops bbbbbb,20000,20000,20000,1\n"
             ),
             "{rows}"
         );
-        let page = crate::html::side_by_side("x", &sides, &documents);
+        let page = crate::html::render_comparison("x", &sides, &documents);
         assert!(!page.contains("section class=\"run\""));
     }
 
     #[test]
-    fn what_speaks_against_an_experiment_stands_on_every_surface() {
+    fn caveats_of_an_experiment_are_in_every_format() {
         let document = experiment("20261122T000001Z-bbbbbb", &[("1", 1.5e4), ("3", 2e4)]);
         let Document::Set(set) = &document else {
             unreachable!("an experiment is a set");
         };
         let doubt = "in 2 of 2 runs, for example hops=1: 10 % of a core";
-        let page = crate::html::of_set("x", set);
+        let page = crate::html::render_set("x", set);
         assert!(page.contains(&doubt.replace("in 2", "In 2")), "{page}");
         assert!(page.contains("Diagram of the point hops=1; 1 other point has the same diagram"));
-        let style = crate::Style {
+        let style = crate::TextStyle {
             color: false,
             width: 200,
             unicode: true,
         };
-        let text = crate::text::set(set, &style);
+        let text = crate::text::render_set(set, &style);
         assert!(
             text.contains(&format!("note: {doubt} [crowded-cores]")),
             "{text}"
         );
         let result = set.result.experiment.as_deref().unwrap();
-        let markdown = crate::markdown::experiment(result, set);
+        let markdown = crate::markdown::render_experiment(result, set);
         assert!(markdown.contains("- in 2 of 2 runs"), "{markdown}");
     }
 
     #[test]
-    fn how_an_experiment_was_measured_stands_on_every_surface() {
+    fn conditions_of_an_experiment_are_in_every_format() {
         let mut document = experiment("20261122T000001Z-bbbbbb", &[("1", 1.5e4)]);
         let Document::Set(set) = &mut document else {
             unreachable!("an experiment is a set");
         };
         let result = set.result.experiment.as_deref_mut().unwrap();
-        (result.title, result.place) = ("Trips".to_owned(), "192.0.2.7".to_owned());
+        (result.title, result.location) = ("Trips".to_owned(), "192.0.2.7".to_owned());
         (result.quick, result.rootless) = (true, true);
         result.label = Some("quick".to_owned());
         result.without_root = "half of it".to_owned();
-        result.unread = vec!["p50 (/none)".to_owned()];
-        let style = crate::Style {
+        result.missing_figures = vec!["p50 (/none)".to_owned()];
+        let style = crate::TextStyle {
             color: false,
             width: 200,
             unicode: true,
         };
-        let text = crate::text::set(set, &style);
-        let markdown = crate::markdown::experiment(set.result.experiment.as_ref().unwrap(), set);
+        let text = crate::text::render_set(set, &style);
+        let markdown =
+            crate::markdown::render_experiment(set.result.experiment.as_ref().unwrap(), set);
         for shown in [&text, &markdown] {
             for part in [
                 "Trips (quick, to 192.0.2.7, table quick)",
@@ -421,22 +440,25 @@ mod tests {
                 assert!(shown.contains(part), "{part}: {shown}");
             }
         }
-        let page = crate::html::of_set("x", set);
-        let how = ", quick: fewer points, each shorter, to 192.0.2.7, table quick</p>";
+        let page = crate::html::render_set("x", set);
+        let conditions = ", quick: fewer points, each shorter, to 192.0.2.7, table quick</p>";
         assert!(
-            page.contains("1 run, started") && page.contains(how),
+            page.contains("1 run, started") && page.contains(conditions),
             "{page}"
         );
     }
 
     #[test]
-    fn points_of_an_experiment_are_told_apart_by_their_knobs() {
+    fn points_of_an_experiment_differ_in_their_knobs() {
         let set = experiment("20261122T000000Z-aaaaaa", &[("0", 1.0), ("4", 2.0)]);
         let documents: Vec<Document> = (set.runs().iter())
             .map(|run| Document::Run(Box::new(run.clone())))
             .collect();
-        let found = SideBySide::of(&documents).differences;
-        assert_eq!((found[0].of, &*found[0].name), ("knob", "hops"));
-        assert_eq!(found.len(), 1);
+        let differences = DocumentComparison::compare(&documents).differences;
+        assert_eq!(
+            (differences[0].source, &*differences[0].name),
+            ("knob", "hops")
+        );
+        assert_eq!(differences.len(), 1);
     }
 }

@@ -1,69 +1,69 @@
 //! CPU and memory cost of a run, as text shared by text and HTML.
 
-use linerate_metric::cost::{MemoryCost, TcpInterval, delay_shares};
+use linerate_metric::cost::{MemoryCost, TcpInterval, run_delay_shares};
 use linerate_metric::record::{CpuCost, Record};
 use linerate_metric::units::{format_bytes, format_count, format_nanos, format_share};
 
 use crate::figures;
-use crate::phrases::short;
+use crate::phrases::format_short;
 
 /// Smallest share that is shown.
-const TOLD_FROM: f64 = 0.0005;
+const MIN_SHOWN_SHARE: f64 = 0.0005;
 
 /// Describes where the time went: `blocked 5.90 % of the time, 0.80 % wake-up latency, 1.00 %
 /// waiting for a core; 0.121 ns per byte; machine: 5.33 % softirq`. `None` when no cost was
 /// measured.
-pub(crate) fn time_words(cost: &CpuCost) -> Option<String> {
-    let told = |share: Option<f64>| share.filter(|&share| share >= TOLD_FROM);
+pub(crate) fn describe_time(cost: &CpuCost) -> Option<String> {
+    let shown = |share: Option<f64>| share.filter(|&share| share >= MIN_SHOWN_SHARE);
     let mut spent = Vec::new();
     spent.extend(
-        told(cost.blocked_share)
+        shown(cost.blocked_share)
             .map(|share| format!("blocked {} of the time", format_share(share))),
     );
-    let delays = delay_shares(&cost.threads);
+    let delays = run_delay_shares(&cost.threads);
     spent.extend(
-        told(delays.map(|(waking, _)| waking))
+        shown(delays.map(|(waking, _)| waking))
             .map(|share| format!("{} wake-up latency", format_share(share))),
     );
     spent.extend(
-        told(delays.map(|(_, waited)| waited))
+        shown(delays.map(|(_, waited)| waited))
             .map(|share| format!("{} waiting for a core", format_share(share))),
     );
     spent.extend(
-        told(cost.empty_share)
+        shown(cost.empty_share)
             .map(|share| format!("{} of the calls did nothing", format_share(share))),
     );
     let mut parts = Vec::new();
     if !spent.is_empty() {
         parts.push(spent.join(", "));
     }
-    let each = [(cost.ns_per_byte, "byte"), (cost.ns_per_packet, "packet")];
-    parts.extend(each.into_iter().filter_map(|(ns, what)| {
+    let costs_ns = [(cost.ns_per_byte, "byte"), (cost.ns_per_packet, "packet")];
+    parts.extend(costs_ns.into_iter().filter_map(|(ns, unit_name)| {
         let time = match ns? {
             // A byte costs fractions of a nanosecond.
             ns if ns < 10.0 => format!("{ns:.3} ns"),
             ns if ns < 1_000.0 => format!("{ns:.0} ns"),
             ns => format_nanos(ns),
         };
-        Some(format!("{time} per {what}"))
+        Some(format!("{time} per {unit_name}"))
     }));
     if let (Some(cycles), Some(instructions)) = (cost.cycles, cost.instructions)
         && cycles > 0
     {
         parts.push(format!(
             "{} instructions per cycle",
-            short((instructions as f64 / cycles as f64 * 100.0).round() / 100.0)
+            format_short((instructions as f64 / cycles as f64 * 100.0).round() / 100.0)
         ));
     }
-    parts.extend(machine_words(cost));
+    parts.extend(describe_machine(cost));
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// Describes the load of the machine: `machine: 5.33 % softirq, 0.10 % steal`.
-fn machine_words(cost: &CpuCost) -> Option<String> {
+fn describe_machine(cost: &CpuCost) -> Option<String> {
     let machine = cost.machine.as_ref()?;
-    let softirq = machine.share(machine.softirq_ns)?;
-    let stolen = machine.share(machine.steal_ns)?;
+    let softirq = machine.share_of_total(machine.softirq_ns)?;
+    let stolen = machine.share_of_total(machine.steal_ns)?;
     Some(format!(
         "machine: {} softirq, {} steal",
         format_share(softirq),
@@ -73,44 +73,44 @@ fn machine_words(cost: &CpuCost) -> Option<String> {
 
 /// Describes the memory per flow: `client 1.24 KiB in the process, 26.8 KiB in the socket`. `None`
 /// for one flow.
-pub(crate) fn memory_words(run: &Record) -> Option<String> {
-    let one = |cost: &MemoryCost| {
-        let part = |bytes: Option<f64>, place| {
-            bytes.map(|bytes| format!("{} in {place}", format_bytes(bytes.round() as u64)))
+pub(crate) fn describe_memory(run: &Record) -> Option<String> {
+    let describe_host = |cost: &MemoryCost| {
+        let describe_part = |bytes: Option<f64>, location| {
+            bytes.map(|bytes| format!("{} in {location}", format_bytes(bytes.round() as u64)))
         };
         let parts: Vec<_> = [
-            part(cost.process_bytes_per_stream, "the process"),
-            part(cost.socket_bytes_per_stream, "the socket"),
+            describe_part(cost.process_bytes_per_stream, "the process"),
+            describe_part(cost.socket_bytes_per_stream, "the socket"),
         ]
         .into_iter()
         .flatten()
         .collect();
-        format!("{} {}", figures::role(cost.role), parts.join(", "))
+        format!("{} {}", figures::role_name(cost.role), parts.join(", "))
     };
     let several = run.summary.memory.iter().any(|cost| cost.streams > 1);
     several.then(|| {
-        let ends: Vec<_> = run.summary.memory.iter().map(one).collect();
-        ends.join("; ")
+        let hosts: Vec<_> = run.summary.memory.iter().map(describe_host).collect();
+        hosts.join("; ")
     })
 }
 
 /// Rows of `TCP_INFO` totals of the sending kernels over the full run: name, value, meaning.
 pub(crate) fn tcp_rows(run: &Record) -> Vec<(&'static str, String, &'static str)> {
-    let told: Vec<&TcpInterval> = run
+    let samples: Vec<&TcpInterval> = run
         .intervals
         .iter()
         .filter_map(|i| i.tcp.as_ref())
         .collect();
-    if told.is_empty() {
+    if samples.is_empty() {
         return Vec::new();
     }
     let count = |read: fn(&TcpInterval) -> Option<u64>| {
-        let known: Option<Vec<u64>> = told.iter().map(|tcp| read(tcp)).collect();
-        known.map(|known| format_count(known.iter().sum()))
+        let values: Option<Vec<u64>> = samples.iter().map(|tcp| read(tcp)).collect();
+        values.map(|values| format_count(values.iter().sum()))
     };
     let mean = |read: fn(&TcpInterval) -> Option<f64>| {
-        let known: Option<Vec<f64>> = told.iter().map(|tcp| read(tcp)).collect();
-        known.map(|known| format_share(known.iter().sum::<f64>() / known.len() as f64))
+        let values: Option<Vec<f64>> = samples.iter().map(|tcp| read(tcp)).collect();
+        values.map(|values| format_share(values.iter().sum::<f64>() / values.len() as f64))
     };
     let rows = [
         (
@@ -164,10 +164,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_byte_and_a_packet_cost_is_read_at_a_glance() {
+    fn cost_per_byte_and_per_packet_have_readable_units() {
         let text = r#"{ "role": "client", "share": 1.0, "voluntary_switches": 0, "involuntary_switches": 0 }"#;
         let mut cost: CpuCost = serde_json::from_str(text).expect("a cost");
-        for (byte, packet, want) in [
+        for (byte, packet, expected) in [
             (0.121, None, "0.121 ns per byte"),
             (
                 2.027,
@@ -183,7 +183,7 @@ mod tests {
         ] {
             cost.ns_per_byte = Some(byte);
             cost.ns_per_packet = packet;
-            assert_eq!(time_words(&cost).as_deref(), Some(want));
+            assert_eq!(describe_time(&cost).as_deref(), Some(expected));
         }
     }
 }

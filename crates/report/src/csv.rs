@@ -2,27 +2,27 @@
 
 use std::fmt::Write as _;
 
-use linerate_metric::expect::Unit;
+use linerate_metric::expect::FigureUnit;
 
-use crate::comparison::SideBySide;
+use crate::comparison::DocumentComparison;
 
 /// Renders a comparison of documents as CSV: one row per figure and document.
 #[must_use]
-pub fn side_by_side(sides: &SideBySide) -> String {
+pub fn render_comparison(sides: &DocumentComparison) -> String {
     let mut out = String::from("figure,id,name,median,low,high,runs\n");
     for figure in sides.figures() {
-        for side in &sides.sides {
-            if let Some(value) = side.figures.get(&figure.name()) {
+        for side in &sides.documents {
+            if let Some(value) = side.figures.get(&figure.key()) {
                 let _ = writeln!(
                     out,
                     "{},{},{},{},{},{},{}",
-                    field(&format!(
+                    quote_field(&format!(
                         "{}{}",
-                        figure.at,
-                        column(&figure.figure, figure.unit)
+                        figure.point,
+                        column_name(&figure.figure, figure.unit)
                     )),
-                    field(&side.id),
-                    field(&side.name),
+                    quote_field(&side.id),
+                    quote_field(&side.name),
                     value.median,
                     value.low,
                     value.high,
@@ -35,22 +35,22 @@ pub fn side_by_side(sides: &SideBySide) -> String {
 }
 
 /// Returns the column name of a figure, with its unit: `p50_ns`, `goodput_bps`.
-pub(crate) fn column(name: &str, unit: Unit) -> String {
+pub(crate) fn column_name(name: &str, unit: FigureUnit) -> String {
     let unit = match unit {
-        Unit::BitRate => "_bps",
-        Unit::Nanos => "_ns",
-        Unit::PerSecond => "_per_second",
-        Unit::Share => "_fraction",
-        Unit::Bytes => "_bytes",
-        Unit::Count => "",
+        FigureUnit::BitRate => "_bps",
+        FigureUnit::Nanos => "_ns",
+        FigureUnit::PerSecond => "_per_second",
+        FigureUnit::Share => "_fraction",
+        FigureUnit::Bytes => "_bytes",
+        FigureUnit::Count => "",
     };
     format!("{}{unit}", name.replace('.', "_"))
 }
 
 /// Quotes a text as one CSV field. A text that a spreadsheet would evaluate as a formula gets a
 /// leading quote.
-pub(crate) fn field(text: &str) -> String {
-    let text = crate::style::clean(text).into_owned();
+pub(crate) fn quote_field(text: &str) -> String {
+    let text = crate::style::strip_control_characters(text).into_owned();
     let text = match text.starts_with(['=', '+', '-', '@']) {
         true => format!("'{text}"),
         false => text,

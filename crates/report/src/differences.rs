@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::experiment::{ExperimentResult, Setting};
-use linerate_metric::facts::Host;
+use linerate_metric::experiment::{ExperimentResult, KnobValues};
+use linerate_metric::facts::HostFacts;
 use linerate_metric::record::Record;
 use linerate_metric::units::{format_bit_rate, format_bytes};
 use serde::Serialize;
@@ -11,15 +11,16 @@ use serde_json::Value;
 
 use crate::document::Document;
 use crate::facts;
-use crate::phrases::{duration, or_unknown};
+use crate::phrases::{format_duration, or_unknown};
 
 /// An option or a host fact whose value differs between documents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Source: `option`, `client`, `server`, `path` (between the hosts), or `knob` (varied by an
     /// experiment).
-    pub of: &'static str,
-    /// Key in the record's plan or host: `wait.near`.
+    #[serde(rename = "of")]
+    pub source: &'static str,
+    /// Key in the record's plan or host: `wait.client`.
     pub name: String,
     /// Command-line option that sets it, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -29,7 +30,7 @@ pub struct Difference {
 }
 
 /// Command-line options by keys of the plan. A longer key precedes its prefix.
-const OPTIONS: &[(&str, &str)] = &[
+const OPTION_KEYS: &[(&str, &str)] = &[
     ("protocol", "-u"),
     ("host", "HOST"),
     ("port", "-p"),
@@ -70,7 +71,7 @@ const OPTIONS: &[(&str, &str)] = &[
 ];
 
 /// Facts of a host that change by themselves or are unique to it; they are not compared.
-const MOMENTARY: &[&str] = &[
+const VOLATILE_FACTS: &[&str] = &[
     "role",
     "boot_id",
     "wake_up_ns",
@@ -82,7 +83,7 @@ const MOMENTARY: &[&str] = &[
 ];
 
 /// Keys that follow from another option, which is reported instead.
-const DERIVED: &[&str] = &["near_wait", "congestion_control_asked", "udp_offload.asked"];
+const DERIVED_KEYS: &[&str] = &["near_wait", "congestion_control_asked", "udp_offload.asked"];
 
 /// Returns the differences between documents; empty for fewer than two. A document with several
 /// runs is represented by its first; experiments by the first run of a point that all of them
@@ -95,30 +96,33 @@ pub fn differences(documents: &[Document]) -> Vec<Difference> {
     let mut found = Vec::new();
     let experiments: Vec<_> = documents.iter().filter_map(Document::experiment).collect();
     if experiments.len() == documents.len() {
-        found = unlike(
+        found = diff_facts(
             "knob",
-            &experiments.iter().map(|e| varied(e)).collect::<Vec<_>>(),
+            &experiments
+                .iter()
+                .map(|e| knob_values(e))
+                .collect::<Vec<_>>(),
         );
     }
-    let Some(runs) = comparable(documents) else {
+    let Some(runs) = comparable_runs(documents) else {
         return found;
     };
     if found.is_empty() {
-        let points: Option<Vec<_>> = runs.iter().map(|run| point(run)).collect();
-        found.extend(points.map_or_else(Vec::new, |points| unlike("knob", &points)));
+        let points: Option<Vec<_>> = runs.iter().map(|run| point_of_label(run)).collect();
+        found.extend(points.map_or_else(Vec::new, |points| diff_facts("knob", &points)));
     }
     let switches = runs.iter().map(|run| {
         let between = facts::switches(run);
         let named = (!between.is_empty()).then(|| ("switches".to_owned(), between.join(", ")));
         named.into_iter().collect()
     });
-    found.extend(unlike("path", &switches.collect::<Vec<_>>()));
-    found.extend(of_runs(&runs));
+    found.extend(diff_facts("path", &switches.collect::<Vec<_>>()));
+    found.extend(diff_runs(&runs));
     found
 }
 
 /// Returns the measured values of an experiment's knobs, its place and its mode.
-fn varied(experiment: &ExperimentResult) -> BTreeMap<String, String> {
+fn knob_values(experiment: &ExperimentResult) -> BTreeMap<String, String> {
     let mut facts: BTreeMap<String, String> = BTreeMap::new();
     for knob in &experiment.knobs {
         let measured = |value: &&String| {
@@ -132,8 +136,8 @@ fn varied(experiment: &ExperimentResult) -> BTreeMap<String, String> {
     }
     for (name, value) in [
         ("experiment", experiment.name.clone()),
-        ("--on", experiment.place.clone()),
-        ("--quick", text("", &Value::Bool(experiment.quick))),
+        ("--on", experiment.location.clone()),
+        ("--quick", format_value("", &Value::Bool(experiment.quick))),
     ] {
         facts.insert(name.to_owned(), value);
     }
@@ -142,8 +146,8 @@ fn varied(experiment: &ExperimentResult) -> BTreeMap<String, String> {
 
 /// Returns one run per document, of a common point if there is one; `None` if a document has no
 /// run.
-fn comparable(documents: &[Document]) -> Option<Vec<&Record>> {
-    let of_point = |document: &'_ Document, setting: &Setting| -> Option<usize> {
+fn comparable_runs(documents: &[Document]) -> Option<Vec<&Record>> {
+    let of_point = |document: &'_ Document, setting: &KnobValues| -> Option<usize> {
         let points = &document.experiment()?.points;
         let point = points.iter().find(|point| point.setting == *setting)?;
         let first = point.runs.first()?;
@@ -163,80 +167,90 @@ fn comparable(documents: &[Document]) -> Option<Vec<&Record>> {
 
 /// Parses the label of a run as a point of an experiment: `hops=4 size=32K`; `None` for other
 /// labels.
-fn point(run: &Record) -> Option<BTreeMap<String, String>> {
-    let words = run.label.as_deref()?.split(' ');
-    let knob = |word: &str| {
-        let (name, value) = word.split_once('=')?;
+fn point_of_label(run: &Record) -> Option<BTreeMap<String, String>> {
+    let settings = run.label.as_deref()?.split(' ');
+    let knob = |setting: &str| {
+        let (name, value) = setting.split_once('=')?;
         Some((name.to_owned(), value.to_owned()))
     };
-    words.map(knob).collect()
+    settings.map(knob).collect()
 }
 
-fn of_runs(runs: &[&Record]) -> Vec<Difference> {
+fn diff_runs(runs: &[&Record]) -> Vec<Difference> {
     let plans = runs.iter().map(|run| {
         let mut value = serde_json::to_value(&run.plan).expect("a plan is JSON");
         // The record omits it when all values are defaults; without it they would be unknown.
         let round_trip = serde_json::to_value(&run.plan.round_trip).expect("a plan is JSON");
         value["round_trip"] = round_trip;
-        flattened(&value, DERIVED)
+        flatten(&value, DERIVED_KEYS)
     });
-    let mut found = unlike("option", &plans.collect::<Vec<_>>());
-    for (of, position) in [("client", 0), ("server", 1)] {
-        let hosts: Vec<Option<&Host>> = runs.iter().map(|run| run.hosts.get(position)).collect();
+    let mut differences = diff_facts("option", &plans.collect::<Vec<_>>());
+    for (source, position) in [("client", 0), ("server", 1)] {
+        let hosts: Vec<Option<&HostFacts>> =
+            runs.iter().map(|run| run.hosts.get(position)).collect();
         // A host that is missing in one document cannot be compared.
         if hosts.iter().any(Option::is_none) {
             continue;
         }
         let facts = hosts.iter().map(|host| {
             let value = serde_json::to_value(host).expect("a host is JSON");
-            flattened(&value, MOMENTARY)
+            flatten(&value, VOLATILE_FACTS)
         });
-        let mut unlike = unlike(of, &facts.collect::<Vec<_>>());
+        let mut host_differences = diff_facts(source, &facts.collect::<Vec<_>>());
         // A network namespace hides some sysctls, so a missing one is no difference.
-        unlike.retain(|d| !d.name.starts_with("sysctls.") || d.values.iter().all(Option::is_some));
-        found.extend(unlike);
+        host_differences
+            .retain(|d| !d.name.starts_with("sysctls.") || d.values.iter().all(Option::is_some));
+        differences.extend(host_differences);
     }
-    found
+    differences
 }
 
-fn unlike(of: &'static str, all: &[BTreeMap<String, String>]) -> Vec<Difference> {
-    let mut names: Vec<&String> = all.iter().flat_map(BTreeMap::keys).collect();
+fn diff_facts(source: &'static str, facts_of_runs: &[BTreeMap<String, String>]) -> Vec<Difference> {
+    let mut names: Vec<&String> = facts_of_runs.iter().flat_map(BTreeMap::keys).collect();
     names.sort();
     names.dedup();
     let differs = |name: &&&String| {
-        let first = all[0].get(**name);
-        all.iter().any(|facts| facts.get(**name) != first)
+        let first = facts_of_runs[0].get(**name);
+        facts_of_runs.iter().any(|facts| facts.get(**name) != first)
     };
     names
         .iter()
         .filter(differs)
         .map(|name| Difference {
-            of,
+            source,
             name: (*name).clone(),
-            option: (of == "option").then(|| option(name)).flatten(),
-            values: all.iter().map(|facts| facts.get(*name).cloned()).collect(),
+            option: (source == "option").then(|| option_of_key(name)).flatten(),
+            values: facts_of_runs
+                .iter()
+                .map(|facts| facts.get(*name).cloned())
+                .collect(),
         })
         .collect()
 }
 
-fn option(name: &str) -> Option<&'static str> {
-    let below = |known: &str| {
-        name.strip_prefix(known)
+fn option_of_key(name: &str) -> Option<&'static str> {
+    let is_at_or_below = |key: &str| {
+        name.strip_prefix(key)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    let found = OPTIONS.iter().find(|(known, _)| below(known));
-    found.map(|(_, option)| *option)
+    let entry = OPTION_KEYS.iter().find(|(key, _)| is_at_or_below(key));
+    entry.map(|(_, option)| *option)
 }
 
 /// Flattens JSON to values by dotted key, formatted with units.
-fn flattened(value: &Value, without: &[&str]) -> BTreeMap<String, String> {
+fn flatten(value: &Value, skipped_keys: &[&str]) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
-    walk("", value, without, &mut out);
+    flatten_into("", value, skipped_keys, &mut out);
     out
 }
 
-fn walk(name: &str, value: &Value, without: &[&str], out: &mut BTreeMap<String, String>) {
-    if without.contains(&name) {
+fn flatten_into(
+    name: &str,
+    value: &Value,
+    skipped_keys: &[&str],
+    out: &mut BTreeMap<String, String>,
+) {
+    if skipped_keys.contains(&name) {
         return;
     }
     match value {
@@ -247,49 +261,58 @@ fn walk(name: &str, value: &Value, without: &[&str], out: &mut BTreeMap<String, 
                     "" => key.clone(),
                     name => format!("{name}.{key}"),
                 };
-                walk(&name, value, without, out);
+                flatten_into(&name, value, skipped_keys, out);
             }
         }
         Value::Array(values) => {
-            let texts: Vec<String> = values.iter().map(|value| text(name, value)).collect();
+            let texts: Vec<String> = values
+                .iter()
+                .map(|value| format_value(name, value))
+                .collect();
             out.insert(name.to_owned(), texts.join(", "));
         }
         value => {
-            out.insert(name.to_owned(), text(name, value));
+            out.insert(name.to_owned(), format_value(name, value));
         }
     }
 }
 
-fn text(name: &str, value: &Value) -> String {
+fn format_value(name: &str, value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Bool(true) => "on".to_owned(),
         Value::Bool(false) => "off".to_owned(),
         Value::Number(number) => match number.as_u64() {
-            Some(whole) if name.ends_with("_ns") => duration(whole),
-            Some(whole) if name.ends_with("_bytes") => format_bytes(whole),
-            Some(whole) if name.ends_with("_bps") => format_bit_rate(whole as f64),
+            Some(integer) if name.ends_with("_ns") => format_duration(integer),
+            Some(integer) if name.ends_with("_bytes") => format_bytes(integer),
+            Some(integer) if name.ends_with("_bps") => format_bit_rate(integer as f64),
             _ => number.to_string(),
         },
-        other => other.to_string(),
+        other_value => other_value.to_string(),
     }
 }
 
 /// Returns headings and rows of the table: name of the difference, then its value per document.
-pub(crate) fn grid(found: &[Difference], names: &[String]) -> (Vec<String>, Vec<Vec<String>>) {
+pub(crate) fn difference_table(
+    differences: &[Difference],
+    names: &[String],
+) -> (Vec<String>, Vec<Vec<String>>) {
     let mut headings = vec!["differs".to_owned()];
     headings.extend(names.iter().cloned());
     // A difference that is equal at both hosts is listed once.
-    let alike = |one: &Difference, of: &str| {
-        let mut others = found.iter();
-        others.any(|other| (other.of, &other.name, &other.values) == (of, &one.name, &one.values))
+    let is_equal_at = |item: &Difference, source: &str| {
+        let mut candidates = differences.iter();
+        candidates.any(|candidate| {
+            (candidate.source, &candidate.name, &candidate.values)
+                == (source, &item.name, &item.values)
+        })
     };
-    let shown = found
+    let shown = differences
         .iter()
-        .filter(|one| one.of != "server" || !alike(one, "client"));
+        .filter(|item| item.source != "server" || !is_equal_at(item, "client"));
     let rows = shown.map(|difference| {
-        let what = match (difference.of, difference.option) {
-            ("client", _) if alike(difference, "server") => {
+        let label = match (difference.source, difference.option) {
+            ("client", _) if is_equal_at(difference, "server") => {
                 format!("both ends {}", difference.name)
             }
             ("option", Some(option)) => format!("{option} ({})", difference.name),
@@ -297,7 +320,7 @@ pub(crate) fn grid(found: &[Difference], names: &[String]) -> (Vec<String>, Vec<
             (host, _) => format!("{host} {}", difference.name),
         };
         let values = difference.values.iter();
-        std::iter::once(what)
+        std::iter::once(label)
             .chain(values.map(|value| or_unknown(value.as_ref(), Clone::clone)))
             .collect()
     });
@@ -305,7 +328,7 @@ pub(crate) fn grid(found: &[Difference], names: &[String]) -> (Vec<String>, Vec<
 }
 
 /// Text shown instead of the table when there is no difference.
-pub(crate) const NONE: &str = "No differences: all options and all recorded host facts are the same. \
+pub(crate) const NO_DIFFERENCES: &str = "No differences: all options and all recorded host facts are the same. \
 The path between the hosts is recorded only in labs.";
 
 #[cfg(test)]
@@ -315,38 +338,41 @@ mod tests {
 
     fn documents(change: impl Fn(&mut Record)) -> [Document; 2] {
         let text = include_str!("../tests/fixtures/run-1.json");
-        let mut one: Record = serde_json::from_str(text).unwrap();
-        let far = one.hosts[0].clone();
-        one.hosts.push(far);
-        let mut other = one.clone();
-        change(&mut other);
-        [one, other].map(|run| Document::Run(Box::new(run)))
+        let mut first: Record = serde_json::from_str(text).unwrap();
+        let server = first.hosts[0].clone();
+        first.hosts.push(server);
+        let mut second = first.clone();
+        change(&mut second);
+        [first, second].map(|run| Document::Run(Box::new(run)))
     }
 
     #[test]
-    fn what_differs_alike_at_both_ends_is_told_once() {
+    fn a_difference_that_is_equal_at_both_hosts_is_listed_once() {
         let documents = documents(|run| {
             run.hosts[0].kernel = Some("9.9".to_owned());
             run.hosts[1].kernel = Some("9.9".to_owned());
             run.hosts[1].hostname = Some("elsewhere".to_owned());
         });
         let found = differences(&documents);
-        let ends: Vec<_> = found.iter().map(|found| (found.of, &*found.name)).collect();
+        let names: Vec<_> = found
+            .iter()
+            .map(|found| (found.source, &*found.name))
+            .collect();
         assert_eq!(
-            ends,
+            names,
             [
                 ("client", "kernel"),
                 ("server", "hostname"),
                 ("server", "kernel")
             ]
         );
-        let (_, rows) = grid(&found, &["a".to_owned(), "b".to_owned()]);
-        let what: Vec<_> = rows.iter().map(|row| &*row[0]).collect();
-        assert_eq!(what, ["both ends kernel", "server hostname"]);
+        let (_, rows) = difference_table(&found, &["a".to_owned(), "b".to_owned()]);
+        let labels: Vec<_> = rows.iter().map(|row| &*row[0]).collect();
+        assert_eq!(labels, ["both ends kernel", "server hostname"]);
     }
 
     #[test]
-    fn what_nobody_could_read_and_what_nobody_asked_for_is_no_difference() {
+    fn unrecorded_facts_and_default_options_are_no_difference() {
         let documents = documents(|run| {
             let busy = "net.core.busy_poll".to_owned();
             run.hosts[0].sysctls.insert(busy, "0".to_owned());
@@ -358,22 +384,31 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_named_and_in_words() {
-        let one = json!({"streams": 1, "duration_ns": 1_000_000_000u64, "wait": {"near": "block"},
+    fn only_differences_are_listed_with_units() {
+        let first = json!({"streams": 1, "duration_ns": 1_000_000_000u64, "wait": {"near": "block"},
             "verify": false, "near_wait": "block", "directions": ["send"]});
-        let other = json!({"streams": 4, "duration_ns": 1_000_000_000u64, "wait": {"near": "spin"},
+        let second = json!({"streams": 4, "duration_ns": 1_000_000_000u64, "wait": {"near": "spin"},
             "near_wait": "spin", "directions": ["send", "receive"]});
-        let found = unlike(
+        let differences = diff_facts(
             "option",
-            &[flattened(&one, DERIVED), flattened(&other, DERIVED)],
+            &[
+                flatten(&first, DERIVED_KEYS),
+                flatten(&second, DERIVED_KEYS),
+            ],
         );
-        let told: Vec<_> = found
+        let listed: Vec<_> = differences
             .iter()
-            .map(|found| (found.name.as_str(), found.option, found.values.clone()))
+            .map(|differences| {
+                (
+                    differences.name.as_str(),
+                    differences.option,
+                    differences.values.clone(),
+                )
+            })
             .collect();
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(
-            told,
+            listed,
             [
                 (
                     "directions",
@@ -389,8 +424,11 @@ mod tests {
                 ),
             ]
         );
-        assert_eq!(text("duration_ns", &json!(1_500_000_000u64)), "1.5 s");
-        assert_eq!(text("payload_bytes", &json!(2048)), "2 KiB");
-        assert_eq!(option("hosting"), None);
+        assert_eq!(
+            format_value("duration_ns", &json!(1_500_000_000u64)),
+            "1.5 s"
+        );
+        assert_eq!(format_value("payload_bytes", &json!(2048)), "2 KiB");
+        assert_eq!(option_of_key("hosting"), None);
     }
 }

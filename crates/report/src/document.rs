@@ -26,22 +26,22 @@ pub enum Document {
 pub enum DocumentError {
     /// The JSON is truncated (line number).
     #[error("truncated: the JSON ends early, at line {0}")]
-    Cut(usize),
+    Truncated(usize),
     #[error("empty")]
     Empty,
     #[error("not JSON ({0})")]
     Json(serde_json::Error),
     /// JSON without a schema id.
     #[error("JSON without a `schema` field, so not a record")]
-    Other,
+    MissingSchema,
     /// JSON that does not match the schema it names.
     #[error("an incomplete or invalid record ({0})")]
-    Shape(serde_json::Error),
+    InvalidRecord(serde_json::Error),
     /// JSON of another program or of a newer version.
-    #[error("of schema `{found}`; this version reads {RUN_SCHEMA} and {SET_SCHEMA}")]
-    Schema {
+    #[error("of schema `{schema}`; this version reads {RUN_SCHEMA} and {SET_SCHEMA}")]
+    UnsupportedSchema {
         /// Schema id in the document.
-        found: String,
+        schema: String,
     },
 }
 
@@ -54,26 +54,26 @@ impl Document {
         /// Reads the schema id from JSON of any structure.
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Named {
-            Some { schema: String },
-            None(IgnoredAny),
+        enum SchemaProbe {
+            WithSchema { schema: String },
+            WithoutSchema(IgnoredAny),
         }
         if text.trim().is_empty() {
             return Err(DocumentError::Empty);
         }
         let named = serde_json::from_str(text).map_err(|error| match error.is_eof() {
-            true => DocumentError::Cut(error.line()),
+            true => DocumentError::Truncated(error.line()),
             false => DocumentError::Json(error),
         })?;
-        let Named::Some { schema } = named else {
-            return Err(DocumentError::Other);
+        let SchemaProbe::WithSchema { schema } = named else {
+            return Err(DocumentError::MissingSchema);
         };
         match schema.as_str() {
             RUN_SCHEMA => serde_json::from_str(text).map(Self::Run),
             SET_SCHEMA => serde_json::from_str(text).map(Self::Set),
-            _ => return Err(DocumentError::Schema { found: schema }),
+            _ => return Err(DocumentError::UnsupportedSchema { schema }),
         }
-        .map_err(DocumentError::Shape)
+        .map_err(DocumentError::InvalidRecord)
     }
 
     /// Id of the run or set.
@@ -117,15 +117,15 @@ impl Document {
 ///
 /// # Errors
 /// [`ReportError::Read`] on failure; [`ReportError::Table`] for an exported table, which holds no
-/// records; [`ReportError::Foreign`] for bytes that are not UTF-8.
+/// records; [`ReportError::NotARecord`] for bytes that are not UTF-8.
 pub(crate) fn read_text(path: &Path) -> Result<String, ReportError> {
     let bytes = fs::read(path).map_err(|source| ReportError::Read {
         path: path.to_owned(),
         source,
     })?;
-    let table = |form| ReportError::Table {
+    let table = |format| ReportError::Table {
         path: path.to_owned(),
-        form,
+        format,
     };
     // Magic number of Parquet, and the first columns of our CSV export.
     if bytes.starts_with(b"PAR1") {
@@ -134,7 +134,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, ReportError> {
     if bytes.starts_with(b"id,kind,started,") {
         return Err(table("CSV"));
     }
-    String::from_utf8(bytes).map_err(|_| ReportError::Foreign {
+    String::from_utf8(bytes).map_err(|_| ReportError::NotARecord {
         path: path.to_owned(),
         why: "not UTF-8 text".to_owned(),
     })
@@ -143,10 +143,10 @@ pub(crate) fn read_text(path: &Path) -> Result<String, ReportError> {
 /// Reads a run or a set from a file.
 ///
 /// # Errors
-/// [`ReportError::Read`], [`ReportError::Foreign`].
+/// [`ReportError::Read`], [`ReportError::NotARecord`].
 pub fn read_document(path: &Path) -> Result<Document, ReportError> {
     let text = read_text(path)?;
-    Document::from_json(&text).map_err(|error: DocumentError| ReportError::Foreign {
+    Document::from_json(&text).map_err(|error: DocumentError| ReportError::NotARecord {
         path: path.to_owned(),
         why: error.to_string(),
     })
@@ -157,9 +157,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_record_is_told_for_what_it_is() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("file");
+    fn a_file_without_a_record_is_described() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
         for (bytes, said, next) in [
             (&b""[..], "empty", "name a file that"),
             (b" \n", "empty", "name a file that"),
@@ -191,9 +191,9 @@ mod tests {
         ] {
             fs::write(&file, bytes).unwrap();
             let problem = read_document(&file).unwrap_err().problem();
-            let what = String::from_utf8_lossy(bytes);
-            assert!(problem.situation.contains(said), "{what}: {problem}");
-            assert!(problem.next_step.contains(next), "{what}: {problem}");
+            let input = String::from_utf8_lossy(bytes);
+            assert!(problem.situation.contains(said), "{input}: {problem}");
+            assert!(problem.next_step.contains(next), "{input}: {problem}");
         }
     }
 }

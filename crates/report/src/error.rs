@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 
 /// Error of the store, of reading a document, or of writing an output file.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +12,7 @@ pub enum ReportError {
     #[error(
         "no directory for records: set HOME or XDG_DATA_HOME to an absolute path, or pass --no-store"
     )]
-    NoDataFolder,
+    NoDataDirectory,
     /// The record's id is not usable as a file name.
     #[error(
         "`{id}` cannot be a file name: ids have only letters, digits, `-`, `_` and inner `.`; pass --no-store"
@@ -27,34 +27,34 @@ pub enum ReportError {
     },
     /// Writing tags or notes failed.
     #[error("cannot change {}: {source}; {}", path.display(), next_step(source, path))]
-    Keep { path: PathBuf, source: io::Error },
+    Update { path: PathBuf, source: io::Error },
     /// Reading a stored file failed.
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     /// The file is an exported table.
     #[error(
-        "{} is a {form} table with figures only, not records; export the records where it was made, `linerate runs export -o FILE`",
+        "{} is a {format} table with figures only, not records; export the records where it was made, `linerate runs export -o FILE`",
         path.display()
     )]
     Table {
         path: PathBuf,
         /// Format of the table: CSV or Parquet.
-        form: &'static str,
+        format: &'static str,
     },
     /// The file is not a record.
     #[error("{} is {why}: name a file that --json, -o or the store wrote", path.display())]
-    Foreign {
+    NotARecord {
         path: PathBuf,
         /// Description of the actual content.
         why: String,
     },
     /// The id matches no document, or several.
-    #[error("{found} stored records match `{asked}`: `linerate runs list` shows their ids")]
-    Unknown {
+    #[error("{matches} stored records match `{query}`: `linerate runs list` shows their ids")]
+    NoUniqueMatch {
         /// Id or file name from the command line.
-        asked: String,
+        query: String,
         /// Number of matches.
-        found: usize,
+        matches: usize,
     },
     /// The index of records failed and could not be rebuilt.
     #[error("the index of records {}: {why}; remove the file to have it rebuilt", path.display())]
@@ -65,10 +65,10 @@ pub enum ReportError {
         why: String,
     },
     /// An export failed.
-    #[error("cannot export as {form}: {why}")]
+    #[error("cannot export as {format}: {why}")]
     Export {
         /// Output format.
-        form: &'static str,
+        format: &'static str,
         /// Message of the format's writer.
         why: String,
     },
@@ -92,29 +92,29 @@ impl ReportError {
 
     /// Situation, object and next step.
     #[must_use]
-    pub fn problem(&self) -> Problem {
+    pub fn problem(&self) -> ErrorReport {
         match self {
-            Self::NoDataFolder => Problem::new(
+            Self::NoDataDirectory => ErrorReport::new(
                 "no directory for them",
                 "records",
                 "set HOME or XDG_DATA_HOME to an absolute path, or pass --no-store",
             ),
-            Self::BadId { id } => Problem::new(
+            Self::BadId { id } => ErrorReport::new(
                 "cannot be a file name: ids have only letters, digits, `-`, `_` and inner `.`",
                 format!("`{id}`"),
                 "pass --no-store",
             ),
-            Self::Store { path, source } => Problem::new(
+            Self::Store { path, source } => ErrorReport::new(
                 format!("cannot be stored ({source})"),
                 path.display().to_string(),
                 format!("{}, or pass --no-store", next_step(source, path)),
             ),
-            Self::Keep { path, source } => Problem::new(
+            Self::Update { path, source } => ErrorReport::new(
                 format!("cannot be changed ({source})"),
                 path.display().to_string(),
                 next_step(source, path),
             ),
-            Self::Read { path, source } => Problem::new(
+            Self::Read { path, source } => ErrorReport::new(
                 format!("cannot be read ({source})"),
                 path.display().to_string(),
                 match source.kind() {
@@ -124,46 +124,46 @@ impl ReportError {
                     _ => "check its permissions".to_owned(),
                 },
             ),
-            Self::Table { path, form } => Problem::new(
+            Self::Table { path, format: form } => ErrorReport::new(
                 format!("a {form} table with figures only, not records"),
                 path.display().to_string(),
                 "export the records where it was made: `linerate runs export -o FILE`",
             ),
-            Self::Foreign { path, why } => Problem::new(
+            Self::NotARecord { path, why } => ErrorReport::new(
                 why.clone(),
                 path.display().to_string(),
                 "name a file that --json, -o or the store wrote",
             ),
-            Self::Unknown { asked, found: 0 }
-                if asked.ends_with(".json") || asked.contains('/') =>
+            Self::NoUniqueMatch { query, matches: 0 }
+                if query.ends_with(".json") || query.contains('/') =>
             {
-                Problem::new(
+                ErrorReport::new(
                     "no such file, and no stored record has this id",
-                    format!("`{asked}`"),
+                    format!("`{query}`"),
                     "check the path, or choose an id from `linerate runs list --all`",
                 )
             }
-            Self::Unknown { asked, found: 0 } => Problem::new(
+            Self::NoUniqueMatch { query, matches: 0 } => ErrorReport::new(
                 "no stored record has this id",
-                format!("`{asked}`"),
+                format!("`{query}`"),
                 "`linerate runs list --all` lists the ids; for a file, give its path",
             ),
-            Self::Unknown { asked, found } => Problem::new(
-                format!("{found} stored records have ids that begin or end like this"),
-                format!("`{asked}`"),
+            Self::NoUniqueMatch { query, matches } => ErrorReport::new(
+                format!("{matches} stored records have ids that begin or end like this"),
+                format!("`{query}`"),
                 "give more characters of the id",
             ),
-            Self::Index { path, why } => Problem::new(
+            Self::Index { path, why } => ErrorReport::new(
                 format!("the index of records cannot be used ({why})"),
                 path.display().to_string(),
                 "remove the file: it is rebuilt from the records",
             ),
-            Self::Export { form, why } => Problem::new(
+            Self::Export { format: form, why } => ErrorReport::new(
                 format!("cannot be written ({why})"),
                 format!("{form} file"),
                 "choose another format: --format json or csv",
             ),
-            Self::Write { path, source } => Problem::new(
+            Self::Write { path, source } => ErrorReport::new(
                 format!("cannot be written ({source})"),
                 path.display().to_string(),
                 next_step(source, path),
@@ -174,21 +174,21 @@ impl ReportError {
 
 /// Returns the remedy for an I/O error, by its kind.
 fn next_step(source: &io::Error, path: &Path) -> String {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.display().to_string(),
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir.display().to_string(),
         _ => ".".to_owned(),
     };
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            format!("free some space under {folder}")
+            format!("free some space under {dir}")
         }
-        io::ErrorKind::PermissionDenied => format!("make {folder} writable for this user"),
+        io::ErrorKind::PermissionDenied => format!("make {dir} writable for this user"),
         io::ErrorKind::ReadOnlyFilesystem => {
-            format!("{folder} is mounted read-only: choose another directory")
+            format!("{dir} is mounted read-only: choose another directory")
         }
-        io::ErrorKind::NotFound => format!("create {folder} first"),
+        io::ErrorKind::NotFound => format!("create {dir} first"),
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-            format!("a part of the path {folder} is a file, not a directory: move it away")
+            format!("a part of the path {dir} is a file, not a directory: move it away")
         }
         io::ErrorKind::IsADirectory => "name a file, not a directory".to_owned(),
         _ => "choose another directory".to_owned(),
@@ -200,15 +200,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_file_that_is_not_there_is_told_as_one() {
-        for (asked, says) in [
+    fn a_missing_file_is_reported_as_a_file() {
+        for (query, says) in [
             ("before.json", "no such file"),
             ("out/before", "no such file"),
             ("3f9a1c", "no stored record"),
         ] {
-            let unknown = ReportError::Unknown {
-                asked: asked.to_owned(),
-                found: 0,
+            let unknown = ReportError::NoUniqueMatch {
+                query: query.to_owned(),
+                matches: 0,
             };
             let problem = unknown.problem();
             assert!(problem.situation.starts_with(says), "{problem}");

@@ -1,26 +1,27 @@
 //! Experiment results as tables of text, shared by text, HTML and Markdown.
 
-use linerate_metric::expect::Unit;
+use linerate_metric::expect::FigureUnit;
 use linerate_metric::experiment::{
-    ExperimentResult, Point, Setting, Shape, ShapeState, TableOf, number,
+    ExpectedShape, ExperimentPoint, ExperimentResult, KnobValues, ShapeState, TableSpec,
+    parse_number,
 };
-use linerate_metric::statistics::{Estimate, slope};
+use linerate_metric::statistics::{Estimate, theil_sen_slope};
 
 use crate::markdown;
-use crate::phrases::{UNKNOWN, times};
+use crate::phrases::{UNKNOWN, format_factor};
 
 /// A table of text cells.
-pub(crate) struct Grid {
+pub(crate) struct ResultTable {
     pub(crate) title: String,
     pub(crate) headings: Vec<String>,
     /// Number of leading columns that name the row.
-    pub(crate) left: usize,
+    pub(crate) label_columns: usize,
     pub(crate) rows: Vec<Vec<String>>,
 }
 
 /// Returns all combinations of the values of some knobs; the first knob varies slowest.
-fn combinations(result: &ExperimentResult, knobs: &[String]) -> Vec<Setting> {
-    let mut settings = vec![Setting::new()];
+fn combinations(result: &ExperimentResult, knobs: &[String]) -> Vec<KnobValues> {
+    let mut settings = vec![KnobValues::new()];
     for name in knobs {
         let knob = result.knobs.iter().find(|knob| knob.name == *name);
         let values = knob.map_or(&[][..], |knob| &knob.values);
@@ -39,7 +40,7 @@ fn combinations(result: &ExperimentResult, knobs: &[String]) -> Vec<Setting> {
 }
 
 /// Describes a setting: `hops=4 size=32K`, in the order of the knobs.
-pub(crate) fn setting_words(result: &ExperimentResult, setting: &Setting) -> String {
+pub(crate) fn describe_setting(result: &ExperimentResult, setting: &KnobValues) -> String {
     let named = result.knobs.iter().filter_map(|knob| {
         let value = setting.get(&knob.name)?;
         Some(format!("{}={value}", knob.name))
@@ -47,53 +48,76 @@ pub(crate) fn setting_words(result: &ExperimentResult, setting: &Setting) -> Str
     named.collect::<Vec<_>>().join(" ")
 }
 
-fn point<'a>(result: &'a ExperimentResult, row: &Setting, column: &Setting) -> Option<&'a Point> {
+fn point_at<'a>(
+    result: &'a ExperimentResult,
+    row: &KnobValues,
+    column: &KnobValues,
+) -> Option<&'a ExperimentPoint> {
     let mut setting = row.clone();
     setting.extend(column.clone());
     result.points.iter().find(|point| point.setting == setting)
 }
 
-fn unit(result: &ExperimentResult, figure: &str) -> Unit {
+fn unit_of_figure(result: &ExperimentResult, figure: &str) -> FigureUnit {
     result
         .figure(figure)
-        .map_or(Unit::Count, |figure| figure.unit)
+        .map_or(FigureUnit::Count, |figure| figure.unit)
 }
 
 /// Builds one table of the experiment.
-pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
-    let mut sides = combinations(result, &table.rows);
-    for side in &mut sides {
-        side.extend(table.at.clone());
+pub(crate) fn build_table(result: &ExperimentResult, table: &TableSpec) -> ResultTable {
+    let mut row_settings = combinations(result, &table.rows);
+    for row_setting in &mut row_settings {
+        row_setting.extend(table.at.clone());
     }
-    let tops = combinations(result, &table.columns);
+    let column_settings = combinations(result, &table.columns);
     let several = table.figures.len() > 1;
-    let mut columns: Vec<(&Setting, &String)> = tops
+    let mut columns: Vec<(&KnobValues, &String)> = column_settings
         .iter()
-        .flat_map(|top| table.figures.iter().map(move |figure| (top, figure)))
+        .flat_map(|column_setting| {
+            table
+                .figures
+                .iter()
+                .map(move |figure| (column_setting, figure))
+        })
         .collect();
     let mut headings = table.rows.clone();
-    headings.extend(columns.iter().map(|(top, figure)| {
-        let mut words: Vec<String> = top_words(table, top);
-        if several || words.is_empty() {
-            words.push((*figure).replace('_', " "));
+    headings.extend(columns.iter().map(|(column_setting, figure)| {
+        let mut labels: Vec<String> = column_labels(table, column_setting);
+        if several || labels.is_empty() {
+            labels.push((*figure).replace('_', " "));
         }
-        words.join(" ")
+        labels.join(" ")
     }));
     let mut rows: Vec<Vec<String>> = Vec::new();
-    for side in &sides {
-        if tops.iter().all(|top| point(result, side, top).is_none()) {
+    for row_setting in &row_settings {
+        if column_settings
+            .iter()
+            .all(|column_setting| point_at(result, row_setting, column_setting).is_none())
+        {
             continue;
         }
-        let mut row: Vec<String> = table.rows.iter().map(|knob| side[knob].clone()).collect();
-        for (top, figure) in &columns {
-            row.push(cell(result, table, side, top, figure));
+        let mut row: Vec<String> = table
+            .rows
+            .iter()
+            .map(|knob| row_setting[knob].clone())
+            .collect();
+        for (column_setting, figure) in &columns {
+            row.push(format_cell(
+                result,
+                table,
+                row_setting,
+                column_setting,
+                figure,
+            ));
         }
         rows.push(row);
     }
     let mut column = table.rows.len();
     while column < headings.len() && !rows.is_empty() {
-        let (top, figure) = columns[column - table.rows.len()];
-        match !says_something(result, &sides, top, figure) && headings.len() > table.rows.len() + 1
+        let (column_setting, figure) = columns[column - table.rows.len()];
+        match !has_content(result, &row_settings, column_setting, figure)
+            && headings.len() > table.rows.len() + 1
         {
             true => {
                 headings.remove(column);
@@ -107,17 +131,23 @@ pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
     }
     if table.steps {
         let mut row = vec!["added per step".to_owned()];
-        for (top, figure) in &columns {
-            let unit = unit(result, figure);
-            let step = step(result, &sides, top, figure, &table.rows[0]);
-            row.push(step.map_or_else(|| UNKNOWN.to_owned(), |step| signed(unit, step)));
+        for (column_setting, figure) in &columns {
+            let unit = unit_of_figure(result, figure);
+            let step = slope_per_step(
+                result,
+                &row_settings,
+                column_setting,
+                figure,
+                &table.rows[0],
+            );
+            row.push(step.map_or_else(|| UNKNOWN.to_owned(), |step| format_signed(unit, step)));
         }
         rows.push(row);
     }
-    Grid {
+    ResultTable {
         title: table.title.clone(),
         headings,
-        left: table.rows.len(),
+        label_columns: table.rows.len(),
         rows,
     }
 }
@@ -125,27 +155,31 @@ pub(crate) fn grid(result: &ExperimentResult, table: &TableOf) -> Grid {
 /// Returns whether a column has content: a figure, or "not tested". When points were measured and
 /// none has the figure, this kind of point has no such figure; skipped points would not have it
 /// either.
-fn says_something(
+fn has_content(
     result: &ExperimentResult,
-    sides: &[Setting],
-    top: &Setting,
+    row_settings: &[KnobValues],
+    column_setting: &KnobValues,
     figure: &str,
 ) -> bool {
-    let points = || sides.iter().filter_map(|side| point(result, side, top));
-    let known = points().any(|point| point.figures.contains_key(figure));
+    let points = || {
+        row_settings
+            .iter()
+            .filter_map(|row_setting| point_at(result, row_setting, column_setting))
+    };
+    let has_figure = points().any(|point| point.figures.contains_key(figure));
     let measured = points().any(|point| point.skipped.is_none());
-    known || (!measured && points().next().is_some())
+    has_figure || (!measured && points().next().is_some())
 }
 
 /// Returns the knob values that head a column. Numbers are shown with the knob's name, other values
 /// without.
-fn top_words(table: &TableOf, top: &Setting) -> Vec<String> {
+fn column_labels(table: &TableSpec, column_setting: &KnobValues) -> Vec<String> {
     table
         .columns
         .iter()
         .map(|knob| {
-            let value = &top[knob];
-            let is_number = number(value).is_some();
+            let value = &column_setting[knob];
+            let is_number = parse_number(value).is_some();
             match is_number {
                 true => format!("{knob}={value}"),
                 false => value.clone(),
@@ -154,14 +188,14 @@ fn top_words(table: &TableOf, top: &Setting) -> Vec<String> {
         .collect()
 }
 
-fn cell(
+fn format_cell(
     result: &ExperimentResult,
-    table: &TableOf,
-    side: &Setting,
-    top: &Setting,
+    table: &TableSpec,
+    row_setting: &KnobValues,
+    column_setting: &KnobValues,
     figure: &str,
 ) -> String {
-    let Some(point) = point(result, side, top) else {
+    let Some(point) = point_at(result, row_setting, column_setting) else {
         return UNKNOWN.to_owned();
     };
     let Some(estimate) = point.figures.get(figure) else {
@@ -170,35 +204,35 @@ fn cell(
             None => UNKNOWN.to_owned(),
         };
     };
-    let unit = unit(result, figure);
+    let unit = unit_of_figure(result, figure);
     let mut text = match estimate.runs {
         1 => unit.format(estimate.median),
-        _ => markdown::figure(unit, estimate),
+        _ => markdown::format_figure(unit, estimate),
     };
-    if let (Some(against), [knob]) = (&table.against, &table.rows[..])
-        && side[knob] != *against
+    if let (Some(baseline), [knob]) = (&table.against, &table.rows[..])
+        && row_setting[knob] != *baseline
     {
-        let mut base = side.clone();
-        base.insert(knob.clone(), against.clone());
-        let base = self::point(result, &base, top);
+        let mut base = row_setting.clone();
+        base.insert(knob.clone(), baseline.clone());
+        let base = self::point_at(result, &base, column_setting);
         if let Some(base) = base.and_then(|base| base.figures.get(figure)) {
-            let way = match result.figure(figure).is_some_and(|figure| figure.exact) {
-                true => direction(base.median, estimate.median),
-                false => moved(base, estimate),
+            let change = match result.figure(figure).is_some_and(|figure| figure.exact) {
+                true => describe_change(base.median, estimate.median),
+                false => describe_estimate_change(base, estimate),
             };
-            text.push_str(&format!(", {way}"));
+            text.push_str(&format!(", {change}"));
         }
     }
     text
 }
 
 /// Smallest ratio that one run per side shows as a direction; two equal runs can differ by less.
-const CLEAR: f64 = 1.5;
+const CLEAR_RATIO: f64 = 1.5;
 
 /// Describes the change of a figure; "no clear change" if the confidence intervals overlap.
-fn moved(base: &Estimate, estimate: &Estimate) -> String {
+fn describe_estimate_change(base: &Estimate, estimate: &Estimate) -> String {
     let overlap = estimate.low <= base.high && base.low <= estimate.high;
-    let close = |ratio: f64| (1.0 / CLEAR..=CLEAR).contains(&ratio);
+    let close = |ratio: f64| (1.0 / CLEAR_RATIO..=CLEAR_RATIO).contains(&ratio);
     let single = base.runs < 2 || estimate.runs < 2;
     let unclear = match single {
         true => base.median != estimate.median && close(estimate.median / base.median),
@@ -206,12 +240,12 @@ fn moved(base: &Estimate, estimate: &Estimate) -> String {
     };
     match unclear {
         true => "no clear change".to_owned(),
-        false => direction(base.median, estimate.median),
+        false => describe_change(base.median, estimate.median),
     }
 }
 
 /// Describes the change of a value: `up 3.1x`, `down 20 %`, `same`.
-fn direction(base: f64, value: f64) -> String {
+fn describe_change(base: f64, value: f64) -> String {
     match (base, value) {
         (base, value) if base == value => "same".to_owned(),
         (0.0, _) => "up".to_owned(),
@@ -220,34 +254,41 @@ fn direction(base: f64, value: f64) -> String {
             let ratio = value / base;
             match ratio {
                 r if (0.98..=1.02).contains(&r) => "same".to_owned(),
-                r if r >= 2.0 => format!("up {}", times(r)),
+                r if r >= 2.0 => format!("up {}", format_factor(r)),
                 r if r > 1.0 => format!("up {:.0} %", (r - 1.0) * 100.0),
                 r if r > 0.5 => format!("down {:.0} %", (1.0 - r) * 100.0),
-                r => format!("down {}", times(1.0 / r)),
+                r => format!("down {}", format_factor(1.0 / r)),
             }
         }
     }
 }
 
 /// Returns the increase of a figure per unit of a knob: the slope over all runs.
-fn step(
+fn slope_per_step(
     result: &ExperimentResult,
-    sides: &[Setting],
-    top: &Setting,
+    row_settings: &[KnobValues],
+    column_setting: &KnobValues,
     figure: &str,
     knob: &str,
 ) -> Option<f64> {
     let mut runs = Vec::new();
-    for side in sides {
-        let at = number(&side[knob]);
-        if let Some((at, point)) = at.zip(point(result, side, top)) {
-            runs.extend(point.each(figure).into_iter().map(|value| (at, value)));
+    for row_setting in row_settings {
+        let knob_value = parse_number(&row_setting[knob]);
+        if let Some((knob_value, point)) =
+            knob_value.zip(point_at(result, row_setting, column_setting))
+        {
+            runs.extend(
+                point
+                    .run_values(figure)
+                    .into_iter()
+                    .map(|value| (knob_value, value)),
+            );
         }
     }
-    slope(&runs)
+    theil_sen_slope(&runs)
 }
 
-fn signed(unit: Unit, value: f64) -> String {
+fn format_signed(unit: FigureUnit, value: f64) -> String {
     match value < 0.0 {
         true => format!("-{}", unit.format(-value)),
         false => unit.format(value),
@@ -255,27 +296,27 @@ fn signed(unit: Unit, value: f64) -> String {
 }
 
 /// Describes the conditions of the measurement: `quick, to 192.0.2.7, table bench`.
-pub(crate) fn circumstances(result: &ExperimentResult) -> Vec<String> {
+pub(crate) fn conditions(result: &ExperimentResult) -> Vec<String> {
     let quick = result.quick.then(|| "quick".to_owned());
     // A table measured on several hosts names the host of its latest point.
-    let host = !matches!(result.place.as_str(), "" | "lab");
-    let host = host.then(|| format!("to {}", result.place));
+    let host = !matches!(result.location.as_str(), "" | "lab");
+    let host = host.then(|| format!("to {}", result.location));
     let table = result.label.as_ref().map(|label| format!("table {label}"));
     quick.into_iter().chain(host).chain(table).collect()
 }
 
 /// Returns the title with the conditions of the measurement in brackets.
 pub(crate) fn heading(result: &ExperimentResult) -> String {
-    let how = circumstances(result);
-    match how.is_empty() {
+    let conditions = conditions(result);
+    match conditions.is_empty() {
         true => result.title.clone(),
-        false => format!("{} ({})", result.title, how.join(", ")),
+        false => format!("{} ({})", result.title, conditions.join(", ")),
     }
 }
 
 /// Returns notes on the result: figures missing from all records, and limits of a run without root.
-pub(crate) fn remarks(result: &ExperimentResult) -> Vec<String> {
-    let unread = result.unread.iter();
+pub(crate) fn notes(result: &ExperimentResult) -> Vec<String> {
+    let unread = result.missing_figures.iter();
     let unread = unread.map(|figure| format!("figure missing from all records: {figure}"));
     let rootless = result
         .rootless
@@ -285,10 +326,10 @@ pub(crate) fn remarks(result: &ExperimentResult) -> Vec<String> {
 
 /// Returns tables of published figures next to the measured ones, one per platform of the
 /// publication.
-pub(crate) fn published(result: &ExperimentResult) -> Vec<Grid> {
-    let mut grids: Vec<Grid> = Vec::new();
+pub(crate) fn published_tables(result: &ExperimentResult) -> Vec<ResultTable> {
+    let mut grids: Vec<ResultTable> = Vec::new();
     for published in &result.published {
-        let unit = unit(result, &published.figure);
+        let unit = unit_of_figure(result, &published.figure);
         let named: Vec<String> = published
             .setting
             .iter()
@@ -303,12 +344,12 @@ pub(crate) fn published(result: &ExperimentResult) -> Vec<Grid> {
         let title = format!("Published ({}) and measured", published.on);
         match grids.iter_mut().find(|grid| grid.title == title) {
             Some(grid) => grid.rows.push(row),
-            None => grids.push(Grid {
+            None => grids.push(ResultTable {
                 title,
                 headings: ["figure", "at", "published", "measured"]
                     .map(str::to_owned)
                     .into(),
-                left: 2,
+                label_columns: 2,
                 rows: vec![row],
             }),
         }
@@ -317,24 +358,24 @@ pub(crate) fn published(result: &ExperimentResult) -> Vec<Grid> {
 }
 
 /// Comparison of a published change of a figure with the measured one.
-pub(crate) struct TrendTold {
+pub(crate) struct TrendComparison {
     pub(crate) state: ShapeState,
     /// The state as text, with "in doubt" where its runs have caveats.
-    pub(crate) word: String,
+    pub(crate) verdict: String,
     /// Both changes, and a reason why they may differ.
     pub(crate) text: String,
 }
 
 /// Compares each published change of a figure with the measured one. A different direction is not a
 /// failure.
-pub(crate) fn trends(result: &ExperimentResult) -> Vec<TrendTold> {
-    let told = result.trends.iter().map(|trend| {
-        let stands: Vec<String> = (trend.at.iter())
+pub(crate) fn compare_trends(result: &ExperimentResult) -> Vec<TrendComparison> {
+    let comparisons = result.trends.iter().map(|trend| {
+        let settings: Vec<String> = (trend.at.iter())
             .map(|(knob, value)| format!("{knob}={value}"))
             .collect();
-        let at = match stands.is_empty() {
+        let at = match settings.is_empty() {
             true => String::new(),
-            false => format!(" at {}", stands.join(" ")),
+            false => format!(" at {}", settings.join(" ")),
         };
         let mut text = format!(
             "{}{at}, {} from {} to {}: published {}, measured {}",
@@ -342,10 +383,11 @@ pub(crate) fn trends(result: &ExperimentResult) -> Vec<TrendTold> {
             trend.knob,
             trend.from,
             trend.to,
-            direction(1.0, trend.published),
-            (trend.measured).map_or_else(|| "nothing".to_owned(), |ratio| direction(1.0, ratio)),
+            describe_change(1.0, trend.published),
+            (trend.measured)
+                .map_or_else(|| "nothing".to_owned(), |ratio| describe_change(1.0, ratio)),
         );
-        text.push_str(&doubted(&trend.doubts));
+        text.push_str(&describe_doubts(&trend.caveats));
         if !trend.why.is_empty() {
             text.push_str(&format!(". {}", trend.why));
         }
@@ -354,13 +396,13 @@ pub(crate) fn trends(result: &ExperimentResult) -> Vec<TrendTold> {
             Some(false) => ShapeState::Misses,
             None => ShapeState::Untested,
         };
-        TrendTold {
+        TrendComparison {
             state,
-            word: in_doubt(trend_state(state), &trend.doubts),
+            verdict: with_doubt(trend_state(state), &trend.caveats),
             text,
         }
     });
-    told.collect()
+    comparisons.collect()
 }
 
 /// Returns the state as text: `as published`, `NOT as published`, `not tested`.
@@ -374,29 +416,29 @@ fn trend_state(state: ShapeState) -> &'static str {
 
 /// Returns the state as text: `agrees`, `DOES NOT AGREE`, `not tested`; `agrees, in doubt` if its
 /// runs have caveats.
-pub(crate) fn state(shape: &Shape) -> String {
-    let word = match shape.state {
+pub(crate) fn expectation_state(shape: &ExpectedShape) -> String {
+    let verdict = match shape.state {
         ShapeState::Holds => "agrees",
         ShapeState::Misses => "DOES NOT AGREE",
         ShapeState::Untested => "not tested",
     };
-    in_doubt(word, &shape.doubts)
+    with_doubt(verdict, &shape.caveats)
 }
 
-fn in_doubt(word: &str, doubts: &[String]) -> String {
+fn with_doubt(verdict: &str, doubts: &[String]) -> String {
     match doubts.is_empty() {
-        true => word.to_owned(),
-        false => format!("{word}, in doubt"),
+        true => verdict.to_owned(),
+        false => format!("{verdict}, in doubt"),
     }
 }
 
 /// Describes an expectation: the measured value, caveats, and a reason why it may not hold.
-pub(crate) fn shape_words(shape: &Shape) -> String {
+pub(crate) fn describe_expectation(shape: &ExpectedShape) -> String {
     let mut text = format!(
         "{} ({}){}",
-        shape.says,
+        shape.description,
         shape.measured,
-        doubted(&shape.doubts)
+        describe_doubts(&shape.caveats)
     );
     if !shape.why.is_empty() {
         text.push_str(&format!(". {}", shape.why));
@@ -405,7 +447,7 @@ pub(crate) fn shape_words(shape: &Shape) -> String {
 }
 
 /// Describes the caveats: `. Its runs are in doubt: steal in 2 of 4 runs`.
-fn doubted(doubts: &[String]) -> String {
+fn describe_doubts(doubts: &[String]) -> String {
     match doubts.is_empty() {
         true => String::new(),
         false => format!(". Its runs are in doubt: {}", doubts.join(", ")),
@@ -413,16 +455,16 @@ fn doubted(doubts: &[String]) -> String {
 }
 
 /// Returns the points that were not measured, grouped by reason.
-pub(crate) fn skipped(result: &ExperimentResult) -> Vec<(String, Vec<String>)> {
+pub(crate) fn skipped_points(result: &ExperimentResult) -> Vec<(String, Vec<String>)> {
     let mut reasons: Vec<(String, Vec<String>)> = Vec::new();
     for point in &result.points {
-        let Some(because) = &point.skipped else {
+        let Some(skip_reason) = &point.skipped else {
             continue;
         };
-        let words = setting_words(result, &point.setting);
-        match reasons.iter_mut().find(|(reason, _)| reason == because) {
-            Some((_, points)) => points.push(words),
-            None => reasons.push((because.clone(), vec![words])),
+        let setting = describe_setting(result, &point.setting);
+        match reasons.iter_mut().find(|(reason, _)| reason == skip_reason) {
+            Some((_, points)) => points.push(setting),
+            None => reasons.push((skip_reason.clone(), vec![setting])),
         }
     }
     reasons
@@ -436,11 +478,11 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
         count(ShapeState::Misses),
         count(ShapeState::Untested),
     );
-    let cut = |point: &Point| {
-        let because = point.skipped.as_deref();
-        because.is_some_and(|because| because.starts_with("interrupted"))
+    let is_interrupted = |point: &ExperimentPoint| {
+        let reason = point.skipped.as_deref();
+        reason.is_some_and(|reason| reason.starts_with("interrupted"))
     };
-    if result.points.iter().any(cut) {
+    if result.points.iter().any(is_interrupted) {
         return match holds + misses {
             0 => "Interrupted before any expectation was tested.".to_owned(),
             tested => format!(
@@ -456,7 +498,7 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
     let doubted = result
         .shapes
         .iter()
-        .filter(|shape| !shape.doubts.is_empty());
+        .filter(|shape| !shape.caveats.is_empty());
     match (doubted.count(), holds + misses) {
         (0, _) => {}
         (all, tested) if all == tested => text.push_str("; all of these verdicts are in doubt"),
@@ -465,10 +507,10 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
     if untested > 0 {
         text.push_str(&format!("; {untested} could not be tested here"));
     }
-    let known = result.trends.iter().filter_map(|trend| trend.agrees);
-    let (same, others): (Vec<bool>, Vec<bool>) = known.partition(|agrees| *agrees);
-    let all = same.len() + others.len();
-    match others.len() {
+    let agreements = result.trends.iter().filter_map(|trend| trend.agrees);
+    let (agreeing, differing): (Vec<bool>, Vec<bool>) = agreements.partition(|agrees| *agrees);
+    let all = agreeing.len() + differing.len();
+    match differing.len() {
         0 if all == 0 => {}
         0 => text.push_str(&format!(
             "; all {all} published changes have the same direction here"
@@ -483,19 +525,19 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::experiment::Knob;
+    use linerate_metric::experiment::KnobAxis;
 
     use super::*;
 
     #[test]
-    fn points_left_out_make_no_column_of_a_figure_that_their_kind_has_not() {
+    fn skipped_points_add_no_column_for_a_figure_that_their_kind_does_not_have() {
         let values = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect();
-        let knob = |name: &str, of: &[&str]| Knob {
+        let knob = |name: &str, of: &[&str]| KnobAxis {
             name: name.to_owned(),
             values: values(of),
         };
-        let point =
-            |workload: &str, setup: &str, figure: Option<f64>, skipped: Option<&str>| Point {
+        let point = |workload: &str, setup: &str, figure: Option<f64>, skipped: Option<&str>| {
+            ExperimentPoint {
                 setting: [("workload", workload), ("setup", setup)]
                     .map(|(knob, value)| (knob.to_owned(), value.to_owned()))
                     .into(),
@@ -512,8 +554,9 @@ mod tests {
                     })
                     .collect(),
                 skipped: skipped.map(str::to_owned),
-                ..Point::default()
-            };
+                ..ExperimentPoint::default()
+            }
+        };
         let root = Some("real-time scheduling (it takes root)");
         let result = ExperimentResult {
             knobs: vec![
@@ -530,13 +573,13 @@ mod tests {
             ],
             ..ExperimentResult::default()
         };
-        let table = TableOf {
+        let table = TableSpec {
             figures: values(&["loss"]),
             rows: values(&["setup"]),
             columns: values(&["workload"]),
-            ..TableOf::default()
+            ..TableSpec::default()
         };
-        let grid = grid(&result, &table);
+        let grid = build_table(&result, &table);
         assert_eq!(grid.headings, ["setup", "udp", "raw"]);
         assert_eq!(grid.rows[1], ["above", "not tested", "not tested"]);
     }

@@ -1,22 +1,22 @@
 //! Host facts as rows of a table, shared by text and HTML.
 
-use linerate_metric::facts::{Host, Interface};
+use linerate_metric::facts::{HostFacts, InterfaceFacts};
 use linerate_metric::record::Record;
 use linerate_metric::units::{format_bit_rate, format_bytes};
 
 /// Table row: a fact and its value on each host.
-pub(crate) struct Row {
+pub(crate) struct HostFactRow {
     pub(crate) name: &'static str,
     /// Values in the order of the hosts.
-    pub(crate) values: Vec<Fact>,
+    pub(crate) values: Vec<FactValue>,
 }
 
 /// Value of a fact on one host.
 #[derive(Clone, PartialEq)]
-pub(crate) enum Fact {
+pub(crate) enum FactValue {
     /// The value could not be read.
     Unknown,
-    Value(String),
+    Text(String),
     /// Several named values with a summary.
     List {
         /// Summary, such as `9 active`.
@@ -26,20 +26,20 @@ pub(crate) enum Fact {
     },
 }
 
-impl Fact {
-    fn of(value: Option<String>) -> Self {
-        value.map_or(Self::Unknown, Self::Value)
+impl FactValue {
+    fn from_option(value: Option<String>) -> Self {
+        value.map_or(Self::Unknown, Self::Text)
     }
 
-    fn joined(parts: impl IntoIterator<Item = Option<String>>) -> Self {
+    fn join_parts(parts: impl IntoIterator<Item = Option<String>>) -> Self {
         let parts: Vec<_> = parts.into_iter().flatten().collect();
-        Self::of((!parts.is_empty()).then(|| parts.join(", ")))
+        Self::from_option((!parts.is_empty()).then(|| parts.join(", ")))
     }
 }
 
 /// Returns the column heading of a host: `client (alpha)`.
-pub(crate) fn heading(host: &Host) -> String {
-    match (host.role.map(crate::figures::role), &host.hostname) {
+pub(crate) fn host_heading(host: &HostFacts) -> String {
+    match (host.role.map(crate::figures::role_name), &host.hostname) {
         (Some(role), Some(name)) => format!("{role} ({name})"),
         (Some(role), None) => role.to_owned(),
         (None, Some(name)) => name.clone(),
@@ -49,52 +49,56 @@ pub(crate) fn heading(host: &Host) -> String {
 
 /// Returns the rows for some hosts. Facts that not every machine has (a governor, a PCI address)
 /// get a row only when one of the hosts has them.
-pub(crate) fn rows(hosts: &[Host]) -> Vec<Row> {
+pub(crate) fn host_fact_rows(hosts: &[HostFacts]) -> Vec<HostFactRow> {
     let mut rows = Vec::new();
-    for &(name, always, read) in FACTS {
-        let values: Vec<Fact> = hosts.iter().map(read).collect();
-        if always || values.iter().any(|value| *value != Fact::Unknown) {
-            rows.push(Row { name, values });
+    for &(name, shown_without_value, read) in FACTS {
+        let values: Vec<FactValue> = hosts.iter().map(read).collect();
+        if shown_without_value || values.iter().any(|value| *value != FactValue::Unknown) {
+            rows.push(HostFactRow { name, values });
         }
     }
     rows
 }
 
-type Read = fn(&Host) -> Fact;
+type FactReader = fn(&HostFacts) -> FactValue;
 
 /// Facts in table order: name, true if the row is shown even without a value, reader.
-const FACTS: &[(&str, bool, Read)] = &[
+const FACTS: &[(&str, bool, FactReader)] = &[
     ("kernel", true, |host| {
-        Fact::of(match (&host.kernel, &host.architecture) {
+        FactValue::from_option(match (&host.kernel, &host.architecture) {
             (Some(kernel), Some(architecture)) => Some(format!("{kernel} on {architecture}")),
             (kernel, _) => kernel.clone(),
         })
     }),
     ("distribution", true, |host| {
-        Fact::of(host.distribution.clone())
+        FactValue::from_option(host.distribution.clone())
     }),
-    ("processor", true, |host| Fact::of(host.cpu.model.clone())),
+    ("processor", true, |host| {
+        FactValue::from_option(host.cpu.model.clone())
+    }),
     ("processors", true, processors),
     ("hypervisor", false, |host| {
-        Fact::of(host.cpu.hypervisor.clone())
+        FactValue::from_option(host.cpu.hypervisor.clone())
     }),
     ("governor", false, |host| {
-        Fact::of(host.cpu.governor.clone())
+        FactValue::from_option(host.cpu.governor.clone())
     }),
-    ("idle states", false, |host| Fact::of(host.cpu.idle.clone())),
+    ("idle states", false, |host| {
+        FactValue::from_option(host.cpu.idle.clone())
+    }),
     ("mitigations", false, mitigations),
     ("memory", true, |host| {
-        Fact::of(host.memory_bytes.map(format_bytes))
+        FactValue::from_option(host.memory_bytes.map(format_bytes))
     }),
     ("clock source", true, |host| {
-        Fact::of(host.clock_source.clone())
+        FactValue::from_option(host.clock_source.clone())
     }),
     ("interface", true, |host| {
-        on_interface(host, |i| Fact::Value(i.name.clone()))
+        read_interface(host, |i| FactValue::Text(i.name.clone()))
     }),
     ("driver", true, |host| {
-        on_interface(host, |i| {
-            Fact::joined([
+        read_interface(host, |i| {
+            FactValue::join_parts([
                 i.driver.clone(),
                 i.driver_version.as_ref().map(|v| format!("version {v}")),
                 i.firmware.as_ref().map(|f| format!("firmware {f}")),
@@ -102,8 +106,8 @@ const FACTS: &[(&str, bool, Read)] = &[
         })
     }),
     ("PCI device", false, |host| {
-        on_interface(host, |i| {
-            Fact::joined([
+        read_interface(host, |i| {
+            FactValue::join_parts([
                 i.pci_id.clone(),
                 i.pci_address.as_ref().map(|a| format!("at {a}")),
                 i.numa_node.map(|n| format!("NUMA node {n}")),
@@ -111,31 +115,33 @@ const FACTS: &[(&str, bool, Read)] = &[
         })
     }),
     ("link", false, |host| {
-        on_interface(host, |i| {
-            Fact::joined([
+        read_interface(host, |i| {
+            FactValue::join_parts([
                 i.speed_bps.map(|speed| format_bit_rate(speed as f64)),
                 i.duplex.as_ref().map(|duplex| format!("{duplex} duplex")),
             ])
         })
     }),
     ("link address", false, |host| {
-        on_interface(host, |i| Fact::of(i.mac.clone()))
+        read_interface(host, |i| FactValue::from_option(i.mac.clone()))
     }),
     ("MTU", true, |host| {
-        on_interface(host, |i| Fact::of(i.mtu.map(|mtu| format!("{mtu} B"))))
-    }),
-    ("queues", true, |host| on_interface(host, queues)),
-    ("queueing", false, |host| {
-        on_interface(host, |i| Fact::of(queueing(i)))
-    }),
-    ("GSO limit", false, |host| {
-        on_interface(host, |i| {
-            Fact::of(i.gso_ipv4_max_bytes.map(|b| format_bytes(b.into())))
+        read_interface(host, |i| {
+            FactValue::from_option(i.mtu.map(|mtu| format!("{mtu} B")))
         })
     }),
-    ("offloads", false, |host| on_interface(host, offloads)),
+    ("queues", true, |host| read_interface(host, queues)),
+    ("queueing", false, |host| {
+        read_interface(host, |i| FactValue::from_option(queueing(i)))
+    }),
+    ("GSO limit", false, |host| {
+        read_interface(host, |i| {
+            FactValue::from_option(i.gso_ipv4_max_bytes.map(|b| format_bytes(b.into())))
+        })
+    }),
+    ("offloads", false, |host| read_interface(host, offloads)),
     ("sysctls", false, |host| {
-        list(
+        list_fact(
             format!("{} read", host.sysctls.len()),
             host.sysctls
                 .iter()
@@ -150,32 +156,36 @@ const FACTS: &[(&str, bool, Read)] = &[
     }),
 ];
 
-fn on_interface(host: &Host, read: impl FnOnce(&Interface) -> Fact) -> Fact {
-    host.interface.as_ref().map_or(Fact::Unknown, read)
+fn read_interface(host: &HostFacts, read: impl FnOnce(&InterfaceFacts) -> FactValue) -> FactValue {
+    host.interface.as_ref().map_or(FactValue::Unknown, read)
 }
 
-fn list(summary: String, entries: Vec<(String, String)>) -> Fact {
+fn list_fact(summary: String, entries: Vec<(String, String)>) -> FactValue {
     if entries.is_empty() {
-        return Fact::Unknown;
+        return FactValue::Unknown;
     }
-    Fact::List { summary, entries }
+    FactValue::List { summary, entries }
 }
 
-fn processors(host: &Host) -> Fact {
+fn processors(host: &HostFacts) -> FactValue {
     let cpu = &host.cpu;
-    let many = |n: u32, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
-    Fact::joined([
-        cpu.logical.map(|n| many(n, "logical", "logical")),
+    let format_count_of = |n: u32, singular: &str, plural: &str| {
+        format!("{n} {}", if n == 1 { singular } else { plural })
+    };
+    FactValue::join_parts([
+        cpu.logical
+            .map(|n| format_count_of(n, "logical", "logical")),
         cpu.usable
             .filter(|_| cpu.usable != cpu.logical)
             .map(|n| format!("{n} usable")),
-        cpu.cores.map(|n| many(n, "core", "cores")),
-        cpu.sockets.map(|n| many(n, "socket", "sockets")),
-        cpu.numa_nodes.map(|n| many(n, "NUMA node", "NUMA nodes")),
+        cpu.cores.map(|n| format_count_of(n, "core", "cores")),
+        cpu.sockets.map(|n| format_count_of(n, "socket", "sockets")),
+        cpu.numa_nodes
+            .map(|n| format_count_of(n, "NUMA node", "NUMA nodes")),
     ])
 }
 
-fn mitigations(host: &Host) -> Fact {
+fn mitigations(host: &HostFacts) -> FactValue {
     let entries: Vec<_> = host
         .cpu
         .mitigations
@@ -191,41 +201,41 @@ fn mitigations(host: &Host) -> Fact {
         (active, 0) => format!("{active} active"),
         (active, vulnerable) => format!("{active} active, {vulnerable} off (vulnerable)"),
     };
-    list(summary, entries)
+    list_fact(summary, entries)
 }
 
-fn queues(interface: &Interface) -> Fact {
+fn queues(interface: &InterfaceFacts) -> FactValue {
     let queue = |name: &str, count: Option<u32>, descriptors: Option<u32>| {
         count.map(|count| match descriptors {
             Some(descriptors) => format!("{count} {name} of {descriptors} descriptors"),
             None => format!("{count} {name}"),
         })
     };
-    Fact::joined([
+    FactValue::join_parts([
         queue("receive", interface.rx_queues, interface.rx_descriptors),
         queue("transmit", interface.tx_queues, interface.tx_descriptors),
     ])
 }
 
 /// Describes the queueing disciplines: the root, and its children.
-fn queueing(interface: &Interface) -> Option<String> {
+fn queueing(interface: &InterfaceFacts) -> Option<String> {
     let root = interface.qdisc.clone()?;
-    let below = interface.qdisc_children.iter();
-    let below: Vec<String> = below
+    let children = interface.qdisc_children.iter();
+    let children: Vec<String> = children
         .map(|child| match child.count {
             ..=1 => child.kind.clone(),
             count => format!("{count} {}", child.kind),
         })
         .collect();
-    Some(match below.is_empty() {
+    Some(match children.is_empty() {
         true => root,
-        false => format!("{root} over {}", below.join(", ")),
+        false => format!("{root} over {}", children.join(", ")),
     })
 }
 
-fn offloads(interface: &Interface) -> Fact {
+fn offloads(interface: &InterfaceFacts) -> FactValue {
     let on = interface.offloads.values().filter(|on| **on).count();
-    list(
+    list_fact(
         format!("{on} of {} on", interface.offloads.len()),
         interface
             .offloads
@@ -240,8 +250,8 @@ fn offloads(interface: &Interface) -> Fact {
 /// has only those of interfaces.
 pub(crate) fn switches(run: &Record) -> Vec<String> {
     let is_end = |name: &str| {
-        let mut own = run.counters.iter();
-        own.any(|counter| counter.host == name && counter.interface.is_none())
+        let mut counters = run.counters.iter();
+        counters.any(|counter| counter.host == name && counter.interface.is_none())
     };
     let mut names: Vec<String> = Vec::new();
     for counter in &run.counters {
@@ -256,13 +266,13 @@ pub(crate) fn switches(run: &Record) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::record::PlaceCounter;
+    use linerate_metric::record::CounterDelta;
 
     #[test]
-    fn hosts_of_a_lab_are_no_switches_on_the_way() {
+    fn hosts_of_a_lab_are_not_listed_as_switches() {
         let text = include_str!("../tests/fixtures/run-1.json");
         let mut run: Record = serde_json::from_str(text).unwrap();
-        let counter = |host: &str, interface: Option<&str>| PlaceCounter {
+        let counter = |host: &str, interface: Option<&str>| CounterDelta {
             host: host.to_owned(),
             interface: interface.map(str::to_owned),
             counter: "rx_dropped".to_owned(),

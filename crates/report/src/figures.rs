@@ -1,15 +1,15 @@
 //! Figures of a summary: name, meaning, formatted value.
 
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Kind, Plan, Protocol};
-use linerate_metric::record::{CpuCost, Loss, Record, Summary};
+use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
+use linerate_metric::record::{CpuCost, PacketLoss, Record, Summary};
 use linerate_metric::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
 use crate::phrases;
 
-pub(crate) struct Figure {
+pub(crate) struct SummaryFigure {
     /// Table heading.
     pub(crate) name: &'static str,
     /// Explanation for a first-time reader.
@@ -18,8 +18,12 @@ pub(crate) struct Figure {
     pub(crate) value: Option<String>,
 }
 
-pub(crate) fn figure(name: &'static str, meaning: &'static str, value: Option<String>) -> Figure {
-    Figure {
+pub(crate) fn summary_figure(
+    name: &'static str,
+    meaning: &'static str,
+    value: Option<String>,
+) -> SummaryFigure {
+    SummaryFigure {
         name,
         meaning,
         value,
@@ -27,114 +31,114 @@ pub(crate) fn figure(name: &'static str, meaning: &'static str, value: Option<St
 }
 
 /// Returns the figures of a run of this plan, including those without a value.
-pub(crate) fn figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
+pub(crate) fn summary_figures(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
     match (plan.kind, plan.protocol) {
-        (Kind::Throughput, protocol) => {
+        (RunKind::Throughput, protocol) => {
             let mut all = match protocol {
-                Protocol::Tcp => tcp(plan, summary),
-                Protocol::Udp => udp(plan, summary),
+                TransportProtocol::Tcp => tcp_figures(plan, summary),
+                TransportProtocol::Udp => udp_figures(plan, summary),
             };
-            all.extend((plan.streams > 1).then(|| fairness(summary)));
+            all.extend((plan.streams > 1).then(|| fairness_figure(summary)));
             all
         }
-        (Kind::Generate, _) => crate::generate::figures(summary),
-        (Kind::Latency, _) => {
-            let mut all = round_trip_times(summary);
-            all.extend(round_trips(summary));
+        (RunKind::Generate, _) => crate::generate::generator_figures(summary),
+        (RunKind::Latency, _) => {
+            let mut all = rtt_figures(summary);
+            all.extend(round_trip_figures(summary));
             all
         }
-        (Kind::Forward, _) => crate::forward::figures(plan, summary),
+        (RunKind::Forward, _) => crate::forward::forward_figures(plan, summary),
         // Results of the stack's services have a table of their own.
-        (Kind::Stack, _) => Vec::new(),
+        (RunKind::Stack, _) => Vec::new(),
     }
 }
 
 /// Returns the figures of one stream; those that describe the set of all streams are left out.
-pub(crate) fn stream_figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
-    let mut all = figures(plan, summary);
+pub(crate) fn stream_figures(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
+    let mut all = summary_figures(plan, summary);
     all.retain(|figure| figure.name != FAIRNESS);
     all
 }
 
 const FAIRNESS: &str = "fairness";
 
-fn fairness(summary: &Summary) -> Figure {
-    figure(
+fn fairness_figure(summary: &Summary) -> SummaryFigure {
+    summary_figure(
         FAIRNESS,
         "1 when all streams received the same, 1/n when one received everything (Jain)",
         summary.fairness_index.map(|index| format!("{index:.3}")),
     )
 }
 
-fn tcp(plan: &Plan, summary: &Summary) -> Vec<Figure> {
-    let mut all = vec![
-        goodput(plan, summary),
-        offered(summary),
-        figure(
+fn tcp_figures(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
+    let mut figures = vec![
+        goodput_figure(plan, summary),
+        offered_figure(summary),
+        summary_figure(
             "transferred",
             "total payload received",
             summary.bytes_received.map(format_bytes),
         ),
-        figure(
+        summary_figure(
             "calls/s",
             "send calls per second",
             summary.calls_per_second.map(format_per_second),
         ),
-        figure(
+        summary_figure(
             "retransmits",
             "segments retransmitted by the sender's kernel",
             summary.retransmits.map(format_count),
         ),
     ];
-    all.extend(mismatched(plan, summary));
-    all
+    figures.extend(mismatched_figure(plan, summary));
+    figures
 }
 
-fn udp(plan: &Plan, summary: &Summary) -> Vec<Figure> {
-    let mut all = vec![
-        goodput(plan, summary),
-        offered(summary),
-        figure(
+fn udp_figures(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
+    let mut figures = vec![
+        goodput_figure(plan, summary),
+        offered_figure(summary),
+        summary_figure(
             "packets/s",
             "datagrams received per second",
             summary.packets_per_second.map(format_per_second),
         ),
-        figure(
+        summary_figure(
             "lost",
             "datagrams sent and not received",
             summary.lost.map(format_count),
         ),
-        figure(
+        summary_figure(
             "loss",
             "share of the sent datagrams that was not received",
             summary.loss_fraction.map(format_share),
         ),
-        figure(
+        summary_figure(
             "reordered",
             "datagrams that arrived after one that was sent later",
             summary.out_of_order.map(format_count),
         ),
-        figure(
+        summary_figure(
             "duplicates",
             "datagrams that arrived more than once",
             summary.duplicates.map(format_count),
         ),
-        figure(
+        summary_figure(
             "ipdv",
             "variation of the gaps between datagrams (jitter)",
             summary.ipdv_ns.map(format_nanos),
         ),
     ];
-    all.extend(mismatched(plan, summary));
-    all
+    figures.extend(mismatched_figure(plan, summary));
+    figures
 }
 
 /// Returns the timing figures that a throughput run recorded.
-pub(crate) fn times_of(summary: &Summary) -> Vec<Figure> {
-    let mut all = Vec::new();
+pub(crate) fn timing_figures(summary: &Summary) -> Vec<SummaryFigure> {
+    let mut figures = Vec::new();
     if let Some(error) = summary.rate_error {
         let sign = if error < 0.0 { '-' } else { '+' };
-        all.push(figure(
+        figures.push(summary_figure(
             "rate error",
             "difference between offered and intended load",
             Some(format!("{sign}{}", format_share(error.abs()))),
@@ -190,26 +194,30 @@ pub(crate) fn times_of(summary: &Summary) -> Vec<Figure> {
     ] {
         let Some(quantiles) = quantiles else { continue };
         for ((name, meaning), value) in names.into_iter().zip([quantiles.p50, quantiles.p99]) {
-            all.push(figure(name, meaning, Some(format_nanos(value as f64))));
+            figures.push(summary_figure(
+                name,
+                meaning,
+                Some(format_nanos(value as f64)),
+            ));
         }
     }
     if let Some(extent) = summary.reordering_extent {
-        all.push(figure(
+        figures.push(summary_figure(
             "reordering extent",
             "largest number of datagrams between a late one and the one that overtook it",
             Some(format_count(extent)),
         ));
     }
-    all
+    figures
 }
 
-fn goodput(plan: &Plan, summary: &Summary) -> Figure {
+fn goodput_figure(plan: &Plan, summary: &Summary) -> SummaryFigure {
     // A mode that skips a copy is named wherever its goodput is shown.
-    let rate = |rate| match phrases::skipped(plan.copies) {
+    let rate = |rate| match phrases::skipped_copies(plan.copies) {
         None => format_bit_rate(rate),
         Some(skipped) => format!("{} ({skipped})", format_bit_rate(rate)),
     };
-    figure(
+    summary_figure(
         "goodput",
         "payload received per second",
         summary.goodput_bps.map(rate),
@@ -217,9 +225,9 @@ fn goodput(plan: &Plan, summary: &Summary) -> Figure {
 }
 
 /// Number of corrupted bytes, if the content was verified.
-fn mismatched(plan: &Plan, summary: &Summary) -> Option<Figure> {
+fn mismatched_figure(plan: &Plan, summary: &Summary) -> Option<SummaryFigure> {
     plan.verify.then(|| {
-        figure(
+        summary_figure(
             "mismatched",
             "received bytes that differ from those sent",
             summary.mismatched.map(format_count),
@@ -228,26 +236,29 @@ fn mismatched(plan: &Plan, summary: &Summary) -> Option<Figure> {
 }
 
 /// Describes the cost of verification per host: `client writes content at 21.3 ns per KiB`.
-pub(crate) fn verification(record: &Record) -> Option<String> {
-    let words: Vec<_> = (record.verification.iter())
+pub(crate) fn describe_verification(record: &Record) -> Option<String> {
+    let parts: Vec<_> = (record.verification.iter())
         .flat_map(|end| {
-            let does = |what: &str, cost: Option<f64>| {
+            let describe = |verb: &str, cost: Option<f64>| {
                 cost.map(|cost| {
-                    format!("{} {what} content at {cost:.1} ns per KiB", role(end.role))
+                    format!(
+                        "{} {verb} content at {cost:.1} ns per KiB",
+                        role_name(end.role)
+                    )
                 })
             };
             [
-                does("writes", end.fill_ns_per_kib),
-                does("compares", end.check_ns_per_kib),
+                describe("writes", end.fill_ns_per_kib),
+                describe("compares", end.check_ns_per_kib),
             ]
         })
         .flatten()
         .collect();
-    (!words.is_empty()).then(|| words.join(", "))
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-fn offered(summary: &Summary) -> Figure {
-    figure(
+fn offered_figure(summary: &Summary) -> SummaryFigure {
+    summary_figure(
         "offered",
         "payload passed to the sender's kernel per second",
         summary.offered_bps.map(format_bit_rate),
@@ -255,23 +266,23 @@ fn offered(summary: &Summary) -> Figure {
 }
 
 /// Returns the distribution of round-trip times.
-pub(crate) fn round_trip_times(summary: &Summary) -> Vec<Figure> {
+pub(crate) fn rtt_figures(summary: &Summary) -> Vec<SummaryFigure> {
     let rtt = summary.rtt_ns;
     let at = |value: Option<u64>| value.map(|value| format_nanos(value as f64));
     vec![
-        figure("min", "shortest round trip", at(rtt.map(|q| q.min))),
-        figure(
+        summary_figure("min", "shortest round trip", at(rtt.map(|q| q.min))),
+        summary_figure(
             "mean",
             "average round trip",
             rtt.map(|q| format_nanos(q.mean)),
         ),
-        figure("p50", "median round trip", at(rtt.map(|q| q.p50))),
-        figure("p90", "90th percentile", at(rtt.map(|q| q.p90))),
-        figure("p99", "99th percentile", at(rtt.map(|q| q.p99))),
-        figure("p99.9", "99.9th percentile", at(rtt.map(|q| q.p99_9))),
-        figure("p99.99", "99.99th percentile", at(rtt.map(|q| q.p99_99))),
-        figure("max", "longest round trip", at(rtt.map(|q| q.max))),
-        figure(
+        summary_figure("p50", "median round trip", at(rtt.map(|q| q.p50))),
+        summary_figure("p90", "90th percentile", at(rtt.map(|q| q.p90))),
+        summary_figure("p99", "99th percentile", at(rtt.map(|q| q.p99))),
+        summary_figure("p99.9", "99.9th percentile", at(rtt.map(|q| q.p99_9))),
+        summary_figure("p99.99", "99.99th percentile", at(rtt.map(|q| q.p99_99))),
+        summary_figure("max", "longest round trip", at(rtt.map(|q| q.max))),
+        summary_figure(
             "sd",
             "standard deviation of round trips",
             rtt.map(|q| format_nanos(q.standard_deviation)),
@@ -280,24 +291,24 @@ pub(crate) fn round_trip_times(summary: &Summary) -> Vec<Figure> {
 }
 
 /// Returns the numbers of round trips and of failures.
-pub(crate) fn round_trips(summary: &Summary) -> Vec<Figure> {
-    let mut all = vec![
-        figure(
+pub(crate) fn round_trip_figures(summary: &Summary) -> Vec<SummaryFigure> {
+    let mut figures = vec![
+        summary_figure(
             "round trips",
             "requests that got a response",
             summary.round_trips.map(format_count),
         ),
-        figure(
+        summary_figure(
             "rate",
             "round trips per second",
             summary.round_trips_per_second.map(format_per_second),
         ),
-        figure(
+        summary_figure(
             "lost",
             "requests without a response before the timeout",
             summary.lost.map(format_count),
         ),
-        figure(
+        summary_figure(
             "mismatched",
             "responses that differ from what was sent",
             summary.mismatched.map(format_count),
@@ -305,7 +316,7 @@ pub(crate) fn round_trips(summary: &Summary) -> Vec<Figure> {
     ];
     if let Some(rate) = summary.connections_per_second {
         let meaning = "connections opened, used and closed per second";
-        all[1] = figure("connections/s", meaning, Some(format_per_second(rate)));
+        figures[1] = summary_figure("connections/s", meaning, Some(format_per_second(rate)));
     }
     // A failure that did not happen has no column.
     for (name, meaning, count) in [
@@ -341,12 +352,12 @@ pub(crate) fn round_trips(summary: &Summary) -> Vec<Figure> {
         ),
     ] {
         if let Some(count) = count.filter(|&count| count > 0) {
-            all.push(figure(name, meaning, Some(format_count(count))));
+            figures.push(summary_figure(name, meaning, Some(format_count(count))));
         }
     }
     if let Some(device) = &summary.device {
         let meaning = "share of the round-trip time spent in the device, by its own timestamps";
-        all.push(figure(
+        figures.push(summary_figure(
             "in device",
             meaning,
             Some(format_share(device.share)),
@@ -354,23 +365,23 @@ pub(crate) fn round_trips(summary: &Summary) -> Vec<Figure> {
     }
     // Slow responses are counted only in a run with a limit.
     if let Some(slow) = summary.slow {
-        all.push(figure(
+        figures.push(summary_figure(
             "slow",
             "responses above the limit",
             Some(format_count(slow)),
         ));
     }
-    all
+    figures
 }
 
 /// Returns the CPU cost of the measuring threads per host; `None` where it is unknown.
-pub(crate) fn cpu(summary: &Summary) -> [(Role, Option<&CpuCost>); 2] {
+pub(crate) fn cpu_costs(summary: &Summary) -> [(Role, Option<&CpuCost>); 2] {
     [Role::Client, Role::Server]
         .map(|role| (role, summary.cpu.iter().find(|cost| cost.role == role)))
 }
 
 /// Returns `client` or `server`.
-pub(crate) fn role(role: Role) -> &'static str {
+pub(crate) fn role_name(role: Role) -> &'static str {
     match role {
         Role::Client => "client",
         Role::Server => "server",
@@ -379,7 +390,7 @@ pub(crate) fn role(role: Role) -> &'static str {
 
 /// Describes the CPU cost: `93.1 % of a core (4.20 % in user mode; context switches: 1,204
 /// voluntary, 12 involuntary)`.
-pub(crate) fn cpu_words(cost: &CpuCost) -> String {
+pub(crate) fn describe_cpu(cost: &CpuCost) -> String {
     let user = cost.user_share.map_or_else(String::new, |share| {
         format!("{} in user mode; ", format_share(share))
     });
@@ -393,19 +404,19 @@ pub(crate) fn cpu_words(cost: &CpuCost) -> String {
 
 /// Describes a loss count with its bounds: `10,103`; `at most 10`; `at least 10`; `50 (10 to 90)`.
 #[must_use]
-pub fn loss_count(loss: &Loss) -> String {
+pub fn format_loss_count(loss: &PacketLoss) -> String {
     let packets = format_count(loss.packets);
     if loss.exact {
         return packets;
     }
-    let least = loss.at_least.unwrap_or(0);
+    let at_least = loss.at_least.unwrap_or(0);
     match loss.at_most {
-        _ if least == loss.packets && least > 0 => format!("at least {packets}"),
-        Some(most) if most > loss.packets => {
+        _ if at_least == loss.packets && at_least > 0 => format!("at least {packets}"),
+        Some(at_most) if at_most > loss.packets => {
             format!(
                 "{packets} ({} to {})",
-                format_count(least),
-                format_count(most)
+                format_count(at_least),
+                format_count(at_most)
             )
         }
         _ => format!("at most {packets}"),
@@ -413,7 +424,7 @@ pub fn loss_count(loss: &Loss) -> String {
 }
 
 /// Describes a place of loss.
-pub(crate) fn place(id: &str) -> Option<&'static str> {
+pub(crate) fn describe_loss_place(id: &str) -> Option<&'static str> {
     Some(match id {
         "sender-socket" => "the sender's socket buffer was full",
         "qdisc" => "dropped by the queueing discipline of an interface",

@@ -2,64 +2,67 @@
 
 use std::fmt::Write;
 
-use linerate_metric::forward::{ForwardCore, ForwardFigures, ForwardPlan, Saturation, StreamPlace};
+use linerate_metric::forward::{
+    ForwardCore, ForwardFigures, ForwardPlan, SaturationCurve, StreamRoute,
+};
 use linerate_metric::plan::Plan;
 use linerate_metric::record::{Record, Summary};
 use linerate_metric::units::{
     format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
-use crate::figures::{Figure, figure};
-use crate::phrases::{amount, or_unknown};
-use crate::text::Grid;
+use crate::figures::{SummaryFigure, summary_figure};
+use crate::phrases::{count_of, or_unknown};
+use crate::text::TextTable;
 
 mod port;
 mod statistics;
 
-pub(crate) use port::waking;
+pub(crate) use port::describe_wakeup;
 pub use port::{
-    PortRates, displayed, extended_statistics, port_info, port_statistics, port_summary, queue_info,
+    PortRates, extended_statistics, format_displayed, port_info, port_statistics, port_summary,
+    queue_info,
 };
-use statistics::line;
-pub use statistics::{forward_statistics, whole_statistics};
+use statistics::push_line;
+pub use statistics::{forward_statistics, full_statistics};
 
 /// Describes the run: `io forwarding between 2 ports, 1 core`.
-pub(crate) fn title(plan: &Plan) -> String {
+pub(crate) fn describe_forwarding(plan: &Plan) -> String {
     let Some(forward) = &plan.forward else {
         return "forwarding".to_owned();
     };
     format!(
         "{} forwarding between {}, {}",
         forward.mode,
-        amount(forward.ports.len() as u64, "port"),
-        amount(forward.cores.into(), "core")
+        count_of(forward.ports.len() as u64, "port"),
+        count_of(forward.cores.into(), "core")
     )
 }
 
 /// Describes the plan beyond its title. The duration is the actual one: a run ends early when a
 /// capture file is used up.
-pub(crate) fn details(forward: &ForwardPlan, lasted_ns: Option<u64>) -> Vec<String> {
-    let mut words = vec![
+pub(crate) fn describe_plan(forward: &ForwardPlan, duration_ns: Option<u64>) -> Vec<String> {
+    let mut parts = vec![
         forward.ports.join(" "),
         format!("bursts of {}", forward.burst),
         format!("idle: {}", forward.idle),
     ];
     if forward.tx_first > 0 {
-        words.push(format!("tx_first {}", forward.tx_first));
+        parts.push(format!("tx_first {}", forward.tx_first));
     }
-    words.extend(lasted_ns.map(|time| format_nanos(time as f64)));
-    words
+    parts.extend(duration_ns.map(|time| format_nanos(time as f64)));
+    parts
 }
 
 /// Explains the headline figure of a run.
-pub(crate) fn meaning(run: &Record) -> String {
-    let links = (run.forward.as_ref()).map_or(0, |figures| figures.lost_by_links());
+pub(crate) fn explain_headline(run: &Record) -> String {
+    let links = (run.forward.as_ref()).map_or(0, |figures| figures.link_losses());
     let dropped = run.summary.lost.unwrap_or(0).saturating_sub(links);
     let rate = run.summary.packets_per_second.filter(|&rate| rate > 0.0);
     let Some(rate) = rate else {
         return "no frame was forwarded".to_owned();
     };
-    let cores = run.forward.iter().flat_map(|found| &found.cores);
+    let cores = run.forward.iter().flat_map(|forward| &forward.cores);
     let (count, rounds, idle) = cores.fold((0, 0, 0), |(count, rounds, idle), core| {
         (count + 1, rounds + core.rounds, idle + core.idle_rounds)
     });
@@ -72,23 +75,23 @@ pub(crate) fn meaning(run: &Record) -> String {
         ),
         false => String::new(),
     };
-    let mut words = format!(
+    let mut text = format!(
         "frames forwarded per second{cost}; {} dropped",
         format_count(dropped)
     );
     if links > 0 {
-        words.push_str(&format!(
+        text.push_str(&format!(
             ", and {} lost by the emulated link as configured",
             format_count(links)
         ));
     }
-    words
+    text
 }
 
 /// Returns the figures of a run.
-pub(crate) fn figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
+pub(crate) fn forward_figures(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
     let mode = plan.forward.as_ref().map_or("", |plan| &plan.mode);
-    let (lost, about) = match mode.split(':').next() {
+    let (lost, meaning) = match mode.split(':').next() {
         // A loss by the emulated link is not a drop of the forwarder.
         Some("link") => (
             "lost",
@@ -97,52 +100,59 @@ pub(crate) fn figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
         _ => ("dropped", "frames dropped at receive and transmit rings"),
     };
     vec![
-        figure(
+        summary_figure(
             "packets/s",
             "frames forwarded per second, all streams",
             summary.packets_per_second.map(format_per_second),
         ),
-        figure(
+        summary_figure(
             "received",
             "frames received, all ports",
             summary.packets_received.map(format_count),
         ),
-        figure(
+        summary_figure(
             "sent",
             "frames sent, all ports; including those sent before the start",
             summary.packets_sent.map(format_count),
         ),
-        figure(lost, about, summary.lost.map(format_count)),
+        summary_figure(lost, meaning, summary.lost.map(format_count)),
     ]
 }
 
 /// Renders the map of cores to streams that is printed at the start.
 #[must_use]
-pub fn stream_map(mode: &str, ports: usize, places: &[StreamPlace]) -> String {
-    let cores = places.iter().map(|place| place.core + 1).max().unwrap_or(0);
+pub fn stream_map(mode: &str, ports: usize, streams_of_cores: &[StreamRoute]) -> String {
+    let cores = streams_of_cores
+        .iter()
+        .map(|stream| stream.core + 1)
+        .max()
+        .unwrap_or(0);
     let mut out = format!(
         "{mode} packet forwarding - ports={ports} - cores={cores} - streams={}\n",
-        places.len()
+        streams_of_cores.len()
     );
     for core in 0..cores {
-        let own: Vec<_> = places.iter().filter(|place| place.core == core).collect();
-        let cpu = own.iter().find_map(|place| place.cpu);
+        let streams_of_core: Vec<_> = streams_of_cores
+            .iter()
+            .filter(|stream| stream.core == core)
+            .collect();
+        let cpu = streams_of_core.iter().find_map(|stream| stream.cpu);
         let pinned = cpu.map_or("any processor".to_owned(), |cpu| format!("processor {cpu}"));
-        let streams = amount(own.len() as u64, "stream");
-        line(
+        let streams = count_of(streams_of_core.len() as u64, "stream");
+        push_line(
             &mut out,
             &format!("Core {core} ({pinned}) forwards packets on {streams}:"),
         );
-        for place in own {
-            let StreamPlace {
+        for stream in streams_of_core {
+            let StreamRoute {
                 rx_port,
                 rx_queue,
                 tx_port,
                 tx_queue,
                 peer,
                 ..
-            } = place;
-            line(
+            } = stream;
+            push_line(
                 &mut out,
                 &format!(
                     "  RX P={rx_port}/Q={rx_queue} -> TX P={tx_port}/Q={tx_queue} peer={peer}"
@@ -159,24 +169,24 @@ pub fn stream_map(mode: &str, ports: usize, places: &[StreamPlace]) -> String {
 pub fn core_statistics(figures: &ForwardFigures) -> String {
     let mut out = String::new();
     for core in &figures.cores {
-        let place = core
+        let on_cpu = core
             .cpu
             .map_or_else(String::new, |cpu| format!(" on processor {cpu}"));
-        let idle = core.idle_rounds as f64 / core.rounds.max(1) as f64;
-        line(
+        let idle_share = core.idle_rounds as f64 / core.rounds.max(1) as f64;
+        push_line(
             &mut out,
             &format!(
-                "core {}{place}: {} of a core, {}, {} idle\n  context switches: {} voluntary, {} involuntary",
+                "core {}{on_cpu}: {} of a core, {}, {} idle\n  context switches: {} voluntary, {} involuntary",
                 core.core,
                 format_share(core.cpu_share),
-                amount(core.rounds, "round"),
-                format_share(idle),
+                count_of(core.rounds, "round"),
+                format_share(idle_share),
                 format_count(core.voluntary_switches),
                 format_count(core.involuntary_switches),
             ),
         );
-        if let Some(words) = waiting(core, figures.duration_ns) {
-            line(&mut out, &format!("  {words}"));
+        if let Some(delay) = describe_idle_delay(core, figures.duration_ns) {
+            push_line(&mut out, &format!("  {delay}"));
         }
     }
     out.truncate(out.trim_end().len());
@@ -184,7 +194,7 @@ pub fn core_statistics(figures: &ForwardFigures) -> String {
 }
 
 /// Describes the delay of a frame that arrives while the thread is idle.
-pub(crate) fn waiting(core: &ForwardCore, duration_ns: u64) -> Option<String> {
+pub(crate) fn describe_idle_delay(core: &ForwardCore, duration_ns: u64) -> Option<String> {
     let time = |ns: u64| format_nanos(ns as f64);
     Some(match (core.idle_gap_ns, core.wake_ns) {
         (Some(mean), _) => format!(
@@ -204,8 +214,8 @@ pub(crate) fn waiting(core: &ForwardCore, duration_ns: u64) -> Option<String> {
     })
 }
 
-/// Short form of [`waiting`] for a table cell.
-pub(crate) fn waiting_briefly(core: &ForwardCore, duration_ns: u64) -> Option<String> {
+/// Short form of [`describe_idle_delay`] for a table cell.
+pub(crate) fn idle_delay_cell(core: &ForwardCore, duration_ns: u64) -> Option<String> {
     let time = |ns: u64| format_nanos(ns as f64);
     Some(match (core.idle_gap_ns, core.wake_ns) {
         (Some(mean), _) => format!("up to {}", time(mean)),
@@ -218,7 +228,7 @@ pub(crate) fn waiting_briefly(core: &ForwardCore, duration_ns: u64) -> Option<St
 }
 
 /// Describes the memory of the frame buffers.
-pub(crate) fn memory(figures: &ForwardFigures) -> Option<String> {
+pub(crate) fn describe_memory(figures: &ForwardFigures) -> Option<String> {
     let memory = figures.memory.as_ref()?;
     let pages = if memory.huge_pages {
         "huge"
@@ -235,9 +245,9 @@ pub(crate) fn memory(figures: &ForwardFigures) -> Option<String> {
 
 /// Returns the table of what an emulated link did to frames, one row per direction. `None` where no
 /// link was emulated.
-pub(crate) fn link_table(figures: &ForwardFigures) -> Option<Grid> {
+pub(crate) fn link_table(figures: &ForwardFigures) -> Option<TextTable> {
     /// Names of the counters of the link mode, in column order.
-    const CAUSES: [&str; 5] = ["lost", "queue-full", "corrupted", "duplicated", "reordered"];
+    const COUNTER_NAMES: [&str; 5] = ["lost", "queue-full", "corrupted", "duplicated", "reordered"];
     let emulated = figures.streams.iter().filter(|stream| stream.is_link());
     let rows = emulated.map(|stream| {
         let mut row = vec![
@@ -247,8 +257,8 @@ pub(crate) fn link_table(figures: &ForwardFigures) -> Option<Grid> {
             ),
             format_count(stream.receive.packets),
         ];
-        let count = |name: &str| stream.counts.get(name).copied().unwrap_or(0);
-        row.extend(CAUSES.map(|name| format_count(count(name))));
+        let count = |name: &str| stream.mode_counters.get(name).copied().unwrap_or(0);
+        row.extend(COUNTER_NAMES.map(|name| format_count(count(name))));
         row.push(format_count(stream.transmit.packets));
         row
     });
@@ -262,17 +272,17 @@ pub(crate) fn link_table(figures: &ForwardFigures) -> Option<Grid> {
         "reordered",
         "sent",
     ];
-    Grid::new(&headings, rows.collect(), 1)
+    TextTable::new(&headings, rows.collect(), 1)
 }
 
 /// Returns the rows of a saturation sweep: bursts, packets in flight, rate, dropped.
-pub(crate) fn saturation_rows(found: &Saturation) -> Vec<Vec<String>> {
-    let on_plateau = |in_flight| found.plateau_in_flight == Some(in_flight);
-    let points = found.points.iter();
+pub(crate) fn saturation_rows(saturation: &SaturationCurve) -> Vec<Vec<String>> {
+    let on_plateau = |in_flight| saturation.plateau_in_flight == Some(in_flight);
+    let points = saturation.points.iter();
     points
         .map(|point| {
             vec![
-                found.cores.to_string(),
+                saturation.cores.to_string(),
                 point.tx_first.to_string(),
                 format_count(point.in_flight),
                 format_per_second(point.packets_per_second),
@@ -289,7 +299,7 @@ pub(crate) fn saturation_rows(found: &Saturation) -> Vec<Vec<String>> {
 }
 
 /// Headings of [`saturation_rows`].
-pub(crate) const SATURATION: [&str; 6] = [
+pub(crate) const SATURATION_HEADINGS: [&str; 6] = [
     "cores",
     "tx_first",
     "in flight",
@@ -300,30 +310,34 @@ pub(crate) const SATURATION: [&str; 6] = [
 
 /// Describes the result: `2 cores: 1.63 G/s packets from 512 in flight on (no further increase)`.
 #[must_use]
-pub fn saturation_words(found: &Saturation) -> String {
-    let why = match found.stopped_by.as_str() {
+pub fn describe_saturation(saturation: &SaturationCurve) -> String {
+    let reason = match saturation.stopped_by.as_str() {
         "plateau" => "no further increase",
         "full" => "the rings are full",
         "limit" => "limit of the sweep",
         _ => "interrupted",
     };
-    let mut out = amount(found.cores.into(), "core");
-    match (found.plateau_pps, found.plateau_in_flight) {
+    let mut out = count_of(saturation.cores.into(), "core");
+    match (saturation.plateau_pps, saturation.plateau_in_flight) {
         (Some(rate), Some(in_flight)) => {
             let _ = write!(
                 out,
-                ": {} packets from {} in flight on ({why})",
+                ": {} packets from {} in flight on ({reason})",
                 format_per_second(rate),
                 format_count(in_flight)
             );
         }
-        _ if found.points.iter().any(|point| point.disturbed) => {
-            let disturbed = found.points.iter().filter(|point| point.disturbed).count();
+        _ if saturation.points.iter().any(|point| point.disturbed) => {
+            let disturbed = saturation
+                .points
+                .iter()
+                .filter(|point| point.disturbed)
+                .count();
             let _ = write!(
                 out,
                 ": no plateau is named: other work ran on the cores in {disturbed} of {} steps, \
                  also when they were repeated (core-disturbed)",
-                found.points.len()
+                saturation.points.len()
             );
         }
         _ => out.push_str(": nothing was forwarded"),
@@ -336,9 +350,9 @@ mod tests {
     use super::*;
     use jiff::Timestamp;
     use linerate_metric::forward::{
-        BitRates, ForwardPort, ForwardStream, PortBitRates, QueueFigures, Residence,
+        BitRates, ForwardPort, ForwardStream, PortBitRates, QueueFigures, ResidenceTime,
     };
-    use linerate_metric::plan::{Kind, Protocol};
+    use linerate_metric::plan::{RunKind, TransportProtocol};
 
     fn queue(packets: u64, dropped: u64) -> QueueFigures {
         QueueFigures {
@@ -386,14 +400,14 @@ mod tests {
                 tx_port: 1,
                 bursts: [vec![10; 31], vec![90]].concat(),
                 cycles_per_packet: Some(12.345),
-                residence: Some(Residence {
+                residence: Some(ResidenceTime {
                     polls: 1000,
                     min_ns: 90,
                     mean_ns: 120,
                     max_ns: 4000,
                     jitter_ns: 6,
                 }),
-                counts: [("lost".to_owned(), 7)].into(),
+                mode_counters: [("lost".to_owned(), 7)].into(),
                 ..ForwardStream::default()
             }],
             cores: vec![ForwardCore {
@@ -408,10 +422,10 @@ mod tests {
     }
 
     #[test]
-    fn a_link_tells_its_drops_by_cause() {
+    fn drops_of_a_link_are_counted_by_cause() {
         let mut figures = sample();
         assert!(link_table(&figures).is_none());
-        figures.streams[0].counts = [("lost", 7), ("queue-full", 1_200), ("corrupted", 2)]
+        figures.streams[0].mode_counters = [("lost", 7), ("queue-full", 1_200), ("corrupted", 2)]
             .map(|(name, count)| (name.to_owned(), count))
             .into();
         let table = link_table(&figures).unwrap();
@@ -432,33 +446,37 @@ mod tests {
     #[test]
     fn a_link_loses_and_a_forwarder_drops() {
         let named = |mode: &str| {
-            let mut plan = Plan::new(Kind::Forward, Protocol::Udp, "ring:0");
+            let mut plan = Plan::new(RunKind::Forward, TransportProtocol::Udp, "ring:0");
             plan.forward = Some(Box::new(ForwardPlan {
                 mode: mode.to_owned(),
                 ..ForwardPlan::default()
             }));
-            let figures = super::figures(&plan, &Summary::default());
+            let figures = super::forward_figures(&plan, &Summary::default());
             figures.last().unwrap().name
         };
         assert_eq!((named("io"), named("link:loss=1%")), ("dropped", "lost"));
         let mut run = Record::new(
             "a".to_owned(),
             Timestamp::UNIX_EPOCH,
-            Plan::new(Kind::Forward, Protocol::Udp, "ring:0"),
+            Plan::new(RunKind::Forward, TransportProtocol::Udp, "ring:0"),
         );
         run.summary.packets_per_second = Some(1000.0);
         run.summary.lost = Some(10);
         let mut figures = sample();
         run.forward = Some(Box::new(figures.clone()));
-        assert!(meaning(&run).ends_with("; 10 dropped"), "{}", meaning(&run));
-        figures.streams[0].counts = [("lost", 7), ("queue-full", 1)]
+        assert!(
+            explain_headline(&run).ends_with("; 10 dropped"),
+            "{}",
+            explain_headline(&run)
+        );
+        figures.streams[0].mode_counters = [("lost", 7), ("queue-full", 1)]
             .map(|(name, count)| (name.to_owned(), count))
             .into();
         run.forward = Some(Box::new(figures));
-        let told = meaning(&run);
+        let text = explain_headline(&run);
         assert!(
-            told.contains("; 2 dropped, and 8 lost by the emulated link as configured"),
-            "{told}"
+            text.contains("; 2 dropped, and 8 lost by the emulated link as configured"),
+            "{text}"
         );
     }
 
@@ -470,7 +488,7 @@ mod tests {
             receive_bps: 512e6,
             ..PortRates::default()
         };
-        let places = [StreamPlace {
+        let streams = [StreamRoute {
             rx_port: 0,
             rx_queue: 0,
             tx_port: 1,
@@ -481,7 +499,7 @@ mod tests {
         }];
         insta::assert_snapshot!(
             [
-                stream_map("io", 2, &places),
+                stream_map("io", 2, &streams),
                 forward_statistics(&figures),
                 port_statistics(&figures.ports[0], Some(rates), ""),
                 core_statistics(&figures),

@@ -1,21 +1,21 @@
 //! Text and figures of packet generator runs.
 
-use linerate_metric::generate::Load;
+use linerate_metric::generate::IntendedLoad;
 use linerate_metric::plan::Plan;
 use linerate_metric::record::{Record, Summary};
 use linerate_metric::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 
-use crate::figures::{Figure, figure};
+use crate::figures::{SummaryFigure, summary_figure};
 
 /// Describes the load: `64 B frames from packet:eth0 to packet:eth1 at 10k/s`.
-pub(crate) fn title(plan: &Plan) -> String {
+pub(crate) fn describe_load(plan: &Plan) -> String {
     let Some(plan) = plan.generate.as_deref() else {
         return "frames".to_owned();
     };
-    let asked = plan.template.as_ref().and_then(|it| it.size.as_deref());
-    let frames = match asked {
+    let size_pattern = plan.template.as_ref().and_then(|it| it.size.as_deref());
+    let frames = match size_pattern {
         Some(size) if !size.bytes().all(|byte| byte.is_ascii_digit()) => {
             format!("{size} frames (mean {:.0} B)", plan.frame_bytes)
         }
@@ -29,17 +29,19 @@ pub(crate) fn title(plan: &Plan) -> String {
     };
     let rate = match (plan.load, plan.recorded_times) {
         (_, true) => "at recorded times".to_owned(),
-        (Load::Max, _) => "at the highest possible rate".to_owned(),
-        (Load::Frames(rate), _) => format!("at {}", format_per_second(rate)),
-        (Load::L1(bps), _) => format!("at {} (L1)", format_bit_rate(bps as f64)),
-        (Load::L2(bps), _) => format!("at {} (L2)", format_bit_rate(bps as f64)),
-        (Load::Line(share), _) => format!("at {} of the line rate", format_share(share)),
+        (IntendedLoad::Max, _) => "at the highest possible rate".to_owned(),
+        (IntendedLoad::FrameRate(rate), _) => format!("at {}", format_per_second(rate)),
+        (IntendedLoad::L1(bps), _) => format!("at {} (L1)", format_bit_rate(bps as f64)),
+        (IntendedLoad::L2(bps), _) => format!("at {} (L2)", format_bit_rate(bps as f64)),
+        (IntendedLoad::LineShare(share), _) => {
+            format!("at {} of the line rate", format_share(share))
+        }
     };
     format!("{frames} from {}{to} {rate}", plan.send)
 }
 
 /// Explains the headline figure of a run.
-pub(crate) fn meaning(run: &Record) -> String {
+pub(crate) fn explain_headline(run: &Record) -> String {
     match (run.summary.loss_fraction, run.summary.packets_sent) {
         (Some(loss), _) => format!(
             "frames received; {} of the frames sent were lost",
@@ -51,36 +53,36 @@ pub(crate) fn meaning(run: &Record) -> String {
 }
 
 /// Returns the figures of a summary.
-pub(crate) fn figures(summary: &Summary) -> Vec<Figure> {
+pub(crate) fn generator_figures(summary: &Summary) -> Vec<SummaryFigure> {
     let count = |value: Option<u64>| value.map(format_count);
     vec![
-        figure(
+        summary_figure(
             "sent",
             "frames accepted by the port",
             count(summary.packets_sent),
         ),
-        figure(
+        summary_figure(
             "received",
             "frames of this run that were received",
             count(summary.packets_received),
         ),
-        figure(
+        summary_figure(
             "rate",
             "frames received over the sending time",
             summary.packets_per_second.map(format_per_second),
         ),
-        figure("lost", "frames that were not received", count(summary.lost)),
-        figure(
+        summary_figure("lost", "frames that were not received", count(summary.lost)),
+        summary_figure(
             "loss",
             "share of the frames sent that was not received",
             summary.loss_fraction.map(format_share),
         ),
-        figure(
+        summary_figure(
             "out of order",
             "frames received after one with a higher number",
             count(summary.out_of_order),
         ),
-        figure(
+        summary_figure(
             "duplicates",
             "frames received more than once",
             count(summary.duplicates),
@@ -89,24 +91,24 @@ pub(crate) fn figures(summary: &Summary) -> Vec<Figure> {
 }
 
 /// Describes the run: flows, duration, threads, frame sizes.
-pub(crate) fn details(plan: &Plan) -> Vec<String> {
-    let Some(own) = plan.generate.as_deref() else {
+pub(crate) fn describe_run(plan: &Plan) -> Vec<String> {
+    let Some(generate) = plan.generate.as_deref() else {
         return Vec::new();
     };
-    let many = |count: u64, one: &str| match count {
-        1 => format!("1 {one}"),
-        n => format!("{} {one}s", format_count(n)),
+    let count_of = |count: u64, noun: &str| match count {
+        1 => format!("1 {noun}"),
+        n => format!("{} {noun}s", format_count(n)),
     };
-    let mut words = vec![many(own.flows.into(), "flow")];
-    words.extend(own.frames.map(|frames| many(frames, "frame")));
-    words.extend(plan.duration_ns.map(|time| format_nanos(time as f64)));
-    words.push(many(own.threads.into(), "polling thread"));
-    words.push(match own.size_fitted {
+    let mut parts = vec![count_of(generate.flows.into(), "flow")];
+    parts.extend(generate.frames.map(|frames| count_of(frames, "frame")));
+    parts.extend(plan.duration_ns.map(|time| format_nanos(time as f64)));
+    parts.push(count_of(generate.threads.into(), "polling thread"));
+    parts.push(match generate.size_fitted {
         true => format!(
             "frame sizes include the FCS (no size requested: {} B is the smallest for these headers, a sequence number and a timestamp)",
-            own.frame_bytes
+            generate.frame_bytes
         ),
         false => "frame sizes include the FCS".to_owned(),
     });
-    words
+    parts
 }

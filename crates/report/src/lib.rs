@@ -39,4 +39,4 @@ pub mod schema;
 pub mod store;
 
 pub use error::ReportError;
-pub use style::Style;
+pub use style::TextStyle;

@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 
 use linerate_metric::cost::StreamInterval;
-use linerate_metric::event::{Event, What};
-use linerate_metric::plan::{Copies, Direction, Kind, Plan, Protocol};
-use linerate_metric::record::{CountedAt, Interval};
+use linerate_metric::event::{Event, EventKind};
+use linerate_metric::plan::{CopyModes, Direction, Plan, RunKind, TransportProtocol};
+use linerate_metric::record::{FlowEnd, Interval};
 use linerate_metric::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
 use crate::phrases::{self, UNKNOWN, or_unknown};
-use crate::style::{Paint, Style, clean, hang};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 use crate::text;
 
 /// Converts events to lines and keeps the columns of each test.
@@ -19,59 +19,59 @@ use crate::text;
 /// A client's lines omit the summary and the failure, because the caller prints the record or the
 /// error. A server's lines carry the number of the test and include both.
 #[derive(Debug)]
-pub struct Lines {
-    style: Style,
+pub struct LiveLines {
+    style: TextStyle,
     serving: bool,
-    tests: HashMap<u32, Test>,
+    tests: HashMap<u32, LiveTest>,
     /// Columns of the last printed header.
-    header: Option<Shape>,
+    last_header: Option<ColumnLayout>,
     /// True if each stream of an interval gets a line.
     per_stream: bool,
 }
 
 #[derive(Debug, Default)]
-struct Test {
+struct LiveTest {
     peer: String,
-    shape: Option<Shape>,
+    layout: Option<ColumnLayout>,
 }
 
 /// Inputs that determine the columns of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
-    kind: Kind,
-    protocol: Protocol,
-    both_ways: bool,
+struct ColumnLayout {
+    kind: RunKind,
+    protocol: TransportProtocol,
+    bidirectional: bool,
     decimals: usize,
     /// Skipped copies of the data path.
-    copies: Copies,
+    copies: CopyModes,
     /// True for the lines of a server.
     serving: bool,
     /// True if lines may be marked as counted at the sender.
-    sent: bool,
+    may_count_at_sender: bool,
 }
 
-impl Lines {
+impl LiveLines {
     /// Returns a renderer for a program that makes one run at a time.
     #[must_use]
-    pub fn new(style: Style) -> Self {
+    pub fn new(style: TextStyle) -> Self {
         Self {
             style,
             serving: false,
             tests: HashMap::new(),
-            header: None,
+            last_header: None,
             per_stream: false,
         }
     }
 
     /// Adds a line for each stream of an interval, if the interval has per-stream values.
     #[must_use]
-    pub fn per_stream(self, per_stream: bool) -> Self {
+    pub fn with_per_stream(self, per_stream: bool) -> Self {
         Self { per_stream, ..self }
     }
 
     /// Returns a renderer for a server, whose tests run concurrently.
     #[must_use]
-    pub fn serving(style: Style) -> Self {
+    pub fn for_server(style: TextStyle) -> Self {
         Self {
             serving: true,
             ..Self::new(style)
@@ -79,121 +79,144 @@ impl Lines {
     }
 
     /// Renders one event; `None` for an event without output.
-    pub fn event(&mut self, event: &Event) -> Option<String> {
-        let text = match &event.what {
-            What::Ready {
+    pub fn render_event(&mut self, event: &Event) -> Option<String> {
+        let text = match &event.kind {
+            EventKind::Ready {
                 port,
                 addresses,
-                also,
-            } => self.ready(*port, addresses, also),
-            What::Connected { peer, agent } => {
-                self.tests.entry(event.test).or_default().peer = clean(peer).into_owned();
+                other_ports: also,
+            } => self.render_ready(*port, addresses, also),
+            EventKind::Connected { peer, agent } => {
+                self.tests.entry(event.test).or_default().peer =
+                    strip_control_characters(peer).into_owned();
                 let verb = if self.serving {
                     "client"
                 } else {
                     "connected to"
                 };
-                self.dim(&format!("{verb} {} ({})", clean(peer), clean(agent)))
+                self.dim(&format!(
+                    "{verb} {} ({})",
+                    strip_control_characters(peer),
+                    strip_control_characters(agent)
+                ))
             }
-            What::Started {
+            EventKind::Started {
                 plan,
                 wait,
                 cpu,
-                because,
+                wait_reason: reason,
             } => {
                 // Other programs report the received amount only at the end.
-                let sent = plan.dialect.is_some()
-                    && plan.kind == Kind::Throughput
-                    && plan.flows(Direction::Receive);
-                let shape = Shape {
+                let counts_at_sender = plan.peer_protocol.is_some()
+                    && plan.kind == RunKind::Throughput
+                    && plan.has_direction(Direction::Receive);
+                let layout = ColumnLayout {
                     serving: self.serving,
-                    sent: self.serving && sent,
-                    ..Shape::of(plan)
+                    may_count_at_sender: self.serving && counts_at_sender,
+                    ..ColumnLayout::of_plan(plan)
                 };
-                self.tests.entry(event.test).or_default().shape = Some(shape);
+                self.tests.entry(event.test).or_default().layout = Some(layout);
                 // The header is repeated after lines of other kinds.
-                self.header = None;
-                let (near, far) = ("client", "server");
-                if plan.kind == Kind::Generate {
+                self.last_header = None;
+                let (client, server) = ("client", "server");
+                if plan.kind == RunKind::Generate {
                     let line = format!(
                         "{}: {}",
-                        phrases::title(plan),
-                        phrases::details(plan).join(", ")
+                        phrases::plan_title(plan),
+                        phrases::plan_details(plan).join(", ")
                     );
-                    return Some(crate::style::wrap(&clean(&line), self.style.width).join("\n"));
+                    return Some(
+                        crate::style::wrap(&strip_control_characters(&line), self.style.width)
+                            .join("\n"),
+                    );
                 }
                 let mut line = format!(
                     "{}: {}; {}",
                     self.title(event.test, plan),
-                    phrases::details(plan).join(", "),
-                    match plan.dialect {
+                    phrases::plan_details(plan).join(", "),
+                    match plan.peer_protocol {
                         // The wait mode of another program is unknown.
-                        Some(_) if self.serving => phrases::near_end(far, wait.far, &cpu.far),
-                        Some(_) => phrases::near_end(near, wait.near, &cpu.near),
-                        None => phrases::ends(near, far, wait, cpu),
+                        Some(_) if self.serving =>
+                            phrases::describe_local_wait(server, wait.server, &cpu.server),
+                        Some(_) => phrases::describe_local_wait(client, wait.client, &cpu.client),
+                        None => phrases::describe_wait(client, server, wait, cpu),
                     }
                 );
-                if let Some(because) = because {
-                    line.push_str(&format!(" ({because})"));
+                if let Some(reason) = reason {
+                    line.push_str(&format!(" ({reason})"));
                 }
-                crate::style::wrap(&clean(&line), self.text_width(event.test)).join("\n")
+                crate::style::wrap(
+                    &strip_control_characters(&line),
+                    self.text_width(event.test),
+                )
+                .join("\n")
             }
-            What::Interval { interval } => self.interval(event.test, interval),
-            What::StackInterval { interval } => text::stack::interval(interval),
-            What::Doubted { doubt } => text::note(doubt, &self.style, self.text_width(event.test)),
-            What::Pass {
+            EventKind::Interval { interval } => self.render_interval(event.test, interval),
+            EventKind::StackInterval { interval } => text::stack::describe_interval(interval),
+            EventKind::CaveatRaised { caveat: doubt } => {
+                text::render_caveat(doubt, &self.style, self.text_width(event.test))
+            }
+            EventKind::Pass {
                 pass,
                 passes,
                 notes,
-            } => format!("pass {pass} of {passes}: {}", clean(notes)),
-            What::Awaited { what } => format!("waiting for {}", clean(what)),
-            What::Refused { problem } => text::refusal(problem, &self.style),
-            What::CapacityTrial { trial } => text::capacity_trial(trial),
-            What::Trial { trial } => text::trial(trial, self.text_width(event.test)),
-            What::Finished { record } => {
-                let test = self.tests.remove(&event.test).unwrap_or_default();
-                self.header = None;
-                if !self.serving {
-                    return None;
-                }
-                text::served_summary(record, &test.peer, &self.narrowed(event.test))
+            } => format!(
+                "pass {pass} of {passes}: {}",
+                strip_control_characters(notes)
+            ),
+            EventKind::Waiting { activity: awaited } => {
+                format!("waiting for {}", strip_control_characters(awaited))
             }
-            What::Failed { problem } => {
-                self.tests.remove(&event.test);
-                self.header = None;
+            EventKind::Refused { problem } => text::render_refusal(problem, &self.style),
+            EventKind::CapacityTrial { trial } => text::capacity_trial(trial),
+            EventKind::Trial { trial } => text::describe_trial(trial, self.text_width(event.test)),
+            EventKind::Finished { record } => {
+                let test = self.tests.remove(&event.test).unwrap_or_default();
+                self.last_header = None;
                 if !self.serving {
                     return None;
                 }
-                text::problem(problem, &self.narrowed(event.test))
+                text::render_server_summary(record, &test.peer, &self.style_of_test(event.test))
+            }
+            EventKind::Failed { problem } => {
+                self.tests.remove(&event.test);
+                self.last_header = None;
+                if !self.serving {
+                    return None;
+                }
+                text::render_error(problem, &self.style_of_test(event.test))
             }
         };
-        Some(self.numbered(event.test, &text))
+        Some(self.prefix_lines(event.test, &text))
     }
 
-    fn ready(&self, port: u16, addresses: &[String], also: &[u16]) -> String {
-        let places: Vec<_> = addresses
+    fn render_ready(&self, port: u16, addresses: &[String], other_ports: &[u16]) -> String {
+        let listen_addresses: Vec<_> = addresses
             .iter()
-            .map(|address| phrases::address(&clean(address), port))
+            .map(|address| phrases::format_address(&strip_control_characters(address), port))
             .collect();
-        let places = if places.is_empty() {
+        let listen_addresses = if listen_addresses.is_empty() {
             format!("port {port}")
         } else {
-            places.join(", ")
+            listen_addresses.join(", ")
         };
         let prefix = "listening on ";
-        let also: Vec<_> = also.iter().map(u16::to_string).collect();
-        let places = match also.is_empty() {
-            true => places,
-            false => format!("{places} (also on port {})", also.join(", ")),
+        let other_ports: Vec<_> = other_ports.iter().map(u16::to_string).collect();
+        let listen_addresses = match other_ports.is_empty() {
+            true => listen_addresses,
+            false => format!(
+                "{listen_addresses} (also on port {})",
+                other_ports.join(", ")
+            ),
         };
-        hang(prefix, prefix, &places, self.style.width)
+        wrap_with_prefix(prefix, prefix, &listen_addresses, self.style.width)
     }
 
     /// Title of a run: `TCP send to 10.77.0.2:5201`. A server's title names the client and its
     /// direction.
     fn title(&self, test: u32, plan: &Plan) -> String {
         if !self.serving {
-            return phrases::title(plan);
+            return phrases::plan_title(plan);
         }
         let peer = self
             .tests
@@ -201,35 +224,41 @@ impl Lines {
             .map(|test| test.peer.as_str())
             .filter(|peer| !peer.is_empty())
             .unwrap_or("the client");
-        phrases::served_title(plan, peer)
+        phrases::server_view_title(plan, peer)
     }
 
-    fn interval(&mut self, test: u32, interval: &Interval) -> String {
-        let shape = self
+    fn render_interval(&mut self, test: u32, interval: &Interval) -> String {
+        let layout = self
             .tests
             .get(&test)
-            .and_then(|test| test.shape)
-            .unwrap_or_else(|| Shape::guess(interval));
-        let skipped = phrases::skipped(shape.copies);
+            .and_then(|test| test.layout)
+            .unwrap_or_else(|| ColumnLayout::of_interval(interval));
+        let skipped = phrases::skipped_copies(layout.copies);
         // Marks after the columns reduce the width that is left for columns.
-        let behind = skipped.as_ref().map_or(0, |words| words.len() + 12);
-        let behind = behind + if shape.sent { "  (sent)".len() } else { 0 };
-        let whole = self.text_width(test);
-        let (columns, gap) = (shape.fitting(whole.saturating_sub(behind)))
-            .or_else(|| shape.fitting(whole))
-            .unwrap_or_else(|| shape.narrowest());
+        let reserved_width = skipped.as_ref().map_or(0, |mark| mark.len() + 12);
+        let reserved_width = reserved_width
+            + if layout.may_count_at_sender {
+                "  (sent)".len()
+            } else {
+                0
+            };
+        let text_width = self.text_width(test);
+        let (columns, gap) = (layout.columns_for_width(text_width.saturating_sub(reserved_width)))
+            .or_else(|| layout.columns_for_width(text_width))
+            .unwrap_or_else(|| layout.required_columns());
         let mut out = String::new();
-        if self.header != Some(shape) {
-            self.header = Some(shape);
-            let header = join(&columns, gap, |column| column.heading.to_owned());
-            out.push_str(&self.style.paint(Paint::Head, header.trim_end()));
+        if self.last_header != Some(layout) {
+            self.last_header = Some(layout);
+            let header = join_cells(&columns, gap, |column| column.heading.to_owned());
+            out.push_str(&self.style.paint(PaintRole::Heading, header.trim_end()));
             out.push('\n');
         }
-        let mut line = join(&columns, gap, |column| (column.cell)(shape, interval));
+        let mut line = join_cells(&columns, gap, |column| (column.cell)(layout, interval));
         // Round trips are always counted at the client.
-        let sent = shape.kind == Kind::Throughput && interval.counted_at == CountedAt::Sender;
+        let counted_at_sender =
+            layout.kind == RunKind::Throughput && interval.counted_at == FlowEnd::Sender;
         let marks: Vec<_> = [
-            sent.then(|| "sent".to_owned()),
+            counted_at_sender.then(|| "sent".to_owned()),
             interval.omitted.then(|| "omitted".to_owned()),
             skipped,
         ]
@@ -238,12 +267,12 @@ impl Lines {
         .collect();
         if !marks.is_empty() {
             let marks = format!("({})", marks.join(", "));
-            let fits = line.chars().count() + 2 + marks.chars().count() <= whole;
+            let fits = line.chars().count() + 2 + marks.chars().count() <= text_width;
             // The mark of a skipped copy must not be dropped: without space it goes to the next
             // line.
             line.push_str(&match fits {
                 true => format!("  {marks}"),
-                false => format!("\n{:>whole$}", marks),
+                false => format!("\n{:>text_width$}", marks),
             });
         }
         if interval.omitted {
@@ -252,11 +281,11 @@ impl Lines {
         out.push_str(&line);
         if self.per_stream {
             for stream in &interval.streams {
-                let line = join(&columns, gap, |column| {
+                let line = join_cells(&columns, gap, |column| {
                     if column.heading == TIME.heading {
                         return format!("[{}]", stream.id);
                     }
-                    (column.cell)(shape, &alone(interval, stream))
+                    (column.cell)(layout, &interval_of_stream(interval, stream))
                 });
                 out.push('\n');
                 out.push_str(&self.dim(&line));
@@ -266,11 +295,11 @@ impl Lines {
     }
 
     fn dim(&self, text: &str) -> String {
-        self.style.paint(Paint::Dim, text)
+        self.style.paint(PaintRole::Dim, text)
     }
 
-    fn narrowed(&self, test: u32) -> Style {
-        Style {
+    fn style_of_test(&self, test: u32) -> TextStyle {
+        TextStyle {
             width: self.text_width(test),
             ..self.style
         }
@@ -281,7 +310,7 @@ impl Lines {
     }
 
     /// Prefixes each line with the number of the test, because lines of several tests are mixed.
-    fn numbered(&self, test: u32, text: &str) -> String {
+    fn prefix_lines(&self, test: u32, text: &str) -> String {
         if !self.serving || test == 0 {
             return text.to_owned();
         }
@@ -299,19 +328,19 @@ fn prefix(test: u32) -> String {
 }
 
 /// Column of a live line: heading, width, alignment, content.
-struct Column {
+struct LineColumn {
     heading: &'static str,
     width: usize,
-    left: bool,
+    left_aligned: bool,
     /// True if the column is dropped in narrow terminals, because another column has similar
     /// content.
-    spare: bool,
-    cell: fn(Shape, &Interval) -> String,
+    optional: bool,
+    cell: fn(ColumnLayout, &Interval) -> String,
 }
 
-const fn spare(column: Column) -> Column {
-    Column {
-        spare: true,
+const fn optional_column(column: LineColumn) -> LineColumn {
+    LineColumn {
+        optional: true,
         ..column
     }
 }
@@ -319,36 +348,36 @@ const fn spare(column: Column) -> Column {
 const fn column(
     heading: &'static str,
     width: usize,
-    cell: fn(Shape, &Interval) -> String,
-) -> Column {
-    Column {
+    cell: fn(ColumnLayout, &Interval) -> String,
+) -> LineColumn {
+    LineColumn {
         heading,
         width,
-        left: false,
-        spare: false,
+        left_aligned: false,
+        optional: false,
         cell,
     }
 }
 
-const TIME: Column = column("seconds", 13, |shape, i| {
+const TIME: LineColumn = column("seconds", 13, |shape, i| {
     let at = |ns: u64| format!("{:.*}", shape.decimals, ns as f64 / 1e9);
     // Fixed widths keep the dash in place while the numbers grow.
     format!("{:>6}-{:<6}", at(i.start_ns), at(i.end_ns))
 });
-const DIRECTION: Column = Column {
+const DIRECTION: LineColumn = LineColumn {
     heading: "direction",
     width: 9,
-    left: true,
-    spare: false,
-    cell: |shape, i| phrases::way(i.direction, shape.serving).to_owned(),
+    left_aligned: true,
+    optional: false,
+    cell: |shape, i| phrases::direction_name(i.direction, shape.serving).to_owned(),
 };
-const TRANSFERRED: Column = spare(column("payload", 9, |_, i| format_bytes(i.bytes)));
-const RATE: Column = column("goodput", 9, |_, i| {
+const TRANSFERRED: LineColumn = optional_column(column("payload", 9, |_, i| format_bytes(i.bytes)));
+const RATE: LineColumn = column("goodput", 9, |_, i| {
     or_unknown(seconds(i), |s| format_bit_rate(i.bytes as f64 * 8.0 / s))
 });
-const LOST: Column = column("lost", 6, |_, i| or_unknown(i.lost, format_count));
+const LOST: LineColumn = column("lost", 6, |_, i| or_unknown(i.lost, format_count));
 
-const TCP: &[Column] = &[
+const TCP: &[LineColumn] = &[
     TRANSFERRED,
     RATE,
     column("calls/s", 8, |_, i| per_second(i, i.calls)),
@@ -359,7 +388,7 @@ const TCP: &[Column] = &[
     }),
 ];
 
-const UDP: &[Column] = &[
+const UDP: &[LineColumn] = &[
     TRANSFERRED,
     RATE,
     column("packets/s", 9, |_, i| per_second(i, i.packets)),
@@ -376,16 +405,16 @@ const UDP: &[Column] = &[
     }),
 ];
 
-const GENERATE: &[Column] = &[
+const GENERATE: &[LineColumn] = &[
     column("sent/s", 9, |_, i| per_second(i, i.packets_sent)),
     column("received/s", 10, |_, i| per_second(i, i.packets)),
-    spare(column("received", 13, |_, i| {
+    optional_column(column("received", 13, |_, i| {
         or_unknown(i.packets, format_count)
     })),
     column("missing", 9, |_, i| or_unknown(i.lost, format_count)),
 ];
 
-const LATENCY: &[Column] = &[
+const LATENCY: &[LineColumn] = &[
     column("round trips", 11, |_, i| {
         or_unknown(i.packets, format_count)
     }),
@@ -393,7 +422,7 @@ const LATENCY: &[Column] = &[
     column("min", 7, |_, i| {
         or_unknown(i.rtt_ns, |q| format_nanos(q.min as f64))
     }),
-    spare(column("mean", 7, |_, i| {
+    optional_column(column("mean", 7, |_, i| {
         or_unknown(i.rtt_ns, |q| format_nanos(q.mean))
     })),
     column("p50", 7, |_, i| {
@@ -409,7 +438,7 @@ const LATENCY: &[Column] = &[
 ];
 
 /// Returns one stream's share of an interval as an interval.
-fn alone(interval: &Interval, stream: &StreamInterval) -> Interval {
+fn interval_of_stream(interval: &Interval, stream: &StreamInterval) -> Interval {
     Interval {
         bytes: stream.bytes,
         packets: stream.packets,
@@ -441,11 +470,11 @@ fn lost_of_total(interval: &Interval) -> Option<(u64, u64)> {
     Some((lost, interval.packets?.saturating_add(lost)))
 }
 
-impl Shape {
-    fn of(plan: &Plan) -> Self {
+impl ColumnLayout {
+    fn of_plan(plan: &Plan) -> Self {
         // Decimals as the interval length requires: 1 s and 0.25 s need two.
-        let length = plan.interval_ns.unwrap_or(1_000_000_000);
-        let decimals = match length {
+        let interval_ns = plan.interval_ns.unwrap_or(1_000_000_000);
+        let decimals = match interval_ns {
             n if n % 10_000_000 == 0 => 2,
             n if n % 1_000_000 == 0 => 3,
             _ => 4,
@@ -453,77 +482,82 @@ impl Shape {
         Self {
             kind: plan.kind,
             protocol: plan.protocol,
-            both_ways: plan.flows(Direction::Send) && plan.flows(Direction::Receive),
+            bidirectional: plan.has_direction(Direction::Send)
+                && plan.has_direction(Direction::Receive),
             decimals,
             copies: plan.copies,
             serving: false,
-            sent: false,
+            may_count_at_sender: false,
         }
     }
 
     /// Derives the columns from an interval when its start event is missing.
-    fn guess(interval: &Interval) -> Self {
+    fn of_interval(interval: &Interval) -> Self {
         Self {
             kind: if interval.rtt_ns.is_some() {
-                Kind::Latency
+                RunKind::Latency
             } else {
-                Kind::Throughput
+                RunKind::Throughput
             },
             protocol: if interval.packets.is_some() {
-                Protocol::Udp
+                TransportProtocol::Udp
             } else {
-                Protocol::Tcp
+                TransportProtocol::Tcp
             },
-            both_ways: true,
+            bidirectional: true,
             decimals: 2,
-            copies: Copies::default(),
+            copies: CopyModes::default(),
             serving: false,
-            sent: false,
+            may_count_at_sender: false,
         }
     }
 
-    fn columns(&self) -> impl Iterator<Item = &'static Column> {
+    fn columns(&self) -> impl Iterator<Item = &'static LineColumn> {
         let figures = match (self.kind, self.protocol) {
-            (Kind::Latency, _) => LATENCY,
-            (Kind::Generate, _) => GENERATE,
-            (Kind::Throughput, Protocol::Tcp) => TCP,
-            (Kind::Throughput, Protocol::Udp) | (Kind::Forward | Kind::Stack, _) => UDP,
+            (RunKind::Latency, _) => LATENCY,
+            (RunKind::Generate, _) => GENERATE,
+            (RunKind::Throughput, TransportProtocol::Tcp) => TCP,
+            (RunKind::Throughput, TransportProtocol::Udp)
+            | (RunKind::Forward | RunKind::Stack, _) => UDP,
         };
-        let both_ways = self.both_ways && self.kind == Kind::Throughput;
+        let bidirectional = self.bidirectional && self.kind == RunKind::Throughput;
         std::iter::once(&TIME)
-            .chain(both_ways.then_some(&DIRECTION))
+            .chain(bidirectional.then_some(&DIRECTION))
             .chain(figures)
     }
 
     /// Returns the columns that fit a width, and the gap between them; `None` if even the narrowest
     /// set does not fit.
-    fn fitting(&self, width: usize) -> Option<(Vec<&'static Column>, usize)> {
-        let all: Vec<_> = self.columns().collect();
-        let fits = |columns: &[&Column], gap: usize| {
-            let room: usize = columns.iter().map(|column| column.width + gap).sum();
-            room - gap <= width
+    fn columns_for_width(&self, width: usize) -> Option<(Vec<&'static LineColumn>, usize)> {
+        let all_columns: Vec<_> = self.columns().collect();
+        let fits = |columns: &[&LineColumn], gap: usize| {
+            let total_width: usize = columns.iter().map(|column| column.width + gap).sum();
+            total_width - gap <= width
         };
         for gap in [2, 1] {
-            if fits(&all, gap) {
-                return Some((all, gap));
+            if fits(&all_columns, gap) {
+                return Some((all_columns, gap));
             }
         }
-        let (needed, gap) = self.narrowest();
-        fits(&needed, gap).then_some((needed, gap))
+        let (required, gap) = self.required_columns();
+        fits(&required, gap).then_some((required, gap))
     }
 
     /// Returns only the columns that no other column replaces.
-    fn narrowest(&self) -> (Vec<&'static Column>, usize) {
-        (self.columns().filter(|column| !column.spare).collect(), 1)
+    fn required_columns(&self) -> (Vec<&'static LineColumn>, usize) {
+        (
+            self.columns().filter(|column| !column.optional).collect(),
+            1,
+        )
     }
 }
 
-fn join(columns: &[&Column], gap: usize, cell: impl Fn(&Column) -> String) -> String {
+fn join_cells(columns: &[&LineColumn], gap: usize, cell: impl Fn(&LineColumn) -> String) -> String {
     let cells: Vec<_> = columns
         .iter()
         .map(|column| {
             let (text, width) = (cell(column), column.width);
-            if column.left {
+            if column.left_aligned {
                 format!("{text:<width$}")
             } else {
                 format!("{text:>width$}")
@@ -538,10 +572,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_copied_stands_below_where_lines_are_short() {
-        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "host");
+    fn skipped_copies_are_named_on_a_second_line_in_narrow_terminals() {
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "host");
         plan.directions = vec![Direction::Send, Direction::Receive];
-        plan.copies = Copies {
+        plan.copies = CopyModes {
             send: linerate_metric::plan::SendCopy::ZeroCopy,
             receive: linerate_metric::plan::ReceiveCopy::Discarded,
         };
@@ -559,13 +593,13 @@ mod tests {
             ..empty()
         };
         for width in [80, 100, 140] {
-            let style = Style {
+            let style = TextStyle {
                 width,
-                ..Style::PLAIN
+                ..TextStyle::PLAIN
             };
-            let mut lines = Lines::new(style);
-            lines.tests.entry(1).or_default().shape = Some(Shape::of(&plan));
-            let text = lines.interval(1, &interval);
+            let mut live_lines = LiveLines::new(style);
+            live_lines.tests.entry(1).or_default().layout = Some(ColumnLayout::of_plan(&plan));
+            let text = live_lines.render_interval(1, &interval);
             assert!(text.contains("zero-copy sends, receive copy skipped"));
             assert!(text.lines().all(|line| line.len() <= width), "{text}");
         }
@@ -582,21 +616,21 @@ mod tests {
     /// A terminal of 80 columns fits every line, including a server's with the number of its test.
     #[test]
     fn lines_fit_a_terminal() {
-        for kind in [Kind::Throughput, Kind::Latency, Kind::Generate] {
-            for protocol in [Protocol::Tcp, Protocol::Udp] {
-                for both_ways in [false, true] {
-                    let shape = Shape {
+        for kind in [RunKind::Throughput, RunKind::Latency, RunKind::Generate] {
+            for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
+                for bidirectional in [false, true] {
+                    let layout = ColumnLayout {
                         kind,
                         protocol,
-                        both_ways,
+                        bidirectional,
                         decimals: 2,
-                        copies: Copies::default(),
+                        copies: CopyModes::default(),
                         serving: true,
-                        sent: false,
+                        may_count_at_sender: false,
                     };
                     for width in [100, 95, 80, 75] {
-                        let (columns, gap) = shape.fitting(width).expect("it fits");
-                        let header = join(&columns, gap, |column| column.heading.to_owned());
+                        let (columns, gap) = layout.columns_for_width(width).expect("it fits");
+                        let header = join_cells(&columns, gap, |column| column.heading.to_owned());
                         assert!(header.len() <= width, "{width}: {header}");
                     }
                 }

@@ -2,19 +2,19 @@
 
 use std::fmt::Write as _;
 
-use linerate_metric::expect::Unit;
+use linerate_metric::expect::FigureUnit;
 use linerate_metric::experiment::{ExperimentResult, ShapeState};
-use linerate_metric::run_set::{RateSearch, RunSet};
+use linerate_metric::run_set::{RateSearchResult, RunSet};
 use linerate_metric::statistics::Estimate;
 
-use crate::comparison::SideBySide;
+use crate::comparison::DocumentComparison;
 use crate::phrases;
-use crate::style::clean;
+use crate::style::strip_control_characters;
 
 /// Escapes a text as a table cell: no character ends the cell or begins markup.
-pub(crate) fn cell(text: &str) -> String {
+pub(crate) fn escape_cell(text: &str) -> String {
     let mut out = String::new();
-    for c in clean(text).chars() {
+    for c in strip_control_characters(text).chars() {
         match c {
             '|' | '\\' | '`' | '*' | '_' | '[' | ']' | '#' => {
                 out.push('\\');
@@ -30,9 +30,9 @@ pub(crate) fn cell(text: &str) -> String {
 }
 
 /// Formats a figure with its interval; the interval is omitted when it rounds to the figure itself.
-pub(crate) fn figure(unit: Unit, value: &Estimate) -> String {
+pub(crate) fn format_figure(unit: FigureUnit, value: &Estimate) -> String {
     let format = |value: f64| match unit {
-        Unit::Count if value.fract() != 0.0 => phrases::short(value),
+        FigureUnit::Count if value.fract() != 0.0 => phrases::format_short(value),
         unit => unit.format(value),
     };
     let (median, low, high) = (format(value.median), format(value.low), format(value.high));
@@ -43,12 +43,23 @@ pub(crate) fn figure(unit: Unit, value: &Estimate) -> String {
 }
 
 /// Renders a Markdown table whose label columns are left-aligned, the others right-aligned.
-pub(crate) fn table(headings: &[String], rows: &[Vec<String>], left: usize) -> String {
+pub(crate) fn render_table(
+    headings: &[String],
+    rows: &[Vec<String>],
+    label_columns: usize,
+) -> String {
     let mut out = String::new();
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     out.push_str(&line(headings));
     let marks: Vec<String> = (0..headings.len())
-        .map(|column| if column < left { "---" } else { "---:" }.to_owned())
+        .map(|column| {
+            if column < label_columns {
+                "---"
+            } else {
+                "---:"
+            }
+            .to_owned()
+        })
         .collect();
     out.push_str(&line(&marks));
     for row in rows {
@@ -59,43 +70,46 @@ pub(crate) fn table(headings: &[String], rows: &[Vec<String>], left: usize) -> S
 
 /// Renders a comparison of documents; two documents get a ratio column.
 #[must_use]
-pub fn side_by_side(sides: &SideBySide) -> String {
-    let two = sides.sides.len() == 2;
+pub fn render_comparison(sides: &DocumentComparison) -> String {
+    let two = sides.documents.len() == 2;
     let mut headings = vec!["figure".to_owned()];
-    headings.extend(sides.sides.iter().map(|side| cell(&side.name)));
+    headings.extend(sides.documents.iter().map(|side| escape_cell(&side.name)));
     if two {
         headings.push("second / first".to_owned());
     }
     let rows: Vec<Vec<String>> = sides
         .figures()
-        .map(|known| {
-            let name = known.name();
-            let mut row = vec![cell(&name)];
-            row.extend(sides.sides.iter().map(|side| {
+        .map(|figure_row| {
+            let name = figure_row.key();
+            let mut row = vec![escape_cell(&name)];
+            row.extend(sides.documents.iter().map(|side| {
                 let value = side.figures.get(&name);
-                phrases::or_unknown(value, |value| cell(&figure(known.unit, value)))
+                phrases::or_unknown(value, |value| {
+                    escape_cell(&format_figure(figure_row.unit, value))
+                })
             }));
             if two {
                 let ratio = sides.ratio(&name);
-                row.push(phrases::or_unknown(ratio, phrases::ratio));
+                row.push(phrases::or_unknown(ratio, phrases::format_ratio));
             }
             row
         })
         .collect();
     let mut out = String::new();
     for sentence in &sides.verdict {
-        let _ = writeln!(out, "{}\n", cell(sentence));
+        let _ = writeln!(out, "{}\n", escape_cell(sentence));
     }
-    out.push_str(&differences(sides));
-    out.push_str(&table(&headings, &rows, 1));
+    out.push_str(&render_differences(sides));
+    out.push_str(&render_table(&headings, &rows, 1));
     out.push('\n');
-    out.push_str(INTERVALS);
+    out.push_str(INTERVAL_LEGEND);
     out.push('\n');
     let doubts: Vec<String> = sides
-        .sides
+        .documents
         .iter()
         .flat_map(|side| {
-            let named = |why: &String| format!("- {}: {}", cell(&side.name), cell(why));
+            let named =
+                |why: &String| format!("- {}: {}", escape_cell(&side.name), escape_cell(why));
             side.doubts.iter().map(named)
         })
         .collect();
@@ -110,73 +124,74 @@ pub fn side_by_side(sides: &SideBySide) -> String {
 }
 
 /// Renders the differences in options and hosts; empty for one document.
-fn differences(sides: &SideBySide) -> String {
-    if sides.sides.len() < 2 {
+fn render_differences(sides: &DocumentComparison) -> String {
+    if sides.documents.len() < 2 {
         return String::new();
     }
     if sides.differences.is_empty() {
-        return format!("{}\n\n", crate::differences::NONE);
+        return format!("{}\n\n", crate::differences::NO_DIFFERENCES);
     }
-    let (headings, rows) = crate::differences::grid(&sides.differences, &sides.names());
-    let cells = |texts: &[String]| -> Vec<String> { texts.iter().map(|text| cell(text)).collect() };
+    let (headings, rows) = crate::differences::difference_table(&sides.differences, &sides.names());
+    let cells =
+        |texts: &[String]| -> Vec<String> { texts.iter().map(|text| escape_cell(text)).collect() };
     let rows: Vec<Vec<String>> = rows.iter().map(|row| cells(row)).collect();
-    format!("{}\n", table(&cells(&headings), &rows, 1))
+    format!("{}\n", render_table(&cells(&headings), &rows, 1))
 }
 
 /// Renders an experiment: verdicts, tables, published figures, caveats.
 #[must_use]
-pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
+pub fn render_experiment(result: &ExperimentResult, set: &RunSet) -> String {
     let mut out = format!(
         "## {}\n\n{}\n\n{}\n\n",
-        cell(&crate::experiment::heading(result)),
-        cell(&result.question),
-        cell(&crate::experiment::verdict(result))
+        escape_cell(&crate::experiment::heading(result)),
+        escape_cell(&result.question),
+        escape_cell(&crate::experiment::verdict(result))
     );
     for shape in &result.shapes {
-        let word = crate::experiment::state(shape);
-        let said = cell(&crate::experiment::shape_words(shape));
-        let _ = writeln!(out, "- **{word}**: {said}");
+        let word = crate::experiment::expectation_state(shape);
+        let description = escape_cell(&crate::experiment::describe_expectation(shape));
+        let _ = writeln!(out, "- **{word}**: {description}");
     }
-    let others = crate::experiment::trends(result).into_iter();
-    for trend in others.filter(|trend| trend.state == ShapeState::Misses) {
-        let _ = writeln!(out, "- **{}**: {}", trend.word, cell(&trend.text));
+    let comparisons = crate::experiment::compare_trends(result).into_iter();
+    for trend in comparisons.filter(|trend| trend.state == ShapeState::Misses) {
+        let _ = writeln!(out, "- **{}**: {}", trend.verdict, escape_cell(&trend.text));
     }
     let tables = result.tables.iter();
-    let grids = tables.map(|table| crate::experiment::grid(result, table));
-    for grid in grids.chain(crate::experiment::published(result)) {
-        let headings: Vec<String> = grid.headings.iter().map(|text| cell(text)).collect();
+    let grids = tables.map(|table| crate::experiment::build_table(result, table));
+    for grid in grids.chain(crate::experiment::published_tables(result)) {
+        let headings: Vec<String> = grid.headings.iter().map(|text| escape_cell(text)).collect();
         let rows: Vec<Vec<String>> = grid
             .rows
             .iter()
-            .map(|row| row.iter().map(|text| cell(text)).collect())
+            .map(|row| row.iter().map(|text| escape_cell(text)).collect())
             .collect();
         let _ = write!(
             out,
             "\n### {}\n\n{}",
-            cell(&grid.title),
-            table(&headings, &rows, grid.left)
+            escape_cell(&grid.title),
+            render_table(&headings, &rows, grid.label_columns)
         );
     }
-    for (because, points) in crate::experiment::skipped(result) {
+    for (reason, points) in crate::experiment::skipped_points(result) {
         let _ = write!(
             out,
             "\nNot tested: {}: {}.\n",
-            cell(&points.join(", ")),
-            cell(&because)
+            escape_cell(&points.join(", ")),
+            escape_cell(&reason)
         );
     }
-    for remark in crate::experiment::remarks(result) {
-        let _ = write!(out, "\n{}\n", cell(&phrases::capitalised(&remark)));
+    for note in crate::experiment::notes(result) {
+        let _ = write!(out, "\n{}\n", escape_cell(&phrases::capitalise(&note)));
     }
-    let doubts = phrases::counted(&set.runs);
+    let doubts = phrases::count_caveats(&set.runs);
     if !doubts.is_empty() {
         out.push_str("\nCaveats:\n\n");
         for kind in doubts {
             let _ = writeln!(
                 out,
                 "- {} ({})",
-                cell(&kind.words()),
-                cell(&kind.example.doubt)
+                escape_cell(&kind.describe()),
+                escape_cell(&kind.example.id)
             );
         }
     }
@@ -185,20 +200,20 @@ pub fn experiment(result: &ExperimentResult, set: &RunSet) -> String {
 
 /// Renders a rate search: its result and its trials.
 #[must_use]
-pub fn search(search: &RateSearch) -> String {
-    let grid = crate::text::trials(search);
+pub fn render_search(search: &RateSearchResult) -> String {
+    let grid = crate::text::trial_table(search);
     let rows: Vec<Vec<String>> = (grid.rows.iter())
-        .map(|row| row.iter().map(|text| cell(text)).collect())
+        .map(|row| row.iter().map(|text| escape_cell(text)).collect())
         .collect();
     format!(
         "{}\n\n{}",
-        cell(&crate::text::search_words(search)),
-        table(&grid.headings, &rows, grid.left.max(1)).trim_end()
+        escape_cell(&crate::text::search_words(search)),
+        render_table(&grid.headings, &rows, grid.left_columns.max(1)).trim_end()
     )
 }
 
 /// Legend of the intervals.
-pub(crate) const INTERVALS: &str = "In brackets: 95 % confidence interval of the median over repeats; \
+pub(crate) const INTERVAL_LEGEND: &str = "In brackets: 95 % confidence interval of the median over repeats; \
 for a single run, of its own samples (the spread between runs is larger).";
 
 #[cfg(test)]
@@ -209,7 +224,7 @@ mod tests {
     fn columns_that_name_a_row_are_flush_left() {
         let cells = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
         let headings = cells(["protocol", "direction", "time"]);
-        let text = table(&headings, &[cells(["tcp", "send", "140 ms"])], 2);
+        let text = render_table(&headings, &[cells(["tcp", "send", "140 ms"])], 2);
         assert_eq!(
             text,
             "| protocol | direction | time |\n| --- | --- | ---: |\n| tcp | send | 140 ms |\n"

@@ -3,90 +3,93 @@
 use std::collections::BTreeMap;
 
 use linerate_metric::histogram::{Histogram, Quantiles};
-use linerate_metric::plan::Ends;
+use linerate_metric::plan::PerEnd;
 use linerate_metric::record::Record;
-use linerate_metric::round_trip::{Attachment, RoundTripPlan};
+use linerate_metric::round_trip::{RoundTripPlan, SocketMode};
 use linerate_metric::units::{format_count, format_nanos};
 
 use crate::phrases;
 
 /// Describes the options of round trips that differ from the defaults.
-pub(crate) fn details(plan: &RoundTripPlan) -> Vec<String> {
-    let mut words = Vec::new();
+pub(crate) fn describe_options(plan: &RoundTripPlan) -> Vec<String> {
+    let mut parts = Vec::new();
     if !plan.verify {
-        words.push("responses not verified".to_owned());
+        parts.push("responses not verified".to_owned());
     }
-    words.extend(
+    parts.extend(
         plan.limit_ns
-            .map(|limit| format!("slow above {}", phrases::duration(limit))),
+            .map(|limit| format!("slow above {}", phrases::format_duration(limit))),
     );
-    match plan.attachment {
-        Attachment::Connected => {}
-        Attachment::Unconnected => words.push("unconnected sockets".to_owned()),
-        Attachment::Reopened => words.push("one socket per round trip".to_owned()),
+    match plan.socket_mode {
+        SocketMode::Connected => {}
+        SocketMode::Unconnected => parts.push("unconnected sockets".to_owned()),
+        SocketMode::Reopened => parts.push("one socket per round trip".to_owned()),
     }
-    words.extend(
+    parts.extend(
         plan.rate_per_second
             .map(|rate| format!("{} requests/s per stream", format_count(rate))),
     );
     if plan.outstanding > 1 {
-        words.push(format!(
+        parts.push(format!(
             "up to {} outstanding",
             format_count(plan.outstanding.into())
         ));
     }
-    words.extend(
+    parts.extend(
         plan.group
             .as_ref()
             .map(|group| format!("to group {group}, TTL {}", group.ttl)),
     );
-    if plan.burn.near > 0 || plan.burn.far > 0 {
-        words.push(burning(&plan.burn));
+    if plan.load_threads.client > 0 || plan.load_threads.server > 0 {
+        parts.push(describe_load_threads(&plan.load_threads));
     }
     if plan.rt_yield {
-        words.push("real-time threads yield (--rt-yield)".to_owned());
+        parts.push("real-time threads yield (--rt-yield)".to_owned());
     }
-    words.extend(
-        plan.device_stamps
+    parts.extend(
+        plan.device_timestamps
             .map(|stamps| format!("device timestamps at {stamps}")),
     );
     if plan.lock_memory {
-        words.push("memory locked".to_owned());
+        parts.push("memory locked".to_owned());
     }
-    words
+    parts
 }
 
 /// Describes the threads that generate CPU load.
-fn burning(threads: &Ends<u32>) -> String {
-    let of = |count: u32| phrases::amount(count.into(), "thread");
-    match (threads.near, threads.far) {
-        (near, 0) => format!("CPU load on the client: {}", of(near)),
-        (0, far) => format!("CPU load on the server: {}", of(far)),
-        (near, far) => format!(
+fn describe_load_threads(threads: &PerEnd<u32>) -> String {
+    let thread_count = |count: u32| phrases::count_of(count.into(), "thread");
+    match (threads.client, threads.server) {
+        (client, 0) => format!("CPU load on the client: {}", thread_count(client)),
+        (0, server) => format!("CPU load on the server: {}", thread_count(server)),
+        (client, server) => format!(
             "CPU load on the client: {}, on the server: {}",
-            of(near),
-            of(far)
+            thread_count(client),
+            thread_count(server)
         ),
     }
 }
 
 /// Counts the causes of the listed slow responses: `12 not known, 3 preempted`.
-pub(crate) fn causes(run: &Record) -> String {
+pub(crate) fn count_causes(run: &Record) -> String {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for slow in &run.slow {
         *counts.entry(&slow.cause).or_default() += 1;
     }
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|&(cause, count)| (std::cmp::Reverse(count), cause));
-    let words: Vec<_> = counts
+    let parts: Vec<_> = counts
         .into_iter()
         .map(|(cause, count)| format!("{} {}", format_count(count), cause.replace('-', " ")))
         .collect();
-    words.join(", ")
+    parts.join(", ")
 }
 
 /// Returns headings and rows of the slow responses, up to a number of rows.
-pub(crate) fn slow_rows(run: &Record, most: usize) -> (Vec<&'static str>, Vec<Vec<String>>) {
+pub(crate) fn slow_response_rows(
+    run: &Record,
+    max_rows: usize,
+) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let several = run.plan.streams > 1;
     let mut headings = vec!["at", "time", "cause", "evidence"];
     headings.splice(
@@ -99,7 +102,7 @@ pub(crate) fn slow_rows(run: &Record, most: usize) -> (Vec<&'static str>, Vec<Ve
         .iter()
         .copied(),
     );
-    let rows = run.slow.iter().take(most).map(|slow| {
+    let rows = run.slow.iter().take(max_rows).map(|slow| {
         let mut row = Vec::new();
         if several {
             row.push(slow.flow.to_string());
@@ -140,7 +143,7 @@ const STEPS: &[(&str, &str, &str)] = &[
 ];
 
 /// Parts of a round trip by the device's own timestamps: histogram, name, meaning.
-const INSIDE: &[(&str, &str, &str)] = &[
+const DEVICE_PARTS: &[(&str, &str, &str)] = &[
     (
         "device_ns",
         "device",
@@ -151,8 +154,8 @@ const INSIDE: &[(&str, &str, &str)] = &[
 
 /// Returns headings and rows of further distributions: the time of each step, or the round-trip
 /// times counted from the scheduled send time.
-pub(crate) fn more_times(run: &Record) -> Option<(Vec<&'static str>, Vec<Vec<String>>)> {
-    let of = |name: &str| Histogram::from(run.histograms.get(name)?).summary();
+pub(crate) fn further_distributions(run: &Record) -> Option<(Vec<&'static str>, Vec<Vec<String>>)> {
+    let summary_of = |name: &str| Histogram::from(run.histograms.get(name)?).summary();
     let row = |name: &str, q: &Quantiles, meaning: &str| {
         let time = |ns: u64| format_nanos(ns as f64);
         vec![
@@ -167,15 +170,15 @@ pub(crate) fn more_times(run: &Record) -> Option<(Vec<&'static str>, Vec<Vec<Str
         ]
     };
     let mut rows = Vec::new();
-    if let Some((intended, actual)) = of("rtt_intended_ns").zip(of("rtt_ns")) {
+    if let Some((intended, actual)) = summary_of("rtt_intended_ns").zip(summary_of("rtt_ns")) {
         rows.push(row("scheduled", &intended, "from the scheduled send time"));
         rows.push(row("sent", &actual, "from the actual send time"));
     }
-    for (name, shown, meaning) in INSIDE {
-        rows.extend(of(name).map(|q| row(shown, &q, meaning)));
+    for (name, label, meaning) in DEVICE_PARTS {
+        rows.extend(summary_of(name).map(|q| row(label, &q, meaning)));
     }
-    for (name, shown, meaning) in STEPS {
-        rows.extend(of(name).map(|q| row(shown, &q, meaning)));
+    for (name, label, meaning) in STEPS {
+        rows.extend(summary_of(name).map(|q| row(label, &q, meaning)));
     }
     let has = |name| run.histograms.contains_key(name);
     let first = match (has("whole_ns"), has("device_ns")) {

@@ -8,7 +8,7 @@ use serde::Serialize;
 pub const EVENT_SCHEMA: &str = "linerate/event/1";
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct EventLine<'a> {
     schema: &'static str,
     time: Timestamp,
     #[serde(flatten)]
@@ -17,8 +17,8 @@ struct Line<'a> {
 
 /// Renders one event as one line, with the time of its output (RFC 3339, UTC).
 #[must_use]
-pub fn line(event: &Event, now: Timestamp) -> String {
-    serde_json::to_string(&Line {
+pub fn event_line(event: &Event, now: Timestamp) -> String {
+    serde_json::to_string(&EventLine {
         schema: EVENT_SCHEMA,
         time: now,
         event,

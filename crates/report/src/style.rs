@@ -4,17 +4,17 @@ use std::borrow::Cow;
 use std::str::FromStr;
 
 /// Largest width of text: longer lines are hard to read.
-pub const WIDEST: usize = 100;
+pub const MAX_WIDTH: usize = 100;
 
 /// Width of text for files and pipes: that of common windows.
-pub const PIPED: usize = 80;
+pub const PIPE_WIDTH: usize = 80;
 
 /// Smallest width of tables; the terminal wraps lines in narrower windows.
-pub const NARROWEST: usize = 60;
+pub const MIN_WIDTH: usize = 60;
 
 /// Appearance of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Style {
+pub struct TextStyle {
     /// True if colours (SGR sequences) are used.
     pub color: bool,
     /// Columns per line.
@@ -50,7 +50,7 @@ impl FromStr for ColorChoice {
 
 /// Properties of the output and environment variables. Empty variables count as unset.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Output<'a> {
+pub struct OutputProperties<'a> {
     /// True if the output is a terminal.
     pub is_terminal: bool,
     /// Columns of the terminal.
@@ -65,17 +65,17 @@ pub struct Output<'a> {
     pub locale: Option<&'a str>,
 }
 
-impl Style {
-    /// Style for files and pipes: no colours, ASCII, [`WIDEST`] columns.
+impl TextStyle {
+    /// Style for files and pipes: no colours, ASCII, [`MAX_WIDTH`] columns.
     pub const PLAIN: Self = Self {
         color: false,
-        width: WIDEST,
+        width: MAX_WIDTH,
         unicode: false,
     };
 
     /// Chooses the style: `--color`, then NO_COLOR, then CLICOLOR_FORCE, then the terminal.
     #[must_use]
-    pub fn decide(choice: ColorChoice, output: &Output<'_>) -> Self {
+    pub fn choose(choice: ColorChoice, output: &OutputProperties<'_>) -> Self {
         let set = |variable: Option<&str>| variable.is_some_and(|value| !value.is_empty());
         let forced = set(output.clicolor_force) && output.clicolor_force != Some("0");
         let dumb = output.term == Some("dumb");
@@ -92,25 +92,25 @@ impl Style {
         Self {
             color,
             width: match output.columns {
-                Some(columns) if output.is_terminal => columns.clamp(NARROWEST, WIDEST),
-                _ => PIPED,
+                Some(columns) if output.is_terminal => columns.clamp(MIN_WIDTH, MAX_WIDTH),
+                _ => PIPE_WIDTH,
             },
             unicode: unicode && !dumb,
         }
     }
 
     /// Colours a text without escape sequences.
-    pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
+    pub(crate) fn paint(&self, paint: PaintRole, text: &str) -> String {
         if !self.color || text.is_empty() {
             return text.to_owned();
         }
         let code = match paint {
-            Paint::Bold => "1",
-            Paint::Dim => "2",
-            Paint::Good => "32",
-            Paint::Warn => "33",
-            Paint::Bad => "31",
-            Paint::Head => "36",
+            PaintRole::Bold => "1",
+            PaintRole::Dim => "2",
+            PaintRole::Good => "32",
+            PaintRole::Warn => "33",
+            PaintRole::Bad => "31",
+            PaintRole::Heading => "36",
         };
         format!("\x1b[{code}m{text}\x1b[0m")
     }
@@ -123,13 +123,13 @@ impl Style {
 
 /// Role of a text for its colour. Only the basic colours are used, which users can configure.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Paint {
+pub(crate) enum PaintRole {
     Bold,
     Dim,
     Good,
     Warn,
     Bad,
-    Head,
+    Heading,
 }
 
 /// Removes characters from external text (host name, error of the peer) that could control the
@@ -138,8 +138,8 @@ pub(crate) enum Paint {
 /// Removed are control characters, which could move the cursor or set the window title, and
 /// characters that change the writing direction. A newline or tab becomes a space.
 #[must_use]
-pub fn clean(text: &str) -> Cow<'_, str> {
-    let harmless = |c: char| !(c.is_control() || turns_direction(c));
+pub fn strip_control_characters(text: &str) -> Cow<'_, str> {
+    let harmless = |c: char| !(c.is_control() || is_bidi_control(c));
     if text.chars().all(harmless) {
         return Cow::Borrowed(text);
     }
@@ -155,7 +155,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
 
 /// Returns whether a character is an embedding, override or isolate of Unicode's bidirectional
 /// algorithm (UAX 9).
-fn turns_direction(c: char) -> bool {
+fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -165,22 +165,22 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.split('\n') {
         let mut line = String::new();
-        let mut length = 0;
+        let mut width_used = 0;
         let mut words = paragraph.split_whitespace().peekable();
         while let Some(word) = words.next() {
             let word_length = word.chars().count();
             let sign = words.peek().filter(|next| next.starts_with('%'));
-            let whole = word_length + sign.map_or(0, |sign| 1 + sign.chars().count());
-            if length > 0 && length + 1 + whole > width {
+            let needed_width = word_length + sign.map_or(0, |sign| 1 + sign.chars().count());
+            if width_used > 0 && width_used + 1 + needed_width > width {
                 lines.push(std::mem::take(&mut line));
-                length = 0;
+                width_used = 0;
             }
-            if length > 0 {
+            if width_used > 0 {
                 line.push(' ');
-                length += 1;
+                width_used += 1;
             }
             line.push_str(word);
-            length += word_length;
+            width_used += word_length;
         }
         lines.push(line);
     }
@@ -188,7 +188,12 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
 }
 
 /// Wraps text after a prefix; continuation lines are indented by the prefix's width.
-pub(crate) fn hang(prefix: &str, painted_prefix: &str, text: &str, width: usize) -> String {
+pub(crate) fn wrap_with_prefix(
+    prefix: &str,
+    painted_prefix: &str,
+    text: &str,
+    width: usize,
+) -> String {
     let indent = prefix.chars().count();
     let lines = wrap(text, width.saturating_sub(indent).max(20));
     let separator = format!("\n{}", " ".repeat(indent));
@@ -215,7 +220,7 @@ mod tests {
     #[test]
     fn colours_follow_the_option_then_the_variables_then_the_terminal() {
         use ColorChoice::{Always, Auto, Never};
-        for (choice, terminal, no_color, force, term, want) in [
+        for (choice, terminal, no_color, force, term, expected) in [
             (Auto, true, None, None, Some("xterm"), true),
             (Auto, false, None, None, Some("xterm"), false),
             (Auto, true, None, None, Some("dumb"), false),
@@ -228,57 +233,60 @@ mod tests {
             (Always, false, Some("1"), None, Some("dumb"), true),
             (Never, true, None, Some("1"), None, false),
         ] {
-            let output = Output {
+            let output = OutputProperties {
                 is_terminal: terminal,
                 no_color,
                 clicolor_force: force,
                 term,
-                ..Output::default()
+                ..OutputProperties::default()
             };
-            let style = Style::decide(choice, &output);
-            assert_eq!(style.color, want, "{choice:?} {output:?}");
+            let style = TextStyle::choose(choice, &output);
+            assert_eq!(style.color, expected, "{choice:?} {output:?}");
         }
     }
 
     #[test]
     fn width_and_characters_follow_the_terminal() {
-        for (terminal, columns, locale, term, want) in [
+        for (terminal, columns, locale, term, expected) in [
             (true, Some(80), Some("en_US.UTF-8"), None, (80, true)),
-            (true, Some(300), Some("C.utf8"), None, (WIDEST, true)),
-            (true, Some(20), Some("C"), None, (NARROWEST, false)),
-            (false, Some(300), None, None, (PIPED, false)),
+            (true, Some(300), Some("C.utf8"), None, (MAX_WIDTH, true)),
+            (true, Some(20), Some("C"), None, (MIN_WIDTH, false)),
+            (false, Some(300), None, None, (PIPE_WIDTH, false)),
             (
                 true,
                 None,
                 Some("de_DE.UTF-8"),
                 Some("dumb"),
-                (PIPED, false),
+                (PIPE_WIDTH, false),
             ),
         ] {
-            let output = Output {
+            let output = OutputProperties {
                 is_terminal: terminal,
                 columns,
                 locale,
                 term,
-                ..Output::default()
+                ..OutputProperties::default()
             };
-            let style = Style::decide(ColorChoice::Auto, &output);
-            assert_eq!((style.width, style.unicode), want, "{output:?}");
+            let style = TextStyle::choose(ColorChoice::Auto, &output);
+            assert_eq!((style.width, style.unicode), expected, "{output:?}");
         }
     }
 
     #[test]
     fn a_host_name_cannot_drive_the_terminal() {
-        assert_eq!(clean("host-1"), "host-1");
-        assert_eq!(clean("a\x1b]0;title\x07b"), "a]0;titleb");
-        assert_eq!(clean("two\nlines\r"), "two lines");
-        assert_eq!(clean("abc\u{202e}fed\u{9b}31m"), "abcfed31m");
+        assert_eq!(strip_control_characters("host-1"), "host-1");
+        assert_eq!(strip_control_characters("a\x1b]0;title\x07b"), "a]0;titleb");
+        assert_eq!(strip_control_characters("two\nlines\r"), "two lines");
+        assert_eq!(
+            strip_control_characters("abc\u{202e}fed\u{9b}31m"),
+            "abcfed31m"
+        );
     }
 
     proptest! {
         #[test]
         fn cleaned_text_has_no_control_characters(text in "\\PC*|[\\x00-\\x1f\\x7f-\\u{9f}a-z]*") {
-            prop_assert!(!clean(&text).chars().any(char::is_control));
+            prop_assert!(!strip_control_characters(&text).chars().any(char::is_control));
         }
 
         #[test]

@@ -1,14 +1,14 @@
 //! Text about a timeline: content of its file, and whether its trigger fired.
 
 use linerate_metric::record::Record;
-use linerate_metric::timeline::{Fired, TraceFile, Trigger};
+use linerate_metric::timeline::{TraceFile, TraceTrigger, TriggerEvent};
 use linerate_metric::units::{format_count, format_nanos};
 
 use crate::figures;
 
 /// Describes the file: `FILE holds the latest 5,076 round trips, 51.2 ms to 412 ms after the start
 /// of …`.
-pub(crate) fn file_words(record: &Record) -> Option<String> {
+pub(crate) fn describe_file(record: &Record) -> Option<String> {
     let timeline = record.timeline.as_ref()?;
     let TraceFile {
         path,
@@ -18,9 +18,9 @@ pub(crate) fn file_words(record: &Record) -> Option<String> {
         from_ns,
         to_ns,
     } = timeline.file.as_ref()?;
-    let (what, pass) = match (round_trips, calls) {
-        (Some(trips), _) => (
-            format!("{} round trips", format_count(*trips)),
+    let (content, pass) = match (round_trips, calls) {
+        (Some(count), _) => (
+            format!("{} round trips", format_count(*count)),
             "a separate pass",
         ),
         (None, Some(0) | None) => {
@@ -35,7 +35,7 @@ pub(crate) fn file_words(record: &Record) -> Option<String> {
     };
     let at = |ns: u64| format_nanos(ns as f64);
     Some(format!(
-        "{path} holds the latest {what}, {} to {} after the start of {pass}{viewer}",
+        "{path} holds the latest {content}, {} to {} after the start of {pass}{viewer}",
         at(*from_ns),
         at(*to_ns),
     ))
@@ -43,11 +43,11 @@ pub(crate) fn file_words(record: &Record) -> Option<String> {
 
 /// Describes the trigger: `rtt>300 us fired: round trip 5,012 took 412 us, 398 ms after the start
 /// …`.
-pub(crate) fn trigger_words(record: &Record) -> Option<String> {
+pub(crate) fn describe_trigger(record: &Record) -> Option<String> {
     let trigger = record.timeline.as_ref()?.trigger.as_ref()?;
-    let Trigger {
-        of,
-        above_ns,
+    let TraceTrigger {
+        quantity: of,
+        threshold_ns: above_ns,
         fired,
     } = trigger;
     let condition = format!("{of}>{}", format_nanos(*above_ns as f64));
@@ -60,32 +60,32 @@ pub(crate) fn trigger_words(record: &Record) -> Option<String> {
             "{condition} never fired: {none}; the file holds the latest events before the end"
         ));
     };
-    let Fired {
+    let TriggerEvent {
         role,
         at_ns,
-        took_ns,
-        trip,
+        duration_ns: took_ns,
+        round_trip,
         call,
         lost,
     } = fired;
-    let took = format_nanos(*took_ns as f64);
+    let duration = format_nanos(*took_ns as f64);
     let at = format_nanos(*at_ns as f64);
-    Some(match (trip, call) {
-        (Some(trip), _) if *lost => format!(
-            "{condition} fired: round trip {} timed out after {took}; its request was sent {at} \
+    Some(match (round_trip, call) {
+        (Some(round_trip), _) if *lost => format!(
+            "{condition} fired: round trip {} timed out after {duration}; its request was sent {at} \
              after the start of the pass, which ended soon after",
-            format_count(*trip)
+            format_count(*round_trip)
         ),
-        (Some(trip), _) => format!(
-            "{condition} fired: round trip {} took {took}, {at} after the start of the pass, which \
+        (Some(round_trip), _) => format!(
+            "{condition} fired: round trip {} took {duration}, {at} after the start of the pass, which \
              ended soon after",
-            format_count(*trip)
+            format_count(*round_trip)
         ),
         (None, call) => format!(
-            "{condition} fired: {} of the {} took {took}, {at} after the start; the thread recorded \
+            "{condition} fired: {} of the {} took {duration}, {at} after the start; the thread recorded \
              a few more calls, then stopped",
             call.as_deref().unwrap_or("a call"),
-            figures::role(*role)
+            figures::role_name(*role)
         ),
     })
 }
@@ -96,7 +96,7 @@ mod tests {
     use linerate_metric::facts::Role;
     use linerate_metric::timeline::Timeline;
 
-    fn record(trigger: Option<Trigger>, file: Option<TraceFile>) -> Record {
+    fn record(trigger: Option<TraceTrigger>, file: Option<TraceFile>) -> Record {
         let text = include_str!("../tests/fixtures/run-1.json");
         let mut record: Record = serde_json::from_str(text).expect("a record");
         record.timeline = Some(Timeline {
@@ -108,42 +108,42 @@ mod tests {
     }
 
     #[test]
-    fn what_was_waited_for_is_told_whether_or_not_it_came() {
-        let waited = |fired| {
-            let trigger = Trigger {
-                of: "rtt".to_owned(),
-                above_ns: 300_000,
+    fn the_trigger_is_described_whether_it_fired_or_not() {
+        let describe = |fired| {
+            let trigger = TraceTrigger {
+                quantity: "rtt".to_owned(),
+                threshold_ns: 300_000,
                 fired,
             };
-            trigger_words(&record(Some(trigger), None)).unwrap()
+            describe_trigger(&record(Some(trigger), None)).unwrap()
         };
-        assert!(waited(None).starts_with("rtt>300 us never fired"));
-        let came = waited(Some(Fired {
+        assert!(describe(None).starts_with("rtt>300 us never fired"));
+        let text = describe(Some(TriggerEvent {
             role: Role::Client,
             at_ns: 398_000_000,
-            took_ns: 412_000,
-            trip: Some(5_012),
+            duration_ns: 412_000,
+            round_trip: Some(5_012),
             call: None,
             lost: false,
         }));
-        let want = "rtt>300 us fired: round trip 5,012 took 412 us, 398 ms after";
-        assert!(came.starts_with(want), "{came}");
-        let never_answered = waited(Some(Fired {
+        let expected = "rtt>300 us fired: round trip 5,012 took 412 us, 398 ms after";
+        assert!(text.starts_with(expected), "{text}");
+        let timed_out = describe(Some(TriggerEvent {
             role: Role::Client,
             at_ns: 398_000_000,
-            took_ns: 1_000_000_000,
-            trip: Some(40),
+            duration_ns: 1_000_000_000,
+            round_trip: Some(40),
             call: None,
             lost: true,
         }));
-        let want = "rtt>300 us fired: round trip 40 timed out after 1.00 s";
-        assert!(never_answered.starts_with(want), "{never_answered}");
-        assert_eq!(trigger_words(&record(None, None)), None);
+        let expected = "rtt>300 us fired: round trip 40 timed out after 1.00 s";
+        assert!(timed_out.starts_with(expected), "{timed_out}");
+        assert_eq!(describe_trigger(&record(None, None)), None);
     }
 
     #[test]
     fn a_file_is_named_with_what_it_holds() {
-        let told = |round_trips, calls| {
+        let describe = |round_trips, calls| {
             let file = TraceFile {
                 path: "slow.pftrace".to_owned(),
                 format: "perfetto".to_owned(),
@@ -152,14 +152,14 @@ mod tests {
                 from_ns: 51_200_000,
                 to_ns: 412_000_000,
             };
-            file_words(&record(None, Some(file))).unwrap()
+            describe_file(&record(None, Some(file))).unwrap()
         };
         assert!(
-            told(Some(5_076), None)
+            describe(Some(5_076), None)
                 .starts_with("slow.pftrace holds the latest 5,076 round trips, 51.2 ms to 412 ms")
         );
-        assert!(told(None, Some(80)).contains("80 calls"));
-        assert!(told(None, Some(0)).contains("nothing"));
-        assert_eq!(file_words(&record(None, None)), None);
+        assert!(describe(None, Some(80)).contains("80 calls"));
+        assert!(describe(None, Some(0)).contains("nothing"));
+        assert_eq!(describe_file(&record(None, None)), None);
     }
 }

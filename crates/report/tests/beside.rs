@@ -2,12 +2,12 @@
 
 mod samples;
 
-use linerate_metric::plan::{Ends, Wait};
+use linerate_metric::plan::{PerEnd, WaitMode};
 use linerate_metric::record::Record;
 use linerate_metric::run_set::{RunSet, SetResult};
-use linerate_report::comparison::SideBySide;
+use linerate_report::comparison::DocumentComparison;
 use linerate_report::document::Document;
-use linerate_report::{Style, csv, html, markdown, text};
+use linerate_report::{TextStyle, csv, html, markdown, text};
 use serde_json::{Number, Value};
 
 fn run(record: Record) -> Document {
@@ -50,12 +50,12 @@ fn documents() -> Vec<Document> {
         run(samples::tcp_send()),
         run(samples::tcp_receive()),
         run(samples::ten_streams()),
-        run(samples::udp_both()),
+        run(samples::udp_bidirectional()),
         run(samples::latency_blocking()),
         run(samples::latency_spinning()),
         run(samples::latency_reopened()),
         run(samples::interrupted()),
-        run(samples::far_unknown()),
+        run(samples::server_unknown()),
         run(unanswered),
         set(samples::repeats()),
         set(samples::demo()),
@@ -64,41 +64,41 @@ fn documents() -> Vec<Document> {
 }
 
 /// Changes every number in the figures of a document; names and plan stay.
-fn otherwise(document: &Document) -> Document {
-    fn walk(value: &mut Value) {
+fn with_other_figures(document: &Document) -> Document {
+    fn change_numbers(value: &mut Value) {
         match value {
             Value::Number(number) => {
                 *number = match number.as_u64() {
-                    Some(whole) => (whole * 13 / 7 + 3).into(),
+                    Some(integer) => (integer * 13 / 7 + 3).into(),
                     None => Number::from_f64(number.as_f64().unwrap() * 0.37).unwrap(),
                 };
             }
-            Value::Array(values) => values.iter_mut().for_each(walk),
-            Value::Object(fields) => fields.values_mut().for_each(walk),
+            Value::Array(values) => values.iter_mut().for_each(change_numbers),
+            Value::Object(fields) => fields.values_mut().for_each(change_numbers),
             _ => {}
         }
     }
-    let other = |run: &Record| -> Record {
+    let changed = |run: &Record| -> Record {
         let mut value = serde_json::to_value(run).unwrap();
         for key in ["summary", "directions"] {
-            walk(&mut value[key]);
+            change_numbers(&mut value[key]);
         }
-        let mut other: Record = serde_json::from_value(value).unwrap();
+        let mut changed: Record = serde_json::from_value(value).unwrap();
         // The number of a stream is its name.
-        for (way, known) in other.directions.iter_mut().zip(&run.directions) {
-            for (stream, known) in way.streams.iter_mut().zip(&known.streams) {
-                stream.id = known.id;
+        for (direction, original) in changed.directions.iter_mut().zip(&run.directions) {
+            for (stream, original) in direction.streams.iter_mut().zip(&original.streams) {
+                stream.id = original.id;
             }
         }
-        other
+        changed
     };
     match document {
-        Document::Run(run) => self::run(other(run)),
+        Document::Run(run) => self::run(changed(run)),
         Document::Set(set) => {
-            let runs: Vec<Record> = set.runs.iter().map(other).collect();
+            let runs: Vec<Record> = set.runs.iter().map(changed).collect();
             let figures = match set.result.figures.is_empty() {
                 true => set.result.clone(),
-                false => SetResult::of_repeats(&runs),
+                false => SetResult::from_repeats(&runs),
             };
             self::set(RunSet {
                 runs,
@@ -111,50 +111,50 @@ fn otherwise(document: &Document) -> Document {
 
 /// Returns all text about one document: sentences, clauses of common sentences (without the
 /// letter), table lines, and parts of the page.
-fn told(documents: &[Document], at: usize) -> Vec<String> {
-    let sides = SideBySide::of(documents);
-    let name = sides.sides[at].name.clone();
-    let of_it = |text: &str| {
-        let other = |side: &linerate_report::comparison::Side| {
+fn presentation_of(documents: &[Document], index: usize) -> Vec<String> {
+    let sides = DocumentComparison::compare(documents);
+    let name = sides.documents[index].name.clone();
+    let is_about_it = |text: &str| {
+        let names_other = |side: &linerate_report::comparison::ComparedDocument| {
             side.name != name && text.contains(&side.name)
         };
-        text.contains(&name) && !sides.sides.iter().any(other)
+        text.contains(&name) && !sides.documents.iter().any(names_other)
     };
-    let mut found = Vec::new();
+    let mut texts = Vec::new();
     for sentence in &sides.verdict {
         match sentence.split_once(" per document: ") {
             Some((figure, clauses)) => {
                 for (number, clause) in clauses.trim_end_matches('.').split("), ").enumerate() {
-                    if number == at {
+                    if number == index {
                         let clause = clause.trim_end_matches(')');
                         let (_, value) = clause.split_once(' ').unwrap();
                         assert!(value.contains(&name), "{value} is of {name}");
-                        found.push(format!("{figure} {value}"));
+                        texts.push(format!("{figure} {value}"));
                     }
                 }
             }
-            None if of_it(sentence) => found.push(sentence.clone()),
+            None if is_about_it(sentence) => texts.push(sentence.clone()),
             None => {}
         }
     }
-    found.extend(
-        (csv::side_by_side(&sides).lines().skip(1))
+    texts.extend(
+        (csv::render_comparison(&sides).lines().skip(1))
             .filter(|line| {
-                let id = format!(",{},", sides.sides[at].id);
+                let id = format!(",{},", sides.documents[index].id);
                 line.contains(&id)
             })
             .map(str::to_owned),
     );
     // Column of the table, cell by cell.
-    let markdown = markdown::side_by_side(&sides);
+    let markdown = markdown::render_comparison(&sides);
     let rows = markdown
         .lines()
         .skip_while(|line| !line.starts_with("| figure"));
-    found.extend(rows.take_while(|line| line.starts_with('|')).map(|line| {
+    texts.extend(rows.take_while(|line| line.starts_with('|')).map(|line| {
         let cells: Vec<&str> = line.split(" | ").collect();
-        format!("{} {}", cells[0], cells[at + 1].trim_end_matches(" |"))
+        format!("{} {}", cells[0], cells[index + 1].trim_end_matches(" |"))
     }));
-    let page = html::side_by_side("x", &sides, documents);
+    let page = html::render_comparison("x", &sides, documents);
     // The sentences of the header are already covered.
     let sections = page.split("<section").skip(1);
     let parts = sections.flat_map(|part| part.split("<figure"));
@@ -163,49 +163,64 @@ fn told(documents: &[Document], at: usize) -> Vec<String> {
     let rows = rows.map(|row| row.split("</tr>").next().unwrap_or(row));
     // A record that is on the page twice has a suffix in its second id.
     let row = |row: &str| row.replace("-2\"", "\"");
-    found.extend(rows.filter(|row| of_it(row)).map(row));
-    found
+    texts.extend(rows.filter(|row| is_about_it(row)).map(row));
+    texts
 }
 
 /// Removes the lines of figures that a document lacks and the other one has.
-fn known(told: Vec<String>) -> Vec<String> {
-    told.into_iter()
+fn without_missing_figures(parts: Vec<String>) -> Vec<String> {
+    parts
+        .into_iter()
         .filter(|line| !line.ends_with(" -"))
         .collect()
 }
 
 #[test]
-fn figures_of_two_documents_never_mix() {
-    let all = documents();
-    for (i, one) in all.iter().enumerate() {
-        for (k, other) in all.iter().enumerate() {
-            let changed = otherwise(other);
-            let pair = [one.clone(), other.clone()];
-            let beside = [one.clone(), changed.clone()];
-            let what = format!("{i} beside {k}");
+fn presentations_of_two_documents_are_independent() {
+    let all_documents = documents();
+    for (i, first) in all_documents.iter().enumerate() {
+        for (k, second) in all_documents.iter().enumerate() {
+            let changed = with_other_figures(second);
+            let pair = [first.clone(), second.clone()];
+            let changed_pair = [first.clone(), changed.clone()];
+            let context = format!("{i} beside {k}");
             if i != k {
-                assert_eq!(told(&pair, 0), told(&beside, 0), "{what}");
+                assert_eq!(
+                    presentation_of(&pair, 0),
+                    presentation_of(&changed_pair, 0),
+                    "{context}"
+                );
                 assert_ne!(
-                    told(&pair, 1),
-                    told(&beside, 1),
-                    "{what}: the second one has changed"
+                    presentation_of(&pair, 1),
+                    presentation_of(&changed_pair, 1),
+                    "{context}: the second one has changed"
                 );
             }
             // Two documents with the same id and name get distinct names.
-            let swapped = [changed, one.clone()];
-            let (sides, turned) = (SideBySide::of(&beside), SideBySide::of(&swapped));
-            assert_ne!(sides.sides[0].name, sides.sides[1].name, "{what}");
-            for (number, side) in sides.sides.iter().enumerate() {
-                let alone = SideBySide::of(&beside[number..=number]);
-                assert_eq!(side.figures, alone.sides[0].figures, "{what}");
-                assert_eq!(side.doubts, alone.sides[0].doubts, "{what}");
-                assert_eq!(side.figures, turned.sides[1 - number].figures, "{what}");
+            let swapped = [changed, first.clone()];
+            let (comparison, swapped_comparison) = (
+                DocumentComparison::compare(&changed_pair),
+                DocumentComparison::compare(&swapped),
+            );
+            assert_ne!(
+                comparison.documents[0].name, comparison.documents[1].name,
+                "{context}"
+            );
+            for (number, side) in comparison.documents.iter().enumerate() {
+                let alone = DocumentComparison::compare(&changed_pair[number..=number]);
+                assert_eq!(side.figures, alone.documents[0].figures, "{context}");
+                assert_eq!(side.doubts, alone.documents[0].doubts, "{context}");
+                assert_eq!(
+                    side.figures,
+                    swapped_comparison.documents[1 - number].figures,
+                    "{context}"
+                );
             }
             if i != k {
                 assert_eq!(
-                    known(told(&beside, 0)),
-                    known(told(&swapped, 1)),
-                    "{what}, turned"
+                    without_missing_figures(presentation_of(&changed_pair, 0)),
+                    without_missing_figures(presentation_of(&swapped, 1)),
+                    "{context}, turned"
                 );
             }
         }
@@ -213,14 +228,14 @@ fn figures_of_two_documents_never_mix() {
 }
 
 #[test]
-fn a_missing_figure_is_nobody_elses() {
+fn missing_figures_have_no_ratio() {
     let all = documents();
-    for (i, one) in all.iter().enumerate() {
-        for (k, other) in all.iter().enumerate() {
-            let sides = SideBySide::of(&[one.clone(), other.clone()]);
+    for (i, first) in all.iter().enumerate() {
+        for (k, second) in all.iter().enumerate() {
+            let sides = DocumentComparison::compare(&[first.clone(), second.clone()]);
             for figure in sides.figures() {
-                let name = figure.name();
-                let values = [0, 1].map(|side| sides.sides[side].figures.get(&name));
+                let name = figure.key();
+                let values = [0, 1].map(|side| sides.documents[side].figures.get(&name));
                 let ratio = sides.ratio(&name);
                 match values {
                     [Some(a), Some(b)] if a.median != 0.0 => {
@@ -235,56 +250,59 @@ fn a_missing_figure_is_nobody_elses() {
 
 #[test]
 fn a_series_of_each_document_is_a_chart_of_its_own() {
-    let (one, other) = (set(sizes()), otherwise(&set(sizes())));
-    let sides = SideBySide::of(&[one.clone(), other.clone()]);
-    let page = html::side_by_side("x", &sides, &[one.clone(), other.clone()]);
-    for (side, document) in sides.sides.iter().zip([&one, &other]) {
+    let (first, second) = (set(sizes()), with_other_figures(&set(sizes())));
+    let sides = DocumentComparison::compare(&[first.clone(), second.clone()]);
+    let page = html::render_comparison("x", &sides, &[first.clone(), second.clone()]);
+    for (side, document) in sides.documents.iter().zip([&first, &second]) {
         let Document::Set(own) = document else {
             unreachable!("both are sets");
         };
-        let alone = html::of_set("x", own);
+        let alone = html::render_set("x", own);
         let title = format!("<h4>Round-trip times by size: {}</h4>", side.name);
         let chart = page.split("<figure").find(|part| part.contains(&title));
         let chart = chart.unwrap_or_else(|| panic!("no chart {title}"));
-        let known = alone
+        let chart_of_set = alone
             .split("<figure")
             .find(|part| part.contains("<h4>Round-trip times by size</h4>"));
         let rows = |part: &str| part.split("<tbody>").nth(1).map(str::to_owned);
-        assert_eq!(rows(chart), rows(known.expect("a chart of its own page")));
+        assert_eq!(
+            rows(chart),
+            rows(chart_of_set.expect("a chart of its own page"))
+        );
     }
 }
 
 /// "Than blocking" is used only for runs of one document.
 #[test]
-fn a_run_is_not_measured_by_that_of_another_document() {
+fn runs_of_different_documents_are_not_compared() {
     let (block, spin) = (samples::latency_blocking(), samples::latency_spinning());
-    assert_eq!(spin.plan.wait, Some(Ends::both(Wait::Spin)));
-    let apart = [run(block.clone()), run(spin.clone())];
-    let page = html::side_by_side("x", &SideBySide::of(&apart), &apart);
+    assert_eq!(spin.plan.wait, Some(PerEnd::same(WaitMode::Spin)));
+    let separate = [run(block.clone()), run(spin.clone())];
+    let page = html::render_comparison("x", &DocumentComparison::compare(&separate), &separate);
     assert!(!page.contains("faster than blocking"));
-    assert!(html::report("x", &[block, spin], &[]).contains("faster than blocking"));
+    assert!(html::render_report("x", &[block, spin], &[]).contains("faster than blocking"));
 }
 
 #[test]
 fn the_same_record_twice_has_two_places_in_the_page() {
-    let twice = [
+    let documents = [
         run(samples::tcp_send()),
-        otherwise(&run(samples::tcp_send())),
+        with_other_figures(&run(samples::tcp_send())),
     ];
-    let page = html::side_by_side("x", &SideBySide::of(&twice), &twice);
-    let id = twice[0].id();
-    for place in [format!("run-{id}"), format!("run-{id}-2")] {
+    let page = html::render_comparison("x", &DocumentComparison::compare(&documents), &documents);
+    let id = documents[0].id();
+    for html_id in [format!("run-{id}"), format!("run-{id}-2")] {
         assert_eq!(
-            page.matches(&format!("id=\"{place}\"")).count(),
+            page.matches(&format!("id=\"{html_id}\"")).count(),
             1,
-            "{place}"
+            "{html_id}"
         );
         assert_eq!(
-            page.matches(&format!("href=\"#{place}\"")).count(),
+            page.matches(&format!("href=\"#{html_id}\"")).count(),
             1,
-            "{place}"
+            "{html_id}"
         );
     }
-    let text = text::side_by_side(&SideBySide::of(&twice), &Style::PLAIN);
+    let text = text::render_comparison(&DocumentComparison::compare(&documents), &TextStyle::PLAIN);
     assert!(text.contains("(1)") && text.contains("(2)"), "{text}");
 }

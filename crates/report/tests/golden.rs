@@ -4,56 +4,56 @@
 mod samples;
 
 use insta::assert_snapshot;
-use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::expect::Expectation;
 use linerate_metric::plan::Direction;
-use linerate_metric::record::{Doubt, Record, Served};
-use linerate_report::lines::Lines;
-use linerate_report::{Style, html, stream, text};
+use linerate_metric::record::{Caveat, Record, ServedClient};
+use linerate_report::lines::LiveLines;
+use linerate_report::{TextStyle, html, stream, text};
 
-const UNICODE: Style = Style {
+const UNICODE: TextStyle = TextStyle {
     unicode: true,
-    ..Style::PLAIN
+    ..TextStyle::PLAIN
 };
-const COLOR: Style = Style {
+const COLOR: TextStyle = TextStyle {
     color: true,
     ..UNICODE
 };
-const SMALL: Style = Style {
+const SMALL: TextStyle = TextStyle {
     width: 64,
-    ..Style::PLAIN
+    ..TextStyle::PLAIN
 };
 
 /// Returns the events that the engine emits for a run.
 fn events(test: u32, record: &Record) -> Vec<Event> {
-    let mut all = vec![
-        What::Connected {
+    let mut kinds = vec![
+        EventKind::Connected {
             peer: "10.77.0.2:5201".to_owned(),
             agent: "linerate 0.1.0".to_owned(),
         },
-        What::Started {
+        EventKind::Started {
             plan: Box::new(record.plan.clone()),
             wait: record.plan.wait.clone().unwrap_or_else(samples::block_spin),
             cpu: record.plan.cpu.clone(),
-            because: None,
+            wait_reason: None,
         },
     ];
-    all.extend(record.intervals.iter().map(|interval| What::Interval {
+    kinds.extend(record.intervals.iter().map(|interval| EventKind::Interval {
         interval: Box::new(interval.clone()),
     }));
-    all.extend(record.validity.iter().map(|doubt| What::Doubted {
-        doubt: doubt.clone(),
+    kinds.extend(record.validity.iter().map(|doubt| EventKind::CaveatRaised {
+        caveat: doubt.clone(),
     }));
-    all.push(What::Finished {
+    kinds.push(EventKind::Finished {
         record: Box::new(record.clone()),
     });
-    all.into_iter().map(|what| Event { test, what }).collect()
+    kinds.into_iter().map(|kind| Event { test, kind }).collect()
 }
 
-fn lines(mut lines: Lines, events: &[Event]) -> String {
+fn render_lines(mut lines: LiveLines, events: &[Event]) -> String {
     let lines: Vec<_> = events
         .iter()
-        .filter_map(|event| lines.event(event))
+        .filter_map(|event| lines.render_event(event))
         .collect();
     let text = lines.join("\n");
     for line in text.lines() {
@@ -65,22 +65,22 @@ fn lines(mut lines: Lines, events: &[Event]) -> String {
 
 #[test]
 fn live_lines_of_a_client() {
-    let client = || Lines::new(Style::PLAIN);
+    let client = || LiveLines::new(TextStyle::PLAIN);
     assert_snapshot!(
         "lines_tcp",
-        lines(client(), &events(1, &samples::tcp_send()))
+        render_lines(client(), &events(1, &samples::tcp_send()))
     );
     assert_snapshot!(
         "lines_udp_both",
-        lines(client(), &events(1, &samples::udp_both()))
+        render_lines(client(), &events(1, &samples::udp_bidirectional()))
     );
     assert_snapshot!(
         "lines_latency",
-        lines(client(), &events(1, &samples::latency_spinning()))
+        render_lines(client(), &events(1, &samples::latency_spinning()))
     );
     assert_snapshot!(
         "lines_far_unknown",
-        lines(client(), &events(1, &samples::far_unknown()))
+        render_lines(client(), &events(1, &samples::server_unknown()))
     );
 }
 
@@ -88,20 +88,20 @@ fn live_lines_of_a_client() {
 fn live_lines_have_one_for_each_stream_when_asked() {
     let mut all = events(1, &samples::ten_streams());
     all.truncate(4);
-    let live = Lines::new(Style::PLAIN).per_stream(true);
-    insta::assert_snapshot!("lines_per_stream", lines(live, &all));
+    let live = LiveLines::new(TextStyle::PLAIN).with_per_stream(true);
+    insta::assert_snapshot!("lines_per_stream", render_lines(live, &all));
 }
 
 #[test]
 fn live_lines_of_a_server_carry_the_test() {
     let tcp = events(3, &samples::tcp_send());
-    let udp = events(4, &samples::udp_both());
+    let udp = events(4, &samples::udp_bidirectional());
     let mut all = vec![Event {
         test: 0,
-        what: What::Ready {
+        kind: EventKind::Ready {
             port: 5201,
             addresses: vec!["0.0.0.0".to_owned(), "::".to_owned()],
-            also: Vec::new(),
+            other_ports: Vec::new(),
         },
     }];
     // Two concurrent tests: the header is repeated when the columns change.
@@ -110,162 +110,199 @@ fn live_lines_of_a_server_carry_the_test() {
     all.extend(tcp[11..].iter().cloned());
     all.push(Event {
         test: 4,
-        what: What::Failed {
-            problem: Problem::new(
+        kind: EventKind::Failed {
+            problem: ErrorReport::new(
                 "no data for 10 s",
                 "10.77.0.1:40522",
                 "check whether the client is still running",
             ),
         },
     });
-    assert_snapshot!("lines_server", lines(Lines::serving(Style::PLAIN), &all));
+    assert_snapshot!(
+        "lines_server",
+        render_lines(LiveLines::for_server(TextStyle::PLAIN), &all)
+    );
 }
 
 /// The server does not know how much another program received.
 #[test]
 fn a_server_marks_what_it_sent() {
-    let mut record = samples::far_unknown();
-    record.plan.dialect = Some("iperf3".to_owned());
+    let mut record = samples::server_unknown();
+    record.plan.peer_protocol = Some("iperf3".to_owned());
     record.plan.directions = vec![Direction::Receive];
     for interval in &mut record.intervals {
         interval.direction = Direction::Receive;
     }
     for width in [100, 80] {
-        let style = Style {
+        let style = TextStyle {
             width,
-            ..Style::PLAIN
+            ..TextStyle::PLAIN
         };
-        let told = lines(Lines::serving(style), &events(3, &record)[..5]);
-        let rows: Vec<&str> = told.lines().filter(|line| line.contains("Gb/s")).collect();
-        assert_eq!(rows.len(), 3, "{told}");
-        assert!(told.contains("(sent, omitted)"), "{told}");
+        let text = render_lines(LiveLines::for_server(style), &events(3, &record)[..5]);
+        let rows: Vec<&str> = text.lines().filter(|line| line.contains("Gb/s")).collect();
+        assert_eq!(rows.len(), 3, "{text}");
+        assert!(text.contains("(sent, omitted)"), "{text}");
         assert!(
             rows[1..].iter().all(|row| row.ends_with("(sent)")),
-            "{told}"
+            "{text}"
         );
     }
 }
 
 #[test]
-fn a_servers_record_is_told_as_the_server_saw_it() {
+fn a_record_of_a_server_is_shown_from_its_view() {
     let mut record = samples::tcp_send();
-    record.plan.dialect = Some("iperf3".to_owned());
-    record.served = Some(Served {
-        client: "10.77.0.1:40000".to_owned(),
+    record.plan.peer_protocol = Some("iperf3".to_owned());
+    record.served_client = Some(ServedClient {
+        address: "10.77.0.1:40000".to_owned(),
         agent: "iperf3 3.12".to_owned(),
     });
-    let text = text::summary(&record, &Style::PLAIN);
+    let text = text::render_summary(&record, &TextStyle::PLAIN);
     let title = "TCP from 10.77.0.1:40000 (iperf3)";
     assert!(text.starts_with(title), "{text}");
     assert!(
         text.contains("\nin ") && !text.contains("\nsend "),
         "{text}"
     );
-    assert!(text::explained(&record, &Style::PLAIN).starts_with(title));
-    let page = html::report("x", std::slice::from_ref(&record), &[]);
+    assert!(text::render_explanation(&record, &TextStyle::PLAIN).starts_with(title));
+    let page = html::render_report("x", std::slice::from_ref(&record), &[]);
     assert!(page.contains(title) && page.contains("TCP from 10.77.0.1 (iperf3)"));
     record.plan.directions = vec![Direction::Send, Direction::Receive];
-    record.plan.in_turn = true;
-    let text = text::summary(&record, &Style::PLAIN);
+    record.plan.sequential = true;
+    let text = text::render_summary(&record, &TextStyle::PLAIN);
     assert!(text.starts_with("TCP one direction after the other with 10.77.0.1"));
 }
 
 #[test]
-fn an_interval_without_its_start_is_still_told() {
-    let record = samples::udp_both();
+fn an_interval_without_its_start_event_is_shown() {
+    let record = samples::udp_bidirectional();
     let interval = Event {
         test: 1,
-        what: What::Interval {
+        kind: EventKind::Interval {
             interval: Box::new(record.intervals[0].clone()),
         },
     };
-    let text = lines(Lines::new(Style::PLAIN), &[interval]);
+    let text = render_lines(LiveLines::new(TextStyle::PLAIN), &[interval]);
     assert!(text.contains("packets/s"), "{text}");
 }
 
 #[test]
 fn summaries() {
     for (name, record, style) in [
-        ("summary_tcp", samples::tcp_send(), Style::PLAIN),
-        ("summary_udp_both", samples::udp_both(), Style::PLAIN),
-        ("summary_latency", samples::latency_blocking(), Style::PLAIN),
+        ("summary_tcp", samples::tcp_send(), TextStyle::PLAIN),
+        (
+            "summary_udp_both",
+            samples::udp_bidirectional(),
+            TextStyle::PLAIN,
+        ),
+        (
+            "summary_latency",
+            samples::latency_blocking(),
+            TextStyle::PLAIN,
+        ),
         (
             "summary_latency_limit",
             samples::latency_limited(),
-            Style::PLAIN,
+            TextStyle::PLAIN,
         ),
         (
             "summary_latency_reopened",
             samples::latency_reopened(),
-            Style::PLAIN,
+            TextStyle::PLAIN,
         ),
         ("summary_many_streams", samples::ten_streams(), UNICODE),
-        ("summary_interrupted", samples::interrupted(), Style::PLAIN),
-        ("summary_far_unknown", samples::far_unknown(), Style::PLAIN),
-        ("summary_color", samples::udp_both(), COLOR),
-        ("summary_hostile", samples::hostile(), Style::PLAIN),
+        (
+            "summary_interrupted",
+            samples::interrupted(),
+            TextStyle::PLAIN,
+        ),
+        (
+            "summary_far_unknown",
+            samples::server_unknown(),
+            TextStyle::PLAIN,
+        ),
+        ("summary_color", samples::udp_bidirectional(), COLOR),
+        ("summary_hostile", samples::hostile(), TextStyle::PLAIN),
     ] {
-        assert_snapshot!(name, text::summary(&record, &style).replace('\x1b', "ESC"));
+        assert_snapshot!(
+            name,
+            text::render_summary(&record, &style).replace('\x1b', "ESC")
+        );
     }
 }
 
 #[test]
-fn what_skips_a_copy_says_so_beside_every_goodput() {
+fn skipped_copies_are_named_with_every_goodput() {
     let record = samples::discarded();
-    let summary = text::summary(&record, &Style::PLAIN);
+    let summary = text::render_summary(&record, &TextStyle::PLAIN);
     assert_snapshot!("summary_discarded", summary);
-    let live = lines(Lines::new(Style::PLAIN), &events(1, &record));
+    let live = render_lines(LiveLines::new(TextStyle::PLAIN), &events(1, &record));
     for line in live.lines().filter(|line| line.contains("b/s")) {
         assert!(line.contains("receive copy skipped"), "{line}");
     }
-    let page = html::report("discarded", &[record], &[]);
+    let page = html::render_report("discarded", &[record], &[]);
     assert!(page.matches("receive copy skipped").count() >= 3);
 }
 
 #[test]
-fn verified_content_is_told_of() {
+fn corrupted_content_is_reported() {
     assert_snapshot!(
         "summary_corrupted",
-        text::summary(&samples::corrupted(), &Style::PLAIN)
+        text::render_summary(&samples::corrupted(), &TextStyle::PLAIN)
     );
 }
 
 #[test]
-fn calls_are_shown_by_what_they_found() {
+fn calls_are_shown_by_result() {
     let mut record = samples::timed();
-    assert_snapshot!("summary_calls", text::summary(&record, &Style::PLAIN));
+    assert_snapshot!(
+        "summary_calls",
+        text::render_summary(&record, &TextStyle::PLAIN)
+    );
     let evil = record.calls.remove("sendto").unwrap();
     record.calls.insert("<b>\x1b".to_owned(), evil);
-    let page = html::report("calls", &[record.clone()], &[]);
+    let page = html::render_report("calls", &[record.clone()], &[]);
     tags(&page).unwrap_or_else(|error| panic!("{error}"));
     assert!(page.contains("System call times") && !page.contains("<b>\x1b"));
-    assert!(!text::summary(&record, &Style::PLAIN).contains('\x1b'));
+    assert!(!text::render_summary(&record, &TextStyle::PLAIN).contains('\x1b'));
 }
 
 #[test]
-fn stages_are_shown_where_the_time_went() {
+fn stages_of_a_round_trip_are_shown() {
     let mut record = samples::staged();
-    assert_snapshot!("summary_stages", text::summary(&record, &Style::PLAIN));
-    assert_snapshot!("summary_stages_small", text::summary(&record, &SMALL));
+    assert_snapshot!(
+        "summary_stages",
+        text::render_summary(&record, &TextStyle::PLAIN)
+    );
+    assert_snapshot!(
+        "summary_stages_small",
+        text::render_summary(&record, &SMALL)
+    );
     "<b>\x1b".clone_into(&mut record.stages[0].stage);
     record.stage_pass.as_mut().unwrap().notes = vec!["<i>\x1b".to_owned()];
     record.timeline.as_mut().unwrap().slices[0].name = "<u>\x1b".to_owned();
-    let page = html::report("stages", &[record.clone()], &[]);
+    let page = html::render_report("stages", &[record.clone()], &[]);
     tags(&page).unwrap_or_else(|error| panic!("{error}"));
     assert!(page.contains("Stages of a round trip"));
     assert!(!page.contains("<b>\x1b") && !page.contains("<i>\x1b") && !page.contains("<u>"));
-    assert!(!text::summary(&record, &Style::PLAIN).contains('\x1b'));
+    assert!(!text::render_summary(&record, &TextStyle::PLAIN).contains('\x1b'));
 }
 
 #[test]
 fn sets() {
-    assert_snapshot!("set_demo", text::set(&samples::demo(), &Style::PLAIN));
-    assert_snapshot!("set_demo_small", text::set(&samples::demo(), &SMALL));
+    assert_snapshot!(
+        "set_demo",
+        text::render_set(&samples::demo(), &TextStyle::PLAIN)
+    );
+    assert_snapshot!("set_demo_small", text::render_set(&samples::demo(), &SMALL));
     let set = samples::conclusions();
-    assert_snapshot!("set_conclusions", text::set(&set, &Style::PLAIN));
+    assert_snapshot!("set_conclusions", text::render_set(&set, &TextStyle::PLAIN));
     let set = samples::waiting();
-    assert_snapshot!("set_waiting", text::set(&set, &Style::PLAIN));
-    assert_snapshot!("set_repeats", text::set(&samples::repeats(), &Style::PLAIN));
+    assert_snapshot!("set_waiting", text::render_set(&set, &TextStyle::PLAIN));
+    assert_snapshot!(
+        "set_repeats",
+        text::render_set(&samples::repeats(), &TextStyle::PLAIN)
+    );
 }
 
 #[test]
@@ -275,7 +312,7 @@ fn runs_of_one_plan_under_several_names_are_not_mixed() {
     idle.label = Some("idle".to_owned());
     loaded.label = Some("loaded".to_owned());
     set.runs = vec![idle, loaded];
-    let text = text::set(&set, &Style::PLAIN);
+    let text = text::render_set(&set, &TextStyle::PLAIN);
     assert!(!text.contains("median of"), "{text}");
     assert!(
         text.contains("Idle: UDP") && text.contains("Loaded:"),
@@ -286,14 +323,20 @@ fn runs_of_one_plan_under_several_names_are_not_mixed() {
 #[test]
 fn hosts() {
     let hosts = [samples::client(), samples::board()];
-    assert_snapshot!("hosts", text::hosts(&hosts, &Style::PLAIN));
+    assert_snapshot!("hosts", text::render_hosts(&hosts, &TextStyle::PLAIN));
 }
 
 #[test]
 fn examinations() {
-    let found = samples::examination();
-    assert_snapshot!("examination", text::examination(&found, &Style::PLAIN));
-    assert_snapshot!("examination_unicode", text::examination(&found, &UNICODE));
+    let report = samples::doctor_report();
+    assert_snapshot!(
+        "examination",
+        text::render_doctor_report(&report, &TextStyle::PLAIN)
+    );
+    assert_snapshot!(
+        "examination_unicode",
+        text::render_doctor_report(&report, &UNICODE)
+    );
 }
 
 #[test]
@@ -301,9 +344,13 @@ fn verdicts() {
     let record = samples::latency_blocking();
     let verdicts: Vec<_> = ["p99<100us", "p50<10us", "p99.9>=1us"]
         .iter()
-        .map(|text| text.parse::<Expectation>().unwrap().judge(&record.summary))
+        .map(|text| {
+            text.parse::<Expectation>()
+                .unwrap()
+                .evaluate(&record.summary)
+        })
         .collect();
-    assert_snapshot!(text::verdicts(&verdicts, &Style::PLAIN), @r"
+    assert_snapshot!(text::render_verdicts(&verdicts, &TextStyle::PLAIN), @r"
     holds   p99<100us   p99 = 55.4 us
     missed  p50<10us    p50 = 48.5 us
     holds   p99.9>=1us  p99.9 = 140 us
@@ -312,12 +359,12 @@ fn verdicts() {
 
 #[test]
 fn problems() {
-    let problem = Problem::new(
+    let problem = ErrorReport::new(
         "connection refused",
         "10.77.0.2:5201",
         "start `linerate server` there",
     );
-    assert_snapshot!(text::problem(&problem, &Style::PLAIN), @r"
+    assert_snapshot!(text::render_error(&problem, &TextStyle::PLAIN), @r"
     error: 10.77.0.2:5201: connection refused
     help:  start `linerate server` there
     ");
@@ -328,27 +375,27 @@ fn every_event_is_one_line_of_json() {
     let now = "2026-11-21T14:40:43.5Z".parse().unwrap();
     let record = samples::latency_spinning();
     for event in events(1, &record) {
-        let line = stream::line(&event, now);
+        let line = stream::event_line(&event, now);
         assert!(!line.contains('\n'));
         let back: Event = serde_json::from_str(&line).unwrap();
         assert_eq!(back, event);
     }
     let ready = Event {
         test: 0,
-        what: What::Ready {
+        kind: EventKind::Ready {
             port: 5201,
             addresses: vec!["::".to_owned()],
-            also: Vec::new(),
+            other_ports: Vec::new(),
         },
     };
-    assert_snapshot!(stream::line(&ready, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":0,"event":"ready","port":5201,"addresses":["::"]}"#);
+    assert_snapshot!(stream::event_line(&ready, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":0,"event":"ready","port":5201,"addresses":["::"]}"#);
     let doubted = Event {
         test: 1,
-        what: What::Doubted {
-            doubt: Doubt::new("cores-shared", "both ends share 2 cores"),
+        kind: EventKind::CaveatRaised {
+            caveat: Caveat::new("cores-shared", "both ends share 2 cores"),
         },
     };
-    assert_snapshot!(stream::line(&doubted, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"doubted","doubt":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);
+    assert_snapshot!(stream::event_line(&doubted, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"doubted","doubt":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);
 }
 
 /// Removes the long parts of a page: style, script, paths, rows of data.
@@ -377,15 +424,15 @@ fn skeleton(page: &str) -> String {
 }
 
 #[test]
-fn a_series_of_runs_has_a_chart_of_what_differs() {
+fn a_series_of_runs_has_a_chart_of_the_varied_knob() {
     let run = samples::latency_blocking();
     let with = |change: &dyn Fn(usize, &mut linerate_metric::record::Record)| {
-        let made = (0..4).map(|number| {
+        let runs = (0..4).map(|number| {
             let mut run = run.clone();
             change(number, &mut run);
             run
         });
-        html::report("series", &made.collect::<Vec<_>>(), &[])
+        html::render_report("series", &runs.collect::<Vec<_>>(), &[])
     };
     let sizes = with(&|number, run| run.plan.payload_bytes = 64 << (2 * number));
     assert!(sizes.contains("<h4>Round-trip times by size</h4>"));
@@ -414,21 +461,21 @@ fn a_series_of_runs_has_a_chart_of_what_differs() {
 }
 
 #[test]
-fn a_page_of_a_set_says_what_follows() {
-    let page = html::of_set("set", &samples::conclusions());
+fn a_page_of_a_set_has_its_conclusions() {
+    let page = html::render_set("set", &samples::conclusions());
     assert!(tags(&page).is_ok());
     assert!(page.contains("<h2>Conclusions</h2>") && page.contains("per fragment"));
     assert!(page.contains("<td class=\"text short\">per byte</td>"));
     assert!(!page.contains("<pre>"), "no copy of the terminal");
-    let page = html::of_set("set", &samples::repeats());
+    let page = html::render_set("set", &samples::repeats());
     assert!(!page.contains("Conclusions"));
 }
 
 #[test]
 fn the_page() {
-    let mut record = samples::udp_both();
+    let mut record = samples::udp_bidirectional();
     record.intervals.truncate(4);
-    let page = html::report("UDP", &[record], &["one note".to_owned()]);
+    let page = html::render_report("UDP", &[record], &["one note".to_owned()]);
     assert_snapshot!("page", skeleton(&page));
 }
 
@@ -471,15 +518,15 @@ fn pages_are_whole_load_nothing_and_escape_everything() {
     let demo = samples::demo();
     let odd = [
         samples::hostile(),
-        samples::far_unknown(),
+        samples::server_unknown(),
         samples::interrupted(),
         samples::ten_streams(),
     ];
     let evil = "<img src=x onerror=alert(1)>".to_owned();
     for page in [
-        html::report("demo", &demo.runs, &demo.result.notes),
-        html::report(&evil, &odd, std::slice::from_ref(&evil)),
-        html::report("nothing", &[], &[]),
+        html::render_report("demo", &demo.runs, &demo.result.notes),
+        html::render_report(&evil, &odd, std::slice::from_ref(&evil)),
+        html::render_report("nothing", &[], &[]),
     ] {
         let tags = tags(&page).unwrap_or_else(|error| panic!("{error}"));
         assert!(tags > 10);
@@ -519,28 +566,28 @@ fn a_long_run_makes_a_small_page() {
             ..one.clone()
         })
         .collect();
-    let page = html::report("long", &[record], &[]);
+    let page = html::render_report("long", &[record], &[]);
     assert!(page.len() < 300_000, "{} bytes", page.len());
 }
 
 /// Rounds and points of a curve are not shown one by one.
 #[test]
-fn of_many_runs_a_page_shows_what_they_come_to() {
+fn a_page_of_many_runs_shows_their_result() {
     let mut set = samples::waiting();
     set.runs = (0..3)
         .flat_map(|round| {
-            ["blocking", "spinning"].map(|way| {
-                let mut run = match way {
+            ["blocking", "spinning"].map(|wait_mode| {
+                let mut run = match wait_mode {
                     "blocking" => samples::latency_blocking(),
                     _ => samples::latency_spinning(),
                 };
-                run.id = format!("20261121T15200{round}Z-{way}");
-                run.label = Some(way.to_owned());
+                run.id = format!("20261121T15200{round}Z-{wait_mode}");
+                run.label = Some(wait_mode.to_owned());
                 run
             })
         })
         .collect();
-    let page = html::of_set("waiting", &set);
+    let page = html::render_set("waiting", &set);
     assert_eq!(
         page.matches("class=\"run\"").count(),
         2,
@@ -549,8 +596,8 @@ fn of_many_runs_a_page_shows_what_they_come_to() {
     assert!(page.contains("median of 3 runs") && page.contains("6 runs (2 shown)"));
     assert!(page.contains("Median of each round"), "of all of them");
     let mut set = samples::conclusions();
-    let page = html::of_set("curve", &set);
+    let page = html::render_set("curve", &set);
     assert!(page.contains(" runs</summary>") && page.contains("<h2>Comparison</h2>"));
     set.result.load_curve = None;
-    assert!(!html::of_set("sizes", &set).contains(" runs</summary>"));
+    assert!(!html::render_set("sizes", &set).contains(" runs</summary>"));
 }

@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use linerate_metric::expect::FIGURES;
-use linerate_metric::figure::named;
+use linerate_metric::figure::find;
 use linerate_report::schema;
 use serde_json::Value;
 
 const METHOD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/method");
 
 /// Types of options that do not end in `Plan`; the command line documents them.
-const ASKED: &[&str] = &["PaceBurst", "CommandArgument"];
+const OPTION_TYPES: &[&str] = &["PaceBurst", "CommandArgument"];
 
 /// Types of host facts, documented by the kernel and the device.
-const FACTS: &[&str] = &[
+const FACT_TYPES: &[&str] = &[
     "HostFacts",
     "CpuFacts",
     "IdleState",
@@ -26,12 +26,12 @@ const FACTS: &[&str] = &[
 ];
 
 /// Fields of the file format rather than of measurements.
-const LAYOUT: &[(&str, &str)] = &[
+const FORMAT_FIELDS: &[(&str, &str)] = &[
     ("HistogramData", "buckets"), // positions and counts from which the percentiles are computed
 ];
 
 /// Returns the names between backticks in all files of the folder.
-fn words() -> BTreeSet<String> {
+fn documented_names() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(METHOD).expect("docs/method is readable") {
         let path = entry.expect("docs/method is readable").path();
@@ -60,54 +60,56 @@ fn words() -> BTreeSet<String> {
 fn is_number(field: &Value) -> bool {
     let is = |name: &str| match &field["type"] {
         Value::String(only) => only == name,
-        Value::Array(several) => several.iter().any(|one| one == name),
+        Value::Array(several) => several.iter().any(|type_name| type_name == name),
         _ => false,
     };
     is("integer") || is("number") || (is("array") && is_number(&field["items"]))
 }
 
 /// Collects the number fields of a type and of its variants.
-fn fields(of: &Value, found: &mut BTreeSet<String>) {
-    for (name, field) in of["properties"].as_object().into_iter().flatten() {
+fn collect_number_fields(type_schema: &Value, names: &mut BTreeSet<String>) {
+    for (name, field) in type_schema["properties"].as_object().into_iter().flatten() {
         if is_number(field) {
-            found.insert(name.clone());
+            names.insert(name.clone());
         }
     }
-    for several in ["oneOf", "anyOf", "allOf"] {
-        for one in of[several].as_array().into_iter().flatten() {
-            fields(one, found);
+    for variants in ["oneOf", "anyOf", "allOf"] {
+        for variant in type_schema[variants].as_array().into_iter().flatten() {
+            collect_number_fields(variant, names);
         }
     }
 }
 
-/// Returns `Type.field` of all number fields that are not documented.
-fn unnamed(schema: &str, words: &BTreeSet<String>) -> Vec<String> {
+/// Returns `Type.quote_field` of all number fields that are not documented.
+fn undocumented_fields(schema: &str, names: &BTreeSet<String>) -> Vec<String> {
     let schema: Value = serde_json::from_str(schema).expect("a schema is JSON");
     let types = schema["$defs"].as_object().expect("a schema has types");
-    let own = [("the document".to_owned(), &schema)];
+    let document = [("the document".to_owned(), &schema)];
     let types = types.iter().map(|(name, of)| (name.clone(), of));
     let mut missing = Vec::new();
-    for (name, of) in own.into_iter().chain(types) {
-        if name.ends_with("Plan") || ASKED.contains(&&*name) || FACTS.contains(&&*name) {
+    for (name, of) in document.into_iter().chain(types) {
+        if name.ends_with("Plan") || OPTION_TYPES.contains(&&*name) || FACT_TYPES.contains(&&*name)
+        {
             continue;
         }
         let mut numbers = BTreeSet::new();
-        fields(of, &mut numbers);
-        let is_known = |field: &String| {
-            words.contains(field.as_str()) || LAYOUT.contains(&(name.as_str(), field.as_str()))
+        collect_number_fields(of, &mut numbers);
+        let is_documented = |field: &String| {
+            names.contains(field.as_str())
+                || FORMAT_FIELDS.contains(&(name.as_str(), field.as_str()))
         };
-        let unnamed = numbers.iter().filter(|field| !is_known(field));
+        let unnamed = numbers.iter().filter(|field| !is_documented(field));
         missing.extend(unnamed.map(|field| format!("{name}.{field}")));
     }
     missing
 }
 
 #[test]
-fn every_number_has_its_word() {
-    let words = words();
-    assert!(words.len() > 300, "too few names parsed: {}", words.len());
+fn every_number_is_documented() {
+    let names = documented_names();
+    assert!(names.len() > 300, "too few names parsed: {}", names.len());
     for schema in [schema::record_schema(), schema::set_schema()] {
-        let missing = unnamed(&schema, &words);
+        let missing = undocumented_fields(&schema, &names);
         assert!(
             missing.is_empty(),
             "docs/method does not document {missing:?}: add meaning, source and error"
@@ -116,23 +118,26 @@ fn every_number_has_its_word() {
     for figure in FIGURES {
         // Under its own name, or as spelled in the record.
         let name = figure.name;
-        let is_it = |word: &String| {
-            word.strip_suffix("_ns") == Some(name)
-                || named(word).is_some_and(|known| known.name == name)
+        let is_it = |documented_name: &String| {
+            documented_name.strip_suffix("_ns") == Some(name)
+                || find(documented_name).is_some_and(|named_figure| named_figure.name == name)
         };
         assert!(
-            words.iter().any(is_it),
+            names.iter().any(is_it),
             "docs/method does not document `--expect {name}`"
         );
     }
 }
 
 #[test]
-fn a_number_without_a_word_is_found() {
+fn an_undocumented_number_is_found() {
     let schema = r#"{"$defs": {
         "Made": {"properties": {"zz_ns": {"type": ["integer", "null"]}, "name": {"type": "string"}}},
         "Several": {"oneOf": [{"properties": {"zz_list": {"type": "array", "items": {"type": "number"}}}}]},
         "MadePlan": {"properties": {"zz_asked": {"type": "integer"}}}
     }}"#;
-    assert_eq!(unnamed(schema, &words()), ["Made.zz_ns", "Several.zz_list"]);
+    assert_eq!(
+        undocumented_fields(schema, &documented_names()),
+        ["Made.zz_ns", "Several.zz_list"]
+    );
 }

@@ -11,11 +11,11 @@ fn every_sample() -> Vec<Record> {
         samples::tcp_send(),
         samples::tcp_receive(),
         samples::ten_streams(),
-        samples::udp_both(),
+        samples::udp_bidirectional(),
         samples::latency_blocking(),
         samples::latency_spinning(),
         samples::interrupted(),
-        samples::far_unknown(),
+        samples::server_unknown(),
         samples::hostile(),
     ];
     all.extend(samples::demo().runs);
@@ -48,9 +48,9 @@ fn a_record_of_the_first_version_loads() {
     assert_eq!(record.directions[0].streams.len(), 1);
     assert_eq!(record.hosts.len(), 1);
     // Rendering does not fail on missing fields.
-    let text = linerate_report::text::summary(&record, &linerate_report::Style::PLAIN);
+    let text = linerate_report::text::render_summary(&record, &linerate_report::TextStyle::PLAIN);
     assert!(text.contains("941 Mb/s"), "{text}");
-    assert!(linerate_report::html::report("old", &[record], &[]).contains("941 Mb/s"));
+    assert!(linerate_report::html::render_report("old", &[record], &[]).contains("941 Mb/s"));
 }
 
 #[test]
@@ -90,7 +90,7 @@ prop_compose! {
 proptest! {
     #[test]
     fn any_figures_round_trip_and_can_be_shown(whole in summary(), way in summary(), flow in summary(), text in ".{0,40}") {
-        for mut record in [samples::tcp_send(), samples::udp_both(), samples::latency_blocking()] {
+        for mut record in [samples::tcp_send(), samples::udp_bidirectional(), samples::latency_blocking()] {
             record.summary = whole.clone();
             record.directions[0].summary = way.clone();
             record.directions[0].streams[0].summary = flow.clone();
@@ -98,7 +98,7 @@ proptest! {
             record.plan.host.clone_from(&text);
             let read = Record::from_json(&record.to_json()).unwrap();
             prop_assert_eq!(&read, &record);
-            let shown = linerate_report::text::summary(&record, &linerate_report::Style::PLAIN);
+            let shown = linerate_report::text::render_summary(&record, &linerate_report::TextStyle::PLAIN);
             prop_assert!(!shown.chars().any(|c| c.is_control() && c != '\n'));
         }
     }

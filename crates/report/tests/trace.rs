@@ -3,26 +3,26 @@
 use std::collections::BTreeMap;
 
 use linerate_metric::facts::Role;
-use linerate_metric::timeline::{Lane, Slice, Timeline};
+use linerate_metric::timeline::{Timeline, TimelineSlice, TimelineTrack};
 use linerate_report::trace::perfetto;
 use proptest::prelude::*;
 use prost_reflect::{DescriptorPool, DynamicMessage, ReflectMessage, Value};
 
 fn decode(bytes: &[u8]) -> DynamicMessage {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
-    let files = protox::compile(["trace.proto"], [folder]).unwrap();
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+    let files = protox::compile(["trace.proto"], [dir]).unwrap();
     let pool = DescriptorPool::from_file_descriptor_set(files).unwrap();
     let trace = pool.get_message_by_name("test.Trace").unwrap();
     DynamicMessage::decode(trace, bytes).unwrap()
 }
 
 /// Fails on any field that is not in the schema.
-fn all_known(message: &DynamicMessage) {
+fn assert_all_fields_known(message: &DynamicMessage) {
     assert_eq!(message.unknown_fields().count(), 0, "{message}");
     for (_, value) in message.fields() {
         let inner = |value: &Value| {
             if let Some(message) = value.as_message() {
-                all_known(message);
+                assert_all_fields_known(message);
             }
         };
         match value {
@@ -40,7 +40,7 @@ fn number(message: &DynamicMessage, field: &str) -> Option<u64> {
         Value::U64(value) => Some(value),
         Value::U32(value) => Some(value.into()),
         Value::EnumNumber(value) => u64::try_from(value).ok(),
-        other => panic!("{field} is no number: {other:?}"),
+        other_value => panic!("{field} is no number: {other_value:?}"),
     }
 }
 
@@ -54,7 +54,7 @@ fn inner(message: &DynamicMessage, field: &str) -> Option<DynamicMessage> {
 /// Returns the slices by track name.
 fn slices(bytes: &[u8]) -> BTreeMap<String, Vec<(String, u64, u64)>> {
     let trace = decode(bytes);
-    all_known(&trace);
+    assert_all_fields_known(&trace);
     assert_eq!(trace.descriptor().full_name(), "test.Trace");
     let packets = trace.get_field_by_name("packet").unwrap();
     let mut names: BTreeMap<u64, String> = BTreeMap::new();
@@ -87,19 +87,21 @@ fn slices(bytes: &[u8]) -> BTreeMap<String, Vec<(String, u64, u64)>> {
             .expect("a track is described before its events");
         match number(&event, "type") {
             Some(1) => {
-                let what = event
+                let name_of_slice = event
                     .get_field_by_name("name")
                     .unwrap()
                     .as_str()
                     .unwrap()
                     .to_owned();
-                open.entry(track).or_default().push((what, at));
+                open.entry(track).or_default().push((name_of_slice, at));
             }
             Some(2) => {
-                let (what, from) = open.get_mut(&track).unwrap().pop().unwrap();
-                done.entry(name.clone()).or_default().push((what, from, at));
+                let (name_of_slice, from) = open.get_mut(&track).unwrap().pop().unwrap();
+                done.entry(name.clone())
+                    .or_default()
+                    .push((name_of_slice, from, at));
             }
-            other => panic!("no slice: {other:?}"),
+            other_value => panic!("no slice: {other_value:?}"),
         }
     }
     assert!(open.values().all(Vec::is_empty), "every slice ends");
@@ -108,56 +110,77 @@ fn slices(bytes: &[u8]) -> BTreeMap<String, Vec<(String, u64, u64)>> {
 
 fn slice(
     role: Role,
-    lane: Lane,
+    track: TimelineTrack,
     name: &str,
     start_ns: u64,
     end_ns: u64,
     cpu: Option<u32>,
-) -> Slice {
-    Slice {
+) -> TimelineSlice {
+    TimelineSlice {
         role,
-        lane,
+        track,
         name: name.to_owned(),
         start_ns,
         end_ns,
-        trip: cpu.is_none().then_some(start_ns / 1_000),
+        round_trip: cpu.is_none().then_some(start_ns / 1_000),
         cpu,
         thread: None,
     }
 }
 
 #[test]
-fn what_happened_stands_on_the_right_track() {
+fn slices_are_on_the_right_track() {
     let timeline = Timeline {
         slices: vec![
-            slice(Role::Client, Lane::Thread, "send", 1_000, 1_400, None),
             slice(
                 Role::Client,
-                Lane::Thread,
+                TimelineTrack::Thread,
+                "send",
+                1_000,
+                1_400,
+                None,
+            ),
+            slice(
+                Role::Client,
+                TimelineTrack::Thread,
                 "receive",
                 1_400,
                 9_000_000_000,
                 None,
             ),
-            slice(Role::Server, Lane::Driver, "net-rx", 1_500, 1_600, Some(3)),
-            slice(Role::Server, Lane::Kernel, "qdisc", 1_700, 1_700, None),
+            slice(
+                Role::Server,
+                TimelineTrack::Driver,
+                "net-rx",
+                1_500,
+                1_600,
+                Some(3),
+            ),
+            slice(
+                Role::Server,
+                TimelineTrack::Kernel,
+                "qdisc",
+                1_700,
+                1_700,
+                None,
+            ),
         ],
         ..Timeline::default()
     };
-    let seen = slices(&perfetto(&timeline));
+    let decoded = slices(&perfetto(&timeline));
     assert_eq!(
-        seen["measuring thread"],
+        decoded["measuring thread"],
         [
             ("send".to_owned(), 1_000, 1_400),
             ("receive".to_owned(), 1_400, 9_000_000_000)
         ]
     );
     assert_eq!(
-        seen["receive work, cpu 3"],
+        decoded["receive work, cpu 3"],
         [("net-rx".to_owned(), 1_500, 1_600)]
     );
     assert_eq!(
-        seen["packets in the stack"],
+        decoded["packets in the stack"],
         [("qdisc".to_owned(), 1_700, 1_700)]
     );
     assert!(slices(&perfetto(&Timeline::default())).is_empty());
@@ -172,7 +195,7 @@ proptest! {
         let mut wanted = Vec::new();
         for (length, pause) in lengths {
             at += pause;
-            wanted.push(slice(Role::Client, Lane::Thread, "send", at, at + length, None));
+            wanted.push(slice(Role::Client, TimelineTrack::Thread, "send", at, at + length, None));
             at += length;
         }
         let timeline = Timeline { slices: wanted.clone(), ..Timeline::default() };

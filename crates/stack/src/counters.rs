@@ -19,7 +19,7 @@ macro_rules! counters {
         impl Counters {
             /// Returns protocol, name and value of each counter.
             #[must_use]
-            pub fn rows(&self) -> Vec<(&'static str, &'static str, u64)> {
+            pub fn entries(&self) -> Vec<(&'static str, &'static str, u64)> {
                 vec![$($((stringify!($group), stringify!($name), self.$group.$name),)*)*]
             }
 
@@ -132,7 +132,7 @@ counters! {
         fragments_created,
         /// Packet Too Big messages about IPv6 datagrams or echo replies that reduced the path MTU
         /// of their destination.
-        path_mtu_told,
+        path_mtu_reported,
     }
     /// ICMP and ICMPv6.
     icmp Icmp {
@@ -214,7 +214,7 @@ counters! {
         out_challenges,
         /// Packet Too Big or Fragmentation Needed messages that reduced the segment size of a
         /// connection.
-        path_mtu_told,
+        path_mtu_reported,
         /// Reductions of the segment size after repeated timeouts of one segment: long packets are
         /// dropped without an ICMP message (path MTU black hole).
         path_mtu_guesses,

@@ -4,54 +4,54 @@ use std::net::{IpAddr, SocketAddr};
 
 use linerate_port::PortError;
 
-use crate::socket::Unreachable;
+use crate::socket::UnreachableReason;
 
 /// Reasons for which a stack cannot be created, or a socket call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     /// Unknown configuration key.
-    #[error("unknown stack setting `{key}`: use one of {known}")]
+    #[error("unknown stack setting `{key}`: use one of {valid_keys}")]
     UnknownKey {
         /// Key as written.
         key: String,
         /// Valid keys, separated by commas.
-        known: String,
+        valid_keys: String,
     },
     /// Value that a key does not accept.
-    #[error("`{value}` is not a value of `{key}`: write {wanted}")]
+    #[error("`{value}` is not a value of `{key}`: write {accepted_values}")]
     BadValue {
         /// The key.
         key: String,
         /// Value as written.
         value: String,
         /// Accepted values.
-        wanted: String,
+        accepted_values: String,
     },
     /// Setting without a value.
     #[error("`{text}` is not a stack setting: write KEY=VALUE, as in `tcp.send_buffer=16K`")]
-    NotASetting {
+    MissingValue {
         /// Text as written.
         text: String,
     },
     /// Unknown profile.
-    #[error("unknown stack profile `{name}`: use one of {known}")]
+    #[error("unknown stack profile `{name}`: use one of {valid_profiles}")]
     UnknownProfile {
         /// Name as written.
         name: String,
         /// Profiles, separated by commas.
-        known: String,
+        valid_profiles: String,
     },
     /// File that is not TOML.
-    #[error("the stack's configuration is not valid TOML ({why}): compare it with a profile")]
+    #[error("the stack's configuration is not valid TOML ({reason}): compare it with a profile")]
     BadToml {
         /// Message of the parser, with the line.
-        why: String,
+        reason: String,
     },
     /// Settings that contradict each other or the port's capabilities.
-    #[error("{why}: {remedy}")]
+    #[error("{reason}: {remedy}")]
     Contradiction {
         /// Contradiction.
-        why: String,
+        reason: String,
         /// Setting to change.
         remedy: String,
     },
@@ -59,24 +59,24 @@ pub enum StackError {
     #[error(
         "`{text}` is not an interface address: write it with its prefix length, as in 10.0.0.2/24 (at most 32, or 128 for IPv6)"
     )]
-    BadNetwork {
+    BadInterfaceAddress {
         /// Text as written.
         text: String,
     },
     /// Address that cannot belong to a host.
-    #[error("`{text}` is {why}, not a host address: choose another address of that network")]
-    NotAHost {
+    #[error("`{text}` is {reason}, not a host address: choose another address of that network")]
+    NotAHostAddress {
         /// Text as written.
         text: String,
         /// Kind of address.
-        why: &'static str,
+        reason: &'static str,
     },
     /// Error of the port.
     #[error(transparent)]
     Port(#[from] PortError),
     /// Id of a socket that was closed.
     #[error("this socket of the stack is closed: open another one")]
-    Stale,
+    SocketClosed,
     /// Call that this kind of socket does not support.
     #[error("a {kind} socket of the stack does not support `{call}`: use another kind of socket")]
     WrongKind {
@@ -86,18 +86,18 @@ pub enum StackError {
         call: &'static str,
     },
     /// No free socket of this kind.
-    #[error("all {limit} {kind} sockets of the stack are in use: {key}")]
+    #[error("all {limit} {kind} sockets of the stack are in use: {remedy}")]
     TooManySockets {
         /// TCP or UDP.
         kind: &'static str,
         /// Number of sockets of this kind.
         limit: u32,
         /// Remedy.
-        key: &'static str,
+        remedy: &'static str,
     },
     /// Port number in use by another socket.
     #[error("port {port} of the stack is in use: choose another, or 0 for any")]
-    PortTaken {
+    PortInUse {
         /// Port number.
         port: u16,
     },
@@ -138,26 +138,26 @@ pub enum StackError {
     },
     /// Connection rejected by the peer.
     #[error("{remote} rejected the connection: is something listening there?")]
-    Refused {
+    ConnectionRefused {
         /// Peer address.
         remote: SocketAddr,
     },
     /// ICMP error received before the connection was established.
     #[error(
-        "no connection to {remote}: {by} reports that {what}; is the address right, and is something listening there?"
+        "no connection to {remote}: {reporter} reports that {reason}; is the address right, and is something listening there?"
     )]
     Unreachable {
         /// Peer address.
         remote: SocketAddr,
         /// Reason in the ICMP message.
-        what: Unreachable,
+        reason: UnreachableReason,
         /// Sender of the ICMP message.
-        by: IpAddr,
+        reporter: IpAddr,
     },
     /// Connection reset by the peer.
     #[error("connection reset by the peer: it closed the connection, or ended")]
-    Reset,
+    ConnectionReset,
     /// Send after the local end has finished sending.
     #[error("this end of the connection has finished sending: open another connection")]
-    Finished,
+    SendFinished,
 }

@@ -5,160 +5,163 @@ use std::net::{IpAddr, SocketAddr};
 use linerate_port::vnet::VnetHeader;
 
 use crate::Nanos;
-use crate::link::Link;
-use crate::pmtu_cache::{Paths, believed};
-use crate::udp::fragment::{Fragmenter, pieces};
-use crate::wire::ip::{self, Header};
-use crate::wire::{FRAGMENT_V6, ICMP, ICMPV6, UDP, changed, combine, long, put, sum, word};
+use crate::link::LinkLayer;
+use crate::pmtu_cache::{PmtuCache, plausible_mtu};
+use crate::udp::fragment::{Fragmenter, fragment_count};
+use crate::wire::ip::{self, IpHeader};
+use crate::wire::{
+    FRAGMENT_HEADER_V6, ICMP, ICMPV6, UDP, checksum_sum, combine_sums, read_u16, read_u32,
+    update_checksum, write_u16,
+};
 
 const HEADER_BYTES: usize = 8;
 /// Type of the ICMPv6 Packet Too Big message (RFC 4443, section 3.2).
-const TOO_LONG: u8 = 2;
+const PACKET_TOO_BIG: u8 = 2;
 /// Bytes of the offending packet that an error quotes (RFC 1812, section 4.3.2.3; RFC 4443).
 const QUOTE_BYTES: usize = 548;
 
 /// Limits of errors sent: at once, and per second (Linux's defaults of net.ipv4.icmp_msgs_burst and
 /// icmp_msgs_per_sec).
-const BURST: u32 = 50;
-const PER_SECOND: u64 = 1_000;
+const ERROR_BURST: u32 = 50;
+const ERRORS_PER_SECOND: u64 = 1_000;
 const SECOND: Nanos = 1_000_000_000;
 
 /// Limits of accepted Packet Too Big messages about datagrams and echo replies, at once and per
 /// second. An attacker who makes the stack send long packets to many hosts can forge such messages;
 /// within these limits they evict few remembered paths and invalidate few headers.
-const TOLD_BURST: u32 = 16;
-const TOLD_PER_SECOND: u64 = 10;
+const PATH_MTU_BURST: u32 = 16;
+const PATH_MTU_PER_SECOND: u64 = 10;
 
 /// Rate limiter: a token bucket that fills with time (for errors: RFC 1812, section 4.3.2.8; RFC
 /// 4443, section 2.4).
-pub(crate) struct Allowance {
+pub(crate) struct RateLimit {
     burst: u32,
     /// Time in which one token is added.
-    each: Nanos,
-    left: u32,
+    token_ns: Nanos,
+    tokens: u32,
     /// Time up to which tokens were added.
-    filled: Nanos,
+    filled_at: Nanos,
 }
 
-impl Allowance {
+impl RateLimit {
     /// Returns the limiter of ICMP errors sent.
-    pub(crate) const fn of_errors() -> Self {
-        Self::new(BURST, PER_SECOND)
+    pub(crate) const fn for_errors() -> Self {
+        Self::new(ERROR_BURST, ERRORS_PER_SECOND)
     }
 
     /// Returns the limiter of accepted path MTU messages.
-    pub(crate) const fn of_paths() -> Self {
-        Self::new(TOLD_BURST, TOLD_PER_SECOND)
+    pub(crate) const fn for_path_mtus() -> Self {
+        Self::new(PATH_MTU_BURST, PATH_MTU_PER_SECOND)
     }
 
     const fn new(burst: u32, per_second: u64) -> Self {
         assert!(SECOND.is_multiple_of(per_second));
         Self {
             burst,
-            each: SECOND / per_second,
-            left: burst,
-            filled: 0,
+            token_ns: SECOND / per_second,
+            tokens: burst,
+            filled_at: 0,
         }
     }
 
     /// Adds the tokens of the elapsed time and returns whether there is one.
-    fn has_one(&mut self, now: Nanos) -> bool {
-        let more = now.saturating_sub(self.filled) / self.each;
-        self.filled += more * self.each;
-        let left = u64::from(self.left).saturating_add(more);
-        self.left = left.min(self.burst.into()) as u32;
-        self.left > 0
+    fn has_token(&mut self, now: Nanos) -> bool {
+        let new_tokens = now.saturating_sub(self.filled_at) / self.token_ns;
+        self.filled_at += new_tokens * self.token_ns;
+        let tokens = u64::from(self.tokens).saturating_add(new_tokens);
+        self.tokens = tokens.min(self.burst.into()) as u32;
+        self.tokens > 0
     }
 
     /// Takes a token; false if there is none.
-    pub(crate) fn take(&mut self, now: Nanos) -> bool {
-        let has_one = self.has_one(now);
-        self.left -= u32::from(has_one);
+    pub(crate) fn take_token(&mut self, now: Nanos) -> bool {
+        let has_one = self.has_token(now);
+        self.tokens -= u32::from(has_one);
         has_one
     }
 }
 
-struct Kinds {
+struct MessageTypes {
     echo: u8,
     reply: u8,
     unreachable: u8,
     port: u8,
 }
 
-const V4: Kinds = Kinds {
+const TYPES_V4: MessageTypes = MessageTypes {
     echo: 8,
     reply: 0,
     unreachable: 3,
     port: 3,
 };
-const V6: Kinds = Kinds {
+const TYPES_V6: MessageTypes = MessageTypes {
     echo: 128,
     reply: 129,
     unreachable: 1,
     port: 4,
 };
 
-const fn kinds(to: IpAddr) -> (&'static Kinds, u8) {
+const fn message_types(to: IpAddr) -> (&'static MessageTypes, u8) {
     match to {
-        IpAddr::V4(_) => (&V4, ICMP),
-        IpAddr::V6(_) => (&V6, ICMPV6),
+        IpAddr::V4(_) => (&TYPES_V4, ICMP),
+        IpAddr::V6(_) => (&TYPES_V6, ICMPV6),
     }
 }
 
-fn pseudo(header: &Header, bytes: usize) -> u16 {
+fn pseudo_header_sum(header: &IpHeader, bytes: usize) -> u16 {
     match header.to {
         IpAddr::V4(_) => 0,
-        IpAddr::V6(_) => ip::pseudo(header.from, header.to, ICMPV6, bytes),
+        IpAddr::V6(_) => ip::folded_pseudo_sum(header.from, header.to, ICMPV6, bytes),
     }
 }
 
 /// Error received about a packet that the stack sent.
-pub(crate) enum News {
+pub(crate) enum UdpIcmpError {
     /// Port Unreachable for a datagram: its local port, and its destination.
-    NoPort(u16, SocketAddr),
-    TooLong(TooLong),
+    PortUnreachable(u16, SocketAddr),
+    PacketTooBig(PacketTooBig),
 }
 
 /// Packet Too Big message for an IPv6 packet.
-pub(crate) struct TooLong {
+pub(crate) struct PacketTooBig {
     /// Source and destination of the quoted packet; ports are zero for an echo reply.
     from: SocketAddr,
     to: SocketAddr,
-    is_answer: bool,
+    is_echo_reply: bool,
     /// Length of the quoted packet, and the MTU of the router's link, in bytes.
     bytes: u16,
     mtu: u32,
 }
 
-impl TooLong {
+impl PacketTooBig {
     /// Parses the quoted packet; `None` for TCP segments, which [`crate::tcp`] handles.
-    fn quoted(message: &[u8]) -> Option<Self> {
+    fn parse(message: &[u8]) -> Option<Self> {
         let quote = &message[HEADER_BYTES..];
         let head = quote.get(..ip::V6_BYTES)?;
         let address = |at: usize| -> [u8; 16] { head[at..at + 16].try_into().expect("sixteen") };
         let (protocol, body) = match head[6] {
-            FRAGMENT_V6 => {
+            FRAGMENT_HEADER_V6 => {
                 let fragment = quote.get(ip::V6_BYTES..ip::V6_BYTES + ip::FRAGMENT_BYTES)?;
                 // Only the first fragment contains ports; if it is too long, so are the others.
-                if word(fragment, 2) & 0xfff8 != 0 {
+                if read_u16(fragment, 2) & 0xfff8 != 0 {
                     return None;
                 }
                 (fragment[0], ip::V6_BYTES + ip::FRAGMENT_BYTES)
             }
             protocol => (protocol, ip::V6_BYTES),
         };
-        let begins = quote.get(body..body + 4)?;
+        let transport_start = quote.get(body..body + 4)?;
         let ports = match protocol {
-            UDP => (word(begins, 0), word(begins, 2)),
-            ICMPV6 if begins[0] == V6.reply => (0, 0),
+            UDP => (read_u16(transport_start, 0), read_u16(transport_start, 2)),
+            ICMPV6 if transport_start[0] == TYPES_V6.reply => (0, 0),
             _ => return None,
         };
         Some(Self {
             from: SocketAddr::new(address(8).into(), ports.0),
             to: SocketAddr::new(address(24).into(), ports.1),
-            is_answer: protocol == ICMPV6,
-            bytes: word(head, 4).saturating_add(ip::V6_BYTES as u16),
-            mtu: long(message, 4),
+            is_echo_reply: protocol == ICMPV6,
+            bytes: read_u16(head, 4).saturating_add(ip::V6_BYTES as u16),
+            mtu: read_u32(message, 4),
         })
     }
 
@@ -166,70 +169,76 @@ impl TooLong {
     /// any host can send such a message (RFC 8201, section 6). No message reduces packets below the
     /// minimum MTU.
     #[cold]
-    pub(crate) fn heed(&self, link: &mut Link) {
-        let left = match self.is_answer {
-            true => &link.paths.answers,
-            false => &link.paths.datagrams,
+    pub(crate) fn apply(&self, link: &mut LinkLayer) {
+        let recent_flows = match self.is_echo_reply {
+            true => &link.pmtu_cache.echo_replies,
+            false => &link.pmtu_cache.datagrams,
         };
-        let left_here = left.has(self.from, self.to);
-        if !left_here || self.mtu >= self.bytes.into() || !link.told.take(link.now) {
+        let was_sent = recent_flows.contains(self.from, self.to);
+        if !was_sent || self.mtu >= self.bytes.into() || !link.path_mtu_limit.take_token(link.now) {
             return;
         }
-        let mtu = believed(self.mtu.max(1), self.bytes, false);
-        if link.learn_path(self.to.ip(), mtu) {
-            link.counters.ip.path_mtu_told += 1;
+        let mtu = plausible_mtu(self.mtu.max(1), self.bytes, false);
+        if link.learn_path_mtu(self.to.ip(), mtu) {
+            link.counters.ip.path_mtu_reported += 1;
         }
     }
 }
 
-impl Link {
+impl LinkLayer {
     /// Returns whether an error may be sent; counts it if not. A message that does not fit into the
     /// poll takes no token.
-    pub(crate) fn may_complain(&mut self) -> bool {
-        if !self.errors.has_one(self.now) {
+    pub(crate) fn may_send_error(&mut self) -> bool {
+        if !self.error_limit.has_token(self.now) {
             self.counters.icmp.out_limited += 1;
             return false;
         }
-        self.may_answer(1) && self.errors.take(self.now)
+        self.may_reply(1) && self.error_limit.take_token(self.now)
     }
 }
 
 /// Processes a message; `hops` is the hop limit of its packet. Returns the error that it reports
 /// about a packet of the stack.
-pub(crate) fn input(
-    link: &mut Link,
+pub(crate) fn input_message(
+    link: &mut LinkLayer,
     fragmenter: &mut Fragmenter,
-    header: &Header,
+    header: &IpHeader,
     message: &[u8],
     hops: u8,
     mtu: usize,
-) -> Option<News> {
+) -> Option<UdpIcmpError> {
     link.counters.icmp.in_messages += 1;
     if message.len() < HEADER_BYTES {
         link.counters.icmp.in_errors += 1;
         return None;
     }
-    if combine([pseudo(header, message.len()), sum(message)]) != 0xffff {
+    if combine_sums([
+        pseudo_header_sum(header, message.len()),
+        checksum_sum(message),
+    ]) != 0xffff
+    {
         link.counters.icmp.in_checksum_errors += 1;
         return None;
     }
-    let (kinds, _) = kinds(header.to);
-    let kind = message[0];
-    if kind == kinds.echo {
+    let (types, _) = message_types(header.to);
+    let message_type = message[0];
+    if message_type == types.echo {
         link.counters.icmp.in_echos += 1;
         // Replies to a request for all IPv4 hosts would flood the claimed sender (RFC 1122, section
         // 3.2.2.6); for IPv6 groups they are required (RFC 4443, section 4.2).
-        if (header.to.is_ipv4() && !link.own.is_own(header.to)) || header.from.is_unspecified() {
+        if (header.to.is_ipv4() && !link.addressing.is_local(header.to))
+            || header.from.is_unspecified()
+        {
             link.counters.icmp.in_echos_ignored += 1;
         } else {
-            echo(link, fragmenter, header, message, mtu);
+            send_echo_reply(link, fragmenter, header, message, mtu);
         }
-    } else if kind == kinds.unreachable && message[1] == kinds.port {
+    } else if message_type == types.unreachable && message[1] == types.port {
         link.counters.icmp.in_port_unreachables += 1;
-        let (port, remote) = quoted(&message[HEADER_BYTES..], header.to.is_ipv4())?;
-        return Some(News::NoPort(port, remote));
-    } else if kind == TOO_LONG && message[1] == 0 && header.to.is_ipv6() {
-        return TooLong::quoted(message).map(News::TooLong);
+        let (port, remote) = parse_quoted_datagram(&message[HEADER_BYTES..], header.to.is_ipv4())?;
+        return Some(UdpIcmpError::PortUnreachable(port, remote));
+    } else if message_type == PACKET_TOO_BIG && message[1] == 0 && header.to.is_ipv6() {
+        return PacketTooBig::parse(message).map(UdpIcmpError::PacketTooBig);
     } else if let IpAddr::V6(from) = header.from {
         link.input_discovery(from, message, hops);
     }
@@ -237,7 +246,7 @@ pub(crate) fn input(
 }
 
 /// Returns local port and destination of the datagram that an IPv4 or IPv6 error quotes.
-fn quoted(quote: &[u8], v4: bool) -> Option<(u16, SocketAddr)> {
+fn parse_quoted_datagram(quote: &[u8], v4: bool) -> Option<(u16, SocketAddr)> {
     // The quote is truncated, so that its length fields do not apply: only header and ports are
     // read.
     let (protocol, body, to): (u8, usize, IpAddr) = if v4 {
@@ -247,119 +256,120 @@ fn quoted(quote: &[u8], v4: bool) -> Option<(u16, SocketAddr)> {
         let to: [u8; 16] = quote.get(24..40)?.try_into().ok()?;
         match quote[6] {
             // Only the first fragment contains ports.
-            FRAGMENT_V6 if word(quote.get(42..44)?, 0) & 0xfff8 == 0 => {
+            FRAGMENT_HEADER_V6 if read_u16(quote.get(42..44)?, 0) & 0xfff8 == 0 => {
                 (quote[40], ip::V6_BYTES + ip::FRAGMENT_BYTES, to.into())
             }
             protocol => (protocol, ip::V6_BYTES, to.into()),
         }
     };
     let ports = quote.get(body..body + 4)?;
-    (protocol == UDP).then(|| (word(ports, 0), SocketAddr::new(to, word(ports, 2))))
+    (protocol == UDP).then(|| (read_u16(ports, 0), SocketAddr::new(to, read_u16(ports, 2))))
 }
 
-fn echo(
-    link: &mut Link,
+fn send_echo_reply(
+    link: &mut LinkLayer,
     fragmenter: &mut Fragmenter,
-    header: &Header,
+    header: &IpHeader,
     message: &[u8],
-    own_mtu: usize,
+    link_mtu: usize,
 ) {
     // The reply to a request for a group has one of the stack's own addresses as its source.
-    let own = if link.own.is_own(header.to) {
+    let local = if link.addressing.is_local(header.to) {
         header.to
     } else {
-        match link.own.source_for(header.from) {
-            Some(own) => own,
+        match link.addressing.source_for(header.from) {
+            Some(local) => local,
             None => return,
         }
     };
-    let (kinds, protocol) = kinds(header.to);
-    let bytes = ip::header_bytes(own) + message.len();
-    let whole = link.paths.whole(header.from, own_mtu);
-    let is_cut = bytes > whole;
-    if is_cut && !fragmenter.is_on() {
+    let (types, protocol) = message_types(header.to);
+    let bytes = ip::header_bytes(local) + message.len();
+    let packet_limit = link.pmtu_cache.packet_limit(header.from, link_mtu);
+    let is_fragmented = bytes > packet_limit;
+    if is_fragmented && !fragmenter.is_on() {
         link.counters.ip.fragmented_fails += 1;
         return;
     }
-    if is_cut && !fragmenter.is_idle() {
+    if is_fragmented && !fragmenter.is_idle() {
         link.counters.link.out_answers_limited += 1;
         return;
     }
-    let frames = match is_cut {
-        true => pieces(header.from, message.len(), whole),
+    let frames = match is_fragmented {
+        true => fragment_count(header.from, message.len(), packet_limit),
         false => 1,
     };
-    if !link.may_answer(frames) {
+    if !link.may_reply(frames) {
         return;
     }
-    if Paths::may_be_too_long(bytes, own.is_ipv4()) {
-        let answers = &mut link.paths.answers;
-        let name = answers.name(SocketAddr::new(own, 0), SocketAddr::new(header.from, 0));
-        answers.add(name);
+    if PmtuCache::may_exceed_path(bytes, local.is_ipv4()) {
+        let recent_replies = &mut link.pmtu_cache.echo_replies;
+        let flow_hash =
+            recent_replies.flow_hash(SocketAddr::new(local, 0), SocketAddr::new(header.from, 0));
+        recent_replies.insert(flow_hash);
     }
-    let answer = |to: &mut [u8]| {
+    let write_reply = |to: &mut [u8]| {
         to.copy_from_slice(message);
-        let from = word(to, 0);
-        to[0] = kinds.reply;
+        let from = read_u16(to, 0);
+        to[0] = types.reply;
         to[1] = 0;
-        let mut checksum = changed(word(message, 2), from, word(to, 0));
-        if protocol == ICMPV6 && own != header.to {
-            put(to, 2, 0);
-            let pseudo = ip::pseudo(own, header.from, ICMPV6, to.len());
-            checksum = !combine([pseudo, sum(to)]);
+        let mut checksum = update_checksum(read_u16(message, 2), from, read_u16(to, 0));
+        if protocol == ICMPV6 && local != header.to {
+            write_u16(to, 2, 0);
+            let pseudo = ip::folded_pseudo_sum(local, header.from, ICMPV6, to.len());
+            checksum = !combine_sums([pseudo, checksum_sum(to)]);
         }
-        put(to, 2, checksum);
+        write_u16(to, 2, checksum);
     };
-    if is_cut {
-        if let Some(room) = fragmenter.begin(message.len()) {
-            answer(room);
-            fragmenter.send(link, (own, header.from), protocol, whole);
+    if is_fragmented {
+        if let Some(buffer) = fragmenter.begin(message.len()) {
+            write_reply(buffer);
+            fragmenter.send(link, (local, header.from), protocol, packet_limit);
             link.counters.icmp.out_echo_replies += 1;
             link.counters.icmp.out_messages += 1;
         }
         return;
     }
-    let id = link.numbers.next(own, header.from) as u16;
-    let Some(mut frame) = link.make(bytes) else {
+    let id = link.ip_ids.next(local, header.from) as u16;
+    let Some(mut frame) = link.allocate_frame(bytes) else {
         return;
     };
     let packet = link.packet(&mut frame);
-    ip::write(packet, own, header.from, protocol, message.len(), id);
-    answer(&mut packet[bytes - message.len()..]);
+    ip::write_header(packet, local, header.from, protocol, message.len(), id);
+    write_reply(&mut packet[bytes - message.len()..]);
     link.counters.icmp.out_echo_replies += 1;
     link.counters.icmp.out_messages += 1;
     link.send(frame, header.from, VnetHeader::default());
 }
 
 /// Sends Port Unreachable to the sender of a packet.
-pub(crate) fn port_unreachable(link: &mut Link, header: &Header, packet: &[u8]) {
-    if !link.own.is_own(header.to) || header.from.is_unspecified() {
+pub(crate) fn send_port_unreachable(link: &mut LinkLayer, header: &IpHeader, packet: &[u8]) {
+    if !link.addressing.is_local(header.to) || header.from.is_unspecified() {
         return;
     }
-    if !link.may_complain() {
+    if !link.may_send_error() {
         return;
     }
     let quote = &packet[..header.end.min(QUOTE_BYTES)];
-    let (kinds, protocol) = kinds(header.to);
+    let (types, protocol) = message_types(header.to);
     let head = ip::header_bytes(header.to);
     let length = HEADER_BYTES + quote.len();
-    let id = link.numbers.next(header.to, header.from) as u16;
-    let Some(mut frame) = link.make(head + length) else {
+    let id = link.ip_ids.next(header.to, header.from) as u16;
+    let Some(mut frame) = link.allocate_frame(head + length) else {
         return;
     };
-    let made = link.packet(&mut frame);
-    ip::write(made, header.to, header.from, protocol, length, id);
-    let message = &mut made[head..];
+    let packet_out = link.packet(&mut frame);
+    ip::write_header(packet_out, header.to, header.from, protocol, length, id);
+    let message = &mut packet_out[head..];
     message[..HEADER_BYTES].fill(0);
-    message[0] = kinds.unreachable;
-    message[1] = kinds.port;
+    message[0] = types.unreachable;
+    message[1] = types.port;
     message[HEADER_BYTES..].copy_from_slice(quote);
     let pseudo = match header.to {
         IpAddr::V4(_) => 0,
-        IpAddr::V6(_) => ip::pseudo(header.to, header.from, ICMPV6, length),
+        IpAddr::V6(_) => ip::folded_pseudo_sum(header.to, header.from, ICMPV6, length),
     };
-    let checksum = !combine([pseudo, sum(message)]);
-    put(message, 2, checksum);
+    let checksum = !combine_sums([pseudo, checksum_sum(message)]);
+    write_u16(message, 2, checksum);
     link.counters.icmp.out_port_unreachables += 1;
     link.counters.icmp.out_messages += 1;
     link.send(frame, header.from, VnetHeader::default());
@@ -371,28 +381,28 @@ mod tests {
 
     #[test]
     fn errors_are_limited() {
-        let mut allowance = Allowance::of_errors();
-        let mut taken = |now, times| (0..times).filter(|_| allowance.take(now)).count();
+        let mut limit = RateLimit::for_errors();
+        let mut taken_tokens = |now, times| (0..times).filter(|_| limit.take_token(now)).count();
         let start = 77 * SECOND + 5;
-        assert_eq!(taken(start, 200), 50);
-        assert_eq!(taken(start + SECOND / 100, 200), 10);
-        assert_eq!(taken(start + SECOND / 100 + 999_000, 200), 0);
+        assert_eq!(taken_tokens(start, 200), 50);
+        assert_eq!(taken_tokens(start + SECOND / 100, 200), 10);
+        assert_eq!(taken_tokens(start + SECOND / 100 + 999_000, 200), 0);
         // A steady stream: a thousand per second.
         let after = start + SECOND / 100;
         let sent: usize = (1..=10_000)
-            .map(|step| taken(after + step * SECOND / 10_000, 1))
+            .map(|step| taken_tokens(after + step * SECOND / 10_000, 1))
             .sum();
         assert_eq!(sent, 1_000);
-        assert_eq!(taken(start + 60 * SECOND, 200), 50);
+        assert_eq!(taken_tokens(start + 60 * SECOND, 200), 50);
     }
 
     #[test]
     fn few_paths_are_believed_at_a_time() {
-        let mut allowance = Allowance::of_paths();
-        let mut taken = |now, times| (0..times).filter(|_| allowance.take(now)).count();
+        let mut limit = RateLimit::for_path_mtus();
+        let mut taken_tokens = |now, times| (0..times).filter(|_| limit.take_token(now)).count();
         // Fewer than are remembered, so that one burst leaves most of the known paths.
-        assert_eq!(taken(7 * SECOND, 1_000), 16);
-        assert_eq!(taken(7 * SECOND + SECOND / 2, 1_000), 5);
-        assert_eq!(taken(60 * SECOND, 1_000), 16);
+        assert_eq!(taken_tokens(7 * SECOND, 1_000), 16);
+        assert_eq!(taken_tokens(7 * SECOND + SECOND / 2, 1_000), 5);
+        assert_eq!(taken_tokens(60 * SECOND, 1_000), 16);
     }
 }

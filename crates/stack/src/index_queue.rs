@@ -13,7 +13,7 @@ pub(crate) struct IndexQueue {
 impl IndexQueue {
     pub(crate) fn new(count: usize) -> Self {
         Self {
-            order: prefault::room(count).into(),
+            order: prefault::with_capacity(count).into(),
             waiting: prefault::filled(count),
         }
     }

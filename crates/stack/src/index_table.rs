@@ -6,12 +6,12 @@ use crate::prefault;
 
 /// Finds an index by the hash of its entry, which the caller stores. Open addressing, at most half
 /// full: a search reads two slots on average, independent of the number of entries.
-pub(crate) struct Table {
+pub(crate) struct IndexTable {
     /// Index plus one; zero is empty.
     slots: Vec<u32>,
 }
 
-impl Table {
+impl IndexTable {
     /// Returns the number of slots for this many entries.
     pub(crate) const fn slots_for(entries: usize) -> usize {
         (2 * entries + 2).next_power_of_two()
@@ -27,13 +27,13 @@ impl Table {
         self.slots.len() - 1
     }
 
-    /// Returns the index with this hash for which `is` returns true.
+    /// Returns the index with this hash for which `matches` returns true.
     #[inline]
-    pub(crate) fn find(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u32, mut matches: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = hash as usize & self.mask();
         loop {
             let index = self.slots[at].checked_sub(1)?;
-            if is(index) {
+            if matches(index) {
                 return Some(index);
             }
             at = (at + 1) & self.mask();
@@ -63,12 +63,12 @@ impl Table {
         let mut at = gap;
         loop {
             at = (at + 1) & mask;
-            let Some(other) = self.slots[at].checked_sub(1) else {
+            let Some(other_index) = self.slots[at].checked_sub(1) else {
                 return;
             };
-            let home = hash_of(other) as usize & mask;
+            let first_slot = hash_of(other_index) as usize & mask;
             // It may move into the gap unless its first slot lies behind the gap.
-            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(gap) & mask) {
+            if (at.wrapping_sub(first_slot) & mask) >= (at.wrapping_sub(gap) & mask) {
                 self.slots.swap(gap, at);
                 gap = at;
             }
@@ -78,11 +78,11 @@ impl Table {
 
 /// Mixes 64-bit words into a hash whose low bits depend on all of them.
 #[inline]
-pub(crate) fn hash(seed: u64, words: &[u64]) -> u32 {
+pub(crate) fn hash(seed: u64, values: &[u64]) -> u32 {
     let mut mixed = seed;
-    for word in words {
+    for value in values {
         // The multiplier of a 64-bit linear congruential generator (Knuth, MMIX).
-        mixed = (mixed ^ word).wrapping_mul(6_364_136_223_846_793_005);
+        mixed = (mixed ^ value).wrapping_mul(6_364_136_223_846_793_005);
         mixed ^= mixed >> 29;
     }
     (mixed >> 16) as u32
@@ -93,19 +93,19 @@ pub(crate) fn pair_hash(seed: u64, local: SocketAddr, remote: SocketAddr) -> u32
     let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
     match (local.ip(), remote.ip()) {
         (IpAddr::V4(local), IpAddr::V4(remote)) => {
-            let ends = u64::from(u32::from(local)) << 32 | u64::from(u32::from(remote));
-            hash(seed, &[ends, ports])
+            let addresses = u64::from(u32::from(local)) << 32 | u64::from(u32::from(remote));
+            hash(seed, &[addresses, ports])
         }
         (IpAddr::V6(local), IpAddr::V6(remote)) => {
             let (local, remote) = (u128::from(local), u128::from(remote));
-            let words = [
+            let values = [
                 local as u64,
                 (local >> 64) as u64,
                 remote as u64,
                 (remote >> 64) as u64,
                 ports,
             ];
-            hash(seed, &words)
+            hash(seed, &values)
         }
         _ => 0,
     }
@@ -121,7 +121,7 @@ mod tests {
         #[test]
         fn as_a_set(steps in prop::collection::vec((any::<bool>(), 0u32..24), 0..200)) {
             let hash_of = |index: u32| index / 5 * 31;
-            let mut table = Table::new(24);
+            let mut table = IndexTable::new(24);
             let mut model = std::collections::HashSet::new();
             for (add, index) in steps {
                 if !add {

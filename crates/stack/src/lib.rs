@@ -1,9 +1,9 @@
 //! User-space network stack over a poll-mode port: TCP, UDP, ICMP, ARP, IPv4 and IPv6.
 //!
-//! A [`Stack`] owns a port and belongs to one thread. [`Stack::turn`] does its work: it receives a
+//! A [`Stack`] owns a port and belongs to one thread. [`Stack::poll`] does its work: it receives a
 //! burst, runs timers and sends. Sockets are [`SocketId`]s, and payload is read and written by
 //! closures over the stack's own buffers. No call blocks, reads a clock, takes a lock or, once the
-//! stack exists, allocates memory. A [`Config`] sets sizes and behaviour, with the settings that
+//! stack exists, allocates memory. A [`StackConfig`] sets sizes and behaviour, with the settings that
 //! embedded stacks have.
 //!
 //! ```
@@ -48,22 +48,22 @@
 extern crate self as linerate_stack;
 
 pub mod config;
-pub use config::{Config, MemoryAccount, MemoryItem, PROFILES};
+pub use config::{MemoryItem, MemoryUsage, PROFILES, StackConfig};
 
 mod addressing;
-pub use addressing::{Addressing, Network};
+pub use addressing::{InterfaceAddress, StackAddressing};
 
 mod socket;
-pub use socket::{Echo, Meta, SocketId, SocketKind, TcpState, Unreachable};
+pub use socket::{DatagramMeta, EchoResult, SocketId, SocketKind, TcpState, UnreachableReason};
 
 mod stack;
-pub use stack::{Stack, Turn, memory_plan, port_url, ring_url};
+pub use stack::{PollOutcome, Stack, memory_plan, port_url, ring_url};
 
 mod counters;
 pub use counters::Counters;
 
 mod stage_watch;
-pub use stage_watch::Departure;
+pub use stage_watch::FrameDeparture;
 
 mod error;
 pub use error::StackError;

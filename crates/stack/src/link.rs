@@ -4,157 +4,159 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use linerate_port::vnet::{VNET_HEADER_BYTES, VnetHeader};
-use linerate_port::{AnyTransmit, Burst, Frame, Memory, MemoryPlan, Pool, Transmit};
+use linerate_port::{AnyTransmit, Burst, Frame, FramePool, FrameRegion, MemoryPlan, TxQueue};
 
 use crate::Nanos;
-use crate::addressing::Addressing;
-use crate::config::Config;
+use crate::addressing::StackAddressing;
+use crate::config::StackConfig;
 use crate::counters::Counters;
-use crate::icmp::Allowance;
-use crate::ip_ids::Numbers;
-use crate::neighbors::{Neighbors, Resolved};
-use crate::pmtu_cache::Paths;
+use crate::icmp::RateLimit;
+use crate::ip_ids::IpIdGenerator;
+use crate::neighbors::{NeighborCache, Resolution};
+use crate::pmtu_cache::PmtuCache;
 use crate::prefault;
 use crate::stack::LONG_FRAME_BYTES;
-use crate::stage_watch::{Mark, Watch};
-use crate::tcp::Cut;
-use crate::wire::{ETHERNET_BYTES, UDP, ip, put, word};
+use crate::stage_watch::{FrameMark, StageWatch};
+use crate::tcp::SegmentSplit;
+use crate::wire::{ETHERNET_BYTES, UDP, ip, read_u16, write_u16};
 
 /// Output side of the stack: frame pool, transmit burst, addresses, neighbours and counters.
-pub(crate) struct Link {
-    pub(crate) memory: Memory,
-    pub(crate) pool: Pool,
+pub(crate) struct LinkLayer {
+    pub(crate) memory: FrameRegion,
+    pub(crate) pool: FramePool,
     transmit: AnyTransmit,
     burst: Burst,
     /// Frames that may still be made until the next poll, and the number that a poll allows.
-    budget: usize,
-    per_turn: usize,
+    frame_budget: usize,
+    frames_per_poll: usize,
     /// Share of the budget left for replies, in halves of a frame; negative after a long reply.
-    answers: i64,
+    reply_half_frames: i64,
     /// Share of the budget left for SYN-ACKs, in quarters of a frame.
-    agreements: i64,
+    syn_ack_quarter_frames: i64,
     /// Frames sent when the poll began.
-    left_before: u64,
+    sent_before_poll: u64,
     /// True while input is processed or a SYN is answered: frames sent meanwhile are unsolicited
     /// replies, and not requested by a local socket.
-    pub(crate) answering: bool,
-    /// True while a segment is split: its parts leave completely, or wait in `rest` until those in
+    pub(crate) is_replying: bool,
+    /// True while a segment is split: its parts leave completely, or wait in `waiting_parts` until those in
     /// front of them have left. The burst is full while a part waits.
-    pub(crate) cutting: bool,
-    rest: VecDeque<(Frame, Option<Mark>)>,
+    pub(crate) is_splitting: bool,
+    waiting_parts: VecDeque<(Frame, Option<FrameMark>)>,
     /// Bytes in front of the Ethernet header.
-    pub(crate) vnet: usize,
-    pub(crate) own: Addressing,
+    pub(crate) vnet_bytes: usize,
+    pub(crate) addressing: StackAddressing,
     pub(crate) ethernet: [u8; 6],
-    pub(crate) neighbors: Neighbors,
-    pub(crate) paths: Paths,
+    pub(crate) neighbors: NeighborCache,
+    pub(crate) pmtu_cache: PmtuCache,
     /// Next-hop cache for the last destination: address, Ethernet address, and epoch of the
     /// neighbour cache. Most packets have the same destination as the last one.
-    latest: (IpAddr, [u8; 6], u32),
+    last_route: (IpAddr, [u8; 6], u32),
     pub(crate) counters: Counters,
     pub(crate) now: Nanos,
     /// Arrival time of the frames at hand: the time of the poll, or read for each burst while
     /// stages are watched.
-    pub(crate) came: Nanos,
-    pub(crate) watch: Option<Watch>,
+    pub(crate) arrived_at: Nanos,
+    pub(crate) stage_watch: Option<StageWatch>,
     /// Mark of the next frame that is pushed.
-    pub(crate) mark: Option<Mark>,
+    pub(crate) mark: Option<FrameMark>,
     /// Buffer for a packet when no frame is free, or when the packet is to be split.
     pub(crate) scratch: Vec<u8>,
-    pub(crate) numbers: Numbers,
+    pub(crate) ip_ids: IpIdGenerator,
     /// Type of service or traffic class of packets sent by sockets.
     tos: u8,
     /// TTL or hop limit of packets to groups.
     pub(crate) group_hops: u8,
     /// Limit of ICMP errors sent.
-    pub(crate) errors: Allowance,
+    pub(crate) error_limit: RateLimit,
     /// Limit of accepted Packet Too Big messages about datagrams and echo replies.
-    pub(crate) told: Allowance,
+    pub(crate) path_mtu_limit: RateLimit,
 }
 
-impl Link {
+impl LinkLayer {
     pub(crate) fn new(
-        memory: &Memory,
+        memory: &FrameRegion,
         transmit: AnyTransmit,
         vnet: usize,
-        own: Addressing,
+        addressing: StackAddressing,
         ethernet: [u8; 6],
-        config: &Config,
+        config: &StackConfig,
     ) -> Self {
-        let per_turn = config.tx_descriptors;
-        let numbers = Numbers::new(own.seed);
+        let frames_per_poll = config.tx_descriptors;
+        let numbers = IpIdGenerator::new(addressing.seed);
         Self {
             memory: memory.clone(),
             pool: memory.pool(),
             transmit,
             burst: Burst::new(),
-            budget: per_turn as usize,
-            per_turn: per_turn as usize,
-            answers: 0,
-            agreements: 0,
-            left_before: 0,
-            answering: false,
-            cutting: false,
-            rest: VecDeque::with_capacity(most_pieces(config.mtu)),
-            vnet,
-            neighbors: Neighbors::new(config.arp_cache as usize, own.seed),
-            paths: Paths::new(own.seed),
-            latest: (Ipv4Addr::UNSPECIFIED.into(), [0; 6], 0),
-            own,
+            frame_budget: frames_per_poll as usize,
+            frames_per_poll: frames_per_poll as usize,
+            reply_half_frames: 0,
+            syn_ack_quarter_frames: 0,
+            sent_before_poll: 0,
+            is_replying: false,
+            is_splitting: false,
+            waiting_parts: VecDeque::with_capacity(max_parts(config.mtu)),
+            vnet_bytes: vnet,
+            neighbors: NeighborCache::new(config.arp_cache as usize, addressing.seed),
+            pmtu_cache: PmtuCache::new(addressing.seed),
+            last_route: (Ipv4Addr::UNSPECIFIED.into(), [0; 6], 0),
+            addressing,
             ethernet,
             counters: Counters::default(),
             now: 0,
-            came: 0,
-            watch: None,
+            arrived_at: 0,
+            stage_watch: None,
             mark: None,
             scratch: prefault::filled(scratch_bytes(memory.frame_bytes().into(), config)),
-            numbers,
+            ip_ids: numbers,
             tos: config.ip.tos,
             // RFC 1112, section 6.1.
             group_hops: 1,
-            errors: Allowance::of_errors(),
-            told: Allowance::of_paths(),
+            error_limit: RateLimit::for_errors(),
+            path_mtu_limit: RateLimit::for_path_mtus(),
         }
     }
 
     /// Returns the heap memory in bytes, over a memory of this plan.
-    pub(crate) fn heap_bytes(plan: &MemoryPlan, config: &Config) -> usize {
+    pub(crate) fn heap_bytes(plan: &MemoryPlan, config: &StackConfig) -> usize {
         // The memory rounds slots up, and frames may use the whole slot.
-        let room = plan.slot_bytes() - usize::from(plan.headroom);
-        let rest = most_pieces(config.mtu) * size_of::<(Frame, Option<Mark>)>();
-        scratch_bytes(room.min(u16::MAX.into()), config) + Pool::HEAP_BYTES + rest
+        let slot_capacity = plan.slot_bytes() - usize::from(plan.headroom);
+        let waiting_bytes = max_parts(config.mtu) * size_of::<(Frame, Option<FrameMark>)>();
+        scratch_bytes(slot_capacity.min(u16::MAX.into()), config)
+            + FramePool::HEAP_BYTES
+            + waiting_bytes
     }
 
     /// Returns the number of bytes in front of the IP header.
     #[inline]
-    pub(crate) fn head(&self) -> usize {
-        self.vnet + ETHERNET_BYTES
+    pub(crate) fn header_bytes(&self) -> usize {
+        self.vnet_bytes + ETHERNET_BYTES
     }
 
     /// Sets TOS and hop limit in a packet that a socket sends; the caller writes the IPv4 checksum.
-    pub(crate) fn label(&self, packet: &mut [u8], to: IpAddr) {
-        ip::mark(packet, self.tos);
+    pub(crate) fn set_tos_and_hops(&self, packet: &mut [u8], to: IpAddr) {
+        ip::write_tos(packet, self.tos);
         if to.is_multicast() {
-            ip::limit_hops(packet, self.group_hops);
+            ip::write_hop_limit(packet, self.group_hops);
         }
     }
 
     /// Starts a poll: resets the frame budget and sends waiting frames.
-    pub(crate) fn begin(&mut self, now: Nanos) {
+    pub(crate) fn begin_poll(&mut self, now: Nanos) {
         self.now = now;
-        if self.watch.is_none() {
-            self.came = now;
+        if self.stage_watch.is_none() {
+            self.arrived_at = now;
         }
-        self.budget = self.per_turn;
+        self.frame_budget = self.frames_per_poll;
         self.flush();
-        self.share();
+        self.refill_shares();
     }
 
     /// Sets the arrival time of the frames just received, if stages are watched.
     #[inline]
-    pub(crate) fn arrived(&mut self) {
-        if let Some(watch) = &self.watch {
-            self.came = (watch.clock)();
+    pub(crate) fn record_arrival(&mut self) {
+        if let Some(watch) = &self.stage_watch {
+            self.arrived_at = (watch.clock)();
         }
     }
 
@@ -162,115 +164,119 @@ impl Link {
     /// the port is full, that is half of what it took since the last poll. A flood of requests thus
     /// leaves the other half to sockets. SYN-ACKs have a quarter of their own, so that connections
     /// can be established during such a flood.
-    fn share(&mut self) {
-        let left = self.counters.link.out_frames;
-        let since = left - std::mem::replace(&mut self.left_before, left);
-        let more = match self.is_behind() {
-            true => since as i64,
-            false => self.per_turn as i64,
+    fn refill_shares(&mut self) {
+        let sent = self.counters.link.out_frames;
+        let sent_since = sent - std::mem::replace(&mut self.sent_before_poll, sent);
+        let refill = match self.has_unsent() {
+            true => sent_since as i64,
+            false => self.frames_per_poll as i64,
         };
         // With one descriptor: every second frame for replies, every fourth for SYN-ACKs.
-        self.answers = (self.answers + more).min(self.per_turn.max(2) as i64);
-        self.agreements = (self.agreements + more).min(self.per_turn.max(4) as i64);
+        self.reply_half_frames =
+            (self.reply_half_frames + refill).min(self.frames_per_poll.max(2) as i64);
+        self.syn_ack_quarter_frames =
+            (self.syn_ack_quarter_frames + refill).min(self.frames_per_poll.max(4) as i64);
     }
 
     /// Returns whether a reply of this many frames may be made; counts it if not.
-    pub(crate) fn may_answer(&mut self, frames: usize) -> bool {
+    pub(crate) fn may_reply(&mut self, frames: usize) -> bool {
         // Without neighbour replies no other traffic arrives: part of the share is reserved for
         // them.
-        self.takes_share(frames, self.per_turn as i64 / 4)
+        self.take_reply_share(frames, self.frames_per_poll as i64 / 4)
     }
 
     /// Returns whether a reply to a neighbour's address request may be made; counts it if not.
-    pub(crate) fn may_answer_neighbor(&mut self) -> bool {
-        self.takes_share(1, 0)
+    pub(crate) fn may_reply_to_neighbor(&mut self) -> bool {
+        self.take_reply_share(1, 0)
     }
 
-    fn takes_share(&mut self, frames: usize, kept: i64) -> bool {
+    fn take_reply_share(&mut self, frames: usize, reserved: i64) -> bool {
         const FRAME: i64 = 2;
-        if self.answers < FRAME + kept {
+        if self.reply_half_frames < FRAME + reserved {
             self.counters.link.out_answers_limited += 1;
             return false;
         }
-        self.answers -= FRAME * frames as i64;
+        self.reply_half_frames -= FRAME * frames as i64;
         true
     }
 
     /// Returns the number of SYN-ACKs that may be sent until the next poll.
-    pub(crate) fn agreements_left(&self) -> usize {
-        self.agreements as usize / 4
+    pub(crate) fn syn_acks_left(&self) -> usize {
+        self.syn_ack_quarter_frames as usize / 4
     }
 
     /// Takes one SYN-ACK from the share; false if none is left.
-    pub(crate) fn may_agree(&mut self) -> bool {
-        let may = self.agreements_left() > 0;
-        self.agreements -= 4 * i64::from(may);
-        may
+    pub(crate) fn may_send_syn_ack(&mut self) -> bool {
+        let is_allowed = self.syn_acks_left() > 0;
+        self.syn_ack_quarter_frames -= 4 * i64::from(is_allowed);
+        is_allowed
     }
 
     /// Returns whether a frame that can wait may be made now.
     #[inline]
-    pub(crate) fn has_room(&mut self) -> bool {
-        self.has_room_for(1)
+    pub(crate) fn can_send(&mut self) -> bool {
+        self.can_send_frames(1)
     }
 
     /// Returns whether this many consecutive frames may be made now.
     #[inline]
-    pub(crate) fn has_room_for(&mut self, frames: usize) -> bool {
-        if self.burst.room() < frames {
+    pub(crate) fn can_send_frames(&mut self, frames: usize) -> bool {
+        if self.burst.remaining() < frames {
             self.flush();
         }
-        self.burst.room() >= frames && self.budget >= frames
+        self.burst.remaining() >= frames && self.frame_budget >= frames
     }
 
     /// Starts recording departures with this clock.
-    pub(crate) fn watched_by(&mut self, clock: fn() -> Nanos) -> &mut Watch {
+    pub(crate) fn start_watch(&mut self, clock: fn() -> Nanos) -> &mut StageWatch {
         let frames = self.burst.len();
-        if self.watch.is_none() {
+        if self.stage_watch.is_none() {
             // For frames received before, this is the first known time.
-            self.came = clock();
+            self.arrived_at = clock();
         }
-        let watch = self.watch.get_or_insert_with(|| Watch::new(clock, frames));
+        let watch = self
+            .stage_watch
+            .get_or_insert_with(|| StageWatch::new(clock, frames));
         watch.clock = clock;
         watch
     }
 
     /// Returns whether frames wait for the port.
-    pub(crate) fn is_behind(&self) -> bool {
+    pub(crate) fn has_unsent(&self) -> bool {
         !self.burst.is_empty()
     }
 
     /// Hands the waiting frames to the port, as many as it takes.
     pub(crate) fn flush(&mut self) {
         while !self.burst.is_empty() {
-            let watch = self.watch.as_ref();
-            let now = watch.map(|watch| watch.leaving(&self.memory, &mut self.burst));
+            let watch = self.stage_watch.as_ref();
+            let now = watch.map(|watch| watch.stamp_burst(&self.memory, &mut self.burst));
             let sent = self.transmit.transmit(&mut self.pool, &mut self.burst);
-            if let (Some(watch), Some(now)) = (&mut self.watch, now) {
-                watch.left(sent, now);
+            if let (Some(watch), Some(now)) = (&mut self.stage_watch, now) {
+                watch.record_sent(sent, now);
             }
             self.counters.link.out_frames += sent as u64;
             if sent == 0 {
                 return;
             }
-            if !self.rest.is_empty() {
-                self.refill();
+            if !self.waiting_parts.is_empty() {
+                self.requeue_waiting_parts();
             }
         }
     }
 
     /// Moves waiting parts of a split segment into free places of the burst.
     #[cold]
-    fn refill(&mut self) {
+    fn requeue_waiting_parts(&mut self) {
         while !self.burst.is_full()
-            && let Some((frame, mark)) = self.rest.pop_front()
+            && let Some((frame, mark)) = self.waiting_parts.pop_front()
         {
             if let Err(frame) = self.burst.push(frame) {
-                self.rest.push_front((frame, mark));
+                self.waiting_parts.push_front((frame, mark));
                 return;
             }
-            if let Some(watch) = &mut self.watch {
-                watch.entered(mark);
+            if let Some(watch) = &mut self.stage_watch {
+                watch.record_pushed(mark);
             }
         }
     }
@@ -286,8 +292,8 @@ impl Link {
 
     /// Allocates a frame for an IP packet of this many bytes, with headers unwritten.
     #[inline]
-    pub(crate) fn make(&mut self, ip_bytes: usize) -> Option<Frame> {
-        let bytes = self.head() + ip_bytes;
+    pub(crate) fn allocate_frame(&mut self, ip_bytes: usize) -> Option<Frame> {
+        let bytes = self.header_bytes() + ip_bytes;
         if bytes > usize::from(self.memory.frame_bytes()) {
             self.counters.link.out_no_buffer += 1;
             return None;
@@ -300,61 +306,61 @@ impl Link {
         Some(frame)
     }
 
-    /// Frees a frame that [`Link::make`] returned.
+    /// Frees a frame that [`LinkLayer::allocate_frame`] returned.
     #[cold]
-    pub(crate) fn unmake(&mut self, frame: Frame) {
+    pub(crate) fn free_frame(&mut self, frame: Frame) {
         self.pool.free(frame);
     }
 
-    /// Returns the IP packet in a frame that [`Link::make`] returned.
+    /// Returns the IP packet in a frame that [`LinkLayer::allocate_frame`] returned.
     #[inline]
     pub(crate) fn packet<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
-        let head = self.head();
+        let head = self.header_bytes();
         &mut self.memory.bytes_mut(frame)[head..]
     }
 
     /// Sends a packet towards `to`. While the next hop's Ethernet address is unknown it waits, or
     /// is dropped and counted.
     pub(crate) fn send(&mut self, frame: Frame, to: IpAddr, header: VnetHeader) {
-        let (latest, ethernet, epoch) = self.latest;
+        let (latest, ethernet, epoch) = self.last_route;
         if latest == to && epoch == self.neighbors.epoch() {
             self.send_to(frame, ethernet, to, header);
             return;
         }
-        let Some(hop) = self.hop(to) else {
+        let Some(hop) = self.next_hop(to) else {
             self.counters.ip.out_no_routes += 1;
             self.pool.free(frame);
             return;
         };
-        match self.neighbor(hop) {
+        match self.resolve_neighbor(hop) {
             Some(ethernet) => {
                 // A neighbour that only receives replies keeps that rank in the cache.
-                if !self.answering {
-                    self.latest = (to, ethernet, self.neighbors.epoch());
+                if !self.is_replying {
+                    self.last_route = (to, ethernet, self.neighbors.epoch());
                 }
                 self.send_to(frame, ethernet, to, header);
             }
-            None => self.wait(frame, hop, to, header),
+            None => self.hold_for_neighbor(frame, hop, to, header),
         }
     }
 
     /// Returns the address whose Ethernet address a packet needs.
-    pub(crate) fn hop(&self, to: IpAddr) -> Option<IpAddr> {
+    pub(crate) fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
         let group = match to {
-            IpAddr::V4(to) => to.is_multicast() || self.own.is_broadcast(to),
+            IpAddr::V4(to) => to.is_multicast() || self.addressing.is_broadcast(to),
             IpAddr::V6(to) => to.is_multicast(),
         };
         if group {
             Some(to)
         } else {
-            self.own.next_hop(to)
+            self.addressing.next_hop(to)
         }
     }
 
     /// Returns the Ethernet address of a neighbour or group; sends a request if it is unknown.
-    pub(crate) fn neighbor(&mut self, hop: IpAddr) -> Option<[u8; 6]> {
+    pub(crate) fn resolve_neighbor(&mut self, hop: IpAddr) -> Option<[u8; 6]> {
         match hop {
-            IpAddr::V4(to) if self.own.is_broadcast(to) => return Some([0xff; 6]),
+            IpAddr::V4(to) if self.addressing.is_broadcast(to) => return Some([0xff; 6]),
             IpAddr::V4(to) if to.is_multicast() => {
                 let [_, one, two, three] = to.octets();
                 return Some([0x01, 0x00, 0x5e, one & 0x7f, two, three]);
@@ -365,32 +371,32 @@ impl Link {
             }
             _ => {}
         }
-        match self.neighbors.resolve(hop, self.now, !self.answering) {
-            Resolved::Known(ethernet) => Some(ethernet),
-            Resolved::Renew(ethernet) => {
-                self.ask(hop);
+        match self.neighbors.resolve(hop, self.now, !self.is_replying) {
+            Resolution::Usable(ethernet) => Some(ethernet),
+            Resolution::Stale(ethernet) => {
+                self.solicit_neighbor(hop);
                 Some(ethernet)
             }
-            Resolved::Ask => {
-                self.ask(hop);
+            Resolution::Unrequested => {
+                self.solicit_neighbor(hop);
                 None
             }
-            Resolved::Asked => None,
+            Resolution::Requested => None,
         }
     }
 
-    fn wait(&mut self, mut frame: Frame, hop: IpAddr, to: IpAddr, header: VnetHeader) {
+    fn hold_for_neighbor(&mut self, mut frame: Frame, hop: IpAddr, to: IpAddr, header: VnetHeader) {
         self.mark = None;
-        self.write_head(&mut frame, [0; 6], ip::ethertype(to), header);
-        if let Err(frame) = self.neighbors.wait(hop, frame, self.answering) {
+        self.write_link_header(&mut frame, [0; 6], ip::ethertype(to), header);
+        if let Err(frame) = self.neighbors.hold_frame(hop, frame, self.is_replying) {
             self.counters.link.out_unresolved += 1;
             self.pool.free(frame);
         }
     }
 
     /// Sends the frames whose neighbour was resolved.
-    pub(crate) fn release(&mut self) {
-        while let Some((frame, _)) = self.release_some() {
+    pub(crate) fn release_resolved(&mut self) {
+        while let Some((frame, _)) = self.release_until_unresolved() {
             self.pool.free(frame);
         }
     }
@@ -398,7 +404,7 @@ impl Link {
     /// Sends frames whose neighbour was resolved, up to the next one whose neighbour did not
     /// answer; returns that frame and its neighbour. Frames that the port does not take wait until
     /// the next poll.
-    pub(crate) fn release_some(&mut self) -> Option<(Frame, IpAddr)> {
+    pub(crate) fn release_until_unresolved(&mut self) -> Option<(Frame, IpAddr)> {
         loop {
             if self.burst.is_full() {
                 self.flush();
@@ -406,12 +412,12 @@ impl Link {
                     return None;
                 }
             }
-            let (mut frame, hop, ethernet) = self.neighbors.released()?;
+            let (mut frame, hop, ethernet) = self.neighbors.pop_ready()?;
             let Some(ethernet) = ethernet else {
                 self.counters.link.out_unresolved += 1;
                 return Some((frame, hop));
             };
-            let at = self.vnet;
+            let at = self.vnet_bytes;
             self.memory.bytes_mut(&mut frame)[at..at + 6].copy_from_slice(&ethernet);
             self.push(frame);
         }
@@ -420,25 +426,26 @@ impl Link {
     /// Frees a frame that did not leave, and returns the source and destination of its UDP
     /// datagram.
     #[cold]
-    pub(crate) fn ends_of(&mut self, frame: Frame) -> Option<(SocketAddr, SocketAddr)> {
-        let packet = &self.memory.bytes(&frame)[self.head()..];
+    pub(crate) fn free_undelivered(&mut self, frame: Frame) -> Option<(SocketAddr, SocketAddr)> {
+        let packet = &self.memory.bytes(&frame)[self.header_bytes()..];
         let header = match packet[0] >> 4 {
             4 => ip::parse_v4(packet, false),
             _ => ip::parse_v6(packet),
         };
-        let first = |header: &ip::Header| header.piece.is_none_or(|piece| piece.offset == 0);
-        let ends = header
-            .filter(|header| header.protocol == UDP && first(header))
+        let is_first_fragment =
+            |header: &ip::IpHeader| header.fragment.is_none_or(|fragment| fragment.offset == 0);
+        let addresses = header
+            .filter(|header| header.protocol == UDP && is_first_fragment(header))
             .and_then(|header| {
-                let ports = packet.get(header.body..header.body + 4)?;
-                let (from, to) = (word(ports, 0), word(ports, 2));
+                let ports = packet.get(header.transport..header.transport + 4)?;
+                let (from, to) = (read_u16(ports, 0), read_u16(ports, 2));
                 Some((
                     SocketAddr::new(header.from, from),
                     SocketAddr::new(header.to, to),
                 ))
             });
         self.pool.free(frame);
-        ends
+        addresses
     }
 
     /// Sends a packet to an Ethernet address.
@@ -450,13 +457,13 @@ impl Link {
         to: IpAddr,
         header: VnetHeader,
     ) {
-        self.write_head(&mut frame, ethernet, ip::ethertype(to), header);
+        self.write_link_header(&mut frame, ethernet, ip::ethertype(to), header);
         self.push(frame);
     }
 
     /// Writes the vnet and Ethernet headers.
     #[inline]
-    pub(crate) fn write_head(
+    pub(crate) fn write_link_header(
         &self,
         frame: &mut Frame,
         ethernet: [u8; 6],
@@ -464,13 +471,13 @@ impl Link {
         header: VnetHeader,
     ) {
         let bytes = self.memory.bytes_mut(frame);
-        if self.vnet > 0 {
-            bytes[..VNET_HEADER_BYTES].copy_from_slice(&header.bytes());
+        if self.vnet_bytes > 0 {
+            bytes[..VNET_HEADER_BYTES].copy_from_slice(&header.to_bytes());
         }
-        let bytes = &mut bytes[self.vnet..];
+        let bytes = &mut bytes[self.vnet_bytes..];
         bytes[..6].copy_from_slice(&ethernet);
         bytes[6..12].copy_from_slice(&self.ethernet);
-        put(bytes, 12, ethertype);
+        write_u16(bytes, 12, ethertype);
     }
 
     /// Puts a complete frame into the burst. A long frame is handed to the port at once, while its
@@ -481,13 +488,13 @@ impl Link {
         if self.burst.is_full() {
             self.flush();
         }
-        self.budget = self.budget.saturating_sub(1);
+        self.frame_budget = self.frame_budget.saturating_sub(1);
         let is_long = usize::from(frame.len()) > LONG_FRAME_BYTES;
         if let Err(frame) = self.burst.push(frame) {
-            self.find_no_place(frame);
-        } else if let Some(watch) = &mut self.watch {
+            self.handle_full_ring(frame);
+        } else if let Some(watch) = &mut self.stage_watch {
             // Frames have marks only while stages are watched.
-            watch.entered(self.mark.take());
+            watch.record_pushed(self.mark.take());
         }
         if is_long {
             self.flush();
@@ -496,10 +503,10 @@ impl Link {
 
     /// Handles a full burst and a full port: parts of a segment wait, other frames are dropped.
     #[cold]
-    fn find_no_place(&mut self, frame: Frame) {
+    fn handle_full_ring(&mut self, frame: Frame) {
         let mark = self.mark.take();
-        if self.cutting && self.rest.len() < self.rest.capacity() {
-            self.rest.push_back((frame, mark));
+        if self.is_splitting && self.waiting_parts.len() < self.waiting_parts.capacity() {
+            self.waiting_parts.push_back((frame, mark));
             return;
         }
         self.counters.link.out_ring_full += 1;
@@ -508,22 +515,22 @@ impl Link {
 }
 
 /// Returns the length of the longest packet that is written before its frame is known.
-fn scratch_bytes(frame_bytes: usize, config: &Config) -> usize {
-    let cut = Cut::of(config).map_or(0, Cut::packet_bytes);
-    frame_bytes.max(cut)
+fn scratch_bytes(frame_bytes: usize, config: &StackConfig) -> usize {
+    let split_bytes = SegmentSplit::for_config(config).map_or(0, SegmentSplit::packet_bytes);
+    frame_bytes.max(split_bytes)
 }
 
 /// Returns the maximum number of parts that a packet is split into: every path takes 512 B of
-/// payload with headers, which `LEAST_V4` ensures.
-pub(crate) const fn most_pieces(mtu: u16) -> usize {
+/// payload with headers, which `MIN_PMTU_V4` ensures.
+pub(crate) const fn max_parts(mtu: u16) -> usize {
     mtu as usize / 512 + 1
 }
 
-impl Drop for Link {
+impl Drop for LinkLayer {
     fn drop(&mut self) {
         self.flush();
         self.pool.free_all(&mut self.burst);
-        for (frame, _) in self.rest.drain(..) {
+        for (frame, _) in self.waiting_parts.drain(..) {
             self.pool.free(frame);
         }
         for frame in self.neighbors.drain() {
@@ -534,156 +541,156 @@ impl Drop for Link {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use linerate_port::{AnyPort, AnyReceive, PortUrl, Receive, open};
+    use linerate_port::{AnyPort, AnyReceive, PortUrl, RxQueue, open};
 
     use super::*;
     use crate::stack::memory_plan;
 
     /// Returns a link whose port is one end of a ring, the receive half of that port, and the port
     /// at the other end.
-    pub(crate) fn on_ring(settings: &[&str], frames: u32) -> (Link, AnyReceive, AnyPort) {
-        let mut config = Config::default();
+    pub(crate) fn on_ring(settings: &[&str], frames: u32) -> (LinkLayer, AnyReceive, AnyPort) {
+        let mut config = StackConfig::default();
         for setting in settings {
             config.apply(setting).unwrap();
         }
         let mtu = config.mtu;
         let url = |end| format!("ring:l,end={end},rxd={frames},mtu={mtu}").parse();
         let urls: [PortUrl; 2] = ["a", "b"].map(|end| url(end).unwrap());
-        let plan = memory_plan(&config, &urls[0]).joined(memory_plan(&config, &urls[1]));
-        let memory = Memory::new(MemoryPlan {
-            huge: false,
+        let plan = memory_plan(&config, &urls[0]).combine(memory_plan(&config, &urls[1]));
+        let memory = FrameRegion::new(MemoryPlan {
+            huge_pages: false,
             ..plan
         });
         let memory = memory.unwrap();
-        let [near, far] = urls.map(|url| open(&url, &memory).unwrap().remove(0));
-        let own = Addressing::new(&["10.0.0.1/24", "fd00::1/64"]).unwrap();
-        let link = Link::new(
+        let [local_port, remote_port] = urls.map(|url| open(&url, &memory).unwrap().remove(0));
+        let addressing = StackAddressing::new(&["10.0.0.1/24", "fd00::1/64"]).unwrap();
+        let link = LinkLayer::new(
             &memory,
-            near.transmit,
+            local_port.transmit,
             0,
-            own.copied(),
+            addressing.with_full_capacity(),
             [2, 0, 0, 0, 0, 1],
             &config,
         );
-        (link, near.receive, far)
+        (link, local_port.receive, remote_port)
     }
 
     /// Pushes a frame with `kind` in its first byte.
-    fn push(link: &mut Link, kind: u8) {
-        let mut frame = link.make(20).unwrap();
+    fn push(link: &mut LinkLayer, kind: u8) {
+        let mut frame = link.allocate_frame(20).unwrap();
         link.memory.bytes_mut(&mut frame)[0] = kind;
         link.push(frame);
     }
 
     #[test]
-    fn answers_take_half_of_what_a_port_takes() {
+    fn replies_take_half_of_what_a_port_takes() {
         // Budgets for many frames, for a few, and for one; and a port that takes two per poll.
         for (descriptors, frames) in [(64u32, 512u32), (6, 512), (1, 512), (64, 8)] {
             let setting = format!("tx_descriptors={descriptors}");
-            let (mut link, _receive, mut far) = on_ring(&[&setting], frames);
+            let (mut link, _receive, mut remote_port) = on_ring(&[&setting], frames);
             let mut pool = link.memory.pool();
-            let takes = if frames == 8 { 2 } else { 64 };
-            let mut left = [0u32; 2];
-            for turn in 0..400u64 {
-                link.begin(turn);
+            let port_takes = if frames == 8 { 2 } else { 64 };
+            let mut sent = [0u32; 2];
+            for poll in 0..400u64 {
+                link.begin_poll(poll);
                 for _ in 0..64 {
-                    if link.may_answer(1) {
+                    if link.may_reply(1) {
                         push(&mut link, 1);
                     }
                 }
-                while link.has_room() {
+                while link.can_send() {
                     push(&mut link, 0);
                 }
                 link.flush();
-                let mut taken = 0;
-                while taken < takes {
-                    let mut burst = Burst::with_limit(takes - taken);
-                    let count = far.receive.receive(&mut pool, &mut burst);
+                let mut received = 0;
+                while received < port_takes {
+                    let mut burst = Burst::with_limit(port_takes - received);
+                    let count = remote_port.receive.receive(&mut pool, &mut burst);
                     for frame in burst.frames() {
                         let kind = link.memory.bytes(frame)[0];
-                        left[usize::from(kind)] += u32::from(turn >= 100);
+                        sent[usize::from(kind)] += u32::from(poll >= 100);
                     }
                     pool.free_all(&mut burst);
-                    taken += count;
+                    received += count;
                     if count == 0 {
                         break;
                     }
                 }
             }
-            let [others, answers] = left;
-            let all = 300 * descriptors.min(takes as u32);
-            let case = format!("{descriptors} descriptors, {frames} frames: {left:?}");
-            assert_eq!(others + answers, all, "{case}");
+            let [other_frames, replies] = sent;
+            let all = 300 * descriptors.min(port_takes as u32);
+            let name = format!("{descriptors} descriptors, {frames} frames: {sent:?}");
+            assert_eq!(other_frames + replies, all, "{name}");
             // Part of their half is reserved for neighbour replies.
-            assert!(answers * 4 >= all, "{case}");
-            assert!(others * 2 + 10 >= all, "{case}");
+            assert!(replies * 4 >= all, "{name}");
+            assert!(other_frames * 2 + 10 >= all, "{name}");
             assert!(link.counters.link.out_answers_limited > 0);
         }
     }
 
     /// Like the fragments of a long datagram: more frames than ring and burst hold.
     #[test]
-    fn what_has_waited_leaves_a_short_ring_whole() {
-        let (mut link, _receive, mut far) = on_ring(&["tx_descriptors=4"], 4);
+    fn waiting_frames_leave_a_short_ring_complete() {
+        let (mut link, _receive, mut remote_port) = on_ring(&["tx_descriptors=4"], 4);
         let mut pool = link.memory.pool();
         let to = "10.0.0.2".parse().unwrap();
-        link.begin(0);
+        link.begin_poll(0);
         for number in 0..45 {
-            let mut frame = link.make(40).unwrap();
+            let mut frame = link.allocate_frame(40).unwrap();
             link.packet(&mut frame).fill(number);
             link.send(frame, to, VnetHeader::default());
         }
         link.neighbors.learn(to, [2, 0, 0, 0, 0, 2], true, 0);
-        link.release();
-        let mut left = Vec::new();
-        for turn in 1..100 {
+        link.release_resolved();
+        let mut sent = Vec::new();
+        for poll in 1..100 {
             let mut burst = Burst::new();
-            far.receive.receive(&mut pool, &mut burst);
+            remote_port.receive.receive(&mut pool, &mut burst);
             let waited = burst.frames().iter().map(|frame| link.memory.bytes(frame));
-            left.extend(
+            sent.extend(
                 waited
                     .filter(|bytes| bytes.len() == 54)
                     .map(|bytes| bytes[53]),
             );
             pool.free_all(&mut burst);
-            link.begin(turn);
-            assert!(link.check_neighbors().is_none());
+            link.begin_poll(poll);
+            assert!(link.poll_neighbors().is_none());
             link.flush();
         }
-        assert_eq!(left, (0..45).collect::<Vec<u8>>());
+        assert_eq!(sent, (0..45).collect::<Vec<u8>>());
         assert_eq!(link.counters.link.out_ring_full, 0);
     }
 
     /// A burst of long frames is larger than the caches that one of them fits into.
     #[test]
-    fn a_long_frame_waits_for_no_company() {
-        let (mut link, _receive, mut far) = on_ring(&["mtu=60000"], 64);
+    fn a_long_frame_leaves_at_once() {
+        let (mut link, _receive, mut remote_port) = on_ring(&["mtu=60000"], 64);
         let mut pool = link.memory.pool();
-        link.begin(0);
-        let came = [1_000, 40_000, 40_001, 1_001].map(|bytes| {
-            let frame = link.make(bytes).unwrap();
+        link.begin_poll(0);
+        let received = [1_000, 40_000, 40_001, 1_001].map(|bytes| {
+            let frame = link.allocate_frame(bytes).unwrap();
             link.push(frame);
             let mut burst = Burst::new();
-            far.receive.receive(&mut pool, &mut burst);
+            remote_port.receive.receive(&mut pool, &mut burst);
             pool.free_all(&mut burst)
         });
         // Frames pushed before it leave with it.
-        assert_eq!(came, [0, 2, 1, 0]);
+        assert_eq!(received, [0, 2, 1, 0]);
         link.flush();
         let mut burst = Burst::new();
-        assert_eq!(far.receive.receive(&mut pool, &mut burst), 1);
+        assert_eq!(remote_port.receive.receive(&mut pool, &mut burst), 1);
         pool.free_all(&mut burst);
     }
 
     #[test]
-    fn a_long_answer_is_paid_for_later() {
-        let (mut link, _receive, _far) = on_ring(&["tx_descriptors=4"], 64);
-        link.begin(0);
+    fn a_long_reply_uses_later_shares() {
+        let (mut link, _receive, _remote_port) = on_ring(&["tx_descriptors=4"], 64);
+        link.begin_poll(0);
         // 45 frames: the share of 22 polls.
-        assert!(link.may_answer(45));
-        let waited = (1..100).find(|&turn| {
-            link.begin(turn);
-            link.may_answer(1)
+        assert!(link.may_reply(45));
+        let waited = (1..100).find(|&poll| {
+            link.begin_poll(poll);
+            link.may_reply(1)
         });
         assert_eq!(waited, Some(23));
     }

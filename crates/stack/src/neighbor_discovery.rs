@@ -4,66 +4,67 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use linerate_port::vnet::VnetHeader;
 
-use crate::addressing::{ALL_NODES_V6, solicited_node};
-use crate::link::Link;
-use crate::neighbors::{Advertised, Unreached};
+use crate::addressing::{ALL_NODES_V6, solicited_node_group};
+use crate::link::LinkLayer;
+use crate::neighbors::{Advertisement, UndeliveredDatagram};
 use crate::wire::ip::{self, V6_BYTES};
-use crate::wire::{ETHERTYPE_ARP, ICMPV6, put, sum, word};
+use crate::wire::{ETHERTYPE_ARP, ICMPV6, checksum_sum, read_u16, write_u16};
 
 const ARP_BYTES: usize = 28;
 /// Hardware type Ethernet, protocol IPv4, address lengths 6 and 4 (RFC 826).
-const ARP_KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
+const ARP_ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 const ARP_REQUEST: u16 = 1;
 const ARP_REPLY: u16 = 2;
 
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 /// Flags of an advertisement: reply to a solicitation; replaces a known address.
-const SOLICITED: u8 = 0x40;
-const OVERRIDE: u8 = 0x20;
+const FLAG_SOLICITED: u8 = 0x40;
+const FLAG_OVERRIDE: u8 = 0x20;
 /// Hop limit of packets that no router has forwarded.
-const MOST_HOPS: u8 = 255;
-const SOURCE_OPTION: u8 = 1;
-const TARGET_OPTION: u8 = 2;
+const MAX_HOP_LIMIT: u8 = 255;
+const SOURCE_ADDRESS_OPTION: u8 = 1;
+const TARGET_ADDRESS_OPTION: u8 = 2;
 /// Length of a message with its target address and one link-layer address option.
 const DISCOVERY_BYTES: usize = 32;
 
-impl Link {
+impl LinkLayer {
     /// Does the periodic work: announces local addresses, repeats requests without a reply, and
     /// releases frames that waited. Returns the next datagram whose neighbour did not reply; call
     /// it until it returns `None`.
-    pub(crate) fn check_neighbors(&mut self) -> Option<Unreached> {
-        while self.neighbors.is_announcing(self.now) && self.has_room() {
-            let at = (self.neighbors).announced(self.own.networks.len(), self.now);
-            self.announce(self.own.networks[at].address);
+    pub(crate) fn poll_neighbors(&mut self) -> Option<UndeliveredDatagram> {
+        while self.neighbors.is_announcement_due(self.now) && self.can_send() {
+            let at =
+                (self.neighbors).advance_announcement(self.addressing.networks.len(), self.now);
+            self.announce_address(self.addressing.networks[at].address);
         }
-        while self.has_room()
-            && let Some(address) = self.neighbors.overdue(self.now)
+        while self.can_send()
+            && let Some(address) = self.neighbors.next_to_request(self.now)
         {
-            self.ask(address);
+            self.solicit_neighbor(address);
         }
         loop {
-            let (frame, hop) = self.release_some()?;
-            let ends = self.ends_of(frame);
-            if let Some((local, remote)) = ends {
-                return Some(Unreached { local, remote, hop });
+            let (frame, hop) = self.release_until_unresolved()?;
+            let addresses = self.free_undelivered(frame);
+            if let Some((local, remote)) = addresses {
+                return Some(UndeliveredDatagram { local, remote, hop });
             }
         }
     }
 
     /// Sends a request for the Ethernet address of a neighbour.
-    pub(crate) fn ask(&mut self, address: IpAddr) {
+    pub(crate) fn solicit_neighbor(&mut self, address: IpAddr) {
         self.counters.link.out_neighbor_requests += 1;
-        let Some(own) = self.own.source_for(address) else {
+        let Some(local) = self.addressing.source_for(address) else {
             return;
         };
-        match (own, address) {
-            (IpAddr::V4(own), IpAddr::V4(target)) => {
-                self.send_arp(ARP_REQUEST, [0xff; 6], own, ([0; 6], target));
+        match (local, address) {
+            (IpAddr::V4(local), IpAddr::V4(target)) => {
+                self.send_arp(ARP_REQUEST, [0xff; 6], local, ([0; 6], target));
             }
-            (IpAddr::V6(own), IpAddr::V6(target)) => {
-                let to = solicited_node(target);
-                self.send_discovery((SOLICITATION, 0), own, (to, None), target);
+            (IpAddr::V6(local), IpAddr::V6(target)) => {
+                let to = solicited_node_group(target);
+                self.send_discovery((SOLICITATION, 0), local, (to, None), target);
             }
             _ => {}
         }
@@ -72,14 +73,19 @@ impl Link {
     /// Announces a local address to the link: hosts that know it with the Ethernet address of a
     /// previous owner update their cache.
     #[cold]
-    fn announce(&mut self, own: IpAddr) {
+    fn announce_address(&mut self, local: IpAddr) {
         self.counters.link.out_announcements += 1;
-        match own {
+        match local {
             // A request for the sender's own address, to which no host replies (RFC 5227, section
             // 2.3).
-            IpAddr::V4(own) => self.send_arp(ARP_REQUEST, [0xff; 6], own, ([0; 6], own)),
-            IpAddr::V6(own) => {
-                self.send_discovery((ADVERTISEMENT, OVERRIDE), own, (ALL_NODES_V6, None), own);
+            IpAddr::V4(local) => self.send_arp(ARP_REQUEST, [0xff; 6], local, ([0; 6], local)),
+            IpAddr::V6(local) => {
+                self.send_discovery(
+                    (ADVERTISEMENT, FLAG_OVERRIDE),
+                    local,
+                    (ALL_NODES_V6, None),
+                    local,
+                );
             }
         }
     }
@@ -88,27 +94,27 @@ impl Link {
         &mut self,
         operation: u16,
         ethernet: [u8; 6],
-        own: Ipv4Addr,
-        (far, target): ([u8; 6], Ipv4Addr),
+        local: Ipv4Addr,
+        (target_ethernet, target): ([u8; 6], Ipv4Addr),
     ) {
-        let Some(mut frame) = self.make(ARP_BYTES) else {
+        let Some(mut frame) = self.allocate_frame(ARP_BYTES) else {
             return;
         };
         let sender = self.ethernet;
         let packet = self.packet(&mut frame);
-        packet[..6].copy_from_slice(&ARP_KIND);
-        put(packet, 6, operation);
+        packet[..6].copy_from_slice(&ARP_ETHERNET_IPV4);
+        write_u16(packet, 6, operation);
         packet[8..14].copy_from_slice(&sender);
-        packet[14..18].copy_from_slice(&own.octets());
-        packet[18..24].copy_from_slice(&far);
+        packet[14..18].copy_from_slice(&local.octets());
+        packet[18..24].copy_from_slice(&target_ethernet);
         packet[24..28].copy_from_slice(&target.octets());
-        self.write_head(&mut frame, ethernet, ETHERTYPE_ARP, VnetHeader::default());
+        self.write_link_header(&mut frame, ethernet, ETHERTYPE_ARP, VnetHeader::default());
         self.push(frame);
     }
 
     /// Processes an ARP packet; bytes behind it are the frame's padding.
     pub(crate) fn input_arp(&mut self, packet: &[u8]) {
-        if packet.len() < ARP_BYTES || packet[..6] != ARP_KIND {
+        if packet.len() < ARP_BYTES || packet[..6] != ARP_ETHERNET_IPV4 {
             self.counters.link.in_errors += 1;
             return;
         }
@@ -116,40 +122,40 @@ impl Link {
         let address =
             |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
         let (from, target) = (address(14), address(24));
-        let operation = word(packet, 6);
+        let operation = read_u16(packet, 6);
         match operation {
             ARP_REQUEST => self.counters.link.in_neighbor_requests += 1,
             ARP_REPLY => self.counters.link.in_neighbor_replies += 1,
             _ => return,
         }
-        let near = self.own.next_hop(from.into()) == Some(from.into());
-        let is_ours = self.own.is_own(from.into());
-        self.count_conflict(is_ours, ethernet);
-        let is_one = ethernet[0] & 1 == 0;
-        let sane = is_one && near && !is_ours;
-        let for_us = self.own.is_own(target.into());
-        if sane {
+        let is_on_link = self.addressing.next_hop(from.into()) == Some(from.into());
+        let is_local = self.addressing.is_local(from.into());
+        self.count_conflict(is_local, ethernet);
+        let is_unicast = ethernet[0] & 1 == 0;
+        let is_valid = is_unicast && is_on_link && !is_local;
+        let is_for_local = self.addressing.is_local(target.into());
+        if is_valid {
             // A host that requests our address will send to us (RFC 826), so it is added; others
             // are only updated.
             self.neighbors
-                .learn(from.into(), ethernet, for_us, self.now);
-            self.release();
+                .learn(from.into(), ethernet, is_for_local, self.now);
+            self.release_resolved();
         }
         // A probe for a free address has no sender address (RFC 5227).
-        let probes = is_one && from.is_unspecified();
-        let asks = for_us && operation == ARP_REQUEST && (sane || probes);
-        if asks && self.may_answer_neighbor() {
+        let is_probe = is_unicast && from.is_unspecified();
+        let needs_reply = is_for_local && operation == ARP_REQUEST && (is_valid || is_probe);
+        if needs_reply && self.may_reply_to_neighbor() {
             self.counters.link.out_neighbor_replies += 1;
             self.send_arp(ARP_REPLY, ethernet, target, (ethernet, from));
         }
     }
 
-    /// Counts an address conflict: another host uses an address of the stack (`is_ours`; RFC 5227,
+    /// Counts an address conflict: another host uses an address of the stack (`is_local`; RFC 5227,
     /// section 2.4).
-    fn count_conflict(&mut self, is_ours: bool, ethernet: [u8; 6]) {
+    fn count_conflict(&mut self, is_local: bool, ethernet: [u8; 6]) {
         // A frame of our own that was looped back is no conflict.
-        let other = is_ours && ethernet != self.ethernet;
-        self.counters.link.in_address_conflicts += u64::from(other);
+        let is_conflict = is_local && ethernet != self.ethernet;
+        self.counters.link.in_address_conflicts += u64::from(is_conflict);
     }
 
     /// Sends a neighbour discovery message with its type and flags. A solicitation that contains
@@ -157,31 +163,31 @@ impl Link {
     /// cache or not.
     fn send_discovery(
         &mut self,
-        (kind, says): (u8, u8),
+        (kind, flags): (u8, u8),
         from: Ipv6Addr,
         (to, ethernet): (Ipv6Addr, Option<[u8; 6]>),
         target: Ipv6Addr,
     ) {
-        let Some(mut frame) = self.make(V6_BYTES + DISCOVERY_BYTES) else {
+        let Some(mut frame) = self.allocate_frame(V6_BYTES + DISCOVERY_BYTES) else {
             return;
         };
-        let own = self.ethernet;
+        let local = self.ethernet;
         let packet = self.packet(&mut frame);
-        ip::write(packet, from.into(), to.into(), ICMPV6, DISCOVERY_BYTES, 0);
-        packet[7] = MOST_HOPS;
+        ip::write_header(packet, from.into(), to.into(), ICMPV6, DISCOVERY_BYTES, 0);
+        packet[7] = MAX_HOP_LIMIT;
         let message = &mut packet[V6_BYTES..];
         message[..8].fill(0);
-        (message[0], message[4]) = (kind, says);
+        (message[0], message[4]) = (kind, flags);
         let option = match kind {
-            SOLICITATION => SOURCE_OPTION,
-            _ => TARGET_OPTION,
+            SOLICITATION => SOURCE_ADDRESS_OPTION,
+            _ => TARGET_ADDRESS_OPTION,
         };
         message[8..24].copy_from_slice(&target.octets());
         message[24..26].copy_from_slice(&[option, 1]);
-        message[26..32].copy_from_slice(&own);
-        let pseudo = ip::pseudo(from.into(), to.into(), ICMPV6, DISCOVERY_BYTES);
-        let checksum = !crate::wire::combine([pseudo, sum(message)]);
-        put(message, 2, checksum);
+        message[26..32].copy_from_slice(&local);
+        let pseudo = ip::folded_pseudo_sum(from.into(), to.into(), ICMPV6, DISCOVERY_BYTES);
+        let checksum = !crate::wire::combine_sums([pseudo, checksum_sum(message)]);
+        write_u16(message, 2, checksum);
         self.counters.icmp.out_messages += 1;
         match ethernet {
             Some(ethernet) => self.send_to(frame, ethernet, to.into(), VnetHeader::default()),
@@ -197,75 +203,80 @@ impl Link {
             return false;
         }
         // A message forwarded by a router is not from a neighbour.
-        let said = (hops == MOST_HOPS).then(|| read(message, from)).flatten();
-        let Some((target, ethernet)) = said else {
+        let parsed = (hops == MAX_HOP_LIMIT)
+            .then(|| parse_message(message, from))
+            .flatten();
+        let Some((target, ethernet)) = parsed else {
             self.counters.icmp.in_errors += 1;
             return true;
         };
         if kind == ADVERTISEMENT {
             self.counters.link.in_neighbor_replies += 1;
             if let Some(ethernet) = ethernet {
-                self.count_conflict(self.own.is_own(target.into()), ethernet);
+                self.count_conflict(self.addressing.is_local(target.into()), ethernet);
             }
-            let said = Advertised {
+            let parsed = Advertisement {
                 ethernet,
-                solicited: message[4] & SOLICITED != 0,
-                overrides: message[4] & OVERRIDE != 0,
+                is_solicited: message[4] & FLAG_SOLICITED != 0,
+                is_override: message[4] & FLAG_OVERRIDE != 0,
             };
-            (self.neighbors).advertised(target.into(), said, self.now);
-            self.release();
+            (self.neighbors).apply_advertisement(target.into(), parsed, self.now);
+            self.release_resolved();
             return true;
         }
         self.counters.link.in_neighbor_requests += 1;
-        if !self.own.is_own(target.into()) {
+        if !self.addressing.is_local(target.into()) {
             return true;
         }
-        let near = self.own.next_hop(from.into()) == Some(from.into());
-        let ethernet = ethernet.filter(|_| near && !from.is_unspecified());
+        let is_on_link = self.addressing.next_hop(from.into()) == Some(from.into());
+        let ethernet = ethernet.filter(|_| is_on_link && !from.is_unspecified());
         if let Some(ethernet) = ethernet {
-            (self.neighbors).solicited_by(from.into(), ethernet, self.now);
-            self.release();
+            (self.neighbors).learn_from_solicitation(from.into(), ethernet, self.now);
+            self.release_resolved();
         }
-        if !self.may_answer_neighbor() {
+        if !self.may_reply_to_neighbor() {
             return true;
         }
         self.counters.link.out_neighbor_replies += 1;
         // A host that probes the address before using it learns that it is in use (RFC 4861,
         // section 7.2.4).
-        let (says, to) = match from.is_unspecified() {
-            true => (OVERRIDE, ALL_NODES_V6),
-            false => (SOLICITED | OVERRIDE, from),
+        let (flags, to) = match from.is_unspecified() {
+            true => (FLAG_OVERRIDE, ALL_NODES_V6),
+            false => (FLAG_SOLICITED | FLAG_OVERRIDE, from),
         };
-        self.send_discovery((ADVERTISEMENT, says), target, (to, ethernet), target);
+        self.send_discovery((ADVERTISEMENT, flags), target, (to, ethernet), target);
         true
     }
 }
 
 /// Parses a message: its target address and the link-layer address option; `None` if it violates
 /// RFC 4861, section 7.1.
-fn read(message: &[u8], from: Ipv6Addr) -> Option<(Ipv6Addr, Option<[u8; 6]>)> {
+fn parse_message(message: &[u8], from: Ipv6Addr) -> Option<(Ipv6Addr, Option<[u8; 6]>)> {
     let target: [u8; 16] = message.get(8..24)?.try_into().ok()?;
     let target = Ipv6Addr::from(target);
     if message[1] != 0 || target.is_multicast() {
         return None;
     }
-    let wanted = match message[0] {
-        SOLICITATION => SOURCE_OPTION,
-        _ => TARGET_OPTION,
+    let expected_option = match message[0] {
+        SOLICITATION => SOURCE_ADDRESS_OPTION,
+        _ => TARGET_ADDRESS_OPTION,
     };
     let mut options = &message[24..];
     let mut ethernet = None;
-    while let [option, eights, ..] = options {
-        let bytes = usize::from(*eights) * 8;
-        let whole = options.get(..bytes).filter(|whole| !whole.is_empty())?;
-        if *option == wanted && *eights == 1 && whole[2] & 1 == 0 {
-            ethernet = whole[2..].try_into().ok();
+    while let [option, length_units, ..] = options {
+        let bytes = usize::from(*length_units) * 8;
+        let option_bytes = options
+            .get(..bytes)
+            .filter(|option_bytes| !option_bytes.is_empty())?;
+        if *option == expected_option && *length_units == 1 && option_bytes[2] & 1 == 0 {
+            ethernet = option_bytes[2..].try_into().ok();
         }
         options = &options[bytes..];
     }
     // A sender without an address must not include a link-layer address.
-    let nobody = from.is_unspecified() && wanted == SOURCE_OPTION && ethernet.is_some();
-    (!nobody && options.is_empty()).then_some((target, ethernet))
+    let is_invalid =
+        from.is_unspecified() && expected_option == SOURCE_ADDRESS_OPTION && ethernet.is_some();
+    (!is_invalid && options.is_empty()).then_some((target, ethernet))
 }
 
 #[cfg(test)]
@@ -285,12 +296,12 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_as_the_rfc_wants_them_or_not_heard() {
+    fn messages_that_violate_the_rfc_are_rejected() {
         let from: Ipv6Addr = "fd00::1".parse().unwrap();
-        let nobody = Ipv6Addr::UNSPECIFIED;
+        let unspecified = Ipv6Addr::UNSPECIFIED;
         let option = |kind| [&[kind, 1][..], &ETHERNET].concat();
-        let (source, target) = (option(SOURCE_OPTION), option(TARGET_OPTION));
-        for (name, kind, from, options, heard) in [
+        let (source, target) = (option(SOURCE_ADDRESS_OPTION), option(TARGET_ADDRESS_OPTION));
+        for (name, kind, from, options, expected) in [
             ("no option", SOLICITATION, from, vec![], Some(None)),
             (
                 "its own",
@@ -323,14 +334,14 @@ mod tests {
             (
                 "unspecified source",
                 SOLICITATION,
-                nobody,
+                unspecified,
                 vec![],
                 Some(None),
             ),
             (
                 "unspecified source with an option",
                 SOLICITATION,
-                nobody,
+                unspecified,
                 source,
                 None,
             ),
@@ -338,7 +349,7 @@ mod tests {
                 "of no length",
                 ADVERTISEMENT,
                 from,
-                vec![TARGET_OPTION, 0, 0, 0, 0, 0, 0, 0],
+                vec![TARGET_ADDRESS_OPTION, 0, 0, 0, 0, 0, 0, 0],
                 None,
             ),
             ("cut short", ADVERTISEMENT, from, target[..7].to_vec(), None),
@@ -346,27 +357,27 @@ mod tests {
                 "half a header",
                 ADVERTISEMENT,
                 from,
-                vec![TARGET_OPTION],
+                vec![TARGET_ADDRESS_OPTION],
                 None,
             ),
         ] {
             let message = message(kind, &options);
-            let read = read(&message, from).map(|(_, ethernet)| ethernet);
-            assert_eq!(read, heard, "{kind}: {name}");
+            let parsed = parse_message(&message, from).map(|(_, ethernet)| ethernet);
+            assert_eq!(parsed, expected, "{kind}: {name}");
         }
         let mut coded = message(SOLICITATION, &[]);
         coded[1] = 1;
-        assert_eq!(read(&coded, from), None);
+        assert_eq!(parse_message(&coded, from), None);
         let mut to_many = message(SOLICITATION, &[]);
         to_many[8] = 0xff;
-        assert_eq!(read(&to_many, from), None);
+        assert_eq!(parse_message(&to_many, from), None);
     }
 
     proptest! {
         #[test]
         fn no_message_panics(message in prop::collection::vec(any::<u8>(), 0..80), nobody: bool) {
             let from = if nobody { Ipv6Addr::UNSPECIFIED } else { Ipv6Addr::LOCALHOST };
-            let _ = read(&message, from);
+            let _ = parse_message(&message, from);
         }
     }
 }

@@ -10,25 +10,25 @@ use std::mem::MaybeUninit;
 const PAGE_BYTES: usize = 4096;
 
 /// Returns an empty vector with this capacity.
-pub(crate) fn room<T>(count: usize) -> Vec<T> {
+pub(crate) fn with_capacity<T>(count: usize) -> Vec<T> {
     let mut list = Vec::with_capacity(count);
     // `black_box` hides the slice from the compiler: it can neither drop the writes nor assume that
     // the memory is zero.
-    let places = black_box(list.spare_capacity_mut());
+    let slots = black_box(list.spare_capacity_mut());
     let stride = PAGE_BYTES / size_of::<T>().clamp(1, PAGE_BYTES);
-    for place in places.iter_mut().step_by(stride) {
-        *place = MaybeUninit::zeroed();
+    for slot in slots.iter_mut().step_by(stride) {
+        *slot = MaybeUninit::zeroed();
     }
-    if let Some(last) = places.last_mut() {
+    if let Some(last) = slots.last_mut() {
         *last = MaybeUninit::zeroed();
     }
-    black_box(places);
+    black_box(slots);
     list
 }
 
 /// Returns a vector of this many default values.
 pub(crate) fn filled<T: Clone + Default>(count: usize) -> Vec<T> {
-    let mut list = room(count);
+    let mut list = with_capacity(count);
     list.resize(count, T::default());
     list
 }
@@ -40,32 +40,36 @@ mod tests {
     use super::*;
 
     /// Returns the page faults of the calling thread during `body`.
-    fn faults(body: impl FnOnce()) -> u64 {
-        let before = ThreadEvents::now().minor_faults;
+    fn count_page_faults(body: impl FnOnce()) -> u64 {
+        let before = ThreadEvents::read().minor_faults;
         body();
-        ThreadEvents::now().minor_faults - before
+        ThreadEvents::read().minor_faults - before
     }
 
     #[test]
-    fn what_is_written_later_is_there_already() {
+    fn later_writes_cause_no_page_faults() {
         /// Far above the size from which an allocator maps each block separately.
         const BYTES: usize = 16 << 20;
         let mut bytes: Vec<u8> = filled(BYTES);
         assert_eq!(bytes.len(), BYTES);
         assert!(bytes.iter().all(|&byte| byte == 0));
-        let mut numbers: Vec<[u64; 5]> = room(BYTES / size_of::<[u64; 5]>());
+        let mut numbers: Vec<[u64; 5]> = with_capacity(BYTES / size_of::<[u64; 5]>());
         assert!(numbers.is_empty());
-        let of_bytes = faults(|| black_box(&mut bytes[..]).fill(1));
-        let of_numbers = faults(|| numbers.resize(black_box(numbers.capacity()), [1; 5]));
+        let byte_faults = count_page_faults(|| black_box(&mut bytes[..]).fill(1));
+        let number_faults =
+            count_page_faults(|| numbers.resize(black_box(numbers.capacity()), [1; 5]));
         // A few are the test's own; each vector has more than four thousand pages, or eight huge
         // ones.
-        assert!(of_bytes < 4 && of_numbers < 4, "{of_bytes} {of_numbers}");
+        assert!(
+            byte_faults < 4 && number_faults < 4,
+            "{byte_faults} {number_faults}"
+        );
     }
 
     #[test]
-    fn sizes_of_every_kind_have_their_room() {
-        assert_eq!(room::<[u8; 5_000]>(3).capacity(), 3);
-        assert_eq!(room::<u8>(0).capacity(), 0);
+    fn any_element_size_has_its_capacity() {
+        assert_eq!(with_capacity::<[u8; 5_000]>(3).capacity(), 3);
+        assert_eq!(with_capacity::<u8>(0).capacity(), 0);
         assert_eq!(filled::<bool>(3), [false; 3]);
     }
 }

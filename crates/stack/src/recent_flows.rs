@@ -11,42 +11,42 @@ use crate::index_table::pair_hash;
 
 /// Pairs remembered at a time. A message arrives one round trip after the packet, and seldom have
 /// as many others been sent by then; if they have, the next packet causes another message.
-const PLACES: usize = 256;
+const SLOTS: usize = 256;
 
 /// Set of address and port pairs, as hashes with a secret key; zero is a free slot.
-pub(crate) struct Recent {
+pub(crate) struct RecentFlows {
     hashes: Vec<u32>,
     seed: u64,
 }
 
-impl Recent {
+impl RecentFlows {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            hashes: vec![0; PLACES],
+            hashes: vec![0; SLOTS],
             seed,
         }
     }
 
     /// Heap memory in bytes.
     pub(crate) const fn heap_bytes() -> usize {
-        PLACES * size_of::<u32>()
+        SLOTS * size_of::<u32>()
     }
 
     /// Returns the hash of a pair.
-    pub(crate) fn name(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
+    pub(crate) fn flow_hash(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
         pair_hash(self.seed, local, remote).max(1)
     }
 
     /// Adds the pair with this hash.
     #[inline]
-    pub(crate) fn add(&mut self, name: u32) {
-        self.hashes[name as usize % PLACES] = name;
+    pub(crate) fn insert(&mut self, flow_hash: u32) {
+        self.hashes[flow_hash as usize % SLOTS] = flow_hash;
     }
 
     /// Returns whether a packet was sent recently between these addresses and ports.
-    pub(crate) fn has(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        let name = self.name(local, remote);
-        self.hashes[name as usize % PLACES] == name
+    pub(crate) fn contains(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let flow_hash = self.flow_hash(local, remote);
+        self.hashes[flow_hash as usize % SLOTS] == flow_hash
     }
 }
 
@@ -60,20 +60,20 @@ mod tests {
     }
 
     #[test]
-    fn ends_that_were_not_spoken_between_are_not_hit() {
-        let mut recent = Recent::new(0x1234_5678_9abc_def1);
-        let own = host(1, 7);
-        for number in 0..4 * PLACES as u16 {
-            recent.add(recent.name(own, host(number, 9)));
+    fn flows_that_were_not_recorded_do_not_match() {
+        let mut recent = RecentFlows::new(0x1234_5678_9abc_def1);
+        let local = host(1, 7);
+        for number in 0..4 * SLOTS as u16 {
+            recent.insert(recent.flow_hash(local, host(number, 9)));
         }
         // The last pair of each slot is still there, the most recent one included.
-        let is_known = |number: &u16| recent.has(own, host(*number, 9));
-        assert!((0..4 * PLACES as u16).filter(is_known).count() > PLACES / 2);
-        assert!(is_known(&(4 * PLACES as u16 - 1)));
-        let others = (0..u16::MAX).filter(|port| *port != 9);
-        for port in others {
-            assert!(!recent.has(own, host(port % 1_000, port)), "{port}");
-            assert!(!recent.has(host(1, port), host(1_000, 9)) || port == 7);
+        let is_remembered = |number: &u16| recent.contains(local, host(*number, 9));
+        assert!((0..4 * SLOTS as u16).filter(is_remembered).count() > SLOTS / 2);
+        assert!(is_remembered(&(4 * SLOTS as u16 - 1)));
+        let other_ports = (0..u16::MAX).filter(|port| *port != 9);
+        for port in other_ports {
+            assert!(!recent.contains(local, host(port % 1_000, port)), "{port}");
+            assert!(!recent.contains(host(1, port), host(1_000, 9)) || port == 7);
         }
     }
 }

@@ -50,7 +50,7 @@ impl SocketId {
 
 /// Metadata of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meta {
+pub struct DatagramMeta {
     /// Source address and port.
     pub from: SocketAddr,
     /// Destination address.
@@ -71,7 +71,7 @@ pub struct Meta {
 /// Result of [`Stack::udp_echo`](crate::Stack::udp_echo): a datagram to be returned in its own
 /// frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Echo {
+pub enum EchoResult {
     /// Sent back with this many bytes of payload.
     Sent(usize),
     /// Not a request; removed from the queue.
@@ -80,12 +80,12 @@ pub enum Echo {
     /// fragments or in one buffer with others, the port's ring is full, it exceeds the path MTU, or
     /// the socket's prepared headers do not fit it: they are for another peer or local address, or
     /// older than a change of a neighbour. Receiving it and sending a reply makes new headers.
-    Elsewhere,
+    StillQueued,
 }
 
 /// Reason of an ICMP error: the destination, or part of it, cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unreachable {
+pub enum UnreachableReason {
     /// No route to the network.
     Network,
     /// No answer from the host on its link.
@@ -97,17 +97,17 @@ pub enum Unreachable {
     /// Administratively prohibited by a router or the host.
     Prohibited,
     /// TTL or hop limit exceeded in transit.
-    Hops,
+    HopLimit,
 }
 
-impl Unreachable {
+impl UnreachableReason {
     /// Returns whether a retry would change nothing (RFC 1122, section 4.2.3.9).
     pub(crate) const fn is_final(self) -> bool {
         matches!(self, Self::Protocol | Self::Port | Self::Prohibited)
     }
 }
 
-impl std::fmt::Display for Unreachable {
+impl std::fmt::Display for UnreachableReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Network => "its network is unreachable",
@@ -115,7 +115,7 @@ impl std::fmt::Display for Unreachable {
             Self::Protocol => "the host does not support TCP",
             Self::Port => "the port is unreachable",
             Self::Prohibited => "access is administratively prohibited",
-            Self::Hops => "the hop limit was exceeded (routing loop?)",
+            Self::HopLimit => "the hop limit was exceeded (routing loop?)",
         })
     }
 }
@@ -124,13 +124,13 @@ impl std::fmt::Display for Unreachable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpState {
     /// Handshake in progress.
-    Opening,
+    Connecting,
     /// Established in both directions.
     Established,
     /// The peer has finished sending.
-    FarFinished,
+    RemoteFinished,
     /// The local end has finished sending.
-    Finished,
+    LocalFinished,
     /// Both ends have finished sending.
     Closing,
     /// Closed, or in TIME-WAIT.

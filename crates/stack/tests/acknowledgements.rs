@@ -5,7 +5,7 @@ mod common;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use common::{Link, World, config, ready};
+use common::{LinkModel, TwoStackSim, config, expect_ready};
 
 const MS: u64 = 1_000_000;
 
@@ -14,8 +14,8 @@ const HEADERS: usize = 20 + 20;
 
 /// Returns the acknowledgements that the receiver has sent after these segments arrived, a
 /// millisecond apart, and after the delayed-acknowledgement timer.
-fn acknowledged(mtus: [usize; 2], pieces: &[usize]) -> (usize, usize) {
-    let [near, far] = mtus.map(|mtu| {
+fn count_acknowledgements(mtus: [usize; 2], writes: &[usize]) -> (usize, usize) {
+    let [sender, receiver] = mtus.map(|mtu| {
         let mtu = format!("mtu={mtu}");
         config(&[
             &mtu,
@@ -26,38 +26,38 @@ fn acknowledged(mtus: [usize; 2], pieces: &[usize]) -> (usize, usize) {
             "tcp.congestion_control=none",
         ])
     });
-    let mut world = World::new(&near, &far, Link::CLEAN).announced();
-    let (client, server) = world.connected(80);
+    let mut sim = TwoStackSim::new(&sender, &receiver, LinkModel::CLEAN).after_announcements();
+    let (client, server) = sim.connect(80);
     let count = Rc::new(Cell::new(0));
-    let seen = Rc::clone(&count);
-    world.wire.watch = Box::new(move |end, _| {
-        seen.set(seen.get() + usize::from(end == 1));
+    let counter = Rc::clone(&count);
+    sim.wire.filter = Box::new(move |end, _| {
+        counter.set(counter.get() + usize::from(end == 1));
         true
     });
-    let until = |world: &mut World, ns: u64| {
-        let until = world.now + ns;
-        world.until(5, |world| world.now >= until);
+    let until = |sim: &mut TwoStackSim, ns: u64| {
+        let until = sim.now + ns;
+        sim.run_until(5, |sim| sim.now >= until);
         count.get()
     };
-    let before = until(&mut world, 300 * MS);
-    for &bytes in pieces {
-        let sent = ready(world.near.tcp_send(client, |room| room.len().min(bytes)));
+    let before = until(&mut sim, 300 * MS);
+    for &bytes in writes {
+        let sent = expect_ready(sim.local.tcp_send(client, |space| space.len().min(bytes)));
         assert_eq!(sent, bytes);
-        until(&mut world, MS);
+        until(&mut sim, MS);
     }
-    let at_once = until(&mut world, 50 * MS) - before;
+    let immediate = until(&mut sim, 50 * MS) - before;
     assert_eq!(
-        world.far.tcp_queued(server).unwrap().1,
-        pieces.iter().sum::<usize>()
+        sim.remote.tcp_queued(server).unwrap().1,
+        writes.iter().sum::<usize>()
     );
-    (at_once, until(&mut world, 300 * MS) - before)
+    (immediate, until(&mut sim, 300 * MS) - before)
 }
 
 #[test]
-fn the_second_full_segment_is_acknowledged_at_once_whatever_the_far_end_could_take() {
+fn the_second_full_segment_is_acknowledged_at_once_whatever_the_peers_mtu() {
     for mtus in [[1_500, 1_500], [9_000, 1_500], [1_500, 9_000], [1_500, 576]] {
         let full = mtus[0].min(mtus[1]) - HEADERS;
-        for (pieces, at_once, later) in [
+        for (writes, immediate, total) in [
             (&[full][..], 0, 1),
             (&[full, full], 1, 1),
             (&[full, full, full], 1, 2),
@@ -68,8 +68,12 @@ fn the_second_full_segment_is_acknowledged_at_once_whatever_the_far_end_could_ta
             // A burst is acknowledged once.
             (&[6 * full], 1, 1),
         ] {
-            let told = acknowledged(mtus, pieces);
-            assert_eq!(told, (at_once, later), "MTUs {mtus:?}, pieces {pieces:?}");
+            let counts = count_acknowledgements(mtus, writes);
+            assert_eq!(
+                counts,
+                (immediate, total),
+                "MTUs {mtus:?}, pieces {writes:?}"
+            );
         }
     }
 }

@@ -4,194 +4,232 @@ mod common;
 
 use std::task::Poll;
 
-use common::packets::{ETHERNET, complete};
-use common::segments::{self, AT, RST, SYN};
-use common::{FAR, Link, NEAR, World, any, at, ready};
+use common::packets::{ETHERNET_BYTES, complete};
+use common::segments::{self, RST, SYN, TCP_OFFSET};
+use common::{LOCAL, LinkModel, REMOTE, TwoStackSim, any_address, expect_ready, socket_address};
 use linerate_stack::{SocketId, TcpState};
 
-const MILLISECOND: u64 = 1_000_000;
-const SECOND: u64 = 1_000 * MILLISECOND;
+const MILLISECOND_NS: u64 = 1_000_000;
+const SECOND_NS: u64 = 1_000 * MILLISECOND_NS;
 
 /// SYNs of a host that never sends anything else: one of its segments, and the last byte of its
 /// address.
-struct Ghost(Vec<u8>, u8);
+struct SynFlooder(Vec<u8>, u8);
 
-impl Ghost {
-    fn new(world: &mut World) -> Self {
-        let seen = world.kept(|end, frame| end == 0 && segments::is_tcp(frame));
+impl SynFlooder {
+    fn new(sim: &mut TwoStackSim) -> Self {
+        let captured = sim.capture(|end, frame| end == 0 && segments::is_tcp(frame));
         // A rejected SYN serves as a template.
-        let asks = world.near.tcp_connect(at(FAR, 9), None).unwrap();
-        world.until(5, |world| {
-            world.near.tcp_state(asks).unwrap() == TcpState::Closed
+        let client = sim
+            .local
+            .tcp_connect(socket_address(REMOTE, 9), None)
+            .unwrap();
+        sim.run_until(5, |sim| {
+            sim.local.tcp_state(client).unwrap() == TcpState::Closed
         });
-        world.near.close(asks).unwrap();
-        world.wire.watch = Box::new(|_, _| true);
-        let frame = seen.borrow()[0].clone();
+        sim.local.close(client).unwrap();
+        sim.wire.filter = Box::new(|_, _| true);
+        let frame = captured.borrow()[0].clone();
         Self(frame, 77)
     }
 
-    fn ask(&mut self, world: &mut World, ports: std::ops::Range<u16>, port: u16) {
+    fn send_syns(&mut self, sim: &mut TwoStackSim, ports: std::ops::Range<u16>, port: u16) {
         for from in ports {
-            self.say(world, (from, port), u32::from(from), SYN);
+            self.send_segment(sim, (from, port), u32::from(from), SYN);
         }
     }
 
     /// Resets a SYN.
-    fn reset(&mut self, world: &mut World, from: u16, port: u16) {
-        self.say(world, (from, port), u32::from(from) + 1, RST);
+    fn send_reset(&mut self, sim: &mut TwoStackSim, from: u16, port: u16) {
+        self.send_segment(sim, (from, port), u32::from(from) + 1, RST);
     }
 
-    fn say(&mut self, world: &mut World, (from, port): (u16, u16), sequence: u32, flags: u8) {
-        let mut frame = segments::like(&self.0, sequence, flags, &[]);
-        frame[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&[10, 0, 0, self.1]);
-        frame[AT..AT + 2].copy_from_slice(&from.to_be_bytes());
-        frame[AT + 2..AT + 4].copy_from_slice(&port.to_be_bytes());
+    fn send_segment(
+        &mut self,
+        sim: &mut TwoStackSim,
+        (from, port): (u16, u16),
+        sequence: u32,
+        flags: u8,
+    ) {
+        let mut frame = segments::segment_like(&self.0, sequence, flags, &[]);
+        frame[ETHERNET_BYTES + 12..ETHERNET_BYTES + 16].copy_from_slice(&[10, 0, 0, self.1]);
+        frame[TCP_OFFSET..TCP_OFFSET + 2].copy_from_slice(&from.to_be_bytes());
+        frame[TCP_OFFSET + 2..TCP_OFFSET + 4].copy_from_slice(&port.to_be_bytes());
         complete(&mut frame);
-        world.wire.put(1, &frame);
+        sim.wire.deliver(1, &frame);
     }
 }
 
-fn wait(world: &mut World, ns: u64) {
-    let end = world.now + ns;
-    while world.now < end {
-        world.turn();
-        world.pass();
+fn run_for(sim: &mut TwoStackSim, ns: u64) {
+    let end = sim.now + ns;
+    while sim.now < end {
+        sim.poll();
+        sim.advance();
     }
 }
 
-fn stands(world: &mut World, client: SocketId) -> bool {
-    world.near.tcp_state(client).unwrap() == TcpState::Established
+fn is_established(sim: &mut TwoStackSim, client: SocketId) -> bool {
+    sim.local.tcp_state(client).unwrap() == TcpState::Established
 }
 
 /// No socket is free: they are half-open for an absent host; a client that exists gets one with its
 /// next SYN.
 #[test]
-fn requests_that_nobody_follows_up_make_room_for_others() {
+fn half_open_connections_give_way_to_others() {
     let settings = ["sockets.tcp=32", "tcp.min_rto=200ms"];
-    let mut world = World::alike(&settings, Link::CLEAN);
-    let mut ghost = Ghost::new(&mut world);
-    let listeners = [80, 81].map(|port| world.far.tcp_listen(any(port), 64).unwrap());
-    ghost.ask(&mut world, 1_000..1_040, 80);
-    wait(&mut world, 10 * MILLISECOND);
+    let mut sim = TwoStackSim::symmetric(&settings, LinkModel::CLEAN);
+    let mut flooder = SynFlooder::new(&mut sim);
+    let listeners = [80, 81].map(|port| sim.remote.tcp_listen(any_address(port), 64).unwrap());
+    flooder.send_syns(&mut sim, 1_000..1_040, 80);
+    run_for(&mut sim, 10 * MILLISECOND_NS);
     // One listener does not get all of them.
-    assert_eq!(world.far.connections(), 28);
-    assert_eq!(world.far.counters().tcp.listen_overflows, 12);
-    ghost.ask(&mut world, 2_000..2_010, 81);
-    wait(&mut world, 10 * MILLISECOND);
-    assert_eq!(world.far.connections(), 32);
-    assert_eq!(world.far.counters().tcp.no_sockets, 6);
+    assert_eq!(sim.remote.connection_count(), 28);
+    assert_eq!(sim.remote.counters().tcp.listen_overflows, 12);
+    flooder.send_syns(&mut sim, 2_000..2_010, 81);
+    run_for(&mut sim, 10 * MILLISECOND_NS);
+    assert_eq!(sim.remote.connection_count(), 32);
+    assert_eq!(sim.remote.counters().tcp.no_sockets, 6);
     // None is replaced while its handshake may still be in progress.
-    let fails = world.far.counters().tcp.attempt_fails;
-    assert!(world.far.tcp_connect(at(NEAR, 9), None).is_err());
-    assert_eq!(world.far.counters().tcp.attempt_fails, fails);
-    wait(&mut world, 1_030 * MILLISECOND);
-    let start = world.now;
-    let clients = [80, 81].map(|port| world.near.tcp_connect(at(FAR, port), None).unwrap());
-    world.until(1, |world| {
-        clients.iter().all(|client| stands(world, *client))
+    let fails = sim.remote.counters().tcp.attempt_fails;
+    assert!(
+        sim.remote
+            .tcp_connect(socket_address(LOCAL, 9), None)
+            .is_err()
+    );
+    assert_eq!(sim.remote.counters().tcp.attempt_fails, fails);
+    run_for(&mut sim, 1_030 * MILLISECOND_NS);
+    let start = sim.now;
+    let clients = [80, 81].map(|port| {
+        sim.local
+            .tcp_connect(socket_address(REMOTE, port), None)
+            .unwrap()
+    });
+    sim.run_until(1, |sim| {
+        clients.iter().all(|client| is_established(sim, *client))
     });
     assert!(
-        world.now - start < 10 * MILLISECOND,
+        sim.now - start < 10 * MILLISECOND_NS,
         "with their first request"
     );
-    world.run(10);
+    sim.run(10);
     for listener in listeners {
-        assert!(matches!(world.far.tcp_accept(listener), Poll::Ready(Ok(_))));
+        assert!(matches!(
+            sim.remote.tcp_accept(listener),
+            Poll::Ready(Ok(_))
+        ));
     }
-    assert_eq!(world.far.counters().tcp.attempt_fails, fails + 2);
+    assert_eq!(sim.remote.counters().tcp.attempt_fails, fails + 2);
     // An outgoing connection gets one, too.
-    assert!(world.far.tcp_connect(at(NEAR, 9), None).is_ok());
-    assert_eq!(world.far.counters().tcp.attempt_fails, fails + 3);
+    assert!(
+        sim.remote
+            .tcp_connect(socket_address(LOCAL, 9), None)
+            .is_ok()
+    );
+    assert_eq!(sim.remote.counters().tcp.attempt_fails, fails + 3);
 }
 
 /// SYNs from absent hosts of the link: no neighbour that sockets send to is evicted.
 #[test]
-fn requests_of_nobody_drive_no_neighbor_out() {
-    let mut world = World::alike(&["arp.cache=4", "sockets.tcp=64"], Link::CLEAN).announced();
-    let mut ghost = Ghost::new(&mut world);
-    world.far.tcp_listen(any(80), 64).unwrap();
-    let socket = world.far.udp_bind(any(7)).unwrap();
-    ready(world.far.udp_send(socket, Some(at(NEAR, 7)), 10, |_| ()));
-    wait(&mut world, MILLISECOND);
+fn syns_from_absent_hosts_evict_no_neighbor() {
+    let mut sim = TwoStackSim::symmetric(&["arp.cache=4", "sockets.tcp=64"], LinkModel::CLEAN)
+        .after_announcements();
+    let mut flooder = SynFlooder::new(&mut sim);
+    sim.remote.tcp_listen(any_address(80), 64).unwrap();
+    let socket = sim.remote.udp_bind(any_address(7)).unwrap();
+    expect_ready(
+        sim.remote
+            .udp_send(socket, Some(socket_address(LOCAL, 7)), 10, |_| ()),
+    );
+    run_for(&mut sim, MILLISECOND_NS);
     for host in 100..140 {
-        ghost.1 = host;
-        ghost.ask(&mut world, 1_000..1_001, 80);
-        wait(&mut world, MILLISECOND);
+        flooder.1 = host;
+        flooder.send_syns(&mut sim, 1_000..1_001, 80);
+        run_for(&mut sim, MILLISECOND_NS);
     }
-    assert_eq!(world.far.connections(), 40);
-    let (_, known) = world.far.neighbor_towards(NEAR.parse().unwrap()).unwrap();
-    assert!(known);
+    assert_eq!(sim.remote.connection_count(), 40);
+    let (_, is_known) = sim.remote.resolve_next_hop(LOCAL.parse().unwrap()).unwrap();
+    assert!(is_known);
 }
 
 /// The backlog of a listener is full of them, though sockets are free.
 #[test]
-fn a_backlog_of_requests_that_nobody_follows_up_has_room_again() {
-    let mut world = World::alike(&["sockets.tcp=32", "tcp.min_rto=200ms"], Link::CLEAN);
-    let mut ghost = Ghost::new(&mut world);
-    let listener = world.far.tcp_listen(any(80), 4).unwrap();
-    let other = world.far.tcp_listen(any(81), 4).unwrap();
-    ghost.ask(&mut world, 3_000..3_004, 81);
-    wait(&mut world, 1_050 * MILLISECOND);
-    ghost.ask(&mut world, 1_000..1_004, 80);
-    wait(&mut world, 1_050 * MILLISECOND);
-    let client = world.near.tcp_connect(at(FAR, 80), None).unwrap();
-    world.until(1, |world| stands(world, client));
-    world.run(10);
-    assert!(matches!(world.far.tcp_accept(listener), Poll::Ready(Ok(_))));
-    assert_eq!(world.far.counters().tcp.attempt_fails, 1);
-    world.far.close(other).unwrap();
+fn a_backlog_of_half_open_connections_has_space_again() {
+    let mut sim =
+        TwoStackSim::symmetric(&["sockets.tcp=32", "tcp.min_rto=200ms"], LinkModel::CLEAN);
+    let mut flooder = SynFlooder::new(&mut sim);
+    let listener = sim.remote.tcp_listen(any_address(80), 4).unwrap();
+    let other_listener = sim.remote.tcp_listen(any_address(81), 4).unwrap();
+    flooder.send_syns(&mut sim, 3_000..3_004, 81);
+    run_for(&mut sim, 1_050 * MILLISECOND_NS);
+    flooder.send_syns(&mut sim, 1_000..1_004, 80);
+    run_for(&mut sim, 1_050 * MILLISECOND_NS);
+    let client = sim
+        .local
+        .tcp_connect(socket_address(REMOTE, 80), None)
+        .unwrap();
+    sim.run_until(1, |sim| is_established(sim, client));
+    sim.run(10);
+    assert!(matches!(
+        sim.remote.tcp_accept(listener),
+        Poll::Ready(Ok(_))
+    ));
+    assert_eq!(sim.remote.counters().tcp.attempt_fails, 1);
+    sim.remote.close(other_listener).unwrap();
 }
 
 /// A connection that reuses a freed socket is queued behind older half-open ones.
 #[test]
-fn the_oldest_request_gives_way_whatever_became_of_others() {
+fn the_oldest_half_open_connection_gives_way() {
     for rto in ["tcp.min_rto=1s", "tcp.min_rto=10ms"] {
-        let mut world = World::alike(&["sockets.tcp=32", rto], Link::CLEAN);
-        let mut ghost = Ghost::new(&mut world);
-        world.far.tcp_listen(any(80), 3).unwrap();
-        ghost.ask(&mut world, 1_000..1_003, 80);
-        wait(&mut world, 10 * MILLISECOND);
-        ghost.reset(&mut world, 1_001, 80);
-        wait(&mut world, 600 * MILLISECOND);
-        assert_eq!(world.far.connections(), 2, "{rto}");
-        ghost.ask(&mut world, 1_003..1_004, 80);
-        wait(&mut world, 200 * MILLISECOND);
+        let mut sim = TwoStackSim::symmetric(&["sockets.tcp=32", rto], LinkModel::CLEAN);
+        let mut flooder = SynFlooder::new(&mut sim);
+        sim.remote.tcp_listen(any_address(80), 3).unwrap();
+        flooder.send_syns(&mut sim, 1_000..1_003, 80);
+        run_for(&mut sim, 10 * MILLISECOND_NS);
+        flooder.send_reset(&mut sim, 1_001, 80);
+        run_for(&mut sim, 600 * MILLISECOND_NS);
+        assert_eq!(sim.remote.connection_count(), 2, "{rto}");
+        flooder.send_syns(&mut sim, 1_003..1_004, 80);
+        run_for(&mut sim, 200 * MILLISECOND_NS);
         // Within a second a reply may be in flight, however short the configured minimum timeout
         // is.
-        let overflows = world.far.counters().tcp.listen_overflows;
-        ghost.ask(&mut world, 1_004..1_005, 80);
-        wait(&mut world, MILLISECOND);
-        let since = world.far.counters().tcp.listen_overflows - overflows;
+        let overflows = sim.remote.counters().tcp.listen_overflows;
+        flooder.send_syns(&mut sim, 1_004..1_005, 80);
+        run_for(&mut sim, MILLISECOND_NS);
+        let since = sim.remote.counters().tcp.listen_overflows - overflows;
         assert_eq!(since, 1, "{rto}");
-        wait(&mut world, 300 * MILLISECOND);
+        run_for(&mut sim, 300 * MILLISECOND_NS);
         for _ in 0..2 {
-            let start = world.now;
-            let client = world.near.tcp_connect(at(FAR, 80), None).unwrap();
-            world.until(1, |world| stands(world, client));
-            let took = world.now - start;
-            assert!(took < 5 * MILLISECOND, "{rto}: {took} ns");
+            let start = sim.now;
+            let client = sim
+                .local
+                .tcp_connect(socket_address(REMOTE, 80), None)
+                .unwrap();
+            sim.run_until(1, |sim| is_established(sim, client));
+            let elapsed = sim.now - start;
+            assert!(elapsed < 5 * MILLISECOND_NS, "{rto}: {elapsed} ns");
         }
-        world.run(5);
+        sim.run(5);
         // The two established ones, and the newest half-open one.
-        assert_eq!(world.far.connections(), 3, "{rto}");
+        assert_eq!(sim.remote.connection_count(), 3, "{rto}");
     }
 }
 
 #[test]
-fn requests_that_nobody_follows_up_are_given_up_in_a_quarter_of_a_minute() {
+fn half_open_connections_are_dropped_after_fifteen_seconds() {
     for rto in ["tcp.min_rto=1s", "tcp.min_rto=200ms"] {
-        let mut world = World::alike(&[rto], Link::CLEAN);
-        let mut ghost = Ghost::new(&mut world);
-        world.far.tcp_listen(any(80), 8).unwrap();
-        let fails = world.far.counters().tcp.attempt_fails;
-        ghost.ask(&mut world, 1_000..1_004, 80);
-        wait(&mut world, 14 * SECOND);
-        assert_eq!(world.far.connections(), 4, "{rto}");
-        wait(&mut world, 2 * SECOND);
-        assert_eq!(world.far.connections(), 0, "{rto}");
-        assert_eq!(world.far.counters().tcp.attempt_fails, fails + 4);
+        let mut sim = TwoStackSim::symmetric(&[rto], LinkModel::CLEAN);
+        let mut flooder = SynFlooder::new(&mut sim);
+        sim.remote.tcp_listen(any_address(80), 8).unwrap();
+        let fails = sim.remote.counters().tcp.attempt_fails;
+        flooder.send_syns(&mut sim, 1_000..1_004, 80);
+        run_for(&mut sim, 14 * SECOND_NS);
+        assert_eq!(sim.remote.connection_count(), 4, "{rto}");
+        run_for(&mut sim, 2 * SECOND_NS);
+        assert_eq!(sim.remote.connection_count(), 0, "{rto}");
+        assert_eq!(sim.remote.counters().tcp.attempt_fails, fails + 4);
         assert_eq!(
-            world.far.counters().tcp.out_resets,
+            sim.remote.counters().tcp.out_resets,
             1,
             "for the rejected SYN"
         );
@@ -200,52 +238,62 @@ fn requests_that_nobody_follows_up_are_given_up_in_a_quarter_of_a_minute() {
 
 /// Closed with much unsent data, while the peer reads slowly; then while it does not read at all.
 #[test]
-fn a_closed_connection_lasts_as_long_as_it_moves() {
+fn an_orphan_lasts_while_it_makes_progress() {
     let settings = ["tcp.receive_window=4096", "tcp.send_buffer=32K"];
-    let mut world = World::alike(&settings, Link::CLEAN);
-    let (client, server) = world.connected(80);
+    let mut sim = TwoStackSim::symmetric(&settings, LinkModel::CLEAN);
+    let (client, server) = sim.connect(80);
     let mut written = 0;
-    while let Poll::Ready(sent) = world.near.tcp_send(client, |room| room.len()) {
+    while let Poll::Ready(sent) = sim.local.tcp_send(client, |space| space.len()) {
         written += sent.unwrap();
     }
-    world.near.close(client).unwrap();
-    let (mut read, start) = (0, world.now);
+    sim.local.close(client).unwrap();
+    let (mut read, start) = (0, sim.now);
     while read < written {
-        wait(&mut world, 10 * SECOND);
+        run_for(&mut sim, 10 * SECOND_NS);
         let take = |bytes: &[u8]| (bytes.len().min(2_048), bytes.len().min(2_048));
-        read += ready(world.far.tcp_receive(server, take));
+        read += expect_ready(sim.remote.tcp_receive(server, take));
     }
-    assert!(world.now - start > 120 * SECOND);
-    wait(&mut world, SECOND);
-    assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::FarFinished);
-    assert_eq!(world.near.counters().tcp.out_resets, 0);
-    world.far.close(server).unwrap();
-    world.until(30, |world| world.near.connections() == 0);
+    assert!(sim.now - start > 120 * SECOND_NS);
+    run_for(&mut sim, SECOND_NS);
+    assert_eq!(
+        sim.remote.tcp_state(server).unwrap(),
+        TcpState::RemoteFinished
+    );
+    assert_eq!(sim.local.counters().tcp.out_resets, 0);
+    sim.remote.close(server).unwrap();
+    sim.run_until(30, |sim| sim.local.connection_count() == 0);
 
-    let (client, server) = world.connected(81);
-    while world.near.tcp_send(client, |room| room.len()).is_ready() {}
-    world.near.close(client).unwrap();
-    wait(&mut world, 70 * SECOND);
-    assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::Closed);
-    assert_eq!(world.near.counters().tcp.out_resets, 1);
+    let (client, server) = sim.connect(81);
+    while sim.local.tcp_send(client, |space| space.len()).is_ready() {}
+    sim.local.close(client).unwrap();
+    run_for(&mut sim, 70 * SECOND_NS);
+    assert_eq!(sim.remote.tcp_state(server).unwrap(), TcpState::Closed);
+    assert_eq!(sim.local.counters().tcp.out_resets, 1);
 }
 
 /// More SYNs arrive in each poll than are answered: those that wait are answered before later ones.
 #[test]
-fn who_asked_before_a_flood_is_answered_while_it_lasts() {
+fn earlier_syns_are_answered_during_a_flood() {
     // Two are answered in a poll.
     let settings = ["tx_descriptors=8", "rx_descriptors=64", "sockets.tcp=1000"];
-    let mut world = World::alike(&settings, Link::CLEAN);
-    let mut ghost = Ghost::new(&mut world);
-    world.far.tcp_listen(any(80), 1_000).unwrap();
-    let clients = [(); 4].map(|()| world.near.tcp_connect(at(FAR, 80), None).unwrap());
-    for turn in 0..250 {
-        let from = 1_000 + turn * 3;
-        ghost.ask(&mut world, from..from + 3, 80);
-        world.turn();
-        world.pass();
+    let mut sim = TwoStackSim::symmetric(&settings, LinkModel::CLEAN);
+    let mut flooder = SynFlooder::new(&mut sim);
+    sim.remote.tcp_listen(any_address(80), 1_000).unwrap();
+    let clients = [(); 4].map(|()| {
+        sim.local
+            .tcp_connect(socket_address(REMOTE, 80), None)
+            .unwrap()
+    });
+    for poll in 0..250 {
+        let from = 1_000 + poll * 3;
+        flooder.send_syns(&mut sim, from..from + 3, 80);
+        sim.poll();
+        sim.advance();
     }
-    assert_eq!(clients.map(|client| stands(&mut world, client)), [true; 4]);
+    assert_eq!(
+        clients.map(|client| is_established(&mut sim, client)),
+        [true; 4]
+    );
     // The flood itself was not answered completely.
-    assert!(world.far.counters().tcp.out_segments < 600);
+    assert!(sim.remote.counters().tcp.out_segments < 600);
 }

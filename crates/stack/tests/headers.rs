@@ -4,8 +4,8 @@ mod common;
 
 use std::net::Ipv6Addr;
 
-use common::packets::{self, ETHERNET, ICMPV6, UDP, V6, insert_headers};
-use common::{FAR_V6, Link, NEAR_V6, World, at};
+use common::packets::{self, ETHERNET_BYTES, ICMPV6, UDP, V6_BYTES, insert_headers};
+use common::{LOCAL_V6, LinkModel, REMOTE_V6, TwoStackSim, socket_address};
 
 const ALL_NODES: &str = "ff02::1";
 
@@ -15,28 +15,28 @@ fn octets(address: &str) -> [u8; 16] {
 
 /// Handling of a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fate {
-    Taken,
+enum Handling {
+    Accepted,
     Dropped,
     /// Reported with this code and offset.
-    Told(u8, u32),
+    Reported(u8, u32),
 }
 
 #[test]
-fn what_is_not_known_is_passed_over_or_told() {
-    use Fate::{Dropped, Taken, Told};
+fn unknown_headers_are_skipped_dropped_or_reported() {
+    use Handling::{Accepted, Dropped, Reported};
     // An ICMP error: port unreachable.
     let error = [1, 4, 0, 0, 0, 0, 0, 0, 0x60, 0, 0, 0];
-    let usual = (FAR_V6, UDP);
+    let usual = (REMOTE_V6, UDP);
     let to_all = (ALL_NODES, UDP);
-    for (name, (to, last), first, headers, fate) in [
+    for (name, (to, last), first, headers, expected) in [
         // Destination options: the upper two bits of the type select the handling.
         (
             "pass over",
             usual,
             60,
             &[UDP, 0, 0x1e, 4, 1, 2, 3, 4][..],
-            Taken,
+            Accepted,
         ),
         ("drop", usual, 60, &[UDP, 0, 0x5e, 4, 1, 2, 3, 4], Dropped),
         (
@@ -44,21 +44,21 @@ fn what_is_not_known_is_passed_over_or_told() {
             usual,
             60,
             &[UDP, 0, 0x9e, 4, 1, 2, 3, 4],
-            Told(2, 42),
+            Reported(2, 42),
         ),
         (
             "report, unicast only, to unicast",
             usual,
             60,
             &[UDP, 0, 0xde, 4, 1, 2, 3, 4],
-            Told(2, 42),
+            Reported(2, 42),
         ),
         (
             "report, to a group",
             to_all,
             60,
             &[UDP, 0, 0x9e, 4, 1, 2, 3, 4],
-            Told(2, 42),
+            Reported(2, 42),
         ),
         (
             "unicast only, to a group",
@@ -72,9 +72,9 @@ fn what_is_not_known_is_passed_over_or_told() {
             usual,
             60,
             &[UDP, 0, 0, 1, 0, 0x9e, 1, 9],
-            Told(2, 45),
+            Reported(2, 45),
         ),
-        ("padding", usual, 60, &[UDP, 0, 1, 2, 0, 0, 0, 0], Taken),
+        ("padding", usual, 60, &[UDP, 0, 1, 2, 0, 0, 0, 0], Accepted),
         (
             "too long",
             usual,
@@ -91,42 +91,42 @@ fn what_is_not_known_is_passed_over_or_told() {
         ),
         (
             "of an error",
-            (FAR_V6, ICMPV6),
+            (REMOTE_V6, ICMPV6),
             60,
             &[ICMPV6, 0, 0x9e, 4, 1, 2, 3, 4],
             Dropped,
         ),
         // Hop-by-hop options: only in front of all others.
-        ("hops", usual, 0, &[UDP, 0, 0x1e, 4, 1, 2, 3, 4], Taken),
+        ("hops", usual, 0, &[UDP, 0, 0x1e, 4, 1, 2, 3, 4], Accepted),
         (
             "hops, report",
             usual,
             0,
             &[UDP, 0, 0x9e, 4, 1, 2, 3, 4],
-            Told(2, 42),
+            Reported(2, 42),
         ),
         (
             "hops behind",
             usual,
             60,
             &[0, 0, 1, 4, 0, 0, 0, 0, UDP, 0, 1, 4, 0, 0, 0, 0],
-            Told(1, 40),
+            Reported(1, 40),
         ),
         // Routing headers: at their end, or not.
-        ("route", usual, 43, &[UDP, 0, 99, 0, 0, 0, 0, 0], Taken),
+        ("route", usual, 43, &[UDP, 0, 99, 0, 0, 0, 0, 0], Accepted),
         (
             "route, segments left",
             usual,
             43,
             &[UDP, 0, 99, 1, 0, 0, 0, 0],
-            Told(0, 42),
+            Reported(0, 42),
         ),
         (
             "route, segments left, behind options",
             usual,
             60,
             &[43, 0, 1, 4, 0, 0, 0, 0, UDP, 0, 0, 1, 0, 0, 0, 0],
-            Told(0, 50),
+            Reported(0, 50),
         ),
         // A fragment that is the complete datagram.
         (
@@ -134,53 +134,57 @@ fn what_is_not_known_is_passed_over_or_told() {
             usual,
             44,
             &[60, 0, 0, 0, 1, 2, 3, 4, UDP, 0, 0x9e, 4, 1, 2, 3, 4],
-            Told(2, 50),
+            Reported(2, 50),
         ),
     ] {
-        let mut world = World::alike(&[], Link::CLEAN).announced();
-        let server = world.far.udp_bind(at("::", 7)).unwrap();
-        let told = world.kept(|end, frame| {
+        let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
+        let server = sim.remote.udp_bind(socket_address("::", 7)).unwrap();
+        let reports = sim.capture(|end, frame| {
             end == 1 && frame[12..14] == [0x86, 0xdd] && frame[20] == ICMPV6 && frame[54] == 4
         });
-        let behind = match last {
+        let payload = match last {
             UDP => packets::datagram(0xc001, 7, &[1, 2, 3, 4]),
             _ => error.to_vec(),
         };
         let ethernet = match to {
             ALL_NODES => [0x33, 0x33, 0, 0, 0, 1],
-            _ => world.far.ethernet(),
+            _ => sim.remote.ethernet_address(),
         };
-        let mut sent = packets::packet(ethernet, (NEAR_V6, to), last, &behind);
+        let mut sent = packets::packet(ethernet, (LOCAL_V6, to), last, &payload);
         insert_headers(&mut sent, first, headers);
-        world.wire.put(1, &sent);
-        world.run(30);
-        let told = told.borrow();
-        let taken = world.far.udp_waiting(server).unwrap() > 0;
-        let found = match (&told[..], taken) {
-            ([], true) => Taken,
+        sim.wire.deliver(1, &sent);
+        sim.run(30);
+        let reports = reports.borrow();
+        let is_accepted = sim.remote.udp_queued(server).unwrap() > 0;
+        let handling = match (&reports[..], is_accepted) {
+            ([], true) => Accepted,
             ([], false) => Dropped,
-            ([told], false) => {
+            ([reports], false) => {
                 // From the address of the packet, or the stack's own, to the sender, with the whole
                 // packet.
-                assert_eq!(told[ETHERNET + 8..ETHERNET + 24], octets(FAR_V6), "{name}");
                 assert_eq!(
-                    told[ETHERNET + 24..ETHERNET + V6],
-                    octets(NEAR_V6),
+                    reports[ETHERNET_BYTES + 8..ETHERNET_BYTES + 24],
+                    octets(REMOTE_V6),
                     "{name}"
                 );
-                assert_eq!(told[62..], sent[ETHERNET..], "{name}");
-                Told(
-                    told[55],
-                    u32::from_be_bytes(told[58..62].try_into().unwrap()),
+                assert_eq!(
+                    reports[ETHERNET_BYTES + 24..ETHERNET_BYTES + V6_BYTES],
+                    octets(LOCAL_V6),
+                    "{name}"
+                );
+                assert_eq!(reports[62..], sent[ETHERNET_BYTES..], "{name}");
+                Reported(
+                    reports[55],
+                    u32::from_be_bytes(reports[58..62].try_into().unwrap()),
                 )
             }
-            other => panic!("{name}: {other:?}"),
+            unexpected => panic!("{name}: {unexpected:?}"),
         };
-        assert_eq!(found, fate, "{name}");
-        let counters = world.far.counters();
-        assert_eq!(counters.icmp.out_parameter_problems, told.len() as u64);
+        assert_eq!(handling, expected, "{name}");
+        let counters = sim.remote.counters();
+        assert_eq!(counters.icmp.out_parameter_problems, reports.len() as u64);
         let errors = counters.ip.in_header_errors;
-        assert_eq!(errors, u64::from(fate != Taken), "{name}");
-        assert_eq!(world.near.counters().icmp.in_checksum_errors, 0, "{name}");
+        assert_eq!(errors, u64::from(expected != Accepted), "{name}");
+        assert_eq!(sim.local.counters().icmp.in_checksum_errors, 0, "{name}");
     }
 }

@@ -11,18 +11,18 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Bulk, any, byte, config};
+use common::{BulkTransfer, any_address, config, pattern_byte};
 use linerate_lab::{Lab, LabHost, Topology, privileged};
-use linerate_port::Memory;
-use linerate_stack::{Addressing, SocketId, Stack, TcpState, memory_plan, port_url};
+use linerate_port::FrameRegion;
+use linerate_stack::{SocketId, Stack, StackAddressing, TcpState, memory_plan, port_url};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Test case: a stack on one side, a host with the kernel's stack on the other.
-struct Case {
+struct KernelCase {
     url: &'static str,
     /// Host in whose network namespace the port is opened.
-    place: &'static str,
+    port_host: &'static str,
     stack: &'static str,
     kernel: &'static str,
     settings: &'static [&'static str],
@@ -30,16 +30,16 @@ struct Case {
     link: &'static str,
 }
 
-const TAP: Case = Case {
+const TAP: KernelCase = KernelCase {
     url: "tap:t0,address=10.9.0.1/24",
-    place: "a",
+    port_host: "a",
     stack: "10.9.0.2",
     kernel: "10.9.0.1",
     settings: &[],
     link: "",
 };
 
-const TAP_VNET: Case = Case {
+const TAP_VNET: KernelCase = KernelCase {
     url: "tap:t0,address=10.9.0.1/24,vnet",
     settings: &[
         "checksum=offload",
@@ -49,13 +49,13 @@ const TAP_VNET: Case = Case {
     ..TAP
 };
 
-const TAP_V6: Case = Case {
+const TAP_V6: KernelCase = KernelCase {
     stack: "fd09::2",
     kernel: "fd09::1",
     ..TAP
 };
 
-const TAP_VNET_V6: Case = Case {
+const TAP_VNET_V6: KernelCase = KernelCase {
     stack: "fd09::2",
     kernel: "fd09::1",
     ..TAP_VNET
@@ -64,85 +64,85 @@ const TAP_VNET_V6: Case = Case {
 /// Segments that the sender leaves to a segmenting device are longer than the port's frames.
 const PLAIN: &str = "offloads = { tso = false, gso = false, gro = false, tx-checksumming = false }";
 
-const PACKET: Case = Case {
+const PACKET: KernelCase = KernelCase {
     url: "packet:eth0",
-    place: "b",
+    port_host: "b",
     stack: "10.77.0.50",
     kernel: "10.77.0.1",
     settings: &[],
     link: PLAIN,
 };
 
-const XDP: Case = Case {
+const XDP: KernelCase = KernelCase {
     url: "xdp:eth0,mode=generic",
     ..PACKET
 };
 
 /// A veth with the settings of `linerate lab` and `ip link`: the kernel leaves checksums to its
 /// device, and a port in the driver sees frames before a checksum could be made.
-const XDP_AS_FOUND: Case = Case {
+const XDP_WITH_OFFLOADS: KernelCase = KernelCase {
     url: "xdp:eth0,mode=native",
     link: "",
     ..PACKET
 };
 
 /// Stack in a thread of its own that echoes on port 7, over UDP and TCP.
-struct Server<'a> {
+struct EchoServer<'a> {
     lab: &'a Lab,
-    case: &'a Case,
+    case: &'a KernelCase,
 }
 
-fn now(start: Instant) -> u64 {
+fn elapsed_ns(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_nanos()).unwrap() + 1
 }
 
-fn lab(case: &Case) -> Lab {
+fn start_lab(name: &KernelCase) -> Lab {
     let file = format!(
         "[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\n{}\n",
-        case.link
+        name.link
     );
     let topology = Topology::from_toml(&file).expect("a good lab file");
     Lab::up(&topology).unwrap_or_else(|error| panic!("{}", error.full_text()))
 }
 
-fn stack(lab: &Lab, case: &Case) -> Stack {
-    let config = config(case.settings);
-    let url = port_url(&config, case.url).unwrap();
-    let memory = Memory::new(memory_plan(&config, &url)).unwrap();
-    let host = lab.host(case.place).unwrap();
+fn open_stack(lab: &Lab, name: &KernelCase) -> Stack {
+    let config = config(name.settings);
+    let url = port_url(&config, name.url).unwrap();
+    let memory = FrameRegion::new(memory_plan(&config, &url)).unwrap();
+    let host = lab.host(name.port_host).unwrap();
     let port = host
         .run(|| linerate_port::open(&url, &memory))
         .unwrap()
         .unwrap_or_else(|error| panic!("{error}"))
         .remove(0);
-    if case.kernel.contains(':') {
-        let network = format!("{}/24", case.kernel);
-        let words = ["address", "add", &network, "dev", "t0", "nodad"];
-        let added = host.run(|| Command::new("ip").args(words).status());
+    if name.kernel.contains(':') {
+        let network = format!("{}/24", name.kernel);
+        let args = ["address", "add", &network, "dev", "t0", "nodad"];
+        let added = host.run(|| Command::new("ip").args(args).status());
         assert!(added.unwrap().unwrap().success());
     }
-    let own = Addressing::new(&[&format!("{}/24", case.stack)]).unwrap();
-    Stack::new(port, &memory, &config, &own).unwrap()
+    let addressing = StackAddressing::new(&[&format!("{}/24", name.stack)]).unwrap();
+    Stack::new(port, &memory, &config, &addressing).unwrap()
 }
 
 /// Connection that returns what it receives.
-struct Echo {
+struct EchoConnection {
     socket: SocketId,
-    held: Vec<u8>,
-    ended: bool,
+    buffered: Vec<u8>,
+    has_received_end: bool,
 }
 
-impl Echo {
+impl EchoConnection {
     /// Returns false once the connection is closed.
     fn step(&mut self, stack: &mut Stack) -> bool {
-        if self.held.is_empty() && !self.ended {
-            let held = &mut self.held;
+        if self.buffered.is_empty() && !self.has_received_end {
+            let buffered = &mut self.buffered;
             let got = stack.tcp_receive(self.socket, |bytes| {
-                held.extend_from_slice(bytes);
+                buffered.extend_from_slice(bytes);
                 (bytes.len(), bytes.len())
             });
             match got {
-                Poll::Ready(Ok(0)) => self.ended = true,
+                Poll::Ready(Ok(0)) => self.has_received_end = true,
                 Poll::Ready(Ok(_)) | Poll::Pending => {}
                 Poll::Ready(Err(_)) => {
                     stack.close(self.socket).unwrap();
@@ -150,29 +150,29 @@ impl Echo {
                 }
             }
         }
-        while !self.held.is_empty() {
-            let held = &self.held;
-            let sent = stack.tcp_send(self.socket, |room| {
-                let count = room.len().min(held.len());
-                room[..count].copy_from_slice(&held[..count]);
+        while !self.buffered.is_empty() {
+            let buffered = &self.buffered;
+            let sent = stack.tcp_send(self.socket, |space| {
+                let count = space.len().min(buffered.len());
+                space[..count].copy_from_slice(&buffered[..count]);
                 count
             });
             match sent {
-                Poll::Ready(Ok(count)) => drop(self.held.drain(..count)),
+                Poll::Ready(Ok(count)) => drop(self.buffered.drain(..count)),
                 _ => return true,
             }
         }
-        if self.ended {
+        if self.has_received_end {
             stack.close(self.socket).unwrap();
         }
-        !self.ended
+        !self.has_received_end
     }
 }
 
-impl Server<'_> {
+impl EchoServer<'_> {
     /// Runs `client` with the kernel's sockets while the stack echoes; returns the stack.
-    fn during(&self, client: impl FnOnce(&LabHost) + Send) -> Stack {
-        let mut stack = stack(self.lab, self.case);
+    fn run_client(&self, client: impl FnOnce(&LabHost) + Send) -> Stack {
+        let mut stack = open_stack(self.lab, self.case);
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let worker = scope.spawn(|| {
@@ -196,16 +196,16 @@ impl Server<'_> {
 
 fn serve(stack: &mut Stack, done: &AtomicBool) {
     let start = Instant::now();
-    let udp = stack.udp_bind(any(7)).unwrap();
-    let listener = stack.tcp_listen(any(7), 16).unwrap();
-    let mut connections: Vec<Echo> = Vec::new();
+    let udp = stack.udp_bind(any_address(7)).unwrap();
+    let listener = stack.tcp_listen(any_address(7), 16).unwrap();
+    let mut connections: Vec<EchoConnection> = Vec::new();
     let mut buffer = Vec::with_capacity(65_536);
     let mut waiting: Option<SocketAddr> = None;
     while !done.load(Relaxed) {
-        if start.elapsed() > 2 * PATIENCE {
+        if start.elapsed() > 2 * TIMEOUT {
             break;
         }
-        let turn = stack.turn(now(start));
+        let outcome = stack.poll(elapsed_ns(start));
         loop {
             if waiting.is_none() {
                 let got = stack.udp_receive(udp, |payload, meta| {
@@ -225,14 +225,14 @@ fn serve(stack: &mut Stack, done: &AtomicBool) {
             waiting = None;
         }
         while let Poll::Ready(socket) = stack.tcp_accept(listener) {
-            connections.push(Echo {
+            connections.push(EchoConnection {
                 socket: socket.unwrap(),
-                held: Vec::new(),
-                ended: false,
+                buffered: Vec::new(),
+                has_received_end: false,
             });
         }
         connections.retain_mut(|connection| connection.step(stack));
-        if turn.received == 0 {
+        if outcome.received == 0 {
             thread::yield_now();
         }
     }
@@ -242,19 +242,25 @@ fn serve(stack: &mut Stack, done: &AtomicBool) {
         stack.counters(),
         stack.next_deadline()
     );
-    for Echo { socket, held, .. } in &connections {
+    for EchoConnection {
+        socket, buffered, ..
+    } in &connections
+    {
         let (state, queued) = (stack.tcp_state(*socket), stack.tcp_queued(*socket));
-        println!("{state:?}, queued {queued:?}, held {}", held.len());
+        println!("{state:?}, queued {queued:?}, held {}", buffered.len());
     }
 }
 
-fn in_lab(case: &Case, test: impl FnOnce(&Server)) {
+fn with_lab(name: &KernelCase, test: impl FnOnce(&EchoServer)) {
     if !privileged() {
         println!("skipped: namespaces and taps need CAP_SYS_ADMIN and CAP_NET_ADMIN");
         return;
     }
-    let lab = lab(case);
-    test(&Server { lab: &lab, case });
+    let lab = start_lab(name);
+    test(&EchoServer {
+        lab: &lab,
+        case: name,
+    });
 }
 
 fn address(text: &str, port: u16) -> SocketAddr {
@@ -262,13 +268,13 @@ fn address(text: &str, port: u16) -> SocketAddr {
 }
 
 fn content(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(byte).collect()
+    (0..bytes).map(pattern_byte).collect()
 }
 
-fn echo_datagrams(case: &Case, sizes: &'static [usize]) {
-    in_lab(case, |server| {
-        let to = address(case.stack, 7);
-        let stack = server.during(|host| {
+fn echo_datagrams(name: &KernelCase, sizes: &'static [usize]) {
+    with_lab(name, |server| {
+        let to = address(name.stack, 7);
+        let stack = server.run_client(|host| {
             let any = address(if to.is_ipv4() { "0.0.0.0" } else { "::" }, 0);
             let socket = host.run(|| UdpSocket::bind(any).unwrap()).unwrap();
             socket.connect(to).unwrap();
@@ -276,23 +282,23 @@ fn echo_datagrams(case: &Case, sizes: &'static [usize]) {
                 .set_read_timeout(Some(Duration::from_secs(2)))
                 .unwrap();
             let mut buffer = vec![0; 65_536];
-            let mut answered = 0;
+            let mut replies = 0;
             for round in 0..20 {
                 for &size in sizes {
-                    let question = content(size);
+                    let request = content(size);
                     // The first one may be lost while the port comes up; a busy machine may drop
                     // others.
                     for _ in 0..10 {
-                        socket.send(&question).unwrap();
+                        socket.send(&request).unwrap();
                         if let Ok(count) = socket.recv(&mut buffer) {
-                            assert!(buffer[..count] == question, "{size} B in round {round}");
-                            answered += 1;
+                            assert!(buffer[..count] == request, "{size} B in round {round}");
+                            replies += 1;
                             break;
                         }
                     }
                 }
             }
-            assert_eq!(answered, 20 * sizes.len());
+            assert_eq!(replies, 20 * sizes.len());
         });
         let counters = stack.counters();
         assert_eq!(counters.udp.in_checksum_errors, 0, "{counters:#?}");
@@ -313,8 +319,8 @@ fn datagrams_over_a_tap_with_offloads() {
 /// Fragments in both directions: the kernel reassembles what the stack fragments, and vice versa.
 #[test]
 fn datagrams_of_ipv6_over_a_tap() {
-    for case in [&TAP_V6, &TAP_VNET_V6] {
-        echo_datagrams(case, &[0, 1, 64, 1452, 1453, 4_000, 65_527]);
+    for name in [&TAP_V6, &TAP_VNET_V6] {
+        echo_datagrams(name, &[0, 1, 64, 1452, 1453, 4_000, 65_527]);
     }
 }
 
@@ -330,19 +336,19 @@ fn datagrams_over_xdp() {
 
 /// Sends `bytes` from the kernel and compares what is echoed, over several connections one after
 /// the other.
-fn echo_streams(case: &Case, bytes: usize, times: usize) {
-    echo_slowly(case, bytes, times, Duration::ZERO);
+fn echo_streams(name: &KernelCase, bytes: usize, times: usize) {
+    echo_slowly(name, bytes, times, Duration::ZERO);
 }
 
 /// Like [`echo_streams`], with a reader that starts after a pause: until then all windows are full.
-fn echo_slowly(case: &Case, bytes: usize, times: usize, pause: Duration) {
-    in_lab(case, |server| {
-        let to = address(case.stack, 7);
-        let stack = server.during(|host| {
+fn echo_slowly(name: &KernelCase, bytes: usize, times: usize, pause: Duration) {
+    with_lab(name, |server| {
+        let to = address(name.stack, 7);
+        let stack = server.run_client(|host| {
             for _ in 0..times {
                 let stream = host.run(|| TcpStream::connect(to).unwrap()).unwrap();
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
-                stream.set_write_timeout(Some(PATIENCE)).unwrap();
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+                stream.set_write_timeout(Some(TIMEOUT)).unwrap();
                 let all = content(bytes);
                 thread::scope(|scope| {
                     scope.spawn(|| {
@@ -350,10 +356,10 @@ fn echo_slowly(case: &Case, bytes: usize, times: usize, pause: Duration) {
                         stream.shutdown(Shutdown::Write).unwrap();
                     });
                     thread::sleep(pause);
-                    let mut back = Vec::new();
-                    (&stream).read_to_end(&mut back).unwrap();
-                    assert_eq!(back.len(), all.len());
-                    assert!(back == all, "the content differs");
+                    let mut echoed = Vec::new();
+                    (&stream).read_to_end(&mut echoed).unwrap();
+                    assert_eq!(echoed.len(), all.len());
+                    assert!(echoed == all, "the content differs");
                 });
             }
         });
@@ -382,8 +388,8 @@ fn full_windows_both_ways_do_not_lock() {
         &["tcp.receive_window=99991", "tcp.send_buffer=1M"],
         &["tcp.receive_window=1024", "tcp.send_buffer=64K"],
     ] {
-        let case = Case { settings, ..TAP };
-        echo_slowly(&case, 3_000_000, 1, Duration::from_millis(700));
+        let name = KernelCase { settings, ..TAP };
+        echo_slowly(&name, 3_000_000, 1, Duration::from_millis(700));
     }
 }
 
@@ -399,18 +405,18 @@ fn streams_over_xdp() {
 
 /// For UDP and TCP, without any setting: partial checksums are accepted, and counted.
 #[test]
-fn open_checksums_are_taken_from_a_veth() {
-    echo_datagrams(&XDP_AS_FOUND, &[1, 64, 1472, 20_000]);
-    echo_streams(&XDP_AS_FOUND, 1_000_000, 2);
-    in_lab(&XDP_AS_FOUND, |server| {
-        let stack = server.during(|host| {
-            let ask = || {
+fn partial_checksums_are_accepted_from_a_veth() {
+    echo_datagrams(&XDP_WITH_OFFLOADS, &[1, 64, 1472, 20_000]);
+    echo_streams(&XDP_WITH_OFFLOADS, 1_000_000, 2);
+    with_lab(&XDP_WITH_OFFLOADS, |server| {
+        let stack = server.run_client(|host| {
+            let send_request = || {
                 let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+                socket.set_read_timeout(Some(TIMEOUT)).unwrap();
                 socket.send_to(b"?", address("10.77.0.50", 7)).unwrap();
                 socket.recv(&mut [0; 8]).unwrap()
             };
-            assert_eq!(host.run(ask).unwrap(), 1);
+            assert_eq!(host.run(send_request).unwrap(), 1);
         });
         let counters = stack.counters();
         assert!(counters.udp.in_open_checksums > 0, "{counters:#?}");
@@ -421,15 +427,15 @@ fn open_checksums_are_taken_from_a_veth() {
 /// Frames that the kernel does not segment are dropped by the port, and counted there.
 #[test]
 fn frames_above_the_mtu_are_counted() {
-    let case = Case { link: "", ..PACKET };
-    in_lab(&case, |server| {
-        let stack = server.during(|host| {
-            let stream = host.run(|| TcpStream::connect(address(case.stack, 7)).unwrap());
+    let name = KernelCase { link: "", ..PACKET };
+    with_lab(&name, |server| {
+        let stack = server.run_client(|host| {
+            let stream = host.run(|| TcpStream::connect(address(name.stack, 7)).unwrap());
             let mut stream = stream.unwrap();
             stream.write_all(&content(100_000)).unwrap();
-            let mut back = vec![0; 1_000];
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            stream.read_exact(&mut back).unwrap();
+            let mut echoed = vec![0; 1_000];
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+            stream.read_exact(&mut echoed).unwrap();
         });
         let counters = stack.counters();
         assert!(counters.link.port_too_long > 0, "{counters:#?}");
@@ -437,12 +443,12 @@ fn frames_above_the_mtu_are_counted() {
 }
 
 /// The stack connects to the kernel; payload in both directions at once, checked at each end.
-fn connects_out(case: &Case, bytes: usize) {
-    in_lab(case, |server| {
-        let mut stack = stack(server.lab, case);
+fn connects_out(name: &KernelCase, bytes: usize) {
+    with_lab(name, |server| {
+        let mut stack = open_stack(server.lab, name);
         let host = server.lab.host("a").unwrap();
         let listener = host
-            .run(|| TcpListener::bind(address(case.kernel, 5_555)).unwrap())
+            .run(|| TcpListener::bind(address(name.kernel, 5_555)).unwrap())
             .unwrap();
         let kernel = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
@@ -458,36 +464,39 @@ fn connects_out(case: &Case, bytes: usize) {
         });
         let start = Instant::now();
         let socket = stack
-            .tcp_connect(address(case.kernel, 5_555), None)
+            .tcp_connect(address(name.kernel, 5_555), None)
             .unwrap();
-        while stack.tcp_state(socket).unwrap() == TcpState::Opening {
-            assert!(start.elapsed() < PATIENCE, "no connection");
-            stack.turn(now(start));
+        while stack.tcp_state(socket).unwrap() == TcpState::Connecting {
+            assert!(start.elapsed() < TIMEOUT, "no connection");
+            stack.poll(elapsed_ns(start));
         }
-        let mut bulk = Bulk::new(socket, bytes);
-        while !bulk.ended || bulk.sent < bytes {
-            assert!(start.elapsed() < PATIENCE, "{:#?}", stack.counters().tcp);
-            stack.turn(now(start));
+        let mut bulk = BulkTransfer::new(socket, bytes);
+        while !bulk.has_received_end || bulk.sent < bytes {
+            assert!(start.elapsed() < TIMEOUT, "{:#?}", stack.counters().tcp);
+            stack.poll(elapsed_ns(start));
             bulk.step(&mut stack);
         }
         assert_eq!(bulk.received, bytes);
         // Until the kernel has acknowledged the FIN.
         while !kernel.is_finished() {
-            assert!(start.elapsed() < PATIENCE, "{:#?}", stack.counters().tcp);
-            stack.turn(now(start));
+            assert!(start.elapsed() < TIMEOUT, "{:#?}", stack.counters().tcp);
+            stack.poll(elapsed_ns(start));
         }
         kernel.join().unwrap();
-        if case.url.ends_with("vnet") {
+        if name.url.ends_with("vnet") {
             // Segmented by the kernel: fewer frames than packets, for both IP versions.
-            let left = stack.counters().tcp.out_segments;
-            assert!(left < bytes as u64 / 1_460, "{left} segments");
+            let sent_segments = stack.counters().tcp.out_segments;
+            assert!(
+                sent_segments < bytes as u64 / 1_460,
+                "{sent_segments} segments"
+            );
         }
-        let refused = stack
-            .tcp_connect(address(case.kernel, 5_556), None)
+        let rejected = stack
+            .tcp_connect(address(name.kernel, 5_556), None)
             .unwrap();
-        while stack.tcp_state(refused).unwrap() != TcpState::Closed {
-            assert!(start.elapsed() < PATIENCE, "not rejected");
-            stack.turn(now(start));
+        while stack.tcp_state(rejected).unwrap() != TcpState::Closed {
+            assert!(start.elapsed() < TIMEOUT, "not rejected");
+            stack.poll(elapsed_ns(start));
         }
     });
 }
@@ -518,28 +527,28 @@ fn segments_cross_a_link_that_is_smaller() {
         println!("skipped: namespaces and taps need CAP_SYS_ADMIN and CAP_NET_ADMIN");
         return;
     }
-    for case in [&TAP, &TAP_VNET] {
+    for name in [&TAP, &TAP_VNET] {
         let file = format!("[hosts.a]\n[hosts.b]\n[[links]]\nbetween = ['a', 'b']\nmtu = {MTU}\n");
         let topology = Topology::from_toml(&file).expect("a good lab file");
         let lab = Lab::up(&topology).unwrap_or_else(|error| panic!("{}", error.full_text()));
-        let config = config(case.settings);
-        let url = port_url(&config, case.url).unwrap();
-        let memory = Memory::new(memory_plan(&config, &url)).unwrap();
+        let config = config(name.settings);
+        let url = port_url(&config, name.url).unwrap();
+        let memory = FrameRegion::new(memory_plan(&config, &url)).unwrap();
         let router = lab.host("a").unwrap();
         let forwards = || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1");
         router.run(forwards).unwrap().unwrap();
         let opened = router.run(|| linerate_port::open(&url, &memory));
         let port = opened.unwrap().unwrap_or_else(|error| panic!("{error}"));
-        let mut own = Addressing::new(&[&format!("{}/24", case.stack)]).unwrap();
-        own.gateways.push(case.kernel.parse().unwrap());
+        let mut addressing = StackAddressing::new(&[&format!("{}/24", name.stack)]).unwrap();
+        addressing.gateways.push(name.kernel.parse().unwrap());
         let port = port.into_iter().next().unwrap();
-        let mut stack = Stack::new(port, &memory, &config, &own).unwrap();
-        let behind = lab.host("b").unwrap();
+        let mut stack = Stack::new(port, &memory, &config, &addressing).unwrap();
+        let remote_host = lab.host("b").unwrap();
         // As if only a link in between had a smaller MTU.
-        let words = "route add 10.9.0.0/24 via 10.77.0.1 advmss 1460";
-        let added = behind.run(|| Command::new("ip").args(words.split(' ')).status());
+        let args = "route add 10.9.0.0/24 via 10.77.0.1 advmss 1460";
+        let added = remote_host.run(|| Command::new("ip").args(args.split(' ')).status());
         assert!(added.unwrap().unwrap().success());
-        let listener = behind
+        let listener = remote_host
             .run(|| TcpListener::bind(address("10.77.0.2", 5_555)).unwrap())
             .unwrap();
         let kernel = thread::spawn(move || {
@@ -552,38 +561,38 @@ fn segments_cross_a_link_that_is_smaller() {
         let socket = stack
             .tcp_connect(address("10.77.0.2", 5_555), None)
             .unwrap();
-        while stack.tcp_state(socket).unwrap() == TcpState::Opening {
-            assert!(start.elapsed() < PATIENCE, "no connection");
-            stack.turn(now(start));
+        while stack.tcp_state(socket).unwrap() == TcpState::Connecting {
+            assert!(start.elapsed() < TIMEOUT, "no connection");
+            stack.poll(elapsed_ns(start));
         }
-        let mut bulk = Bulk::new(socket, BYTES);
+        let mut bulk = BulkTransfer::new(socket, BYTES);
         while !kernel.is_finished() {
-            assert!(start.elapsed() < PATIENCE, "{:#?}", stack.counters());
-            stack.turn(now(start));
+            assert!(start.elapsed() < TIMEOUT, "{:#?}", stack.counters());
+            stack.poll(elapsed_ns(start));
             bulk.step(&mut stack);
         }
         kernel.join().unwrap();
         let tcp = stack.counters().tcp;
         assert_eq!(
-            (tcp.path_mtu_told, tcp.path_mtu_guesses),
+            (tcp.path_mtu_reported, tcp.path_mtu_guesses),
             (1, 0),
             "{}",
-            case.url
+            name.url
         );
-        let together = tcp.out_segments < BYTES as u64 / MTU as u64;
-        assert_eq!(together, case.url.ends_with("vnet"), "{tcp:#?}");
+        let is_segmented_late = tcp.out_segments < BYTES as u64 / MTU as u64;
+        assert_eq!(is_segmented_late, name.url.ends_with("vnet"), "{tcp:#?}");
     }
 }
 
 #[test]
-fn it_answers_to_ping() {
-    for case in [&TAP, &TAP_VNET, &TAP_V6, &TAP_VNET_V6] {
-        in_lab(case, |server| {
-            let stack = server.during(|host| {
+fn pings_are_answered() {
+    for name in [&TAP, &TAP_VNET, &TAP_V6, &TAP_VNET_V6] {
+        with_lab(name, |server| {
+            let stack = server.run_client(|host| {
                 for size in ["0", "56", "1472", "4000", "60000"] {
                     let ping = || {
-                        let words = ["-c", "3", "-i", "0.05", "-W", "5", "-s", size, case.stack];
-                        Command::new("ping").args(words).output()
+                        let args = ["-c", "3", "-i", "0.05", "-W", "5", "-s", size, name.stack];
+                        Command::new("ping").args(args).output()
                     };
                     match host.run(ping).unwrap() {
                         Ok(output) => {
@@ -603,21 +612,21 @@ fn it_answers_to_ping() {
 /// them.
 #[test]
 fn frames_that_a_port_does_not_send_are_not_counted_as_sent() {
-    in_lab(&PACKET, |server| {
-        let mut stack = stack(server.lab, server.case);
+    with_lab(&PACKET, |server| {
+        let mut stack = open_stack(server.lab, server.case);
         let (start, to) = (Instant::now(), address(server.case.kernel, 7));
-        while !stack.neighbor_towards(to.ip()).unwrap().1 {
-            assert!(start.elapsed() < PATIENCE, "no neighbour");
-            stack.turn(now(start));
+        while !stack.resolve_next_hop(to.ip()).unwrap().1 {
+            assert!(start.elapsed() < TIMEOUT, "no neighbour");
+            stack.poll(elapsed_ns(start));
         }
-        let host = server.lab.host(server.case.place).unwrap();
+        let host = server.lab.host(server.case.port_host).unwrap();
         let shrink = || {
             Command::new("ip")
                 .args(["link", "set", "eth0", "mtu", "600"])
                 .status()
         };
         assert!(host.run(shrink).unwrap().unwrap().success());
-        let socket = stack.udp_bind(any(0)).unwrap();
+        let socket = stack.udp_bind(any_address(0)).unwrap();
         stack.flush();
         let before = stack.counters().link;
         for bytes in [1_000, 100] {

@@ -5,50 +5,56 @@ mod common;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use common::{Bulk, FAR, FAR_V6, Link, World, any, at, packets, ready};
+use common::{
+    BulkTransfer, LinkModel, REMOTE, REMOTE_V6, TwoStackSim, any_address, expect_ready, packets,
+    socket_address,
+};
 
 /// The acknowledgement is outdated, and the payload is new.
 #[test]
-fn payload_that_left_before_an_acknowledgement_is_taken() {
-    let mut world = World::alike(&["tcp.min_rto=1s"], Link::CLEAN);
-    let (client, server) = world.connected(80);
-    let late = Rc::new(RefCell::new(None));
-    let held = Rc::clone(&late);
-    world.wire.watch = Box::new(move |end, frame| {
-        let first = end == 0 && held.borrow().is_none() && frame.len() > 600;
+fn reordered_payload_is_accepted() {
+    let mut sim = TwoStackSim::symmetric(&["tcp.min_rto=1s"], LinkModel::CLEAN);
+    let (client, server) = sim.connect(80);
+    let held_frame = Rc::new(RefCell::new(None));
+    let holder = Rc::clone(&held_frame);
+    sim.wire.filter = Box::new(move |end, frame| {
+        let first = end == 0 && holder.borrow().is_none() && frame.len() > 600;
         if first {
-            *held.borrow_mut() = Some(frame.clone());
+            *holder.borrow_mut() = Some(frame.clone());
         }
         !first
     });
-    ready(world.near.tcp_send(client, |room| {
-        room[..600].fill(7);
+    expect_ready(sim.local.tcp_send(client, |space| {
+        space[..600].fill(7);
         600
     }));
-    world.run(2);
-    let late = late.take().expect("a segment with payload");
-    ready(world.far.tcp_send(server, |room| room.len().min(5_000)));
-    world.until(1, |world| {
-        world.far.tcp_queued(server).unwrap().0 == 0
-            && world.near.tcp_queued(client).unwrap().1 == 5_000
+    sim.run(2);
+    let held_frame = held_frame.take().expect("a segment with payload");
+    expect_ready(sim.remote.tcp_send(server, |space| space.len().min(5_000)));
+    sim.run_until(1, |sim| {
+        sim.remote.tcp_queued(server).unwrap().0 == 0
+            && sim.local.tcp_queued(client).unwrap().1 == 5_000
     });
-    assert_eq!(world.far.tcp_queued(server).unwrap().1, 0);
-    world.wire.put(1, &late);
-    world.run(3);
-    let content = ready(world.far.tcp_receive(server, |bytes| (600, bytes.to_vec())));
+    assert_eq!(sim.remote.tcp_queued(server).unwrap().1, 0);
+    sim.wire.deliver(1, &held_frame);
+    sim.run(3);
+    let content = expect_ready(
+        sim.remote
+            .tcp_receive(server, |bytes| (600, bytes.to_vec())),
+    );
     assert_eq!(content, [7; 600]);
-    world.until(1, |world| world.near.tcp_queued(client).unwrap().0 == 0);
-    assert_eq!(world.near.counters().tcp.retransmitted_segments, 0);
+    sim.run_until(1, |sim| sim.local.tcp_queued(client).unwrap().0 == 0);
+    assert_eq!(sim.local.counters().tcp.retransmitted_segments, 0);
 }
 
 /// Destination options in front of each segment, or hop-by-hop and destination options.
 #[test]
-fn segments_behind_headers_of_ipv6_are_taken() {
+fn segments_behind_extension_headers_are_accepted() {
     for kinds in [&[60u8][..], &[0, 60]] {
-        let mut world = World::alike(&["tcp.mss=1000"], Link::CLEAN);
+        let mut sim = TwoStackSim::symmetric(&["tcp.mss=1000"], LinkModel::CLEAN);
         let answers = Rc::new(RefCell::new(0));
         let count = Rc::clone(&answers);
-        world.wire.watch = Box::new(move |end, frame| {
+        sim.wire.filter = Box::new(move |end, frame| {
             if frame[12..14] != [0x86, 0xdd] {
                 return true;
             }
@@ -61,8 +67,8 @@ fn segments_behind_headers_of_ipv6_are_taken() {
             if frame[20] != 6 {
                 return true;
             }
-            let headers = kinds.iter().enumerate().flat_map(|(place, _)| {
-                let next = kinds.get(place + 1).copied().unwrap_or(6);
+            let headers = kinds.iter().enumerate().flat_map(|(index, _)| {
+                let next = kinds.get(index + 1).copied().unwrap_or(6);
                 // Four bytes of padding.
                 [next, 0, 1, 4, 0, 0, 0, 0]
             });
@@ -70,63 +76,72 @@ fn segments_behind_headers_of_ipv6_are_taken() {
             packets::insert_headers(frame, kinds[0], &headers);
             true
         });
-        let listener = world.far.tcp_listen(any(80), 1).unwrap();
-        let (client, server) = world.connect_to(listener, at(FAR_V6, 80));
-        let (mut near, mut far) = (Bulk::new(client, 60_000), Bulk::new(server, 50_000));
-        world.until(5, |world| {
-            near.step(&mut world.near);
-            far.step(&mut world.far);
-            near.ended && far.ended
+        let listener = sim.remote.tcp_listen(any_address(80), 1).unwrap();
+        let (client, server) = sim.connect_to(listener, socket_address(REMOTE_V6, 80));
+        let (mut local, mut remote) = (
+            BulkTransfer::new(client, 60_000),
+            BulkTransfer::new(server, 50_000),
+        );
+        sim.run_until(5, |sim| {
+            local.step(&mut sim.local);
+            remote.step(&mut sim.remote);
+            local.has_received_end && remote.has_received_end
         });
-        assert_eq!((near.received, far.received), (50_000, 60_000));
+        assert_eq!((local.received, remote.received), (50_000, 60_000));
         assert!(*answers.borrow() > 50);
         // A closed port rejects the connection as without these headers.
-        let refused = world.near.tcp_connect(at(FAR_V6, 9), None).unwrap();
-        world.until(5, |world| {
-            world.near.tcp_state(refused).unwrap() == linerate_stack::TcpState::Closed
+        let rejected = sim
+            .local
+            .tcp_connect(socket_address(REMOTE_V6, 9), None)
+            .unwrap();
+        sim.run_until(5, |sim| {
+            sim.local.tcp_state(rejected).unwrap() == linerate_stack::TcpState::Closed
         });
     }
 }
 
 /// Returns the fragments of a packet, the last one first.
-fn cut(frame: &[u8], id: u16) -> [Vec<u8>; 2] {
+fn fragments_reversed(frame: &[u8], id: u16) -> [Vec<u8>; 2] {
     const FIRST: usize = 512;
-    let end = frame.len() - packets::body(frame);
-    [FIRST..end, 0..FIRST].map(|bytes| packets::piece(frame, id, bytes))
+    let end = frame.len() - packets::payload_offset(frame);
+    [FIRST..end, 0..FIRST].map(|bytes| packets::fragment(frame, id, bytes))
 }
 
 /// A router in front of a link with a smaller MTU fragments the segments.
 #[test]
-fn segments_in_pieces_are_taken() {
-    for far in [FAR, FAR_V6] {
-        let mut world = World::alike(&["tcp.congestion_control=none"], Link::CLEAN);
-        let held = Rc::new(RefCell::new(Vec::new()));
-        let hold = Rc::clone(&held);
-        world.wire.watch = Box::new(move |end, frame| {
-            let long = end == 0 && frame.len() > 900;
-            if long {
-                hold.borrow_mut().push(frame.clone());
+fn fragmented_segments_are_accepted() {
+    for remote_address in [REMOTE, REMOTE_V6] {
+        let mut sim = TwoStackSim::symmetric(&["tcp.congestion_control=none"], LinkModel::CLEAN);
+        let held_frames = Rc::new(RefCell::new(Vec::new()));
+        let captured = Rc::clone(&held_frames);
+        sim.wire.filter = Box::new(move |end, frame| {
+            let is_long = end == 0 && frame.len() > 900;
+            if is_long {
+                captured.borrow_mut().push(frame.clone());
             }
-            !long
+            !is_long
         });
-        let listener = world.far.tcp_listen(any(80), 1).unwrap();
-        let (client, server) = world.connect_to(listener, at(far, 80));
-        let (mut near, mut far) = (Bulk::new(client, 60_000), Bulk::new(server, 5_000));
+        let listener = sim.remote.tcp_listen(any_address(80), 1).unwrap();
+        let (client, server) = sim.connect_to(listener, socket_address(remote_address, 80));
+        let (mut local, mut remote_address) = (
+            BulkTransfer::new(client, 60_000),
+            BulkTransfer::new(server, 5_000),
+        );
         let mut id = 0;
-        world.until(5, |world| {
-            near.step(&mut world.near);
-            far.step(&mut world.far);
-            for frame in held.take() {
-                for piece in cut(&frame, id) {
-                    world.wire.put(1, &piece);
+        sim.run_until(5, |sim| {
+            local.step(&mut sim.local);
+            remote_address.step(&mut sim.remote);
+            for frame in held_frames.take() {
+                for fragment in fragments_reversed(&frame, id) {
+                    sim.wire.deliver(1, &fragment);
                 }
                 id += 1;
             }
-            near.ended && far.ended
+            local.has_received_end && remote_address.has_received_end
         });
-        assert_eq!((near.received, far.received), (5_000, 60_000));
-        assert_eq!(world.near.counters().tcp.retransmitted_segments, 0);
-        let ip = world.far.counters().ip;
+        assert_eq!((local.received, remote_address.received), (5_000, 60_000));
+        assert_eq!(sim.local.counters().tcp.retransmitted_segments, 0);
+        let ip = sim.remote.counters().ip;
         assert!(ip.reassembly_ok > 40, "{ip:#?}");
         assert_eq!(ip.in_unknown_protocols, 0);
     }

@@ -7,12 +7,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::task::Poll;
 
-use common::{FAR, NEAR, NEAR_V6, addressing, any, at, ready};
+use common::{LOCAL, LOCAL_V6, REMOTE, addressing, any_address, expect_ready, socket_address};
 use linerate_host::sys::cpu::ThreadEvents;
-use linerate_port::{Memory, PortUrl};
-use linerate_stack::{Config, PROFILES, Stack, TcpState, memory_plan};
+use linerate_port::{FrameRegion, PortUrl};
+use linerate_stack::{PROFILES, Stack, StackConfig, TcpState, memory_plan};
 
-struct Counting;
+struct CountingAllocator;
 
 thread_local! {
     static BYTES: Cell<i64> = const { Cell::new(0) };
@@ -26,7 +26,7 @@ fn count(bytes: i64) {
 }
 
 // SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
         // SAFETY: the caller's promise.
@@ -53,25 +53,25 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn counted() -> (i64, u64) {
     (BYTES.get(), CALLS.get())
 }
 
 #[test]
-fn computed_is_allocated_and_nothing_comes_later() {
+fn the_computed_memory_is_allocated_and_no_more() {
     for (name, ..) in PROFILES {
-        let config = Config::profile(name).unwrap();
+        let config = StackConfig::profile(name).unwrap();
         let urls: [PortUrl; 2] = ["a", "b"].map(|end| format!("ring:m,end={end}").parse().unwrap());
-        let account = config.memory(&urls[0]);
+        let usage = config.memory_usage(&urls[0]);
         let plan = memory_plan(&config, &urls[0]);
         assert_eq!(
-            (account.frames, account.slot_bytes),
+            (usage.frames, usage.slot_bytes),
             (plan.frames, plan.slot_bytes())
         );
-        let memory = Memory::new(plan.joined(memory_plan(&config, &urls[1]))).unwrap();
-        let mapped = 2 * account.frame_bytes();
+        let memory = FrameRegion::new(plan.combine(memory_plan(&config, &urls[1]))).unwrap();
+        let mapped = 2 * usage.frame_bytes();
         // Mappings consist of whole huge pages.
         assert_eq!(
             memory.mapped_bytes(),
@@ -80,16 +80,16 @@ fn computed_is_allocated_and_nothing_comes_later() {
         );
 
         let mut stacks: Vec<Stack> = Vec::with_capacity(2);
-        for (url, address) in urls.iter().zip([NEAR, FAR]) {
+        for (url, address) in urls.iter().zip([LOCAL, REMOTE]) {
             let port = linerate_port::open(url, &memory).unwrap().remove(0);
-            let own = addressing(address, NEAR_V6);
+            let own = addressing(address, LOCAL_V6);
             let (before, _) = counted();
             stacks.push(Stack::new(port, &memory, &config, &own).unwrap());
-            let taken = counted().0 - before;
-            assert_eq!(taken, account.heap_bytes() as i64, "{name}: {account:#?}");
+            let allocated = counted().0 - before;
+            assert_eq!(allocated, usage.heap_bytes() as i64, "{name}: {usage:#?}");
         }
-        let items: usize = account.items().map(|item| item.bytes).sum();
-        assert_eq!(items, account.bytes());
+        let items: usize = usage.items().map(|item| item.bytes).sum();
+        assert_eq!(items, usage.bytes());
 
         let (_, calls) = counted();
         traffic(&mut stacks);
@@ -102,31 +102,31 @@ fn computed_is_allocated_and_nothing_comes_later() {
 }
 
 /// Returns two stacks on a memory of their own.
-fn pair(config: &Config, name: &str) -> [Stack; 2] {
+fn pair(config: &StackConfig, name: &str) -> [Stack; 2] {
     let urls: [PortUrl; 2] =
         ["a", "b"].map(|end| format!("ring:{name},end={end}").parse().unwrap());
-    let plan = memory_plan(config, &urls[0]).joined(memory_plan(config, &urls[1]));
-    let memory = Memory::new(plan).unwrap();
-    let mut addresses = [NEAR, FAR].into_iter();
+    let plan = memory_plan(config, &urls[0]).combine(memory_plan(config, &urls[1]));
+    let memory = FrameRegion::new(plan).unwrap();
+    let mut addresses = [LOCAL, REMOTE].into_iter();
     urls.map(|url| {
         let port = linerate_port::open(&url, &memory).unwrap().remove(0);
-        let own = addressing(addresses.next().unwrap(), NEAR_V6);
+        let own = addressing(addresses.next().unwrap(), LOCAL_V6);
         Stack::new(port, &memory, config, &own).unwrap()
     })
 }
 
 /// A page fault costs as much as some packets, in the middle of a measurement.
 #[test]
-fn what_was_allocated_is_not_faulted_in_by_traffic() {
-    let config = Config::profile("default").unwrap();
+fn traffic_causes_no_page_faults() {
+    let config = StackConfig::profile("default").unwrap();
     // The first pair takes the faults of first use, such as the program's own pages. It stays
     // alive, so that its memory is not reused by the second.
-    let mut first = pair(&config, "first");
-    traffic(&mut first);
+    let mut first_pair = pair(&config, "first");
+    traffic(&mut first_pair);
     let mut stacks = pair(&config, "second");
-    let before = ThreadEvents::now().minor_faults;
+    let before = ThreadEvents::read().minor_faults;
     traffic(&mut stacks);
-    let faults = ThreadEvents::now().minor_faults - before;
+    let faults = ThreadEvents::read().minor_faults - before;
     // There were some sixty while buffers were only allocated; a few are caused by the kernel
     // itself.
     assert!(faults < 16, "{faults} pages were not there");
@@ -134,61 +134,65 @@ fn what_was_allocated_is_not_faulted_in_by_traffic() {
 
 /// Short and long datagrams, streams in both directions, many connections, and a silent neighbour.
 fn traffic(stacks: &mut [Stack]) {
-    let [near, far] = stacks else { unreachable!() };
-    let mut now = 1_000_000;
-    let mut turn = |near: &mut Stack, far: &mut Stack| {
-        now += 20_000;
-        near.turn(now);
-        far.turn(now);
+    let [local, remote] = stacks else {
+        unreachable!()
     };
-    let server = far.udp_bind(any(7)).unwrap();
-    let client = near.udp_bind(any(0)).unwrap();
-    let _ = near.udp_send(client, Some(at("10.0.0.99", 7)), 10, |_| ());
+    let mut now = 1_000_000;
+    let mut poll = |local: &mut Stack, remote: &mut Stack| {
+        now += 20_000;
+        local.poll(now);
+        remote.poll(now);
+    };
+    let server = remote.udp_bind(any_address(7)).unwrap();
+    let client = local.udp_bind(any_address(0)).unwrap();
+    let _ = local.udp_send(client, Some(socket_address("10.0.0.99", 7)), 10, |_| ());
     let mut got = 0;
     for round in 0..400 {
         let bytes = if round % 10 == 0 { 5_000 } else { 64 };
-        let _ = near.udp_send(client, Some(at(FAR, 7)), bytes, |payload| payload.fill(1));
-        turn(near, far);
-        while let Poll::Ready(from) = far.udp_receive(server, |_, meta| meta.from) {
+        let _ = local.udp_send(client, Some(socket_address(REMOTE, 7)), bytes, |payload| {
+            payload.fill(1)
+        });
+        poll(local, remote);
+        while let Poll::Ready(from) = remote.udp_receive(server, |_, meta| meta.from) {
             got += 1;
-            let _ = far.udp_send(server, from.ok(), 64, |payload| payload.fill(2));
+            let _ = remote.udp_send(server, from.ok(), 64, |payload| payload.fill(2));
         }
-        while near.udp_receive(client, |_, _| ()).is_ready() {}
+        while local.udp_receive(client, |_, _| ()).is_ready() {}
     }
     assert!(got > 300, "{got}");
-    let listener = far.tcp_listen(any(80), 2).unwrap();
+    let listener = remote.tcp_listen(any_address(80), 2).unwrap();
     for _ in 0..20 {
-        let client = near.tcp_connect(at(FAR, 80), None).unwrap();
+        let client = local.tcp_connect(socket_address(REMOTE, 80), None).unwrap();
         let server = loop {
-            turn(near, far);
-            if let Poll::Ready(server) = far.tcp_accept(listener) {
+            poll(local, remote);
+            if let Poll::Ready(server) = remote.tcp_accept(listener) {
                 break server.unwrap();
             }
         };
-        let mut moved = 0;
-        while near.tcp_state(client).unwrap() != TcpState::Established {
-            turn(near, far);
+        let mut transferred = 0;
+        while local.tcp_state(client).unwrap() != TcpState::Established {
+            poll(local, remote);
         }
-        while moved < 50_000 {
-            let _ = near.tcp_send(client, |room| room.len());
-            turn(near, far);
+        while transferred < 50_000 {
+            let _ = local.tcp_send(client, |space| space.len());
+            poll(local, remote);
             while let Poll::Ready(count) =
-                far.tcp_receive(server, |bytes| (bytes.len(), bytes.len()))
+                remote.tcp_receive(server, |bytes| (bytes.len(), bytes.len()))
             {
-                moved += count.unwrap();
+                transferred += count.unwrap();
             }
         }
-        while near.ready().is_some() || far.ready().is_some() {}
-        near.abort(client).unwrap();
-        turn(near, far);
-        far.close(server).unwrap();
-        turn(near, far);
+        while local.next_ready().is_some() || remote.next_ready().is_some() {}
+        local.abort(client).unwrap();
+        poll(local, remote);
+        remote.close(server).unwrap();
+        poll(local, remote);
     }
-    let refused = near.tcp_connect(at(FAR, 81), None).unwrap();
-    turn(near, far);
-    near.close(refused).unwrap();
+    let rejected = local.tcp_connect(socket_address(REMOTE, 81), None).unwrap();
+    poll(local, remote);
+    local.close(rejected).unwrap();
     for _ in 0..10 {
-        turn(near, far);
+        poll(local, remote);
     }
-    ready(near.udp_send(client, Some(at(FAR, 7)), 0, |_| ()));
+    expect_ready(local.udp_send(client, Some(socket_address(REMOTE, 7)), 0, |_| ()));
 }

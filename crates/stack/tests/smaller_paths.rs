@@ -4,87 +4,104 @@ mod common;
 
 use std::task::Poll;
 
-use common::packets::{ETHERNET, V6, complete, ping};
-use common::router::{CUTTERS, changing, cut_by, deliver, router, too_long};
-use common::{FAR, FAR_V6, Frames, Link, NEAR_V6, World, any, at, byte, ready};
+use common::packets::{ETHERNET_BYTES, V6_BYTES, complete, ping};
+use common::router::{
+    OFFLOAD_MODES, deliver_messages, packet_too_big, put_router, put_variable_router,
+    with_offload_mode,
+};
+use common::{
+    CapturedFrames, LOCAL_V6, LinkModel, REMOTE, REMOTE_V6, TwoStackSim, any_address, expect_ready,
+    pattern_byte, socket_address,
+};
 use linerate_stack::{SocketId, StackError};
 
-const SECOND: u64 = 1_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Lifetime of a reported or guessed path MTU.
-const HOLDS: u64 = 600 * SECOND;
+const PMTU_LIFETIME_NS: u64 = 600 * SECOND_NS;
 
 /// Sends `bytes` over an open connection, until everything has arrived and is acknowledged.
-fn carry(world: &mut World, said: &Frames, pair: (SocketId, SocketId), bytes: usize) {
+fn transfer(
+    sim: &mut TwoStackSim,
+    messages: &CapturedFrames,
+    pair: (SocketId, SocketId),
+    bytes: usize,
+) {
     let (client, server) = pair;
     let (mut sent, mut got) = (0, 0);
-    world.until(60, |world| {
-        deliver(world, said);
+    sim.run_until(60, |sim| {
+        deliver_messages(sim, messages);
         while sent < bytes {
-            match (world.near).tcp_send(client, |room| room.len().min(bytes - sent)) {
+            match (sim.local).tcp_send(client, |space| space.len().min(bytes - sent)) {
                 Poll::Ready(more) => sent += more.unwrap(),
                 Poll::Pending => break,
             }
         }
         let take = |bytes: &[u8]| (bytes.len(), bytes.len());
-        while let Poll::Ready(more) = world.far.tcp_receive(server, take) {
+        while let Poll::Ready(more) = sim.remote.tcp_receive(server, take) {
             got += more.unwrap();
         }
-        got >= bytes && world.near.tcp_queued(client).unwrap().0 == 0
+        got >= bytes && sim.local.tcp_queued(client).unwrap().0 == 0
     });
 }
 
 /// The path may have changed, or the link may only have been down.
 #[test]
-fn longer_segments_are_tried_once_in_ten_minutes() {
-    for (v6, says) in [(false, Some(1_300)), (false, None), (true, Some(1_300))] {
-        for cutter in CUTTERS {
+fn larger_mtus_are_probed_every_ten_minutes() {
+    for (v6, reported_mtu) in [(false, Some(1_300)), (false, None), (true, Some(1_300))] {
+        for mode in OFFLOAD_MODES {
             let settings = ["tcp.min_rto=100ms", "tcp.send_buffer=64K"];
-            let mut world = cut_by(cutter, &settings);
-            let (said, mtu, longs) = changing(&mut world, 1_300, says);
-            let listener = world.far.tcp_listen(any(80), 1).unwrap();
-            let pair = world.connect_to(listener, at(if v6 { FAR_V6 } else { FAR }, 80));
-            let case = format!("IPv6 {v6}, {says:?} reported, {cutter}");
-            let found = |world: &World| {
-                let tcp = world.near.counters().tcp;
-                tcp.path_mtu_told + tcp.path_mtu_guesses
+            let mut sim = with_offload_mode(mode, &settings);
+            let (messages, mtu, long_packets) = put_variable_router(&mut sim, 1_300, reported_mtu);
+            let listener = sim.remote.tcp_listen(any_address(80), 1).unwrap();
+            let pair = sim.connect_to(
+                listener,
+                socket_address(if v6 { REMOTE_V6 } else { REMOTE }, 80),
+            );
+            let label = format!("IPv6 {v6}, {reported_mtu:?} reported, {mode}");
+            let reductions = |sim: &TwoStackSim| {
+                let tcp = sim.local.counters().tcp;
+                tcp.path_mtu_reported + tcp.path_mtu_guesses
             };
-            carry(&mut world, &said, pair, 100_000);
-            assert_eq!(found(&world), 1, "{case}");
-            let start = world.now;
+            transfer(&mut sim, &messages, pair, 100_000);
+            assert_eq!(reductions(&sim), 1, "{label}");
+            let start = sim.now;
             // Not before the lifetime is over.
-            world.now += HOLDS - 60 * SECOND;
-            longs.set(0);
-            carry(&mut world, &said, pair, 100_000);
-            assert_eq!(longs.get(), 0, "{case}");
+            sim.now += PMTU_LIFETIME_NS - 60 * SECOND_NS;
+            long_packets.set(0);
+            transfer(&mut sim, &messages, pair, 100_000);
+            assert_eq!(long_packets.get(), 0, "{label}");
             // The path is unchanged: one probe is lost, which does not count as a black hole.
-            world.now = start + HOLDS + SECOND;
-            let again = world.near.counters().tcp.retransmitted_segments;
-            carry(&mut world, &said, pair, 100_000);
-            assert_eq!(longs.get(), 1, "{case}");
-            let told = u64::from(says.is_some());
-            assert_eq!(found(&world), 1 + told, "{case}");
-            let again = world.near.counters().tcp.retransmitted_segments - again;
-            assert!((1..120).contains(&again), "{case}: {again}");
-            let start = world.now;
-            carry(&mut world, &said, pair, 100_000);
-            assert_eq!(longs.get(), 1, "{case}");
+            sim.now = start + PMTU_LIFETIME_NS + SECOND_NS;
+            let retransmitted = sim.local.counters().tcp.retransmitted_segments;
+            transfer(&mut sim, &messages, pair, 100_000);
+            assert_eq!(long_packets.get(), 1, "{label}");
+            let expected_reports = u64::from(reported_mtu.is_some());
+            assert_eq!(reductions(&sim), 1 + expected_reports, "{label}");
+            let retransmitted = sim.local.counters().tcp.retransmitted_segments - retransmitted;
+            assert!(
+                (1..120).contains(&retransmitted),
+                "{label}: {retransmitted}"
+            );
+            let start = sim.now;
+            transfer(&mut sim, &messages, pair, 100_000);
+            assert_eq!(long_packets.get(), 1, "{label}");
             // Now the path is wider.
             mtu.set(1_500);
-            world.now = start + HOLDS + SECOND;
-            let again = world.near.counters().tcp.retransmitted_segments;
-            carry(&mut world, &said, pair, 300_000);
-            assert!(longs.get() > 100, "{case}: {}", longs.get());
-            assert_eq!(found(&world), 1 + told, "{case}");
-            let now = world.near.counters().tcp.retransmitted_segments;
-            assert_eq!(now, again, "{case}");
+            sim.now = start + PMTU_LIFETIME_NS + SECOND_NS;
+            let retransmitted = sim.local.counters().tcp.retransmitted_segments;
+            transfer(&mut sim, &messages, pair, 300_000);
+            assert!(long_packets.get() > 100, "{label}: {}", long_packets.get());
+            assert_eq!(reductions(&sim), 1 + expected_reports, "{label}");
+            let now = sim.local.counters().tcp.retransmitted_segments;
+            assert_eq!(now, retransmitted, "{label}");
         }
     }
 }
 
 /// Only the probe is retransmitted, at once, without waiting for a timeout.
 #[test]
-fn a_longer_segment_that_a_router_drops_costs_itself_alone() {
+fn a_dropped_probe_costs_only_itself() {
     // The first of many segments, a single one, and behind others.
     for writes in [
         &[50_000][..],
@@ -99,109 +116,129 @@ fn a_longer_segment_that_a_router_drops_costs_itself_alone() {
                 "tcp.nagle=off",
                 "tcp.delayed_ack=off",
             ];
-            let mut world = World::alike(&settings, Link::CLEAN);
-            let (said, _, longs) = changing(&mut world, 1_300, Some(1_300));
-            let listener = world.far.tcp_listen(any(80), 1).unwrap();
-            let to = at(if v6 { FAR_V6 } else { FAR }, 80);
-            let (client, server) = world.connect_to(listener, to);
-            carry(&mut world, &said, (client, server), 200_000);
-            world.now += HOLDS + SECOND;
-            longs.set(0);
-            let (before, start) = (world.near.counters(), world.now);
+            let mut sim = TwoStackSim::symmetric(&settings, LinkModel::CLEAN);
+            let (messages, _, long_packets) = put_variable_router(&mut sim, 1_300, Some(1_300));
+            let listener = sim.remote.tcp_listen(any_address(80), 1).unwrap();
+            let to = socket_address(if v6 { REMOTE_V6 } else { REMOTE }, 80);
+            let (client, server) = sim.connect_to(listener, to);
+            transfer(&mut sim, &messages, (client, server), 200_000);
+            sim.now += PMTU_LIFETIME_NS + SECOND_NS;
+            long_packets.set(0);
+            let (before, start) = (sim.local.counters(), sim.now);
             for &bytes in writes {
-                let mut left = bytes;
-                while left > 0 {
-                    left -= ready(world.near.tcp_send(client, |room| room.len().min(left)));
+                let mut remaining = bytes;
+                while remaining > 0 {
+                    remaining -= expect_ready(
+                        sim.local
+                            .tcp_send(client, |space| space.len().min(remaining)),
+                    );
                 }
-                world.near.turn(world.now);
+                sim.local.poll(sim.now);
             }
-            carry(&mut world, &said, (client, server), 0);
-            let took_ms = (world.now - start) / 1_000_000;
-            let tcp = world.near.counters().since(&before).tcp;
-            let case = format!("{writes:?}, IPv6 {v6}: {took_ms} ms, {tcp:#?}");
-            assert_eq!((longs.get(), tcp.path_mtu_told), (1, 1), "{case}");
+            transfer(&mut sim, &messages, (client, server), 0);
+            let elapsed_ms = (sim.now - start) / 1_000_000;
+            let tcp = sim.local.counters().since(&before).tcp;
+            let label = format!("{writes:?}, IPv6 {v6}: {elapsed_ms} ms, {tcp:#?}");
+            assert_eq!(
+                (long_packets.get(), tcp.path_mtu_reported),
+                (1, 1),
+                "{label}"
+            );
             // In two segments.
-            assert_eq!(tcp.retransmitted_segments, 2, "{case}");
-            assert!(took_ms < 20, "{case}");
+            assert_eq!(tcp.retransmitted_segments, 2, "{label}");
+            assert!(elapsed_ms < 20, "{label}");
         }
     }
 }
 
 /// From the smallest guess, larger MTUs are probed in steps.
 #[test]
-fn the_next_length_is_tried_at_once() {
+fn the_next_probe_follows_at_once() {
     let settings = ["tcp.min_rto=100ms", "tcp.send_buffer=16K"];
-    let mut world = World::alike(&settings, Link::CLEAN);
-    let (said, mtu, longs) = changing(&mut world, 600, None);
-    let pair = world.connected(80);
-    carry(&mut world, &said, pair, 20_000);
-    assert_eq!(world.near.counters().tcp.path_mtu_guesses, 2);
+    let mut sim = TwoStackSim::symmetric(&settings, LinkModel::CLEAN);
+    let (messages, mtu, long_packets) = put_variable_router(&mut sim, 600, None);
+    let pair = sim.connect(80);
+    transfer(&mut sim, &messages, pair, 20_000);
+    assert_eq!(sim.local.counters().tcp.path_mtu_guesses, 2);
     mtu.set(1_300);
-    world.now += HOLDS + SECOND;
-    let before = world.near.counters().tcp.out_segments;
-    longs.set(0);
-    carry(&mut world, &said, pair, 1_000_000);
-    let sent = world.near.counters().tcp.out_segments - before;
+    sim.now += PMTU_LIFETIME_NS + SECOND_NS;
+    let before = sim.local.counters().tcp.out_segments;
+    long_packets.set(0);
+    transfer(&mut sim, &messages, pair, 1_000_000);
+    let sent = sim.local.counters().tcp.out_segments - before;
     // A packet of 1460 B by smoltcp leaves in two segments of at most 1240 B, which takes 1370, or
     // in three of 512 B.
     assert!((1_370..1_450).contains(&sent), "{sent}");
     // A longer one did not arrive.
-    assert_eq!(longs.get(), 1);
-    assert_eq!(world.near.counters().tcp.path_mtu_guesses, 2);
+    assert_eq!(long_packets.get(), 1);
+    assert_eq!(sim.local.counters().tcp.path_mtu_guesses, 2);
 }
 
 /// A router reports the MTU to the first connection; the second one needs no report.
 #[test]
-fn connections_begin_with_what_is_known_of_a_path() {
+fn new_connections_use_the_cached_path_mtu() {
     for v6 in [false, true] {
-        for cutter in CUTTERS {
-            let mut world = cut_by(cutter, &["tcp.send_buffer=64K"]);
-            let (said, _, longs) = changing(&mut world, 1_300, Some(1_300));
-            let listener = world.far.tcp_listen(any(80), 4).unwrap();
-            let to = at(if v6 { FAR_V6 } else { FAR }, 80);
-            let first = world.connect_to(listener, to);
-            carry(&mut world, &said, first, 50_000);
-            longs.set(0);
-            let before = world.near.counters();
-            let second = world.connect_to(listener, to);
-            carry(&mut world, &said, second, 50_000);
-            let case = format!("IPv6 {v6}, {cutter}");
-            assert_eq!(longs.get(), 0, "{case}");
-            let since = world.near.counters().since(&before).tcp;
-            let again = (since.path_mtu_told, since.retransmitted_segments);
-            assert_eq!(again, (0, 0), "{case}");
+        for mode in OFFLOAD_MODES {
+            let mut sim = with_offload_mode(mode, &["tcp.send_buffer=64K"]);
+            let (messages, _, long_packets) = put_variable_router(&mut sim, 1_300, Some(1_300));
+            let listener = sim.remote.tcp_listen(any_address(80), 4).unwrap();
+            let to = socket_address(if v6 { REMOTE_V6 } else { REMOTE }, 80);
+            let first = sim.connect_to(listener, to);
+            transfer(&mut sim, &messages, first, 50_000);
+            long_packets.set(0);
+            let before = sim.local.counters();
+            let second = sim.connect_to(listener, to);
+            transfer(&mut sim, &messages, second, 50_000);
+            let label = format!("IPv6 {v6}, {mode}");
+            assert_eq!(long_packets.get(), 0, "{label}");
+            let since = sim.local.counters().since(&before).tcp;
+            let repeated = (since.path_mtu_reported, since.retransmitted_segments);
+            assert_eq!(repeated, (0, 0), "{label}");
         }
     }
 }
 
-fn sockets(world: &mut World, connected: bool) -> (SocketId, SocketId) {
-    let server = world.far.udp_bind(any(7)).unwrap();
-    let client = world.near.udp_bind(any(0)).unwrap();
+fn bind_sockets(sim: &mut TwoStackSim, connected: bool) -> (SocketId, SocketId) {
+    let server = sim.remote.udp_bind(any_address(7)).unwrap();
+    let client = sim.local.udp_bind(any_address(0)).unwrap();
     if connected {
-        world.near.udp_connect(client, at(FAR_V6, 7)).unwrap();
+        sim.local
+            .udp_connect(client, socket_address(REMOTE_V6, 7))
+            .unwrap();
     }
     (client, server)
 }
 
 /// Returns whether a datagram of this length arrives.
-fn arrives(world: &mut World, said: &Frames, pair: (SocketId, SocketId), bytes: usize) -> bool {
+fn arrives(
+    sim: &mut TwoStackSim,
+    messages: &CapturedFrames,
+    pair: (SocketId, SocketId),
+    bytes: usize,
+) -> bool {
     let (client, server) = pair;
     let fill = |payload: &mut [u8]| {
-        for (number, place) in payload.iter_mut().enumerate() {
-            *place = byte(number);
+        for (number, slot) in payload.iter_mut().enumerate() {
+            *slot = pattern_byte(number);
         }
     };
-    let to = Some(at(FAR_V6, 7));
-    assert_eq!(ready(world.near.udp_send(client, to, bytes, fill)), bytes);
+    let to = Some(socket_address(REMOTE_V6, 7));
+    assert_eq!(
+        expect_ready(sim.local.udp_send(client, to, bytes, fill)),
+        bytes
+    );
     for _ in 0..200 {
-        world.turn();
-        world.pass();
-        deliver(world, said);
+        sim.poll();
+        sim.advance();
+        deliver_messages(sim, messages);
     }
-    match world.far.udp_receive(server, |payload, _| payload.to_vec()) {
+    match sim
+        .remote
+        .udp_receive(server, |payload, _| payload.to_vec())
+    {
         Poll::Ready(got) => {
-            let want: Vec<u8> = (0..bytes).map(byte).collect();
-            assert!(got.unwrap() == want, "{bytes} B are others");
+            let expected: Vec<u8> = (0..bytes).map(pattern_byte).collect();
+            assert!(got.unwrap() == expected, "{bytes} B are others");
             true
         }
         Poll::Pending => false,
@@ -211,53 +248,53 @@ fn arrives(world: &mut World, said: &Frames, pair: (SocketId, SocketId), bytes: 
 /// IPv6 routers do not fragment: without this, no datagram would reach a destination behind a link
 /// with a smaller MTU.
 #[test]
-fn datagrams_leave_in_fragments_that_a_path_takes() {
+fn fragments_fit_the_path_mtu() {
     for connected in [false, true] {
         // One that fits the local link, and one that is fragmented anyway.
         for first in [1_400, 5_000] {
-            let mut world = World::alike(&[], Link::CLEAN).announced();
-            let said = router(&mut world, 1_300, Some(1_300));
-            let pair = sockets(&mut world, connected);
-            let told = |world: &World| world.near.counters().ip.path_mtu_told;
-            assert!(arrives(&mut world, &said, pair, 100));
-            assert!(!arrives(&mut world, &said, pair, first));
-            assert_eq!(told(&world), 1);
+            let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
+            let messages = put_router(&mut sim, 1_300, Some(1_300));
+            let pair = bind_sockets(&mut sim, connected);
+            let reductions = |sim: &TwoStackSim| sim.local.counters().ip.path_mtu_reported;
+            assert!(arrives(&mut sim, &messages, pair, 100));
+            assert!(!arrives(&mut sim, &messages, pair, first));
+            assert_eq!(reductions(&sim), 1);
             for bytes in [first, 1_252, 1_253, 1_400, 1_452, 1_453, 20_000] {
-                assert!(arrives(&mut world, &said, pair, bytes), "{bytes} B");
+                assert!(arrives(&mut sim, &messages, pair, bytes), "{bytes} B");
             }
-            assert_eq!(told(&world), 1);
-            assert!(said.borrow().is_empty());
+            assert_eq!(reductions(&sim), 1);
+            assert!(messages.borrow().is_empty());
             // The entry expires, and is learned again.
-            world.now += HOLDS;
-            world.turn();
-            assert!(!arrives(&mut world, &said, pair, first));
-            assert_eq!(told(&world), 2);
-            assert!(arrives(&mut world, &said, pair, first));
+            sim.now += PMTU_LIFETIME_NS;
+            sim.poll();
+            assert!(!arrives(&mut sim, &messages, pair, first));
+            assert_eq!(reductions(&sim), 2);
+            assert!(arrives(&mut sim, &messages, pair, first));
         }
     }
 }
 
 #[test]
-fn a_datagram_that_may_not_be_cut_is_refused_once_a_path_is_known() {
-    let mut world = World::alike(&["ip.fragmentation=off"], Link::CLEAN).announced();
-    let said = router(&mut world, 1_300, Some(1_300));
-    let pair = sockets(&mut world, true);
-    assert!(!arrives(&mut world, &said, pair, 1_400));
-    let refused = world.near.udp_send(pair.0, None, 1_400, |_| ());
+fn an_unfragmentable_datagram_is_rejected_once_the_path_mtu_is_known() {
+    let mut sim =
+        TwoStackSim::symmetric(&["ip.fragmentation=off"], LinkModel::CLEAN).after_announcements();
+    let messages = put_router(&mut sim, 1_300, Some(1_300));
+    let pair = bind_sockets(&mut sim, true);
+    assert!(!arrives(&mut sim, &messages, pair, 1_400));
+    let result = sim.local.udp_send(pair.0, None, 1_400, |_| ());
     assert!(
         matches!(
-            refused,
+            result,
             Poll::Ready(Err(StackError::TooLong { limit: 1_252, .. }))
         ),
-        "{refused:?}"
+        "{result:?}"
     );
-    assert!(arrives(&mut world, &said, pair, 1_252));
+    assert!(arrives(&mut sim, &messages, pair, 1_252));
     // The limit of the local link applies to other destinations.
-    let other = at("fd00::77", 7);
+    let other_address = socket_address("fd00::77", 7);
     assert!(
-        world
-            .near
-            .udp_send(pair.0, Some(other), 1_452, |_| ())
+        sim.local
+            .udp_send(pair.0, Some(other_address), 1_452, |_| ())
             .is_ready()
     );
 }
@@ -265,11 +302,11 @@ fn a_datagram_that_may_not_be_cut_is_refused_once_a_path_is_known() {
 /// Any host can send Packet Too Big: a message about a packet that no socket sent is ignored, and
 /// none reduces packets below the minimum MTU.
 #[test]
-fn what_quotes_no_datagram_of_ours_is_not_heeded() {
+fn messages_about_packets_not_sent_are_ignored() {
     // Offsets in the frame.
-    const FROM: usize = ETHERNET + 8 + 15;
-    const TO: usize = ETHERNET + 24 + 15;
-    const PORTS: usize = ETHERNET + V6;
+    const FROM: usize = ETHERNET_BYTES + 8 + 15;
+    const TO: usize = ETHERNET_BYTES + 24 + 15;
+    const PORTS: usize = ETHERNET_BYTES + V6_BYTES;
     let cases = [
         ("as it is", 1_300, None, 1_300),
         ("hardly any MTU", 68, None, 1_280),
@@ -278,95 +315,105 @@ fn what_quotes_no_datagram_of_ours_is_not_heeded() {
         ("from another one", 1_300, Some(FROM), 1_500),
         ("a port without a socket", 1_300, Some(PORTS + 1), 1_500),
         ("a port that was not sent to", 1_300, Some(PORTS + 3), 1_500),
-        ("an unknown protocol", 1_300, Some(ETHERNET + 6), 1_500),
+        (
+            "an unknown protocol",
+            1_300,
+            Some(ETHERNET_BYTES + 6),
+            1_500,
+        ),
     ];
     // Also for an unconnected socket.
-    let cases = cases.map(|case| [(true, case), (false, case)]);
-    for (connected, (what, mtu, place, mtu_then)) in cases.into_iter().flatten() {
-        let mut world = World::alike(&[], Link::CLEAN).announced();
-        let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
-        let pair = sockets(&mut world, connected);
-        let nothing = Frames::default();
-        assert!(arrives(&mut world, &nothing, pair, 1_400), "{what}");
-        let mut frame = seen.take().remove(0);
-        if let Some(place) = place {
-            frame[place] ^= 0x40;
+    let cases = cases.map(|label| [(true, label), (false, label)]);
+    for (connected, (variant, mtu, position, mtu_then)) in cases.into_iter().flatten() {
+        let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
+        let captured = sim.capture(|end, frame| end == 0 && frame.len() > 1_000);
+        let pair = bind_sockets(&mut sim, connected);
+        let no_messages = CapturedFrames::default();
+        assert!(arrives(&mut sim, &no_messages, pair, 1_400), "{variant}");
+        let mut frame = captured.take().remove(0);
+        if let Some(position) = position {
+            frame[position] ^= 0x40;
         }
-        let mut said = too_long(&frame, mtu);
+        let mut message = packet_too_big(&frame, mtu);
         // Addressed to the local stack whatever the quoted sender is.
-        said[..6].copy_from_slice(&world.near.ethernet());
-        let near: std::net::Ipv6Addr = NEAR_V6.parse().unwrap();
-        said[ETHERNET + 24..ETHERNET + V6].copy_from_slice(&near.octets());
-        complete(&mut said);
-        world.wire.put(0, &said);
-        world.run(3);
-        assert!(arrives(&mut world, &nothing, pair, 1_452), "{what}");
-        let longest = seen.borrow().iter().map(Vec::len).max().unwrap() - ETHERNET;
+        message[..6].copy_from_slice(&sim.local.ethernet_address());
+        let local_address: std::net::Ipv6Addr = LOCAL_V6.parse().unwrap();
+        message[ETHERNET_BYTES + 24..ETHERNET_BYTES + V6_BYTES]
+            .copy_from_slice(&local_address.octets());
+        complete(&mut message);
+        sim.wire.deliver(0, &message);
+        sim.run(3);
+        assert!(arrives(&mut sim, &no_messages, pair, 1_452), "{variant}");
+        let longest = captured.borrow().iter().map(Vec::len).max().unwrap() - ETHERNET_BYTES;
         // All fragments but the last hold a multiple of eight bytes.
-        let want = if mtu_then == 1_500 {
+        let expected = if mtu_then == 1_500 {
             1_500
         } else {
             48 + (mtu_then - 48) / 8 * 8
         };
-        assert_eq!(longest, want, "{what}");
-        let told = world.near.counters().ip.path_mtu_told;
-        assert_eq!(told, u64::from(mtu_then != 1_500), "{what}");
-        assert_eq!(world.near.counters().icmp.in_checksum_errors, 0, "{what}");
+        assert_eq!(longest, expected, "{variant}");
+        let reductions = sim.local.counters().ip.path_mtu_reported;
+        assert_eq!(reductions, u64::from(mtu_then != 1_500), "{variant}");
+        assert_eq!(sim.local.counters().icmp.in_checksum_errors, 0, "{variant}");
     }
 }
 
 #[test]
-fn answers_to_pings_leave_in_fragments_that_a_path_takes() {
-    let mut world = World::alike(&[], Link::CLEAN).announced();
-    let said = router(&mut world, 1_300, Some(1_300));
-    let mut answered = Vec::new();
+fn echo_replies_fit_the_path_mtu() {
+    let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
+    let messages = put_router(&mut sim, 1_300, Some(1_300));
+    let mut replies = Vec::new();
     for _ in 0..3 {
-        let before = world.far.counters();
-        let question = ping(world.near.ethernet(), (FAR_V6, NEAR_V6), 1_400);
-        world.wire.put(0, &question);
+        let before = sim.remote.counters();
+        let request = ping(sim.local.ethernet_address(), (REMOTE_V6, LOCAL_V6), 1_400);
+        sim.wire.deliver(0, &request);
         for _ in 0..200 {
-            world.turn();
-            world.pass();
-            deliver(&mut world, &said);
+            sim.poll();
+            sim.advance();
+            deliver_messages(&mut sim, &messages);
         }
-        let since = world.far.counters().since(&before);
-        answered.push(since.ip.reassembly_ok);
+        let since = sim.remote.counters().since(&before);
+        replies.push(since.ip.reassembly_ok);
     }
     // The first reply taught the path MTU.
-    assert_eq!(answered, [0, 1, 1]);
-    assert_eq!(world.near.counters().ip.path_mtu_told, 1);
-    assert_eq!(world.near.counters().icmp.out_echo_replies, 3);
-    assert_eq!(world.far.counters().icmp.in_checksum_errors, 0);
+    assert_eq!(replies, [0, 1, 1]);
+    assert_eq!(sim.local.counters().ip.path_mtu_reported, 1);
+    assert_eq!(sim.local.counters().icmp.out_echo_replies, 3);
+    assert_eq!(sim.remote.counters().icmp.in_checksum_errors, 0);
     // A reply to another host is not one of ours; a valid one may be older than later replies.
-    for (other, told) in [(0x40, 0), (0, 1)] {
-        let mut world = World::alike(&[], Link::CLEAN).announced();
-        let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
-        let near = world.near.ethernet();
-        for host in [FAR_V6, "fd00::77"] {
-            (world.wire).put(0, &ping(near, (host, NEAR_V6), 1_400));
-            world.run(50);
+    for (address_change, expected) in [(0x40, 0), (0, 1)] {
+        let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
+        let captured = sim.capture(|end, frame| end == 0 && frame.len() > 1_000);
+        let ethernet = sim.local.ethernet_address();
+        for host in [REMOTE_V6, "fd00::77"] {
+            (sim.wire).deliver(0, &ping(ethernet, (host, LOCAL_V6), 1_400));
+            sim.run(50);
         }
-        let mut answer = seen.take().remove(0);
-        answer[ETHERNET + 24 + 15] ^= other;
-        world.wire.put(0, &too_long(&answer, 1_300));
-        world.run(3);
-        assert_eq!(world.near.counters().ip.path_mtu_told, told);
+        let mut reply = captured.take().remove(0);
+        reply[ETHERNET_BYTES + 24 + 15] ^= address_change;
+        sim.wire.deliver(0, &packet_too_big(&reply, 1_300));
+        sim.run(3);
+        assert_eq!(sim.local.counters().ip.path_mtu_reported, expected);
     }
 }
 
 /// No router reports a packet of the minimum MTU as too long.
 #[test]
-fn what_quotes_a_datagram_that_was_short_is_not_heeded() {
-    for (bytes, told) in [(1_232, 0), (1_233, 1)] {
-        let mut world = World::alike(&[], Link::CLEAN).announced();
-        let seen = world.kept(|end, frame| end == 0 && frame.len() > 1_000);
-        let pair = sockets(&mut world, true);
-        assert!(arrives(&mut world, &Frames::default(), pair, bytes));
+fn messages_about_short_datagrams_are_ignored() {
+    for (bytes, expected) in [(1_232, 0), (1_233, 1)] {
+        let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
+        let captured = sim.capture(|end, frame| end == 0 && frame.len() > 1_000);
+        let pair = bind_sockets(&mut sim, true);
+        assert!(arrives(&mut sim, &CapturedFrames::default(), pair, bytes));
         // The message claims that it was longer.
-        let mut frame = seen.take().remove(0);
-        frame[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&1_450u16.to_be_bytes());
-        world.wire.put(0, &too_long(&frame, 1_300));
-        world.run(3);
-        assert_eq!(world.near.counters().ip.path_mtu_told, told, "{bytes} B");
+        let mut frame = captured.take().remove(0);
+        frame[ETHERNET_BYTES + 4..ETHERNET_BYTES + 6].copy_from_slice(&1_450u16.to_be_bytes());
+        sim.wire.deliver(0, &packet_too_big(&frame, 1_300));
+        sim.run(3);
+        assert_eq!(
+            sim.local.counters().ip.path_mtu_reported,
+            expected,
+            "{bytes} B"
+        );
     }
 }

@@ -5,20 +5,31 @@ mod common;
 use std::fmt::Write;
 use std::task::Poll;
 
-use common::{Bulk, FAR, FAR_V6, Link, World, any, at, config, ready};
+use common::{
+    BulkTransfer, LinkModel, REMOTE, REMOTE_V6, TwoStackSim, any_address, config, expect_ready,
+    socket_address,
+};
 use linerate_stack::{SocketId, StackError, TcpState};
 
-fn bulk(world: &mut World, seconds: u64, near_bytes: usize, far_bytes: usize) -> (Bulk, Bulk) {
-    let (client, server) = world.connected(80);
-    let mut near = Bulk::new(client, near_bytes);
-    let mut far = Bulk::new(server, far_bytes);
-    world.until(seconds, |world| {
-        near.step(&mut world.near);
-        far.step(&mut world.far);
-        near.ended && far.ended
+fn transfer_both_ways(
+    sim: &mut TwoStackSim,
+    seconds: u64,
+    local_bytes: usize,
+    remote_bytes: usize,
+) -> (BulkTransfer, BulkTransfer) {
+    let (client, server) = sim.connect(80);
+    let mut local = BulkTransfer::new(client, local_bytes);
+    let mut remote = BulkTransfer::new(server, remote_bytes);
+    sim.run_until(seconds, |sim| {
+        local.step(&mut sim.local);
+        remote.step(&mut sim.remote);
+        local.has_received_end && remote.has_received_end
     });
-    assert_eq!((near.received, far.received), (far_bytes, near_bytes));
-    (near, far)
+    assert_eq!(
+        (local.received, remote.received),
+        (remote_bytes, local_bytes)
+    );
+    (local, remote)
 }
 
 #[test]
@@ -30,23 +41,24 @@ fn content_survives_a_bad_link() {
         (3, 20_000, 20_000, 100_000),
         (4, 50_000, 0, 0),
     ] {
-        let link = Link {
+        let link = LinkModel {
             loss,
             duplicate,
             reorder,
             shuffle_ns: 300_000,
             seed: 40 + number,
-            ..Link::CLEAN
+            ..LinkModel::CLEAN
         };
-        let mut world = World::alike(&["tcp.send_buffer=64K", "tcp.receive_window=64K"], link);
-        bulk(&mut world, 600, 400_000, 300_000);
-        let counters = world.near.counters().tcp;
+        let mut sim =
+            TwoStackSim::symmetric(&["tcp.send_buffer=64K", "tcp.receive_window=64K"], link);
+        transfer_both_ways(&mut sim, 600, 400_000, 300_000);
+        let counters = sim.local.counters().tcp;
         if loss >= 10_000 {
             assert!(counters.retransmitted_segments > 0, "{link:?}");
         }
         // Segments of any length are lost; no loss counts as a path MTU problem.
-        let far = world.far.counters().tcp;
-        let guesses = (counters.path_mtu_guesses, far.path_mtu_guesses);
+        let remote = sim.remote.counters().tcp;
+        let guesses = (counters.path_mtu_guesses, remote.path_mtu_guesses);
         assert_eq!(guesses, (0, 0), "{link:?}");
         assert_eq!(counters.in_checksum_errors, 0);
     }
@@ -72,97 +84,105 @@ fn every_control_and_option_carries_content() {
         ],
         &["rx_descriptors=1", "tx_descriptors=1"],
     ] {
-        let mut world = World::alike(settings, Link::CLEAN);
-        bulk(&mut world, 120, 300_000, 200_000);
+        let mut sim = TwoStackSim::symmetric(settings, LinkModel::CLEAN);
+        transfer_both_ways(&mut sim, 120, 300_000, 200_000);
     }
 }
 
 #[test]
 fn psh_is_as_configured_and_sums_stay_right() {
-    for (setting, wanted) in [
+    for (setting, expected) in [
         ("tcp.psh=never", [false, false]),
         ("tcp.psh=always", [true, true]),
         ("tcp.psh=buffer-empty", [false, true]),
     ] {
-        let mut world = World::alike(&[setting, "tcp.nagle=off"], Link::CLEAN);
-        let (client, server) = world.connected(80);
-        let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-        let list = seen.clone();
-        world.wire.watch = Box::new(move |end, frame| {
+        let mut sim = TwoStackSim::symmetric(&[setting, "tcp.nagle=off"], LinkModel::CLEAN);
+        let (client, server) = sim.connect(80);
+        let captured = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let frames = captured.clone();
+        sim.wire.filter = Box::new(move |end, frame| {
             let payload = frame.len() > 54 && frame[12..14] == [8, 0];
             if end == 0 && payload {
-                list.borrow_mut().push(frame[47] & 8 != 0);
+                frames.borrow_mut().push(frame[47] & 8 != 0);
             }
             true
         });
         // Two segments: the first does not empty the buffer, the second does.
-        ready(world.near.tcp_send(client, |room| room.len().min(2000)));
-        world.until(5, |world| {
-            let got = world.far.tcp_queued(server).unwrap().1;
+        expect_ready(sim.local.tcp_send(client, |space| space.len().min(2000)));
+        sim.run_until(5, |sim| {
+            let got = sim.remote.tcp_queued(server).unwrap().1;
             got == 2000
         });
-        assert_eq!(*seen.borrow(), wanted, "{setting}");
-        assert_eq!(world.far.counters().tcp.in_checksum_errors, 0);
+        assert_eq!(*captured.borrow(), expected, "{setting}");
+        assert_eq!(sim.remote.counters().tcp.in_checksum_errors, 0);
     }
 }
 
 /// Payload of the longest segment that each stack sent, and the traffic classes of all packets.
-type Seen = ([usize; 2], [Vec<u8>; 2]);
+type CapturedTraffic = ([usize; 2], [Vec<u8>; 2]);
 
-fn seen_of(near: &[&str], far: &[&str], v6: bool) -> Seen {
-    let mut world = World::new(&config(near), &config(far), Link::CLEAN);
-    let seen = std::rc::Rc::new(std::cell::RefCell::new(Seen::default()));
-    let list = seen.clone();
-    world.wire.watch = Box::new(move |end, frame| {
+fn capture_traffic(local_settings: &[&str], remote_settings: &[&str], v6: bool) -> CapturedTraffic {
+    let mut sim = TwoStackSim::new(
+        &config(local_settings),
+        &config(remote_settings),
+        LinkModel::CLEAN,
+    );
+    let captured = std::rc::Rc::new(std::cell::RefCell::new(CapturedTraffic::default()));
+    let traffic = captured.clone();
+    sim.wire.filter = Box::new(move |end, frame| {
         let (tos, tcp) = match (frame[12], frame[13]) {
             (8, 0) if frame[23] == 6 => (frame[15], 34),
             (0x86, 0xdd) if frame[20] == 6 => (frame[14] << 4 | frame[15] >> 4, 54),
             _ => return true,
         };
         let payload = frame.len() - tcp - usize::from(frame[tcp + 12] >> 4) * 4;
-        let (largest, classes) = &mut *list.borrow_mut();
+        let (largest, classes) = &mut *traffic.borrow_mut();
         largest[end] = largest[end].max(payload);
         classes[end].push(tos);
         true
     });
-    let listener = world.far.tcp_listen(any(80), 1).unwrap();
-    let to = at(if v6 { FAR_V6 } else { FAR }, 80);
-    let (client, server) = world.connect_to(listener, to);
+    let listener = sim.remote.tcp_listen(any_address(80), 1).unwrap();
+    let to = socket_address(if v6 { REMOTE_V6 } else { REMOTE }, 80);
+    let (client, server) = sim.connect_to(listener, to);
     for (end, socket) in [(0, client), (1, server)] {
         let stack = if end == 0 {
-            &mut world.near
+            &mut sim.local
         } else {
-            &mut world.far
+            &mut sim.remote
         };
-        ready(stack.tcp_send(socket, |room| room.len().min(5_000)));
+        expect_ready(stack.tcp_send(socket, |space| space.len().min(5_000)));
     }
-    world.until(5, |world| {
-        let came = |stack: &mut linerate_stack::Stack, socket| stack.tcp_queued(socket).unwrap().1;
-        came(&mut world.far, server) == 5_000 && came(&mut world.near, client) == 5_000
+    sim.run_until(5, |sim| {
+        let received =
+            |stack: &mut linerate_stack::Stack, socket| stack.tcp_queued(socket).unwrap().1;
+        received(&mut sim.remote, server) == 5_000 && received(&mut sim.local, client) == 5_000
     });
-    for stack in [&world.near, &world.far] {
+    for stack in [&sim.local, &sim.remote] {
         let counters = stack.counters();
         assert_eq!(counters.tcp.in_checksum_errors, 0);
         assert_eq!(counters.ip.in_header_errors, 0);
     }
-    seen.take()
+    captured.take()
 }
 
 #[test]
-fn segments_are_as_long_as_the_smaller_end_wants_them() {
+fn segments_follow_the_smaller_maximum_segment_size() {
     for v6 in [false, true] {
-        let whole = if v6 { 1_440 } else { 1_460 };
-        for (near, far, longest) in [
-            (&[][..], &[][..], [whole; 2]),
+        let full_segment = if v6 { 1_440 } else { 1_460 };
+        for (local_settings, remote_settings, longest) in [
+            (&[][..], &[][..], [full_segment; 2]),
             // A stack's limit holds in both directions: for segments sent, and as the announced
             // MSS.
             (&["tcp.mss=600"], &[], [600; 2]),
             (&[], &["tcp.mss=536"], [536; 2]),
             (&["tcp.mss=1000"], &["tcp.mss=88"], [88; 2]),
-            (&["tcp.mss=9000"], &[], [whole; 2]),
+            (&["tcp.mss=9000"], &[], [full_segment; 2]),
         ] {
-            let (seen, _) = seen_of(near, far, v6);
-            assert_eq!(seen, longest, "{near:?} {far:?} IPv6 {v6}");
+            let (lengths, _) = capture_traffic(local_settings, remote_settings, v6);
+            assert_eq!(
+                lengths, longest,
+                "{local_settings:?} {remote_settings:?} IPv6 {v6}"
+            );
         }
     }
 }
@@ -170,173 +190,176 @@ fn segments_are_as_long_as_the_smaller_end_wants_them() {
 #[test]
 fn segments_carry_the_class_of_service_of_their_end() {
     for v6 in [false, true] {
-        let (_, [near, far]) = seen_of(&["ip.tos=184"], &[], v6);
+        let (_, [local, remote]) = capture_traffic(&["ip.tos=184"], &[], v6);
         assert!(
-            !near.is_empty() && near.iter().all(|tos| *tos == 184),
-            "{near:?}"
+            !local.is_empty() && local.iter().all(|tos| *tos == 184),
+            "{local:?}"
         );
         assert!(
-            !far.is_empty() && far.iter().all(|tos| *tos == 0),
-            "{far:?}"
+            !remote.is_empty() && remote.iter().all(|tos| *tos == 0),
+            "{remote:?}"
         );
     }
 }
 
 #[test]
 fn one_direction_ends_before_the_other() {
-    let mut world = World::alike(&[], Link::CLEAN);
-    let (client, server) = world.connected(80);
-    world.near.tcp_finish(client).unwrap();
-    let mut ended = false;
-    world.until(5, |world| {
-        if let Poll::Ready(got) = world.far.tcp_receive(server, |bytes| (0, bytes.len())) {
+    let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN);
+    let (client, server) = sim.connect(80);
+    sim.local.tcp_finish(client).unwrap();
+    let mut has_ended = false;
+    sim.run_until(5, |sim| {
+        if let Poll::Ready(got) = sim.remote.tcp_receive(server, |bytes| (0, bytes.len())) {
             assert_eq!(got.unwrap(), 0);
-            ended = true;
+            has_ended = true;
         }
-        ended
+        has_ended
     });
-    assert_eq!(world.far.tcp_state(server).unwrap(), TcpState::FarFinished);
-    let sent = world.near.tcp_send(client, |_| 1);
-    assert!(matches!(sent, Poll::Ready(Err(StackError::Finished))));
+    assert_eq!(
+        sim.remote.tcp_state(server).unwrap(),
+        TcpState::RemoteFinished
+    );
+    let sent = sim.local.tcp_send(client, |_| 1);
+    assert!(matches!(sent, Poll::Ready(Err(StackError::SendFinished))));
     // The peer still sends much data.
-    let mut far = Bulk::new(server, 500_000);
-    far.ended = true;
-    let mut near = Bulk::new(client, 0);
-    world.until(30, |world| {
-        far.step(&mut world.far);
-        let mut seen = 0;
-        if let Poll::Ready(got) = world
-            .near
+    let mut remote = BulkTransfer::new(server, 500_000);
+    remote.has_received_end = true;
+    let mut local = BulkTransfer::new(client, 0);
+    sim.run_until(30, |sim| {
+        remote.step(&mut sim.remote);
+        let mut captured = 0;
+        if let Poll::Ready(got) = sim
+            .local
             .tcp_receive(client, |bytes| (bytes.len(), bytes.len()))
         {
-            seen = got.unwrap();
-            near.ended |= seen == 0;
+            captured = got.unwrap();
+            local.has_received_end |= captured == 0;
         }
-        near.received += seen;
-        near.ended
+        local.received += captured;
+        local.has_received_end
     });
-    assert_eq!(near.received, 500_000);
-    world.near.close(client).unwrap();
-    world.far.close(server).unwrap();
-    world.until(60, |world| {
-        world.near.connections() + world.far.connections() == 0
+    assert_eq!(local.received, 500_000);
+    sim.local.close(client).unwrap();
+    sim.remote.close(server).unwrap();
+    sim.run_until(60, |sim| {
+        sim.local.connection_count() + sim.remote.connection_count() == 0
     });
 }
 
 #[test]
-fn a_reset_is_told() {
-    let mut world = World::alike(&[], Link::CLEAN);
-    let (client, server) = world.connected(80);
-    ready(world.near.tcp_send(client, |room| room.len().min(10)));
-    world.run(20);
-    world.near.abort(client).unwrap();
-    world.until(5, |world| {
-        world.far.tcp_state(server).unwrap() == TcpState::Closed
+fn a_reset_is_reported() {
+    let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN);
+    let (client, server) = sim.connect(80);
+    expect_ready(sim.local.tcp_send(client, |space| space.len().min(10)));
+    sim.run(20);
+    sim.local.abort(client).unwrap();
+    sim.run_until(5, |sim| {
+        sim.remote.tcp_state(server).unwrap() == TcpState::Closed
     });
     // Data received before the reset can still be read, as smoltcp keeps it; then the error
     // follows.
-    let _ = world
-        .far
+    let _ = sim
+        .remote
         .tcp_receive(server, |bytes| (bytes.len(), bytes.len()));
-    let got = world.far.tcp_receive(server, |bytes| (bytes.len(), ()));
+    let got = sim.remote.tcp_receive(server, |bytes| (bytes.len(), ()));
     assert!(
-        matches!(got, Poll::Ready(Err(StackError::Reset))),
+        matches!(got, Poll::Ready(Err(StackError::ConnectionReset))),
         "{got:?}"
     );
-    assert_eq!(world.far.counters().tcp.established_resets, 1);
-    assert_eq!(world.near.counters().tcp.out_resets, 1);
-    world.far.close(server).unwrap();
-    world.until(5, |world| {
-        world.near.connections() + world.far.connections() == 0
+    assert_eq!(sim.remote.counters().tcp.established_resets, 1);
+    assert_eq!(sim.local.counters().tcp.out_resets, 1);
+    sim.remote.close(server).unwrap();
+    sim.run_until(5, |sim| {
+        sim.local.connection_count() + sim.remote.connection_count() == 0
     });
 
     // Closing with unread payload resets the connection (RFC 2525, section 2.17).
-    let (client, server) = world.connected(81);
-    ready(world.near.tcp_send(client, |room| room.len().min(10)));
-    world.run(20);
-    world.far.close(server).unwrap();
-    world.until(5, |world| {
-        world.near.tcp_state(client).unwrap() == TcpState::Closed
+    let (client, server) = sim.connect(81);
+    expect_ready(sim.local.tcp_send(client, |space| space.len().min(10)));
+    sim.run(20);
+    sim.remote.close(server).unwrap();
+    sim.run_until(5, |sim| {
+        sim.local.tcp_state(client).unwrap() == TcpState::Closed
     });
 }
 
 #[test]
-fn a_full_window_opens_again_even_if_the_news_is_lost() {
+fn a_full_window_opens_again_even_if_the_update_is_lost() {
     let small = [
         "tcp.receive_window=4096",
         "tcp.send_buffer=16K",
         "tcp.min_rto=200ms",
     ];
-    let mut world = World::alike(&small, Link::CLEAN);
-    let (client, server) = world.connected(80);
-    let mut near = Bulk::new(client, 50_000);
-    near.ended = true;
+    let mut sim = TwoStackSim::symmetric(&small, LinkModel::CLEAN);
+    let (client, server) = sim.connect(80);
+    let mut local = BulkTransfer::new(client, 50_000);
+    local.has_received_end = true;
     for _ in 0..2_000 {
-        near.step(&mut world.near);
-        world.turn();
-        world.pass();
+        local.step(&mut sim.local);
+        sim.poll();
+        sim.advance();
     }
     assert_eq!(
-        world.far.tcp_queued(server).unwrap().1,
+        sim.remote.tcp_queued(server).unwrap().1,
         4096,
         "the window is full"
     );
-    let probes = world.near.counters().tcp.out_segments;
+    let probes = sim.local.counters().tcp.out_segments;
     // For two seconds no segment of the reader arrives: only probes keep the connection alive.
-    let deaf_until = world.now + 2_000_000_000;
-    let mut far = Bulk::new(server, 0);
-    world.wire.watch = Box::new(|end, _| end == 0);
-    while world.now < deaf_until {
-        far.step(&mut world.far);
-        world.turn();
-        world.pass();
+    let muted_until = sim.now + 2_000_000_000;
+    let mut remote = BulkTransfer::new(server, 0);
+    sim.wire.filter = Box::new(|end, _| end == 0);
+    while sim.now < muted_until {
+        remote.step(&mut sim.remote);
+        sim.poll();
+        sim.advance();
     }
     assert!(
-        world.near.counters().tcp.out_segments > probes,
+        sim.local.counters().tcp.out_segments > probes,
         "a full window is probed"
     );
-    world.wire.watch = Box::new(|_, _| true);
-    world.until(60, |world| {
-        near.step(&mut world.near);
-        far.step(&mut world.far);
-        far.ended
+    sim.wire.filter = Box::new(|_, _| true);
+    sim.run_until(60, |sim| {
+        local.step(&mut sim.local);
+        remote.step(&mut sim.remote);
+        remote.has_received_end
     });
-    assert_eq!(far.received, 50_000);
+    assert_eq!(remote.received, 50_000);
 }
 
 /// Both windows are full, and the peer reads nothing until it can send. Only acknowledgements can
 /// help, and they lie beyond a window whose edge was rounded down.
 #[test]
-fn full_windows_both_ways_do_not_lock() {
+fn full_windows_in_both_directions_do_not_deadlock() {
     for odd in [1_000_003, 524_289, 99_991] {
         let sizes = format!("tcp.receive_window={odd}");
         let settings = [&sizes, "tcp.send_buffer=2M", "tcp.delayed_ack=off"];
-        let mut world = World::alike(&settings, Link::CLEAN);
-        let (client, server) = world.connected(80);
-        let mut near = Bulk::new(client, 4_000_000);
-        let mut far = Bulk::new(server, 4_000_000);
+        let mut sim = TwoStackSim::symmetric(&settings, LinkModel::CLEAN);
+        let (client, server) = sim.connect(80);
+        let mut local = BulkTransfer::new(client, 4_000_000);
+        let mut remote = BulkTransfer::new(server, 4_000_000);
         // Neither reads until nothing moves any more.
-        (near.ended, far.ended) = (true, true);
+        (local.has_received_end, remote.has_received_end) = (true, true);
         for _ in 0..3_000 {
-            near.step(&mut world.near);
-            far.step(&mut world.far);
-            world.turn();
-            world.pass();
+            local.step(&mut sim.local);
+            remote.step(&mut sim.remote);
+            sim.poll();
+            sim.advance();
         }
         // Only the local stack reads; the peer's payload has to get through.
-        near.ended = false;
-        world.until(60, |world| {
-            near.step(&mut world.near);
-            far.step(&mut world.far);
-            near.received == 4_000_000
+        local.has_received_end = false;
+        sim.run_until(60, |sim| {
+            local.step(&mut sim.local);
+            remote.step(&mut sim.remote);
+            local.received == 4_000_000
         });
-        far.ended = false;
-        world.until(60, |world| {
-            near.step(&mut world.near);
-            far.step(&mut world.far);
-            near.ended && far.ended
+        remote.has_received_end = false;
+        sim.run_until(60, |sim| {
+            local.step(&mut sim.local);
+            remote.step(&mut sim.remote);
+            local.has_received_end && remote.has_received_end
         });
-        assert_eq!(far.received, 4_000_000);
+        assert_eq!(remote.received, 4_000_000);
     }
 }
 
@@ -344,56 +367,60 @@ fn full_windows_both_ways_do_not_lock() {
 #[test]
 fn a_lost_tail_comes_again_after_the_configured_time() {
     for (rto_ms, most_ms) in [(1_000, 2_200), (200, 450), (20, 60)] {
-        let mut world = World::alike(&[&format!("tcp.min_rto={rto_ms}ms")], Link::CLEAN);
-        let (client, server) = world.connected(80);
+        let mut sim =
+            TwoStackSim::symmetric(&[&format!("tcp.min_rto={rto_ms}ms")], LinkModel::CLEAN);
+        let (client, server) = sim.connect(80);
         let mut dropped = false;
-        world.wire.watch = Box::new(move |end, frame| {
+        sim.wire.filter = Box::new(move |end, frame| {
             let first = end == 0 && frame.len() > 60 && !dropped;
             dropped |= first;
             !first
         });
-        let start = world.now;
-        ready(world.near.tcp_send(client, |room| room.len().min(100)));
-        world.until(10, |world| world.far.tcp_queued(server).unwrap().1 == 100);
-        let took_ms = (world.now - start) / 1_000_000;
-        assert!((rto_ms..most_ms).contains(&took_ms), "{rto_ms}: {took_ms}");
-        assert_eq!(world.near.counters().tcp.retransmitted_segments, 1);
+        let start = sim.now;
+        expect_ready(sim.local.tcp_send(client, |space| space.len().min(100)));
+        sim.run_until(10, |sim| sim.remote.tcp_queued(server).unwrap().1 == 100);
+        let elapsed_ms = (sim.now - start) / 1_000_000;
+        assert!(
+            (rto_ms..most_ms).contains(&elapsed_ms),
+            "{rto_ms}: {elapsed_ms}"
+        );
+        assert_eq!(sim.local.counters().tcp.retransmitted_segments, 1);
     }
 }
 
 /// Drops frames with payload of the local stack: each entry is the number of a frame, and how many
 /// of its transmissions are lost.
-fn lose(world: &mut World, lost: &'static [(usize, usize)], windows_grow: bool) {
+fn drop_frames(sim: &mut TwoStackSim, lost: &'static [(usize, usize)], windows_grow: bool) {
     const PAYLOAD: usize = 1_000;
-    let (mut seen, mut times) = (Vec::<u32>::new(), Vec::<usize>::new());
-    let mut answers = 0u16;
-    world.wire.watch = Box::new(move |end, frame| {
+    let (mut sequences, mut times) = (Vec::<u32>::new(), Vec::<usize>::new());
+    let mut acknowledgements = 0u16;
+    sim.wire.filter = Box::new(move |end, frame| {
         if end == 1 && windows_grow {
             // Linux widens its window while it receives.
-            answers += 1;
+            acknowledgements += 1;
             let window = u16::from_be_bytes([frame[48], frame[49]]);
-            let window = window.saturating_sub(answers % 50);
+            let window = window.saturating_sub(acknowledgements % 50);
             frame[48..50].copy_from_slice(&window.to_be_bytes());
         }
         if end == 1 || frame.len() < PAYLOAD {
             return true;
         }
         let sequence = u32::from_be_bytes(frame[38..42].try_into().unwrap());
-        let at = seen.iter().position(|known| *known == sequence);
-        let at = at.unwrap_or_else(|| {
-            seen.push(sequence);
+        let position = sequences.iter().position(|sent| *sent == sequence);
+        let position = position.unwrap_or_else(|| {
+            sequences.push(sequence);
             times.push(0);
-            seen.len() - 1
+            sequences.len() - 1
         });
-        times[at] += 1;
-        let left = lost.iter().find(|(number, _)| *number == at);
-        left.is_none_or(|(_, often)| times[at] > *often)
+        times[position] += 1;
+        let lost_frame = lost.iter().find(|(number, _)| *number == position);
+        lost_frame.is_none_or(|(_, times_lost)| times[position] > *times_lost)
     });
 }
 
 /// Losses in the middle of a stream cost round trips, and no timeout.
 #[test]
-fn losses_are_mended_before_the_time_out() {
+fn losses_are_recovered_before_the_timeout() {
     for lost in [
         &[(60, 1)][..],
         &[(60, 1), (61, 1), (70, 1), (75, 1)],
@@ -410,29 +437,35 @@ fn losses_are_mended_before_the_time_out() {
                 // Without checksums: windows are rewritten on the way.
                 "checksum=offload",
             ];
-            let link = Link {
+            let link = LinkModel {
                 delay_ns: 500_000,
-                ..Link::CLEAN
+                ..LinkModel::CLEAN
             };
-            let mut world = World::alike(&settings, link);
-            let (client, server) = world.connected(80);
-            lose(&mut world, lost, windows_grow);
-            let start = world.now;
-            let (mut near, mut far) = (Bulk::new(client, 400_000), Bulk::new(server, 0));
-            near.ended = true;
-            world.until(60, |world| {
-                near.step(&mut world.near);
-                far.step(&mut world.far);
-                far.ended
+            let mut sim = TwoStackSim::symmetric(&settings, link);
+            let (client, server) = sim.connect(80);
+            drop_frames(&mut sim, lost, windows_grow);
+            let start = sim.now;
+            let (mut local, mut remote) = (
+                BulkTransfer::new(client, 400_000),
+                BulkTransfer::new(server, 0),
+            );
+            local.has_received_end = true;
+            sim.run_until(60, |sim| {
+                local.step(&mut sim.local);
+                remote.step(&mut sim.remote);
+                remote.has_received_end
             });
-            assert_eq!(far.received, 400_000);
-            let took_ms = (world.now - start) / 1_000_000;
-            assert!(took_ms < 500, "{lost:?}, {windows_grow}: {took_ms} ms");
-            let again = world.near.counters().tcp.retransmitted_segments as usize;
-            let least: usize = lost.iter().map(|(_, often)| often).sum();
+            assert_eq!(remote.received, 400_000);
+            let elapsed_ms = (sim.now - start) / 1_000_000;
             assert!(
-                (least..=2 * least + 2).contains(&again),
-                "{lost:?}: {again}"
+                elapsed_ms < 500,
+                "{lost:?}, {windows_grow}: {elapsed_ms} ms"
+            );
+            let retransmitted = sim.local.counters().tcp.retransmitted_segments as usize;
+            let least: usize = lost.iter().map(|(_, times_lost)| times_lost).sum();
+            assert!(
+                (least..=2 * least + 2).contains(&retransmitted),
+                "{lost:?}: {retransmitted}"
             );
         }
     }
@@ -450,41 +483,48 @@ fn a_lost_tail_is_probed() {
             "tcp.min_rto=1s",
             &probe_key,
         ];
-        let link = Link {
+        let link = LinkModel {
             delay_ns: 500_000,
-            ..Link::CLEAN
+            ..LinkModel::CLEAN
         };
-        for deaf in [false, true] {
-            let mut world = World::alike(&settings, link);
-            let (client, server) = world.connected(80);
-            let mut answers = 0;
-            match deaf {
+        for acks_are_lost in [false, true] {
+            let mut sim = TwoStackSim::symmetric(&settings, link);
+            let (client, server) = sim.connect(80);
+            let mut acknowledgements = 0;
+            match acks_are_lost {
                 // So early that it covers everything in flight.
                 true => {
-                    world.wire.watch = Box::new(move |end, _| {
-                        answers += usize::from(end == 1);
-                        end == 0 || answers != 6
+                    sim.wire.filter = Box::new(move |end, _| {
+                        acknowledgements += usize::from(end == 1);
+                        end == 0 || acknowledgements != 6
                     });
                 }
-                false => lose(&mut world, &[(270, 1), (271, 1), (272, 1)], false),
+                false => drop_frames(&mut sim, &[(270, 1), (271, 1), (272, 1)], false),
             }
-            let start = world.now;
-            let mut near = Bulk::new(client, 400_000);
-            near.ended = true;
+            let start = sim.now;
+            let mut local = BulkTransfer::new(client, 400_000);
+            local.has_received_end = true;
             // The peer does not finish here: losses after that have a test of their own.
             let mut received = 0;
-            world.until(60, |world| {
-                near.step(&mut world.near);
+            sim.run_until(60, |sim| {
+                local.step(&mut sim.local);
                 let take = |bytes: &[u8]| (bytes.len(), bytes.len());
-                if let Poll::Ready(got) = world.far.tcp_receive(server, take) {
+                if let Poll::Ready(got) = sim.remote.tcp_receive(server, take) {
                     received += got.unwrap();
                 }
                 received == 400_000
             });
-            let took_ms = (world.now - start) / 1_000_000;
-            let waited = took_ms >= 1_000;
-            assert!(took_ms < most_ms, "{probe}, {deaf}: {took_ms} ms");
-            assert_eq!(waited, probe == "off", "{probe}, {deaf}: {took_ms} ms");
+            let elapsed_ms = (sim.now - start) / 1_000_000;
+            let has_timed_out = elapsed_ms >= 1_000;
+            assert!(
+                elapsed_ms < most_ms,
+                "{probe}, {acks_are_lost}: {elapsed_ms} ms"
+            );
+            assert_eq!(
+                has_timed_out,
+                probe == "off",
+                "{probe}, {acks_are_lost}: {elapsed_ms} ms"
+            );
         }
     }
 }
@@ -492,7 +532,7 @@ fn a_lost_tail_is_probed() {
 /// Losses of the last data of a finished stream, whichever end finished first, before or after the
 /// data left.
 #[test]
-fn losses_at_the_end_of_a_finished_stream_are_mended_before_the_time_out() {
+fn losses_at_the_end_of_a_finished_stream_are_recovered_before_the_timeout() {
     const BYTES: usize = 400_000;
     for lost in [
         &[][..],
@@ -501,7 +541,8 @@ fn losses_at_the_end_of_a_finished_stream_are_mended_before_the_time_out() {
         &[(262, 1), (265, 2), (268, 1)],
         &[(272, 1), (273, 1), (274, 1)],
     ] {
-        for (far_first, sent_first) in [(false, false), (true, false), (false, true), (true, true)]
+        for (remote_first, sent_first) in
+            [(false, false), (true, false), (false, true), (true, true)]
         {
             let settings = [
                 "tcp.send_buffer=512K",
@@ -515,74 +556,76 @@ fn losses_at_the_end_of_a_finished_stream_are_mended_before_the_time_out() {
                     "tcp.nagle=on"
                 },
             ];
-            let link = Link {
+            let link = LinkModel {
                 delay_ns: 5_000_000,
-                ..Link::CLEAN
+                ..LinkModel::CLEAN
             };
-            let mut world = World::alike(&settings, link);
-            let (client, server) = world.connected(80);
+            let mut sim = TwoStackSim::symmetric(&settings, link);
+            let (client, server) = sim.connect(80);
             // A first exchange, so that the scaled window is known.
-            ready(world.near.tcp_send(client, |_| 1));
-            world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
-            ready(world.far.tcp_receive(server, |_| (1, ())));
-            if far_first {
-                world.far.tcp_finish(server).unwrap();
-                world.until(5, |world| {
-                    world.near.tcp_state(client).unwrap() == TcpState::FarFinished
+            expect_ready(sim.local.tcp_send(client, |_| 1));
+            sim.run_until(5, |sim| sim.local.tcp_queued(client).unwrap().0 == 0);
+            expect_ready(sim.remote.tcp_receive(server, |_| (1, ())));
+            if remote_first {
+                sim.remote.tcp_finish(server).unwrap();
+                sim.run_until(5, |sim| {
+                    sim.local.tcp_state(client).unwrap() == TcpState::RemoteFinished
                 });
             }
-            lose(&mut world, lost, false);
-            let case = format!("lost {lost:?}, far first {far_first}, sent first {sent_first}");
-            let start = world.now;
-            let before = world.near.counters();
+            drop_frames(&mut sim, lost, false);
+            let name = format!("lost {lost:?}, far first {remote_first}, sent first {sent_first}");
+            let start = sim.now;
+            let before = sim.local.counters();
             let mut written = 0;
             while written < BYTES {
-                written += ready(
-                    world
-                        .near
-                        .tcp_send(client, |room| room.len().min(BYTES - written)),
+                written += expect_ready(
+                    sim.local
+                        .tcp_send(client, |space| space.len().min(BYTES - written)),
                 );
             }
             if sent_first {
                 // Everything is in flight, and nothing acknowledged.
                 for _ in 0..20 {
-                    world.turn();
+                    sim.poll();
                 }
             }
-            world.near.tcp_finish(client).unwrap();
-            let sent = world.near.tcp_send(client, |_| 1);
+            sim.local.tcp_finish(client).unwrap();
+            let sent = sim.local.tcp_send(client, |_| 1);
             assert!(
-                matches!(sent, Poll::Ready(Err(StackError::Finished))),
-                "{case}"
+                matches!(sent, Poll::Ready(Err(StackError::SendFinished))),
+                "{name}"
             );
-            let (mut received, mut ended) = (0, false);
-            world.until(60, |world| {
-                while let Poll::Ready(got) = world
-                    .far
+            let (mut received, mut has_ended) = (0, false);
+            sim.run_until(60, |sim| {
+                while let Poll::Ready(got) = sim
+                    .remote
                     .tcp_receive(server, |bytes| (bytes.len(), bytes.len()))
                 {
                     let count = got.unwrap();
                     received += count;
-                    ended = count == 0;
-                    if ended {
+                    has_ended = count == 0;
+                    if has_ended {
                         break;
                     }
                 }
-                ended
+                has_ended
             });
-            let took_ms = (world.now - start) / 1_000_000;
-            assert_eq!(received, BYTES, "{case}");
-            assert!(took_ms < 500, "{case}: {took_ms} ms");
-            let spent = world.near.counters().since(&before).tcp;
+            let elapsed_ms = (sim.now - start) / 1_000_000;
+            assert_eq!(received, BYTES, "{name}");
+            assert!(elapsed_ms < 500, "{name}: {elapsed_ms} ms");
+            let spent = sim.local.counters().since(&before).tcp;
             let spent = (spent.out_segments, spent.retransmitted_segments);
             if lost.is_empty() {
-                assert_eq!(spent, (274 + u64::from(sent_first), 0), "{case}");
-                assert!(took_ms <= 8, "{case}: {took_ms} ms, one way alone takes 5");
+                assert_eq!(spent, (274 + u64::from(sent_first), 0), "{name}");
+                assert!(
+                    elapsed_ms <= 8,
+                    "{name}: {elapsed_ms} ms, one way alone takes 5"
+                );
             }
-            world.near.close(client).unwrap();
-            world.far.close(server).unwrap();
-            world.until(70, |world| {
-                world.near.connections() + world.far.connections() == 0
+            sim.local.close(client).unwrap();
+            sim.remote.close(server).unwrap();
+            sim.run_until(70, |sim| {
+                sim.local.connection_count() + sim.remote.connection_count() == 0
             });
         }
     }
@@ -590,87 +633,98 @@ fn losses_at_the_end_of_a_finished_stream_are_mended_before_the_time_out() {
 
 /// Reordered frames are not losses: hardly any segment is sent twice.
 #[test]
-fn what_comes_late_is_seldom_sent_again() {
-    let link = Link {
+fn reordered_frames_are_seldom_retransmitted() {
+    let link = LinkModel {
         delay_ns: 500_000,
         reorder: 20_000,
         shuffle_ns: 300_000,
         seed: 5,
-        ..Link::CLEAN
+        ..LinkModel::CLEAN
     };
     let settings = ["tcp.send_buffer=64K", "tcp.receive_window=64K"];
-    let mut world = World::alike(&settings, link);
-    let (client, server) = world.connected(80);
-    let (mut near, mut far) = (Bulk::new(client, 2_000_000), Bulk::new(server, 0));
-    near.ended = true;
-    world.until(60, |world| {
-        near.step(&mut world.near);
-        far.step(&mut world.far);
-        far.ended
+    let mut sim = TwoStackSim::symmetric(&settings, link);
+    let (client, server) = sim.connect(80);
+    let (mut local, mut remote) = (
+        BulkTransfer::new(client, 2_000_000),
+        BulkTransfer::new(server, 0),
+    );
+    local.has_received_end = true;
+    sim.run_until(60, |sim| {
+        local.step(&mut sim.local);
+        remote.step(&mut sim.remote);
+        remote.has_received_end
     });
-    let counters = world.near.counters().tcp;
+    let counters = sim.local.counters().tcp;
     let share = counters.retransmitted_segments as f64 / counters.out_segments as f64;
     assert!(share < 0.04, "{counters:#?}");
 }
 
 /// Small rings at both ends, both full of payload: receiving never waits for transmit space.
 #[test]
-fn full_rings_do_not_stand_still() {
+fn full_rings_do_not_deadlock() {
     for descriptors in [1, 4, 8, 32] {
         let settings = format!("tx_descriptors={descriptors}");
-        let mut world = World::alike(&[&settings, "rx_descriptors=2"], Link::CLEAN);
-        bulk(&mut world, 300, 200_000, 200_000);
+        let mut sim = TwoStackSim::symmetric(&[&settings, "rx_descriptors=2"], LinkModel::CLEAN);
+        transfer_both_ways(&mut sim, 300, 200_000, 200_000);
     }
 }
 
 #[test]
-fn a_listener_takes_as_many_as_its_backlog() {
-    let mut world = World::alike(&["sockets.tcp=64", "tcp.min_rto=200ms"], Link::CLEAN);
-    let listener = world.far.tcp_listen(any(80), 4).unwrap();
+fn a_listener_keeps_its_backlog() {
+    let mut sim =
+        TwoStackSim::symmetric(&["sockets.tcp=64", "tcp.min_rto=200ms"], LinkModel::CLEAN);
+    let listener = sim.remote.tcp_listen(any_address(80), 4).unwrap();
     let clients: Vec<SocketId> = (0..10)
-        .map(|_| world.near.tcp_connect(at(FAR, 80), None).unwrap())
+        .map(|_| {
+            sim.local
+                .tcp_connect(socket_address(REMOTE, 80), None)
+                .unwrap()
+        })
         .collect();
-    world.run(3_000);
-    assert!(world.far.counters().tcp.listen_overflows >= 6);
-    assert_eq!(world.far.connections(), 4);
+    sim.run(3_000);
+    assert!(sim.remote.counters().tcp.listen_overflows >= 6);
+    assert_eq!(sim.remote.connection_count(), 4);
     // Clients that were not answered retransmit their SYN, and are served once there is space.
     let mut accepted = 0;
-    world.until(60, |world| {
-        while let Poll::Ready(socket) = world.far.tcp_accept(listener) {
+    sim.run_until(60, |sim| {
+        while let Poll::Ready(socket) = sim.remote.tcp_accept(listener) {
             socket.unwrap();
             accepted += 1;
         }
-        let stands =
-            |client: &SocketId| world.near.tcp_state(*client).unwrap() == TcpState::Established;
-        accepted == 10 && clients.iter().all(stands)
+        let is_established =
+            |client: &SocketId| sim.local.tcp_state(*client).unwrap() == TcpState::Established;
+        accepted == 10 && clients.iter().all(is_established)
     });
-    world.far.close(listener).unwrap();
-    let late = world.near.tcp_connect(at(FAR, 80), None).unwrap();
-    world.until(5, |world| {
-        world.near.tcp_state(late).unwrap() == TcpState::Closed
+    sim.remote.close(listener).unwrap();
+    let late_client = sim
+        .local
+        .tcp_connect(socket_address(REMOTE, 80), None)
+        .unwrap();
+    sim.run_until(5, |sim| {
+        sim.local.tcp_state(late_client).unwrap() == TcpState::Closed
     });
 }
 
 #[test]
 fn a_thousand_connections_one_after_the_other() {
-    let mut world = World::alike(&["sockets.tcp=16"], Link::CLEAN);
-    let listener = world.far.tcp_listen(any(80), 4).unwrap();
+    let mut sim = TwoStackSim::symmetric(&["sockets.tcp=16"], LinkModel::CLEAN);
+    let listener = sim.remote.tcp_listen(any_address(80), 4).unwrap();
     for number in 0..1_000 {
-        let (client, server) = world.connect_to(listener, at(FAR, 80));
-        ready(world.near.tcp_send(client, |room| {
-            room[0] = number as u8;
+        let (client, server) = sim.connect_to(listener, socket_address(REMOTE, 80));
+        expect_ready(sim.local.tcp_send(client, |space| {
+            space[0] = number as u8;
             1
         }));
-        world.until(5, |world| world.far.tcp_queued(server).unwrap().1 == 1);
-        let got = ready(world.far.tcp_receive(server, |bytes| (1, bytes[0])));
+        sim.run_until(5, |sim| sim.remote.tcp_queued(server).unwrap().1 == 1);
+        let got = expect_ready(sim.remote.tcp_receive(server, |bytes| (1, bytes[0])));
         assert_eq!(got, number as u8);
-        world.near.close(client).unwrap();
-        world.run(3);
-        world.far.close(server).unwrap();
+        sim.local.close(client).unwrap();
+        sim.run(3);
+        sim.remote.close(server).unwrap();
     }
-    assert_eq!(world.far.counters().tcp.passive_opens, 1_000);
-    assert_eq!(world.near.counters().tcp.active_opens, 1_000);
-    assert_eq!(world.near.counters().tcp.established_resets, 0);
+    assert_eq!(sim.remote.counters().tcp.passive_opens, 1_000);
+    assert_eq!(sim.local.counters().tcp.active_opens, 1_000);
+    assert_eq!(sim.local.counters().tcp.established_resets, 0);
 }
 
 /// Ten thousand idle connections are not processed: counted, because time on a busy machine is no
@@ -687,39 +741,41 @@ fn idle_connections_cost_nothing() {
             "rx_descriptors=65536",
             "tx_descriptors=65536",
         ];
-        let mut world = World::alike(&settings, Link::CLEAN);
-        let listener = world.far.tcp_listen(any(80), 10_000).unwrap();
+        let mut sim = TwoStackSim::symmetric(&settings, LinkModel::CLEAN);
+        let listener = sim.remote.tcp_listen(any_address(80), 10_000).unwrap();
         let mut sockets = Vec::new();
         while sockets.len() < idle {
             let more = (idle - sockets.len()).min(500);
             for _ in 0..more {
-                world.near.tcp_connect(at(FAR, 80), None).unwrap();
+                sim.local
+                    .tcp_connect(socket_address(REMOTE, 80), None)
+                    .unwrap();
             }
-            let wanted = sockets.len() + more;
-            world.until(60, |world| {
-                while let Poll::Ready(socket) = world.far.tcp_accept(listener) {
+            let target = sockets.len() + more;
+            sim.run_until(60, |sim| {
+                while let Poll::Ready(socket) = sim.remote.tcp_accept(listener) {
                     sockets.push(socket.unwrap());
                 }
-                sockets.len() == wanted
+                sockets.len() == target
             });
         }
-        let (client, server) = world.connect_to(listener, at(FAR, 80));
+        let (client, server) = sim.connect_to(listener, socket_address(REMOTE, 80));
         // Timers of earlier acknowledgements expire once.
-        world.run(1_500);
-        let before = world.far.counters();
+        sim.run(1_500);
+        let before = sim.remote.counters();
         for _ in 0..100 {
-            ready(world.near.tcp_send(client, |room| {
-                room[..64].fill(1);
+            expect_ready(sim.local.tcp_send(client, |space| {
+                space[..64].fill(1);
                 64
             }));
-            world.until(5, |world| world.far.tcp_queued(server).unwrap().1 == 64);
+            sim.run_until(5, |sim| sim.remote.tcp_queued(server).unwrap().1 == 64);
             assert_eq!(
-                ready(world.far.tcp_receive(server, |bytes| (64, bytes.len()))),
+                expect_ready(sim.remote.tcp_receive(server, |bytes| (64, bytes.len()))),
                 64
             );
-            world.until(5, |world| world.near.tcp_queued(client).unwrap().0 == 0);
+            sim.run_until(5, |sim| sim.local.tcp_queued(client).unwrap().0 == 0);
         }
-        let spent = world.far.counters().since(&before).tcp;
+        let spent = sim.remote.counters().since(&before).tcp;
         steps.push((spent.connection_steps, spent.in_segments));
     }
     assert_eq!(
@@ -755,35 +811,35 @@ fn goodput_by_window_and_loss() {
     for kib in [4, 16, 64, 256] {
         write!(table, "\n{kib:>3}KiB").unwrap();
         for loss in losses {
-            let mut took_ns = 0;
+            let mut elapsed_ns = 0;
             for seed in SEEDS {
-                let link = Link {
+                let link = LinkModel {
                     loss,
                     delay_ns: 500_000,
                     seed,
-                    ..Link::CLEAN
+                    ..LinkModel::CLEAN
                 };
                 let sizes = [
                     format!("tcp.send_buffer={kib}K"),
                     format!("tcp.receive_window={kib}K"),
                 ];
-                let mut world = World::alike(&[&sizes[0], &sizes[1]], link);
-                let (client, server) = world.connected(80);
-                let start = world.now;
-                let mut near = Bulk::new(client, BYTES + (1 << 20));
-                near.ended = true;
-                let mut far = Bulk::new(server, 0);
-                world.until(600, |world| {
-                    near.step(&mut world.near);
-                    far.step(&mut world.far);
-                    far.received >= BYTES
+                let mut sim = TwoStackSim::symmetric(&[&sizes[0], &sizes[1]], link);
+                let (client, server) = sim.connect(80);
+                let start = sim.now;
+                let mut local = BulkTransfer::new(client, BYTES + (1 << 20));
+                local.has_received_end = true;
+                let mut remote = BulkTransfer::new(server, 0);
+                sim.run_until(600, |sim| {
+                    local.step(&mut sim.local);
+                    remote.step(&mut sim.remote);
+                    remote.received >= BYTES
                 });
-                took_ns += world.now - start;
+                elapsed_ns += sim.now - start;
                 // No loss counted as a path MTU problem.
-                let guesses = world.near.counters().tcp.path_mtu_guesses;
+                let guesses = sim.local.counters().tcp.path_mtu_guesses;
                 assert_eq!(guesses, 0, "{kib} KiB, loss {loss}, seed {seed}");
             }
-            let rate = (SEEDS.len() * BYTES) as f64 * 8e3 / took_ns as f64;
+            let rate = (SEEDS.len() * BYTES) as f64 * 8e3 / elapsed_ns as f64;
             write!(table, " {rate:>9.2}").unwrap();
         }
     }

@@ -5,7 +5,7 @@ use linerate_metric::finding::{Finding, FindingKind};
 /// Causes with the knobs that may remedy them, the most likely first.
 ///
 /// A cause that no knob can remedy (a long path, another virtual machine) is not listed.
-const POINTS: &[(&str, &[&str])] = &[
+const KNOBS_BY_CAUSE: &[(&str, &[&str])] = &[
     (
         "receive-window",
         &[
@@ -131,21 +131,21 @@ const POINTS: &[(&str, &[&str])] = &[
 
 /// Finding with the knobs that may remedy it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pointer {
+pub struct FindingKnobs {
     pub cause: String,
     /// Cost of the finding, 0 to 1.
     pub cost: f64,
     /// Finding as one sentence.
-    pub what: String,
+    pub summary: String,
     /// Knobs, the most likely first; empty if none can help.
     pub knobs: Vec<String>,
 }
 
 /// Knobs that may remedy `cause`, whether or not they apply here.
 #[must_use]
-pub fn of_cause(cause: &str) -> &'static [&'static str] {
-    let line = POINTS.iter().find(|(name, _)| *name == cause);
-    line.map_or(&[], |(_, knobs)| knobs)
+pub fn knobs_for_cause(cause: &str) -> &'static [&'static str] {
+    let entry = KNOBS_BY_CAUSE.iter().find(|(name, _)| *name == cause);
+    entry.map_or(&[], |(_, knobs)| knobs)
 }
 
 /// Returns the findings of a run with those of `knobs` that may remedy them, in the order of the
@@ -153,17 +153,17 @@ pub fn of_cause(cause: &str) -> &'static [&'static str] {
 ///
 /// A cause found at both ends counts once; findings of kind `unknown` are skipped.
 #[must_use]
-pub fn pointers(findings: &[Finding], knobs: &[&str]) -> Vec<Pointer> {
-    let mut seen = std::collections::BTreeSet::new();
+pub fn knobs_for_findings(findings: &[Finding], knobs: &[&str]) -> Vec<FindingKnobs> {
+    let mut causes = std::collections::BTreeSet::new();
     findings
         .iter()
         .filter(|finding| finding.kind != FindingKind::Unknown)
-        .filter(|finding| seen.insert(finding.cause.as_str()))
-        .map(|finding| Pointer {
+        .filter(|finding| causes.insert(finding.cause.as_str()))
+        .map(|finding| FindingKnobs {
             cause: finding.cause.clone(),
             cost: finding.cost,
-            what: finding.what.clone(),
-            knobs: (of_cause(&finding.cause).iter())
+            summary: finding.summary.clone(),
+            knobs: (knobs_for_cause(&finding.cause).iter())
                 .filter(|knob| knobs.contains(knob))
                 .map(|&knob| knob.to_owned())
                 .collect(),
@@ -176,12 +176,12 @@ pub fn pointers(findings: &[Finding], knobs: &[&str]) -> Vec<Pointer> {
 ///
 /// Each knob occurs once; knobs without a finding do not occur.
 #[must_use]
-pub fn first(pointers: &[Pointer]) -> Vec<String> {
-    let deepest = pointers.iter().map(|pointer| pointer.knobs.len()).max();
+pub fn first_knobs(hints: &[FindingKnobs]) -> Vec<String> {
+    let longest = hints.iter().map(|hint| hint.knobs.len()).max();
     let mut order: Vec<String> = Vec::new();
-    for depth in 0..deepest.unwrap_or(0) {
-        for pointer in pointers {
-            if let Some(knob) = pointer.knobs.get(depth)
+    for depth in 0..longest.unwrap_or(0) {
+        for hint in hints {
+            if let Some(knob) = hint.knobs.get(depth)
                 && !order.contains(knob)
             {
                 order.push(knob.clone());
@@ -194,18 +194,18 @@ pub fn first(pointers: &[Pointer]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::knob::names;
-    use linerate_metric::finding::End;
+    use crate::knob::knob_names;
+    use linerate_metric::finding::FindingLocation;
 
     fn finding(kind: FindingKind, cause: &str) -> Finding {
         Finding {
             kind,
             cause: cause.to_owned(),
-            end: End::Both,
+            end: FindingLocation::Both,
             direction: None,
             cost: 0.5,
             follows_from: None,
-            what: String::new(),
+            summary: String::new(),
             evidence: Vec::new(),
             remedy: String::new(),
             command: None,
@@ -216,20 +216,20 @@ mod tests {
     }
 
     #[test]
-    fn every_knob_that_is_pointed_at_is_there() {
-        for (cause, knobs) in POINTS {
+    fn every_listed_knob_exists() {
+        for (cause, knobs) in KNOBS_BY_CAUSE {
             assert!(!knobs.is_empty(), "{cause}");
             for knob in *knobs {
-                assert!(names().contains(knob), "{cause} points at {knob}");
+                assert!(knob_names().contains(knob), "{cause} points at {knob}");
             }
         }
     }
 
     /// Ids that have sections in docs/CAUSES.md.
     #[test]
-    fn every_cause_is_one() {
+    fn every_listed_cause_is_documented() {
         let causes = include_str!("../../../docs/CAUSES.md");
-        for (cause, _) in POINTS {
+        for (cause, _) in KNOBS_BY_CAUSE {
             assert!(causes.contains(&format!("\n## {cause}\n")), "{cause}");
         }
     }
@@ -244,10 +244,10 @@ mod tests {
             finding(FindingKind::Cause, "idle-wakeup"),
         ];
         let here = ["gso-size", "wait", "hold-latency", "congestion"];
-        let pointers = pointers(&findings, &here);
-        let knobs: Vec<_> = pointers.iter().map(|p| p.knobs.join(" ")).collect();
+        let hints = knobs_for_findings(&findings, &here);
+        let knobs: Vec<_> = hints.iter().map(|p| p.knobs.join(" ")).collect();
         assert_eq!(knobs, ["wait hold-latency", "gso-size wait", ""]);
-        assert_eq!(first(&pointers), ["wait", "gso-size", "hold-latency"]);
-        assert!(first(&[]).is_empty());
+        assert_eq!(first_knobs(&hints), ["wait", "gso-size", "hold-latency"]);
+        assert!(first_knobs(&[]).is_empty());
     }
 }

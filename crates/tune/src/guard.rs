@@ -12,103 +12,105 @@ use crate::journal::Journal;
 mod interface;
 mod key;
 mod recovery;
-pub use interface::{Device, Place, Seen};
-pub use key::{Key, Kind};
-pub use recovery::{Restored, count_left, restore_left};
+pub use interface::{InterfaceEntry, InterfaceIdentity, SettingLocation};
+pub use key::{SettingKey, SettingKind};
+pub use recovery::{RecoveryReport, count_unrestored, recover_settings};
 
 #[cfg(test)]
 mod tests;
 
 /// Access to the settings of a host.
-pub trait Machine {
+pub trait HostSettings {
     /// Returns the current value.
     ///
     /// # Errors
     /// The reason as text if it cannot be read.
-    fn read(&self, key: &Key) -> Result<String, String>;
-    /// Sets a value; `limit_s` is the timeout of a command in seconds, if one is given.
+    fn read(&self, key: &SettingKey) -> Result<String, String>;
+    /// Sets a value; `timeout_s` is the timeout of a command in seconds, if one is given.
     ///
     /// # Errors
     /// The reason as text if it cannot be set, or the timeout expired.
-    fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String>;
+    fn write(&self, key: &SettingKey, value: &str, timeout_s: Option<u64>) -> Result<(), String>;
     /// Identity of the interface that the setting belongs to; `None` if it belongs to none or
     /// cannot be identified.
-    fn device(&self, key: &Key) -> Option<Device> {
+    fn interface_identity(&self, key: &SettingKey) -> Option<InterfaceIdentity> {
         let _ = key;
         None
     }
     /// Current location of a setting that had this key when it was saved, and belonged to this
     /// interface.
-    fn find(&self, key: &Key, device: Option<&Device>) -> Place {
+    fn locate(&self, key: &SettingKey, device: Option<&InterfaceIdentity>) -> SettingLocation {
         let _ = device;
-        Place::At(key.clone())
+        SettingLocation::At(key.clone())
     }
 }
 
-impl<M: Machine> Machine for &M {
-    fn read(&self, key: &Key) -> Result<String, String> {
+impl<M: HostSettings> HostSettings for &M {
+    fn read(&self, key: &SettingKey) -> Result<String, String> {
         (**self).read(key)
     }
 
-    fn write(&self, key: &Key, value: &str, limit_s: Option<u64>) -> Result<(), String> {
-        (**self).write(key, value, limit_s)
+    fn write(&self, key: &SettingKey, value: &str, timeout_s: Option<u64>) -> Result<(), String> {
+        (**self).write(key, value, timeout_s)
     }
 
-    fn device(&self, key: &Key) -> Option<Device> {
-        (**self).device(key)
+    fn interface_identity(&self, key: &SettingKey) -> Option<InterfaceIdentity> {
+        (**self).interface_identity(key)
     }
 
-    fn find(&self, key: &Key, device: Option<&Device>) -> Place {
-        (**self).find(key, device)
+    fn locate(&self, key: &SettingKey, device: Option<&InterfaceIdentity>) -> SettingLocation {
+        (**self).locate(key, device)
     }
 }
 
 /// Owner of a journal, written as its first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
+pub struct JournalOwner {
     /// Boot id of the machine: after a reboot kernel settings need no restore.
-    pub boot: String,
+    #[serde(rename = "boot")]
+    pub boot_id: String,
     pub pid: u32,
     /// Start time of the process, clock ticks since boot: process ids are reused.
     pub started_ticks: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Old {
-    key: Key,
+struct SavedSetting {
+    key: SettingKey,
     value: String,
     /// Identity of the interface: its name and namespace may have changed before the restore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    device: Option<Device>,
+    device: Option<InterfaceIdentity>,
     /// Timeout of the restore, s, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    within_s: Option<u64>,
+    #[serde(rename = "within_s")]
+    timeout_s: Option<u64>,
 }
 
 /// Guard that restores the settings it changed; restores on drop.
-pub struct Guard<M: Machine> {
-    machine: M,
-    folder: Option<PathBuf>,
-    owner: Owner,
-    around: Vec<Owner>,
+pub struct RollbackGuard<M: HostSettings> {
+    settings: M,
+    journal_dir: Option<PathBuf>,
+    owner: JournalOwner,
+    enclosing_owners: Vec<JournalOwner>,
     journal: Option<Journal>,
-    olds: Vec<Old>,
+    saved: Vec<SavedSetting>,
 }
 
-impl<M: Machine> Guard<M> {
+impl<M: HostSettings> RollbackGuard<M> {
     /// Guard that has changed nothing and created no file yet.
     ///
-    /// Without a directory nothing can be set, and [`Guard::keep_in_mind`] saves old values in
+    /// Without a directory nothing can be set, and [`RollbackGuard::save_in_memory`] saves old values in
     /// memory only.
     #[must_use]
-    pub fn new(machine: M, folder: Option<PathBuf>, owner: Owner) -> Self {
+    pub fn new(settings: M, journal_dir: Option<PathBuf>, owner: JournalOwner) -> Self {
         Self {
-            machine,
-            folder,
+            settings,
+            journal_dir,
             owner,
-            around: Vec::new(),
+            enclosing_owners: Vec::new(),
             journal: None,
-            olds: Vec::new(),
+            saved: Vec::new(),
         }
     }
 
@@ -116,8 +118,8 @@ impl<M: Machine> Guard<M> {
     ///
     /// They wait for this process, whose changes are restored before they continue.
     #[must_use]
-    pub fn within(mut self, around: Vec<Owner>) -> Self {
-        self.around = around;
+    pub fn with_enclosing_owners(mut self, enclosing_owners: Vec<JournalOwner>) -> Self {
+        self.enclosing_owners = enclosing_owners;
         self
     }
 
@@ -125,22 +127,25 @@ impl<M: Machine> Guard<M> {
     ///
     /// # Errors
     /// The reason as text if it cannot be set; then it is unchanged.
-    pub fn set(&mut self, key: &Key, value: &str) -> Result<(), String> {
-        let known = self.olds.iter().any(|old| old.key == *key);
-        if !known {
-            let old = self.machine.read(key)?;
-            self.note_old(key, &old)
+    pub fn set(&mut self, key: &SettingKey, value: &str) -> Result<(), String> {
+        let is_saved = self
+            .saved
+            .iter()
+            .any(|saved_setting| saved_setting.key == *key);
+        if !is_saved {
+            let saved_setting = self.settings.read(key)?;
+            self.save_old_value(key, &saved_setting)
                 .map_err(|error| error.to_string())?;
         }
-        self.machine.write(key, value, None)
+        self.settings.write(key, value, None)
     }
 
     /// Returns the current value.
     ///
     /// # Errors
     /// The reason as text if it cannot be read.
-    pub fn read(&self, key: &Key) -> Result<String, String> {
-        self.machine.read(key)
+    pub fn read(&self, key: &SettingKey) -> Result<String, String> {
+        self.settings.read(key)
     }
 
     /// Saves the old value of a setting that other code is about to change; only the first call per
@@ -148,48 +153,54 @@ impl<M: Machine> Guard<M> {
     ///
     /// # Errors
     /// The journal cannot be written: then the setting must not be changed.
-    pub fn note_old(&mut self, key: &Key, value: &str) -> Result<(), TuneError> {
-        self.note_within(key, value, None)
+    pub fn save_old_value(&mut self, key: &SettingKey, value: &str) -> Result<(), TuneError> {
+        self.save_with_timeout(key, value, None)
     }
 
-    /// Like [`Guard::note_old`], with a timeout for the restore.
+    /// Like [`RollbackGuard::save_old_value`], with a timeout for the restore.
     ///
     /// # Errors
-    /// As [`Guard::note_old`].
-    pub fn note_within(
+    /// As [`RollbackGuard::save_old_value`].
+    pub fn save_with_timeout(
         &mut self,
-        key: &Key,
+        key: &SettingKey,
         value: &str,
-        within_s: Option<u64>,
+        timeout_s: Option<u64>,
     ) -> Result<(), TuneError> {
-        let Some(old) = self.old(key, value) else {
+        let Some(saved_setting) = self.new_entry(key, value) else {
             return Ok(());
         };
-        let old = Old { within_s, ..old };
-        self.alone(key)?;
-        self.note(&old)?;
+        let saved_setting = SavedSetting {
+            timeout_s,
+            ..saved_setting
+        };
+        self.check_exclusive(key)?;
+        self.append_entry(&saved_setting)?;
         // Checked again: of two processes that start at the same time, each has saved its value by
         // now.
-        self.alone(key)?;
-        self.olds.push(old);
+        self.check_exclusive(key)?;
+        self.saved.push(saved_setting);
         Ok(())
     }
 
     /// Saves an old value in memory if the journal cannot be written; it is restored on drop, but
     /// not after a kill.
-    pub fn keep_in_mind(&mut self, key: &Key, value: &str) {
-        let old = self.old(key, value);
-        self.olds.extend(old);
+    pub fn save_in_memory(&mut self, key: &SettingKey, value: &str) {
+        let saved_setting = self.new_entry(key, value);
+        self.saved.extend(saved_setting);
     }
 
     /// Entry to save; `None` if the key was saved before.
-    fn old(&self, key: &Key, value: &str) -> Option<Old> {
-        let is_known = self.olds.iter().any(|old| old.key == *key);
-        (!is_known).then(|| Old {
+    fn new_entry(&self, key: &SettingKey, value: &str) -> Option<SavedSetting> {
+        let is_known = self
+            .saved
+            .iter()
+            .any(|saved_setting| saved_setting.key == *key);
+        (!is_known).then(|| SavedSetting {
             key: key.clone(),
             value: value.to_owned(),
-            device: self.machine.device(key),
-            within_s: None,
+            device: self.settings.interface_identity(key),
+            timeout_s: None,
         })
     }
 
@@ -197,34 +208,44 @@ impl<M: Machine> Guard<M> {
     ///
     /// User commands are exempt: they are identified by knob names, which need not mean the same
     /// thing.
-    fn alone(&self, key: &Key) -> Result<(), TuneError> {
-        let Some(folder) = self.folder.as_ref().filter(|_| key.kind != Kind::Command) else {
+    fn check_exclusive(&self, key: &SettingKey) -> Result<(), TuneError> {
+        let Some(journal_dir) = self
+            .journal_dir
+            .as_ref()
+            .filter(|_| key.kind != SettingKind::Command)
+        else {
             return Ok(());
         };
-        let own = self.journal.as_ref().map(Journal::path);
-        let setting = || format!("{} of {}", key.name, key.host);
-        match recovery::also_changes(folder, own, &self.around, key) {
+        let own_journal = self.journal.as_ref().map(Journal::path);
+        let setting_text = || format!("{} of {}", key.name, key.host);
+        match recovery::find_other_owner(journal_dir, own_journal, &self.enclosing_owners, key) {
             None => Ok(()),
-            Some(pid) if pid == self.owner.pid => Err(TuneError::Twice { setting: setting() }),
-            Some(pid) => Err(TuneError::Shared {
-                setting: setting(),
+            Some(pid) if pid == self.owner.pid => Err(TuneError::DuplicateSetting {
+                setting: setting_text(),
+            }),
+            Some(pid) => Err(TuneError::SettingInUse {
+                setting: setting_text(),
                 pid,
             }),
         }
     }
 
     /// Discards the saved value of a setting that already has it again.
-    pub fn settled(&mut self, key: &Key) {
-        self.olds.retain(|old| old.key != *key);
+    pub fn discard_saved(&mut self, key: &SettingKey) {
+        self.saved.retain(|saved_setting| saved_setting.key != *key);
     }
 
     /// Restores one setting; does nothing if it was never set.
     ///
     /// # Errors
     /// The reason as text if it cannot be set.
-    pub fn reset(&mut self, key: &Key) -> Result<(), String> {
-        match self.olds.iter().find(|old| old.key == *key) {
-            Some(old) => set_back(&self.machine, key, old),
+    pub fn restore_one(&mut self, key: &SettingKey) -> Result<(), String> {
+        match self
+            .saved
+            .iter()
+            .find(|saved_setting| saved_setting.key == *key)
+        {
+            Some(saved_setting) => restore_value(&self.settings, key, saved_setting),
             None => Ok(()),
         }
     }
@@ -233,33 +254,33 @@ impl<M: Machine> Guard<M> {
     ///
     /// # Errors
     /// The journal cannot be written: then nothing can be set.
-    pub fn begin(&mut self) -> Result<(), TuneError> {
-        self.begun().map(drop)
+    pub fn create_journal(&mut self) -> Result<(), TuneError> {
+        self.open_journal().map(drop)
     }
 
-    fn note(&mut self, old: &Old) -> Result<(), TuneError> {
-        self.begun()?.append(old)
+    fn append_entry(&mut self, saved_setting: &SavedSetting) -> Result<(), TuneError> {
+        self.open_journal()?.append(saved_setting)
     }
 
-    fn begun(&mut self) -> Result<&mut Journal, TuneError> {
+    fn open_journal(&mut self) -> Result<&mut Journal, TuneError> {
         let journal = match self.journal.take() {
             Some(journal) => journal,
-            None => self.create()?,
+            None => self.create_journal_file()?,
         };
         Ok(self.journal.insert(journal))
     }
 
-    fn create(&self) -> Result<Journal, TuneError> {
+    fn create_journal_file(&self) -> Result<Journal, TuneError> {
         // A server has one guard per client whose settings it applies, a forwarder one per port.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let folder = self.folder.as_ref().ok_or(TuneError::NoFolder)?;
+        let journal_dir = self.journal_dir.as_ref().ok_or(TuneError::NoStateDir)?;
         loop {
             let number = NUMBER.fetch_add(1, Relaxed);
-            let path = folder.join(format!("{}-{number}.jsonl", self.owner.pid));
+            let path = journal_dir.join(format!("{}-{number}.jsonl", self.owner.pid));
             match Journal::create(&path, &self.owner) {
                 // A killed process used this number: in a lab process ids start again and collide
                 // soon.
-                Err(TuneError::Journal { source, .. })
+                Err(TuneError::JournalAccess { source, .. })
                     if source.kind() == ErrorKind::AlreadyExists => {}
                 created => return created,
             }
@@ -268,42 +289,55 @@ impl<M: Machine> Guard<M> {
 
     /// Restores all settings; returns the errors. Settings that failed stay saved, and the journal
     /// remains for them.
-    pub fn restore(&mut self) -> Vec<String> {
-        let back = put_back(&self.machine, std::mem::take(&mut self.olds));
-        self.olds = back.left;
-        if self.olds.is_empty() {
-            self.forget();
+    pub fn restore_all(&mut self) -> Vec<String> {
+        let result = restore_in_reverse(&self.settings, std::mem::take(&mut self.saved));
+        self.saved = result.failed;
+        if self.saved.is_empty() {
+            self.remove_journal();
         }
-        back.wrong
+        result.errors
     }
 
     /// Returns the commands that restore these settings manually, each with its host.
     #[must_use]
-    pub fn ways_back(&self, keys: &[Key]) -> Vec<String> {
-        let olds = self.olds.iter().filter(|old| keys.contains(&old.key));
-        olds.map(|old| format!("{}  # {}", old.key.command(&old.value), old.key.host))
+    pub fn restore_commands(&self, keys: &[SettingKey]) -> Vec<String> {
+        let saved = self
+            .saved
+            .iter()
+            .filter(|saved_setting| keys.contains(&saved_setting.key));
+        saved
+            .map(|saved_setting| {
+                format!(
+                    "{}  # {}",
+                    saved_setting.key.shell_command(&saved_setting.value),
+                    saved_setting.key.host
+                )
+            })
             .collect()
     }
 
     /// Keeps these settings as they are now and restores all others; returns the errors.
-    pub fn keep(&mut self, keys: &[Key]) -> Vec<String> {
-        keys.iter().for_each(|key| self.settled(key));
-        let wrong = self.restore();
-        if let Some(whole) = self.journal.take() {
+    pub fn keep_only(&mut self, keys: &[SettingKey]) -> Vec<String> {
+        keys.iter().for_each(|key| self.discard_saved(key));
+        let errors = self.restore_all();
+        if let Some(previous_journal) = self.journal.take() {
             // This journal still contains the kept settings, which a restore from it would reset.
-            let olds = self.olds.clone();
-            match olds.iter().try_for_each(|old| self.note(old)) {
-                Ok(()) => drop(whole.remove()),
+            let saved = self.saved.clone();
+            match saved
+                .iter()
+                .try_for_each(|saved_setting| self.append_entry(saved_setting))
+            {
+                Ok(()) => drop(previous_journal.remove()),
                 Err(_) => {
-                    self.forget();
-                    self.journal = Some(whole);
+                    self.remove_journal();
+                    self.journal = Some(previous_journal);
                 }
             }
         }
-        wrong
+        errors
     }
 
-    fn forget(&mut self) {
+    fn remove_journal(&mut self) {
         if let Some(journal) = self.journal.take() {
             // If the removal fails, a later restore only repeats what is done here.
             let _ = journal.remove();
@@ -311,64 +345,71 @@ impl<M: Machine> Guard<M> {
     }
 }
 
-impl<M: Machine> Drop for Guard<M> {
+impl<M: HostSettings> Drop for RollbackGuard<M> {
     fn drop(&mut self) {
-        let _ = self.restore();
+        let _ = self.restore_all();
     }
 }
 
 /// Result of a restore.
 #[derive(Default)]
-struct Back {
+struct RestoreResult {
     /// Number of settings restored.
-    settings: usize,
+    restored: usize,
     /// Restored settings that have moved: the saved key and the current one.
-    moved: Vec<(Key, Key)>,
+    relocated: Vec<(SettingKey, SettingKey)>,
     /// Number of settings whose interface or namespace no longer exists.
-    gone: usize,
+    removed: usize,
     /// Settings that could not be restored, in their original order.
-    left: Vec<Old>,
-    wrong: Vec<String>,
+    failed: Vec<SavedSetting>,
+    errors: Vec<String>,
 }
 
 /// Restores a value under its current key.
 ///
 /// An error counts as success if the setting has the old value: a value is saved before it is set,
 /// so the change itself may have failed.
-fn set_back<M: Machine>(machine: &M, key: &Key, old: &Old) -> Result<(), String> {
-    machine
-        .write(key, &old.value, old.within_s)
-        .or_else(|why| match machine.read(key) {
-            Ok(now) if now == old.value => Ok(()),
-            _ => Err(why),
+fn restore_value<M: HostSettings>(
+    settings: &M,
+    key: &SettingKey,
+    saved_setting: &SavedSetting,
+) -> Result<(), String> {
+    settings
+        .write(key, &saved_setting.value, saved_setting.timeout_s)
+        .or_else(|reason| match settings.read(key) {
+            Ok(now) if now == saved_setting.value => Ok(()),
+            _ => Err(reason),
         })
 }
 
 /// Restores settings in the reverse order of the changes.
-fn put_back<M: Machine>(machine: &M, olds: Vec<Old>) -> Back {
-    let mut back = Back::default();
-    for old in olds.into_iter().rev() {
-        let set = match machine.find(&old.key, old.device.as_ref()) {
-            Place::Gone => {
-                back.gone += 1;
+fn restore_in_reverse<M: HostSettings>(settings: &M, saved: Vec<SavedSetting>) -> RestoreResult {
+    let mut result = RestoreResult::default();
+    for saved_setting in saved.into_iter().rev() {
+        let outcome = match settings.locate(&saved_setting.key, saved_setting.device.as_ref()) {
+            SettingLocation::Removed => {
+                result.removed += 1;
                 continue;
             }
-            Place::At(key) => set_back(machine, &key, &old).map(|()| key),
-            Place::Unknown(why) => Err(why),
+            SettingLocation::At(key) => restore_value(settings, &key, &saved_setting).map(|()| key),
+            SettingLocation::Unknown(reason) => Err(reason),
         };
-        match set {
+        match outcome {
             Ok(key) => {
-                back.settings += 1;
-                if key != old.key {
-                    back.moved.push((old.key, key));
+                result.restored += 1;
+                if key != saved_setting.key {
+                    result.relocated.push((saved_setting.key, key));
                 }
             }
-            Err(why) => {
-                let wrong = format!("{} of {}: {why}", old.key.name, old.key.host);
-                back.wrong.push(wrong);
-                back.left.insert(0, old);
+            Err(reason) => {
+                let error_text = format!(
+                    "{} of {}: {reason}",
+                    saved_setting.key.name, saved_setting.key.host
+                );
+                result.errors.push(error_text);
+                result.failed.insert(0, saved_setting);
             }
         }
     }
-    back
+    result
 }

@@ -21,7 +21,7 @@ pub struct Journal {
 ///
 /// Returns `None` if neither variable holds an absolute path.
 #[must_use]
-pub fn folder(name: &str) -> Option<PathBuf> {
+pub fn state_dir(name: &str) -> Option<PathBuf> {
     let absolute = |variable: &str| {
         let path = PathBuf::from(std::env::var_os(variable)?);
         path.is_absolute().then_some(path)
@@ -32,38 +32,39 @@ pub fn folder(name: &str) -> Option<PathBuf> {
 }
 
 impl Journal {
-    /// Creates a journal with `head` as its first line; the file must not exist yet.
+    /// Creates a journal with `header` as its first line; the file must not exist yet.
     ///
     /// # Errors
     /// [`TuneError::Journal`].
-    pub fn create(path: &Path, head: &impl Serialize) -> Result<Self, TuneError> {
-        let failed = |source| TuneError::Journal {
+    pub fn create(path: &Path, header: &impl Serialize) -> Result<Self, TuneError> {
+        let access_error = |source| TuneError::JournalAccess {
             path: path.to_owned(),
             source,
         };
         if let Some(parent) = path.parent() {
-            let made = fs::DirBuilder::new()
+            let dir_created = fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
                 .create(parent);
-            made.map_err(failed)?;
+            dir_created.map_err(access_error)?;
         }
         let file = OpenOptions::new()
             .append(true)
             .create_new(true)
             .mode(0o600)
             .open(path)
-            .map_err(failed)?;
-        hold(&file, path)?;
+            .map_err(access_error)?;
+        lock_file(&file, path)?;
         let mut journal = Self {
             path: path.to_owned(),
             file,
         };
-        journal.append(head)?;
+        journal.append(header)?;
         // A new file name survives a power loss only once its directory is synced too; some file
         // systems reject that.
-        let folder = path.parent().map(File::open);
-        let _ = folder.map(|folder| folder.and_then(|folder| folder.sync_all()));
+        let parent_dir = path.parent().map(File::open);
+        let _ =
+            parent_dir.map(|parent_dir| parent_dir.and_then(|parent_dir| parent_dir.sync_all()));
         Ok(journal)
     }
 
@@ -72,23 +73,26 @@ impl Journal {
     /// A last line that a crash cut off is removed.
     ///
     /// # Errors
-    /// [`TuneError::Journal`], [`TuneError::InUse`], [`TuneError::Headless`], [`TuneError::Shape`].
+    /// [`TuneError::Journal`], [`TuneError::JournalLocked`], [`TuneError::JournalWithoutHeader`], [`TuneError::InvalidJournal`].
     pub fn resume<H: DeserializeOwned, L: DeserializeOwned>(
         path: &Path,
     ) -> Result<(H, Vec<L>, Self), TuneError> {
-        let failed = |source: io::Error| TuneError::Journal {
+        let access_error = |source: io::Error| TuneError::JournalAccess {
             path: path.to_owned(),
             source,
         };
-        let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
-        hold(&file, path)?;
-        let (head, lines, whole) = read(path)?;
-        file.set_len(whole as u64).map_err(failed)?;
+        let file = OpenOptions::new()
+            .append(true)
+            .open(path)
+            .map_err(access_error)?;
+        lock_file(&file, path)?;
+        let (header, lines, complete_bytes) = read(path)?;
+        file.set_len(complete_bytes as u64).map_err(access_error)?;
         let journal = Self {
             path: path.to_owned(),
             file,
         };
-        Ok((head, lines, journal))
+        Ok((header, lines, journal))
     }
 
     /// Appends a line and syncs it to disk.
@@ -98,14 +102,14 @@ impl Journal {
     pub fn append(&mut self, line: &impl Serialize) -> Result<(), TuneError> {
         let mut text = serde_json::to_string(line).expect("our lines hold only what JSON can say");
         text.push('\n');
-        let end = self.file.metadata().map(|facts| facts.len());
+        let previous_len = self.file.metadata().map(|metadata| metadata.len());
         let written = self.file.write_all(text.as_bytes());
         let written = written.and_then(|()| self.file.sync_data());
-        if let (Err(_), Ok(end)) = (&written, end) {
+        if let (Err(_), Ok(previous_len)) = (&written, previous_len) {
             // A partial line would corrupt the next one and with it the journal.
-            let _ = self.file.set_len(end);
+            let _ = self.file.set_len(previous_len);
         }
-        written.map_err(|source| TuneError::Journal {
+        written.map_err(|source| TuneError::JournalAccess {
             path: self.path.clone(),
             source,
         })
@@ -130,7 +134,7 @@ impl Journal {
 /// # Errors
 /// [`TuneError::Journal`].
 pub fn remove(path: &Path) -> Result<(), TuneError> {
-    fs::remove_file(path).map_err(|source| TuneError::Journal {
+    fs::remove_file(path).map_err(|source| TuneError::JournalAccess {
         path: path.to_owned(),
         source,
     })
@@ -138,21 +142,21 @@ pub fn remove(path: &Path) -> Result<(), TuneError> {
 
 /// Returns whether a process has the journal locked; false if the file system has no locks.
 #[must_use]
-pub fn is_held(path: &Path) -> bool {
+pub fn is_locked(path: &Path) -> bool {
     // A shared lock: two processes that check at the same time do not mistake each other for the
     // owner.
-    let lock = OpenOptions::new()
+    let attempt = OpenOptions::new()
         .append(true)
         .open(path)
         .map(|file| file.try_lock_shared());
-    matches!(lock, Ok(Err(TryLockError::WouldBlock)))
+    matches!(attempt, Ok(Err(TryLockError::WouldBlock)))
 }
 
 /// Locks a journal until it is closed; otherwise two processes could resume it and measure the same
 /// points.
-fn hold(file: &File, path: &Path) -> Result<(), TuneError> {
+fn lock_file(file: &File, path: &Path) -> Result<(), TuneError> {
     match file.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(TuneError::InUse {
+        Err(TryLockError::WouldBlock) => Err(TuneError::JournalLocked {
             path: path.to_owned(),
         }),
         // A file system without locks must not prevent the measurement.
@@ -164,28 +168,30 @@ fn hold(file: &File, path: &Path) -> Result<(), TuneError> {
 /// a crash cut off.
 ///
 /// # Errors
-/// [`TuneError::Journal`], [`TuneError::Headless`], [`TuneError::Shape`].
+/// [`TuneError::Journal`], [`TuneError::JournalWithoutHeader`], [`TuneError::InvalidJournal`].
 pub fn read<H: DeserializeOwned, L: DeserializeOwned>(
     path: &Path,
 ) -> Result<(H, Vec<L>, usize), TuneError> {
-    let text = fs::read_to_string(path).map_err(|source| TuneError::Journal {
+    let text = fs::read_to_string(path).map_err(|source| TuneError::JournalAccess {
         path: path.to_owned(),
         source,
     })?;
-    let whole = text.rfind('\n').map_or(0, |end| end + 1);
-    let shape = |why: String| TuneError::Shape {
+    let complete_bytes = text.rfind('\n').map_or(0, |end| end + 1);
+    let invalid = |reason: String| TuneError::InvalidJournal {
         path: path.to_owned(),
-        why,
+        reason,
     };
-    let mut lines = text[..whole].lines();
-    let head = lines.next().ok_or_else(|| TuneError::Headless {
-        path: path.to_owned(),
-    })?;
-    let head = serde_json::from_str(head).map_err(|error| shape(error.to_string()))?;
+    let mut lines = text[..complete_bytes].lines();
+    let header = lines
+        .next()
+        .ok_or_else(|| TuneError::JournalWithoutHeader {
+            path: path.to_owned(),
+        })?;
+    let header = serde_json::from_str(header).map_err(|error| invalid(error.to_string()))?;
     let lines = lines
-        .map(|line| serde_json::from_str(line).map_err(|error| shape(error.to_string())))
+        .map(|line| serde_json::from_str(line).map_err(|error| invalid(error.to_string())))
         .collect::<Result<Vec<L>, _>>()?;
-    Ok((head, lines, whole))
+    Ok((header, lines, complete_bytes))
 }
 
 #[cfg(test)]
@@ -193,9 +199,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_before_a_crash_is_there() {
-        let folder = std::env::temp_dir().join(format!("linerate-journal-{}", std::process::id()));
-        let path = folder.join("one.jsonl");
+    fn lines_written_before_a_crash_are_kept() {
+        let dir = std::env::temp_dir().join(format!("linerate-journal-{}", std::process::id()));
+        let path = dir.join("one.jsonl");
         let mut journal = Journal::create(&path, &"head").unwrap();
         journal.append(&1).unwrap();
         journal.append(&2).unwrap();
@@ -203,26 +209,26 @@ mod tests {
             Journal::create(&path, &"head").is_err(),
             "it is there already"
         );
-        let told = Journal::resume::<String, u32>(&path).unwrap_err();
-        assert!(told.to_string().contains("another process"), "{told}");
-        assert!(is_held(&path));
+        let error = Journal::resume::<String, u32>(&path).unwrap_err();
+        assert!(error.to_string().contains("another process"), "{error}");
+        assert!(is_locked(&path));
         drop(journal);
-        let looks_as_well = File::open(&path).unwrap();
-        looks_as_well.try_lock_shared().unwrap();
-        assert!(!is_held(&path));
-        drop(looks_as_well);
+        let shared_reader = File::open(&path).unwrap();
+        shared_reader.try_lock_shared().unwrap();
+        assert!(!is_locked(&path));
+        drop(shared_reader);
         // Half of a line.
         let mut text = fs::read_to_string(&path).unwrap();
         text.push_str("33");
         fs::write(&path, text).unwrap();
-        let (head, lines, mut journal) = Journal::resume::<String, u32>(&path).unwrap();
-        assert_eq!((head.as_str(), lines.as_slice()), ("head", &[1, 2][..]));
+        let (header, lines, mut journal) = Journal::resume::<String, u32>(&path).unwrap();
+        assert_eq!((header.as_str(), lines.as_slice()), ("head", &[1, 2][..]));
         journal.append(&4).unwrap();
         drop(journal);
         let (_, lines, journal) = Journal::resume::<String, u32>(&path).unwrap();
         assert_eq!(lines, [1, 2, 4]);
         journal.remove().unwrap();
         assert!(Journal::resume::<String, u32>(&path).is_err());
-        fs::remove_dir(&folder).unwrap();
+        fs::remove_dir(&dir).unwrap();
     }
 }

@@ -1,18 +1,18 @@
 //! Changes as configuration files and scripts of the usual tools.
 
-use linerate_metric::tuning::Snippet;
+use linerate_metric::tuning::ConfigSnippet;
 
-use crate::guard::{Key, Kind};
-use crate::knob::Set;
+use crate::guard::{SettingKey, SettingKind};
+use crate::knob::KnobTarget;
 
 /// Change of a knob: target, value, and the settings of hosts that it affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turned {
+pub struct KnobChange {
     pub knob: String,
-    pub set: Set,
+    pub target: KnobTarget,
     pub value: String,
     /// Settings of hosts affected; empty for other targets.
-    pub keys: Vec<Key>,
+    pub keys: Vec<SettingKey>,
 }
 
 /// Writes changes in every format that can hold them.
@@ -20,38 +20,43 @@ pub struct Turned {
 /// Formats: a file for `sysctl --load`, a script of `ethtool` and `ip` commands, TOML for the
 /// user-space stack, and TOML for options of the measuring command.
 #[must_use]
-pub fn snippets(changes: &[Turned]) -> Vec<Snippet> {
-    let lines = |of: &dyn Fn(&Turned) -> Vec<String>| -> Vec<String> {
-        let mut all: Vec<String> = Vec::new();
-        for line in changes.iter().flat_map(of) {
-            if !all.contains(&line) {
-                all.push(line);
+pub fn render_snippets(changes: &[KnobChange]) -> Vec<ConfigSnippet> {
+    let lines = |lines_of: &dyn Fn(&KnobChange) -> Vec<String>| -> Vec<String> {
+        let mut distinct_lines: Vec<String> = Vec::new();
+        for line in changes.iter().flat_map(lines_of) {
+            if !distinct_lines.contains(&line) {
+                distinct_lines.push(line);
             }
         }
-        all
+        distinct_lines
     };
-    let sysctls = lines(&|change| match &change.set {
-        Set::Host {
-            kind: Kind::Sysctl,
+    let sysctls = lines(&|change| match &change.target {
+        KnobTarget::HostSetting {
+            kind: SettingKind::Sysctl,
             name,
         } => vec![format!("{name} = {}", change.value)],
-        Set::Far(name) => vec![format!("# at the remote host:\n{name} = {}", change.value)],
+        KnobTarget::RemoteSysctl(name) => {
+            vec![format!("# at the remote host:\n{name} = {}", change.value)]
+        }
         _ => Vec::new(),
     });
-    let interfaces = lines(&|change| match &change.set {
-        Set::Host { kind, .. } if *kind != Kind::Sysctl => {
-            let line = |key: &Key| format!("{}  # {}", key.command(&change.value), key.host);
+    let interfaces = lines(&|change| match &change.target {
+        KnobTarget::HostSetting { kind, .. } if *kind != SettingKind::Sysctl => {
+            let line =
+                |key: &SettingKey| format!("{}  # {}", key.shell_command(&change.value), key.host);
             change.keys.iter().map(line).collect()
         }
         _ => Vec::new(),
     });
-    let stack = lines(&|change| match &change.set {
-        Set::StackKey(key) => vec![format!("{key} = {}", toml_value(&change.value))],
+    let stack = lines(&|change| match &change.target {
+        KnobTarget::StackKey(key) => vec![format!("{key} = {}", toml_value(&change.value))],
         _ => Vec::new(),
     });
-    let options = lines(&|change| match &change.set {
-        Set::Option(option) => vec![pair(option, &change.value)],
-        Set::Command { .. } | Set::Point => vec![pair(&change.knob, &change.value)],
+    let options = lines(&|change| match &change.target {
+        KnobTarget::Option(option) => vec![toml_pair(option, &change.value)],
+        KnobTarget::Command { .. } | KnobTarget::Point => {
+            vec![toml_pair(&change.knob, &change.value)]
+        }
         _ => Vec::new(),
     });
     let options = match options.is_empty() {
@@ -68,7 +73,7 @@ pub fn snippets(changes: &[Turned]) -> Vec<Snippet> {
     ]
     .into_iter()
     .filter(|(_, lines)| !lines.is_empty())
-    .map(|(format, lines)| Snippet {
+    .map(|(format, lines)| ConfigSnippet {
         format: format.to_owned(),
         text: lines.join("\n"),
     })
@@ -77,7 +82,7 @@ pub fn snippets(changes: &[Turned]) -> Vec<Snippet> {
 
 /// Key and value of one TOML table; a name with a dot or a colon is quoted, otherwise it would
 /// become another key.
-fn pair(name: &str, value: &str) -> String {
+fn toml_pair(name: &str, value: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
     let value = toml_value(value);
     match name.chars().all(is_plain) {
@@ -97,17 +102,22 @@ fn toml_value(value: &str) -> String {
 mod tests {
     use super::*;
 
-    fn turned(knob: &str, set: Set, value: &str, keys: &[Kind]) -> Turned {
-        let key = |kind: &Kind| Key {
+    fn knob_change(
+        knob: &str,
+        target: KnobTarget,
+        value: &str,
+        keys: &[SettingKind],
+    ) -> KnobChange {
+        let key = |kind: &SettingKind| SettingKey {
             host: "client".to_owned(),
-            namespace: 1,
-            cookie: None,
+            namespace_inode: 1,
+            namespace_cookie: None,
             kind: *kind,
             name: "eth0".to_owned(),
         };
-        Turned {
+        KnobChange {
             knob: knob.to_owned(),
-            set,
+            target,
             value: value.to_owned(),
             keys: keys.iter().map(key).collect(),
         }
@@ -115,34 +125,39 @@ mod tests {
 
     #[test]
     fn each_change_is_in_the_format_that_holds_it() {
-        let host = |kind, name: &str| Set::Host {
+        let host = |kind, name: &str| KnobTarget::HostSetting {
             kind,
             name: name.to_owned(),
         };
-        let command = Set::Command {
-            within_s: None,
-            line: "x {}".to_owned(),
+        let command = KnobTarget::Command {
+            timeout_s: None,
+            command: "x {}".to_owned(),
             restore: None,
         };
-        let all = snippets(&[
-            turned(
+        let rendered = render_snippets(&[
+            knob_change(
                 "tcp-rmem",
-                host(Kind::Sysctl, "net.ipv4.tcp_rmem"),
+                host(SettingKind::Sysctl, "net.ipv4.tcp_rmem"),
                 "1 2 3",
-                &[Kind::Sysctl, Kind::Sysctl],
+                &[SettingKind::Sysctl, SettingKind::Sysctl],
             ),
-            turned("mtu", host(Kind::Mtu, ""), "9000", &[Kind::Mtu]),
-            turned(
+            knob_change(
+                "mtu",
+                host(SettingKind::Mtu, ""),
+                "9000",
+                &[SettingKind::Mtu],
+            ),
+            knob_change(
                 "stack-sndbuf",
-                Set::StackKey("tcp.send_buffer".to_owned()),
+                KnobTarget::StackKey("tcp.send_buffer".to_owned()),
                 "16K",
                 &[],
             ),
-            turned("wait", Set::Option("wait".to_owned()), "spin", &[]),
-            turned("window", command.clone(), "4096", &[]),
-            turned("snd.wnd:\"2\"", command, "1", &[]),
+            knob_change("wait", KnobTarget::Option("wait".to_owned()), "spin", &[]),
+            knob_change("window", command.clone(), "4096", &[]),
+            knob_change("snd.wnd:\"2\"", command, "1", &[]),
         ]);
-        let shown: Vec<_> = all
+        let shown: Vec<_> = rendered
             .iter()
             .map(|snippet| format!("{}: {}", snippet.format, snippet.text))
             .collect();
@@ -155,8 +170,11 @@ mod tests {
                 "toml: [tuned]\nwait = \"spin\"\nwindow = 4096\n\"snd.wnd:\\\"2\\\"\" = 1",
             ]
         );
-        assert!(snippets(&[]).is_empty());
-        for snippet in all.iter().filter(|snippet| snippet.format.contains("toml")) {
+        assert!(render_snippets(&[]).is_empty());
+        for snippet in rendered
+            .iter()
+            .filter(|snippet| snippet.format.contains("toml"))
+        {
             toml::from_str::<toml::Table>(&snippet.text).unwrap();
         }
     }

@@ -3,24 +3,26 @@
 use std::io::Cursor;
 
 use linerate_measure::forward::ModeSpec;
-use linerate_measure::generate::template::{Found, Sizes, Tag, Template, find, read_file};
-use linerate_metric::generate::Load;
+use linerate_measure::generate::template::{
+    FrameSizes, FrameTag, TagMatch, Template, find_tag, parse_template,
+};
+use linerate_metric::generate::IntendedLoad;
 use linerate_metric::units::{parse_duration, parse_fraction};
 use linerate_port::PortUrl;
 use linerate_port::pcap::CaptureReader;
 
 /// Maximum number of frames of a template that are written.
-const FRAMES: u32 = 64;
+const FRAME_COUNT: u32 = 64;
 
 /// Frame template: a valid file gives frames whose tags are found, an invalid one an error.
 pub fn template(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    let Ok(mut plan) = read_file(text) else {
+    let Ok(mut plan) = parse_template(text) else {
         return;
     };
-    plan.flows = Some(plan.flows.unwrap_or(3).min(FRAMES));
+    plan.flows = Some(plan.flows.unwrap_or(3).min(FRAME_COUNT));
     let template = match Template::new(&plan, [2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]) {
         Ok(template) => template,
         Err(error) => {
@@ -28,22 +30,22 @@ pub fn template(data: &[u8]) {
             return;
         }
     };
-    let sizes = template.sizes().order();
-    for number in 0..FRAMES {
+    let sizes = template.sizes().sequence();
+    for number in 0..FRAME_COUNT {
         let size = sizes[number as usize % sizes.len()];
         let mut frame = vec![0; size.into()];
-        let tag = Tag {
+        let tag = FrameTag {
             mark: 0x5ead,
             number: number.into(),
-            account: 1,
+            flow_group: 1,
             time_ns: 7,
         };
         template.write(&mut frame, number % template.flows(), tag);
-        if let Some(place) = template.tag_place() {
-            let found = find(&frame, place, tag.mark, 2, tag.time_ns);
+        if let Some(offset) = template.tag_location() {
+            let tag_result = find_tag(&frame, offset, tag.mark, 2, tag.time_ns);
             assert!(
-                matches!(found, Found::Tagged(found, _) if found.account == 1),
-                "{found:?}"
+                matches!(tag_result, TagMatch::Tagged(found, _) if found.flow_group == 1),
+                "{tag_result:?}"
             );
         }
     }
@@ -51,25 +53,25 @@ pub fn template(data: &[u8]) {
 
 /// Loads, ports and modes: printing and parsing round-trip; sizes, fractions and times are in
 /// range.
-pub fn words(data: &[u8]) {
+pub fn arguments(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    if let Ok(load) = text.parse::<Load>() {
-        assert!(load.to_string().parse::<Load>().is_ok(), "{load}");
+    if let Ok(load) = text.parse::<IntendedLoad>() {
+        assert!(load.to_string().parse::<IntendedLoad>().is_ok(), "{load}");
         if let Some(rate) = load.frames_per_second(64.0, Some(1_000_000_000)) {
             assert!(rate > 0.0, "{load}");
         }
     }
-    if let Ok(sizes) = Sizes::read(text, 1) {
+    if let Ok(sizes) = FrameSizes::parse(text, 1) {
         let (mean, largest) = (sizes.mean(), f64::from(sizes.largest()));
         // The mean includes the FCS, lengths do not.
         assert!(mean >= 64.0 && mean <= largest + 4.0, "{mean} of {largest}");
     }
     let _ = (parse_fraction(text), parse_duration(text));
     if let Ok(url) = text.parse::<PortUrl>() {
-        let again: PortUrl = url.to_string().parse().expect("a printed URL parses");
-        assert_eq!(again.short(), url.short());
+        let reparsed: PortUrl = url.to_string().parse().expect("a printed URL parses");
+        assert_eq!(reparsed.short_name(), url.short_name());
         let plan = url.memory_plan();
         assert!(plan.frames > 0 && plan.slot_bytes() >= usize::from(plan.frame_bytes));
     }

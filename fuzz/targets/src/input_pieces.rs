@@ -3,9 +3,9 @@
 /// Iterator over pieces of the form `length byte | bytes`; the last one may be truncated. A length
 /// of 255 means that 16 bits of length follow.
 #[derive(Clone, Copy, Debug)]
-pub struct Pieces<'a>(pub &'a [u8]);
+pub struct InputPieces<'a>(pub &'a [u8]);
 
-impl<'a> Iterator for Pieces<'a> {
+impl<'a> Iterator for InputPieces<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -23,10 +23,10 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-impl Pieces<'_> {
+impl InputPieces<'_> {
     /// Encodes pieces for a seed.
     #[must_use]
-    pub fn write(pieces: &[&[u8]]) -> Vec<u8> {
+    pub fn encode(pieces: &[&[u8]]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for piece in pieces {
             for part in piece.chunks(usize::from(u16::MAX)) {

@@ -1,23 +1,26 @@
 //! iperf2 and iperf3.
 
 use linerate_dialect::iperf2::{
-    self, Settings, TcpServer, UdpClient, UdpServer, WriteTimes, bounceback,
+    self, Iperf2Settings, Iperf2TcpServer, Iperf2UdpClient, Iperf2UdpServer, WriteDelayReader,
+    bounceback,
 };
-use linerate_dialect::iperf3::{self, Cookie, Params, Results};
+use linerate_dialect::iperf3::{self, Cookie, Iperf3Params, Iperf3Results};
 
-use crate::Pieces;
+use crate::InputPieces;
 
 /// iperf2: any bytes to a TCP server, a UDP flow and a client.
 pub fn iperf2(data: &[u8]) {
     let jobs = [
         {
-            let whole: Vec<u8> = Pieces(data).flatten().copied().collect();
-            TcpServer::new().receive(&whole, 1).map(|(_, job)| job)
+            let joined_bytes: Vec<u8> = InputPieces(data).flatten().copied().collect();
+            Iperf2TcpServer::new()
+                .receive(&joined_bytes, 1)
+                .map(|(_, job)| job)
         },
         {
-            let mut server = TcpServer::new();
+            let mut server = Iperf2TcpServer::new();
             let mut job = Ok(None);
-            for piece in Pieces(data) {
+            for piece in InputPieces(data) {
                 job = server.receive(piece, 1).map(|(_, job)| job);
                 if !matches!(job, Ok(None)) {
                     break;
@@ -28,47 +31,47 @@ pub fn iperf2(data: &[u8]) {
     ];
     assert_eq!(format!("{:?}", jobs[0]), format!("{:?}", jobs[1]));
 
-    let whole: Vec<u8> = Pieces(data).flatten().copied().collect();
+    let joined_bytes: Vec<u8> = InputPieces(data).flatten().copied().collect();
     let delays = |pieces: &mut dyn Iterator<Item = &[u8]>| {
-        let (mut writes, mut told) = (WriteTimes::new(), Vec::new());
-        pieces.for_each(|piece| writes.receive(piece, 1, |delay| told.push(delay)));
-        (told, writes.is_lost())
+        let (mut writes, mut delays_ns) = (WriteDelayReader::new(), Vec::new());
+        pieces.for_each(|piece| writes.receive(piece, 1, |delay| delays_ns.push(delay)));
+        (delays_ns, writes.is_out_of_sync())
     };
-    let cut = delays(&mut Pieces(data));
-    assert_eq!(cut, delays(&mut std::iter::once(&whole[..])));
+    let split = delays(&mut InputPieces(data));
+    assert_eq!(split, delays(&mut std::iter::once(&joined_bytes[..])));
 
-    let mut pieces = Pieces(data);
+    let mut pieces = InputPieces(data);
     if let Some(first) = pieces.next()
-        && let Some(mut server) = UdpServer::open(first, 1)
+        && let Some(mut server) = Iperf2UdpServer::open(first, 1)
     {
         for (now, datagram) in (2..).zip(pieces) {
             server.receive(datagram, now);
             assert!(
                 server
-                    .answer(datagram.len())
-                    .is_none_or(|answer| answer.len() <= datagram.len())
+                    .reply(datagram.len())
+                    .is_none_or(|reply| reply.len() <= datagram.len())
             );
         }
         let _ = (server.report(), server.client_sent());
     }
-    if let Ok(mut client) = UdpClient::new(Settings::client(5_001), 1_470) {
+    if let Ok(mut client) = Iperf2UdpClient::new(Iperf2Settings::client(5_001), 1_470) {
         client.finish(1);
-        let reported = Pieces(data)
+        let reported = InputPieces(data)
             .filter(|datagram| client.receive(datagram))
             .count();
-        assert_eq!(client.far_report().flows.len(), reported.min(1));
+        assert_eq!(client.remote_report().flows.len(), reported.min(1));
     }
     if data.len() >= 60
-        && let Ok(mut server) = bounceback::Server::new(data)
+        && let Ok(mut server) = bounceback::BouncebackServer::new(data)
     {
-        for piece in Pieces(data) {
+        for piece in InputPieces(data) {
             let mut rest = piece;
             while !rest.is_empty() && !server.is_over() {
-                let taken = server.receive(rest, 1);
-                rest = &rest[taken..];
-                if server.is_due() {
-                    assert!(server.answer(2).len() <= server.message_bytes());
-                    server.answered();
+                let consumed = server.receive(rest, 1);
+                rest = &rest[consumed..];
+                if server.has_request() {
+                    assert!(server.reply(2).len() <= server.message_bytes());
+                    server.mark_replied();
                 } else {
                     assert!(rest.is_empty() || server.is_over());
                 }
@@ -76,9 +79,9 @@ pub fn iperf2(data: &[u8]) {
         }
     }
     let _ = (
-        Settings::read(data, 0),
-        iperf2::Report::read(data),
-        iperf2::Ack::read(data),
+        Iperf2Settings::read(data, 0),
+        iperf2::Iperf2Report::read(data),
+        iperf2::VersionAck::read(data),
     );
 }
 
@@ -87,20 +90,20 @@ const COMPARED_BYTES: usize = 16 << 10;
 
 /// iperf3: any bytes to both ends of the control connection; splitting changes nothing.
 pub fn iperf3(data: &[u8]) {
-    let whole: Vec<u8> = Pieces(data).flatten().copied().collect();
-    let pieces: Vec<&[u8]> = Pieces(data).collect();
-    let (cut, joined) = (iperf3_server(&pieces), iperf3_server(&[&whole]));
-    if whole.len() <= COMPARED_BYTES {
-        assert_eq!(cut, joined);
+    let joined_bytes: Vec<u8> = InputPieces(data).flatten().copied().collect();
+    let pieces: Vec<&[u8]> = InputPieces(data).collect();
+    let (split, joined) = (iperf3_server(&pieces), iperf3_server(&[&joined_bytes]));
+    if joined_bytes.len() <= COMPARED_BYTES {
+        assert_eq!(split, joined);
     }
-    let (cut, joined) = (iperf3_client(&pieces), iperf3_client(&[&whole]));
-    if whole.len() <= COMPARED_BYTES {
-        assert_eq!(cut, joined);
+    let (split, joined) = (iperf3_client(&pieces), iperf3_client(&[&joined_bytes]));
+    if joined_bytes.len() <= COMPARED_BYTES {
+        assert_eq!(split, joined);
     }
     for piece in pieces {
-        let hello = iperf3::udp::Hello::read(piece);
-        assert!(hello.is_none_or(|hello| hello.answer().len() <= piece.len()));
-        for counters in [iperf3::Counters::Bits32, iperf3::Counters::Bits64] {
+        let hello = iperf3::udp::UdpHello::read(piece);
+        assert!(hello.is_none_or(|hello| hello.reply().len() <= piece.len()));
+        for counters in [iperf3::CounterWidth::Bits32, iperf3::CounterWidth::Bits64] {
             let _ = iperf3::udp::read_header(piece, counters);
         }
     }
@@ -109,22 +112,24 @@ pub fn iperf3(data: &[u8]) {
 
 /// Runs a server; returns its events, its output and whether it failed.
 fn iperf3_server(pieces: &[&[u8]]) -> (Vec<String>, Vec<u8>, bool) {
-    let mut server = iperf3::Server::new(0);
+    let mut server = iperf3::Iperf3Server::new(0);
     let mut events = Vec::new();
-    let mut step = |server: &mut iperf3::Server| {
+    let mut step = |server: &mut iperf3::Iperf3Server| {
         while let Some(event) = server.next_event(1)? {
             match &event {
-                iperf3::ServerEvent::Asked(params) if params.check().is_ok() => {
+                iperf3::Iperf3ServerEvent::TestRequested(params) if params.validate().is_ok() => {
                     server.accept(1)?;
                     while server.waits_for_flows() {
-                        assert!(server.flow_arrived().is_some());
+                        assert!(server.assign_flow().is_some());
                     }
                     server.start(1)?;
                 }
-                iperf3::ServerEvent::Asked(_) => server.refuse(iperf3::Refusal::PARALLEL, 0),
-                iperf3::ServerEvent::Results(theirs) => {
-                    let _ = iperf3::far_report(&Params::default(), false, theirs);
-                    server.results(&Results::default(), 1)?;
+                iperf3::Iperf3ServerEvent::TestRequested(_) => {
+                    server.reject(iperf3::Iperf3ErrorCode::PARALLEL, 0)
+                }
+                iperf3::Iperf3ServerEvent::Results(results) => {
+                    let _ = iperf3::remote_report(&Iperf3Params::default(), false, results);
+                    server.send_results(&Iperf3Results::default(), 1)?;
                 }
                 _ => {}
             }
@@ -135,23 +140,25 @@ fn iperf3_server(pieces: &[&[u8]]) -> (Vec<String>, Vec<u8>, bool) {
     let done = pieces
         .iter()
         .try_for_each(|piece| server.receive(piece).and_then(|()| step(&mut server)));
-    let said = server.outgoing().to_vec();
-    assert!(said.len() < 64 << 10);
-    let _ = server.closed();
-    (events, said, done.is_err())
+    let output = server.outgoing().to_vec();
+    assert!(output.len() < 64 << 10);
+    let _ = server.mark_closed();
+    (events, output, done.is_err())
 }
 
 /// Runs a client; returns its events, its output and whether it failed.
 fn iperf3_client(pieces: &[&[u8]]) -> (Vec<String>, Vec<u8>, bool) {
-    let mut client = iperf3::Client::new(Cookie::new([7; 36]), Params::default(), 0);
+    let mut client = iperf3::Iperf3Client::new(Cookie::new([7; 36]), Iperf3Params::default(), 0);
     let mut events = Vec::new();
-    let mut step = |client: &mut iperf3::Client| {
+    let mut step = |client: &mut iperf3::Iperf3Client| {
         while let Some(event) = client.next_event(1)? {
             match &event {
-                iperf3::ClientEvent::Started => client.finish(1)?,
-                iperf3::ClientEvent::WantsResults => client.results(&Results::default(), 1)?,
-                iperf3::ClientEvent::Results(theirs) => {
-                    let _ = iperf3::far_report(&Params::default(), true, theirs);
+                iperf3::Iperf3ClientEvent::Started => client.finish(1)?,
+                iperf3::Iperf3ClientEvent::SendResults => {
+                    client.send_results(&Iperf3Results::default(), 1)?
+                }
+                iperf3::Iperf3ClientEvent::Results(results) => {
+                    let _ = iperf3::remote_report(&Iperf3Params::default(), true, results);
                 }
                 _ => {}
             }
@@ -162,7 +169,7 @@ fn iperf3_client(pieces: &[&[u8]]) -> (Vec<String>, Vec<u8>, bool) {
     let done = pieces
         .iter()
         .try_for_each(|piece| client.receive(piece).and_then(|()| step(&mut client)));
-    let said = client.outgoing().to_vec();
-    let _ = client.closed();
-    (events, said, done.is_err())
+    let output = client.outgoing().to_vec();
+    let _ = client.mark_closed();
+    (events, output, done.is_err())
 }

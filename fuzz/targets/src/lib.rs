@@ -3,7 +3,7 @@
 //!
 //! Each target feeds hostile bytes to its code and asserts invariants for any bytes: splitting a
 //! stream changes nothing, nothing grows beyond its bound, and no reply is larger than its request.
-//! The fuzzer's bytes are read as pieces ([`Pieces`]), so that it also chooses where a stream is
+//! The fuzzer's bytes are read as pieces ([`InputPieces`]), so that it also chooses where a stream is
 //! split.
 //!
 //! A new target is a function, a line in [`TARGETS`], and a file and a `[[bin]]` in `fuzz`.
@@ -12,20 +12,20 @@
 mod control;
 mod frame_texts;
 mod guard;
+mod input_pieces;
 mod iperf;
 mod nuttcp;
-mod input_pieces;
 mod seeds;
 mod simple;
 mod sockperf;
 mod stack;
 
-pub use control::{control, sealed, sniff};
-pub use frame_texts::{capture, template, words};
+pub use control::{control, control_encrypted, sniff};
+pub use frame_texts::{arguments, capture, template};
 pub use guard::guard;
+pub use input_pieces::InputPieces;
 pub use iperf::{iperf2, iperf3};
 pub use nuttcp::{nuttcp_client, nuttcp_server, nuttcp_udp};
-pub use input_pieces::Pieces;
 pub use seeds::seeds;
 pub use simple::{chargen, echo, plain, ttcp};
 pub use sockperf::sockperf;
@@ -37,7 +37,7 @@ pub type Target = fn(&[u8]);
 /// Table of targets by name.
 pub const TARGETS: &[(&str, Target)] = &[
     ("control", control),
-    ("control_encrypted", sealed),
+    ("control_encrypted", control_encrypted),
     ("sniff", sniff),
     ("nuttcp_server", nuttcp_server),
     ("nuttcp_client", nuttcp_client),
@@ -52,7 +52,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("iperf3", iperf3),
     ("stack", stack),
     ("template", template),
-    ("arguments", words),
+    ("arguments", arguments),
     ("capture", capture),
 ];
 

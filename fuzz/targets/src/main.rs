@@ -20,7 +20,7 @@ use linerate_fuzz_targets::{TARGETS, Target, seeds};
 const LIMIT_BYTES: usize = 8_192;
 
 /// Number of inputs kept for further mutation.
-const POOL: usize = 512;
+const POOL_INPUTS: usize = 512;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             Ok(())
         }
-        ["seeds", folder] => write_seeds(Path::new(folder)),
+        ["seeds", dir] => write_seeds(Path::new(dir)),
         ["replay", target, ref files @ ..] => {
             let target = find(target)?;
             for file in files {
@@ -56,46 +56,46 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn find(wanted: &str) -> Result<Target, Box<dyn Error>> {
-    let found = TARGETS.iter().find(|(name, _)| *name == wanted);
-    found
+fn find(target_name: &str) -> Result<Target, Box<dyn Error>> {
+    let entry = TARGETS.iter().find(|(name, _)| *name == target_name);
+    entry
         .map(|(_, target)| *target)
-        .ok_or_else(|| format!("no target {wanted}: see `list`").into())
+        .ok_or_else(|| format!("no target {target_name}: see `list`").into())
 }
 
-fn write_seeds(folder: &Path) -> Result<(), Box<dyn Error>> {
+fn write_seeds(dir: &Path) -> Result<(), Box<dyn Error>> {
     for (name, _) in TARGETS {
-        let folder = folder.join(name);
-        std::fs::create_dir_all(&folder)?;
+        let dir = dir.join(name);
+        std::fs::create_dir_all(&dir)?;
         for (number, seed) in seeds(name).iter().enumerate() {
-            std::fs::write(folder.join(format!("seed-{number}")), seed)?;
+            std::fs::write(dir.join(format!("seed-{number}")), seed)?;
         }
     }
     Ok(())
 }
 
 fn run(name: &str, target: fn(&[u8]), time: Duration) -> Result<(), Box<dyn Error>> {
-    let begun = Instant::now();
+    let start = Instant::now();
     let mut pool = seeds(name);
     let mut runs = 0u64;
-    while begun.elapsed() < time {
+    while start.elapsed() < time {
         for _ in 0..256 {
-            let input = change(&pool);
+            let input = mutate(&pool);
             if catch_unwind(|| target(&input)).is_err() {
-                let folder = Path::new("artifacts").join(name);
-                std::fs::create_dir_all(&folder)?;
-                let file = folder.join(format!("mutate-{:016x}", fastrand::u64(..)));
+                let dir = Path::new("artifacts").join(name);
+                std::fs::create_dir_all(&dir)?;
+                let file = dir.join(format!("mutate-{:016x}", fastrand::u64(..)));
                 std::fs::write(&file, &input)?;
                 return Err(format!("{name} failed: replay {name} {}", file.display()).into());
             }
             runs += 1;
             // Without coverage information an input is kept at random.
             if fastrand::u32(..64) == 0 {
-                if pool.len() < POOL {
+                if pool.len() < POOL_INPUTS {
                     pool.push(input);
                 } else {
-                    let place = fastrand::usize(..POOL);
-                    pool[place] = input;
+                    let index = fastrand::usize(..POOL_INPUTS);
+                    pool[index] = input;
                 }
             }
         }
@@ -105,7 +105,7 @@ fn run(name: &str, target: fn(&[u8]), time: Duration) -> Result<(), Box<dyn Erro
 }
 
 /// Returns an input of the pool with a few mutations.
-fn change(pool: &[Vec<u8>]) -> Vec<u8> {
+fn mutate(pool: &[Vec<u8>]) -> Vec<u8> {
     let any = || pool.get(fastrand::usize(..pool.len().max(1)));
     let mut input = any().cloned().unwrap_or_default();
     for _ in 0..=fastrand::u32(..4) {
@@ -125,8 +125,8 @@ fn change(pool: &[Vec<u8>]) -> Vec<u8> {
                 // Inserts a section of another input.
                 let other = any().cloned().unwrap_or_default();
                 let from = fastrand::usize(..=other.len());
-                let piece = &other[from..(from + fastrand::usize(..64)).min(other.len())];
-                input.splice(at..at, piece.iter().copied());
+                let section = &other[from..(from + fastrand::usize(..64)).min(other.len())];
+                input.splice(at..at, section.iter().copied());
             }
             7 => {
                 // A number at a limit of its range.
@@ -138,8 +138,8 @@ fn change(pool: &[Vec<u8>]) -> Vec<u8> {
             }
             _ => {
                 let end = (at + fastrand::usize(..32)).min(input.len());
-                let piece = input[at..end].to_vec();
-                input.splice(at..at, piece);
+                let section = input[at..end].to_vec();
+                input.splice(at..at, section);
             }
         }
     }

@@ -1,69 +1,71 @@
 //! nuttcp's control connection and datagrams.
 
 use linerate_dialect::nuttcp::{
-    Client, ClientEvent, Counts, Interval, Server, ServerEvent, Test, UdpReceiver, UdpSender, Way,
+    NuttcpClient, NuttcpClientEvent, NuttcpCounts, NuttcpDirection, NuttcpInterval, NuttcpServer,
+    NuttcpServerEvent, NuttcpTest, NuttcpUdpReceiver, NuttcpUdpSender,
 };
-use linerate_dialect::sniff::Carrier;
+use linerate_dialect::sniff::TransportKind;
 
-use crate::Pieces;
+use crate::InputPieces;
 
 /// nuttcp server: any bytes on the control connection.
 pub fn nuttcp_server(data: &[u8]) {
     let mut events = [Vec::new(), Vec::new()];
-    let mut said = [Vec::new(), Vec::new()];
-    let whole: Vec<u8> = Pieces(data).flatten().copied().collect();
-    let at_once = [&whole[..]];
-    let pieces: Vec<_> = Pieces(data).collect();
-    for (way, pieces) in [&at_once[..], &pieces].into_iter().enumerate() {
-        let mut server = Server::default();
+    let mut output = [Vec::new(), Vec::new()];
+    let joined_bytes: Vec<u8> = InputPieces(data).flatten().copied().collect();
+    let joined = [&joined_bytes[..]];
+    let pieces: Vec<_> = InputPieces(data).collect();
+    for (run, pieces) in [&joined[..], &pieces].into_iter().enumerate() {
+        let mut server = NuttcpServer::default();
         for piece in pieces {
             let failed = server.receive(piece).is_err();
             while let Some(event) = server.poll() {
                 match &event {
-                    ServerEvent::Prepare(_) => server.ready(),
-                    ServerEvent::Run(test) => {
+                    NuttcpServerEvent::Prepare(_) => server.mark_ready(),
+                    NuttcpServerEvent::Run(test) => {
                         assert!(test.streams > 0 && test.first_port >= 5_000);
                         assert!(test.ports().count() == usize::from(test.streams));
-                        server.interval(&Interval::default());
-                        server.finish(&Counts::default());
+                        server.report_interval(&NuttcpInterval::default());
+                        server.finish(&NuttcpCounts::default());
                     }
-                    ServerEvent::ClientClosed | ServerEvent::Close => {}
+                    NuttcpServerEvent::ClientClosed | NuttcpServerEvent::Close => {}
                 }
-                events[way].push(event);
+                events[run].push(event);
             }
-            said[way].extend_from_slice(server.outgoing());
-            server.sent(server.outgoing().len());
-            assert!(said[way].len() < 4_096, "too much output");
+            output[run].extend_from_slice(server.outgoing());
+            server.mark_sent(server.outgoing().len());
+            assert!(output[run].len() < 4_096, "too much output");
             if failed {
                 break;
             }
         }
-        let _ = server.closed();
+        let _ = server.mark_closed();
     }
     assert_eq!(events[0], events[1]);
-    assert_eq!(said[0], said[1]);
+    assert_eq!(output[0], output[1]);
 }
 
 /// nuttcp client: any bytes on the control connection.
 pub fn nuttcp_client(data: &[u8]) {
-    for carrier in [Carrier::Stream, Carrier::Datagram] {
+    for transport in [TransportKind::Stream, TransportKind::Datagram] {
         let mut client =
-            Client::new(Test::new(Way::ToServer, carrier, 5_001)).expect("a valid test");
-        for piece in Pieces(data) {
+            NuttcpClient::new(NuttcpTest::new(NuttcpDirection::ToServer, transport, 5_001))
+                .expect("a valid test");
+        for piece in InputPieces(data) {
             let failed = client.receive(piece).is_err();
             while let Some(event) = client.poll() {
-                if let ClientEvent::Prepare(_) = event {
-                    client.ready();
+                if let NuttcpClientEvent::Prepare(_) = event {
+                    client.mark_ready();
                 }
             }
             if failed {
                 break;
             }
         }
-        let _ = client.closed();
+        let _ = client.mark_closed();
         // 2,000 interval lines and 64 others are stored.
         assert!(client.report().text.len() <= 2_000 + 64);
-        let _ = client.far_report();
+        let _ = client.remote_report();
     }
 }
 
@@ -72,18 +74,18 @@ pub fn nuttcp_udp(data: &[u8]) {
     let Some((&[intervals, streams, size, buffers], data)) = data.split_first_chunk() else {
         return;
     };
-    let test = Test {
+    let test = NuttcpTest {
         interval_ns: (intervals & 1 == 1).then_some(1_000_000),
         streams: u16::from(streams % 8) + 1,
         buffer_bytes: usize::from(size) + 5,
-        buffers: Some(u64::from(buffers)),
+        buffer_limit: Some(u64::from(buffers)),
         rate_kbps: (intervals & 2 == 2).then_some(u64::from(size)),
-        time_ns: (intervals & 4 == 4).then_some(u64::from(size) << 20),
-        ..Test::new(Way::ToServer, Carrier::Datagram, 5_001)
+        duration_ns: (intervals & 4 == 4).then_some(u64::from(size) << 20),
+        ..NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Datagram, 5_001)
     };
-    let mut receiver = UdpReceiver::new(&test, 0);
+    let mut receiver = NuttcpUdpReceiver::new(&test, 0);
     let (mut bytes, mut packets, mut now) = (0, 0, 0u64);
-    for piece in Pieces(data) {
+    for piece in InputPieces(data) {
         now = now.wrapping_add(piece.first().map_or(1, |&step| u64::from(step) << 22));
         receiver.receive(now, piece);
         if piece.len() > 4 {
@@ -94,24 +96,24 @@ pub fn nuttcp_udp(data: &[u8]) {
         assert_eq!((totals.bytes, totals.packets), (bytes, packets));
         let _ = (receiver.lost(), receiver.is_over(now));
     }
-    let mut sender = UdpSender::new(&test);
+    let mut sender = NuttcpUdpSender::new(&test);
     let mut buffer = vec![0; test.buffer_bytes];
     let mut now = 0;
     for _ in 0..2_000 {
-        match sender.step(now) {
-            linerate_dialect::nuttcp::Send::Wait { until_ns } => {
+        match sender.next_action(now) {
+            linerate_dialect::nuttcp::NuttcpSendAction::Wait { until_ns } => {
                 assert!(until_ns > now);
                 now = until_ns;
             }
-            linerate_dialect::nuttcp::Send::Nothing => {
-                assert!(sender.sent() <= u64::from(buffers));
+            linerate_dialect::nuttcp::NuttcpSendAction::Finished => {
+                assert!(sender.sent_datagrams() <= u64::from(buffers));
                 return;
             }
-            linerate_dialect::nuttcp::Send::Data { stream } => {
+            linerate_dialect::nuttcp::NuttcpSendAction::Data { stream } => {
                 assert!(stream < test.streams);
-                sender.stamp(&mut buffer);
+                sender.write_count(&mut buffer);
             }
-            linerate_dialect::nuttcp::Send::Marker { .. } => {}
+            linerate_dialect::nuttcp::NuttcpSendAction::Marker { .. } => {}
         }
     }
     panic!("the sender does not end");

@@ -1,10 +1,12 @@
 //! Seeds of the fuzzer: recorded messages of real programs.
 
-use linerate_dialect::control::{Bye, Connection, Hello, KEY_BYTES, Key, Proof, Token, flow};
-use linerate_dialect::nuttcp::{Client, Test, Way};
-use linerate_dialect::sniff::Carrier;
+use linerate_dialect::control::{
+    Bye, ControlCodec, FlowToken, Hello, KEY_BYTES, NoiseCredentials, PresharedKey, flow,
+};
+use linerate_dialect::nuttcp::{NuttcpClient, NuttcpDirection, NuttcpTest};
+use linerate_dialect::sniff::TransportKind;
 
-use crate::Pieces;
+use crate::InputPieces;
 
 /// Reads a recording of the tests of `linerate-dialect`.
 macro_rules! recorded {
@@ -18,22 +20,22 @@ macro_rules! recorded {
 pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     let datagrams = |lines: Vec<Vec<u8>>| {
         let pieces: Vec<&[u8]> = lines.iter().map(Vec::as_slice).collect();
-        vec![Pieces::write(&pieces)]
+        vec![InputPieces::encode(&pieces)]
     };
     match target {
         "control" => {
-            let mut client = Connection::client(Hello::new("seed")).expect("HELLO fits");
+            let mut client = ControlCodec::client(Hello::new("seed")).expect("HELLO fits");
             let _ = client.send(&Bye {}.into());
-            vec![Pieces::write(&[client.outgoing()])]
+            vec![InputPieces::encode(&[client.outgoing()])]
         }
         "control_encrypted" => {
-            let proof = Proof {
-                key: Key::new(b"a secret of this target").expect("it is long enough"),
+            let credentials = NoiseCredentials {
+                key: PresharedKey::new(b"a secret of this target").expect("it is long enough"),
                 random: [1; KEY_BYTES],
             };
-            let client =
-                Connection::proving_client(Hello::new("seed"), proof).expect("HELLO fits");
-            vec![Pieces::write(&[client.outgoing()]), vec![0; 60]]
+            let client = ControlCodec::authenticated_client(Hello::new("seed"), credentials)
+                .expect("HELLO fits");
+            vec![InputPieces::encode(&[client.outgoing()]), vec![0; 60]]
         }
         "sniff" => {
             let mut beginnings: Vec<Vec<u8>> = [
@@ -46,17 +48,17 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
             ]
             .map(<[u8]>::to_vec)
             .to_vec();
-            beginnings.push(flow::opening(Token([1; 16])).to_vec());
+            beginnings.push(flow::opening(FlowToken([1; 16])).to_vec());
             beginnings
         }
         "nuttcp_server" => {
-            let mut client = Client::new(Test::new(Way::ToServer, Carrier::Stream, 5_001))
-                .expect("a valid test");
+            let test = NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Stream, 5_001);
+            let mut client = NuttcpClient::new(test).expect("a valid test");
             client.receive(b"HELO nuttcp v6.1.2\n").expect("a valid HELLO");
-            client.ready();
-            let said = client.outgoing();
-            let lines: Vec<&[u8]> = said.split_inclusive(|&byte| byte == b'\n').collect();
-            vec![Pieces::write(&lines)]
+            client.mark_ready();
+            let message = client.outgoing();
+            let lines: Vec<&[u8]> = message.split_inclusive(|&byte| byte == b'\n').collect();
+            vec![InputPieces::encode(&lines)]
         }
         "nuttcp_client" => [
             recorded!("nuttcp-6.1.2/tcp-send-intervals.txt"),
@@ -70,15 +72,15 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
                 .map(|line| format!("{line}\n"))
                 .collect();
             let pieces: Vec<&[u8]> = lines.iter().map(String::as_bytes).collect();
-            Pieces::write(&pieces)
+            InputPieces::encode(&pieces)
         })
         .to_vec(),
         "nuttcp_udp" => {
             let lines = recorded!("nuttcp-6.1.2/udp-datagrams.hex").lines();
             let fields = lines.filter_map(|line| line.split(' ').nth(3));
             let mut seed = vec![1, 0, 35, 5];
-            let all = fields.filter_map(hex).collect();
-            seed.extend(datagrams(all).remove(0));
+            let datagrams_of_test = fields.filter_map(hex).collect();
+            seed.extend(datagrams(datagrams_of_test).remove(0));
             vec![seed]
         }
         "sockperf" => {
@@ -92,7 +94,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
             let recorded = lines.filter_map(|line| {
                 let client = line.strip_prefix("client ").and_then(hex);
                 let server = line.strip_prefix("server ").and_then(hex);
-                client.map(|said| said[37..].to_vec()).or(server)
+                client.map(|message| message[37..].to_vec()).or(server)
             });
             // A few bytes that request more flows than there is memory for.
             let params = br#"{"tcp":true,"parallel":4294967295,"bidirectional":true}"#;
@@ -100,7 +102,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
             greedy.extend(params);
             recorded
                 .chain([greedy])
-                .map(|said| Pieces::write(&said.chunks(200).collect::<Vec<_>>()))
+                .map(|message| InputPieces::encode(&message.chunks(200).collect::<Vec<_>>()))
                 .collect()
         }
         "iperf2" => {
@@ -109,11 +111,11 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
             // The datagrams and beginnings of a test in order.
             let mut test: Vec<Vec<u8>> = Vec::new();
             for line in lines.chain([""]) {
-                let said = line
+                let message = line
                     .strip_prefix("client ")
                     .or(line.strip_prefix("server "));
-                match said.and_then(hex) {
-                    Some(said) => test.push(said),
+                match message.and_then(hex) {
+                    Some(message) => test.push(message),
                     None if line.is_empty() && !test.is_empty() => {
                         seeds.extend(datagrams(std::mem::take(&mut test)));
                     }
@@ -131,7 +133,7 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
         "stack" => {
             let frames = crate::stack::frames();
             let pieces: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
-            vec![Pieces::write(&pieces)]
+            vec![InputPieces::encode(&pieces)]
         }
         "template" => [
             "size = \"imix\"\nflows = 16\n[ethernet]\nsource = \"02:00:00:00:00:01\"\n[[vlan]]\nid = 5\n\

@@ -1,32 +1,32 @@
 //! Echo, chargen, ttcp and plain payload.
 
-use linerate_dialect::echo::{BACKLOG_LIMIT_BYTES, Stream, answers_to};
-use linerate_dialect::plain::{SILENCE_NS, Sink};
+use linerate_dialect::echo::{BACKLOG_LIMIT_BYTES, EchoStream, may_reply_to};
+use linerate_dialect::plain::{PlainSink, SILENCE_NS};
 use linerate_dialect::{chargen as characters, ttcp as classic};
 
-use crate::Pieces;
+use crate::InputPieces;
 
 /// Echo: exactly the received bytes are returned.
 pub fn echo(data: &[u8]) {
-    let mut stream = Stream::default();
-    let (mut came, mut back) = (Vec::new(), Vec::new());
-    for piece in Pieces(data) {
-        let taken = stream.receive(piece);
-        came.extend_from_slice(&piece[..taken]);
+    let mut stream = EchoStream::default();
+    let (mut received, mut back) = (Vec::new(), Vec::new());
+    for piece in InputPieces(data) {
+        let accepted = stream.receive(piece);
+        received.extend_from_slice(&piece[..accepted]);
         assert!(stream.outgoing().len() <= BACKLOG_LIMIT_BYTES);
-        let some = stream.outgoing().len() / 2;
-        back.extend_from_slice(&stream.outgoing()[..some]);
-        stream.sent(some);
+        let returned = stream.outgoing().len() / 2;
+        back.extend_from_slice(&stream.outgoing()[..returned]);
+        stream.mark_sent(returned);
         if let [high, low, ..] = piece {
             let port = u16::from_be_bytes([*high, *low]);
-            assert!(!answers_to(port, &[port]));
+            assert!(!may_reply_to(port, &[port]));
         }
     }
-    stream.finish();
+    stream.close_input();
     back.extend_from_slice(stream.outgoing());
-    stream.sent(stream.outgoing().len());
+    stream.mark_sent(stream.outgoing().len());
     assert!(stream.is_over());
-    assert_eq!(came, back);
+    assert_eq!(received, back);
 }
 
 /// Chargen: no reply is larger than its request, and sections of the stream fit together.
@@ -35,27 +35,27 @@ pub fn chargen(data: &[u8]) {
         return;
     };
     let offset = u64::from_be_bytes(*offset) / 2;
-    let mut whole = vec![0; rest.len()];
-    characters::fill(offset, &mut whole);
+    let mut expected = vec![0; rest.len()];
+    characters::fill(offset, &mut expected);
     let mut at = 0;
-    for piece in Pieces(rest) {
+    for piece in InputPieces(rest) {
         let mut out = piece.to_vec();
-        let size = characters::answer(piece.len(), offset, &mut out);
+        let size = characters::reply(piece.len(), offset, &mut out);
         assert!(size <= piece.len());
         assert_eq!(out[size..], piece[size..]);
         characters::fill(offset + at as u64, &mut out);
-        assert_eq!(out[..], whole[at..at + out.len()]);
+        assert_eq!(out[..], expected[at..at + out.len()]);
         at += out.len();
     }
 }
 
 /// Classic ttcp: datagrams of any size, each after some time.
 pub fn ttcp(data: &[u8]) {
-    let mut receiver = classic::Receiver::default();
+    let mut receiver = classic::TtcpReceiver::default();
     let (mut now, mut payload) = (0u64, 0);
-    for piece in Pieces(data) {
+    for piece in InputPieces(data) {
         now += piece.first().map_or(0, |&step| u64::from(step) << 20);
-        if receiver.receive(now, piece.len()) == classic::Took::Data {
+        if receiver.receive(now, piece.len()) == classic::TtcpDatagram::Data {
             payload += piece.len() as u64;
         }
         assert!(receiver.is_over(now + SILENCE_NS));
@@ -66,9 +66,9 @@ pub fn ttcp(data: &[u8]) {
 
 /// Plain payload: arrivals at any times, also decreasing ones.
 pub fn plain(data: &[u8]) {
-    let mut sink = Sink::default();
+    let mut sink = PlainSink::default();
     let mut bytes = 0;
-    for piece in Pieces(data) {
+    for piece in InputPieces(data) {
         let now = piece
             .first_chunk()
             .map_or(0, |&time| u64::from_be_bytes(time));

@@ -1,24 +1,26 @@
 //! sockperf's messages.
 
-use linerate_dialect::sockperf::{BACKLOG_LIMIT_BYTES, HEADER_BYTES, Header, Server, Took};
+use linerate_dialect::sockperf::{
+    BACKLOG_LIMIT_BYTES, HEADER_BYTES, SockperfDatagram, SockperfHeader, SockperfServer,
+};
 
-use crate::Pieces;
+use crate::InputPieces;
 
 /// sockperf server: pieces of streams, and datagrams.
 pub fn sockperf(data: &[u8]) {
-    let mut server = Server::default();
-    let mut came = 0;
+    let mut server = SockperfServer::default();
+    let mut received_bytes = 0;
     let mut failed = false;
-    'stream: for piece in Pieces(data) {
+    'stream: for piece in InputPieces(data) {
         let mut rest = piece;
         while !rest.is_empty() {
-            match server.receive(rest) {
-                Ok(taken) => {
-                    came += taken;
-                    rest = &rest[taken..];
-                    assert!(server.outgoing().len() <= came);
+            match server.receive_stream(rest) {
+                Ok(accepted) => {
+                    received_bytes += accepted;
+                    rest = &rest[accepted..];
+                    assert!(server.outgoing().len() <= received_bytes);
                     assert!(server.outgoing().len() <= BACKLOG_LIMIT_BYTES + HEADER_BYTES);
-                    if taken == 0 {
+                    if accepted == 0 {
                         break 'stream;
                     }
                 }
@@ -29,20 +31,20 @@ pub fn sockperf(data: &[u8]) {
             }
         }
     }
-    let whole: Vec<u8> = Pieces(data).flatten().copied().collect();
-    if whole.len() < BACKLOG_LIMIT_BYTES {
-        let mut at_once = Server::default();
-        assert_eq!(at_once.receive(&whole).is_err(), failed);
-        assert_eq!(at_once.outgoing(), server.outgoing());
-        assert_eq!(at_once.totals(), server.totals());
+    let joined_bytes: Vec<u8> = InputPieces(data).flatten().copied().collect();
+    if joined_bytes.len() < BACKLOG_LIMIT_BYTES {
+        let mut joined = SockperfServer::default();
+        assert_eq!(joined.receive_stream(&joined_bytes).is_err(), failed);
+        assert_eq!(joined.outgoing(), server.outgoing());
+        assert_eq!(joined.totals(), server.totals());
     }
 
-    let mut server = Server::default();
-    for piece in Pieces(data) {
+    let mut server = SockperfServer::default();
+    for piece in InputPieces(data) {
         let mut datagram = piece.to_vec();
-        if let Took::Answer(asked) = server.datagram(&mut datagram) {
-            assert_eq!(Header::read(piece), Some(asked));
-            assert_eq!(Header::read(&datagram), Some(asked.answered()));
+        if let SockperfDatagram::Reply(request) = server.receive_datagram(&mut datagram) {
+            assert_eq!(SockperfHeader::read(piece), Some(request));
+            assert_eq!(SockperfHeader::read(&datagram), Some(request.to_reply()));
         }
         // Only flags change.
         assert_eq!(datagram.len(), piece.len());

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::frames::{FrameArgs, PortArgs, VALUES};
+use super::frames::{FRAME_VALUES_HELP, FrameArgs, PortArgs};
 use super::heading;
 use super::values::{duration, fraction};
 use super::{OutputArgs, ScreenArgs};
 
 /// Tests of RFC 2544.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Test {
+pub enum Rfc2544Test {
     /// Highest rates with a loss of at most --loss (section 26.1)
     Throughput,
     /// Delay at fractions of the throughput (section 26.2)
@@ -24,7 +24,7 @@ pub enum Test {
 }
 
 /// Parses an accepted frame loss: `0`, `0.1%` or `0.001`.
-fn goals(text: &str) -> Result<f64, String> {
+fn loss_goal(text: &str) -> Result<f64, String> {
     let goal = fraction(text)?;
     match (0.0..1.0).contains(&goal) {
         true => Ok(goal),
@@ -36,7 +36,7 @@ fn goals(text: &str) -> Result<f64, String> {
 
 /// Parses a percentage of the throughput. The sign may be missing, because a list has it once:
 /// `10,50,90%`.
-fn shares(text: &str) -> Result<f64, String> {
+fn percentage(text: &str) -> Result<f64, String> {
     let number: f64 = text
         .trim_end_matches('%')
         .parse()
@@ -57,12 +57,12 @@ fn resolution(text: &str) -> Result<f64, String> {
 
 /// `linerate capacity`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = format!("{VALUES}\n\n{EXAMPLES}"))]
+#[command(after_help = format!("{FRAME_VALUES_HELP}\n\n{EXAMPLES}"))]
 pub struct CapacityArgs {
     #[command(flatten)]
     pub ports: PortArgs,
     /// Accepted frame loss: 0 finds the NDR (throughput of RFC 2544), more than 0 a PDR
-    #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "0", value_parser = goals, env = "LINERATE_LOSS")]
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "0", value_parser = loss_goal, env = "LINERATE_LOSS")]
     pub loss: Vec<f64>,
     /// Time of each trial that decides; RFC 2544 requires 60s
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = duration, env = "LINERATE_TRIAL")]
@@ -74,7 +74,7 @@ pub struct CapacityArgs {
     #[arg(long, value_name = "SHARE", default_value = "0.5%", value_parser = resolution, help_heading = heading::SEARCH, env = "LINERATE_RESOLUTION")]
     pub resolution: f64,
     /// Fractions of the throughput at which delay is measured
-    #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "10,50,90%", value_parser = shares, env = "LINERATE_LATENCY_AT")]
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "10,50,90%", value_parser = percentage, env = "LINERATE_LATENCY_AT")]
     pub latency_at: Vec<f64>,
     /// Frame sizes including the FCS, and imix [default: that of the template file, else
     /// 64,128,256,512,1024,1280,1518,imix; sizes too short for the headers are raised to the
@@ -94,7 +94,7 @@ pub struct CapacityArgs {
         default_value = "throughput,latency",
         env = "LINERATE_TESTS"
     )]
-    pub tests: Vec<Test>,
+    pub tests: Vec<Rfc2544Test>,
     /// Failed trials at a load that make the load fail
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10), help_heading = heading::SEARCH, env = "LINERATE_TRIES")]
     pub tries: u32,

@@ -1,9 +1,9 @@
 //! `linerate compare`.
 
 use clap::Args;
-use linerate_metric::comparison::Better;
+use linerate_metric::comparison::BetterWhen;
 
-use super::{KnobArgs, ManyArgs, OutputArgs, PairArgs, ScreenArgs, heading};
+use super::{KnobArgs, OutputArgs, PairArgs, ScreenArgs, SeriesArgs, heading};
 
 /// `linerate compare`.
 #[derive(Debug, Args)]
@@ -64,14 +64,14 @@ pub struct CompareArgs {
     pub figure: Option<String>,
     /// Direction in which the figure is better: higher or lower; figures with a name have one [default: higher]
     #[arg(long, value_name = "DIRECTION", env = "LINERATE_BETTER")]
-    pub better: Option<Better>,
+    pub better: Option<BetterWhen>,
     /// Exact number of pairs that count, instead of as many as needed; fewer than 7 prove nothing
     #[arg(long, value_name = "N", help_heading = heading::SEARCH, env = "LINERATE_PAIRS")]
     pub pairs: Option<usize>,
     #[command(flatten)]
-    pub until: PairArgs,
+    pub pairs_until: PairArgs,
     #[command(flatten)]
-    pub many: ManyArgs,
+    pub many: SeriesArgs,
     /// Set a knob for side A: one of --knob-file, or of `linerate tune` (mtu=9000); repeatable
     #[arg(long, value_name = "KNOB=VALUE", help_heading = heading::KNOBS, value_delimiter = ';', env = "LINERATE_KNOB_A")]
     pub knob_a: Vec<String>,

@@ -3,22 +3,22 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use linerate_measure::generate::template::read_file;
-use linerate_metric::event::Problem;
+use linerate_measure::generate::template::parse_template;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::generate::{
-    ArpPlan, EthernetPlan, IpPlan, PortsPlan, TcpPlan, TemplatePlan, VlanPlan,
+    ArpPlan, EthernetPlan, IpPlan, TcpPlan, TemplatePlan, UdpPlan, VlanPlan,
 };
-use linerate_metric::plan::Cpus;
+use linerate_metric::plan::CpuList;
 use linerate_metric::units::BitRate;
 use linerate_port::PortUrl;
 
 use super::heading;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 pub fn port(text: &str) -> Result<PortUrl, String> {
     text.parse().map_err(|error: linerate_port::PortError| {
         // clap prints the value itself before this text.
-        let problem = error.problem();
+        let problem = error.report();
         format!("{}: {}", problem.situation, problem.next_step)
     })
 }
@@ -33,7 +33,7 @@ fn line_rate(text: &str) -> Result<BitRate, String> {
 
 /// Protocol after the IP header of generated frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Transport {
+pub enum FrameTransport {
     /// UDP
     Udp,
     /// TCP segments without connections
@@ -64,8 +64,8 @@ pub struct PortArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2), help_heading = heading::CPU, env = "LINERATE_THREADS")]
     pub threads: Option<u32>,
     /// Processors of the threads, sending thread first: 2,3
-    #[arg(long, value_name = "LIST", value_parser = Cpus::in_order, help_heading = heading::CPU, env = "LINERATE_CPU")]
-    pub cpu: Option<Cpus>,
+    #[arg(long, value_name = "LIST", value_parser = CpuList::in_order, help_heading = heading::CPU, env = "LINERATE_CPU")]
+    pub cpu: Option<CpuList>,
     /// Send from the receiving port first, so that switches learn its address
     #[arg(long, env = "LINERATE_LEARN")]
     pub learn: bool,
@@ -104,7 +104,7 @@ pub struct FrameArgs {
     pub destination: Option<String>,
     /// Protocol after the IP header: udp, tcp, icmp, arp (instead of IP) or none (bare Ethernet)
     #[arg(long, value_name = "KIND", env = "LINERATE_TRANSPORT")]
-    pub transport: Option<Transport>,
+    pub transport: Option<FrameTransport>,
     /// Source ports [default: 49152]
     #[arg(long, value_name = "PORT", env = "LINERATE_SOURCE_PORT")]
     pub source_port: Option<String>,
@@ -114,7 +114,7 @@ pub struct FrameArgs {
 }
 
 /// Notes on the values of frame options, for help.
-pub const VALUES: &str = "\
+pub const FRAME_VALUES_HELP: &str = "\
 Addresses, ports and VLANs may vary from flow to flow: A-B counts up by one, A-B+S by S, A,B,C cycles
 through a list, draw:A-B draws at random from the seed. All frames of a flow have the same headers.
 Frame sizes are those of RFC 2544 and include the FCS of 4 bytes: 64 is the minimum on Ethernet.
@@ -129,20 +129,20 @@ A template file sets the same values in tables:
 
 impl FrameArgs {
     /// Returns the template of the file, overridden by the options.
-    pub fn plan(&self, size: Option<&str>) -> Result<TemplatePlan, Failure> {
+    pub fn plan(&self, size: Option<&str>) -> Result<TemplatePlan, CommandFailure> {
         let mut plan = match &self.template {
             None => TemplatePlan::default(),
             Some(file) => {
                 let name = || file.display().to_string();
                 let text = std::fs::read_to_string(file).map_err(|error| {
-                    Failure::usage(Problem::new(
+                    CommandFailure::usage(ErrorReport::new(
                         format!("cannot read the template file ({error})"),
                         name(),
                         "name an existing template file",
                     ))
                 })?;
-                read_file(&text).map_err(|error| {
-                    Failure::usage(Problem::new(
+                parse_template(&text).map_err(|error| {
+                    CommandFailure::usage(ErrorReport::new(
                         error.to_string(),
                         name(),
                         "`linerate generate --help` shows an example",
@@ -171,19 +171,19 @@ impl FrameArgs {
             };
             plan.vlan = self.vlan.iter().map(tag).collect();
         }
-        self.network(&mut plan);
-        self.transport(&mut plan);
+        self.set_addresses(&mut plan);
+        self.set_transport(&mut plan);
         Ok(plan)
     }
 
-    fn network(&self, plan: &mut TemplatePlan) {
+    fn set_addresses(&self, plan: &mut TemplatePlan) {
         let (source, destination) = (&self.source, &self.destination);
-        if self.transport == Some(Transport::None) {
+        if self.transport == Some(FrameTransport::None) {
             let ethernet = plan.ethernet.get_or_insert_with(EthernetPlan::default);
             ethernet.ethertype.get_or_insert(0);
         }
         let named = source.is_some() || destination.is_some();
-        if self.transport == Some(Transport::Arp) || (named && plan.arp.is_some()) {
+        if self.transport == Some(FrameTransport::Arp) || (named && plan.arp.is_some()) {
             let arp = plan.arp.get_or_insert_with(ArpPlan::default);
             arp.source = source.clone().or(arp.source.take());
             arp.destination = destination.clone().or(arp.destination.take());
@@ -203,13 +203,13 @@ impl FrameArgs {
         }
     }
 
-    fn transport(&self, plan: &mut TemplatePlan) {
+    fn set_transport(&self, plan: &mut TemplatePlan) {
         if let Some(transport) = self.transport {
             (plan.udp, plan.tcp, plan.icmp) = match transport {
-                Transport::Udp => (Some(plan.udp.take().unwrap_or_default()), None, None),
-                Transport::Tcp => (None, Some(plan.tcp.take().unwrap_or_default()), None),
-                Transport::Icmp => (None, None, Some(plan.icmp.take().unwrap_or_default())),
-                Transport::Arp | Transport::None => (None, None, None),
+                FrameTransport::Udp => (Some(plan.udp.take().unwrap_or_default()), None, None),
+                FrameTransport::Tcp => (None, Some(plan.tcp.take().unwrap_or_default()), None),
+                FrameTransport::Icmp => (None, None, Some(plan.icmp.take().unwrap_or_default())),
+                FrameTransport::Arp | FrameTransport::None => (None, None, None),
             };
         }
         let (source, destination) = (&self.source_port, &self.destination_port);
@@ -223,7 +223,7 @@ impl FrameArgs {
                 ..
             }) => (source, destination),
             None => {
-                let PortsPlan {
+                let UdpPlan {
                     source,
                     destination,
                 } = plan.udp.get_or_insert_default();

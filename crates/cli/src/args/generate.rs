@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use clap::Args;
 use linerate_metric::expect::{ExpectError, Expectation};
-use linerate_metric::generate::Load;
-use linerate_metric::plan::Kind;
+use linerate_metric::generate::IntendedLoad;
+use linerate_metric::plan::RunKind;
 use linerate_port::PortUrl;
 
-use super::frames::{FrameArgs, PortArgs, VALUES, port};
+use super::frames::{FRAME_VALUES_HELP, FrameArgs, PortArgs, port};
 use super::values::{count, duration};
 use super::{OutputArgs, ScreenArgs, heading};
 
 /// Parses a number of frames of at least one.
-fn some(text: &str) -> Result<u64, String> {
+fn nonzero_count(text: &str) -> Result<u64, String> {
     match count(text)? {
         0 => Err("0 frames send nothing: leave --count out to send until --time ends".to_owned()),
         frames => Ok(frames),
@@ -22,23 +22,23 @@ fn some(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a rate in frames per second of at least one: `10k`.
-fn frames_per_second(text: &str) -> Result<Load, String> {
+fn frames_per_second(text: &str) -> Result<IntendedLoad, String> {
     if let Some((rate, burst)) = text.split_once('/') {
         return Err(format!("write --pps {rate} --burst {burst}"));
     }
     match count(text.strip_suffix("pps").unwrap_or(text))? {
         0 => Err("0 frames per second send nothing: give 1 or more".to_owned()),
-        frames => Ok(Load::Frames(frames as f64)),
+        frames => Ok(IntendedLoad::FrameRate(frames as f64)),
     }
 }
 
 /// Parses a threshold on a figure of a generator run.
 fn expectation(text: &str) -> Result<Expectation, ExpectError> {
-    Expectation::of_kind(text, Kind::Generate)
+    Expectation::of_kind(text, RunKind::Generate)
 }
 
 /// Options that describe generated frames; they conflict with --pcap.
-const MADE: [&str; 13] = [
+const FRAME_OPTIONS: [&str; 13] = [
     "template",
     "size",
     "flows",
@@ -56,7 +56,7 @@ const MADE: [&str; 13] = [
 
 /// `linerate generate`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = format!("{VALUES}\n\n{EXAMPLES}"))]
+#[command(after_help = format!("{FRAME_VALUES_HELP}\n\n{EXAMPLES}"))]
 pub struct GenerateArgs {
     #[command(flatten)]
     pub ports: PortArgs,
@@ -74,15 +74,15 @@ pub struct GenerateArgs {
         default_value = "1kpps",
         env = "LINERATE_RATE"
     )]
-    pub rate: Load,
+    pub rate: IntendedLoad,
     /// Rate in frames per second: 10k
     #[arg(long, value_name = "N", value_parser = frames_per_second, conflicts_with = "rate", env = "LINERATE_PPS")]
-    pub pps: Option<Load>,
+    pub pps: Option<IntendedLoad>,
     /// Time to send (5, 500ms, 2m) [default: 10, unless --count is given]
     #[arg(short, long, value_name = "TIME", value_parser = duration, env = "LINERATE_TIME")]
     pub time: Option<Duration>,
     /// Number of frames to send
-    #[arg(short = 'n', long, value_name = "N", value_parser = some, env = "LINERATE_COUNT")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = nonzero_count, env = "LINERATE_COUNT")]
     pub count: Option<u64>,
     /// Frames sent back to back
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = heading::LOAD, env = "LINERATE_BURST")]
@@ -100,7 +100,7 @@ pub struct GenerateArgs {
     #[command(flatten)]
     pub frames: FrameArgs,
     /// Send the frames of a capture file instead, repeatedly
-    #[arg(long, value_name = "FILE", env = "LINERATE_PCAP", conflicts_with_all = MADE, help_heading = heading::FRAMES)]
+    #[arg(long, value_name = "FILE", env = "LINERATE_PCAP", conflicts_with_all = FRAME_OPTIONS, help_heading = heading::FRAMES)]
     pub pcap: Option<PathBuf>,
     /// Send captured frames with their recorded timing
     #[arg(
@@ -150,8 +150,12 @@ mod tests {
 
     #[test]
     fn frames_per_second_are_counts() {
-        for (text, want) in [("1", 1.0), ("10k", 10_000.0), ("2Mpps", 2e6)] {
-            assert_eq!(frames_per_second(text), Ok(Load::Frames(want)), "{text}");
+        for (text, expected) in [("1", 1.0), ("10k", 10_000.0), ("2Mpps", 2e6)] {
+            assert_eq!(
+                frames_per_second(text),
+                Ok(IntendedLoad::FrameRate(expected)),
+                "{text}"
+            );
         }
         for (text, next) in [
             ("0", "1 or more"),
@@ -159,8 +163,8 @@ mod tests {
             ("50%", "%"),
             ("10k/16", "write --pps 10k --burst 16"),
         ] {
-            let refused = frames_per_second(text).unwrap_err();
-            assert!(refused.contains(next), "{text}: {refused}");
+            let error = frames_per_second(text).unwrap_err();
+            assert!(error.contains(next), "{text}: {error}");
         }
     }
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_metric::device_timestamps::DeviceStamps;
-use linerate_metric::load::Background;
-use linerate_metric::round_trip::Group;
+use linerate_metric::device_timestamps::DeviceTimestamps;
+use linerate_metric::load::BackgroundLoad;
+use linerate_metric::round_trip::MulticastGroup;
 
 use super::values::{count, duration, per_second, slower_than};
 use super::{MeasureArgs, heading};
@@ -61,7 +61,7 @@ pub struct LatencyArgs {
         help_heading = heading::DIAGNOSIS,
         env = "LINERATE_DEVICE_STAMPS"
     )]
-    pub device_stamps: Option<DeviceStamps>,
+    pub device_stamps: Option<DeviceTimestamps>,
     /// Do not compare responses with their requests
     #[arg(long, help_heading = heading::CHECKS, env = "LINERATE_NO_VERIFY")]
     pub no_verify: bool,
@@ -74,7 +74,7 @@ pub struct LatencyArgs {
     /// Send requests to a multicast group that the server joins (239.1.2.3, ff12::77%eth0); needs
     /// -u, and from another machine `server --grant multicast`
     #[arg(long, value_name = "GROUP[%IF]", conflicts_with_all = ["reopen", "unconnected"], help_heading = heading::NETWORK, env = "LINERATE_MULTICAST")]
-    pub multicast: Option<Group>,
+    pub multicast: Option<MulticastGroup>,
     /// Multicast TTL or hop limit [default: 1]
     #[arg(long, value_name = "N", requires = "multicast", value_parser = clap::value_parser!(u8).range(1..), help_heading = heading::NETWORK, env = "LINERATE_TTL")]
     pub ttl: Option<u8>,
@@ -104,7 +104,7 @@ pub struct LatencyArgs {
         help_heading = heading::LOAD,
         env = "LINERATE_LOAD"
     )]
-    pub load: Option<Background>,
+    pub load: Option<BackgroundLoad>,
     /// Compare blocking, blocking without idle states, and spinning: cost of wakeups and of idle states
     #[arg(long, conflicts_with_all = ["load_curve", "load", "wait", "hold_latency", "rate"], help_heading = heading::CPU, env = "LINERATE_COMPARE_WAITING")]
     pub compare_waiting: bool,

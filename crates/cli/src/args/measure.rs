@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 use linerate_metric::expect::Expectation;
-use linerate_metric::plan::{Cpus, Ends, Sched, Wait};
+use linerate_metric::plan::{CpuList, PerEnd, SchedPolicy, WaitMode};
 use linerate_metric::units::ByteSize;
 
-use super::values::{duration, peer, tos};
-use super::{NearStackArgs, OutputArgs, ScreenArgs, heading};
+use super::values::{client_protocol, duration, tos};
+use super::{LocalStackArgs, OutputArgs, ScreenArgs, heading};
 use crate::key_source;
-use crate::local_binding::Local;
+use crate::local_binding::LocalBinding;
 
 /// Options of `linerate throughput` and `linerate latency`.
 #[derive(Debug, Clone, Args)]
@@ -24,7 +24,7 @@ pub struct MeasureArgs {
     pub port: Option<u16>,
     /// Protocol of a server that is another tool: for throughput iperf3, iperf2, iperf2-legacy,
     /// nuttcp, ttcp, discard, chargen; for latency sockperf, echo, iperf2; auto detects it
-    #[arg(long, value_name = "PROTOCOL", value_parser = peer, env = "LINERATE_PEER")]
+    #[arg(long, value_name = "PROTOCOL", value_parser = client_protocol, env = "LINERATE_PEER")]
     pub peer: Option<String>,
     /// Use UDP instead of TCP
     #[arg(short, long, env = "LINERATE_UDP")]
@@ -87,7 +87,7 @@ pub struct MeasureArgs {
     pub congestion: Option<String>,
     /// Local address, interface (%eth0), or both
     #[arg(short = 'B', long, value_name = "ADDRESS[%IF]", help_heading = heading::NETWORK, env = "LINERATE_BIND")]
-    pub bind: Option<Local>,
+    pub bind: Option<LocalBinding>,
     /// Local port of the first flow; further flows use the next ports
     #[arg(long, value_name = "PORT", help_heading = heading::NETWORK, env = "LINERATE_SOURCE_PORT")]
     pub source_port: Option<u16>,
@@ -97,16 +97,16 @@ pub struct MeasureArgs {
     /// Use IPv6 only
     #[arg(short = '6', long, help_heading = heading::NETWORK, env = "LINERATE_IPV6")]
     pub ipv6: bool,
-    /// Wait mode: block, spin, poll, `select[:TIMEOUT]`, epoll, io-uring or `busy-poll[:TIME]`;
+    /// Wait mode: block, spin, poll, `select[:TIMEOUT]`, epoll, io-uring or `busy-poll[:DEFAULT_TIME]`;
     /// with our stack spin or interval:TIME; without /SERVER both ends use the same
     #[arg(long, value_name = "CLIENT[/SERVER]", help_heading = heading::CPU, env = "LINERATE_WAIT")]
-    pub wait: Option<Ends<Wait>>,
+    pub wait: Option<PerEnd<WaitMode>>,
     /// Processors of the threads: 0/1, or 0-3/4-7
     #[arg(long, value_name = "CLIENT[/SERVER]", help_heading = heading::CPU, env = "LINERATE_CPU")]
-    pub cpu: Option<Ends<Cpus>>,
+    pub cpu: Option<PerEnd<CpuList>>,
     /// Scheduling class of the threads: nice:-20, fifo:80 or rr:99; the server needs `--grant sched`
     #[arg(long, value_name = "CLIENT[/SERVER]", help_heading = heading::CPU, env = "LINERATE_SCHED")]
-    pub sched: Option<Ends<Sched>>,
+    pub sched: Option<PerEnd<SchedPolicy>>,
     /// Keep processors out of idle states during the run; the server needs `--grant idle`
     #[arg(long, help_heading = heading::CPU, env = "LINERATE_HOLD_LATENCY")]
     pub hold_latency: bool,
@@ -120,7 +120,7 @@ pub struct MeasureArgs {
     /// Shared secret with the server: a FILE, or `env[:NAME]` for a variable (LINERATE_SECRET). It
     /// encrypts the control connection; payload is not encrypted
     #[arg(long, value_name = "FILE|env", help_heading = heading::NETWORK, env = "LINERATE_KEY")]
-    pub key: Option<key_source::Source>,
+    pub key: Option<key_source::KeySource>,
     /// Number of runs; the result is their median with its interval
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = heading::CHECKS, env = "LINERATE_REPEAT")]
     pub repeat: u32,
@@ -145,7 +145,7 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "TEXT", help_heading = heading::OUTPUT, env = "LINERATE_LABEL")]
     pub label: Option<String>,
     #[command(flatten)]
-    pub near: NearStackArgs,
+    pub local_stack: LocalStackArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use linerate_tune::TuneError;
-use linerate_tune::knob::Limit;
+use linerate_tune::knob::KnobLimit;
 
 use super::heading;
 use super::values::fraction;
@@ -22,7 +22,7 @@ pub struct PairArgs {
 
 /// Random order of the runs, and the report of a series.
 #[derive(Debug, Clone, Args)]
-pub struct ManyArgs {
+pub struct SeriesArgs {
     /// Seed of the random order [default: a new one, which is printed]
     #[arg(long, value_name = "N", help_heading = heading::SEARCH, env = "LINERATE_SEED")]
     pub seed: Option<u64>,
@@ -42,7 +42,7 @@ pub struct KnobArgs {
     pub knob_file: Option<PathBuf>,
     /// Limit the range of a knob: rcvbuf=16K..1M, mtu=..9000; repeatable
     #[arg(long, value_name = "KNOB=LEAST..MOST", value_parser = limit, env = "LINERATE_LIMIT", value_delimiter = ';')]
-    pub limit: Vec<Limit>,
+    pub limit: Vec<KnobLimit>,
     /// Also try settings of this host; they are restored at the end
     #[arg(long, env = "LINERATE_TRY_HOST")]
     pub try_host: bool,
@@ -64,6 +64,6 @@ pub struct KnobArgs {
     pub try_far: bool,
 }
 
-fn limit(text: &str) -> Result<Limit, String> {
+fn limit(text: &str) -> Result<KnobLimit, String> {
     text.parse().map_err(|error: TuneError| error.to_string())
 }

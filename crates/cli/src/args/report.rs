@@ -27,7 +27,7 @@ pub struct ReportArgs {
         default_value = "text",
         env = "LINERATE_FORMAT"
     )]
-    pub format: ReportForm,
+    pub format: ReportFormat,
     /// Print a table for a pull request, as --format markdown does
     #[arg(long, conflicts_with_all = ["format", "json"], env = "LINERATE_MARKDOWN")]
     pub markdown: bool,
@@ -59,7 +59,7 @@ pub struct ReportArgs {
 
 /// Formats of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ReportForm {
+pub enum ReportFormat {
     /// Text for a terminal
     Text,
     /// Table for a pull request

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use linerate_experiment::MOST_REPEATS;
+use linerate_experiment::MAX_REPEATS;
 
 use super::{OutputArgs, ScreenArgs, heading};
 
@@ -43,7 +43,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "HOST[:PORT]", env = "LINERATE_ON")]
     pub on: Option<String>,
     /// Number of rounds over all points [default: that of the file]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_REPEATS)), help_heading = heading::CHECKS, env = "LINERATE_REPEAT")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_REPEATS)), help_heading = heading::CHECKS, env = "LINERATE_REPEAT")]
     pub repeat: Option<u32>,
     /// Directory for report.html, result.json and the records [default: linerate-NAME, with
     /// --label linerate-NAME-LABEL]
@@ -68,7 +68,7 @@ pub struct RunArgs {
 }
 
 fn label(text: &str) -> Result<String, String> {
-    match linerate_experiment::is_name(text) {
+    match linerate_experiment::is_valid_name(text) {
         true => Ok(text.to_owned()),
         false => Err("the label names a directory: use letters, digits, `-` and `_`".to_owned()),
     }

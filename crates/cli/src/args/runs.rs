@@ -41,7 +41,7 @@ Examples:
   linerate runs list --where 'goodput<9G' --where 'loss>0' --limit 100")]
     List {
         #[command(flatten)]
-        selection: Selection,
+        selection: RecordSelection,
         /// Maximum number of records; 0 for all
         #[arg(
             long,
@@ -76,7 +76,7 @@ Examples:
         #[arg(value_name = "ID", required_unless_present_any = ["kind", "host", "tag", "label", "since", "until", "like", "threshold"])]
         ids: Vec<String>,
         #[command(flatten)]
-        selection: Selection,
+        selection: RecordSelection,
         /// Only list what would be removed
         #[arg(long, env = "LINERATE_DRY_RUN")]
         dry_run: bool,
@@ -137,7 +137,7 @@ Examples:
         /// experiment point: KNOB=VALUE for each knob, and the figure's name
         figure: String,
         #[command(flatten)]
-        selection: Selection,
+        selection: RecordSelection,
         /// End with exit code 3 if the latest level differs from the first, 1 if no run matches
         #[arg(long, env = "LINERATE_FAIL_ON_CHANGE")]
         fail_on_change: bool,
@@ -157,7 +157,7 @@ Examples:
         #[arg(value_name = "ID")]
         ids: Vec<String>,
         #[command(flatten)]
-        selection: Selection,
+        selection: RecordSelection,
         /// Format: json, csv or parquet
         #[arg(
             long,
@@ -165,7 +165,7 @@ Examples:
             default_value = "json",
             env = "LINERATE_FORMAT"
         )]
-        format: ExportForm,
+        format: ExportFormat,
         /// File to write; - for standard output
         #[arg(short, long, value_name = "FILE", env = "LINERATE_OUTPUT")]
         output: PathBuf,
@@ -193,7 +193,7 @@ Examples:
 
 /// Formats of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ExportForm {
+pub enum ExportFormat {
     /// Complete documents with tags and notes
     Json,
     /// One row for each document
@@ -206,7 +206,7 @@ pub enum ExportForm {
 /// Filters that select stored records.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = heading::SELECTION)]
-pub struct Selection {
+pub struct RecordSelection {
     /// Kind of record: throughput, latency, forward, generate, stack, set, or set:KIND (set:sweep,
     /// set:repeat)
     #[arg(
@@ -236,10 +236,10 @@ pub struct Selection {
     #[arg(long, value_name = "TEXT", env = "LINERATE_LABEL")]
     pub label: Option<String>,
     /// Records started at this time or later: 7d, 2h, 2026-11-01, or an RFC 3339 time
-    #[arg(long, value_name = "WHEN", value_parser = when, env = "LINERATE_SINCE")]
+    #[arg(long, value_name = "WHEN", value_parser = past_time, env = "LINERATE_SINCE")]
     pub since: Option<Timestamp>,
     /// Records started before this time
-    #[arg(long, value_name = "WHEN", value_parser = when, env = "LINERATE_UNTIL")]
+    #[arg(long, value_name = "WHEN", value_parser = past_time, env = "LINERATE_UNTIL")]
     pub until: Option<Timestamp>,
     /// Records with the same plan as this one
     #[arg(long, value_name = "ID", env = "LINERATE_LIKE")]
@@ -268,40 +268,40 @@ fn tag(text: &str) -> Result<String, String> {
 }
 
 /// Parses a past time: an age, a day, or an RFC 3339 time.
-fn when(text: &str) -> Result<Timestamp, String> {
-    at(text, Timestamp::now())
+fn past_time(text: &str) -> Result<Timestamp, String> {
+    past_time_at(text, Timestamp::now())
 }
 
-fn at(text: &str, now: Timestamp) -> Result<Timestamp, String> {
-    let wrong =
+fn past_time_at(text: &str, now: Timestamp) -> Result<Timestamp, String> {
+    let error =
         || format!("`{text}` is not a time: write 7d, 2h, 2026-11-01 or 2026-11-01T12:00:00Z");
     if let Some(days) = text.strip_suffix('d').or(text.strip_suffix('w')) {
-        let days: i64 = days.parse().map_err(|_| wrong())?;
+        let days: i64 = days.parse().map_err(|_| error())?;
         let days = if text.ends_with('w') {
             days.saturating_mul(7)
         } else {
             days
         };
-        let hours = days.checked_mul(24).ok_or_else(wrong)?;
-        let span = (0..=24 * 365 * 100)
+        let hours = days.checked_mul(24).ok_or_else(error)?;
+        let age = (0..=24 * 365 * 100)
             .contains(&hours)
             .then(|| hours.hours())
-            .ok_or_else(wrong)?;
-        return now.checked_sub(span).map_err(|_| wrong());
+            .ok_or_else(error)?;
+        return now.checked_sub(age).map_err(|_| error());
     }
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);
     }
     if let Ok(day) = text.parse::<jiff::civil::Date>() {
         let midnight = day.to_zoned(jiff::tz::TimeZone::system());
-        return midnight.map(|time| time.timestamp()).map_err(|_| wrong());
+        return midnight.map(|time| time.timestamp()).map_err(|_| error());
     }
     let ago = match text.strip_suffix('h').map(str::parse::<i64>) {
-        Some(hours) => SignedDuration::from_hours(hours.map_err(|_| wrong())?),
-        None => SignedDuration::try_from(parse_duration(text).map_err(|_| wrong())?)
-            .map_err(|_| wrong())?,
+        Some(hours) => SignedDuration::from_hours(hours.map_err(|_| error())?),
+        None => SignedDuration::try_from(parse_duration(text).map_err(|_| error())?)
+            .map_err(|_| error())?,
     };
-    now.checked_sub(ago).map_err(|_| wrong())
+    now.checked_sub(ago).map_err(|_| error())
 }
 
 #[cfg(test)]
@@ -311,18 +311,22 @@ mod tests {
     #[test]
     fn times_of_the_past() {
         let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
-        for (text, want) in [
+        for (text, expected) in [
             ("7d", "2026-11-14T12:00:00Z"),
             ("1w", "2026-11-14T12:00:00Z"),
             ("2h", "2026-11-21T10:00:00Z"),
             ("30m", "2026-11-21T11:30:00Z"),
             ("2026-11-01T05:00:00Z", "2026-11-01T05:00:00Z"),
         ] {
-            assert_eq!(at(text, now), Ok(want.parse().unwrap()), "{text}");
+            assert_eq!(
+                past_time_at(text, now),
+                Ok(expected.parse().unwrap()),
+                "{text}"
+            );
         }
-        assert!(at("2026-11-01", now).is_ok());
+        assert!(past_time_at("2026-11-01", now).is_ok());
         for text in ["", "d", "-3d", "yesterday", "99999999999999d", "9999999d"] {
-            assert!(at(text, now).is_err(), "{text}");
+            assert!(past_time_at(text, now).is_err(), "{text}");
         }
         assert!(tag("a-b_c.1:2=3/4").is_ok());
         assert!(tag("a b").is_err() && tag("").is_err());

@@ -13,7 +13,7 @@ pub struct ScreenArgs {
 }
 
 impl ScreenArgs {
-    pub fn is_asked(self) -> bool {
+    pub fn is_enabled(self) -> bool {
         #[cfg(feature = "tui")]
         return self.tui;
         #[cfg(not(feature = "tui"))]

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
-use linerate_measure::{AddressRange, Also, Grant};
+use linerate_measure::{AddressRange, ExtraPort, Grant};
 use linerate_metric::plan::DEFAULT_PORT;
 use linerate_metric::units::BitRate;
 
-use super::values::{dialect, some_rate, some_time};
+use super::values::{nonzero_rate, nonzero_time, served_protocol};
 use super::{OutputArgs, heading};
 use crate::key_source;
-use crate::local_binding::Local;
+use crate::local_binding::LocalBinding;
 
 /// `linerate server`.
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ pub struct ServerArgs {
     pub one_off: bool,
     /// Listen only on this address, interface (%eth0), or both
     #[arg(short = 'B', long, value_name = "ADDRESS[%IF]", help_heading = heading::NETWORK, env = "LINERATE_BIND")]
-    pub bind: Option<Local>,
+    pub bind: Option<LocalBinding>,
     /// Use IPv4 only
     #[arg(short = '4', long, conflicts_with = "ipv6", help_heading = heading::NETWORK, env = "LINERATE_IPV4")]
     pub ipv4: bool,
@@ -47,7 +47,7 @@ pub struct ServerArgs {
     /// Accept only clients with this shared secret: a FILE, or `env[:NAME]` for a variable
     /// (LINERATE_SECRET). It encrypts the control connection; payload is not encrypted
     #[arg(long, value_name = "FILE|env", help_heading = heading::NETWORK, env = "LINERATE_KEY")]
-    pub key: Option<key_source::Source>,
+    pub key: Option<key_source::KeySource>,
     /// Permissions of remote clients for their runs: idle (keep processors out of idle states),
     /// sched (scheduling class), load (generate CPU load), buffers (socket buffers beyond the
     /// system's limit), trace (trace the scheduler of the whole machine for --stages and --trace),
@@ -63,7 +63,7 @@ pub struct ServerArgs {
     )]
     pub grant: Vec<Grant>,
     #[command(flatten)]
-    pub guests: GuestArgs,
+    pub access: AccessArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -71,7 +71,7 @@ pub struct ServerArgs {
 /// Protocols of other tools, and limits of what clients may do.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = heading::LIMITS)]
-pub struct GuestArgs {
+pub struct AccessArgs {
     /// Listen on these ports too. Each detects the protocol of its client unless =PROTOCOL fixes
     /// it; 7, 9 and 19 are echo, discard and chargen. Ports 5001, 5000 and 11111 are always open if
     /// they are free
@@ -82,7 +82,7 @@ pub struct GuestArgs {
         help_heading = heading::OTHER_TOOLS,
         env = "LINERATE_ALSO"
     )]
-    pub also: Vec<Also>,
+    pub also: Vec<ExtraPort>,
     /// Respond to UDP from these networks (CIDR) although their source addresses are not validated.
     /// A single address may also be sent a flow that it requests (`iperf -u -R`)
     #[arg(
@@ -98,7 +98,7 @@ pub struct GuestArgs {
         long,
         value_name = "NAME,...",
         value_delimiter = ',',
-        value_parser = dialect,
+        value_parser = served_protocol,
         help_heading = heading::OTHER_TOOLS,
         env = "LINERATE_ALLOW_DIALECT"
     )]
@@ -108,9 +108,9 @@ pub struct GuestArgs {
     pub max_tests: Option<u16>,
     /// Maximum rate the server sends at in one test; our own clients must request it (-b).
     /// Responses, which are as long as their requests, are not limited
-    #[arg(long, value_name = "RATE", value_parser = some_rate, env = "LINERATE_MAX_RATE")]
+    #[arg(long, value_name = "RATE", value_parser = nonzero_rate, env = "LINERATE_MAX_RATE")]
     pub max_rate: Option<BitRate>,
     /// Maximum time of a test; our own clients must request no more (-t)
-    #[arg(long, value_name = "TIME", value_parser = some_time, env = "LINERATE_MAX_TIME")]
+    #[arg(long, value_name = "TIME", value_parser = nonzero_time, env = "LINERATE_MAX_TIME")]
     pub max_time: Option<Duration>,
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use clap::Args;
 use linerate_measure::AddressRange;
 use linerate_measure::netstack::services::{SERVICES, ServiceSpec};
-use linerate_metric::device_timestamps::DeviceStamps;
-use linerate_metric::stack::Control;
+use linerate_metric::device_timestamps::DeviceTimestamps;
+use linerate_metric::stack::ControlPath;
 use linerate_stack::config::KEYS;
-use linerate_stack::{Network, PROFILES};
+use linerate_stack::{InterfaceAddress, PROFILES};
 
 use super::values::duration;
 use super::{OutputArgs, ScreenArgs, heading};
@@ -32,7 +32,7 @@ pub struct StackArgs {
         value_delimiter = ',',
         env = "LINERATE_IP"
     )]
-    pub ip: Vec<Network>,
+    pub ip: Vec<InterfaceAddress>,
     /// Gateway; at most one for IPv4 and one for IPv6
     #[arg(
         long,
@@ -63,17 +63,17 @@ pub struct StackArgs {
 /// Options of our stack at the client of a run.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = heading::STACK)]
-pub struct NearStackArgs {
+pub struct LocalStackArgs {
     #[command(flatten)]
     pub stack: StackArgs,
     /// Path of the control connection: stack, or kernel if that reaches the server too [default:
     /// stack]
     #[arg(long, value_name = "PATH", requires = "dev", env = "LINERATE_CONTROL")]
-    pub control: Option<Control>,
+    pub control: Option<ControlPath>,
 }
 
-fn network(text: &str) -> Result<Network, String> {
-    let parsed: Result<Network, _> = text.parse();
+fn network(text: &str) -> Result<InterfaceAddress, String> {
+    let parsed: Result<InterfaceAddress, _> = text.parse();
     parsed.map_err(|error| error.to_string())
 }
 
@@ -100,7 +100,7 @@ pub struct StackHostArgs {
         value_name = "OFFSET[,KEY=VALUE]",
         env = "LINERATE_STAMP_PAYLOAD"
     )]
-    pub stamp_payload: Option<DeviceStamps>,
+    pub stamp_payload: Option<DeviceTimestamps>,
     /// Send UDP flows to these addresses although they are not validated (iperf2 -u -R, -d); an
     /// address with a connection within the last minute does not need this
     #[arg(
@@ -144,7 +144,11 @@ Services:\n"
     }
     text.push_str("\nConfiguration keys:\n");
     for key in KEYS {
-        let _ = writeln!(text, "  {:<30} {}; {}", key.name, key.about, key.takes);
+        let _ = writeln!(
+            text,
+            "  {:<30} {}; {}",
+            key.name, key.description, key.accepted_values
+        );
     }
     text.push_str(
         "\n\

@@ -1,11 +1,11 @@
 //! `linerate sweep`.
 
 use clap::Args;
-use linerate_tune::sweep_axis::Over;
+use linerate_tune::sweep_axis::SweepAxis;
 
-use super::{KnobArgs, ManyArgs, OutputArgs, ScreenArgs, heading};
+use super::{KnobArgs, OutputArgs, ScreenArgs, SeriesArgs, heading};
 
-fn over(text: &str) -> Result<Over, String> {
+fn over(text: &str) -> Result<SweepAxis, String> {
     text.parse()
         .map_err(|error: linerate_tune::TuneError| error.to_string())
 }
@@ -27,7 +27,7 @@ they are restored at the end, and after kill -9 by `linerate tune --restore`.")]
 pub struct SweepArgs {
     /// Option or knob to vary, and its values; repeatable: every combination is measured
     #[arg(long, value_name = "NAME[=VALUES]", value_parser = over, env = "LINERATE_OVER", value_delimiter = ';')]
-    pub over: Vec<Over>,
+    pub over: Vec<SweepAxis>,
     /// Number of runs of each point; all points run once before any runs again
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = heading::CHECKS, env = "LINERATE_REPEATS")]
     pub repeats: u32,
@@ -38,7 +38,7 @@ pub struct SweepArgs {
     #[arg(long, value_name = "ID|FILE", conflicts_with_all = ["over", "figure", "repeats", "seed", "command"], env = "LINERATE_RESUME")]
     pub resume: Option<String>,
     #[command(flatten)]
-    pub many: ManyArgs,
+    pub many: SeriesArgs,
     #[command(flatten)]
     pub knobs: KnobArgs,
     #[command(flatten)]

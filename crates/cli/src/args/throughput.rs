@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use linerate_metric::pace::Pacing;
-use linerate_metric::plan::Ends;
+use linerate_metric::pace::PacingMethod;
+use linerate_metric::plan::PerEnd;
 use linerate_metric::units::ByteSize;
 
 use super::values::{duration, fraction, longer_call};
 use super::{MeasureArgs, heading};
-use crate::load_option::{Load, Pps};
+use crate::load_option::{LoadOption, PacketRateOption};
 
 /// Offloads that send or receive many datagrams in one call, or without a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Offload {
+pub enum OffloadOption {
     /// UDP: split one send call into datagrams (UDP_SEGMENT)
     Gso,
     /// UDP: join datagrams for one receive call (UDP_GRO)
@@ -34,7 +34,7 @@ pub enum Offload {
 /// [`BATCH`](linerate_metric::plan::BATCH) as text for the command line.
 const BATCH_DEFAULT: &str = "64";
 
-const _: () = assert!(linerate_metric::plan::BATCH == 64);
+const _: () = assert!(linerate_metric::plan::DEFAULT_BATCH_DATAGRAMS == 64);
 
 /// `linerate throughput`.
 #[derive(Debug, Args)]
@@ -76,10 +76,10 @@ pub struct ThroughputArgs {
         help_heading = heading::LOAD,
         env = "LINERATE_BITRATE"
     )]
-    pub bitrate: Option<Load>,
+    pub bitrate: Option<LoadOption>,
     /// Datagrams per second of each flow (TCP: calls of -l bytes), in place of a bit rate
     #[arg(long, value_name = "N[/BURST]", help_heading = heading::LOAD, env = "LINERATE_PPS")]
-    pub pps: Option<Pps>,
+    pub pps: Option<PacketRateOption>,
     /// Time of each trial of -b max; -t sets the time of the confirming trial [default: 500ms, 2]
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = heading::LOAD, env = "LINERATE_TRIAL")]
     pub trial: Option<Duration>,
@@ -94,7 +94,7 @@ pub struct ThroughputArgs {
         help_heading = heading::LOAD,
         env = "LINERATE_PACING"
     )]
-    pub pacing: Pacing,
+    pub pacing: PacingMethod,
     /// Measure connections per second: open, one request and response (-l bytes), close
     #[arg(long, conflicts_with_all = ["reverse", "bidir", "bitrate", "pps", "offload", "bytes", "verify", "batch", "trace", "trace_on", "pacing", "trial", "resolution"], help_heading = heading::LOAD, env = "LINERATE_CONNECT")]
     pub connect: bool,
@@ -106,7 +106,7 @@ pub struct ThroughputArgs {
         help_heading = heading::SOCKETS,
         env = "LINERATE_OFFLOAD"
     )]
-    pub offload: Vec<Offload>,
+    pub offload: Vec<OffloadOption>,
     /// Verify every received byte; exit code 1 if one differs
     #[arg(long, help_heading = heading::CHECKS, env = "LINERATE_VERIFY")]
     pub verify: bool,
@@ -123,7 +123,7 @@ pub struct ThroughputArgs {
     /// Number of threads for the flows of a direction [default: one a flow; for many flows one a
     /// processor]. Without /SERVER both ends use the same
     #[arg(long, value_name = "CLIENT[/SERVER]", help_heading = heading::CPU, env = "LINERATE_THREADS")]
-    pub threads: Option<Ends<u32>>,
+    pub threads: Option<PerEnd<u32>>,
     /// Pause spinning real-time threads for 0.8 ms in every 10 ms, before the kernel throttles them
     #[arg(long, help_heading = heading::CPU, env = "LINERATE_RT_YIELD")]
     pub rt_yield: bool,

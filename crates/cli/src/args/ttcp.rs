@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_metric::plan::Wait;
+use linerate_metric::plan::WaitMode;
 use linerate_metric::units::ByteSize;
 
 use super::values::{count, longer_call};
-use super::{NearStackArgs, OutputArgs, ScreenArgs, heading};
+use super::{LocalStackArgs, OutputArgs, ScreenArgs, heading};
 
 /// Default port of classic ttcp.
 const TTCP_PORT: u16 = 5001;
@@ -60,10 +60,10 @@ pub struct TtcpArgs {
     /// Generate and discard the payload; always on
     #[arg(short, long, env = "LINERATE_SINKMODE")]
     pub sinkmode: bool,
-    /// Wait mode: block, spin, poll, `select[:TIMEOUT]`, epoll, io-uring or `busy-poll[:TIME]`
+    /// Wait mode: block, spin, poll, `select[:TIMEOUT]`, epoll, io-uring or `busy-poll[:DEFAULT_TIME]`
     /// [default: block to send, select to receive]
     #[arg(long, value_name = "MODE", help_heading = heading::CPU, env = "LINERATE_WAIT")]
-    pub wait: Option<Wait>,
+    pub wait: Option<WaitMode>,
     /// Time every system call (with our stack: every call to it), and count whether data or buffer
     /// space was ready or the call had to wait
     #[arg(long, help_heading = heading::DIAGNOSIS, env = "LINERATE_CALLS")]
@@ -79,7 +79,7 @@ pub struct TtcpArgs {
     #[arg(long, help_heading = heading::CHECKS, env = "LINERATE_FAIL_ON_FINDING")]
     pub fail_on_finding: bool,
     #[command(flatten)]
-    pub stack: NearStackArgs,
+    pub stack: LocalStackArgs,
     /// Label of the record, for `linerate runs`
     #[arg(long, value_name = "TEXT", help_heading = heading::OUTPUT, env = "LINERATE_LABEL")]
     pub label: Option<String>,

@@ -6,11 +6,11 @@ use clap::{Args, ValueEnum};
 use linerate_metric::units::ByteSize;
 
 use super::values::duration;
-use super::{KnobArgs, ManyArgs, OutputArgs, PairArgs, ScreenArgs, heading};
+use super::{KnobArgs, OutputArgs, PairArgs, ScreenArgs, SeriesArgs, heading};
 
 /// Metrics that tuning can optimise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Goal {
+pub enum TuneGoal {
     /// Payload per second
     Goodput,
     /// Median round-trip time
@@ -23,7 +23,7 @@ pub enum Goal {
     Cpu,
 }
 
-impl Goal {
+impl TuneGoal {
     /// Returns the name of the figure.
     pub fn figure(self) -> &'static str {
         match self {
@@ -38,19 +38,19 @@ impl Goal {
 
 /// Limit on the memory that settings may take.
 #[derive(Clone, Copy, Debug)]
-pub struct Under {
+pub struct MemoryLimit {
     /// Bytes of buffers at both ends.
     pub memory_bytes: u64,
 }
 
-fn under(text: &str) -> Result<Under, String> {
+fn memory_limit(text: &str) -> Result<MemoryLimit, String> {
     let size = text
         .strip_prefix("memory=")
         .ok_or("only memory can be limited: write memory=64K")?;
     let size: ByteSize = size
         .parse()
         .map_err(|error: linerate_metric::units::UnitError| error.to_string())?;
-    Ok(Under {
+    Ok(MemoryLimit {
         memory_bytes: size.0,
     })
 }
@@ -72,10 +72,10 @@ pub struct TuneArgs {
         default_value = "goodput",
         env = "LINERATE_GOAL"
     )]
-    pub goal: Goal,
+    pub goal: TuneGoal,
     /// Maximum memory of the socket buffers of both ends together: memory=64K
-    #[arg(long, value_name = "LIMIT", value_parser = under, help_heading = heading::KNOBS, env = "LINERATE_UNDER")]
-    pub under: Option<Under>,
+    #[arg(long, value_name = "LIMIT", value_parser = memory_limit, help_heading = heading::KNOBS, env = "LINERATE_UNDER")]
+    pub under: Option<MemoryLimit>,
     /// Try only these knobs: names of the list below, or of --knob-file
     #[arg(
         long = "knobs",
@@ -101,9 +101,9 @@ pub struct TuneArgs {
     #[arg(long, value_name = "N", default_value_t = 100, help_heading = heading::SEARCH, env = "LINERATE_RUNS")]
     pub runs: usize,
     #[command(flatten)]
-    pub until: PairArgs,
+    pub pairs_until: PairArgs,
     #[command(flatten)]
-    pub many: ManyArgs,
+    pub many: SeriesArgs,
     /// Keep the best settings of hosts instead of restoring the old ones
     #[arg(long, help_heading = heading::KNOBS, env = "LINERATE_KEEP")]
     pub keep: bool,
@@ -145,7 +145,7 @@ Knobs:
 fn after_help() -> String {
     let mut text = AFTER_HELP.to_owned();
     let mut line = String::new();
-    for name in linerate_tune::knob::names() {
+    for name in linerate_tune::knob::knob_names() {
         if line.len() + name.len() > 90 {
             text.push_str(&format!("  {line},\n"));
             line.clear();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use linerate_measure::interop::client::{AUTO, CALLERS};
-use linerate_metric::round_trip::RATE_LIMIT;
+use linerate_measure::interop::client::{AUTO, CLIENT_PROTOCOLS};
+use linerate_metric::round_trip::MAX_RATE_PER_SECOND;
 use linerate_metric::units::{BitRate, parse_count, parse_duration, parse_fraction};
 
 pub fn duration(text: &str) -> Result<Duration, String> {
@@ -20,23 +20,27 @@ pub(super) fn count(text: &str) -> Result<u64, String> {
 
 /// Parses the condition of a slow round trip: `rtt>200us`.
 pub(super) fn slower_than(text: &str) -> Result<Duration, String> {
-    above("rtt", "200us", text)
+    condition_above("rtt", "200us", text)
 }
 
 /// Parses the condition of a long call: `call>1ms`.
 pub(super) fn longer_call(text: &str) -> Result<Duration, String> {
-    above("call", "1ms", text)
+    condition_above("call", "1ms", text)
 }
 
-/// Parses `NAME>TIME`.
-pub(super) fn above(what: &str, example: &str, text: &str) -> Result<Duration, String> {
+/// Parses `NAME>DEFAULT_TIME`.
+pub(super) fn condition_above(
+    quantity: &str,
+    example: &str,
+    text: &str,
+) -> Result<Duration, String> {
     let squeezed: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     let limit = squeezed
-        .strip_prefix(what)
+        .strip_prefix(quantity)
         .and_then(|rest| rest.strip_prefix('>'))
         .map(|limit| limit.trim_start_matches('='));
     let limit =
-        limit.ok_or_else(|| format!("`{text}` is not a condition: write {what}>{example}"))?;
+        limit.ok_or_else(|| format!("`{text}` is not a condition: write {quantity}>{example}"))?;
     duration(limit)
 }
 
@@ -44,7 +48,7 @@ pub(super) fn above(what: &str, example: &str, text: &str) -> Result<Duration, S
 pub(super) fn per_second(text: &str) -> Result<u64, String> {
     let count = count(text.trim_end_matches("/s"))?;
     match count {
-        1..=RATE_LIMIT => Ok(count),
+        1..=MAX_RATE_PER_SECOND => Ok(count),
         _ => Err("use 1/s to 10M/s".to_owned()),
     }
 }
@@ -80,7 +84,7 @@ pub(super) fn tos(text: &str) -> Result<u8, String> {
 }
 
 /// Parses a bit rate above zero.
-pub(super) fn some_rate(text: &str) -> Result<BitRate, String> {
+pub(super) fn nonzero_rate(text: &str) -> Result<BitRate, String> {
     let rate: BitRate = text.parse().map_err(|error| format!("{error}"))?;
     match rate.0 {
         0 => Err("a rate of 0 sends nothing: leave it out for no limit".to_owned()),
@@ -89,7 +93,7 @@ pub(super) fn some_rate(text: &str) -> Result<BitRate, String> {
 }
 
 /// Parses a time above zero.
-pub(super) fn some_time(text: &str) -> Result<Duration, String> {
+pub(super) fn nonzero_time(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("a time of 0 allows no test: leave it out for no limit".to_owned()),
         time => Ok(time),
@@ -97,8 +101,8 @@ pub(super) fn some_time(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses the name of another tool's protocol, or `none`.
-pub(super) fn dialect(text: &str) -> Result<String, String> {
-    let names = linerate_measure::dialects();
+pub(super) fn served_protocol(text: &str) -> Result<String, String> {
+    let names = linerate_measure::handler_names();
     match text == "none" || names.contains(&text) {
         true => Ok(text.to_owned()),
         false => Err(format!(
@@ -109,9 +113,12 @@ pub(super) fn dialect(text: &str) -> Result<String, String> {
 }
 
 /// Parses the name of a protocol that a client can use.
-pub(super) fn peer(text: &str) -> Result<String, String> {
-    let known = CALLERS.iter().map(|caller| caller.name).chain([AUTO]);
-    let names: Vec<_> = known.collect();
+pub(super) fn client_protocol(text: &str) -> Result<String, String> {
+    let names_iter = CLIENT_PROTOCOLS
+        .iter()
+        .map(|protocol| protocol.name)
+        .chain([AUTO]);
+    let names: Vec<_> = names_iter.collect();
     match names.contains(&text) {
         true => Ok(text.to_owned()),
         false => Err(format!("`{text}` is not one of {}", names.join(", "))),

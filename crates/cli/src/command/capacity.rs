@@ -3,78 +3,82 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use linerate_measure::capacity::{Measured, Options, Test, run as measure_capacity};
-use linerate_measure::generate::template::{SHORTEST_BYTES, Sizes, TemplateError, fitted_size};
-use linerate_measure::generate::{Settings, What as Sent};
+use linerate_measure::capacity::{
+    CapacityResults, SuiteOptions, SuiteTest, run as measure_capacity,
+};
+use linerate_measure::generate::template::{
+    FrameSizes, MIN_FRAME_WITH_FCS, TemplateError, fitted_size,
+};
+use linerate_measure::generate::{FrameInput as Sent, GeneratorSettings};
 use linerate_metric::capacity::{Capacity, CapacityTrial};
-use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::exit;
 use linerate_metric::generate::TemplatePlan;
 use linerate_metric::record::new_id;
 use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::text;
 
-use super::generator_ports::Named;
+use super::generator_ports::NamedPorts;
 use super::measure::stop_on_signals;
 use crate::args::{self, CapacityArgs};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::live;
-use crate::output::Output;
+use crate::output::CommandOutput;
 
 /// Ratio of the time of deciding trials to that of the first ones.
-const FIRST: u32 = 20;
+const FIRST_TRIAL_DIVISOR: u32 = 20;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &CapacityArgs) -> u8 {
-    let mut output = Output::new(&args.output)
-        .labelled(args.label.as_deref())
-        .with_page(args.html.as_deref(), "linerate capacity");
+    let mut output = CommandOutput::new(&args.output)
+        .with_label(args.label.as_deref())
+        .with_report(args.html.as_deref(), "linerate capacity");
     let code = measure(args, &mut output).unwrap_or_else(|failure| {
-        output.failure(&failure);
+        output.report_failure(&failure);
         failure.code
     });
-    output.gated(code, args.fail_on_finding)
+    output.gate_exit_code(code, args.fail_on_finding)
 }
 
 /// Default sizes: those of RFC 2544 (section 9.1), and a mix of them.
-const SIZES: [&str; 8] = ["64", "128", "256", "512", "1024", "1280", "1518", "imix"];
+const DEFAULT_SIZES: [&str; 8] = ["64", "128", "256", "512", "1024", "1280", "1518", "imix"];
 
 /// Returns the default sizes: that of the template, else all of RFC 2544, raised to the minimum for
 /// the headers; and a note if sizes were raised.
-fn fitting_sizes(plan: &TemplatePlan) -> Result<(Vec<String>, Option<String>), TemplateError> {
+fn default_sizes(plan: &TemplatePlan) -> Result<(Vec<String>, Option<String>), TemplateError> {
     if let Some(size) = &plan.size {
         return Ok((vec![size.clone()], None));
     }
-    let least = fitted_size(plan)?;
-    if least <= SHORTEST_BYTES {
-        return Ok((SIZES.map(str::to_owned).to_vec(), None));
+    let min_bytes = fitted_size(plan)?;
+    if min_bytes <= MIN_FRAME_WITH_FCS {
+        return Ok((DEFAULT_SIZES.map(str::to_owned).to_vec(), None));
     }
-    let mut sizes: Vec<String> = SIZES
+    let mut sizes: Vec<String> = DEFAULT_SIZES
         .iter()
         .map(|size| match size.parse::<u16>() {
-            Ok(bytes) => bytes.max(least).to_string(),
-            Err(_) => Sizes::imix_from(least),
+            Ok(bytes) => bytes.max(min_bytes).to_string(),
+            Err(_) => FrameSizes::imix_with_min(min_bytes),
         })
         .collect();
     sizes.dedup();
     let note = format!(
-        "frames of {SHORTEST_BYTES} B are too short for these headers, a number and a time: the minimum of {least} B \
+        "frames of {MIN_FRAME_WITH_FCS} B are too short for these headers, a number and a time: the minimum of {min_bytes} B \
          replaces them, in the mix too (--sizes sets other sizes)"
     );
     Ok((sizes, Some(note)))
 }
 
-fn options(
+fn capacity_options(
     args: &CapacityArgs,
     sizes: &[String],
     line_bps: Option<u64>,
-) -> Result<Options, Failure> {
+) -> Result<SuiteOptions, CommandFailure> {
     let sizes: Result<Vec<(String, f64)>, TemplateError> = sizes
         .iter()
         .map(|size| {
             Ok((
                 size.clone(),
-                Sizes::read(size, args.frames.seed.unwrap_or(1))?.mean(),
+                FrameSizes::parse(size, args.frames.seed.unwrap_or(1))?.mean(),
             ))
         })
         .collect();
@@ -82,51 +86,51 @@ fn options(
     goals.sort_by(f64::total_cmp);
     goals.dedup();
     if args.trial.is_zero() {
-        return Err(Failure::usage(Problem::new(
+        return Err(CommandFailure::usage(ErrorReport::new(
             "a trial needs a time above 0",
             "--trial",
             "use 60s, as RFC 2544 requires, or 1s for a quick test",
         )));
     }
-    let first = args.first_trial.unwrap_or(args.trial / FIRST);
+    let first = args.first_trial.unwrap_or(args.trial / FIRST_TRIAL_DIVISOR);
     let tests = args.tests.iter().map(|test| match test {
-        args::Test::Throughput => Test::Throughput,
-        args::Test::Latency => Test::Latency,
-        args::Test::FrameLoss => Test::FrameLoss,
-        args::Test::BackToBack => Test::BackToBack,
+        args::Rfc2544Test::Throughput => SuiteTest::Throughput,
+        args::Rfc2544Test::Latency => SuiteTest::Latency,
+        args::Rfc2544Test::FrameLoss => SuiteTest::FrameLoss,
+        args::Rfc2544Test::BackToBack => SuiteTest::BackToBack,
     });
-    Ok(Options {
+    Ok(SuiteOptions {
         sizes: sizes.map_err(linerate_measure::MeasureError::from)?,
         tests: tests.collect(),
-        goals,
+        loss_goals: goals,
         resolution: args.resolution,
         trial_s: args.trial.as_secs_f64(),
-        first_s: first
+        first_trial_s: first
             .max(Duration::from_millis(1))
             .min(args.trial)
             .as_secs_f64(),
-        shares: args.latency_at.clone(),
-        trials: args.trials,
+        latency_loads: args.latency_at.clone(),
+        max_trials: args.trials,
         tries: args.tries,
-        searches: args.burst_searches,
+        burst_searches: args.burst_searches,
         line_bps,
     })
 }
 
-fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
-    output.check_file()?;
-    let shown = args.screen.is_asked();
-    live::check(shown)?;
-    let named = Named::new(&args.ports, None, false)?;
-    let line_bps = named.line_bps(&args.ports);
+fn measure(args: &CapacityArgs, output: &mut CommandOutput) -> Result<u8, CommandFailure> {
+    output.check_files()?;
+    let full_screen = args.screen.is_enabled();
+    live::check_terminal(full_screen)?;
+    let ports_named = NamedPorts::new(&args.ports, None, false)?;
+    let line_bps = ports_named.line_bps(&args.ports);
     let plan = args.frames.plan(None)?;
     let (sizes, note) = match &args.sizes[..] {
-        [] => fitting_sizes(&plan).map_err(linerate_measure::MeasureError::from)?,
-        asked => (asked.to_vec(), None),
+        [] => default_sizes(&plan).map_err(linerate_measure::MeasureError::from)?,
+        requested => (requested.to_vec(), None),
     };
-    let options = options(args, &sizes, line_bps)?;
-    let base = Settings {
-        what: Sent::Template(plan.clone()),
+    let options = capacity_options(args, &sizes, line_bps)?;
+    let base = GeneratorSettings {
+        input: Sent::Template(plan.clone()),
         line_bps,
         drain: args.drain,
         threads: args.ports.threads,
@@ -137,65 +141,82 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
             .map(|cpus| cpus.0)
             .unwrap_or_default(),
         learn: args.ports.learn,
-        ..Settings::default()
+        ..GeneratorSettings::default()
     };
     let threads = base.check_threads(true);
-    threads.map_err(|error| Failure::from(error).of_option("cpu"))?;
+    threads.map_err(|error| CommandFailure::from(error).with_variable("cpu"))?;
     // Before opening, because that truncates the file of a port that writes one.
     for (size, _) in &options.sizes {
         let plan = TemplatePlan {
             size: Some(size.clone()),
             ..plan.clone()
         };
-        let what = Sent::Template(plan);
-        let sized = Settings {
-            what,
+        let event_kind = Sent::Template(plan);
+        let sized = GeneratorSettings {
+            input: event_kind,
             ..base.clone()
         };
         sized.check_template()?;
     }
     // Before a device is changed, so that an early exit restores it.
     let stop = stop_on_signals()?;
-    let _nics = named.nics(&stop, output)?;
-    let mut ports = named.open()?;
+    let _devices = ports_named.apply_device_settings(&stop, output)?;
+    let mut ports = ports_named.open()?;
     if let Some(note) = &note {
-        output.told(&format!("note: {note}"));
+        output.report_status(&format!("note: {note}"));
     }
-    let (send, receive) = named.names();
+    let (send, receive) = ports_named.names();
     let started = Timestamp::now();
     if output.is_stream() {
-        let what = started_of(&send, receive.as_deref(), &base);
-        output.event(&Event { test: 1, what }, Timestamp::now());
+        let event_kind = started_event(&send, receive.as_deref(), &base);
+        output.print_event(
+            &Event {
+                test: 1,
+                kind: event_kind,
+            },
+            Timestamp::now(),
+        );
     }
-    let mut tell = |trial: &CapacityTrial| {
+    let mut report_trial = |trial: &CapacityTrial| {
         if output.is_stream() {
             let trial = Box::new(trial.clone());
-            let what = What::CapacityTrial { trial };
-            output.event(&Event { test: 1, what }, Timestamp::now());
+            let event_kind = EventKind::CapacityTrial { trial };
+            output.print_event(
+                &Event {
+                    test: 1,
+                    kind: event_kind,
+                },
+                Timestamp::now(),
+            );
         } else {
-            output.progress(&text::capacity_trial(trial));
+            output.report_progress(&text::capacity_trial(trial));
         }
     };
     let names = (send.as_str(), receive.as_deref());
-    let flag = stop.as_flag();
-    let measured = match shown {
-        true => live::while_told(true, &stop, output, |teller| {
-            let told = |what| teller.tell(Event { test: 1, what });
-            told(started_of(&send, receive.as_deref(), &base));
+    let flag = stop.atomic();
+    let measured = match full_screen {
+        true => live::run_with_output(true, &stop, output, |events| {
+            let emit = |event_kind| {
+                events.send(Event {
+                    test: 1,
+                    kind: event_kind,
+                })
+            };
+            emit(started_event(&send, receive.as_deref(), &base));
             measure_capacity(&mut ports, names, options, &base, &flag, &mut |trial| {
                 let trial = Box::new(trial.clone());
-                told(What::CapacityTrial { trial });
+                emit(EventKind::CapacityTrial { trial });
             })
         })?,
-        false => measure_capacity(&mut ports, names, options, &base, &flag, &mut tell),
+        false => measure_capacity(&mut ports, names, options, &base, &flag, &mut report_trial),
     }?;
     let (interrupted, failed) = (measured.interrupted, measured.failure.is_some());
-    let troubled = measured
-        .doubts
+    let port_stopped = measured
+        .caveats
         .iter()
-        .any(|doubt| doubt.doubt == "port-stopped");
+        .any(|doubt| doubt.id == "port-stopped");
     let mut measured = measured;
-    let failure = measured.failure.take().map(Failure::from);
+    let failure = measured.failure.take().map(CommandFailure::from);
     let mut set = set_of(
         args,
         measured,
@@ -204,12 +225,12 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
         started,
     );
     set.result.notes.splice(0..0, note);
-    output.set(&set, &[])?;
+    output.write_set(&set, &[])?;
     if let Some(failure) = failure {
-        output.remark(&format!("error: {}", failure.problem));
+        output.warn(&format!("error: {}", failure.problem));
         return Ok(failure.code);
     }
-    Ok(match (interrupted, failed || troubled) {
+    Ok(match (interrupted, failed || port_stopped) {
         (true, _) => exit::INTERRUPTED,
         (false, true) => exit::FAILED,
         (false, false) => exit::OK,
@@ -217,31 +238,31 @@ fn measure(args: &CapacityArgs, output: &mut Output) -> Result<u8, Failure> {
 }
 
 /// Returns the first event for a stream or a screen.
-fn started_of(send: &str, receive: Option<&str>, base: &Settings) -> What {
-    use linerate_metric::plan::{Cpus, Ends, Kind, Plan, Protocol, Wait};
+fn started_event(send: &str, receive: Option<&str>, base: &GeneratorSettings) -> EventKind {
+    use linerate_metric::plan::{CpuList, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
     let names = receive.map_or_else(|| send.to_owned(), |to| format!("{send} to {to}"));
-    let mut plan = Plan::new(Kind::Generate, Protocol::Udp, names);
+    let mut plan = Plan::new(RunKind::Generate, TransportProtocol::Udp, names);
     // The number of trials is unknown in advance.
     plan.duration_ns = None;
     plan.port = 0;
-    plan.stack = Ends::both("port".to_owned());
-    What::Started {
-        wait: Ends::both(Wait::Spin),
-        cpu: Ends::both(Cpus(base.cpus.clone())),
+    plan.stack = PerEnd::same("port".to_owned());
+    EventKind::Started {
+        wait: PerEnd::same(WaitMode::Spin),
+        cpu: PerEnd::same(CpuList(base.cpus.clone())),
         plan: Box::new(plan),
-        because: None,
+        wait_reason: None,
     }
 }
 
 fn set_of(
     args: &CapacityArgs,
-    measured: Measured,
+    measured: CapacityResults,
     names: (&str, Option<&str>),
     line_bps: Option<u64>,
     started: Timestamp,
 ) -> RunSet {
-    let notes = measured.doubts.iter();
-    let notes = notes.map(|doubt| format!("{} [{}]", doubt.why, doubt.doubt));
+    let notes = measured.caveats.iter();
+    let notes = notes.map(|doubt| format!("{} [{}]", doubt.reason, doubt.id));
     RunSet {
         schema: SET_SCHEMA.to_owned(),
         id: new_id(started),
@@ -271,9 +292,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_that_nobody_asked_for_fit_the_headers() {
-        let (sizes, note) = fitting_sizes(&TemplatePlan::default()).unwrap();
-        assert_eq!(sizes, SIZES);
+    fn default_sizes_fit_the_headers() {
+        let (sizes, note) = default_sizes(&TemplatePlan::default()).unwrap();
+        assert_eq!(sizes, DEFAULT_SIZES);
         assert_eq!(note, None);
         // A mix of the user's own comes from a template file, because a list of sizes uses commas
         // itself.
@@ -281,7 +302,7 @@ mod tests {
             size: Some("64:7,594:4".to_owned()),
             ..TemplatePlan::default()
         };
-        let (sizes, note) = fitting_sizes(&plan).unwrap();
+        let (sizes, note) = default_sizes(&plan).unwrap();
         assert_eq!((sizes.join(" ").as_str(), note), ("64:7,594:4", None));
         let tag = VlanPlan {
             id: "1".to_owned(),
@@ -294,9 +315,9 @@ mod tests {
             ..TemplatePlan::default()
         };
         // Headers of 14 + 44 + 40 + 20 B, tag of 10 B, FCS of 4 B.
-        let (sizes, note) = fitting_sizes(&plan).unwrap();
-        let want = "132 256 512 1024 1280 1518 132:7,594:4,1518:1";
-        assert_eq!(sizes.join(" "), want);
+        let (sizes, note) = default_sizes(&plan).unwrap();
+        let expected = "132 256 512 1024 1280 1518 132:7,594:4,1518:1";
+        assert_eq!(sizes.join(" "), expected);
         assert!(note.unwrap().contains("minimum of 132 B"));
     }
 }

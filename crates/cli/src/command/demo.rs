@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Timestamp;
-use linerate_host::stop_flag::Stop;
+use linerate_host::stop_flag::StopFlag;
 use linerate_lab::{Lab, Topology};
-use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
-use linerate_metric::event::{Event, Problem, What};
+use linerate_measure::{AddressFamily, Client, MeasureError, Server, ServerOptions};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::exit;
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_metric::record::{Record, new_id};
 use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::html;
@@ -22,27 +22,27 @@ use linerate_report::store::write_file;
 
 use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
-use crate::failure::Failure;
-use crate::lab_network::network_of;
-use crate::output::{Output, check_writable, complain};
-use crate::printer::{Teller, while_printing};
+use crate::failure::CommandFailure;
+use crate::lab_network::topology_of;
+use crate::output::{CommandOutput, check_writable_dir, print_stderr};
+use crate::printer::{EventSender, run_with_printer};
 
-struct Step {
+struct DemoStep {
     label: &'static str,
-    kind: Kind,
-    protocol: Protocol,
+    kind: RunKind,
+    protocol: TransportProtocol,
     direction: Direction,
-    wait: Option<Wait>,
+    wait: Option<WaitMode>,
 }
 
 const fn step(
     label: &'static str,
-    kind: Kind,
-    protocol: Protocol,
+    kind: RunKind,
+    protocol: TransportProtocol,
     direction: Direction,
-    wait: Option<Wait>,
-) -> Step {
-    Step {
+    wait: Option<WaitMode>,
+) -> DemoStep {
+    DemoStep {
         label,
         kind,
         protocol,
@@ -52,103 +52,103 @@ const fn step(
 }
 
 /// Measurements in their order.
-const STEPS: &[Step] = &[
+const DEMO_STEPS: &[DemoStep] = &[
     step(
         "TCP, sending",
-        Kind::Throughput,
-        Protocol::Tcp,
+        RunKind::Throughput,
+        TransportProtocol::Tcp,
         Direction::Send,
         None,
     ),
     step(
         "TCP, receiving",
-        Kind::Throughput,
-        Protocol::Tcp,
+        RunKind::Throughput,
+        TransportProtocol::Tcp,
         Direction::Receive,
         None,
     ),
     step(
         "UDP, sending",
-        Kind::Throughput,
-        Protocol::Udp,
+        RunKind::Throughput,
+        TransportProtocol::Udp,
         Direction::Send,
         None,
     ),
     step(
         "UDP round trip, blocking",
-        Kind::Latency,
-        Protocol::Udp,
+        RunKind::Latency,
+        TransportProtocol::Udp,
         Direction::Send,
-        Some(Wait::Block),
+        Some(WaitMode::Block),
     ),
     step(
         "UDP round trip, spinning",
-        Kind::Latency,
-        Protocol::Udp,
+        RunKind::Latency,
+        TransportProtocol::Udp,
         Direction::Send,
-        Some(Wait::Spin),
+        Some(WaitMode::Spin),
     ),
     step(
         "TCP round trip, blocking",
-        Kind::Latency,
-        Protocol::Tcp,
+        RunKind::Latency,
+        TransportProtocol::Tcp,
         Direction::Send,
-        Some(Wait::Block),
+        Some(WaitMode::Block),
     ),
     step(
         "TCP round trip, spinning",
-        Kind::Latency,
-        Protocol::Tcp,
+        RunKind::Latency,
+        TransportProtocol::Tcp,
         Direction::Send,
-        Some(Wait::Spin),
+        Some(WaitMode::Spin),
     ),
 ];
 
 /// Runs the command and returns the exit code.
 pub fn run(args: DemoArgs) -> u8 {
-    let mut output = Output::new(&args.output);
-    let code = demo(&args, &mut output).unwrap_or_else(|failure| {
-        output.failure(&failure);
+    let mut output = CommandOutput::new(&args.output);
+    let code = run_demo(&args, &mut output).unwrap_or_else(|failure| {
+        output.report_failure(&failure);
         failure.code
     });
-    output.gated(code, args.fail_on_finding)
+    output.gate_exit_code(code, args.fail_on_finding)
 }
 
-fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
+fn run_demo(args: &DemoArgs, output: &mut CommandOutput) -> Result<u8, CommandFailure> {
     if args.time < Duration::from_millis(100) {
-        return Err(Failure::usage(Problem::new(
+        return Err(CommandFailure::usage(ErrorReport::new(
             "too short to measure",
             "-t",
             "give 100ms or more",
         )));
     }
-    output.check_file()?;
-    check_page(&args.dir)?;
-    prepare_folder(&args.dir)?;
+    output.check_files()?;
+    check_report(&args.dir)?;
+    prepare_dir(&args.dir)?;
     let mut notes = Vec::new();
     // Before the first thread: only a single-threaded process can enter a user namespace.
-    let place = if args.loopback {
+    let hosts = if args.loopback {
         notes.push("Measured over loopback (--loopback), without a virtual link.".to_owned());
-        Place::Loopback
+        DemoHosts::Loopback
     } else {
-        Place::build(&mut notes)
+        DemoHosts::build(&mut notes)
     };
     let quiet = output.is_quiet();
     for note in notes.iter().filter(|_| !quiet) {
-        output.remark(note);
+        output.warn(note);
     }
     let stop = stop_on_signals()?;
     let stream = output.is_stream();
-    let measured = while_printing(output, |teller| {
-        let watcher = Watcher {
-            bar: Bar::new(args.time * STEPS.len() as u32, quiet),
-            teller: stream.then_some(teller),
+    let measured = run_with_printer(output, |sender| {
+        let watcher = EventWatcher {
+            bar: DemoProgress::new(args.time * DEMO_STEPS.len() as u32, quiet),
+            stream: stream.then_some(sender),
         };
-        measure(args, &place, &stop, &watcher)
+        run_steps(args, &hosts, &stop, &watcher)
     })?;
     let (runs, failure) = match measured {
         Err(failure) if stop.is_set() => {
-            return Err(Failure {
+            return Err(CommandFailure {
                 code: exit::INTERRUPTED,
                 ..failure
             });
@@ -157,7 +157,7 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
     };
     if let Some(failure) = &failure {
         notes.push(format!("Ended early: {}.", failure.problem));
-        output.remark(&format!("error: {}", failure.problem));
+        output.warn(&format!("error: {}", failure.problem));
     }
     let mut set = RunSet {
         schema: SET_SCHEMA.to_owned(),
@@ -171,12 +171,12 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
         },
         runs,
     };
-    linerate_explain::complete_set(&mut set);
-    output.set(&set, &[])?;
-    write_folder(&args.dir, &set, place.again(&set.runs))?;
+    linerate_explain::add_findings_to_set(&mut set);
+    output.write_set(&set, &[])?;
+    write_results(&args.dir, &set, hosts.rerun_note(&set.runs))?;
     let report = args.dir.join("report.html");
     if !quiet {
-        output.remark(&format!("report: {}", report.display()));
+        output.warn(&format!("report: {}", report.display()));
     }
     Ok(match failure {
         _ if stop.is_set() => exit::INTERRUPTED,
@@ -186,20 +186,20 @@ fn demo(args: &DemoArgs, output: &mut Output) -> Result<u8, Failure> {
 }
 
 /// Title of the report.
-const TITLE: &str = "linerate demo";
+const REPORT_TITLE: &str = "linerate demo";
 
 /// Checks that the report overwrites at most an earlier one.
-fn check_page(dir: &Path) -> Result<(), Failure> {
+fn check_report(dir: &Path) -> Result<(), CommandFailure> {
     let page = dir.join("report.html");
-    let is_own = |bytes: &[u8]| {
-        let title = format!("<title>{TITLE}</title>");
+    let is_demo_report = |bytes: &[u8]| {
+        let title = format!("<title>{REPORT_TITLE}</title>");
         bytes
             .windows(title.len())
             .any(|part| part == title.as_bytes())
     };
     // A file that cannot be read is reported when the report is written.
     match std::fs::read(&page) {
-        Ok(bytes) if !is_own(&bytes) => Err(Failure::usage(Problem::new(
+        Ok(bytes) if !is_demo_report(&bytes) => Err(CommandFailure::usage(ErrorReport::new(
             "exists and is not a report of the demo, which would overwrite it",
             page.display().to_string(),
             "name another directory with --dir, or move the file",
@@ -209,49 +209,53 @@ fn check_page(dir: &Path) -> Result<(), Failure> {
 }
 
 /// Creates the directory of the report before the measurements, so that errors appear early.
-pub(super) fn prepare_folder(dir: &Path) -> Result<(), Failure> {
-    let refused = |what: &str, error: std::io::Error| {
-        Failure::failed(Problem::new(
-            format!("{what} ({error})"),
+pub(super) fn prepare_dir(dir: &Path) -> Result<(), CommandFailure> {
+    let failure = |problem: &str, error: std::io::Error| {
+        CommandFailure::failed(ErrorReport::new(
+            format!("{problem} ({error})"),
             dir.display().to_string(),
             "run it where this user may write, or name another directory with --dir",
         ))
     };
-    std::fs::create_dir_all(dir).map_err(|error| refused("cannot create the directory", error))?;
+    std::fs::create_dir_all(dir).map_err(|error| failure("cannot create the directory", error))?;
     // The directory may exist and belong to another user.
-    check_writable(dir).map_err(|error| refused("cannot write to the directory", error))
+    check_writable_dir(dir).map_err(|error| failure("cannot write to the directory", error))
 }
 
-/// Writes the report and the records. `again` is a note for the report only, because the text has
+/// Writes the report and the records. `rerun_note` is a note for the report only, because the text has
 /// no findings.
-fn write_folder(dir: &Path, set: &RunSet, again: Option<String>) -> Result<(), Failure> {
+fn write_results(
+    dir: &Path,
+    set: &RunSet,
+    rerun_note: Option<String>,
+) -> Result<(), CommandFailure> {
     for run in &set.runs {
         write_file(dir.join(format!("{}.json", run.id)), &run.to_json())?;
     }
-    let notes: Vec<_> = set.result.notes.iter().cloned().chain(again).collect();
-    let page = html::report(TITLE, &set.runs, &notes);
+    let notes: Vec<_> = set.result.notes.iter().cloned().chain(rerun_note).collect();
+    let page = html::render_report(REPORT_TITLE, &set.runs, &notes);
     write_file(dir.join("report.html"), &page)?;
     Ok(())
 }
 
 /// Location of the demo's client and server.
-enum Place {
+enum DemoHosts {
     /// Two hosts with a virtual link.
     Lab(Box<Lab>),
     /// Loopback of this machine.
     Loopback,
 }
 
-impl Place {
+impl DemoHosts {
     /// Builds the lab; if that is not possible, uses loopback, with a note on how to enable the
     /// lab.
     fn build(notes: &mut Vec<String>) -> Self {
-        let entered = if linerate_lab::privileged() {
+        let is_privileged = if linerate_lab::privileged() {
             Ok(())
         } else {
             linerate_lab::enter_user_namespace()
         };
-        match entered.and_then(|()| Lab::up(&Topology::hops(0))) {
+        match is_privileged.and_then(|()| Lab::up(&Topology::hops(0))) {
             Ok(lab) => Self::Lab(Box::new(lab)),
             Err(error) => {
                 notes.push(format!(
@@ -263,7 +267,7 @@ impl Place {
         }
     }
 
-    fn far(&self) -> Result<String, Failure> {
+    fn server_address(&self) -> Result<String, CommandFailure> {
         match self {
             Self::Lab(lab) => Ok(lab.host("server")?.address().to_string()),
             Self::Loopback => Ok("127.0.0.1".to_owned()),
@@ -271,7 +275,7 @@ impl Place {
     }
 
     /// Returns how to repeat the commands of findings, whose server and hosts ended with the demo.
-    fn again(&self, runs: &[Record]) -> Option<String> {
+    fn rerun_note(&self, runs: &[Record]) -> Option<String> {
         let mut findings = runs.iter().flat_map(|run| &run.findings);
         findings.find(|finding| finding.command.is_some())?;
         let port = runs.first()?.plan.port;
@@ -288,8 +292,11 @@ impl Place {
     }
 
     /// Starts the server and returns its port.
-    fn serve(&self, stop: &Arc<AtomicBool>) -> Result<(JoinHandle<()>, u16), Failure> {
-        let (told, port) = std::sync::mpsc::channel();
+    fn start_server(
+        &self,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<(JoinHandle<()>, u16), CommandFailure> {
+        let (port_sender, port) = std::sync::mpsc::channel();
         let flag = Arc::clone(stop);
         let loopback = matches!(self, Self::Loopback);
         let body = move || {
@@ -297,19 +304,19 @@ impl Place {
                 port: 0,
                 address: loopback.then_some(std::net::Ipv4Addr::LOCALHOST.into()),
                 interface: None,
-                family: Family::V4,
-                once: false,
+                family: AddressFamily::V4,
+                single_test: false,
                 grants: Vec::new(),
                 ..ServerOptions::default()
             });
             match server {
                 Ok(server) => {
-                    let _ = told.send(Ok(server.port()));
+                    let _ = port_sender.send(Ok(server.port()));
                     // The client reports failures of tests.
                     let _ = server.run(flag, Arc::new(|_| {}));
                 }
                 Err(error) => {
-                    let _ = told.send(Err(error));
+                    let _ = port_sender.send(Err(error));
                 }
             }
         };
@@ -320,7 +327,7 @@ impl Place {
         match port.recv() {
             Ok(Ok(port)) => Ok((thread, port)),
             Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(Failure::failed(Problem::new(
+            Err(_) => Err(CommandFailure::failed(ErrorReport::new(
                 "the server did not start",
                 "demo",
                 "see what `linerate doctor` reports",
@@ -329,68 +336,63 @@ impl Place {
     }
 
     /// Runs a client on the client's host.
-    fn ask(
+    fn run_client(
         &self,
         client: &Client,
         stop: &AtomicBool,
-        emit: &mut (dyn FnMut(What) + Send),
-    ) -> Result<(Record, Option<MeasureError>), Failure> {
-        let ran = match self {
+        emit: &mut (dyn FnMut(EventKind) + Send),
+    ) -> Result<(Record, Option<MeasureError>), CommandFailure> {
+        let outcome = match self {
             Self::Lab(lab) => {
                 // Without it, loss points are less exact.
-                let network = lab.inside().ok().map(network_of).map(Arc::new);
+                let network = lab.current_lab().ok().map(topology_of).map(Arc::new);
                 lab.host("client")?
-                    .run(|| client.run_within(network.as_ref(), stop, emit))?
+                    .run(|| client.run_in_network(network.as_ref(), stop, emit))?
             }
             Self::Loopback => client.run(stop, emit),
         };
-        Ok(ran?)
+        Ok(outcome?)
     }
 }
 
-fn plan(step: &Step, host: &str, port: u16, time: Duration) -> Plan {
+fn step_plan(step: &DemoStep, host: &str, port: u16, time: Duration) -> Plan {
     let mut plan = Plan::new(step.kind, step.protocol, host);
     plan.port = port;
     plan.directions = vec![step.direction];
     plan.duration_ns = u64::try_from(time.as_nanos()).ok();
     plan.interval_ns = plan.duration_ns.map(|time| (time / 20).max(50_000_000));
-    plan.wait = step.wait.map(Ends::both);
+    plan.wait = step.wait.map(PerEnd::same);
     plan
 }
 
 /// Measures step by step until a failure; returns the records and the failure.
-fn measure(
+fn run_steps(
     args: &DemoArgs,
-    place: &Place,
-    stop: &Stop,
-    watcher: &Watcher,
-) -> Result<(Vec<Record>, Option<Failure>), Failure> {
-    let far = place.far()?;
-    let over = Arc::new(AtomicBool::new(false));
-    let (server, port) = place.serve(&over)?;
+    hosts: &DemoHosts,
+    stop: &StopFlag,
+    watcher: &EventWatcher,
+) -> Result<(Vec<Record>, Option<CommandFailure>), CommandFailure> {
+    let server_address = hosts.server_address()?;
+    let server_stop = Arc::new(AtomicBool::new(false));
+    let (server, port) = hosts.start_server(&server_stop)?;
     let mut runs = Vec::new();
     let mut failure = None;
-    for (number, step) in STEPS.iter().enumerate() {
-        watcher.bar.step(number, step.label);
+    for (number, step) in DEMO_STEPS.iter().enumerate() {
+        watcher.bar.start_step(number, step.label);
         let client = Client {
-            plan: plan(step, &far, port, args.time),
-            family: Family::V4,
-            retry: Duration::ZERO,
+            plan: step_plan(step, &server_address, port, args.time),
+            family: AddressFamily::V4,
+            retry_timeout: Duration::ZERO,
             key: None,
         };
-        let flag = stop.as_flag();
-        match place.ask(&client, &flag, &mut |what| watcher.tell(number, what)) {
+        let flag = stop.atomic();
+        match hosts.run_client(&client, &flag, &mut |what| watcher.emit(number, what)) {
             Ok((mut record, failed)) => {
                 record.label = Some(step.label.to_owned());
-                let record_told = Box::new(record.clone());
-                watcher.tell(
-                    number,
-                    What::Finished {
-                        record: record_told,
-                    },
-                );
+                let reported = Box::new(record.clone());
+                watcher.emit(number, EventKind::Finished { record: reported });
                 runs.push(record);
-                failure = failed.map(Failure::from);
+                failure = failed.map(CommandFailure::from);
             }
             // Earlier records are kept.
             Err(error) => failure = Some(error),
@@ -400,7 +402,7 @@ fn measure(
         }
     }
     watcher.bar.finish();
-    over.store(true, Relaxed);
+    server_stop.store(true, Relaxed);
     let _ = server.join();
     match failure {
         Some(failure) if runs.is_empty() => Err(failure),
@@ -409,32 +411,32 @@ fn measure(
 }
 
 /// Receivers of the events: progress bar and event stream.
-struct Watcher<'a> {
-    bar: Bar,
+struct EventWatcher<'a> {
+    bar: DemoProgress,
     /// Set with `--json-stream`.
-    teller: Option<&'a Teller>,
+    stream: Option<&'a EventSender>,
 }
 
-impl Watcher<'_> {
-    fn tell(&self, step: usize, what: What) {
-        self.bar.event(&what);
-        if let Some(teller) = self.teller {
+impl EventWatcher<'_> {
+    fn emit(&self, step: usize, what: EventKind) {
+        self.bar.on_event(&what);
+        if let Some(sender) = self.stream {
             let test = step as u32 + 1;
-            teller.tell(Event { test, what });
+            sender.send(Event { test, kind: what });
         }
     }
 }
 
 /// Progress bar on standard error, drawn only when an interval ends: a thread of its own would take
 /// processor time from the measurement.
-struct Bar {
+struct DemoProgress {
     bar: ProgressBar,
-    began: Instant,
+    started_at: Instant,
     total: Duration,
     quiet: bool,
 }
 
-impl Bar {
+impl DemoProgress {
     fn new(total: Duration, quiet: bool) -> Self {
         let target = if std::io::stderr().is_terminal() && !quiet {
             ProgressDrawTarget::stderr_with_hz(5)
@@ -448,29 +450,29 @@ impl Bar {
         bar.set_style(style);
         Self {
             bar,
-            began: Instant::now(),
+            started_at: Instant::now(),
             total,
             quiet,
         }
     }
 
-    fn step(&self, number: usize, label: &str) {
-        let done = self.total.as_millis() as u64 * number as u64 / STEPS.len() as u64;
+    fn start_step(&self, number: usize, label: &str) {
+        let done = self.total.as_millis() as u64 * number as u64 / DEMO_STEPS.len() as u64;
         self.bar.set_position(done);
         self.bar
-            .set_message(format!("{}/{} {label}", number + 1, STEPS.len()));
+            .set_message(format!("{}/{} {label}", number + 1, DEMO_STEPS.len()));
         if self.bar.is_hidden() && !self.quiet {
-            complain(&format!(
+            print_stderr(&format!(
                 "[{:>5.1} s] {}/{} {label}",
-                self.began.elapsed().as_secs_f64(),
+                self.started_at.elapsed().as_secs_f64(),
                 number + 1,
-                STEPS.len()
+                DEMO_STEPS.len()
             ));
         }
     }
 
-    fn event(&self, what: &What) {
-        if let What::Interval { interval } = what {
+    fn on_event(&self, what: &EventKind) {
+        if let EventKind::Interval { interval } = what {
             let length = interval.end_ns.saturating_sub(interval.start_ns);
             self.bar.inc(length / 1_000_000);
         }
@@ -486,16 +488,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_findings_say_to_try_is_told_with_the_far_end_that_it_takes() {
+    fn the_note_names_the_server_that_a_command_needs() {
         let text = include_str!("../../../report/tests/fixtures/run-1.json");
         let mut run: Record = serde_json::from_str(text).expect("a record");
         run.plan.port = 4_321;
         run.findings = Vec::new();
-        let none = Place::Loopback.again(std::slice::from_ref(&run));
+        let none = DemoHosts::Loopback.rerun_note(std::slice::from_ref(&run));
         assert_eq!(none, None);
         run.findings = vec![serde_json::from_str(FINDING).expect("a finding")];
-        let told = Place::Loopback.again(&[run]).expect("there is a command");
-        assert!(told.ends_with("`linerate server -p 4321`."), "{told}");
+        let note = DemoHosts::Loopback
+            .rerun_note(&[run])
+            .expect("there is a command");
+        assert!(note.ends_with("`linerate server -p 4321`."), "{note}");
     }
 
     const FINDING: &str = r#"{

@@ -4,17 +4,18 @@ use linerate_metric::exit;
 use linerate_report::text;
 
 use crate::args::DoctorArgs;
-use crate::output::Output;
+use crate::output::CommandOutput;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: DoctorArgs) -> u8 {
-    let output = Output::new(&args.output);
-    let examination = linerate_host::doctor::examine();
-    let printed = output.document(&examination, |style| text::examination(&examination, style));
+    let output = CommandOutput::new(&args.output);
+    let report = linerate_host::doctor::run_checks();
+    let printed =
+        output.write_document(&report, |style| text::render_doctor_report(&report, style));
     match printed {
         Ok(()) => exit::OK,
         Err(failure) => {
-            output.failure(&failure);
+            output.report_failure(&failure);
             failure.code
         }
     }

@@ -3,50 +3,50 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
 use linerate_metric::finding::Finding;
 use linerate_metric::record::Record;
 use linerate_report::document::Document;
 use linerate_report::store::write_file;
-use linerate_report::style::Style;
+use linerate_report::style::TextStyle;
 use linerate_report::{html, text};
 use serde::Deserialize;
 
 use crate::args::ExplainArgs;
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
 
 /// Maximum bytes of a document: a set of a thousand runs with their histograms.
-const LARGEST_BYTES: u64 = 1 << 30;
+const MAX_DOCUMENT_BYTES: u64 = 1 << 30;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &ExplainArgs) -> u8 {
-    let output = Output::new(&args.output);
-    explain(args, &output).unwrap_or_else(|failure| {
-        output.failure(&failure);
+    let output = CommandOutput::new(&args.output);
+    explain_document(args, &output).unwrap_or_else(|failure| {
+        output.report_failure(&failure);
         failure.code
     })
 }
 
-fn explain(args: &ExplainArgs, output: &Output) -> Result<u8, Failure> {
-    output.check_file()?;
+fn explain_document(args: &ExplainArgs, output: &CommandOutput) -> Result<u8, CommandFailure> {
+    output.check_files()?;
     let title = format!("linerate explain {}", args.record);
-    let has_cause = match read(&args.record)? {
+    let has_cause = match read_document(&args.record)? {
         Document::Run(mut record) => {
-            linerate_explain::complete(&mut record);
-            output.document(&record, |style| text::explained(&record, style))?;
+            linerate_explain::add_findings(&mut record);
+            output.write_document(&record, |style| text::render_explanation(&record, style))?;
             if let Some(file) = &args.html {
                 let runs = std::slice::from_ref(&*record);
-                write_file(file, &html::report(&title, runs, &[]))?;
+                write_file(file, &html::render_report(&title, runs, &[]))?;
             }
             record.findings.iter().any(Finding::is_cause)
         }
         Document::Set(mut set) => {
-            linerate_explain::complete_set(&mut set);
-            output.document(&set, |style| of_runs(&set.runs, style))?;
+            linerate_explain::add_findings_to_set(&mut set);
+            output.write_document(&set, |style| explained_runs(&set.runs, style))?;
             if let Some(file) = &args.html {
-                write_file(file, &html::of_set(&title, &set))?;
+                write_file(file, &html::render_set(&title, &set))?;
             }
             let mut findings = set.runs.iter().flat_map(|run| &run.findings);
             findings.any(Finding::is_cause)
@@ -58,38 +58,38 @@ fn explain(args: &ExplainArgs, output: &Output) -> Result<u8, Failure> {
     })
 }
 
-fn of_runs(runs: &[Record], style: &Style) -> String {
-    let each = runs.iter().map(|run| text::explained(run, style));
+fn explained_runs(runs: &[Record], style: &TextStyle) -> String {
+    let each = runs.iter().map(|run| text::render_explanation(run, style));
     each.collect::<Vec<_>>().join("\n\n")
 }
 
 /// Reads a record or a set.
-fn read(named: &str) -> Result<Document, Failure> {
-    let unreadable = |error: std::io::Error| {
-        Failure::failed(Problem::new(
+fn read_document(name: &str) -> Result<Document, CommandFailure> {
+    let read_failure = |error: std::io::Error| {
+        CommandFailure::failed(ErrorReport::new(
             format!("cannot be read ({error})"),
-            named,
+            name,
             "name a record file, the id of a stored record, or - for standard input",
         ))
     };
     let mut content = String::new();
-    if named == "-" {
+    if name == "-" {
         let stdin = std::io::stdin().lock();
         stdin
-            .take(LARGEST_BYTES)
+            .take(MAX_DOCUMENT_BYTES)
             .read_to_string(&mut content)
-            .map_err(unreadable)?;
+            .map_err(read_failure)?;
     } else {
-        let path = path_of(named)?;
-        let file = std::fs::File::open(&path).map_err(unreadable)?;
-        file.take(LARGEST_BYTES)
+        let path = path_of(name)?;
+        let file = std::fs::File::open(&path).map_err(read_failure)?;
+        file.take(MAX_DOCUMENT_BYTES)
             .read_to_string(&mut content)
-            .map_err(unreadable)?;
+            .map_err(read_failure)?;
     }
-    parse(&content).map_err(|why| {
-        Failure::failed(Problem::new(
+    parse_document(&content).map_err(|why| {
+        CommandFailure::failed(ErrorReport::new(
             why,
-            named,
+            name,
             "give a record or a set that --json printed",
         ))
     })
@@ -97,42 +97,44 @@ fn read(named: &str) -> Result<Document, Failure> {
 
 /// Returns the file of a name: a path, or an id as in `linerate runs` (a unique start or end of
 /// one, `last`, `last~1`).
-fn path_of(named: &str) -> Result<PathBuf, Failure> {
-    let path = Path::new(named);
-    if path.exists() || named.contains('/') || named.ends_with(".json") {
+fn path_of(name: &str) -> Result<PathBuf, CommandFailure> {
+    let path = Path::new(name);
+    if path.exists() || name.contains('/') || name.ends_with(".json") {
         return Ok(path.to_owned());
     }
     #[cfg(feature = "history")]
     {
         let history = linerate_report::history::History::open_default()?;
-        let id = history.find(named)?.id;
+        let id = history.find(name)?.id;
         Ok(history.file(&id))
     }
     #[cfg(not(feature = "history"))]
     {
-        let store = linerate_report::store::Store::open_default()?;
-        Ok(store.folder().join(format!("{named}.json")))
+        let store = linerate_report::store::RecordStore::open_default()?;
+        Ok(store.file(name))
     }
 }
 
-fn parse(content: &str) -> Result<Document, String> {
+fn parse_document(content: &str) -> Result<Document, String> {
     // A stream of lines ends with the record.
     match content.trim_end().rsplit_once('\n') {
-        Some((_, last)) if content.starts_with('{') && last.starts_with('{') => of_event(last),
+        Some((_, last)) if content.starts_with('{') && last.starts_with('{') => {
+            parse_last_event(last)
+        }
         _ => match Document::from_json(content) {
             Ok(document) => Ok(document),
-            Err(error) => of_event(content).map_err(|_| error.to_string()),
+            Err(error) => parse_last_event(content).map_err(|_| error.to_string()),
         },
     }
 }
 
 /// Parses the last line of `--json-stream`: the event of a finished run, or a set.
-fn of_event(line: &str) -> Result<Document, String> {
+fn parse_last_event(line: &str) -> Result<Document, String> {
     #[derive(Deserialize)]
-    struct Finished {
+    struct FinishedEvent {
         record: Box<Record>,
     }
-    match serde_json::from_str::<Finished>(line) {
+    match serde_json::from_str::<FinishedEvent>(line) {
         Ok(finished) => Ok(Document::Run(finished.record)),
         Err(_) => Document::from_json(line).map_err(|error| error.to_string()),
     }
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_record_is_told() {
+    fn invalid_documents_are_reported() {
         for (text, why) in [
             ("", "empty"),
             ("{}", "not a record"),
@@ -154,8 +156,8 @@ mod tests {
             (r#"{"schema":"linerate/ru"#, "truncated"),
             ("{\"event\":\"started\"}\n{\"event\":\"fin", "truncated"),
         ] {
-            let told = parse(text).expect_err("no record");
-            assert!(told.contains(why), "{text:?}: {told}");
+            let error = parse_document(text).expect_err("no record");
+            assert!(error.contains(why), "{text:?}: {error}");
         }
     }
 }

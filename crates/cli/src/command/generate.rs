@@ -3,59 +3,65 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate_host::stop_flag::Stop;
+use linerate_host::stop_flag::StopFlag;
 use linerate_measure::MeasureError;
 use linerate_measure::carrier;
 use linerate_measure::generate::{
-    Arrival, Capture, Ports, Ran, Settings, Told, What as Sent, plan, record, run as run_generator,
+    Capture, FrameInput as Sent, GeneratorEvent, GeneratorPorts, GeneratorRun, GeneratorSettings,
+    ReceiveSide, plan, record, run as run_generator,
 };
-use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::exit;
-use linerate_metric::plan::{Cpus, Ends, Wait};
+use linerate_metric::plan::{CpuList, PerEnd, WaitMode};
 use linerate_port::QueueTotals;
 
-use super::generator_ports::Named;
+use super::generator_ports::NamedPorts;
 use super::measure::stop_on_signals;
 use crate::args::GenerateArgs;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::live;
-use crate::output::Output;
-use crate::printer::Teller;
-use crate::ui_update::Scene;
+use crate::output::CommandOutput;
+use crate::printer::EventSender;
+use crate::ui_update::UiUpdate;
 
 /// Default time of a run without time and count.
-const TIME: Duration = Duration::from_secs(10);
+const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &GenerateArgs) -> u8 {
-    let mut output = Output::new(&args.output)
-        .labelled(args.label.as_deref())
-        .with_page(args.html.as_deref(), "linerate generate");
+    let mut output = CommandOutput::new(&args.output)
+        .with_label(args.label.as_deref())
+        .with_report(args.html.as_deref(), "linerate generate");
     let code = measure(args, &mut output).unwrap_or_else(|failure| {
-        output.failure(&failure);
+        output.report_failure(&failure);
         failure.code
     });
-    output.gated(code, args.fail_on_finding)
+    output.gate_exit_code(code, args.fail_on_finding)
 }
 
-fn settings(args: &GenerateArgs, named: &Named) -> Result<Settings, Failure> {
+fn generator_settings(
+    args: &GenerateArgs,
+    ports_named: &NamedPorts,
+) -> Result<GeneratorSettings, CommandFailure> {
     if args.time.is_some_and(|time| time.is_zero()) {
-        return Err(Failure::usage(Problem::new(
+        return Err(CommandFailure::usage(ErrorReport::new(
             "a time of 0 sends nothing",
             "--time 0",
             "give a time above 0, or a number of frames (--count) without a time",
         )));
     }
-    let what = match &args.pcap {
+    let content = match &args.pcap {
         Some(file) => Sent::Capture(Arc::new(Capture::read(file, args.recorded_times)?)),
         None => Sent::Template(args.frames.plan(args.size.as_deref())?),
     };
-    Ok(Settings {
-        what,
+    Ok(GeneratorSettings {
+        input: content,
         load: args.pps.unwrap_or(args.rate),
-        line_bps: named.line_bps(&args.ports),
-        duration: args.time.or_else(|| args.count.is_none().then_some(TIME)),
-        frames: args.count,
+        line_bps: ports_named.line_bps(&args.ports),
+        duration: args
+            .time
+            .or_else(|| args.count.is_none().then_some(DEFAULT_TIME)),
+        max_frames: args.count,
         burst: args.burst,
         drain: args.drain,
         interval: Some(args.interval).filter(|time| !time.is_zero()),
@@ -67,43 +73,43 @@ fn settings(args: &GenerateArgs, named: &Named) -> Result<Settings, Failure> {
             .map(|cpus| cpus.0)
             .unwrap_or_default(),
         learn: args.ports.learn,
-        ..Settings::default()
+        ..GeneratorSettings::default()
     })
 }
 
-fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
-    output.check_file()?;
-    live::check(args.screen.is_asked())?;
-    let named = Named::new(&args.ports, args.receive.as_ref(), args.no_receive)?;
-    let settings = settings(args, &named)?;
+fn measure(args: &GenerateArgs, output: &mut CommandOutput) -> Result<u8, CommandFailure> {
+    output.check_files()?;
+    live::check_terminal(args.screen.is_enabled())?;
+    let ports_named = NamedPorts::new(&args.ports, args.receive.as_ref(), args.no_receive)?;
+    let settings = generator_settings(args, &ports_named)?;
     settings.check()?;
-    let receives = !matches!(named.arrival, Arrival::Nowhere);
+    let receives = !matches!(ports_named.arrival, ReceiveSide::Nowhere);
     let threads = settings.check_threads(receives);
-    threads.map_err(|error| Failure::from(error).of_option("cpu"))?;
+    threads.map_err(|error| CommandFailure::from(error).with_variable("cpu"))?;
     // Before a device is changed, so that an early exit restores it.
     let stop = stop_on_signals()?;
-    let _nics = named.nics(&stop, output)?;
-    let mut ports = named.open()?;
+    let _devices = ports_named.apply_device_settings(&stop, output)?;
+    let mut ports = ports_named.open()?;
     if let Some(port) = ports.without_carrier() {
-        output.remark(&format!("warning: {}", carrier::warning(port)));
+        output.warn(&format!("warning: {}", carrier::start_warning(port)));
     }
-    let (send, receive) = named.names();
+    let (send, receive) = ports_named.names();
     let names = (send.as_str(), receive.as_deref());
-    let ran = live::while_told(args.screen.is_asked(), &stop, output, |teller| {
-        go(&mut ports, names, &settings, &stop, teller)
+    let outcome = live::run_with_output(args.screen.is_enabled(), &stop, output, |events| {
+        run_with_events(&mut ports, names, &settings, &stop, events)
     })??;
-    let interrupted = ran.interrupted;
-    let stopped = ran.trouble.is_some();
-    let record = record(names, &settings, ran);
+    let interrupted = outcome.interrupted;
+    let port_stopped = outcome.port_error.is_some();
+    let record = record(names, &settings, outcome);
     let verdicts: Vec<_> = args
         .expect
         .iter()
-        .map(|expectation| expectation.judge(&record.summary))
+        .map(|expectation| expectation.evaluate(&record.summary))
         .collect();
-    output.record(&record, &verdicts)?;
+    output.write_record(&record, &verdicts)?;
     Ok(if interrupted {
         exit::INTERRUPTED
-    } else if stopped {
+    } else if port_stopped {
         exit::FAILED
     } else if verdicts.iter().any(|verdict| !verdict.holds) {
         exit::GATE
@@ -113,32 +119,42 @@ fn measure(args: &GenerateArgs, output: &mut Output) -> Result<u8, Failure> {
 }
 
 /// Runs the generator and sends its events.
-fn go(
-    ports: &mut Ports,
+fn run_with_events(
+    ports: &mut GeneratorPorts,
     names: (&str, Option<&str>),
-    settings: &Settings,
-    stop: &Stop,
-    teller: &Teller,
-) -> Result<Ran, MeasureError> {
+    settings: &GeneratorSettings,
+    stop: &StopFlag,
+    events: &EventSender,
+) -> Result<GeneratorRun, MeasureError> {
     let mut number = 0;
     let (mut sent, mut received) = (QueueTotals::default(), QueueTotals::default());
-    let tell = |what| teller.tell(Event { test: 1, what });
-    run_generator(ports, settings, &stop.as_flag(), &mut |told| match told {
-        Told::Started(facts) => tell(What::Started {
-            plan: Box::new(plan(names, settings, facts)),
-            wait: Ends::both(Wait::Spin),
-            cpu: Ends::both(Cpus(facts.cpus.clone())),
-            because: None,
-        }),
-        Told::Interval(reading) => {
-            let interval = Box::new(reading.interval(number));
-            number += 1;
-            tell(What::Interval { interval });
-            (sent, received) = (sent.plus(reading.sent), received.plus(reading.received));
-            teller.show(Scene::drops([
-                ("sending".to_owned(), sent),
-                ("receiving".to_owned(), received),
-            ]));
-        }
-    })
+    let emit = |content| {
+        events.send(Event {
+            test: 1,
+            kind: content,
+        })
+    };
+    run_generator(
+        ports,
+        settings,
+        &stop.atomic(),
+        &mut |update| match update {
+            GeneratorEvent::Started(facts) => emit(EventKind::Started {
+                plan: Box::new(plan(names, settings, facts)),
+                wait: PerEnd::same(WaitMode::Spin),
+                cpu: PerEnd::same(CpuList(facts.cpus.clone())),
+                wait_reason: None,
+            }),
+            GeneratorEvent::Interval(reading) => {
+                let interval = Box::new(reading.interval(number));
+                number += 1;
+                emit(EventKind::Interval { interval });
+                (sent, received) = (sent.plus(reading.sent), received.plus(reading.received));
+                events.show(UiUpdate::port_drops([
+                    ("sending".to_owned(), sent),
+                    ("receiving".to_owned(), received),
+                ]));
+            }
+        },
+    )
 }

@@ -5,19 +5,19 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use linerate_lab::{LabInfo, Topology};
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
 use linerate_metric::units::{format_bit_rate, format_bytes, format_nanos, format_share};
 use linerate_report::text;
 use serde::Serialize;
 
 use crate::args::{LabAction, LabArgs};
-use crate::failure::Failure;
-use crate::output::{Form, complain, print, print_failure, stderr_style};
+use crate::failure::CommandFailure;
+use crate::output::{OutputFormat, print_failure, print_stderr, print_stdout, stderr_style};
 
 /// Maximum number of switches in a row: an IP packet passes 255 hops at most, and each takes time
 /// to build.
-const MOST_HOPS: usize = 255;
+const MAX_SWITCHES: usize = 255;
 
 /// Runs the process that holds a lab.
 pub fn hold(arguments: &[OsString]) -> ExitCode {
@@ -29,8 +29,8 @@ pub fn hold(arguments: &[OsString]) -> ExitCode {
     match linerate_lab::hold(arguments.iter().cloned()) {
         Ok(()) => ExitCode::from(exit::OK),
         Err(error) => {
-            let failure = Failure::from(error);
-            complain(&text::problem(&failure.problem, &stderr_style()));
+            let failure = CommandFailure::from(error);
+            print_stderr(&text::render_error(&failure.problem, &stderr_style()));
             ExitCode::from(failure.code)
         }
     }
@@ -42,31 +42,31 @@ pub fn run(args: LabArgs) -> u8 {
         LabAction::Up { json, .. } | LabAction::List { json } => *json,
         LabAction::Exec { .. } | LabAction::Down { .. } => false,
     };
-    act(args.action).unwrap_or_else(|failure| {
+    run_action(args.action).unwrap_or_else(|failure| {
         if json {
-            print_failure(Form::Json, &failure, 0);
+            print_failure(OutputFormat::Json, &failure, 0);
         } else {
-            complain(&text::problem(&failure.problem, &stderr_style()));
+            print_stderr(&text::render_error(&failure.problem, &stderr_style()));
         }
         failure.code
     })
 }
 
 #[derive(Serialize)]
-struct Labs<'a> {
+struct LabsDocument<'a> {
     schema: &'static str,
     labs: &'a [LabInfo],
 }
 
 fn print_json(labs: &[LabInfo]) {
-    let document = Labs {
+    let document = LabsDocument {
         schema: "linerate/labs/1",
         labs,
     };
-    print(&serde_json::to_string(&document).expect("a lab holds only what JSON can say"));
+    print_stdout(&serde_json::to_string(&document).expect("a lab holds only what JSON can say"));
 }
 
-fn act(action: LabAction) -> Result<u8, Failure> {
+fn run_action(action: LabAction) -> Result<u8, CommandFailure> {
     match action {
         LabAction::Up {
             file,
@@ -77,7 +77,7 @@ fn act(action: LabAction) -> Result<u8, Failure> {
             let topology = match (file, hops) {
                 (Some(file), _) => {
                     let text = std::fs::read_to_string(&file).map_err(|error| {
-                        Failure::usage(Problem::new(
+                        CommandFailure::usage(ErrorReport::new(
                             format!("cannot be read ({error})"),
                             file.display().to_string(),
                             "name a lab file, or give --hops N",
@@ -86,11 +86,11 @@ fn act(action: LabAction) -> Result<u8, Failure> {
                     Topology::from_toml(&text)?
                 }
                 (None, hops) => {
-                    if hops.is_some_and(|hops| hops > MOST_HOPS) {
-                        return Err(Failure::usage(Problem::new(
+                    if hops.is_some_and(|hops| hops > MAX_SWITCHES) {
+                        return Err(CommandFailure::usage(ErrorReport::new(
                             "too many switches",
                             format!("--hops {}", hops.unwrap_or_default()),
-                            format!("give 0 to {MOST_HOPS}"),
+                            format!("give 0 to {MAX_SWITCHES}"),
                         )));
                     }
                     let topology = Topology::hops(hops.unwrap_or(0));
@@ -102,7 +102,7 @@ fn act(action: LabAction) -> Result<u8, Failure> {
             if json {
                 print_json(&[lab]);
             } else {
-                print(describe(&lab).trim_end());
+                print_stdout(describe(&lab).trim_end());
             }
             Ok(exit::OK)
         }
@@ -115,13 +115,13 @@ fn act(action: LabAction) -> Result<u8, Failure> {
                 Some((lab, host)) => (Some(lab), host),
                 None => (name.as_deref(), host.as_str()),
             };
-            let ran = linerate_lab::exec(lab, host, &command)?;
-            let Some(trouble) = ran.trouble.map(Failure::from) else {
-                return Ok(ran.code);
+            let outcome = linerate_lab::exec(lab, host, &command)?;
+            let Some(failure) = outcome.link_failure.map(CommandFailure::from) else {
+                return Ok(outcome.exit_code);
             };
-            complain(&text::problem(&trouble.problem, &stderr_style()));
-            Ok(match ran.code {
-                exit::OK => trouble.code,
+            print_stderr(&text::render_error(&failure.problem, &stderr_style()));
+            Ok(match outcome.exit_code {
+                exit::OK => failure.code,
                 code => code,
             })
         }
@@ -130,16 +130,16 @@ fn act(action: LabAction) -> Result<u8, Failure> {
             if json {
                 print_json(&labs);
             } else if labs.is_empty() {
-                print("no lab is up; start one with `linerate lab up --hops 1`");
+                print_stdout("no lab is up; start one with `linerate lab up --hops 1`");
             } else {
                 let all: Vec<_> = labs.iter().map(describe).collect();
-                print(all.join("\n").trim_end());
+                print_stdout(all.join("\n").trim_end());
             }
             Ok(exit::OK)
         }
         LabAction::Down { lab, name } => {
             let lab = linerate_lab::down(lab.or(name).as_deref())?;
-            print(&format!("lab {} is down", lab.name));
+            print_stdout(&format!("lab {} is down", lab.name));
             Ok(exit::OK)
         }
     }
@@ -148,10 +148,10 @@ fn act(action: LabAction) -> Result<u8, Failure> {
 /// Returns a lab as text: holder, hosts, links.
 fn describe(lab: &LabInfo) -> String {
     let mut out = String::new();
-    let how = if lab.rootless { ", without root" } else { "" };
+    let rootless = if lab.rootless { ", without root" } else { "" };
     let _ = writeln!(
         out,
-        "lab {} is up (held by process {}{how})",
+        "lab {} is up (held by process {}{rootless})",
         lab.name, lab.holder_pid
     );
     let width = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0);
@@ -179,7 +179,7 @@ fn describe(lab: &LabInfo) -> String {
                 .map(|gso| format!("gso {}", format_bytes(u64::from(gso)))),
         );
         properties.extend(
-            (link.ended.as_ref())
+            (link.failure.as_ref())
                 .map(|why| format!("ENDED: its forwarder process has exited ({why})")),
         );
         let _ = writeln!(

@@ -8,85 +8,90 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use linerate_host::sys::readiness::{Ready, poll};
-use linerate_measure::forward::{Forwarder, MemoryWish, ModeSpec, PortUrl, Settings};
+use linerate_host::sys::readiness::{Readiness, poll};
+use linerate_measure::forward::{
+    ForwardSettings, Forwarder, FrameMemoryRequest, ModeSpec, PortUrl,
+};
 use linerate_metric::exit;
-use linerate_metric::forward::Idle;
+use linerate_metric::forward::IdleStrategy;
 
-use crate::output::print;
+use crate::output::print_stdout;
 
 /// Frames of memory per frame in flight: two directions share half of the memory.
-const SHARES: u32 = 4;
+const MEMORY_FACTOR: u32 = 4;
 
 /// Time between two checks that frames still pass.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs until standard input closes (the lab holds its other end), or until forwarding fails.
-pub fn run(words: &[OsString]) -> ExitCode {
-    let words: Option<Vec<&str>> = words.iter().map(|word| word.to_str()).collect();
-    let passed = match words.as_deref() {
-        Some([one, other, mode, mtu]) => pass([one, other], mode, mtu),
+pub fn run(args: &[OsString]) -> ExitCode {
+    let args: Option<Vec<&str>> = args.iter().map(|arg| arg.to_str()).collect();
+    let result = match args.as_deref() {
+        Some([first, second, mode, mtu]) => run_link([first, second], mode, mtu),
         _ => Err("needs two interfaces, a mode and an MTU".to_owned()),
     };
-    match passed {
+    match result {
         Ok(()) => ExitCode::from(exit::OK),
         // The lab reads this line and reports it.
         Err(why) => {
-            print(&why);
+            print_stdout(&why);
             ExitCode::from(exit::FAILED)
         }
     }
 }
 
-fn pass(interfaces: [&str; 2], mode: &str, mtu: &str) -> Result<(), String> {
+fn run_link(interfaces: [&str; 2], mode: &str, mtu: &str) -> Result<(), String> {
     let urls = interfaces.map(|interface| format!("packet:{interface},mtu={mtu}").parse());
     let urls: Result<Vec<PortUrl>, _> = urls.into_iter().collect();
     let urls = urls.map_err(|error| error.to_string())?;
     let mode: ModeSpec = mode.parse()?;
-    let wish = MemoryWish {
-        frames: Some(mode.frames_held().saturating_mul(SHARES)),
-        ..MemoryWish::default()
+    let memory = FrameMemoryRequest {
+        frames: Some(mode.max_held_frames().saturating_mul(MEMORY_FACTOR)),
+        ..FrameMemoryRequest::default()
     };
-    let settings = Settings {
+    let settings = ForwardSettings {
         mode,
         // An idle link sleeps, and its threads are not pinned.
-        idle: Idle::Interrupt,
-        pinned: false,
+        idle: IdleStrategy::Interrupt,
+        is_pinned: false,
         flush: false,
-        ..Settings::default()
+        ..ForwardSettings::default()
     };
     let failed = |error: linerate_measure::MeasureError| error.problem().to_string();
-    let mut forwarder = Forwarder::open(&urls, wish).map_err(failed)?;
+    let mut forwarder = Forwarder::open(&urls, memory).map_err(failed)?;
     forwarder.start(&settings, Duration::ZERO).map_err(failed)?;
-    print(linerate_lab::PASSING);
+    print_stdout(linerate_lab::PASSING_REPLY);
     let input = std::io::stdin().as_fd().try_clone_to_owned();
     let input = input.map_err(|error| error.to_string())?;
-    attend(&mut forwarder, input.into(), || {
-        print(linerate_lab::PASSING)
+    serve_health_requests(&mut forwarder, input.into(), || {
+        print_stdout(linerate_lab::PASSING_REPLY)
     })
 }
 
 /// Waits until the input closes or forwarding fails: a link with one direction is broken. Each byte
 /// of input is a health request, which gets a reply while frames pass.
-fn attend(forwarder: &mut Forwarder, input: File, mut answer: impl FnMut()) -> Result<(), String> {
+fn serve_health_requests(
+    forwarder: &mut Forwarder,
+    input: File,
+    mut reply: impl FnMut(),
+) -> Result<(), String> {
     loop {
-        let heard = listen(&input);
-        match heard {
-            Heard::Nothing => forwarder.look(),
+        let input_event = read_input(&input);
+        match input_event {
+            InputEvent::None => forwarder.poll_background(),
             // A request needs the current state, so it waits for the threads.
-            Heard::Question => forwarder.refresh(),
-            Heard::End => break,
+            InputEvent::Request => forwarder.refresh(),
+            InputEvent::Closed => break,
         }
-        if forwarder.is_troubled() || forwarder.has_ended() {
-            let outcome = forwarder.stop();
-            let trouble = outcome.and_then(|outcome| outcome.trouble);
-            return Err(trouble.map_or_else(
-                || "its threads ended".to_owned(),
-                |trouble| trouble.to_string(),
-            ));
+        if forwarder.has_port_error() || forwarder.has_ended() {
+            let stopped = forwarder.stop();
+            let error = stopped.and_then(|stopped| stopped.port_error);
+            return Err(
+                error.map_or_else(|| "its threads ended".to_owned(), |error| error.to_string())
+            );
         }
-        if heard == Heard::Question {
-            answer();
+        if input_event == InputEvent::Request {
+            reply();
         }
     }
     forwarder.stop();
@@ -95,23 +100,23 @@ fn attend(forwarder: &mut Forwarder, input: File, mut answer: impl FnMut()) -> R
 
 /// Input event.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Heard {
-    Nothing,
-    Question,
+enum InputEvent {
+    None,
+    Request,
     /// The other end is closed.
-    End,
+    Closed,
 }
 
 /// Waits for input for a moment.
-fn listen(mut input: &File) -> Heard {
-    match poll(input, Ready::Receive, LOOK) {
-        Ok(false) => Heard::Nothing,
+fn read_input(mut input: &File) -> InputEvent {
+    match poll(input, Readiness::Receive, POLL_INTERVAL) {
+        Ok(false) => InputEvent::None,
         Ok(true) => match input.read(&mut [0]) {
-            Ok(1..) => Heard::Question,
+            Ok(1..) => InputEvent::Request,
             // An error counts as the end too.
-            _ => Heard::End,
+            _ => InputEvent::Closed,
         },
-        Err(_) => Heard::End,
+        Err(_) => InputEvent::Closed,
     }
 }
 
@@ -122,17 +127,17 @@ mod tests {
 
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// A link between two ports that passes frames.
     fn forwarder(urls: [String; 2]) -> Forwarder {
         let urls = urls.map(|url| url.parse().expect("a URL"));
-        let opened = Forwarder::open(&urls, MemoryWish::default());
+        let opened = Forwarder::open(&urls, FrameMemoryRequest::default());
         let mut forwarder = opened.expect("ports that can be opened");
-        let settings = Settings {
-            idle: Idle::Yield,
-            pinned: false,
-            ..Settings::default()
+        let settings = ForwardSettings {
+            idle: IdleStrategy::Yield,
+            is_pinned: false,
+            ..ForwardSettings::default()
         };
         forwarder.start(&settings, Duration::ZERO).unwrap();
         forwarder
@@ -143,41 +148,41 @@ mod tests {
         let mut forwarder = forwarder(["ring:0", "ring:1"].map(str::to_owned));
         let (reader, writer) = std::io::pipe().unwrap();
         let mut writer = File::from(std::os::fd::OwnedFd::from(writer));
-        let (answers, answered) = std::sync::mpsc::channel();
-        let attended = std::thread::scope(|scope| {
+        let (replies, received) = std::sync::mpsc::channel();
+        let result = std::thread::scope(|scope| {
             let reader = File::from(std::os::fd::OwnedFd::from(reader));
-            let answer = move || answers.send(()).expect("somebody waits");
-            let attending = scope.spawn(|| attend(&mut forwarder, reader, answer));
+            let reply = move || replies.send(()).expect("somebody waits");
+            let link_thread = scope.spawn(|| serve_health_requests(&mut forwarder, reader, reply));
             // Each request gets a reply, and none ends the link.
             writer.write_all(b"??").unwrap();
             for _ in 0..2 {
-                answered.recv_timeout(LONG).expect("an answer");
+                received.recv_timeout(TIMEOUT).expect("an answer");
             }
-            assert!(!attending.is_finished());
+            assert!(!link_thread.is_finished());
             drop(writer);
-            attending.join().unwrap()
+            link_thread.join().unwrap()
         });
-        assert_eq!(attended, Ok(()));
-        assert!(answered.recv().is_err(), "nobody asked again");
+        assert_eq!(result, Ok(()));
+        assert!(received.recv().is_err(), "nobody asked again");
     }
 
     /// The input stays open: the lab does not know of the failure yet.
     #[test]
     fn a_link_that_carries_nothing_any_more_ends() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("none.pcap");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("none.pcap");
         // A capture without frames: microseconds, version 2.4, Ethernet.
         let head: [u32; 6] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1];
-        let head: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let head: Vec<u8> = head.iter().flat_map(|field| field.to_le_bytes()).collect();
         std::fs::write(&file, head).unwrap();
         let url = format!("pcap:rx={}", file.display());
         let mut forwarder = forwarder([url.clone(), url]);
         let (reader, writer) = std::io::pipe().unwrap();
-        let began = Instant::now();
+        let started_at = Instant::now();
         let reader = std::os::fd::OwnedFd::from(reader).into();
-        let attended = attend(&mut forwarder, reader, || panic!("nobody asked"));
-        assert_eq!(attended, Err("its threads ended".to_owned()));
-        assert!(began.elapsed() < LONG);
+        let result = serve_health_requests(&mut forwarder, reader, || panic!("nobody asked"));
+        assert_eq!(result, Err("its threads ended".to_owned()));
+        assert!(started_at.elapsed() < TIMEOUT);
         drop(writer);
     }
 }

@@ -3,63 +3,67 @@
 
 use linerate_measure::{Client, TIME_LIMIT_NS};
 use linerate_metric::exit;
-use linerate_metric::load::{Background, CURVE_SHARES, LoadCurve, LoadPoint, UnderLoad, knee};
-use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::load::{
+    BackgroundLoad, CURVE_SHARES, LatencyUnderLoad, LoadCurve, LoadPoint, find_knee,
+};
+use linerate_metric::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_metric::record::Record;
 use linerate_metric::run_set::SetResult;
-use linerate_metric::size_costs::{SizePoint, fragments, size_costs};
+use linerate_metric::size_costs::{SizePoint, fragment_count, size_costs};
 use linerate_metric::units::{format_count, format_exact_bytes};
-use linerate_metric::waiting_costs::Turns;
+use linerate_metric::waiting_costs::WaitingRuns;
 
-use super::series::{self, Ended, Runner};
+use super::series::{self, SeriesEnd, SeriesRunner};
 use crate::args::LatencyArgs;
-use crate::output::Output;
+use crate::output::CommandOutput;
 use crate::plan::{self, LatencySeries};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: LatencyArgs) -> u8 {
     let measure = &args.measure;
-    let series = match plan::latency(&args) {
+    let series = match plan::plan_latency(&args) {
         Ok(series) => series,
         Err(failure) => {
-            Output::new(&measure.output).failure(&failure);
+            CommandOutput::new(&measure.output).report_failure(&failure);
             return failure.code;
         }
     };
     match series {
-        LatencySeries::One(measurement) => super::measure::run(Ok(measurement), &args.measure),
-        LatencySeries::Sizes(client, sizes) => series::run(
+        LatencySeries::Single(measurement) => {
+            super::measure::run_measurement(Ok(measurement), &args.measure)
+        }
+        LatencySeries::Sizes(client, sizes) => series::run_series(
             "sizes",
             measure,
             |runner| by_size(runner, &client, &sizes),
             costs_by_size,
         ),
-        LatencySeries::Waiting(client) => series::run(
+        LatencySeries::Waiting(client) => series::run_series(
             "compare-waiting",
             measure,
             |runner| by_waiting(runner, &client),
             costs_of_waiting,
         ),
-        LatencySeries::Curve(client) => series::run(
+        LatencySeries::Curve(client) => series::run_series(
             "load-curve",
             measure,
             |runner| by_load(runner, &client),
-            curve,
+            load_curve,
         ),
-        LatencySeries::Loaded(client, load, congestion) => series::run(
+        LatencySeries::Loaded(client, load, congestion) => series::run_series(
             "load",
             measure,
             |runner| under_load(runner, &client, load, congestion.as_deref()),
-            |runs| compare(runs, load),
+            |runs| compare_with_idle(runs, load),
         ),
     }
 }
 
-fn by_size(runner: &mut Runner<'_>, client: &Client, sizes: &[u64]) -> Result<(), Ended> {
+fn by_size(runner: &mut SeriesRunner<'_>, client: &Client, sizes: &[u64]) -> Result<(), SeriesEnd> {
     for &bytes in sizes {
         let mut client = client.clone();
         client.plan.payload_bytes = bytes;
-        runner.run(&format_exact_bytes(bytes), &client)?;
+        runner.run_series(&format_exact_bytes(bytes), &client)?;
     }
     Ok(())
 }
@@ -68,9 +72,9 @@ fn by_size(runner: &mut Runner<'_>, client: &Client, sizes: &[u64]) -> Result<()
 /// three.
 fn medians(run: &Record) -> Vec<f64> {
     let of_interval = |rtt: Option<linerate_metric::histogram::Quantiles>| Some(rtt?.p50 as f64);
-    let whole = run.plan.interval_ns.unwrap_or(u64::MAX);
+    let interval_ns = run.plan.interval_ns.unwrap_or(u64::MAX);
     let parts: Vec<f64> = (run.intervals.iter())
-        .filter(|part| !part.omitted && part.end_ns - part.start_ns >= whole / 2)
+        .filter(|part| !part.omitted && part.end_ns - part.start_ns >= interval_ns / 2)
         .filter_map(|part| of_interval(part.rtt_ns))
         .collect();
     if parts.len() >= 3 {
@@ -85,16 +89,16 @@ fn costs_by_size(runs: &[Record]) -> SetResult {
         .map(|run| {
             let interface = run.hosts.first().and_then(|host| host.interface.as_ref());
             let mtu = interface.and_then(|interface| interface.mtu);
-            let is_udp = run.plan.protocol == Protocol::Udp;
-            let local = run.directions.first().and_then(|way| {
-                let sender = way.streams.first()?.sender.as_ref()?;
+            let is_udp = run.plan.protocol == TransportProtocol::Udp;
+            let local = run.directions.first().and_then(|direction| {
+                let sender = direction.streams.first()?.sender.as_ref()?;
                 sender.local.clone()
             });
             let ipv6 = local.is_some_and(|local| local.starts_with('['));
             SizePoint {
                 bytes: run.plan.payload_bytes,
                 fragments: match mtu.filter(|_| is_udp) {
-                    Some(mtu) => fragments(run.plan.payload_bytes, mtu.into(), ipv6),
+                    Some(mtu) => fragment_count(run.plan.payload_bytes, mtu.into(), ipv6),
                     None => 1,
                 },
                 medians: medians(run),
@@ -122,38 +126,38 @@ fn costs_by_size(runs: &[Record]) -> SetResult {
 /// Rounds of a comparison of wait modes.
 const ROUNDS: u32 = 5;
 const BLOCKING: &str = "blocking";
-const HELD: &str = "blocking, cores held";
+const BLOCKING_AWAKE: &str = "blocking, cores held";
 const SPINNING: &str = "spinning";
 
-fn by_waiting(runner: &mut Runner<'_>, client: &Client) -> Result<(), Ended> {
-    let variant = |wait: Wait, hold: bool| {
+fn by_waiting(runner: &mut SeriesRunner<'_>, client: &Client) -> Result<(), SeriesEnd> {
+    let variant = |wait: WaitMode, hold: bool| {
         let mut client = client.clone();
         let plan = &mut client.plan;
-        plan.wait = Some(Ends::both(wait));
+        plan.wait = Some(PerEnd::same(wait));
         plan.hold_latency = hold;
         plan.duration_ns = plan.duration_ns.map(|time| time / u64::from(ROUNDS));
-        plan.round_trips = (plan.round_trips).map(|trips| trips.div_ceil(u64::from(ROUNDS)));
+        plan.round_trips = (plan.round_trips).map(|count| count.div_ceil(u64::from(ROUNDS)));
         client
     };
-    let mut ways = vec![
-        (BLOCKING, variant(Wait::Block, false)),
-        (HELD, variant(Wait::Block, true)),
-        (SPINNING, variant(Wait::Spin, false)),
+    let mut modes = vec![
+        (BLOCKING, variant(WaitMode::Block, false)),
+        (BLOCKING_AWAKE, variant(WaitMode::Block, true)),
+        (SPINNING, variant(WaitMode::Spin, false)),
     ];
     for round in 0..ROUNDS {
         // In alternating order, so that drift affects all modes equally.
-        let mut order: Vec<usize> = (0..ways.len()).collect();
+        let mut order: Vec<usize> = (0..modes.len()).collect();
         if round % 2 == 1 {
             order.reverse();
         }
         let mut without_hold = false;
-        for way in order {
-            let (label, client) = &ways[way];
+        for mode in order {
+            let (label, client) = &modes[mode];
             let Err(error) = runner.try_run(label, client)? else {
                 continue;
             };
-            if *label != HELD || error.exit_code() != exit::MISSING {
-                return Err(Ended::Over(error.into()));
+            if *label != BLOCKING_AWAKE || error.exit_code() != exit::MISSING {
+                return Err(SeriesEnd::Failed(error.into()));
             }
             let problem = error.problem();
             runner.notes.push(format!(
@@ -163,36 +167,36 @@ fn by_waiting(runner: &mut Runner<'_>, client: &Client) -> Result<(), Ended> {
             without_hold = true;
         }
         if without_hold {
-            ways.retain(|(label, _)| *label != HELD);
+            modes.retain(|(label, _)| *label != BLOCKING_AWAKE);
         }
     }
     Ok(())
 }
 
 fn costs_of_waiting(runs: &[Record]) -> SetResult {
-    let of = |label: &str| -> Vec<f64> {
+    let medians_of = |label: &str| -> Vec<f64> {
         runs.iter()
             .filter(|run| run.label.as_deref() == Some(label))
             .filter_map(|run| Some(run.summary.rtt_ns?.p50 as f64))
             .collect()
     };
-    let turns = Turns {
-        blocking: of(BLOCKING),
-        held: of(HELD),
-        spinning: of(SPINNING),
+    let rounds = WaitingRuns {
+        blocking: medians_of(BLOCKING),
+        no_halt: medians_of(BLOCKING_AWAKE),
+        spinning: medians_of(SPINNING),
     };
     SetResult {
-        waiting_costs: turns.costs(),
+        waiting_costs: rounds.costs(),
         ..SetResult::default()
     }
 }
 
 const CAPACITY: &str = "capacity";
 
-fn by_load(runner: &mut Runner<'_>, client: &Client) -> Result<(), Ended> {
-    let mut all_at_once = client.clone();
-    all_at_once.plan.round_trip.rate_per_second = None;
-    let capacity = runner.run(CAPACITY, &all_at_once)?;
+fn by_load(runner: &mut SeriesRunner<'_>, client: &Client) -> Result<(), SeriesEnd> {
+    let mut unpaced = client.clone();
+    unpaced.plan.round_trip.rate_per_second = None;
+    let capacity = runner.run_series(CAPACITY, &unpaced)?;
     let capacity = capacity.summary.round_trips_per_second.unwrap_or(0.0);
     let streams = f64::from(client.plan.streams);
     for share in CURVE_SHARES {
@@ -206,12 +210,12 @@ fn by_load(runner: &mut Runner<'_>, client: &Client) -> Result<(), Ended> {
         }
         let mut client = client.clone();
         client.plan.round_trip.rate_per_second = Some(rate);
-        runner.run(&format!("{:.0} % load", share * 100.0), &client)?;
+        runner.run_series(&format!("{:.0} % load", share * 100.0), &client)?;
     }
     Ok(())
 }
 
-fn curve(runs: &[Record]) -> SetResult {
+fn load_curve(runs: &[Record]) -> SetResult {
     let capacity = runs
         .first()
         .and_then(|run| run.summary.round_trips_per_second);
@@ -238,7 +242,7 @@ fn curve(runs: &[Record]) -> SetResult {
     SetResult {
         load_curve: Some(LoadCurve {
             capacity_per_second: capacity,
-            knee: knee(&points),
+            knee: find_knee(&points),
             points,
         }),
         ..SetResult::default()
@@ -249,19 +253,19 @@ const IDLE: &str = "idle";
 const LOADED: &str = "loaded";
 
 fn under_load(
-    runner: &mut Runner<'_>,
+    runner: &mut SeriesRunner<'_>,
     client: &Client,
-    load: Background,
+    load: BackgroundLoad,
     congestion: Option<&str>,
-) -> Result<(), Ended> {
-    if let Background::Cpu {
-        near,
-        far: Some(far),
+) -> Result<(), SeriesEnd> {
+    if let BackgroundLoad::Cpu {
+        client_threads,
+        server_threads: Some(server_threads),
     } = load
-        && far > 0
+        && server_threads > 0
     {
         // Check that the server permits it before any measurement.
-        let mut client = burning(client, near, Some(far));
+        let mut client = with_cpu_load(client, client_threads, Some(server_threads));
         client.plan.duration_ns = None;
         client.plan.omit_ns = 0;
         client.plan.interval_ns = None;
@@ -271,75 +275,88 @@ fn under_load(
     if let Some(name) = congestion {
         // Check that both ends have the congestion control before any measurement, by one round
         // trip over TCP.
-        let mut plan = traffic(&client.plan, Protocol::Tcp, None, Some(name));
-        (plan.kind, plan.duration_ns, plan.round_trips) = (Kind::Latency, None, Some(1));
+        let mut plan = load_plan(&client.plan, TransportProtocol::Tcp, None, Some(name));
+        (plan.kind, plan.duration_ns, plan.round_trips) = (RunKind::Latency, None, Some(1));
         plan.payload_bytes = 64;
         runner.check(&Client {
             plan,
             ..client.clone()
         })?;
     }
-    runner.run(IDLE, client)?;
+    runner.run_series(IDLE, client)?;
     let traffic = |protocol, rate_bps| Client {
-        plan: traffic(&client.plan, protocol, rate_bps, congestion),
+        plan: load_plan(&client.plan, protocol, rate_bps, congestion),
         ..client.clone()
     };
     let name = format!("load: {load}");
     match load {
-        Background::Tcp(rate) => {
-            runner.run_beside(LOADED, client, &name, &traffic(Protocol::Tcp, rate))
-        }
-        Background::Udp(rate) => {
-            runner.run_beside(LOADED, client, &name, &traffic(Protocol::Udp, rate))
-        }
-        Background::Cpu { near, far } => {
-            let client = burning(client, near, far);
-            runner.run(LOADED, &client).map(|_| ())
+        BackgroundLoad::Tcp(rate) => runner.run_under_load(
+            LOADED,
+            client,
+            &name,
+            &traffic(TransportProtocol::Tcp, rate),
+        ),
+        BackgroundLoad::Udp(rate) => runner.run_under_load(
+            LOADED,
+            client,
+            &name,
+            &traffic(TransportProtocol::Udp, rate),
+        ),
+        BackgroundLoad::Cpu {
+            client_threads,
+            server_threads,
+        } => {
+            let client = with_cpu_load(client, client_threads, server_threads);
+            runner.run_series(LOADED, &client).map(|_| ())
         }
     }
 }
 
 /// Returns the run with CPU load.
-fn burning(client: &Client, near: Option<u32>, far: Option<u32>) -> Client {
+fn with_cpu_load(
+    client: &Client,
+    client_threads: Option<u32>,
+    server_threads: Option<u32>,
+) -> Client {
     let mut client = client.clone();
-    client.plan.round_trip.burn = Ends {
-        near: near.unwrap_or_else(processors),
-        far: far.unwrap_or(0),
+    client.plan.round_trip.load_threads = PerEnd {
+        client: client_threads.unwrap_or_else(usable_processors),
+        server: server_threads.unwrap_or(0),
     };
     client
 }
 
 /// Returns the plan of a throughput run that serves as load for another run.
-fn traffic(
-    beside: &Plan,
-    protocol: Protocol,
+fn load_plan(
+    measured: &Plan,
+    protocol: TransportProtocol,
     rate_bps: Option<u64>,
     congestion: Option<&str>,
 ) -> Plan {
-    let mut plan = Plan::new(Kind::Throughput, protocol, beside.host.clone());
-    plan.port = beside.port;
-    plan.bind.clone_from(&beside.bind);
+    let mut plan = Plan::new(RunKind::Throughput, protocol, measured.host.clone());
+    plan.port = measured.port;
+    plan.bind.clone_from(&measured.bind);
     plan.rate_bps = rate_bps;
     plan.congestion_control = congestion.map(str::to_owned);
-    plan.congestion_control_asked = congestion.is_some();
+    plan.congestion_control_requested = congestion.is_some();
     // The maximum: it is stopped when the measured run has ended.
     plan.duration_ns = Some(TIME_LIMIT_NS);
     plan.interval_ns = None;
-    if let (Some(rate), Protocol::Tcp) = (rate_bps, protocol) {
+    if let (Some(rate), TransportProtocol::Tcp) = (rate_bps, protocol) {
         plan.payload_bytes = (rate / 8 / 1_000).clamp(1_024, plan.payload_bytes);
     }
     // The load is not measured: it blocks like other programs.
-    plan.wait = Some(Ends::both(Wait::Block));
+    plan.wait = Some(PerEnd::same(WaitMode::Block));
     plan
 }
 
 /// Returns the number of processors that this process may use.
-fn processors() -> u32 {
+fn usable_processors() -> u32 {
     let usable = std::thread::available_parallelism();
     usable.map_or(1, |count| u32::try_from(count.get()).unwrap_or(1))
 }
 
-fn compare(runs: &[Record], load: Background) -> SetResult {
+fn compare_with_idle(runs: &[Record], load: BackgroundLoad) -> SetResult {
     let labelled = |label: &str| runs.iter().find(|run| run.label.as_deref() == Some(label));
     // With a schedule, from the scheduled time: waiting to be sent counts too.
     let rtt = |label: &str| {
@@ -347,12 +364,12 @@ fn compare(runs: &[Record], load: Background) -> SetResult {
         summary.rtt_intended_ns.or(summary.rtt_ns)
     };
     let goodput = (runs.iter())
-        .find(|run| run.kind == Kind::Throughput)
+        .find(|run| run.kind == RunKind::Throughput)
         .and_then(|run| run.summary.goodput_bps);
     let plan = labelled(LOADED).map(|run| &run.plan.round_trip);
     let rate = plan.and_then(|plan| plan.rate_per_second);
     let mut notes = Vec::new();
-    if rate.is_none() && !matches!(load, Background::Cpu { .. }) {
+    if rate.is_none() && !matches!(load, BackgroundLoad::Cpu { .. }) {
         notes.push(
             "without a schedule, requests are sent mostly while the queues are empty, which understates the \
              effect of the load: leave --outstanding out, or give a --rate"
@@ -369,9 +386,9 @@ fn compare(runs: &[Record], load: Background) -> SetResult {
             format_count(unanswered)
         ));
     }
-    let under_load = (rtt(IDLE).zip(rtt(LOADED))).map(|(idle, loaded)| UnderLoad {
+    let under_load = (rtt(IDLE).zip(rtt(LOADED))).map(|(idle, loaded)| LatencyUnderLoad {
         rate_per_second: rate,
-        ..UnderLoad::compare(load.to_string(), idle, loaded, goodput)
+        ..LatencyUnderLoad::compare(load.to_string(), idle, loaded, goodput)
     });
     SetResult {
         under_load,
@@ -386,10 +403,10 @@ mod tests {
 
     #[test]
     fn a_load_lasts_as_long_as_any_run_may() {
-        let beside = Plan::new(Kind::Latency, Protocol::Udp, "far".to_owned());
-        let load = traffic(&beside, Protocol::Tcp, None, Some("reno"));
+        let measured = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far".to_owned());
+        let load = load_plan(&measured, TransportProtocol::Tcp, None, Some("reno"));
         assert_eq!(load.duration_ns, Some(TIME_LIMIT_NS));
         assert_eq!(load.congestion_control.as_deref(), Some("reno"));
-        assert!(load.congestion_control_asked);
+        assert!(load.congestion_control_requested);
     }
 }

@@ -4,42 +4,44 @@ use std::io::Write;
 use std::path::Path;
 
 use clap_mangen::Man;
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
 use linerate_report::text;
 
 use crate::args::{self, ManArgs};
-use crate::failure::Failure;
-use crate::output::{complain, stderr_style};
+use crate::failure::CommandFailure;
+use crate::output::{print_stderr, stderr_style};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &ManArgs) -> u8 {
     let mut command = args::command().disable_help_subcommand(true);
     // Gives subcommands their full names.
     command.build();
-    let written = std::fs::create_dir_all(&args.dir).and_then(|()| write(&args.dir, command));
+    let written = std::fs::create_dir_all(&args.dir).and_then(|()| write_pages(&args.dir, command));
     match written {
         Ok(()) => exit::OK,
         Err(error) => {
-            let failure = Failure::failed(Problem::new(
+            let failure = CommandFailure::failed(ErrorReport::new(
                 format!("cannot write the manual pages ({error})"),
                 args.dir.display().to_string(),
                 "name a directory that this user may write",
             ));
-            complain(&text::problem(&failure.problem, &stderr_style()));
+            print_stderr(&text::render_error(&failure.problem, &stderr_style()));
             failure.code
         }
     }
 }
 
 /// Writes the page of a command and of its subcommands.
-fn write(dir: &Path, command: clap::Command) -> std::io::Result<()> {
-    for below in command.get_subcommands() {
-        if !below.is_hide_set() {
-            write(dir, below.clone())?;
+fn write_pages(dir: &Path, command: clap::Command) -> std::io::Result<()> {
+    for subcommand in command.get_subcommands() {
+        if !subcommand.is_hide_set() {
+            write_pages(dir, subcommand.clone())?;
         }
     }
-    let has_commands = command.get_subcommands().any(|below| !below.is_hide_set());
+    let has_commands = command
+        .get_subcommands()
+        .any(|subcommand| !subcommand.is_hide_set());
     let after = command.get_after_help().map(ToString::to_string);
     let man = Man::new(command)
         .source(concat!("linerate ", env!("CARGO_PKG_VERSION")))
@@ -55,14 +57,14 @@ fn write(dir: &Path, command: clap::Command) -> std::io::Result<()> {
     }
     if let Some(after) = after {
         // Filled text would join the lines of the examples.
-        let text = verbatim(&after);
+        let text = escape_roff(&after);
         write!(page, ".SH NOTES AND EXAMPLES\n.nf\n{text}.fi\n")?;
     }
     std::fs::write(dir.join(man.get_filename()), page)
 }
 
 /// Escapes lines so that roff prints them unchanged.
-fn verbatim(text: &str) -> String {
+fn escape_roff(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
         // A leading dot or quote would be a request, a plain hyphen a typographic one.
@@ -79,6 +81,6 @@ mod tests {
 
     #[test]
     fn lines_are_printed_as_they_are() {
-        assert_eq!(verbatim(".x -t 5\n'a\\n'"), "\\&.x \\-t 5\n\\&'a\\en'\n");
+        assert_eq!(escape_roff(".x -t 5\n'a\\n'"), "\\&.x \\-t 5\n\\&'a\\en'\n");
     }
 }

@@ -1,41 +1,44 @@
 //! Measurements between two hosts: run, repeat, check, print.
 
 use jiff::Timestamp;
-use linerate_host::stop_flag::Stop;
-use linerate_metric::event::{Event, Problem, What};
+use linerate_host::stop_flag::StopFlag;
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::exit;
-use linerate_metric::expect::Verdict;
+use linerate_metric::expect::ExpectationResult;
 use linerate_metric::record::{Record, new_id};
 use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_metric::units::format_count;
 
 use super::stage_passes;
 use crate::args::MeasureArgs;
-use crate::failure::Failure;
-use crate::output::{self, Output};
-use crate::plan::Measurement;
-use crate::port_devices::Nics;
-use crate::printer::Teller;
-use crate::ui_update::{Part, Scene};
+use crate::failure::CommandFailure;
+use crate::output::{self, CommandOutput};
+use crate::plan::MeasurementPlan;
+use crate::port_devices::PortDevices;
+use crate::printer::EventSender;
+use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live};
 
 /// Runs a measurement and returns the exit code.
-pub fn run(measurement: Result<Measurement, Failure>, args: &MeasureArgs) -> u8 {
-    let mut output = Output::new(&args.output)
-        .labelled(args.label.as_deref())
-        .with_page(args.html.as_deref(), &format!("linerate to {}", args.host));
+pub fn run_measurement(
+    measurement: Result<MeasurementPlan, CommandFailure>,
+    args: &MeasureArgs,
+) -> u8 {
+    let mut output = CommandOutput::new(&args.output)
+        .with_label(args.label.as_deref())
+        .with_report(args.html.as_deref(), &format!("linerate to {}", args.host));
     let result = measurement.and_then(|measurement| measure(&measurement, args, &mut output));
     let code = result.unwrap_or_else(|failure| {
-        output.failure(&failure);
+        output.report_failure(&failure);
         failure.code
     });
-    output.gated(code, args.fail_on_finding)
+    output.gate_exit_code(code, args.fail_on_finding)
 }
 
 /// Installs handlers that stop the run in order on Ctrl-C and SIGTERM.
-pub fn stop_on_signals() -> Result<Stop, Failure> {
-    Stop::on_signals().map_err(|error| {
-        Failure::failed(Problem::new(
+pub fn stop_on_signals() -> Result<StopFlag, CommandFailure> {
+    StopFlag::on_signals().map_err(|error| {
+        CommandFailure::failed(ErrorReport::new(
             format!("cannot catch signals ({error})"),
             "this process",
             "check the limits of this process",
@@ -44,35 +47,42 @@ pub fn stop_on_signals() -> Result<Stop, Failure> {
 }
 
 /// Makes the runs until a failure; returns the records and the failure.
-fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>, Option<Failure>) {
-    let flag = stop.as_flag();
-    let network = lab_network::around();
+fn make_runs(
+    measurement: &MeasurementPlan,
+    stop: &StopFlag,
+    events: &EventSender,
+) -> (Vec<Record>, Option<CommandFailure>) {
+    let flag = stop.atomic();
+    let network = lab_network::lab_network();
     let mut runs: Vec<Record> = Vec::new();
     for test in 1..=measurement.repeat {
-        let tell = |what| teller.tell(Event { test, what });
+        let emit = |what| events.send(Event { test, kind: what });
         if measurement.repeat > 1 {
-            teller.show(Scene::Part(Part {
+            events.show(UiUpdate::PartStarted(SeriesPart {
                 name: "run",
                 number: test as usize,
-                of: Some(measurement.repeat as usize),
-                ..Part::default()
+                total: Some(measurement.repeat as usize),
+                ..SeriesPart::default()
             }));
         }
-        let ran = stage_passes::run(&measurement.client, network.as_ref(), &flag, &mut |what| {
-            tell(what)
-        });
-        let (record, failure) = match ran {
-            Ok((record, failure)) => (record, failure.map(Failure::from)),
+        let outcome = stage_passes::run_with_stages(
+            &measurement.client,
+            network.as_ref(),
+            &flag,
+            &mut |what| emit(what),
+        );
+        let (record, failure) = match outcome {
+            Ok((record, failure)) => (record, failure.map(CommandFailure::from)),
             // Earlier runs are kept.
             Err(error) => return (runs, Some(error.into())),
         };
-        let left = record.interrupted && failure.is_none() && !stop.is_set();
-        let failure = failure.or_else(|| left.then(|| ended_by_far_end(&record)));
+        let has_server_ended = record.interrupted && failure.is_none() && !stop.is_set();
+        let failure = failure.or_else(|| has_server_ended.then(|| server_ended_failure(&record)));
         if measurement.repeat > 1 {
-            tell(What::Finished {
+            emit(EventKind::Finished {
                 record: Box::new(record.clone()),
             });
-            teller.show(Scene::came_to(&format!("run {test}"), &record));
+            events.show(UiUpdate::part_result(&format!("run {test}"), &record));
         }
         runs.push(record);
         if stop.is_set() || failure.is_some() {
@@ -83,21 +93,21 @@ fn runs(measurement: &Measurement, stop: &Stop, teller: &Teller) -> (Vec<Record>
 }
 
 /// Returns the failure of a run whose server was stopped; the server sent its results so far.
-pub(super) fn ended_by_far_end(record: &Record) -> Failure {
+pub(super) fn server_ended_failure(record: &Record) -> CommandFailure {
     let plan = &record.plan;
     let host = match plan.host.contains(':') && !plan.host.starts_with('[') {
         true => format!("[{}]", plan.host),
         false => plan.host.clone(),
     };
     let mut doubts = record.validity.iter();
-    let next = match doubts.any(|doubt| doubt.doubt == "cut-short") {
+    let next = match doubts.any(|doubt| doubt.id == "cut-short") {
         true => {
             "set a time (-t) within the server's --max-time, or start the server with a higher one"
         }
         false => "check why the server was stopped, and run it again when the server is up",
     };
-    Failure {
-        problem: Problem::new(
+    CommandFailure {
+        problem: ErrorReport::new(
             "the server ended the run early",
             format!("{host}:{}", plan.port),
             next,
@@ -107,21 +117,21 @@ pub(super) fn ended_by_far_end(record: &Record) -> Failure {
 }
 
 fn measure(
-    measurement: &Measurement,
+    measurement: &MeasurementPlan,
     args: &MeasureArgs,
-    output: &mut Output,
-) -> Result<u8, Failure> {
-    output.check_file()?;
-    live::check(args.screen.is_asked())?;
+    output: &mut CommandOutput,
+) -> Result<u8, CommandFailure> {
+    output.check_files()?;
+    live::check_terminal(args.screen.is_enabled())?;
     if let Some(file) = &measurement.trace {
-        output::write_files_without_reader();
-        output::check_folder(file)?;
+        output::continue_without_reader();
+        output::check_writable_file(file)?;
     }
     let stop = stop_on_signals()?;
-    let _nics = Nics::for_stack(args.near.stack.dev.as_ref(), &stop, output)?;
+    let _devices = PortDevices::for_stack(args.local_stack.stack.dev.as_ref(), &stop, output)?;
     let (mut runs, mut failure) =
-        live::while_told(args.screen.is_asked(), &stop, output, |teller| {
-            runs(measurement, &stop, teller)
+        live::run_with_output(args.screen.is_enabled(), &stop, output, |events| {
+            make_runs(measurement, &stop, events)
         })?;
     if let Some(failure) = failure.as_mut().filter(|_| stop.is_set()) {
         failure.code = exit::INTERRUPTED;
@@ -139,29 +149,32 @@ fn measure(
     let corrupted = corrupted(&runs);
     let verdicts = if measurement.repeat == 1 {
         let record = &runs[0];
-        let verdicts = judge(args, |expectation| expectation.judge(&record.summary));
-        output.record(record, &verdicts)?;
+        let verdicts =
+            judge_expectations(args, |expectation| expectation.evaluate(&record.summary));
+        output.write_record(record, &verdicts)?;
         verdicts
     } else {
         let set = repeats(runs, interrupted);
-        let verdicts = judge(args, |expectation| expectation.judge_result(&set.result));
-        output.set(&set, &verdicts)?;
+        let verdicts = judge_expectations(args, |expectation| {
+            expectation.evaluate_repeats(&set.result)
+        });
+        output.write_set(&set, &verdicts)?;
         verdicts
     };
     if let Some(failure) = failure {
         // With --json the document is already printed, and its `validity` has the reason.
         if output.is_json() {
-            output.remark(&format!("error: {}", failure.problem));
+            output.warn(&format!("error: {}", failure.problem));
         } else {
-            output.failure(&failure);
+            output.report_failure(&failure);
         }
         return Ok(failure.code);
     }
     if let Some(failure) = corrupted.filter(|_| !interrupted) {
         if output.is_json() {
-            output.remark(&format!("error: {}", failure.problem));
+            output.warn(&format!("error: {}", failure.problem));
         } else {
-            output.failure(&failure);
+            output.report_failure(&failure);
         }
         return Ok(failure.code);
     }
@@ -175,11 +188,11 @@ fn measure(
 }
 
 /// Returns a failure if a run with --verify received wrong bytes.
-fn corrupted(runs: &[Record]) -> Option<Failure> {
-    let wrong = |run: &&Record| run.plan.verify && run.summary.mismatched > Some(0);
-    let run = runs.iter().find(wrong)?;
+fn corrupted(runs: &[Record]) -> Option<CommandFailure> {
+    let has_mismatch = |run: &&Record| run.plan.verify && run.summary.mismatched > Some(0);
+    let run = runs.iter().find(has_mismatch)?;
     let bytes = run.summary.mismatched.unwrap_or(0);
-    Some(Failure::failed(Problem::new(
+    Some(CommandFailure::failed(ErrorReport::new(
         format!("{} B arrived with wrong content", format_count(bytes)),
         "content",
         "the note has the first of them; disable offloads of the interfaces and run it again to find the \
@@ -187,10 +200,10 @@ fn corrupted(runs: &[Record]) -> Option<Failure> {
     )))
 }
 
-pub(super) fn judge(
+pub(super) fn judge_expectations(
     args: &MeasureArgs,
-    judge: impl Fn(&linerate_metric::expect::Expectation) -> Verdict,
-) -> Vec<Verdict> {
+    judge: impl Fn(&linerate_metric::expect::Expectation) -> ExpectationResult,
+) -> Vec<ExpectationResult> {
     args.expect.iter().map(judge).collect()
 }
 
@@ -202,7 +215,7 @@ fn repeats(runs: Vec<Record>, interrupted: bool) -> RunSet {
         kind: "repeat".to_owned(),
         started,
         interrupted,
-        result: SetResult::of_repeats(&runs),
+        result: SetResult::from_repeats(&runs),
         runs,
     }
 }

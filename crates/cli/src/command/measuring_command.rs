@@ -2,27 +2,34 @@
 
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 
 use crate::args::{self, Cli, Command};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::{plan, shell_words};
 
 /// Returns the kind of measurement; rejects invalid command lines before any run.
-pub fn kind_of(outer: &str, command: &[String]) -> Result<linerate_metric::plan::Kind, Failure> {
-    use linerate_metric::plan::Kind;
+pub fn kind_of(
+    outer: &str,
+    command: &[String],
+) -> Result<linerate_metric::plan::RunKind, CommandFailure> {
+    use linerate_metric::plan::RunKind;
     let line = std::iter::once("linerate").chain(command.iter().map(String::as_str));
     let parsed = args::command()
         .try_get_matches_from(line)
         .and_then(|matches| Cli::from_arg_matches(&matches));
-    let refused_with = |situation: String, next: String| {
-        Failure::usage(Problem::new(situation, shell_words::join(command), next))
+    let reject_with = |situation: String, next: String| {
+        CommandFailure::usage(ErrorReport::new(
+            situation,
+            shell_words::join_args(command),
+            next,
+        ))
     };
-    let refused = |situation: String| {
+    let reject = |situation: String| {
         let next = format!(
             "put options of `{outer}` before the measuring command, its own options after it"
         );
-        refused_with(situation, next)
+        reject_with(situation, next)
     };
     let cli = parsed.map_err(|error| {
         let text = error.to_string();
@@ -35,23 +42,23 @@ pub fn kind_of(outer: &str, command: &[String]) -> Result<linerate_metric::plan:
         match error.kind() {
             // The option is in the right place, but its value is invalid.
             ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
-                refused_with(situation, next_of_value(outer).to_owned())
+                reject_with(situation, next_of_value(outer).to_owned())
             }
-            _ => refused(situation),
+            _ => reject(situation),
         }
     })?;
     match cli.command {
-        Command::Throughput(args) => plan::throughput(&args).map(|_| Kind::Throughput),
-        Command::Latency(args) => match plan::latency(&args)? {
-            plan::LatencySeries::One(_) => Ok(Kind::Latency),
-            _ => Err(refused("makes several runs, but must make one".to_owned())),
+        Command::Throughput(args) => plan::plan_throughput(&args).map(|_| RunKind::Throughput),
+        Command::Latency(args) => match plan::plan_latency(&args)? {
+            plan::LatencySeries::Single(_) => Ok(RunKind::Latency),
+            _ => Err(reject("makes several runs, but must make one".to_owned())),
         },
-        Command::Ttcp(_) => Ok(Kind::Throughput),
-        Command::Forward(_) => Ok(Kind::Forward),
-        Command::Generate(_) => Ok(Kind::Generate),
-        _ => Err(refused(format!(
+        Command::Ttcp(_) => Ok(RunKind::Throughput),
+        Command::Forward(_) => Ok(RunKind::Forward),
+        Command::Generate(_) => Ok(RunKind::Generate),
+        _ => Err(reject(format!(
             "is not a measuring command: use {}",
-            shell_words::MEASURING.join(", ")
+            shell_words::MEASURING_COMMANDS.join(", ")
         ))),
     }
 }
@@ -65,15 +72,15 @@ fn next_of_value(outer: &str) -> &'static str {
 }
 
 /// Adds `-t 1` to a measuring command without time and amount.
-pub fn timed(all: &mut Vec<String>) {
-    let says = |word: &String| {
+pub fn add_default_time(all: &mut Vec<String>) {
+    let is_amount = |arg: &String| {
         ["-t", "-n", "--time=", "--bytes=", "--count="]
             .iter()
-            .any(|start| word.starts_with(start))
-            || ["--time", "--bytes", "--count"].contains(&word.as_str())
+            .any(|start| arg.starts_with(start))
+            || ["--time", "--bytes", "--count"].contains(&arg.as_str())
     };
-    let takes_time = all.first().is_some_and(|name| name != "ttcp");
-    if takes_time && !all.iter().any(says) {
+    let has_time_option = all.first().is_some_and(|name| name != "ttcp");
+    if has_time_option && !all.iter().any(is_amount) {
         all.extend(["-t".to_owned(), "1".to_owned()]);
     }
 }
@@ -92,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_that_makes_no_sense_is_told_apart_from_an_option_in_the_wrong_place() {
+    fn invalid_values_and_misplaced_options_have_different_hints() {
         for (outer, line, next) in [
             (
                 "sweep",

@@ -1,87 +1,94 @@
 //! `linerate throughput -b max`: search for the highest UDP rate within a loss limit.
 
 use jiff::Timestamp;
-use linerate_host::stop_flag::Stop;
-use linerate_measure::rate_search::{Ask, End, Next, Search, Seen};
-use linerate_metric::event::{Event, What};
+use linerate_host::stop_flag::StopFlag;
+use linerate_measure::rate_search::{
+    MaxRateSearch, RateSearchEnd, RateSearchStep, RateTrial, RateTrialResult,
+};
+use linerate_metric::event::{Event, EventKind};
 use linerate_metric::exit;
-use linerate_metric::pace::Burst;
+use linerate_metric::pace::PaceBurst;
 use linerate_metric::plan::Plan;
-use linerate_metric::record::{Doubt, Record, Summary, new_id};
-use linerate_metric::run_set::{RateSearch, RunSet, SET_SCHEMA, SetResult, Trial};
+use linerate_metric::record::{Caveat, Record, Summary, new_id};
+use linerate_metric::run_set::{RateSearchResult, RateSearchTrial, RunSet, SET_SCHEMA, SetResult};
 use linerate_metric::units::{format_bit_rate, format_share};
 
-use super::measure::{ended_by_far_end, judge, stop_on_signals};
+use super::measure::{judge_expectations, server_ended_failure, stop_on_signals};
 use crate::args::ThroughputArgs;
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
 use crate::plan::{self, SearchPlan};
-use crate::port_devices::Nics;
-use crate::printer::Teller;
-use crate::ui_update::{Part, Scene};
+use crate::port_devices::PortDevices;
+use crate::printer::EventSender;
+use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live};
 
 /// Datagrams per second of a flow above which they are sent in bursts: one by one, a sender reaches
 /// about 200,000, and less with a clock read before each.
-const SINGLE_PER_SECOND: f64 = 100_000.0;
+const BURST_ABOVE_PPS: f64 = 100_000.0;
 
 /// Time between such bursts.
-const BURST_EVERY_S: f64 = 100e-6;
+const BURST_INTERVAL_S: f64 = 100e-6;
 
 /// Lateness of a send that may have overflowed a queue with the burst after it.
 const STALL_NS: u64 = 1_000_000;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &ThroughputArgs) -> u8 {
-    let mut output = Output::new(&args.measure.output)
-        .labelled(args.measure.label.as_deref())
-        .with_page(
+    let mut output = CommandOutput::new(&args.measure.output)
+        .with_label(args.measure.label.as_deref())
+        .with_report(
             args.measure.html.as_deref(),
             &format!("linerate to {}", args.measure.host),
         );
-    let result = plan::search(args).and_then(|search| find(&search, args, &mut output));
+    let result = plan::plan_search(args).and_then(|search| run_search(&search, args, &mut output));
     let code = result.unwrap_or_else(|failure| {
-        output.failure(&failure);
+        output.report_failure(&failure);
         failure.code
     });
-    output.gated(code, args.measure.fail_on_finding)
+    output.gate_exit_code(code, args.measure.fail_on_finding)
 }
 
 /// State of a search.
-struct Made {
-    search: Search,
+struct SearchState {
+    search: MaxRateSearch,
     runs: Vec<Record>,
-    trials: Vec<Trial>,
-    failure: Option<Failure>,
+    trials: Vec<RateSearchTrial>,
+    failure: Option<CommandFailure>,
 }
 
-fn find(asked: &SearchPlan, args: &ThroughputArgs, output: &mut Output) -> Result<u8, Failure> {
-    output.check_file()?;
-    let screen = args.measure.screen.is_asked();
-    live::check(screen)?;
+fn run_search(
+    search_plan: &SearchPlan,
+    args: &ThroughputArgs,
+    output: &mut CommandOutput,
+) -> Result<u8, CommandFailure> {
+    output.check_files()?;
+    let screen = args.measure.screen.is_enabled();
+    live::check_terminal(screen)?;
     let stop = stop_on_signals()?;
-    let _nics = Nics::for_stack(args.measure.near.stack.dev.as_ref(), &stop, output)?;
-    let mut made = live::while_told(screen, &stop, output, |teller| {
-        trials(asked, screen, &stop, teller)
+    let _devices =
+        PortDevices::for_stack(args.measure.local_stack.stack.dev.as_ref(), &stop, output)?;
+    let mut state = live::run_with_output(screen, &stop, output, |events| {
+        run_trials(search_plan, screen, &stop, events)
     })?;
     let interrupted = stop.is_set();
-    if let Some(failure) = made.failure.as_mut().filter(|_| interrupted) {
+    if let Some(failure) = state.failure.as_mut().filter(|_| interrupted) {
         failure.code = exit::INTERRUPTED;
     }
-    if made.runs.is_empty() {
-        return Err(made.failure.expect("a search without a run says why"));
+    if state.runs.is_empty() {
+        return Err(state.failure.expect("a search without a run says why"));
     }
-    let failure = made.failure.take();
-    let set = set_of(asked, made, interrupted || failure.is_some());
-    let winner = winner(&set).cloned().unwrap_or_default();
-    let verdicts = judge(&args.measure, |expectation| expectation.judge(&winner));
-    output.set(&set, &verdicts)?;
+    let failure = state.failure.take();
+    let set = result_set(search_plan, state, interrupted || failure.is_some());
+    let winner = result_figures(&set).cloned().unwrap_or_default();
+    let verdicts = judge_expectations(&args.measure, |expectation| expectation.evaluate(&winner));
+    output.write_set(&set, &verdicts)?;
     if let Some(failure) = failure {
         // With --json the document is already printed.
         if output.is_json() {
-            output.remark(&format!("error: {}", failure.problem));
+            output.warn(&format!("error: {}", failure.problem));
         } else {
-            output.failure(&failure);
+            output.report_failure(&failure);
         }
         return Ok(failure.code);
     }
@@ -95,107 +102,127 @@ fn find(asked: &SearchPlan, args: &ThroughputArgs, output: &mut Output) -> Resul
 }
 
 /// Returns the figures of the trial that decides the result.
-fn winner(set: &RunSet) -> Option<&Summary> {
+fn result_figures(set: &RunSet) -> Option<&Summary> {
     let search = set.result.search.as_ref()?;
-    let trial = best(&search.trials, search.rate_bps?)?;
+    let trial = deciding_trial(&search.trials, search.rate_bps?)?;
     let run = set.runs.iter().find(|run| run.id == trial.record)?;
     Some(&run.summary)
 }
 
 /// Returns the confirming trial, or else the last one that passed at this rate.
-fn best(trials: &[Trial], rate_bps: f64) -> Option<&Trial> {
-    let same = |trial: &&Trial| {
-        let rate = trial.asked_bps.unwrap_or(trial.offered_bps);
+fn deciding_trial(trials: &[RateSearchTrial], rate_bps: f64) -> Option<&RateSearchTrial> {
+    let has_rate = |trial: &&RateSearchTrial| {
+        let rate = trial.intended_bps.unwrap_or(trial.offered_bps);
         trial.passed && (rate - rate_bps).abs() <= 1e-6 * rate_bps
     };
     let mut passed = trials.iter().rev().filter(|trial| trial.passed);
-    let confirmed = passed.find(|trial| trial.confirms);
-    confirmed.or_else(|| trials.iter().rev().find(same))
+    let confirmed = passed.find(|trial| trial.is_confirmation);
+    confirmed.or_else(|| trials.iter().rev().find(has_rate))
 }
 
-fn trials(asked: &SearchPlan, screened: bool, stop: &Stop, teller: &Teller) -> Made {
-    let flag = stop.as_flag();
-    let network = lab_network::around();
-    let mut made = Made {
-        search: Search::new(asked.options),
+fn run_trials(
+    search_plan: &SearchPlan,
+    full_screen: bool,
+    stop: &StopFlag,
+    events: &EventSender,
+) -> SearchState {
+    let flag = stop.atomic();
+    let network = lab_network::lab_network();
+    let mut state = SearchState {
+        search: MaxRateSearch::new(search_plan.options),
         runs: Vec::new(),
         trials: Vec::new(),
         failure: None,
     };
     for number in 1.. {
-        let Next::Try(ask) = made.search.next() else {
+        let RateSearchStep::Try(trial_request) = state.search.next() else {
             break;
         };
-        let mut client = asked.measurement.client.clone();
-        vary(&mut client.plan, asked, ask);
-        let tell = |what| teller.tell(Event { test: number, what });
-        teller.show(Scene::Part(Part {
+        let mut client = search_plan.measurement.client.clone();
+        set_trial_plan(&mut client.plan, search_plan, trial_request);
+        let emit = |what| {
+            events.send(Event {
+                test: number,
+                kind: what,
+            })
+        };
+        events.show(UiUpdate::PartStarted(SeriesPart {
             name: "trial",
             number: number as usize,
-            words: said(ask.rate_bps),
-            ..Part::default()
+            settings: describe_rate(trial_request.intended_bps),
+            ..SeriesPart::default()
         }));
-        let ran = client.run_within(network.as_ref(), &flag, &mut |what| {
+        let outcome = client.run_in_network(network.as_ref(), &flag, &mut |what| {
             // The result line of a short trial is enough.
-            let is_told = ask.confirms || screened;
-            if is_told || !matches!(what, What::Started { .. } | What::Connected { .. }) {
-                tell(what);
+            let is_reported = trial_request.is_confirmation || full_screen;
+            if is_reported
+                || !matches!(
+                    what,
+                    EventKind::Started { .. } | EventKind::Connected { .. }
+                )
+            {
+                emit(what);
             }
         });
-        let (mut record, failure) = match ran {
-            Ok((record, failure)) => (record, failure.map(Failure::from)),
+        let (mut record, failure) = match outcome {
+            Ok((record, failure)) => (record, failure.map(CommandFailure::from)),
             Err(error) => {
-                made.failure = Some(error.into());
+                state.failure = Some(error.into());
                 break;
             }
         };
-        let left = record.interrupted && failure.is_none() && !stop.is_set();
-        made.failure = failure.or_else(|| left.then(|| ended_by_far_end(&record)));
-        record.label = Some(format!("trial {number}, {}", said(ask.rate_bps)));
-        tell(What::Finished {
+        let server_ended = record.interrupted && failure.is_none() && !stop.is_set();
+        state.failure = failure.or_else(|| server_ended.then(|| server_ended_failure(&record)));
+        record.label = Some(format!(
+            "trial {number}, {}",
+            describe_rate(trial_request.intended_bps)
+        ));
+        emit(EventKind::Finished {
             record: Box::new(record.clone()),
         });
-        let over = record.interrupted || made.failure.is_some() || stop.is_set();
-        let seen = seen(&record).filter(|_| !over);
-        if let Some(seen) = seen {
-            let trial = Trial {
+        let is_over = record.interrupted || state.failure.is_some() || stop.is_set();
+        let result = trial_result(&record).filter(|_| !is_over);
+        if let Some(result) = result {
+            let trial = RateSearchTrial {
                 number,
-                asked_bps: ask.rate_bps,
-                offered_bps: seen.offered_bps,
-                goodput_bps: seen.received_bps,
-                loss_fraction: seen.loss,
-                passed: seen.passes(asked.options.loss),
-                confirms: ask.confirms,
+                intended_bps: trial_request.intended_bps,
+                offered_bps: result.offered_bps,
+                goodput_bps: result.received_bps,
+                loss_fraction: result.loss,
+                passed: result.passes(search_plan.options.max_loss),
+                is_confirmation: trial_request.is_confirmation,
                 record: record.id.clone(),
             };
-            tell(What::Trial {
+            emit(EventKind::Trial {
                 trial: Box::new(trial.clone()),
             });
-            made.trials.push(trial);
-            made.search.take(seen);
+            state.trials.push(trial);
+            state.search.record(result);
         }
-        made.runs.push(record);
-        if seen.is_none() {
+        state.runs.push(record);
+        if result.is_none() {
             break;
         }
     }
-    made
+    state
 }
 
 /// Returns the rate of a trial as text.
-fn said(rate_bps: Option<f64>) -> String {
+fn describe_rate(rate_bps: Option<f64>) -> String {
     rate_bps.map_or_else(|| "unlimited".to_owned(), format_bit_rate)
 }
 
 /// Sets the plan of one trial.
-fn vary(plan: &mut Plan, asked: &SearchPlan, ask: Ask) {
-    plan.duration_ns = Some(if ask.confirms {
-        asked.confirmation_ns
+fn set_trial_plan(plan: &mut Plan, search_plan: &SearchPlan, trial_request: RateTrial) {
+    plan.duration_ns = Some(if trial_request.is_confirmation {
+        search_plan.confirmation_ns
     } else {
         plan.interval_ns = None;
-        asked.trial_ns
+        search_plan.trial_ns
     });
-    let Some(rate) = ask.rate_bps else { return };
+    let Some(rate) = trial_request.intended_bps else {
+        return;
+    };
     let each = rate / f64::from(plan.streams);
     plan.rate_bps = Some((each as u64).max(1));
     // Small datagrams at a high rate cannot be sent one by one: those of 100 us are sent as one
@@ -205,29 +232,32 @@ fn vary(plan: &mut Plan, asked: &SearchPlan, ask: Ask) {
         bytes => bytes,
     };
     let per_second = each / 8.0 / payload as f64;
-    let may = !plan.udp_offload.asked || plan.udp_offload.gso == Some(true);
-    if may && per_second > SINGLE_PER_SECOND {
-        let count = (per_second * BURST_EVERY_S).ceil();
-        plan.pace.burst = Some(Burst::Payloads(count as u64));
+    let allows_bursts = !plan.udp_offload.requested || plan.udp_offload.gso == Some(true);
+    if allows_bursts && per_second > BURST_ABOVE_PPS {
+        let count = (per_second * BURST_INTERVAL_S).ceil();
+        plan.pace.burst = Some(PaceBurst::Payloads(count as u64));
     }
 }
 
 /// Returns the result of a trial for the search; `None` if figures are missing.
-fn seen(record: &Record) -> Option<Seen> {
+fn trial_result(record: &Record) -> Option<RateTrialResult> {
     let summary = &record.summary;
     let seconds = summary.duration_ns? as f64 / 1e9;
-    let streams = record.directions.iter().flat_map(|way| &way.streams);
-    let refused: u64 = streams
+    let streams = record
+        .directions
+        .iter()
+        .flat_map(|direction| &direction.streams);
+    let not_sent: u64 = streams
         .filter_map(|stream| stream.sender.as_ref()?.send_refused)
         .sum();
-    let refused = refused as f64 * (record.plan.payload_bytes * 8) as f64 / seconds.max(1e-9);
-    let doubts = |id: &str| record.validity.iter().any(|doubt| doubt.doubt == id);
-    Some(Seen {
-        offered_bps: summary.offered_bps? + refused,
+    let not_sent = not_sent as f64 * (record.plan.payload_bytes * 8) as f64 / seconds.max(1e-9);
+    let doubts = |id: &str| record.validity.iter().any(|doubt| doubt.id == id);
+    Some(RateTrialResult {
+        offered_bps: summary.offered_bps? + not_sent,
         received_bps: summary.goodput_bps?,
         loss: summary.loss_fraction?,
-        kept: !doubts("tool-limit"),
-        burst: summary
+        load_met: !doubts("tool-limit"),
+        stall_burst: summary
             .lateness_ns
             .filter(|lateness| lateness.max > STALL_NS)
             .map_or(0.0, |lateness| {
@@ -236,46 +266,48 @@ fn seen(record: &Record) -> Option<Seen> {
     })
 }
 
-fn set_of(asked: &SearchPlan, made: Made, interrupted: bool) -> RunSet {
-    let (found, stopped_by) = match made.search.next() {
-        Next::Over(found) => {
-            let name = match found.end {
-                End::Resolution => "resolution",
-                End::Sender => "sender",
-                End::Floor => "floor",
-                End::Trials => "trials",
+fn result_set(search_plan: &SearchPlan, state: SearchState, interrupted: bool) -> RunSet {
+    let (bounds, stopped_by) = match state.search.next() {
+        RateSearchStep::Done(bounds) => {
+            let name = match bounds.end {
+                RateSearchEnd::Resolution => "resolution",
+                RateSearchEnd::Sender => "sender",
+                RateSearchEnd::Floor => "floor",
+                RateSearchEnd::Trials => "trials",
             };
-            (Some(found), name)
+            (Some(bounds), name)
         }
-        Next::Try(_) => (None, "interrupted"),
+        RateSearchStep::Try(_) => (None, "interrupted"),
     };
-    let low = match found {
-        Some(found) => found.low_bps,
+    let low = match bounds {
+        Some(bounds) => bounds.low_bps,
         // Interrupted: the highest rate that passed so far.
-        None => made
+        None => state
             .trials
             .iter()
             .filter(|trial| trial.passed)
-            .map(|trial| trial.asked_bps.unwrap_or(trial.offered_bps))
+            .map(|trial| trial.intended_bps.unwrap_or(trial.offered_bps))
             .reduce(f64::max),
     };
-    let winner = low.and_then(|low| best(&made.trials, low));
-    let result = RateSearch {
-        loss_limit: asked.options.loss,
-        resolution: asked.options.resolution,
+    let winner = low.and_then(|low| deciding_trial(&state.trials, low));
+    let result = RateSearchResult {
+        loss_limit: search_plan.options.max_loss,
+        resolution: search_plan.options.resolution,
         rate_bps: low,
         goodput_bps: winner.map(|trial| trial.goodput_bps),
         loss_fraction: winner.map(|trial| trial.loss_fraction),
-        failed_bps: found
-            .and_then(|found| found.high_bps)
+        failed_bps: bounds
+            .and_then(|bounds| bounds.high_bps)
             .filter(|&high| low.is_none_or(|low| high > low)),
-        confirmed: found.is_some_and(|found| found.confirmed),
+        confirmed: bounds.is_some_and(|bounds| bounds.confirmed),
         stopped_by: stopped_by.to_owned(),
-        trials: made.trials,
+        trials: state.trials,
     };
-    let mut runs = made.runs;
-    if let Some(doubt) = wide(&result)
-        && let Some(trial) = result.rate_bps.and_then(|rate| best(&result.trials, rate))
+    let mut runs = state.runs;
+    if let Some(doubt) = resolution_missed(&result)
+        && let Some(trial) = result
+            .rate_bps
+            .and_then(|rate| deciding_trial(&result.trials, rate))
         && let Some(run) = runs.iter_mut().find(|run| run.id == trial.record)
     {
         run.validity.push(doubt);
@@ -297,10 +329,10 @@ fn set_of(asked: &SearchPlan, made: Made, interrupted: bool) -> RunSet {
 }
 
 /// Returns a warning if the interval between passed and failed rates is wider than the resolution.
-fn wide(search: &RateSearch) -> Option<Doubt> {
+fn resolution_missed(search: &RateSearchResult) -> Option<Caveat> {
     let gap = search.gap()?;
     (search.stopped_by == "resolution" && gap > search.resolution).then(|| {
-        Doubt::new(
+        Caveat::new(
             "resolution-missed",
             format!(
                 "the highest passed and the lowest failed rate are {} apart, but the resolution is {}: rates \
@@ -318,18 +350,18 @@ mod tests {
 
     #[test]
     fn a_search_that_ends_wide_says_so() {
-        let search = |rate, failed, end: &str| RateSearch {
+        let search = |rate, failed, end: &str| RateSearchResult {
             resolution: 0.01,
             rate_bps: Some(rate),
             failed_bps: Some(failed),
             stopped_by: end.to_owned(),
-            ..RateSearch::default()
+            ..RateSearchResult::default()
         };
-        assert!(wide(&search(0.95e9, 1e9, "resolution")).is_some());
-        assert!(wide(&search(0.995e9, 1e9, "resolution")).is_none());
-        assert!(wide(&search(0.5e9, 1e9, "sender")).is_none());
+        assert!(resolution_missed(&search(0.95e9, 1e9, "resolution")).is_some());
+        assert!(resolution_missed(&search(0.995e9, 1e9, "resolution")).is_none());
+        assert!(resolution_missed(&search(0.5e9, 1e9, "sender")).is_none());
         let mut none = search(1e9, 1e9, "resolution");
         none.failed_bps = None;
-        assert!(wide(&none).is_none());
+        assert!(resolution_missed(&none).is_none());
     }
 }

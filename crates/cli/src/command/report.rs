@@ -3,74 +3,81 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
 use linerate_metric::record::Record;
-use linerate_report::comparison::SideBySide;
+use linerate_report::comparison::DocumentComparison;
 use linerate_report::document::{Document, read_document};
 use linerate_report::store::{write_bytes, write_file};
 use linerate_report::{csv, html, markdown, text, trace};
 
-use crate::args::{ReportArgs, ReportForm};
-use crate::failure::Failure;
-use crate::output::{Form, complain, print, print_failure, stderr_style, stdout_style};
+use crate::args::{ReportArgs, ReportFormat};
+use crate::failure::CommandFailure;
+use crate::output::{
+    OutputFormat, print_failure, print_stderr, print_stdout, stderr_style, stdout_style,
+};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &ReportArgs) -> u8 {
-    let form = form(args);
-    report(args, form).unwrap_or_else(|failure| {
-        match form {
-            ReportForm::Json => print_failure(Form::Json, &failure, 0),
-            _ => complain(&text::problem(&failure.problem, &stderr_style())),
+    let format = format_of(args);
+    write_report(args, format).unwrap_or_else(|failure| {
+        match format {
+            ReportFormat::Json => print_failure(OutputFormat::Json, &failure, 0),
+            _ => print_stderr(&text::render_error(&failure.problem, &stderr_style())),
         }
         failure.code
     })
 }
 
-fn form(args: &ReportArgs) -> ReportForm {
+fn format_of(args: &ReportArgs) -> ReportFormat {
     match (args.markdown, args.json) {
-        (true, _) => ReportForm::Markdown,
-        (_, true) => ReportForm::Json,
+        (true, _) => ReportFormat::Markdown,
+        (_, true) => ReportFormat::Json,
         _ => args.format,
     }
 }
 
-fn report(args: &ReportArgs, form: ReportForm) -> Result<u8, Failure> {
-    let documents = documents(&args.records)?;
+fn write_report(args: &ReportArgs, form: ReportFormat) -> Result<u8, CommandFailure> {
+    let documents = load_documents(&args.records)?;
     if let Some(file) = &args.trace {
         write_trace(file, &documents)?;
     }
-    let title = args.title.clone().unwrap_or_else(|| title(&documents));
+    let title = args
+        .title
+        .clone()
+        .unwrap_or_else(|| default_title(&documents));
     if let Some(file) = &args.html {
-        write_file(file, &page(&title, &documents))?;
+        write_file(file, &html_page(&title, &documents))?;
     }
-    let out = match form {
+    let text_out = match form {
         // With only files requested, no text is printed.
-        ReportForm::Text
+        ReportFormat::Text
             if args.output.is_none() && (args.html.is_some() || args.trace.is_some()) =>
         {
             return Ok(exit::OK);
         }
-        ReportForm::Text => {
+        ReportFormat::Text => {
             let style = stdout_style(args.color, args.output.is_none());
             match &documents[..] {
-                [Document::Run(run)] => text::summary(run, &style),
-                [Document::Set(set)] => text::set(set, &style),
-                _ => text::side_by_side(&SideBySide::of(&documents), &style),
+                [Document::Run(run)] => text::render_summary(run, &style),
+                [Document::Set(set)] => text::render_set(set, &style),
+                _ => text::render_comparison(&DocumentComparison::compare(&documents), &style),
             }
         }
-        ReportForm::Markdown => markdown_of(&documents),
-        ReportForm::Csv => csv::side_by_side(&SideBySide::of(&each(&documents))),
-        ReportForm::Json => match &documents[..] {
+        ReportFormat::Markdown => markdown_of(&documents),
+        ReportFormat::Csv => {
+            csv::render_comparison(&DocumentComparison::compare(&expand_set(&documents)))
+        }
+        ReportFormat::Json => match &documents[..] {
             [Document::Run(run)] => run.to_json(),
             [Document::Set(set)] => json(set),
-            _ => json(&SideBySide::of(&documents)),
+            _ => json(&DocumentComparison::compare(&documents)),
         },
-        ReportForm::Html => page(&title, &documents),
+        ReportFormat::Html => html_page(&title, &documents),
     };
     match &args.output {
-        Some(file) => write_file(file, &format!("{}\n", out.trim_end()))?,
-        None => print(out.trim_end()),
+        Some(file) => write_file(file, &format!("{}\n", text_out.trim_end()))?,
+        None => print_stdout(text_out.trim_end()),
     }
     Ok(exit::OK)
 }
@@ -81,7 +88,7 @@ fn json<T: serde::Serialize>(value: &T) -> String {
 
 /// Returns the runs of a set without common figures, so that each gets its own row; else the
 /// documents.
-fn each(documents: &[Document]) -> Cow<'_, [Document]> {
+fn expand_set(documents: &[Document]) -> Cow<'_, [Document]> {
     let [Document::Set(set)] = documents else {
         return Cow::Borrowed(documents);
     };
@@ -96,41 +103,41 @@ fn markdown_of(documents: &[Document]) -> String {
     if let [Document::Set(set)] = documents
         && let Some(result) = &set.result.experiment
     {
-        return markdown::experiment(result, set);
+        return markdown::render_experiment(result, set);
     }
     if let [Document::Set(set)] = documents
         && let Some(search) = &set.result.search
     {
-        return markdown::search(search);
+        return markdown::render_search(search);
     }
-    markdown::side_by_side(&SideBySide::of(&each(documents)))
+    markdown::render_comparison(&DocumentComparison::compare(&expand_set(documents)))
 }
 
-fn page(title: &str, documents: &[Document]) -> String {
+fn html_page(title: &str, documents: &[Document]) -> String {
     if let [Document::Set(set)] = documents {
-        return html::of_set(title, set);
+        return html::render_set(title, set);
     }
     match documents {
-        [_] => html::report(title, &runs(documents), &[]),
-        several => html::side_by_side(title, &SideBySide::of(several), several),
+        [_] => html::render_report(title, &all_runs(documents), &[]),
+        many => html::render_comparison(title, &DocumentComparison::compare(many), many),
     }
 }
 
-fn runs(documents: &[Document]) -> Vec<Record> {
+fn all_runs(documents: &[Document]) -> Vec<Record> {
     let runs = documents.iter().flat_map(Document::runs);
     runs.cloned().collect()
 }
 
-fn title(documents: &[Document]) -> String {
+fn default_title(documents: &[Document]) -> String {
     match documents {
-        [one] => format!("linerate {}", one.id()),
-        several => format!("linerate: {} records", several.len()),
+        [document] => format!("linerate {}", document.id()),
+        many => format!("linerate: {} records", many.len()),
     }
 }
 
 /// Finds records by id or path. Names that look like a path, or are files, are paths; for a
 /// directory of results it is the table in it.
-fn documents(names: &[String]) -> Result<Vec<Document>, Failure> {
+fn load_documents(names: &[String]) -> Result<Vec<Document>, CommandFailure> {
     #[cfg(feature = "history")]
     let mut history = None;
     let mut documents = Vec::new();
@@ -145,7 +152,7 @@ fn documents(names: &[String]) -> Result<Vec<Document>, Failure> {
         if !is_path {
             let history = match &mut history {
                 Some(history) => history,
-                none => none.insert(linerate_report::history::History::open_default()?),
+                empty => empty.insert(linerate_report::history::History::open_default()?),
             };
             let entry = history.find(name)?;
             documents.push(history.document(&entry.id)?);
@@ -153,7 +160,7 @@ fn documents(names: &[String]) -> Result<Vec<Document>, Failure> {
         }
         #[cfg(not(feature = "history"))]
         if !is_path {
-            return Err(Failure::usage(Problem::new(
+            return Err(CommandFailure::usage(ErrorReport::new(
                 "this build of linerate has no history and cannot find ids",
                 name,
                 "name a file: $XDG_DATA_HOME/linerate/runs/ID.json",
@@ -165,13 +172,13 @@ fn documents(names: &[String]) -> Result<Vec<Document>, Failure> {
 }
 
 /// Writes the first stored timeline.
-fn write_trace(file: &Path, documents: &[Document]) -> Result<(), Failure> {
+fn write_trace(file: &Path, documents: &[Document]) -> Result<(), CommandFailure> {
     let mut timelines = documents
         .iter()
         .flat_map(Document::runs)
         .filter_map(|run| run.timeline.as_ref());
     let Some(timeline) = timelines.next() else {
-        return Err(Failure::failed(Problem::new(
+        return Err(CommandFailure::failed(ErrorReport::new(
             "has no stored timeline",
             documents.first().map_or("", Document::id),
             "measure with --trace FILE, which stores one",
@@ -204,9 +211,11 @@ mod tests {
             runs: vec![run.clone()],
             result: SetResult::default(),
         }));
-        let alone = [Document::Run(Box::new(run))];
-        let rows = |documents: &[Document]| csv::side_by_side(&SideBySide::of(&each(documents)));
-        assert!(rows(&alone).lines().count() > 1);
-        assert_eq!(rows(&[set]), rows(&alone));
+        let single = [Document::Run(Box::new(run))];
+        let rows = |documents: &[Document]| {
+            csv::render_comparison(&DocumentComparison::compare(&expand_set(documents)))
+        };
+        assert!(rows(&single).lines().count() > 1);
+        assert_eq!(rows(&[set]), rows(&single));
     }
 }

@@ -4,29 +4,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
-use linerate_metric::expect::{FIGURES, Unit};
+use linerate_metric::expect::{FIGURES, FigureUnit};
 use linerate_report::ReportError;
 use linerate_report::document::Document;
-use linerate_report::history::{self, Arrived, Entry, Filter, History};
+use linerate_report::history::{self, History, HistoryEntry, HistoryFilter, ImportResult};
 use linerate_report::store::write_file;
 use linerate_report::style::ColorChoice;
 use linerate_report::text;
 use serde::Serialize;
 
-use crate::args::{ExportForm, RunsAction, RunsArgs, Selection};
-use crate::failure::Failure;
-use crate::output::{Form, complain, list_style, print, print_failure, stderr_style, stdout_style};
+use crate::args::{ExportFormat, RecordSelection, RunsAction, RunsArgs};
+use crate::failure::CommandFailure;
+use crate::output::{
+    OutputFormat, list_style, print_failure, print_stderr, print_stdout, stderr_style, stdout_style,
+};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: RunsArgs) -> u8 {
     let json = is_json(&args.action);
-    act(args.action).unwrap_or_else(|failure| {
+    run_action(args.action).unwrap_or_else(|failure| {
         if json {
-            print_failure(Form::Json, &failure, 0);
+            print_failure(OutputFormat::Json, &failure, 0);
         } else {
-            complain(&text::problem(&failure.problem, &stderr_style()));
+            print_stderr(&text::render_error(&failure.problem, &stderr_style()));
         }
         failure.code
     })
@@ -45,10 +47,10 @@ fn is_json(action: &RunsAction) -> bool {
     }
 }
 
-fn act(action: RunsAction) -> Result<u8, Failure> {
+fn run_action(action: RunsAction) -> Result<u8, CommandFailure> {
     let history = History::open_default()?;
-    if let Some(remark) = history.remark() {
-        complain(&format!("warning: {remark}"));
+    if let Some(warning) = history.index_remark() {
+        print_stderr(&format!("warning: {warning}"));
     }
     match action {
         RunsAction::List {
@@ -71,10 +73,10 @@ fn act(action: RunsAction) -> Result<u8, Failure> {
         } => {
             let entry = history.find(&id)?;
             for tag in remove.iter().filter(|tag| !entry.tags.contains(*tag)) {
-                complain(&format!("warning: {} has no tag `{tag}`", entry.id));
+                print_stderr(&format!("warning: {} has no tag `{tag}`", entry.id));
             }
             history.tag(&entry.id, &tags, &remove)?;
-            marked(history, &entry.id, json)
+            print_marks(history, &entry.id, json)
         }
         RunsAction::Note {
             id,
@@ -83,7 +85,7 @@ fn act(action: RunsAction) -> Result<u8, Failure> {
             json,
         } => {
             if text.as_ref().is_some_and(|text| text.trim().is_empty()) {
-                return Err(Failure::usage(Problem::new(
+                return Err(CommandFailure::usage(ErrorReport::new(
                     "has no text",
                     "an empty note",
                     "write a text, or remove the notes with --clear",
@@ -96,7 +98,7 @@ fn act(action: RunsAction) -> Result<u8, Failure> {
             if let Some(text) = text {
                 history.note(&id, Timestamp::now(), &text)?;
             }
-            marked(history, &id, json)
+            print_marks(history, &id, json)
         }
         RunsAction::Trend {
             figure,
@@ -120,14 +122,14 @@ fn act(action: RunsAction) -> Result<u8, Failure> {
 }
 
 fn print_json<T: Serialize>(value: &T) {
-    print(&serde_json::to_string(value).expect("our documents hold only what JSON can say"));
+    print_stdout(&serde_json::to_string(value).expect("our documents hold only what JSON can say"));
 }
 
 /// Kinds of records.
 const KINDS: [&str; 5] = ["throughput", "latency", "forward", "generate", "stack"];
 
 /// Kinds of sets.
-const SETS: [&str; 14] = [
+const SET_KINDS: [&str; 14] = [
     "repeat",
     "demo",
     "sizes",
@@ -145,35 +147,38 @@ const SETS: [&str; 14] = [
 ];
 
 /// Rejects unknown kinds, which would match nothing.
-fn check_kinds(kinds: &[String]) -> Result<(), Failure> {
-    let known = |kind: &str| {
+fn check_kinds(kinds: &[String]) -> Result<(), CommandFailure> {
+    let is_known = |kind: &str| {
         KINDS.contains(&kind)
             || kind == "set"
             || kind
                 .strip_prefix("set:")
-                .is_some_and(|of| SETS.contains(&of))
+                .is_some_and(|of| SET_KINDS.contains(&of))
     };
-    match kinds.iter().find(|kind| !known(kind)) {
+    match kinds.iter().find(|kind| !is_known(kind)) {
         None => Ok(()),
-        Some(kind) => Err(Failure::usage(Problem::new(
+        Some(kind) => Err(CommandFailure::usage(ErrorReport::new(
             "not a kind of record",
             format!("--kind {kind}"),
             format!(
                 "use one of {}, set, or set: with one of {}",
                 KINDS.join(", "),
-                SETS.join(", ")
+                SET_KINDS.join(", ")
             ),
         ))),
     }
 }
 
-fn filter(history: &History, selection: Selection) -> Result<Filter, Failure> {
+fn history_filter(
+    history: &History,
+    selection: RecordSelection,
+) -> Result<HistoryFilter, CommandFailure> {
     check_kinds(&selection.kind)?;
     let plan = match selection.like {
         Some(id) => Some(history.find(&id)?.plan),
         None => None,
     };
-    Ok(Filter {
+    Ok(HistoryFilter {
         kinds: selection.kind,
         hosts: selection.host,
         tags: selection.tag,
@@ -182,44 +187,54 @@ fn filter(history: &History, selection: Selection) -> Result<Filter, Failure> {
         until: selection.until,
         plan,
         thresholds: selection.threshold,
-        whole: !selection.all,
+        skip_members: !selection.all,
         copies: selection.all,
         limit: None,
     })
 }
 
 /// Returns the named or selected entries; without either, all of them.
-fn named(history: &History, ids: &[String], selection: Selection) -> Result<Vec<Entry>, Failure> {
+fn select_entries(
+    history: &History,
+    ids: &[String],
+    selection: RecordSelection,
+) -> Result<Vec<HistoryEntry>, CommandFailure> {
     if ids.is_empty() {
-        return Ok(history.entries(&filter(history, selection)?)?);
+        return Ok(history.entries(&history_filter(history, selection)?)?);
     }
-    let found = ids.iter().map(|id| Ok(history.find(id)?));
-    let mut entries = found.collect::<Result<Vec<Entry>, Failure>>()?;
+    let entries_found = ids.iter().map(|id| Ok(history.find(id)?));
+    let mut entries = entries_found.collect::<Result<Vec<HistoryEntry>, CommandFailure>>()?;
     entries.sort_by(|a, b| a.id.cmp(&b.id));
     entries.dedup_by(|a, b| a.id == b.id);
     Ok(entries)
 }
 
 #[derive(Serialize)]
-struct Listed<'a> {
+struct RunsList<'a> {
     schema: &'static str,
-    folder: PathBuf,
-    entries: &'a [Entry],
+    #[serde(rename = "folder")]
+    directory: PathBuf,
+    entries: &'a [HistoryEntry],
     /// Other files in the directory, with the reason why they are no records.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     strange: BTreeMap<String, String>,
 }
 
-fn list(history: &History, selection: Selection, limit: usize, json: bool) -> Result<u8, Failure> {
-    let mut filter = filter(history, selection)?;
+fn list(
+    history: &History,
+    selection: RecordSelection,
+    limit: usize,
+    json: bool,
+) -> Result<u8, CommandFailure> {
+    let mut filter = history_filter(history, selection)?;
     filter.limit = (limit > 0).then_some(limit);
     let entries = history.entries(&filter)?;
-    let strange = history.strange()?;
+    let strange = history.unreadable_files()?;
     if json {
         let folder = history.file("x");
-        print_json(&Listed {
+        print_json(&RunsList {
             schema: "linerate/runs/1",
-            folder: folder.parent().unwrap_or(Path::new("/")).to_owned(),
+            directory: folder.parent().unwrap_or(Path::new("/")).to_owned(),
             entries: &entries,
             strange: strange.into_iter().collect(),
         });
@@ -228,12 +243,14 @@ fn list(history: &History, selection: Selection, limit: usize, json: bool) -> Re
     if entries.is_empty() && history.is_empty()? {
         let folder = history.file("x");
         let folder = folder.parent().unwrap_or(Path::new("/"));
-        print(&text::history::nothing_yet(&folder.display().to_string()));
+        print_stdout(&text::history::empty_store_text(
+            &folder.display().to_string(),
+        ));
     } else {
-        print(&text::history::runs(&entries, &list_style()));
+        print_stdout(&text::history::render_list(&entries, &list_style()));
     }
     for (name, why) in strange {
-        complain(&format!(
+        print_stderr(&format!(
             "warning: {} is not a record and is left out: {why}; move it away if it is not needed",
             history.file(name.trim_end_matches(".json")).display()
         ));
@@ -241,20 +258,20 @@ fn list(history: &History, selection: Selection, limit: usize, json: bool) -> Re
     Ok(exit::OK)
 }
 
-fn style() -> linerate_report::Style {
+fn stdout_text_style() -> linerate_report::TextStyle {
     stdout_style(ColorChoice::Auto, true)
 }
 
 #[derive(Serialize)]
-struct Shown<'a> {
+struct StoredDocument<'a> {
     schema: &'static str,
     file: PathBuf,
     #[serde(flatten)]
-    entry: &'a Entry,
+    entry: &'a HistoryEntry,
     document: serde_json::Value,
 }
 
-fn show(history: &History, id: &str, json: bool) -> Result<u8, Failure> {
+fn show(history: &History, id: &str, json: bool) -> Result<u8, CommandFailure> {
     let entry = history.find(id)?;
     let document = history.document(&entry.id)?;
     if json {
@@ -262,7 +279,7 @@ fn show(history: &History, id: &str, json: bool) -> Result<u8, Failure> {
             Document::Run(run) => serde_json::to_value(run),
             Document::Set(set) => serde_json::to_value(set),
         };
-        print_json(&Shown {
+        print_json(&StoredDocument {
             schema: "linerate/stored/1",
             file: history.file(&entry.id),
             entry: &entry,
@@ -270,12 +287,12 @@ fn show(history: &History, id: &str, json: bool) -> Result<u8, Failure> {
         });
         return Ok(exit::OK);
     }
-    let style = style();
+    let style = stdout_text_style();
     let mut out = match &document {
-        Document::Run(run) => text::summary(run, &style),
-        Document::Set(set) => text::set(set, &style),
+        Document::Run(run) => text::render_summary(run, &style),
+        Document::Set(set) => text::render_set(set, &style),
     };
-    let marks = text::history::marks(&entry, &style);
+    let marks = text::history::render_marks(&entry, &style);
     if !marks.is_empty() {
         out.push_str("\n\n");
         out.push_str(&marks);
@@ -285,27 +302,27 @@ fn show(history: &History, id: &str, json: bool) -> Result<u8, Failure> {
         entry.started.strftime("%Y-%m-%d %H:%M:%S UTC"),
         history.file(&entry.id).display()
     ));
-    print(&out);
+    print_stdout(&out);
     Ok(exit::OK)
 }
 
 /// Prints the tags and notes of a document.
-fn marked(history: History, id: &str, json: bool) -> Result<u8, Failure> {
+fn print_marks(history: History, id: &str, json: bool) -> Result<u8, CommandFailure> {
     let entry = history.reopen()?.find(id)?;
     if json {
         print_json(&entry);
     } else {
-        let marks = text::history::marks(&entry, &style());
+        let marks = text::history::render_marks(&entry, &stdout_text_style());
         match marks.is_empty() {
-            true => print(&format!("{id} has no tag and no note")),
-            false => print(&format!("{id}\n{marks}")),
+            true => print_stdout(&format!("{id} has no tag and no note")),
+            false => print_stdout(&format!("{id}\n{marks}")),
         }
     }
     Ok(exit::OK)
 }
 
 #[derive(Serialize)]
-struct Removed {
+struct RemovedList {
     schema: &'static str,
     removed: Vec<String>,
     dry_run: bool,
@@ -314,11 +331,11 @@ struct Removed {
 fn remove(
     history: &History,
     ids: &[String],
-    selection: Selection,
+    selection: RecordSelection,
     dry_run: bool,
     json: bool,
-) -> Result<u8, Failure> {
-    let entries = named(history, ids, selection).map_err(|mut failure| {
+) -> Result<u8, CommandFailure> {
+    let entries = select_entries(history, ids, selection).map_err(|mut failure| {
         // All ids are resolved before the first removal.
         failure.problem.situation.push_str("; nothing was removed");
         failure
@@ -327,35 +344,35 @@ fn remove(
     let mut members = Vec::new();
     for entry in entries {
         if !dry_run {
-            let gone = history.remove(&entry.id);
-            gone.map_err(|error| ended_after(error, &removed, "removed"))?;
+            let result = history.remove(&entry.id);
+            result.map_err(|error| failure_after(error, &removed, "removed"))?;
         }
         members.extend(entry.members);
         removed.push(entry.id);
     }
     if json {
-        print_json(&Removed {
+        print_json(&RemovedList {
             schema: "linerate/removed/1",
             removed,
             dry_run,
         });
         return Ok(exit::OK);
     }
-    let what = if dry_run { "would remove" } else { "removed" };
+    let action = if dry_run { "would remove" } else { "removed" };
     members.retain(|id| !removed.contains(id) && history.find(id).is_ok());
     match removed.is_empty() {
-        true => print("no record matches"),
-        false => print(&format!(
-            "{what} {}{}",
+        true => print_stdout("no record matches"),
+        false => print_stdout(&format!(
+            "{action} {}{}",
             removed.join(" "),
-            stays(members.len())
+            remaining_runs_note(members.len())
         )),
     }
     Ok(exit::OK)
 }
 
 /// Returns a note that runs of a removed set stay as documents of their own.
-fn stays(runs: usize) -> String {
+fn remaining_runs_note(runs: usize) -> String {
     match runs {
         0 => String::new(),
         1 => "; its run stays in the history".to_owned(),
@@ -364,40 +381,43 @@ fn stays(runs: usize) -> String {
 }
 
 /// Returns the failure of a change of many documents, with those changed before it.
-fn ended_after<I: AsRef<str>>(error: ReportError, done: &[I], how: &str) -> Failure {
-    let mut failure = Failure::from(error);
+fn failure_after<I: AsRef<str>>(error: ReportError, done: &[I], verb: &str) -> CommandFailure {
+    let mut failure = CommandFailure::from(error);
     let done: Vec<&str> = done.iter().map(AsRef::as_ref).collect();
-    let before = match done.len() {
-        0 => format!("nothing was {how} before"),
-        _ => format!("{how} before that: {}", done.join(" ")),
+    let earlier = match done.len() {
+        0 => format!("nothing was {verb} before"),
+        _ => format!("{verb} before that: {}", done.join(" ")),
     };
-    failure.problem.situation.push_str(&format!("; {before}"));
+    failure.problem.situation.push_str(&format!("; {earlier}"));
     failure
 }
 
 fn trend(
     history: &History,
     figure: &str,
-    selection: Selection,
+    selection: RecordSelection,
     fail_on_change: bool,
     json: bool,
-) -> Result<u8, Failure> {
-    let name = name_of(figure);
-    let mut filter = filter(history, selection)?;
+) -> Result<u8, CommandFailure> {
+    let name = figure_name(figure);
+    let mut filter = history_filter(history, selection)?;
     // The figure of a set is the median of runs that are in the history themselves; points of an
     // experiment have their own figures.
-    filter.whole = false;
+    filter.skip_members = false;
     let mut entries = history.entries(&filter)?;
-    let unit = match FIGURES.iter().find(|known| known.name == name) {
-        Some(known) => {
+    let unit = match FIGURES
+        .iter()
+        .find(|known_figure| known_figure.name == name)
+    {
+        Some(known_figure) => {
             entries.retain(|entry| !entry.kind.starts_with("set:"));
-            known.unit
+            known_figure.unit
         }
         None => {
             entries.retain(|entry| entry.experiment.is_some() && entry.figures.contains_key(&name));
             match entries.last() {
-                Some(entry) => unit_of(history, entry, &name)?,
-                None => return Err(no_figure(history, figure)?),
+                Some(entry) => figure_unit(history, entry, &name)?,
+                None => return Err(unknown_figure(history, figure)?),
             }
         }
     };
@@ -405,7 +425,7 @@ fn trend(
     let trend = history::trend(&name, unit, &entries);
     if fail_on_change && trend.points.is_empty() {
         // Without a record the check would always pass.
-        return Err(Failure::failed(Problem::new(
+        return Err(CommandFailure::failed(ErrorReport::new(
             format!("no matching record has {name}, so a change cannot be detected"),
             "--fail-on-change",
             "`linerate runs list` with the same filters shows the matching records",
@@ -414,7 +434,7 @@ fn trend(
     if json {
         print_json(&trend);
     } else {
-        print(&text::history::trend(&trend, &style()));
+        print_stdout(&text::history::render_trend(&trend, &stdout_text_style()));
     }
     Ok(match fail_on_change && trend.levels.len() > 1 {
         true => exit::GATE,
@@ -424,34 +444,41 @@ fn trend(
 
 /// Returns the name of a figure of `--expect`, also written as in records (`p99_9`); names of
 /// experiment figures are returned unchanged.
-fn name_of(figure: &str) -> String {
-    let known = figure.replace("p99_", "p99.");
-    match FIGURES.iter().any(|figure| figure.name == known) {
-        true => known,
+fn figure_name(figure: &str) -> String {
+    let known_figure = figure.replace("p99_", "p99.");
+    match FIGURES.iter().any(|figure| figure.name == known_figure) {
+        true => known_figure,
         false => figure.to_owned(),
     }
 }
 
 /// Returns the unit of a figure of an experiment point.
-fn unit_of(history: &History, entry: &Entry, name: &str) -> Result<Unit, Failure> {
+fn figure_unit(
+    history: &History,
+    entry: &HistoryEntry,
+    name: &str,
+) -> Result<FigureUnit, CommandFailure> {
     let document = history.document(&entry.id)?;
     let figure = name.rsplit(' ').next().unwrap_or(name);
     let unit = document
         .experiment()
         .and_then(|experiment| Some(experiment.figure(figure)?.unit));
-    Ok(unit.unwrap_or(Unit::Count))
+    Ok(unit.unwrap_or(FigureUnit::Count))
 }
 
 /// Returns the error for an unknown figure, with the known names.
-fn no_figure(history: &History, figure: &str) -> Result<Failure, Failure> {
-    let names: Vec<_> = FIGURES.iter().map(|known| known.name).collect();
-    let entries = history.entries(&Filter::default())?;
+fn unknown_figure(history: &History, figure: &str) -> Result<CommandFailure, CommandFailure> {
+    let names: Vec<_> = FIGURES
+        .iter()
+        .map(|known_figure| known_figure.name)
+        .collect();
+    let entries = history.entries(&HistoryFilter::default())?;
     let experiment = entries.iter().rev().find(|e| e.experiment.is_some());
     let example = experiment.and_then(|entry| entry.figures.keys().next());
     let points = example.map_or_else(String::new, |name| {
         format!("; or a figure of an experiment point, for example '{name}'")
     });
-    Ok(Failure::usage(Problem::new(
+    Ok(CommandFailure::usage(ErrorReport::new(
         "not a figure",
         format!("`{figure}`"),
         format!("use one of {}{points}", names.join(", ")),
@@ -461,39 +488,39 @@ fn no_figure(history: &History, figure: &str) -> Result<Failure, Failure> {
 fn export(
     history: &History,
     ids: &[String],
-    selection: Selection,
-    format: ExportForm,
+    selection: RecordSelection,
+    format: ExportFormat,
     output: &Path,
-) -> Result<u8, Failure> {
+) -> Result<u8, CommandFailure> {
     let entries = match ids.is_empty() {
         true => {
-            let mut filter = filter(history, selection)?;
+            let mut filter = history_filter(history, selection)?;
             // As JSON, sets contain their runs; as rows, each run has its own.
-            filter.whole &= format == ExportForm::Json;
+            filter.skip_members &= format == ExportFormat::Json;
             history.entries(&filter)?
         }
-        false => named(history, ids, selection)?,
+        false => select_entries(history, ids, selection)?,
     };
     let replaces = output != Path::new("-") && output.is_file();
     match format {
-        ExportForm::Json => write_file(output, &(history.export_json(&entries)? + "\n"))?,
-        ExportForm::Csv => write_file(output, &history::csv(&entries))?,
+        ExportFormat::Json => write_file(output, &(history.export_json(&entries)? + "\n"))?,
+        ExportFormat::Csv => write_file(output, &history::entries_to_csv(&entries))?,
         #[cfg(feature = "parquet")]
-        ExportForm::Parquet => {
-            linerate_report::store::write_bytes(output, &history::parquet(&entries)?)?
+        ExportFormat::Parquet => {
+            linerate_report::store::write_bytes(output, &history::entries_to_parquet(&entries)?)?
         }
     }
     if output != Path::new("-") {
         // As JSON, the runs of sets count too.
         let mut ids: BTreeSet<&str> = entries.iter().map(|entry| &*entry.id).collect();
-        if format == ExportForm::Json {
+        if format == ExportFormat::Json {
             ids.extend(entries.iter().flat_map(|e| &e.members).map(String::as_str));
         }
         let replaced = match replaces {
             true => ", replacing the old file",
             false => "",
         };
-        complain(&format!(
+        print_stderr(&format!(
             "{} records in {}{replaced}",
             ids.len(),
             output.display()
@@ -503,9 +530,9 @@ fn export(
 }
 
 #[derive(Serialize)]
-struct Imported<'a> {
+struct ImportedList<'a> {
     schema: &'static str,
-    records: BTreeMap<&'a str, Arrived>,
+    records: BTreeMap<&'a str, ImportResult>,
 }
 
 fn import(
@@ -514,43 +541,45 @@ fn import(
     replace: bool,
     tags: &[String],
     json: bool,
-) -> Result<u8, Failure> {
+) -> Result<u8, CommandFailure> {
     let mut arrived = Vec::new();
     for file in files {
         history
             .import(file, replace, tags, &mut arrived)
             .map_err(|error| {
-                let taken = arrived.iter().filter(|(_, state)| *state == Arrived::Taken);
-                let taken: BTreeSet<&str> = taken.map(|(id, _)| id.as_str()).collect();
-                ended_after(error, &taken.into_iter().collect::<Vec<_>>(), "imported")
+                let imported = arrived
+                    .iter()
+                    .filter(|(_, state)| *state == ImportResult::Imported);
+                let imported: BTreeSet<&str> = imported.map(|(id, _)| id.as_str()).collect();
+                failure_after(error, &imported.into_iter().collect::<Vec<_>>(), "imported")
             })?;
     }
     // A run that came both alone and in its set counts once.
-    let mut records: BTreeMap<&str, Arrived> = BTreeMap::new();
+    let mut records: BTreeMap<&str, ImportResult> = BTreeMap::new();
     for (id, state) in &arrived {
-        let known = records.entry(id).or_insert_with(|| state.clone());
-        if *known == Arrived::Same {
-            known.clone_from(state);
+        let entry_state = records.entry(id).or_insert_with(|| state.clone());
+        if *entry_state == ImportResult::Unchanged {
+            entry_state.clone_from(state);
         }
     }
-    let count = |state: Arrived| records.values().filter(|s| **s == state).count();
-    let (taken, same, differ) = (
-        count(Arrived::Taken),
-        count(Arrived::Same),
-        count(Arrived::Differs),
+    let count = |state: ImportResult| records.values().filter(|s| **s == state).count();
+    let (imported, unchanged, differ) = (
+        count(ImportResult::Imported),
+        count(ImportResult::Unchanged),
+        count(ImportResult::Conflict),
     );
     if json {
-        print_json(&Imported {
+        print_json(&ImportedList {
             schema: "linerate/imported/1",
             records,
         });
     } else {
-        print(&format!(
-            "{taken} records imported, {same} were present already"
+        print_stdout(&format!(
+            "{imported} records imported, {unchanged} were present already"
         ));
     }
     if differ > 0 {
-        complain(&format!(
+        print_stderr(&format!(
             "warning: {differ} were left out, because a different record has their id; --replace \
              imports them"
         ));
@@ -564,11 +593,11 @@ mod tests {
 
     #[test]
     fn figures_of_a_file_keep_their_names() {
-        assert_eq!(name_of("p99_9"), "p99.9");
-        assert_eq!(name_of("p99.9"), "p99.9");
-        assert_eq!(name_of("goodput"), "goodput");
+        assert_eq!(figure_name("p99_9"), "p99.9");
+        assert_eq!(figure_name("p99.9"), "p99.9");
+        assert_eq!(figure_name("goodput"), "goodput");
         for point in ["size=64 p99_9", "answer=p99_9 trip"] {
-            assert_eq!(name_of(point), point);
+            assert_eq!(figure_name(point), point);
         }
     }
 }

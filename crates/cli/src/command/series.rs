@@ -5,28 +5,28 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use linerate_host::stop_flag::Stop;
-use linerate_measure::{Client, MeasureError, Network};
-use linerate_metric::event::{Event, What};
+use linerate_host::stop_flag::StopFlag;
+use linerate_measure::{Client, LabNetwork, MeasureError};
+use linerate_metric::event::{Event, EventKind};
 use linerate_metric::exit;
 use linerate_metric::record::{Record, new_id};
 use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 
-use super::measure::{ended_by_far_end, stop_on_signals};
+use super::measure::{server_ended_failure, stop_on_signals};
 use crate::args::MeasureArgs;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::port_devices::Nics;
-use crate::printer::Teller;
-use crate::ui_update::{Part, Scene};
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
+use crate::port_devices::PortDevices;
+use crate::printer::EventSender;
+use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live};
 
 /// Makes runs and keeps their records.
-pub struct Runner<'a> {
-    stop: &'a Stop,
-    teller: &'a Teller,
+pub struct SeriesRunner<'a> {
+    stop: &'a StopFlag,
+    events: &'a EventSender,
     /// Topology of the lab that runs this program: all runs use the same path.
-    network: Option<Arc<Network>>,
+    network: Option<Arc<LabNetwork>>,
     test: u32,
     /// Records so far.
     pub runs: Vec<Record>,
@@ -35,27 +35,27 @@ pub struct Runner<'a> {
 }
 
 /// End of a series at a run without a record.
-pub enum Ended {
+pub enum SeriesEnd {
     /// No further run is possible.
-    Over(Failure),
+    Failed(CommandFailure),
     /// Interrupted by Ctrl-C; the records so far are kept.
-    Stopped,
+    Interrupted,
 }
 
-impl From<Failure> for Ended {
-    fn from(failure: Failure) -> Self {
-        Self::Over(failure)
+impl From<CommandFailure> for SeriesEnd {
+    fn from(failure: CommandFailure) -> Self {
+        Self::Failed(failure)
     }
 }
 
-impl Runner<'_> {
+impl SeriesRunner<'_> {
     /// Makes a labelled run and returns its record.
     ///
     /// # Errors
     /// Returns the failure of the run, or that it was interrupted.
-    pub fn run(&mut self, label: &str, client: &Client) -> Result<&Record, Ended> {
+    pub fn run_series(&mut self, label: &str, client: &Client) -> Result<&Record, SeriesEnd> {
         let record = self.try_run(label, client)?;
-        record.map_err(|error| Ended::Over(error.into()))?;
+        record.map_err(|error| SeriesEnd::Failed(error.into()))?;
         Ok(self
             .runs
             .last()
@@ -67,35 +67,35 @@ impl Runner<'_> {
         &mut self,
         label: &str,
         client: &Client,
-    ) -> Result<Result<(), MeasureError>, Ended> {
+    ) -> Result<Result<(), MeasureError>, SeriesEnd> {
         self.test += 1;
-        let (test, teller) = (self.test, self.teller);
-        teller.show(Scene::Part(Part {
+        let (test, events) = (self.test, self.events);
+        events.show(UiUpdate::PartStarted(SeriesPart {
             name: "run",
             number: test as usize,
-            words: label.to_owned(),
-            ..Part::default()
+            settings: label.to_owned(),
+            ..SeriesPart::default()
         }));
-        let mut tell = |what| teller.tell(Event { test, what });
-        let made = client.run_within(self.network.as_ref(), &self.stop.as_flag(), &mut tell);
-        let (mut record, failure) = match made {
-            Ok(made) => made,
-            Err(_) if self.stop.is_set() => return Err(Ended::Stopped),
+        let mut emit = |what| events.send(Event { test, kind: what });
+        let outcome = client.run_in_network(self.network.as_ref(), &self.stop.atomic(), &mut emit);
+        let (mut record, failure) = match outcome {
+            Ok(outcome) => outcome,
+            Err(_) if self.stop.is_set() => return Err(SeriesEnd::Interrupted),
             Err(error) => return Ok(Err(error)),
         };
         record.label = Some(label.to_owned());
-        tell(What::Finished {
+        emit(EventKind::Finished {
             record: Box::new(record.clone()),
         });
-        teller.show(Scene::came_to(label, &record));
-        let left = record.interrupted && failure.is_none() && !self.stop.is_set();
-        let ended = left.then(|| ended_by_far_end(&record));
+        events.show(UiUpdate::part_result(label, &record));
+        let has_peer_ended = record.interrupted && failure.is_none() && !self.stop.is_set();
+        let server_ended = has_peer_ended.then(|| server_ended_failure(&record));
         self.runs.push(record);
         if self.stop.is_set() {
-            return Err(Ended::Stopped);
+            return Err(SeriesEnd::Interrupted);
         }
-        match failure.map(Failure::from).or(ended) {
-            Some(failure) => Err(Ended::Over(failure)),
+        match failure.map(CommandFailure::from).or(server_ended) {
+            Some(failure) => Err(SeriesEnd::Failed(failure)),
             None => Ok(Ok(())),
         }
     }
@@ -104,11 +104,11 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// Returns the server's rejection, or that it was interrupted.
-    pub fn check(&self, client: &Client) -> Result<(), Ended> {
-        match client.run(&self.stop.as_flag(), &mut |_| {}) {
-            _ if self.stop.is_set() => Err(Ended::Stopped),
+    pub fn check(&self, client: &Client) -> Result<(), SeriesEnd> {
+        match client.run(&self.stop.atomic(), &mut |_| {}) {
+            _ if self.stop.is_set() => Err(SeriesEnd::Interrupted),
             Ok(_) => Ok(()),
-            Err(error) => Err(Ended::Over(error.into())),
+            Err(error) => Err(SeriesEnd::Failed(error.into())),
         }
     }
 
@@ -116,42 +116,42 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// Returns the failure of either run.
-    pub fn run_beside(
+    pub fn run_under_load(
         &mut self,
         label: &str,
         client: &Client,
         load_label: &str,
         load: &Client,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), SeriesEnd> {
         let load_stop = AtomicBool::new(false);
         let started = AtomicBool::new(false);
-        let mut left_alone = false;
-        let flag = self.stop.as_flag();
+        let mut load_ended_early = false;
+        let flag = self.stop.atomic();
         let network = self.network.clone();
         let (result, loaded) = std::thread::scope(|scope| {
             let body = || {
-                load.run_within(network.as_ref(), &load_stop, &mut |what| {
-                    if matches!(what, What::Started { .. }) {
+                load.run_in_network(network.as_ref(), &load_stop, &mut |what| {
+                    if matches!(what, EventKind::Started { .. }) {
                         started.store(true, Relaxed);
                     }
                 })
             };
-            let beside = scope.spawn(body);
-            while !started.load(Relaxed) && !beside.is_finished() && !flag.load(Relaxed) {
+            let load_thread = scope.spawn(body);
+            while !started.load(Relaxed) && !load_thread.is_finished() && !flag.load(Relaxed) {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            if !beside.is_finished() {
+            if !load_thread.is_finished() {
                 // Wait until the load has filled its windows and queues.
-                std::thread::sleep(RAMP);
+                std::thread::sleep(LOAD_HEAD_START);
             }
-            let result = match beside.is_finished() {
+            let result = match load_thread.is_finished() {
                 // The failure of the load is reported below.
                 true => Ok(()),
-                false => self.run(label, client).map(|_| ()),
+                false => self.run_series(label, client).map(|_| ()),
             };
-            left_alone = beside.is_finished();
+            load_ended_early = load_thread.is_finished();
             load_stop.store(true, Relaxed);
-            (result, beside.join())
+            (result, load_thread.join())
         });
         let loaded = loaded.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         match loaded {
@@ -160,21 +160,21 @@ impl Runner<'_> {
                 // The load is always stopped at the end of the loaded run.
                 record.interrupted = failure.is_some();
                 record.plan.duration_ns = record.summary.duration_ns;
-                let failure = failure.map(Failure::from);
-                if left_alone && failure.is_none() {
+                let failure = failure.map(CommandFailure::from);
+                if load_ended_early && failure.is_none() {
                     let end =
                         "the load ended before the measured run: its last part ran without load";
                     self.notes.push(end.to_owned());
                 }
                 self.runs.push(record);
                 result?;
-                failure.map_or(Ok(()), |failure| Err(Ended::Over(failure)))
+                failure.map_or(Ok(()), |failure| Err(SeriesEnd::Failed(failure)))
             }
             Err(error) => {
                 result?;
                 Err(match self.stop.is_set() {
-                    true => Ended::Stopped,
-                    false => Ended::Over(error.into()),
+                    true => SeriesEnd::Interrupted,
+                    false => SeriesEnd::Failed(error.into()),
                 })
             }
         }
@@ -182,55 +182,55 @@ impl Runner<'_> {
 }
 
 /// Head start of a load: TCP slow start ends within it.
-const RAMP: Duration = Duration::from_millis(500);
+const LOAD_HEAD_START: Duration = Duration::from_millis(500);
 
 /// Runs a series, prints its set and returns the exit code.
-pub fn run(
+pub fn run_series(
     kind: &str,
     args: &MeasureArgs,
-    body: impl FnOnce(&mut Runner<'_>) -> Result<(), Ended>,
+    body: impl FnOnce(&mut SeriesRunner<'_>) -> Result<(), SeriesEnd>,
     conclude: impl FnOnce(&[Record]) -> SetResult,
 ) -> u8 {
-    let mut output = Output::new(&args.output)
-        .labelled(args.label.as_deref())
-        .with_page(args.html.as_deref(), &format!("linerate to {}", args.host));
-    let result = series(kind, args, &mut output, body, conclude);
+    let mut output = CommandOutput::new(&args.output)
+        .with_label(args.label.as_deref())
+        .with_report(args.html.as_deref(), &format!("linerate to {}", args.host));
+    let result = measure_series(kind, args, &mut output, body, conclude);
     let code = result.unwrap_or_else(|failure| {
-        output.failure(&failure);
+        output.report_failure(&failure);
         failure.code
     });
-    output.gated(code, args.fail_on_finding)
+    output.gate_exit_code(code, args.fail_on_finding)
 }
 
-fn series(
+fn measure_series(
     kind: &str,
     args: &MeasureArgs,
-    output: &mut Output,
-    body: impl FnOnce(&mut Runner<'_>) -> Result<(), Ended>,
+    output: &mut CommandOutput,
+    body: impl FnOnce(&mut SeriesRunner<'_>) -> Result<(), SeriesEnd>,
     conclude: impl FnOnce(&[Record]) -> SetResult,
-) -> Result<u8, Failure> {
-    output.check_file()?;
-    let screen = args.screen.is_asked();
-    live::check(screen)?;
+) -> Result<u8, CommandFailure> {
+    output.check_files()?;
+    let screen = args.screen.is_enabled();
+    live::check_terminal(screen)?;
     let stop = stop_on_signals()?;
-    let _nics = Nics::for_stack(args.near.stack.dev.as_ref(), &stop, output)?;
-    let (ended, runs, notes) = live::while_told(screen, &stop, output, |teller| {
-        let mut runner = Runner {
+    let _devices = PortDevices::for_stack(args.local_stack.stack.dev.as_ref(), &stop, output)?;
+    let (end, runs, notes) = live::run_with_output(screen, &stop, output, |events| {
+        let mut runner = SeriesRunner {
             stop: &stop,
-            teller,
-            network: lab_network::around(),
+            events,
+            network: lab_network::lab_network(),
             test: 0,
             runs: Vec::new(),
             notes: Vec::new(),
         };
-        let ended = body(&mut runner);
-        (ended, runner.runs, runner.notes)
+        let end = body(&mut runner);
+        (end, runner.runs, runner.notes)
     })?;
     let interrupted = stop.is_set();
     if runs.is_empty() {
-        return Err(match ended {
-            Err(Ended::Over(failure)) => failure,
-            _ => Failure::from(MeasureError::Interrupted),
+        return Err(match end {
+            Err(SeriesEnd::Failed(failure)) => failure,
+            _ => CommandFailure::from(MeasureError::Interrupted),
         });
     }
     let started = runs.first().map_or_else(Timestamp::now, |run| run.started);
@@ -241,17 +241,17 @@ fn series(
         id: new_id(started),
         kind: kind.to_owned(),
         started,
-        interrupted: interrupted || ended.is_err(),
+        interrupted: interrupted || end.is_err(),
         runs,
         result,
     };
-    output.set(&set, &[])?;
-    match ended {
-        Err(Ended::Over(failure)) if !interrupted => {
+    output.write_set(&set, &[])?;
+    match end {
+        Err(SeriesEnd::Failed(failure)) if !interrupted => {
             if output.is_json() {
-                output.remark(&format!("error: {}", failure.problem));
+                output.warn(&format!("error: {}", failure.problem));
             } else {
-                output.failure(&failure);
+                output.report_failure(&failure);
             }
             Ok(failure.code)
         }
@@ -263,39 +263,39 @@ fn series(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::printer::while_printing;
+    use crate::printer::run_with_printer;
     use clap::Parser;
-    use linerate_measure::{Family, Server, ServerOptions};
-    use linerate_metric::plan::{Kind, Plan, Protocol};
+    use linerate_measure::{AddressFamily, Server, ServerOptions};
+    use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
     use std::net::Ipv4Addr;
 
     #[derive(Parser)]
-    struct Quiet {
+    struct QuietArgs {
         #[command(flatten)]
         output: crate::args::OutputArgs,
     }
 
-    fn client(kind: Kind, port: u16, time: Duration) -> Client {
-        let mut plan = Plan::new(kind, Protocol::Tcp, "127.0.0.1");
+    fn client(kind: RunKind, port: u16, time: Duration) -> Client {
+        let mut plan = Plan::new(kind, TransportProtocol::Tcp, "127.0.0.1");
         plan.port = port;
         plan.duration_ns = Some(time.as_nanos() as u64);
         plan.interval_ns = None;
         Client {
             plan,
-            family: Family::Any,
-            retry: Duration::ZERO,
+            family: AddressFamily::Any,
+            retry_timeout: Duration::ZERO,
             key: None,
         }
     }
 
     #[test]
-    fn a_load_that_ends_before_what_it_loads_is_told() {
+    fn a_load_that_ends_early_is_noted() {
         let server = Server::bind(&ServerOptions {
             port: 0,
             address: Some(Ipv4Addr::LOCALHOST.into()),
             interface: None,
-            family: Family::Any,
-            once: false,
+            family: AddressFamily::Any,
+            single_test: false,
             grants: Vec::new(),
             ..ServerOptions::default()
         })
@@ -303,38 +303,39 @@ mod tests {
         let port = server.port();
         let stop = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&stop);
-        let far = std::thread::spawn(move || server.run(flag, Arc::new(|_| {})));
-        let quiet = Quiet::parse_from(["test", "--json", "--no-store"]);
-        let mut output = Output::new(&quiet.output);
-        let notes = |load: Duration, output: &mut Output| {
-            let run = client(Kind::Latency, port, Duration::from_millis(700));
-            let load = client(Kind::Throughput, port, load);
-            let made = while_printing(output, |teller| {
-                let stop = Stop::new();
-                let mut runner = Runner {
+        let server_thread = std::thread::spawn(move || server.run(flag, Arc::new(|_| {})));
+        let quiet = QuietArgs::parse_from(["test", "--json", "--no-store"]);
+        let mut output = CommandOutput::new(&quiet.output);
+        let notes = |load: Duration, output: &mut CommandOutput| {
+            let run = client(RunKind::Latency, port, Duration::from_millis(700));
+            let load = client(RunKind::Throughput, port, load);
+            let outcome = run_with_printer(output, |events| {
+                let stop = StopFlag::new();
+                let mut runner = SeriesRunner {
                     stop: &stop,
-                    teller,
+                    events,
                     network: None,
                     test: 0,
                     runs: Vec::new(),
                     notes: Vec::new(),
                 };
-                let ended = runner.run_beside("loaded", &run, "load", &load);
-                assert!(ended.is_ok(), "both came to their ends");
+                let end = runner.run_under_load("loaded", &run, "load", &load);
+                assert!(end.is_ok(), "both came to their ends");
                 let labels: Vec<_> = runner.runs.iter().map(|run| run.label.clone()).collect();
                 assert_eq!(labels, [Some("loaded".to_owned()), Some("load".to_owned())]);
                 runner.notes
             });
-            made.unwrap_or_else(|failure| panic!("{}", failure.problem))
+            outcome.unwrap_or_else(|failure| panic!("{}", failure.problem))
         };
-        let early = notes(RAMP + Duration::from_millis(200), &mut output);
+        let notes_of_short_load = notes(LOAD_HEAD_START + Duration::from_millis(200), &mut output);
         assert_eq!(
-            early,
+            notes_of_short_load,
             ["the load ended before the measured run: its last part ran without load"]
         );
         assert!(notes(Duration::from_secs(60), &mut output).is_empty());
         stop.store(true, Relaxed);
-        far.join()
+        server_thread
+            .join()
             .expect("a server does not panic")
             .expect("it served");
     }

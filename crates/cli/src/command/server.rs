@@ -3,71 +3,71 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate_measure::{Family, Grant, PeerOptions, Server, ServerOptions};
-use linerate_metric::event::Problem;
+use linerate_measure::{AddressFamily, Grant, InteropOptions, Server, ServerOptions};
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
-use linerate_report::store::Store;
+use linerate_report::store::RecordStore;
 
 use super::measure::stop_on_signals;
 use crate::args::ServerArgs;
-use crate::failure::Failure;
-use crate::key_source::Source;
-use crate::output::Output;
-use crate::printer::while_printing;
-use crate::privilege::{self, Needs};
+use crate::failure::CommandFailure;
+use crate::key_source::KeySource;
+use crate::output::CommandOutput;
+use crate::printer::run_with_printer;
+use crate::privilege::{self, PrivilegeNeeds};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: ServerArgs) -> u8 {
-    let mut output = Output::serving(&args.output, args.one_off);
+    let mut output = CommandOutput::for_server(&args.output, args.one_off);
     serve(&args, &mut output).unwrap_or_else(|failure| {
-        output.failure(&failure);
+        output.report_failure(&failure);
         failure.code
     })
 }
 
-fn options(args: &ServerArgs) -> Result<ServerOptions, Failure> {
+fn server_options(args: &ServerArgs) -> Result<ServerOptions, CommandFailure> {
     Ok(ServerOptions {
-        key: args.key.as_ref().map(Source::read).transpose()?,
+        key: args.key.as_ref().map(KeySource::read).transpose()?,
         port: args.port,
         address: args.bind.as_ref().and_then(|local| local.address),
         interface: args.bind.as_ref().and_then(|local| local.interface.clone()),
         family: match (args.ipv4, args.ipv6) {
-            (true, _) => Family::V4,
-            (_, true) => Family::V6,
-            _ => Family::Any,
+            (true, _) => AddressFamily::V4,
+            (_, true) => AddressFamily::V6,
+            _ => AddressFamily::Any,
         },
-        once: args.one_off,
+        single_test: args.one_off,
         grants: args.grant.clone(),
-        settings: (args.grant.contains(&Grant::Tune)).then(crate::remote::maker),
-        peers: peers(args),
+        tuning: (args.grant.contains(&Grant::Tune)).then(crate::remote::remote_tuning),
+        interop: protocol_options(args),
     })
 }
 
-fn peers(args: &ServerArgs) -> PeerOptions {
-    let guests = &args.guests;
+fn protocol_options(args: &ServerArgs) -> InteropOptions {
+    let access = &args.access;
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    PeerOptions {
-        also: guests.also.clone(),
+    InteropOptions {
+        extra_ports: access.also.clone(),
         // A server on any free port should not take well-known ones.
-        well_known: args.port != 0,
-        only: (!guests.allow_dialect.is_empty()).then(|| guests.allow_dialect.clone()),
-        allow: guests.allow.clone(),
-        max_tests: guests.max_tests.map(usize::from),
-        max_rate_bps: guests.max_rate.map(|rate| rate.0),
-        max_time_ns: guests.max_time.map(ns),
+        well_known_ports: args.port != 0,
+        protocols: (!access.allow_dialect.is_empty()).then(|| access.allow_dialect.clone()),
+        allowed_networks: access.allow.clone(),
+        max_tests: access.max_tests.map(usize::from),
+        max_rate_bps: access.max_rate.map(|rate| rate.0),
+        max_time_ns: access.max_time.map(ns),
     }
 }
 
-fn serve(args: &ServerArgs, output: &mut Output) -> Result<u8, Failure> {
-    let network = crate::lab_network::around();
+fn serve(args: &ServerArgs, output: &mut CommandOutput) -> Result<u8, CommandFailure> {
+    let network = crate::lab_network::lab_network();
     let in_lab = network.is_some();
-    let server = Server::bind(&options(args)?)?.within(network);
+    let server = Server::bind(&server_options(args)?)?.in_network(network);
     // Before the first thread: threads inherit the capabilities of the thread that starts them.
-    give_up_privileges(args, &server, in_lab)?;
+    drop_privileges(args, &server, in_lab)?;
     let stop = stop_on_signals()?;
-    while_printing(output, |teller| {
-        let teller = teller.clone();
-        server.run(stop.as_flag(), Arc::new(move |event| teller.tell(event)))
+    run_with_printer(output, |events| {
+        let events = events.clone();
+        server.run(stop.atomic(), Arc::new(move |event| events.send(event)))
     })??;
     // A server that is stopped by a signal has succeeded.
     Ok(exit::OK)
@@ -75,21 +75,21 @@ fn serve(args: &ServerArgs, output: &mut Output) -> Result<u8, Failure> {
 
 /// Keeps the capabilities that the grants need. A server that cannot drop the others does not
 /// serve.
-fn give_up_privileges(args: &ServerArgs, server: &Server, in_lab: bool) -> Result<(), Failure> {
-    let ports = server.also().into_iter().chain([server.port()]);
-    let store = Store::open_default().map(|store| store.folder().to_owned());
-    let folders: Vec<_> = (store.ok().filter(|_| !args.output.no_store))
+fn drop_privileges(args: &ServerArgs, server: &Server, in_lab: bool) -> Result<(), CommandFailure> {
+    let ports = server.extra_ports().into_iter().chain([server.port()]);
+    let store = RecordStore::open_default().map(|store| store.dir().to_owned());
+    let record_dirs: Vec<_> = (store.ok().filter(|_| !args.output.no_store))
         .into_iter()
         .chain(args.output.output.clone())
         .collect();
-    let given = privilege::give_up(&Needs {
+    let dropped = privilege::drop_privileges(&PrivilegeNeeds {
         grants: &args.grant,
         lowest_port: ports.min().unwrap_or(0),
         in_lab,
-        folders: &folders,
+        record_dirs: &record_dirs,
     });
-    given.map_err(|error| Failure {
-        problem: Problem::new(
+    dropped.map_err(|error| CommandFailure {
+        problem: ErrorReport::new(
             format!("cannot drop unneeded privileges ({error})"),
             "the server",
             "start it as an unprivileged user",

@@ -3,29 +3,29 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use linerate_measure::netstack::service_host::{self, HostOptions, Told};
-use linerate_metric::device_timestamps::DeviceStamps;
-use linerate_metric::event::{Event, Problem, What};
+use linerate_measure::netstack::service_host::{self, ServiceHostEvent, ServiceHostOptions};
+use linerate_metric::device_timestamps::DeviceTimestamps;
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::exit;
-use linerate_metric::plan::{Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_metric::stack::StackFacts;
 use linerate_report::text::stack as words;
 
 use super::measure::stop_on_signals;
 use crate::args::StackHostArgs;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::live;
-use crate::output::{Output, print};
+use crate::output::{CommandOutput, print_stdout};
 use crate::plan::stack;
-use crate::port_devices::Nics;
-use crate::printer::Teller;
-use crate::ui_update::Scene;
+use crate::port_devices::PortDevices;
+use crate::printer::EventSender;
+use crate::ui_update::UiUpdate;
 
 /// Default interval of the full-screen display.
-const SHOWN: Duration = Duration::from_millis(500);
+const SCREEN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Counters of lost packets: protocol, name, and loss point for display.
-const LOSES: &[(&str, &str, &str)] = &[
+const LOSS_COUNTERS: &[(&str, &str, &str)] = &[
     ("link", "port_ring_full", "the port's receive ring"),
     ("link", "port_no_buffer", "the port, no buffer"),
     ("link", "port_too_long", "the port, too long"),
@@ -48,54 +48,54 @@ const LOSES: &[(&str, &str, &str)] = &[
 ];
 
 /// Packets lost so far, by loss point.
-type Lost = BTreeMap<&'static str, u64>;
+type LostByPoint = BTreeMap<&'static str, u64>;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &StackHostArgs) -> u8 {
-    let mut output = Output::serving(&args.output, false).labelled(args.label.as_deref());
-    serve(args, &mut output).unwrap_or_else(|failure| {
-        output.failure(&failure);
+    let mut output =
+        CommandOutput::for_server(&args.output, false).with_label(args.label.as_deref());
+    run_host(args, &mut output).unwrap_or_else(|failure| {
+        output.report_failure(&failure);
         failure.code
     })
 }
 
-fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
-    output.check_file()?;
-    let shown = args.screen.is_asked();
-    live::check(shown)?;
-    let mut plan = stack::host(&args.stack)?;
-    plan.stamp_payload = stamps(args)?;
-    let options = HostOptions {
+fn run_host(args: &StackHostArgs, output: &mut CommandOutput) -> Result<u8, CommandFailure> {
+    output.check_files()?;
+    let full_screen = args.screen.is_enabled();
+    live::check_terminal(full_screen)?;
+    let mut plan = stack::plan_stack_host(&args.stack)?;
+    plan.payload_timestamps = payload_timestamps(args)?;
+    let options = ServiceHostOptions {
         plan,
         services: args.serve.clone(),
         allow: args.allow.clone(),
         duration: args.time,
         interval: match args.interval.is_zero() {
-            true => shown.then_some(SHOWN),
+            true => full_screen.then_some(SCREEN_INTERVAL),
             false => Some(args.interval),
         },
     };
     let stop = stop_on_signals()?;
-    let _nics = Nics::for_stack(args.stack.dev.as_ref(), &stop, output)?;
-    let ran = live::series(shown, "", &stop, output, |output| {
-        let mut lost = Lost::new();
-        service_host::run(
-            &options,
-            &stop.as_flag(),
-            &mut |told| match output.teller().cloned() {
-                Some(screen) => show(told, &options, &mut lost, &screen, output),
-                None => say(told, args, output),
-            },
-        )
+    let _devices = PortDevices::for_stack(args.stack.dev.as_ref(), &stop, output)?;
+    let outcome = live::run_series(full_screen, "", &stop, output, |output| {
+        let mut lost = LostByPoint::new();
+        service_host::run(&options, &stop.atomic(), &mut |update| match output
+            .event_sender()
+            .cloned()
+        {
+            Some(screen) => show_event(update, &options, &mut lost, &screen, output),
+            None => print_event(update, args, output),
+        })
     })?;
-    let (record, failure) = ran?;
-    output.record(&record, &[])?;
+    let (record, failure) = outcome?;
+    output.write_record(&record, &[])?;
     if let Some(error) = failure {
-        let failure = Failure::from(error);
+        let failure = CommandFailure::from(error);
         match output.is_json() {
             // The document is already printed.
-            true => output.remark(&format!("error: {}", failure.problem)),
-            false => output.failure(&failure),
+            true => output.warn(&format!("error: {}", failure.problem)),
+            false => output.report_failure(&failure),
         }
         return Ok(failure.code);
     }
@@ -107,10 +107,15 @@ fn serve(args: &StackHostArgs, output: &mut Output) -> Result<u8, Failure> {
 }
 
 /// Returns `--stamp-payload`, if a service supports it.
-fn stamps(args: &StackHostArgs) -> Result<Option<DeviceStamps>, Failure> {
+fn payload_timestamps(args: &StackHostArgs) -> Result<Option<DeviceTimestamps>, CommandFailure> {
     match args.stamp_payload {
-        Some(stamps) if !args.serve.iter().any(|spec| spec.kind.carries_times()) => {
-            Err(Failure::usage(Problem::new(
+        Some(stamps)
+            if !args
+                .serve
+                .iter()
+                .any(|spec| spec.kind.supports_timestamps()) =>
+        {
+            Err(CommandFailure::usage(ErrorReport::new(
                 "no effect: only UDP responses of echo and sockperf carry timestamps",
                 format!("--stamp-payload {stamps}"),
                 "add --serve echo, or leave it out",
@@ -121,11 +126,11 @@ fn stamps(args: &StackHostArgs) -> Result<Option<DeviceStamps>, Failure> {
 }
 
 /// Prints an event.
-fn say(told: Told<'_>, args: &StackHostArgs, output: &mut Output) {
+fn print_event(update: ServiceHostEvent<'_>, args: &StackHostArgs, output: &mut CommandOutput) {
     let quiet = args.output.quiet;
-    let plain = !output.is_json() && !output.is_stream();
-    match told {
-        Told::Ready(facts) => {
+    let is_text = !output.is_json() && !output.is_stream();
+    match update {
+        ServiceHostEvent::Ready(facts) => {
             let services: Vec<_> = args.serve.iter().map(ToString::to_string).collect();
             let ready = format!(
                 "READY dev={} ip={} services={}",
@@ -133,73 +138,93 @@ fn say(told: Told<'_>, args: &StackHostArgs, output: &mut Output) {
                 facts.addresses.join(","),
                 services.join(",")
             );
-            match plain {
-                true => print(&ready),
-                false => output.remark(&ready),
+            match is_text {
+                true => print_stdout(&ready),
+                false => output.warn(&ready),
             }
             if !quiet {
-                output.progress(&before(facts, output));
+                output.report_progress(&startup_text(facts, output));
             }
         }
-        Told::Interval(interval) if output.is_stream() => {
+        ServiceHostEvent::Interval(interval) if output.is_stream() => {
             let interval = Box::new(interval.clone());
-            own(What::StackInterval { interval }, output);
+            emit_host_event(EventKind::StackInterval { interval }, output);
         }
-        Told::Interval(interval) if !quiet => output.progress(&words::interval(interval)),
-        Told::Interval(_) => {}
-        Told::Test(event) => test(&event, output),
-        Told::Doubt(doubt) if output.is_stream() => {
+        ServiceHostEvent::Interval(interval) if !quiet => {
+            output.report_progress(&words::describe_interval(interval))
+        }
+        ServiceHostEvent::Interval(_) => {}
+        ServiceHostEvent::Test(event) => handle_test_event(&event, output),
+        ServiceHostEvent::Warning(doubt) if output.is_stream() => {
             let doubt = doubt.clone();
-            own(What::Doubted { doubt }, output);
+            emit_host_event(EventKind::CaveatRaised { caveat: doubt }, output);
         }
-        Told::Doubt(doubt) => output.remark(&format!("warning: {}", doubt.why)),
+        ServiceHostEvent::Warning(doubt) => output.warn(&format!("warning: {}", doubt.reason)),
     }
 }
 
 /// Emits an event of the host itself, outside of tests.
-fn own(what: What, output: &mut Output) {
-    output.event(&Event { test: 0, what }, jiff::Timestamp::now());
+fn emit_host_event(what: EventKind, output: &mut CommandOutput) {
+    output.print_event(
+        &Event {
+            test: 0,
+            kind: what,
+        },
+        jiff::Timestamp::now(),
+    );
 }
 
 /// Shows an event on the full-screen display.
-fn show(told: Told<'_>, options: &HostOptions, lost: &mut Lost, screen: &Teller, output: &Output) {
-    match told {
-        Told::Ready(facts) => screen.tell(Event {
+fn show_event(
+    update: ServiceHostEvent<'_>,
+    options: &ServiceHostOptions,
+    lost: &mut LostByPoint,
+    screen: &EventSender,
+    output: &CommandOutput,
+) {
+    match update {
+        ServiceHostEvent::Ready(facts) => screen.send(Event {
             test: 1,
-            what: started(facts, options),
+            kind: started_event(facts, options),
         }),
-        Told::Interval(interval) => {
+        ServiceHostEvent::Interval(interval) => {
             let count = |protocol: &str, name: &str| {
-                let of = interval.counters.get(protocol);
-                of.and_then(|of| of.get(name)).copied().unwrap_or(0)
+                let by_name = interval.counters.get(protocol);
+                by_name
+                    .and_then(|by_name| by_name.get(name))
+                    .copied()
+                    .unwrap_or(0)
             };
-            screen.show(Scene::Frames {
+            screen.show(UiUpdate::Frames {
                 start_ns: interval.start_ns,
                 end_ns: interval.end_ns,
                 count: count("link", "in_frames"),
             });
-            for &(protocol, name, place) in LOSES {
-                *lost.entry(place).or_default() += count(protocol, name);
+            for &(protocol, name, loss_point) in LOSS_COUNTERS {
+                *lost.entry(loss_point).or_default() += count(protocol, name);
             }
-            let places = lost.iter();
-            let places = places.map(|(place, count)| ((*place).to_owned(), *count));
-            screen.show(Scene::Places(places.collect()));
+            let lost_points = lost.iter();
+            let lost_points =
+                lost_points.map(|(loss_point, count)| ((*loss_point).to_owned(), *count));
+            screen.show(UiUpdate::LossCounters(lost_points.collect()));
         }
-        Told::Test(Event { test, what }) => match what {
-            What::Finished { record } => {
-                output.put_away(&record);
-                screen.show(Scene::came_to(&format!("test {test}"), &record));
+        ServiceHostEvent::Test(Event { test, kind: what }) => match what {
+            EventKind::Finished { record } => {
+                output.store_record(&record);
+                screen.show(UiUpdate::part_result(&format!("test {test}"), &record));
             }
-            What::Failed { problem } => output.progress(&format!("test {test}: {problem}")),
-            What::Refused { problem } => output.progress(&problem.to_string()),
+            EventKind::Failed { problem } => {
+                output.report_progress(&format!("test {test}: {problem}"))
+            }
+            EventKind::Refused { problem } => output.report_progress(&problem.to_string()),
             _ => {}
         },
-        Told::Doubt(doubt) => output.remark(&format!("warning: {}", doubt.why)),
+        ServiceHostEvent::Warning(doubt) => output.warn(&format!("warning: {}", doubt.reason)),
     }
 }
 
 /// Returns the first event for the screen.
-fn started(facts: &StackFacts, options: &HostOptions) -> What {
+fn started_event(facts: &StackFacts, options: &ServiceHostOptions) -> EventKind {
     let services: Vec<_> = options.services.iter().map(ToString::to_string).collect();
     let name = format!(
         "{}, {}: {}",
@@ -207,36 +232,36 @@ fn started(facts: &StackFacts, options: &HostOptions) -> What {
         facts.addresses.join(" "),
         services.join(", ")
     );
-    let mut plan = Plan::new(Kind::Stack, Protocol::Udp, name);
+    let mut plan = Plan::new(RunKind::Stack, TransportProtocol::Udp, name);
     plan.duration_ns =
         (options.duration).map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    What::Started {
-        wait: Ends::both(Wait::Spin),
+    EventKind::Started {
+        wait: PerEnd::same(WaitMode::Spin),
         cpu: plan.cpu.clone(),
         plan: Box::new(plan),
-        because: None,
+        wait_reason: None,
     }
 }
 
 /// Handles an event of a test of our server. The one document of `--json` is that of the host.
-fn test(event: &Event, output: &mut Output) {
+fn handle_test_event(event: &Event, output: &mut CommandOutput) {
     if !output.is_json() {
-        return output.event(event, jiff::Timestamp::now());
+        return output.print_event(event, jiff::Timestamp::now());
     }
-    match &event.what {
-        What::Finished { record } => output.put_away(record),
-        What::Failed { problem } => output.remark(&format!("error: {problem}")),
-        What::Refused { problem } => output.remark(&format!("rejected: {problem}")),
+    match &event.kind {
+        EventKind::Finished { record } => output.store_record(record),
+        EventKind::Failed { problem } => output.warn(&format!("error: {problem}")),
+        EventKind::Refused { problem } => output.warn(&format!("rejected: {problem}")),
         _ => {}
     }
 }
 
 /// Returns the configuration and memory of the stack, printed at the start.
-fn before(facts: &StackFacts, output: &Output) -> String {
+fn startup_text(facts: &StackFacts, output: &CommandOutput) -> String {
     let style = output.style();
     format!(
         "{}\n\n{}\n",
-        words::configuration(facts, style),
-        words::memory(&facts.memory, style)
+        words::render_configuration(facts, style),
+        words::render_memory(&facts.memory, style)
     )
 }

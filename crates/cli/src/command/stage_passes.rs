@@ -4,43 +4,43 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use linerate_measure::{Client, MeasureError, Network};
-use linerate_metric::event::What;
-use linerate_metric::plan::{Plan, Stamping};
-use linerate_metric::record::{Doubt, Record, Stage, StagePass};
+use linerate_measure::{Client, LabNetwork, MeasureError};
+use linerate_metric::event::EventKind;
+use linerate_metric::plan::{Plan, TimestampLevel};
+use linerate_metric::record::{Caveat, Record, RoundTripStage, StagePass};
 use linerate_metric::timeline::TraceFile;
 use linerate_metric::units::{format_nanos, format_share};
 use linerate_report::store::write_bytes;
 use linerate_report::trace::{chrome, perfetto};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Number of round trips of a timeline that the record keeps, for its diagram.
-const PICTURE_TRIPS: u64 = 50;
+const DIAGRAM_ROUND_TRIPS: u64 = 50;
 
 /// Maximum number of round trips of a timestamp pass: more do not change a median. A pass that
 /// waits for a slow round trip has no such limit.
-const ENOUGH_TRIPS: u64 = 16_000;
+const MAX_PASS_ROUND_TRIPS: u64 = 16_000;
 
 /// Maximum time of such a pass.
-const ENOUGH_NS: u64 = 3_000_000_000;
+const MAX_PASS_NS: u64 = 3_000_000_000;
 
 /// Makes the run and, if stages are requested, two more passes: with packet timestamps, and with
 /// scheduler tracing too, which costs more. The figures are those of the first run.
-pub fn run(
+pub fn run_with_stages(
     client: &Client,
-    network: Option<&Arc<Network>>,
+    network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
-    emit: &mut dyn FnMut(What),
+    emit: &mut dyn FnMut(EventKind),
 ) -> Result<(Record, Option<MeasureError>), MeasureError> {
-    if client.plan.stamps.is_none() {
-        return client.run_within(network, stop, emit);
+    if client.plan.timestamps.is_none() {
+        return client.run_in_network(network, stop, emit);
     }
-    let (mut record, mut failure) = pass(client, Stamping::None, network, stop, emit)?;
+    let (mut record, mut failure) = run_pass(client, TimestampLevel::None, network, stop, emit)?;
     if failure.is_none() && !record.interrupted {
         failure = explain_passes(client, stop, &mut record, emit);
     }
-    record.plan.stamps = client.plan.stamps;
+    record.plan.timestamps = client.plan.timestamps;
     record.plan.trace_on_ns = client.plan.trace_on_ns;
     Ok((record, failure))
 }
@@ -50,32 +50,32 @@ fn explain_passes(
     client: &Client,
     stop: &AtomicBool,
     record: &mut Record,
-    emit: &mut dyn FnMut(What),
+    emit: &mut dyn FnMut(EventKind),
 ) -> Option<MeasureError> {
-    for (pass_number, stamps) in (2..).zip([Stamping::Packets, client.plan.stamps]) {
-        emit(What::Pass {
+    for (pass_number, stamps) in (2..).zip([TimestampLevel::Packets, client.plan.timestamps]) {
+        emit(EventKind::Pass {
             pass: pass_number,
             passes: 3,
-            notes: noted(&client.plan, stamps),
+            notes: describe_pass(&client.plan, stamps),
         });
-        let (found, failure) = match pass(client, stamps, None, stop, &mut |_| {}) {
-            Ok(ran) => ran,
+        let (pass_record, failure) = match run_pass(client, stamps, None, stop, &mut |_| {}) {
+            Ok(outcome) => outcome,
             // Interrupted between two passes.
             Err(MeasureError::Interrupted) => {
                 record.interrupted = true;
                 return None;
             }
             Err(error) => {
-                record.validity.push(cut_off(&error));
+                record.validity.push(pass_failed(&error));
                 return Some(error);
             }
         };
         // An interrupted pass interrupts the command; its data so far is used.
-        record.interrupted = found.interrupted && failure.is_none();
-        if stamps == Stamping::Packets {
-            explain(record, found, failure.as_ref());
+        record.interrupted = pass_record.interrupted && failure.is_none();
+        if stamps == TimestampLevel::Packets {
+            add_stages(record, pass_record, failure.as_ref());
         } else {
-            divide(record, found);
+            add_stage_parts(record, pass_record);
         }
         if failure.is_some() || record.interrupted {
             return failure;
@@ -85,42 +85,42 @@ fn explain_passes(
 }
 
 /// Returns the description of a timestamp pass: recorded data, and the condition that ends it.
-fn noted(plan: &Plan, stamps: Stamping) -> String {
-    let what = match stamps {
-        Stamping::None | Stamping::Packets => "packet timestamps",
-        Stamping::Scheduler => "packet timestamps and scheduler wake-ups",
-        Stamping::Driver => "packet timestamps, scheduler wake-ups and receive driver events",
+fn describe_pass(plan: &Plan, stamps: TimestampLevel) -> String {
+    let data = match stamps {
+        TimestampLevel::None | TimestampLevel::Packets => "packet timestamps",
+        TimestampLevel::Scheduler => "packet timestamps and scheduler wake-ups",
+        TimestampLevel::Driver => "packet timestamps, scheduler wake-ups and receive driver events",
     };
     match plan.trace_on_ns {
-        Some(above_ns) if stamps >= Stamping::Driver => format!(
-            "{what}, until a round trip takes longer than {}",
+        Some(above_ns) if stamps >= TimestampLevel::Driver => format!(
+            "{data}, until a round trip takes longer than {}",
             format_nanos(above_ns as f64)
         ),
-        _ => what.to_owned(),
+        _ => data.to_owned(),
     }
 }
 
-fn cut_off(failure: &MeasureError) -> Doubt {
-    Doubt::new("no-stages", format!("the timestamp pass failed: {failure}"))
+fn pass_failed(failure: &MeasureError) -> Caveat {
+    Caveat::new("no-stages", format!("the timestamp pass failed: {failure}"))
 }
 
 /// Makes one pass.
-fn pass(
+fn run_pass(
     client: &Client,
-    stamps: Stamping,
-    network: Option<&Arc<Network>>,
+    stamps: TimestampLevel,
+    network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
-    emit: &mut dyn FnMut(What),
+    emit: &mut dyn FnMut(EventKind),
 ) -> Result<(Record, Option<MeasureError>), MeasureError> {
     let mut client = client.clone();
-    if stamps < Stamping::Driver {
+    if stamps < TimestampLevel::Driver {
         client.plan.trace_on_ns = None;
     }
     if !stamps.is_none() {
         shorten(&mut client.plan);
     }
-    client.plan.stamps = stamps;
-    client.run_within(network, stop, emit)
+    client.plan.timestamps = stamps;
+    client.run_in_network(network, stop, emit)
 }
 
 /// Shortens a timestamp pass to what it needs; a pass that waits for a slow round trip keeps the
@@ -132,61 +132,62 @@ fn shorten(plan: &mut Plan) {
         return;
     }
     // At a fixed rate, the number of round trips sets the duration.
-    let enough = match plan.round_trip.rate_per_second {
-        Some(rate) => ENOUGH_TRIPS.min((rate * ENOUGH_NS).div_ceil(1_000_000_000)),
-        None => ENOUGH_TRIPS,
+    let max_count = match plan.round_trip.rate_per_second {
+        Some(rate) => MAX_PASS_ROUND_TRIPS.min((rate * MAX_PASS_NS).div_ceil(1_000_000_000)),
+        None => MAX_PASS_ROUND_TRIPS,
     };
-    plan.round_trips = plan.round_trips.map(|trips| trips.min(enough));
-    plan.duration_ns = plan.duration_ns.map(|time| time.min(ENOUGH_NS));
+    plan.round_trips = plan.round_trips.map(|count| count.min(max_count));
+    plan.duration_ns = plan.duration_ns.map(|time| time.min(MAX_PASS_NS));
 }
 
 /// Returns the difference of the medians of two runs in nanoseconds.
-fn slower_by(one: &Record, other: &Record) -> Option<i64> {
+fn slower_by(slower: &Record, baseline: &Record) -> Option<i64> {
     let median = |record: &Record| record.summary.rtt_ns.map(|rtt| rtt.p50 as i64);
-    Some(median(one)? - median(other)?)
+    Some(median(slower)? - median(baseline)?)
 }
 
 /// Fraction of the round trips that may lack a timestamp before a warning is added.
-const FEW: f64 = 0.05;
+const MAX_INCOMPLETE_FRACTION: f64 = 0.05;
 
 /// Fraction of the median by which the timestamp pass may be slower before a warning is added.
-const ALIKE: f64 = 0.5;
+const MAX_SLOWDOWN_FRACTION: f64 = 0.5;
 
 /// Adds the stages of a timestamp pass to the record of the run.
-fn explain(record: &mut Record, stamped: Record, failure: Option<&MeasureError>) {
-    let asking_ns = slower_by(&stamped, record);
+fn add_stages(record: &mut Record, pass_record: Record, failure: Option<&MeasureError>) {
+    let asking_ns = slower_by(&pass_record, record);
     let median = record.summary.rtt_ns.map_or(0, |rtt| rtt.p50);
-    record.stages = stamped.stages;
-    record.stage_pass = stamped
-        .stage_pass
-        .map(|pass| StagePass { asking_ns, ..pass });
-    for doubt in stamped.validity {
-        if doubt.doubt == "clock-unknown" {
+    record.stages = pass_record.stages;
+    record.stage_pass = pass_record.stage_pass.map(|pass| StagePass {
+        timestamp_overhead_ns: asking_ns,
+        ..pass
+    });
+    for doubt in pass_record.validity {
+        if doubt.id == "clock-unknown" {
             record.validity.push(doubt);
         }
     }
     let doubt = match (&record.stage_pass, failure) {
-        (_, Some(failure)) => Some(cut_off(failure)),
-        (None, None) => Some(Doubt::new(
+        (_, Some(failure)) => Some(pass_failed(failure)),
+        (None, None) => Some(Caveat::new(
             "no-stages",
             "the timestamp pass has no results: there are no stages",
         )),
-        (Some(pass), None) if pass.round_trips == 0 && pass.left_out > 0 => Some(Doubt::new(
+        (Some(pass), None) if pass.round_trips == 0 && pass.incomplete > 0 => Some(Caveat::new(
             "no-stages",
             "no packet has all of its timestamps: an interface on the path does not support them",
         )),
         (Some(pass), None) => few_stamps(pass)
-            .or_else(|| unlike(asking_ns, median))
-            .or_else(|| apart(pass)),
+            .or_else(|| slower_pass(asking_ns, median))
+            .or_else(|| medians_do_not_add_up(pass)),
     };
     record.validity.extend(doubt);
 }
 
-fn few_stamps(pass: &StagePass) -> Option<Doubt> {
-    let all = pass.round_trips + pass.left_out;
-    let share = pass.left_out as f64 / all.max(1) as f64;
-    (share > FEW).then(|| {
-        Doubt::new(
+fn few_stamps(pass: &StagePass) -> Option<Caveat> {
+    let all = pass.round_trips + pass.incomplete;
+    let share = pass.incomplete as f64 / all.max(1) as f64;
+    (share > MAX_INCOMPLETE_FRACTION).then(|| {
+        Caveat::new(
             "stages-thin",
             format!(
                 "{} of the round trips lack a timestamp: the stages are those of the others",
@@ -197,11 +198,11 @@ fn few_stamps(pass: &StagePass) -> Option<Doubt> {
 }
 
 /// Returns a warning if the timestamp pass was much slower than the run that it explains.
-fn unlike(asking_ns: Option<i64>, median_ns: u64) -> Option<Doubt> {
-    let asking = asking_ns.filter(|&asking| asking > 0)?;
-    let share = asking as f64 / median_ns.max(1) as f64;
-    (share > ALIKE).then(|| {
-        Doubt::new(
+fn slower_pass(asking_ns: Option<i64>, median_ns: u64) -> Option<Caveat> {
+    let slower_ns = asking_ns.filter(|&slower_ns| slower_ns > 0)?;
+    let share = slower_ns as f64 / median_ns.max(1) as f64;
+    (share > MAX_SLOWDOWN_FRACTION).then(|| {
+        Caveat::new(
             "stages-unlike",
             format!(
                 "the timestamp pass was slower than the run by {}: its threads were placed or woken \
@@ -213,15 +214,15 @@ fn unlike(asking_ns: Option<i64>, median_ns: u64) -> Option<Doubt> {
 }
 
 /// Fraction of the median by which the sum of the stages' medians may differ from it.
-const TOGETHER: f64 = 0.05;
+const MAX_SUM_ERROR: f64 = 0.05;
 
 /// Returns a warning if the medians of the stages do not add up to the median round trip: then the
 /// round trips are of several kinds.
-fn apart(pass: &StagePass) -> Option<Doubt> {
+fn medians_do_not_add_up(pass: &StagePass) -> Option<Caveat> {
     let median = pass.rtt_ns.filter(|rtt| rtt.p50 > 0)?.p50;
     let ratio = pass.sum_of_medians_ns as f64 / median as f64;
-    ((ratio - 1.0).abs() > TOGETHER).then(|| {
-        Doubt::new(
+    ((ratio - 1.0).abs() > MAX_SUM_ERROR).then(|| {
+        Caveat::new(
             "stages-apart",
             format!(
                 "the stages' medians add up to {} of the median round trip: round trips differ in \
@@ -234,22 +235,24 @@ fn apart(pass: &StagePass) -> Option<Doubt> {
 }
 
 /// Splits the receive stages by the scheduler events of the second pass.
-fn divide(record: &mut Record, watched: Record) {
-    let watching_ns = slower_by(&watched, record);
-    record.timeline = watched.timeline;
-    let Some(own) = &mut record.stage_pass else {
+fn add_stage_parts(record: &mut Record, pass_record: Record) {
+    let watching_ns = slower_by(&pass_record, record);
+    record.timeline = pass_record.timeline;
+    let Some(stage_pass) = &mut record.stage_pass else {
         return;
     };
-    own.watching_ns = watching_ns;
-    if let Some(pass) = watched.stage_pass {
+    stage_pass.tracing_overhead_ns = watching_ns;
+    if let Some(pass) = pass_record.stage_pass {
         // Notes that apply to both passes are listed once.
-        let more = pass.notes.into_iter();
-        let more: Vec<_> = more.filter(|note| !own.notes.contains(note)).collect();
-        own.notes.extend(more);
+        let new_notes = pass.notes.into_iter();
+        let new_notes: Vec<_> = new_notes
+            .filter(|note| !stage_pass.notes.contains(note))
+            .collect();
+        stage_pass.notes.extend(new_notes);
     }
     for end in ["client", "server"] {
-        let whole = format!("{end}-receive");
-        let parts: Vec<Stage> = (watched.stages.iter())
+        let stage_name = format!("{end}-receive");
+        let parts: Vec<RoundTripStage> = (pass_record.stages.iter())
             .filter(|stage| {
                 PARTS
                     .iter()
@@ -257,7 +260,11 @@ fn divide(record: &mut Record, watched: Record) {
             })
             .cloned()
             .collect();
-        if let Some(stage) = record.stages.iter_mut().find(|stage| stage.stage == whole) {
+        if let Some(stage) = record
+            .stages
+            .iter_mut()
+            .find(|stage| stage.stage == stage_name)
+        {
             stage.parts = parts;
         }
     }
@@ -267,11 +274,11 @@ fn divide(record: &mut Record, watched: Record) {
 const PARTS: [&str; 3] = ["softirq", "wake-up", "receive-call"];
 
 /// Writes the timeline to a file; the record keeps the part that its diagram needs.
-pub fn write_trace(file: &Path, runs: &mut [Record]) -> Result<(), Failure> {
+pub fn write_trace(file: &Path, runs: &mut [Record]) -> Result<(), CommandFailure> {
     let mut written = Ok(());
     for run in runs {
         let Some(timeline) = &mut run.timeline else {
-            run.validity.push(Doubt::new(
+            run.validity.push(Caveat::new(
                 "no-timeline",
                 format!(
                     "{} was not written: the run ended before it had a timeline",
@@ -289,7 +296,7 @@ pub fn write_trace(file: &Path, runs: &mut [Record]) -> Result<(), Failure> {
             (perfetto(timeline), "perfetto")
         };
         let extent = timeline.extent();
-        timeline.keep_last(PICTURE_TRIPS);
+        timeline.keep_last(DIAGRAM_ROUND_TRIPS);
         match write_bytes(file, &bytes) {
             Ok(()) => {
                 timeline.file = Some(TraceFile {
@@ -308,57 +315,70 @@ pub fn write_trace(file: &Path, runs: &mut [Record]) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use linerate_metric::histogram::Histogram;
-    use linerate_metric::plan::{Kind, Protocol};
+    use linerate_metric::plan::{RunKind, TransportProtocol};
 
     #[test]
-    fn doubtful_stages_are_told() {
+    fn doubtful_stages_have_a_warning() {
         let pass = |round_trips, left_out| StagePass {
             round_trips,
-            left_out,
+            incomplete: left_out,
             ..StagePass::default()
         };
         assert!(few_stamps(&pass(16_000, 1)).is_none());
-        assert_eq!(few_stamps(&pass(245, 255)).unwrap().doubt, "stages-thin");
-        assert!(unlike(Some(1_300), 12_000).is_none());
-        assert!(unlike(Some(-9_000), 12_000).is_none() && unlike(None, 0).is_none());
-        assert_eq!(unlike(Some(32_500), 11_000).unwrap().doubt, "stages-unlike");
-        let mut trips = Histogram::new();
-        trips.record(10_000);
+        assert_eq!(few_stamps(&pass(245, 255)).unwrap().id, "stages-thin");
+        assert!(slower_pass(Some(1_300), 12_000).is_none());
+        assert!(slower_pass(Some(-9_000), 12_000).is_none() && slower_pass(None, 0).is_none());
+        assert_eq!(
+            slower_pass(Some(32_500), 11_000).unwrap().id,
+            "stages-unlike"
+        );
+        let mut histogram = Histogram::new();
+        histogram.record(10_000);
         let added = |sum_of_medians_ns| StagePass {
             sum_of_medians_ns,
-            rtt_ns: trips.summary(),
+            rtt_ns: histogram.summary(),
             ..StagePass::default()
         };
-        for (sum, told) in [
+        for (sum, is_warned) in [
             (9_600, false),
             (10_400, false),
             (9_300, true),
             (10_700, true),
         ] {
-            assert_eq!(apart(&added(sum)).is_some(), told, "{sum}");
+            assert_eq!(
+                medians_do_not_add_up(&added(sum)).is_some(),
+                is_warned,
+                "{sum}"
+            );
         }
-        assert!(apart(&StagePass::default()).is_none());
+        assert!(medians_do_not_add_up(&StagePass::default()).is_none());
     }
 
     #[test]
     fn each_pass_says_what_it_notes() {
-        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "host");
-        assert_eq!(noted(&plan, Stamping::Packets), "packet timestamps");
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "host");
+        assert_eq!(
+            describe_pass(&plan, TimestampLevel::Packets),
+            "packet timestamps"
+        );
         plan.trace_on_ns = Some(300_000);
-        assert_eq!(noted(&plan, Stamping::Packets), "packet timestamps");
-        let last = noted(&plan, Stamping::Driver);
+        assert_eq!(
+            describe_pass(&plan, TimestampLevel::Packets),
+            "packet timestamps"
+        );
+        let last = describe_pass(&plan, TimestampLevel::Driver);
         assert!(last.ends_with("longer than 300 us"), "{last}");
     }
 
     #[test]
     fn a_pass_that_waits_for_something_is_not_cut_short() {
-        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "host");
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "host");
         plan.duration_ns = Some(60_000_000_000);
         let mut waiting = plan.clone();
         waiting.trace_on_ns = Some(1);
         shorten(&mut plan);
         shorten(&mut waiting);
-        assert_eq!(plan.duration_ns, Some(ENOUGH_NS));
+        assert_eq!(plan.duration_ns, Some(MAX_PASS_NS));
         assert_eq!(waiting.duration_ns, Some(60_000_000_000));
         assert_eq!(plan.interval_ns, None);
     }

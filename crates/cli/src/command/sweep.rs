@@ -4,53 +4,55 @@
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use linerate_host::stop_flag::Stop;
-use linerate_metric::event::Problem;
+use linerate_host::stop_flag::StopFlag;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
-use linerate_metric::experiment::{Knob as Axis, Setting};
+use linerate_metric::experiment::{KnobAxis as Axis, KnobValues};
 use linerate_metric::figure;
 use linerate_metric::record::{Record, new_id};
 use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_metric::statistics::{estimate, median};
 use linerate_metric::sweep::{Sweep, SweepPoint, buffer_bytes};
 use linerate_tune::TuneError;
-use linerate_tune::journal::{Journal, folder};
+use linerate_tune::journal::{Journal, state_dir};
 use linerate_tune::knob::Knob;
 use linerate_tune::matrix;
-use linerate_tune::search::Point;
-use linerate_tune::sweep_axis::Over;
+use linerate_tune::search::SearchPoint;
+use linerate_tune::sweep_axis::SweepAxis;
 use serde::{Deserialize, Serialize};
 
 use super::measure::stop_on_signals;
-use super::measuring_command::{fresh_seed, kind_of, timed};
-use super::series::Ended;
+use super::measuring_command::{add_default_time, fresh_seed, kind_of};
+use super::series::SeriesEnd;
 use crate::args::SweepArgs;
-use crate::failure::Failure;
-use crate::knob_applier::{self, Turner};
-use crate::knobs::Knobs;
-use crate::output::Output;
-use crate::printer::Teller;
-use crate::ui_update::Part;
+use crate::failure::CommandFailure;
+use crate::knob_applier::{self, KnobApplier};
+use crate::knobs::AvailableKnobs;
+use crate::output::CommandOutput;
+use crate::printer::EventSender;
+use crate::ui_update::SeriesPart;
 use crate::{child_process, live, shell_words};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &SweepArgs) -> u8 {
     let mut output =
-        Output::new(&args.output).with_page(args.many.html.as_deref(), "linerate sweep");
-    let result = sweep(args, &mut output);
+        CommandOutput::new(&args.output).with_report(args.many.html.as_deref(), "linerate sweep");
+    let result = run_sweep(args, &mut output);
     result.unwrap_or_else(|failure| {
-        output.failure(&failure);
+        output.report_failure(&failure);
         failure.code
     })
 }
 
-fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failure> {
-    Err(Failure::usage(Problem::new(situation, object, next_step)))
+fn reject<T>(object: &str, situation: &str, next_step: &str) -> Result<T, CommandFailure> {
+    Err(CommandFailure::usage(ErrorReport::new(
+        situation, object, next_step,
+    )))
 }
 
 /// Definition of a sweep: the first line of its journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Asked {
+struct SweepRequest {
     id: String,
     command: Vec<String>,
     axes: Vec<Knob>,
@@ -62,7 +64,7 @@ struct Asked {
 
 /// Result of a run: a further line of the journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Done {
+struct SweepRunResult {
     /// Index of the run in the order.
     step: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,86 +73,86 @@ struct Done {
     failed: Option<String>,
 }
 
-fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
-    output.check_file()?;
-    live::check(args.screen.is_asked())?;
-    let (asked, mut done, mut journal) = match &args.resume {
-        Some(name) => resumed(name)?,
+fn run_sweep(args: &SweepArgs, output: &mut CommandOutput) -> Result<u8, CommandFailure> {
+    output.check_files()?;
+    live::check_terminal(args.screen.is_enabled())?;
+    let (request, mut results, mut journal) = match &args.resume {
+        Some(name) => resume_sweep(name)?,
         None => {
-            child_process::check_page("sweep", &args.command)?;
-            begun(args)?
+            child_process::check_report_option("sweep", &args.command)?;
+            start_sweep(args)?
         }
     };
-    let points = points(&asked)?;
-    let commands = commands(&asked, &points)?;
-    let order = order(&asked, points.len())?;
-    check_done(&asked, &done, order.len())?;
-    let known = Knobs::of(&args.knobs, &asked.command)?;
-    check_may(&asked, &known)?;
+    let points = sweep_points(&request)?;
+    let commands = point_commands(&request, &points)?;
+    let order = run_order(&request, points.len())?;
+    check_journal(&request, &results, order.len())?;
+    let available = AvailableKnobs::collect(&args.knobs, &request.command)?;
+    check_permissions(&request, &available)?;
     let stop = stop_on_signals()?;
-    knob_applier::left_note()
+    knob_applier::unrestored_note()
         .iter()
-        .for_each(|note| output.remark(note));
-    let mut turner = Turner::new(asked.axes.clone(), &known, &asked.command, &stop)?;
-    output.progress(&format!(
+        .for_each(|note| output.warn(note));
+    let mut applier = KnobApplier::new(request.axes.clone(), &available, &request.command, &stop)?;
+    output.report_progress(&format!(
         "sweep {}: {} points x {} repeats = {} runs in random order, seed {}; to resume after a crash: linerate sweep --resume {}",
-        asked.id,
+        request.id,
         points.len(),
-        asked.repeats,
+        request.repeats,
         order.len(),
-        asked.seed,
-        asked.id
+        request.seed,
+        request.id
     ));
-    let measured = Plan {
-        asked: &asked,
+    let measured = SweepPlan {
+        request: &request,
         commands: &commands,
-        places: &points
+        points: &points
             .iter()
-            .map(|point| place(&asked, point))
+            .map(|point| point_of(&request, point))
             .collect::<Vec<_>>(),
         order: &order,
         stop: &stop,
     };
-    let title = format!("sweep of {}", shell_words::join(&asked.command));
-    let ended = live::series(args.screen.is_asked(), &title, &stop, output, |output| {
-        measured.run(&mut turner, &mut done, journal.as_mut(), output)
+    let title = format!("sweep of {}", shell_words::join_args(&request.command));
+    let end = live::run_series(args.screen.is_enabled(), &title, &stop, output, |output| {
+        measured.run_all(&mut applier, &mut results, journal.as_mut(), output)
     })?;
-    let notes = turner
-        .back()
+    let notes = applier
+        .restore()
         .into_iter()
         .map(|why| format!("could not be restored: {why}"));
     let mut notes: Vec<String> = notes.collect();
-    let interrupted = done.len() < order.len();
-    let failure = match ended {
-        Err(Ended::Over(failure)) => Some(failure),
-        Err(Ended::Stopped) | Ok(()) => None,
+    let interrupted = results.len() < order.len();
+    let failure = match end {
+        Err(SeriesEnd::Failed(failure)) => Some(failure),
+        Err(SeriesEnd::Interrupted) | Ok(()) => None,
     };
-    if done.iter().all(|done| done.record.is_none()) {
-        knob_applier::warn_of(&notes, output);
+    if results.iter().all(|results| results.record.is_none()) {
+        knob_applier::report_unrestored(&notes, output);
         // No run has a result, so there is nothing to resume.
         if !interrupted && let Some(journal) = journal {
-            journal.remove().map_err(unusable)?;
+            journal.remove().map_err(journal_failure)?;
         }
-        let why = done.iter().find_map(|done| done.failed.clone());
+        let why = results.iter().find_map(|results| results.failed.clone());
         return Err(failure.unwrap_or_else(|| match why {
-            Some(why) => Failure::failed(Problem::new(
+            Some(why) => CommandFailure::failed(ErrorReport::new(
                 why,
                 "every point",
                 "run the measuring command by itself to see its output",
             )),
-            None => Failure::from(linerate_measure::MeasureError::Interrupted),
+            None => CommandFailure::from(linerate_measure::MeasureError::Interrupted),
         }));
     }
     if interrupted && journal.is_some() {
-        notes.push(format!("to resume: linerate sweep --resume {}", asked.id));
+        notes.push(format!("to resume: linerate sweep --resume {}", request.id));
     }
-    let set = set_of(&asked, points, &order, done, interrupted, notes);
-    output.set(&set, &[])?;
+    let set = result_set(&request, points, &order, results, interrupted, notes);
+    output.write_set(&set, &[])?;
     if !interrupted && let Some(journal) = journal {
-        journal.remove().map_err(unusable)?;
+        journal.remove().map_err(journal_failure)?;
     }
     if let Some(failure) = failure {
-        output.after_result(&failure);
+        output.report_late_failure(&failure);
         return Ok(failure.code);
     }
     Ok(match stop.is_set() {
@@ -159,26 +161,28 @@ fn sweep(args: &SweepArgs, output: &mut Output) -> Result<u8, Failure> {
     })
 }
 
-fn begun(args: &SweepArgs) -> Result<(Asked, Vec<Done>, Option<Journal>), Failure> {
+fn start_sweep(
+    args: &SweepArgs,
+) -> Result<(SweepRequest, Vec<SweepRunResult>, Option<Journal>), CommandFailure> {
     if args.over.is_empty() {
-        return refuse("--over", "no option to vary", "give --over NAME=VALUES");
+        return reject("--over", "no option to vary", "give --over NAME=VALUES");
     }
     if args.command.is_empty() {
-        return refuse(
+        return reject(
             "sweep",
             "no measuring command",
             "end with one: throughput HOST, latency HOST",
         );
     }
     if args.repeats == 0 {
-        return refuse("--repeats 0", "no run to measure", "give 1 or more");
+        return reject("--repeats 0", "no run to measure", "give 1 or more");
     }
     for (position, axis) in args.over.iter().enumerate() {
         if args.over[..position]
             .iter()
-            .any(|other| other.name == axis.name)
+            .any(|earlier| earlier.name == axis.name)
         {
-            return refuse(
+            return reject(
                 &format!("--over {}", axis.name),
                 "given twice",
                 "give all values in one --over",
@@ -186,26 +190,26 @@ fn begun(args: &SweepArgs) -> Result<(Asked, Vec<Done>, Option<Journal>), Failur
         }
     }
     let mut command = args.command.clone();
-    timed(&mut command);
-    let known = Knobs::of(&args.knobs, &command)?;
-    known.check_limits()?;
-    let axes = (args.over.iter()).map(|over| known.named(over, &command));
+    add_default_time(&mut command);
+    let available = AvailableKnobs::collect(&args.knobs, &command)?;
+    available.check_limits()?;
+    let axes = (args.over.iter()).map(|over| available.resolve(over, &command));
     let axes = axes.collect::<Result<Vec<_>, _>>()?;
     let first = axes.iter().map(|axis| (axis, axis.values[0].as_str()));
-    let kind = kind_of("sweep", &with(&command, first)?)?;
+    let kind = kind_of("sweep", &command_with_values(&command, first)?)?;
     let figure = match &args.figure {
-        Some(name) => figure::named(name),
-        None => Some(figure::of_kind(kind)),
+        Some(name) => figure::find(name),
+        None => Some(figure::default_for(kind)),
     };
     let Some(figure) = figure else {
-        return refuse(
+        return reject(
             "--figure",
             "no figure of a run has that name",
             &format!("choose one of {}", figure::names()),
         );
     };
     let started = Timestamp::now();
-    let asked = Asked {
+    let request = SweepRequest {
         id: new_id(started),
         command,
         axes,
@@ -215,67 +219,73 @@ fn begun(args: &SweepArgs) -> Result<(Asked, Vec<Done>, Option<Journal>), Failur
         started,
     };
     // Checked before the journal is created.
-    let points = points(&asked)?;
-    commands(&asked, &points)?;
-    order(&asked, points.len())?;
-    let journal = match folder("sweep") {
-        Some(folder) => {
-            let path = folder.join(format!("{}.jsonl", asked.id));
-            Some(Journal::create(&path, &asked).map_err(unusable)?)
+    let points = sweep_points(&request)?;
+    point_commands(&request, &points)?;
+    run_order(&request, points.len())?;
+    let journal = match state_dir("sweep") {
+        Some(dir) => {
+            let path = dir.join(format!("{}.jsonl", request.id));
+            Some(Journal::create(&path, &request).map_err(journal_failure)?)
         }
         None => None,
     };
-    Ok((asked, Vec::new(), journal))
+    Ok((request, Vec::new(), journal))
 }
 
-fn resumed(name: &str) -> Result<(Asked, Vec<Done>, Option<Journal>), Failure> {
+fn resume_sweep(
+    name: &str,
+) -> Result<(SweepRequest, Vec<SweepRunResult>, Option<Journal>), CommandFailure> {
     let path = PathBuf::from(name);
-    let path = match (path.is_file(), folder("sweep")) {
-        (false, Some(folder)) if !name.contains('/') => folder.join(format!("{name}.jsonl")),
+    let path = match (path.is_file(), state_dir("sweep")) {
+        (false, Some(dir)) if !name.contains('/') => dir.join(format!("{name}.jsonl")),
         _ => path,
     };
     if !path.is_file() {
-        let left = left();
-        return Err(Failure::failed(Problem::new(
+        let unfinished = unfinished_sweeps();
+        return Err(CommandFailure::failed(ErrorReport::new(
             "no sweep of that name to resume",
             format!("--resume {name}"),
-            match left.is_empty() {
+            match unfinished.is_empty() {
                 true => "no sweep is unfinished: start a new one with --over".to_owned(),
-                false => format!("unfinished: {}", left.join(", ")),
+                false => format!("unfinished: {}", unfinished.join(", ")),
             },
         )));
     }
-    let (asked, done, journal) = Journal::resume(&path).map_err(|error| {
-        Failure::failed(Problem::new(
+    let (request, done, journal) = Journal::resume(&path).map_err(|error| {
+        CommandFailure::failed(ErrorReport::new(
             error.to_string(),
             format!("--resume {name}"),
-            ANEW,
+            RESTART_HINT,
         ))
     })?;
-    Ok((asked, done, Some(journal)))
+    Ok((request, done, Some(journal)))
 }
 
 /// Next step if a journal cannot be resumed.
-const ANEW: &str = "start a new sweep with --over";
+const RESTART_HINT: &str = "start a new sweep with --over";
 
 /// Rejects a journal that does not fit this sweep or this version.
-fn check_done(asked: &Asked, done: &[Done], runs: usize) -> Result<(), Failure> {
-    let foreign = done.iter().map(|done| done.step).find(|step| *step >= runs);
-    let why = match (figure::named(&asked.figure), foreign) {
-        (None, _) => format!("no figure of a run is named `{}`", asked.figure),
+fn check_journal(
+    request: &SweepRequest,
+    done: &[SweepRunResult],
+    runs: usize,
+) -> Result<(), CommandFailure> {
+    let unknown_step = done.iter().map(|done| done.step).find(|step| *step >= runs);
+    let why = match (figure::find(&request.figure), unknown_step) {
+        (None, _) => format!("no figure of a run is named `{}`", request.figure),
         (_, Some(step)) => format!("contains run {} of {runs}", step.saturating_add(1)),
         (Some(_), None) => return Ok(()),
     };
-    Err(Failure::failed(Problem::new(
+    Err(CommandFailure::failed(ErrorReport::new(
         why,
-        format!("the journal of sweep {}", asked.id),
-        ANEW,
+        format!("the journal of sweep {}", request.id),
+        RESTART_HINT,
     )))
 }
 
 /// Returns the ids of unfinished sweeps, newest first.
-fn left() -> Vec<String> {
-    let entries = folder("sweep").and_then(|folder| std::fs::read_dir(folder).ok());
+fn unfinished_sweeps() -> Vec<String> {
+    let entries = state_dir("sweep").and_then(|dir| std::fs::read_dir(dir).ok());
     let names = entries.into_iter().flatten().flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
         Some(name.strip_suffix(".jsonl")?.to_owned())
@@ -286,15 +296,20 @@ fn left() -> Vec<String> {
 }
 
 /// Checks that a resumed sweep may still change the settings of hosts that it varies.
-fn check_may(asked: &Asked, known: &Knobs) -> Result<(), Failure> {
-    use linerate_tune::knob::Set;
-    let (mut hosts, mut far) = (false, false);
-    for axis in &asked.axes {
-        hosts |= matches!(axis.set, Set::Host { .. });
-        far |= matches!(axis.set, Set::Far(_));
+fn check_permissions(
+    request: &SweepRequest,
+    available: &AvailableKnobs,
+) -> Result<(), CommandFailure> {
+    use linerate_tune::knob::KnobTarget;
+    let (mut uses_hosts, mut uses_remote) = (false, false);
+    for axis in &request.axes {
+        uses_hosts |= matches!(axis.target, KnobTarget::HostSetting { .. });
+        uses_remote |= matches!(axis.target, KnobTarget::RemoteSysctl(_));
     }
-    if (hosts && !known.ground.hosts) || (far && !known.ground.far) {
-        return refuse(
+    if (uses_hosts && !available.context.host_settings)
+        || (uses_remote && !available.context.remote_settings)
+    {
+        return reject(
             "--resume",
             "the sweep changes settings of hosts, which is not permitted now",
             "repeat its options --try-host, --try-interface, --try-far, or run it in its lab",
@@ -303,81 +318,88 @@ fn check_may(asked: &Asked, known: &Knobs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn unusable(error: TuneError) -> Failure {
-    Failure::failed(Problem::new(
+fn journal_failure(error: TuneError) -> CommandFailure {
+    CommandFailure::failed(ErrorReport::new(
         error.to_string(),
         "the journal",
         "set XDG_STATE_HOME to a writable directory",
     ))
 }
 
-fn points(asked: &Asked) -> Result<Vec<Setting>, Failure> {
-    let axes: Vec<Over> = (asked.axes.iter())
-        .map(|axis| Over {
+fn sweep_points(request: &SweepRequest) -> Result<Vec<KnobValues>, CommandFailure> {
+    let axes: Vec<SweepAxis> = (request.axes.iter())
+        .map(|axis| SweepAxis {
             name: axis.name.clone(),
             values: axis.values.clone(),
         })
         .collect();
-    match matrix::points(&axes) {
+    match matrix::all_points(&axes) {
         Some(points) => Ok(points),
-        None => refuse(
+        None => reject(
             "--over",
-            &format!("more than {} points", matrix::MOST_POINTS),
+            &format!("more than {} points", matrix::MAX_POINTS),
             "give fewer values",
         ),
     }
 }
 
 /// Returns the point of each run, in random order.
-fn order(asked: &Asked, points: usize) -> Result<Vec<usize>, Failure> {
-    match matrix::order(points, asked.repeats, asked.seed) {
+fn run_order(request: &SweepRequest, points: usize) -> Result<Vec<usize>, CommandFailure> {
+    match matrix::run_order(points, request.repeats, request.seed) {
         Some(order) => Ok(order),
-        None => refuse(
-            &format!("--repeats {}", asked.repeats),
-            &format!("more than {} runs", matrix::MOST_RUNS),
+        None => reject(
+            &format!("--repeats {}", request.repeats),
+            &format!("more than {} runs", matrix::MAX_RUNS),
             "give fewer repeats, or fewer values",
         ),
     }
 }
 
 /// Returns the measuring command with these values, as far as they are options of it.
-fn with<'a>(
+fn command_with_values<'a>(
     command: &[String],
     values: impl Iterator<Item = (&'a Knob, &'a str)>,
-) -> Result<Vec<String>, Failure> {
-    use linerate_tune::knob::{DEFAULT, Set};
-    let mut words = command.to_vec();
+) -> Result<Vec<String>, CommandFailure> {
+    use linerate_tune::knob::{DEFAULT_VALUE, KnobTarget};
+    let mut args = command.to_vec();
     for (axis, value) in values {
-        match &axis.set {
-            Set::Option(option) => shell_words::set_option(&mut words, option, value)?,
-            Set::StackKey(key) if value != DEFAULT => words.push(format!("--set={key}={value}")),
+        match &axis.target {
+            KnobTarget::Option(option) => shell_words::set_option(&mut args, option, value)?,
+            KnobTarget::StackKey(key) if value != DEFAULT_VALUE => {
+                args.push(format!("--set={key}={value}"))
+            }
             _ => {}
         }
     }
-    Ok(words)
+    Ok(args)
 }
 
 /// Returns the command of each point; an invalid one is rejected before any run.
-fn commands(asked: &Asked, points: &[Setting]) -> Result<Vec<Vec<String>>, Failure> {
+fn point_commands(
+    request: &SweepRequest,
+    points: &[KnobValues],
+) -> Result<Vec<Vec<String>>, CommandFailure> {
     points
         .iter()
         .map(|point| {
-            let values = asked.axes.iter();
+            let values = request.axes.iter();
             let values = values.map(|axis| (axis, point[&axis.name].as_str()));
-            let words = with(&asked.command, values)?;
-            kind_of("sweep", &words)?;
-            Ok(words)
+            let args = command_with_values(&request.command, values)?;
+            kind_of("sweep", &args)?;
+            Ok(args)
         })
         .collect()
 }
 
 /// Returns a setting as indices of its values.
-fn place(asked: &Asked, setting: &Setting) -> Point {
+fn point_of(request: &SweepRequest, setting: &KnobValues) -> SearchPoint {
     let number = |axis: &Knob| {
         let value = &setting[&axis.name];
-        axis.values.iter().position(|known| known == value)
+        axis.values
+            .iter()
+            .position(|value_index| value_index == value)
     };
-    asked
+    request
         .axes
         .iter()
         .map(|axis| number(axis).unwrap_or(0))
@@ -385,45 +407,45 @@ fn place(asked: &Asked, setting: &Setting) -> Point {
 }
 
 /// Runs to make, and their order.
-struct Plan<'a> {
-    asked: &'a Asked,
+struct SweepPlan<'a> {
+    request: &'a SweepRequest,
     commands: &'a [Vec<String>],
-    places: &'a [Point],
+    points: &'a [SearchPoint],
     order: &'a [usize],
-    stop: &'a Stop,
+    stop: &'a StopFlag,
 }
 
-impl Plan<'_> {
-    fn run(
+impl SweepPlan<'_> {
+    fn run_all(
         &self,
-        turner: &mut Turner<'_>,
-        done: &mut Vec<Done>,
+        applier: &mut KnobApplier<'_>,
+        done: &mut Vec<SweepRunResult>,
         mut journal: Option<&mut Journal>,
-        output: &Output,
-    ) -> Result<(), Ended> {
-        let figure = figure::named(&self.asked.figure);
+        output: &CommandOutput,
+    ) -> Result<(), SeriesEnd> {
+        let figure = figure::find(&self.request.figure);
         for (step, &point) in self.order.iter().enumerate() {
             if done.iter().any(|done| done.step == step) {
                 continue;
             }
-            let varied = (self.asked.axes.iter().zip(&self.places[point]))
+            let varied = (self.request.axes.iter().zip(&self.points[point]))
                 .map(|(axis, &number)| format!("{}={}", axis.name, axis.values[number]));
             let varied = varied.collect::<Vec<_>>().join(" ");
-            output.part(Part {
+            output.show_part(SeriesPart {
                 name: "run",
                 number: step + 1,
-                of: Some(self.order.len()),
-                words: varied.clone(),
-                ..Part::default()
+                total: Some(self.order.len()),
+                settings: varied.clone(),
+                ..SeriesPart::default()
             });
-            let (record, failed) = self.measure(turner, point, output.teller())?;
-            let value = record.as_ref().and_then(|record| figure?.of(record));
-            let said = match (&failed, value) {
+            let (record, failed) = self.measure(applier, point, output.event_sender())?;
+            let value = record.as_ref().and_then(|record| figure?.value_in(record));
+            let outcome = match (&failed, value) {
                 (Some(why), _) => why.clone(),
-                (None, Some(value)) => figure::format(&self.asked.figure, value),
-                (None, None) => format!("no {}", self.asked.figure),
+                (None, Some(value)) => figure::format(&self.request.figure, value),
+                (None, None) => format!("no {}", self.request.figure),
             };
-            let line = Done {
+            let result = SweepRunResult {
                 step,
                 record,
                 failed,
@@ -431,15 +453,15 @@ impl Plan<'_> {
             // Written to the journal before it is reported.
             if let Some(journal) = journal.as_deref_mut() {
                 journal
-                    .append(&line)
-                    .map_err(|error| Ended::Over(unusable(error)))?;
+                    .append(&result)
+                    .map_err(|error| SeriesEnd::Failed(journal_failure(error)))?;
             }
-            output.progress(&format!(
-                "run {} of {}: {varied}: {said}",
+            output.report_progress(&format!(
+                "run {} of {}: {varied}: {outcome}",
                 step + 1,
                 self.order.len(),
             ));
-            done.push(line);
+            done.push(result);
         }
         Ok(())
     }
@@ -447,50 +469,50 @@ impl Plan<'_> {
     /// Measures a point; returns the record, or the reason why there is none.
     fn measure(
         &self,
-        turner: &mut Turner<'_>,
+        applier: &mut KnobApplier<'_>,
         point: usize,
-        screen: Option<&Teller>,
-    ) -> Result<Measured, Ended> {
-        if let Err(why) = turner.apply(&self.places[point])? {
+        screen: Option<&EventSender>,
+    ) -> Result<PointResult, SeriesEnd> {
+        if let Err(why) = applier.apply(&self.points[point])? {
             return Ok((None, Some(why)));
         }
-        match child_process::measure(&self.commands[point], self.stop, screen) {
+        match child_process::run_measurement(&self.commands[point], self.stop, screen) {
             Ok(record) => Ok((Some(Box::new(record)), None)),
             // A lost server fails all points.
-            Err(Ended::Over(failure)) if failure.code != exit::PEER => {
+            Err(SeriesEnd::Failed(failure)) if failure.code != exit::PEER => {
                 Ok((None, Some(failure.problem.to_string())))
             }
-            Err(ended) => Err(ended),
+            Err(end) => Err(end),
         }
     }
 }
 
-type Measured = (Option<Box<Record>>, Option<String>);
+type PointResult = (Option<Box<Record>>, Option<String>);
 
-fn set_of(
-    asked: &Asked,
-    settings: Vec<Setting>,
+fn result_set(
+    request: &SweepRequest,
+    settings: Vec<KnobValues>,
     order: &[usize],
-    done: Vec<Done>,
+    done: Vec<SweepRunResult>,
     interrupted: bool,
     notes: Vec<String>,
 ) -> RunSet {
-    let figure = figure::named(&asked.figure).expect("it was checked when the sweep began");
+    let figure = figure::find(&request.figure).expect("it was checked when the sweep began");
     let mut runs = Vec::new();
     let mut points: Vec<SweepPoint> = Vec::new();
     for (number, setting) in settings.into_iter().enumerate() {
-        let own: Vec<&Done> = done
+        let results: Vec<&SweepRunResult> = done
             .iter()
             .filter(|done| order[done.step] == number)
             .collect();
-        let records: Vec<&Record> = own
+        let records: Vec<&Record> = results
             .iter()
             .filter_map(|done| done.record.as_deref())
             .collect();
-        let of = |read: &dyn Fn(&Record) -> Option<f64>| -> Vec<f64> {
+        let values_of = |read: &dyn Fn(&Record) -> Option<f64>| -> Vec<f64> {
             records.iter().filter_map(|record| read(record)).collect()
         };
-        let label: Vec<_> = asked
+        let label: Vec<_> = request
             .axes
             .iter()
             .map(|axis| format!("{}={}", axis.name, setting[&axis.name]))
@@ -500,20 +522,20 @@ fn set_of(
             ..(*record).clone()
         }));
         points.push(SweepPoint {
-            value: estimate(&of(&|run| figure.of(run))),
-            memory_bytes: memory(asked, &setting, median(&of(&buffer_bytes))),
-            cpu_ns: median(&of(&|run| figure::CPU.of(run))),
+            value: estimate(&values_of(&|run| figure.value_in(run))),
+            memory_bytes: point_memory(request, &setting, median(&values_of(&buffer_bytes))),
+            cpu_ns: median(&values_of(&|run| figure::CPU_FIGURE.value_in(run))),
             pareto: false,
-            failed: own.iter().find_map(|done| done.failed.clone()),
+            failed: results.iter().find_map(|done| done.failed.clone()),
             records: records.iter().map(|record| record.id.clone()).collect(),
             setting,
         });
     }
-    let memory_known = points.iter().any(|point| point.memory_bytes.is_some());
+    let has_memory = points.iter().any(|point| point.memory_bytes.is_some());
     let costs: Vec<_> = points
         .iter()
         .map(|point| {
-            let cost = if memory_known {
+            let cost = if has_memory {
                 point.memory_bytes
             } else {
                 point.cpu_ns
@@ -523,26 +545,26 @@ fn set_of(
         .collect();
     for (point, on_front) in points
         .iter_mut()
-        .zip(matrix::pareto(figure.better(), &costs))
+        .zip(matrix::pareto_front(figure.better_when(), &costs))
     {
         point.pareto = on_front;
     }
-    let best = best(figure.better(), &points);
+    let best = best_point(figure.better_when(), &points);
     RunSet {
         schema: SET_SCHEMA.to_owned(),
-        id: asked.id.clone(),
+        id: request.id.clone(),
         kind: "sweep".to_owned(),
-        started: asked.started,
+        started: request.started,
         interrupted,
         runs,
         result: SetResult {
             sweep: Some(Box::new(Sweep {
-                command: shell_words::join(&asked.command),
-                figure: asked.figure.clone(),
-                better: figure.better(),
-                seed: asked.seed,
-                repeats: asked.repeats,
-                axes: (asked.axes.iter())
+                command: shell_words::join_args(&request.command),
+                figure: request.figure.clone(),
+                better: figure.better_when(),
+                seed: request.seed,
+                repeats: request.repeats,
+                axes: (request.axes.iter())
                     .map(|axis| Axis {
                         name: axis.name.clone(),
                         values: axis.values.clone(),
@@ -558,29 +580,32 @@ fn set_of(
 }
 
 /// Returns the memory of the buffers and of the user's knobs in bytes.
-fn memory(asked: &Asked, setting: &Setting, buffers: Option<f64>) -> Option<f64> {
-    let own = (asked.axes.iter()).filter_map(|axis| {
+fn point_memory(request: &SweepRequest, setting: &KnobValues, buffers: Option<f64>) -> Option<f64> {
+    let knob_bytes = (request.axes.iter()).filter_map(|axis| {
         let size: linerate_metric::units::ByteSize = setting[&axis.name].parse().ok()?;
-        Some(axis.memory? * size.0 as f64)
+        Some(axis.bytes_per_unit? * size.0 as f64)
     });
-    let own: Vec<f64> = own.collect();
-    match (buffers, own.is_empty()) {
+    let knob_bytes: Vec<f64> = knob_bytes.collect();
+    match (buffers, knob_bytes.is_empty()) {
         (buffers, true) => buffers,
         // A board does not report its buffers: only its knobs count.
-        (buffers, false) => Some(buffers.unwrap_or(0.0) + own.iter().sum::<f64>()),
+        (buffers, false) => Some(buffers.unwrap_or(0.0) + knob_bytes.iter().sum::<f64>()),
     }
 }
 
-fn best(better: linerate_metric::comparison::Better, points: &[SweepPoint]) -> Option<usize> {
-    use linerate_metric::comparison::Better;
-    let known = points
+fn best_point(
+    better: linerate_metric::comparison::BetterWhen,
+    points: &[SweepPoint],
+) -> Option<usize> {
+    use linerate_metric::comparison::BetterWhen;
+    let valued = points
         .iter()
         .enumerate()
         .filter_map(|(number, point)| Some((number, point.value?.median)));
-    let by = |a: &(usize, f64), b: &(usize, f64)| a.1.total_cmp(&b.1);
+    let compare = |a: &(usize, f64), b: &(usize, f64)| a.1.total_cmp(&b.1);
     match better {
-        Better::Higher => known.max_by(by),
-        Better::Lower => known.min_by(by),
+        BetterWhen::Higher => valued.max_by(compare),
+        BetterWhen::Lower => valued.min_by(compare),
     }
     .map(|(number, _)| number)
 }
@@ -589,8 +614,8 @@ fn best(better: linerate_metric::comparison::Better, points: &[SweepPoint]) -> O
 mod tests {
     use super::*;
 
-    fn asked(figure: &str) -> Asked {
-        Asked {
+    fn request(figure: &str) -> SweepRequest {
+        SweepRequest {
             id: "20261126T080000Z-000001".to_owned(),
             command: vec!["throughput".to_owned(), "h".to_owned()],
             axes: Vec::new(),
@@ -602,37 +627,49 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_of_something_else_is_refused_before_anything_is_measured() {
-        let done = |step| Done {
+    fn a_journal_of_another_sweep_is_rejected_first() {
+        let done = |step| SweepRunResult {
             step,
             record: None,
             failed: None,
         };
-        for (figure, step, said) in [
+        for (figure, step, expected) in [
             ("goodput", 1, None),
             ("goodput", 2, Some("run 3 of 2")),
             ("goodput", usize::MAX, Some("run 18446744073709551615 of 2")),
             ("speed", 0, Some("`speed`")),
         ] {
-            let told = check_done(&asked(figure), &[done(0), done(step)], 2).err();
-            let told = told.map(|failure| failure.problem.situation);
-            assert_eq!(told.is_some(), said.is_some(), "{figure} {step}: {told:?}");
-            let says =
-                said.is_none_or(|said| told.as_ref().is_some_and(|told| told.contains(said)));
-            assert!(says, "{figure} {step}: {told:?}");
+            let situation = check_journal(&request(figure), &[done(0), done(step)], 2).err();
+            let situation = situation.map(|failure| failure.problem.situation);
+            assert_eq!(
+                situation.is_some(),
+                expected.is_some(),
+                "{figure} {step}: {situation:?}"
+            );
+            let matches = expected.is_none_or(|expected| {
+                situation
+                    .as_ref()
+                    .is_some_and(|situation| situation.contains(expected))
+            });
+            assert!(matches, "{figure} {step}: {situation:?}");
         }
     }
 
     #[test]
-    fn more_runs_than_anybody_waits_for_are_refused() {
-        let many = Asked {
+    fn too_many_runs_are_rejected() {
+        let too_many = SweepRequest {
             repeats: u32::MAX,
-            ..asked("goodput")
+            ..request("goodput")
         };
-        let told = order(&many, 4).expect_err("it is too many").problem;
-        assert!(told.situation.contains("more than 1000000 runs"), "{told}");
+        let error = run_order(&too_many, 4).expect_err("it is too many").problem;
+        assert!(
+            error.situation.contains("more than 1000000 runs"),
+            "{error}"
+        );
         assert_eq!(
-            order(&asked("goodput"), 4).map(|order| order.len()).ok(),
+            run_order(&request("goodput"), 4)
+                .map(|order| order.len())
+                .ok(),
             Some(8)
         );
     }

@@ -3,7 +3,7 @@
 use linerate_metric::exit;
 
 use crate::args::TargetCodeArgs;
-use crate::output::print;
+use crate::output::print_stdout;
 
 /// Source with one placeholder for the options.
 const SOURCE: &str = include_str!("target/target.c");
@@ -13,7 +13,7 @@ const SWITCH: &str = "@STAMPS@";
 
 /// Prints the source and returns the exit code.
 pub fn run(args: &TargetCodeArgs) -> u8 {
-    print(source(args.stamps).trim_end());
+    print_stdout(source(args.stamps).trim_end());
     exit::OK
 }
 

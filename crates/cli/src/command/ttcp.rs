@@ -2,59 +2,60 @@
 
 use std::time::Duration;
 
-use linerate_measure::{Client, Family};
-use linerate_metric::event::{Event, Problem};
+use linerate_measure::{AddressFamily, Client};
+use linerate_metric::event::{ErrorReport, Event};
 use linerate_metric::exit;
 use linerate_metric::plan::{
-    Direction, Ends, Kind, LARGEST_CALL_BYTES, LARGEST_DATAGRAM_BYTES, Plan, Protocol, Wait,
+    Direction, MAX_CALL_BYTES, MAX_DATAGRAM_BYTES, PerEnd, Plan, RunKind, TransportProtocol,
+    WaitMode,
 };
 use linerate_metric::record::Record;
 
 use super::measure::stop_on_signals;
 use super::stage_passes;
 use crate::args::TtcpArgs;
-use crate::failure::Failure;
-use crate::output::{self, Output, print};
-use crate::port_devices::Nics;
+use crate::failure::CommandFailure;
+use crate::output::{self, CommandOutput, print_stdout};
+use crate::port_devices::PortDevices;
 use crate::{lab_network, live};
 
 /// Interval of the full-screen display: the 16 MiB of a classic run take seconds at most.
-const SHOWN_NS: u64 = 250_000_000;
+const SCREEN_INTERVAL_NS: u64 = 250_000_000;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: TtcpArgs) -> u8 {
-    let mut output = Output::new(&args.output).labelled(args.label.as_deref());
+    let mut output = CommandOutput::new(&args.output).with_label(args.label.as_deref());
     let result = measure(&args, &mut output);
     let code = result.unwrap_or_else(|failure| {
-        output.failure(&failure);
+        output.report_failure(&failure);
         failure.code
     });
-    output.gated(code, args.fail_on_finding)
+    output.gate_exit_code(code, args.fail_on_finding)
 }
 
 /// Returns the plan of the classic options.
-fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
-    let refuse = |option: &str, situation: String| {
-        Err(Failure::usage(Problem::new(
+fn ttcp_plan(args: &TtcpArgs) -> Result<Plan, CommandFailure> {
+    let reject = |option: &str, situation: String| {
+        Err(CommandFailure::usage(ErrorReport::new(
             situation,
             option,
             "`linerate ttcp --help` lists what is possible",
         )))
     };
     let protocol = if args.udp {
-        Protocol::Udp
+        TransportProtocol::Udp
     } else {
-        Protocol::Tcp
+        TransportProtocol::Tcp
     };
     let largest = match protocol {
-        Protocol::Udp => LARGEST_DATAGRAM_BYTES,
-        Protocol::Tcp => LARGEST_CALL_BYTES,
+        TransportProtocol::Udp => MAX_DATAGRAM_BYTES,
+        TransportProtocol::Tcp => MAX_CALL_BYTES,
     };
     if !(1..=largest).contains(&args.length.0) {
-        return refuse("-l", format!("a {protocol} call moves 1 to {largest} B"));
+        return reject("-l", format!("a {protocol} call moves 1 to {largest} B"));
     }
     if args.udp && args.length.0 <= 4 {
-        return refuse(
+        return reject(
             "-l",
             "datagrams of up to 4 B mark start and end of the test".to_owned(),
         );
@@ -65,11 +66,11 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
         .checked_mul(args.buffers)
         .filter(|&bytes| bytes > 0)
     else {
-        return refuse("-n", "out of range".to_owned());
+        return reject("-n", "out of range".to_owned());
     };
     let host = args.host.clone().unwrap_or_default();
-    let mut plan = Plan::new(Kind::Throughput, protocol, host);
-    plan.dialect = Some("ttcp".to_owned());
+    let mut plan = Plan::new(RunKind::Throughput, protocol, host);
+    plan.peer_protocol = Some("ttcp".to_owned());
     plan.port = args.port;
     plan.duration_ns = None;
     plan.payload_bytes = args.length.0;
@@ -79,24 +80,24 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
     plan.socket.receive_buffer_bytes = buffer;
     if args.receive {
         plan.directions = vec![Direction::Receive];
-        plan.receive_bytes = (protocol == Protocol::Tcp).then_some(args.length.0);
+        plan.receive_bytes = (protocol == TransportProtocol::Tcp).then_some(args.length.0);
     } else {
         plan.amount_bytes = Some(bytes);
     }
     // One datagram per call, as classic ttcp.
     plan.udp_offload.gso = Some(false);
     plan.udp_offload.gro = Some(false);
-    plan.udp_offload.asked = args.stack.stack.dev.is_none();
+    plan.udp_offload.requested = args.stack.stack.dev.is_none();
     // Our stack sends bursts by default.
     plan.batch = (args.udp && args.stack.stack.dev.is_some()).then_some(1);
-    let usual = match args.receive {
-        true => Wait::Select { timeout_ns: None },
-        false => Wait::Block,
+    let default_wait = match args.receive {
+        true => WaitMode::Select { timeout_ns: None },
+        false => WaitMode::Block,
     };
     // Our stack polls its port unless --wait is given.
     plan.wait = match args.stack.stack.dev {
-        None => Some(Ends::both(args.wait.unwrap_or(usual))),
-        Some(_) => args.wait.map(Ends::both),
+        None => Some(PerEnd::same(args.wait.unwrap_or(default_wait))),
+        Some(_) => args.wait.map(PerEnd::same),
     };
     plan.trace = args.trace.is_some();
     plan.trace_on_ns = args
@@ -104,51 +105,54 @@ fn plan(args: &TtcpArgs) -> Result<Plan, Failure> {
         .map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
     plan.calls = args.calls || args.trace.is_some();
     // Classic ttcp prints no intervals; only the full-screen display needs them.
-    plan.interval_ns = args.screen.is_asked().then_some(SHOWN_NS);
-    crate::plan::stack::near(&mut plan, &args.stack, ["-b"; 2])?;
+    plan.interval_ns = args.screen.is_enabled().then_some(SCREEN_INTERVAL_NS);
+    crate::plan::stack::set_local_stack(&mut plan, &args.stack, ["-b"; 2])?;
     Ok(plan)
 }
 
-fn measure(args: &TtcpArgs, output: &mut Output) -> Result<u8, Failure> {
+fn measure(args: &TtcpArgs, output: &mut CommandOutput) -> Result<u8, CommandFailure> {
     let client = Client {
-        plan: plan(args)?,
-        family: Family::Any,
-        retry: Duration::ZERO,
+        plan: ttcp_plan(args)?,
+        family: AddressFamily::Any,
+        retry_timeout: Duration::ZERO,
         key: None,
     };
-    output.check_file()?;
-    live::check(args.screen.is_asked())?;
+    output.check_files()?;
+    live::check_terminal(args.screen.is_enabled())?;
     if let Some(file) = &args.trace {
-        output::check_folder(file)?;
+        output::check_writable_file(file)?;
     }
     let stop = stop_on_signals()?;
-    let _nics = Nics::for_stack(args.stack.stack.dev.as_ref(), &stop, output)?;
-    let flag = stop.as_flag();
-    let network = lab_network::around();
-    let ran = live::while_told(args.screen.is_asked(), &stop, output, |teller| {
-        client.run_within(network.as_ref(), &flag, &mut |what| {
-            teller.tell(Event { test: 1, what });
+    let _devices = PortDevices::for_stack(args.stack.stack.dev.as_ref(), &stop, output)?;
+    let flag = stop.atomic();
+    let network = lab_network::lab_network();
+    let outcome = live::run_with_output(args.screen.is_enabled(), &stop, output, |events| {
+        client.run_in_network(network.as_ref(), &flag, &mut |what| {
+            events.send(Event {
+                test: 1,
+                kind: what,
+            });
         })
     })?;
-    let (record, failure) = ran?;
+    let (record, failure) = outcome?;
     let mut runs = [record];
-    let unwritten = match &args.trace {
+    let trace_failure = match &args.trace {
         Some(file) => stage_passes::write_trace(file, &mut runs).err(),
         None => None,
     };
     let [record] = runs;
     if !output.is_json() && !output.is_stream() {
-        print(&classic(&record, args.receive));
+        print_stdout(&classic_result(&record, args.receive));
     }
     if !output.is_quiet() || output.is_json() || output.is_stream() {
-        output.record(&record, &[])?;
+        output.write_record(&record, &[])?;
     }
-    let failure = failure.map(Failure::from).or(unwritten);
+    let failure = failure.map(CommandFailure::from).or(trace_failure);
     if let Some(failure) = failure {
         if output.is_json() {
-            output.remark(&format!("error: {}", failure.problem));
+            output.warn(&format!("error: {}", failure.problem));
         } else {
-            output.failure(&failure);
+            output.report_failure(&failure);
         }
         return Ok(failure.code);
     }
@@ -161,7 +165,7 @@ fn measure(args: &TtcpArgs, output: &mut Output) -> Result<u8, Failure> {
 
 /// Returns the classic result line: bytes, seconds, KB (1024 bytes) per second and calls of this
 /// end.
-fn classic(record: &Record, receives: bool) -> String {
+fn classic_result(record: &Record, receives: bool) -> String {
     let (name, direction) = match receives {
         true => ("ttcp-r", Direction::Receive),
         false => ("ttcp-t", Direction::Send),
@@ -169,8 +173,10 @@ fn classic(record: &Record, receives: bool) -> String {
     let figures = record
         .directions
         .iter()
-        .find(|way| way.direction == direction);
-    let figures = figures.map(|way| way.summary.clone()).unwrap_or_default();
+        .find(|figures_of| figures_of.direction == direction);
+    let figures = figures
+        .map(|figures_of| figures_of.summary.clone())
+        .unwrap_or_default();
     let bytes = match receives {
         true => figures.bytes_received,
         false => figures.bytes_sent,
@@ -193,11 +199,11 @@ fn classic(record: &Record, receives: bool) -> String {
     let threads = record.summary.cpu.iter().flat_map(|cpu| &cpu.threads);
     // Empty polls of a spinning thread are not counted: classic ttcp would block in one call
     // instead.
-    let moved = threads.filter_map(|thread| {
+    let call_counts = threads.filter_map(|thread| {
         let empty = thread.empty_calls.unwrap_or(0);
         thread.calls.map(|calls| calls.saturating_sub(empty))
     });
-    let calls: u64 = moved.sum();
+    let calls: u64 = call_counts.sum();
     if calls > 0 && seconds > 0.0 {
         line.push_str(&format!(
             "\n{name}: {calls} I/O calls, msec/call = {:.2}, calls/sec = {:.2}",
@@ -215,17 +221,17 @@ mod tests {
 
     use super::*;
 
-    fn args(words: &[&str]) -> TtcpArgs {
-        let words = ["linerate", "ttcp"].iter().chain(words);
-        match crate::args::Cli::try_parse_from(words).unwrap().command {
+    fn args(options: &[&str]) -> TtcpArgs {
+        let options = ["linerate", "ttcp"].iter().chain(options);
+        match crate::args::Cli::try_parse_from(options).unwrap().command {
             crate::args::Command::Ttcp(args) => args,
-            other => panic!("{other:?}"),
+            other_command => panic!("{other_command:?}"),
         }
     }
 
     #[test]
     fn looks_that_found_nothing_are_no_calls() {
-        let plan = plan(&args(&["-r", "-u"])).unwrap();
+        let plan = ttcp_plan(&args(&["-r", "-u"])).unwrap();
         let mut record = Record::new(String::new(), jiff::Timestamp::UNIX_EPOCH, plan);
         let cpu = serde_json::json!([{
             "role": "server", "share": 1.0, "voluntary_switches": 0, "involuntary_switches": 0,
@@ -245,29 +251,32 @@ mod tests {
             },
             streams: Vec::new(),
         }];
-        let line = classic(&record, true);
+        let line = classic_result(&record, true);
         let calls = "ttcp-r: 100 I/O calls, msec/call = 5.00, calls/sec = 200.00";
         assert!(line.ends_with(calls), "{line}");
     }
 
     #[test]
     fn classic_options_are_those_of_the_classic() {
-        let sending = plan(&args(&["-t", "far"])).unwrap();
+        let sending = ttcp_plan(&args(&["-t", "far"])).unwrap();
         assert_eq!(sending.amount_bytes, Some(16 << 20));
         assert_eq!((sending.payload_bytes, sending.port), (8_192, 5_001));
         let words = [
             "-t", "far", "-u", "-l", "1000", "-n", "5", "-b", "64K", "-p", "5010", "-s",
         ];
-        let sending = plan(&args(&words)).unwrap();
+        let sending = ttcp_plan(&args(&words)).unwrap();
         assert_eq!(sending.amount_bytes, Some(5_000));
         assert_eq!(sending.socket.send_buffer_bytes, Some(65_536));
-        assert_eq!((sending.protocol, sending.port), (Protocol::Udp, 5_010));
-        let receiving = plan(&args(&["-r"])).unwrap();
+        assert_eq!(
+            (sending.protocol, sending.port),
+            (TransportProtocol::Udp, 5_010)
+        );
+        let receiving = ttcp_plan(&args(&["-r"])).unwrap();
         assert_eq!(receiving.directions, [Direction::Receive]);
         assert!(receiving.host.is_empty() && receiving.amount_bytes.is_none());
         let words = ["-t", "far", "-u", "--dev", "tap:t0", "--ip", "10.0.0.2/24"];
         // One datagram per call here too.
-        assert_eq!(plan(&args(&words)).unwrap().batch, Some(1));
+        assert_eq!(ttcp_plan(&args(&words)).unwrap().batch, Some(1));
         let words = [
             "-t",
             "far",
@@ -281,10 +290,10 @@ mod tests {
             "tcp.send_buffer=10K",
         ];
         // The error names the option of ttcp, not of other commands.
-        let problem = plan(&args(&words)).unwrap_err().problem;
+        let problem = ttcp_plan(&args(&words)).unwrap_err().problem;
         assert_eq!(problem.object, "-b with --set tcp.send_buffer=10K");
-        assert!(plan(&args(&["-r", "-u", "-l", "4"])).is_err());
-        assert!(plan(&args(&["-t", "far", "-n", "0"])).is_err());
+        assert!(ttcp_plan(&args(&["-r", "-u", "-l", "4"])).is_err());
+        assert!(ttcp_plan(&args(&["-t", "far", "-n", "0"])).is_err());
         assert!(crate::args::Cli::try_parse_from(["linerate", "ttcp"]).is_err());
     }
 }

@@ -10,30 +10,30 @@ use linerate_metric::units::format_count;
 
 /// Maximum bytes of kept lines: some hours of intervals or some hundred records, small enough for a
 /// board.
-const KEPT_BYTES: usize = 16 << 20;
+const MAX_LOG_BYTES: usize = 16 << 20;
 
 /// Latest events as lines of JSON, as `--json-stream` prints them.
-pub(super) struct Heard {
+pub(super) struct EventLog {
     lines: VecDeque<String>,
     bytes: usize,
-    limit: usize,
+    limit_bytes: usize,
     /// Number of earlier lines that were discarded.
-    left_out: u64,
+    dropped: u64,
 }
 
-impl Default for Heard {
+impl Default for EventLog {
     fn default() -> Self {
-        Self::up_to(KEPT_BYTES)
+        Self::with_limit(MAX_LOG_BYTES)
     }
 }
 
-impl Heard {
-    fn up_to(limit: usize) -> Self {
+impl EventLog {
+    fn with_limit(limit: usize) -> Self {
         Self {
             lines: VecDeque::new(),
             bytes: 0,
-            limit,
-            left_out: 0,
+            limit_bytes: limit,
+            dropped: 0,
         }
     }
 
@@ -41,10 +41,10 @@ impl Heard {
     pub(super) fn push(&mut self, line: String) {
         self.bytes += line.len();
         self.lines.push_back(line);
-        while self.bytes > self.limit && self.lines.len() > 1 {
+        while self.bytes > self.limit_bytes && self.lines.len() > 1 {
             let oldest = self.lines.pop_front().unwrap_or_default();
             self.bytes -= oldest.len();
-            self.left_out += 1;
+            self.dropped += 1;
         }
     }
 
@@ -53,7 +53,7 @@ impl Heard {
         let now = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
         let path = PathBuf::from(format!("linerate-live-{now}.jsonl"));
         match self.write(&path) {
-            Ok(()) => self.saved(&path),
+            Ok(()) => self.saved_message(&path),
             Err(error) => format!("cannot write {}: {error}", path.display()),
         }
     }
@@ -66,14 +66,14 @@ impl Heard {
         file.flush()
     }
 
-    fn saved(&self, path: &Path) -> String {
+    fn saved_message(&self, path: &Path) -> String {
         let count = self.lines.len() as u64;
-        let earlier = match self.left_out {
+        let dropped = match self.dropped {
             0 => String::new(),
             more => format!(" ({} earlier ones were discarded)", format_count(more)),
         };
         format!(
-            "saved {} events to {}{earlier}",
+            "saved {} events to {}{dropped}",
             format_count(count),
             path.display()
         )
@@ -86,20 +86,20 @@ mod tests {
 
     #[test]
     fn the_latest_are_kept_up_to_a_limit_and_the_others_counted() {
-        let mut heard = Heard::up_to(10);
+        let mut log = EventLog::with_limit(10);
         for line in ["aaaa", "bbbb", "cccc"] {
-            heard.push(line.to_owned());
+            log.push(line.to_owned());
         }
-        assert_eq!(heard.lines, ["bbbb", "cccc"]);
+        assert_eq!(log.lines, ["bbbb", "cccc"]);
         assert_eq!(
-            heard.saved(Path::new("x.jsonl")),
+            log.saved_message(Path::new("x.jsonl")),
             "saved 2 events to x.jsonl (1 earlier ones were discarded)"
         );
-        heard.push("one that is longer than all of it".to_owned());
-        assert_eq!((heard.lines.len(), heard.left_out), (1, 3));
-        let room = tempfile::tempdir().unwrap();
-        let path = room.path().join("saved");
-        heard.write(&path).unwrap();
+        log.push("one that is longer than all of it".to_owned());
+        assert_eq!((log.lines.len(), log.dropped), (1, 3));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("saved");
+        log.write(&path).unwrap();
         let text = std::fs::read_to_string(path).unwrap();
         assert_eq!(text, "one that is longer than all of it\n");
     }

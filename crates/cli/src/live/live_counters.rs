@@ -3,61 +3,64 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use linerate_measure::{Lookout, SeenPlace};
-use linerate_metric::event::{Event, What};
-use linerate_metric::plan::Kind;
+use linerate_measure::{LiveLoss, LiveLossView};
+use linerate_metric::event::{Event, EventKind};
+use linerate_metric::plan::RunKind;
 
 use crate::lab_network;
-use crate::ui_update::Scene;
+use crate::ui_update::UiUpdate;
 
 /// Time between two polls: often enough for a reader.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Loss counters of each run, from its start to its end.
 #[derive(Default)]
-pub(super) struct Sight {
+pub(super) struct LiveCounters {
     /// Runs use hosts of a lab, whose counters are not read here.
-    elsewhere: bool,
-    far: Option<IpAddr>,
-    lookout: Option<Lookout>,
-    looked: Option<Instant>,
+    on_lab_hosts: bool,
+    server: Option<IpAddr>,
+    view: Option<LiveLossView>,
+    polled_at: Option<Instant>,
 }
 
-impl Sight {
-    pub(super) fn take(&mut self, event: &Event) {
-        match &event.what {
-            What::Connected { peer, .. } => {
+impl LiveCounters {
+    pub(super) fn on_event(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Connected { peer, .. } => {
                 let peer = peer.parse::<SocketAddr>().ok();
-                self.far = peer.map(|peer| peer.ip());
+                self.server = peer.map(|peer| peer.ip());
             }
-            What::Started { plan, .. } => {
-                let far = self.far.or_else(|| plan.host.parse().ok());
-                let through_kernel = matches!(plan.kind, Kind::Throughput | Kind::Latency)
-                    && plan.near_stack.is_none()
-                    && !self.elsewhere;
-                let network = through_kernel.then(lab_network::around).flatten();
-                self.lookout = far
+            EventKind::Started { plan, .. } => {
+                let server = self.server.or_else(|| plan.host.parse().ok());
+                let through_kernel = matches!(plan.kind, RunKind::Throughput | RunKind::Latency)
+                    && plan.client_stack.is_none()
+                    && !self.on_lab_hosts;
+                let network = through_kernel.then(lab_network::lab_network).flatten();
+                self.view = server
                     .filter(|_| through_kernel)
-                    .map(|far| Lookout::open(network.as_ref(), far, plan));
-                self.looked = None;
+                    .map(|server| LiveLossView::open(network.as_ref(), server, plan));
+                self.polled_at = None;
             }
-            What::Finished { .. } => self.lookout = None,
+            EventKind::Finished { .. } => self.view = None,
             _ => {}
         }
     }
 
-    pub(super) fn scene(&mut self, scene: &Scene) {
-        self.elsewhere |= matches!(scene, Scene::Elsewhere);
+    pub(super) fn apply_update(&mut self, update: &UiUpdate) {
+        self.on_lab_hosts |= matches!(update, UiUpdate::LabHosts);
     }
 
     /// Returns the packets lost at each loss point since the run began, at most once per interval,
     /// and whether the counters include other traffic of this host.
-    pub(super) fn look(&mut self) -> Option<(Vec<SeenPlace>, bool)> {
-        let lookout = self.lookout.as_ref()?;
-        if self.looked.is_some_and(|last| last.elapsed() < EVERY) {
+    pub(super) fn poll(&mut self) -> Option<(Vec<LiveLoss>, bool)> {
+        let view = self.view.as_ref()?;
+        if self
+            .polled_at
+            .is_some_and(|last| last.elapsed() < POLL_INTERVAL)
+        {
             return None;
         }
-        self.looked = Some(Instant::now());
-        Some((lookout.look(), lookout.is_shared()))
+        self.polled_at = Some(Instant::now());
+        Some((view.read(), view.is_shared()))
     }
 }

@@ -1,38 +1,36 @@
 //! Replacement for the full-screen display in a build without `--tui`.
 
-use linerate_host::stop::Stop;
+use linerate_host::stop_flag::StopFlag;
 
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::printer::{Teller, while_printing};
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
+use crate::printer::{EventSender, run_with_printer};
 
 /// Accepts everything: there is no `--tui`.
-pub fn check(_asked: bool) -> Result<(), Failure> {
+pub fn check_terminal(_enabled: bool) -> Result<(), CommandFailure> {
     Ok(())
 }
 
 /// Runs `body` with a printer.
 ///
 /// # Errors
-/// As [`while_printing`].
-pub fn while_told<T>(
-    _asked: bool,
-    _stop: &Stop,
-    output: &mut Output,
-    body: impl FnOnce(&Teller) -> T,
-) -> Result<T, Failure> {
-    while_printing(output, body)
+/// As [`run_with_printer`].
+pub fn run_with_output<T>(
+    _enabled: bool,
+    _stop: &StopFlag,
+    output: &mut CommandOutput,
+    body: impl FnOnce(&EventSender) -> T,
+) -> Result<T, CommandFailure> {
+    run_with_printer(output, body)
 }
 
-/// Runs `body`.
-///
-/// Never fails. None here.
-pub fn series<T>(
-    _asked: bool,
+/// Runs `body`; never fails.
+pub fn run_series<T>(
+    _enabled: bool,
     _title: &str,
-    _stop: &Stop,
-    output: &mut Output,
-    body: impl FnOnce(&mut Output) -> T,
-) -> Result<T, Failure> {
+    _stop: &StopFlag,
+    output: &mut CommandOutput,
+    body: impl FnOnce(&mut CommandOutput) -> T,
+) -> Result<T, CommandFailure> {
     Ok(body(output))
 }

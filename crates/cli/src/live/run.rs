@@ -2,36 +2,36 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use linerate_measure::SeenPlace;
+use linerate_measure::LiveLoss;
 use linerate_metric::capacity::CapacityTrial;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
-use linerate_metric::record::{Interval, Loss, Quantiles};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_metric::record::{Interval, PacketLoss, Quantiles};
 use linerate_metric::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 use linerate_report::text;
 
 /// Maximum number of intervals in a curve: wider than any terminal.
-const KEPT: usize = 512;
+const MAX_CURVE_POINTS: usize = 512;
 
 /// Fraction of the time that threads wait for a processor from which a warning is shown: below it,
 /// any thread that sleeps reaches as much.
-const CROWDED: f64 = 0.1;
+const MIN_RUNNABLE_FRACTION: f64 = 0.1;
 
 /// Unit of a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Rate {
+pub(super) enum RateUnit {
     /// Payload bits per second.
     #[default]
     Bits,
-    Trips,
+    RoundTrips,
     Frames,
 }
 
-impl Rate {
+impl RateUnit {
     pub(super) fn format(self, rate: f64) -> String {
         match self {
-            Self::Trips => format!("{} round trips", format_per_second(rate)),
+            Self::RoundTrips => format!("{} round trips", format_per_second(rate)),
             Self::Frames => format!("{} frames", format_per_second(rate)),
             Self::Bits => format_bit_rate(rate),
         }
@@ -40,7 +40,7 @@ impl Rate {
 
 /// Rates of one direction.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Curve {
+pub(super) struct RateCurve {
     /// `None` if the measurement has no directions.
     pub(super) direction: Option<Direction>,
     /// Rate of each interval or trial, latest last.
@@ -49,139 +49,145 @@ pub(super) struct Curve {
 
 /// Scheduling times of the threads of one end over all intervals so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Shares {
+struct RunnableTime {
     /// Total time in nanoseconds.
-    of_ns: f64,
+    total_ns: f64,
     /// Time in nanoseconds that threads were runnable but not running.
     runnable_ns: f64,
 }
 
 /// State of the current run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Run {
+pub(super) struct LiveRun {
     pub(super) title: String,
     /// Unit of its rates.
-    pub(super) rate: Rate,
+    pub(super) unit: RateUnit,
     /// Planned duration; `None` if something else ends the run.
     pub(super) duration_ns: Option<u64>,
     /// Time since the start of the run.
     pub(super) now_ns: u64,
     /// Rates of each direction that has any.
-    pub(super) curves: Vec<Curve>,
+    pub(super) curves: Vec<RateCurve>,
     /// The run has no intervals (`-i 0`).
     pub(super) is_silent: bool,
     /// Round-trip times of the latest interval.
-    pub(super) trips: Option<Quantiles>,
+    pub(super) rtt_ns: Option<Quantiles>,
     /// Lost so far, if counted.
     pub(super) lost: Option<u64>,
     /// Number of datagrams or requests whose fate is known.
-    pub(super) asked: u64,
+    pub(super) attempts: u64,
     pub(super) retransmits: Option<u64>,
     /// Packets lost so far at the loss points whose counters can be read.
-    pub(super) seen: Vec<SeenPlace>,
+    pub(super) loss_points: Vec<LiveLoss>,
     /// These counters include other traffic of this host.
-    pub(super) seen_is_shared: bool,
+    pub(super) counters_are_shared: bool,
     /// Frames dropped so far by ports, by queue and cause.
-    pub(super) dropped: Option<Vec<(String, u64)>>,
+    pub(super) port_drops: Option<Vec<(String, u64)>>,
     /// Losses of the record, once the run has ended.
-    pub(super) losses: Option<Vec<Loss>>,
+    pub(super) losses: Option<Vec<PacketLoss>>,
     /// The kernel may count several datagrams as one packet (GSO, GRO).
-    pub(super) joined: bool,
+    pub(super) has_offloads: bool,
     /// Scheduling times by end.
-    threads: BTreeMap<&'static str, Shares>,
+    threads: BTreeMap<&'static str, RunnableTime>,
 }
 
-impl Run {
-    pub(super) fn of(plan: &Plan) -> Self {
-        let host = linerate_report::style::clean(&plan.host);
+impl LiveRun {
+    pub(super) fn from_plan(plan: &Plan) -> Self {
+        let host = linerate_report::style::strip_control_characters(&plan.host);
         let (rate, title) = match plan.kind {
-            Kind::Latency => (
-                Rate::Trips,
+            RunKind::Latency => (
+                RateUnit::RoundTrips,
                 format!("{} latency with {host}:{}", plan.protocol, plan.port),
             ),
-            Kind::Forward => (Rate::Frames, format!("forwarding between {host}")),
-            Kind::Generate if plan.generate.is_some() => {
-                (Rate::Frames, format!("frames over {host}"))
+            RunKind::Forward => (RateUnit::Frames, format!("forwarding between {host}")),
+            RunKind::Generate if plan.generate.is_some() => {
+                (RateUnit::Frames, format!("frames over {host}"))
             }
-            Kind::Generate => (Rate::Frames, format!("capacity of {host}")),
-            Kind::Stack => (Rate::Frames, format!("our stack on {host}")),
-            Kind::Throughput => (
-                Rate::Bits,
+            RunKind::Generate => (RateUnit::Frames, format!("capacity of {host}")),
+            RunKind::Stack => (RateUnit::Frames, format!("our stack on {host}")),
+            RunKind::Throughput => (
+                RateUnit::Bits,
                 format!("{} {} with {host}:{}", plan.protocol, plan.kind, plan.port),
             ),
         };
         Self {
             title,
-            rate,
+            unit: rate,
             duration_ns: plan.duration_ns,
             is_silent: plan.interval_ns.is_none_or(|interval| interval == 0),
-            joined: plan.protocol == Protocol::Udp
+            has_offloads: plan.protocol == TransportProtocol::Udp
                 && (plan.udp_offload.gso == Some(true) || plan.udp_offload.gro == Some(true)),
             ..Self::default()
         }
     }
 
     /// Returns whether the run has started or moved data.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(super) fn has_started(&self) -> bool {
         !self.title.is_empty() || !self.curves.is_empty()
     }
 
-    pub(super) fn interval(&mut self, interval: &Interval) {
+    pub(super) fn add_interval(&mut self, interval: &Interval) {
         self.now_ns = self.now_ns.max(interval.end_ns);
         let length = interval.end_ns.saturating_sub(interval.start_ns).max(1) as f64;
-        let rate = match self.rate {
-            Rate::Trips | Rate::Frames => interval.packets.unwrap_or(0) as f64 * 1e9 / length,
-            Rate::Bits => interval.bytes as f64 * 8e9 / length,
+        let rate = match self.unit {
+            RateUnit::RoundTrips | RateUnit::Frames => {
+                interval.packets.unwrap_or(0) as f64 * 1e9 / length
+            }
+            RateUnit::Bits => interval.bytes as f64 * 8e9 / length,
         };
-        self.push(Some(interval.direction), rate);
-        self.trips = interval.rtt_ns.or(self.trips);
+        self.push_rate(Some(interval.direction), rate);
+        self.rtt_ns = interval.rtt_ns.or(self.rtt_ns);
         let add = |sum: &mut Option<u64>, more: Option<u64>| {
             if let Some(more) = more {
                 *sum = Some(sum.unwrap_or(0) + more);
             }
         };
         add(&mut self.lost, interval.lost);
-        let answered = interval.packets.unwrap_or(0) + interval.lost.unwrap_or(0);
-        self.asked += interval.packets_sent.unwrap_or(answered);
+        let responded = interval.packets.unwrap_or(0) + interval.lost.unwrap_or(0);
+        self.attempts += interval.packets_sent.unwrap_or(responded);
         for (end, threads) in [
             ("sender", &interval.sender_threads),
             ("receiver", &interval.receiver_threads),
         ] {
             if let Some(shares) = threads {
-                let known = self.threads.entry(end).or_default();
-                known.of_ns += length;
-                known.runnable_ns += shares.runnable * length;
+                let totals = self.threads.entry(end).or_default();
+                totals.total_ns += length;
+                totals.runnable_ns += shares.runnable * length;
             }
         }
         add(&mut self.retransmits, interval.retransmits);
     }
 
-    pub(super) fn frames(&mut self, start_ns: u64, end_ns: u64, count: u64) {
-        self.rate = Rate::Frames;
+    pub(super) fn add_frames(&mut self, start_ns: u64, end_ns: u64, count: u64) {
+        self.unit = RateUnit::Frames;
         self.now_ns = self.now_ns.max(end_ns);
         let length = end_ns.saturating_sub(start_ns).max(1) as f64;
-        self.push(None, count as f64 * 1e9 / length);
+        self.push_rate(None, count as f64 * 1e9 / length);
     }
 
-    pub(super) fn trial(&mut self, trial: &CapacityTrial) {
-        self.asked += trial.sent;
+    pub(super) fn add_trial(&mut self, trial: &CapacityTrial) {
+        self.attempts += trial.sent;
         self.now_ns += trial.duration_ns;
-        self.push(None, trial.forwarding_fps);
+        self.push_rate(None, trial.forwarding_fps);
         self.lost = Some(self.lost.unwrap_or(0) + trial.lost);
     }
 
-    fn push(&mut self, direction: Option<Direction>, rate: f64) {
-        let known = |curve: &Curve| curve.direction == direction;
-        let place = self.curves.iter().position(known).unwrap_or_else(|| {
-            self.curves.push(Curve {
-                direction,
-                ..Curve::default()
+    fn push_rate(&mut self, direction: Option<Direction>, rate: f64) {
+        let is_same_direction = |curve: &RateCurve| curve.direction == direction;
+        let index = self
+            .curves
+            .iter()
+            .position(is_same_direction)
+            .unwrap_or_else(|| {
+                self.curves.push(RateCurve {
+                    direction,
+                    ..RateCurve::default()
+                });
+                self.curves.len() - 1
             });
-            self.curves.len() - 1
-        });
-        let rates = &mut self.curves[place].rates;
+        let rates = &mut self.curves[index].rates;
         rates.push_back(rate);
-        if rates.len() > KEPT {
+        if rates.len() > MAX_CURVE_POINTS {
             rates.pop_front();
         }
     }
@@ -190,29 +196,29 @@ impl Run {
     /// counted.
     pub(super) fn loss(&self) -> Option<(u64, f64)> {
         let lost = self.lost?;
-        Some((lost, lost as f64 / self.asked.max(lost).max(1) as f64))
+        Some((lost, lost as f64 / self.attempts.max(lost).max(1) as f64))
     }
 
     /// Returns warnings on the figures, as far as intervals show them.
     ///
     /// Causes are available only after the run: they come from counters of both ends.
-    pub(super) fn doubts(&self) -> Vec<String> {
+    pub(super) fn caveats(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         if let Some((lost, share)) = self.loss().filter(|(lost, _)| *lost > 0) {
-            let what = match self.rate {
-                Rate::Trips => "requests have no response",
-                Rate::Frames => "frames are lost",
-                Rate::Bits => "datagrams are lost",
+            let lost_units = match self.unit {
+                RateUnit::RoundTrips => "requests have no response",
+                RateUnit::Frames => "frames are lost",
+                RateUnit::Bits => "datagrams are lost",
             };
             doubts.push(format!(
-                "{} {what} ({})",
+                "{} {lost_units} ({})",
                 format_count(lost),
                 format_share(share)
             ));
         }
         for (end, shares) in &self.threads {
-            let share = shares.runnable_ns / shares.of_ns.max(1.0);
-            if share >= CROWDED {
+            let share = shares.runnable_ns / shares.total_ns.max(1.0);
+            if share >= MIN_RUNNABLE_FRACTION {
                 doubts.push(format!(
                     "{} of the time the {end}'s threads waited for a processor",
                     format_share(share)
@@ -224,92 +230,95 @@ impl Run {
 
     /// Returns the latest percentiles, the losses, and their loss points: lines of parts that stay
     /// together.
-    pub(super) fn figures(&self) -> Vec<Vec<String>> {
+    pub(super) fn figure_lines(&self) -> Vec<Vec<String>> {
         let mut lines = Vec::new();
-        lines.extend(self.trips.map(|trips| {
+        lines.extend(self.rtt_ns.map(|quantiles| {
             let part = |name: &str, ns: u64| format!("{name} {}", format_nanos(ns as f64));
             vec![
-                part("p50", trips.p50),
-                part("p90", trips.p90),
-                part("p99", trips.p99),
-                part("p99.9", trips.p99_9),
-                part("max", trips.max),
+                part("p50", quantiles.p50),
+                part("p90", quantiles.p90),
+                part("p99", quantiles.p99),
+                part("p99.9", quantiles.p99_9),
+                part("max", quantiles.max),
             ]
         }));
         let lost = self
             .loss()
             .map(|(lost, share)| format!("{} lost ({})", format_count(lost), format_share(share)));
-        let again = self.retransmits;
-        let again = again.map(|again| format!("{} retransmits", format_count(again)));
-        let counted: Vec<String> = lost.into_iter().chain(again).collect();
-        let unknown = counted.is_empty() && self.dropped.is_none() && !self.curves.is_empty();
+        let retransmits = self.retransmits;
+        let retransmits =
+            retransmits.map(|retransmits| format!("{} retransmits", format_count(retransmits)));
+        let counted: Vec<String> = lost.into_iter().chain(retransmits).collect();
+        let unknown = counted.is_empty() && self.port_drops.is_none() && !self.curves.is_empty();
         lines.push(match unknown {
             true => vec!["losses are not counted during the run".to_owned()],
             false => counted,
         });
-        lines.extend(self.places());
+        lines.extend(self.loss_lines());
         lines
     }
 
     /// Returns the loss points: those of the record after the run, of the readable counters before.
-    fn places(&self) -> Vec<Vec<String>> {
-        let at = |place: &str, count: u64| format!("{} at {place}", format_count(count));
+    fn loss_lines(&self) -> Vec<Vec<String>> {
+        let at = |name: &str, count: u64| format!("{} at {name}", format_count(count));
         if let Some(losses) = &self.losses {
             let parts = losses
                 .iter()
-                .map(|loss| format!("{} at {}", text::loss_count(loss), loss.place));
+                .map(|loss| format!("{} at {}", text::format_loss_count(loss), loss.place));
             return vec![parts.collect()];
         }
-        if let Some(dropped) = &self.dropped {
+        if let Some(dropped) = &self.port_drops {
             let lost = dropped.iter().filter(|(_, count)| *count > 0);
-            let parts: Vec<String> = lost.map(|(place, count)| at(place, *count)).collect();
+            let parts: Vec<String> = lost.map(|(name, count)| at(name, *count)).collect();
             return vec![match parts.is_empty() {
                 true => vec!["no drops at ports".to_owned()],
                 false => parts,
             }];
         }
-        if self.seen.is_empty() {
+        if self.loss_points.is_empty() {
             let unknown = self
-                .has_begun()
+                .has_started()
                 .then(|| vec!["loss points are shown when the run has ended".to_owned()]);
             return unknown.into_iter().collect();
         }
         let mut lines = Vec::new();
-        let both = self
-            .seen
+        let has_both_directions = self
+            .loss_points
             .iter()
-            .any(|seen| seen.direction != self.seen[0].direction);
+            .any(|points| points.direction != self.loss_points[0].direction);
         for direction in [Direction::Send, Direction::Receive] {
-            let seen: Vec<_> = (self.seen.iter())
-                .filter(|seen| seen.direction == direction)
+            let points: Vec<_> = (self.loss_points.iter())
+                .filter(|points| points.direction == direction)
                 .collect();
-            if seen.is_empty() {
+            if points.is_empty() {
                 continue;
             }
-            let named = |which: fn(Option<u64>) -> bool| -> Vec<&str> {
-                let fits = seen.iter().filter(|seen| which(seen.packets));
-                fits.map(|seen| seen.place).collect()
+            let names = |is_listed: fn(Option<u64>) -> bool| -> Vec<&str> {
+                let fits = points.iter().filter(|points| is_listed(points.packets));
+                fits.map(|points| points.point).collect()
             };
-            let mut parts: Vec<String> = (seen.iter())
-                .filter_map(|seen| Some((seen.place, seen.packets.filter(|&count| count > 0)?)))
-                .map(|(place, count)| at(place, count))
+            let mut parts: Vec<String> = (points.iter())
+                .filter_map(|points| {
+                    Some((points.point, points.packets.filter(|&count| count > 0)?))
+                })
+                .map(|(name, count)| at(name, count))
                 .collect();
-            if self.joined && !parts.is_empty() {
+            if self.has_offloads && !parts.is_empty() {
                 parts.push("a packet may be several datagrams (GSO, GRO)".to_owned());
             }
-            let none = named(|packets| packets == Some(0));
+            let none = names(|packets| packets == Some(0));
             if !none.is_empty() {
                 parts.push(format!("none at {}", none.join(", ")));
             }
-            let unknown = named(|packets| packets.is_none());
+            let unknown = names(|packets| packets.is_none());
             if !unknown.is_empty() {
                 parts.push(format!("unknown during the run: {}", unknown.join(", ")));
             }
-            if both {
+            if has_both_directions {
                 parts[0] = format!("{direction}: {}", parts[0]);
             }
             // The counters include what other programs lose at the same points.
-            if self.seen_is_shared {
+            if self.counters_are_shared {
                 parts[0] = format!("all programs on this host: {}", parts[0]);
             }
             lines.push(parts);
@@ -322,34 +331,34 @@ impl Run {
 mod tests {
     use super::*;
 
-    fn seen(direction: Direction, place: &'static str, packets: Option<u64>) -> SeenPlace {
-        SeenPlace {
+    fn loss_point(direction: Direction, name: &'static str, packets: Option<u64>) -> LiveLoss {
+        LiveLoss {
             direction,
-            place,
+            point: name,
             packets,
         }
     }
 
     #[test]
-    fn places_say_what_they_lost_and_which_are_out_of_view() {
-        let mut run = Run {
+    fn loss_points_show_losses_and_unknown_ones() {
+        let mut run = LiveRun {
             title: "UDP".to_owned(),
-            ..Run::default()
+            ..LiveRun::default()
         };
-        run.frames(0, 1_000_000_000, 7);
+        run.add_frames(0, 1_000_000_000, 7);
         assert_eq!(
-            run.figures(),
+            run.figure_lines(),
             [
                 vec!["losses are not counted during the run".to_owned()],
                 vec!["loss points are shown when the run has ended".to_owned()]
             ]
         );
-        run.seen = vec![
-            seen(Direction::Send, "sender-socket", Some(0)),
-            seen(Direction::Send, "qdisc", Some(1_200)),
-            seen(Direction::Send, "udp-receive-queue", None),
+        run.loss_points = vec![
+            loss_point(Direction::Send, "sender-socket", Some(0)),
+            loss_point(Direction::Send, "qdisc", Some(1_200)),
+            loss_point(Direction::Send, "udp-receive-queue", None),
         ];
-        let parts = |run: &Run| run.places().concat();
+        let parts = |run: &LiveRun| run.loss_lines().concat();
         assert_eq!(
             parts(&run),
             [
@@ -358,24 +367,24 @@ mod tests {
                 "unknown during the run: udp-receive-queue"
             ]
         );
-        run.seen
-            .push(seen(Direction::Receive, "udp-receive-queue", Some(3)));
+        run.loss_points
+            .push(loss_point(Direction::Receive, "udp-receive-queue", Some(3)));
         assert_eq!(
-            run.places()
+            run.loss_lines()
                 .iter()
                 .map(|line| line[0].as_str())
                 .collect::<Vec<_>>(),
             ["send: 1,200 at qdisc", "receive: 3 at udp-receive-queue"]
         );
         // Counters that other programs share are marked.
-        run.seen_is_shared = true;
+        run.counters_are_shared = true;
         assert_eq!(
-            run.places()[1][0],
+            run.loss_lines()[1][0],
             "all programs on this host: receive: 3 at udp-receive-queue"
         );
-        run.dropped = Some(vec![("tap:a receive, ring-full".to_owned(), 7)]);
+        run.port_drops = Some(vec![("tap:a receive, ring-full".to_owned(), 7)]);
         assert_eq!(parts(&run), ["7 at tap:a receive, ring-full"]);
-        run.losses = Some(vec![Loss {
+        run.losses = Some(vec![PacketLoss {
             direction: Direction::Send,
             place: "path".to_owned(),
             packets: 9,

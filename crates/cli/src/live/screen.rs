@@ -8,72 +8,72 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 
-use super::run::{Curve, Run};
-use super::state::{Picture, State};
+use super::run::{LiveRun, RateCurve};
+use super::state::{ScreenModel, ScreenState};
 
 /// Minimum rows of the screen for frames around its parts and a curve of the rate.
-const ROOMY: u16 = 18;
+const MIN_FRAMED_ROWS: u16 = 18;
 
 /// Maximum rows of the title.
-const HEAD: usize = 2;
+const MAX_TITLE_ROWS: usize = 2;
 
 /// Minimum rows of a curve with its frame; below it, curves of both directions share a row.
-const CURVE: u16 = 4;
+const MIN_CURVE_ROWS: u16 = 4;
 
 /// Maximum columns of an interval, so that the first one does not fill the whole width.
-const BROAD: usize = 8;
+const MAX_INTERVAL_COLUMNS: usize = 8;
 
 /// Draws the screen, in the terminal's own colours.
-pub(super) fn draw(state: &State, frame: &mut Frame<'_>) {
+pub(super) fn draw(state: &ScreenModel, frame: &mut Frame<'_>) {
     let area = frame.area();
     let width = usize::from(area.width);
-    let picture = state.shown();
-    let foot = foot(state, width);
-    let head = head(picture, width);
+    let shown = state.visible();
+    let foot = footer(state, width);
+    let head = header(shown, width);
     let [top, gauge, middle, bottom] = Layout::vertical([
-        Constraint::Length(rows(&head)),
+        Constraint::Length(row_count(&head)),
         Constraint::Length(1),
         Constraint::Min(0),
-        Constraint::Length(rows(&foot)),
+        Constraint::Length(row_count(&foot)),
     ])
     .areas(area);
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    frame.render_widget(text(&head).style(bold), top);
-    let (share, label) = progress(picture);
+    frame.render_widget(paragraph(&head).style(bold), top);
+    let (share, label) = progress(shown);
     frame.render_widget(Gauge::default().ratio(share).label(label), gauge);
-    match area.height < ROOMY {
-        true => short(picture, frame, middle),
-        false => roomy(picture, frame, middle),
+    match area.height < MIN_FRAMED_ROWS {
+        true => draw_compact(shown, frame, middle),
+        false => draw_framed(shown, frame, middle),
     }
-    frame.render_widget(text(&foot).style(bold), bottom);
+    frame.render_widget(paragraph(&foot).style(bold), bottom);
 }
 
 /// Returns the title, and the current part of a series.
-fn head(picture: &Picture, width: usize) -> Vec<String> {
-    let title = match (picture.title.as_str(), picture.run.title.as_str()) {
+fn header(state: &ScreenState, width: usize) -> Vec<String> {
+    let title = match (state.title.as_str(), state.run.title.as_str()) {
         ("", "") => "starting",
         ("", title) | (title, _) => title,
     };
     let mut lines = wrap(&format!("linerate: {title}"), width);
-    lines.truncate(HEAD);
-    if let Some(part) = &picture.part {
+    lines.truncate(MAX_TITLE_ROWS);
+    if let Some(part) = &state.part {
         // A part is named by its setting, or by the title of its run if it has none.
-        let words = match part.words.is_empty() {
-            true => &picture.run.title,
-            false => &part.words,
+        let text = match part.settings.is_empty() {
+            true => &state.run.title,
+            false => &part.settings,
         };
-        lines.push(cut(&format!("now: {words}"), width));
+        lines.push(truncate(&format!("now: {text}"), width));
     }
     lines
 }
 
 /// Returns the progress as a fraction and as text.
-fn progress(picture: &Picture) -> (f64, String) {
-    let run = &picture.run;
+fn progress(state: &ScreenState) -> (f64, String) {
+    let run = &state.run;
     // Without intervals, the wall clock shows the progress.
     let now = match run.now_ns {
-        0 => picture.going_on().as_secs_f64(),
-        told => told as f64 / 1e9,
+        0 => state.part_elapsed().as_secs_f64(),
+        now_ns => now_ns as f64 / 1e9,
     };
     let (share, time) = match run.duration_ns {
         Some(all) if all > 0 => {
@@ -85,11 +85,11 @@ fn progress(picture: &Picture) -> (f64, String) {
         }
         _ => (0.0, format!("{now:.1} s")),
     };
-    let Some(part) = &picture.part else {
+    let Some(part) = &state.part else {
         return (share, time);
     };
-    let time = format!("{time} ({} total)", clock(picture.elapsed));
-    match part.of {
+    let time = format!("{time} ({} total)", clock(state.elapsed));
+    match part.total {
         Some(of) => {
             let most = if part.at_most { " at most" } else { "" };
             let before = part.number.saturating_sub(1) as f64;
@@ -113,17 +113,17 @@ fn clock(time: Duration) -> String {
 }
 
 /// Draws each part with a frame, on a large screen.
-fn roomy(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
+fn draw_framed(state: &ScreenState, frame: &mut Frame<'_>, area: Rect) {
     let inner = usize::from(area.width.saturating_sub(2));
-    let figures = figures(picture, inner);
-    let findings = findings(picture, inner);
+    let figures = figure_lines(state, inner);
+    let findings = finding_lines(state, inner);
     let framed = |lines: &[String]| {
         u16::try_from(lines.len())
             .unwrap_or(u16::MAX)
             .saturating_add(2)
     };
-    let is_series = picture.part.is_some() || !picture.done.is_empty();
-    let done = listed(picture, inner, usize::from(area.height));
+    let is_series = state.part.is_some() || !state.finished_lines.is_empty();
+    let done = finished_lines(state, inner, usize::from(area.height));
     // The curve gets at least a third of the rows, and those that the other parts do not need.
     let figures_rows = framed(&figures).min(area.height / 3);
     let rest = area.height.saturating_sub(figures_rows);
@@ -139,63 +139,63 @@ fn roomy(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
         Constraint::Length(findings_rows),
     ])
     .areas(area);
-    curves(picture, frame, above);
+    draw_curves(state, frame, above);
     frame.render_widget(
-        text(&figures).block(Block::bordered().title("figures")),
+        paragraph(&figures).block(Block::bordered().title("figures")),
         below,
     );
     if is_series {
-        let title = match picture.done.len() {
+        let title = match state.finished_lines.len() {
             0 => "finished: none yet".to_owned(),
             _ => "finished, latest first".to_owned(),
         };
-        frame.render_widget(text(&done).block(Block::bordered().title(title)), list);
+        frame.render_widget(paragraph(&done).block(Block::bordered().title(title)), list);
     }
     frame.render_widget(
-        text(&findings).block(Block::bordered().title("findings")),
+        paragraph(&findings).block(Block::bordered().title("findings")),
         last,
     );
 }
 
 /// Draws the parts without frames, on a small screen: latest figures, finished parts, findings.
-fn short(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
+fn draw_compact(state: &ScreenState, frame: &mut Frame<'_>, area: Rect) {
     let width = usize::from(area.width);
-    let room = usize::from(area.height);
-    let mut lines = match (picture.run.curves.is_empty(), waited_for(picture)) {
-        (true, Some(words)) => vec![cut(&words, width)],
-        _ => wrap(&heading(picture), width),
+    let rows = usize::from(area.height);
+    let mut lines = match (state.run.curves.is_empty(), waiting_text(state)) {
+        (true, Some(words)) => vec![truncate(&words, width)],
+        _ => wrap(&rate_title(state), width),
     };
-    lines.extend(figures(picture, width));
-    lines.truncate(room.div_ceil(2).max(1));
-    let left = room.saturating_sub(lines.len());
-    let found = findings(picture, width);
-    let done = listed(picture, width, left);
+    lines.extend(figure_lines(state, width));
+    lines.truncate(rows.div_ceil(2).max(1));
+    let rows_left = rows.saturating_sub(lines.len());
+    let finding_lines = finding_lines(state, width);
+    let done = finished_lines(state, width, rows_left);
     // Finished parts and findings share the rows: each gets half, and the rows that the other does
     // not need.
-    let for_found = found
+    let finding_rows = finding_lines
         .len()
-        .min((left / 2).max(left.saturating_sub(done.len())));
-    lines.extend(done.into_iter().take(left - for_found));
-    lines.extend(found.into_iter().take(for_found));
-    frame.render_widget(text(&lines), area);
+        .min((rows_left / 2).max(rows_left.saturating_sub(done.len())));
+    lines.extend(done.into_iter().take(rows_left - finding_rows));
+    lines.extend(finding_lines.into_iter().take(finding_rows));
+    frame.render_widget(paragraph(&lines), area);
 }
 
 /// Returns the latest rate, per direction if there are two.
-fn heading(picture: &Picture) -> String {
-    let run = &picture.run;
+fn rate_title(state: &ScreenState) -> String {
+    let run = &state.run;
     match &run.curves[..] {
         [] => "rate: none yet".to_owned(),
         curves => {
             let rates: Vec<String> = (curves.iter())
-                .map(|curve| rate_of(run, curve, curves.len() > 1))
+                .map(|curve| format_rate(run, curve, curves.len() > 1))
                 .collect();
             format!("rate: {}", rates.join(", "))
         }
     }
 }
 
-fn rate_of(run: &Run, curve: &Curve, is_named: bool) -> String {
-    let rate = run.rate.format(curve.rates.back().copied().unwrap_or(0.0));
+fn format_rate(run: &LiveRun, curve: &RateCurve, is_named: bool) -> String {
+    let rate = run.unit.format(curve.rates.back().copied().unwrap_or(0.0));
     match curve.direction.filter(|_| is_named) {
         Some(direction) => format!("{direction} {rate}"),
         None => rate,
@@ -203,71 +203,71 @@ fn rate_of(run: &Run, curve: &Curve, is_named: bool) -> String {
 }
 
 /// Draws one curve per direction, one above the other.
-fn curves(picture: &Picture, frame: &mut Frame<'_>, area: Rect) {
-    let run = &picture.run;
+fn draw_curves(state: &ScreenState, frame: &mut Frame<'_>, area: Rect) {
+    let run = &state.run;
     let several = run.curves.len() > 1;
     if run.curves.is_empty() {
-        let block = Block::bordered().title(heading(picture));
+        let block = Block::bordered().title(rate_title(state));
         let width = usize::from(block.inner(area).width);
-        let lines = match waited_for(picture) {
+        let lines = match waiting_text(state) {
             Some(words) => wrap(&words, width),
             None => Vec::new(),
         };
-        return frame.render_widget(text(&lines).block(block), area);
+        return frame.render_widget(paragraph(&lines).block(block), area);
     }
     let count = u16::try_from(run.curves.len()).unwrap_or(u16::MAX);
     let each = Constraint::Fill(1);
-    let layout = match area.height / count >= CURVE {
+    let layout = match area.height / count >= MIN_CURVE_ROWS {
         true => Layout::vertical(vec![each; run.curves.len()]),
         false => Layout::horizontal(vec![each; run.curves.len()]),
     };
     for (part, curve) in layout.split(area).iter().zip(&run.curves) {
         let title = match several {
-            true => rate_of(run, curve, true),
-            false => heading(picture),
+            true => format_rate(run, curve, true),
+            false => rate_title(state),
         };
-        self::curve(run, curve, title, frame, *part);
+        self::draw_curve(run, curve, title, frame, *part);
     }
 }
 
 /// Returns the text in place of a rate before the first one arrives.
-fn waited_for(picture: &Picture) -> Option<String> {
-    let run = &picture.run;
-    let going_on = clock(picture.going_on());
-    match (&picture.part, run.has_begun()) {
+fn waiting_text(state: &ScreenState) -> Option<String> {
+    let run = &state.run;
+    let elapsed = clock(state.part_elapsed());
+    match (&state.part, run.has_started()) {
         (_, true) if run.losses.is_some() => Some("this run has ended".to_owned()),
         (_, true) if run.is_silent => Some(format!(
-            "{}, for {going_on}: no intervals (-i 0), figures follow at the end",
+            "{}, for {elapsed}: no intervals (-i 0), figures follow at the end",
             run.title
         )),
-        (_, true) => Some(format!("{}, for {going_on}", run.title)),
+        (_, true) => Some(format!("{}, for {elapsed}", run.title)),
         (Some(part), false) => Some(format!(
-            "{} {}, for {going_on}: no data yet",
+            "{} {}, for {elapsed}: no data yet",
             part.name, part.number
         )),
         (None, false) => None,
     }
 }
 
-fn curve(run: &Run, curve: &Curve, title: String, frame: &mut Frame<'_>, area: Rect) {
+fn draw_curve(run: &LiveRun, curve: &RateCurve, title: String, frame: &mut Frame<'_>, area: Rect) {
     let rates = &curve.rates;
     let block = Block::bordered().title(title);
     let width = usize::from(block.inner(area).width);
-    let seen = rates.iter().copied().fold(0.0, f64::max);
+    let highest = rates.iter().copied().fold(0.0, f64::max);
     // Heights are fractions of the highest rate, which is the scale.
-    let block = match seen > 0.0 {
+    let block = match highest > 0.0 {
         true => {
-            let full = format!("full height: {}", run.rate.format(seen));
+            let full = format!("full height: {}", run.unit.format(highest));
             block.title_bottom(Line::from(full).right_aligned())
         }
         false => block,
     };
     // Sparklines take integers: a thousandth of the highest rate is finer than a cell.
-    let shown = columns(
+    let shown = widen(
         rates
             .iter()
             .skip(rates.len().saturating_sub(width))
-            .map(|rate| (rate / seen.max(1.0) * 1000.0) as u64)
+            .map(|rate| (rate / highest.max(1.0) * 1000.0) as u64)
             .collect(),
         width,
     );
@@ -278,20 +278,20 @@ fn curve(run: &Run, curve: &Curve, title: String, frame: &mut Frame<'_>, area: R
 }
 
 /// Repeats each height so that few intervals fill the width in broad columns.
-fn columns(heights: Vec<u64>, width: usize) -> Vec<u64> {
-    let broad = (width / heights.len().max(1)).clamp(1, BROAD);
+fn widen(heights: Vec<u64>, width: usize) -> Vec<u64> {
+    let columns_each = (width / heights.len().max(1)).clamp(1, MAX_INTERVAL_COLUMNS);
     let each = heights.into_iter();
-    each.flat_map(|height| std::iter::repeat_n(height, broad))
+    each.flat_map(|height| std::iter::repeat_n(height, columns_each))
         .collect()
 }
 
-fn figures(picture: &Picture, width: usize) -> Vec<String> {
-    let lines = picture.run.figures().into_iter();
-    lines.flat_map(|parts| flow(&parts, width)).collect()
+fn figure_lines(state: &ScreenState, width: usize) -> Vec<String> {
+    let lines = state.run.figure_lines().into_iter();
+    lines.flat_map(|parts| join_parts(&parts, width)).collect()
 }
 
-fn findings(picture: &Picture, width: usize) -> Vec<String> {
-    let found = picture.findings();
+fn finding_lines(state: &ScreenState, width: usize) -> Vec<String> {
+    let found = state.findings();
     if found.is_empty() {
         let none = "none so far: causes are shown when the run has ended";
         return wrap(none, width);
@@ -299,36 +299,39 @@ fn findings(picture: &Picture, width: usize) -> Vec<String> {
     found.iter().flat_map(|text| wrap(text, width)).collect()
 }
 
-/// Returns at most `rows` lines of finished parts.
-fn listed(picture: &Picture, width: usize, rows: usize) -> Vec<String> {
-    let lines = picture.done.iter().flat_map(|line| wrap(line, width));
+/// Returns at most `row_count` lines of finished parts.
+fn finished_lines(state: &ScreenState, width: usize, rows: usize) -> Vec<String> {
+    let lines = state
+        .finished_lines
+        .iter()
+        .flat_map(|line| wrap(line, width));
     lines.take(rows).collect()
 }
 
-fn foot(state: &State, width: usize) -> Vec<String> {
+fn footer(state: &ScreenModel, width: usize) -> Vec<String> {
     let paused = if state.is_paused() { "PAUSED  " } else { "" };
-    let said = Some(&state.said).filter(|said| !said.is_empty());
+    let message = Some(&state.message).filter(|message| !message.is_empty());
     // A message replaces the key list, but not a manual step that is waiting.
-    let (first, then) = match (&state.hands, said) {
-        (Some((words, _)), said) => (format!("{words}, then press Enter"), said),
-        (None, Some(said)) => (said.clone(), None),
+    let (first, then) = match (&state.manual_step, message) {
+        (Some((text, _)), message) => (format!("{text}, then press Enter"), message),
+        (None, Some(message)) => (message.clone(), None),
         (None, None) => ("p pause  s save  q quit".to_owned(), None),
     };
     let mut lines = wrap(&format!("{paused}{first}"), width);
-    lines.extend(then.iter().flat_map(|said| wrap(said, width)));
+    lines.extend(then.iter().flat_map(|message| wrap(message, width)));
     lines
 }
 
-fn rows(lines: &[String]) -> u16 {
+fn row_count(lines: &[String]) -> u16 {
     u16::try_from(lines.len()).unwrap_or(u16::MAX)
 }
 
-fn text(lines: &[String]) -> Paragraph<'static> {
+fn paragraph(lines: &[String]) -> Paragraph<'static> {
     Paragraph::new(lines.iter().cloned().map(Line::from).collect::<Vec<_>>())
 }
 
 /// Truncates a text, with an ellipsis in place of the rest.
-fn cut(text: &str, width: usize) -> String {
+fn truncate(text: &str, width: usize) -> String {
     match text.chars().count() > width && width > 0 {
         true => text.chars().take(width - 1).chain(['…']).collect(),
         false => text.to_owned(),
@@ -336,7 +339,7 @@ fn cut(text: &str, width: usize) -> String {
 }
 
 /// Joins parts into lines of at most `width` columns; longer parts wrap.
-fn flow(parts: &[String], width: usize) -> Vec<String> {
+fn join_parts(parts: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
         match lines.last_mut() {
@@ -354,30 +357,30 @@ fn flow(parts: &[String], width: usize) -> Vec<String> {
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = vec![String::new()];
-    let mut room = width;
+    let mut columns_left = width;
     for word in text.split_whitespace() {
         let length = word.chars().count();
-        if room < width && length + 1 > room {
+        if columns_left < width && length + 1 > columns_left {
             lines.push(String::new());
-            room = width;
+            columns_left = width;
         }
         let line = lines.last_mut().expect("there is a line from the start");
-        if room < width {
+        if columns_left < width {
             line.push(' ');
-            room -= 1;
+            columns_left -= 1;
         }
-        if length <= room {
+        if length <= columns_left {
             line.push_str(word);
-            room -= length;
+            columns_left -= length;
             continue;
         }
         for letter in word.chars() {
-            if room == 0 {
+            if columns_left == 0 {
                 lines.push(String::new());
-                room = width;
+                columns_left = width;
             }
             lines.last_mut().expect("one was pushed").push(letter);
-            room -= 1;
+            columns_left -= 1;
         }
     }
     lines
@@ -386,49 +389,49 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::printer::Told;
-    use crate::ui_update::{Part, Scene};
-    use linerate_measure::SeenPlace;
-    use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+    use crate::printer::UiMessage;
+    use crate::ui_update::{SeriesPart, UiUpdate};
+    use linerate_measure::LiveLoss;
+    use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    fn drawn(state: &State, width: u16, height: u16) -> String {
+    fn drawn(state: &ScreenModel, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(state, frame)).unwrap();
         terminal.backend().to_string()
     }
 
-    fn running() -> State {
-        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "192.0.2.1");
+    fn running() -> ScreenModel {
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "192.0.2.1");
         (plan.port, plan.duration_ns) = (5_201, Some(10_000_000_000));
-        let mut run = Run::of(&plan);
+        let mut run = LiveRun::from_plan(&plan);
         run.now_ns = 2_500_000_000;
-        (run.lost, run.asked) = (Some(3), 100);
-        run.curves = vec![Curve {
+        (run.lost, run.attempts) = (Some(3), 100);
+        run.curves = vec![RateCurve {
             direction: Some(Direction::Send),
             rates: [100.0, 200.0, 150.0].into(),
         }];
-        let seen = |place, packets| SeenPlace {
+        let loss_point = |place, packets| LiveLoss {
             direction: Direction::Send,
-            place,
+            point: place,
             packets,
         };
-        run.seen = vec![
-            seen("qdisc", Some(3)),
-            seen("interface-tx", Some(0)),
-            seen("udp-receive-queue", None),
+        run.loss_points = vec![
+            loss_point("qdisc", Some(3)),
+            loss_point("interface-tx", Some(0)),
+            loss_point("udp-receive-queue", None),
         ];
-        let mut state = State::default();
-        state.take(Told::Scene(Scene::Remark(
+        let mut state = ScreenModel::default();
+        state.apply(UiMessage::Update(UiUpdate::Warning(
             "the cores are shared".to_owned(),
         )));
-        state.picture.run = run;
+        state.current.run = run;
         state
     }
 
     #[test]
-    fn the_picture_has_rate_percentiles_losses_and_findings() {
+    fn the_screen_has_rate_percentiles_losses_and_findings() {
         let mut state = running();
         for (width, height) in [(80, 24), (200, 60), (40, 12)] {
             let text = drawn(&state, width, height);
@@ -453,9 +456,9 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         // The file name is readable at the usual width.
-        let said = "saved 1234 events to linerate-live-20261122T213605Z.jsonl";
-        state.say(said.to_owned());
-        assert!(drawn(&state, 80, 24).contains(said));
+        let message = "saved 1234 events to linerate-live-20261122T213605Z.jsonl";
+        state.set_message(message.to_owned());
+        assert!(drawn(&state, 80, 24).contains(message));
         let narrow = drawn(&state, 40, 12);
         assert!(
             narrow.contains("linerate-live-20261122T213605Z.jsonl"),
@@ -463,11 +466,14 @@ mod tests {
         );
         // A manual step is shown too, and replaces an earlier message.
         let (sender, _waiting) = std::sync::mpsc::channel();
-        state.take(Told::Scene(Scene::Hands("set hops=2".to_owned(), sender)));
+        state.apply(UiMessage::Update(UiUpdate::ManualStep(
+            "set hops=2".to_owned(),
+            sender,
+        )));
         let text = drawn(&state, 80, 24);
         assert!(text.contains("set hops=2, then press Enter"), "{text}");
         assert!(!text.contains("saved"), "{text}");
-        state.say(said.to_owned());
+        state.set_message(message.to_owned());
         for (width, height) in [(80, 24), (40, 12)] {
             let text = drawn(&state, width, height);
             for part in [
@@ -480,30 +486,30 @@ mod tests {
         // Any size of terminal works.
         for (width, height) in [(10, 3), (1, 1), (200, 1), (1, 60), (40, 5), (3, 18)] {
             drawn(&state, width, height);
-            drawn(&State::default(), width, height);
+            drawn(&ScreenModel::default(), width, height);
         }
     }
 
     #[test]
-    fn of_a_series_it_shows_what_runs_and_what_is_over() {
-        let mut state = State::default();
-        state.take(Told::Scene(Scene::Title(
+    fn a_series_shows_the_current_and_finished_parts() {
+        let mut state = ScreenModel::default();
+        state.apply(UiMessage::Update(UiUpdate::Title(
             "sweep of throughput far".to_owned(),
         )));
         for number in 1..=7 {
-            state.take(Told::Scene(Scene::Part(Part {
+            state.apply(UiMessage::Update(UiUpdate::PartStarted(SeriesPart {
                 name: "run",
                 number,
-                of: Some(12),
+                total: Some(12),
                 at_most: false,
-                words: format!("length={number}K"),
+                settings: format!("length={number}K"),
             })));
-            state.take(Told::Scene(Scene::Line(format!(
+            state.apply(UiMessage::Update(UiUpdate::Line(format!(
                 "run {number} of 12: length={number}K: {number} Gbit/s"
             ))));
         }
-        state.picture.run.duration_ns = Some(1_000_000_000);
-        state.picture.run.now_ns = 500_000_000;
+        state.current.run.duration_ns = Some(1_000_000_000);
+        state.current.run.now_ns = 500_000_000;
         for (width, height) in [(80, 24), (200, 60), (40, 12)] {
             let text = drawn(&state, width, height);
             for part in [
@@ -522,17 +528,17 @@ mod tests {
     /// A curve shows one direction only.
     #[test]
     fn both_directions_of_a_run_have_their_own_rate() {
-        let mut state = State::default();
-        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "192.0.2.1");
+        let mut state = ScreenModel::default();
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "192.0.2.1");
         plan.directions = vec![Direction::Send, Direction::Receive];
-        state.picture.run = Run::of(&plan);
+        state.current.run = LiveRun::from_plan(&plan);
         for (direction, bytes) in [("send", 1_000), ("receive", 250), ("send", 500)] {
             let interval = serde_json::json!({
                 "start_ns": 0, "end_ns": 1_000_000_000u64, "direction": direction,
                 "counted_at": "receiver", "bytes": bytes,
             });
             let interval = serde_json::from_value(interval).expect("an interval");
-            state.picture.run.interval(&interval);
+            state.current.run.add_interval(&interval);
         }
         for (width, height) in [(80, 24), (80, 40), (60, 12)] {
             let text = drawn(&state, width, height);
@@ -547,17 +553,17 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_tells_nothing_before_its_end_is_seen_going_on() {
-        let mut state = State::default();
-        state.pass(Duration::from_secs(60));
-        state.take(Told::Scene(Scene::Part(Part {
+    fn a_silent_run_shows_its_elapsed_time() {
+        let mut state = ScreenModel::default();
+        state.set_elapsed(Duration::from_secs(60));
+        state.apply(UiMessage::Update(UiUpdate::PartStarted(SeriesPart {
             name: "point",
             number: 3,
-            of: Some(4),
-            words: "hops=2".to_owned(),
-            ..Part::default()
+            total: Some(4),
+            settings: "hops=2".to_owned(),
+            ..SeriesPart::default()
         })));
-        state.pass(Duration::from_secs(65));
+        state.set_elapsed(Duration::from_secs(65));
         for (width, height) in [(100, 24), (100, 12)] {
             let text = drawn(&state, width, height);
             for part in [
@@ -568,9 +574,9 @@ mod tests {
                 assert!(text.contains(part), "{part}: {text}");
             }
         }
-        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "192.0.2.1");
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "192.0.2.1");
         (plan.interval_ns, plan.duration_ns) = (Some(0), Some(10_000_000_000));
-        state.picture.run = Run::of(&plan);
+        state.current.run = LiveRun::from_plan(&plan);
         let text = drawn(&state, 100, 24);
         for part in [
             "UDP latency with 192.0.2.1",
@@ -588,7 +594,7 @@ mod tests {
         assert_eq!(wrap("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
         assert_eq!(wrap("", 3), [""]);
         let parts = ["p50 1 us", "p99 2 us", "max 30 us"].map(str::to_owned);
-        assert_eq!(flow(&parts, 18), ["p50 1 us  p99 2 us", "max 30 us"]);
-        assert_eq!(cut("abcdef", 4), "abc…");
+        assert_eq!(join_parts(&parts, 18), ["p50 1 us  p99 2 us", "max 30 us"]);
+        assert_eq!(truncate("abcdef", 4), "abc…");
     }
 }

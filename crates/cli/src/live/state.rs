@@ -4,28 +4,28 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use linerate_measure::SeenPlace;
-use linerate_metric::event::What;
+use linerate_measure::LiveLoss;
+use linerate_metric::event::EventKind;
 use linerate_metric::finding::FindingKind;
 use linerate_metric::record::Record;
-use linerate_report::{style::clean, text};
+use linerate_report::{style::strip_control_characters, text};
 
-use super::run::Run;
-use crate::printer::Told;
-use crate::ui_update::{Part, Scene};
+use super::run::LiveRun;
+use crate::printer::UiMessage;
+use crate::ui_update::{SeriesPart, UiUpdate};
 
 /// Maximum number of finished lines and of notes: more than any terminal shows.
-const LISTED: usize = 256;
+const MAX_LISTED: usize = 256;
 
 /// Maximum number of notes whose runs are counted: far more than exist.
-const COUNTED: usize = 4_096;
+const MAX_COUNTED_NOTES: usize = 4_096;
 
 /// Width in columns for which lines of trials are made; the screen wraps them if it is narrower.
-const WIDE: usize = 200;
+const TRIAL_LINE_COLUMNS: usize = 200;
 
 /// Keys of the display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum ScreenKey {
     /// Freezes the display; the run continues.
     Pause,
     /// Ends the run.
@@ -33,12 +33,12 @@ pub(super) enum Key {
     /// Saves the events so far to a file.
     Save,
     /// Confirms a manual step.
-    Done,
+    ConfirmStep,
 }
 
 /// Order of notes: causes, then warnings, then limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum NoteRank {
     Cause,
     Doubt,
     Limit,
@@ -46,8 +46,8 @@ enum Rank {
 
 /// A finding or a warning.
 #[derive(Clone, Debug)]
-struct Note {
-    rank: Rank,
+struct ScreenNote {
+    rank: NoteRank,
     /// Key of the note: a new note with the same id replaces it.
     id: String,
     text: String,
@@ -55,141 +55,143 @@ struct Note {
 
 /// State of a series and of its current run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Picture {
+pub(super) struct ScreenState {
     /// Title of a series; if empty, the run's title is shown.
     pub(super) title: String,
     /// Current part of a series.
-    pub(super) part: Option<Part>,
+    pub(super) part: Option<SeriesPart>,
     /// Number of parts started.
-    begun: u32,
+    parts_started: u32,
     /// Number of runs finished.
-    over: u32,
+    runs_finished: u32,
     /// The current run.
-    pub(super) run: Run,
+    pub(super) run: LiveRun,
     /// Time since the display started.
     pub(super) elapsed: Duration,
     /// Time, since the display started, at which the current run or part started.
-    began: Duration,
+    part_started_at: Duration,
     /// Results of finished parts, latest first.
-    pub(super) done: VecDeque<String>,
-    notes: Vec<Note>,
+    pub(super) finished_lines: VecDeque<String>,
+    notes: Vec<ScreenNote>,
     /// Number of runs per note id. It outlives the notes, so that a note that reappears has its
     /// number.
-    runs: BTreeMap<String, u32>,
+    runs_by_note: BTreeMap<String, u32>,
 }
 
 /// State of the whole screen.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct ScreenModel {
     /// Current state.
-    pub(super) picture: Picture,
+    pub(super) current: ScreenState,
     /// State shown while the display is paused.
-    still: Option<Box<Picture>>,
+    paused: Option<Box<ScreenState>>,
     /// Manual step that the user must do, and the sender that confirms it.
-    pub(super) hands: Option<(String, Sender<()>)>,
+    pub(super) manual_step: Option<(String, Sender<()>)>,
     /// Message after a key.
-    pub(super) said: String,
+    pub(super) message: String,
     /// The run is ending.
-    ends: bool,
+    is_ending: bool,
 }
 
-impl Picture {
+impl ScreenState {
     /// Returns the findings and warnings so far, causes first.
     pub(super) fn findings(&self) -> Vec<String> {
-        let mut notes: Vec<&Note> = self.notes.iter().collect();
+        let mut notes: Vec<&ScreenNote> = self.notes.iter().collect();
         notes.sort_by_key(|note| (note.rank, std::cmp::Reverse(self.runs_with(note))));
-        let said = |note: &&Note| match self.runs_with(note) {
+        let text_of = |note: &&ScreenNote| match self.runs_with(note) {
             0 | 1 => note.text.clone(),
-            runs => format!("{} ({runs} of {} runs)", note.text, self.over),
+            runs => format!("{} ({runs} of {} runs)", note.text, self.runs_finished),
         };
-        let (causes, others): (Vec<_>, Vec<_>) =
-            notes.iter().partition(|note| note.rank == Rank::Cause);
-        let mut found: Vec<String> = causes.iter().map(said).collect();
-        found.extend(self.run.doubts());
-        found.extend(others.iter().map(said));
+        let (causes, other_notes): (Vec<_>, Vec<_>) =
+            notes.iter().partition(|note| note.rank == NoteRank::Cause);
+        let mut found: Vec<String> = causes.iter().map(text_of).collect();
+        found.extend(self.run.caveats());
+        found.extend(other_notes.iter().map(text_of));
         found
     }
 
-    fn runs_with(&self, note: &Note) -> u32 {
-        self.runs.get(&note.id).copied().unwrap_or(0)
+    fn runs_with(&self, note: &ScreenNote) -> u32 {
+        self.runs_by_note.get(&note.id).copied().unwrap_or(0)
     }
 
     /// Returns the time since the current run or part started.
-    pub(super) fn going_on(&self) -> Duration {
-        self.elapsed.saturating_sub(self.began)
+    pub(super) fn part_elapsed(&self) -> Duration {
+        self.elapsed.saturating_sub(self.part_started_at)
     }
 
-    fn event(&mut self, what: &What) {
+    fn on_event(&mut self, what: &EventKind) {
         match what {
-            What::Started { plan, .. } => {
-                self.run = Run::of(plan);
-                self.began = self.elapsed;
+            EventKind::Started { plan, .. } => {
+                self.run = LiveRun::from_plan(plan);
+                self.part_started_at = self.elapsed;
             }
-            What::Interval { interval } => self.run.interval(interval),
-            What::Doubted { doubt } => self.note(Rank::Doubt, &doubt.doubt, &doubt.why, 0),
-            What::Refused { problem } | What::Failed { problem } => {
+            EventKind::Interval { interval } => self.run.add_interval(interval),
+            EventKind::CaveatRaised { caveat: doubt } => self.set_note(NoteRank::Doubt, &doubt.id, &doubt.reason, 0),
+            EventKind::Refused { problem } | EventKind::Failed { problem } => {
                 let text = problem.to_string();
-                self.note(Rank::Doubt, &text, &text, 0);
+                self.set_note(NoteRank::Doubt, &text, &text, 0);
             }
-            What::Finished { record } => self.finished(record),
-            What::CapacityTrial { trial } => {
-                self.run.trial(trial);
-                self.list(text::capacity_trial(trial));
+            EventKind::Finished { record } => self.on_finished(record),
+            EventKind::CapacityTrial { trial } => {
+                self.run.add_trial(trial);
+                self.push_line(text::capacity_trial(trial));
             }
-            What::Trial { trial } => self.list(text::trial(trial, WIDE)),
-            What::Pass {
+            EventKind::Trial { trial } => self.push_line(text::describe_trial(trial, TRIAL_LINE_COLUMNS)),
+            EventKind::Pass {
                 pass,
                 passes,
                 notes,
-            } => self.list(format!("pass {pass} of {passes}: {notes}")),
-            What::Awaited { .. }
-            | What::Ready { .. }
-            | What::Connected { .. }
+            } => self.push_line(format!("pass {pass} of {passes}: {notes}")),
+            EventKind::Waiting { .. }
+            | EventKind::Ready { .. }
+            | EventKind::Connected { .. }
             // The display shows frames of such a host in place of its intervals.
-            | What::StackInterval { .. } => {}
+            | EventKind::StackInterval { .. } => {}
         }
     }
 
-    fn scene(&mut self, scene: Scene) {
-        match scene {
-            Scene::Title(title) => self.title = clean(&title).into_owned(),
-            Scene::Part(part) => {
-                self.begun += 1;
+    fn apply_update(&mut self, update: UiUpdate) {
+        match update {
+            UiUpdate::Title(title) => self.title = strip_control_characters(&title).into_owned(),
+            UiUpdate::PartStarted(part) => {
+                self.parts_started += 1;
                 // The run of the part is unknown until it starts; the last rate belongs to the
                 // previous part.
-                self.run = Run::default();
+                self.run = LiveRun::default();
                 self.part = Some(part);
-                self.began = self.elapsed;
+                self.part_started_at = self.elapsed;
             }
-            Scene::Line(line) => line.lines().for_each(|line| self.list(line.to_owned())),
-            Scene::Remark(text) => self.note(Rank::Doubt, &text, &text, 0),
-            Scene::Frames {
+            UiUpdate::Line(line) => line
+                .lines()
+                .for_each(|line| self.push_line(line.to_owned())),
+            UiUpdate::Warning(text) => self.set_note(NoteRank::Doubt, &text, &text, 0),
+            UiUpdate::Frames {
                 start_ns,
                 end_ns,
                 count,
-            } => self.run.frames(start_ns, end_ns, count),
-            Scene::Places(places) => self.run.dropped = Some(places),
-            // Not part of this state: handled by `State` and by the loss counters.
-            Scene::Hands(..) | Scene::Elsewhere => {}
+            } => self.run.add_frames(start_ns, end_ns, count),
+            UiUpdate::LossCounters(loss_points) => self.run.port_drops = Some(loss_points),
+            // Not part of this state: handled by `ScreenModel` and by the loss counters.
+            UiUpdate::ManualStep(..) | UiUpdate::LabHosts => {}
         }
     }
 
     /// Records a finished run: its losses and findings.
-    fn finished(&mut self, record: &Record) {
-        self.over += 1;
+    fn on_finished(&mut self, record: &Record) {
+        self.runs_finished += 1;
         self.run.losses = Some(record.losses.clone());
-        let found;
+        let explained;
         let findings = match record.findings.is_empty() {
             true => {
-                found = linerate_explain::explain(record);
-                &found
+                explained = linerate_explain::explain(record);
+                &explained
             }
             false => &record.findings,
         };
         for finding in findings {
             let rank = match finding.kind {
-                FindingKind::Cause => Rank::Cause,
-                FindingKind::Limit => Rank::Limit,
+                FindingKind::Cause => NoteRank::Cause,
+                FindingKind::Limit => NoteRank::Limit,
                 FindingKind::Unknown => continue,
             };
             // Both ends may have the same cause.
@@ -197,28 +199,30 @@ impl Picture {
                 "{} {:?} {:?}",
                 finding.cause, finding.end, finding.direction
             );
-            self.note(rank, &id, &finding.what, 1);
+            self.set_note(rank, &id, &finding.summary, 1);
         }
         for doubt in &record.validity {
-            self.note(Rank::Doubt, &doubt.doubt, &doubt.why, 1);
+            self.set_note(NoteRank::Doubt, &doubt.id, &doubt.reason, 1);
         }
     }
 
-    fn note(&mut self, rank: Rank, id: &str, text: &str, runs: u32) {
-        let text = clean(text).into_owned();
-        if runs > 0 && (self.runs.len() < COUNTED || self.runs.contains_key(id)) {
-            *self.runs.entry(id.to_owned()).or_default() += runs;
+    fn set_note(&mut self, rank: NoteRank, id: &str, text: &str, runs: u32) {
+        let text = strip_control_characters(text).into_owned();
+        if runs > 0
+            && (self.runs_by_note.len() < MAX_COUNTED_NOTES || self.runs_by_note.contains_key(id))
+        {
+            *self.runs_by_note.entry(id.to_owned()).or_default() += runs;
         }
         match self.notes.iter_mut().find(|note| note.id == id) {
             Some(note) => note.text = text,
             None => {
-                if self.notes.len() >= LISTED {
+                if self.notes.len() >= MAX_LISTED {
                     // Causes are few; warnings may be new at each of many points.
-                    let doubt = |note: &Note| note.rank == Rank::Doubt;
+                    let doubt = |note: &ScreenNote| note.rank == NoteRank::Doubt;
                     self.notes
                         .remove(self.notes.iter().position(doubt).unwrap_or(0));
                 }
-                self.notes.push(Note {
+                self.notes.push(ScreenNote {
                     rank,
                     id: id.to_owned(),
                     text,
@@ -227,88 +231,88 @@ impl Picture {
         }
     }
 
-    fn list(&mut self, line: String) {
-        let line = clean(&line).into_owned();
+    fn push_line(&mut self, line: String) {
+        let line = strip_control_characters(&line).into_owned();
         if line.trim().is_empty() {
             return;
         }
-        self.done.push_front(line);
-        self.done.truncate(LISTED);
+        self.finished_lines.push_front(line);
+        self.finished_lines.truncate(MAX_LISTED);
     }
 }
 
-impl State {
+impl ScreenModel {
     /// Returns the state to draw.
-    pub(super) fn shown(&self) -> &Picture {
-        self.still.as_deref().unwrap_or(&self.picture)
+    pub(super) fn visible(&self) -> &ScreenState {
+        self.paused.as_deref().unwrap_or(&self.current)
     }
 
     /// Returns whether the display is paused.
     pub(super) fn is_paused(&self) -> bool {
-        self.still.is_some()
+        self.paused.is_some()
     }
 
     /// Returns the number of parts started.
-    pub(super) fn begun(&self) -> u32 {
-        self.picture.begun
+    pub(super) fn parts_started(&self) -> u32 {
+        self.current.parts_started
     }
 
-    pub(super) fn take(&mut self, told: Told) {
-        match told {
+    pub(super) fn apply(&mut self, message: UiMessage) {
+        match message {
             // A step that arrives after the user quit is dropped, which unblocks its sender.
-            Told::Scene(Scene::Hands(words, waiting)) => {
-                self.hands = (!self.ends).then_some((words, waiting));
-                if self.hands.is_some() {
-                    self.said.clear();
+            UiMessage::Update(UiUpdate::ManualStep(step, confirm)) => {
+                self.manual_step = (!self.is_ending).then_some((step, confirm));
+                if self.manual_step.is_some() {
+                    self.message.clear();
                 }
             }
-            Told::Scene(scene) => self.picture.scene(scene),
-            Told::Event(_, event) => {
-                if let What::Awaited { what } = &event.what {
-                    self.said = clean(&format!("waiting for {what}")).into();
+            UiMessage::Update(update) => self.current.apply_update(update),
+            UiMessage::Event(_, event) => {
+                if let EventKind::Waiting { activity: what } = &event.kind {
+                    self.message = strip_control_characters(&format!("waiting for {what}")).into();
                 }
-                self.picture.event(&event.what);
+                self.current.on_event(&event.kind);
             }
-            Told::End => {}
+            UiMessage::End => {}
         }
     }
 
     /// Sets the current loss counters.
-    pub(super) fn see(&mut self, (places, is_shared): (Vec<SeenPlace>, bool)) {
-        self.picture.run.seen = places;
-        self.picture.run.seen_is_shared = is_shared;
+    pub(super) fn set_loss_counters(&mut self, (loss_points, is_shared): (Vec<LiveLoss>, bool)) {
+        self.current.run.loss_points = loss_points;
+        self.current.run.counters_are_shared = is_shared;
     }
 
     /// Sets the time since the display started.
-    pub(super) fn pass(&mut self, elapsed: Duration) {
-        self.picture.elapsed = elapsed;
+    pub(super) fn set_elapsed(&mut self, elapsed: Duration) {
+        self.current.elapsed = elapsed;
     }
 
-    pub(super) fn key(&mut self, key: Key) {
-        self.said.clear();
+    pub(super) fn on_key(&mut self, key: ScreenKey) {
+        self.message.clear();
         match key {
-            Key::Pause => {
-                self.still = match self.still {
+            ScreenKey::Pause => {
+                self.paused = match self.paused {
                     Some(_) => None,
-                    None => Some(Box::new(self.picture.clone())),
+                    None => Some(Box::new(self.current.clone())),
                 };
             }
-            Key::Quit => {
-                "ending; press q again to end at once".clone_into(&mut self.said);
+            ScreenKey::Quit => {
+                "ending; press q again to end at once".clone_into(&mut self.message);
                 // A dropped step unblocks its sender.
-                (self.hands, self.ends) = (None, true);
+                (self.manual_step, self.is_ending) = (None, true);
             }
-            Key::Done => {
-                if let Some((_, waiting)) = self.hands.take() {
-                    let _ = waiting.send(());
+            ScreenKey::ConfirmStep => {
+                if let Some((_, confirm)) = self.manual_step.take() {
+                    let _ = confirm.send(());
                 }
             }
-            Key::Save => {}
+            ScreenKey::Save => {}
         }
     }
 
-    pub(super) fn say(&mut self, text: String) {
-        self.said = text;
+    pub(super) fn set_message(&mut self, text: String) {
+        self.message = text;
     }
 }
 
@@ -317,35 +321,41 @@ mod tests {
     use super::*;
     use jiff::Timestamp;
     use linerate_metric::event::Event;
-    use linerate_metric::record::{Doubt, Interval};
+    use linerate_metric::record::{Caveat, Interval};
 
-    fn event(what: What) -> Told {
-        Told::Event(Timestamp::UNIX_EPOCH, Event { test: 1, what })
+    fn event(what: EventKind) -> UiMessage {
+        UiMessage::Event(
+            Timestamp::UNIX_EPOCH,
+            Event {
+                test: 1,
+                kind: what,
+            },
+        )
     }
 
-    fn doubt(why: &str) -> Told {
-        event(What::Doubted {
-            doubt: Doubt::new("x", why),
+    fn doubt(why: &str) -> UiMessage {
+        event(EventKind::CaveatRaised {
+            caveat: Caveat::new("x", why),
         })
     }
 
     #[test]
-    fn what_intervals_tell_against_the_figures_is_a_doubt_at_once() {
+    fn losses_and_waiting_threads_of_intervals_are_caveats() {
         let mut interval: Interval = serde_json::from_value(serde_json::json!({
             "start_ns": 0, "end_ns": 1_000_000_000u64, "direction": "send", "counted_at": "receiver",
             "bytes": 1000, "packets": 75, "packets_sent": 100, "lost": 25,
             "receiver_threads": { "running": 0.5, "runnable": 0.437, "blocked": 0.063 },
         }))
         .unwrap();
-        let told = |interval: &Interval| {
-            event(What::Interval {
+        let interval_event = |interval: &Interval| {
+            event(EventKind::Interval {
                 interval: Box::new(interval.clone()),
             })
         };
-        let mut state = State::default();
-        state.take(told(&interval));
+        let mut state = ScreenModel::default();
+        state.apply(interval_event(&interval));
         assert_eq!(
-            state.picture.findings(),
+            state.current.findings(),
             [
                 "25 datagrams are lost (25.0 %)",
                 "43.7 % of the time the receiver's threads waited for a processor"
@@ -353,81 +363,91 @@ mod tests {
         );
         interval.lost = Some(0);
         interval.receiver_threads = None;
-        let mut state = State::default();
-        state.take(told(&interval));
-        assert!(state.picture.findings().is_empty() && state.picture.run.loss() == Some((0, 0.0)));
+        let mut state = ScreenModel::default();
+        state.apply(interval_event(&interval));
+        assert!(state.current.findings().is_empty() && state.current.run.loss() == Some((0, 0.0)));
     }
 
     #[test]
-    fn what_is_told_while_it_stands_still_is_known_and_not_shown() {
-        let mut state = State::default();
-        state.key(Key::Pause);
-        state.take(doubt("one"));
-        state.take(Told::Scene(Scene::Part(Part::default())));
-        assert!(state.is_paused() && state.shown().findings().is_empty());
+    fn updates_while_paused_are_kept_and_not_shown() {
+        let mut state = ScreenModel::default();
+        state.on_key(ScreenKey::Pause);
+        state.apply(doubt("one"));
+        state.apply(UiMessage::Update(UiUpdate::PartStarted(
+            SeriesPart::default(),
+        )));
+        assert!(state.is_paused() && state.visible().findings().is_empty());
         // Events saved meanwhile have the number of their run.
-        assert_eq!(state.begun(), 1);
-        state.key(Key::Pause);
+        assert_eq!(state.parts_started(), 1);
+        state.on_key(ScreenKey::Pause);
         assert!(!state.is_paused());
-        assert_eq!(state.shown().findings(), ["one"]);
+        assert_eq!(state.visible().findings(), ["one"]);
     }
 
     /// The state stays bounded for any duration, paused or not.
     #[test]
-    fn what_is_kept_is_bounded() {
-        let mut state = State::default();
-        state.key(Key::Pause);
-        state.take(Told::Scene(Scene::Remark("first".to_owned())));
-        for number in 0..3 * LISTED {
-            state.take(doubt(&format!("{number} is a doubt")));
-            state.take(Told::Scene(Scene::Remark(format!("point {number}"))));
-            state.take(Told::Scene(Scene::Line(format!("point {number}: 1 us"))));
+    fn the_state_is_bounded() {
+        let mut state = ScreenModel::default();
+        state.on_key(ScreenKey::Pause);
+        state.apply(UiMessage::Update(UiUpdate::Warning("first".to_owned())));
+        for number in 0..3 * MAX_LISTED {
+            state.apply(doubt(&format!("{number} is a doubt")));
+            state.apply(UiMessage::Update(UiUpdate::Warning(format!(
+                "point {number}"
+            ))));
+            state.apply(UiMessage::Update(UiUpdate::Line(format!(
+                "point {number}: 1 us"
+            ))));
         }
-        assert_eq!(state.picture.notes.len(), LISTED);
-        assert_eq!(state.picture.done.len(), LISTED);
-        let found = state.picture.findings();
-        let last = format!("point {}", 3 * LISTED - 1);
-        assert!(found.contains(&last) && !found.contains(&"first".to_owned()));
+        assert_eq!(state.current.notes.len(), MAX_LISTED);
+        assert_eq!(state.current.finished_lines.len(), MAX_LISTED);
+        let findings = state.current.findings();
+        let last = format!("point {}", 3 * MAX_LISTED - 1);
+        assert!(findings.contains(&last) && !findings.contains(&"first".to_owned()));
     }
 
     /// Between the two runs with a note, enough other notes arrive to displace it.
     #[test]
-    fn the_number_of_runs_outlives_a_note_that_found_no_room() {
+    fn the_number_of_runs_outlives_a_displaced_note() {
         let text = include_str!("../../../report/tests/fixtures/run-1.json");
         let mut record: Record = serde_json::from_str(text).expect("a record");
-        record.validity = vec![Doubt::new("few", "3 are few")];
+        record.validity = vec![Caveat::new("few", "3 are few")];
         let finished = || {
-            event(What::Finished {
+            event(EventKind::Finished {
                 record: Box::new(record.clone()),
             })
         };
-        let mut state = State::default();
-        state.take(finished());
-        for number in 0..2 * LISTED {
-            state.take(Told::Scene(Scene::Remark(format!("point {number}"))));
+        let mut state = ScreenModel::default();
+        state.apply(finished());
+        for number in 0..2 * MAX_LISTED {
+            state.apply(UiMessage::Update(UiUpdate::Warning(format!(
+                "point {number}"
+            ))));
         }
-        let few = |state: &State| {
-            let found = state.picture.findings();
-            found.into_iter().find(|said| said.contains("few"))
+        let few = |state: &ScreenModel| {
+            let findings = state.current.findings();
+            findings.into_iter().find(|line| line.contains("few"))
         };
         assert_eq!(few(&state), None);
-        state.take(finished());
+        state.apply(finished());
         assert_eq!(few(&state).as_deref(), Some("3 are few (2 of 2 runs)"));
     }
 
     #[test]
-    fn what_goes_on_has_its_own_time() {
-        let mut state = State::default();
-        state.pass(Duration::from_secs(7));
-        state.take(Told::Scene(Scene::Part(Part::default())));
-        state.pass(Duration::from_secs(9));
-        let picture = state.shown();
-        assert_eq!(picture.going_on(), Duration::from_secs(2));
-        assert_eq!(picture.elapsed, Duration::from_secs(9));
+    fn a_part_has_its_own_elapsed_time() {
+        let mut state = ScreenModel::default();
+        state.set_elapsed(Duration::from_secs(7));
+        state.apply(UiMessage::Update(UiUpdate::PartStarted(
+            SeriesPart::default(),
+        )));
+        state.set_elapsed(Duration::from_secs(9));
+        let visible = state.visible();
+        assert_eq!(visible.part_elapsed(), Duration::from_secs(2));
+        assert_eq!(visible.elapsed, Duration::from_secs(9));
     }
 
     #[test]
-    fn what_several_runs_of_a_series_had_is_told_once_with_their_number() {
+    fn a_finding_of_several_runs_is_shown_once_with_their_number() {
         let text = include_str!("../../../report/tests/fixtures/run-1.json");
         let mut record: Record = serde_json::from_str(text).expect("a record");
         record.findings = serde_json::from_value(serde_json::json!([
@@ -437,20 +457,20 @@ mod tests {
               "evidence": [], "remedy": "" },
         ]))
         .expect("findings");
-        record.validity = vec![Doubt::new("few", "3 are few")];
-        let mut state = State::default();
+        record.validity = vec![Caveat::new("few", "3 are few")];
+        let mut state = ScreenModel::default();
         for _ in 0..2 {
-            state.take(Told::Scene(Scene::Part(Part {
+            state.apply(UiMessage::Update(UiUpdate::PartStarted(SeriesPart {
                 number: 1,
-                ..Part::default()
+                ..SeriesPart::default()
             })));
-            state.take(event(What::Finished {
+            state.apply(event(EventKind::Finished {
                 record: Box::new(record.clone()),
             }));
-            record.validity = vec![Doubt::new("few", "2 are few")];
+            record.validity = vec![Caveat::new("few", "2 are few")];
         }
         assert_eq!(
-            state.picture.findings(),
+            state.current.findings(),
             [
                 "it is slow (2 of 2 runs)",
                 "2 are few (2 of 2 runs)",
@@ -460,18 +480,24 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_hands_hears_of_them_even_while_it_stands_still() {
+    fn a_manual_step_is_shown_while_paused() {
         let (sender, receiver) = std::sync::mpsc::channel();
-        let mut state = State::default();
-        state.key(Key::Pause);
-        state.take(Told::Scene(Scene::Hands("set hops=2".to_owned(), sender)));
-        assert!(state.hands.is_some());
-        state.key(Key::Done);
+        let mut state = ScreenModel::default();
+        state.on_key(ScreenKey::Pause);
+        state.apply(UiMessage::Update(UiUpdate::ManualStep(
+            "set hops=2".to_owned(),
+            sender,
+        )));
+        assert!(state.manual_step.is_some());
+        state.on_key(ScreenKey::ConfirmStep);
         assert_eq!(receiver.try_recv(), Ok(()));
         // After quit, the sender of a step is not left blocked.
         let (sender, receiver) = std::sync::mpsc::channel();
-        state.take(Told::Scene(Scene::Hands("set hops=3".to_owned(), sender)));
-        state.key(Key::Quit);
+        state.apply(UiMessage::Update(UiUpdate::ManualStep(
+            "set hops=3".to_owned(),
+            sender,
+        )));
+        state.on_key(ScreenKey::Quit);
         assert!(receiver.recv().is_err());
     }
 }

@@ -3,49 +3,49 @@
 use std::time::Duration;
 
 use linerate_measure::rate_search;
-use linerate_metric::pace::Pacing;
+use linerate_metric::pace::PacingMethod;
 
-use super::{Measurement, nanos, refuse, throughput};
+use super::{MeasurementPlan, nanos, plan_throughput, reject};
 use crate::args::ThroughputArgs;
-use crate::failure::Failure;
-use crate::load_option::Load;
+use crate::failure::CommandFailure;
+use crate::load_option::LoadOption;
 
 /// A search for the highest rate (`-b max`).
 pub struct SearchPlan {
     /// Run that each trial varies.
-    pub measurement: Measurement,
-    pub options: rate_search::Options,
+    pub measurement: MeasurementPlan,
+    pub options: rate_search::RateSearchOptions,
     pub trial_ns: u64,
     pub confirmation_ns: u64,
 }
 
 /// Maximum number of trials: three times the number that a steady network needs.
-const MOST_TRIALS: u32 = 60;
+const MAX_TRIALS: u32 = 60;
 
 /// Minimum number of datagrams in the slowest trial: fewer say nothing about loss.
-const LEAST_DATAGRAMS: f64 = 20.0;
+const MIN_DATAGRAMS: f64 = 20.0;
 
 /// Plans `linerate throughput -b max`.
-pub fn search(args: &ThroughputArgs) -> Result<SearchPlan, Failure> {
+pub fn plan_search(args: &ThroughputArgs) -> Result<SearchPlan, CommandFailure> {
     let loss = match args.bitrate {
-        Some(Load::Max { loss }) => loss,
+        Some(LoadOption::Max { loss }) => loss,
         _ => 0.0,
     };
     if args.measure.peer.is_some() {
-        return refuse(
+        return reject(
             "-b max with --peer",
             "trials follow each other without a pause, and servers of other tools need one between tests",
             "leave one of them out",
         );
     }
     if !args.measure.udp {
-        return refuse(
+        return reject(
             "-b max without -u",
             "TCP finds its rate itself",
             "add -u, or leave -b out",
         );
     }
-    for (given, name, why) in [
+    for (is_given, name, why) in [
         (args.bidir, "--bidir", "a search covers one direction"),
         (args.bytes.is_some(), "-n", "trials end by time"),
         (
@@ -54,7 +54,7 @@ pub fn search(args: &ThroughputArgs) -> Result<SearchPlan, Failure> {
             "a search makes many runs itself",
         ),
         (
-            args.pacing != Pacing::User,
+            args.pacing != PacingMethod::User,
             "--pacing",
             "trials are paced by this program",
         ),
@@ -74,13 +74,13 @@ pub fn search(args: &ThroughputArgs) -> Result<SearchPlan, Failure> {
             "a timeline covers one run, and a search makes many",
         ),
     ] {
-        if given {
-            return refuse(&format!("-b max with {name}"), why, "leave one of them out");
+        if is_given {
+            return reject(&format!("-b max with {name}"), why, "leave one of them out");
         }
     }
     let trial = args.trial.unwrap_or(Duration::from_millis(500));
     if trial < Duration::from_millis(50) {
-        return refuse(
+        return reject(
             "--trial",
             "shorter than 50 ms is not enough for a trial",
             "give 50ms or more",
@@ -88,16 +88,16 @@ pub fn search(args: &ThroughputArgs) -> Result<SearchPlan, Failure> {
     }
     let resolution = args.resolution.unwrap_or(0.01);
     if !(0.0001..=0.5).contains(&resolution) {
-        return refuse("--resolution", "out of range", "give 0.01% to 50%");
+        return reject("--resolution", "out of range", "give 0.01% to 50%");
     }
-    let measurement = throughput(args)?;
+    let measurement = plan_throughput(args)?;
     let payload = measurement.client.plan.payload_bytes.max(64) as f64;
     Ok(SearchPlan {
-        options: rate_search::Options {
-            loss,
+        options: rate_search::RateSearchOptions {
+            max_loss: loss,
             resolution,
-            trials: MOST_TRIALS,
-            floor_bps: LEAST_DATAGRAMS * payload * 8.0 / trial.as_secs_f64(),
+            max_trials: MAX_TRIALS,
+            floor_bps: MIN_DATAGRAMS * payload * 8.0 / trial.as_secs_f64(),
         },
         measurement,
         trial_ns: nanos(trial),

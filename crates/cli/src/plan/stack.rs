@@ -1,18 +1,18 @@
 //! Our stack: port, addresses and configuration, from its options.
 
 use linerate_measure::netstack::{open_stack, rejections, stack_facts};
-use linerate_metric::event::Problem;
-use linerate_metric::plan::{Kind, Plan, Protocol, Sched, Wait};
+use linerate_metric::event::ErrorReport;
+use linerate_metric::plan::{Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode};
 use linerate_metric::stack::{STACK_NAME, StackPlan};
-use linerate_metric::units::written_duration;
-use linerate_stack::config::Thread;
-use linerate_stack::{Config, StackError};
+use linerate_metric::units::format_exact_duration;
+use linerate_stack::config::ThreadConfig;
+use linerate_stack::{StackConfig, StackError};
 
-use crate::args::{NearStackArgs, StackArgs};
-use crate::failure::Failure;
+use crate::args::{LocalStackArgs, StackArgs};
+use crate::failure::CommandFailure;
 
 /// Configuration key that an option of kernel sockets also sets.
-struct Wish {
+struct KeySetting {
     key: &'static str,
     value: String,
     /// `None` for a default of the run.
@@ -23,13 +23,13 @@ struct Wish {
 pub type BufferOptions = [&'static str; 2];
 
 /// Keys that options of the run set.
-struct Asked(Vec<Wish>);
+struct RequestedKeys(Vec<KeySetting>);
 
-impl Asked {
+impl RequestedKeys {
     fn new(plan: &Plan, [send, receive]: BufferOptions) -> Self {
-        let mut asked = Vec::new();
-        let mut ask = |option, key, value| asked.push(Wish { key, value, option });
-        let tcp = plan.protocol == Protocol::Tcp;
+        let mut requested = Vec::new();
+        let mut add = |option, key, value| requested.push(KeySetting { key, value, option });
+        let tcp = plan.protocol == TransportProtocol::Tcp;
         let buffers = [
             (send, "tcp.send_buffer", plan.socket.send_buffer_bytes),
             (
@@ -40,135 +40,149 @@ impl Asked {
         ];
         for (option, key, bytes) in buffers.into_iter().filter(|_| tcp) {
             match (bytes, plan.window_bytes) {
-                (Some(bytes), _) => ask(Some(option), key, bytes.to_string()),
-                (None, Some(bytes)) => ask(Some("-w"), key, bytes.to_string()),
+                (Some(bytes), _) => add(Some(option), key, bytes.to_string()),
+                (None, Some(bytes)) => add(Some("-w"), key, bytes.to_string()),
                 (None, None) => {}
             }
         }
-        if tcp && (plan.socket.no_delay || plan.kind == Kind::Latency) {
-            let asked_for = plan.socket.no_delay.then_some("-N");
-            ask(asked_for, "tcp.nagle", "off".to_owned());
+        if tcp && (plan.socket.no_delay || plan.kind == RunKind::Latency) {
+            let nagle_option = plan.socket.no_delay.then_some("-N");
+            add(nagle_option, "tcp.nagle", "off".to_owned());
         }
         if let (Some(bytes), true) = (plan.socket.mss_bytes, tcp) {
-            ask(Some("-M"), "tcp.mss", bytes.to_string());
+            add(Some("-M"), "tcp.mss", bytes.to_string());
         }
         if let Some(tos) = plan.socket.tos {
-            ask(Some("-S"), "ip.tos", tos.to_string());
+            add(Some("-S"), "ip.tos", tos.to_string());
         }
-        if let (Some(name), true) = (&plan.congestion_control, plan.congestion_control_asked) {
-            ask(Some("-C"), "tcp.congestion_control", name.clone());
+        if let (Some(name), true) = (&plan.congestion_control, plan.congestion_control_requested) {
+            add(Some("-C"), "tcp.congestion_control", name.clone());
         }
-        match plan.wait.as_ref().map(|wait| wait.near) {
-            Some(Wait::Spin) => ask(Some("--wait"), "poll.interval", "spin".to_owned()),
-            Some(Wait::Interval { time_ns }) => {
-                ask(Some("--wait"), "poll.interval", written_duration(time_ns));
+        match plan.wait.as_ref().map(|wait| wait.client) {
+            Some(WaitMode::Spin) => add(Some("--wait"), "poll.interval", "spin".to_owned()),
+            Some(WaitMode::Interval { time_ns }) => {
+                add(
+                    Some("--wait"),
+                    "poll.interval",
+                    format_exact_duration(time_ns),
+                );
             }
             _ => {}
         }
         // With a separate driver thread, that thread keeps the placement of its own keys.
-        if !plan.cpu.near.0.is_empty() {
-            let cpus = plan.cpu.near.to_string();
-            ask(Some("--cpu"), "threads.application.cpus", cpus);
+        if !plan.cpu.client.0.is_empty() {
+            let cpus = plan.cpu.client.to_string();
+            add(Some("--cpu"), "threads.application.cpus", cpus);
         }
-        if plan.sched.near != Sched::Inherited {
-            let sched = plan.sched.near.to_string();
-            ask(Some("--sched"), "threads.application.sched", sched);
+        if plan.sched.client != SchedPolicy::Inherited {
+            let sched = plan.sched.client.to_string();
+            add(Some("--sched"), "threads.application.sched", sched);
         }
-        Self(asked)
+        Self(requested)
     }
 }
 
-fn refused(error: StackError) -> Failure {
+fn stack_failure(error: StackError) -> CommandFailure {
     linerate_measure::MeasureError::from(error).into()
 }
 
 /// Key that the user set by name; later ones override earlier ones.
-struct Written {
+struct UserKey {
     key: String,
     /// Source and value, for messages.
-    words: String,
+    source: String,
 }
 
 /// Returns the configuration: the profile, overridden by options of the run, then the file, then
 /// single keys.
-fn config(args: &StackArgs, asked: &Asked) -> Result<(String, Config), Failure> {
+fn stack_config(
+    args: &StackArgs,
+    requested: &RequestedKeys,
+) -> Result<(String, StackConfig), CommandFailure> {
     let profile = args.profile.clone().unwrap_or_else(|| "default".to_owned());
-    let mut config = Config::profile(&profile).map_err(refused)?;
-    for wish in &asked.0 {
-        config.set(wish.key, &wish.value).map_err(refused)?;
+    let mut config = StackConfig::profile(&profile).map_err(stack_failure)?;
+    for wish in &requested.0 {
+        config.set(wish.key, &wish.value).map_err(stack_failure)?;
     }
-    let wished = config.clone();
-    let mut written = Vec::new();
+    let before_user_keys = config.clone();
+    let mut user_keys = Vec::new();
     if let Some(file) = &args.config {
         let of_file = |error| {
-            let mut failure = refused(error);
+            let mut failure = stack_failure(error);
             failure.problem.object = format!("--config {}", file.display());
             failure
         };
         let text = std::fs::read_to_string(file).map_err(|error| {
-            Failure::usage(Problem::new(
+            CommandFailure::usage(ErrorReport::new(
                 format!("cannot be read ({error})"),
                 format!("--config {}", file.display()),
                 "name a file with the keys that `linerate stack --help` lists",
             ))
         })?;
-        for (key, value) in Config::settings(&text).map_err(of_file)? {
+        for (key, value) in StackConfig::parse_toml(&text).map_err(of_file)? {
             config.set(&key, &value).map_err(of_file)?;
-            let words = format!("{key}={value} of --config {}", file.display());
-            written.push(Written { key, words });
+            let source = format!("{key}={value} of --config {}", file.display());
+            user_keys.push(UserKey { key, source });
         }
     }
     for setting in &args.set {
-        config.apply(setting).map_err(refused)?;
+        config.apply(setting).map_err(stack_failure)?;
         let key = setting.split('=').next().unwrap_or_default().trim();
-        written.push(Written {
+        user_keys.push(UserKey {
             key: key.to_owned(),
-            words: format!("--set {setting}"),
+            source: format!("--set {setting}"),
         });
     }
-    refuse_without_effect(&written, &config)?;
-    refuse_contradictions(asked, &written, &wished, &config)?;
+    reject_without_effect(&user_keys, &config)?;
+    reject_contradictions(requested, &user_keys, &before_user_keys, &config)?;
     Ok((profile, config))
 }
 
 /// Rejects an option whose key was also set to another value.
-fn refuse_contradictions(
-    asked: &Asked,
-    written: &[Written],
-    wished: &Config,
-    config: &Config,
-) -> Result<(), Failure> {
-    let overruled = asked.0.iter().find_map(|wish| {
-        let option = wish.option?;
-        let by = written.iter().rfind(|written| written.key == wish.key)?;
-        (wished.get(wish.key) != config.get(wish.key)).then_some((wish, option, by))
+fn reject_contradictions(
+    requested: &RequestedKeys,
+    user_keys: &[UserKey],
+    before_user_keys: &StackConfig,
+    config: &StackConfig,
+) -> Result<(), CommandFailure> {
+    let contradiction = requested.0.iter().find_map(|setting| {
+        let option = setting.option?;
+        let user_key = user_keys
+            .iter()
+            .rfind(|user_keys| user_keys.key == setting.key)?;
+        (before_user_keys.get(setting.key) != config.get(setting.key))
+            .then_some((setting, option, user_key))
     });
-    let Some((Wish { key, value, .. }, option, by)) = overruled else {
+    let Some((KeySetting { key, value, .. }, option, user_key)) = contradiction else {
         return Ok(());
     };
     let set = config.get(key).unwrap_or_default();
-    Err(Failure::usage(Problem::new(
+    Err(CommandFailure::usage(ErrorReport::new(
         format!("they set {key} to different values: {value} and {set}"),
-        format!("{option} with {}", by.words),
+        format!("{option} with {}", user_key.source),
         "leave one of them out",
     )))
 }
 
 /// Rejects settings of the driver thread when there is none.
-fn refuse_without_effect(written: &[Written], config: &Config) -> Result<(), Failure> {
+fn reject_without_effect(
+    user_keys: &[UserKey],
+    config: &StackConfig,
+) -> Result<(), CommandFailure> {
     if config.threads > 1 {
         return Ok(());
     }
     // Profiles may set it, and a reset to the default has no effect anyway.
-    let without = Config {
-        driver: Thread::default(),
+    let without = StackConfig {
+        driver: ThreadConfig::default(),
         ..config.clone()
     };
-    let is_idle = |written: &&Written| config.get(&written.key) != without.get(&written.key);
-    match written.iter().rfind(is_idle) {
-        Some(Written { words, .. }) => Err(Failure::usage(Problem::new(
+    let has_no_effect =
+        |user_keys: &&UserKey| config.get(&user_keys.key) != without.get(&user_keys.key);
+    match user_keys.iter().rfind(has_no_effect) {
+        Some(UserKey { source, .. }) => Err(CommandFailure::usage(ErrorReport::new(
             "no effect: with threads.count=1 the application thread polls the port",
-            words.clone(),
+            source.clone(),
             "add --set threads.count=2, or set threads.application.* instead",
         ))),
         None => Ok(()),
@@ -176,29 +190,32 @@ fn refuse_without_effect(written: &[Written], config: &Config) -> Result<(), Fai
 }
 
 /// Returns the stack that options describe; `None` without `--dev`.
-fn described(args: &StackArgs, asked: &Asked) -> Result<Option<StackPlan>, Failure> {
+fn stack_plan(
+    args: &StackArgs,
+    requested: &RequestedKeys,
+) -> Result<Option<StackPlan>, CommandFailure> {
     let Some(device) = &args.dev else {
         return Ok(None);
     };
-    let (profile, config) = config(args, asked)?;
+    let (profile, config) = stack_config(args, requested)?;
     let plan = StackPlan {
         device: device.clone(),
         addresses: args.ip.iter().map(ToString::to_string).collect(),
         gateways: args.gateway.iter().map(ToString::to_string).collect(),
         profile,
-        configuration: stack_facts::rows(&config),
+        configuration: stack_facts::configuration(&config),
         ..StackPlan::default()
     };
     // Errors of the URL or the addresses are usage errors.
-    open_stack::addressing(&plan).map_err(refused)?;
-    open_stack::url(&config, &plan)?;
+    open_stack::read_addressing(&plan).map_err(stack_failure)?;
+    open_stack::port_url_of(&config, &plan)?;
     Ok(Some(plan))
 }
 
 /// Plans `linerate stack`.
-pub fn host(args: &StackArgs) -> Result<StackPlan, Failure> {
-    described(args, &Asked(Vec::new()))?.ok_or_else(|| {
-        Failure::usage(Problem::new(
+pub fn plan_stack_host(args: &StackArgs) -> Result<StackPlan, CommandFailure> {
+    stack_plan(args, &RequestedKeys(Vec::new()))?.ok_or_else(|| {
+        CommandFailure::usage(ErrorReport::new(
             "no port for the stack",
             "linerate stack",
             "name it with --dev and --ip: --dev tap:t0 --ip 10.0.0.2/24",
@@ -207,20 +224,20 @@ pub fn host(args: &StackArgs) -> Result<StackPlan, Failure> {
 }
 
 /// Rejects --rt-yield if the stack's threads do not spin, or if one spins that cannot pause.
-fn refuse_pauses(plan: &Plan, stack: &StackPlan) -> Result<(), Failure> {
+fn reject_pauses(plan: &Plan, stack: &StackPlan) -> Result<(), CommandFailure> {
     if !plan.round_trip.rt_yield {
         return Ok(());
     }
-    let config = open_stack::config(stack).map_err(refused)?;
+    let config = open_stack::read_config(stack).map_err(stack_failure)?;
     if config.poll_interval.is_some() {
-        return super::refuse(
+        return super::reject(
             "--rt-yield with a poll.interval",
             "the stack's threads sleep between polls and have nothing to pause",
             "leave it out, or add --set poll.interval=spin",
         );
     }
     if config.threads > 1 && config.driver.sched.is_real_time() {
-        return super::refuse(
+        return super::reject(
             &format!(
                 "--rt-yield with threads.driver.sched={}",
                 config.driver.sched
@@ -233,7 +250,11 @@ fn refuse_pauses(plan: &Plan, stack: &StackPlan) -> Result<(), Failure> {
 }
 
 /// Puts our stack at the client of a run, if requested.
-pub fn near(plan: &mut Plan, args: &NearStackArgs, buffers: BufferOptions) -> Result<(), Failure> {
+pub fn set_local_stack(
+    plan: &mut Plan,
+    args: &LocalStackArgs,
+    buffers: BufferOptions,
+) -> Result<(), CommandFailure> {
     let control = args.control.unwrap_or_default();
     if args.stack.dev.is_some() {
         // Checked before the options are tried as values of keys.
@@ -241,27 +262,27 @@ pub fn near(plan: &mut Plan, args: &NearStackArgs, buffers: BufferOptions) -> Re
             control,
             ..StackPlan::default()
         };
-        rejections::check(plan, &only)?;
+        rejections::check_client(plan, &only)?;
     }
-    let Some(mut stack) = described(&args.stack, &Asked::new(plan, buffers))? else {
+    let Some(mut stack) = stack_plan(&args.stack, &RequestedKeys::new(plan, buffers))? else {
         return Ok(());
     };
     stack.control = control;
-    refuse_pauses(plan, &stack)?;
+    reject_pauses(plan, &stack)?;
     let interval = stack.configuration.get("poll.interval");
-    let near = match interval.map(String::as_str) {
-        None | Some("spin") => Wait::Spin,
-        Some(time) => format!("interval:{time}").parse().unwrap_or(Wait::Spin),
+    let wait_mode = match interval.map(String::as_str) {
+        None | Some("spin") => WaitMode::Spin,
+        Some(time) => format!("interval:{time}").parse().unwrap_or(WaitMode::Spin),
     };
     // A wait mode of our stack leaves the server's wait mode at its default.
-    let ours = |wait: &Wait| matches!(wait, Wait::Interval { .. });
+    let is_stack_mode = |wait: &WaitMode| matches!(wait, WaitMode::Interval { .. });
     match &mut plan.wait {
-        Some(wait) if ours(&wait.far) => plan.wait = None,
-        Some(wait) => wait.near = near,
+        Some(wait) if is_stack_mode(&wait.server) => plan.wait = None,
+        Some(wait) => wait.client = wait_mode,
         None => {}
     }
-    plan.stack.near = STACK_NAME.to_owned();
-    plan.near_stack = Some(Box::new(stack));
+    plan.stack.client = STACK_NAME.to_owned();
+    plan.client_stack = Some(Box::new(stack));
     Ok(())
 }
 
@@ -280,21 +301,22 @@ mod tests {
     }
 
     /// Returns the configuration of a command line, or the error that rejects it.
-    fn planned(words: &str) -> Result<Config, Problem> {
-        let all = format!("linerate throughput host --dev tap:t0 --ip 10.0.0.2/24 {words}");
-        let Command::Throughput(args) =
-            Cli::try_parse_from(all.split_whitespace()).unwrap().command
+    fn planned(options: &str) -> Result<StackConfig, ErrorReport> {
+        let line = format!("linerate throughput host --dev tap:t0 --ip 10.0.0.2/24 {options}");
+        let Command::Throughput(args) = Cli::try_parse_from(line.split_whitespace())
+            .unwrap()
+            .command
         else {
             panic!("another command");
         };
-        let measurement = crate::plan::throughput(&args).map_err(|failure| failure.problem)?;
-        let stack = measurement.client.plan.near_stack.expect("our stack");
-        Ok(open_stack::config(&stack).unwrap())
+        let measurement = crate::plan::plan_throughput(&args).map_err(|failure| failure.problem)?;
+        let stack = measurement.client.plan.client_stack.expect("our stack");
+        Ok(open_stack::read_config(&stack).unwrap())
     }
 
     #[test]
     fn an_option_and_the_key_that_it_sets_say_the_same() {
-        for (option, words, key, other) in [
+        for (option, options, key, other_value) in [
             ("-w", "-w 64K", "tcp.send_buffer", "10240"),
             ("--sndbuf", "--sndbuf 64K", "tcp.send_buffer", "10240"),
             ("--rcvbuf", "--rcvbuf 64K", "tcp.receive_window", "10240"),
@@ -312,12 +334,15 @@ mod tests {
                 "nice:3",
             ),
         ] {
-            let alone = planned(words).unwrap().get(key).unwrap();
-            assert_ne!(alone, other);
-            planned(&format!("{words} --set {key}={alone}")).unwrap();
-            let problem = planned(&format!("{words} --set {key}={other}")).unwrap_err();
-            assert_eq!(problem.object, format!("{option} with --set {key}={other}"));
-            let differ = format!("{alone} and {other}");
+            let alone = planned(options).unwrap().get(key).unwrap();
+            assert_ne!(alone, other_value);
+            planned(&format!("{options} --set {key}={alone}")).unwrap();
+            let problem = planned(&format!("{options} --set {key}={other_value}")).unwrap_err();
+            assert_eq!(
+                problem.object,
+                format!("{option} with --set {key}={other_value}")
+            );
+            let differ = format!("{alone} and {other_value}");
             assert!(
                 problem.situation.ends_with(&differ),
                 "{}",
@@ -326,15 +351,15 @@ mod tests {
         }
         // A key in a file conflicts in the same way.
         let file = file("[tcp]\nsend_buffer = 10240\n");
-        let words = format!("-w 64K --config {}", file.path().display());
-        let problem = planned(&words).unwrap_err();
+        let options = format!("-w 64K --config {}", file.path().display());
+        let problem = planned(&options).unwrap_err();
         let of_file = format!(
             "tcp.send_buffer=10240 of --config {}",
             file.path().display()
         );
         assert_eq!(problem.object, format!("-w with {of_file}"));
-        planned(&format!("{words} --set tcp.send_buffer=64K")).unwrap();
-        let problem = planned(&format!("{words} --set tcp.send_buffer=20K")).unwrap_err();
+        planned(&format!("{options} --set tcp.send_buffer=64K")).unwrap();
+        let problem = planned(&format!("{options} --set tcp.send_buffer=20K")).unwrap_err();
         assert_eq!(problem.object, "-w with --set tcp.send_buffer=20K");
         // A key of a profile does not conflict.
         let config = planned("--profile embedded-tuned -w 64K --sched nice:5").unwrap();
@@ -348,7 +373,7 @@ mod tests {
             file("mtu = 1400\n[threads]\ndriver.sched = \"fifo:9\"\ndriver.cpus = \"any\"\n");
         let by_file = format!("--config {}", file.path().display());
         let of_file = format!("threads.driver.sched=fifo:9 of {by_file}");
-        for (words, object) in [
+        for (options, object) in [
             ("--set threads.driver.cpus=1", "--set threads.driver.cpus=1"),
             (&by_file, &of_file),
             // The last setting of a key applies.
@@ -361,12 +386,12 @@ mod tests {
                 &of_file,
             ),
         ] {
-            let problem = planned(words).unwrap_err();
-            assert_eq!(problem.object, object, "{words}");
+            let problem = planned(options).unwrap_err();
+            assert_eq!(problem.object, object, "{options}");
             assert!(problem.situation.contains("no effect"), "{problem:?}");
             assert!(problem.next_step.contains("threads.count=2"), "{problem:?}");
         }
-        for words in [
+        for options in [
             &format!("{by_file} --set threads.count=2"),
             &format!("{by_file} --set threads.driver.sched=inherited"),
             &format!("--profile embedded-tuned {by_file}"),
@@ -375,29 +400,29 @@ mod tests {
             "--profile embedded-tuned --set threads.count=1",
             "--profile embedded-tuned --set threads.count=1 --set threads.driver.cpus=any",
         ] {
-            planned(words).unwrap_or_else(|problem| panic!("{words}: {problem:?}"));
+            planned(options).unwrap_or_else(|problem| panic!("{options}: {problem:?}"));
         }
     }
 
     #[test]
     fn pauses_are_had_where_every_thread_makes_them() {
-        let yields = |words: &str| planned(&format!("--rt-yield {words}")).map(drop);
+        let with_rt_yield = |options: &str| planned(&format!("--rt-yield {options}")).map(drop);
         let real_time = "--sched fifo:10/inherited";
-        yields(real_time).unwrap();
-        yields(&format!("{real_time} --wait spin")).unwrap();
+        with_rt_yield(real_time).unwrap();
+        with_rt_yield(&format!("{real_time} --wait spin")).unwrap();
         let waits = format!("{real_time} --wait interval:1ms");
-        assert!(yields(&waits).is_err());
+        assert!(with_rt_yield(&waits).is_err());
         // A stack that sleeps between polls has nothing to pause either.
-        let sleeps = yields(&format!("{real_time} --set poll.interval=1ms")).unwrap_err();
+        let sleeps = with_rt_yield(&format!("{real_time} --set poll.interval=1ms")).unwrap_err();
         assert!(sleeps.object.ends_with("poll.interval"), "{sleeps:?}");
-        assert!(yields("").is_err());
+        assert!(with_rt_yield("").is_err());
         let tuned = format!("{real_time} --profile embedded-tuned");
-        let problem = yields(&tuned).unwrap_err();
+        let problem = with_rt_yield(&tuned).unwrap_err();
         assert!(
             problem.object.ends_with("threads.driver.sched=fifo:80"),
             "{}",
             problem.object
         );
-        yields(&format!("{tuned} --set threads.driver.sched=inherited")).unwrap();
+        with_rt_yield(&format!("{tuned} --set threads.driver.sched=inherited")).unwrap();
     }
 }

@@ -3,26 +3,26 @@
 use std::collections::BTreeSet;
 
 use clap::FromArgMatches;
-use linerate_measure::interop::client::{CALLERS, check};
+use linerate_measure::interop::client::{CLIENT_PROTOCOLS, check_plan};
 use linerate_metric::plan::Direction;
 use linerate_metric::record::Record;
 
 use super::*;
 use crate::args::{Cli, Command, command};
-use crate::load_option::Load;
+use crate::load_option::LoadOption;
 
 /// Effect of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Becomes {
+enum OptionEffect {
     /// Changes the run.
-    Effect,
+    Run,
     /// Changes only output or judgement.
-    Beside,
+    OutputOnly,
     /// Rejected.
-    Refused,
+    Rejected,
 }
 
-use Becomes::{Beside as B, Effect as E, Refused as R};
+use OptionEffect::{OutputOnly as B, Rejected as R, Run as E};
 
 /// Kinds of runs.
 const KINDS: [(&str, &[&str]); 4] = [
@@ -33,9 +33,9 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 
 /// Option id, options that it requires, how it is given, and its effect in each kind of run.
-type Row = (&'static str, &'static str, &'static str, [Becomes; 4]);
+type OptionCase = (&'static str, &'static str, &'static str, [OptionEffect; 4]);
 
-const TABLE: &[Row] = &[
+const TABLE: &[OptionCase] = &[
     ("reverse", "", "-R", [E, E, R, E]),
     ("bidir", "", "--bidir", [E, E, R, R]),
     ("bitrate", "", "-b 10M", [E, E, R, R]),
@@ -145,15 +145,15 @@ const TABLE: &[Row] = &[
 
 /// Returns the plan as text; `None` if the command line is rejected.
 fn planned(parts: &[&str]) -> Option<String> {
-    let words = ["linerate", "throughput", "host"].into_iter();
-    let words = words.chain(parts.iter().flat_map(|part| part.split_whitespace()));
-    let matches = command().try_get_matches_from(words).ok()?;
+    let arguments = ["linerate", "throughput", "host"].into_iter();
+    let arguments = arguments.chain(parts.iter().flat_map(|part| part.split_whitespace()));
+    let matches = command().try_get_matches_from(arguments).ok()?;
     let Command::Throughput(args) = Cli::from_arg_matches(&matches).ok()?.command else {
         panic!("another command");
     };
-    let text = |run: Measurement| format!("{:?} {} {:?}", run.client, run.repeat, run.trace);
-    if matches!(args.bitrate, Some(Load::Max { .. })) {
-        let search = search(&args).ok()?;
+    let text = |run: MeasurementPlan| format!("{:?} {} {:?}", run.client, run.repeat, run.trace);
+    if matches!(args.bitrate, Some(LoadOption::Max { .. })) {
+        let search = plan_search(&args).ok()?;
         let SearchPlan {
             options,
             trial_ns,
@@ -163,7 +163,7 @@ fn planned(parts: &[&str]) -> Option<String> {
         let run = text(measurement);
         return Some(format!("{run} {options:?} {trial_ns} {confirmation_ns}"));
     }
-    throughput(&args).ok().map(text)
+    plan_throughput(&args).ok().map(text)
 }
 
 #[test]
@@ -171,9 +171,9 @@ fn every_option_is_in_the_table() {
     let command = command();
     let throughput = command.find_subcommand("throughput").unwrap();
     let options = throughput.get_arguments().map(|arg| arg.get_id().as_str());
-    let there: BTreeSet<_> = options.filter(|&id| id != "host").collect();
-    let known: BTreeSet<_> = TABLE.iter().map(|row| row.0).collect();
-    assert_eq!(there, known);
+    let existing: BTreeSet<_> = options.filter(|&id| id != "host").collect();
+    let listed: BTreeSet<_> = TABLE.iter().map(|row| row.0).collect();
+    assert_eq!(existing, listed);
 }
 
 #[test]
@@ -181,24 +181,24 @@ fn no_option_is_ignored() {
     for (kind, base) in KINDS {
         assert!(planned(base).is_some(), "{kind}");
     }
-    for (id, beside, given, wants) in TABLE {
-        for ((kind, base), want) in KINDS.into_iter().zip(wants) {
+    for (id, required, option, effects) in TABLE {
+        for ((kind, base), expected) in KINDS.into_iter().zip(effects) {
             // If a required option is rejected, so is this one.
-            let without = planned(&[base, &[*beside][..]].concat());
-            let with = planned(&[base, &[*beside, *given][..]].concat());
+            let without = planned(&[base, &[*required][..]].concat());
+            let with = planned(&[base, &[*required, *option][..]].concat());
             let got = match with {
                 None => R,
                 Some(with) if Some(&with) == without.as_ref() => B,
                 Some(_) => E,
             };
-            assert_eq!(got, *want, "{id} with {kind}");
+            assert_eq!(got, *expected, "{id} with {kind}");
         }
     }
 }
 
 #[test]
 fn connections_refuse_each_option_by_itself() {
-    for given in [
+    for option in [
         "--batch 8",
         "--trace file",
         "--trace-on call>1ms",
@@ -207,14 +207,14 @@ fn connections_refuse_each_option_by_itself() {
         "--resolution 5%",
         "--wait io-uring",
     ] {
-        assert_eq!(planned(&["--connect", given]), None, "{given}");
+        assert_eq!(planned(&["--connect", option]), None, "{option}");
     }
 }
 
 /// Returns the records of the fault-injection bank.
-fn recorded() -> Vec<(String, Record)> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/bank/recorded");
-    let files = std::fs::read_dir(folder).expect("the bank");
+fn bank_records() -> Vec<(String, Record)> {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/bank/recorded");
+    let files = std::fs::read_dir(dir).expect("the bank");
     let read = |file: std::fs::DirEntry| {
         let text = std::fs::read_to_string(file.path()).expect("readable");
         let mut document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -225,23 +225,25 @@ fn recorded() -> Vec<(String, Record)> {
 }
 
 /// Returns why a command of a finding cannot run; commands of other programs are skipped.
-fn refused(line: &str) -> Option<String> {
-    let words: Vec<&str> = line.split_ascii_whitespace().collect();
-    if words.first() != Some(&"linerate") {
+fn why_rejected(line: &str) -> Option<String> {
+    let arguments: Vec<&str> = line.split_ascii_whitespace().collect();
+    if arguments.first() != Some(&"linerate") {
         return None;
     }
-    let matches = match command().try_get_matches_from(words) {
+    let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => return Some(error.to_string()),
     };
-    let told = |failure: Failure| format!("{failure:?}");
+    let describe = |failure: CommandFailure| format!("{failure:?}");
     let plans = match Cli::from_arg_matches(&matches).ok()?.command {
-        Command::Throughput(args) if matches!(args.bitrate, Some(Load::Max { .. })) => {
-            search(&args).map(|found| vec![found.measurement.client.plan])
+        Command::Throughput(args) if matches!(args.bitrate, Some(LoadOption::Max { .. })) => {
+            plan_search(&args).map(|planned| vec![planned.measurement.client.plan])
         }
-        Command::Throughput(args) => throughput(&args).map(|found| vec![found.client.plan]),
-        Command::Latency(args) => latency::latency(&args).map(|found| match found {
-            LatencySeries::One(run) => vec![run.client.plan],
+        Command::Throughput(args) => {
+            plan_throughput(&args).map(|planned| vec![planned.client.plan])
+        }
+        Command::Latency(args) => latency::plan_latency(&args).map(|planned| match planned {
+            LatencySeries::Single(run) => vec![run.client.plan],
             LatencySeries::Sizes(client, _)
             | LatencySeries::Waiting(client)
             | LatencySeries::Curve(client)
@@ -251,50 +253,54 @@ fn refused(line: &str) -> Option<String> {
     };
     match plans {
         Ok(plans) => {
-            let checked = plans.iter().find_map(|plan| check(plan).err());
-            checked.map(|error| error.to_string())
+            let check_error = plans.iter().find_map(|plan| check_plan(plan).err());
+            check_error.map(|error| error.to_string())
         }
-        Err(failure) => Some(told(failure)),
+        Err(failure) => Some(describe(failure)),
     }
 }
 
 #[test]
 fn commands_of_findings_can_be_run() {
-    let (mut told, mut wrong) = (0, Vec::new());
-    for (name, mut record) in recorded() {
+    let (mut checked_commands, mut failures) = (0, Vec::new());
+    for (name, mut record) in bank_records() {
         if let Some(typed) = &mut record.command {
-            (typed.through, typed.program) = (Vec::new(), String::new());
+            (typed.wrapper, typed.program) = (Vec::new(), String::new());
         }
         let mut cases = vec![record.clone()];
         record.command = None;
         cases.push(record.clone());
         // Variants: servers of other tools, and `ttcp -r`, which waits for its client.
-        for caller in CALLERS {
+        for protocol in CLIENT_PROTOCOLS {
             let mut record = record.clone();
-            record.plan.dialect = Some(caller.name.to_owned());
-            record.plan.port = caller.port + 1;
-            let waits = caller.name == "ttcp" && record.plan.directions == [Direction::Receive];
+            record.plan.peer_protocol = Some(protocol.name.to_owned());
+            record.plan.port = protocol.port + 1;
+            let waits_for_client =
+                protocol.name == "ttcp" && record.plan.directions == [Direction::Receive];
             // Some protocols are not supported over our stack.
-            let by_kernel = record.plan.near_stack.is_none();
-            if waits || by_kernel && check(&record.plan).is_ok() {
+            let by_kernel = record.plan.client_stack.is_none();
+            if waits_for_client || by_kernel && check_plan(&record.plan).is_ok() {
                 cases.push(record);
             }
         }
         for record in cases {
-            let dialect = &record.plan.dialect;
+            let dialect = &record.plan.peer_protocol;
             for finding in linerate_explain::explain(&record) {
                 let line = finding.command.unwrap_or_default();
-                let why = refused(&line);
-                wrong.extend(why.map(|why| format!("{name}, {dialect:?}: {line}: {why}")));
+                let why = why_rejected(&line);
+                failures.extend(why.map(|why| format!("{name}, {dialect:?}: {line}: {why}")));
                 // Without -p the command would use the default port.
                 assert!(
                     !line.contains("--peer") || record.command.is_some() || line.contains(" -p "),
                     "{name}: {line}"
                 );
-                told += u32::from(line.starts_with("linerate "));
+                checked_commands += u32::from(line.starts_with("linerate "));
             }
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(told > 300, "{told} commands were looked at");
+    assert!(failures.is_empty(), "{failures:#?}");
+    assert!(
+        checked_commands > 300,
+        "{checked_commands} commands were looked at"
+    );
 }

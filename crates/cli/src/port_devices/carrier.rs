@@ -4,68 +4,72 @@
 use std::thread;
 use std::time::Duration;
 
-use linerate_host::stop_flag::Stop;
+use linerate_host::stop_flag::StopFlag;
 use linerate_port::has_carrier;
 
 /// Maximum time to wait: link training at 10 Gb/s over copper takes several seconds.
-const MOST: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(20);
+const MAX_WAIT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// End of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
+pub enum CarrierWait {
     /// All links have a carrier, or their drivers do not report it.
-    Back,
+    Ready,
     /// A link has no carrier yet.
-    Late,
+    TimedOut,
     /// Interrupted by Ctrl-C.
     Stopped,
 }
 
 /// Waits until these interfaces have a carrier, and reports it.
-pub fn wait(interfaces: &[String], stop: &Stop, say: impl Fn(&str)) -> Waited {
-    let lacks = || {
+pub fn wait_for_carrier(
+    interfaces: &[String],
+    stop: &StopFlag,
+    report: impl Fn(&str),
+) -> CarrierWait {
+    let without_carrier = || {
         let mut all = interfaces.iter();
         all.find(|name| has_carrier(name) == Some(false))
     };
-    let Some(first) = lacks() else {
-        return Waited::Back;
+    let Some(first) = without_carrier() else {
+        return CarrierWait::Ready;
     };
-    say(&format!(
+    report(&format!(
         "note: {first} has no carrier since its settings changed; waiting up to {} s (Ctrl-C ends the wait)",
-        MOST.as_secs()
+        MAX_WAIT.as_secs()
     ));
     // An interrupt before the wait ended the run, not the wait; another one ends the program.
-    let was_asked = stop.is_set();
-    let is_over = || stop.is_set() && !was_asked;
-    let waited = until(|| lacks().is_none(), is_over, thread::sleep);
-    if let (Waited::Late, Some(name)) = (waited, lacks()) {
-        say(&format!(
+    let was_stopped = stop.is_set();
+    let is_stopped = || stop.is_set() && !was_stopped;
+    let waited = poll_until(|| without_carrier().is_none(), is_stopped, thread::sleep);
+    if let (CarrierWait::TimedOut, Some(name)) = (waited, without_carrier()) {
+        report(&format!(
             "warning: {name} had no carrier within {} s after the change: check `ethtool {name}`, and that its link \
              partner is up",
-            MOST.as_secs()
+            MAX_WAIT.as_secs()
         ));
     }
     waited
 }
 
-fn until(
+fn poll_until(
     mut is_back: impl FnMut() -> bool,
-    is_over: impl Fn() -> bool,
+    is_stopped: impl Fn() -> bool,
     mut sleep: impl FnMut(Duration),
-) -> Waited {
+) -> CarrierWait {
     let mut waited = Duration::ZERO;
     while !is_back() {
-        if is_over() {
-            return Waited::Stopped;
+        if is_stopped() {
+            return CarrierWait::Stopped;
         }
-        if waited >= MOST {
-            return Waited::Late;
+        if waited >= MAX_WAIT {
+            return CarrierWait::TimedOut;
         }
-        sleep(LOOK);
-        waited += LOOK;
+        sleep(POLL_INTERVAL);
+        waited += POLL_INTERVAL;
     }
-    Waited::Back
+    CarrierWait::Ready
 }
 
 #[cfg(test)]
@@ -74,48 +78,48 @@ mod tests {
 
     use super::*;
 
-    /// Waits for a link that returns after `back` polls, with Ctrl-C after `pressed` polls: returns
+    /// Waits for a link that returns after `restore` polls, with Ctrl-C after `read_keys` polls: returns
     /// the end of the wait and the number of sleeps.
-    fn waited(back: u128, pressed: u128) -> (Waited, u128) {
-        let (looks, waits) = (Cell::new(0), Cell::new(0));
+    fn wait_with(back: u128, pressed: u128) -> (CarrierWait, u128) {
+        let (polls, waits) = (Cell::new(0), Cell::new(0));
         let is_back = || {
-            looks.set(looks.get() + 1);
-            looks.get() > back
+            polls.set(polls.get() + 1);
+            polls.get() > back
         };
-        let ended = until(
+        let result = poll_until(
             is_back,
-            || looks.get() > pressed,
+            || polls.get() > pressed,
             |time| {
-                assert_eq!(time, LOOK);
+                assert_eq!(time, POLL_INTERVAL);
                 waits.set(waits.get() + 1);
             },
         );
-        (ended, waits.get())
+        (result, waits.get())
     }
 
     #[test]
     fn a_link_is_waited_for_as_long_as_it_may_take() {
-        let most = MOST.as_millis() / LOOK.as_millis();
+        let max_waits = MAX_WAIT.as_millis() / POLL_INTERVAL.as_millis();
         let never = u128::MAX;
-        for (back, pressed, want) in [
-            (0, never, (Waited::Back, 0)),
-            (1, never, (Waited::Back, 1)),
-            (150, never, (Waited::Back, 150)),
-            (10_000, never, (Waited::Late, most)),
+        for (back, pressed, expected) in [
+            (0, never, (CarrierWait::Ready, 0)),
+            (1, never, (CarrierWait::Ready, 1)),
+            (150, never, (CarrierWait::Ready, 150)),
+            (10_000, never, (CarrierWait::TimedOut, max_waits)),
             // Immediately, not at the end.
-            (10_000, 0, (Waited::Stopped, 0)),
-            (10_000, 7, (Waited::Stopped, 7)),
-            (0, 0, (Waited::Back, 0)),
+            (10_000, 0, (CarrierWait::Stopped, 0)),
+            (10_000, 7, (CarrierWait::Stopped, 7)),
+            (0, 0, (CarrierWait::Ready, 0)),
         ] {
-            assert_eq!(waited(back, pressed), want, "{back} {pressed}");
+            assert_eq!(wait_with(back, pressed), expected, "{back} {pressed}");
         }
     }
 
     #[test]
-    fn who_does_not_tell_is_not_waited_for() {
+    fn unknown_carriers_are_not_waited_for() {
         for all in [&["none-such0".to_owned()][..], &[]] {
-            let waited = wait(all, &Stop::new(), |text| panic!("{text}"));
-            assert_eq!(waited, Waited::Back, "{all:?}");
+            let waited = wait_for_carrier(all, &StopFlag::new(), |text| panic!("{text}"));
+            assert_eq!(waited, CarrierWait::Ready, "{all:?}");
         }
     }
 }

@@ -2,76 +2,95 @@
 //! moved to another network namespace since; hardware interfaces return when their namespace is
 //! removed.
 
-use linerate_host::network_namespaces::{Network, network};
-use linerate_host::snapshot::netlink::{Link, links};
-use linerate_tune::guard::{Device, Key, Kind, Place, Seen};
+use linerate_host::network_namespaces::{NamespaceState, find_namespace};
+use linerate_host::snapshot::netlink::{InterfaceLink, list_links};
+use linerate_tune::guard::{
+    InterfaceEntry, InterfaceIdentity, SettingKey, SettingKind, SettingLocation,
+};
 
-use super::{Host, Hosts, cookie, words};
+use super::{NetworkHost, TunableHosts, describe_error, network_cookie};
 
 /// Returns the identity of a link.
-pub fn device_of(link: &Link) -> Device {
-    Device {
+pub fn device_of(link: &InterfaceLink) -> InterfaceIdentity {
+    InterfaceIdentity {
         index: link.index,
         address: link.hardware_address(),
         kind: link.kind.clone(),
     }
 }
 
-impl Hosts {
-    pub(super) fn place(&self, key: &Key, device: Option<&Device>) -> Place {
-        let here = || Place::At(key.clone());
-        if key.kind == Kind::Command {
-            return here();
+impl TunableHosts {
+    pub(super) fn locate(
+        &self,
+        key: &SettingKey,
+        device: Option<&InterfaceIdentity>,
+    ) -> SettingLocation {
+        let unchanged = || SettingLocation::At(key.clone());
+        if key.kind == SettingKind::Command {
+            return unchanged();
         }
         let home = self.host_of(key);
-        if home.is_none() && !self.is_network_gone(key) {
+        if home.is_none() && !self.has_network_ended(key) {
             // The namespace exists, or that is unknown: a process that can enter it can restore the
             // setting.
-            return here();
+            return unchanged();
         }
-        let Some(interface) = key.interface() else {
-            return home.map_or(Place::Gone, |_| here());
+        let Some(interface_name) = key.interface() else {
+            return home.map_or(SettingLocation::Removed, |_| unchanged());
         };
-        let near = home.map_or(Ok(Vec::new()), |host| self.seen(0, host));
-        let Ok(near) = near else {
-            return here();
+        let at_home = home.map_or(Ok(Vec::new()), |host| self.interfaces(0, host));
+        let Ok(at_home) = at_home else {
+            return unchanged();
         };
         let Some(device) = device else {
             // Journals of older versions identify interfaces by name only.
-            let is_there = near.iter().any(|seen| seen.name == interface);
-            return if is_there { here() } else { Place::Gone };
+            let is_there = at_home
+                .iter()
+                .any(|interface| interface.name == interface_name);
+            return if is_there {
+                unchanged()
+            } else {
+                SettingLocation::Removed
+            };
         };
         // Most interfaces are still in their namespace, and no search is needed.
-        if let Some(seen) = near.iter().find(|seen| seen.device == *device) {
-            return Place::At(key.of_interface(&seen.name));
+        if let Some(interface) = at_home
+            .iter()
+            .find(|interface| interface.identity == *device)
+        {
+            return SettingLocation::At(key.with_interface(&interface.name));
         }
-        let is_home = |host: &Host| home.is_some_and(|home| home.inode == host.inode);
-        let all = self.hosts.iter().chain(self.others());
-        let far = all.filter(|host| !is_home(host));
-        let networks: Vec<&Host> = home.into_iter().chain(far).collect();
-        let mut all = near;
+        let is_home = |host: &NetworkHost| home.is_some_and(|home| home.inode == host.inode);
+        let all = self.hosts.iter().chain(self.other_hosts());
+        let others = all.filter(|host| !is_home(host));
+        let networks: Vec<&NetworkHost> = home.into_iter().chain(others).collect();
+        let mut all = at_home;
         for (number, host) in networks.iter().enumerate().skip(home.iter().len()) {
-            all.extend(self.seen(number, host).unwrap_or_default());
+            all.extend(self.interfaces(number, host).unwrap_or_default());
         }
-        match device.find(home.map(|_| 0), &all) {
-            Ok(None) => Place::Gone,
-            Ok(Some(seen)) if home.is_some() && seen.network == 0 => {
-                Place::At(key.of_interface(&seen.name))
+        match device.find_among(home.map(|_| 0), &all) {
+            Ok(None) => SettingLocation::Removed,
+            Ok(Some(interface)) if home.is_some() && interface.namespace == 0 => {
+                SettingLocation::At(key.with_interface(&interface.name))
             }
-            Ok(Some(seen)) => {
-                let host = networks[seen.network];
-                Place::At(Key {
+            Ok(Some(interface)) => {
+                let host = networks[interface.namespace];
+                SettingLocation::At(SettingKey {
                     host: host.name.clone(),
-                    namespace: host.inode,
-                    cookie: host.cookie,
-                    ..key.of_interface(&seen.name)
+                    namespace_inode: host.inode,
+                    namespace_cookie: host.cookie,
+                    ..key.with_interface(&interface.name)
                 })
             }
-            Err(several) => {
-                let name =
-                    |seen: &&Seen| format!("{} of {}", seen.name, networks[seen.network].name);
-                let names: Vec<String> = several.iter().map(name).collect();
-                Place::Unknown(format!(
+            Err(candidates) => {
+                let name = |interface: &&InterfaceEntry| {
+                    format!(
+                        "{} of {}",
+                        interface.name, networks[interface.namespace].name
+                    )
+                };
+                let names: Vec<String> = candidates.iter().map(name).collect();
+                SettingLocation::Unknown(format!(
                     "it has left its network namespace, and could be any of these: {}",
                     names.join(", ")
                 ))
@@ -80,28 +99,29 @@ impl Hosts {
     }
 
     /// Returns the interfaces of a network namespace.
-    fn seen(&self, number: usize, host: &Host) -> Result<Vec<Seen>, String> {
-        let links = self.inside(host, || words(links()))?;
-        let seen = |link: Link| Seen {
-            network: number,
-            device: device_of(&link),
+    fn interfaces(&self, number: usize, host: &NetworkHost) -> Result<Vec<InterfaceEntry>, String> {
+        let links = self.run_on_host(host, || describe_error(list_links()))?;
+        let describe = |link: InterfaceLink| InterfaceEntry {
+            namespace: number,
+            identity: device_of(&link),
             name: link.name,
         };
-        Ok(links.into_iter().map(seen).collect())
+        Ok(links.into_iter().map(describe).collect())
     }
 
     /// Returns whether a network namespace that cannot be entered has provably ended.
-    fn is_network_gone(&self, key: &Key) -> bool {
+    fn has_network_ended(&self, key: &SettingKey) -> bool {
         // Another namespace has its inode number.
-        let is_other = |cookie: Option<u64>| !key.is_of(key.namespace, cookie);
-        let mut all = self.hosts.iter().chain(self.others());
-        if all.any(|host| host.inode == key.namespace && is_other(host.cookie)) {
+        let is_other_network =
+            |cookie: Option<u64>| !key.is_in_namespace(key.namespace_inode, cookie);
+        let mut all = self.hosts.iter().chain(self.other_hosts());
+        if all.any(|host| host.inode == key.namespace_inode && is_other_network(host.cookie)) {
             return true;
         }
-        match network(key.namespace) {
-            Network::Lives(file) => is_other(cookie(&file.into())),
-            Network::Gone => true,
-            Network::Unknown => false,
+        match find_namespace(key.namespace_inode) {
+            NamespaceState::Exists(file) => is_other_network(network_cookie(&file.into())),
+            NamespaceState::Removed => true,
+            NamespaceState::Unknown => false,
         }
     }
 }

@@ -22,13 +22,13 @@ use super::frame::FlowFigures;
 pub const VALUE_LIMIT: usize = 1 << 20;
 
 /// Maximum number of maps, that is structures, in one body. A flow of RESULTS has at most seven, so
-/// [`FLOWS_A_FRAME`] of them fit; a granted flow has one, so 16,000 of them fit.
+/// [`FLOWS_PER_FRAME`] of them fit; a granted flow has one, so 16,000 of them fit.
 pub const MAP_LIMIT: usize = 1 << 14;
 
 /// Maximum number of flows whose figures are sent in one frame.
-pub const FLOWS_A_FRAME: usize = 2_000;
+pub const FLOWS_PER_FRAME: usize = 2_000;
 
-const _: () = assert!(7 * FLOWS_A_FRAME < MAP_LIMIT);
+const _: () = assert!(7 * FLOWS_PER_FRAME < MAP_LIMIT);
 
 /// Maximum levels of nesting in one body; our frames have eight.
 pub const DEPTH_LIMIT: usize = 32;
@@ -41,35 +41,35 @@ pub(super) fn encode<T: Serialize>(body: &T, out: &mut Vec<u8>) -> Result<(), Bo
     let start = out.len();
     rmp_serde::encode::write_named(out, body)?;
     // Checks our own body with the peer's limits, so that the error names the right end.
-    weigh(&out[start..])
+    check_limits(&out[start..])
 }
 
 /// Reads a body; unknown fields are skipped.
 pub(super) fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, BodyError> {
-    weigh(body)?;
+    check_limits(body)?;
     let mut deserializer = rmp_serde::Deserializer::from_read_ref(body);
     deserializer.set_max_depth(DEPTH_LIMIT);
     Ok(T::deserialize(&mut deserializer)?)
 }
 
 /// Checks the limits of a body without storing its values.
-fn weigh(body: &[u8]) -> Result<(), BodyError> {
+fn check_limits(body: &[u8]) -> Result<(), BodyError> {
     // fixmap, map16, map32. Structures would also be read from arrays, without names.
     if !matches!(body.first(), Some(0x80..=0x8f | 0xde | 0xdf)) {
         return Err(BodyError::NotAMap);
     }
-    let weight = Weight::default();
+    let counters = BodyCounters::default();
     let mut deserializer = rmp_serde::Deserializer::new(Cursor::new(body));
     deserializer.set_max_depth(DEPTH_LIMIT);
-    let walked = weight.deserialize(&mut deserializer);
+    let result = counters.deserialize(&mut deserializer);
     // The limits come first: exceeding one also makes the deserializer return an error.
-    if weight.values.get() > VALUE_LIMIT {
+    if counters.values.get() > VALUE_LIMIT {
         return Err(BodyError::TooManyValues);
     }
-    if weight.maps.get() > MAP_LIMIT {
+    if counters.maps.get() > MAP_LIMIT {
         return Err(BodyError::TooManyMaps);
     }
-    walked?;
+    result?;
     let read = usize::try_from(deserializer.position()).unwrap_or(usize::MAX);
     match body.len().saturating_sub(read) {
         0 => Ok(()),
@@ -79,13 +79,13 @@ fn weigh(body: &[u8]) -> Result<(), BodyError> {
 
 /// Number of values and maps so far.
 #[derive(Default)]
-struct Weight {
+struct BodyCounters {
     values: Cell<usize>,
     maps: Cell<usize>,
 }
 
-impl Weight {
-    fn add<E: de::Error>(counter: &Cell<usize>, limit: usize) -> Result<(), E> {
+impl BodyCounters {
+    fn count<E: de::Error>(counter: &Cell<usize>, limit: usize) -> Result<(), E> {
         counter.set(counter.get() + 1);
         if counter.get() > limit {
             return Err(E::custom("too much in one body"));
@@ -93,12 +93,12 @@ impl Weight {
         Ok(())
     }
 
-    fn value<E: de::Error>(&self) -> Result<(), E> {
-        Self::add(&self.values, VALUE_LIMIT)
+    fn count_value<E: de::Error>(&self) -> Result<(), E> {
+        Self::count(&self.values, VALUE_LIMIT)
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &Weight {
+impl<'de> DeserializeSeed<'de> for &BodyCounters {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -106,7 +106,7 @@ impl<'de> DeserializeSeed<'de> for &Weight {
     }
 }
 
-impl<'de> Visitor<'de> for &Weight {
+impl<'de> Visitor<'de> for &BodyCounters {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -114,31 +114,31 @@ impl<'de> Visitor<'de> for &Weight {
     }
 
     fn visit_bool<E: de::Error>(self, _: bool) -> Result<(), E> {
-        self.value()
+        self.count_value()
     }
 
     fn visit_i64<E: de::Error>(self, _: i64) -> Result<(), E> {
-        self.value()
+        self.count_value()
     }
 
     fn visit_u64<E: de::Error>(self, _: u64) -> Result<(), E> {
-        self.value()
+        self.count_value()
     }
 
     fn visit_f64<E: de::Error>(self, _: f64) -> Result<(), E> {
-        self.value()
+        self.count_value()
     }
 
     fn visit_str<E: de::Error>(self, _: &str) -> Result<(), E> {
-        self.value()
+        self.count_value()
     }
 
     fn visit_bytes<E: de::Error>(self, _: &[u8]) -> Result<(), E> {
-        self.value()
+        self.count_value()
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<(), E> {
-        self.value()
+        self.count_value()
     }
 
     /// Accepts an extension type: unused today, but a later field may have one.
@@ -147,14 +147,14 @@ impl<'de> Visitor<'de> for &Weight {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        self.value()?;
+        self.count_value()?;
         while seq.next_element_seed(self)?.is_some() {}
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        self.value()?;
-        Weight::add(&self.maps, MAP_LIMIT)?;
+        self.count_value()?;
+        BodyCounters::count(&self.maps, MAP_LIMIT)?;
         while map.next_entry_seed(self, self)?.is_some() {}
         Ok(())
     }
@@ -168,7 +168,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// Returns `{"x": ...}` with the given encoded value.
-    fn around(rest: &[u8]) -> Vec<u8> {
+    fn wrap_in_map(rest: &[u8]) -> Vec<u8> {
         [&[0x81, 0xa1, b'x'], rest].concat()
     }
 
@@ -180,37 +180,40 @@ mod tests {
         bytes
     }
 
-    fn refused(body: &[u8]) -> String {
+    fn decode_error(body: &[u8]) -> String {
         decode::<IgnoredAny>(body).unwrap_err().to_string()
     }
 
     #[test]
-    fn what_would_unpack_to_far_more_is_refused_before_it_does() {
-        assert!(refused(&around(&array(1 << 23, 0x80))).contains("maps"));
-        assert!(refused(&around(&array(1 << 23, 0xa0))).contains("values"));
-        assert!(decode::<IgnoredAny>(&around(&array(1 << 19, 0xa0))).is_ok());
-        assert!(decode::<IgnoredAny>(&around(&array(1 << 13, 0x80))).is_ok());
+    fn oversized_bodies_are_rejected_before_unpacking() {
+        assert!(decode_error(&wrap_in_map(&array(1 << 23, 0x80))).contains("maps"));
+        assert!(decode_error(&wrap_in_map(&array(1 << 23, 0xa0))).contains("values"));
+        assert!(decode::<IgnoredAny>(&wrap_in_map(&array(1 << 19, 0xa0))).is_ok());
+        assert!(decode::<IgnoredAny>(&wrap_in_map(&array(1 << 13, 0x80))).is_ok());
     }
 
     #[test]
     fn announced_lengths_must_be_there() {
-        for lie in [
+        for body in [
             &[0xdd, 0xff, 0xff, 0xff, 0xff][..],
             &[0xdf, 0xff, 0xff, 0xff, 0xff],
             &[0xdb, 0xff, 0xff, 0xff, 0xff],
             &[0xc6, 0xff, 0xff, 0xff, 0xff],
             &[0xc9, 0xff, 0xff, 0xff, 0xff, 1],
         ] {
-            assert!(decode::<IgnoredAny>(&around(lie)).is_err(), "{lie:02x?}");
+            assert!(
+                decode::<IgnoredAny>(&wrap_in_map(body)).is_err(),
+                "{body:02x?}"
+            );
         }
     }
 
     #[test]
-    fn nesting_ends() {
-        let mut body = around(&[0x91; 20]);
+    fn nesting_is_limited() {
+        let mut body = wrap_in_map(&[0x91; 20]);
         body.push(0xc0);
         assert!(decode::<IgnoredAny>(&body).is_ok());
-        let mut body = around(&[0x91; 4096]);
+        let mut body = wrap_in_map(&[0x91; 4096]);
         body.push(0xc0);
         match decode::<IgnoredAny>(&body) {
             Err(BodyError::Decode(rmp_serde::decode::Error::DepthLimitExceeded)) => {}
@@ -220,20 +223,20 @@ mod tests {
 
     #[test]
     fn a_body_is_one_map() {
-        assert!(matches!(weigh(&[]), Err(BodyError::NotAMap)));
-        assert!(matches!(weigh(&[0x90]), Err(BodyError::NotAMap)));
-        assert!(matches!(weigh(&[0xc0]), Err(BodyError::NotAMap)));
+        assert!(matches!(check_limits(&[]), Err(BodyError::NotAMap)));
+        assert!(matches!(check_limits(&[0x90]), Err(BodyError::NotAMap)));
+        assert!(matches!(check_limits(&[0xc0]), Err(BodyError::NotAMap)));
         assert!(matches!(
-            weigh(&[0x80, 0x80]),
+            check_limits(&[0x80, 0x80]),
             Err(BodyError::Trailing { bytes: 1 })
         ));
-        weigh(&[0x80]).unwrap();
-        weigh(&[0xde, 0, 0]).unwrap();
-        weigh(&[0xdf, 0, 0, 0, 0]).unwrap();
+        check_limits(&[0x80]).unwrap();
+        check_limits(&[0xde, 0, 0]).unwrap();
+        check_limits(&[0xdf, 0, 0, 0, 0]).unwrap();
     }
 
     #[test]
-    fn every_kind_of_value_is_walked_through() {
+    fn every_kind_of_value_is_counted() {
         for value in [
             &[0xc0][..],
             &[0xc2],
@@ -249,7 +252,8 @@ mod tests {
             &[0xd6, 0xff, 1, 2, 3, 4],
             &[0x93, 1, 0x81, 2, 3, 0x90],
         ] {
-            weigh(&around(value)).unwrap_or_else(|error| panic!("{value:02x?}: {error}"));
+            check_limits(&wrap_in_map(value))
+                .unwrap_or_else(|error| panic!("{value:02x?}: {error}"));
         }
     }
 

@@ -16,7 +16,7 @@
 
 /// Timestamps of one request and its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct ClockSample {
     /// Local clock when the request left, in ns.
     pub t1_ns: u64,
     /// Remote clock when the request arrived, in ns.
@@ -29,7 +29,7 @@ pub struct Sample {
 
 /// Offset of the remote clock from the local one, with its error bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offset {
+pub struct OffsetEstimate {
     /// Offset in ns: remote time minus local time.
     pub offset_ns: i64,
     /// Upper bound of the error in ns, at the time of the sample.
@@ -38,29 +38,29 @@ pub struct Offset {
     pub rtt_ns: u64,
 }
 
-impl Offset {
+impl OffsetEstimate {
     /// Returns the offset of the sample with the smallest round trip.
     ///
     /// Samples that no path can produce are ignored, such as a reply before its request, or a
     /// remote processing time above the round trip: a clock was set meanwhile. `None` if no sample
     /// is left.
     #[must_use]
-    pub fn from_samples(samples: &[Sample]) -> Option<Self> {
+    pub fn from_samples(samples: &[ClockSample]) -> Option<Self> {
         samples
             .iter()
             .filter_map(|&sample| Self::from_sample(sample))
             .min_by_key(|offset| offset.rtt_ns)
     }
 
-    fn from_sample(sample: Sample) -> Option<Self> {
-        let near_ns = sample.t4_ns.checked_sub(sample.t1_ns)?;
-        let far_ns = sample.t3_ns.checked_sub(sample.t2_ns)?;
-        let rtt_ns = near_ns.checked_sub(far_ns)?;
+    fn from_sample(sample: ClockSample) -> Option<Self> {
+        let local_ns = sample.t4_ns.checked_sub(sample.t1_ns)?;
+        let remote_ns = sample.t3_ns.checked_sub(sample.t2_ns)?;
+        let rtt_ns = local_ns.checked_sub(remote_ns)?;
         // The two clocks may have any epoch: 64 bits do not hold the sum.
-        let there = i128::from(sample.t2_ns) - i128::from(sample.t1_ns);
-        let back = i128::from(sample.t3_ns) - i128::from(sample.t4_ns);
+        let outbound = i128::from(sample.t2_ns) - i128::from(sample.t1_ns);
+        let inbound = i128::from(sample.t3_ns) - i128::from(sample.t4_ns);
         Some(Self {
-            offset_ns: i64::try_from((there + back).div_euclid(2)).ok()?,
+            offset_ns: i64::try_from((outbound + inbound).div_euclid(2)).ok()?,
             // Rounded up, also for the half nanosecond that the division may have cut from the
             // offset: there + back is odd exactly when rtt is.
             error_ns: rtt_ns.div_ceil(2),
@@ -74,8 +74,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sample(t1_ns: u64, t2_ns: u64, t3_ns: u64, t4_ns: u64) -> Sample {
-        Sample {
+    fn sample(t1_ns: u64, t2_ns: u64, t3_ns: u64, t4_ns: u64) -> ClockSample {
+        ClockSample {
             t1_ns,
             t2_ns,
             t3_ns,
@@ -90,10 +90,10 @@ mod tests {
             sample(3_000, 7_050, 7_060, 3_110),
             sample(4_000, 9_000, 9_010, 6_000),
         ];
-        let offset = Offset::from_samples(&samples).unwrap();
+        let offset = OffsetEstimate::from_samples(&samples).unwrap();
         assert_eq!(
             offset,
-            Offset {
+            OffsetEstimate {
                 offset_ns: 4_000,
                 error_ns: 50,
                 rtt_ns: 100
@@ -102,8 +102,8 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_tells_nothing() {
-        for (case, why) in [
+    fn a_clock_that_was_set_gives_no_offset() {
+        for (invalid, reason) in [
             (
                 sample(10, 5, 5, 9),
                 "the reply arrived before the request left",
@@ -121,9 +121,9 @@ mod tests {
                 "the offset does not fit into 64 bits",
             ),
         ] {
-            assert_eq!(Offset::from_samples(&[case]), None, "{why}");
+            assert_eq!(OffsetEstimate::from_samples(&[invalid]), None, "{reason}");
         }
-        assert_eq!(Offset::from_samples(&[]), None);
+        assert_eq!(OffsetEstimate::from_samples(&[]), None);
     }
 
     proptest! {
@@ -142,7 +142,7 @@ mod tests {
                     sample(t1, t2, t2 + answering, t1 + there + answering + back)
                 })
                 .collect();
-            let offset = Offset::from_samples(&samples).unwrap();
+            let offset = OffsetEstimate::from_samples(&samples).unwrap();
             prop_assert!(offset.offset_ns.abs_diff(truth) <= offset.error_ns, "{offset:?}");
             prop_assert_eq!(
                 offset.rtt_ns,
@@ -153,7 +153,7 @@ mod tests {
         #[test]
         fn no_times_panic(samples in prop::collection::vec(any::<[u64; 4]>(), 0..8)) {
             let samples: Vec<_> = samples.iter().map(|t| sample(t[0], t[1], t[2], t[3])).collect();
-            let _ = Offset::from_samples(&samples);
+            let _ = OffsetEstimate::from_samples(&samples);
         }
     }
 }

@@ -4,15 +4,15 @@ use super::error::ControlError;
 use super::frame::Frame;
 use super::hello::{Hello, Security};
 use super::magic::CONTROL_MAGIC;
-use super::noise::{self, Proof, Seal, Step};
+use super::noise::{self, HandshakeProgress, NoiseChannel, NoiseCredentials};
 use super::{FRAME_LIMIT_BYTES, HELLO_LIMIT_BYTES};
-use crate::byte_queue::Queue;
+use crate::byte_queue::ByteQueue;
 
-/// Bytes that may be passed to [`Connection::receive`] beyond an incomplete frame: the largest read
-/// that a caller should make.
+/// Bytes that may be passed to [`ControlCodec::receive`] beyond an incomplete frame: the largest
+/// read that a caller should make.
 pub const READ_AHEAD_BYTES: usize = 64 << 10;
 
-/// Bytes that may wait for the peer before [`Connection::send`] fails.
+/// Bytes that may wait for the peer before [`ControlCodec::send`] fails.
 pub const BACKLOG_LIMIT_BYTES: usize = FRAME_LIMIT_BYTES;
 
 /// Bytes of the opening: magic number and security.
@@ -27,14 +27,14 @@ const KIND_BYTES: usize = 2;
 /// Sans-I/O codec of one end of a control connection.
 ///
 /// ```
-/// use linerate_dialect::control::{Connection, Frame, Hello};
+/// use linerate_dialect::control::{ControlCodec, Frame, Hello};
 ///
 /// # fn main() -> Result<(), linerate_dialect::control::ControlError> {
-/// let mut client = Connection::client(Hello::new("linerate 0.1.0"))?;
-/// let mut server = Connection::server(Hello::new("linerate 0.2.0"))?;
+/// let mut client = ControlCodec::client(Hello::new("linerate 0.1.0"))?;
+/// let mut server = ControlCodec::server(Hello::new("linerate 0.2.0"))?;
 ///
 /// server.receive(client.outgoing())?;
-/// client.sent(client.outgoing().len());
+/// client.mark_sent(client.outgoing().len());
 /// assert!(matches!(server.next_frame()?, Some(Frame::Hello(_))));
 ///
 /// client.receive(server.outgoing())?;
@@ -47,65 +47,72 @@ const KIND_BYTES: usize = 2;
 /// Read at most [`READ_AHEAD_BYTES`] at a time, and take every frame before the next read: then the
 /// buffered bytes stay below one frame and one read.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ControlCodec {
     hello: Hello,
-    connects: bool,
-    proof: Option<Proof>,
+    is_client: bool,
+    credentials: Option<NoiseCredentials>,
     /// Created when both ends have a key.
-    seal: Option<Seal>,
+    noise: Option<NoiseChannel>,
     /// Received bytes that are not decrypted yet; without encryption all go to `incoming`.
-    sealed: Queue,
+    encrypted: ByteQueue,
     /// HELLO of this end, until it is sent.
-    greeting: Option<Vec<u8>>,
-    reading: Reading,
-    peer: Option<Hello>,
+    hello_frame: Option<Vec<u8>>,
+    read_state: ReadState,
+    peer_hello: Option<Hello>,
     version: Option<u16>,
-    incoming: Queue,
-    outgoing: Queue,
-    skipped: u64,
+    incoming: ByteQueue,
+    outgoing: ByteQueue,
+    skipped_frames: u64,
     /// Longest incoming frame that the caller allows.
-    most_bytes: usize,
+    max_incoming_bytes: usize,
 }
 
 /// Expected kind of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reading {
+enum ReadState {
     Opening,
     Handshake,
     Hello,
     Frames,
-    Nothing,
+    Failed,
 }
 
-impl Connection {
+impl ControlCodec {
     /// Creates the client: its opening and HELLO are queued at once.
     ///
     /// # Errors
-    /// [`ControlError::Outsized`] if HELLO is too long.
+    /// [`ControlError::OutgoingTooLong`] if HELLO is too long.
     pub fn client(hello: Hello) -> Result<Self, ControlError> {
         let mut connection = Self::new(hello, None, true)?;
-        connection.open(Security::Plain);
-        connection.greet();
+        connection.queue_opening(Security::Plain);
+        connection.queue_hello();
         Ok(connection)
     }
 
     /// Creates a client that requires the server to prove that it has the key.
     ///
     /// # Errors
-    /// [`ControlError::Outsized`] if HELLO is too long.
-    pub fn proving_client(hello: Hello, proof: Proof) -> Result<Self, ControlError> {
+    /// [`ControlError::OutgoingTooLong`] if HELLO is too long.
+    pub fn authenticated_client(
+        hello: Hello,
+        credentials: NoiseCredentials,
+    ) -> Result<Self, ControlError> {
         let mut connection = Self::new(hello, None, true)?;
-        connection.open(Security::Noise);
-        let prologue = opening(Security::Noise);
-        connection.seal = Some(Seal::client(&proof, &prologue, connection.outgoing.tail()));
-        connection.proof = Some(proof);
+        connection.queue_opening(Security::Noise);
+        let prologue = opening_bytes(Security::Noise);
+        connection.noise = Some(NoiseChannel::client(
+            &credentials,
+            &prologue,
+            connection.outgoing.buffer_mut(),
+        ));
+        connection.credentials = Some(credentials);
         Ok(connection)
     }
 
     /// Creates the server: it sends nothing before it has read the client's HELLO.
     ///
     /// # Errors
-    /// [`ControlError::Outsized`] if HELLO is too long.
+    /// [`ControlError::OutgoingTooLong`] if HELLO is too long.
     pub fn server(hello: Hello) -> Result<Self, ControlError> {
         Self::new(hello, None, false)
     }
@@ -113,50 +120,58 @@ impl Connection {
     /// Creates a server that requires the client to prove that it has the key.
     ///
     /// # Errors
-    /// [`ControlError::Outsized`] if HELLO is too long.
-    pub fn proving_server(hello: Hello, proof: Proof) -> Result<Self, ControlError> {
-        Self::new(hello, Some(proof), false)
+    /// [`ControlError::OutgoingTooLong`] if HELLO is too long.
+    pub fn authenticated_server(
+        hello: Hello,
+        credentials: NoiseCredentials,
+    ) -> Result<Self, ControlError> {
+        Self::new(hello, Some(credentials), false)
     }
 
-    fn new(hello: Hello, proof: Option<Proof>, connects: bool) -> Result<Self, ControlError> {
-        let mut greeting = Vec::new();
-        encode(&hello.clone().into(), HELLO_LIMIT_BYTES, &mut greeting)?;
+    fn new(
+        hello: Hello,
+        credentials: Option<NoiseCredentials>,
+        is_client: bool,
+    ) -> Result<Self, ControlError> {
+        let mut hello_frame = Vec::new();
+        encode_frame(&hello.clone().into(), HELLO_LIMIT_BYTES, &mut hello_frame)?;
         Ok(Self {
             hello,
-            connects,
-            proof,
-            seal: None,
-            sealed: Queue::default(),
-            greeting: Some(greeting),
-            reading: Reading::Opening,
-            peer: None,
+            is_client,
+            credentials,
+            noise: None,
+            encrypted: ByteQueue::default(),
+            hello_frame: Some(hello_frame),
+            read_state: ReadState::Opening,
+            peer_hello: None,
             version: None,
-            incoming: Queue::default(),
-            outgoing: Queue::default(),
-            skipped: 0,
-            most_bytes: FRAME_LIMIT_BYTES,
+            incoming: ByteQueue::default(),
+            outgoing: ByteQueue::default(),
+            skipped_frames: 0,
+            max_incoming_bytes: FRAME_LIMIT_BYTES,
         })
     }
 
     /// Appends received bytes, at most [`READ_AHEAD_BYTES`] per call.
     ///
     /// # Errors
-    /// [`ControlError::ReadAhead`] if earlier frames were not taken out, [`ControlError::Failed`]
-    /// after any error.
+    /// [`ControlError::ReadAhead`] if earlier frames were not taken out,
+    /// [`ControlError::AlreadyFailed`] after any error.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), ControlError> {
-        if self.reading == Reading::Nothing {
-            return Err(ControlError::Failed);
+        if self.read_state == ReadState::Failed {
+            return Err(ControlError::AlreadyFailed);
         }
-        let message = match self.seal {
+        let message_bytes = match self.noise {
             Some(_) => noise::LENGTH_BYTES + noise::MESSAGE_BYTES,
             None => 0,
         };
-        let room = OPENING_BYTES + LENGTH_BYTES + self.taken_limit() + READ_AHEAD_BYTES + message;
-        if self.sealed.len() + self.incoming.len() + bytes.len() > room {
+        let capacity =
+            OPENING_BYTES + LENGTH_BYTES + self.incoming_limit() + READ_AHEAD_BYTES + message_bytes;
+        if self.encrypted.len() + self.incoming.len() + bytes.len() > capacity {
             return Err(self.fail(ControlError::ReadAhead));
         }
-        match self.seal {
-            Some(_) => self.sealed.push(bytes),
+        match self.noise {
+            Some(_) => self.encrypted.push(bytes),
             None => self.incoming.push(bytes),
         }
         Ok(())
@@ -168,17 +183,17 @@ impl Connection {
     /// # Errors
     /// Any protocol error of the peer; nothing can be read after it.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, ControlError> {
-        if self.reading == Reading::Nothing {
-            return Err(ControlError::Failed);
+        if self.read_state == ReadState::Failed {
+            return Err(ControlError::AlreadyFailed);
         }
         self.read().map_err(|error| self.fail(error))
     }
 
     fn read(&mut self) -> Result<Option<Frame>, ControlError> {
-        if self.reading == Reading::Opening && !self.read_opening()? {
+        if self.read_state == ReadState::Opening && !self.read_opening()? {
             return Ok(None);
         }
-        if self.seal.is_some() && !self.unseal()? {
+        if self.noise.is_some() && !self.decrypt()? {
             return Ok(None);
         }
         loop {
@@ -186,7 +201,7 @@ impl Connection {
                 return Ok(None);
             };
             let length = u32::from_be_bytes(length);
-            let limit = self.taken_limit();
+            let limit = self.incoming_limit();
             // Checked before the frame has arrived, so that no read waits for a frame that will be
             // rejected.
             let size = match usize::try_from(length) {
@@ -200,7 +215,7 @@ impl Connection {
                 return Ok(None);
             };
             let kind = u16::from_be_bytes(kind);
-            if self.reading == Reading::Hello && kind != HELLO_KIND {
+            if self.read_state == ReadState::Hello && kind != HELLO_KIND {
                 return Err(ControlError::HelloMissing { kind });
             }
             let Some(body) = rest.get(..size - KIND_BYTES) else {
@@ -211,123 +226,127 @@ impl Connection {
             self.incoming.pop(LENGTH_BYTES + size);
             match frame {
                 Some(Frame::Hello(hello)) => {
-                    self.settle(&hello)?;
+                    self.accept_hello(&hello)?;
                     return Ok(Some(Frame::Hello(hello)));
                 }
                 Some(frame) => return Ok(Some(frame)),
-                None => self.skipped += 1,
+                None => self.skipped_frames += 1,
             }
         }
     }
 
     /// Returns whether the opening is complete; fails at the first wrong byte.
     fn read_opening(&mut self) -> Result<bool, ControlError> {
-        let arrived = match self.seal {
-            Some(_) => &mut self.sealed,
+        let arrived = match self.noise {
+            Some(_) => &mut self.encrypted,
             None => &mut self.incoming,
         };
         let bytes = arrived.bytes();
-        let there = bytes.len().min(CONTROL_MAGIC.len());
-        if bytes[..there] != CONTROL_MAGIC[..there] {
-            return Err(ControlError::NotOurs);
+        let available = bytes.len().min(CONTROL_MAGIC.len());
+        if bytes[..available] != CONTROL_MAGIC[..available] {
+            return Err(ControlError::NotLinerate);
         }
-        let Some(&asked) = bytes.get(CONTROL_MAGIC.len()) else {
+        let Some(&security_byte) = bytes.get(CONTROL_MAGIC.len()) else {
             return Ok(false);
         };
-        let security = Security::from_byte(asked).ok_or(ControlError::Security { asked })?;
+        let security =
+            Security::from_byte(security_byte).ok_or(ControlError::Security { security_byte })?;
         arrived.pop(OPENING_BYTES);
-        self.reading = match (security, self.proof.is_some()) {
-            (Security::Plain, false) => Reading::Hello,
-            (Security::Noise, true) => Reading::Handshake,
-            (theirs, _) => return Err(self.part(theirs)),
+        self.read_state = match (security, self.credentials.is_some()) {
+            (Security::Plain, false) => ReadState::Hello,
+            (Security::Noise, true) => ReadState::Handshake,
+            (peer_security, _) => return Err(self.reject_security(peer_security)),
         };
-        if let (false, Some(proof)) = (self.connects, &self.proof) {
-            self.seal = Some(Seal::server(proof, &opening(Security::Noise)));
+        if let (false, Some(credentials)) = (self.is_client, &self.credentials) {
+            self.noise = Some(NoiseChannel::server(
+                credentials,
+                &opening_bytes(Security::Noise),
+            ));
             // The bytes after the opening are encrypted.
-            std::mem::swap(&mut self.incoming, &mut self.sealed);
+            std::mem::swap(&mut self.incoming, &mut self.encrypted);
         }
         Ok(true)
     }
 
     /// Handles a key at only one end: a server sends its own opening, so that the client can report
     /// which side lacks the key.
-    fn part(&mut self, theirs: Security) -> ControlError {
-        match (self.connects, theirs) {
-            (true, Security::Noise) => ControlError::KeyDemanded,
-            (true, Security::Plain) => ControlError::KeyUnused,
+    fn reject_security(&mut self, peer_security: Security) -> ControlError {
+        match (self.is_client, peer_security) {
+            (true, Security::Noise) => ControlError::ServerRequiresKey,
+            (true, Security::Plain) => ControlError::ServerHasNoKey,
             (false, Security::Noise) => {
-                self.open(Security::Plain);
-                ControlError::KeyUnknown
+                self.queue_opening(Security::Plain);
+                ControlError::UnexpectedClientKey
             }
             (false, Security::Plain) => {
-                self.open(Security::Noise);
-                ControlError::KeyMissing
+                self.queue_opening(Security::Noise);
+                ControlError::ClientHasNoKey
             }
         }
     }
 
     /// Decrypts the received bytes and returns whether the handshake is complete.
-    fn unseal(&mut self) -> Result<bool, ControlError> {
-        let Some(seal) = &mut self.seal else {
+    fn decrypt(&mut self) -> Result<bool, ControlError> {
+        let Some(noise) = &mut self.noise else {
             return Ok(true);
         };
-        let mut answer = Vec::new();
-        let step = seal.open(&mut self.sealed, self.incoming.tail(), &mut answer);
-        let shook = self.reading == Reading::Handshake && !matches!(step, Ok(Step::Waiting));
-        if shook && !self.connects {
-            self.open(Security::Noise);
-            if matches!(step, Err(ControlError::KeyDiffers)) {
+        let mut reply = Vec::new();
+        let step = noise.decrypt(&mut self.encrypted, self.incoming.buffer_mut(), &mut reply);
+        let handshake_ended = self.read_state == ReadState::Handshake
+            && !matches!(step, Ok(HandshakeProgress::Pending));
+        if handshake_ended && !self.is_client {
+            self.queue_opening(Security::Noise);
+            if matches!(step, Err(ControlError::KeyMismatch)) {
                 // A message of length 0 signals that the keys differ.
-                answer = vec![0; noise::LENGTH_BYTES];
+                reply = vec![0; noise::LENGTH_BYTES];
             }
         }
-        self.outgoing.push(&answer);
+        self.outgoing.push(&reply);
         let step = step?;
-        if step == Step::Settled {
-            self.reading = Reading::Hello;
-            if self.connects {
-                self.greet();
+        if step == HandshakeProgress::JustCompleted {
+            self.read_state = ReadState::Hello;
+            if self.is_client {
+                self.queue_hello();
             }
         }
-        Ok(step != Step::Waiting)
+        Ok(step != HandshakeProgress::Pending)
     }
 
-    fn settle(&mut self, theirs: &Hello) -> Result<(), ControlError> {
-        if self.reading != Reading::Hello {
-            return Err(ControlError::HelloAgain);
+    fn accept_hello(&mut self, peer_hello: &Hello) -> Result<(), ControlError> {
+        if self.read_state != ReadState::Hello {
+            return Err(ControlError::DuplicateHello);
         }
         // Also sent if no version is shared: the client can then report which side to update.
-        if !self.connects {
-            if self.seal.is_none() {
-                self.open(Security::Plain);
+        if !self.is_client {
+            if self.noise.is_none() {
+                self.queue_opening(Security::Plain);
             }
-            self.greet();
+            self.queue_hello();
         }
-        let (ours, theirs_speak) = (self.hello.versions(), theirs.versions());
-        let version = ours.common(theirs_speak).ok_or(ControlError::Version {
-            ours,
-            theirs: theirs_speak,
-        })?;
-        self.reading = Reading::Frames;
+        let (local, remote) = (self.hello.versions(), peer_hello.versions());
+        let version = local
+            .highest_common(remote)
+            .ok_or(ControlError::Version { local, remote })?;
+        self.read_state = ReadState::Frames;
         self.version = Some(version);
-        self.peer = Some(theirs.clone());
+        self.peer_hello = Some(peer_hello.clone());
         Ok(())
     }
 
-    fn open(&mut self, security: Security) {
-        self.outgoing.push(&opening(security));
+    fn queue_opening(&mut self, security: Security) {
+        self.outgoing.push(&opening_bytes(security));
     }
 
-    fn greet(&mut self) {
-        if let Some(greeting) = self.greeting.take() {
-            self.say(&greeting);
+    fn queue_hello(&mut self) {
+        if let Some(hello_frame) = self.hello_frame.take() {
+            self.queue_frames(&hello_frame);
         }
     }
 
     /// Queues complete frames.
-    fn say(&mut self, frames: &[u8]) {
-        match &mut self.seal {
-            Some(seal) => seal.seal(frames, self.outgoing.tail()),
+    fn queue_frames(&mut self, frames: &[u8]) {
+        match &mut self.noise {
+            Some(noise) => noise.encrypt(frames, self.outgoing.buffer_mut()),
             None => self.outgoing.push(frames),
         }
     }
@@ -336,30 +355,30 @@ impl Connection {
     /// follow this end's HELLO.
     ///
     /// # Errors
-    /// [`ControlError::TooEarly`], [`ControlError::HelloAgain`]; [`ControlError::Outsized`] or
-    /// [`ControlError::Unsendable`] for a frame that the peer would reject;
-    /// [`ControlError::Backlog`] if the peer does not read. No error leaves a partial frame in the
-    /// queue.
+    /// [`ControlError::BeforeHello`], [`ControlError::DuplicateHello`];
+    /// [`ControlError::OutgoingTooLong`] or [`ControlError::Unencodable`] for a frame that the peer
+    /// would reject; [`ControlError::BacklogFull`] if the peer does not read. No error leaves a
+    /// partial frame in the queue.
     pub fn send(&mut self, frame: &Frame) -> Result<(), ControlError> {
-        let ending = matches!(frame, Frame::Refuse(_) | Frame::Bye(_));
-        if self.greeting.is_some() || (self.peer.is_none() && !ending) {
-            return Err(ControlError::TooEarly {
+        let ends_connection = matches!(frame, Frame::Reject(_) | Frame::Bye(_));
+        if self.hello_frame.is_some() || (self.peer_hello.is_none() && !ends_connection) {
+            return Err(ControlError::BeforeHello {
                 frame: frame.name(),
             });
         }
         if matches!(frame, Frame::Hello(_)) {
-            return Err(ControlError::HelloAgain);
+            return Err(ControlError::DuplicateHello);
         }
         if self.outgoing.bytes().len() > BACKLOG_LIMIT_BYTES {
-            return Err(ControlError::Backlog);
+            return Err(ControlError::BacklogFull);
         }
-        let limit = self.limit();
-        if self.seal.is_none() {
-            return encode(frame, limit, self.outgoing.tail());
+        let limit = self.frame_limit();
+        if self.noise.is_none() {
+            return encode_frame(frame, limit, self.outgoing.buffer_mut());
         }
         let mut plain = Vec::new();
-        encode(frame, limit, &mut plain)?;
-        self.say(&plain);
+        encode_frame(frame, limit, &mut plain)?;
+        self.queue_frames(&plain);
         Ok(())
     }
 
@@ -369,18 +388,18 @@ impl Connection {
         self.outgoing.bytes()
     }
 
-    /// Removes bytes of [`Connection::outgoing`] that were written.
+    /// Removes bytes of [`ControlCodec::outgoing`] that were written.
     ///
     /// # Panics
     /// If there were fewer.
-    pub fn sent(&mut self, bytes: usize) {
+    pub fn mark_sent(&mut self, bytes: usize) {
         self.outgoing.pop(bytes);
     }
 
     /// Returns the peer's HELLO, once it was accepted.
     #[must_use]
-    pub fn peer(&self) -> Option<&Hello> {
-        self.peer.as_ref()
+    pub fn peer_hello(&self) -> Option<&Hello> {
+        self.peer_hello.as_ref()
     }
 
     /// Returns the protocol version of the connection, once both HELLOs were exchanged.
@@ -391,13 +410,13 @@ impl Connection {
 
     /// Returns the number of skipped frames of unknown types.
     #[must_use]
-    pub fn skipped(&self) -> u64 {
-        self.skipped
+    pub fn skipped_frames(&self) -> u64 {
+        self.skipped_frames
     }
 
     /// Returns the longest frame of either end in this state.
-    fn limit(&self) -> usize {
-        if self.peer.is_some() {
+    fn frame_limit(&self) -> usize {
+        if self.peer_hello.is_some() {
             FRAME_LIMIT_BYTES
         } else {
             HELLO_LIMIT_BYTES
@@ -406,24 +425,24 @@ impl Connection {
 
     /// Limits incoming frames to `bytes` (type and body) until the next call: a client without a
     /// granted test has no long frame to send.
-    pub fn take_at_most(&mut self, bytes: usize) {
-        self.most_bytes = bytes.min(FRAME_LIMIT_BYTES);
+    pub fn limit_incoming(&mut self, bytes: usize) {
+        self.max_incoming_bytes = bytes.min(FRAME_LIMIT_BYTES);
     }
 
     /// Returns the longest frame that this end accepts now.
-    fn taken_limit(&self) -> usize {
-        self.limit().min(self.most_bytes)
+    fn incoming_limit(&self) -> usize {
+        self.frame_limit().min(self.max_incoming_bytes)
     }
 
     fn fail(&mut self, error: ControlError) -> ControlError {
-        self.reading = Reading::Nothing;
-        self.incoming = Queue::default();
-        self.sealed = Queue::default();
+        self.read_state = ReadState::Failed;
+        self.incoming = ByteQueue::default();
+        self.encrypted = ByteQueue::default();
         error
     }
 }
 
-fn opening(security: Security) -> [u8; OPENING_BYTES] {
+fn opening_bytes(security: Security) -> [u8; OPENING_BYTES] {
     let mut bytes = [0; OPENING_BYTES];
     bytes[..CONTROL_MAGIC.len()].copy_from_slice(&CONTROL_MAGIC);
     bytes[CONTROL_MAGIC.len()] = security.to_byte();
@@ -434,20 +453,20 @@ fn opening(security: Security) -> [u8; OPENING_BYTES] {
 const HELLO_KIND: u16 = 1;
 
 /// Appends a frame; appends nothing on an error.
-fn encode(frame: &Frame, limit: usize, out: &mut Vec<u8>) -> Result<(), ControlError> {
+fn encode_frame(frame: &Frame, limit: usize, out: &mut Vec<u8>) -> Result<(), ControlError> {
     let start = out.len();
     out.extend([0; LENGTH_BYTES]);
     out.extend(frame.kind().to_be_bytes());
     let encoded = frame
         .encode_body(out)
-        .map_err(|source| ControlError::Unsendable {
+        .map_err(|source| ControlError::Unencodable {
             frame: frame.name(),
             source,
         });
     let size = out.len() - start - LENGTH_BYTES;
     let checked = encoded.and_then(|()| match u32::try_from(size) {
         Ok(length) if size <= limit => Ok(length),
-        _ => Err(ControlError::Outsized {
+        _ => Err(ControlError::OutgoingTooLong {
             frame: frame.name(),
             length: size,
             limit,
@@ -470,7 +489,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_constant_is_the_tables() {
+    fn the_hello_type_matches_the_table() {
         assert_eq!(Frame::from(Hello::new("")).kind(), HELLO_KIND);
     }
 }

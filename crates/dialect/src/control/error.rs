@@ -1,46 +1,46 @@
 //! Errors of a control connection.
 
-use super::hello::Versions;
+use super::hello::VersionRange;
 use super::{BACKLOG_LIMIT_BYTES, DEPTH_LIMIT, MAP_LIMIT, READ_AHEAD_BYTES, VALUE_LIMIT};
 
 /// Error of a control connection. Close the connection after any of these; the bytes in
-/// [`Connection::outgoing`](super::Connection::outgoing), such as a REJECT, may still be sent.
+/// [`ControlCodec::outgoing`](super::ControlCodec::outgoing), such as a REJECT, may still be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The first bytes are not those of a control connection.
     #[error(
         "the peer does not use linerate's control protocol: check host and port, and that `linerate server` runs there (iperf3 has the same default port)"
     )]
-    NotOurs,
+    NotLinerate,
     /// The peer requests a security that this version lacks.
     #[error(
-        "the peer requests security {asked}, which this version does not have: use the same version at both ends"
+        "the peer requests security {security_byte}, which this version does not have: use the same version at both ends"
     )]
     Security {
         /// Security byte of the peer.
-        asked: u8,
+        security_byte: u8,
     },
     /// Client side: the server requires a key.
     #[error(
         "the server accepts only clients that have its key: give the same secret here with --key FILE"
     )]
-    KeyDemanded,
+    ServerRequiresKey,
     /// Client side: the server has no key, so it cannot authenticate itself.
     #[error(
         "the server has no key: start it with --key and the same secret, or leave --key out here too"
     )]
-    KeyUnused,
+    ServerHasNoKey,
     /// Server side: the client has no key.
     #[error("the client has no key: give it this server's secret with --key FILE")]
-    KeyMissing,
+    ClientHasNoKey,
     /// Server side: the client has a key, and this server has none.
     #[error("the client has a key and this server has none: start it with --key FILE")]
-    KeyUnknown,
+    UnexpectedClientKey,
     /// The keys of the two ends differ.
     #[error(
         "the other end has another key: give both ends the same secret with --key (compare `sha256sum FILE` at both)"
     )]
-    KeyDiffers,
+    KeyMismatch,
     /// A decrypted message was not sent by the peer, or not at this position.
     #[error(
         "a message on the protected control connection was changed on the path, repeated or left out: the connection is under attack, or the peer is broken"
@@ -48,14 +48,14 @@ pub enum ControlError {
     Tampered,
     /// The two ends share no version of the protocol.
     #[error(
-        "this end supports version {ours} of the control protocol, the peer version {theirs}: update linerate at {}",
-        older(*ours, *theirs)
+        "this end supports version {local} of the control protocol, the peer version {remote}: update linerate at {}",
+        outdated_side(*local, *remote)
     )]
     Version {
         /// Versions of this end.
-        ours: Versions,
+        local: VersionRange,
         /// Versions of the peer.
-        theirs: Versions,
+        remote: VersionRange,
     },
     /// The peer sent another frame before its HELLO.
     #[error(
@@ -67,7 +67,7 @@ pub enum ControlError {
     },
     /// The peer sent a second HELLO.
     #[error("the peer sent HELLO twice: it is broken; try the same version at both ends")]
-    HelloAgain,
+    DuplicateHello,
     /// The peer announced a frame above the limit.
     #[error(
         "the peer announced a frame of {length} B, above the limit of {limit} B: another program writes into this connection, or the peer is broken"
@@ -104,10 +104,10 @@ pub enum ControlError {
     ReadAhead,
     /// A read was repeated after an error.
     #[error("the control connection has already failed: close it")]
-    Failed,
+    AlreadyFailed,
     /// A frame was to be sent before the exchange of HELLOs.
     #[error("{frame} cannot be sent before the peer's HELLO: wait for it")]
-    TooEarly {
+    BeforeHello {
         /// Name of the frame.
         frame: &'static str,
     },
@@ -115,7 +115,7 @@ pub enum ControlError {
     #[error(
         "a {frame} frame of {length} B is above the limit of {limit} B: request less in one run"
     )]
-    Outsized {
+    OutgoingTooLong {
         /// Name of the frame.
         frame: &'static str,
         /// Length of its type and body.
@@ -125,7 +125,7 @@ pub enum ControlError {
     },
     /// A frame to be sent has more values than the peer accepts.
     #[error("a {frame} frame of this end cannot be sent: request less in one run")]
-    Unsendable {
+    Unencodable {
         /// Name of the frame.
         frame: &'static str,
         /// Cause.
@@ -136,7 +136,7 @@ pub enum ControlError {
     #[error(
         "the peer has left more than {BACKLOG_LIMIT_BYTES} B unread on the control connection: it hangs, or the path is down"
     )]
-    Backlog,
+    BacklogFull,
 }
 
 /// Reason why a body is invalid.
@@ -168,8 +168,8 @@ pub enum BodyError {
 }
 
 /// Returns the side that must be updated.
-fn older(ours: Versions, theirs: Versions) -> &'static str {
-    if theirs.max < ours.min {
+fn outdated_side(local: VersionRange, remote: VersionRange) -> &'static str {
+    if remote.max < local.min {
         "the peer"
     } else {
         "this end"

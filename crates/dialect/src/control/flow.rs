@@ -12,28 +12,28 @@
 //! amplifier. A late copy cannot be mistaken for payload: the magic number as a sequence number
 //! would be 10^17.
 
-use super::magic::{ANSWER_MAGIC, DATA_MAGIC};
-use super::token::{TOKEN_BYTES, Token};
+use super::magic::{DATA_MAGIC, REPLY_MAGIC};
+use super::token::{FlowToken, TOKEN_BYTES};
 
 /// Bytes of an opening and of its reply.
 pub const OPENING_BYTES: usize = 24;
 
 const _: () = assert!(DATA_MAGIC.len() + TOKEN_BYTES == OPENING_BYTES);
-const _: () = assert!(ANSWER_MAGIC.len() == DATA_MAGIC.len());
+const _: () = assert!(REPLY_MAGIC.len() == DATA_MAGIC.len());
 
 /// Returns the first bytes that the client sends on a data flow.
 #[must_use]
-pub fn opening(token: Token) -> [u8; OPENING_BYTES] {
-    with_magic(DATA_MAGIC, token)
+pub fn opening(token: FlowToken) -> [u8; OPENING_BYTES] {
+    prefix_magic(DATA_MAGIC, token)
 }
 
 /// Returns the server's reply to the opening of a UDP flow.
 #[must_use]
-pub fn answer(token: Token) -> [u8; OPENING_BYTES] {
-    with_magic(ANSWER_MAGIC, token)
+pub fn reply(token: FlowToken) -> [u8; OPENING_BYTES] {
+    prefix_magic(REPLY_MAGIC, token)
 }
 
-fn with_magic(magic: [u8; 8], token: Token) -> [u8; OPENING_BYTES] {
+fn prefix_magic(magic: [u8; 8], token: FlowToken) -> [u8; OPENING_BYTES] {
     let mut bytes = [0; OPENING_BYTES];
     bytes[..magic.len()].copy_from_slice(&magic);
     bytes[magic.len()..].copy_from_slice(&token.0);
@@ -43,26 +43,26 @@ fn with_magic(magic: [u8; 8], token: Token) -> [u8; OPENING_BYTES] {
 /// Returns the token of an opening of exactly [`OPENING_BYTES`] bytes: a datagram or the start of a
 /// stream.
 #[must_use]
-pub fn read_opening(bytes: &[u8]) -> Option<Token> {
-    after_magic(DATA_MAGIC, bytes)
+pub fn read_opening(bytes: &[u8]) -> Option<FlowToken> {
+    strip_magic(DATA_MAGIC, bytes)
 }
 
 /// Returns the token of a reply: a datagram of exactly [`OPENING_BYTES`] bytes.
 #[must_use]
-pub fn read_answer(bytes: &[u8]) -> Option<Token> {
-    after_magic(ANSWER_MAGIC, bytes)
+pub fn read_reply(bytes: &[u8]) -> Option<FlowToken> {
+    strip_magic(REPLY_MAGIC, bytes)
 }
 
-fn after_magic(magic: [u8; 8], bytes: &[u8]) -> Option<Token> {
-    bytes.strip_prefix(&magic)?.try_into().ok().map(Token)
+fn strip_magic(magic: [u8; 8], bytes: &[u8]) -> Option<FlowToken> {
+    bytes.strip_prefix(&magic)?.try_into().ok().map(FlowToken)
 }
 
-/// Bytes of a [`Header`]; a smaller payload has none and is only counted.
+/// Bytes of a [`PayloadHeader`]; a smaller payload has none and is only counted.
 pub const HEADER_BYTES: usize = 16;
 
 /// Header of a UDP payload of linerate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct PayloadHeader {
     /// Number of the datagram within its flow and direction, from 0.
     pub sequence: u64,
     /// Time when it was passed to the kernel, in nanoseconds of the sender's monotonic clock.
@@ -81,10 +81,10 @@ pub fn write_header(payload: &mut [u8], sequence: u64, sent_ns: u64) {
 /// Reads the header of a payload; `None` if it is too small.
 #[inline]
 #[must_use]
-pub fn read_header(payload: &[u8]) -> Option<Header> {
+pub fn read_header(payload: &[u8]) -> Option<PayloadHeader> {
     let (sequence, rest) = payload.split_first_chunk()?;
     let sent_ns = rest.first_chunk()?;
-    Some(Header {
+    Some(PayloadHeader {
         sequence: u64::from_be_bytes(*sequence),
         sent_ns: u64::from_be_bytes(*sent_ns),
     })
@@ -95,20 +95,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const TOKEN: Token = Token(*b"0123456789abcdef");
+    const TOKEN: FlowToken = FlowToken(*b"0123456789abcdef");
 
     #[test]
     fn openings_do_not_drift() {
         assert_eq!(&opening(TOKEN), b"\x01lr\xC0\xFFdat0123456789abcdef");
-        assert_eq!(&answer(TOKEN), b"\x01lr\xC0\xFFans0123456789abcdef");
+        assert_eq!(&reply(TOKEN), b"\x01lr\xC0\xFFans0123456789abcdef");
     }
 
     #[test]
-    fn an_opening_is_no_answer_and_has_its_size() {
+    fn an_opening_is_no_reply_and_has_its_size() {
         assert_eq!(read_opening(&opening(TOKEN)), Some(TOKEN));
-        assert_eq!(read_answer(&answer(TOKEN)), Some(TOKEN));
-        assert_eq!(read_answer(&opening(TOKEN)), None);
-        assert_eq!(read_opening(&answer(TOKEN)), None);
+        assert_eq!(read_reply(&reply(TOKEN)), Some(TOKEN));
+        assert_eq!(read_reply(&opening(TOKEN)), None);
+        assert_eq!(read_opening(&reply(TOKEN)), None);
         assert_eq!(read_opening(&opening(TOKEN)[..23]), None);
         assert_eq!(read_opening(&[&opening(TOKEN)[..], b"x"].concat()), None);
     }
@@ -134,13 +134,13 @@ mod tests {
         fn headers_read_as_written(sequence: u64, sent_ns: u64, size in HEADER_BYTES..100) {
             let mut payload = vec![0; size];
             write_header(&mut payload, sequence, sent_ns);
-            prop_assert_eq!(read_header(&payload), Some(Header { sequence, sent_ns }));
+            prop_assert_eq!(read_header(&payload), Some(PayloadHeader { sequence, sent_ns }));
         }
 
         #[test]
         fn tokens_read_as_written(bytes: [u8; 16]) {
-            prop_assert_eq!(read_opening(&opening(Token(bytes))), Some(Token(bytes)));
-            prop_assert_eq!(read_answer(&answer(Token(bytes))), Some(Token(bytes)));
+            prop_assert_eq!(read_opening(&opening(FlowToken(bytes))), Some(FlowToken(bytes)));
+            prop_assert_eq!(read_reply(&reply(FlowToken(bytes))), Some(FlowToken(bytes)));
         }
     }
 }

@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::call_times::{CallClock, Calls};
+use linerate_metric::call_times::{CallClock, CallsByName};
 use linerate_metric::cost::MemoryCost;
-use linerate_metric::event::Problem;
-use linerate_metric::facts::{Host, Role};
-use linerate_metric::plan::{Cpus, Direction, Plan, Wait};
+use linerate_metric::event::ErrorReport;
+use linerate_metric::facts::{HostFacts, Role};
+use linerate_metric::plan::{CpuList, Direction, Plan, WaitMode};
 use linerate_metric::record::{
-    CpuCost, Doubt, HistogramData, Interval, Loss, PlaceCounter, SlowAnswer, Stream, Verification,
+    Caveat, CounterDelta, CpuCost, HistogramData, Interval, PacketLoss, SlowResponse,
+    StreamFigures, VerificationCost,
 };
 use serde::{Deserialize, Serialize};
 
 use super::body;
 use super::error::BodyError;
 use super::hello::Hello;
-use super::token::Token;
+use super::token::FlowToken;
 
 /// Table of frames: type on the wire, name, structure.
 macro_rules! frames {
@@ -71,39 +72,39 @@ frames! {
     /// First frame of both ends: versions and features.
     1 "HELLO" Hello(Hello),
     /// Server: it cannot run the test, or will not.
-    2 "REJECT" Refuse(Refuse),
+    2 "REJECT" Reject(Reject),
     /// Client: the requested run.
     3 "PROPOSE" Propose(Box<Propose>),
     /// Server: the run is accepted; its plan and flows.
     4 "ACCEPT" Accept(Box<Accept>),
     /// Server: every flow has arrived.
-    5 "ATTACHED" Attached(Attached),
+    5 "ATTACHED" Attached(FlowsAttached),
     /// Client: the run begins.
-    6 "START" Start(Start),
+    6 "START" Start(StartRun),
     /// Either end: figures of an interval of a direction that it counts.
-    7 "INTERVAL" Interval(Box<IntervalEnded>),
+    7 "INTERVAL" Interval(Box<IntervalReport>),
     /// Sender of a direction: its totals.
-    8 "SENT" Sent(Sent),
+    8 "SENT" Sent(SenderTotals),
     /// Either end: the run ends early.
-    9 "STOP" Stop(Stop),
+    9 "STOP" Stop(StopRun),
     /// Either end: its results.
-    10 "RESULTS" Outcome(Box<Outcome>),
+    10 "RESULTS" Results(Box<EndResults>),
     /// Client: settings that it requests for the server's host, for the lifetime of the connection.
-    11 "SETTINGS" Settings(Settings),
+    11 "SETTINGS" Settings(RequestedSettings),
     /// Server: result of each requested setting.
-    12 "SETTINGS_REPLY" SettingsAnswer(SettingsAnswer),
+    12 "SETTINGS_REPLY" SettingsReply(SettingsReply),
     /// Either end: requests the time of the other end.
-    13 "CLOCK_REQUEST" ClockQuestion(ClockQuestion),
+    13 "CLOCK_REQUEST" ClockRequest(ClockRequest),
     /// Other end: the requested time.
-    14 "CLOCK_REPLY" ClockAnswer(ClockAnswer),
+    14 "CLOCK_REPLY" ClockReply(ClockReply),
     /// Either end: still connected.
     15 "HEARTBEAT" Heartbeat(Heartbeat),
     /// Either end: no more frames follow.
     16 "BYE" Bye(Bye),
     /// Either end, before RESULTS: flows that do not fit into it.
-    17 "FIGURES" Figures(Figures),
+    17 "FIGURES" Figures(FlowFiguresBatch),
     /// Server, before RESULTS: timestamps of round trips or calls.
-    20 "TIMESTAMPS" Stamps(Box<Stamps>),
+    20 "TIMESTAMPS" Timestamps(Box<ResponderTimestamps>),
 }
 
 /// Implements `From` for each body, so that `connection.send(&Stop { .. }.into())` works, boxed or
@@ -119,22 +120,23 @@ macro_rules! into_frame {
 }
 
 into_frame! {
-    Hello(Hello) Refuse(Refuse) Propose(Propose) Accept(Accept) Attached(Attached) Start(Start)
-    Interval(IntervalEnded) Sent(Sent) Stop(Stop) Outcome(Outcome) Settings(Settings)
-    SettingsAnswer(SettingsAnswer) ClockQuestion(ClockQuestion) ClockAnswer(ClockAnswer)
-    Heartbeat(Heartbeat) Bye(Bye) Figures(Figures) Stamps(Stamps)
+    Hello(Hello) Reject(Reject) Propose(Propose) Accept(Accept) Attached(FlowsAttached) Start(StartRun)
+    Interval(IntervalReport) Sent(SenderTotals) Stop(StopRun) Results(EndResults) Settings(RequestedSettings)
+    SettingsReply(SettingsReply) ClockRequest(ClockRequest) ClockReply(ClockReply)
+    Heartbeat(Heartbeat) Bye(Bye) Figures(FlowFiguresBatch) Timestamps(ResponderTimestamps)
 }
 
 /// Rejection of a run by the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refuse {
+pub struct Reject {
     /// Error that the client reports to its user.
-    pub problem: Problem,
+    pub problem: ErrorReport,
     /// Exit code for the client.
     pub exit_code: u8,
     /// True if a later attempt may succeed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub may_pass: bool,
+    #[serde(rename = "may_pass")]
+    pub retryable: bool,
 }
 
 /// Run that the client requests.
@@ -144,7 +146,7 @@ pub struct Propose {
     pub plan: Plan,
     /// Facts about the client's host.
     #[serde(default)]
-    pub host: Host,
+    pub host: HostFacts,
 }
 
 /// Acceptance of a run by the server.
@@ -153,18 +155,20 @@ pub struct Accept {
     /// Plan with the values that the server chose.
     pub plan: Plan,
     /// Wait mode of the server's threads.
-    pub wait: Wait,
+    pub wait: WaitMode,
     /// Processors of the server's threads; empty: any.
     #[serde(default)]
-    pub cpus: Cpus,
+    pub cpus: CpuList,
     /// Grants, one per flow, in the order in which the client must open them.
     pub flows: Vec<FlowGrant>,
     /// Parts of the plan that the server cannot follow, and other doubts about the figures.
     #[serde(default)]
-    pub doubts: Vec<Doubt>,
+    #[serde(rename = "doubts")]
+    pub caveats: Vec<Caveat>,
     /// Reason for the wait mode if the server chose it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub because: Option<String>,
+    #[serde(rename = "because")]
+    pub wait_reason: Option<String>,
     /// Number of server threads that move the flows of a direction; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
@@ -178,7 +182,7 @@ pub struct FlowGrant {
     /// Direction of its payload.
     pub direction: Direction,
     /// Token that the flow opens with.
-    pub token: Token,
+    pub token: FlowToken,
     /// Port of the socket that was opened for this flow alone; absent: the port of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
@@ -186,17 +190,17 @@ pub struct FlowGrant {
 
 /// Message that every flow has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attached {}
+pub struct FlowsAttached {}
 
 /// Start of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Start {
+pub struct StartRun {
     /// Wait mode of the client's threads; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wait: Option<Wait>,
+    pub wait: Option<WaitMode>,
     /// Processors of the client's threads, empty for any; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpus: Option<Cpus>,
+    pub cpus: Option<CpuList>,
     /// Number of client threads that move the flows of a direction; absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
@@ -204,14 +208,14 @@ pub struct Start {
 
 /// Figures of one interval of a direction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct IntervalEnded {
+pub struct IntervalReport {
     /// Counters of the interval. Times are relative to the start at the sending end.
     pub interval: Interval,
 }
 
 /// Totals of the sender of a direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sent {
+pub struct SenderTotals {
     /// Totals of each flow.
     pub flows: Vec<FlowTotal>,
 }
@@ -230,20 +234,21 @@ pub struct FlowTotal {
 
 /// Early end of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stop {
+pub struct StopRun {
     /// Reason as text.
     #[serde(default)]
-    pub why: String,
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
 /// Results of one end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct EndResults {
     /// Role of this end.
     pub role: Role,
     /// Facts about its host.
     #[serde(default)]
-    pub host: Host,
+    pub host: HostFacts,
     /// CPU cost of its measuring threads; absent if the kernel does not report it.
     #[serde(default)]
     pub cpu: Option<CpuCost>,
@@ -258,25 +263,26 @@ pub struct Outcome {
     pub histograms: BTreeMap<String, HistogramData>,
     /// Packet losses that this end counted.
     #[serde(default)]
-    pub losses: Vec<Loss>,
+    pub losses: Vec<PacketLoss>,
     /// Counters of this end's host, before and after the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub counters: Vec<PlaceCounter>,
+    pub counters: Vec<CounterDelta>,
     /// Cost of payload verification at this end; absent if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verification: Option<Verification>,
+    pub verification: Option<VerificationCost>,
     /// Durations of its system calls; empty if not requested.
-    #[serde(default, skip_serializing_if = "Calls::is_empty")]
-    pub calls: Calls,
+    #[serde(default, skip_serializing_if = "CallsByName::is_empty")]
+    pub calls: CallsByName,
     /// Clock that timed the system calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_clock: Option<CallClock>,
     /// Responses above the latency limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub slow: Vec<SlowAnswer>,
+    pub slow: Vec<SlowResponse>,
     /// Doubts about its figures.
     #[serde(default)]
-    pub doubts: Vec<Doubt>,
+    #[serde(rename = "doubts")]
+    pub caveats: Vec<Caveat>,
     /// True if it was stopped early.
     #[serde(default)]
     pub interrupted: bool,
@@ -285,10 +291,11 @@ pub struct Outcome {
 }
 
 /// Some of the flows of an end that has more than one frame may hold. RESULTS has the last ones,
-/// and frames of this type before it have the others. Up to [`FLOWS_A_FRAME`](super::FLOWS_A_FRAME)
-/// flows no such frame is sent, for compatibility with earlier versions.
+/// and frames of this type before it have the others. Up to
+/// [`FLOWS_PER_FRAME`](super::FLOWS_PER_FRAME) flows no such frame is sent, for compatibility with
+/// earlier versions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct FlowFiguresBatch {
     /// Figures of each flow.
     pub flows: Vec<FlowFigures>,
 }
@@ -299,38 +306,40 @@ pub struct FlowFigures {
     /// Direction of its payload.
     pub direction: Direction,
     /// Figures of the flow; those that only the other end can measure are absent.
-    pub stream: Stream,
+    pub stream: StreamFigures,
 }
 
 /// Settings that the client requests for the server's host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct RequestedSettings {
     /// Values by setting name.
-    pub wanted: BTreeMap<String, String>,
+    #[serde(rename = "wanted")]
+    pub requested: BTreeMap<String, String>,
 }
 
 /// Results of the requested settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SettingsAnswer {
+pub struct SettingsReply {
     /// Applied settings with their effective values.
     #[serde(default)]
     pub granted: BTreeMap<String, String>,
     /// Rejected settings, each with the reason.
     #[serde(default)]
-    pub refused: BTreeMap<String, String>,
+    #[serde(rename = "refused")]
+    pub rejected: BTreeMap<String, String>,
 }
 
 /// Request for the time of the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClockQuestion {
+pub struct ClockRequest {
     /// Monotonic clock of the requesting end when it sent the request, in ns.
     pub t1_ns: u64,
 }
 
-/// Reply to a [`ClockQuestion`]: with its time of arrival it makes a
-/// [`Sample`](super::clock::Sample).
+/// Reply to a [`ClockRequest`]: with its time of arrival it makes a
+/// [`ClockSample`](super::clock::ClockSample).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClockAnswer {
+pub struct ClockReply {
     /// Time in the request, unchanged.
     pub t1_ns: u64,
     /// Monotonic clock of the responding end when the request arrived, in ns.
@@ -349,7 +358,7 @@ pub struct Bye {}
 
 /// Timestamps of round trips at the responding end; a long list is split into several frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamps {
+pub struct ResponderTimestamps {
     /// Number of the flow.
     pub flow: u32,
     /// Round trips, ascending by number. Each entry is the number, then times of the responding
@@ -357,7 +366,8 @@ pub struct Stamps {
     /// received, passed to the kernel, in the queueing discipline, in the driver, send call
     /// returned.
     #[serde(default)]
-    pub trips: Vec<[u64; 9]>,
+    #[serde(rename = "trips")]
+    pub round_trips: Vec<[u64; 9]>,
     /// Receive work of its processors: start, end (both in ns), processor.
     #[serde(default)]
     pub work: Vec<[u64; 3]>,
@@ -367,16 +377,17 @@ pub struct Stamps {
     pub calls: Vec<[u64; 4]>,
     /// Data that it could not record, with the reasons.
     #[serde(default)]
-    pub notes: Vec<String>,
+    #[serde(rename = "notes")]
+    pub caveats: Vec<String>,
     /// Timestamps that its network device took in place of its kernel, in the first frame of a
     /// flow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device: Option<DeviceStamps>,
+    pub device: Option<DeviceTimestamping>,
 }
 
 /// Hardware timestamps of a network device, by its own clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceStamps {
+pub struct DeviceTimestamping {
     /// True if departures are timestamped.
     pub departures: bool,
     /// True if arrivals are timestamped.

@@ -39,23 +39,23 @@ impl Security {
 
 /// Inclusive range of protocol versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Versions {
+pub struct VersionRange {
     /// Oldest version.
     pub min: u16,
     /// Newest version.
     pub max: u16,
 }
 
-impl Versions {
+impl VersionRange {
     /// Returns the highest version in both ranges.
     #[must_use]
-    pub fn common(self, other: Self) -> Option<u16> {
+    pub fn highest_common(self, other: Self) -> Option<u16> {
         let highest = self.max.min(other.max);
         (highest >= self.min.max(other.min)).then_some(highest)
     }
 }
 
-impl fmt::Display for Versions {
+impl fmt::Display for VersionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.min == self.max {
             write!(f, "{}", self.min)
@@ -99,8 +99,8 @@ impl Hello {
 
     /// Returns the range of versions that the sender implements.
     #[must_use]
-    pub fn versions(&self) -> Versions {
-        Versions {
+    pub fn versions(&self) -> VersionRange {
+        VersionRange {
             min: self.protocol_min,
             max: self.protocol_max,
         }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_highest_common_version_is_spoken() {
-        for ((our_min, our_max), (their_min, their_max), want) in [
+        for ((our_min, our_max), (their_min, their_max), expected) in [
             ((1, 1), (1, 1), Some(1)),
             ((1, 3), (2, 5), Some(3)),
             ((2, 5), (1, 3), Some(3)),
@@ -123,15 +123,19 @@ mod tests {
             ((0, u16::MAX), (5, 5), Some(5)),
             ((1, 3), (3, 1), None),
         ] {
-            let ours = Versions {
+            let local = VersionRange {
                 min: our_min,
                 max: our_max,
             };
-            let theirs = Versions {
+            let remote = VersionRange {
                 min: their_min,
                 max: their_max,
             };
-            assert_eq!(ours.common(theirs), want, "{ours} and {theirs}");
+            assert_eq!(
+                local.highest_common(remote),
+                expected,
+                "{local} and {remote}"
+            );
         }
     }
 }

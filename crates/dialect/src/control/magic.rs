@@ -17,7 +17,7 @@
 //! One upstream server replies nevertheless: iperf3 accepts any 37 bytes as a cookie. It sends the
 //! one byte `09`, which our client recognises at once.
 
-use crate::sniff::{Carrier, Dialect, Verdict};
+use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// First bytes of a control connection, in both directions.
 pub const CONTROL_MAGIC: [u8; 8] = *b"\x01lr\xC0\xFFctl";
@@ -26,21 +26,21 @@ pub const CONTROL_MAGIC: [u8; 8] = *b"\x01lr\xC0\xFFctl";
 pub const DATA_MAGIC: [u8; 8] = *b"\x01lr\xC0\xFFdat";
 
 /// First bytes of the server's reply to the opening of a UDP flow.
-pub const ANSWER_MAGIC: [u8; 8] = *b"\x01lr\xC0\xFFans";
+pub const REPLY_MAGIC: [u8; 8] = *b"\x01lr\xC0\xFFans";
 
 /// Purpose of one of linerate's TCP connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
-    /// Control connection: [`super::Connection`].
+pub enum OpeningKind {
+    /// Control connection: [`super::ControlCodec`].
     Control,
     /// Data flow: [`super::flow`].
     Data,
 }
 
-impl Opening {
+impl OpeningKind {
     /// Returns the purpose by the first bytes; `None` if they are neither, or too few.
     #[must_use]
-    pub fn of(first_bytes: &[u8]) -> Option<Self> {
+    pub fn from_first_bytes(first_bytes: &[u8]) -> Option<Self> {
         match *first_bytes.first_chunk()? {
             CONTROL_MAGIC => Some(Self::Control),
             DATA_MAGIC => Some(Self::Data),
@@ -50,17 +50,16 @@ impl Opening {
 }
 
 /// Entry of linerate's own protocol in the protocol table.
-pub const DIALECT: Dialect = Dialect {
+pub const PROTOCOL: ProtocolInfo = ProtocolInfo {
     name: "linerate",
-    recognise,
+    detect,
 };
 
-fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
-    match carrier {
-        Carrier::Stream => {
-            Verdict::of_prefix(&CONTROL_MAGIC, bytes).or(Verdict::of_prefix(&DATA_MAGIC, bytes))
-        }
-        Carrier::Datagram if super::flow::read_opening(bytes).is_some() => Verdict::Yes,
-        Carrier::Datagram => Verdict::No,
+fn detect(transport: TransportKind, bytes: &[u8]) -> ProtocolMatch {
+    match transport {
+        TransportKind::Stream => ProtocolMatch::of_prefix(&CONTROL_MAGIC, bytes)
+            .or(ProtocolMatch::of_prefix(&DATA_MAGIC, bytes)),
+        TransportKind::Datagram if super::flow::read_opening(bytes).is_some() => ProtocolMatch::Yes,
+        TransportKind::Datagram => ProtocolMatch::No,
     }
 }

@@ -19,9 +19,9 @@ use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState, TransportState};
 
 use super::error::ControlError;
-use crate::byte_queue::Queue;
+use crate::byte_queue::ByteQueue;
 
-const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+const NOISE_PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
 /// Bytes of a key, and of the random number of one end for one connection.
 pub const KEY_BYTES: usize = 32;
@@ -40,18 +40,18 @@ pub(super) const LENGTH_BYTES: usize = 2;
 pub(super) const MESSAGE_BYTES: usize = 65_535;
 
 /// Bytes of the authentication tag of a message.
-const PROOF_BYTES: usize = 16;
+const TAG_BYTES: usize = 16;
 
 /// Length of each message of the handshake.
-const HANDSHAKE_BYTES: usize = 32 + PROOF_BYTES;
+const HANDSHAKE_BYTES: usize = 32 + TAG_BYTES;
 
 /// Pre-shared key of two ends.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key([u8; KEY_BYTES]);
+pub struct PresharedKey([u8; KEY_BYTES]);
 
 /// Reason why a secret is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
+pub enum PresharedKeyError {
     /// The secret could be guessed.
     #[error(
         "the secret has {bytes} B, and fewer than {SECRET_MIN_BYTES} can be guessed: make one with `head -c 32 /dev/urandom | base64`"
@@ -65,20 +65,20 @@ pub enum KeyError {
     TooLong,
 }
 
-impl Key {
+impl PresharedKey {
     /// Derives the key from a secret. Surrounding white space is ignored, so a line of a file gives
     /// the same key as an environment variable.
     ///
     /// # Errors
     /// If it is shorter than [`SECRET_MIN_BYTES`] or longer than [`SECRET_MAX_BYTES`].
-    pub fn new(secret: &[u8]) -> Result<Self, KeyError> {
+    pub fn new(secret: &[u8]) -> Result<Self, PresharedKeyError> {
         let secret = secret.trim_ascii();
         if secret.len() < SECRET_MIN_BYTES {
             let bytes = secret.len();
-            return Err(KeyError::TooShort { bytes });
+            return Err(PresharedKeyError::TooShort { bytes });
         }
         if secret.len() > SECRET_MAX_BYTES {
-            return Err(KeyError::TooLong);
+            return Err(PresharedKeyError::TooLong);
         }
         let mut hash = DefaultResolver
             .resolve_hash(&snow::params::HashChoice::Blake2s)
@@ -91,7 +91,7 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for PresharedKey {
     /// Hides the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
@@ -100,110 +100,116 @@ impl fmt::Debug for Key {
 
 /// Credentials of one end for one connection.
 #[derive(Clone)]
-pub struct Proof {
+pub struct NoiseCredentials {
     /// Key of both ends.
-    pub key: Key,
+    pub key: PresharedKey,
     /// Random bytes for this connection, from the system's random number generator.
     pub random: [u8; KEY_BYTES],
 }
 
-impl fmt::Debug for Proof {
+impl fmt::Debug for NoiseCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Proof(..)")
     }
 }
 
 /// Noise state of one end.
-pub(super) struct Seal {
-    state: State,
+pub(super) struct NoiseChannel {
+    state: NoiseState,
 }
 
-enum State {
-    Shaking(Box<HandshakeState>),
-    Sealed(Box<TransportState>),
-    Broken,
+enum NoiseState {
+    Handshake(Box<HandshakeState>),
+    Transport(Box<TransportState>),
+    Failed,
 }
 
-impl fmt::Debug for Seal {
+impl fmt::Debug for NoiseChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
-            State::Shaking(_) => "Seal(handshake)",
-            State::Sealed(_) => "Seal(transport)",
-            State::Broken => "Seal(failed)",
+            NoiseState::Handshake(_) => "Seal(handshake)",
+            NoiseState::Transport(_) => "Seal(transport)",
+            NoiseState::Failed => "Seal(failed)",
         })
     }
 }
 
 /// Progress of the handshake after the received messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum HandshakeProgress {
     /// The handshake is not complete.
-    Waiting,
+    Pending,
     /// The handshake was completed by these messages.
-    Settled,
+    JustCompleted,
     /// The handshake was complete before.
-    Open,
+    Completed,
 }
 
-impl Seal {
+impl NoiseChannel {
     /// Creates the connecting end; its first message is appended to `out`.
-    pub(super) fn client(proof: &Proof, prologue: &[u8], out: &mut Vec<u8>) -> Self {
-        let mut shaking = builder(proof, prologue, |builder| builder.build_initiator());
-        shake(&mut shaking, out).expect("a first message needs nothing of the peer");
+    pub(super) fn client(
+        credentials: &NoiseCredentials,
+        prologue: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Self {
+        let mut handshake =
+            build_handshake(credentials, prologue, |builder| builder.build_initiator());
+        write_handshake_message(&mut handshake, out)
+            .expect("a first message needs nothing of the peer");
         Self {
-            state: State::Shaking(Box::new(shaking)),
+            state: NoiseState::Handshake(Box::new(handshake)),
         }
     }
 
     /// Creates the accepting end.
-    pub(super) fn server(proof: &Proof, prologue: &[u8]) -> Self {
-        let shaking = builder(proof, prologue, |builder| builder.build_responder());
+    pub(super) fn server(credentials: &NoiseCredentials, prologue: &[u8]) -> Self {
+        let handshake = build_handshake(credentials, prologue, |builder| builder.build_responder());
         Self {
-            state: State::Shaking(Box::new(shaking)),
+            state: NoiseState::Handshake(Box::new(handshake)),
         }
     }
 
-    /// Decrypts all complete messages in `sealed` and appends their frames to `plain`; replies of
-    /// the handshake are appended to `out`.
+    /// Decrypts all complete messages in `encrypted` and appends their frames to `plain`; replies
+    /// of the handshake are appended to `out`.
     ///
     /// # Errors
-    /// [`ControlError::KeyDiffers`] if the handshake fails, [`ControlError::Tampered`] for a
+    /// [`ControlError::KeyMismatch`] if the handshake fails, [`ControlError::Tampered`] for a
     /// message that is not from the peer, or not the next one.
-    pub(super) fn open(
+    pub(super) fn decrypt(
         &mut self,
-        sealed: &mut Queue,
+        encrypted: &mut ByteQueue,
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
-    ) -> Result<Step, ControlError> {
+    ) -> Result<HandshakeProgress, ControlError> {
         let mut step = match self.state {
-            State::Sealed(_) => Step::Open,
-            State::Shaking(_) => Step::Waiting,
-            State::Broken => return Err(ControlError::Failed),
+            NoiseState::Transport(_) => HandshakeProgress::Completed,
+            NoiseState::Handshake(_) => HandshakeProgress::Pending,
+            NoiseState::Failed => return Err(ControlError::AlreadyFailed),
         };
-        while let Some((&length, rest)) = sealed.bytes().split_first_chunk() {
+        while let Some((&length, rest)) = encrypted.bytes().split_first_chunk() {
             let length = usize::from(u16::from_be_bytes(length));
-            if matches!(self.state, State::Shaking(_)) && length != HANDSHAKE_BYTES {
+            if matches!(self.state, NoiseState::Handshake(_)) && length != HANDSHAKE_BYTES {
                 // No handshake message has another length: the keys differ, which a server reports
                 // with length 0.
-                return Err(self.fail(ControlError::KeyDiffers));
+                return Err(self.fail(ControlError::KeyMismatch));
             }
             let Some(message) = rest.get(..length) else {
                 break;
             };
             match &mut self.state {
-                State::Shaking(shaking) => {
-                    let read = shaking.read_message(message, &mut []);
-                    let answered = read.and_then(|_| match shaking.is_handshake_finished() {
+                NoiseState::Handshake(handshake) => {
+                    let read = handshake.read_message(message, &mut []);
+                    let result = read.and_then(|_| match handshake.is_handshake_finished() {
                         true => Ok(()),
-                        false => shake(shaking, out),
+                        false => write_handshake_message(handshake, out),
                     });
-                    if answered.is_err() {
-                        return Err(self.fail(ControlError::KeyDiffers));
+                    if result.is_err() {
+                        return Err(self.fail(ControlError::KeyMismatch));
                     }
-                    self.seal_up()?;
-                    step = Step::Settled;
+                    self.enter_transport_mode()?;
+                    step = HandshakeProgress::JustCompleted;
                 }
-                State::Sealed(state) => {
+                NoiseState::Transport(state) => {
                     let start = plain.len();
                     plain.resize(start + length, 0);
                     let Ok(bytes) = state.read_message(message, &mut plain[start..]) else {
@@ -212,20 +218,23 @@ impl Seal {
                     };
                     plain.truncate(start + bytes);
                 }
-                State::Broken => return Err(ControlError::Failed),
+                NoiseState::Failed => return Err(ControlError::AlreadyFailed),
             }
-            sealed.pop(LENGTH_BYTES + length);
+            encrypted.pop(LENGTH_BYTES + length);
         }
         Ok(step)
     }
 
     /// Switches from the handshake to encrypted messages.
-    fn seal_up(&mut self) -> Result<(), ControlError> {
-        let State::Shaking(shaking) = std::mem::replace(&mut self.state, State::Broken) else {
-            return Err(ControlError::Failed);
+    fn enter_transport_mode(&mut self) -> Result<(), ControlError> {
+        let NoiseState::Handshake(handshake) =
+            std::mem::replace(&mut self.state, NoiseState::Failed)
+        else {
+            return Err(ControlError::AlreadyFailed);
         };
-        let sealed = shaking.into_transport_mode();
-        self.state = State::Sealed(Box::new(sealed.map_err(|_| ControlError::KeyDiffers)?));
+        let transport = handshake.into_transport_mode();
+        self.state =
+            NoiseState::Transport(Box::new(transport.map_err(|_| ControlError::KeyMismatch)?));
         Ok(())
     }
 
@@ -233,33 +242,36 @@ impl Seal {
     ///
     /// # Panics
     /// If the handshake is not complete.
-    pub(super) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) {
-        let State::Sealed(state) = &mut self.state else {
+    pub(super) fn encrypt(&mut self, plain: &[u8], out: &mut Vec<u8>) {
+        let NoiseState::Transport(state) = &mut self.state else {
             panic!("frames are sent only after the handshake");
         };
-        for piece in plain.chunks(MESSAGE_BYTES - PROOF_BYTES) {
-            put_message(out, piece.len() + PROOF_BYTES, |room| {
-                state.write_message(piece, room)
+        for chunk in plain.chunks(MESSAGE_BYTES - TAG_BYTES) {
+            append_message(out, chunk.len() + TAG_BYTES, |buffer| {
+                state.write_message(chunk, buffer)
             })
             .expect("2^64 messages are more than a connection carries");
         }
     }
 
     fn fail(&mut self, error: ControlError) -> ControlError {
-        self.state = State::Broken;
+        self.state = NoiseState::Failed;
         error
     }
 }
 
 /// Writes the next message of the handshake.
-fn shake(shaking: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), snow::Error> {
-    put_message(out, HANDSHAKE_BYTES, |room| {
-        shaking.write_message(&[], room)
+fn write_handshake_message(
+    handshake: &mut HandshakeState,
+    out: &mut Vec<u8>,
+) -> Result<(), snow::Error> {
+    append_message(out, HANDSHAKE_BYTES, |buffer| {
+        handshake.write_message(&[], buffer)
     })
 }
 
 /// Appends a message and its length.
-fn put_message(
+fn append_message(
     out: &mut Vec<u8>,
     bytes: usize,
     write: impl FnOnce(&mut [u8]) -> Result<usize, snow::Error>,
@@ -273,24 +285,26 @@ fn put_message(
     Ok(())
 }
 
-fn builder<'a>(
-    proof: &'a Proof,
+fn build_handshake<'a>(
+    credentials: &'a NoiseCredentials,
     prologue: &'a [u8],
     build: impl FnOnce(Builder<'a>) -> Result<HandshakeState, snow::Error>,
 ) -> HandshakeState {
-    let pattern: NoiseParams = PATTERN.parse().expect("the pattern is one of Noise's");
-    let resolver = Box::new(Given(proof.random));
+    let pattern: NoiseParams = NOISE_PATTERN
+        .parse()
+        .expect("the pattern is one of Noise's");
+    let resolver = Box::new(FixedRandom(credentials.random));
     Builder::with_resolver(pattern, resolver)
-        .psk(0, &proof.key.0)
+        .psk(0, &credentials.key.0)
         .and_then(|builder| builder.prologue(prologue))
         .and_then(build)
         .expect("the pattern needs a key and a prologue, and has both")
 }
 
 /// Source of the random bytes that the caller passed in: this crate generates none.
-struct Given([u8; KEY_BYTES]);
+struct FixedRandom([u8; KEY_BYTES]);
 
-impl Random for Given {
+impl Random for FixedRandom {
     fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), snow::Error> {
         // One end generates one ephemeral key; a second request would reuse its bytes.
         if bytes.len() != KEY_BYTES {
@@ -301,7 +315,7 @@ impl Random for Given {
     }
 }
 
-impl CryptoResolver for Given {
+impl CryptoResolver for FixedRandom {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
         Some(Box::new(Self(self.0)))
     }
@@ -325,55 +339,61 @@ mod tests {
 
     #[test]
     fn a_secret_is_the_same_in_a_file_and_in_a_variable() {
-        let key = Key::new(b"0123456789abcdef").unwrap();
-        assert_eq!(Key::new(b"  0123456789abcdef\r\n"), Ok(key.clone()));
-        assert_ne!(Key::new(b"0123456789abcdeF"), Ok(key.clone()));
+        let key = PresharedKey::new(b"0123456789abcdef").unwrap();
+        assert_eq!(
+            PresharedKey::new(b"  0123456789abcdef\r\n"),
+            Ok(key.clone())
+        );
+        assert_ne!(PresharedKey::new(b"0123456789abcdeF"), Ok(key.clone()));
         assert_eq!(format!("{key:?}"), "Key(..)");
-        for (secret, want) in [
-            (&b""[..], KeyError::TooShort { bytes: 0 }),
-            (b"0123456789abcde\n", KeyError::TooShort { bytes: 15 }),
-            (&[b'x'; 5000], KeyError::TooLong),
+        for (secret, expected) in [
+            (&b""[..], PresharedKeyError::TooShort { bytes: 0 }),
+            (
+                b"0123456789abcde\n",
+                PresharedKeyError::TooShort { bytes: 15 },
+            ),
+            (&[b'x'; 5000], PresharedKeyError::TooLong),
         ] {
-            assert_eq!(Key::new(secret), Err(want));
+            assert_eq!(PresharedKey::new(secret), Err(expected));
         }
     }
 
     #[test]
     fn long_frames_go_in_several_messages() {
-        let proof = |random| Proof {
-            key: Key::new(b"0123456789abcdef").unwrap(),
+        let credentials = |random| NoiseCredentials {
+            key: PresharedKey::new(b"0123456789abcdef").unwrap(),
             random: [random; KEY_BYTES],
         };
         let (mut out, mut back, mut plain) = (Vec::new(), Vec::new(), Vec::new());
-        let mut near = Seal::client(&proof(1), b"", &mut out);
-        let mut far = Seal::server(&proof(2), b"");
-        let mut queue = Queue::default();
+        let mut near = NoiseChannel::client(&credentials(1), b"", &mut out);
+        let mut far = NoiseChannel::server(&credentials(2), b"");
+        let mut queue = ByteQueue::default();
         queue.push(&out);
-        let step = far.open(&mut queue, &mut plain, &mut back).unwrap();
-        assert_eq!(step, Step::Settled);
+        let step = far.decrypt(&mut queue, &mut plain, &mut back).unwrap();
+        assert_eq!(step, HandshakeProgress::JustCompleted);
         queue.push(&back);
-        let step = near.open(&mut queue, &mut plain, &mut back).unwrap();
-        assert_eq!(step, Step::Settled);
+        let step = near.decrypt(&mut queue, &mut plain, &mut back).unwrap();
+        assert_eq!(step, HandshakeProgress::JustCompleted);
 
-        let said: Vec<u8> = (0..200_000u32).map(|at| at as u8).collect();
+        let payload: Vec<u8> = (0..200_000u32).map(|at| at as u8).collect();
         out.clear();
-        near.seal(&said, &mut out);
-        assert_eq!(out.len(), said.len() + 4 * (LENGTH_BYTES + PROOF_BYTES));
-        for piece in out.chunks(60_000) {
-            queue.push(piece);
-            let step = far.open(&mut queue, &mut plain, &mut back).unwrap();
-            assert_eq!(step, Step::Open);
+        near.encrypt(&payload, &mut out);
+        assert_eq!(out.len(), payload.len() + 4 * (LENGTH_BYTES + TAG_BYTES));
+        for chunk in out.chunks(60_000) {
+            queue.push(chunk);
+            let step = far.decrypt(&mut queue, &mut plain, &mut back).unwrap();
+            assert_eq!(step, HandshakeProgress::Completed);
         }
         assert!(queue.is_empty());
-        assert_eq!(plain, said);
+        assert_eq!(plain, payload);
     }
 
     #[test]
-    fn an_end_draws_once() {
-        let mut given = Given([7; KEY_BYTES]);
-        assert!(given.try_fill_bytes(&mut [0; 31]).is_err());
+    fn an_end_generates_one_key() {
+        let mut random = FixedRandom([7; KEY_BYTES]);
+        assert!(random.try_fill_bytes(&mut [0; 31]).is_err());
         let mut key = [0; KEY_BYTES];
-        given.try_fill_bytes(&mut key).unwrap();
+        random.try_fill_bytes(&mut key).unwrap();
         assert_eq!(key, [7; KEY_BYTES]);
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Bytes of a [`Token`].
+/// Bytes of a [`FlowToken`].
 pub const TOKEN_BYTES: usize = 16;
 
 /// 16 random bytes that the server announces on the control connection and the client repeats when
@@ -17,9 +17,9 @@ pub const TOKEN_BYTES: usize = 16;
 /// run and must come from the system's random number generator. The comparison is not
 /// constant-time; over a network its timing reveals nothing useful about 16 random bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub [u8; TOKEN_BYTES]);
+pub struct FlowToken(pub [u8; TOKEN_BYTES]);
 
-impl fmt::Debug for Token {
+impl fmt::Debug for FlowToken {
     /// Shows only the first two bytes: enough to distinguish tokens in a log without revealing
     /// them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,31 +27,31 @@ impl fmt::Debug for Token {
     }
 }
 
-impl Serialize for Token {
+impl Serialize for FlowToken {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Token {
+impl<'de> Deserialize<'de> for FlowToken {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bytes;
-        impl<'de> Visitor<'de> for Bytes {
-            type Value = Token;
+        struct TokenBytes;
+        impl<'de> Visitor<'de> for TokenBytes {
+            type Value = FlowToken;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{TOKEN_BYTES} bytes")
             }
 
-            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Token, E> {
+            fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<FlowToken, E> {
                 let bytes = bytes
                     .try_into()
                     .map_err(|_| E::invalid_length(bytes.len(), &self))?;
-                Ok(Token(bytes))
+                Ok(FlowToken(bytes))
             }
 
             // Formats without a byte type (JSON in tests and logs) encode them as numbers.
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Token, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<FlowToken, A::Error> {
                 let mut bytes = [0; TOKEN_BYTES];
                 for (position, byte) in bytes.iter_mut().enumerate() {
                     *byte = seq
@@ -59,12 +59,12 @@ impl<'de> Deserialize<'de> for Token {
                         .ok_or_else(|| de::Error::invalid_length(position, &self))?;
                 }
                 match seq.next_element::<u8>()? {
-                    None => Ok(Token(bytes)),
+                    None => Ok(FlowToken(bytes)),
                     Some(_) => Err(de::Error::invalid_length(TOKEN_BYTES + 1, &self)),
                 }
             }
         }
-        deserializer.deserialize_bytes(Bytes)
+        deserializer.deserialize_bytes(TokenBytes)
     }
 }
 
@@ -73,24 +73,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_does_not_give_it_away() {
-        let token = Token(*b"0123456789abcdef");
+    fn debug_output_hides_the_token() {
+        let token = FlowToken(*b"0123456789abcdef");
         assert_eq!(format!("{token:?}"), "Token(3031..)");
     }
 
     #[test]
-    fn only_sixteen_bytes_are_one() {
+    fn only_sixteen_bytes_are_a_token() {
         for length in 0..40 {
             let encoded = rmp_serde::to_vec(&vec![7u8; length]).unwrap();
             assert_eq!(
-                rmp_serde::from_slice::<Token>(&encoded).is_ok(),
+                rmp_serde::from_slice::<FlowToken>(&encoded).is_ok(),
                 length == TOKEN_BYTES,
                 "{length}"
             );
             let mut binary = vec![0xc4, length as u8];
             binary.resize(2 + length, 7);
             assert_eq!(
-                rmp_serde::from_slice::<Token>(&binary).is_ok(),
+                rmp_serde::from_slice::<FlowToken>(&binary).is_ok(),
                 length == TOKEN_BYTES,
                 "{length}"
             );

@@ -10,10 +10,10 @@
 //! may be as small as 20 B; then they end before the times. A message with the stop bit is the last
 //! one and not a request: upstream's server closes after it. Clients of 2.1 close without it.
 
-use super::{Iperf2Error, put, settings::flags, split_ns, wall_ns, word};
+use super::{Iperf2Error, read_u32, settings::flags, to_wire_time, wire_time_ns, write_u32};
 
 /// Bytes from which a server can read the size of the messages: the smallest message.
-pub const BEGINNING_BYTES: usize = 20;
+pub const MESSAGE_MIN_BYTES: usize = 20;
 
 /// Bytes of the fields; payload follows.
 const FIELD_BYTES: usize = 64;
@@ -31,14 +31,14 @@ mod mode {
     /// This is the last message.
     pub const STOP: u16 = 0x1000;
     /// The size of the reply is valid.
-    pub const ANSWER_SIZE: u16 = 0x0800;
+    pub const REPLY_SIZE: u16 = 0x0800;
 }
 
 /// Value of a time field that is not set.
-const NOT_YET: u32 = u32::MAX;
+const UNSET_TIME: u32 = u32::MAX;
 
-fn size_of(message: &[u8]) -> Result<usize, Iperf2Error> {
-    let bytes = word(message, 4).unwrap_or(0);
+fn message_size(message: &[u8]) -> Result<usize, Iperf2Error> {
+    let bytes = read_u32(message, 4).unwrap_or(0);
     if bytes > SIZE_LIMIT {
         return Err(Iperf2Error::MessageTooLarge {
             bytes,
@@ -47,43 +47,43 @@ fn size_of(message: &[u8]) -> Result<usize, Iperf2Error> {
     }
     // Within the limit, so the conversion is lossless.
     let size = bytes as usize;
-    if size < BEGINNING_BYTES {
+    if size < MESSAGE_MIN_BYTES {
         return Err(Iperf2Error::MessageTooSmall {
             bytes,
-            least: BEGINNING_BYTES as u32,
+            min_bytes: MESSAGE_MIN_BYTES as u32,
         });
     }
     Ok(size)
 }
 
-fn stamp(message: &mut [u8], at: usize, now_wall_ns: u64) {
-    let (seconds, microseconds) = split_ns(now_wall_ns);
-    put(message, at, seconds);
-    put(message, at + 4, microseconds);
+fn write_time(message: &mut [u8], at: usize, now_wall_ns: u64) {
+    let (seconds, microseconds) = to_wire_time(now_wall_ns);
+    write_u32(message, at, seconds);
+    write_u32(message, at + 4, microseconds);
 }
 
 /// Responding end. Its memory is one message, allocated once.
 #[derive(Debug)]
-pub struct Server {
+pub struct BouncebackServer {
     message: Vec<u8>,
-    filled: usize,
-    answer_bytes: usize,
-    answered: u64,
+    filled_bytes: usize,
+    reply_bytes: usize,
+    replies: u64,
 }
 
-impl Server {
-    /// Creates the server for a client whose first request begins with `beginning`, at least
-    /// [`BEGINNING_BYTES`] bytes. Pass them to [`Server::receive`] too.
+impl BouncebackServer {
+    /// Creates the server for a client whose first request begins with `first_bytes`, at least
+    /// [`MESSAGE_MIN_BYTES`] bytes. Pass them to [`BouncebackServer::receive`] too.
     ///
     /// # Errors
     /// [`Iperf2Error::MessageTooLarge`], [`Iperf2Error::MessageTooSmall`].
-    pub fn new(beginning: &[u8]) -> Result<Self, Iperf2Error> {
-        let size = size_of(beginning)?;
+    pub fn new(first_bytes: &[u8]) -> Result<Self, Iperf2Error> {
+        let size = message_size(first_bytes)?;
         Ok(Self {
             message: vec![0; size],
-            filled: 0,
-            answer_bytes: size,
-            answered: 0,
+            filled_bytes: 0,
+            reply_bytes: size,
+            replies: 0,
         })
     }
 
@@ -91,71 +91,72 @@ impl Server {
     /// the reply before passing the rest.
     #[inline]
     pub fn receive(&mut self, bytes: &[u8], now_wall_ns: u64) -> usize {
-        let some = bytes.len().min(self.message.len() - self.filled);
-        self.message[self.filled..self.filled + some].copy_from_slice(&bytes[..some]);
-        self.filled += some;
-        if some > 0 && self.is_due() {
-            stamp(&mut self.message, 28, now_wall_ns);
+        let accepted = bytes.len().min(self.message.len() - self.filled_bytes);
+        self.message[self.filled_bytes..self.filled_bytes + accepted]
+            .copy_from_slice(&bytes[..accepted]);
+        self.filled_bytes += accepted;
+        if accepted > 0 && self.has_request() {
+            write_time(&mut self.message, 28, now_wall_ns);
         }
-        some
+        accepted
     }
 
     /// Returns whether a complete request waits for its reply.
     #[must_use]
-    pub fn is_due(&self) -> bool {
-        self.is_whole() && !self.is_over()
+    pub fn has_request(&self) -> bool {
+        self.is_complete() && !self.is_over()
     }
 
     /// Returns whether the client has sent the stop message: close the connection.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.is_whole() && self.mode() & mode::STOP != 0
+        self.is_complete() && self.mode() & mode::STOP != 0
     }
 
-    fn is_whole(&self) -> bool {
-        self.filled == self.message.len()
+    fn is_complete(&self) -> bool {
+        self.filled_bytes == self.message.len()
     }
 
     /// Returns the time to wait before the reply, in nanoseconds.
     #[must_use]
     pub fn hold_ns(&self) -> u64 {
-        let us = word(&self.message, 44).unwrap_or(0).min(HOLD_LIMIT_US);
-        u64::from(us) * 1000
+        let hold_us = read_u32(&self.message, 44).unwrap_or(0).min(HOLD_LIMIT_US);
+        u64::from(hold_us) * 1000
     }
 
-    /// Returns the reply; write all of it, then call [`Server::answered`].
+    /// Returns the reply; write all of it, then call [`BouncebackServer::mark_replied`].
     #[inline]
-    pub fn answer(&mut self, now_wall_ns: u64) -> &[u8] {
-        stamp(&mut self.message, 36, now_wall_ns);
+    pub fn reply(&mut self, now_wall_ns: u64) -> &[u8] {
+        write_time(&mut self.message, 36, now_wall_ns);
         let mode = self.mode();
-        let asked = word(&self.message, 60).unwrap_or(0) as usize;
+        let requested_bytes = read_u32(&self.message, 60).unwrap_or(0) as usize;
         // A reply may be smaller than its request but never larger: the client must not control
         // memory.
-        self.answer_bytes = if mode & mode::ANSWER_SIZE != 0 && asked >= BEGINNING_BYTES {
-            asked.min(self.message.len())
+        self.reply_bytes = if mode & mode::REPLY_SIZE != 0 && requested_bytes >= MESSAGE_MIN_BYTES {
+            requested_bytes.min(self.message.len())
         } else {
             self.message.len()
         };
-        &self.message[..self.answer_bytes]
+        &self.message[..self.reply_bytes]
     }
 
     /// Records that the reply was written; the next request may arrive.
     #[inline]
-    pub fn answered(&mut self) {
-        self.filled = 0;
-        self.answered += 1;
+    pub fn mark_replied(&mut self) {
+        self.filled_bytes = 0;
+        self.replies += 1;
     }
 
     /// Returns whether the client requests an immediate acknowledgement (TCP quick ACK).
     #[must_use]
-    pub fn wants_quick_ack(&self) -> bool {
+    pub fn requests_quick_ack(&self) -> bool {
         self.mode() & mode::QUICK_ACK != 0
     }
 
     /// Returns the number of replies sent.
     #[must_use]
-    pub fn answers(&self) -> u64 {
-        self.answered
+    pub fn replies(&self) -> u64 {
+        self.replies
     }
 
     /// Returns the bytes of a request.
@@ -165,13 +166,13 @@ impl Server {
     }
 
     fn mode(&self) -> u16 {
-        (word(&self.message, 12).unwrap_or(0) >> 16) as u16
+        (read_u32(&self.message, 12).unwrap_or(0) >> 16) as u16
     }
 }
 
 /// Contents of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct BouncebackReply {
     /// Number of the request.
     pub number: u32,
     /// Time when the request arrived, in nanoseconds of the server's wall clock; `None` if the
@@ -183,87 +184,90 @@ pub struct Answer {
 
 /// Requesting end, one request at a time. Its memory is two messages, allocated once.
 #[derive(Debug)]
-pub struct Client {
-    question: Vec<u8>,
-    answer: Vec<u8>,
-    filled: usize,
+pub struct BouncebackClient {
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    filled_bytes: usize,
     number: u32,
 }
 
-impl Client {
+impl BouncebackClient {
     /// Creates a client with messages of `size` bytes; the server delays each reply by `hold_us`.
     ///
     /// # Errors
     /// [`Iperf2Error::MessageTooLarge`], [`Iperf2Error::MessageTooSmall`].
     pub fn new(size: u32, hold_us: u32) -> Result<Self, Iperf2Error> {
-        let mut beginning = [0; BEGINNING_BYTES];
-        put(&mut beginning, 4, size);
-        let mut question = vec![0; size_of(&beginning)?];
-        if let Some(payload) = question.get_mut(FIELD_BYTES..) {
+        let mut first_bytes = [0; MESSAGE_MIN_BYTES];
+        write_u32(&mut first_bytes, 4, size);
+        let mut request = vec![0; message_size(&first_bytes)?];
+        if let Some(payload) = request.get_mut(FIELD_BYTES..) {
             super::fill(payload);
         }
-        put(&mut question, 0, flags::BOUNCEBACK);
-        put(&mut question, 4, size);
-        put(&mut question, 44, hold_us);
+        write_u32(&mut request, 0, flags::BOUNCEBACK);
+        write_u32(&mut request, 4, size);
+        write_u32(&mut request, 44, hold_us);
         Ok(Self {
-            answer: vec![0; question.len()],
-            question,
-            filled: 0,
+            reply: vec![0; request.len()],
+            request,
+            filled_bytes: 0,
             number: 0,
         })
     }
 
     /// Returns the next request.
     #[inline]
-    pub fn question(&mut self, now_wall_ns: u64) -> &[u8] {
-        self.next(mode::QUICK_ACK, now_wall_ns)
+    pub fn request(&mut self, now_wall_ns: u64) -> &[u8] {
+        self.next_message(mode::QUICK_ACK, now_wall_ns)
     }
 
     /// Returns the message after the last request: the server sends no reply and closes.
     pub fn stop(&mut self, now_wall_ns: u64) -> &[u8] {
-        self.next(mode::QUICK_ACK | mode::STOP, now_wall_ns)
+        self.next_message(mode::QUICK_ACK | mode::STOP, now_wall_ns)
     }
 
     #[inline]
-    fn next(&mut self, mode: u16, now_wall_ns: u64) -> &[u8] {
+    fn next_message(&mut self, mode: u16, now_wall_ns: u64) -> &[u8] {
         self.number = self.number.wrapping_add(1);
-        self.filled = 0;
-        put(&mut self.question, 8, self.number);
-        put(&mut self.question, 12, u32::from(mode) << 16);
-        stamp(&mut self.question, 20, now_wall_ns);
+        self.filled_bytes = 0;
+        write_u32(&mut self.request, 8, self.number);
+        write_u32(&mut self.request, 12, u32::from(mode) << 16);
+        write_time(&mut self.request, 20, now_wall_ns);
         for at in [28, 32, 36, 40] {
-            put(&mut self.question, at, NOT_YET);
+            write_u32(&mut self.request, at, UNSET_TIME);
         }
-        &self.question
+        &self.request
     }
 
     /// Appends received bytes and returns how many belong to this reply.
     #[inline]
     pub fn receive(&mut self, bytes: &[u8]) -> usize {
-        let some = bytes.len().min(self.answer.len() - self.filled);
-        self.answer[self.filled..self.filled + some].copy_from_slice(&bytes[..some]);
-        self.filled += some;
-        some
+        let accepted = bytes.len().min(self.reply.len() - self.filled_bytes);
+        self.reply[self.filled_bytes..self.filled_bytes + accepted]
+            .copy_from_slice(&bytes[..accepted]);
+        self.filled_bytes += accepted;
+        accepted
     }
 
     /// Returns the reply, once it is complete.
     ///
     /// # Errors
-    /// [`Iperf2Error::NotAnAnswer`] if it does not belong to the last request.
+    /// [`Iperf2Error::UnexpectedReply`] if it does not belong to the last request.
     #[inline]
-    pub fn answer(&self) -> Result<Option<Answer>, Iperf2Error> {
-        if self.filled < self.answer.len() {
+    pub fn reply(&self) -> Result<Option<BouncebackReply>, Iperf2Error> {
+        if self.filled_bytes < self.reply.len() {
             return Ok(None);
         }
-        let number = word(&self.answer, 8);
-        if word(&self.answer, 0) != Some(flags::BOUNCEBACK) || number != Some(self.number) {
-            return Err(Iperf2Error::NotAnAnswer);
+        let number = read_u32(&self.reply, 8);
+        if read_u32(&self.reply, 0) != Some(flags::BOUNCEBACK) || number != Some(self.number) {
+            return Err(Iperf2Error::UnexpectedReply);
         }
         let time = |at| {
-            let (seconds, microseconds) = (word(&self.answer, at)?, word(&self.answer, at + 4)?);
-            (seconds != NOT_YET && microseconds < 1_000_000).then(|| wall_ns(seconds, microseconds))
+            let (seconds, microseconds) =
+                (read_u32(&self.reply, at)?, read_u32(&self.reply, at + 4)?);
+            (seconds != UNSET_TIME && microseconds < 1_000_000)
+                .then(|| wire_time_ns(seconds, microseconds))
         };
-        Ok(Some(Answer {
+        Ok(Some(BouncebackReply {
             number: self.number,
             received_ns: time(28),
             sent_ns: time(36),

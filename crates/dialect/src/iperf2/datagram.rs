@@ -7,11 +7,11 @@
 //! Numbers begin at 1. A negative number marks the end; both words carry the sign, because old
 //! receivers read only 32 bits. The time is the sender's wall clock.
 
-use super::{put, split_ns, wall_ns, word};
+use super::{read_u32, to_wire_time, wire_time_ns, write_u32};
 
 /// Number of end datagrams that are sent if no reply is expected: for a flow from a server, and for
 /// a client that requests no report.
-pub const UNANSWERED_ENDS: u32 = 3;
+pub const ENDS_WITHOUT_REPLY: u32 = 3;
 
 /// Bytes of the current header.
 pub const HEADER_BYTES: usize = 16;
@@ -21,7 +21,7 @@ pub const LEGACY_HEADER_BYTES: usize = 12;
 
 /// Header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct Iperf2Header {
     /// Number, from 1; negative at the end.
     pub sequence: i64,
     /// Send time in wall-clock nanoseconds of the sender, with microsecond resolution.
@@ -32,31 +32,31 @@ pub struct Header {
 /// time is invalid.
 #[inline]
 #[must_use]
-pub fn read_header(datagram: &[u8], wide: bool) -> Option<Header> {
-    let low = word(datagram, 0)?;
-    let microseconds = word(datagram, 8)?;
+pub fn read_header(datagram: &[u8], wide: bool) -> Option<Iperf2Header> {
+    let low = read_u32(datagram, 0)?;
+    let microseconds = read_u32(datagram, 8)?;
     let sequence = if wide {
         // Two's complement over both words.
-        (u64::from(word(datagram, 12)?) << 32 | u64::from(low)) as i64
+        (u64::from(read_u32(datagram, 12)?) << 32 | u64::from(low)) as i64
     } else {
         i64::from(low as i32)
     };
-    (microseconds < 1_000_000).then_some(Header {
+    (microseconds < 1_000_000).then_some(Iperf2Header {
         sequence,
-        sent_ns: wall_ns(word(datagram, 4)?, microseconds),
+        sent_ns: wire_time_ns(read_u32(datagram, 4)?, microseconds),
     })
 }
 
 /// Writes the header over the beginning of a datagram; `wide` includes the upper half of its
 /// number.
 #[inline]
-pub fn write_header(datagram: &mut [u8], wide: bool, header: Header) {
-    let (seconds, microseconds) = split_ns(header.sent_ns);
-    put(datagram, 0, header.sequence as u32);
-    put(datagram, 4, seconds);
-    put(datagram, 8, microseconds);
+pub fn write_header(datagram: &mut [u8], wide: bool, header: Iperf2Header) {
+    let (seconds, microseconds) = to_wire_time(header.sent_ns);
+    write_u32(datagram, 0, header.sequence as u32);
+    write_u32(datagram, 4, seconds);
+    write_u32(datagram, 8, microseconds);
     if wide {
-        put(datagram, 12, (header.sequence >> 32) as u32);
+        write_u32(datagram, 12, (header.sequence >> 32) as u32);
     }
 }
 
@@ -65,7 +65,7 @@ pub fn write_header(datagram: &mut [u8], wide: bool, header: Header) {
 /// reads 64 bits although no flag announces them.
 #[inline]
 pub fn write_number(datagram: &mut [u8], number: u64, now_wall_ns: u64) {
-    let header = Header {
+    let header = Iperf2Header {
         sequence: i64::try_from(number).unwrap_or(i64::MAX),
         sent_ns: now_wall_ns,
     };
@@ -75,7 +75,7 @@ pub fn write_number(datagram: &mut [u8], number: u64, now_wall_ns: u64) {
 /// Writes the end of a flow of `sent` datagrams. All end datagrams have the same number, so that a
 /// lost one does not count as lost payload.
 pub fn write_end(datagram: &mut [u8], sent: u64, now_wall_ns: u64) {
-    let header = Header {
+    let header = Iperf2Header {
         sequence: -i64::try_from(sent).map_or(i64::MAX, |sent| sent.saturating_add(1)),
         sent_ns: now_wall_ns,
     };
@@ -132,7 +132,7 @@ mod tests {
         ) {
             let mut datagram = [0xee; 20];
             let sequence = if wide { i64::from(upper) << 32 | i64::from(sequence as u32) } else { sequence.into() };
-            let header = Header { sequence, sent_ns: micros * 1000 };
+            let header = Iperf2Header { sequence, sent_ns: micros * 1000 };
             write_header(&mut datagram, wide, header);
             prop_assert_eq!(read_header(&datagram, wide), Some(header));
             let header_bytes = if wide { HEADER_BYTES } else { LEGACY_HEADER_BYTES };

@@ -12,30 +12,30 @@ pub enum Iperf2Error {
         limit: u32,
     },
     /// A bounceback message is smaller than the mandatory fields.
-    #[error("messages of {bytes} B are too small: iperf2 needs {least} B")]
+    #[error("messages of {bytes} B are too small: iperf2 needs {min_bytes} B")]
     MessageTooSmall {
         /// Size of the message.
         bytes: u32,
         /// Smallest size.
-        least: u32,
+        min_bytes: u32,
     },
     /// A reply does not belong to the last request.
     #[error(
         "the iperf2 server's reply does not match the request: check that iperf 2.1.8 or later runs there"
     )]
-    NotAnAnswer,
+    UnexpectedReply,
     /// The header cannot express a value.
-    #[error("iperf2's header cannot express {what}: request less, or end the test by time")]
-    Unsendable {
+    #[error("iperf2's header cannot express {quantity}: request less, or end the test by time")]
+    Unencodable {
         /// Description of the value.
-        what: &'static str,
+        quantity: &'static str,
     },
     /// A datagram is smaller than its header.
-    #[error("datagrams of {bytes} B are too small: the header needs {least} B")]
+    #[error("datagrams of {bytes} B are too small: the header needs {min_bytes} B")]
     DatagramTooSmall {
         /// Size of the datagram.
         bytes: usize,
         /// Smallest size.
-        least: usize,
+        min_bytes: usize,
     },
 }

@@ -1,27 +1,27 @@
 //! Receive counters of a UDP flow, as iperf2 counts them.
 
-use super::datagram::Header;
-use super::report::{Report, Transit};
+use super::datagram::Iperf2Header;
+use super::report::{Iperf2Report, TransitTimes};
 
 /// Receive counters of one flow. No call allocates.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tally {
+pub struct Iperf2ReceiverStats {
     bytes: u64,
-    arrived: u64,
-    /// Highest number received; `lowest` is the lowest one.
-    highest: u64,
-    lowest: Option<u64>,
+    received: u64,
+    /// Highest number received; `lowest_number` is the lowest one.
+    highest_number: u64,
+    lowest_number: Option<u64>,
     out_of_order: u64,
     first_ns: Option<u64>,
     last_ns: u64,
     last_transit_ns: Option<i64>,
     ipdv_ns: f64,
-    transit: Spread,
+    transit: TransitSpread,
 }
 
 /// Mean and variance of the transit times, in microseconds (Welford's algorithm).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Spread {
+struct TransitSpread {
     count: u32,
     mean_us: f64,
     m2_us2: f64,
@@ -29,12 +29,12 @@ struct Spread {
     max_us: f64,
 }
 
-impl Spread {
-    fn take(&mut self, transit_us: f64) {
+impl TransitSpread {
+    fn record(&mut self, transit_us: f64) {
         self.count = self.count.saturating_add(1);
-        let away = transit_us - self.mean_us;
-        self.mean_us += away / f64::from(self.count);
-        self.m2_us2 += away * (transit_us - self.mean_us);
+        let deviation = transit_us - self.mean_us;
+        self.mean_us += deviation / f64::from(self.count);
+        self.m2_us2 += deviation * (transit_us - self.mean_us);
         if self.count == 1 {
             (self.min_us, self.max_us) = (transit_us, transit_us);
         } else {
@@ -44,19 +44,22 @@ impl Spread {
     }
 }
 
-impl Tally {
+impl Iperf2ReceiverStats {
     /// Counts a datagram of `bytes` that arrived at `now_ns` of the wall clock. The end datagram
     /// counts too, with the absolute value of its number.
     #[inline]
-    pub fn take(&mut self, header: Header, bytes: usize, now_ns: u64) {
+    pub fn record(&mut self, header: Iperf2Header, bytes: usize, now_ns: u64) {
         let number = header.sequence.unsigned_abs();
         self.first_ns.get_or_insert(now_ns);
         self.last_ns = now_ns;
         self.bytes += bytes as u64;
-        self.arrived += 1;
-        self.lowest = Some(self.lowest.map_or(number, |lowest| lowest.min(number)));
-        if number > self.highest {
-            self.highest = number;
+        self.received += 1;
+        self.lowest_number = Some(
+            self.lowest_number
+                .map_or(number, |lowest| lowest.min(number)),
+        );
+        if number > self.highest_number {
+            self.highest_number = number;
         } else {
             // Includes duplicates: received numbers are not stored.
             self.out_of_order += 1;
@@ -67,13 +70,13 @@ impl Tally {
             let difference = transit.wrapping_sub(last).unsigned_abs() as f64;
             self.ipdv_ns += (difference - self.ipdv_ns) / 16.0;
         }
-        self.transit.take(transit as f64 / 1000.0);
+        self.transit.record(transit as f64 / 1000.0);
     }
 
     /// Returns the datagrams received, duplicates and the end included.
     #[must_use]
-    pub fn arrived(&self) -> u64 {
-        self.arrived
+    pub fn received(&self) -> u64 {
+        self.received
     }
 
     /// Returns the bytes received.
@@ -85,15 +88,15 @@ impl Tally {
     /// Returns the numbers below the highest received one that did not arrive.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.highest.saturating_sub(self.arrived)
+        self.highest_number.saturating_sub(self.received)
     }
 
     /// Returns the lost numbers below the lowest received one. Servers of upstream count them too,
     /// but they may have been sent to an earlier flow: a client may pause for longer than its flow
     /// is kept here, and then continue.
     #[must_use]
-    pub fn before(&self) -> u64 {
-        self.lowest
+    pub fn lost_before_first(&self) -> u64 {
+        self.lowest_number
             .map_or(0, |lowest| lowest.saturating_sub(1))
             .min(self.lost())
     }
@@ -101,7 +104,7 @@ impl Tally {
     /// Returns the lost numbers between the lowest and the highest received one.
     #[must_use]
     pub fn lost_since_first(&self) -> u64 {
-        self.lost() - self.before()
+        self.lost() - self.lost_before_first()
     }
 
     /// Returns arrival time minus send time of the last datagram, in nanoseconds; `None` before the
@@ -115,19 +118,19 @@ impl Tally {
     /// Returns the report of a server; transit times are included if the client reports
     /// synchronised clocks.
     #[must_use]
-    pub fn report(&self, with_transit: bool) -> Report {
+    pub fn report(&self, with_transit: bool) -> Iperf2Report {
         let ns = |us: f64| (us * 1000.0).max(0.0) as u64;
         let spread = &self.transit;
         // Negative transit times prove that the clocks are not synchronised; then there are none.
-        let real = with_transit && spread.count > 0 && spread.min_us >= 0.0;
-        Report {
+        let is_plausible = with_transit && spread.count > 0 && spread.min_us >= 0.0;
+        Iperf2Report {
             bytes: self.bytes,
             duration_ns: self.last_ns.saturating_sub(self.first_ns.unwrap_or(0)),
             lost: self.lost(),
             out_of_order: self.out_of_order,
-            datagrams: self.highest,
+            datagrams: self.highest_number,
             ipdv_ns: self.ipdv_ns as u64,
-            transit: real.then(|| Transit {
+            transit: is_plausible.then(|| TransitTimes {
                 min_ns: ns(spread.min_us),
                 max_ns: ns(spread.max_us),
                 sum_ns: ns(spread.mean_us * f64::from(spread.count)),
@@ -143,20 +146,20 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn after(numbers: &[i64]) -> Report {
-        let mut tally = Tally::default();
+    fn report_after(numbers: &[i64]) -> Iperf2Report {
+        let mut stats = Iperf2ReceiverStats::default();
         for (&sequence, at) in numbers.iter().zip(1..) {
-            let header = Header {
+            let header = Iperf2Header {
                 sequence,
                 sent_ns: at * 1_000_000,
             };
-            tally.take(header, 100, at * 1_000_000 + 5_000);
+            stats.record(header, 100, at * 1_000_000 + 5_000);
         }
-        tally.report(true)
+        stats.report(true)
     }
 
     #[test]
-    fn order_and_loss_as_a_stock_server_counts_them() {
+    fn order_and_loss_match_an_upstream_server() {
         for (numbers, datagrams, lost, out_of_order) in [
             (&[1, 2, 3, -4][..], 4, 0, 0),
             (&[1, 3, -4], 4, 1, 0),
@@ -164,7 +167,7 @@ mod tests {
             (&[1, 2, -9], 9, 6, 0),
             (&[i64::MIN], 1 << 63, (1 << 63) - 1, 0),
         ] {
-            let report = after(numbers);
+            let report = report_after(numbers);
             assert_eq!(
                 (report.datagrams, report.lost, report.out_of_order),
                 (datagrams, lost, out_of_order),
@@ -175,8 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_before_the_first_is_known() {
-        for (numbers, before, lost) in [
+    fn losses_before_the_first_datagram_are_separate() {
+        for (numbers, lost_before_first, lost) in [
             (&[][..], 0, 0),
             (&[1, 3], 0, 1),
             (&[2, 1, 3], 0, 0),
@@ -185,10 +188,10 @@ mod tests {
             (&[501, 501, 501], 498, 0),
             (&[0, 1], 0, 0),
         ] {
-            let mut tally = Tally::default();
+            let mut stats = Iperf2ReceiverStats::default();
             for &sequence in numbers {
-                tally.take(
-                    Header {
+                stats.record(
+                    Iperf2Header {
                         sequence,
                         sent_ns: 0,
                     },
@@ -196,14 +199,14 @@ mod tests {
                     1,
                 );
             }
-            let found = (tally.before(), tally.lost_since_first());
-            assert_eq!(found, (before, lost), "{numbers:?}");
+            let losses = (stats.lost_before_first(), stats.lost_since_first());
+            assert_eq!(losses, (lost_before_first, lost), "{numbers:?}");
         }
     }
 
     #[test]
     fn transit_times_need_clocks_that_agree() {
-        let report = after(&[1, 2, 3]);
+        let report = report_after(&[1, 2, 3]);
         let transit = report.transit.unwrap();
         assert_eq!(
             (transit.min_ns, transit.max_ns, transit.count),
@@ -211,15 +214,15 @@ mod tests {
         );
         assert_eq!(report.ipdv_ns, 0);
         assert_eq!(report.duration_ns, 2_000_000);
-        let mut tally = Tally::default();
-        tally.take(
-            Header {
+        let mut stats = Iperf2ReceiverStats::default();
+        stats.record(
+            Iperf2Header {
                 sequence: 1,
                 sent_ns: 9_000,
             },
             1,
             5_000,
         );
-        assert_eq!(tally.report(true).transit, None);
+        assert_eq!(stats.report(true).transit, None);
     }
 }

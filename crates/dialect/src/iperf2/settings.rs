@@ -14,7 +14,7 @@
 
 pub mod flags;
 
-use super::{Iperf2Error, put, word};
+use super::{Iperf2Error, read_u32, write_u32};
 
 /// Bytes of the header of old versions.
 pub const BASE_BYTES: usize = 24;
@@ -36,19 +36,19 @@ const FLOWS_MASK: u32 = 0x000f_ffff;
 
 /// Direction of the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Way {
+pub enum Iperf2Direction {
     /// Client to server.
     #[default]
     Forward,
     /// Server to client (`-R`).
     Reverse,
-    /// Both directions on one connection (`--full-duplex`).
+    /// Both directions on one connection (`--new_full-duplex`).
     Both,
 }
 
 /// Length of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Amount {
+pub enum TestAmount {
     /// Number of bytes.
     Bytes(u64),
     /// Time in nanoseconds; the wire has 10 ms resolution.
@@ -57,20 +57,20 @@ pub enum Amount {
 
 /// Second connection, from the server to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dual {
+pub enum DualTest {
     /// At the same time (`-d`).
-    Now,
+    Simultaneous,
     /// After the client has sent everything (`-r`).
-    After,
+    Sequential,
 }
 
 /// Settings that a client requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct Iperf2Settings {
     /// Direction of the payload on this connection.
-    pub way: Way,
-    /// Second connection to the client's address and [`Settings::port`].
-    pub dual: Option<Dual>,
+    pub direction: Iperf2Direction,
+    /// Second connection to the client's address and [`Iperf2Settings::port`].
+    pub dual: Option<DualTest>,
     /// Number of parallel flows; each has a header of its own.
     pub flows: u32,
     /// Port on which the client listens for a second connection; otherwise the server's port.
@@ -80,8 +80,8 @@ pub struct Settings {
     /// Socket buffer in bytes; in old versions over UDP the rate in bits per second.
     pub window: Option<u32>,
     /// Length of the test; `None` if only the client has the limit.
-    pub amount: Option<Amount>,
-    /// Payload rate, in bits (or datagrams, [`Settings::rate_is_packets`]) per second.
+    pub amount: Option<TestAmount>,
+    /// Payload rate, in bits (or datagrams, [`Iperf2Settings::rate_is_packets`]) per second.
     pub rate: Option<u64>,
     /// True if the rate counts datagrams.
     pub rate_is_packets: bool,
@@ -110,7 +110,7 @@ pub const VERSION: (u32, u32) = (0x0002_0001, 0x0008_0003);
 
 /// Offset of the start time over TCP from the flags on, in 2.1 as in 2.2; over UDP it follows the
 /// isochronous settings.
-const START_AT: usize = 64;
+const START_OFFSET: usize = 64;
 
 /// Bytes of the isochronous settings, which are present over UDP whenever a start time is.
 const ISOCHRONOUS_BYTES: usize = 32;
@@ -118,7 +118,7 @@ const ISOCHRONOUS_BYTES: usize = 32;
 /// Bytes of the start time and the kernel's rate.
 const START_BYTES: usize = 20;
 
-impl Settings {
+impl Iperf2Settings {
     /// Returns the settings of a current client without options, for a server on this port.
     #[must_use]
     pub fn client(port: u16) -> Self {
@@ -143,25 +143,25 @@ impl Settings {
 
     /// Returns whether the client expects the server's version.
     #[must_use]
-    pub fn wants_ack(&self) -> bool {
-        self.version.is_some() && (self.peer_detect || self.way == Way::Forward)
+    pub fn expects_ack(&self) -> bool {
+        self.version.is_some() && (self.peer_detect || self.direction == Iperf2Direction::Forward)
     }
 
-    /// Reads a header whose first word is the flags. `before` is the number of bytes before the
-    /// flags that the length in the flags includes: 0 over TCP, 16 over UDP. `None` if the bytes
-    /// are no header, or incomplete.
+    /// Reads a header whose first word is the flags. `prefix_bytes` is the number of bytes before
+    /// the flags that the length in the flags includes: 0 over TCP, 16 over UDP. `None` if the
+    /// bytes are no header, or incomplete.
     #[must_use]
-    pub fn read(bytes: &[u8], before: usize) -> Option<Self> {
-        let first = word(bytes, 0)?;
-        let length = header_length(first, before)?;
-        let at = |offset| word(bytes, offset);
+    pub fn read(bytes: &[u8], prefix_bytes: usize) -> Option<Self> {
+        let first = read_u32(bytes, 0)?;
+        let length = header_length(first, prefix_bytes)?;
+        let at = |offset| read_u32(bytes, offset);
         let nonzero = |value: u32| (value != 0).then_some(value);
         let amount = at(20)? as i32;
         let mut settings = Self {
             dual: (first & flags::DUAL != 0).then_some(if first & flags::NOW != 0 {
-                Dual::Now
+                DualTest::Simultaneous
             } else {
-                Dual::After
+                DualTest::Sequential
             }),
             flows: at(4)? & FLOWS_MASK,
             // A larger value is invalid; 0 is a port to which no connection is made.
@@ -170,8 +170,10 @@ impl Settings {
             window: nonzero(at(16)?),
             amount: match amount {
                 0 => None,
-                1.. => Some(Amount::Bytes(amount.unsigned_abs().into())),
-                _ => Some(Amount::Time(u64::from(amount.unsigned_abs()) * 10_000_000)),
+                1.. => Some(TestAmount::Bytes(amount.unsigned_abs().into())),
+                _ => Some(TestAmount::Time(
+                    u64::from(amount.unsigned_abs()) * 10_000_000,
+                )),
             },
             wide: first & flags::WIDE != 0,
             peer_detect: first & flags::PEER_DETECT != 0,
@@ -179,13 +181,13 @@ impl Settings {
             ..Self::default()
         };
         if first & flags::EXTENSION != 0 {
-            settings.read_extension(bytes, first, before)?;
+            settings.read_extension(bytes, first, prefix_bytes)?;
         }
         Some(settings)
     }
 
-    fn read_extension(&mut self, bytes: &[u8], first: u32, before: usize) -> Option<()> {
-        let at = |offset| word(bytes, offset);
+    fn read_extension(&mut self, bytes: &[u8], first: u32, prefix_bytes: usize) -> Option<()> {
+        let at = |offset| read_u32(bytes, offset);
         let upper = (at(32)? >> 16) as u16;
         let is = |flag| upper & flag != 0;
         self.version = Some((at(36)?, at(40)?));
@@ -198,70 +200,75 @@ impl Settings {
         self.trip_times = is(flags::TRIP_TIMES);
         self.no_fin = is(flags::NO_FIN);
         if first & flags::V2 != 0 {
-            self.way = match () {
-                () if is(flags::FULL_DUPLEX) => Way::Both,
-                () if is(flags::REVERSE) => Way::Reverse,
-                () => Way::Forward,
+            self.direction = match () {
+                () if is(flags::FULL_DUPLEX) => Iperf2Direction::Both,
+                () if is(flags::REVERSE) => Iperf2Direction::Reverse,
+                () => Iperf2Direction::Forward,
             };
         }
         if self.trip_times {
-            let isochronous = if before > 0 { ISOCHRONOUS_BYTES } else { 0 };
-            let start = START_AT + isochronous;
+            let isochronous = if prefix_bytes > 0 {
+                ISOCHRONOUS_BYTES
+            } else {
+                0
+            };
+            let start = START_OFFSET + isochronous;
             // A header that announces trip times but ends before them is still valid.
-            let fits = before > 0 || self.header_bytes >= start + 8;
+            let fits = prefix_bytes > 0 || self.header_bytes >= start + 8;
             self.start_ns = at(start)
                 .zip(at(start + 4))
                 .filter(|(seconds, _)| fits && *seconds != 0)
-                .map(|(seconds, microseconds)| super::wall_ns(seconds, microseconds));
+                .map(|(seconds, microseconds)| super::wire_time_ns(seconds, microseconds));
         }
         Some(())
     }
 
-    /// Writes the header over the beginning of a payload, as 2.1.8 does. `before` as for
-    /// [`Settings::read`]. Fields that do not fit are left out.
+    /// Writes the header over the beginning of a payload, as 2.1.8 does. `prefix_bytes` as for
+    /// [`Iperf2Settings::read`]. Fields that do not fit are left out.
     ///
     /// # Errors
-    /// [`Iperf2Error::Unsendable`] for a value that the server needs and the header cannot express.
-    pub fn write(&self, payload: &mut [u8], before: usize) -> Result<(), Iperf2Error> {
-        let server_sends = self.way != Way::Forward || self.dual.is_some();
+    /// [`Iperf2Error::Unencodable`] for a value that the server needs and the header cannot
+    /// express.
+    pub fn write(&self, payload: &mut [u8], prefix_bytes: usize) -> Result<(), Iperf2Error> {
+        let server_sends = self.direction != Iperf2Direction::Forward || self.dual.is_some();
         let amount = match self.amount {
             None => 0,
             // A server that only receives needs no end; clients of upstream write 0 too.
-            Some(Amount::Bytes(bytes)) => match i32::try_from(bytes) {
+            Some(TestAmount::Bytes(bytes)) => match i32::try_from(bytes) {
                 Err(_) if server_sends => {
-                    return Err(Iperf2Error::Unsendable {
-                        what: "2 GiB or more from the server",
+                    return Err(Iperf2Error::Unencodable {
+                        quantity: "2 GiB or more from the server",
                     });
                 }
                 fits => fits.unwrap_or(0),
             },
-            Some(Amount::Time(ns)) => match i32::try_from(ns.div_ceil(10_000_000)) {
+            Some(TestAmount::Time(ns)) => match i32::try_from(ns.div_ceil(10_000_000)) {
                 Err(_) => {
-                    return Err(Iperf2Error::Unsendable {
-                        what: "a test of 248 days",
+                    return Err(Iperf2Error::Unencodable {
+                        quantity: "a test of 248 days",
                     });
                 }
-                Ok(hundredths) => -hundredths,
+                Ok(units) => -units,
             },
         };
         let mut first = match self.dual {
             None => 0,
-            Some(Dual::Now) => flags::DUAL | flags::NOW,
-            Some(Dual::After) => flags::DUAL,
+            Some(DualTest::Simultaneous) => flags::DUAL | flags::NOW,
+            Some(DualTest::Sequential) => flags::DUAL,
         };
         if self.version.is_some() {
-            let length = self.written_bytes(before) + before;
+            let length = self.announced_bytes(prefix_bytes) + prefix_bytes;
             first |= flags::EXTENSION | flags::LENGTH | (length as u32) << 1;
-            if self.way != Way::Forward || self.peer_detect {
+            if self.direction != Iperf2Direction::Forward || self.peer_detect {
                 first |= flags::V2;
             }
             if self.peer_detect {
                 first |= flags::PEER_DETECT;
             }
-            if self.wide && before > 0 {
+            if self.wide && prefix_bytes > 0 {
                 first |= flags::WIDE;
             }
-            if before > 0 && self.upper_flags(before) != 0 {
+            if prefix_bytes > 0 && self.upper_flags(prefix_bytes) != 0 {
                 first |= flags::UDP_TESTS;
             }
         }
@@ -274,59 +281,59 @@ impl Settings {
             // Two's complement, as on the wire.
             (20, amount as u32),
         ] {
-            put(payload, at, value);
+            write_u32(payload, at, value);
         }
         if let Some(version) = self.version {
-            self.write_extension(payload, version, before);
+            self.write_extension(payload, version, prefix_bytes);
         }
         Ok(())
     }
 
     /// Returns whether the start time is written. Over TCP a server of upstream would then expect
     /// timestamps in each write of the client.
-    fn tells_start(&self, before: usize) -> bool {
-        before > 0 && self.trip_times && self.start_ns.is_some() && self.version.is_some()
+    fn includes_start_time(&self, prefix_bytes: usize) -> bool {
+        prefix_bytes > 0 && self.trip_times && self.start_ns.is_some() && self.version.is_some()
     }
 
-    /// Returns the bytes of the header that [`Settings::write`] announces, from the flags on.
+    /// Returns the bytes of the header that [`Iperf2Settings::write`] announces, from the flags on.
     #[must_use]
-    pub fn written_bytes(&self, before: usize) -> usize {
+    pub fn announced_bytes(&self, prefix_bytes: usize) -> usize {
         match self.version {
             None => BASE_BYTES,
-            Some(_) if self.tells_start(before) => EXTENDED_BYTES + ISOCHRONOUS_BYTES,
+            Some(_) if self.includes_start_time(prefix_bytes) => EXTENDED_BYTES + ISOCHRONOUS_BYTES,
             Some(_) => EXTENDED_BYTES,
         }
     }
 
     /// Returns the bytes that a payload needs for the complete header.
     #[must_use]
-    pub fn room_bytes(&self, before: usize) -> usize {
-        let start = if self.tells_start(before) {
+    pub fn required_bytes(&self, prefix_bytes: usize) -> usize {
+        let start = if self.includes_start_time(prefix_bytes) {
             START_BYTES
         } else {
             0
         };
-        before + self.written_bytes(before) + start
+        prefix_bytes + self.announced_bytes(prefix_bytes) + start
     }
 
-    fn upper_flags(&self, before: usize) -> u16 {
-        let mut upper = match self.way {
-            Way::Forward => 0,
-            Way::Reverse => flags::REVERSE,
-            Way::Both => flags::FULL_DUPLEX,
+    fn upper_flags(&self, prefix_bytes: usize) -> u16 {
+        let mut upper = match self.direction {
+            Iperf2Direction::Forward => 0,
+            Iperf2Direction::Reverse => flags::REVERSE,
+            Iperf2Direction::Both => flags::FULL_DUPLEX,
         };
         // Ends of upstream send no report for a test in both directions on one socket.
-        if self.no_fin || (before > 0 && self.way == Way::Both) {
+        if self.no_fin || (prefix_bytes > 0 && self.direction == Iperf2Direction::Both) {
             upper |= flags::NO_FIN;
         }
-        if self.tells_start(before) {
+        if self.includes_start_time(prefix_bytes) {
             upper |= flags::TRIP_TIMES;
         }
         upper
     }
 
-    fn write_extension(&self, payload: &mut [u8], version: (u32, u32), before: usize) {
-        let upper = self.upper_flags(before);
+    fn write_extension(&self, payload: &mut [u8], version: (u32, u32), prefix_bytes: usize) {
+        let upper = self.upper_flags(prefix_bytes);
         let rate = self.rate.unwrap_or(0);
         for (at, value) in [
             (24, 0),
@@ -341,15 +348,15 @@ impl Settings {
             (52, ((rate >> 32) as u32) << 8),
             (56, 0),
         ] {
-            put(payload, at, value);
+            write_u32(payload, at, value);
         }
         if let Some(start_ns) = self.start_ns
-            && self.tells_start(before)
+            && self.includes_start_time(prefix_bytes)
         {
-            let (seconds, microseconds) = super::split_ns(start_ns);
-            let start = START_AT + ISOCHRONOUS_BYTES;
-            put(payload, start, seconds);
-            put(payload, start + 4, microseconds);
+            let (seconds, microseconds) = super::to_wire_time(start_ns);
+            let start = START_OFFSET + ISOCHRONOUS_BYTES;
+            write_u32(payload, start, seconds);
+            write_u32(payload, start + 4, microseconds);
         }
     }
 }
@@ -357,19 +364,21 @@ impl Settings {
 /// Returns the bytes of the header that flags announce, from the flags on; `None` for flags that no
 /// version sends.
 #[must_use]
-pub fn header_length(first: u32, before: usize) -> Option<usize> {
-    if first & !flags::KNOWN != 0 || first & (flags::DUAL | flags::EXTENSION) == 0 {
+pub fn header_length(first: u32, prefix_bytes: usize) -> Option<usize> {
+    if first & !flags::ALL != 0 || first & (flags::DUAL | flags::EXTENSION) == 0 {
         return None;
     }
-    let least = if first & flags::EXTENSION != 0 {
+    let min_bytes = if first & flags::EXTENSION != 0 {
         EXTENDED_BYTES
     } else {
         BASE_BYTES
     };
     if first & flags::LENGTH == 0 {
         // Without the length bit the length field must be empty.
-        return (first & flags::LENGTH_MASK == 0).then_some(least);
+        return (first & flags::LENGTH_MASK == 0).then_some(min_bytes);
     }
     let length = ((first & flags::LENGTH_MASK) >> 1) as usize;
-    length.checked_sub(before).filter(|length| *length >= least)
+    length
+        .checked_sub(prefix_bytes)
+        .filter(|length| *length >= min_bytes)
 }

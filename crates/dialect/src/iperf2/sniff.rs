@@ -2,106 +2,105 @@
 //!
 //! Two entries in the protocol table, because there are two degrees of certainty:
 //!
-//! - [`DIALECT`]: a header. Its flags have bits that are never set, in bytes where text has others,
-//!   a length that fits, and a plausible version or port. No other protocol looks like this, so the
-//!   entry may come before the others.
-//! - [`LEGACY_DIALECT`]: numbers and times without a header (UDP), or a header without flags, or
-//!   digits
-//! (TCP). Other payload can look like this, so the entry comes after all more certain ones. An
-//! error costs little: over TCP such a connection is treated as plain payload anyway, and over UDP
-//! the only datagram that is ever sent is the reply to a negative number.
+//! - [`PROTOCOL`]: a header. Its flags have bits that are never set, in bytes where text has
+//!   others, a length that fits, and a plausible version or port. No other protocol looks like
+//!   this, so the entry may come before the others.
+//! - [`LEGACY_PROTOCOL`]: numbers and times without a header (UDP), or a header without flags, or
+//!   digits (TCP). Other payload can look like this, so the entry comes after all more certain
+//!   ones. An error costs little: over TCP such a connection is treated as plain payload anyway,
+//!   and over UDP the only datagram that is ever sent is the reply to a negative number.
 
 use super::datagram::HEADER_BYTES;
-use super::settings::{BASE_BYTES, Settings, flags, header_length};
-use super::{bounceback, word};
-use crate::sniff::{Carrier, Dialect, Verdict};
+use super::settings::{BASE_BYTES, Iperf2Settings, flags, header_length};
+use super::{bounceback, read_u32};
+use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// iperf2 with a header: 2.1 and later, 2.0 with both directions, bounceback.
-pub const DIALECT: Dialect = Dialect {
+pub const PROTOCOL: ProtocolInfo = ProtocolInfo {
     name: "iperf2",
-    recognise,
+    detect,
 };
 
 /// iperf2 without a header: 2.0, embedded boards, `-C`.
-pub const LEGACY_DIALECT: Dialect = Dialect {
+pub const LEGACY_PROTOCOL: ProtocolInfo = ProtocolInfo {
     name: "iperf2-legacy",
-    recognise: recognise_legacy,
+    detect: detect_legacy,
 };
 
 /// Maximum number of flows in a plausible header.
 const FLOWS_LIMIT: u32 = 4096;
 
 /// Highest number that may open an old flow: the first datagrams may get lost.
-const FIRST_NUMBERS: u32 = 1024;
+const FIRST_NUMBER_LIMIT: u32 = 1024;
 
 /// Lowest plausible time of a clock that was set: September 2001, in seconds since 1970.
 const SET_CLOCK_SECONDS: u32 = 1_000_000_000;
 
-fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
-    match carrier {
-        Carrier::Stream => stream(bytes),
-        Carrier::Datagram if is_datagram(bytes) => Verdict::Yes,
-        Carrier::Datagram => Verdict::No,
+fn detect(transport: TransportKind, bytes: &[u8]) -> ProtocolMatch {
+    match transport {
+        TransportKind::Stream => detect_stream(bytes),
+        TransportKind::Datagram if is_datagram(bytes) => ProtocolMatch::Yes,
+        TransportKind::Datagram => ProtocolMatch::No,
     }
 }
 
-fn stream(bytes: &[u8]) -> Verdict {
+fn detect_stream(bytes: &[u8]) -> ProtocolMatch {
     let mut first = [0; 4];
-    let there = bytes.len().min(4);
-    first[..there].copy_from_slice(&bytes[..there]);
+    let available = bytes.len().min(4);
+    first[..available].copy_from_slice(&bytes[..available]);
     let flags = u32::from_be_bytes(first);
-    if flags & !flags::KNOWN != 0 {
-        return Verdict::No;
+    if flags & !flags::ALL != 0 {
+        return ProtocolMatch::No;
     }
-    if there < 4 {
+    if available < 4 {
         // The missing bytes may complete the flags; the first two bytes already exclude most
         // values.
-        let hopeless = match there {
+        let is_excluded = match available {
             0 => false,
             1 => flags != 0 && flags & (flags::DUAL | flags::EXTENSION) == 0,
             // A bounceback request has no other flag; another one is excluded from the first byte
             // on.
             _ => {
                 flags & (flags::DUAL | flags::EXTENSION) == 0
-                    && first[..there] != flags::BOUNCEBACK.to_be_bytes()[..there]
+                    && first[..available] != flags::BOUNCEBACK.to_be_bytes()[..available]
             }
         };
-        return if hopeless {
-            Verdict::No
+        return if is_excluded {
+            ProtocolMatch::No
         } else {
-            Verdict::NeedMore
+            ProtocolMatch::NeedMore
         };
     }
     if flags == flags::BOUNCEBACK {
-        return question(bytes);
+        return detect_bounceback(bytes);
     }
     let Some(length) = header_length(flags, 0) else {
-        return Verdict::No;
+        return ProtocolMatch::No;
     };
     if flags & (flags::UDP_TESTS | flags::BOUNCEBACK) != 0 {
-        return Verdict::No;
+        return ProtocolMatch::No;
     }
-    match (Settings::read(bytes, 0), bytes.len()) {
-        (Some(settings), _) if is_plausible(&settings) => Verdict::Yes,
-        (None, there) if there < length => Verdict::NeedMore,
-        _ => Verdict::No,
+    match (Iperf2Settings::read(bytes, 0), bytes.len()) {
+        (Some(settings), _) if is_plausible(&settings) => ProtocolMatch::Yes,
+        (None, available) if available < length => ProtocolMatch::NeedMore,
+        _ => ProtocolMatch::No,
     }
 }
 
-fn question(bytes: &[u8]) -> Verdict {
-    match (word(bytes, 4), word(bytes, 8)) {
+fn detect_bounceback(bytes: &[u8]) -> ProtocolMatch {
+    match (read_u32(bytes, 4), read_u32(bytes, 8)) {
         (Some(size), _)
-            if !(bounceback::BEGINNING_BYTES as u32..=bounceback::SIZE_LIMIT).contains(&size) =>
+            if !(bounceback::MESSAGE_MIN_BYTES as u32..=bounceback::SIZE_LIMIT).contains(&size) =>
         {
-            Verdict::No
+            ProtocolMatch::No
         }
-        (Some(_), Some(1)) => Verdict::Yes,
-        (Some(_), Some(_)) => Verdict::No,
-        _ => Verdict::NeedMore,
+        (Some(_), Some(1)) => ProtocolMatch::Yes,
+        (Some(_), Some(_)) => ProtocolMatch::No,
+        _ => ProtocolMatch::NeedMore,
     }
 }
 
-fn is_plausible(settings: &Settings) -> bool {
+fn is_plausible(settings: &Iperf2Settings) -> bool {
     (1..=FLOWS_LIMIT).contains(&settings.flows)
         && settings.port != 0
         // Every version with an extension writes 2 as the major version.
@@ -114,42 +113,42 @@ fn is_datagram(bytes: &[u8]) -> bool {
         return false;
     };
     // The old header over UDP has too few fixed fields.
-    let settings = Settings::read(rest, HEADER_BYTES).filter(|s| s.version.is_some());
-    let is_time = word(bytes, 8).is_some_and(|us| us < 1_000_000);
+    let settings = Iperf2Settings::read(rest, HEADER_BYTES).filter(|s| s.version.is_some());
+    let is_time = read_u32(bytes, 8).is_some_and(|microseconds| microseconds < 1_000_000);
     is_time && settings.is_some_and(|settings| is_plausible(&settings))
 }
 
-fn recognise_legacy(carrier: Carrier, bytes: &[u8]) -> Verdict {
-    match carrier {
-        Carrier::Stream => legacy_stream(bytes),
-        Carrier::Datagram if is_legacy_datagram(bytes) => Verdict::Yes,
-        Carrier::Datagram => Verdict::No,
+fn detect_legacy(transport: TransportKind, bytes: &[u8]) -> ProtocolMatch {
+    match transport {
+        TransportKind::Stream => detect_legacy_stream(bytes),
+        TransportKind::Datagram if is_legacy_datagram(bytes) => ProtocolMatch::Yes,
+        TransportKind::Datagram => ProtocolMatch::No,
     }
 }
 
 /// Detects a header without flags, as boards send it, or the digits of a client without a header.
-fn legacy_stream(bytes: &[u8]) -> Verdict {
+fn detect_legacy_stream(bytes: &[u8]) -> ProtocolMatch {
     const DIGITS: &[u8; BASE_BYTES] = b"012345678901234567890123";
-    let zeros = |words: usize| (0..words.min(bytes.len())).all(|at| bytes[at] == 0);
+    let zeros = |word_count: usize| (0..word_count.min(bytes.len())).all(|at| bytes[at] == 0);
     if !zeros(4) {
-        return Verdict::of_prefix(DIGITS, bytes);
+        return ProtocolMatch::of_prefix(DIGITS, bytes);
     }
-    match (word(bytes, 4), word(bytes, 8), word(bytes, 20)) {
-        (Some(flows), ..) if !(1..=FLOWS_LIMIT).contains(&flows) => Verdict::No,
-        (_, Some(port), _) if port == 0 || port > u16::MAX.into() => Verdict::No,
-        (.., Some(amount)) if amount != 0 => Verdict::Yes,
-        (.., Some(_)) => Verdict::No,
-        _ => Verdict::NeedMore,
+    match (read_u32(bytes, 4), read_u32(bytes, 8), read_u32(bytes, 20)) {
+        (Some(flows), ..) if !(1..=FLOWS_LIMIT).contains(&flows) => ProtocolMatch::No,
+        (_, Some(port), _) if port == 0 || port > u16::MAX.into() => ProtocolMatch::No,
+        (.., Some(amount)) if amount != 0 => ProtocolMatch::Yes,
+        (.., Some(_)) => ProtocolMatch::No,
+        _ => ProtocolMatch::NeedMore,
     }
 }
 
 fn is_legacy_datagram(bytes: &[u8]) -> bool {
     let (Some(number), Some(seconds), Some(microseconds)) =
-        (word(bytes, 0), word(bytes, 4), word(bytes, 8))
+        (read_u32(bytes, 0), read_u32(bytes, 4), read_u32(bytes, 8))
     else {
         return false;
     };
     let clock_is_set = seconds >= SET_CLOCK_SECONDS;
     microseconds < 1_000_000
-        && (number == 1 || (2..=FIRST_NUMBERS).contains(&number) && clock_is_set)
+        && (number == 1 || (2..=FIRST_NUMBER_LIMIT).contains(&number) && clock_is_set)
 }

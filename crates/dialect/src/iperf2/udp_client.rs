@@ -1,21 +1,21 @@
 //! Client side of a UDP flow.
 
-use super::datagram::{self, HEADER_BYTES, LEGACY_HEADER_BYTES, UNANSWERED_ENDS, write_number};
-use super::report::Report;
-use super::settings::{Settings, Way};
+use super::datagram::{self, ENDS_WITHOUT_REPLY, HEADER_BYTES, LEGACY_HEADER_BYTES, write_number};
+use super::report::Iperf2Report;
+use super::settings::{Iperf2Direction, Iperf2Settings};
 use super::{Iperf2Error, fill_from};
 
 /// Next control datagram of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
-    /// Send the datagram of [`UdpClient::write_request`]: it starts the server.
+pub enum Iperf2ClientAction {
+    /// Send the datagram of [`Iperf2UdpClient::write_request`]: it starts the server.
     Request,
-    /// Send the datagram of [`UdpClient::write_end`].
+    /// Send the datagram of [`Iperf2UdpClient::write_end`].
     End,
     /// Send nothing before this time of the monotonic clock.
-    At(u64),
+    WaitUntil(u64),
     /// Do not send anything.
-    Nothing,
+    Idle,
 }
 
 /// Intervals between the end datagrams, in nanoseconds. Servers of 2.1 reply at once, and clients
@@ -41,35 +41,35 @@ const REQUESTS: usize = 100;
 
 /// UDP flow to a server.
 #[derive(Debug)]
-pub struct UdpClient {
-    settings: Settings,
+pub struct Iperf2UdpClient {
+    settings: Iperf2Settings,
     datagram_bytes: usize,
     sent: u64,
-    asked: usize,
-    ends: usize,
-    ending: bool,
+    requests_sent: usize,
+    ends_sent: usize,
+    is_ending: bool,
     /// Time of the next request or end datagram.
-    due_ns: u64,
-    report: Option<Report>,
+    next_send_ns: u64,
+    report: Option<Iperf2Report>,
 }
 
-impl UdpClient {
+impl Iperf2UdpClient {
     /// Creates a flow of datagrams of `datagram_bytes` each. For an old server (`settings.version`
     /// is `None`) the header is 12 bytes, followed by zeros where current versions have flags:
     /// digits there would be read as flags.
     ///
     /// # Errors
-    /// [`Iperf2Error::DatagramTooSmall`], [`Iperf2Error::Unsendable`].
-    pub fn new(settings: Settings, datagram_bytes: usize) -> Result<Self, Iperf2Error> {
-        let least = if settings.version.is_some() {
-            settings.room_bytes(HEADER_BYTES)
+    /// [`Iperf2Error::DatagramTooSmall`], [`Iperf2Error::Unencodable`].
+    pub fn new(settings: Iperf2Settings, datagram_bytes: usize) -> Result<Self, Iperf2Error> {
+        let min_bytes = if settings.version.is_some() {
+            settings.required_bytes(HEADER_BYTES)
         } else {
             LEGACY_HEADER_BYTES
         };
-        if datagram_bytes < least {
+        if datagram_bytes < min_bytes {
             return Err(Iperf2Error::DatagramTooSmall {
                 bytes: datagram_bytes,
-                least,
+                min_bytes,
             });
         }
         // Checks now that the header can express all settings.
@@ -78,17 +78,17 @@ impl UdpClient {
             settings,
             datagram_bytes,
             sent: 0,
-            asked: 0,
-            ends: 0,
-            ending: false,
-            due_ns: 0,
+            requests_sent: 0,
+            ends_sent: 0,
+            is_ending: false,
+            next_send_ns: 0,
             report: None,
         })
     }
 
     /// Returns the settings of this client.
     #[must_use]
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &Iperf2Settings {
         &self.settings
     }
 
@@ -99,7 +99,7 @@ impl UdpClient {
         // The flags word stays zero for an old server; it ignores the rest.
         let mut header = LEGACY_HEADER_BYTES + 4 + 4;
         if self.settings.version.is_some() || self.settings.dual.is_some() {
-            header = self.settings.room_bytes(HEADER_BYTES);
+            header = self.settings.required_bytes(HEADER_BYTES);
             if let Some(rest) = datagram.get_mut(HEADER_BYTES..) {
                 self.settings
                     .write(rest, HEADER_BYTES)
@@ -114,76 +114,77 @@ impl UdpClient {
 
     /// Sets the number of payload datagrams sent: made from the template, numbered from 1
     /// ([`datagram::write_number`]).
-    pub fn count(&mut self, sent: u64) {
+    pub fn set_sent(&mut self, sent: u64) {
         self.sent = sent;
     }
 
     /// Writes the request for the server's payload: the first datagram, repeated.
     pub fn write_request(&mut self, datagram: &mut [u8], now_wall_ns: u64, now_ns: u64) {
-        self.asked += 1;
-        self.due_ns = now_ns.saturating_add(REQUEST_GAP_NS);
+        self.requests_sent += 1;
+        self.next_send_ns = now_ns.saturating_add(REQUEST_GAP_NS);
         write_number(datagram, 1, now_wall_ns);
     }
 
     /// Records that all payload was sent; the end follows. A client that only receives sends none.
     pub fn finish(&mut self, now_ns: u64) {
-        self.ending = true;
-        self.due_ns = now_ns;
+        self.is_ending = true;
+        self.next_send_ns = now_ns;
     }
 
     /// Writes an end datagram.
     pub fn write_end(&mut self, datagram: &mut [u8], now_wall_ns: u64, now_ns: u64) {
-        let gap = END_GAPS_NS.get(self.ends).copied().unwrap_or(0);
-        self.ends += 1;
-        self.due_ns = now_ns.saturating_add(gap);
+        let gap = END_GAPS_NS.get(self.ends_sent).copied().unwrap_or(0);
+        self.ends_sent += 1;
+        self.next_send_ns = now_ns.saturating_add(gap);
         datagram::write_end(datagram, self.sent, now_wall_ns);
     }
 
     /// Returns the control datagram to send now. Stop sending requests as soon as payload arrives.
     #[must_use]
-    pub fn due(&self, now_ns: u64) -> Due {
-        let at = |what| {
-            if now_ns >= self.due_ns {
-                what
+    pub fn next_action(&self, now_ns: u64) -> Iperf2ClientAction {
+        let at = |action| {
+            if now_ns >= self.next_send_ns {
+                action
             } else {
-                Due::At(self.due_ns)
+                Iperf2ClientAction::WaitUntil(self.next_send_ns)
             }
         };
-        if self.settings.way == Way::Reverse {
-            return match self.asked == REQUESTS {
-                true => Due::Nothing,
-                false => at(Due::Request),
+        if self.settings.direction == Iperf2Direction::Reverse {
+            return match self.requests_sent == REQUESTS {
+                true => Iperf2ClientAction::Idle,
+                false => at(Iperf2ClientAction::Request),
             };
         }
-        if !self.ending || self.report.is_some() {
-            return Due::Nothing;
+        if !self.is_ending || self.report.is_some() {
+            return Iperf2ClientAction::Idle;
         }
         // Without a report no reply comes: the end is repeated a fixed number of times.
-        let tries = if self.wants_report() {
+        let max_ends = if self.expects_report() {
             END_GAPS_NS.len()
         } else {
-            UNANSWERED_ENDS as usize
+            ENDS_WITHOUT_REPLY as usize
         };
-        if self.ends < tries {
-            at(Due::End)
-        } else if now_ns < self.due_ns {
+        if self.ends_sent < max_ends {
+            at(Iperf2ClientAction::End)
+        } else if now_ns < self.next_send_ns {
             // The last reply may still arrive.
-            Due::At(self.due_ns)
+            Iperf2ClientAction::WaitUntil(self.next_send_ns)
         } else {
-            Due::Nothing
+            Iperf2ClientAction::Idle
         }
     }
 
     /// Returns whether the server replies to the end with a report.
     #[must_use]
-    pub fn wants_report(&self) -> bool {
-        self.settings.way == Way::Forward && !self.settings.no_fin
+    pub fn expects_report(&self) -> bool {
+        self.settings.direction == Iperf2Direction::Forward && !self.settings.no_fin
     }
 
     /// Reads a datagram from the server and returns whether it is a report. Only the first one
     /// counts.
     pub fn receive(&mut self, datagram: &[u8]) -> bool {
-        let report = Report::read(datagram).filter(|_| self.ending && self.wants_report());
+        let report =
+            Iperf2Report::read(datagram).filter(|_| self.is_ending && self.expects_report());
         let is_report = report.is_some();
         self.report = self.report.take().or(report);
         is_report
@@ -191,7 +192,7 @@ impl UdpClient {
 
     /// Returns the server's report, once it has arrived.
     #[must_use]
-    pub fn report(&self) -> Option<&Report> {
+    pub fn report(&self) -> Option<&Iperf2Report> {
         self.report.as_ref()
     }
 

@@ -8,15 +8,15 @@ pub const READ_AHEAD_BYTES: usize = 64 << 10;
 
 /// Receive and send buffer of a control connection.
 #[derive(Debug, Default)]
-pub(super) struct Wire {
+pub(super) struct ControlBuffers {
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
-    written: usize,
+    written_bytes: usize,
 }
 
-impl Wire {
+impl ControlBuffers {
     /// Appends received bytes. `limit` is the longest message of the present state.
-    pub fn push(&mut self, bytes: &[u8], limit: usize) -> Result<(), Iperf3Error> {
+    pub fn push_incoming(&mut self, bytes: &[u8], limit: usize) -> Result<(), Iperf3Error> {
         if self.incoming.len() + bytes.len() > limit + READ_AHEAD_BYTES {
             return Err(Iperf3Error::ReadAhead);
         }
@@ -30,14 +30,14 @@ impl Wire {
     }
 
     /// Takes the next byte.
-    pub fn byte(&mut self) -> Option<u8> {
+    pub fn take_byte(&mut self) -> Option<u8> {
         let byte = *self.incoming.first()?;
         self.incoming.drain(..1);
         Some(byte)
     }
 
     /// Takes `N` bytes, once they have arrived.
-    pub fn chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub fn take_chunk<const N: usize>(&mut self) -> Option<[u8; N]> {
         let chunk = *self.incoming.first_chunk()?;
         self.incoming.drain(..N);
         Some(chunk)
@@ -46,7 +46,7 @@ impl Wire {
     /// Takes a text with its length prefix, once it is complete, and parses it.
     ///
     /// A length above the limit is rejected before the text has arrived.
-    pub fn text<T>(
+    pub fn take_text<T>(
         &mut self,
         limit: usize,
         read: impl FnOnce(&[u8]) -> Result<T, Iperf3Error>,
@@ -82,7 +82,7 @@ impl Wire {
                 self.send(text);
                 Ok(())
             }
-            _ => Err(Iperf3Error::Outsized {
+            _ => Err(Iperf3Error::OutgoingTooLong {
                 length: text.len(),
                 limit,
             }),
@@ -91,24 +91,24 @@ impl Wire {
 
     /// Returns the bytes to write next.
     pub fn outgoing(&self) -> &[u8] {
-        &self.outgoing[self.written..]
+        &self.outgoing[self.written_bytes..]
     }
 
     /// Removes bytes of `outgoing` that were written.
-    pub fn sent(&mut self, bytes: usize) {
+    pub fn mark_sent(&mut self, bytes: usize) {
         assert!(
             bytes <= self.outgoing().len(),
             "more bytes were written than queued"
         );
-        self.written += bytes;
-        if self.written == self.outgoing.len() {
+        self.written_bytes += bytes;
+        if self.written_bytes == self.outgoing.len() {
             self.outgoing = Vec::new();
-            self.written = 0;
+            self.written_bytes = 0;
         }
     }
 
     /// Discards the received bytes: nothing can be read after an error.
-    pub fn fail(&mut self) {
+    pub fn discard_incoming(&mut self) {
         self.incoming = Vec::new();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::sniff::{Carrier, Dialect, Verdict};
+use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// Bytes of a cookie on the wire: 36 characters and a NUL.
 pub const COOKIE_BYTES: usize = 37;
@@ -28,7 +28,7 @@ impl Cookie {
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (cookie, rest) = bytes.split_first_chunk::<CHARACTERS>()?;
-        (rest == [0] && cookie.iter().all(|&byte| is_of_cookie(byte))).then_some(Self(*cookie))
+        (rest == [0] && cookie.iter().all(|&byte| is_cookie_byte(byte))).then_some(Self(*cookie))
     }
 
     /// Returns the bytes that open a connection.
@@ -56,34 +56,36 @@ impl fmt::Debug for Cookie {
 }
 
 /// Entry of iperf3 in the protocol table.
-pub const DIALECT: Dialect = Dialect {
+pub const PROTOCOL: ProtocolInfo = ProtocolInfo {
     name: "iperf3",
-    recognise,
+    detect,
 };
 
-fn recognise(carrier: Carrier, bytes: &[u8]) -> Verdict {
-    match carrier {
-        Carrier::Stream => stream(bytes),
-        Carrier::Datagram if super::udp::Hello::read(bytes).is_some() => Verdict::Yes,
-        Carrier::Datagram => Verdict::No,
+fn detect(transport: TransportKind, bytes: &[u8]) -> ProtocolMatch {
+    match transport {
+        TransportKind::Stream => detect_stream(bytes),
+        TransportKind::Datagram if super::udp::UdpHello::read(bytes).is_some() => {
+            ProtocolMatch::Yes
+        }
+        TransportKind::Datagram => ProtocolMatch::No,
     }
 }
 
 /// Detects a cookie. An upstream server accepts any 37 bytes. On a port for all protocols only the
 /// format of upstream clients counts: characters of a host name, and a NUL, which text never has.
-fn stream(bytes: &[u8]) -> Verdict {
+fn detect_stream(bytes: &[u8]) -> ProtocolMatch {
     let characters = &bytes[..bytes.len().min(CHARACTERS)];
-    if !characters.iter().all(|&byte| is_of_cookie(byte)) {
-        return Verdict::No;
+    if !characters.iter().all(|&byte| is_cookie_byte(byte)) {
+        return ProtocolMatch::No;
     }
     match bytes.get(CHARACTERS) {
-        None => Verdict::NeedMore,
-        Some(0) => Verdict::Yes,
-        Some(_) => Verdict::No,
+        None => ProtocolMatch::NeedMore,
+        Some(0) => ProtocolMatch::Yes,
+        Some(_) => ProtocolMatch::No,
     }
 }
 
-fn is_of_cookie(byte: u8) -> bool {
+fn is_cookie_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_')
 }
 
@@ -94,20 +96,24 @@ mod tests {
 
     #[test]
     fn cookies_of_all_versions_are_known() {
-        for (bytes, whose) in [
+        for (bytes, version) in [
             (&b"ydm5fwt4x4y5xyepdgnbnbd2a26uucdaknbs\0"[..], "3.12"),
             (b"laptop.1400000000.123456.3c5e21f9aab\0", "3.0"),
         ] {
-            assert!(Cookie::read(bytes).is_some(), "{whose}");
-            assert_eq!(stream(bytes), Verdict::Yes, "{whose}");
+            assert!(Cookie::read(bytes).is_some(), "{version}");
+            assert_eq!(detect_stream(bytes), ProtocolMatch::Yes, "{version}");
             for length in 0..37 {
-                assert_eq!(stream(&bytes[..length]), Verdict::NeedMore, "{whose}");
+                assert_eq!(
+                    detect_stream(&bytes[..length]),
+                    ProtocolMatch::NeedMore,
+                    "{version}"
+                );
             }
         }
     }
 
     #[test]
-    fn what_is_no_cookie() {
+    fn other_bytes_are_no_cookie() {
         for bytes in [
             &b"HELO nuttcp v6.1.2\n"[..],
             b"GET / HTTP/1.1\r\n",
@@ -116,13 +122,13 @@ mod tests {
             b"\0",
             b"ydm\0",
         ] {
-            assert_eq!(stream(bytes), Verdict::No);
+            assert_eq!(detect_stream(bytes), ProtocolMatch::No);
             assert_eq!(Cookie::read(bytes), None);
         }
     }
 
     #[test]
-    fn a_log_does_not_give_it_away() {
+    fn debug_output_hides_the_cookie() {
         assert_eq!(format!("{:?}", Cookie::new([0; 36])), "Cookie(aaaa..)");
     }
 
@@ -131,7 +137,7 @@ mod tests {
         fn cookies_read_as_written(random in prop::collection::vec(any::<u8>(), 36)) {
             let cookie = Cookie::new(random.try_into().unwrap());
             prop_assert_eq!(Cookie::read(&cookie.to_wire()), Some(cookie));
-            prop_assert_eq!(stream(&cookie.to_wire()), Verdict::Yes);
+            prop_assert_eq!(detect_stream(&cookie.to_wire()), ProtocolMatch::Yes);
         }
     }
 }

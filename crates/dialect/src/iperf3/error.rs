@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-use super::error_code::Refusal;
+use super::error_code::Iperf3ErrorCode;
 use super::{DEPTH_LIMIT, READ_AHEAD_BYTES};
 
 /// Phase of a control connection, for error texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum Iperf3Phase {
     /// The server has to request the parameters.
-    Greeting,
+    CookieExchange,
     /// The client has to send its parameters.
     Parameters,
     /// The server has to accept the test.
-    Agreement,
+    Acceptance,
     /// The flows are being opened.
     Flows,
     /// Payload is being transferred.
@@ -21,21 +21,21 @@ pub enum Phase {
     /// Results are being exchanged.
     Results,
     /// The client has to confirm the end.
-    Farewell,
+    Confirmation,
     /// The exchange is complete.
     Over,
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for Iperf3Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Greeting => "exchanging the cookie",
+            Self::CookieExchange => "exchanging the cookie",
             Self::Parameters => "sending the parameters",
-            Self::Agreement => "accepting the test",
+            Self::Acceptance => "accepting the test",
             Self::Flows => "opening the flows",
             Self::Running => "transferring payload",
             Self::Results => "exchanging results",
-            Self::Farewell => "confirming the end",
+            Self::Confirmation => "confirming the end",
             Self::Over => "ending",
         })
     }
@@ -50,12 +50,12 @@ pub enum Iperf3Error {
     Busy,
     /// The server rejected or aborted the test.
     #[error(
-        "the iperf3 server rejected the test: {refusal}{}: see the server's own messages",
+        "the iperf3 server rejected the test: {code}{}: see the server's own messages",
         errno_text(*errno)
     )]
-    Refused {
+    Rejected {
         /// Error code of the server.
-        refusal: Refusal,
+        code: Iperf3ErrorCode,
         /// Errno of the server; 0 for none.
         errno: i32,
     },
@@ -67,21 +67,21 @@ pub enum Iperf3Error {
         /// The byte.
         byte: u8,
         /// Phase of the connection.
-        phase: Phase,
+        phase: Iperf3Phase,
     },
     /// The peer closed the connection early.
     #[error(
         "the iperf3 peer closed the connection while {phase}: see its own messages, or whether it was killed"
     )]
-    Vanished {
+    PeerClosed {
         /// Phase of the connection.
-        phase: Phase,
+        phase: Iperf3Phase,
     },
     /// The peer exceeded the timeout of a step.
     #[error("the iperf3 peer timed out while {phase}: it hangs, or the path is down")]
-    Overdue {
+    TimedOut {
         /// Phase of the connection.
-        phase: Phase,
+        phase: Iperf3Phase,
     },
     /// The peer announced a text above the limit.
     #[error(
@@ -94,10 +94,10 @@ pub enum Iperf3Error {
         limit: usize,
     },
     /// A text of the peer cannot be parsed.
-    #[error("the iperf3 peer's {what} cannot be read: try another version of iperf3 there")]
+    #[error("the iperf3 peer's {document} cannot be read: try another version of iperf3 there")]
     Json {
         /// Parameters or results.
-        what: &'static str,
+        document: &'static str,
         /// Cause.
         #[source]
         source: JsonError,
@@ -107,7 +107,7 @@ pub enum Iperf3Error {
     ReadAhead,
     /// A text of this end is above the peer's limit.
     #[error("a text of {length} B is above the peer's limit of {limit} B: leave out the report")]
-    Outsized {
+    OutgoingTooLong {
         /// Size of the text.
         length: usize,
         /// Limit of the peer.
@@ -115,14 +115,14 @@ pub enum Iperf3Error {
     },
     /// A read was repeated after an error.
     #[error("the iperf3 control connection has already failed: close it")]
-    Failed,
+    AlreadyFailed,
     /// The driver called a step in the wrong order.
     #[error("{step} is out of order while {phase}: follow the events")]
-    OutOfTurn {
+    OutOfOrder {
         /// Description of the step.
         step: &'static str,
         /// Phase of the connection.
-        phase: Phase,
+        phase: Iperf3Phase,
     },
 }
 

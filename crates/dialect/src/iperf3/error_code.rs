@@ -8,9 +8,9 @@ pub const BUSY: [u8; 1] = [0xff];
 /// Error code of an iperf3 server: a number of upstream's error list, whose text the client prints.
 /// Checked against upstream 3.12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal(pub i32);
+pub struct Iperf3ErrorCode(pub i32);
 
-impl Refusal {
+impl Iperf3ErrorCode {
     /// The test is longer than allowed.
     pub const DURATION: Self = Self(5);
     /// Too many parallel flows.
@@ -36,7 +36,7 @@ impl Refusal {
     /// The results cannot be read.
     pub const RESULTS: Self = Self(117);
     /// The server terminated the test.
-    pub const SERVER_ENDS: Self = Self(120);
+    pub const TEST_TERMINATED: Self = Self(120);
     /// The congestion control (`-C`) is not available.
     pub const CONGESTION: Self = Self(134);
     /// Authentication failed.
@@ -64,7 +64,7 @@ impl Refusal {
             Self::MESSAGE => "it received an unexpected control message",
             Self::PARAMETERS => "it cannot read the parameters",
             Self::RESULTS => "it cannot read the results",
-            Self::SERVER_ENDS => "it terminated the test",
+            Self::TEST_TERMINATED => "it terminated the test",
             Self::CONGESTION => "the congestion control is not available there, or not permitted",
             Self::AUTHORIZATION => "user and password are wrong or missing",
             Self::CREATE_FLOW => "it cannot create a flow",
@@ -75,7 +75,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Iperf3ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.meaning() {
             Some(meaning) => write!(f, "{meaning} (iperf3 error {})", self.0),

@@ -2,11 +2,11 @@
 
 use linerate_metric::plan::Direction;
 
-use super::params::{PARALLEL_LIMIT, Params};
+use super::params::{Iperf3Params, PARALLEL_LIMIT};
 
 /// Direction of the payload that a client requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Way {
+pub enum Iperf3Direction {
     /// Client to server.
     #[default]
     Forward,
@@ -18,17 +18,17 @@ pub enum Way {
 
 /// Data flow of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub struct Iperf3Flow {
     /// Number in the results of both ends.
     pub id: u32,
     /// True if the client sends and the server receives.
     pub from_client: bool,
 }
 
-impl Flow {
+impl Iperf3Flow {
     /// Returns the direction seen by the client.
     #[must_use]
-    pub fn at_client(self) -> Direction {
+    pub fn direction_at_client(self) -> Direction {
         if self.from_client {
             Direction::Send
         } else {
@@ -38,7 +38,7 @@ impl Flow {
 
     /// Returns the direction seen by the server.
     #[must_use]
-    pub fn at_server(self) -> Direction {
+    pub fn direction_at_server(self) -> Direction {
         if self.from_client {
             Direction::Receive
         } else {
@@ -54,22 +54,22 @@ pub fn flow_id(index: u32) -> u32 {
     if index == 0 { 1 } else { index + 2 }
 }
 
-impl Params {
+impl Iperf3Params {
     /// Returns the flows in the order in which the client opens them: at most [`PARALLEL_LIMIT`] in
-    /// each direction, even for parameters that [`Params::check`] has not checked.
+    /// each direction, even for parameters that [`Iperf3Params::validate`] has not checked.
     #[must_use]
-    pub fn flows(&self) -> Vec<Flow> {
-        let groups: &[bool] = match self.way {
-            Way::Forward => &[true],
-            Way::Reverse => &[false],
-            Way::Both => &[true, false],
+    pub fn flows(&self) -> Vec<Iperf3Flow> {
+        let groups: &[bool] = match self.direction {
+            Iperf3Direction::Forward => &[true],
+            Iperf3Direction::Reverse => &[false],
+            Iperf3Direction::Both => &[true, false],
         };
         let parallel = self.parallel.min(PARALLEL_LIMIT);
         groups
             .iter()
             .flat_map(|&from_client| (0..parallel).map(move |_| from_client))
             .zip(0..)
-            .map(|(from_client, index)| Flow {
+            .map(|(from_client, index)| Iperf3Flow {
                 id: flow_id(index),
                 from_client,
             })
@@ -83,10 +83,10 @@ mod tests {
 
     #[test]
     fn the_second_flow_is_number_three() {
-        let params = Params {
+        let params = Iperf3Params {
             parallel: 2,
-            way: Way::Both,
-            ..Params::default()
+            direction: Iperf3Direction::Both,
+            ..Iperf3Params::default()
         };
         let flows: Vec<_> = params
             .flows()

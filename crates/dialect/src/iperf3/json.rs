@@ -36,16 +36,16 @@ pub(super) fn check_depth(text: &[u8]) -> Result<(), JsonError> {
 /// Value that should be a number, a boolean or a text. Versions write different types (`true` and
 /// `1`), so the reader of the value decides; other types become null.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Loose {
+pub(super) enum LenientValue {
     #[default]
-    Nothing,
+    Null,
     Unsigned(u64),
     Real(f64),
-    Switch(bool),
+    Bool(bool),
     Text(String),
 }
 
-impl Loose {
+impl LenientValue {
     /// Returns a count; `None` for a negative number, and for -1 as an unsigned one, which upstream
     /// writes for "unknown".
     pub fn count(&self) -> Option<u64> {
@@ -69,10 +69,10 @@ impl Loose {
     /// Returns whether a switch is on.
     pub fn is_on(&self) -> bool {
         match *self {
-            Self::Switch(on) => on,
+            Self::Bool(on) => on,
             Self::Unsigned(number) => number != 0,
             Self::Real(number) => number != 0.0,
-            Self::Nothing | Self::Text(_) => false,
+            Self::Null | Self::Text(_) => false,
         }
     }
 
@@ -84,55 +84,56 @@ impl Loose {
     }
 }
 
-impl<'de> Deserialize<'de> for Loose {
+impl<'de> Deserialize<'de> for LenientValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
-        impl<'de> Visitor<'de> for Any {
-            type Value = Loose;
+        struct AnyValue;
+        impl<'de> Visitor<'de> for AnyValue {
+            type Value = LenientValue;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("any value")
             }
 
-            fn visit_bool<E: Error>(self, on: bool) -> Result<Loose, E> {
-                Ok(Loose::Switch(on))
+            fn visit_bool<E: Error>(self, on: bool) -> Result<LenientValue, E> {
+                Ok(LenientValue::Bool(on))
             }
 
-            fn visit_u64<E: Error>(self, number: u64) -> Result<Loose, E> {
-                Ok(Loose::Unsigned(number))
+            fn visit_u64<E: Error>(self, number: u64) -> Result<LenientValue, E> {
+                Ok(LenientValue::Unsigned(number))
             }
 
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Loose, E> {
-                Ok(u64::try_from(number).map_or(Loose::Real(number as f64), Loose::Unsigned))
+            fn visit_i64<E: Error>(self, number: i64) -> Result<LenientValue, E> {
+                Ok(u64::try_from(number)
+                    .map_or(LenientValue::Real(number as f64), LenientValue::Unsigned))
             }
 
-            fn visit_f64<E: Error>(self, number: f64) -> Result<Loose, E> {
-                Ok(Loose::Real(number))
+            fn visit_f64<E: Error>(self, number: f64) -> Result<LenientValue, E> {
+                Ok(LenientValue::Real(number))
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Loose, E> {
-                Ok(Loose::Text(text.to_owned()))
+            fn visit_str<E: Error>(self, text: &str) -> Result<LenientValue, E> {
+                Ok(LenientValue::Text(text.to_owned()))
             }
 
-            fn visit_string<E: Error>(self, text: String) -> Result<Loose, E> {
-                Ok(Loose::Text(text))
+            fn visit_string<E: Error>(self, text: String) -> Result<LenientValue, E> {
+                Ok(LenientValue::Text(text))
             }
 
-            fn visit_unit<E: Error>(self) -> Result<Loose, E> {
-                Ok(Loose::Nothing)
+            fn visit_unit<E: Error>(self) -> Result<LenientValue, E> {
+                Ok(LenientValue::Null)
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Loose, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<LenientValue, A::Error> {
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Loose::Nothing)
+                Ok(LenientValue::Null)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Loose, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LenientValue, A::Error> {
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Loose::Nothing)
+                Ok(LenientValue::Null)
             }
         }
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(AnyValue)
     }
 }
 
@@ -152,8 +153,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_as_stock_ends_write_them() {
-        let read = |text: &str| serde_json::from_str::<Loose>(text).unwrap();
+    fn numbers_are_read_as_upstream_writes_them() {
+        let read = |text: &str| serde_json::from_str::<LenientValue>(text).unwrap();
         for (text, count) in [
             ("7", Some(7)),
             ("18446744073709551615", None),

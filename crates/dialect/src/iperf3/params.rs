@@ -2,8 +2,8 @@
 
 mod params_json;
 
-use super::error_code::Refusal;
-use super::flow::Way;
+use super::error_code::Iperf3ErrorCode;
+use super::flow::Iperf3Direction;
 
 /// Maximum number of flows in one direction: upstream's limit.
 pub const PARALLEL_LIMIT: u32 = 128;
@@ -18,7 +18,7 @@ const UDP_BLOCK: u32 = 1460;
 
 /// Transport protocol of the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
+pub enum Iperf3Transport {
     /// TCP.
     #[default]
     Tcp,
@@ -30,21 +30,21 @@ pub enum Protocol {
 
 /// Width of the datagram numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Counters {
+pub enum CounterWidth {
     /// 32 bits.
     #[default]
     Bits32,
-    /// 64 bits (`--udp-counters-64bit`).
+    /// 64 bits (`--udp-counter_width-64bit`).
     Bits64,
 }
 
 /// Test parameters that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Params {
+pub struct Iperf3Params {
     /// Transport protocol of the payload.
-    pub protocol: Protocol,
+    pub protocol: Iperf3Transport,
     /// Direction of the payload.
-    pub way: Way,
+    pub direction: Iperf3Direction,
     /// Number of flows in each direction.
     pub parallel: u32,
     /// Duration without the omitted time, in nanoseconds. One of this and the next two ends the
@@ -77,7 +77,7 @@ pub struct Params {
     /// Congestion control (`-C`).
     pub congestion: Option<String>,
     /// Width of the datagram numbers.
-    pub counters: Counters,
+    pub counter_width: CounterWidth,
     /// True if the payload is a repeating pattern instead of random bytes.
     pub repeating_payload: bool,
     /// True if the sender uses `sendfile` (`-Z`).
@@ -96,15 +96,15 @@ pub struct Params {
     pub client_version: Option<String>,
     /// Names of unknown parameters, the first few of them. They are ignored, as by an upstream
     /// server.
-    pub unknown: Vec<String>,
+    pub unknown_names: Vec<String>,
 }
 
-impl Default for Params {
+impl Default for Iperf3Params {
     /// Returns the parameters of an upstream client without options.
     fn default() -> Self {
         Self {
-            protocol: Protocol::Tcp,
-            way: Way::Forward,
+            protocol: Iperf3Transport::Tcp,
+            direction: Iperf3Direction::Forward,
             parallel: 1,
             duration_ns: Some(10_000_000_000),
             amount_bytes: None,
@@ -120,7 +120,7 @@ impl Default for Params {
             tos: None,
             flow_label: None,
             congestion: None,
-            counters: Counters::Bits32,
+            counter_width: CounterWidth::Bits32,
             repeating_payload: false,
             zero_copy: false,
             dont_fragment: false,
@@ -129,29 +129,29 @@ impl Default for Params {
             extra_data: None,
             auth_token: None,
             client_version: None,
-            unknown: Vec::new(),
+            unknown_names: Vec::new(),
         }
     }
 }
 
-impl Params {
+impl Iperf3Params {
     /// Checks the parameters that do not depend on the server's configuration.
     ///
     /// # Errors
     /// The error code with which an upstream server rejects the test.
-    pub fn check(&self) -> Result<(), Refusal> {
-        if self.protocol == Protocol::Sctp {
-            return Err(Refusal::NO_SCTP);
+    pub fn validate(&self) -> Result<(), Iperf3ErrorCode> {
+        if self.protocol == Iperf3Transport::Sctp {
+            return Err(Iperf3ErrorCode::NO_SCTP);
         }
         if !(1..=PARALLEL_LIMIT).contains(&self.parallel) {
-            return Err(Refusal::PARALLEL);
+            return Err(Iperf3ErrorCode::PARALLEL);
         }
-        let udp = self.protocol == Protocol::Udp;
+        let udp = self.protocol == Iperf3Transport::Udp;
         if udp && !UDP_BLOCK_RANGE.contains(&self.block_bytes) {
-            return Err(Refusal::UDP_BLOCK);
+            return Err(Iperf3ErrorCode::UDP_BLOCK);
         }
         if !udp && !(1..=TCP_BLOCK_LIMIT).contains(&self.block_bytes) {
-            return Err(Refusal::BLOCK);
+            return Err(Iperf3ErrorCode::BLOCK);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use serde::ser::Serialize;
 use serde_json::value::RawValue;
 
 use super::error::{Iperf3Error, JsonError};
-use super::json::{Loose, check_depth};
+use super::json::{LenientValue, check_depth};
 use super::{PARALLEL_LIMIT, RESULTS_LIMIT_BYTES};
 
 /// Maximum number of flows in the results of a peer: both directions.
@@ -16,11 +16,11 @@ pub const RESULTS_LIMIT_FLOWS: usize = 2 * PARALLEL_LIMIT as usize;
 
 /// Results of one end.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Results {
+pub struct Iperf3Results {
     /// CPU usage of its process.
-    pub cpu: Option<Cpu>,
+    pub cpu: Option<CpuPercent>,
     /// True if the sender at this end counts retransmissions.
-    pub knows_retransmits: Option<bool>,
+    pub has_retransmits: Option<bool>,
     /// Congestion control of the flows.
     pub congestion: Option<String>,
     /// Counters of each flow.
@@ -33,7 +33,7 @@ pub struct Results {
 
 /// CPU usage of an end's process, in percent of one processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cpu {
+pub struct CpuPercent {
     /// Total.
     pub total: f64,
     /// User mode.
@@ -43,7 +43,7 @@ pub struct Cpu {
 }
 
 /// Counters of one end for one flow. Upstream always writes all of them; a counter without a
-/// meaning at this end of the flow is 0 or -1. [`far_report`](super::far_report) keeps the
+/// meaning at this end of the flow is 0 or -1. [`remote_report`](super::remote_report) keeps the
 /// meaningful ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FlowResult {
@@ -69,7 +69,7 @@ pub struct FlowResult {
     pub end_ns: Option<u64>,
 }
 
-impl Results {
+impl Iperf3Results {
     /// Parses the text of a peer.
     pub(super) fn read(text: &[u8]) -> Result<Self, Iperf3Error> {
         let read = || {
@@ -82,7 +82,7 @@ impl Results {
             Ok(results)
         };
         read().map_err(|source| Iperf3Error::Json {
-            what: "results",
+            document: "results",
             source,
         })
     }
@@ -91,7 +91,7 @@ impl Results {
     pub(super) fn write(&self) -> Result<Vec<u8>, Iperf3Error> {
         let text = serde_json::to_vec(self).expect("numbers and texts are JSON");
         if text.len() > RESULTS_LIMIT_BYTES {
-            return Err(Iperf3Error::Outsized {
+            return Err(Iperf3Error::OutgoingTooLong {
                 length: text.len(),
                 limit: RESULTS_LIMIT_BYTES,
             });
@@ -105,12 +105,12 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-fn nanos(value: &Loose) -> Option<u64> {
+fn nanos(value: &LenientValue) -> Option<u64> {
     let ns = (value.real()? * 1e9).round();
     (ns < 9.2e18).then_some(ns as u64)
 }
 
-impl Serialize for Results {
+impl Serialize for Iperf3Results {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeMap;
         let cpu = self.cpu.unwrap_or_default();
@@ -118,12 +118,12 @@ impl Serialize for Results {
         map.serialize_entry("cpu_util_total", &cpu.total)?;
         map.serialize_entry("cpu_util_user", &cpu.user)?;
         map.serialize_entry("cpu_util_system", &cpu.system)?;
-        let knows = match self.knows_retransmits {
+        let has_retransmits = match self.has_retransmits {
             Some(true) => 1,
             Some(false) => 0,
             None => -1,
         };
-        map.serialize_entry("sender_has_retransmits", &knows)?;
+        map.serialize_entry("sender_has_retransmits", &has_retransmits)?;
         if let Some(congestion) = &self.congestion {
             map.serialize_entry("congestion_used", congestion)?;
         }
@@ -164,45 +164,47 @@ impl Serialize for FlowResult {
     }
 }
 
-impl<'de> Deserialize<'de> for Results {
+impl<'de> Deserialize<'de> for Iperf3Results {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
-            type Value = Results;
+        struct JsonObject;
+        impl<'de> Visitor<'de> for JsonObject {
+            type Value = Iperf3Results;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Results, A::Error> {
-                let mut results = Results::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Iperf3Results, A::Error> {
+                let mut results = Iperf3Results::default();
                 let (mut total, mut user, mut system) = (None, None, None);
                 while let Some(name) = map.next_key::<Cow<'_, str>>()? {
                     match &*name {
-                        "cpu_util_total" => total = map.next_value::<Loose>()?.real(),
-                        "cpu_util_user" => user = map.next_value::<Loose>()?.real(),
-                        "cpu_util_system" => system = map.next_value::<Loose>()?.real(),
+                        "cpu_util_total" => total = map.next_value::<LenientValue>()?.real(),
+                        "cpu_util_user" => user = map.next_value::<LenientValue>()?.real(),
+                        "cpu_util_system" => system = map.next_value::<LenientValue>()?.real(),
                         "sender_has_retransmits" => {
-                            results.knows_retransmits =
-                                map.next_value::<Loose>()?.count().map(|known| known == 1);
+                            results.has_retransmits = map
+                                .next_value::<LenientValue>()?
+                                .count()
+                                .map(|flag| flag == 1);
                         }
                         "congestion_used" => {
-                            results.congestion = map.next_value::<Loose>()?.text();
+                            results.congestion = map.next_value::<LenientValue>()?.text();
                         }
                         "server_output_text" => {
-                            results.output_text = map.next_value::<Loose>()?.text();
+                            results.output_text = map.next_value::<LenientValue>()?.text();
                         }
                         "server_output_json" => {
                             let raw: &RawValue = map.next_value()?;
                             results.output_json = Some(raw.get().to_owned());
                         }
-                        "streams" => results.flows = map.next_value::<Flows>()?.0,
+                        "streams" => results.flows = map.next_value::<FlowList>()?.0,
                         _ => {
                             let _: IgnoredAny = map.next_value()?;
                         }
                     }
                 }
-                results.cpu = total.map(|total| Cpu {
+                results.cpu = total.map(|total| CpuPercent {
                     total,
                     user: user.unwrap_or(0.0),
                     system: system.unwrap_or(0.0),
@@ -210,24 +212,24 @@ impl<'de> Deserialize<'de> for Results {
                 Ok(results)
             }
         }
-        deserializer.deserialize_map(Object)
+        deserializer.deserialize_map(JsonObject)
     }
 }
 
 /// List of flows with the maximum length of a test.
-struct Flows(Vec<FlowResult>);
+struct FlowList(Vec<FlowResult>);
 
-impl<'de> Deserialize<'de> for Flows {
+impl<'de> Deserialize<'de> for FlowList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
-            type Value = Flows;
+        struct FlowArray;
+        impl<'de> Visitor<'de> for FlowArray {
+            type Value = FlowList;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of flows")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Flows, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<FlowList, A::Error> {
                 let mut flows = Vec::new();
                 while let Some(flow) = seq.next_element()? {
                     if flows.len() == RESULTS_LIMIT_FLOWS {
@@ -237,17 +239,17 @@ impl<'de> Deserialize<'de> for Flows {
                     }
                     flows.push(flow);
                 }
-                Ok(Flows(flows))
+                Ok(FlowList(flows))
             }
         }
-        deserializer.deserialize_seq(List)
+        deserializer.deserialize_seq(FlowArray)
     }
 }
 
 impl<'de> Deserialize<'de> for FlowResult {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
+        struct JsonObject;
+        impl<'de> Visitor<'de> for JsonObject {
             type Value = FlowResult;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -257,7 +259,7 @@ impl<'de> Deserialize<'de> for FlowResult {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FlowResult, A::Error> {
                 let mut flow = FlowResult::default();
                 while let Some(name) = map.next_key::<Cow<'_, str>>()? {
-                    let value: Loose = map.next_value()?;
+                    let value: LenientValue = map.next_value()?;
                     match &*name {
                         "id" => {
                             let id = value.count().and_then(|id| u32::try_from(id).ok());
@@ -278,7 +280,7 @@ impl<'de> Deserialize<'de> for FlowResult {
                 Ok(flow)
             }
         }
-        deserializer.deserialize_map(Object)
+        deserializer.deserialize_map(JsonObject)
     }
 }
 
@@ -288,13 +290,13 @@ mod tests {
 
     #[test]
     fn everything_reads_as_written() {
-        let results = Results {
-            cpu: Some(Cpu {
+        let results = Iperf3Results {
+            cpu: Some(CpuPercent {
                 total: 12.5,
                 user: 2.5,
                 system: 10.0,
             }),
-            knows_retransmits: Some(true),
+            has_retransmits: Some(true),
             congestion: Some("cubic".into()),
             flows: vec![FlowResult {
                 id: 3,
@@ -311,27 +313,30 @@ mod tests {
             output_text: Some("line\n".into()),
             output_json: Some(r#"{"a":[1,2]}"#.into()),
         };
-        assert_eq!(Results::read(&results.write().unwrap()).unwrap(), results);
+        assert_eq!(
+            Iperf3Results::read(&results.write().unwrap()).unwrap(),
+            results
+        );
     }
 
     #[test]
-    fn unknown_stays_unknown() {
-        let results = Results {
+    fn unknown_values_stay_unknown() {
+        let results = Iperf3Results {
             flows: vec![FlowResult {
                 id: 1,
                 ..FlowResult::default()
             }],
-            ..Results::default()
+            ..Iperf3Results::default()
         };
         let text = String::from_utf8(results.write().unwrap()).unwrap();
         assert!(text.contains(r#""retransmits":-1"#), "{text}");
-        let read = Results::read(text.as_bytes()).unwrap();
+        let read = Iperf3Results::read(text.as_bytes()).unwrap();
         assert_eq!(read.flows[0].retransmits, None);
-        assert_eq!(read.knows_retransmits, None);
+        assert_eq!(read.has_retransmits, None);
     }
 
     #[test]
-    fn nonsense_is_told() {
+    fn nonsense_is_an_error() {
         let many = format!(
             r#"{{"streams":[{}{{"id":1}}]}}"#,
             r#"{"id":1},"#.repeat(RESULTS_LIMIT_FLOWS)
@@ -345,8 +350,8 @@ mod tests {
             r#"{"streams":[7]}"#,
             &many,
         ] {
-            assert!(Results::read(text.as_bytes()).is_err(), "{text}");
+            assert!(Iperf3Results::read(text.as_bytes()).is_err(), "{text}");
         }
-        assert!(Results::read(b"{}").is_ok());
+        assert!(Iperf3Results::read(b"{}").is_ok());
     }
 }

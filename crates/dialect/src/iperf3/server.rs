@@ -1,28 +1,29 @@
 //! Server side of a control connection.
 
-use super::control_buffers::Wire;
+use super::control_buffers::ControlBuffers;
 use super::cookie::{COOKIE_BYTES, Cookie};
-use super::error::{Iperf3Error, Phase};
-use super::error_code::{BUSY, Refusal};
-use super::flow::Flow;
-use super::params::Params;
-use super::results::Results;
-use super::state::State;
+use super::error::{Iperf3Error, Iperf3Phase};
+use super::error_code::{BUSY, Iperf3ErrorCode};
+use super::flow::Iperf3Flow;
+use super::params::Iperf3Params;
+use super::results::Iperf3Results;
+use super::state::Iperf3State;
 use super::{CLIENT_RESULTS_LIMIT_BYTES, PARAMS_LIMIT_BYTES, RESULTS_LIMIT_BYTES};
 
 /// Timeout of each step of a client, in nanoseconds: an upstream client does each of them at once.
-const PATIENCE_NS: u64 = 10_000_000_000;
+const STEP_TIMEOUT_NS: u64 = 10_000_000_000;
 
 /// Event from the client.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ServerEvent {
-    /// The client requests this test: call [`Server::accept`] or [`Server::refuse`].
-    Asked(Box<Params>),
+pub enum Iperf3ServerEvent {
+    /// The client requests this test: call [`Iperf3Server::accept`] or [`Iperf3Server::reject`].
+    TestRequested(Box<Iperf3Params>),
     /// The client's time, bytes or blocks are used up: stop the flows that this end sends; data
     /// that is still on its way to it may be read. The client's results were requested.
-    Ended,
-    /// Results of the client; it waits for those of the server: call [`Server::results`].
-    Results(Box<Results>),
+    TestEnded,
+    /// Results of the client; it waits for those of the server: call
+    /// [`Iperf3Server::send_results`].
+    Results(Box<Iperf3Results>),
     /// The client terminated the test and reads no results.
     Terminated,
     /// The client has the results; close the connection.
@@ -31,57 +32,57 @@ pub enum ServerEvent {
 
 /// Control connection of one test, server side. The module documentation has the order of messages.
 #[derive(Debug)]
-pub struct Server {
-    wire: Wire,
-    step: Step,
-    since_ns: u64,
+pub struct Iperf3Server {
+    buffers: ControlBuffers,
+    step: Iperf3ServerStep,
+    step_start_ns: u64,
     /// Maximum duration of the run; `None` if no time was agreed.
-    run_ns: Option<u64>,
+    run_limit_ns: Option<u64>,
     /// Flows that have not arrived, the next one last.
-    missing: Vec<Flow>,
+    missing_flows: Vec<Iperf3Flow>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum Iperf3ServerStep {
     Parameters,
-    Asked,
+    Decision,
     Flows,
     Running,
-    TheirResults,
-    OurResults,
-    Farewell,
+    RemoteResults,
+    LocalResults,
+    Confirmation,
     Over,
     Failed,
 }
 
-impl Step {
-    fn phase(self) -> Phase {
+impl Iperf3ServerStep {
+    fn phase(self) -> Iperf3Phase {
         match self {
-            Self::Parameters => Phase::Parameters,
-            Self::Asked => Phase::Agreement,
-            Self::Flows => Phase::Flows,
-            Self::Running => Phase::Running,
-            Self::TheirResults | Self::OurResults => Phase::Results,
-            Self::Farewell => Phase::Farewell,
-            Self::Over | Self::Failed => Phase::Over,
+            Self::Parameters => Iperf3Phase::Parameters,
+            Self::Decision => Iperf3Phase::Acceptance,
+            Self::Flows => Iperf3Phase::Flows,
+            Self::Running => Iperf3Phase::Running,
+            Self::RemoteResults | Self::LocalResults => Iperf3Phase::Results,
+            Self::Confirmation => Iperf3Phase::Confirmation,
+            Self::Over | Self::Failed => Iperf3Phase::Over,
         }
     }
 }
 
-impl Server {
+impl Iperf3Server {
     /// Creates the state for a connection whose first [`COOKIE_BYTES`] were a [`Cookie`] that no
-    /// running test has. Pass the bytes after them to [`Server::receive`]. Times are nanoseconds of
-    /// any monotonic clock.
+    /// running test has. Pass the bytes after them to [`Iperf3Server::receive`]. Times are
+    /// nanoseconds of any monotonic clock.
     #[must_use]
     pub fn new(now_ns: u64) -> Self {
-        let mut wire = Wire::default();
-        wire.send(&[State::ParamExchange.to_byte()]);
+        let mut buffers = ControlBuffers::default();
+        buffers.send(&[Iperf3State::ParamExchange.to_byte()]);
         Self {
-            wire,
-            step: Step::Parameters,
-            since_ns: now_ns,
-            run_ns: None,
-            missing: Vec::new(),
+            buffers,
+            step: Iperf3ServerStep::Parameters,
+            step_start_ns: now_ns,
+            run_limit_ns: None,
+            missing_flows: Vec::new(),
         }
     }
 
@@ -96,19 +97,19 @@ impl Server {
     /// [`READ_AHEAD_BYTES`](super::READ_AHEAD_BYTES) at a time.
     ///
     /// # Errors
-    /// [`Iperf3Error::ReadAhead`] if events were not taken out, [`Iperf3Error::Failed`] after any
-    /// error.
+    /// [`Iperf3Error::ReadAhead`] if events were not taken out, [`Iperf3Error::AlreadyFailed`]
+    /// after any error.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), Iperf3Error> {
         let limit = match self.step {
-            Step::Failed => return Err(Iperf3Error::Failed),
+            Iperf3ServerStep::Failed => return Err(Iperf3Error::AlreadyFailed),
             // Later bytes are ignored.
-            Step::Over => return Ok(()),
-            Step::Parameters => PARAMS_LIMIT_BYTES,
-            Step::TheirResults => CLIENT_RESULTS_LIMIT_BYTES,
+            Iperf3ServerStep::Over => return Ok(()),
+            Iperf3ServerStep::Parameters => PARAMS_LIMIT_BYTES,
+            Iperf3ServerStep::RemoteResults => CLIENT_RESULTS_LIMIT_BYTES,
             _ => 0,
         };
-        self.wire
-            .push(bytes, limit)
+        self.buffers
+            .push_incoming(bytes, limit)
             .map_err(|error| self.fail(error))
     }
 
@@ -117,66 +118,70 @@ impl Server {
     /// # Errors
     /// Any protocol error of the client; nothing can be read after it. An error code is queued
     /// where upstream's client reads one.
-    pub fn next_event(&mut self, now_ns: u64) -> Result<Option<ServerEvent>, Iperf3Error> {
+    pub fn next_event(&mut self, now_ns: u64) -> Result<Option<Iperf3ServerEvent>, Iperf3Error> {
         self.read(now_ns).map_err(|error| self.fail(error))
     }
 
-    fn read(&mut self, now_ns: u64) -> Result<Option<ServerEvent>, Iperf3Error> {
+    fn read(&mut self, now_ns: u64) -> Result<Option<Iperf3ServerEvent>, Iperf3Error> {
         match self.step {
-            Step::Failed => Err(Iperf3Error::Failed),
-            Step::Over => Ok(None),
-            Step::Parameters => {
-                let params = self.wire.text(PARAMS_LIMIT_BYTES, Params::read);
+            Iperf3ServerStep::Failed => Err(Iperf3Error::AlreadyFailed),
+            Iperf3ServerStep::Over => Ok(None),
+            Iperf3ServerStep::Parameters => {
+                let params = self
+                    .buffers
+                    .take_text(PARAMS_LIMIT_BYTES, Iperf3Params::read);
                 if params.is_err() {
-                    self.say_refusal(Refusal::PARAMETERS, 0);
+                    self.queue_error(Iperf3ErrorCode::PARAMETERS, 0);
                 }
                 Ok(params?.map(|params| {
-                    self.enter(Step::Asked, now_ns);
-                    self.missing = params.flows();
-                    self.missing.reverse();
-                    self.run_ns = params
+                    self.enter_step(Iperf3ServerStep::Decision, now_ns);
+                    self.missing_flows = params.flows();
+                    self.missing_flows.reverse();
+                    self.run_limit_ns = params
                         .duration_ns
                         .map(|ns| ns.saturating_add(params.omit_ns));
-                    ServerEvent::Asked(Box::new(params))
+                    Iperf3ServerEvent::TestRequested(Box::new(params))
                 }))
             }
             // The first byte is that of a length, and no text is so long that this byte is not 0.
-            Step::TheirResults if matches!(self.wire.incoming(), [0, ..] | []) => {
-                let results = self.wire.text(CLIENT_RESULTS_LIMIT_BYTES, Results::read);
+            Iperf3ServerStep::RemoteResults if matches!(self.buffers.incoming(), [0, ..] | []) => {
+                let results = self
+                    .buffers
+                    .take_text(CLIENT_RESULTS_LIMIT_BYTES, Iperf3Results::read);
                 if results.is_err() {
-                    self.say_refusal(Refusal::RESULTS, 0);
+                    self.queue_error(Iperf3ErrorCode::RESULTS, 0);
                 }
                 Ok(results?.map(|results| {
-                    self.enter(Step::OurResults, now_ns);
-                    ServerEvent::Results(Box::new(results))
+                    self.enter_step(Iperf3ServerStep::LocalResults, now_ns);
+                    Iperf3ServerEvent::Results(Box::new(results))
                 }))
             }
             _ => {
-                let Some(byte) = self.wire.byte() else {
+                let Some(byte) = self.buffers.take_byte() else {
                     return Ok(None);
                 };
-                self.hear(byte, now_ns).map(Some)
+                self.handle_byte(byte, now_ns).map(Some)
             }
         }
     }
 
-    fn hear(&mut self, byte: u8, now_ns: u64) -> Result<ServerEvent, Iperf3Error> {
-        match (State::from_byte(byte), self.step) {
-            (Some(State::ClientTerminate), _) => {
-                self.enter(Step::Over, now_ns);
-                Ok(ServerEvent::Terminated)
+    fn handle_byte(&mut self, byte: u8, now_ns: u64) -> Result<Iperf3ServerEvent, Iperf3Error> {
+        match (Iperf3State::from_byte(byte), self.step) {
+            (Some(Iperf3State::ClientTerminate), _) => {
+                self.enter_step(Iperf3ServerStep::Over, now_ns);
+                Ok(Iperf3ServerEvent::Terminated)
             }
-            (Some(State::TestEnd), Step::Running) => {
-                self.wire.send(&[State::ExchangeResults.to_byte()]);
-                self.enter(Step::TheirResults, now_ns);
-                Ok(ServerEvent::Ended)
+            (Some(Iperf3State::TestEnd), Iperf3ServerStep::Running) => {
+                self.buffers.send(&[Iperf3State::ExchangeResults.to_byte()]);
+                self.enter_step(Iperf3ServerStep::RemoteResults, now_ns);
+                Ok(Iperf3ServerEvent::TestEnded)
             }
-            (Some(State::Done), Step::Farewell) => {
-                self.enter(Step::Over, now_ns);
-                Ok(ServerEvent::Done)
+            (Some(Iperf3State::Done), Iperf3ServerStep::Confirmation) => {
+                self.enter_step(Iperf3ServerStep::Over, now_ns);
+                Ok(Iperf3ServerEvent::Done)
             }
             _ => {
-                self.say_refusal(Refusal::MESSAGE, 0);
+                self.queue_error(Iperf3ErrorCode::MESSAGE, 0);
                 Err(Iperf3Error::Unexpected {
                     byte,
                     phase: self.step.phase(),
@@ -188,90 +193,93 @@ impl Server {
     /// Accepts the test: the client may open its flows. For UDP open the socket first.
     ///
     /// # Errors
-    /// [`Iperf3Error::OutOfTurn`].
+    /// [`Iperf3Error::OutOfOrder`].
     pub fn accept(&mut self, now_ns: u64) -> Result<(), Iperf3Error> {
-        self.turn("accepting", Step::Asked)?;
-        self.wire.send(&[State::CreateStreams.to_byte()]);
-        self.enter(Step::Flows, now_ns);
+        self.expect_step("accepting", Iperf3ServerStep::Decision)?;
+        self.buffers.send(&[Iperf3State::CreateStreams.to_byte()]);
+        self.enter_step(Iperf3ServerStep::Flows, now_ns);
         Ok(())
     }
 
     /// Assigns a new flow of this test; `None` if none is missing or awaited: send
     /// [`BUSY`](super::BUSY) on its connection and close it.
-    pub fn flow_arrived(&mut self) -> Option<Flow> {
-        (self.step == Step::Flows)
-            .then(|| self.missing.pop())
+    pub fn assign_flow(&mut self) -> Option<Iperf3Flow> {
+        (self.step == Iperf3ServerStep::Flows)
+            .then(|| self.missing_flows.pop())
             .flatten()
     }
 
     /// Returns whether flows are missing.
     #[must_use]
     pub fn waits_for_flows(&self) -> bool {
-        self.step == Step::Flows && !self.missing.is_empty()
+        self.step == Iperf3ServerStep::Flows && !self.missing_flows.is_empty()
     }
 
     /// Starts the run after all flows have arrived.
     ///
     /// # Errors
-    /// [`Iperf3Error::OutOfTurn`].
+    /// [`Iperf3Error::OutOfOrder`].
     pub fn start(&mut self, now_ns: u64) -> Result<(), Iperf3Error> {
-        self.turn("starting", Step::Flows)?;
-        if !self.missing.is_empty() {
-            return Err(Iperf3Error::OutOfTurn {
+        self.expect_step("starting", Iperf3ServerStep::Flows)?;
+        if !self.missing_flows.is_empty() {
+            return Err(Iperf3Error::OutOfOrder {
                 step: "starting",
-                phase: Phase::Flows,
+                phase: Iperf3Phase::Flows,
             });
         }
-        self.wire
-            .send(&[State::TestStart.to_byte(), State::TestRunning.to_byte()]);
-        self.enter(Step::Running, now_ns);
+        self.buffers.send(&[
+            Iperf3State::TestStart.to_byte(),
+            Iperf3State::TestRunning.to_byte(),
+        ]);
+        self.enter_step(Iperf3ServerStep::Running, now_ns);
         Ok(())
     }
 
     /// Sends the local results, after those of the client.
     ///
     /// # Errors
-    /// [`Iperf3Error::OutOfTurn`]; [`Iperf3Error::Outsized`] if the report is too long, which
-    /// changes nothing.
-    pub fn results(&mut self, ours: &Results, now_ns: u64) -> Result<(), Iperf3Error> {
-        self.turn("sending results", Step::OurResults)?;
-        self.wire.send_text(&ours.write()?, RESULTS_LIMIT_BYTES)?;
-        self.wire.send(&[State::DisplayResults.to_byte()]);
-        self.enter(Step::Farewell, now_ns);
+    /// [`Iperf3Error::OutOfOrder`]; [`Iperf3Error::OutgoingTooLong`] if the report is too long,
+    /// which changes nothing.
+    pub fn send_results(&mut self, ours: &Iperf3Results, now_ns: u64) -> Result<(), Iperf3Error> {
+        self.expect_step("sending results", Iperf3ServerStep::LocalResults)?;
+        self.buffers
+            .send_text(&ours.write()?, RESULTS_LIMIT_BYTES)?;
+        self.buffers.send(&[Iperf3State::DisplayResults.to_byte()]);
+        self.enter_step(Iperf3ServerStep::Confirmation, now_ns);
         Ok(())
     }
 
     /// Rejects or aborts the test with an error code that the client prints. Close the connection
     /// after the bytes were written.
-    pub fn refuse(&mut self, refusal: Refusal, errno: i32) {
-        if !matches!(self.step, Step::Over | Step::Failed) {
-            self.say_refusal(refusal, errno);
-            self.step = Step::Over;
+    pub fn reject(&mut self, code: Iperf3ErrorCode, errno: i32) {
+        if !matches!(self.step, Iperf3ServerStep::Over | Iperf3ServerStep::Failed) {
+            self.queue_error(code, errno);
+            self.step = Iperf3ServerStep::Over;
         }
     }
 
     /// Terminates the test early: the client prints its figures so far. Close the connection after
     /// the bytes were written.
     pub fn terminate(&mut self) {
-        if !matches!(self.step, Step::Over | Step::Failed) {
-            self.wire.send(&[State::ServerTerminate.to_byte()]);
-            self.step = Step::Over;
+        if !matches!(self.step, Iperf3ServerStep::Over | Iperf3ServerStep::Failed) {
+            self.buffers.send(&[Iperf3State::ServerTerminate.to_byte()]);
+            self.step = Iperf3ServerStep::Over;
         }
     }
 
     /// Records that the client closed the connection, or that it broke.
     ///
     /// # Errors
-    /// [`Iperf3Error::Vanished`] unless the exchange was complete. A client that closes instead of
-    /// confirming the end has its results.
-    pub fn closed(&mut self) -> Result<(), Iperf3Error> {
+    /// [`Iperf3Error::PeerClosed`] unless the exchange was complete. A client that closes instead
+    /// of confirming the end has its results.
+    pub fn mark_closed(&mut self) -> Result<(), Iperf3Error> {
         match self.step {
-            Step::Over | Step::Farewell => {
-                self.step = Step::Over;
+            Iperf3ServerStep::Over | Iperf3ServerStep::Confirmation => {
+                self.step = Iperf3ServerStep::Over;
                 Ok(())
             }
-            Step::Failed => Err(Iperf3Error::Failed),
-            step => Err(self.fail(Iperf3Error::Vanished {
+            Iperf3ServerStep::Failed => Err(Iperf3Error::AlreadyFailed),
+            step => Err(self.fail(Iperf3Error::PeerClosed {
                 phase: step.phase(),
             })),
         }
@@ -280,33 +288,40 @@ impl Server {
     /// Returns the deadline of the client's next step; `None` if none is awaited. A run without an
     /// agreed time has no deadline here: the driver detects when its flows stall.
     fn deadline_ns(&self) -> Option<u64> {
-        let patience = match self.step {
+        let timeout_ns = match self.step {
             // The client waits meanwhile for another test of its address.
-            Step::Asked => PATIENCE_NS,
-            Step::Parameters | Step::Flows | Step::TheirResults | Step::Farewell => PATIENCE_NS,
-            Step::Running => self.run_ns?.saturating_add(PATIENCE_NS),
-            Step::OurResults | Step::Over | Step::Failed => return None,
+            Iperf3ServerStep::Decision => STEP_TIMEOUT_NS,
+            Iperf3ServerStep::Parameters
+            | Iperf3ServerStep::Flows
+            | Iperf3ServerStep::RemoteResults
+            | Iperf3ServerStep::Confirmation => STEP_TIMEOUT_NS,
+            Iperf3ServerStep::Running => self.run_limit_ns?.saturating_add(STEP_TIMEOUT_NS),
+            Iperf3ServerStep::LocalResults | Iperf3ServerStep::Over | Iperf3ServerStep::Failed => {
+                return None;
+            }
         };
-        Some(self.since_ns.saturating_add(patience))
+        Some(self.step_start_ns.saturating_add(timeout_ns))
     }
 
     /// Checks the deadline of the client's next step, and that the test was accepted in time.
     ///
     /// # Errors
-    /// [`Iperf3Error::Overdue`], [`Iperf3Error::Busy`]; the message for the client is queued.
-    pub fn check(&mut self, now_ns: u64) -> Result<(), Iperf3Error> {
+    /// [`Iperf3Error::TimedOut`], [`Iperf3Error::Busy`]; the message for the client is queued.
+    pub fn check_deadline(&mut self, now_ns: u64) -> Result<(), Iperf3Error> {
         match self.deadline_ns() {
             Some(deadline) if now_ns >= deadline => {
                 let phase = self.step.phase();
                 match self.step {
-                    Step::Asked => self.wire.send(&BUSY),
-                    Step::Flows => self.say_refusal(Refusal::ACCEPT_FLOW, 0),
-                    Step::Running => self.wire.send(&[State::ServerTerminate.to_byte()]),
+                    Iperf3ServerStep::Decision => self.buffers.send(&BUSY),
+                    Iperf3ServerStep::Flows => self.queue_error(Iperf3ErrorCode::ACCEPT_FLOW, 0),
+                    Iperf3ServerStep::Running => {
+                        self.buffers.send(&[Iperf3State::ServerTerminate.to_byte()])
+                    }
                     _ => {}
                 }
                 Err(self.fail(match phase {
-                    Phase::Agreement => Iperf3Error::Busy,
-                    phase => Iperf3Error::Overdue { phase },
+                    Iperf3Phase::Acceptance => Iperf3Error::Busy,
+                    phase => Iperf3Error::TimedOut { phase },
                 }))
             }
             _ => Ok(()),
@@ -316,41 +331,45 @@ impl Server {
     /// Returns the bytes to write next.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
-        self.wire.outgoing()
+        self.buffers.outgoing()
     }
 
-    /// Removes bytes of [`Server::outgoing`] that were written.
+    /// Removes bytes of [`Iperf3Server::outgoing`] that were written.
     ///
     /// # Panics
     /// If there were fewer.
-    pub fn sent(&mut self, bytes: usize) {
-        self.wire.sent(bytes);
+    pub fn mark_sent(&mut self, bytes: usize) {
+        self.buffers.mark_sent(bytes);
     }
 
-    fn turn(&self, step: &'static str, wanted: Step) -> Result<(), Iperf3Error> {
-        if self.step == wanted {
+    fn expect_step(
+        &self,
+        step: &'static str,
+        expected: Iperf3ServerStep,
+    ) -> Result<(), Iperf3Error> {
+        if self.step == expected {
             return Ok(());
         }
-        Err(Iperf3Error::OutOfTurn {
+        Err(Iperf3Error::OutOfOrder {
             step,
             phase: self.step.phase(),
         })
     }
 
-    fn enter(&mut self, step: Step, now_ns: u64) {
+    fn enter_step(&mut self, step: Iperf3ServerStep, now_ns: u64) {
         self.step = step;
-        self.since_ns = now_ns;
+        self.step_start_ns = now_ns;
     }
 
-    fn say_refusal(&mut self, refusal: Refusal, errno: i32) {
-        self.wire.send(&[State::ServerError.to_byte()]);
-        self.wire.send(&refusal.0.to_be_bytes());
-        self.wire.send(&errno.to_be_bytes());
+    fn queue_error(&mut self, code: Iperf3ErrorCode, errno: i32) {
+        self.buffers.send(&[Iperf3State::ServerError.to_byte()]);
+        self.buffers.send(&code.0.to_be_bytes());
+        self.buffers.send(&errno.to_be_bytes());
     }
 
     fn fail(&mut self, error: Iperf3Error) -> Iperf3Error {
-        self.step = Step::Failed;
-        self.wire.fail();
+        self.step = Iperf3ServerStep::Failed;
+        self.buffers.discard_incoming();
         error
     }
 }

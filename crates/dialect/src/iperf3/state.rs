@@ -2,7 +2,7 @@
 
 /// State byte on the control connection, named as in iperf3's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum Iperf3State {
     /// Server: both ends set up their flows.
     TestStart,
     /// Server: payload may flow.
@@ -29,7 +29,7 @@ pub enum State {
     ServerError,
 }
 
-impl State {
+impl Iperf3State {
     /// Returns the byte on the wire; upstream's source writes it as a signed number.
     #[must_use]
     pub const fn to_byte(self) -> u8 {
@@ -76,13 +76,13 @@ mod tests {
 
     #[test]
     fn bytes_read_as_written() {
-        let mut known = 0;
+        let mut count = 0;
         for byte in 0..=u8::MAX {
-            if let Some(state) = State::from_byte(byte) {
+            if let Some(state) = Iperf3State::from_byte(byte) {
                 assert_eq!(state.to_byte(), byte);
-                known += 1;
+                count += 1;
             }
         }
-        assert_eq!(known, 12);
+        assert_eq!(count, 12);
     }
 }

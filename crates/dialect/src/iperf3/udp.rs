@@ -11,7 +11,7 @@
 //! time is the sender's monotonic clock: usable for the variation of transit times, not for one-way
 //! delays. Numbers begin at 1 in each flow.
 
-use super::params::Counters;
+use super::params::CounterWidth;
 
 /// Bytes of a hello and of its reply.
 pub const HELLO_BYTES: usize = 4;
@@ -19,7 +19,7 @@ pub const HELLO_BYTES: usize = 4;
 /// Hello of a client. Upstream writes these numbers in the byte order of its host, and versions
 /// before 3.8 had other numbers: each has its own reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hello {
+pub enum UdpHello {
     /// From a little-endian host.
     Little,
     /// From a big-endian host.
@@ -32,20 +32,22 @@ pub enum Hello {
 
 /// Numbers of old versions.
 const OLD_HELLO: u32 = 123_456_789;
-const OLD_ANSWER: u32 = 987_654_321;
+const OLD_REPLY: u32 = 987_654_321;
 
-impl Hello {
+impl UdpHello {
     const ALL: [Self; 4] = [Self::Little, Self::Big, Self::OldLittle, Self::OldBig];
 
     /// Reads a complete datagram; `None` if it is no hello.
     #[must_use]
     pub fn read(datagram: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|hello| hello.wire() == datagram)
+        Self::ALL
+            .into_iter()
+            .find(|hello| hello.to_bytes() == datagram)
     }
 
     /// Returns the hello as the client sends it.
     #[must_use]
-    pub fn wire(self) -> [u8; HELLO_BYTES] {
+    pub fn to_bytes(self) -> [u8; HELLO_BYTES] {
         match self {
             Self::Little => *b"9876",
             Self::Big => *b"6789",
@@ -56,25 +58,25 @@ impl Hello {
 
     /// Returns the reply of the server.
     #[must_use]
-    pub fn answer(self) -> [u8; HELLO_BYTES] {
+    pub fn reply(self) -> [u8; HELLO_BYTES] {
         match self {
             Self::Little => *b"6789",
             Self::Big => *b"9876",
-            Self::OldLittle => OLD_ANSWER.to_le_bytes(),
-            Self::OldBig => OLD_ANSWER.to_be_bytes(),
+            Self::OldLittle => OLD_REPLY.to_le_bytes(),
+            Self::OldBig => OLD_REPLY.to_be_bytes(),
         }
     }
 }
 
 /// Returns whether a datagram is the reply of a server, of any version and byte order.
 #[must_use]
-pub fn is_answer(datagram: &[u8]) -> bool {
-    Hello::ALL.iter().any(|hello| hello.answer() == datagram)
+pub fn is_reply(datagram: &[u8]) -> bool {
+    UdpHello::ALL.iter().any(|hello| hello.reply() == datagram)
 }
 
 /// Header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct Iperf3Header {
     /// Number of the datagram within its flow, from 1.
     pub sequence: u64,
     /// Send time in nanoseconds of the sender's monotonic clock, with microsecond resolution; wraps
@@ -82,7 +84,7 @@ pub struct Header {
     pub sent_ns: u64,
 }
 
-impl Counters {
+impl CounterWidth {
     /// Returns the bytes of a datagram's header.
     #[must_use]
     pub const fn header_bytes(self) -> usize {
@@ -95,33 +97,33 @@ impl Counters {
 
 /// Writes the header over the beginning of a datagram; a smaller datagram is unchanged.
 #[inline]
-pub fn write_header(datagram: &mut [u8], counters: Counters, header: Header) {
-    let Some(room) = datagram.get_mut(..counters.header_bytes()) else {
+pub fn write_header(datagram: &mut [u8], counters: CounterWidth, header: Iperf3Header) {
+    let Some(field) = datagram.get_mut(..counters.header_bytes()) else {
         return;
     };
     // Both halves fit: the seconds wrap by design, and the rest is below a million.
     let seconds = (header.sent_ns / 1_000_000_000) as u32;
     let microseconds = (header.sent_ns % 1_000_000_000 / 1000) as u32;
-    room[..4].copy_from_slice(&seconds.to_be_bytes());
-    room[4..8].copy_from_slice(&microseconds.to_be_bytes());
+    field[..4].copy_from_slice(&seconds.to_be_bytes());
+    field[4..8].copy_from_slice(&microseconds.to_be_bytes());
     match counters {
-        Counters::Bits32 => room[8..].copy_from_slice(&(header.sequence as u32).to_be_bytes()),
-        Counters::Bits64 => room[8..].copy_from_slice(&header.sequence.to_be_bytes()),
+        CounterWidth::Bits32 => field[8..].copy_from_slice(&(header.sequence as u32).to_be_bytes()),
+        CounterWidth::Bits64 => field[8..].copy_from_slice(&header.sequence.to_be_bytes()),
     }
 }
 
 /// Reads the header of a datagram; `None` if it is too small, or its time is invalid.
 #[inline]
 #[must_use]
-pub fn read_header(datagram: &[u8], counters: Counters) -> Option<Header> {
+pub fn read_header(datagram: &[u8], counters: CounterWidth) -> Option<Iperf3Header> {
     let (seconds, rest) = datagram.split_first_chunk()?;
     let (microseconds, rest) = rest.split_first_chunk()?;
     let sequence = match counters {
-        Counters::Bits32 => u32::from_be_bytes(*rest.first_chunk()?).into(),
-        Counters::Bits64 => u64::from_be_bytes(*rest.first_chunk()?),
+        CounterWidth::Bits32 => u32::from_be_bytes(*rest.first_chunk()?).into(),
+        CounterWidth::Bits64 => u64::from_be_bytes(*rest.first_chunk()?),
     };
     let microseconds = u32::from_be_bytes(*microseconds);
-    (microseconds < 1_000_000).then(|| Header {
+    (microseconds < 1_000_000).then(|| Iperf3Header {
         sequence,
         sent_ns: u64::from(u32::from_be_bytes(*seconds)) * 1_000_000_000
             + u64::from(microseconds) * 1000,
@@ -135,25 +137,25 @@ mod tests {
 
     #[test]
     fn openings_do_not_drift() {
-        for (hello, wire, answer) in [
+        for (hello, wire, reply) in [
             (
-                Hello::Little,
+                UdpHello::Little,
                 [0x39, 0x38, 0x37, 0x36],
                 [0x36, 0x37, 0x38, 0x39],
             ),
             (
-                Hello::OldLittle,
+                UdpHello::OldLittle,
                 [0x15, 0xcd, 0x5b, 0x07],
                 [0xb1, 0x68, 0xde, 0x3a],
             ),
         ] {
-            assert_eq!((hello.wire(), hello.answer()), (wire, answer));
-            assert_eq!(Hello::read(&wire), Some(hello));
-            assert!(is_answer(&answer));
+            assert_eq!((hello.to_bytes(), hello.reply()), (wire, reply));
+            assert_eq!(UdpHello::read(&wire), Some(hello));
+            assert!(is_reply(&reply));
         }
-        for no in [&b""[..], b"987", b"98765", b"BOD0", &[0; 4]] {
-            assert_eq!(Hello::read(no), None);
-            assert!(!is_answer(no));
+        for other in [&b""[..], b"987", b"98765", b"BOD0", &[0; 4]] {
+            assert_eq!(UdpHello::read(other), None);
+            assert!(!is_reply(other));
         }
     }
 
@@ -165,8 +167,8 @@ mod tests {
             wide: bool,
             size in 0usize..40,
         ) {
-            let counters = if wide { Counters::Bits64 } else { Counters::Bits32 };
-            let header = Header { sequence, sent_ns: microseconds * 1000 };
+            let counters = if wide { CounterWidth::Bits64 } else { CounterWidth::Bits32 };
+            let header = Iperf3Header { sequence, sent_ns: microseconds * 1000 };
             let mut datagram = vec![0xee; size];
             write_header(&mut datagram, counters, header);
             let fits = size >= counters.header_bytes();

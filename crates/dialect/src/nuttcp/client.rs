@@ -1,30 +1,30 @@
 //! Client side of a control connection.
 
 use super::error::NuttcpError;
-use super::line_reader::Lines;
-use super::parameters::{Test, Version, Way};
-use super::report::{Interval, Report, far_report, whole_buffers};
-use super::{HELLO, VERSION};
-use crate::byte_queue::Queue;
-use crate::remote_report::FarReport;
+use super::line_reader::LineReader;
+use super::parameters::{NuttcpDirection, NuttcpTest, NuttcpVersion};
+use super::report::{NuttcpInterval, NuttcpReport, remote_report, round_to_buffers};
+use super::{HELLO_PREFIX, VERSION};
+use crate::byte_queue::ByteQueue;
+use crate::remote_report::RemoteReport;
 
 /// Event from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClientEvent {
+pub enum NuttcpClientEvent {
     /// The server sent its HELO. Listen on the data ports if the server connects (not
-    /// [`Test::client_connects`]), then call [`Client::ready`].
-    Prepare(Test),
+    /// [`NuttcpTest::client_connects`]), then call [`NuttcpClient::mark_ready`].
+    Prepare(NuttcpTest),
     /// The server accepted the test. Transfer the data: connect
     /// [`CONNECT_DELAY_NS`](super::CONNECT_DELAY_NS) from now, or wait for the server's connection.
     /// When everything was sent, shut down the sending side: over UDP that of the control
     /// connection, over TCP that of the data connections.
-    Start(Test),
+    Start(NuttcpTest),
     /// Data that the server received in an interval, as it reports it.
-    Interval(Interval),
+    Interval(NuttcpInterval),
     /// The server reads no more data: stop sending.
     Done,
     /// The server closed the connection: its report is complete.
-    Ended,
+    ServerClosed,
 }
 
 /// Maximum number of stored interval events; more are dropped.
@@ -32,49 +32,49 @@ const EVENTS_LIMIT: usize = 4_096;
 
 /// Client side of a control connection.
 #[derive(Clone, Debug)]
-pub struct Client {
-    test: Test,
-    place: Place,
-    lines: Lines,
-    waiting: Queue,
-    events: std::collections::VecDeque<ClientEvent>,
-    server: Option<Version>,
-    report: Report,
-    reasons: Vec<String>,
+pub struct NuttcpClient {
+    test: NuttcpTest,
+    state: NuttcpClientState,
+    lines: LineReader,
+    unsent: ByteQueue,
+    events: std::collections::VecDeque<NuttcpClientEvent>,
+    peer_version: Option<NuttcpVersion>,
+    report: NuttcpReport,
+    rejection_reasons: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum NuttcpClientState {
     Hello,
     Preparing,
-    Agreement,
+    Requested,
     /// KO has arrived; the reasons follow.
-    Refused,
+    Rejected,
     Running,
-    Ended,
+    Closed,
     Failed,
 }
 
-impl Client {
+impl NuttcpClient {
     /// Requests a test: queues the HELO.
     ///
     /// # Errors
-    /// [`NuttcpError::Impossible`] if nuttcp cannot run it.
-    pub fn new(test: Test) -> Result<Self, NuttcpError> {
-        if let Some(reason) = test.fault() {
-            return Err(NuttcpError::Impossible { reason });
+    /// [`NuttcpError::Unsupported`] if nuttcp cannot run it.
+    pub fn new(test: NuttcpTest) -> Result<Self, NuttcpError> {
+        if let Some(reason) = test.invalid_reason() {
+            return Err(NuttcpError::Unsupported { reason });
         }
         let mut client = Self {
             test,
-            place: Place::Hello,
-            lines: Lines::default(),
-            waiting: Queue::default(),
+            state: NuttcpClientState::Hello,
+            lines: LineReader::default(),
+            unsent: ByteQueue::default(),
             events: std::collections::VecDeque::new(),
-            server: None,
-            report: Report::default(),
-            reasons: Vec::new(),
+            peer_version: None,
+            report: NuttcpReport::default(),
+            rejection_reasons: Vec::new(),
         };
-        client.say(&format!("{HELLO}{VERSION}\n"));
+        client.queue_text(&format!("{HELLO_PREFIX}{VERSION}\n"));
         Ok(client)
     }
 
@@ -83,64 +83,71 @@ impl Client {
     /// # Errors
     /// [`NuttcpError`]: close the connection.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), NuttcpError> {
-        let taken = self.take(bytes);
-        if taken.is_err() {
-            self.place = Place::Failed;
+        let result = self.process(bytes);
+        if result.is_err() {
+            self.state = NuttcpClientState::Failed;
         }
-        taken
+        result
     }
 
-    fn take(&mut self, mut bytes: &[u8]) -> Result<(), NuttcpError> {
+    fn process(&mut self, mut bytes: &[u8]) -> Result<(), NuttcpError> {
         loop {
-            if self.place == Place::Failed {
-                return Err(NuttcpError::Failed);
+            if self.state == NuttcpClientState::Failed {
+                return Err(NuttcpError::AlreadyFailed);
             }
-            let Some(line) = self.lines.next(&mut bytes)? else {
+            let Some(line) = self.lines.next_line(&mut bytes)? else {
                 return Ok(());
             };
-            self.line(line)?;
+            self.process_line(line)?;
         }
     }
 
-    fn line(&mut self, line: String) -> Result<(), NuttcpError> {
-        match self.place {
-            Place::Hello => {
-                let version = line.strip_prefix(HELLO).and_then(|text| text.parse().ok());
+    fn process_line(&mut self, line: String) -> Result<(), NuttcpError> {
+        match self.state {
+            NuttcpClientState::Hello => {
+                let version = line
+                    .strip_prefix(HELLO_PREFIX)
+                    .and_then(|text| text.parse().ok());
                 let Some(version) = version else {
                     return Err(NuttcpError::NotNuttcp { line });
                 };
-                if version < Version::new(5, 4, 1) {
+                if version < NuttcpVersion::new(5, 4, 1) {
                     return Err(NuttcpError::TooOld { version });
                 }
-                self.server = Some(version);
-                self.place = Place::Preparing;
-                self.event(ClientEvent::Prepare(self.test.clone()));
+                self.peer_version = Some(version);
+                self.state = NuttcpClientState::Preparing;
+                self.push_event(NuttcpClientEvent::Prepare(self.test.clone()));
             }
-            Place::Preparing => return Err(NuttcpError::NotNuttcp { line }),
-            Place::Agreement if line.starts_with("OK") => {
-                self.place = Place::Running;
-                self.event(ClientEvent::Start(self.test.clone()));
+            NuttcpClientState::Preparing => return Err(NuttcpError::NotNuttcp { line }),
+            NuttcpClientState::Requested if line.starts_with("OK") => {
+                self.state = NuttcpClientState::Running;
+                self.push_event(NuttcpClientEvent::Start(self.test.clone()));
             }
-            Place::Agreement => {
+            NuttcpClientState::Requested => {
                 if line != "KO" {
-                    self.reasons.push(line);
+                    self.rejection_reasons.push(line);
                 }
-                self.place = Place::Refused;
+                self.state = NuttcpClientState::Rejected;
             }
-            Place::Refused if line == "KO" => {
-                return Err(NuttcpError::Refused {
-                    reason: self.reasons.join("; "),
+            NuttcpClientState::Rejected if line == "KO" => {
+                return Err(NuttcpError::Rejected {
+                    reason: self.rejection_reasons.join("; "),
                 });
             }
-            Place::Refused if self.reasons.len() < 8 => self.reasons.push(line),
-            Place::Running if line == "DONE" => self.event(ClientEvent::Done),
-            Place::Running => {
-                if let Some(mut interval) = self.report.take(&line) {
-                    interval.bytes = whole_buffers(&self.test, interval.bytes);
-                    self.event(ClientEvent::Interval(interval));
+            NuttcpClientState::Rejected if self.rejection_reasons.len() < 8 => {
+                self.rejection_reasons.push(line)
+            }
+            NuttcpClientState::Running if line == "DONE" => {
+                self.push_event(NuttcpClientEvent::Done)
+            }
+            NuttcpClientState::Running => {
+                if let Some(mut interval) = self.report.add_line(&line) {
+                    interval.bytes = round_to_buffers(&self.test, interval.bytes);
+                    self.push_event(NuttcpClientEvent::Interval(interval));
                 }
             }
-            Place::Refused | Place::Ended | Place::Failed => {}
+            NuttcpClientState::Rejected | NuttcpClientState::Closed | NuttcpClientState::Failed => {
+            }
         }
         Ok(())
     }
@@ -148,86 +155,89 @@ impl Client {
     /// Records that the server closed the connection.
     ///
     /// # Errors
-    /// [`NuttcpError::Vanished`] or [`NuttcpError::Refused`] if no test was accepted.
-    pub fn closed(&mut self) -> Result<(), NuttcpError> {
-        let result = match self.place {
-            Place::Running => {
-                self.place = Place::Ended;
-                self.event(ClientEvent::Ended);
+    /// [`NuttcpError::PeerClosed`] or [`NuttcpError::Rejected`] if no test was accepted.
+    pub fn mark_closed(&mut self) -> Result<(), NuttcpError> {
+        let result = match self.state {
+            NuttcpClientState::Running => {
+                self.state = NuttcpClientState::Closed;
+                self.push_event(NuttcpClientEvent::ServerClosed);
                 return Ok(());
             }
-            Place::Ended => return Ok(()),
-            Place::Failed => Err(NuttcpError::Failed),
-            Place::Refused => Err(NuttcpError::Refused {
-                reason: self.reasons.join("; "),
+            NuttcpClientState::Closed => return Ok(()),
+            NuttcpClientState::Failed => Err(NuttcpError::AlreadyFailed),
+            NuttcpClientState::Rejected => Err(NuttcpError::Rejected {
+                reason: self.rejection_reasons.join("; "),
             }),
-            Place::Hello | Place::Preparing | Place::Agreement => Err(NuttcpError::Vanished),
+            NuttcpClientState::Hello
+            | NuttcpClientState::Preparing
+            | NuttcpClientState::Requested => Err(NuttcpError::PeerClosed),
         };
-        self.place = Place::Failed;
+        self.state = NuttcpClientState::Failed;
         result
     }
 
-    fn event(&mut self, event: ClientEvent) {
-        let optional = matches!(event, ClientEvent::Interval(_));
+    fn push_event(&mut self, event: NuttcpClientEvent) {
+        let optional = matches!(event, NuttcpClientEvent::Interval(_));
         if !optional || self.events.len() < EVENTS_LIMIT {
             self.events.push_back(event);
         }
     }
 
     /// Returns the next event.
-    pub fn poll(&mut self) -> Option<ClientEvent> {
+    pub fn poll(&mut self) -> Option<NuttcpClientEvent> {
         self.events.pop_front()
     }
 
     /// Requests the test, after the listening data sockets were opened. Has no effect unless a
     /// server waits for the request.
-    pub fn ready(&mut self) {
-        if let (Place::Preparing, Some(server)) = (self.place, self.server) {
-            let line = self.test.line(server);
-            self.say(&format!("{line}\n"));
-            self.place = Place::Agreement;
+    pub fn mark_ready(&mut self) {
+        if let (NuttcpClientState::Preparing, Some(peer_version)) = (self.state, self.peer_version)
+        {
+            let line = self.test.encode_line(peer_version);
+            self.queue_text(&format!("{line}\n"));
+            self.state = NuttcpClientState::Requested;
         }
     }
 
-    fn say(&mut self, text: &str) {
-        self.waiting.push(text.as_bytes());
+    fn queue_text(&mut self, text: &str) {
+        self.unsent.push(text.as_bytes());
     }
 
     /// Returns the bytes to write next.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
-        self.waiting.bytes()
+        self.unsent.bytes()
     }
 
-    /// Removes bytes of [`Client::outgoing`] that were written.
+    /// Removes bytes of [`NuttcpClient::outgoing`] that were written.
     ///
     /// # Panics
     /// If there were fewer.
-    pub fn sent(&mut self, bytes: usize) {
-        self.waiting.pop(bytes);
+    pub fn mark_sent(&mut self, bytes: usize) {
+        self.unsent.pop(bytes);
     }
 
     /// Returns the server's version, once it has arrived.
     #[must_use]
-    pub fn server_version(&self) -> Option<Version> {
-        self.server
+    pub fn server_version(&self) -> Option<NuttcpVersion> {
+        self.peer_version
     }
 
     /// Returns the server's report so far.
     #[must_use]
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &NuttcpReport {
         &self.report
     }
 
     /// Returns the server's figures: what it received from this client, or what it sent.
     #[must_use]
-    pub fn far_report(&self) -> FarReport {
-        far_report(&self.test, &self.report)
+    pub fn remote_report(&self) -> RemoteReport {
+        remote_report(&self.test, &self.report)
     }
 
     /// Returns the direction of the payload.
     #[must_use]
-    pub fn way(&self) -> Way {
-        self.test.way
+    pub fn direction(&self) -> NuttcpDirection {
+        self.test.direction
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of a nuttcp control connection.
 
 use super::line_reader::{LINE_LIMIT_BYTES, TEXT_LIMIT_BYTES};
-use super::parameters::Version;
+use super::parameters::NuttcpVersion;
 
 /// Error of a control connection. Send the queued bytes, then close the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,11 +18,11 @@ pub enum NuttcpError {
     #[error("the peer is nuttcp {version}, older than 5.4.1: update it there")]
     TooOld {
         /// Version of the peer.
-        version: Version,
+        version: NuttcpVersion,
     },
     /// The server rejected the test.
     #[error("the nuttcp server rejected the test: {reason}")]
-    Refused {
+    Rejected {
         /// Reason that the server sent.
         reason: String,
     },
@@ -35,19 +35,19 @@ pub enum NuttcpError {
     #[error(
         "the peer sent more than {TEXT_LIMIT_BYTES} B of report: it is broken, or not nuttcp; stop it there"
     )]
-    TooMuch,
+    ReportTooLong,
     /// The peer closed the connection before a test was accepted.
     #[error(
         "the nuttcp peer closed its control connection before the test was accepted: see its console"
     )]
-    Vanished,
+    PeerClosed,
     /// nuttcp cannot run the test of this client.
     #[error("nuttcp cannot run this test: {reason}")]
-    Impossible {
+    Unsupported {
         /// Reason.
         reason: String,
     },
     /// A read was repeated after an error.
     #[error("the control connection has already failed: close it")]
-    Failed,
+    AlreadyFailed,
 }

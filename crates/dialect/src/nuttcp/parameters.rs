@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::sniff::Carrier;
+use crate::sniff::TransportKind;
 
 /// Largest buffer that our server accepts, in bytes (upstream clients use 64 KiB).
 pub const BUFFER_LIMIT_BYTES: usize = 16 << 20;
@@ -35,13 +35,13 @@ const TIME_LIMIT_NS: u64 = 8_640_000_000_000_000;
 
 /// Version of nuttcp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
+pub struct NuttcpVersion {
     major: u16,
     minor: u16,
     delta: u16,
 }
 
-impl Version {
+impl NuttcpVersion {
     /// Creates the version `major.minor.delta`.
     #[must_use]
     pub const fn new(major: u16, minor: u16, delta: u16) -> Self {
@@ -53,13 +53,13 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for NuttcpVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.delta)
     }
 }
 
-impl FromStr for Version {
+impl FromStr for NuttcpVersion {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -78,7 +78,7 @@ impl FromStr for Version {
 
 /// Direction of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum NuttcpDirection {
     /// Client to server (`-t`).
     ToServer,
     /// Server to client (`-r`).
@@ -87,11 +87,11 @@ pub enum Way {
 
 /// Parameters of a test, as both ends use them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Test {
+pub struct NuttcpTest {
     /// Direction of the payload.
-    pub way: Way,
+    pub direction: NuttcpDirection,
     /// TCP or UDP.
-    pub carrier: Carrier,
+    pub transport: TransportKind,
     /// Number of data connections, each on a port of its own.
     pub streams: u16,
     /// First data port, at the end that accepts the connections.
@@ -99,14 +99,14 @@ pub struct Test {
     /// Bytes of a write, or of a datagram.
     pub buffer_bytes: usize,
     /// Total number of buffers; `None` for no limit.
-    pub buffers: Option<u64>,
+    pub buffer_limit: Option<u64>,
     /// Duration of sending in nanoseconds; `None` for no limit.
-    pub time_ns: Option<u64>,
+    pub duration_ns: Option<u64>,
     /// Rate of all streams together in kbit/s; `None` for no limit.
     pub rate_kbps: Option<u64>,
     /// True if the rate applies between any two datagrams, false if it is an average since the
     /// start.
-    pub rate_instantaneous: bool,
+    pub rate_is_instantaneous: bool,
     /// Socket buffer in bytes; `None` for the system's default.
     pub window_bytes: Option<u32>,
     /// Time between interval reports of the receiver in nanoseconds; `None` for no reports.
@@ -123,23 +123,23 @@ pub struct Test {
     pub parseable: bool,
 }
 
-impl Test {
+impl NuttcpTest {
     /// Returns a test as upstream runs it without options: TCP, 10 s.
     #[must_use]
-    pub fn new(way: Way, carrier: Carrier, first_port: u16) -> Self {
+    pub fn new(direction: NuttcpDirection, transport: TransportKind, first_port: u16) -> Self {
         Self {
-            way,
-            carrier,
+            direction,
+            transport,
             streams: 1,
             first_port,
-            buffer_bytes: match carrier {
-                Carrier::Stream => 65_536,
-                Carrier::Datagram => 1_024,
+            buffer_bytes: match transport {
+                TransportKind::Stream => 65_536,
+                TransportKind::Datagram => 1_024,
             },
-            buffers: None,
-            time_ns: Some(10_000_000_000),
+            buffer_limit: None,
+            duration_ns: Some(10_000_000_000),
             rate_kbps: None,
-            rate_instantaneous: false,
+            rate_is_instantaneous: false,
             window_bytes: None,
             interval_ns: None,
             flip: false,
@@ -153,7 +153,7 @@ impl Test {
     /// Returns whether the client connects (over UDP: sends).
     #[must_use]
     pub fn client_connects(&self) -> bool {
-        (self.way == Way::ToServer) != self.flip
+        (self.direction == NuttcpDirection::ToServer) != self.flip
     }
 
     /// Returns the data ports, at the end that accepts the connections.
@@ -165,15 +165,17 @@ impl Test {
     /// if it fits.
     #[must_use]
     pub fn numbers_datagrams(&self) -> bool {
-        self.carrier == Carrier::Datagram && self.interval_ns.is_some() && self.buffer_bytes >= 32
+        self.transport == TransportKind::Datagram
+            && self.interval_ns.is_some()
+            && self.buffer_bytes >= 32
     }
 
     /// Returns the silence of the data after which an upstream server gives up, in nanoseconds:
     /// half of the test's time, at least 5 s and at most 60 s; 30 s without a time.
     #[must_use]
-    pub fn idle_ns(&self) -> u64 {
+    pub fn idle_timeout_ns(&self) -> u64 {
         const SECOND: u64 = 1_000_000_000;
-        let idle_ns = match (self.interval_ns, self.time_ns) {
+        let idle_ns = match (self.interval_ns, self.duration_ns) {
             (Some(interval_ns), _) => interval_ns,
             (None, Some(time_ns)) => time_ns / 2,
             (None, None) => 30 * SECOND,
@@ -182,9 +184,9 @@ impl Test {
     }
 
     /// Returns the reason why neither end can run the test; `None` if it is valid.
-    pub(super) fn fault(&self) -> Option<String> {
+    pub(super) fn invalid_reason(&self) -> Option<String> {
         let last_port = u32::from(self.first_port) + u32::from(self.streams).max(1) - 1;
-        let datagram = self.carrier == Carrier::Datagram;
+        let datagram = self.transport == TransportKind::Datagram;
         if self.buffer_bytes == 0 || self.buffer_bytes > BUFFER_LIMIT_BYTES {
             Some(format!(
                 "invalid buflen: {} B, 1 to {BUFFER_LIMIT_BYTES} are possible",
@@ -195,7 +197,7 @@ impl Test {
                 "invalid buflen: {} B, 5 to {DATAGRAM_LIMIT_BYTES} are possible over UDP",
                 self.buffer_bytes
             ))
-        } else if self.buffers == Some(0) {
+        } else if self.buffer_limit == Some(0) {
             Some("invalid nbuf: 0".to_owned())
         } else if !(1..=STREAMS_LIMIT).contains(&self.streams) {
             Some(format!(
@@ -215,7 +217,7 @@ impl Test {
     }
 
     /// Returns the line of parameters for a server of this version.
-    pub(super) fn line(&self, server: Version) -> String {
+    pub(super) fn encode_line(&self, server: NuttcpVersion) -> String {
         let number = |value: bool| u8::from(value);
         let seconds = |ns: Option<u64>| {
             let ns = ns.unwrap_or(0);
@@ -227,23 +229,23 @@ impl Test {
         let mut line = format!(
             "buflen = {}, nbuf = {}, win = {}, nstream = {}, rate = {}, port = {}, trans = {}, braindead = 0, timeout = {}, udp = {}, vers = {}, interval = {}, reverse = {}, format = {}, traceroute = 0, irate = {}, thirdparty = _NULL_ , multicast = 0 , datamss = {} , tos = {:X}",
             self.buffer_bytes,
-            self.buffers.unwrap_or(NO_LIMIT),
+            self.buffer_limit.unwrap_or(NO_LIMIT),
             self.window_bytes.unwrap_or(0),
             self.streams,
             self.rate_kbps.unwrap_or(NO_RATE),
             self.first_port,
-            number(self.way == Way::ToServer),
-            seconds(self.time_ns),
-            number(self.carrier == Carrier::Datagram),
+            number(self.direction == NuttcpDirection::ToServer),
+            seconds(self.duration_ns),
+            number(self.transport == TransportKind::Datagram),
             super::VERSION,
             seconds(self.interval_ns),
             number(self.flip),
             format,
-            number(self.rate_instantaneous),
+            number(self.rate_is_instantaneous),
             self.mss.unwrap_or(0),
             self.tos,
         );
-        if server >= Version::new(5, 5, 1) {
+        if server >= NuttcpVersion::new(5, 5, 1) {
             line += &format!(
                 " , nbuf_bytes = 0 , rate_pps = 0 , nodelay = {}",
                 number(self.no_delay)
@@ -256,30 +258,30 @@ impl Test {
     ///
     /// # Errors
     /// The reason for the client.
-    pub(super) fn read(line: &str) -> Result<Self, String> {
-        let fields = Fields(line);
+    pub(super) fn parse_line(line: &str) -> Result<Self, String> {
+        let fields = ParameterFields(line);
         let unreadable = |name: &str| format!("cannot read {name} in the parameters");
-        let need = |name: &'static str| fields.number(name).ok_or_else(|| unreadable(name));
+        let required = |name: &'static str| fields.number(name).ok_or_else(|| unreadable(name));
         // All versions send these; fields added later may be missing.
-        let buffer_bytes = need("buflen")?;
-        let buffers = need("nbuf")?;
-        let window = need("win")?;
-        let streams = need("nstream")?;
-        let rate = need("rate")?;
-        let port = need("port")?;
-        let client_sends = need("trans")? != 0;
-        let time_ns = fields.seconds("timeout")?;
-        let udp = need("udp")? != 0;
-        let version: Version = fields
+        let buffer_bytes = required("buflen")?;
+        let buffers = required("nbuf")?;
+        let window = required("win")?;
+        let streams = required("nstream")?;
+        let rate = required("rate")?;
+        let port = required("port")?;
+        let client_sends = required("trans")? != 0;
+        let duration_ns = fields.seconds("timeout")?;
+        let udp = required("udp")? != 0;
+        let version: NuttcpVersion = fields
             .text("vers")
             .and_then(|text| text.parse().ok())
             .ok_or_else(|| unreadable("vers"))?;
-        if version < Version::new(5, 4, 1) {
+        if version < NuttcpVersion::new(5, 4, 1) {
             return Err(format!(
                 "nuttcp {version} is too old here: 5.4.1 or newer is required"
             ));
         }
-        let given = |name: &str| fields.number(name).unwrap_or(0);
+        let optional = |name: &str| fields.number(name).unwrap_or(0);
         match fields.text("thirdparty") {
             None | Some("_NULL_") => {}
             Some(_) => {
@@ -289,10 +291,10 @@ impl Test {
                 );
             }
         }
-        if given("traceroute") != 0 {
+        if optional("traceroute") != 0 {
             return Err("traceroute is not possible here".to_owned());
         }
-        if given("multicast") != 0 {
+        if optional("multicast") != 0 {
             return Err("multicast is not possible here".to_owned());
         }
         let tos = match fields.text("tos") {
@@ -301,42 +303,42 @@ impl Test {
         };
         let limit = |value: u64| (value != 0).then(|| u32::try_from(value).unwrap_or(u32::MAX));
         let test = Self {
-            way: if client_sends {
-                Way::ToServer
+            direction: if client_sends {
+                NuttcpDirection::ToServer
             } else {
-                Way::ToClient
+                NuttcpDirection::ToClient
             },
-            carrier: if udp {
-                Carrier::Datagram
+            transport: if udp {
+                TransportKind::Datagram
             } else {
-                Carrier::Stream
+                TransportKind::Stream
             },
             streams: u16::try_from(streams).map_err(|_| unreadable("nstream"))?,
             first_port: u16::try_from(port).map_err(|_| unreadable("port"))?,
             buffer_bytes: usize::try_from(buffer_bytes).map_err(|_| unreadable("buflen"))?,
-            buffers: (buffers != NO_LIMIT).then_some(buffers),
-            time_ns,
+            buffer_limit: (buffers != NO_LIMIT).then_some(buffers),
+            duration_ns,
             rate_kbps: (rate != NO_RATE && rate != 0).then_some(rate),
-            rate_instantaneous: given("irate") != 0,
+            rate_is_instantaneous: optional("irate") != 0,
             window_bytes: limit(window),
             interval_ns: fields.seconds("interval")?,
-            flip: given("reverse") != 0,
-            mss: limit(given("datamss")),
+            flip: optional("reverse") != 0,
+            mss: limit(optional("datamss")),
             tos,
-            no_delay: given("nodelay") != 0,
-            parseable: given("format") & u64::from(FORMAT_PARSE) != 0,
+            no_delay: optional("nodelay") != 0,
+            parseable: optional("format") & u64::from(FORMAT_PARSE) != 0,
         };
-        match test.fault() {
+        match test.invalid_reason() {
             None => Ok(test),
-            Some(fault) => Err(fault),
+            Some(reason) => Err(reason),
         }
     }
 }
 
 /// Parser of `name = value` pairs between commas.
-struct Fields<'a>(&'a str);
+struct ParameterFields<'a>(&'a str);
 
-impl<'a> Fields<'a> {
+impl<'a> ParameterFields<'a> {
     fn text(&self, name: &str) -> Option<&'a str> {
         self.0.split(',').find_map(|pair| {
             let (key, value) = pair.split_once('=')?;

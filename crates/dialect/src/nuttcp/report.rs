@@ -2,19 +2,19 @@
 
 use std::fmt::Write;
 
-use super::parameters::{Test, Way};
-use crate::remote_report::{FarFigures, FarFlow, FarReport};
-use crate::sniff::Carrier;
+use super::parameters::{NuttcpDirection, NuttcpTest};
+use crate::remote_report::{RemoteFigures, RemoteFlow, RemoteReport};
+use crate::sniff::TransportKind;
 use linerate_metric::plan::Direction;
 
 /// Largest error of a byte count that was parsed from a report, in bytes: reports give MB (2^20
 /// bytes) with four decimals.
-pub const BYTES_ERROR: u64 = 53;
+pub const REPORTED_BYTES_ERROR: u64 = 53;
 
 const MB: f64 = 1_048_576.0;
 
 /// Shortest time in nanoseconds for a division, as in upstream.
-const LEAST_NS: u64 = 1_000;
+const MIN_DURATION_NS: u64 = 1_000;
 
 /// Maximum number of stored report lines, without those of intervals: an upstream server sends ten.
 const TEXT_LIMIT_LINES: usize = 64;
@@ -24,7 +24,7 @@ const INTERVAL_LIMIT_LINES: usize = 2_000;
 
 /// CPU time of an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cpu {
+pub struct CpuTimes {
     /// User mode, in nanoseconds.
     pub user_ns: u64,
     /// Kernel mode, in nanoseconds.
@@ -33,13 +33,13 @@ pub struct Cpu {
 
 /// Counters of an end. `None` is left out of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct NuttcpCounts {
     /// Payload bytes.
     pub bytes: u64,
     /// Duration in nanoseconds.
     pub duration_ns: u64,
     /// CPU time.
-    pub cpu: Option<Cpu>,
+    pub cpu: Option<CpuTimes>,
     /// Number of system calls that moved payload.
     pub calls: Option<u64>,
     /// Retransmitted segments; of a transmitter.
@@ -52,7 +52,7 @@ pub struct Counts {
 
 /// Counters of an end for one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Interval {
+pub struct NuttcpInterval {
     /// Payload bytes.
     pub bytes: u64,
     /// Duration in nanoseconds.
@@ -64,7 +64,7 @@ pub struct Interval {
 }
 
 fn seconds(ns: u64) -> f64 {
-    ns.max(LEAST_NS) as f64 / 1e9
+    ns.max(MIN_DURATION_NS) as f64 / 1e9
 }
 
 fn megabits(bytes: u64, ns: u64) -> f64 {
@@ -72,7 +72,7 @@ fn megabits(bytes: u64, ns: u64) -> f64 {
 }
 
 /// Returns the line of an interval, in upstream's format.
-pub(super) fn interval_line(test: &Test, interval: &Interval) -> String {
+pub(super) fn format_interval(test: &NuttcpTest, interval: &NuttcpInterval) -> String {
     let megabytes = interval.bytes as f64 / MB;
     let time = seconds(interval.duration_ns);
     let rate = megabits(interval.bytes, interval.duration_ns);
@@ -117,37 +117,45 @@ pub(super) fn interval_line(test: &Test, interval: &Interval) -> String {
 }
 
 /// Returns the report of a server. An upstream client finds the lines by their words.
-pub(super) fn report_lines(test: &Test, counts: &Counts) -> String {
+pub(super) fn format_report(test: &NuttcpTest, counts: &NuttcpCounts) -> String {
     // `t` if the server transmits, `r` if it receives.
-    let who = if test.way == Way::ToClient { 't' } else { 'r' };
-    let transport = match test.carrier {
-        Carrier::Stream => "tcp",
-        Carrier::Datagram => "udp",
+    let role = if test.direction == NuttcpDirection::ToClient {
+        't'
+    } else {
+        'r'
+    };
+    let transport = match test.transport {
+        TransportKind::Stream => "tcp",
+        TransportKind::Datagram => "udp",
     };
     let megabytes = counts.bytes as f64 / MB;
     let time = seconds(counts.duration_ns);
     let rate = megabits(counts.bytes, counts.duration_ns);
     let (buffer, streams, port) = (test.buffer_bytes, test.streams, test.first_port);
-    let mut text = format!("nuttcp-{who}: v{}: linerate\n", super::VERSION);
+    let mut text = format!("nuttcp-{role}: v{}: linerate\n", super::VERSION);
     // Writes the default form, or that of `-fparse`.
-    let mut say = |people: String, parseable: String| {
-        let line = if test.parseable { parseable } else { people };
+    let mut add_line = |text_form: String, parseable_form: String| {
+        let line = if test.parseable {
+            parseable_form
+        } else {
+            text_form
+        };
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "nuttcp-{who}: {line}");
+        let _ = writeln!(text, "nuttcp-{role}: {line}");
     };
-    say(
+    add_line(
         format!("buflen={buffer}, nstream={streams}, port={port} {transport}"),
         format!("buflen={buffer} nstream={streams} port={port} mode={transport}"),
     );
     if let (Some(mss), Some(rtt_ns)) = (counts.mss, counts.rtt_ns) {
         let rtt = rtt_ns as f64 / 1e6;
-        say(
+        add_line(
             format!("connect with mss={mss}, RTT={rtt:.3} ms"),
             format!("connect mss={mss} rtt_ms={rtt:.3}"),
         );
     }
     let kilobytes = counts.bytes as f64 / 1024.0 / time;
-    say(
+    add_line(
         format!(
             "{megabytes:.4} MB in {time:.2} real seconds = {kilobytes:.2} KB/sec = {rate:.4} Mbps"
         ),
@@ -156,7 +164,7 @@ pub(super) fn report_lines(test: &Test, counts: &Counts) -> String {
         ),
     );
     if let Some(retransmits) = counts.retransmits {
-        say(
+        add_line(
             format!("retrans = {retransmits}"),
             format!("retrans={retransmits}"),
         );
@@ -164,15 +172,15 @@ pub(super) fn report_lines(test: &Test, counts: &Counts) -> String {
     if let Some(calls) = counts.calls {
         let each = 1_000.0 * time / calls.max(1) as f64;
         let rate = calls as f64 / time;
-        say(
+        add_line(
             format!("{calls} I/O calls, msec/call = {each:.2}, calls/sec = {rate:.2}"),
             format!("io_calls={calls} msec_per_call={each:.2} calls_per_sec={rate:.2}"),
         );
     }
     if let Some(cpu) = counts.cpu {
         let (user, system) = (cpu.user_ns as f64 / 1e9, cpu.system_ns as f64 / 1e9);
-        let (real, share) = (clock(time), percent(cpu, time));
-        say(
+        let (real, share) = (format_clock(time), cpu_percent(cpu, time));
+        add_line(
             format!("{user:.1}user {system:.1}sys {real}real {share}%"),
             format!("stats=cpu user={user:.1} system={system:.1} elapsed={real} cpu={share}%"),
         );
@@ -181,19 +189,19 @@ pub(super) fn report_lines(test: &Test, counts: &Counts) -> String {
 }
 
 /// Formats minutes and seconds.
-fn clock(seconds: f64) -> String {
-    let whole = seconds as u64;
-    format!("{}:{:02}", whole / 60, whole % 60)
+fn format_clock(seconds: f64) -> String {
+    let whole_seconds = seconds as u64;
+    format!("{}:{:02}", whole_seconds / 60, whole_seconds % 60)
 }
 
-fn percent(cpu: Cpu, seconds: f64) -> u64 {
+fn cpu_percent(cpu: CpuTimes, seconds: f64) -> u64 {
     ((cpu.user_ns + cpu.system_ns) as f64 / 1e7 / seconds) as u64
 }
 
 /// Report of a remote end, collected line by line.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
-    /// Payload bytes that it counted, within [`BYTES_ERROR`].
+pub struct NuttcpReport {
+    /// Payload bytes that it counted, within [`REPORTED_BYTES_ERROR`].
     pub bytes: Option<u64>,
     /// Duration of its counting in nanoseconds.
     pub duration_ns: Option<u64>,
@@ -206,13 +214,13 @@ pub struct Report {
     /// Lines of the report.
     pub text: Vec<String>,
     /// Number of stored interval lines; `words` counts the other lines.
-    intervals: usize,
-    words: usize,
+    interval_lines: usize,
+    other_lines: usize,
 }
 
-impl Report {
+impl NuttcpReport {
     /// Parses a line; returns the interval if it is an interval line.
-    pub(super) fn take(&mut self, line: &str) -> Option<Interval> {
+    pub(super) fn add_line(&mut self, line: &str) -> Option<NuttcpInterval> {
         let body = line
             .strip_prefix("nuttcp-r: ")
             .or_else(|| line.strip_prefix("nuttcp-t: "));
@@ -221,53 +229,53 @@ impl Report {
             None => read_interval(line),
         };
         // The totals follow the intervals: each kind of line has its own limit.
-        let (said, limit) = match interval {
-            Some(_) => (&mut self.intervals, INTERVAL_LIMIT_LINES),
-            None => (&mut self.words, TEXT_LIMIT_LINES),
+        let (line_count, limit) = match interval {
+            Some(_) => (&mut self.interval_lines, INTERVAL_LIMIT_LINES),
+            None => (&mut self.other_lines, TEXT_LIMIT_LINES),
         };
-        if *said < limit {
-            *said += 1;
+        if *line_count < limit {
+            *line_count += 1;
             self.text.push(line.to_owned());
         }
         let Some(body) = body else {
             return interval;
         };
-        let value = Values(body);
+        let value = NumberFinder(body);
         if body.contains("real seconds =") {
-            self.performance(
+            self.set_totals(
                 value.before("MB in"),
                 value.before("real seconds"),
                 value.before("Mbps"),
             );
         } else if body.contains("real_seconds=") {
-            self.performance(
+            self.set_totals(
                 value.after("megabytes="),
                 value.after("real_seconds="),
                 value.after("rate_Mbps="),
             );
         } else if let Some(retransmits) = value.after("retrans = ").or(value.after("retrans=")) {
-            self.retransmits = whole(retransmits);
+            self.retransmits = to_count(retransmits);
         } else if let Some(calls) = value.before("I/O calls,").or(value.after("io_calls=")) {
-            self.calls = whole(calls);
+            self.calls = to_count(calls);
         } else if body.contains("real ") || body.starts_with("stats=cpu ") {
-            self.cpu_percent = value.before("%").and_then(whole);
+            self.cpu_percent = value.before("%").and_then(to_count);
         }
         None
     }
 
-    fn performance(&mut self, megabytes: Option<f64>, seconds: Option<f64>, rate: Option<f64>) {
+    fn set_totals(&mut self, megabytes: Option<f64>, seconds: Option<f64>, rate: Option<f64>) {
         self.bytes = megabytes.and_then(bytes_of);
         self.duration_ns = duration_of(self.bytes, seconds, rate);
     }
 }
 
 /// Converts a number to a count; `None` above the exact range of an `f64`.
-fn whole(value: f64) -> Option<u64> {
+fn to_count(value: f64) -> Option<u64> {
     (0.0..9e15).contains(&value).then_some(value as u64)
 }
 
 fn bytes_of(megabytes: f64) -> Option<u64> {
-    whole((megabytes * MB).round())
+    to_count((megabytes * MB).round())
 }
 
 /// Returns the duration. Seconds have two decimals and the rate has four, so the rate is more
@@ -275,11 +283,11 @@ fn bytes_of(megabytes: f64) -> Option<u64> {
 fn duration_of(bytes: Option<u64>, seconds: Option<f64>, rate: Option<f64>) -> Option<u64> {
     let from_rate = match (bytes, rate) {
         (Some(bytes), Some(rate)) if bytes > 0 && rate > 0.0 => {
-            whole((bytes as f64 * 8_000.0 / rate).round())
+            to_count((bytes as f64 * 8_000.0 / rate).round())
         }
         _ => None,
     };
-    let from_seconds = seconds.and_then(|seconds| whole((seconds * 1e9).round()));
+    let from_seconds = seconds.and_then(|seconds| to_count((seconds * 1e9).round()));
     // If the two differ by more than the rounding of the seconds, the rate has too few digits (a
     // rate of a few bytes): use the seconds.
     match (from_rate, from_seconds) {
@@ -290,13 +298,13 @@ fn duration_of(bytes: Option<u64>, seconds: Option<f64>, rate: Option<f64>) -> O
 }
 
 /// Parses `802.6875 MB / 0.30 sec = 22442.1510 Mbps …` or its `key=value` form.
-fn read_interval(line: &str) -> Option<Interval> {
-    let value = Values(line);
+fn read_interval(line: &str) -> Option<NuttcpInterval> {
+    let value = NumberFinder(line);
     if line.contains("real_sec=") {
         let bytes = value.after("megabytes=").and_then(bytes_of)?;
-        let lost = value.after("drop=").and_then(whole);
-        let sent = value.after("pkt=").and_then(whole);
-        return Some(Interval {
+        let lost = value.after("drop=").and_then(to_count);
+        let sent = value.after("pkt=").and_then(to_count);
+        return Some(NuttcpInterval {
             bytes,
             duration_ns: duration_of(
                 Some(bytes),
@@ -304,7 +312,7 @@ fn read_interval(line: &str) -> Option<Interval> {
                 value.after("rate_Mbps="),
             )?,
             lost_of: lost.zip(sent),
-            retransmits: value.after("retrans=").and_then(whole),
+            retransmits: value.after("retrans=").and_then(to_count),
         });
     }
     if !line.contains(" MB / ") {
@@ -313,13 +321,13 @@ fn read_interval(line: &str) -> Option<Interval> {
     let bytes = value.before("MB / ").and_then(bytes_of)?;
     // The rate is followed by `2 retrans`, by `12 / 1000 ~drop/pkt`, or by nothing.
     let (_, rest) = line.split_once(" Mbps")?;
-    let words: Vec<_> = rest.split_whitespace().take(4).collect();
-    let (lost_of, retransmits) = match words[..] {
+    let tokens: Vec<_> = rest.split_whitespace().take(4).collect();
+    let (lost_of, retransmits) = match tokens[..] {
         [retransmits, "retrans", ..] => (None, retransmits.parse().ok()),
         [lost, "/", sent, "~drop/pkt"] => (lost.parse().ok().zip(sent.parse().ok()), None),
         _ => (None, None),
     };
-    Some(Interval {
+    Some(NuttcpInterval {
         bytes,
         duration_ns: duration_of(Some(bytes), value.before("sec = "), value.before("Mbps"))?,
         lost_of,
@@ -328,12 +336,12 @@ fn read_interval(line: &str) -> Option<Interval> {
 }
 
 /// Finder of numbers next to words of a line.
-struct Values<'a>(&'a str);
+struct NumberFinder<'a>(&'a str);
 
-impl Values<'_> {
+impl NumberFinder<'_> {
     /// Returns the number after a word.
-    fn after(&self, word: &str) -> Option<f64> {
-        let (_, rest) = self.0.split_once(word)?;
+    fn after(&self, text: &str) -> Option<f64> {
+        let (_, rest) = self.0.split_once(text)?;
         let end = rest
             .find(|c: char| !c.is_ascii_digit() && c != '.')
             .unwrap_or(rest.len());
@@ -341,8 +349,8 @@ impl Values<'_> {
     }
 
     /// Returns the number before a word.
-    fn before(&self, word: &str) -> Option<f64> {
-        let (rest, _) = self.0.split_once(word)?;
+    fn before(&self, text: &str) -> Option<f64> {
+        let (rest, _) = self.0.split_once(text)?;
         let rest = rest.trim_end();
         let start = rest
             .rfind(|c: char| !c.is_ascii_digit() && c != '.')
@@ -361,13 +369,13 @@ fn number(text: &str) -> Option<f64> {
 /// Rounds a count from a report to a multiple of the buffer size if that is within the report's
 /// error: upstream transmitters write complete buffers. For other counts the result is off by at
 /// most twice that error.
-pub(super) fn whole_buffers(test: &Test, bytes: u64) -> u64 {
+pub(super) fn round_to_buffers(test: &NuttcpTest, bytes: u64) -> u64 {
     let buffer = test.buffer_bytes as u64;
-    if buffer <= 2 * BYTES_ERROR {
+    if buffer <= 2 * REPORTED_BYTES_ERROR {
         return bytes;
     }
     let nearest = (bytes + buffer / 2) / buffer * buffer;
-    if nearest.abs_diff(bytes) <= BYTES_ERROR {
+    if nearest.abs_diff(bytes) <= REPORTED_BYTES_ERROR {
         nearest
     } else {
         bytes
@@ -375,29 +383,29 @@ pub(super) fn whole_buffers(test: &Test, bytes: u64) -> u64 {
 }
 
 /// Converts the report of a remote end.
-pub(super) fn far_report(test: &Test, report: &Report) -> FarReport {
-    let bytes = report.bytes.map(|bytes| whole_buffers(test, bytes));
-    let packets = match test.carrier {
-        Carrier::Datagram if test.buffer_bytes as u64 > 2 * BYTES_ERROR => {
+pub(super) fn remote_report(test: &NuttcpTest, report: &NuttcpReport) -> RemoteReport {
+    let bytes = report.bytes.map(|bytes| round_to_buffers(test, bytes));
+    let packets = match test.transport {
+        TransportKind::Datagram if test.buffer_bytes as u64 > 2 * REPORTED_BYTES_ERROR => {
             bytes.map(|bytes| bytes / test.buffer_bytes as u64)
         }
         _ => None,
     };
-    let figures = FarFigures {
+    let figures = RemoteFigures {
         bytes,
         packets,
         retransmits: report.retransmits,
         duration_ns: report.duration_ns,
-        ..FarFigures::default()
+        ..RemoteFigures::default()
     };
-    let direction = match test.way {
-        Way::ToServer => Direction::Send,
-        Way::ToClient => Direction::Receive,
+    let direction = match test.direction {
+        NuttcpDirection::ToServer => Direction::Send,
+        NuttcpDirection::ToClient => Direction::Receive,
     };
-    let said = figures != FarFigures::default();
-    FarReport {
-        flows: said
-            .then_some(FarFlow {
+    let has_figures = figures != RemoteFigures::default();
+    RemoteReport {
+        flows: has_figures
+            .then_some(RemoteFlow {
                 id: None,
                 direction,
                 figures,
@@ -405,6 +413,6 @@ pub(super) fn far_report(test: &Test, report: &Report) -> FarReport {
             .into_iter()
             .collect(),
         text: (!report.text.is_empty()).then(|| report.text.join("\n")),
-        stopped_first: false,
+        stopped_early: false,
     }
 }

@@ -1,25 +1,26 @@
 //! Server side of a control connection.
 
 use super::error::NuttcpError;
-use super::line_reader::Lines;
-use super::parameters::{Test, Version, Way};
-use super::report::{Counts, Interval, interval_line, report_lines};
-use super::{HELLO, VERSION};
-use crate::byte_queue::Queue;
-use crate::remote_report::FarReport;
+use super::line_reader::LineReader;
+use super::parameters::{NuttcpDirection, NuttcpTest, NuttcpVersion};
+use super::report::{NuttcpCounts, NuttcpInterval, format_interval, format_report};
+use super::{HELLO_PREFIX, VERSION};
+use crate::byte_queue::ByteQueue;
+use crate::remote_report::RemoteReport;
 
 /// Bytes that may wait for a client before interval lines are dropped.
-const UNREAD_BYTES: usize = 64 << 10;
+const BACKLOG_LIMIT_BYTES: usize = 64 << 10;
 
 /// Event from the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerEvent {
+pub enum NuttcpServerEvent {
     /// The client requests this test. Listen on its ports if the client connects
-    /// ([`Test::client_connects`]), then call [`Server::ready`] or [`Server::refuse`].
-    Prepare(Test),
-    /// OK is queued. Transfer the data, then call [`Server::finish`]. If this end connects, do so
-    /// [`CONNECT_DELAY_NS`](super::CONNECT_DELAY_NS) from now.
-    Run(Test),
+    /// ([`NuttcpTest::client_connects`]), then call [`NuttcpServer::mark_ready`] or
+    /// [`NuttcpServer::reject`].
+    Prepare(NuttcpTest),
+    /// OK is queued. Transfer the data, then call [`NuttcpServer::finish`]. If this end connects,
+    /// do so [`CONNECT_DELAY_NS`](super::CONNECT_DELAY_NS) from now.
+    Run(NuttcpTest),
     /// The client closed its side: over UDP everything was sent, over TCP it has given up.
     ClientClosed,
     /// The exchange is complete: send the queued bytes and close the connection.
@@ -29,111 +30,115 @@ pub enum ServerEvent {
 /// Server side of a control connection.
 ///
 /// ```
-/// use linerate_dialect::nuttcp::{Client, ClientEvent, Counts, Server, ServerEvent, Test, Way};
-/// use linerate_dialect::sniff::Carrier;
+/// use linerate_dialect::nuttcp::{NuttcpClient, NuttcpClientEvent, NuttcpCounts, NuttcpServer, NuttcpServerEvent, NuttcpTest, NuttcpDirection};
+/// use linerate_dialect::sniff::TransportKind;
 ///
 /// # fn main() -> Result<(), linerate_dialect::nuttcp::NuttcpError> {
-/// let test = Test::new(Way::ToServer, Carrier::Stream, 5001);
-/// let mut client = Client::new(test)?;
-/// let mut server = Server::default();
-/// let mut counts = Counts { bytes: 1 << 20, duration_ns: 1_000_000_000, ..Counts::default() };
+/// let test = NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Stream, 5001);
+/// let mut client = NuttcpClient::new(test)?;
+/// let mut server = NuttcpServer::default();
+/// let mut counts = NuttcpCounts { bytes: 1 << 20, duration_ns: 1_000_000_000, ..NuttcpCounts::default() };
 /// loop {
 ///     server.receive(client.outgoing())?;
-///     client.sent(client.outgoing().len());
+///     client.mark_sent(client.outgoing().len());
 ///     match server.poll() {
-///         Some(ServerEvent::Prepare(_)) => server.ready(),
-///         Some(ServerEvent::Run(_)) => server.finish(&counts),
-///         Some(ServerEvent::Close) => break,
+///         Some(NuttcpServerEvent::Prepare(_)) => server.mark_ready(),
+///         Some(NuttcpServerEvent::Run(_)) => server.finish(&counts),
+///         Some(NuttcpServerEvent::Close) => break,
 ///         _ => {}
 ///     }
 ///     client.receive(server.outgoing())?;
-///     server.sent(server.outgoing().len());
-///     if let Some(ClientEvent::Prepare(_)) = client.poll() {
-///         client.ready();
+///     server.mark_sent(server.outgoing().len());
+///     if let Some(NuttcpClientEvent::Prepare(_)) = client.poll() {
+///         client.mark_ready();
 ///     }
 /// }
 /// client.receive(server.outgoing())?;
-/// client.closed()?;
-/// assert_eq!(client.far_report().flows[0].figures.bytes, Some(1 << 20));
+/// client.mark_closed()?;
+/// assert_eq!(client.remote_report().flows[0].figures.bytes, Some(1 << 20));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Server {
-    place: Place,
-    lines: Lines,
-    waiting: Queue,
-    events: Vec<ServerEvent>,
-    version: Option<Version>,
-    misread: Option<String>,
+pub struct NuttcpServer {
+    state: NuttcpServerState,
+    lines: LineReader,
+    unsent: ByteQueue,
+    events: Vec<NuttcpServerEvent>,
+    peer_version: Option<NuttcpVersion>,
+    invalid_parameters: Option<String>,
     client_closed: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum NuttcpServerState {
     Hello,
     Parameters,
-    Preparing(Test),
-    Running(Test),
+    Preparing(NuttcpTest),
+    Running(NuttcpTest),
     Closing,
     Failed,
 }
 
-impl Default for Server {
+impl Default for NuttcpServer {
     fn default() -> Self {
         Self {
-            place: Place::Hello,
-            lines: Lines::default(),
-            waiting: Queue::default(),
+            state: NuttcpServerState::Hello,
+            lines: LineReader::default(),
+            unsent: ByteQueue::default(),
             events: Vec::new(),
-            version: None,
-            misread: None,
+            peer_version: None,
+            invalid_parameters: None,
             client_closed: false,
         }
     }
 }
 
-impl Server {
+impl NuttcpServer {
     /// Reads received bytes. Data from the client after its parameters is ignored.
     ///
     /// # Errors
     /// [`NuttcpError`]: nothing more is queued for the client.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), NuttcpError> {
-        let taken = self.take(bytes);
-        if taken.is_err() {
-            self.place = Place::Failed;
+        let result = self.process(bytes);
+        if result.is_err() {
+            self.state = NuttcpServerState::Failed;
         }
-        taken
+        result
     }
 
-    fn take(&mut self, mut bytes: &[u8]) -> Result<(), NuttcpError> {
+    fn process(&mut self, mut bytes: &[u8]) -> Result<(), NuttcpError> {
         loop {
-            match self.place {
-                Place::Failed => return Err(NuttcpError::Failed),
+            match self.state {
+                NuttcpServerState::Failed => return Err(NuttcpError::AlreadyFailed),
                 // An upstream client sends nothing after its parameters.
-                Place::Preparing(_) | Place::Running(_) | Place::Closing => return Ok(()),
-                Place::Hello | Place::Parameters => {}
+                NuttcpServerState::Preparing(_)
+                | NuttcpServerState::Running(_)
+                | NuttcpServerState::Closing => return Ok(()),
+                NuttcpServerState::Hello | NuttcpServerState::Parameters => {}
             }
-            let Some(line) = self.lines.next(&mut bytes)? else {
+            let Some(line) = self.lines.next_line(&mut bytes)? else {
                 return Ok(());
             };
-            if matches!(self.place, Place::Hello) {
-                let version = line.strip_prefix(HELLO).and_then(|text| text.parse().ok());
+            if matches!(self.state, NuttcpServerState::Hello) {
+                let version = line
+                    .strip_prefix(HELLO_PREFIX)
+                    .and_then(|text| text.parse().ok());
                 let Some(version) = version else {
                     return Err(NuttcpError::NotNuttcp { line });
                 };
-                self.version = Some(version);
-                self.say(&format!("{HELLO}{VERSION}\n"));
-                self.place = Place::Parameters;
+                self.peer_version = Some(version);
+                self.queue_text(&format!("{HELLO_PREFIX}{VERSION}\n"));
+                self.state = NuttcpServerState::Parameters;
             } else {
-                match Test::read(&line) {
+                match NuttcpTest::parse_line(&line) {
                     Ok(test) => {
-                        self.events.push(ServerEvent::Prepare(test.clone()));
-                        self.place = Place::Preparing(test);
+                        self.events.push(NuttcpServerEvent::Prepare(test.clone()));
+                        self.state = NuttcpServerState::Preparing(test);
                     }
                     Err(reason) => {
-                        self.refuse(&reason);
-                        self.misread = Some(one_line(&reason));
+                        self.reject(&reason);
+                        self.invalid_parameters = Some(one_line(&reason));
                     }
                 }
             }
@@ -143,45 +148,45 @@ impl Server {
     /// Records that the client closed its side.
     ///
     /// # Errors
-    /// [`NuttcpError::Vanished`] if no test was requested.
-    pub fn closed(&mut self) -> Result<(), NuttcpError> {
+    /// [`NuttcpError::PeerClosed`] if no test was requested.
+    pub fn mark_closed(&mut self) -> Result<(), NuttcpError> {
         if self.client_closed {
             return Ok(());
         }
         self.client_closed = true;
-        match self.place {
-            Place::Hello | Place::Parameters => {
-                self.place = Place::Failed;
-                Err(NuttcpError::Vanished)
+        match self.state {
+            NuttcpServerState::Hello | NuttcpServerState::Parameters => {
+                self.state = NuttcpServerState::Failed;
+                Err(NuttcpError::PeerClosed)
             }
-            Place::Preparing(_) | Place::Running(_) => {
-                self.events.push(ServerEvent::ClientClosed);
+            NuttcpServerState::Preparing(_) | NuttcpServerState::Running(_) => {
+                self.events.push(NuttcpServerEvent::ClientClosed);
                 Ok(())
             }
-            Place::Closing | Place::Failed => Ok(()),
+            NuttcpServerState::Closing | NuttcpServerState::Failed => Ok(()),
         }
     }
 
     /// Returns the next event.
-    pub fn poll(&mut self) -> Option<ServerEvent> {
+    pub fn poll(&mut self) -> Option<NuttcpServerEvent> {
         (!self.events.is_empty()).then(|| self.events.remove(0))
     }
 
     /// Accepts the test, after the data sockets were opened. Has no effect unless a test is
     /// requested.
-    pub fn ready(&mut self) {
-        if let Place::Preparing(test) = &self.place {
+    pub fn mark_ready(&mut self) {
+        if let NuttcpServerState::Preparing(test) = &self.state {
             let test = test.clone();
-            self.say(&format!("OK v{VERSION}\n"));
-            self.events.push(ServerEvent::Run(test.clone()));
-            self.place = Place::Running(test);
+            self.queue_text(&format!("OK v{VERSION}\n"));
+            self.events.push(NuttcpServerEvent::Run(test.clone()));
+            self.state = NuttcpServerState::Running(test);
         }
     }
 
     /// Rejects the test with a reason.
-    pub fn refuse(&mut self, reason: &str) {
+    pub fn reject(&mut self, reason: &str) {
         let version = VERSION;
-        self.say(&format!(
+        self.queue_text(&format!(
             "KO\nnuttcp: v{version}: {}\nKO\n",
             one_line(reason)
         ));
@@ -190,84 +195,88 @@ impl Server {
 
     /// Reports an interval if this end receives. The line is dropped if too many bytes wait for the
     /// client.
-    pub fn interval(&mut self, interval: &Interval) {
-        if let Place::Running(test) = &self.place
-            && self.waiting.len() < UNREAD_BYTES
+    pub fn report_interval(&mut self, interval: &NuttcpInterval) {
+        if let NuttcpServerState::Running(test) = &self.state
+            && self.unsent.len() < BACKLOG_LIMIT_BYTES
             && test.interval_ns.is_some()
-            && test.way == Way::ToServer
+            && test.direction == NuttcpDirection::ToServer
         {
-            let line = interval_line(test, interval);
-            self.say(&line);
+            let line = format_interval(test, interval);
+            self.queue_text(&line);
         }
     }
 
     /// Ends the test with the counters of this end.
-    pub fn finish(&mut self, counts: &Counts) {
-        if let Place::Running(test) = &self.place {
+    pub fn finish(&mut self, counts: &NuttcpCounts) {
+        if let NuttcpServerState::Running(test) = &self.state {
             let mut text = String::new();
-            if test.interval_ns.is_some() && test.way == Way::ToServer {
+            if test.interval_ns.is_some() && test.direction == NuttcpDirection::ToServer {
                 text += "DONE\n";
             }
-            text += &report_lines(test, counts);
-            self.say(&text);
+            text += &format_report(test, counts);
+            self.queue_text(&text);
         }
         self.close();
     }
 
     /// Aborts the test with a reason; the client prints a report without figures.
     pub fn abort(&mut self, reason: &str) {
-        if let Place::Running(test) = &self.place {
-            let who = if test.way == Way::ToClient { 't' } else { 'r' };
-            let done = test.interval_ns.is_some() && test.way == Way::ToServer;
+        if let NuttcpServerState::Running(test) = &self.state {
+            let role = if test.direction == NuttcpDirection::ToClient {
+                't'
+            } else {
+                'r'
+            };
+            let done = test.interval_ns.is_some() && test.direction == NuttcpDirection::ToServer;
             let text = format!(
-                "{}nuttcp-{who}: v{VERSION}: Error: {}\n",
+                "{}nuttcp-{role}: v{VERSION}: Error: {}\n",
                 if done { "DONE\n" } else { "" },
                 one_line(reason)
             );
-            self.say(&text);
+            self.queue_text(&text);
         }
         self.close();
     }
 
     fn close(&mut self) {
-        self.place = Place::Closing;
-        self.events.push(ServerEvent::Close);
+        self.state = NuttcpServerState::Closing;
+        self.events.push(NuttcpServerEvent::Close);
     }
 
-    fn say(&mut self, text: &str) {
-        self.waiting.push(text.as_bytes());
+    fn queue_text(&mut self, text: &str) {
+        self.unsent.push(text.as_bytes());
     }
 
     /// Returns the bytes to write next.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
-        self.waiting.bytes()
+        self.unsent.bytes()
     }
 
-    /// Removes bytes of [`Server::outgoing`] that were written.
+    /// Removes bytes of [`NuttcpServer::outgoing`] that were written.
     ///
     /// # Panics
     /// If there were fewer.
-    pub fn sent(&mut self, bytes: usize) {
-        self.waiting.pop(bytes);
+    pub fn mark_sent(&mut self, bytes: usize) {
+        self.unsent.pop(bytes);
     }
 
     /// Returns the client's version, once it has arrived.
     #[must_use]
-    pub fn client_version(&self) -> Option<Version> {
-        self.version
+    pub fn client_version(&self) -> Option<NuttcpVersion> {
+        self.peer_version
     }
 
     /// Returns the error in the client's parameters, if the test was rejected for it.
     #[must_use]
-    pub fn misread(&self) -> Option<&str> {
-        self.misread.as_deref()
+    pub fn invalid_parameters(&self) -> Option<&str> {
+        self.invalid_parameters.as_deref()
     }
 
     /// Returns the empty report of a client: it never sends its counters.
     #[must_use]
-    pub fn far_report(&self) -> FarReport {
-        FarReport::default()
+    pub fn remote_report(&self) -> RemoteReport {
+        RemoteReport::default()
     }
 }
 

@@ -10,8 +10,8 @@
 
 use std::cell::Cell;
 
-use super::parameters::{Test, Way};
-use crate::plain::Totals;
+use super::parameters::{NuttcpDirection, NuttcpTest};
+use crate::plain::ReceivedTotals;
 
 /// Time from BOD0 to BOD1, in nanoseconds.
 pub const START_GAP_NS: u64 = 250_000_000;
@@ -20,10 +20,10 @@ pub const START_GAP_NS: u64 = 250_000_000;
 pub const EOD_GAP_NS: u64 = 500_000_000;
 
 /// Silence after EOD0 after which EOD1 to EOD4 count as lost, in nanoseconds.
-const EOD_PATIENCE_NS: u64 = 5 * EOD_GAP_NS;
+const EOD_TIMEOUT_NS: u64 = 5 * EOD_GAP_NS;
 
 /// Position of the count of bytes in a datagram.
-const COUNT: std::ops::Range<usize> = 24..32;
+const COUNT_RANGE: std::ops::Range<usize> = 24..32;
 
 /// Largest plausible count; a larger one has the other byte order (the rule of upstream receivers).
 const COUNT_LIMIT: u64 = 1 << 32;
@@ -38,7 +38,7 @@ impl CountReader {
     /// Returns the count of a datagram in bytes; `None` if the datagram is too small for one.
     #[inline]
     pub fn read(&self, datagram: &[u8]) -> Option<u64> {
-        let count = *datagram.get(COUNT)?.first_chunk()?;
+        let count = *datagram.get(COUNT_RANGE)?.first_chunk()?;
         let little = u64::from_le_bytes(count);
         let big_endian = self.big_endian.get().unwrap_or_else(|| {
             let big = little > COUNT_LIMIT;
@@ -55,14 +55,14 @@ impl CountReader {
 /// Writes the number of bytes sent up to the end of a datagram, if it fits.
 #[inline]
 pub fn write_count(datagram: &mut [u8], sent_bytes: u64) {
-    if let Some(count) = datagram.get_mut(COUNT) {
+    if let Some(count) = datagram.get_mut(COUNT_RANGE) {
         count.copy_from_slice(&sent_bytes.to_ne_bytes());
     }
 }
 
 /// Classification of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Took {
+pub enum NuttcpDatagram {
     /// First payload or BOD1: the duration begins.
     Begin,
     /// Payload.
@@ -72,81 +72,81 @@ pub enum Took {
     /// End marker.
     End,
     /// Datagram that is too small for payload and no marker.
-    Stray,
+    Unrelated,
 }
 
 /// Receiver of a test's datagrams on all its ports.
 #[derive(Clone, Debug)]
-pub struct UdpReceiver {
+pub struct NuttcpUdpReceiver {
     buffer_bytes: u64,
-    numbered: bool,
-    idle_ns: u64,
+    has_counts: bool,
+    idle_timeout_ns: u64,
     bytes: u64,
     packets: u64,
-    begun_ns: Option<u64>,
+    start_ns: Option<u64>,
     last_ns: u64,
     eod_ns: Option<u64>,
     end_ns: Option<u64>,
     counts: CountReader,
     sent_bytes: Option<u64>,
-    strays: u64,
+    unrelated: u64,
 }
 
-impl UdpReceiver {
+impl NuttcpUdpReceiver {
     /// Creates a receiver; the idle timeout begins at `now_ns`.
     #[must_use]
-    pub fn new(test: &Test, now_ns: u64) -> Self {
+    pub fn new(test: &NuttcpTest, now_ns: u64) -> Self {
         Self {
             buffer_bytes: test.buffer_bytes as u64,
-            numbered: test.numbers_datagrams(),
-            idle_ns: test.idle_ns(),
+            has_counts: test.numbers_datagrams(),
+            idle_timeout_ns: test.idle_timeout_ns(),
             bytes: 0,
             packets: 0,
-            begun_ns: None,
+            start_ns: None,
             last_ns: now_ns,
             eod_ns: None,
             end_ns: None,
             counts: CountReader::default(),
             sent_bytes: None,
-            strays: 0,
+            unrelated: 0,
         }
     }
 
     /// Counts a datagram and returns its kind.
     #[inline]
-    pub fn receive(&mut self, now_ns: u64, datagram: &[u8]) -> Took {
+    pub fn receive(&mut self, now_ns: u64, datagram: &[u8]) -> NuttcpDatagram {
         if datagram.len() <= 4 {
             return self.marker(now_ns, datagram);
         }
         self.bytes += datagram.len() as u64;
         self.packets += 1;
         self.last_ns = self.last_ns.max(now_ns);
-        if self.numbered {
-            self.number(datagram);
+        if self.has_counts {
+            self.read_count(datagram);
         }
-        if self.begun_ns.is_none() {
-            self.begun_ns = Some(now_ns);
-            return Took::Begin;
+        if self.start_ns.is_none() {
+            self.start_ns = Some(now_ns);
+            return NuttcpDatagram::Begin;
         }
-        Took::Data
+        NuttcpDatagram::Data
     }
 
-    fn marker(&mut self, now_ns: u64, datagram: &[u8]) -> Took {
+    fn marker(&mut self, now_ns: u64, datagram: &[u8]) -> NuttcpDatagram {
         match datagram {
             b"BOD0" => {
                 self.last_ns = self.last_ns.max(now_ns);
-                Took::Marker
+                NuttcpDatagram::Marker
             }
-            b"BOD1" if self.begun_ns.is_none() => {
-                self.begun_ns = Some(now_ns);
+            b"BOD1" if self.start_ns.is_none() => {
+                self.start_ns = Some(now_ns);
                 self.last_ns = self.last_ns.max(now_ns);
-                Took::Begin
+                NuttcpDatagram::Begin
             }
-            b"BOD1" => Took::Marker,
+            b"BOD1" => NuttcpDatagram::Marker,
             b"EOD0" => {
                 self.last_ns = self.last_ns.max(now_ns);
                 self.eod_ns.get_or_insert(now_ns);
-                Took::Marker
+                NuttcpDatagram::Marker
             }
             [b'E', b'O', b'D', number @ b'1'..=b'9'] => {
                 if self.end_ns.is_none() {
@@ -157,17 +157,17 @@ impl UdpReceiver {
                     }
                     self.end_ns = Some(now_ns);
                 }
-                Took::End
+                NuttcpDatagram::End
             }
             _ => {
-                self.strays += 1;
-                Took::Stray
+                self.unrelated += 1;
+                NuttcpDatagram::Unrelated
             }
         }
     }
 
     #[inline]
-    fn number(&mut self, datagram: &[u8]) {
+    fn read_count(&mut self, datagram: &[u8]) {
         if let Some(sent) = self.counts.read(datagram) {
             self.sent_bytes = self.sent_bytes.max(Some(sent));
         }
@@ -182,8 +182,8 @@ impl UdpReceiver {
     #[must_use]
     pub fn deadline_ns(&self) -> u64 {
         match self.eod_ns {
-            Some(eod_ns) => eod_ns.saturating_add(EOD_PATIENCE_NS),
-            None => self.last_ns.saturating_add(self.idle_ns),
+            Some(eod_ns) => eod_ns.saturating_add(EOD_TIMEOUT_NS),
+            None => self.last_ns.saturating_add(self.idle_timeout_ns),
         }
     }
 
@@ -195,13 +195,13 @@ impl UdpReceiver {
 
     /// Returns the counters so far.
     #[must_use]
-    pub fn totals(&self) -> Totals {
-        Totals {
+    pub fn totals(&self) -> ReceivedTotals {
+        ReceivedTotals {
             bytes: self.bytes,
             packets: self.packets,
             duration_ns: self
-                .begun_ns
-                .map(|begun_ns| self.last_ns.saturating_sub(begun_ns))
+                .start_ns
+                .map(|start_ns| self.last_ns.saturating_sub(start_ns))
                 .filter(|&duration| duration > 0),
         }
     }
@@ -224,7 +224,7 @@ impl UdpReceiver {
 
 /// Next action of a transmitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Send {
+pub enum NuttcpSendAction {
     /// Send this marker to the port of this stream.
     Marker {
         /// Contents of the datagram.
@@ -232,7 +232,7 @@ pub enum Send {
         /// Number of the stream, from 0.
         stream: u16,
     },
-    /// Send a buffer to the port of this stream, with its count ([`UdpSender::stamp`]).
+    /// Send a buffer to the port of this stream, with its count ([`NuttcpUdpSender::write_count`]).
     Data {
         /// Number of the stream, from 0.
         stream: u16,
@@ -243,38 +243,38 @@ pub enum Send {
         until_ns: u64,
     },
     /// The transmission is complete. A client closes its side of the control connection now.
-    Nothing,
+    Finished,
 }
 
 /// Transmitter of a test's datagrams.
 #[derive(Clone, Debug)]
-pub struct UdpSender {
-    place: Place,
+pub struct NuttcpUdpSender {
+    state: UdpSenderState,
     start_gap_ns: u64,
     eod_gap_ns: u64,
     stream: u16,
     streams: u16,
-    numbered: bool,
+    has_counts: bool,
     buffer_bytes: u64,
-    left: Option<u64>,
-    time_ns: Option<u64>,
+    remaining_buffers: Option<u64>,
+    duration_ns: Option<u64>,
     rate_kbps: Option<u64>,
-    instantaneous: bool,
-    held: bool,
-    sent: u64,
+    rate_is_instantaneous: bool,
+    strict_rate: bool,
+    sent_datagrams: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
-    Begin,
+enum UdpSenderState {
+    Start,
     /// BOD0 was sent.
     Waiting {
         until_ns: u64,
     },
     /// BOD1 was sent at the first time; the next buffer is sent at the second.
     Data {
-        begun_ns: u64,
-        due_ns: u64,
+        start_ns: u64,
+        next_send_ns: u64,
     },
     /// EODs up to this number were sent, the last one at this time.
     Ending {
@@ -283,157 +283,169 @@ enum Place {
     },
 }
 
-impl UdpSender {
+impl NuttcpUdpSender {
     /// Creates a transmitter.
     #[must_use]
-    pub fn new(test: &Test) -> Self {
+    pub fn new(test: &NuttcpTest) -> Self {
         // An upstream client that prints intervals gives up if an interval has no payload, even if
         // it has markers.
-        let most = match test.way {
-            Way::ToClient => test.interval_ns.map_or(u64::MAX, |length| length / 2),
-            Way::ToServer => u64::MAX,
+        let max_gap_ns = match test.direction {
+            NuttcpDirection::ToClient => test.interval_ns.map_or(u64::MAX, |length| length / 2),
+            NuttcpDirection::ToServer => u64::MAX,
         };
         Self {
-            place: Place::Begin,
-            start_gap_ns: START_GAP_NS.min(most),
-            eod_gap_ns: EOD_GAP_NS.min(most),
+            state: UdpSenderState::Start,
+            start_gap_ns: START_GAP_NS.min(max_gap_ns),
+            eod_gap_ns: EOD_GAP_NS.min(max_gap_ns),
             stream: 0,
             streams: test.streams.max(1),
-            numbered: test.numbers_datagrams(),
+            has_counts: test.numbers_datagrams(),
             buffer_bytes: test.buffer_bytes as u64,
-            left: test.buffers,
-            time_ns: test.time_ns,
+            remaining_buffers: test.buffer_limit,
+            duration_ns: test.duration_ns,
             rate_kbps: test.rate_kbps,
-            instantaneous: test.rate_instantaneous,
-            held: false,
-            sent: 0,
+            rate_is_instantaneous: test.rate_is_instantaneous,
+            strict_rate: false,
+            sent_datagrams: 0,
         }
     }
 
     /// Makes the rate a strict limit: no buffer is sent before its own time at the rate has passed.
     /// Upstream transmitters send the first one at once.
     #[must_use]
-    pub fn held(mut self) -> Self {
-        self.held = true;
+    pub fn with_strict_rate(mut self) -> Self {
+        self.strict_rate = true;
         self
     }
 
     /// Returns the next action; a returned datagram counts as sent.
-    pub fn step(&mut self, now_ns: u64) -> Send {
-        match self.place {
-            Place::Begin => {
-                self.place = Place::Waiting {
+    pub fn next_action(&mut self, now_ns: u64) -> NuttcpSendAction {
+        match self.state {
+            UdpSenderState::Start => {
+                self.state = UdpSenderState::Waiting {
                     until_ns: now_ns.saturating_add(self.start_gap_ns),
                 };
                 self.marker(*b"BOD0")
             }
-            Place::Waiting { until_ns } if now_ns < until_ns => Send::Wait { until_ns },
-            Place::Waiting { .. } => {
+            UdpSenderState::Waiting { until_ns } if now_ns < until_ns => {
+                NuttcpSendAction::Wait { until_ns }
+            }
+            UdpSenderState::Waiting { .. } => {
                 let first = match self.rate_kbps {
-                    Some(kbps) if self.held => at_rate(self.buffer_bytes, kbps),
+                    Some(kbps) if self.strict_rate => transfer_time_ns(self.buffer_bytes, kbps),
                     _ => 0,
                 };
-                self.place = Place::Data {
-                    begun_ns: now_ns,
-                    due_ns: now_ns.saturating_add(first),
+                self.state = UdpSenderState::Data {
+                    start_ns: now_ns,
+                    next_send_ns: now_ns.saturating_add(first),
                 };
                 self.marker(*b"BOD1")
             }
-            Place::Data { begun_ns, due_ns } => self.data(now_ns, begun_ns, due_ns),
-            Place::Ending { number: 4, .. } => Send::Nothing,
-            Place::Ending { number, at_ns } => {
+            UdpSenderState::Data {
+                start_ns,
+                next_send_ns,
+            } => self.data(now_ns, start_ns, next_send_ns),
+            UdpSenderState::Ending { number: 4, .. } => NuttcpSendAction::Finished,
+            UdpSenderState::Ending { number, at_ns } => {
                 let until_ns = at_ns.saturating_add(self.eod_gap_ns);
                 if now_ns < until_ns {
-                    return Send::Wait { until_ns };
+                    return NuttcpSendAction::Wait { until_ns };
                 }
-                self.place = Place::Ending {
+                self.state = UdpSenderState::Ending {
                     number: number + 1,
                     at_ns: now_ns,
                 };
                 let marker = self.marker([b'E', b'O', b'D', b'1' + number]);
-                self.turn();
+                self.next_stream();
                 marker
             }
         }
     }
 
-    fn data(&mut self, now_ns: u64, begun_ns: u64, due_ns: u64) -> Send {
+    fn data(&mut self, now_ns: u64, start_ns: u64, next_send_ns: u64) -> NuttcpSendAction {
         let time_is_over = self
-            .time_ns
-            .is_some_and(|time_ns| now_ns.saturating_sub(begun_ns) >= time_ns);
-        if self.left == Some(0) || time_is_over {
-            self.place = Place::Ending {
+            .duration_ns
+            .is_some_and(|time_ns| now_ns.saturating_sub(start_ns) >= time_ns);
+        if self.remaining_buffers == Some(0) || time_is_over {
+            self.state = UdpSenderState::Ending {
                 number: 0,
                 at_ns: now_ns,
             };
             return self.marker(*b"EOD0");
         }
-        if now_ns < due_ns {
+        if now_ns < next_send_ns {
             // A long wait at a low rate must not exceed the duration.
             let end_ns = self
-                .time_ns
-                .map_or(u64::MAX, |time_ns| begun_ns.saturating_add(time_ns));
-            return Send::Wait {
-                until_ns: due_ns.min(end_ns),
+                .duration_ns
+                .map_or(u64::MAX, |time_ns| start_ns.saturating_add(time_ns));
+            return NuttcpSendAction::Wait {
+                until_ns: next_send_ns.min(end_ns),
             };
         }
-        self.sent += 1;
-        if let Some(left) = &mut self.left {
-            *left -= 1;
+        self.sent_datagrams += 1;
+        if let Some(remaining) = &mut self.remaining_buffers {
+            *remaining -= 1;
         }
-        let due_ns = match (self.rate_kbps, self.instantaneous) {
+        let next_send_ns = match (self.rate_kbps, self.rate_is_instantaneous) {
             (None, _) => 0,
             (Some(kbps), false) => {
-                let first = if self.held { self.buffer_bytes } else { 0 };
-                begun_ns.saturating_add(at_rate(self.sent_bytes() + first, kbps))
+                let first = if self.strict_rate {
+                    self.buffer_bytes
+                } else {
+                    0
+                };
+                start_ns.saturating_add(transfer_time_ns(self.sent_bytes() + first, kbps))
             }
-            (Some(kbps), true) => now_ns.saturating_add(at_rate(self.buffer_bytes, kbps)),
+            (Some(kbps), true) => now_ns.saturating_add(transfer_time_ns(self.buffer_bytes, kbps)),
         };
-        self.place = Place::Data { begun_ns, due_ns };
+        self.state = UdpSenderState::Data {
+            start_ns,
+            next_send_ns,
+        };
         let stream = self.stream;
-        self.turn();
-        Send::Data { stream }
+        self.next_stream();
+        NuttcpSendAction::Data { stream }
     }
 
-    fn marker(&self, bytes: [u8; 4]) -> Send {
-        Send::Marker {
+    fn marker(&self, bytes: [u8; 4]) -> NuttcpSendAction {
+        NuttcpSendAction::Marker {
             bytes,
             stream: self.stream,
         }
     }
 
-    fn turn(&mut self) {
+    fn next_stream(&mut self) {
         self.stream = (self.stream + 1) % self.streams;
     }
 
     /// Writes the count of bytes into the last returned buffer, if the test has counts.
     #[inline]
-    pub fn stamp(&self, buffer: &mut [u8]) {
-        if self.numbered {
+    pub fn write_count(&self, buffer: &mut [u8]) {
+        if self.has_counts {
             write_count(buffer, self.sent_bytes());
         }
     }
 
     /// Ends the data now.
     pub fn finish(&mut self) {
-        self.left = Some(0);
+        self.remaining_buffers = Some(0);
     }
 
     /// Returns the payload bytes sent.
     #[must_use]
     pub fn sent_bytes(&self) -> u64 {
-        self.sent * self.buffer_bytes
+        self.sent_datagrams * self.buffer_bytes
     }
 
     /// Returns the datagrams sent, without markers.
     #[must_use]
-    pub fn sent(&self) -> u64 {
-        self.sent
+    pub fn sent_datagrams(&self) -> u64 {
+        self.sent_datagrams
     }
 }
 
 /// Returns the time that `bytes` take at a rate, in nanoseconds.
-fn at_rate(bytes: u64, kbps: u64) -> u64 {
+fn transfer_time_ns(bytes: u64, kbps: u64) -> u64 {
     let ns = u128::from(bytes) * 8_000_000 / u128::from(kbps.max(1));
     u64::try_from(ns).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,6 @@
 //! Header of a message, and parser of messages in a stream.
 
-/// Bytes of a [`Header`] and of the smallest message.
+/// Bytes of a [`SockperfHeader`] and of the smallest message.
 pub const HEADER_BYTES: usize = 14;
 
 /// Bytes of the largest message: the payload of the largest UDP datagram over IPv4, which upstream
@@ -11,14 +11,14 @@ pub const MESSAGE_LIMIT_BYTES: usize = 65_507;
 pub(super) const FROM_CLIENT: u16 = 1;
 
 /// Flag: the client requests a reply.
-const WANTS_ANSWER: u16 = 2;
+const REPLY_REQUESTED: u16 = 2;
 
 /// Flag: the message is neither counted nor answered.
 pub(super) const WARM_UP: u16 = 4;
 
 /// Header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct SockperfHeader {
     /// Number of the message, from 1.
     pub sequence: u64,
     /// Bits: 1 from a client, 2 reply requested, 4 warm-up.
@@ -27,7 +27,7 @@ pub struct Header {
     pub length: u32,
 }
 
-impl Header {
+impl SockperfHeader {
     /// Reads the header at the beginning of `bytes`; `None` if there are too few.
     #[inline]
     #[must_use]
@@ -45,10 +45,10 @@ impl Header {
     /// Creates the header of a request, as a client sends it that waits for each reply (ping-pong).
     #[inline]
     #[must_use]
-    pub const fn question(sequence: u64, length: u32) -> Self {
+    pub const fn request(sequence: u64, length: u32) -> Self {
         Self {
             sequence,
-            flags: FROM_CLIENT | WANTS_ANSWER,
+            flags: FROM_CLIENT | REPLY_REQUESTED,
             length,
         }
     }
@@ -56,7 +56,7 @@ impl Header {
     /// Returns the header as on the wire.
     #[inline]
     #[must_use]
-    pub fn bytes(self) -> [u8; HEADER_BYTES] {
+    pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&self.sequence.to_be_bytes());
         bytes[8..10].copy_from_slice(&self.flags.to_be_bytes());
@@ -70,25 +70,25 @@ impl Header {
     /// If `out` is shorter.
     #[inline]
     pub fn write(self, out: &mut [u8]) {
-        out[..HEADER_BYTES].copy_from_slice(&self.bytes());
+        out[..HEADER_BYTES].copy_from_slice(&self.to_bytes());
     }
 
     #[inline]
-    pub(super) fn has(self, flag: u16) -> bool {
+    pub(super) fn has_flag(self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 
     /// Returns whether a server sends the message back.
     #[inline]
     #[must_use]
-    pub fn is_question(self) -> bool {
-        self.flags & (FROM_CLIENT | WANTS_ANSWER | WARM_UP) == FROM_CLIENT | WANTS_ANSWER
+    pub fn is_request(self) -> bool {
+        self.flags & (FROM_CLIENT | REPLY_REQUESTED | WARM_UP) == FROM_CLIENT | REPLY_REQUESTED
     }
 
     /// Returns the header of the reply.
     #[inline]
     #[must_use]
-    pub fn answered(self) -> Self {
+    pub fn to_reply(self) -> Self {
         Self {
             flags: self.flags & !FROM_CLIENT,
             ..self
@@ -97,11 +97,11 @@ impl Header {
 
     /// Returns whether flags and length are those of a client; the sequence is not checked.
     pub(super) fn is_plausible(self) -> bool {
-        matches!(self.flags, 1 | 3 | 5 | 7) && self.fits()
+        matches!(self.flags, 1 | 3 | 5 | 7) && self.has_valid_length()
     }
 
     /// Returns whether the length is valid.
-    pub(super) fn fits(self) -> bool {
+    pub(super) fn has_valid_length(self) -> bool {
         (HEADER_BYTES as u32..=MESSAGE_LIMIT_BYTES as u32).contains(&self.length)
     }
 }
@@ -124,81 +124,86 @@ pub enum SockperfError {
 
 /// Parsed part of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum MessagePart<'a> {
     /// Start of a message.
-    Header(Header),
+    Header(SockperfHeader),
     /// Filler of the current message, as much as has arrived.
     Filler(&'a [u8]),
     /// End of the current message.
-    End(Header),
+    End(SockperfHeader),
 }
 
 /// Parser of the messages of a stream; stores at most the bytes of one header.
 #[derive(Clone, Copy, Debug)]
-pub struct Messages {
-    partial: [u8; HEADER_BYTES],
-    there: usize,
-    place: Place,
+pub struct MessageParser {
+    partial_header: [u8; HEADER_BYTES],
+    partial_bytes: usize,
+    state: ParserState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ParserState {
     Header,
     /// In a message, with this number of filler bytes left.
-    Filler(Header, usize),
+    Filler(SockperfHeader, usize),
     Failed,
 }
 
-impl Default for Messages {
+impl Default for MessageParser {
     fn default() -> Self {
         Self {
-            partial: [0; HEADER_BYTES],
-            there: 0,
-            place: Place::Header,
+            partial_header: [0; HEADER_BYTES],
+            partial_bytes: 0,
+            state: ParserState::Header,
         }
     }
 }
 
-impl Messages {
+impl MessageParser {
     /// Takes the next part from the front of `bytes`; `None` if they are used up.
     ///
     /// # Errors
     /// [`SockperfError::Length`], and [`SockperfError::Failed`] in later calls.
-    pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<Piece<'a>>, SockperfError> {
-        match self.place {
-            Place::Failed => Err(SockperfError::Failed),
-            Place::Filler(header, 0) => {
-                self.place = Place::Header;
-                Ok(Some(Piece::End(header)))
+    pub fn next_part<'a>(
+        &mut self,
+        bytes: &mut &'a [u8],
+    ) -> Result<Option<MessagePart<'a>>, SockperfError> {
+        match self.state {
+            ParserState::Failed => Err(SockperfError::Failed),
+            ParserState::Filler(header, 0) => {
+                self.state = ParserState::Header;
+                Ok(Some(MessagePart::End(header)))
             }
-            Place::Filler(header, left) => {
+            ParserState::Filler(header, remaining) => {
                 if bytes.is_empty() {
                     return Ok(None);
                 }
-                let (filler, rest) = bytes.split_at(left.min(bytes.len()));
+                let (filler, rest) = bytes.split_at(remaining.min(bytes.len()));
                 *bytes = rest;
-                self.place = Place::Filler(header, left - filler.len());
-                Ok(Some(Piece::Filler(filler)))
+                self.state = ParserState::Filler(header, remaining - filler.len());
+                Ok(Some(MessagePart::Filler(filler)))
             }
-            Place::Header => {
-                let taken = (HEADER_BYTES - self.there).min(bytes.len());
-                let (part, rest) = bytes.split_at(taken);
+            ParserState::Header => {
+                let consumed = (HEADER_BYTES - self.partial_bytes).min(bytes.len());
+                let (part, rest) = bytes.split_at(consumed);
                 *bytes = rest;
-                self.partial[self.there..self.there + taken].copy_from_slice(part);
-                self.there += taken;
-                if self.there < HEADER_BYTES {
+                self.partial_header[self.partial_bytes..self.partial_bytes + consumed]
+                    .copy_from_slice(part);
+                self.partial_bytes += consumed;
+                if self.partial_bytes < HEADER_BYTES {
                     return Ok(None);
                 }
-                let header = Header::read(&self.partial).expect("the header is complete");
-                if !header.fits() {
-                    self.place = Place::Failed;
+                let header =
+                    SockperfHeader::read(&self.partial_header).expect("the header is complete");
+                if !header.has_valid_length() {
+                    self.state = ParserState::Failed;
                     return Err(SockperfError::Length {
                         length: header.length,
                     });
                 }
-                self.there = 0;
-                self.place = Place::Filler(header, header.length as usize - HEADER_BYTES);
-                Ok(Some(Piece::Header(header)))
+                self.partial_bytes = 0;
+                self.state = ParserState::Filler(header, header.length as usize - HEADER_BYTES);
+                Ok(Some(MessagePart::Header(header)))
             }
         }
     }

@@ -1,20 +1,22 @@
 //! Responding end.
 
-use super::message::{FROM_CLIENT, Header, Messages, Piece, SockperfError, WARM_UP};
-use crate::byte_queue::Queue;
+use super::message::{
+    FROM_CLIENT, MessageParser, MessagePart, SockperfError, SockperfHeader, WARM_UP,
+};
+use crate::byte_queue::ByteQueue;
 
 /// Bytes of replies that may wait for a client; then nothing more is read from it.
 pub const BACKLOG_LIMIT_BYTES: usize = 256 << 10;
 
 /// Receive counters of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct SockperfTotals {
     /// Messages, without warm-ups.
     pub messages: u64,
     /// Bytes of the messages.
     pub bytes: u64,
     /// Replies sent.
-    pub answered: u64,
+    pub replied: u64,
     /// Warm-up messages.
     pub warm_ups: u64,
     /// Messages of servers, and datagrams that are not sockperf.
@@ -26,7 +28,7 @@ pub struct Totals {
     pub lowest_sequence: Option<u64>,
 }
 
-impl Totals {
+impl SockperfTotals {
     /// Returns the lost UDP messages between the lowest and the highest sequence; `None` before the
     /// first message.
     #[must_use]
@@ -39,11 +41,11 @@ impl Totals {
 
 /// Classification of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Took {
+pub enum SockperfDatagram {
     /// Request: the datagram now contains the reply, which is no larger.
-    Answer(Header),
+    Reply(SockperfHeader),
     /// Message that was counted.
-    Counted(Header),
+    Counted(SockperfHeader),
     /// Any other datagram.
     Ignored,
 }
@@ -53,37 +55,37 @@ pub enum Took {
 /// A reply is sent while its message still arrives, so no message is stored; only replies that the
 /// client has not read wait.
 #[derive(Clone, Debug, Default)]
-pub struct Server {
-    messages: Messages,
+pub struct SockperfServer {
+    parser: MessageParser,
     /// True if the current message is being sent back.
-    answering: bool,
-    waiting: Queue,
-    totals: Totals,
+    is_replying: bool,
+    unsent: ByteQueue,
+    totals: SockperfTotals,
 }
 
-impl Server {
+impl SockperfServer {
     /// Processes a datagram and turns it into its reply if one is requested.
     ///
     /// Counting is per flow and needs no validated address; the [guard](crate::guard) decides
     /// whether the reply may be sent.
     #[inline]
-    pub fn datagram(&mut self, datagram: &mut [u8]) -> Took {
-        let header = match Header::read(datagram) {
+    pub fn receive_datagram(&mut self, datagram: &mut [u8]) -> SockperfDatagram {
+        let header = match SockperfHeader::read(datagram) {
             Some(header) if header.length as usize == datagram.len() => header,
             _ => {
                 self.totals.ignored += 1;
-                return Took::Ignored;
+                return SockperfDatagram::Ignored;
             }
         };
         if !self.count(header) {
-            return Took::Ignored;
+            return SockperfDatagram::Ignored;
         }
-        if !header.is_question() {
-            return Took::Counted(header);
+        if !header.is_request() {
+            return SockperfDatagram::Counted(header);
         }
-        header.answered().write(datagram);
-        self.totals.answered += 1;
-        Took::Answer(header)
+        header.to_reply().write(datagram);
+        self.totals.replied += 1;
+        SockperfDatagram::Reply(header)
     }
 
     /// Processes received bytes of a stream and returns how many were accepted. Pass the rest again
@@ -91,44 +93,44 @@ impl Server {
     ///
     /// # Errors
     /// [`SockperfError`]; send the queued bytes, then close the connection.
-    pub fn receive(&mut self, bytes: &[u8]) -> Result<usize, SockperfError> {
-        let room = BACKLOG_LIMIT_BYTES.saturating_sub(self.waiting.len());
+    pub fn receive_stream(&mut self, bytes: &[u8]) -> Result<usize, SockperfError> {
+        let capacity = BACKLOG_LIMIT_BYTES.saturating_sub(self.unsent.len());
         // A reply is no larger than its message, so the limit is exceeded at most by the part of a
         // header that arrived earlier.
-        let mut rest = &bytes[..bytes.len().min(room)];
-        let taken = rest.len();
-        while let Some(piece) = self.messages.next(&mut rest)? {
-            match piece {
-                Piece::Header(header) => {
-                    self.answering = header.is_question();
-                    if self.answering {
-                        self.waiting.push(&header.answered().bytes());
+        let mut rest = &bytes[..bytes.len().min(capacity)];
+        let accepted = rest.len();
+        while let Some(part) = self.parser.next_part(&mut rest)? {
+            match part {
+                MessagePart::Header(header) => {
+                    self.is_replying = header.is_request();
+                    if self.is_replying {
+                        self.unsent.push(&header.to_reply().to_bytes());
                     }
                 }
-                Piece::Filler(filler) => {
-                    if self.answering {
-                        self.waiting.push(filler);
+                MessagePart::Filler(filler) => {
+                    if self.is_replying {
+                        self.unsent.push(filler);
                     }
                 }
-                Piece::End(header) => {
+                MessagePart::End(header) => {
                     self.count(header);
-                    if self.answering {
-                        self.totals.answered += 1;
+                    if self.is_replying {
+                        self.totals.replied += 1;
                     }
                 }
             }
         }
-        Ok(taken)
+        Ok(accepted)
     }
 
     /// Counts a message; returns whether it counts as payload.
     #[inline]
-    fn count(&mut self, header: Header) -> bool {
-        if header.has(WARM_UP) {
+    fn count(&mut self, header: SockperfHeader) -> bool {
+        if header.has_flag(WARM_UP) {
             self.totals.warm_ups += 1;
             return false;
         }
-        if !header.has(FROM_CLIENT) {
+        if !header.has_flag(FROM_CLIENT) {
             self.totals.ignored += 1;
             return false;
         }
@@ -145,20 +147,20 @@ impl Server {
     /// Returns the bytes to write next.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
-        self.waiting.bytes()
+        self.unsent.bytes()
     }
 
-    /// Removes bytes of [`Server::outgoing`] that were written.
+    /// Removes bytes of [`SockperfServer::outgoing`] that were written.
     ///
     /// # Panics
     /// If there were fewer.
-    pub fn sent(&mut self, bytes: usize) {
-        self.waiting.pop(bytes);
+    pub fn mark_sent(&mut self, bytes: usize) {
+        self.unsent.pop(bytes);
     }
 
     /// Returns the counters so far.
     #[must_use]
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> SockperfTotals {
         self.totals
     }
 }

@@ -9,10 +9,12 @@ mod tcp;
 mod udp;
 mod write_times;
 
-use linerate_dialect::iperf2::{Settings, TcpClient, UdpClient, UdpServer, Way, fill};
+use linerate_dialect::iperf2::{
+    Iperf2Direction, Iperf2Settings, Iperf2TcpClient, Iperf2UdpClient, Iperf2UdpServer, fill,
+};
 use proptest::prelude::*;
 
-use recorded::words;
+use recorded::encode_words;
 use tcp::open;
 
 proptest! {
@@ -20,22 +22,22 @@ proptest! {
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), known: bool) {
         let mut bytes = bytes;
         if known && bytes.len() > 20 {
-            bytes[..20].copy_from_slice(&words(&[1, 5, 5, 0, 0x6801_00d8]));
+            bytes[..20].copy_from_slice(&encode_words(&[1, 5, 5, 0, 0x6801_00d8]));
         }
-        if let Some(mut flow) = UdpServer::open(&bytes, 0) {
+        if let Some(mut flow) = Iperf2UdpServer::open(&bytes, 0) {
             flow.receive(&bytes, u64::MAX);
             bytes[0] |= 0x80;
             flow.receive(&bytes, 0);
-            let _ = (flow.answer(128), flow.far_report());
+            let _ = (flow.reply(128), flow.remote_report());
         }
         let _ = open(&bytes, &[]);
-        let mut client = UdpClient::new(Settings::client(1), 100).unwrap();
+        let mut client = Iperf2UdpClient::new(Iperf2Settings::client(1), 100).unwrap();
         client.finish(0);
         client.receive(&bytes);
-        let mut tcp = TcpClient::new(Settings::client(1)).unwrap();
+        let mut tcp = Iperf2TcpClient::new(Iperf2Settings::client(1)).unwrap();
         tcp.receive(&bytes);
-        for way in [Way::Forward, Way::Reverse] {
-            let _ = Settings { way, ..Settings::client(1) }.wants_ack();
+        for direction in [Iperf2Direction::Forward, Iperf2Direction::Reverse] {
+            let _ = Iperf2Settings { direction, ..Iperf2Settings::client(1) }.expects_ack();
         }
         fill(&mut bytes);
     }

@@ -1,6 +1,6 @@
 //! Recorded bytes of the upstream program.
 
-use linerate_dialect::iperf2::Settings;
+use linerate_dialect::iperf2::Iperf2Settings;
 use linerate_dialect::iperf2::datagram::HEADER_BYTES;
 
 /// Recorded test.
@@ -31,11 +31,11 @@ fn unhex(text: &str) -> Vec<u8> {
 pub fn recorded() -> Vec<Recorded> {
     let mut tests: Vec<Recorded> = Vec::new();
     for line in include_str!("../fixtures/iperf2-2.1.8.hex").lines() {
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        match word {
+        let (keyword, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match keyword {
             "tcp" | "udp" => tests.push(Recorded {
                 options: rest.to_owned(),
-                udp: word == "udp",
+                udp: keyword == "udp",
                 client: Vec::new(),
                 server: Vec::new(),
             }),
@@ -47,9 +47,9 @@ pub fn recorded() -> Vec<Recorded> {
     tests
 }
 
-pub fn settings(bytes: &[u8], udp: bool) -> Option<Settings> {
-    let before = if udp { HEADER_BYTES } else { 0 };
-    Settings::read(bytes.get(before..)?, before)
+pub fn settings(bytes: &[u8], udp: bool) -> Option<Iperf2Settings> {
+    let prefix_bytes = if udp { HEADER_BYTES } else { 0 };
+    Iperf2Settings::read(bytes.get(prefix_bytes..)?, prefix_bytes)
 }
 
 /// Returns a recorded beginning, extended to the length of its datagram.
@@ -60,6 +60,6 @@ pub fn sized(bytes: &[u8], size: usize) -> Vec<u8> {
     datagram
 }
 
-pub fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+pub fn encode_words(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|word| word.to_be_bytes()).collect()
 }

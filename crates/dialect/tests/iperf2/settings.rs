@@ -2,7 +2,8 @@
 
 use linerate_dialect::iperf2::datagram::{HEADER_BYTES, read_header, write_header};
 use linerate_dialect::iperf2::{
-    Ack, Amount, Dual, Heard, Iperf2Error, Report, Settings, TcpClient, UdpClient, UdpServer, Way,
+    DualTest, Iperf2Datagram, Iperf2Direction, Iperf2Error, Iperf2Report, Iperf2Settings,
+    Iperf2TcpClient, Iperf2UdpClient, Iperf2UdpServer, TestAmount, VersionAck,
 };
 use proptest::prelude::*;
 
@@ -15,10 +16,15 @@ fn recorded_headers_are_understood() {
     for test in recorded() {
         out += &format!("{}\n", test.options);
         if test.udp {
-            let mut flow = UdpServer::open(&test.client[0], 0);
-            out += &format!("{:#?}\n", flow.as_ref().and_then(UdpServer::settings));
+            let mut flow = Iperf2UdpServer::open(&test.client[0], 0);
+            out += &format!("{:#?}\n", flow.as_ref().and_then(Iperf2UdpServer::settings));
             if let (Some(flow), Some(end)) = (&mut flow, test.client.get(1)) {
-                assert_eq!(flow.receive(end, 1), Heard::End, "{}", test.options);
+                assert_eq!(
+                    flow.receive(end, 1),
+                    Iperf2Datagram::End,
+                    "{}",
+                    test.options
+                );
                 out += &format!(
                     "the client reports {:?} sent datagrams\n",
                     flow.client_sent()
@@ -27,25 +33,25 @@ fn recorded_headers_are_understood() {
             for datagram in &test.server {
                 out += &format!(
                     "{:?} {:?}\n",
-                    Report::read(datagram),
+                    Iperf2Report::read(datagram),
                     read_header(datagram, true)
                 );
             }
         } else {
-            let (job, payload, said) = open(&test.client[0], &[]);
+            let (job, payload, output) = open(&test.client[0], &[]);
             out += &format!("{} ({payload} B)\n", job.unwrap().unwrap());
             // An upstream server sends the same except for the times.
-            let stock = test.server.first().map_or(&[][..], |said| said);
-            match Ack::read(stock) {
+            let upstream = test.server.first().map_or(&[][..], |output| output);
+            match VersionAck::read(upstream) {
                 Some(ack) => {
-                    let ours = Ack::read(&said).unwrap();
-                    assert_eq!(said.len(), stock.len(), "{}", test.options);
+                    let ours = VersionAck::read(&output).unwrap();
+                    assert_eq!(output.len(), upstream.len(), "{}", test.options);
                     assert_eq!(ours.version, ack.version);
-                    let begun = |ack: Ack| ack.times.map(|times| times.client_sent_ns);
-                    assert_eq!(begun(ours), begun(ack), "{}", test.options);
+                    let start_ns = |ack: VersionAck| ack.times.map(|times| times.client_sent_ns);
+                    assert_eq!(start_ns(ours), start_ns(ack), "{}", test.options);
                 }
                 None if test.server.is_empty() => {}
-                None => assert!(said.is_empty(), "{}", test.options),
+                None => assert!(output.is_empty(), "{}", test.options),
             }
         }
         out += "\n";
@@ -54,8 +60,8 @@ fn recorded_headers_are_understood() {
 }
 
 #[test]
-fn our_headers_are_those_of_the_stock_client() {
-    let mut same = 0;
+fn our_headers_are_those_of_the_upstream_client() {
+    let mut compared = 0;
     for test in recorded() {
         let written_otherwise = ["--trip-times", "--permit-key", "--isochronous"];
         if written_otherwise.iter().any(|option| test.has(option)) {
@@ -65,13 +71,13 @@ fn our_headers_are_those_of_the_stock_client() {
             continue;
         };
         if test.udp {
-            let ours = UdpClient::new(settings, test.client[0].len()).unwrap();
+            let ours = Iperf2UdpClient::new(settings, test.client[0].len()).unwrap();
             let mut template = ours.template();
-            let stock = read_header(&test.client[0], true).unwrap();
-            write_header(&mut template, true, stock);
+            let upstream = read_header(&test.client[0], true).unwrap();
+            write_header(&mut template, true, upstream);
             assert_eq!(template[..76], test.client[0][..76], "{}", test.options);
         } else {
-            let ours = TcpClient::new(settings).unwrap();
+            let ours = Iperf2TcpClient::new(settings).unwrap();
             assert_eq!(
                 ours.header(),
                 &test.client[0][..ours.header().len()],
@@ -80,68 +86,68 @@ fn our_headers_are_those_of_the_stock_client() {
             );
             assert_eq!(ours.header().len(), 60);
         }
-        same += 1;
+        compared += 1;
     }
-    assert_eq!(same, 17);
+    assert_eq!(compared, 17);
 }
 
 #[test]
-fn trip_times_over_udp_are_where_the_stock_client_has_them() {
+fn trip_times_over_udp_are_where_the_upstream_client_has_them() {
     let test = recorded()
         .into_iter()
         .find(|t| t.udp && t.options.ends_with("1 --trip-times"))
         .unwrap();
     let settings = settings(&test.client[0], true).unwrap();
     assert!(settings.trip_times && settings.start_ns.is_some());
-    let mut ours = UdpClient::new(settings, 136).unwrap().template();
+    let mut ours = Iperf2UdpClient::new(settings, 136).unwrap().template();
     write_header(&mut ours, true, read_header(&test.client[0], true).unwrap());
     assert_eq!(ours[..128], test.client[0][..128]);
 }
 
 #[test]
-fn what_the_header_cannot_say_is_told() {
-    let much = Settings {
-        amount: Some(Amount::Bytes(1 << 40)),
-        ..Settings::client(5001)
+fn values_that_the_header_cannot_express_are_errors() {
+    let base = Iperf2Settings {
+        amount: Some(TestAmount::Bytes(1 << 40)),
+        ..Iperf2Settings::client(5001)
     };
     assert!(
-        TcpClient::new(much.clone()).is_ok(),
+        Iperf2TcpClient::new(base.clone()).is_ok(),
         "a server that only receives needs no end"
     );
     for settings in [
-        Settings {
-            way: Way::Reverse,
-            ..much.clone()
+        Iperf2Settings {
+            direction: Iperf2Direction::Reverse,
+            ..base.clone()
         },
-        Settings {
-            dual: Some(Dual::Now),
-            ..much.clone()
+        Iperf2Settings {
+            dual: Some(DualTest::Simultaneous),
+            ..base.clone()
         },
-        Settings {
-            amount: Some(Amount::Time(u64::MAX)),
-            ..much
+        Iperf2Settings {
+            amount: Some(TestAmount::Time(u64::MAX)),
+            ..base
         },
     ] {
         assert!(matches!(
-            TcpClient::new(settings.clone()),
-            Err(Iperf2Error::Unsendable { .. })
+            Iperf2TcpClient::new(settings.clone()),
+            Err(Iperf2Error::Unencodable { .. })
         ));
         assert!(matches!(
-            UdpClient::new(settings, 1470),
-            Err(Iperf2Error::Unsendable { .. })
+            Iperf2UdpClient::new(settings, 1470),
+            Err(Iperf2Error::Unencodable { .. })
         ));
     }
     assert!(matches!(
-        UdpClient::new(Settings::client(5001), 75),
+        Iperf2UdpClient::new(Iperf2Settings::client(5001), 75),
         Err(Iperf2Error::DatagramTooSmall {
             bytes: 75,
-            least: 76
+            min_bytes: 76
         })
     ));
-    assert!(UdpClient::new(Settings::legacy(5001), 12).is_ok());
+    assert!(Iperf2UdpClient::new(Iperf2Settings::legacy(5001), 12).is_ok());
 }
 
-pub fn any_settings() -> impl Strategy<Value = Settings> {
+pub fn any_settings() -> impl Strategy<Value = Iperf2Settings> {
     (
         (
             0usize..3,
@@ -162,37 +168,47 @@ pub fn any_settings() -> impl Strategy<Value = Settings> {
     )
         .prop_map(
             |(
-                (way, dual, flows, port),
+                (direction, dual, flows, port),
                 (buffer, amount, timed),
-                (rate, tos, [wide, detect, quiet, old]),
+                (rate, tos, [wide, detect, no_fin, old]),
             )| {
                 let amount = amount.map(|amount| {
                     let amount = u64::from(amount.unsigned_abs());
                     if timed {
-                        Amount::Time(amount * 10_000_000)
+                        TestAmount::Time(amount * 10_000_000)
                     } else {
-                        Amount::Bytes(amount)
+                        TestAmount::Bytes(amount)
                     }
                 });
-                let base = Settings {
-                    dual: dual.map(|now| if now { Dual::Now } else { Dual::After }),
+                let base = Iperf2Settings {
+                    dual: dual.map(|now| {
+                        if now {
+                            DualTest::Simultaneous
+                        } else {
+                            DualTest::Sequential
+                        }
+                    }),
                     flows,
                     port,
                     buffer_bytes: buffer,
                     amount,
-                    ..Settings::default()
+                    ..Iperf2Settings::default()
                 };
                 if old {
                     return base;
                 }
-                let way = [Way::Forward, Way::Reverse, Way::Both][way];
-                Settings {
-                    way,
+                let direction = [
+                    Iperf2Direction::Forward,
+                    Iperf2Direction::Reverse,
+                    Iperf2Direction::Both,
+                ][direction];
+                Iperf2Settings {
+                    direction,
                     rate,
                     tos,
                     wide,
                     peer_detect: detect,
-                    no_fin: quiet,
+                    no_fin,
                     version: Some((0x0002_0001, 0x0008_0003)),
                     ..base
                 }
@@ -204,16 +220,16 @@ proptest! {
     #[test]
     fn settings_read_as_written(settings in any_settings(), udp: bool) {
         let before = if udp { HEADER_BYTES } else { 0 };
-        let mut bytes = vec![0; settings.room_bytes(0)];
+        let mut bytes = vec![0; settings.required_bytes(0)];
         settings.write(&mut bytes, before).unwrap();
-        match Settings::read(&bytes, before) {
+        match Iperf2Settings::read(&bytes, before) {
             // An old header is sent only if both directions are requested.
             None => prop_assert!(settings.version.is_none() && settings.dual.is_none()),
             Some(read) => {
-                let want = Settings {
+                let want = Iperf2Settings {
                     header_bytes: read.header_bytes,
                     wide: settings.wide && udp,
-                    no_fin: settings.no_fin || (udp && settings.way == Way::Both),
+                    no_fin: settings.no_fin || (udp && settings.direction == Iperf2Direction::Both),
                     ..settings
                 };
                 prop_assert_eq!(read, want);

@@ -1,55 +1,60 @@
 //! Detection of iperf2's clients.
 
-use linerate_dialect::control::{ANSWER_MAGIC, CONTROL_MAGIC, DATA_MAGIC};
-use linerate_dialect::iperf2::{DIALECT, LEGACY_DIALECT, Settings};
-use linerate_dialect::sniff::{Carrier, Speaker, Verdict, speaker};
+use linerate_dialect::control::{CONTROL_MAGIC, DATA_MAGIC, REPLY_MAGIC};
+use linerate_dialect::iperf2::{Iperf2Settings, LEGACY_PROTOCOL, PROTOCOL};
+use linerate_dialect::sniff::{Classification, ProtocolMatch, TransportKind, classify};
 use proptest::prelude::*;
 
-use super::recorded::{recorded, sized, words};
+use super::recorded::{encode_words, recorded, sized};
 
 #[test]
 fn recorded_first_bytes_are_iperf2s() {
     for test in recorded() {
         let legacy = test.has("-C") || (test.udp && test.options.contains("-l 40 --trip-times"));
-        let want = if legacy { "iperf2-legacy" } else { "iperf2" };
+        let expected = if legacy { "iperf2-legacy" } else { "iperf2" };
         if test.udp {
-            match speaker(
-                Carrier::Datagram,
+            match classify(
+                TransportKind::Datagram,
                 &sized(&test.client[0], test.client[0].len()),
             ) {
-                Speaker::Known(dialect) => assert_eq!(dialect.name, want, "{}", test.options),
+                Classification::Known(protocol) => {
+                    assert_eq!(protocol.name, expected, "{}", test.options)
+                }
                 other => panic!("{}: {other:?}", test.options),
             }
             continue;
         }
-        let mut known = None;
+        let mut classified = None;
         for length in 0..=test.client[0].len() {
-            match (speaker(Carrier::Stream, &test.client[0][..length]), known) {
-                (Speaker::NeedMore, None) => {}
-                (Speaker::Known(dialect), None) => known = Some(dialect.name),
-                (Speaker::Known(dialect), Some(name)) => assert_eq!(dialect.name, name),
+            match (
+                classify(TransportKind::Stream, &test.client[0][..length]),
+                classified,
+            ) {
+                (Classification::NeedMore, None) => {}
+                (Classification::Known(protocol), None) => classified = Some(protocol.name),
+                (Classification::Known(protocol), Some(name)) => assert_eq!(protocol.name, name),
                 (other, _) => panic!("{} {length}: {other:?}", test.options),
             }
         }
-        assert_eq!(known, Some(want), "{}", test.options);
+        assert_eq!(classified, Some(expected), "{}", test.options);
     }
 }
 
 #[test]
-fn who_is_taken_for_whom() {
-    let named = |carrier, bytes: &[u8]| match speaker(carrier, bytes) {
-        Speaker::Known(dialect) => dialect.name,
-        Speaker::NeedMore => "more",
-        Speaker::Unknown => "none",
+fn clients_are_classified() {
+    let classify_name = |carrier, bytes: &[u8]| match classify(carrier, bytes) {
+        Classification::Known(protocol) => protocol.name,
+        Classification::NeedMore => "more",
+        Classification::Unknown => "none",
     };
-    for (bytes, name, whose) in [
+    for (bytes, name, description) in [
         (
-            words(&[0x8000_0000, 1, 5001, 0, 0, (-1000i32) as u32]),
+            encode_words(&[0x8000_0000, 1, 5001, 0, 0, (-1000i32) as u32]),
             "iperf2",
             "lwIP, both ways",
         ),
         (
-            words(&[0, 1, 5001, 0, 0, (-1000i32) as u32]),
+            encode_words(&[0, 1, 5001, 0, 0, (-1000i32) as u32]),
             "iperf2-legacy",
             "lwIP",
         ),
@@ -58,15 +63,23 @@ fn who_is_taken_for_whom() {
             "iperf2-legacy",
             "2.0.5",
         ),
-        (words(&[0x8000_0000, 0, 5001, 0, 0, 1]), "none", "no flow"),
-        (words(&[0x8000_0000, 1, 70_000, 0, 0, 1]), "none", "no port"),
         (
-            words(&[0x0080_0000, 10, 1]),
+            encode_words(&[0x8000_0000, 0, 5001, 0, 0, 1]),
+            "none",
+            "no flow",
+        ),
+        (
+            encode_words(&[0x8000_0000, 1, 70_000, 0, 0, 1]),
+            "none",
+            "no port",
+        ),
+        (
+            encode_words(&[0x0080_0000, 10, 1]),
             "none",
             "a request that is too small",
         ),
         (
-            words(&[0x0080_0000, 100, 2]),
+            encode_words(&[0x0080_0000, 100, 2]),
             "none",
             "a request that is not the first",
         ),
@@ -89,38 +102,54 @@ fn who_is_taken_for_whom() {
         ),
         (b"@\x01echo".to_vec(), "none", "text that begins like flags"),
     ] {
-        assert_eq!(named(Carrier::Stream, &bytes), name, "{whose}");
+        assert_eq!(
+            classify_name(TransportKind::Stream, &bytes),
+            name,
+            "{description}"
+        );
     }
     let now = 1_795_000_000;
-    for (bytes, name, whose) in [
+    for (bytes, name, description) in [
         (
-            words(&[1, 5, 999_999, 0]),
+            encode_words(&[1, 5, 999_999, 0]),
             "iperf2-legacy",
             "a board without a clock",
         ),
         (
-            words(&[7, now, 1, 0]),
+            encode_words(&[7, now, 1, 0]),
             "iperf2-legacy",
             "the first datagrams got lost",
         ),
-        (words(&[7, 5, 1, 0]), "none", "a counter"),
+        (encode_words(&[7, 5, 1, 0]), "none", "a counter"),
         (
-            words(&[5000, now, 1, 0]),
+            encode_words(&[5000, now, 1, 0]),
             "none",
             "a flow that began long ago",
         ),
-        (words(&[1, now, 1_000_000, 0]), "none", "no microseconds"),
-        (words(&[u32::MAX, now, 1, u32::MAX]), "none", "a late end"),
-        (words(&[1, now]), "none", "too short"),
+        (
+            encode_words(&[1, now, 1_000_000, 0]),
+            "none",
+            "no microseconds",
+        ),
+        (
+            encode_words(&[u32::MAX, now, 1, u32::MAX]),
+            "none",
+            "a late end",
+        ),
+        (encode_words(&[1, now]), "none", "too short"),
         (b"0123456789012345".to_vec(), "none", "digits"),
     ] {
-        assert_eq!(named(Carrier::Datagram, &bytes), name, "{whose}");
+        assert_eq!(
+            classify_name(TransportKind::Datagram, &bytes),
+            name,
+            "{description}"
+        );
     }
 }
 
 #[test]
 fn trip_times_that_are_announced_and_missing_change_no_verdict() {
-    let mut bytes = words(&[
+    let mut bytes = encode_words(&[
         0x4001_0078,
         1,
         5001,
@@ -134,18 +163,18 @@ fn trip_times_that_are_announced_and_missing_change_no_verdict() {
     ]);
     bytes.resize(100, 0x41);
     for length in 0..bytes.len() {
-        let want = if length < 60 {
-            Verdict::NeedMore
+        let expected = if length < 60 {
+            ProtocolMatch::NeedMore
         } else {
-            Verdict::Yes
+            ProtocolMatch::Yes
         };
         assert_eq!(
-            (DIALECT.recognise)(Carrier::Stream, &bytes[..length]),
-            want,
+            (PROTOCOL.detect)(TransportKind::Stream, &bytes[..length]),
+            expected,
             "{length}"
         );
     }
-    let settings = Settings::read(&bytes, 0).unwrap();
+    let settings = Iperf2Settings::read(&bytes, 0).unwrap();
     assert_eq!((settings.trip_times, settings.start_ns), (true, None));
 }
 
@@ -160,11 +189,11 @@ proptest! {
         cookie in "[a-z2-7]{36}",
         text in "[ -~]{40,80}",
     ) {
-        let sockperf = [&words(&[0, sequence])[..], &flags.to_be_bytes(), &length.to_be_bytes()].concat();
+        let sockperf = [&encode_words(&[0, sequence])[..], &flags.to_be_bytes(), &length.to_be_bytes()].concat();
         for (beginning, description) in [
             (CONTROL_MAGIC.to_vec(), "ours, control"),
             (DATA_MAGIC.to_vec(), "ours, data"),
-            (ANSWER_MAGIC.to_vec(), "ours, answer"),
+            (REPLY_MAGIC.to_vec(), "ours, answer"),
             (sockperf, "sockperf"),
             (format!("{cookie}\0").into_bytes(), "iperf3"),
             (b"HELO nuttcp v8.1.4\n".to_vec(), "nuttcp"),
@@ -172,15 +201,15 @@ proptest! {
             (text.into_bytes(), "text"),
         ] {
             let bytes = [&beginning[..], &tail].concat();
-            for dialect in [DIALECT, LEGACY_DIALECT] {
+            for dialect in [PROTOCOL, LEGACY_PROTOCOL] {
                 for length in 0..bytes.len() {
-                    let verdict = (dialect.recognise)(Carrier::Stream, &bytes[..length]);
-                    prop_assert_ne!(verdict, Verdict::Yes, "{} {}", description, dialect.name);
+                    let detect_linerate = (dialect.detect)(TransportKind::Stream, &bytes[..length]);
+                    prop_assert_ne!(detect_linerate, ProtocolMatch::Yes, "{} {}", description, dialect.name);
                 }
                 if beginning.len() >= 14 || description.starts_with("ours") {
-                    prop_assert_eq!((dialect.recognise)(Carrier::Stream, &bytes[..]), Verdict::No, "{} {}", description, dialect.name);
+                    prop_assert_eq!((dialect.detect)(TransportKind::Stream, &bytes[..]), ProtocolMatch::No, "{} {}", description, dialect.name);
                 }
-                prop_assert_eq!((dialect.recognise)(Carrier::Datagram, &bytes[..]), Verdict::No, "{} {}", description, dialect.name);
+                prop_assert_eq!((dialect.detect)(TransportKind::Datagram, &bytes[..]), ProtocolMatch::No, "{} {}", description, dialect.name);
             }
         }
     }
@@ -191,12 +220,12 @@ proptest! {
         second in prop::sample::select(vec![0u32, 1, 100, 0x3435_3637]),
         rest in prop::collection::vec(prop::sample::select(vec![0u8, 0, 1, 2, 19, 48, 255]), 0..80),
     ) {
-        let bytes = [&words(&[first, second])[..], &rest].concat();
-        for dialect in [DIALECT, LEGACY_DIALECT] {
-            let mut last = Verdict::NeedMore;
+        let bytes = [&encode_words(&[first, second])[..], &rest].concat();
+        for dialect in [PROTOCOL, LEGACY_PROTOCOL] {
+            let mut last = ProtocolMatch::NeedMore;
             for length in 0..=bytes.len() {
-                let next = (dialect.recognise)(Carrier::Stream, &bytes[..length]);
-                if last != Verdict::NeedMore {
+                let next = (dialect.detect)(TransportKind::Stream, &bytes[..length]);
+                if last != ProtocolMatch::NeedMore {
                     prop_assert_eq!(next, last, "{} {}", dialect.name, length);
                 }
                 last = next;

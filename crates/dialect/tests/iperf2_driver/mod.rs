@@ -8,7 +8,7 @@ pub mod udp;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use linerate_dialect::iperf2::Amount;
+use linerate_dialect::iperf2::TestAmount;
 
 /// How long a reader sleeps before it looks around.
 pub const NAP: Duration = Duration::from_millis(1);
@@ -35,11 +35,11 @@ impl Clock {
 /// When a source has sent enough.
 pub struct Until {
     begun: Instant,
-    amount: Option<Amount>,
+    amount: Option<TestAmount>,
 }
 
 impl Until {
-    pub fn now(amount: Option<Amount>) -> Self {
+    pub fn now(amount: Option<TestAmount>) -> Self {
         Self {
             begun: Instant::now(),
             amount,
@@ -49,11 +49,11 @@ impl Until {
     /// Bytes of the next write: at most `block`, nothing when all was sent.
     pub fn next(&self, sent: u64, block: usize) -> usize {
         match self.amount {
-            Some(Amount::Bytes(bytes)) => {
+            Some(TestAmount::Bytes(bytes)) => {
                 usize::try_from(bytes.saturating_sub(sent)).map_or(block, |left| left.min(block))
             }
-            Some(Amount::Time(ns)) if self.begun.elapsed() >= Duration::from_nanos(ns) => 0,
-            Some(Amount::Time(_)) => block,
+            Some(TestAmount::Time(ns)) if self.begun.elapsed() >= Duration::from_nanos(ns) => 0,
+            Some(TestAmount::Time(_)) => block,
             // A server without a request sends nothing.
             None => 0,
         }

@@ -5,9 +5,10 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_dialect::iperf2::bounceback::{self, Answer};
+use linerate_dialect::iperf2::bounceback::{self, BouncebackReply};
 use linerate_dialect::iperf2::{
-    Ack, Amount, Dual, Settings, TcpClient, TcpJob, TcpServer, Way, fill,
+    DualTest, Iperf2Direction, Iperf2Settings, Iperf2TcpClient, Iperf2TcpRequest, Iperf2TcpServer,
+    TestAmount, VersionAck, fill,
 };
 
 use super::{NAP, Until, connect, wall_ns};
@@ -17,14 +18,14 @@ const BLOCK: usize = 128 << 10;
 /// What came of a connection, at the server.
 #[derive(Debug, Default)]
 pub struct Served {
-    pub settings: Option<Settings>,
+    pub settings: Option<Iperf2Settings>,
     pub received: u64,
     pub sent: u64,
     pub answers: u64,
 }
 
 /// Sends the requested amount and returns it.
-fn source(mut stream: TcpStream, begun: u64, amount: Option<Amount>) -> u64 {
+fn source(mut stream: TcpStream, begun: u64, amount: Option<TestAmount>) -> u64 {
     let mut block = vec![0; BLOCK];
     fill(&mut block);
     let until = Until::now(amount);
@@ -54,7 +55,7 @@ fn sink(mut stream: TcpStream) -> u64 {
 }
 
 /// The second connection of `-d` and `-r`: no header, digits only.
-fn send_back(to: SocketAddr, amount: Option<Amount>) -> u64 {
+fn send_back(to: SocketAddr, amount: Option<TestAmount>) -> u64 {
     source(connect(to), 0, amount)
 }
 
@@ -62,7 +63,7 @@ fn send_back(to: SocketAddr, amount: Option<Amount>) -> u64 {
 pub fn serve_one(listener: &TcpListener) -> Served {
     let (mut stream, from) = listener.accept().unwrap();
     stream.set_nodelay(true).unwrap();
-    let mut machine = TcpServer::new();
+    let mut machine = Iperf2TcpServer::new();
     let mut room = vec![0; BLOCK];
     let (rest, job) = loop {
         let bytes = stream.read(&mut room).unwrap();
@@ -80,46 +81,51 @@ pub fn serve_one(listener: &TcpListener) -> Served {
     };
     let ack = machine.outgoing().to_vec();
     stream.write_all(&ack).unwrap();
-    machine.sent(ack.len());
+    machine.mark_sent(ack.len());
     let begun = machine.payload_bytes() + rest.len() as u64;
     match job {
-        TcpJob::Plain => Served {
+        Iperf2TcpRequest::Plain => Served {
             received: begun + sink(stream),
             ..Served::default()
         },
-        TcpJob::Test(settings) => stream_test(*settings, stream, from, begun),
-        TcpJob::Bounceback(server) => Served {
+        Iperf2TcpRequest::Test(settings) => stream_test(*settings, stream, from, begun),
+        Iperf2TcpRequest::Bounceback(server) => Served {
             answers: answer(stream, *server, &rest),
             ..Served::default()
         },
     }
 }
 
-fn stream_test(settings: Settings, stream: TcpStream, from: SocketAddr, begun: u64) -> Served {
+fn stream_test(
+    settings: Iperf2Settings,
+    stream: TcpStream,
+    from: SocketAddr,
+    begun: u64,
+) -> Served {
     let amount = settings.amount;
     let back = SocketAddr::new(from.ip(), settings.port);
     let mut served = Served {
         received: begun,
         ..Served::default()
     };
-    match (settings.way, settings.dual) {
-        (Way::Forward, None) => served.received += sink(stream),
-        (Way::Forward, Some(Dual::Now)) => {
+    match (settings.direction, settings.dual) {
+        (Iperf2Direction::Forward, None) => served.received += sink(stream),
+        (Iperf2Direction::Forward, Some(DualTest::Simultaneous)) => {
             let sender = std::thread::spawn(move || send_back(back, amount));
             served.received += sink(stream);
             served.sent = sender.join().unwrap();
         }
-        (Way::Forward, Some(Dual::After)) => {
+        (Iperf2Direction::Forward, Some(DualTest::Sequential)) => {
             served.received += sink(stream);
             served.sent = send_back(back, amount);
         }
-        (Way::Reverse, _) => {
+        (Iperf2Direction::Reverse, _) => {
             let sender = stream.try_clone().unwrap();
             served.sent = source(sender, 0, amount);
             sink(stream);
             // The header was payload of the client's, and all of it.
         }
-        (Way::Both, _) => {
+        (Iperf2Direction::Both, _) => {
             let sender = stream.try_clone().unwrap();
             let sender = std::thread::spawn(move || source(sender, 0, amount));
             served.received += sink(stream);
@@ -130,21 +136,21 @@ fn stream_test(settings: Settings, stream: TcpStream, from: SocketAddr, begun: u
     served
 }
 
-fn answer(mut stream: TcpStream, mut server: bounceback::Server, begun: &[u8]) -> u64 {
+fn answer(mut stream: TcpStream, mut server: bounceback::BouncebackServer, begun: &[u8]) -> u64 {
     let mut room = vec![0; BLOCK];
     let mut waiting = begun.to_vec();
     loop {
         let mut at = 0;
         loop {
-            if server.is_due() {
+            if server.has_request() {
                 std::thread::sleep(Duration::from_nanos(server.hold_ns()));
-                if stream.write_all(server.answer(wall_ns())).is_err() {
-                    return server.answers();
+                if stream.write_all(server.reply(wall_ns())).is_err() {
+                    return server.replies();
                 }
-                server.answered();
+                server.mark_replied();
             }
             if server.is_over() {
-                return server.answers();
+                return server.replies();
             }
             if at == waiting.len() {
                 break;
@@ -153,7 +159,7 @@ fn answer(mut stream: TcpStream, mut server: bounceback::Server, begun: &[u8]) -
         }
         match stream.read(&mut room) {
             Ok(bytes) if bytes > 0 => waiting = room[..bytes].to_vec(),
-            _ => return server.answers(),
+            _ => return server.replies(),
         }
     }
 }
@@ -163,17 +169,21 @@ fn answer(mut stream: TcpStream, mut server: bounceback::Server, begun: &[u8]) -
 pub struct Measured {
     pub sent: u64,
     pub received: u64,
-    pub ack: Option<Ack>,
+    pub ack: Option<VersionAck>,
 }
 
 /// Runs one test; with [`Settings::dual`] `listener` waits on its port.
-pub fn run(server: SocketAddr, settings: Settings, listener: Option<TcpListener>) -> Measured {
+pub fn run(
+    server: SocketAddr,
+    settings: Iperf2Settings,
+    listener: Option<TcpListener>,
+) -> Measured {
     let mut stream = connect(server);
-    let mut machine = TcpClient::new(settings.clone()).unwrap();
+    let mut machine = Iperf2TcpClient::new(settings.clone()).unwrap();
     let mut measured = Measured::default();
     stream.write_all(machine.header()).unwrap();
     measured.sent = machine.header().len() as u64;
-    while machine.waits() {
+    while machine.waits_for_ack() {
         let mut room = [0; 100];
         let bytes = stream.read(&mut room).unwrap();
         assert!(bytes > 0, "the server went");
@@ -182,7 +192,7 @@ pub fn run(server: SocketAddr, settings: Settings, listener: Option<TcpListener>
     let back: Option<JoinHandle<u64>> =
         listener.map(|listener| std::thread::spawn(move || sink(listener.accept().unwrap().0)));
     let reader = stream.try_clone().unwrap();
-    let heard = std::thread::spawn(move || {
+    let received = std::thread::spawn(move || {
         let mut payload = 0;
         let (mut reader, mut room) = (reader, vec![0; BLOCK]);
         while let Ok(bytes) = reader.read(&mut room) {
@@ -194,10 +204,10 @@ pub fn run(server: SocketAddr, settings: Settings, listener: Option<TcpListener>
         }
         (payload, machine.ack())
     });
-    if settings.way != Way::Reverse {
+    if settings.direction != Iperf2Direction::Reverse {
         measured.sent = source(stream, measured.sent, settings.amount);
     }
-    (measured.received, measured.ack) = heard.join().unwrap();
+    (measured.received, measured.ack) = received.join().unwrap();
     if let Some(back) = back {
         measured.received += back.join().unwrap();
     }
@@ -205,23 +215,28 @@ pub fn run(server: SocketAddr, settings: Settings, listener: Option<TcpListener>
 }
 
 /// Sends requests one after another; returns the time of each in nanoseconds, and the replies.
-pub fn ask(server: SocketAddr, size: u32, hold_us: u32, questions: u32) -> Vec<(u64, Answer)> {
+pub fn ask(
+    server: SocketAddr,
+    size: u32,
+    hold_us: u32,
+    questions: u32,
+) -> Vec<(u64, BouncebackReply)> {
     let mut stream = connect(server);
     stream.set_nodelay(true).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(5)))
         .unwrap();
-    let mut client = bounceback::Client::new(size, hold_us).unwrap();
+    let mut client = bounceback::BouncebackClient::new(size, hold_us).unwrap();
     let mut room = vec![0; BLOCK];
     let mut asked = Vec::new();
     for number in 1..=questions {
         let begun = Instant::now();
-        stream.write_all(client.question(wall_ns())).unwrap();
+        stream.write_all(client.request(wall_ns())).unwrap();
         loop {
             let bytes = stream.read(&mut room).unwrap();
             assert!(bytes > 0, "the server went after {number}");
             assert_eq!(client.receive(&room[..bytes]), bytes);
-            if let Some(answer) = client.answer().unwrap() {
+            if let Some(answer) = client.reply().unwrap() {
                 asked.push((u64::try_from(begun.elapsed().as_nanos()).unwrap(), answer));
                 break;
             }

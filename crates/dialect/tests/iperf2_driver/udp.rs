@@ -3,9 +3,12 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
-use linerate_dialect::iperf2::datagram::{UNANSWERED_ENDS, read_header, write_end, write_number};
+use linerate_dialect::iperf2::datagram::{
+    ENDS_WITHOUT_REPLY, read_header, write_end, write_number,
+};
 use linerate_dialect::iperf2::{
-    Dual, Due, Heard, QUIET_NS, Settings, UdpClient, UdpServer, Way, fill,
+    DualTest, Iperf2ClientAction, Iperf2Datagram, Iperf2Direction, Iperf2Settings, Iperf2UdpClient,
+    Iperf2UdpServer, QUIET_NS, fill,
 };
 
 use super::{Clock, NAP, Until, wall_ns};
@@ -32,14 +35,14 @@ fn gap_ns(rate_bps: Option<u64>, bytes: usize) -> u64 {
 
 /// A flow that was served.
 pub struct Served {
-    pub flow: UdpServer,
+    pub flow: Iperf2UdpServer,
     /// Datagrams that went to the client, without the end.
     pub sent: u64,
     /// The second flow, to the client.
     pub back: Option<Ran>,
 }
 
-/// Serves one flow to its end, and the one back that its client may want; `whole` sends reports that
+/// Serves one flow to its end, and the one back that its client may want; `to_count` sends reports that
 /// are larger than what they answer.
 pub fn serve_one(socket: &UdpSocket, whole: bool) -> Served {
     socket.set_read_timeout(Some(NAP)).unwrap();
@@ -50,7 +53,7 @@ pub fn serve_one(socket: &UdpSocket, whole: bool) -> Served {
             assert!(clock.now_ns() < PATIENCE_NS, "nobody came");
             continue;
         };
-        if let Some(machine) = UdpServer::open(&room[..bytes], wall_ns()) {
+        if let Some(machine) = Iperf2UdpServer::open(&room[..bytes], wall_ns()) {
             break (machine, from);
         }
     };
@@ -60,22 +63,22 @@ pub fn serve_one(socket: &UdpSocket, whole: bool) -> Served {
         .map_or(DATAGRAM, |bytes| bytes as usize);
     let mut datagram = vec![0; size];
     fill(&mut datagram);
-    let mut sends = machine.way() != Way::Forward;
+    let mut sends = machine.direction() != Iperf2Direction::Forward;
     let (mut sent, mut ends) = (0, 0);
     let until = Until::now(settings.amount);
     let gap = gap_ns(settings.rate, size);
     // The second flow of `-d` and `-r`: to the port that the client listens on, as an old client.
     let back = SocketAddr::new(from.ip(), settings.port);
-    let asked = Settings {
+    let asked = Iperf2Settings {
         amount: settings.amount,
         rate: settings.rate,
-        ..Settings::legacy(settings.port)
+        ..Iperf2Settings::legacy(settings.port)
     };
-    let at_once = (settings.dual == Some(Dual::Now)).then(|| {
+    let at_once = (settings.dual == Some(DualTest::Simultaneous)).then(|| {
         let asked = asked.clone();
         std::thread::spawn(move || run(back, asked, size))
     });
-    let (mut due_ns, mut heard_ns) = (clock.now_ns(), clock.now_ns());
+    let (mut due_ns, mut received_ns) = (clock.now_ns(), clock.now_ns());
     loop {
         let now_ns = clock.now_ns();
         assert!(now_ns < PATIENCE_NS, "{machine:?}");
@@ -87,7 +90,7 @@ pub fn serve_one(socket: &UdpSocket, whole: bool) -> Served {
             } else {
                 write_end(&mut datagram, sent, wall_ns());
                 ends += 1;
-                sends = ends < UNANSWERED_ENDS;
+                sends = ends < ENDS_WITHOUT_REPLY;
             }
             // The socket may be closed already.
             let _ = socket.send_to(&datagram, from);
@@ -95,20 +98,21 @@ pub fn serve_one(socket: &UdpSocket, whole: bool) -> Served {
         if let Some((bytes, sender)) = receive(socket, &mut room)
             && sender == from
         {
-            heard_ns = clock.now_ns();
-            let heard = machine.receive(&room[..bytes], wall_ns());
+            received_ns = clock.now_ns();
+            let received = machine.receive(&room[..bytes], wall_ns());
             let most = if whole { usize::MAX } else { bytes };
-            if heard == Heard::End
-                && let Some(report) = machine.answer(most)
+            if received == Iperf2Datagram::End
+                && let Some(report) = machine.reply(most)
             {
                 socket.send_to(report, from).unwrap();
             }
         }
-        let quiet = clock.now_ns() - heard_ns > QUIET_NS;
-        if !sends && quiet && (machine.is_over() || machine.way() != Way::Forward) {
+        let quiet = clock.now_ns() - received_ns > QUIET_NS;
+        if !sends && quiet && (machine.is_over() || machine.direction() != Iperf2Direction::Forward)
+        {
             let back = match (at_once, settings.dual) {
                 (Some(running), _) => Some(running.join().unwrap()),
-                (None, Some(Dual::After)) => Some(run(back, asked, size)),
+                (None, Some(DualTest::Sequential)) => Some(run(back, asked, size)),
                 (None, _) => None,
             };
             return Served {
@@ -122,7 +126,7 @@ pub fn serve_one(socket: &UdpSocket, whole: bool) -> Served {
 
 /// A flow that was run.
 pub struct Ran {
-    pub client: UdpClient,
+    pub client: Iperf2UdpClient,
     /// Datagrams that came from the server, without its end.
     pub arrived: u64,
     /// True if the server sent the end of its flow.
@@ -130,18 +134,18 @@ pub struct Ran {
 }
 
 /// Runs one flow to its end.
-pub fn run(server: SocketAddr, settings: Settings, bytes: usize) -> Ran {
+pub fn run(server: SocketAddr, settings: Iperf2Settings, bytes: usize) -> Ran {
     let clock = Clock::start();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(server).unwrap();
     socket.set_read_timeout(Some(NAP)).unwrap();
     let until = Until::now(settings.amount);
     let gap = gap_ns(settings.rate, bytes);
-    let way = settings.way;
-    let mut machine = UdpClient::new(settings, bytes).unwrap();
+    let way = settings.direction;
+    let mut machine = Iperf2UdpClient::new(settings, bytes).unwrap();
     let mut datagram = machine.template();
     let mut room = vec![0; 1 << 16];
-    let mut sends = way != Way::Reverse;
+    let mut sends = way != Iperf2Direction::Reverse;
     let mut due_ns = clock.now_ns();
     let (mut sent, mut arrived, mut far_ended) = (0, 0, false);
     loop {
@@ -155,36 +159,40 @@ pub fn run(server: SocketAddr, settings: Settings, bytes: usize) -> Ran {
                 let _ = socket.send(&datagram);
             } else {
                 sends = false;
-                machine.count(sent);
+                machine.set_sent(sent);
                 machine.finish(now_ns);
             }
         }
         let begun = arrived > 0 || far_ended;
-        match machine.due(now_ns) {
-            Due::Request if begun => {}
-            Due::Request => {
+        match machine.next_action(now_ns) {
+            Iperf2ClientAction::Request if begun => {}
+            Iperf2ClientAction::Request => {
                 machine.write_request(&mut datagram, wall_ns(), now_ns);
                 let _ = socket.send(&datagram);
             }
-            Due::End => {
+            Iperf2ClientAction::End => {
                 machine.write_end(&mut datagram, wall_ns(), now_ns);
                 let _ = socket.send(&datagram);
             }
-            Due::At(_) | Due::Nothing => {}
+            Iperf2ClientAction::WaitUntil(_) | Iperf2ClientAction::Idle => {}
         }
         if let Some((bytes, _)) = receive(&socket, &mut room) {
             match read_header(&room[..bytes], true) {
-                _ if way == Way::Forward => drop(machine.receive(&room[..bytes])),
+                _ if way == Iperf2Direction::Forward => drop(machine.receive(&room[..bytes])),
                 Some(header) if header.sequence < 0 => far_ended = true,
                 Some(_) => arrived += 1,
                 None => {}
             }
         }
         let over = match way {
-            Way::Forward => true,
-            Way::Reverse | Way::Both => far_ended,
+            Iperf2Direction::Forward => true,
+            Iperf2Direction::Reverse | Iperf2Direction::Both => far_ended,
         };
-        if !sends && over && (way == Way::Reverse || machine.due(clock.now_ns()) == Due::Nothing) {
+        if !sends
+            && over
+            && (way == Iperf2Direction::Reverse
+                || machine.next_action(clock.now_ns()) == Iperf2ClientAction::Idle)
+        {
             return Ran {
                 client: machine,
                 arrived,

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use linerate_dialect::iperf3::udp::{Hello, is_answer};
+use linerate_dialect::iperf3::udp::{UdpHello, is_reply};
 use linerate_dialect::iperf3::{
-    Client, ClientEvent, Cookie, Cpu, Flow, Iperf3Error, Params, Protocol, Results,
+    Cookie, CpuPercent, Iperf3Client, Iperf3ClientEvent, Iperf3Error, Iperf3Flow, Iperf3Params,
+    Iperf3Results, Iperf3Transport,
 };
 
 use super::flows::{self, Running, Signals};
@@ -17,19 +18,19 @@ use super::{Clock, NAP, flush, listen};
 /// What came of a test.
 #[derive(Debug)]
 pub struct Measured {
-    pub ours: Option<Results>,
-    pub theirs: Option<Results>,
+    pub ours: Option<Iperf3Results>,
+    pub theirs: Option<Iperf3Results>,
     pub terminated: bool,
 }
 
 /// Runs one test; `early` ends it as soon as it runs.
-pub fn run(server: SocketAddr, params: Params, early: bool) -> Result<Measured, Iperf3Error> {
+pub fn run(server: SocketAddr, params: Iperf3Params, early: bool) -> Result<Measured, Iperf3Error> {
     let clock = Clock::start();
     let mut random = [0; 36];
     random.fill_with(|| fastrand::u8(..));
     let cookie = Cookie::new(random);
     let control = connect(server);
-    let machine = Client::new(cookie, params, clock.now_ns());
+    let machine = Iperf3Client::new(cookie, params, clock.now_ns());
     let mut test = Test {
         server,
         clock,
@@ -74,7 +75,7 @@ struct Test {
     clock: Clock,
     cookie: Cookie,
     control: TcpStream,
-    machine: Client,
+    machine: Iperf3Client,
     signals: Arc<Signals>,
     flows: Vec<Running>,
     sinks: Vec<JoinHandle<()>>,
@@ -90,18 +91,18 @@ impl Test {
             self.say();
             match listen(&self.control) {
                 None => {}
-                Some(end) if end.is_empty() => return self.machine.closed(),
+                Some(end) if end.is_empty() => return self.machine.mark_closed(),
                 Some(bytes) => self.machine.receive(&bytes)?,
             }
-            self.machine.check(self.clock.now_ns())?;
+            self.machine.check_deadline(self.clock.now_ns())?;
             while let Some(event) = self.machine.next_event(self.clock.now_ns())? {
                 match event {
-                    ClientEvent::OpenFlows => {
+                    Iperf3ClientEvent::OpenFlows => {
                         for flow in self.machine.params().flows() {
                             self.open(flow);
                         }
                     }
-                    ClientEvent::Started => {
+                    Iperf3ClientEvent::Started => {
                         self.started_ns = self.clock.now_ns();
                         self.signals.started.store(true, SeqCst);
                         if self.early {
@@ -110,14 +111,14 @@ impl Test {
                             return Ok(());
                         }
                     }
-                    ClientEvent::WantsResults => {
+                    Iperf3ClientEvent::SendResults => {
                         let ours = self.results();
-                        self.machine.results(&ours, self.clock.now_ns())?;
+                        self.machine.send_results(&ours, self.clock.now_ns())?;
                         self.measured.ours = Some(ours);
                     }
-                    ClientEvent::Results(theirs) => self.measured.theirs = Some(*theirs),
-                    ClientEvent::Finished => return Ok(()),
-                    ClientEvent::Terminated => {
+                    Iperf3ClientEvent::Results(theirs) => self.measured.theirs = Some(*theirs),
+                    Iperf3ClientEvent::Finished => return Ok(()),
+                    Iperf3ClientEvent::Terminated => {
                         self.measured.terminated = true;
                         return Ok(());
                     }
@@ -129,12 +130,12 @@ impl Test {
 
     fn say(&mut self) {
         let bytes = flush(&self.control, self.machine.outgoing());
-        self.machine.sent(bytes);
+        self.machine.mark_sent(bytes);
     }
 
-    fn open(&mut self, flow: Flow) {
+    fn open(&mut self, flow: Iperf3Flow) {
         let params = self.machine.params();
-        if params.protocol == Protocol::Tcp {
+        if params.protocol == Iperf3Transport::Tcp {
             let stream = TcpStream::connect(self.server).unwrap();
             flush(&stream, &self.cookie.to_wire());
             let flow = flows::tcp(flow.id, flow.from_client, stream, params, &self.signals);
@@ -146,17 +147,17 @@ impl Test {
         socket
             .set_read_timeout(Some(Duration::from_secs(5)))
             .unwrap();
-        socket.send(&Hello::Little.wire()).unwrap();
+        socket.send(&UdpHello::Little.to_bytes()).unwrap();
         let mut room = vec![0; 1 << 16];
         let bytes = socket.recv(&mut room).unwrap();
-        assert!(is_answer(&room[..bytes]), "{:02x?}", &room[..bytes]);
+        assert!(is_reply(&room[..bytes]), "{:02x?}", &room[..bytes]);
         if flow.from_client {
             let flow = flows::udp_source(flow.id, socket, self.server, params, &self.signals);
             self.flows.push(flow);
             return;
         }
         let sink = flows::udp_sink(flow.id);
-        let (tally, counters) = (Arc::clone(&sink.tally), params.counters);
+        let (tally, counters) = (Arc::clone(&sink.tally), params.counter_width);
         let signals = Arc::clone(&self.signals);
         socket.set_read_timeout(Some(NAP)).unwrap();
         self.sinks.push(std::thread::spawn(move || {
@@ -193,14 +194,14 @@ impl Test {
         Ok(())
     }
 
-    fn results(&self) -> Results {
-        let udp = self.machine.params().protocol == Protocol::Udp;
+    fn results(&self) -> Iperf3Results {
+        let udp = self.machine.params().protocol == Iperf3Transport::Udp;
         let ran_ns = self.ended_ns - self.started_ns;
         let flows = self.flows.iter().map(|flow| flow.result(udp, ran_ns));
-        Results {
-            cpu: Some(Cpu::default()),
+        Iperf3Results {
+            cpu: Some(CpuPercent::default()),
             flows: flows.collect(),
-            ..Results::default()
+            ..Iperf3Results::default()
         }
     }
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use linerate_dialect::iperf3::udp::{Header, read_header, write_header};
-use linerate_dialect::iperf3::{Counters, FlowResult, Params};
+use linerate_dialect::iperf3::udp::{Iperf3Header, read_header, write_header};
+use linerate_dialect::iperf3::{CounterWidth, FlowResult, Iperf3Params};
 
 use super::{Clock, NAP};
 
@@ -69,7 +69,7 @@ impl Running {
 
 impl Tally {
     /// A datagram of a flow to this end.
-    pub fn take(&self, datagram: &[u8], counters: Counters, now_ns: u64) {
+    pub fn take(&self, datagram: &[u8], counters: CounterWidth, now_ns: u64) {
         let Some(header) = read_header(datagram, counters) else {
             return;
         };
@@ -94,7 +94,7 @@ fn wait_for_start(signals: &Signals) -> bool {
 }
 
 /// Whether another block may leave; counts it.
-fn may_send(signals: &Signals, params: &Params) -> bool {
+fn may_send(signals: &Signals, params: &Iperf3Params) -> bool {
     if signals.ended.load(SeqCst) || signals.closed.load(SeqCst) {
         return false;
     }
@@ -132,7 +132,7 @@ pub fn tcp(
     id: u32,
     sends: bool,
     mut stream: TcpStream,
-    params: &Params,
+    params: &Iperf3Params,
     signals: &Arc<Signals>,
 ) -> Running {
     let tally = Arc::new(Tally::default());
@@ -192,7 +192,7 @@ pub fn udp_source(
     id: u32,
     socket: UdpSocket,
     to: std::net::SocketAddr,
-    params: &Params,
+    params: &Iperf3Params,
     signals: &Arc<Signals>,
 ) -> Running {
     let tally = Arc::new(Tally::default());
@@ -212,7 +212,11 @@ pub fn udp_source(
             pace.wait(params.block_bytes, &signals);
             let sequence = counts.packets.load(SeqCst) + 1;
             let sent_ns = clock.now_ns();
-            write_header(&mut datagram, params.counters, Header { sequence, sent_ns });
+            write_header(
+                &mut datagram,
+                params.counter_width,
+                Iperf3Header { sequence, sent_ns },
+            );
             // The socket may be closed already: the control connection reports it.
             let _ = socket.send_to(&datagram, to);
             counts.packets.store(sequence, SeqCst);

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use linerate_dialect::iperf3::udp::Hello;
+use linerate_dialect::iperf3::udp::UdpHello;
 use linerate_dialect::iperf3::{
-    BUSY, COOKIE_BYTES, Cookie, Cpu, Iperf3Error, Params, Protocol, Results, Server, ServerEvent,
+    BUSY, COOKIE_BYTES, Cookie, CpuPercent, Iperf3Error, Iperf3Params, Iperf3Results, Iperf3Server,
+    Iperf3ServerEvent, Iperf3Transport,
 };
 
 use super::flows::{self, Running, Signals, Tally};
@@ -18,9 +19,9 @@ use super::{Clock, NAP, flush, listen};
 /// What came of a test.
 #[derive(Debug)]
 pub struct Served {
-    pub params: Params,
-    pub ours: Option<Results>,
-    pub theirs: Option<Results>,
+    pub params: Iperf3Params,
+    pub ours: Option<Iperf3Results>,
+    pub theirs: Option<Iperf3Results>,
     pub terminated: bool,
 }
 
@@ -71,7 +72,7 @@ pub fn serve_one(port: &Port, early: bool) -> Result<Served, Iperf3Error> {
         }
     };
     let first = first_bytes(&control).unwrap();
-    let (cookie, machine) = Server::open(&first, clock.now_ns()).expect("a cookie");
+    let (cookie, machine) = Iperf3Server::open(&first, clock.now_ns()).expect("a cookie");
     let mut test = Test {
         port,
         clock,
@@ -84,7 +85,7 @@ pub fn serve_one(port: &Port, early: bool) -> Result<Served, Iperf3Error> {
         started_ns: 0,
         ended_ns: 0,
         served: Served {
-            params: Params::default(),
+            params: Iperf3Params::default(),
             ours: None,
             theirs: None,
             terminated: false,
@@ -107,7 +108,7 @@ struct Test<'a> {
     clock: Clock,
     control: TcpStream,
     cookie: Cookie,
-    machine: Server,
+    machine: Iperf3Server,
     signals: Arc<Signals>,
     flows: Vec<Running>,
     by_address: HashMap<SocketAddr, Arc<Tally>>,
@@ -122,43 +123,43 @@ impl Test<'_> {
         loop {
             self.say();
             self.take_flows()?;
-            if self.served.params.protocol == Protocol::Udp {
+            if self.served.params.protocol == Iperf3Transport::Udp {
                 self.take_datagrams();
             }
             match listen(&self.control) {
                 None => {}
-                Some(end) if end.is_empty() => return self.machine.closed(),
+                Some(end) if end.is_empty() => return self.machine.mark_closed(),
                 Some(bytes) => self.machine.receive(&bytes)?,
             }
-            self.machine.check(self.clock.now_ns())?;
+            self.machine.check_deadline(self.clock.now_ns())?;
             while let Some(event) = self.machine.next_event(self.clock.now_ns())? {
                 match event {
-                    ServerEvent::Asked(params) => {
+                    Iperf3ServerEvent::TestRequested(params) => {
                         self.served.params = *params;
-                        match self.served.params.check() {
+                        match self.served.params.validate() {
                             Ok(()) => self.machine.accept(self.clock.now_ns())?,
                             Err(refusal) => {
-                                self.machine.refuse(refusal, 0);
+                                self.machine.reject(refusal, 0);
                                 return Ok(());
                             }
                         }
                     }
-                    ServerEvent::Ended => {
+                    Iperf3ServerEvent::TestEnded => {
                         self.signals.ended.store(true, SeqCst);
                         self.ended_ns = self.clock.now_ns();
                     }
-                    ServerEvent::Results(theirs) => {
+                    Iperf3ServerEvent::Results(theirs) => {
                         self.drain(&theirs);
                         self.served.theirs = Some(*theirs);
                         let ours = self.results();
-                        self.machine.results(&ours, self.clock.now_ns())?;
+                        self.machine.send_results(&ours, self.clock.now_ns())?;
                         self.served.ours = Some(ours);
                     }
-                    ServerEvent::Terminated => {
+                    Iperf3ServerEvent::Terminated => {
                         self.served.terminated = true;
                         return Ok(());
                     }
-                    ServerEvent::Done => return Ok(()),
+                    Iperf3ServerEvent::Done => return Ok(()),
                 }
             }
         }
@@ -166,14 +167,15 @@ impl Test<'_> {
 
     fn say(&mut self) {
         let bytes = flush(&self.control, self.machine.outgoing());
-        self.machine.sent(bytes);
+        self.machine.mark_sent(bytes);
     }
 
     fn take_flows(&mut self) -> Result<(), Iperf3Error> {
         while let Some(stream) = self.port.accept() {
             let cookie = first_bytes(&stream).and_then(|first| Cookie::read(&first));
-            let ours = cookie == Some(self.cookie) && self.served.params.protocol == Protocol::Tcp;
-            match ours.then(|| self.machine.flow_arrived()).flatten() {
+            let ours =
+                cookie == Some(self.cookie) && self.served.params.protocol == Iperf3Transport::Tcp;
+            match ours.then(|| self.machine.assign_flow()).flatten() {
                 Some(flow) => self.flows.push(flows::tcp(
                     flow.id,
                     !flow.from_client,
@@ -206,11 +208,11 @@ impl Test<'_> {
             let datagram = &room[..bytes];
             let now_ns = self.clock.now_ns();
             if let Some(tally) = self.by_address.get(&from) {
-                tally.take(datagram, self.served.params.counters, now_ns);
-            } else if let Some(hello) = Hello::read(datagram)
-                && let Some(flow) = self.machine.flow_arrived()
+                tally.take(datagram, self.served.params.counter_width, now_ns);
+            } else if let Some(hello) = UdpHello::read(datagram)
+                && let Some(flow) = self.machine.assign_flow()
             {
-                self.port.udp.send_to(&hello.answer(), from).unwrap();
+                self.port.udp.send_to(&hello.reply(), from).unwrap();
                 let flow = if flow.from_client {
                     flows::udp_sink(flow.id)
                 } else {
@@ -228,7 +230,7 @@ impl Test<'_> {
     }
 
     /// Reads what is still on its way: the client has reported how much it sent.
-    fn drain(&mut self, theirs: &Results) {
+    fn drain(&mut self, theirs: &Iperf3Results) {
         let deadline = self.clock.now_ns() + 1_000_000_000;
         let missing = |flows: &[Running]| {
             theirs.flows.iter().any(|sent| {
@@ -241,19 +243,19 @@ impl Test<'_> {
         }
     }
 
-    fn results(&self) -> Results {
-        let udp = self.served.params.protocol == Protocol::Udp;
+    fn results(&self) -> Iperf3Results {
+        let udp = self.served.params.protocol == Iperf3Transport::Udp;
         let ran_ns = self.ended_ns.saturating_sub(self.started_ns);
         let flows = self.flows.iter().map(|flow| flow.result(udp, ran_ns));
-        Results {
-            cpu: Some(Cpu::default()),
+        Iperf3Results {
+            cpu: Some(CpuPercent::default()),
             flows: flows.collect(),
             output_text: self
                 .served
                 .params
                 .server_output
                 .then(|| "a report of linerate\n".to_owned()),
-            ..Results::default()
+            ..Iperf3Results::default()
         }
     }
 }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use linerate_dialect::nuttcp::{
-    CONNECT_DELAY_NS, Counts, Interval, Send, Test, UdpReceiver, UdpSender, Way,
+    CONNECT_DELAY_NS, NuttcpCounts, NuttcpDirection, NuttcpInterval, NuttcpSendAction, NuttcpTest,
+    NuttcpUdpReceiver, NuttcpUdpSender,
 };
-use linerate_dialect::sniff::Carrier;
+use linerate_dialect::sniff::TransportKind;
 
 /// Which end this is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,17 +27,17 @@ pub enum Ready {
 
 impl Ready {
     /// What this end needs to be connected to.
-    pub fn new(test: &Test, side: Side) -> Self {
+    pub fn new(test: &NuttcpTest, side: Side) -> Self {
         let connects = test.client_connects() == (side == Side::Client);
         let address = |port| (IpAddr::from([127, 0, 0, 1]), port);
-        match test.carrier {
+        match test.transport {
             _ if connects => Self::Nothing,
-            Carrier::Stream => Self::Listeners(
+            TransportKind::Stream => Self::Listeners(
                 test.ports()
                     .map(|port| TcpListener::bind(address(port)).unwrap())
                     .collect(),
             ),
-            Carrier::Datagram => Self::Sockets(
+            TransportKind::Datagram => Self::Sockets(
                 test.ports()
                     .map(|port| UdpSocket::bind(address(port)).unwrap())
                     .collect(),
@@ -47,16 +48,16 @@ impl Ready {
 
 /// Moves the data; what this end counted, and what a UDP receiver misses.
 pub fn move_data(
-    test: &Test,
+    test: &NuttcpTest,
     side: Side,
     peer: IpAddr,
     ready: Ready,
     gone: &mut dyn FnMut() -> bool,
-    interval: &mut dyn FnMut(&Interval),
-) -> (Counts, Option<u64>) {
-    let transmits = (test.way == Way::ToServer) == (side == Side::Client);
-    match (test.carrier, transmits, ready) {
-        (Carrier::Stream, _, ready) => {
+    interval: &mut dyn FnMut(&NuttcpInterval),
+) -> (NuttcpCounts, Option<u64>) {
+    let transmits = (test.direction == NuttcpDirection::ToServer) == (side == Side::Client);
+    match (test.transport, transmits, ready) {
+        (TransportKind::Stream, _, ready) => {
             let streams = match ready {
                 Ready::Listeners(listeners) => listeners
                     .iter()
@@ -70,15 +71,15 @@ pub fn move_data(
                 (read_all(test, streams, interval), None)
             }
         }
-        (Carrier::Datagram, true, _) => (send(test, peer), None),
-        (Carrier::Datagram, false, Ready::Sockets(sockets)) => {
+        (TransportKind::Datagram, true, _) => (send(test, peer), None),
+        (TransportKind::Datagram, false, Ready::Sockets(sockets)) => {
             receive(test, &sockets, gone, interval)
         }
-        (Carrier::Datagram, false, _) => unreachable!("a UDP receiver has sockets"),
+        (TransportKind::Datagram, false, _) => unreachable!("a UDP receiver has sockets"),
     }
 }
 
-fn connect(test: &Test, peer: IpAddr) -> Vec<TcpStream> {
+fn connect(test: &NuttcpTest, peer: IpAddr) -> Vec<TcpStream> {
     std::thread::sleep(Duration::from_nanos(CONNECT_DELAY_NS));
     let connect = |port| {
         let begun = Instant::now();
@@ -93,24 +94,24 @@ fn connect(test: &Test, peer: IpAddr) -> Vec<TcpStream> {
     test.ports().map(connect).collect()
 }
 
-fn counts(bytes: u64, calls: u64, duration: Duration) -> Counts {
-    Counts {
+fn counts(bytes: u64, calls: u64, duration: Duration) -> NuttcpCounts {
+    NuttcpCounts {
         bytes,
         duration_ns: u64::try_from(duration.as_nanos()).unwrap(),
         calls: Some(calls),
-        ..Counts::default()
+        ..NuttcpCounts::default()
     }
 }
 
 /// One whole buffer to each stream in turn.
-fn write_in_turns(test: &Test, mut streams: Vec<TcpStream>) -> Counts {
+fn write_in_turns(test: &NuttcpTest, mut streams: Vec<TcpStream>) -> NuttcpCounts {
     let buffer = vec![0; test.buffer_bytes];
     let begun = Instant::now();
-    let limit = test.time_ns.map(Duration::from_nanos);
+    let limit = test.duration_ns.map(Duration::from_nanos);
     let mut sent = 0;
     'data: loop {
         for stream in &mut streams {
-            let over = test.buffers.is_some_and(|buffers| sent == buffers)
+            let over = test.buffer_limit.is_some_and(|buffers| sent == buffers)
                 || limit.is_some_and(|limit| begun.elapsed() >= limit);
             if over || stream.write_all(&buffer).is_err() {
                 break 'data;
@@ -123,7 +124,11 @@ fn write_in_turns(test: &Test, mut streams: Vec<TcpStream>) -> Counts {
 }
 
 /// Each stream to its end, by a thread of its own.
-fn read_all(test: &Test, streams: Vec<TcpStream>, interval: &mut dyn FnMut(&Interval)) -> Counts {
+fn read_all(
+    test: &NuttcpTest,
+    streams: Vec<TcpStream>,
+    interval: &mut dyn FnMut(&NuttcpInterval),
+) -> NuttcpCounts {
     let begun = Instant::now();
     let bytes = AtomicU64::new(0);
     let calls = AtomicU64::new(0);
@@ -140,19 +145,19 @@ fn read_all(test: &Test, streams: Vec<TcpStream>, interval: &mut dyn FnMut(&Inte
                 left.fetch_sub(1, Relaxed);
             });
         }
-        let mut told = 0;
+        let mut reported = 0;
         let mut since = Instant::now();
         while left.load(Relaxed) > 0 {
             std::thread::sleep(Duration::from_millis(2));
             let passed = u64::try_from(since.elapsed().as_nanos()).unwrap();
             if test.interval_ns.is_some_and(|each| passed >= each) {
                 let now = bytes.load(Relaxed);
-                interval(&Interval {
-                    bytes: now - told,
+                interval(&NuttcpInterval {
+                    bytes: now - reported,
                     duration_ns: passed,
-                    ..Interval::default()
+                    ..NuttcpInterval::default()
                 });
-                told = now;
+                reported = now;
                 since = Instant::now();
             }
         }
@@ -160,7 +165,7 @@ fn read_all(test: &Test, streams: Vec<TcpStream>, interval: &mut dyn FnMut(&Inte
     counts(bytes.load(Relaxed), calls.load(Relaxed), begun.elapsed())
 }
 
-fn send(test: &Test, peer: IpAddr) -> Counts {
+fn send(test: &NuttcpTest, peer: IpAddr) -> NuttcpCounts {
     let sockets: Vec<_> = test
         .ports()
         .map(|port| {
@@ -175,41 +180,43 @@ fn send(test: &Test, peer: IpAddr) -> Counts {
     let now = || u64::try_from(begun.elapsed().as_nanos()).unwrap();
     let mut buffer = vec![0; test.buffer_bytes];
 
-    let mut sender = UdpSender::new(test);
+    let mut sender = NuttcpUdpSender::new(test);
     let mut span = (None, 0);
     loop {
-        match sender.step(now()) {
+        match sender.next_action(now()) {
             // The receiver may be gone after the first end marker.
-            Send::Marker { bytes, stream } => drop(sockets[usize::from(stream)].send(&bytes)),
-            Send::Data { stream } => {
+            NuttcpSendAction::Marker { bytes, stream } => {
+                drop(sockets[usize::from(stream)].send(&bytes))
+            }
+            NuttcpSendAction::Data { stream } => {
                 span = (span.0.or(Some(now())), now());
-                sender.stamp(&mut buffer);
+                sender.write_count(&mut buffer);
                 sockets[usize::from(stream)].send(&buffer).unwrap();
             }
-            Send::Wait { until_ns } => {
+            NuttcpSendAction::Wait { until_ns } => {
                 std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(now())));
             }
-            Send::Nothing => break,
+            NuttcpSendAction::Finished => break,
         }
     }
     let duration = Duration::from_nanos(span.1 - span.0.unwrap_or(span.1));
-    counts(sender.sent_bytes(), sender.sent(), duration)
+    counts(sender.sent_bytes(), sender.sent_datagrams(), duration)
 }
 
 fn receive(
-    test: &Test,
+    test: &NuttcpTest,
     sockets: &[UdpSocket],
     gone: &mut dyn FnMut() -> bool,
-    interval: &mut dyn FnMut(&Interval),
-) -> (Counts, Option<u64>) {
+    interval: &mut dyn FnMut(&NuttcpInterval),
+) -> (NuttcpCounts, Option<u64>) {
     let begun = Instant::now();
     let now = || u64::try_from(begun.elapsed().as_nanos()).unwrap();
-    let mut receiver = UdpReceiver::new(test, now());
+    let mut receiver = NuttcpUdpReceiver::new(test, now());
     let mut buffer = vec![0; 65_536];
     for socket in sockets {
         socket.set_nonblocking(true).unwrap();
     }
-    let (mut since, mut told) = (0, 0);
+    let (mut since, mut reported) = (0, 0);
     while !receiver.is_over(now()) {
         let mut idle = true;
         for socket in sockets {
@@ -223,14 +230,14 @@ fn receive(
         }
         if test.interval_ns.is_some_and(|each| now() - since >= each) {
             let bytes = receiver.totals().bytes;
-            let packets = (bytes - told) / test.buffer_bytes as u64;
-            interval(&Interval {
-                bytes: bytes - told,
+            let packets = (bytes - reported) / test.buffer_bytes as u64;
+            interval(&NuttcpInterval {
+                bytes: bytes - reported,
                 duration_ns: now() - since,
                 lost_of: receiver.lost().map(|lost| (lost, packets + lost)),
                 retransmits: None,
             });
-            (since, told) = (now(), bytes);
+            (since, reported) = (now(), bytes);
         }
         if idle {
             if gone() {

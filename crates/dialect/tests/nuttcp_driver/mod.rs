@@ -9,19 +9,20 @@ use std::time::{Duration, Instant};
 
 use data::{Ready, Side, move_data};
 use linerate_dialect::nuttcp::{
-    Client, ClientEvent, Counts, Interval, NuttcpError, Server, ServerEvent, Test, Way,
+    NuttcpClient, NuttcpClientEvent, NuttcpCounts, NuttcpDirection, NuttcpError, NuttcpInterval,
+    NuttcpServer, NuttcpServerEvent, NuttcpTest,
 };
-use linerate_dialect::remote_report::FarReport;
+use linerate_dialect::remote_report::RemoteReport;
 
 /// Reports of both ends on a test.
 pub struct Outcome {
-    pub test: Test,
+    pub test: NuttcpTest,
     /// What this end counted.
-    pub near: Counts,
+    pub near: NuttcpCounts,
     /// Report of the other end.
-    pub far: FarReport,
+    pub far: RemoteReport,
     /// Intervals that the other end reported.
-    pub intervals: Vec<Interval>,
+    pub intervals: Vec<NuttcpInterval>,
     /// UDP receivers: what they miss, when they know.
     pub lost: Option<u64>,
 }
@@ -32,17 +33,17 @@ pub struct Outcome {
 /// The client was refused, or is none.
 pub fn serve(mut control: TcpStream) -> Result<Outcome, String> {
     let peer = control.peer_addr().unwrap().ip();
-    let mut server = Server::default();
+    let mut server = NuttcpServer::default();
     let mut buffer = [0; 4_096];
     let mut ready = None;
     loop {
         while let Some(event) = server.poll() {
             match event {
-                ServerEvent::Prepare(test) => {
+                NuttcpServerEvent::Prepare(test) => {
                     ready = Some(Ready::new(&test, Side::Server));
-                    server.ready();
+                    server.mark_ready();
                 }
-                ServerEvent::Run(test) => {
+                NuttcpServerEvent::Run(test) => {
                     flush(&mut control, &mut server);
                     let ready = ready.take().expect("it was prepared");
                     let (near, lost) = move_data(
@@ -53,10 +54,10 @@ pub fn serve(mut control: TcpStream) -> Result<Outcome, String> {
                         // A closed control connection is data's end too: it is looked at between.
                         &mut || gone(&control),
                         &mut |interval| {
-                            server.interval(interval);
+                            server.report_interval(interval);
                             let waiting = server.outgoing().to_vec();
                             (&control).write_all(&waiting).unwrap();
-                            server.sent(waiting.len());
+                            server.mark_sent(waiting.len());
                         },
                     );
                     server.finish(&near);
@@ -64,13 +65,13 @@ pub fn serve(mut control: TcpStream) -> Result<Outcome, String> {
                     return Ok(Outcome {
                         test,
                         near,
-                        far: server.far_report(),
+                        far: server.remote_report(),
                         intervals: Vec::new(),
                         lost,
                     });
                 }
-                ServerEvent::ClientClosed => return Err("the client closed".to_owned()),
-                ServerEvent::Close => {
+                NuttcpServerEvent::ClientClosed => return Err("the client closed".to_owned()),
+                NuttcpServerEvent::Close => {
                     let said = String::from_utf8_lossy(server.outgoing()).into_owned();
                     flush(&mut control, &mut server);
                     return Err(said);
@@ -79,7 +80,7 @@ pub fn serve(mut control: TcpStream) -> Result<Outcome, String> {
         }
         flush(&mut control, &mut server);
         match control.read(&mut buffer).unwrap() {
-            0 => server.closed().map_err(|error| error.to_string())?,
+            0 => server.mark_closed().map_err(|error| error.to_string())?,
             bytes => server
                 .receive(&buffer[..bytes])
                 .map_err(|error| error.to_string())?,
@@ -87,9 +88,9 @@ pub fn serve(mut control: TcpStream) -> Result<Outcome, String> {
     }
 }
 
-fn flush(control: &mut TcpStream, server: &mut Server) {
+fn flush(control: &mut TcpStream, server: &mut NuttcpServer) {
     control.write_all(server.outgoing()).unwrap();
-    server.sent(server.outgoing().len());
+    server.mark_sent(server.outgoing().len());
 }
 
 /// Whether the other end closed its side.
@@ -104,7 +105,7 @@ fn gone(control: &TcpStream) -> bool {
 ///
 /// # Errors
 /// Errors of the codec.
-pub fn measure(server: SocketAddr, test: Test) -> Result<Outcome, NuttcpError> {
+pub fn measure(server: SocketAddr, test: NuttcpTest) -> Result<Outcome, NuttcpError> {
     // A stock server listens again only some time after its last test.
     let begun = Instant::now();
     let mut control = loop {
@@ -114,7 +115,7 @@ pub fn measure(server: SocketAddr, test: Test) -> Result<Outcome, NuttcpError> {
         }
         std::thread::sleep(Duration::from_millis(25));
     };
-    let mut client = Client::new(test.clone())?;
+    let mut client = NuttcpClient::new(test.clone())?;
     let mut buffer = [0; 4_096];
     let mut ready = None;
     let mut intervals = Vec::new();
@@ -122,11 +123,11 @@ pub fn measure(server: SocketAddr, test: Test) -> Result<Outcome, NuttcpError> {
     loop {
         while let Some(event) = client.poll() {
             match event {
-                ClientEvent::Prepare(test) => {
+                NuttcpClientEvent::Prepare(test) => {
                     ready = Some(Ready::new(&test, Side::Client));
-                    client.ready();
+                    client.mark_ready();
                 }
-                ClientEvent::Start(test) => {
+                NuttcpClientEvent::Start(test) => {
                     let ready = ready.take().expect("it was prepared");
                     outcome = Some(move_data(
                         &test,
@@ -137,18 +138,18 @@ pub fn measure(server: SocketAddr, test: Test) -> Result<Outcome, NuttcpError> {
                         &mut || false,
                         &mut |_| {},
                     ));
-                    if test.way == Way::ToServer {
+                    if test.direction == NuttcpDirection::ToServer {
                         control.shutdown(std::net::Shutdown::Write).unwrap();
                     }
                 }
-                ClientEvent::Interval(interval) => intervals.push(interval),
-                ClientEvent::Done => {}
-                ClientEvent::Ended => {
+                NuttcpClientEvent::Interval(interval) => intervals.push(interval),
+                NuttcpClientEvent::Done => {}
+                NuttcpClientEvent::ServerClosed => {
                     let (near, lost) = outcome.expect("it ran");
                     return Ok(Outcome {
                         test,
                         near,
-                        far: client.far_report(),
+                        far: client.remote_report(),
                         intervals,
                         lost,
                     });
@@ -157,10 +158,10 @@ pub fn measure(server: SocketAddr, test: Test) -> Result<Outcome, NuttcpError> {
         }
         if !client.outgoing().is_empty() {
             control.write_all(client.outgoing()).unwrap();
-            client.sent(client.outgoing().len());
+            client.mark_sent(client.outgoing().len());
         }
         match control.read(&mut buffer) {
-            Ok(0) => client.closed()?,
+            Ok(0) => client.mark_closed()?,
             Ok(bytes) => client.receive(&buffer[..bytes])?,
             Err(error) => panic!("{error}"),
         }

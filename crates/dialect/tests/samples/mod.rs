@@ -4,30 +4,31 @@
 use std::collections::BTreeMap;
 
 use linerate_dialect::control::{
-    Accept, Attached, Bye, ClockAnswer, ClockQuestion, DeviceStamps, Figures, FlowFigures,
-    FlowGrant, FlowTotal, Frame, Heartbeat, Hello, IntervalEnded, Outcome, Propose, Refuse, Sent,
-    Settings, SettingsAnswer, Stamps, Start, Stop, Token,
+    Accept, Bye, ClockReply, ClockRequest, DeviceTimestamping, EndResults, FlowFigures,
+    FlowFiguresBatch, FlowGrant, FlowToken, FlowTotal, FlowsAttached, Frame, Heartbeat, Hello,
+    IntervalReport, Propose, Reject, RequestedSettings, ResponderTimestamps, SenderTotals,
+    SettingsReply, StartRun, StopRun,
 };
 use linerate_metric::cost::{
     MachineTime, MemoryCost, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
 };
-use linerate_metric::event::Problem;
-use linerate_metric::facts::{Cpu, Host, IdleState, Interface, Role};
-use linerate_metric::pace::{Burst, Pace, Pacing};
+use linerate_metric::event::ErrorReport;
+use linerate_metric::facts::{CpuFacts, HostFacts, IdleState, InterfaceFacts, Role};
+use linerate_metric::pace::{PaceBurst, PacePlan, PacingMethod};
 use linerate_metric::plan::{
-    Copies, Cpus, Direction, Ends, Kind, Plan, Protocol, Sched, SocketPlan, Stamping, UdpOffload,
-    Wait,
+    CopyModes, CpuList, Direction, PerEnd, Plan, RunKind, SchedPolicy, SocketPlan, TimestampLevel,
+    TransportProtocol, UdpOffload, WaitMode,
 };
 use linerate_metric::record::{
-    CountedAt, CpuCost, Doubt, HistogramData, Interval, Loss, PlaceCounter, Quantiles, SlowAnswer,
-    Socket, Stream, Summary, TcpState,
+    Caveat, CounterDelta, CpuCost, FlowEnd, HistogramData, Interval, PacketLoss, Quantiles,
+    SlowResponse, SocketFacts, StreamFigures, Summary, TcpFacts,
 };
-use linerate_metric::round_trip::{Attachment, Group, RoundTripPlan};
+use linerate_metric::round_trip::{MulticastGroup, RoundTripPlan, SocketMode};
 
 /// Source of values; it also decides whether an optional value is present.
 pub enum Source {
     /// No optional values, and zeros.
-    Least,
+    Minimal,
     /// All optional values, with counted numbers.
     Full(u64),
     /// Random values.
@@ -37,7 +38,7 @@ pub enum Source {
 impl Source {
     fn number(&mut self) -> u64 {
         match self {
-            Self::Least => 0,
+            Self::Minimal => 0,
             Self::Full(next) => {
                 *next += 1;
                 *next
@@ -64,9 +65,9 @@ impl Source {
         }
     }
 
-    fn yes(&mut self) -> bool {
+    fn is_present(&mut self) -> bool {
         match self {
-            Self::Least => false,
+            Self::Minimal => false,
             Self::Full(_) => true,
             Self::Random(rng) => rng.bool(),
         }
@@ -74,7 +75,7 @@ impl Source {
 
     fn count(&mut self) -> usize {
         match self {
-            Self::Least => 0,
+            Self::Minimal => 0,
             Self::Full(_) => 1,
             Self::Random(rng) => rng.usize(..4),
         }
@@ -82,14 +83,14 @@ impl Source {
 
     fn text(&mut self) -> String {
         match self {
-            Self::Least => String::new(),
+            Self::Minimal => String::new(),
             Self::Full(_) => format!("text {}", self.number()),
             Self::Random(rng) => (0..rng.usize(..40)).map(|_| rng.char(..)).collect(),
         }
     }
 
-    fn maybe<T>(&mut self, value: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        self.yes().then(|| value(self))
+    fn optional<T>(&mut self, value: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.is_present().then(|| value(self))
     }
 
     fn many<T>(&mut self, mut value: impl FnMut(&mut Self) -> T) -> Vec<T> {
@@ -102,7 +103,7 @@ impl Source {
 
     fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         let choice = match self {
-            Self::Least => 0,
+            Self::Minimal => 0,
             Self::Full(_) => choices.len() - 1,
             Self::Random(rng) => rng.usize(..choices.len()),
         };
@@ -117,205 +118,208 @@ impl Source {
         self.pick(&[Role::Client, Role::Server])
     }
 
-    fn waiting(&mut self) -> Wait {
+    fn wait_mode(&mut self) -> WaitMode {
         self.pick(&[
-            Wait::Block,
-            Wait::Spin,
-            Wait::Poll,
-            Wait::Select {
+            WaitMode::Block,
+            WaitMode::Spin,
+            WaitMode::Poll,
+            WaitMode::Select {
                 timeout_ns: Some(100_000),
             },
-            Wait::Epoll,
+            WaitMode::Epoll,
         ])
     }
 
-    fn cpus(&mut self) -> Cpus {
-        Cpus(self.many(Self::small))
+    fn cpus(&mut self) -> CpuList {
+        CpuList(self.many(Self::small))
     }
 
-    fn doubt(&mut self) -> Doubt {
-        Doubt::new(&self.text(), self.text())
+    fn caveat(&mut self) -> Caveat {
+        Caveat::new(&self.text(), self.text())
     }
 
-    fn token(&mut self) -> Token {
+    fn token(&mut self) -> FlowToken {
         let mut token = [0; 16];
         for byte in &mut token {
             *byte = (self.number() & 0xff) as u8;
         }
-        Token(token)
+        FlowToken(token)
     }
 
     fn round_trip(&mut self) -> RoundTripPlan {
         RoundTripPlan {
-            verify: self.yes(),
-            limit_ns: self.maybe(Self::number),
-            attachment: self.pick(&[
-                Attachment::Connected,
-                Attachment::Unconnected,
-                Attachment::Reopened,
+            verify: self.is_present(),
+            limit_ns: self.optional(Self::number),
+            socket_mode: self.pick(&[
+                SocketMode::Connected,
+                SocketMode::Unconnected,
+                SocketMode::Reopened,
             ]),
-            connections: self.yes(),
-            rate_per_second: self.maybe(Self::number),
+            connections: self.is_present(),
+            rate_per_second: self.optional(Self::number),
             outstanding: self.small(),
-            group: self.maybe(|s| Group {
+            group: self.optional(|s| MulticastGroup {
                 address: std::net::Ipv4Addr::new(239, 1, 2, 3).into(),
-                interface: s.maybe(Self::text),
+                interface: s.optional(Self::text),
                 ttl: 7,
             }),
-            rt_yield: self.yes(),
-            lock_memory: self.yes(),
-            device_stamps: None,
-            burn: Ends {
-                near: self.small(),
-                far: self.small(),
+            rt_yield: self.is_present(),
+            lock_memory: self.is_present(),
+            device_timestamps: None,
+            load_threads: PerEnd {
+                client: self.small(),
+                server: self.small(),
             },
         }
     }
 
     fn plan(&mut self) -> Plan {
         Plan {
-            kind: self.pick(&[Kind::Throughput, Kind::Latency]),
-            protocol: self.pick(&[Protocol::Tcp, Protocol::Udp]),
+            kind: self.pick(&[RunKind::Throughput, RunKind::Latency]),
+            protocol: self.pick(&[TransportProtocol::Tcp, TransportProtocol::Udp]),
             host: self.text(),
             port: (self.number() & 0xffff) as u16,
             directions: self.many(Self::direction),
-            in_turn: false,
+            sequential: false,
             streams: self.small(),
-            threads: self.maybe(|s| Ends {
-                near: s.small(),
-                far: s.small(),
+            threads: self.optional(|s| PerEnd {
+                client: s.small(),
+                server: s.small(),
             }),
-            duration_ns: self.maybe(Self::number),
-            amount_bytes: self.maybe(Self::number),
-            round_trips: self.maybe(Self::number),
+            duration_ns: self.optional(Self::number),
+            amount_bytes: self.optional(Self::number),
+            round_trips: self.optional(Self::number),
             omit_ns: self.number(),
-            interval_ns: self.maybe(Self::number),
+            interval_ns: self.optional(Self::number),
             payload_bytes: self.number(),
-            receive_bytes: self.maybe(Self::number),
-            window_bytes: self.maybe(Self::number),
-            rate_bps: self.maybe(Self::number),
-            pace: Pace {
-                by: Pacing::Txtime,
-                burst: self.maybe(|s| Burst::Payloads(s.number())),
-                packets_per_second: self.maybe(Self::number),
+            receive_bytes: self.optional(Self::number),
+            window_bytes: self.optional(Self::number),
+            rate_bps: self.optional(Self::number),
+            pace: PacePlan {
+                method: PacingMethod::Txtime,
+                burst: self.optional(|s| PaceBurst::Payloads(s.number())),
+                packets_per_second: self.optional(Self::number),
             },
-            congestion_control: self.maybe(Self::text),
-            congestion_control_asked: self.yes(),
-            bind: self.maybe(Self::text),
-            source_port: self.maybe(|s| (s.number() & 0xffff) as u16),
-            wait: self.maybe(|s| Ends {
-                near: s.waiting(),
-                far: s.waiting(),
+            congestion_control: self.optional(Self::text),
+            congestion_control_requested: self.is_present(),
+            bind: self.optional(Self::text),
+            source_port: self.optional(|s| (s.number() & 0xffff) as u16),
+            wait: self.optional(|s| PerEnd {
+                client: s.wait_mode(),
+                server: s.wait_mode(),
             }),
-            near_wait: None,
-            cpu: Ends {
-                near: self.cpus(),
-                far: self.cpus(),
+            client_wait: None,
+            cpu: PerEnd {
+                client: self.cpus(),
+                server: self.cpus(),
             },
-            sched: Ends {
-                near: Sched::RoundRobin(99),
-                far: Sched::Nice(-20),
+            sched: PerEnd {
+                client: SchedPolicy::RoundRobin(99),
+                server: SchedPolicy::Nice(-20),
             },
             round_trip: self.round_trip(),
             socket: SocketPlan {
-                send_buffer_bytes: self.maybe(Self::number),
-                receive_buffer_bytes: self.maybe(Self::number),
-                mss_bytes: self.maybe(Self::small),
-                no_delay: self.yes(),
-                tos: self.maybe(|s| (s.number() & 0xff) as u8),
-                priority: self.maybe(Self::small),
-                receive_low_water_bytes: self.maybe(Self::small),
+                send_buffer_bytes: self.optional(Self::number),
+                receive_buffer_bytes: self.optional(Self::number),
+                mss_bytes: self.optional(Self::small),
+                no_delay: self.is_present(),
+                tos: self.optional(|s| (s.number() & 0xff) as u8),
+                priority: self.optional(Self::small),
+                receive_low_water_bytes: self.optional(Self::small),
             },
             udp_offload: UdpOffload {
-                gso: self.maybe(Self::yes),
-                gro: self.maybe(Self::yes),
-                asked: self.yes(),
+                gso: self.optional(Self::is_present),
+                gro: self.optional(Self::is_present),
+                requested: self.is_present(),
             },
             batch: None,
-            forced_buffers: Ends::default(),
-            copies: Copies::default(),
+            forced_buffers: PerEnd::default(),
+            copies: CopyModes::default(),
             verify: false,
             calls: false,
-            hold_latency: self.yes(),
-            answer_timeout_ns: self.maybe(Self::number),
-            trace: self.yes(),
-            trace_on_ns: self.maybe(Self::number),
-            stamps: match self.small() % 4 {
-                0 => Stamping::None,
-                1 => Stamping::Packets,
-                2 => Stamping::Scheduler,
-                _ => Stamping::Driver,
+            hold_latency: self.is_present(),
+            response_timeout_ns: self.optional(Self::number),
+            trace: self.is_present(),
+            trace_on_ns: self.optional(Self::number),
+            timestamps: match self.small() % 4 {
+                0 => TimestampLevel::None,
+                1 => TimestampLevel::Packets,
+                2 => TimestampLevel::Scheduler,
+                _ => TimestampLevel::Driver,
             },
             forward: None,
             generate: None,
-            stack: Ends {
-                near: self.text(),
-                far: self.text(),
+            stack: PerEnd {
+                client: self.text(),
+                server: self.text(),
             },
-            near_stack: None,
-            dialect: self.maybe(Self::text),
-            far_report: self.maybe(Self::text),
+            client_stack: None,
+            peer_protocol: self.optional(Self::text),
+            server_report_command: self.optional(Self::text),
         }
     }
 
-    fn host(&mut self) -> Host {
-        Host {
-            role: self.maybe(Self::role),
-            hostname: self.maybe(Self::text),
-            boot_id: self.maybe(Self::text),
-            kernel: self.maybe(Self::text),
-            distribution: self.maybe(Self::text),
-            architecture: self.maybe(Self::text),
-            cpu: Cpu {
-                model: self.maybe(Self::text),
-                usable: self.maybe(Self::small),
-                logical: self.maybe(Self::small),
-                cores: self.maybe(Self::small),
-                sockets: self.maybe(Self::small),
-                numa_nodes: self.maybe(Self::small),
-                hypervisor: self.maybe(Self::text),
-                governor: self.maybe(Self::text),
+    fn host(&mut self) -> HostFacts {
+        HostFacts {
+            role: self.optional(Self::role),
+            hostname: self.optional(Self::text),
+            boot_id: self.optional(Self::text),
+            kernel: self.optional(Self::text),
+            distribution: self.optional(Self::text),
+            architecture: self.optional(Self::text),
+            cpu: CpuFacts {
+                model: self.optional(Self::text),
+                usable: self.optional(Self::small),
+                logical: self.optional(Self::small),
+                cores: self.optional(Self::small),
+                sockets: self.optional(Self::small),
+                numa_nodes: self.optional(Self::small),
+                hypervisor: self.optional(Self::text),
+                governor: self.optional(Self::text),
                 frequency_hz: None,
                 frequency_max_hz: None,
-                idle: self.maybe(Self::text),
+                idle: self.optional(Self::text),
                 idle_states: self.many(|s| IdleState {
                     name: s.text(),
-                    latency_us: s.maybe(Self::number),
-                    disabled: s.yes(),
+                    latency_us: s.optional(Self::number),
+                    disabled: s.is_present(),
                 }),
                 mitigations: self.texts(),
             },
-            memory_bytes: self.maybe(Self::number),
-            clock_source: self.maybe(Self::text),
+            memory_bytes: self.optional(Self::number),
+            clock_source: self.optional(Self::text),
             wake_up_ns: None,
             started_as: None,
-            interface: self.maybe(Self::interface),
+            interface: self.optional(Self::interface),
             stack: None,
             sysctls: self.texts(),
         }
     }
 
-    fn interface(&mut self) -> Interface {
-        Interface {
+    fn interface(&mut self) -> InterfaceFacts {
+        InterfaceFacts {
             name: self.text(),
-            driver: self.maybe(Self::text),
-            driver_version: self.maybe(Self::text),
-            firmware: self.maybe(Self::text),
-            pci_id: self.maybe(Self::text),
-            pci_address: self.maybe(Self::text),
-            numa_node: self.maybe(Self::small),
-            mac: self.maybe(Self::text),
-            speed_bps: self.maybe(Self::number),
-            duplex: self.maybe(Self::text),
-            mtu: self.maybe(Self::small),
-            qdisc: self.maybe(Self::text),
-            offloads: self.many(|s| (s.text(), s.yes())).into_iter().collect(),
-            gso_ipv4_max_bytes: self.maybe(Self::small),
-            rx_queues: self.maybe(Self::small),
-            tx_queues: self.maybe(Self::small),
-            rx_descriptors: self.maybe(Self::small),
-            tx_descriptors: self.maybe(Self::small),
-            ..Interface::default()
+            driver: self.optional(Self::text),
+            driver_version: self.optional(Self::text),
+            firmware: self.optional(Self::text),
+            pci_id: self.optional(Self::text),
+            pci_address: self.optional(Self::text),
+            numa_node: self.optional(Self::small),
+            mac: self.optional(Self::text),
+            speed_bps: self.optional(Self::number),
+            duplex: self.optional(Self::text),
+            mtu: self.optional(Self::small),
+            qdisc: self.optional(Self::text),
+            offloads: self
+                .many(|s| (s.text(), s.is_present()))
+                .into_iter()
+                .collect(),
+            gso_ipv4_max_bytes: self.optional(Self::small),
+            rx_queues: self.optional(Self::small),
+            tx_queues: self.optional(Self::small),
+            rx_descriptors: self.optional(Self::small),
+            tx_descriptors: self.optional(Self::small),
+            ..InterfaceFacts::default()
         }
     }
 
@@ -340,29 +344,29 @@ impl Source {
             start_ns: self.number(),
             end_ns: self.number(),
             direction: self.direction(),
-            omitted: self.yes(),
-            counted_at: self.pick(&[CountedAt::Sender, CountedAt::Receiver]),
+            omitted: self.is_present(),
+            counted_at: self.pick(&[FlowEnd::Sender, FlowEnd::Receiver]),
             bytes: self.number(),
-            packets: self.maybe(Self::number),
-            calls: self.maybe(Self::number),
-            bytes_sent: self.maybe(Self::number),
-            packets_sent: self.maybe(Self::number),
-            lost: self.maybe(Self::number),
-            retransmits: self.maybe(Self::number),
-            cwnd_bytes: self.maybe(Self::number),
-            tcp_rtt_ns: self.maybe(Self::number),
-            rtt_ns: self.maybe(Self::quantiles),
-            tcp: self.maybe(Self::tcp_interval),
-            sender_threads: self.maybe(Self::thread_shares),
-            receiver_threads: self.maybe(Self::thread_shares),
+            packets: self.optional(Self::number),
+            calls: self.optional(Self::number),
+            bytes_sent: self.optional(Self::number),
+            packets_sent: self.optional(Self::number),
+            lost: self.optional(Self::number),
+            retransmits: self.optional(Self::number),
+            cwnd_bytes: self.optional(Self::number),
+            tcp_rtt_ns: self.optional(Self::number),
+            rtt_ns: self.optional(Self::quantiles),
+            tcp: self.optional(Self::tcp_interval),
+            sender_threads: self.optional(Self::thread_shares),
+            receiver_threads: self.optional(Self::thread_shares),
             streams: self.many(|s| StreamInterval {
                 id: s.small(),
                 bytes: s.number(),
-                packets: s.maybe(Self::number),
-                lost: s.maybe(Self::number),
-                retransmits: s.maybe(Self::number),
-                cwnd_bytes: s.maybe(Self::number),
-                tcp_rtt_ns: s.maybe(Self::number),
+                packets: s.optional(Self::number),
+                lost: s.optional(Self::number),
+                retransmits: s.optional(Self::number),
+                cwnd_bytes: s.optional(Self::number),
+                tcp_rtt_ns: s.optional(Self::number),
             }),
         }
     }
@@ -372,17 +376,17 @@ impl Source {
             flows: self.small(),
             cwnd_bytes: self.number(),
             rtt_ns: self.number(),
-            min_rtt_ns: self.maybe(Self::number),
-            delivery_rate_bps: self.maybe(Self::number),
+            min_rtt_ns: self.optional(Self::number),
+            delivery_rate_bps: self.optional(Self::number),
             retransmits: self.number(),
-            retransmitted_bytes: self.maybe(Self::number),
-            spurious_retransmits: self.maybe(Self::number),
-            reordering_seen: self.maybe(Self::number),
-            timeouts: self.maybe(Self::number),
-            marked: self.maybe(Self::number),
-            busy: self.maybe(Self::real),
-            receive_window_limited: self.maybe(Self::real),
-            send_buffer_limited: self.maybe(Self::real),
+            retransmitted_bytes: self.optional(Self::number),
+            spurious_retransmits: self.optional(Self::number),
+            reordering_seen: self.optional(Self::number),
+            timeouts: self.optional(Self::number),
+            marked: self.optional(Self::number),
+            busy: self.optional(Self::real),
+            receive_window_limited: self.optional(Self::real),
+            send_buffer_limited: self.optional(Self::real),
         }
     }
 
@@ -397,21 +401,21 @@ impl Source {
     fn thread_cost(&mut self) -> ThreadCost {
         ThreadCost {
             direction: self.direction(),
-            part: self.pick(&[CountedAt::Sender, CountedAt::Receiver]),
+            flow_end: self.pick(&[FlowEnd::Sender, FlowEnd::Receiver]),
             flows: self.small(),
             wall_ns: self.number(),
             cpu_ns: self.number(),
             user_ns: self.number(),
             system_ns: self.number(),
-            runnable_ns: self.maybe(Self::number),
-            blocked_ns: self.maybe(Self::number),
+            runnable_ns: self.optional(Self::number),
+            blocked_ns: self.optional(Self::number),
             voluntary_switches: self.number(),
             involuntary_switches: self.number(),
-            cpus: self.maybe(Self::cpus),
-            calls: self.maybe(Self::number),
-            empty_calls: self.maybe(Self::number),
-            cycles: self.maybe(Self::number),
-            instructions: self.maybe(Self::number),
+            cpus: self.optional(Self::cpus),
+            calls: self.optional(Self::number),
+            empty_calls: self.optional(Self::number),
+            cycles: self.optional(Self::number),
+            instructions: self.optional(Self::number),
         }
     }
 
@@ -419,8 +423,8 @@ impl Source {
         MemoryCost {
             role: self.role(),
             streams: self.small(),
-            process_bytes_per_stream: self.maybe(Self::real),
-            socket_bytes_per_stream: self.maybe(Self::real),
+            process_bytes_per_stream: self.optional(Self::real),
+            socket_bytes_per_stream: self.optional(Self::real),
         }
     }
 
@@ -431,15 +435,15 @@ impl Source {
             user_share: Some(self.real()),
             voluntary_switches: self.number(),
             involuntary_switches: self.number(),
-            blocked_share: self.maybe(Self::real),
-            runnable_share: self.maybe(Self::real),
-            empty_share: self.maybe(Self::real),
-            ns_per_byte: self.maybe(Self::real),
-            ns_per_packet: self.maybe(Self::real),
-            cycles: self.maybe(Self::number),
-            instructions: self.maybe(Self::number),
-            uncounted_because: self.maybe(Self::text),
-            machine: self.maybe(|s| MachineTime {
+            blocked_share: self.optional(Self::real),
+            runnable_share: self.optional(Self::real),
+            empty_share: self.optional(Self::real),
+            ns_per_byte: self.optional(Self::real),
+            ns_per_packet: self.optional(Self::real),
+            cycles: self.optional(Self::number),
+            instructions: self.optional(Self::number),
+            uncounted_reason: self.optional(Self::text),
+            machine: self.optional(|s| MachineTime {
                 processors: s.small(),
                 user_ns: s.number(),
                 system_ns: s.number(),
@@ -455,80 +459,80 @@ impl Source {
 
     fn summary(&mut self) -> Summary {
         Summary {
-            duration_ns: self.maybe(Self::number),
-            goodput_bps: self.maybe(Self::real),
-            offered_bps: self.maybe(Self::real),
-            packets_per_second: self.maybe(Self::real),
-            calls_per_second: self.maybe(Self::real),
-            bytes_sent: self.maybe(Self::number),
-            bytes_received: self.maybe(Self::number),
-            packets_sent: self.maybe(Self::number),
-            packets_received: self.maybe(Self::number),
-            loss_fraction: self.maybe(Self::real),
-            out_of_order: self.maybe(Self::number),
-            duplicates: self.maybe(Self::number),
-            reordering_extent: self.maybe(Self::number),
-            ipdv_ns: self.maybe(Self::real),
+            duration_ns: self.optional(Self::number),
+            goodput_bps: self.optional(Self::real),
+            offered_bps: self.optional(Self::real),
+            packets_per_second: self.optional(Self::real),
+            calls_per_second: self.optional(Self::real),
+            bytes_sent: self.optional(Self::number),
+            bytes_received: self.optional(Self::number),
+            packets_sent: self.optional(Self::number),
+            packets_received: self.optional(Self::number),
+            loss_fraction: self.optional(Self::real),
+            out_of_order: self.optional(Self::number),
+            duplicates: self.optional(Self::number),
+            reordering_extent: self.optional(Self::number),
+            ipdv_ns: self.optional(Self::real),
             // Only directions have histograms, not flows.
             delay_variation_ns: None,
             one_way_delay_ns: None,
-            rate_error: self.maybe(Self::real),
+            rate_error: self.optional(Self::real),
             lateness_ns: None,
             arrival_gap_ns: None,
-            retransmits: self.maybe(Self::number),
-            rtt_ns: self.maybe(Self::quantiles),
-            round_trips: self.maybe(Self::number),
-            round_trips_per_second: self.maybe(Self::real),
-            lost: self.maybe(Self::number),
-            mismatched: self.maybe(Self::number),
-            slow: self.maybe(Self::number),
-            wrong_length: self.maybe(Self::number),
-            wrong_content: self.maybe(Self::number),
-            rtt_intended_ns: self.maybe(Self::quantiles),
-            unsent: self.maybe(Self::number),
-            whole_ns: self.maybe(Self::quantiles),
+            retransmits: self.optional(Self::number),
+            rtt_ns: self.optional(Self::quantiles),
+            round_trips: self.optional(Self::number),
+            round_trips_per_second: self.optional(Self::real),
+            lost: self.optional(Self::number),
+            mismatched: self.optional(Self::number),
+            slow: self.optional(Self::number),
+            wrong_length: self.optional(Self::number),
+            wrong_content: self.optional(Self::number),
+            rtt_intended_ns: self.optional(Self::quantiles),
+            unsent: self.optional(Self::number),
+            whole_ns: self.optional(Self::quantiles),
             // Only runs have these, made from histograms.
             device: None,
-            connections_per_second: self.maybe(Self::real),
-            fairness_index: self.maybe(Self::real),
+            connections_per_second: self.optional(Self::real),
+            fairness_index: self.optional(Self::real),
             cpu: self.many(Self::cpu_cost),
             memory: self.many(Self::memory),
         }
     }
 
-    fn socket(&mut self) -> Socket {
-        Socket {
-            local: self.maybe(Self::text),
-            remote: self.maybe(Self::text),
-            send_buffer_bytes: self.maybe(Self::number),
-            receive_buffer_bytes: self.maybe(Self::number),
-            congestion_control: self.maybe(Self::text),
-            receive_queue_drops: self.maybe(Self::number),
-            send_refused: self.maybe(Self::number),
-            refusals: None,
+    fn socket(&mut self) -> SocketFacts {
+        SocketFacts {
+            local: self.optional(Self::text),
+            remote: self.optional(Self::text),
+            send_buffer_bytes: self.optional(Self::number),
+            receive_buffer_bytes: self.optional(Self::number),
+            congestion_control: self.optional(Self::text),
+            receive_queue_drops: self.optional(Self::number),
+            send_refused: self.optional(Self::number),
+            port_unreachable: None,
             unroutable: None,
-            datagrams_per_call: self.maybe(Self::small),
+            datagrams_per_call: self.optional(Self::small),
             napi_id: None,
             zero_copy: None,
-            tcp: self.maybe(|s| TcpState {
+            tcp: self.optional(|s| TcpFacts {
                 retransmits: s.number(),
                 cwnd_segments: s.number(),
                 mss_bytes: s.number(),
                 path_mtu_bytes: s.number(),
                 rtt_ns: s.number(),
                 rtt_variation_ns: s.number(),
-                min_rtt_ns: s.maybe(Self::number),
+                min_rtt_ns: s.optional(Self::number),
                 send_window_bytes: None,
-                delivery_rate_bps: s.maybe(Self::number),
-                busy_ns: s.maybe(Self::number),
-                receive_window_limited_ns: s.maybe(Self::number),
-                send_buffer_limited_ns: s.maybe(Self::number),
-                retransmitted_bytes: s.maybe(Self::number),
-                spurious_retransmits: s.maybe(Self::number),
-                reordering_seen: s.maybe(Self::number),
-                timeouts: s.maybe(Self::number),
-                marked: s.maybe(Self::number),
-                ecn: s.maybe(Self::yes),
+                delivery_rate_bps: s.optional(Self::number),
+                busy_ns: s.optional(Self::number),
+                receive_window_limited_ns: s.optional(Self::number),
+                send_buffer_limited_ns: s.optional(Self::number),
+                retransmitted_bytes: s.optional(Self::number),
+                spurious_retransmits: s.optional(Self::number),
+                reordering_seen: s.optional(Self::number),
+                timeouts: s.optional(Self::number),
+                marked: s.optional(Self::number),
+                ecn: s.optional(Self::is_present),
             }),
         }
     }
@@ -536,7 +540,7 @@ impl Source {
     fn figures(&mut self) -> FlowFigures {
         FlowFigures {
             direction: self.direction(),
-            stream: Stream {
+            stream: StreamFigures {
                 id: self.small(),
                 summary: Summary {
                     // Measured only for the complete run.
@@ -545,8 +549,8 @@ impl Source {
                     ..self.summary()
                 },
                 mismatch: None,
-                sender: self.maybe(Self::socket),
-                receiver: self.maybe(Self::socket),
+                sender: self.optional(Self::socket),
+                receiver: self.optional(Self::socket),
             },
         }
     }
@@ -563,12 +567,12 @@ impl Source {
         }
     }
 
-    fn outcome(&mut self) -> Outcome {
-        Outcome {
+    fn results(&mut self) -> EndResults {
+        EndResults {
             role: self.role(),
             host: self.host(),
-            cpu: self.maybe(Self::cpu_cost),
-            memory: self.maybe(Self::memory),
+            cpu: self.optional(Self::cpu_cost),
+            memory: self.optional(Self::memory),
             // One even in a minimal frame: its flattened part must be readable without any field.
             streams: vec![self.figures()],
             histograms: self
@@ -578,22 +582,22 @@ impl Source {
             verification: None,
             calls: BTreeMap::new(),
             call_clock: None,
-            losses: self.many(|s| Loss {
+            losses: self.many(|s| PacketLoss {
                 direction: s.direction(),
                 place: s.text(),
                 packets: s.number(),
-                exact: s.yes(),
-                at_least: s.maybe(Self::number),
-                at_most: s.maybe(Self::number),
+                exact: s.is_present(),
+                at_least: s.optional(Self::number),
+                at_most: s.optional(Self::number),
             }),
-            counters: self.many(|s| PlaceCounter {
+            counters: self.many(|s| CounterDelta {
                 host: s.text(),
-                interface: s.maybe(Self::text),
+                interface: s.optional(Self::text),
                 counter: s.text(),
                 before: s.number(),
                 after: s.number(),
             }),
-            slow: self.many(|s| SlowAnswer {
+            slow: self.many(|s| SlowResponse {
                 flow: s.small(),
                 number: s.number(),
                 at_ns: s.number(),
@@ -601,8 +605,8 @@ impl Source {
                 cause: s.text(),
                 evidence: s.text(),
             }),
-            doubts: self.many(Self::doubt),
-            interrupted: self.yes(),
+            caveats: self.many(Self::caveat),
+            interrupted: self.is_present(),
             duration_ns: self.number(),
         }
     }
@@ -610,10 +614,10 @@ impl Source {
     /// Returns one frame of every type but HELLO, in the order of their types.
     pub fn frames(&mut self) -> Vec<Frame> {
         vec![
-            Refuse {
-                problem: Problem::new(self.text(), self.text(), self.text()),
+            Reject {
+                problem: ErrorReport::new(self.text(), self.text(), self.text()),
                 exit_code: (self.number() & 0xff) as u8,
-                may_pass: self.yes(),
+                retryable: self.is_present(),
             }
             .into(),
             Propose {
@@ -623,54 +627,57 @@ impl Source {
             .into(),
             Accept {
                 plan: self.plan(),
-                wait: self.waiting(),
+                wait: self.wait_mode(),
                 cpus: self.cpus(),
                 flows: self.many(|s| FlowGrant {
                     id: s.small(),
                     direction: s.direction(),
                     token: s.token(),
-                    port: s.maybe(|s| (s.number() & 0xffff) as u16),
+                    port: s.optional(|s| (s.number() & 0xffff) as u16),
                 }),
-                doubts: self.many(Self::doubt),
-                because: self.maybe(Self::text),
-                threads: self.maybe(Self::small),
+                caveats: self.many(Self::caveat),
+                wait_reason: self.optional(Self::text),
+                threads: self.optional(Self::small),
             }
             .into(),
-            Attached {}.into(),
-            Start {
-                wait: self.maybe(Self::waiting),
-                cpus: self.maybe(Self::cpus),
-                threads: self.maybe(Self::small),
+            FlowsAttached {}.into(),
+            StartRun {
+                wait: self.optional(Self::wait_mode),
+                cpus: self.optional(Self::cpus),
+                threads: self.optional(Self::small),
             }
             .into(),
-            IntervalEnded {
+            IntervalReport {
                 interval: self.interval(),
             }
             .into(),
-            Sent {
+            SenderTotals {
                 flows: self.many(|s| FlowTotal {
                     id: s.small(),
                     bytes: s.number(),
-                    packets: s.maybe(Self::number),
+                    packets: s.optional(Self::number),
                 }),
             }
             .into(),
-            Stop { why: self.text() }.into(),
-            self.outcome().into(),
-            Settings {
-                wanted: self.texts(),
+            StopRun {
+                reason: self.text(),
             }
             .into(),
-            SettingsAnswer {
+            self.results().into(),
+            RequestedSettings {
+                requested: self.texts(),
+            }
+            .into(),
+            SettingsReply {
                 granted: self.texts(),
-                refused: self.texts(),
+                rejected: self.texts(),
             }
             .into(),
-            ClockQuestion {
+            ClockRequest {
                 t1_ns: self.number(),
             }
             .into(),
-            ClockAnswer {
+            ClockReply {
                 t1_ns: self.number(),
                 t2_ns: self.number(),
                 t3_ns: self.number(),
@@ -678,17 +685,17 @@ impl Source {
             .into(),
             Heartbeat {}.into(),
             Bye {}.into(),
-            Figures {
+            FlowFiguresBatch {
                 flows: vec![self.figures()],
             }
             .into(),
-            Stamps {
+            ResponderTimestamps {
                 flow: self.small(),
-                trips: self.many(|source| [(); 9].map(|()| source.number())),
+                round_trips: self.many(|source| [(); 9].map(|()| source.number())),
                 work: self.many(|source| [(); 3].map(|()| source.number())),
                 calls: self.many(|source| [(); 4].map(|()| source.number())),
-                notes: self.many(Self::text),
-                device: self.maybe(|source| DeviceStamps {
+                caveats: self.many(Self::text),
+                device: self.optional(|source| DeviceTimestamping {
                     departures: source.number().is_multiple_of(2),
                     arrivals: source.number().is_multiple_of(2),
                     error_ns: source.number(),
@@ -703,7 +710,7 @@ impl Source {
         Hello {
             agent: self.text(),
             features: self.many(Self::text),
-            boot_id: self.maybe(Self::text),
+            boot_id: self.optional(Self::text),
             ..Hello::new("")
         }
     }

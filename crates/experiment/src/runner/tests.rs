@@ -1,157 +1,170 @@
 use std::sync::atomic::AtomicBool;
 
 use super::*;
-use crate::file::LabOf;
+use crate::file::ExperimentLab;
 
 #[test]
 fn every_host_of_a_network_has_an_address_before_it_is_up() {
-    let text = crate::builtin::shipped("udp-hops").unwrap();
+    let text = crate::builtin::builtin_text("udp-hops").unwrap();
     let mut experiment = Experiment::from_toml(text).unwrap();
     let mut topology = Topology::hops(1);
     topology
         .hosts
         .push(("router".to_owned(), Default::default()));
-    experiment.lab = Some(LabOf {
+    experiment.lab = Some(ExperimentLab {
         hops: None,
         topology: Some(topology),
     });
-    let options = Options {
+    let options = RunOptions {
         id: "1".to_owned(),
-        file: "small.toml".to_owned(),
+        experiment_arg: "small.toml".to_owned(),
         started: jiff::Timestamp::UNIX_EPOCH,
-        done: &[],
+        completed: &[],
         quick: true,
-        place: Place::Lab,
-        only: Setting::new(),
+        location: RunLocation::Lab,
+        at_points: KnobValues::new(),
         repeats: None,
         label: None,
-        before: &|| None,
-        dir: PathBuf::from("results"),
+        read_table: &|| None,
+        results_dir: PathBuf::from("results"),
         program: PathBuf::from("linerate"),
         cores: 1,
-        distance: || None,
+        measure_distance: || None,
         stop: &AtomicBool::new(false),
         listener: None,
     };
-    let runner = Runner::new(&experiment, &options, true).unwrap();
-    let names = runner.names(&Setting::new(), None, "1");
-    let filled = names.fill("{client} {server} {router}").unwrap();
+    let runner = PointRunner::new(&experiment, &options, true).unwrap();
+    let names = runner.name_values(&KnobValues::new(), None, "1");
+    let filled = names.replace_all("{client} {server} {router}").unwrap();
     assert_eq!(filled, "127.0.0.1 127.0.0.1 127.0.0.1");
 }
 
 #[test]
-fn what_ended_a_command_is_told_with_what_to_do() {
-    let said = serde_json::json!({"error": {
+fn failed_commands_are_reported_with_a_next_step() {
+    let document = serde_json::json!({"error": {
         "situation": "refused",
         "object": "far",
-        "next_step": format!("start it{WAIT_FOR_IT}"),
+        "next_step": format!("start it{RETRY_HINT}"),
     }});
-    assert_eq!(why(&said, &Ended::default(), "x").next_step, "start it");
-    let told = |ended: Ended| why(&Value::Null, &ended, "linerate x").to_string();
-    for (ended, words) in [
+    assert_eq!(
+        failure_report(&document, &ProgramResult::default(), "x").next_step,
+        "start it"
+    );
+    let report_of =
+        |result: ProgramResult| failure_report(&Value::Null, &result, "linerate x").to_string();
+    for (result, expected) in [
         (
-            Ended {
+            ProgramResult {
                 signal: Some(9),
-                ..Ended::default()
+                ..ProgramResult::default()
             },
             "`linerate x`: it was killed by SIGKILL",
         ),
         (
-            Ended {
+            ProgramResult {
                 signal: Some(34),
-                ..Ended::default()
+                ..ProgramResult::default()
             },
             "killed by signal 34",
         ),
         (
-            Ended {
+            ProgramResult {
                 code: Some(130),
-                late: true,
-                ..Ended::default()
+                timed_out: true,
+                ..ProgramResult::default()
             },
             "took more than 180 s",
         ),
         (
-            Ended {
+            ProgramResult {
                 code: Some(1),
                 stderr: "\nno room\nat all".to_owned(),
-                ..Ended::default()
+                ..ProgramResult::default()
             },
             "no room",
         ),
     ] {
-        let said = told(ended);
-        assert!(said.contains(words), "{said}");
+        let document = report_of(result);
+        assert!(document.contains(expected), "{document}");
     }
 }
 
 #[test]
-fn what_a_point_lacks_is_told_with_what_to_do_and_the_exit_code_of_its_kind() {
-    let point = |knobs: &[(&str, &str)]| -> Setting {
+fn missing_requirements_are_reported_with_a_next_step_and_exit_code() {
+    let point = |knobs: &[(&str, &str)]| -> KnobValues {
         let knobs = knobs.iter();
-        let named = knobs.map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()));
-        named.collect()
+        let assignments = knobs.map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()));
+        assignments.collect()
     };
-    let left_out = |name: &str, knobs: &[(&str, &str)], cores: usize, rootless: bool| {
-        let text = crate::builtin::shipped(name).unwrap();
+    let exclusion_of = |name: &str, knobs: &[(&str, &str)], cores: usize, rootless: bool| {
+        let text = crate::builtin::builtin_text(name).unwrap();
         let skips = Experiment::from_toml(text).unwrap().skip;
-        LeftOut::of(&skips, &point(knobs), cores, rootless)
+        PointExclusion::find(&skips, &point(knobs), cores, rootless)
     };
     let real_time = [("answer", "kernel-rr"), ("load", "idle")];
-    assert_eq!(left_out("udp-response", &real_time, 2, false), None);
-    let out = left_out("udp-response", &real_time, 2, true).unwrap();
-    assert_eq!(out.code, exit::MISSING);
-    assert_eq!(out.because, "real-time scheduling (needs root)");
+    assert_eq!(exclusion_of("udp-response", &real_time, 2, false), None);
+    let out = exclusion_of("udp-response", &real_time, 2, true).unwrap();
+    assert_eq!(out.exit_code, exit::MISSING);
+    assert_eq!(out.reason, "real-time scheduling (needs root)");
     assert!(out.next_step.starts_with("run it as root"), "{out:?}");
     let four = [("place", "processes"), ("threads", "2"), ("tx_first", "1")];
-    let out = left_out("pmd-threads", &four, 2, false).unwrap();
-    assert_eq!(out.code, exit::MISSING);
+    let out = exclusion_of("pmd-threads", &four, 2, false).unwrap();
+    assert_eq!(out.exit_code, exit::MISSING);
     assert!(
-        out.because
+        out.reason
             .contains("needs 4 processors, this machine has 2")
     );
     // A point that is never measured does not depend on the machine.
-    let never = [
+    let excluded = [
         ("workload", "udp-send-fragments"),
         ("setup", "no-fragments"),
     ];
-    let out = left_out("stack-tuning", &never, 64, false).unwrap();
-    assert_eq!(out.code, exit::USAGE);
+    let out = exclusion_of("stack-tuning", &excluded, 64, false).unwrap();
+    assert_eq!(out.exit_code, exit::USAGE);
 }
 
 #[test]
 fn addresses_of_its_own_network_are_found_in_commands() {
-    let own = |name: &str, only: &[(&str, &str)]| {
-        let text = crate::builtin::shipped(name).unwrap();
+    let addresses_of = |name: &str, only: &[(&str, &str)]| {
+        let text = crate::builtin::builtin_text(name).unwrap();
         let only = only.iter();
         let only = only.map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()));
         let experiment = Experiment::from_toml(text).unwrap();
-        let found = experiment.own_addresses(true, &only.collect()).unwrap();
-        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        let addresses = experiment.literal_addresses(true, &only.collect()).unwrap();
+        addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
     };
-    assert_eq!(own("udp-hops", &[]), [""; 0]);
-    assert_eq!(own("stack-tuning", &[]), ["10.77.0.9"]);
-    assert_eq!(own("stack-tuning", &[("setup", "kernel")]), [""; 0]);
+    assert_eq!(addresses_of("udp-hops", &[]), [""; 0]);
+    assert_eq!(addresses_of("stack-tuning", &[]), ["10.77.0.9"]);
     assert_eq!(
-        own("udp-response", &[("answer", "our-stack")]),
+        addresses_of("stack-tuning", &[("setup", "kernel")]),
+        [""; 0]
+    );
+    assert_eq!(
+        addresses_of("udp-response", &[("answer", "our-stack")]),
         ["10.77.0.9"]
     );
-    assert_eq!(own("udp-response", &[("answer", "kernel")]), [""; 0]);
+    assert_eq!(
+        addresses_of("udp-response", &[("answer", "kernel")]),
+        [""; 0]
+    );
 }
 
 #[test]
-fn files_that_commands_leave_are_found_wherever_they_are_named() {
-    let text = crate::builtin::shipped("ttcp-calls").unwrap();
+fn output_files_are_found_wherever_they_are_named() {
+    let text = crate::builtin::builtin_text("ttcp-calls").unwrap();
     let mut experiment = Experiment::from_toml(text).unwrap();
-    let left = |experiment: &Experiment, only: &[(&str, &str)]| {
+    let files_of = |experiment: &Experiment, only: &[(&str, &str)]| {
         let only = only.iter();
         let only = only.map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()));
-        experiment.files_left(true, &only.collect()).unwrap()
+        experiment.output_files(true, &only.collect()).unwrap()
     };
-    let all = left(&experiment, &[]);
+    let all = files_of(&experiment, &[]);
     assert!(all.len() > 1 && all.iter().all(|file| file.ends_with(".pftrace")));
-    let way = [("way", "receive")];
-    let one = left(&experiment, &way);
+    let receive_only = [("way", "receive")];
+    let one = files_of(&experiment, &receive_only);
     assert!(one.len() < all.len() && one.iter().all(|file| file.contains("receive")));
     experiment.measure.truncate(1);
     for (run, exec, files) in [
@@ -176,20 +189,24 @@ fn files_that_commands_leave_are_found_wherever_they_are_named() {
         (Some("run {dir}"), None, &[]),
     ] {
         let command = &mut experiment.measure[0];
-        command.run = run.map(str::to_owned);
-        command.exec = exec.map(str::to_owned);
-        assert_eq!(left(&experiment, &way), files, "{run:?} {exec:?}");
+        command.linerate_args = run.map(str::to_owned);
+        command.command_line = exec.map(str::to_owned);
+        assert_eq!(
+            files_of(&experiment, &receive_only),
+            files,
+            "{run:?} {exec:?}"
+        );
     }
 }
 
 #[test]
-fn switches_stand_in_the_order_of_the_way() {
+fn switches_are_in_path_order() {
     let topology = Topology::hops(3);
     let between = switches_between(&topology, "client", "server");
     assert_eq!(between.len(), 3, "{between:?}");
-    let mut back = switches_between(&topology, "server", "client");
-    back.reverse();
-    assert_eq!(back, between);
+    let mut reversed = switches_between(&topology, "server", "client");
+    reversed.reverse();
+    assert_eq!(reversed, between);
     assert!(switches_between(&topology, "client", "nobody").is_empty());
     assert!(switches_between(&Topology::hops(0), "client", "server").is_empty());
 }

@@ -1,23 +1,23 @@
 //! Bursts are too large for a queue, or too small for efficient polling.
 
-use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::finding::{Finding, FindingLocation};
+use linerate_metric::plan::{RunKind, TransportProtocol};
 use linerate_metric::units::{format_bytes, format_share};
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name, rate_word};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, format_rate_option, role_name};
 
 /// Frames per poll from which the cost of the poll is small
 /// (docs/method/defaults.md#constants-of-estimates).
-pub(super) const ENOUGH: u32 = 8;
+pub(super) const LARGE_BURST_FRAMES: u32 = 8;
 
 /// Cost of a poll in frames: with bursts of 1 a ring forwards about a third of what it forwards
 /// with 32.
-pub(super) const POLL: f64 = 2.0;
+pub(super) const POLL_COST_FRAMES: f64 = 2.0;
 
 /// Smallest loss share that matters.
-const MATTERS: f64 = 0.001;
+const MIN_RELEVANT_SHARE: f64 = 0.001;
 
 /// See docs/CAUSES.md#burst-size.
 pub struct BurstSize;
@@ -27,12 +27,13 @@ impl Rule for BurstSize {
         "burst-size"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        match case.plan.kind {
-            Kind::Forward => self.of_polls(case).into_iter().collect(),
-            Kind::Throughput => {
-                let ways = case.throughput(Protocol::Udp);
-                ways.filter_map(|way| self.of_datagrams(case, way))
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        match run.plan.kind {
+            RunKind::Forward => self.evaluate_polls(run).into_iter().collect(),
+            RunKind::Throughput => {
+                let directions = run.throughput_directions(TransportProtocol::Udp);
+                directions
+                    .filter_map(|direction| self.evaluate_datagrams(run, direction))
                     .collect()
             }
             _ => Vec::new(),
@@ -41,40 +42,44 @@ impl Rule for BurstSize {
 }
 
 impl BurstSize {
-    fn of_polls(&self, case: &Case<'_>) -> Option<Finding> {
-        let plan = case.plan.forward.as_ref()?;
-        let figures = case.record.forward.as_ref()?;
+    fn evaluate_polls(&self, run: &RunView<'_>) -> Option<Finding> {
+        let plan = run.plan.forward.as_ref()?;
+        let figures = run.record.forward.as_ref()?;
         let rounds: u64 = figures.cores.iter().map(|core| core.rounds).sum();
         let idle: u64 = figures.cores.iter().map(|core| core.idle_rounds).sum();
-        if plan.burst >= ENOUGH || plan.burst == 0 || rounds == 0 || idle * 3 > rounds {
+        if plan.burst >= LARGE_BURST_FRAMES || plan.burst == 0 || rounds == 0 || idle * 3 > rounds {
             return None;
         }
         let burst = f64::from(plan.burst);
-        let share = (POLL / burst) / (1.0 + POLL / burst);
-        Draft::cause(self.id(), End::Both)
+        let share = (POLL_COST_FRAMES / burst) / (1.0 + POLL_COST_FRAMES / burst);
+        FindingBuilder::cause(self.id(), FindingLocation::Both)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "each poll moves at most {} frames, and nearly every poll found some: polling is \
                  {} of the work",
                 plan.burst,
                 format_share(share)
             ))
-            .seen("burst", plan.burst, "frames", "plan")
-            .seen("rounds", rounds, "rounds", "forwarding threads")
-            .seen("idle_rounds", idle, "rounds", "forwarding threads")
+            .evidence("burst", plan.burst, "frames", "plan")
+            .evidence("rounds", rounds, "rounds", "forwarding threads")
+            .evidence("idle_rounds", idle, "rounds", "forwarding threads")
             .remedy("move more frames per poll")
-            .command(case.again("--burst 32"))
+            .command(run.rerun_command("--burst 32"))
             .tried(Some(format!("--burst {}", plan.burst)))
             .gain(
-                Some((1.0 + POLL / burst) / (1.0 + POLL / 32.0)),
+                Some((1.0 + POLL_COST_FRAMES / burst) / (1.0 + POLL_COST_FRAMES / 32.0)),
                 "a frame costs 1 + 2 / burst (docs/method/defaults.md)",
             )
-            .found()
+            .build()
     }
 
     /// A paced flow sends bursts that the next queue cannot hold.
-    fn of_datagrams(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let plan = case.plan;
+    fn evaluate_datagrams(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let plan = run.plan;
         let rate = plan.rate_bps?;
         if !plan.pace.has_bursts(plan.payload_bytes) {
             return None;
@@ -82,57 +87,64 @@ impl BurstSize {
         let burst = plan.pace.burst_bytes(plan.payload_bytes);
         let in_queues = ["udp-receive-queue", "qdisc", "interface-rx", "interface-tx"]
             .iter()
-            .map(|place| way.lost_share(place))
-            .fold(way.lost_for_room() as f64 / way.packets_sent(), f64::max);
+            .map(|location| direction.lost_share(location))
+            .fold(
+                direction.sender_socket_drops() as f64 / direction.packets_sent(),
+                f64::max,
+            );
         // Loss that no visible queue counted may be random: then the loss itself is the first
         // cause.
-        let on_the_way = way.lost_share("path");
-        let in_view = in_queues >= on_the_way;
-        let lost = in_queues.max(on_the_way);
+        let path_loss = direction.lost_share("path");
+        let is_counted = in_queues >= path_loss;
+        let lost = in_queues.max(path_loss);
         // The average rate is below the limits.
-        let average = way.share_of_shape().is_none_or(|share| share < 0.9)
-            && way.share_of_line().is_none_or(|share| share < 0.9);
-        let held = way.receive_buffer().is_some_and(|room| burst * 2 > room);
-        if lost < MATTERS || !average || !(held || way.lost_share("udp-receive-queue") < lost / 2.0)
+        let fits_on_average = direction.shaper_share().is_none_or(|share| share < 0.9)
+            && direction.line_share().is_none_or(|share| share < 0.9);
+        let exceeds_buffer = direction
+            .receive_buffer()
+            .is_some_and(|buffer_bytes| burst * 2 > buffer_bytes);
+        if lost < MIN_RELEVANT_SHARE
+            || !fits_on_average
+            || !(exceeds_buffer || direction.lost_share("udp-receive-queue") < lost / 2.0)
         {
             return None;
         }
         // If the buffer holds the burst, the loss has another cause.
-        let role = way.sender;
-        Draft::cause(self.id(), role)
-            .way(way.direction)
-            .cost(if in_view { lost + 1e-4 } else { lost / 2.0 })
-            .says(format!(
+        let role = direction.sender;
+        FindingBuilder::cause(self.id(), role)
+            .direction(direction.direction)
+            .cost(if is_counted { lost + 1e-4 } else { lost / 2.0 })
+            .summary(format!(
                 "datagrams are sent in bursts of {}, and {} of them are lost although the average \
                  rate fits{}",
                 format_bytes(burst),
                 format_share(lost),
-                if in_view {
+                if is_counted {
                     ""
                 } else {
                     "; no counter shows where: the bursts may be the cause"
                 }
             ))
-            .seen("burst", burst, "B", "plan")
-            .seen("rate_bps", rate, "bit/s", "plan")
-            .seen_if(
+            .evidence("burst", burst, "B", "plan")
+            .evidence("rate_bps", rate, "bit/s", "plan")
+            .evidence_if(
                 "loss_fraction",
-                way.summary().loss_fraction,
+                direction.summary().loss_fraction,
                 "share",
                 "receiver",
             )
-            .seen_if(
+            .evidence_if(
                 "SO_RCVBUF",
-                way.receive_buffer(),
+                direction.receive_buffer(),
                 "B",
-                format!("{} socket", name(way.receiver)),
+                format!("{} socket", role_name(direction.receiver)),
             )
             .remedy(
                 "send single datagrams at that rate, or enlarge the queue that drops them to hold \
                  a burst",
             )
-            .command(case.again(&format!("-b {}", rate_word(rate as f64))))
+            .command(run.rerun_command(&format!("-b {}", format_rate_option(rate as f64))))
             .gain(Some(1.0 / (1.0 - lost).max(0.01)), "1 / (1 - share lost)")
-            .found()
+            .build()
     }
 }

@@ -2,37 +2,37 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Protocol;
-use linerate_metric::record::CountedAt;
+use linerate_metric::plan::TransportProtocol;
+use linerate_metric::record::FlowEnd;
 use linerate_metric::units::format_count;
 
-use super::tcp_info;
+use super::tcp_info_source;
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Time, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, ThreadTime, role_name};
 
 /// Longest round-trip time of a path that is limited by processors and not by its length.
-const SHORT_NS: f64 = 1e6;
+const SHORT_RTT_NS: f64 = 1e6;
 
 /// Unnecessary retransmits per second from which they matter.
-const SPURIOUS: f64 = 50.0;
+const MIN_SPURIOUS_PER_SECOND: f64 = 50.0;
 
 /// Smallest gain of a loss-based congestion control over bbr without pacing on a short path: 3.3 to
 /// 3.6 on veth, 2.5 on loopback of the 2-core VM (docs/method/defaults.md#constants-of-estimates).
-const FASTER: f64 = 2.5;
+const MIN_SPEEDUP: f64 = 2.5;
 
 /// Largest gain measured there.
-const MOST: f64 = 6.0;
+const MAX_SPEEDUP: f64 = 6.0;
 
 /// Text of the remedy.
-const DO: &str = "use a congestion control that does not pace on such a short path, or set the \
+const REMEDY: &str = "use a congestion control that does not pace on such a short path, or set the \
                   interface's qdisc to `fq`";
 
 /// Returns the end whose host restricts cubic to root and allows reno, with its allowed list. The
 /// command may run at the server without root privileges.
-fn keeps_cubic<'a>(case: &Case<'a>) -> Option<(Role, &'a str)> {
+fn restricted_cubic_end<'a>(run: &RunView<'a>) -> Option<(Role, &'a str)> {
     [Role::Client, Role::Server].into_iter().find_map(|role| {
-        let allowed = case
+        let allowed = run
             .host(role)?
             .sysctls
             .get("net.ipv4.tcp_allowed_congestion_control")?;
@@ -44,8 +44,8 @@ fn keeps_cubic<'a>(case: &Case<'a>) -> Option<(Role, &'a str)> {
 /// Returns true if an end was idle no longer than other programs kept the peer from a core: then
 /// its idle time needs no pacing timer. On a machine kept busy by other programs, 8 to 21 % idle
 /// time and 46 to 51 % of such waiting were measured at both ends, and reno was no faster there.
-fn waits_for_its_core(end: &Time, other: &Time) -> bool {
-    end.free() <= other.runnable
+fn is_core_limited(end: &ThreadTime, peer: &ThreadTime) -> bool {
+    end.free_share() <= peer.core_wait
 }
 
 /// See docs/CAUSES.md#congestion-control.
@@ -56,139 +56,167 @@ impl Rule for CongestionControl {
         "congestion-control"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let ways = case.throughput(Protocol::Tcp);
-        ways.filter_map(|way| self.of(case, way)).collect()
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        let directions = run.throughput_directions(TransportProtocol::Tcp);
+        directions
+            .filter_map(|direction| self.evaluate_direction(run, direction))
+            .collect()
     }
 }
 
 impl CongestionControl {
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let control = way.congestion_control()?;
-        let tcp = way.tcp()?;
-        let interface = way.sends_by();
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let control = direction.congestion_control()?;
+        let tcp = direction.tcp()?;
+        let interface = direction.sender_interface();
         let qdisc = interface.and_then(|interface| interface.qdisc.as_deref());
         let children = interface.map_or(&[][..], |interface| &interface.qdisc_children);
         // Below `mq` each queue has its own qdisc. Older records do not list them: then it is the
         // default qdisc, which may be `fq`.
-        let below = case
-            .host(way.sender)
+        let below = run
+            .host(direction.sender)
             .and_then(|host| host.sysctls.get("net.core.default_qdisc"));
         let below = below
             .filter(|_| qdisc == Some("mq") && children.is_empty())
             .map(String::as_str);
-        let told_below = children.iter().any(|child| child.kind == "fq");
+        let has_fq_child = children.iter().any(|child| child.kind == "fq");
         let default_below =
             qdisc == Some("mq") && children.is_empty() && below.is_none_or(|below| below == "fq");
-        let may_be_fq = qdisc == Some("fq") || told_below || default_below;
-        if !control.starts_with("bbr") || may_be_fq || way.fills_path() {
+        let may_be_fq = qdisc == Some("fq") || has_fq_child || default_below;
+        if !control.starts_with("bbr") || may_be_fq || direction.fills_path() {
             return None;
         }
         // Loss on the path limits a loss-based congestion control more than bbr.
-        if way.unseen_loss().is_some() {
+        if direction.unaccounted_loss().is_some() {
             return None;
         }
-        let held_elsewhere = tcp.receive_window > 0.4 || tcp.send_buffer > 0.4;
-        let small = way.send_buffer().is_some_and(|bytes| bytes < 64 << 10)
-            || way.receive_buffer().is_some_and(|bytes| bytes < 64 << 10);
-        if tcp.min_rtt_ns > SHORT_NS || super::is_paced(case) || held_elsewhere || small {
+        let is_limited_elsewhere =
+            tcp.receive_window_limited > 0.4 || tcp.send_buffer_limited > 0.4;
+        let small = direction
+            .send_buffer()
+            .is_some_and(|bytes| bytes < 64 << 10)
+            || direction
+                .receive_buffer()
+                .is_some_and(|bytes| bytes < 64 << 10);
+        if tcp.min_rtt_ns > SHORT_RTT_NS || super::is_paced(run) || is_limited_elsewhere || small {
             return None;
         }
-        let spurious = tcp.spurious as f64 / way.seconds().max(1e-3);
-        let needless = spurious >= SPURIOUS && tcp.spurious * 3 >= tcp.retransmits;
+        let spurious = tcp.spurious_retransmits as f64 / direction.seconds().max(1e-3);
+        let needless =
+            spurious >= MIN_SPURIOUS_PER_SECOND && tcp.spurious_retransmits * 3 >= tcp.retransmits;
         // Pacing timers: neither end is busy all the time, and nothing else limits the sender.
-        let ends = way
-            .time(CountedAt::Sender)
-            .zip(way.time(CountedAt::Receiver));
+        let ends = direction
+            .thread_time(FlowEnd::Sender)
+            .zip(direction.thread_time(FlowEnd::Receiver));
         let waits = ends.is_some_and(|(sender, receiver)| {
-            let has_rest = sender.free() > 0.1 && receiver.free() > 0.1;
+            let has_rest = sender.free_share() > 0.1 && receiver.free_share() > 0.1;
             has_rest
-                && !(waits_for_its_core(&sender, &receiver)
-                    && waits_for_its_core(&receiver, &sender))
+                && !(is_core_limited(&sender, &receiver) && is_core_limited(&receiver, &sender))
         });
-        let small_calls = case.plan.payload_bytes < 16 << 10;
+        let small_calls = run.plan.payload_bytes < 16 << 10;
         if !needless && (!waits || small_calls) {
             return None;
         }
-        let role = way.sender;
-        let kept = keeps_cubic(case);
-        Draft::cause(self.id(), role)
-            .way(way.direction)
-            .cost(1.0 - 1.0 / FASTER)
-            .says(format!(
+        let role = direction.sender;
+        let restricted = restricted_cubic_end(run);
+        FindingBuilder::cause(self.id(), role)
+            .direction(direction.direction)
+            .cost(1.0 - 1.0 / MIN_SPEEDUP)
+            .summary(format!(
                 "{control} paces with its own timers, because the {}'s interface has no `fq` \
                  qdisc: {}",
-                name(role),
+                role_name(role),
                 match needless {
                     true => format!(
                         "acknowledgements are processed on the receiver's core, segments are \
                          reordered, and {} retransmits were unnecessary",
-                        format_count(tcp.spurious)
+                        format_count(tcp.spurious_retransmits)
                     ),
                     false => "both ends wait for these timers".to_owned(),
                 }
             ))
-            .seen(
+            .evidence(
                 "TCP_CONGESTION",
                 control,
                 "",
-                format!("{} socket", name(role)),
+                format!("{} socket", role_name(role)),
             )
-            .seen(
+            .evidence(
                 "qdisc",
                 qdisc.unwrap_or("none"),
                 "",
-                format!("{} rtnetlink", name(role)),
+                format!("{} rtnetlink", role_name(role)),
             )
-            .seen_if(
+            .evidence_if(
                 "qdisc, below it",
-                super::kinds_below(children),
+                super::child_qdiscs(children),
                 "",
-                format!("{} rtnetlink", name(role)),
+                format!("{} rtnetlink", role_name(role)),
             )
-            .seen_if(
+            .evidence_if(
                 "net.core.default_qdisc",
                 below,
                 "",
-                format!("{} sysctl", name(role)),
+                format!("{} sysctl", role_name(role)),
             )
-            .seen("tcpi_dsack_dups", tcp.spurious, "segments", tcp_info(role))
-            .seen(
+            .evidence(
+                "tcpi_dsack_dups",
+                tcp.spurious_retransmits,
+                "segments",
+                tcp_info_source(role),
+            )
+            .evidence(
                 "tcpi_total_retrans",
                 tcp.retransmits,
                 "segments",
-                tcp_info(role),
+                tcp_info_source(role),
             )
-            .seen("tcpi_reord_seen", tcp.reordering, "", tcp_info(role))
-            .seen("tcpi_min_rtt", tcp.min_rtt_ns.round(), "ns", tcp_info(role))
-            .seen_if(
-                "net.ipv4.tcp_allowed_congestion_control",
-                kept.map(|(_, allowed)| allowed),
+            .evidence(
+                "tcpi_reord_seen",
+                tcp.reordering_events,
                 "",
-                kept.map_or_else(String::new, |(role, _)| format!("{} sysctl", name(role))),
+                tcp_info_source(role),
             )
-            .remedy(match kept {
+            .evidence(
+                "tcpi_min_rtt",
+                tcp.min_rtt_ns.round(),
+                "ns",
+                tcp_info_source(role),
+            )
+            .evidence_if(
+                "net.ipv4.tcp_allowed_congestion_control",
+                restricted.map(|(_, allowed)| allowed),
+                "",
+                restricted.map_or_else(String::new, |(role, _)| {
+                    format!("{} sysctl", role_name(role))
+                }),
+            )
+            .remedy(match restricted {
                 Some((role, _)) => format!(
-                    "{DO}; the {}'s host permits reno for all users, and cubic only for root",
-                    name(role)
+                    "{REMEDY}; the {}'s host permits reno for all users, and cubic only for root",
+                    role_name(role)
                 ),
-                None => DO.to_owned(),
+                None => REMEDY.to_owned(),
             })
-            .command(case.again(match kept {
+            .command(run.rerun_command(match restricted {
                 Some(_) => "-C reno",
                 None => "-C cubic",
             }))
             .tried(
-                case.plan
-                    .congestion_control_asked
+                run.plan
+                    .congestion_control_requested
                     .then(|| format!("-C {control}")),
             )
             .gain(
-                super::within_headroom(way, MOST),
+                super::within_headroom(direction, MAX_SPEEDUP),
                 "a congestion control without pacing over bbr without fq: 2.5 to 6, measured on \
                  veth and loopback (docs/method/defaults.md)",
             )
-            .found()
+            .build()
     }
 }
 
@@ -197,9 +225,9 @@ mod tests {
     use linerate_metric::record::Record;
 
     #[test]
-    fn the_command_asks_for_what_everybody_may_have() {
+    fn the_command_uses_a_control_that_all_users_may_set() {
         let text = include_str!("../../../../tests/bank/recorded/congestion-control-bbr.json");
-        let planted: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let injected: serde_json::Value = serde_json::from_str(text).expect("JSON");
         for (allowed, control) in [
             (Some("reno bbr"), "-C reno"),
             (Some("reno bbr cubic"), "-C cubic"),
@@ -207,18 +235,18 @@ mod tests {
             (None, "-C cubic"),
         ] {
             let mut record: Record =
-                serde_json::from_value(planted["record"].clone()).expect("a record");
+                serde_json::from_value(injected["record"].clone()).expect("a record");
             for host in &mut record.hosts {
                 const NAME: &str = "net.ipv4.tcp_allowed_congestion_control";
                 host.sysctls.remove(NAME);
                 host.sysctls
                     .extend(allowed.map(|allowed| (NAME.to_owned(), allowed.to_owned())));
             }
-            let found = crate::explain(&record);
-            let found = found
+            let findings = crate::explain(&record);
+            let findings = findings
                 .iter()
-                .find(|found| found.cause == "congestion-control");
-            let command = found.and_then(|found| found.command.as_deref());
+                .find(|findings| findings.cause == "congestion-control");
+            let command = findings.and_then(|findings| findings.command.as_deref());
             let command = command.expect("a command");
             assert!(command.contains(control), "{allowed:?}: {command}");
         }

@@ -2,15 +2,15 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Kind;
+use linerate_metric::plan::RunKind;
 use linerate_metric::units::format_share;
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{RunView, role_name};
 
 /// Largest share of the frequency that may be missing.
-const MATTERS: f64 = 0.15;
+const MIN_RELEVANT_SHARE: f64 = 0.15;
 
 /// See docs/CAUSES.md#cpu-frequency.
 pub struct CpuFrequency;
@@ -20,75 +20,80 @@ impl Rule for CpuFrequency {
         "cpu-frequency"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
         [Role::Client, Role::Server]
             .into_iter()
-            .filter_map(|role| self.of(case, role))
+            .filter_map(|role| self.evaluate_end(run, role))
             .collect()
     }
 }
 
 impl CpuFrequency {
-    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
-        let cpu = &case.host(role)?.cpu;
+    fn evaluate_end(&self, run: &RunView<'_>, role: Role) -> Option<Finding> {
+        let cpu = &run.host(role)?.cpu;
         let governor = cpu.governor.as_deref()?;
         let (now, most) = (cpu.frequency_hz? as f64, cpu.frequency_max_hz? as f64);
         let missing = 1.0 - now / most.max(1.0);
-        if missing < MATTERS || governor == "performance" && missing < 2.0 * MATTERS {
+        if missing < MIN_RELEVANT_SHARE
+            || governor == "performance" && missing < 2.0 * MIN_RELEVANT_SHARE
+        {
             return None;
         }
         // Frequency matters if the processor does: for threads without idle time, and for round
         // trips.
-        let time = case.time(role)?;
-        let matters = match case.plan.kind {
-            Kind::Latency => true,
-            Kind::Forward | Kind::Generate => true,
+        let time = run.thread_time(role)?;
+        let is_relevant = match run.plan.kind {
+            RunKind::Latency => true,
+            RunKind::Forward | RunKind::Generate => true,
             // A host with services has no requested load.
-            Kind::Stack => false,
-            Kind::Throughput => {
+            RunKind::Stack => false,
+            RunKind::Throughput => {
                 time.is_saturated()
-                    && !super::kept_its_rate(case)
-                    && !case.ways.iter().all(|way| way.fills_path())
+                    && !super::met_requested_rate(run)
+                    && !run
+                        .directions
+                        .iter()
+                        .all(|direction| direction.fills_path())
             }
         };
-        if !matters {
+        if !is_relevant {
             return None;
         }
-        let share = match case.plan.kind {
-            Kind::Latency => missing * (time.working + time.turning).max(0.5),
+        let share = match run.plan.kind {
+            RunKind::Latency => missing * (time.working + time.spinning).max(0.5),
             _ => missing,
         };
-        Draft::cause(self.id(), role)
+        FindingBuilder::cause(self.id(), role)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "a processor of the {} ran at {:.2} GHz of {:.2} GHz ({governor})",
-                name(role),
+                role_name(role),
                 now / 1e9,
                 most / 1e9
             ))
-            .seen(
+            .evidence(
                 "scaling_governor",
                 governor,
                 "",
-                format!("{} /sys/devices/system/cpu/cpu0/cpufreq", name(role)),
+                format!("{} /sys/devices/system/cpu/cpu0/cpufreq", role_name(role)),
             )
-            .seen(
+            .evidence(
                 "scaling_cur_freq",
                 now,
                 "Hz",
-                format!("{} /sys/devices/system/cpu/cpu*/cpufreq", name(role)),
+                format!("{} /sys/devices/system/cpu/cpu*/cpufreq", role_name(role)),
             )
-            .seen(
+            .evidence(
                 "cpuinfo_max_freq",
                 most,
                 "Hz",
-                format!("{} /sys/devices/system/cpu/cpu*/cpufreq", name(role)),
+                format!("{} /sys/devices/system/cpu/cpu*/cpufreq", role_name(role)),
             )
-            .seen(
+            .evidence(
                 "working time",
                 time.working,
                 "share",
-                super::schedstat(role),
+                super::schedstat_source(role),
             )
             .remedy(match governor {
                 "performance" => {
@@ -106,6 +111,6 @@ impl CpuFrequency {
                     format_share(share)
                 ),
             )
-            .found()
+            .build()
     }
 }

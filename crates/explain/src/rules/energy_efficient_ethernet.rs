@@ -5,18 +5,18 @@ use linerate_metric::finding::Finding;
 use linerate_metric::units::format_nanos;
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{RunView, role_name};
 
 /// Wake time of a link by its speed in bit/s, ns (IEEE 802.3az, table 78-4, minimum `T_w_sys_tx`).
-const WAKE_NS: &[(u64, f64)] = &[
+const LINK_WAKE_NS: &[(u64, f64)] = &[
     (100_000_000, 30_000.0),
     (1_000_000_000, 16_500.0),
     (10_000_000_000, 7_360.0),
 ];
 
 /// Smallest share of a median round trip that matters.
-const MATTERS: f64 = 0.05;
+const MIN_RELEVANT_SHARE: f64 = 0.05;
 
 /// See docs/CAUSES.md#energy-efficient-ethernet.
 pub struct EnergyEfficientEthernet;
@@ -26,25 +26,25 @@ impl Rule for EnergyEfficientEthernet {
         "energy-efficient-ethernet"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
         [Role::Client, Role::Server]
             .into_iter()
-            .filter_map(|role| self.of(case, role))
+            .filter_map(|role| self.evaluate_end(run, role))
             .collect()
     }
 }
 
 impl EnergyEfficientEthernet {
-    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
-        if !case.is_latency() {
+    fn evaluate_end(&self, run: &RunView<'_>, role: Role) -> Option<Finding> {
+        if !run.is_latency() {
             return None;
         }
-        let interface = case.interface(role)?;
+        let interface = run.interface(role)?;
         let eee = interface.energy_efficient.filter(|eee| eee.active)?;
-        let rtt = case.record.summary.rtt_ns?;
+        let rtt = run.record.summary.rtt_ns?;
         // A link with shorter idle times does not sleep.
         let gap = 1e9
-            / case
+            / run
                 .record
                 .summary
                 .round_trips_per_second
@@ -54,32 +54,32 @@ impl EnergyEfficientEthernet {
             return None;
         }
         let speed = interface.speed_bps.unwrap_or(1_000_000_000);
-        let wake = WAKE_NS
+        let wake = LINK_WAKE_NS
             .iter()
             .find(|(of, _)| speed <= *of)
             .map_or(5_000.0, |&(_, wake)| wake);
         // Each direction of this link wakes up once per round trip.
         let added = 2.0 * wake;
         let share = (added / rtt.p50.max(1) as f64).min(0.8);
-        if share < MATTERS {
+        if share < MIN_RELEVANT_SHARE {
             return None;
         }
-        let end = name(role);
+        let end = role_name(role);
         let at = format!("{end} {} ethtool --show-eee", interface.name);
-        Draft::cause(self.id(), role)
+        FindingBuilder::cause(self.id(), role)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "the link of {} of the {end} sleeps between frames: waking up adds about {} to \
                  each round trip",
                 interface.name,
                 format_nanos(added)
             ))
-            .seen("eee active", "yes", "", at.clone())
-            .seen("tx-timer", eee.tx_timer_us, "us", at)
-            .seen("time between requests", gap.round(), "ns", "client")
-            .seen("rtt_ns.p50", rtt.p50, "ns", "client")
+            .evidence("eee active", "yes", "", at.clone())
+            .evidence("tx-timer", eee.tx_timer_us, "us", at)
+            .evidence("time between requests", gap.round(), "ns", "client")
+            .evidence("rtt_ns.p50", rtt.p50, "ns", "client")
             .remedy("disable Energy-Efficient Ethernet at either end if round trips matter")
-            .command(case.at(
+            .command(run.command_at(
                 role,
                 &format!("ethtool --set-eee {} eee off", interface.name),
             ))
@@ -87,6 +87,6 @@ impl EnergyEfficientEthernet {
                 Some(1.0 / (1.0 - share)),
                 "p50 / (p50 - two wake times of IEEE 802.3az)",
             )
-            .found()
+            .build()
     }
 }

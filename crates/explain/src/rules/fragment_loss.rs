@@ -1,16 +1,16 @@
 //! A fragmented datagram is lost with any of its fragments.
 
-use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::Protocol;
+use linerate_metric::finding::{Finding, FindingLocation};
+use linerate_metric::plan::TransportProtocol;
 use linerate_metric::units::{format_count, format_share};
 
-use super::reassembly::refused;
+use super::reassembly::rejected_fragments;
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest loss share that matters.
-const MATTERS: f64 = 0.001;
+const MIN_RELEVANT_SHARE: f64 = 0.001;
 
 /// See docs/CAUSES.md#fragment-loss.
 pub struct FragmentLoss;
@@ -20,65 +20,75 @@ impl Rule for FragmentLoss {
         "fragment-loss"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let ways = case.throughput(Protocol::Udp);
-        ways.filter_map(|way| self.of(case, way)).collect()
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        let directions = run.throughput_directions(TransportProtocol::Udp);
+        directions
+            .filter_map(|direction| self.evaluate_direction(run, direction))
+            .collect()
     }
 }
 
 impl FragmentLoss {
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let pieces = way.fragments();
-        let lost = way.lost_at("reassembly");
-        let share = way.lost_share("reassembly");
-        if pieces < 2.0 || lost < 3 || share < MATTERS || refused(case, way) * 4 > lost {
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let fragments = direction.fragments();
+        let lost = direction.lost_at("reassembly");
+        let share = direction.lost_share("reassembly");
+        if fragments < 2.0
+            || lost < 3
+            || share < MIN_RELEVANT_SHARE
+            || rejected_fragments(run, direction) * 4 > lost
+        {
             return None;
         }
-        let whole = way.summary().loss_fraction.unwrap_or(share).min(1.0);
+        let datagram_loss = direction.summary().loss_fraction.unwrap_or(share).min(1.0);
         // With independent fragment losses p, 1 - (1 - p)^k of the datagrams are lost.
-        let each = 1.0 - (1.0 - whole).powf(1.0 / pieces);
-        let host = name(way.receiver);
-        let of = |counter| case.added(counter, |at, _| at == host);
-        Draft::cause(self.id(), End::Path)
-            .way(way.direction)
+        let fragment_loss = 1.0 - (1.0 - datagram_loss).powf(1.0 / fragments);
+        let host = role_name(direction.receiver);
+        let increase_of = |counter| run.counter_increase(counter, |at, _| at == host);
+        FindingBuilder::cause(self.id(), FindingLocation::Path)
+            .direction(direction.direction)
             .cost(share)
-            .says(format!(
-                "{} datagrams ({}) arrived incomplete: each has {pieces:.0} fragments and is lost \
+            .summary(format!(
+                "{} datagrams ({}) arrived incomplete: each has {fragments:.0} fragments and is lost \
                  with any of them; about {} of the fragments were lost",
                 format_count(lost),
                 format_share(share),
-                format_share(each)
+                format_share(fragment_loss)
             ))
-            .seen("losses[reassembly]", lost, "datagrams", "losses")
-            .seen_if(
+            .evidence("losses[reassembly]", lost, "datagrams", "losses")
+            .evidence_if(
                 "fragments_received",
-                of("fragments_received"),
+                increase_of("fragments_received"),
                 "fragments",
                 format!("{host} /proc/net/snmp ReasmReqds"),
             )
-            .seen_if(
+            .evidence_if(
                 "reassembled",
-                of("reassembled"),
+                increase_of("reassembled"),
                 "datagrams",
                 format!("{host} /proc/net/snmp ReasmOKs"),
             )
-            .seen("payload_bytes", case.plan.payload_bytes, "B", "plan")
-            .seen(
+            .evidence("payload_bytes", run.plan.payload_bytes, "B", "plan")
+            .evidence(
                 "mtu",
-                way.mtu(),
+                direction.mtu(),
                 "B",
-                format!("{} interface", name(way.sender)),
+                format!("{} interface", role_name(direction.sender)),
             )
             .remedy("send datagrams that fit into one packet, or raise the MTU of the path")
-            .command(case.again(&format!(
+            .command(run.rerun_command(&format!(
                 "-l {:.0}",
-                way.mtu() - f64::from(case.datagram_headers())
+                direction.mtu() - f64::from(run.datagram_headers())
             )))
             .gain(
-                Some((1.0 - each) / (1.0 - whole).max(0.01)),
+                Some((1.0 - fragment_loss) / (1.0 - datagram_loss).max(0.01)),
                 "(1 - loss of one fragment) / (1 - loss of a datagram), loss = 1 - (1 - \
                  p)^fragments",
             )
-            .found()
+            .build()
     }
 }

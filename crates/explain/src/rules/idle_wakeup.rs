@@ -1,25 +1,25 @@
 //! Cores enter idle states while threads sleep, and take time to wake up.
 
 use linerate_metric::facts::Role;
-use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::{Kind, Protocol, Wait};
-use linerate_metric::record::CountedAt;
+use linerate_metric::finding::{Finding, FindingLocation};
+use linerate_metric::plan::{RunKind, TransportProtocol, WaitMode};
+use linerate_metric::record::FlowEnd;
 use linerate_metric::units::{format_nanos, format_share};
 
-use super::schedstat;
+use super::schedstat_source;
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Time of two wake-ups on cores that do not enter idle states, ns: 4.3 us on the 2-core VM with
 /// /dev/cpu_dma_latency held.
-const AWAKE_NS: f64 = 5_000.0;
+const BASE_WAKEUP_NS: f64 = 5_000.0;
 
 /// Largest exit time of an idle state over the declared one.
-const COLD: f64 = 2.0;
+const COLD_CACHE_FACTOR: f64 = 2.0;
 
 /// Smallest share of a round trip, or of a thread's time, that matters.
-const MATTERS: f64 = 0.25;
+const MIN_RELEVANT_SHARE: f64 = 0.25;
 
 /// See docs/CAUSES.md#idle-wakeup.
 pub struct IdleWakeup;
@@ -29,10 +29,10 @@ impl Rule for IdleWakeup {
         "idle-wakeup"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        match case.plan.kind {
-            Kind::Latency => self.of_round_trips(case).into_iter().collect(),
-            Kind::Throughput => self.of_streams(case),
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        match run.plan.kind {
+            RunKind::Latency => self.evaluate_round_trips(run).into_iter().collect(),
+            RunKind::Throughput => self.evaluate_streams(run),
             _ => Vec::new(),
         }
     }
@@ -40,12 +40,12 @@ impl Rule for IdleWakeup {
 
 /// Returns the deepest enabled idle state of an end's processors and its declared exit latency in
 /// ns. `None` for virtual machines, whose real idle states are not visible.
-fn deepest<'a>(case: &Case<'a>, role: Role) -> Option<(&'a str, f64)> {
-    let cpu = &case.host(role)?.cpu;
+fn deepest_idle_state<'a>(run: &RunView<'a>, role: Role) -> Option<(&'a str, f64)> {
+    let cpu = &run.host(role)?.cpu;
     let states = cpu.idle_states.iter().filter(|state| !state.disabled);
-    let known =
+    let latencies =
         states.filter_map(|state| Some((state.name.as_str(), state.latency_us? as f64 * 1e3)));
-    known
+    latencies
         .max_by(|a, b| a.1.total_cmp(&b.1))
         .filter(|_| cpu.hypervisor.is_none())
 }
@@ -53,61 +53,61 @@ fn deepest<'a>(case: &Case<'a>, role: Role) -> Option<(&'a str, f64)> {
 /// Returns the time that idle states add to two wake-ups at an end, ns; of two ends on one machine,
 /// one measured it. Limited to twice the exit latency of the deepest state, which allows for cold
 /// caches: a larger value means that the measurement was disturbed.
-fn halting(case: &Case<'_>, role: Role) -> Option<f64> {
-    let most = deepest(case, role).map(|(_, latency)| COLD * 2.0 * latency);
-    match (probed(case, role), most) {
+fn idle_exit_ns(run: &RunView<'_>, role: Role) -> Option<f64> {
+    let most = deepest_idle_state(run, role).map(|(_, latency)| COLD_CACHE_FACTOR * 2.0 * latency);
+    match (measured_idle_exit_ns(run, role), most) {
         (Some(probed), Some(most)) => Some(probed.min(most)),
         (probed, _) => probed,
     }
 }
 
-fn probed(case: &Case<'_>, role: Role) -> Option<f64> {
-    let own = case.host(role)?.wake_up_ns;
+fn measured_idle_exit_ns(run: &RunView<'_>, role: Role) -> Option<f64> {
+    let own_wakeup_ns = run.host(role)?.wake_up_ns;
     let other = match role {
         Role::Client => Role::Server,
         Role::Server => Role::Client,
     };
-    let shared = case.one_machine().then(|| case.host(other)?.wake_up_ns);
-    let both = own.or(shared.flatten())? as f64;
-    Some((both - AWAKE_NS).max(0.0))
+    let shared = run.is_one_machine().then(|| run.host(other)?.wake_up_ns);
+    let wakeup_ns = own_wakeup_ns.or(shared.flatten())? as f64;
+    Some((wakeup_ns - BASE_WAKEUP_NS).max(0.0))
 }
 
 impl IdleWakeup {
-    fn of_round_trips(&self, case: &Case<'_>) -> Option<Finding> {
-        if !case.is_latency() {
+    fn evaluate_round_trips(&self, run: &RunView<'_>) -> Option<Finding> {
+        if !run.is_latency() {
             return None;
         }
-        let rtt = case.record.summary.rtt_ns?;
-        let trips = case.record.summary.round_trips? as f64;
+        let rtt = run.record.summary.rtt_ns?;
+        let round_trips = run.record.summary.round_trips? as f64;
         let p50 = rtt.p50 as f64;
         // An end that sleeps once per round trip needs one wake-up.
         let mut added = 0.0;
         let mut woken = Vec::new();
         for role in [Role::Client, Role::Server] {
             // The wait mode of another tool is unknown.
-            let foreign = role == Role::Server && case.far_is_foreign();
-            if case.wait(role) == Some(Wait::Spin) || foreign {
+            let is_third_party = role == Role::Server && run.has_third_party_server();
+            if run.wait(role) == Some(WaitMode::Spin) || is_third_party {
                 continue;
             }
-            let Some(halting) = halting(case, role) else {
+            let Some(exit_ns) = idle_exit_ns(run, role) else {
                 continue;
             };
-            let sleeps = case
+            let sleeps = run
                 .cpu(role)
-                .map_or(trips, |cost| cost.voluntary_switches as f64);
-            added += halting / 2.0 * (sleeps / trips.max(1.0)).min(1.0);
+                .map_or(round_trips, |cost| cost.voluntary_switches as f64);
+            added += exit_ns / 2.0 * (sleeps / round_trips.max(1.0)).min(1.0);
             woken.push(role);
         }
         // A core that both ends share switches between them and never enters an idle state.
-        if woken.is_empty() || super::shared_core::is_one(case) {
+        if woken.is_empty() || super::shared_core::is_single_core(run) {
             return None;
         }
         let (end, threads) = match woken[..] {
             [role] => (
-                End::from(role),
-                format!("the {}'s sleeping thread", name(role)),
+                FindingLocation::from(role),
+                format!("the {}'s sleeping thread", role_name(role)),
             ),
-            _ => (End::Both, "two sleeping threads".to_owned()),
+            _ => (FindingLocation::Both, "two sleeping threads".to_owned()),
         };
         let share = added / p50.max(1.0);
         // Responses that are faster than the wake-up did not wait for it.
@@ -115,150 +115,160 @@ impl IdleWakeup {
             return None;
         }
         // Busy cores do not enter idle states: then wake-ups are slow for another reason.
-        if share < MATTERS || !case.rests(Role::Client) || !case.rests(Role::Server) {
+        if share < MIN_RELEVANT_SHARE
+            || !run.has_idle_cpu(Role::Client)
+            || !run.has_idle_cpu(Role::Server)
+        {
             return None;
         }
         // The base cost of the wake-ups remains.
-        let share = share.min(1.0 - AWAKE_NS / 2.0 * woken.len() as f64 / p50.max(1.0));
-        let held = case.plan.hold_latency;
-        let state = woken.iter().find_map(|&role| deepest(case, role));
-        let server = case.host(Role::Server).and_then(|host| host.wake_up_ns);
-        let client = case.host(Role::Client).and_then(|host| host.wake_up_ns);
-        let idle = case
+        let share = share.min(1.0 - BASE_WAKEUP_NS / 2.0 * woken.len() as f64 / p50.max(1.0));
+        let no_halt = run.plan.hold_latency;
+        let state = woken.iter().find_map(|&role| deepest_idle_state(run, role));
+        let server = run.host(Role::Server).and_then(|host| host.wake_up_ns);
+        let client = run.host(Role::Client).and_then(|host| host.wake_up_ns);
+        let idle = run
             .host(Role::Client)
             .and_then(|host| host.cpu.idle.as_deref());
-        Draft::limit_if(held, self.id(), end)
+        FindingBuilder::limit_if(no_halt, self.id(), end)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "waking {threads} takes about {} of the median round trip of {}, mostly for \
                  leaving idle states",
                 format_nanos(added),
                 format_nanos(p50)
             ))
-            .seen_if(
+            .evidence_if(
                 "wake_up_ns",
                 client,
                 "ns",
                 "client, two threads waking each other",
             )
-            .seen_if(
+            .evidence_if(
                 "wake_up_ns",
                 server,
                 "ns",
                 "server, two threads waking each other",
             )
-            .seen("rtt_ns.p50", rtt.p50, "ns", "client")
-            .seen_if(
+            .evidence("rtt_ns.p50", rtt.p50, "ns", "client")
+            .evidence_if(
                 "idle states",
                 idle,
                 "",
                 "client /sys/devices/system/cpu/cpuidle",
             )
-            .seen_if(
+            .evidence_if(
                 "deepest idle state",
                 state.map(|(name, _)| name),
                 "",
                 "/sys/devices/system/cpu/cpu0/cpuidle",
             )
-            .seen_if(
+            .evidence_if(
                 "exit latency",
                 state.map(|(_, latency)| latency),
                 "ns",
                 "/sys/devices/system/cpu/cpu0/cpuidle",
             )
-            .remedy(match held {
+            .remedy(match no_halt {
                 false => "keep the cores out of idle states during the run, or let both ends spin",
                 true => {
                     "the cores are kept awake, and wake-ups still cost time: let both ends spin"
                 }
             })
-            .command(match held {
-                false => case.again("--hold-latency"),
-                true => case.again("--wait spin"),
+            .command(match no_halt {
+                false => run.rerun_command("--hold-latency"),
+                true => run.rerun_command("--wait spin"),
             })
-            .tried(held.then(|| "--hold-latency".to_owned()))
+            .tried(no_halt.then(|| "--hold-latency".to_owned()))
             .gain(
                 Some(1.0 / (1.0 - share)),
                 "p50 / (p50 - time that idle states add to the wake-ups)",
             )
-            .found()
+            .build()
     }
 
-    fn of_streams(&self, case: &Case<'_>) -> Vec<Finding> {
-        if super::is_paced(case) || case.plan.hold_latency {
+    fn evaluate_streams(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if super::is_paced(run) || run.plan.hold_latency {
             return Vec::new();
         }
-        let tcp = case.throughput(Protocol::Tcp);
-        let ways = tcp.chain(case.throughput(Protocol::Udp));
-        ways.filter_map(|way| self.of_stream(case, way)).collect()
+        let tcp = run.throughput_directions(TransportProtocol::Tcp);
+        let directions = tcp.chain(run.throughput_directions(TransportProtocol::Udp));
+        directions
+            .filter_map(|direction| self.evaluate_stream(run, direction))
+            .collect()
     }
 
-    fn of_stream(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        if way.fills_path() || super::is_saturated(way) {
+    fn evaluate_stream(&self, run: &RunView<'_>, direction: &DirectionView<'_>) -> Option<Finding> {
+        if direction.fills_path() || super::is_saturated(direction) {
             return None;
         }
         // As for round trips: busy cores, and a core shared by both ends, do not enter idle states.
-        if super::shared_core::is_one(case)
-            || !case.rests(Role::Client)
-            || !case.rests(Role::Server)
+        if super::shared_core::is_single_core(run)
+            || !run.has_idle_cpu(Role::Client)
+            || !run.has_idle_cpu(Role::Server)
         {
             return None;
         }
         let (role, time) = [
-            (way.sender, way.time(CountedAt::Sender)),
-            (way.receiver, way.time(CountedAt::Receiver)),
+            (direction.sender, direction.thread_time(FlowEnd::Sender)),
+            (direction.receiver, direction.thread_time(FlowEnd::Receiver)),
         ]
         .into_iter()
         .filter_map(|(role, time)| Some((role, time?)))
         .max_by_key(|(_, time)| time.sleeps)?;
-        let each = halting(case, role)? / 2.0;
+        let each = idle_exit_ns(run, role)? / 2.0;
         let seconds = time.wall_ns as f64 / 1e9;
         let a_second = time.sleeps as f64 / seconds.max(1e-3) / time.threads.max(1) as f64;
-        let share = (a_second * each / 1e9).min(time.free());
-        if share < MATTERS {
+        let share = (a_second * each / 1e9).min(time.free_share());
+        if share < MIN_RELEVANT_SHARE {
             return None;
         }
-        Draft::cause(self.id(), role)
-            .way(way.direction)
+        FindingBuilder::cause(self.id(), role)
+            .direction(direction.direction)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "the {}'s threads slept {:.0} times per second, and each time the core entered an \
                  idle state: waking up took {} of the time",
-                name(role),
+                role_name(role),
                 a_second,
                 format_share(share)
             ))
-            .seen(
+            .evidence(
                 "voluntary switches",
                 time.sleeps,
                 "",
-                format!("{} getrusage", name(role)),
+                format!("{} getrusage", role_name(role)),
             )
-            .seen(
+            .evidence(
                 "wake_up_ns",
                 each * 2.0,
                 "ns",
                 "two threads waking each other, less their time on cores without idle states",
             )
-            .seen("idle time", time.free(), "share", schedstat(role))
-            .seen_if(
+            .evidence(
+                "idle time",
+                time.free_share(),
+                "share",
+                schedstat_source(role),
+            )
+            .evidence_if(
                 "deepest idle state",
-                deepest(case, role).map(|(name, _)| name),
+                deepest_idle_state(run, role).map(|(name, _)| name),
                 "",
                 "/sys/devices/system/cpu/cpu0/cpuidle",
             )
-            .seen_if(
+            .evidence_if(
                 "exit latency",
-                deepest(case, role).map(|(_, latency)| latency),
+                deepest_idle_state(run, role).map(|(_, latency)| latency),
                 "ns",
                 "/sys/devices/system/cpu/cpu0/cpuidle",
             )
             .remedy("keep the cores out of idle states, or let the receiver spin")
-            .command(case.again("--hold-latency"))
+            .command(run.rerun_command("--hold-latency"))
             .gain(
                 Some(1.0 / (1.0 - share).max(0.1)),
                 "Amdahl: 1 / (1 - share of the time spent waking up)",
             )
-            .found()
+            .build()
     }
 }

@@ -1,15 +1,15 @@
 //! A device delays its interrupts.
 
-use linerate_metric::facts::{Coalescing, Role};
+use linerate_metric::facts::{CoalescingSettings, Role};
 use linerate_metric::finding::Finding;
 use linerate_metric::units::format_nanos;
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{RunView, role_name};
 
 /// Smallest share of a median round trip that matters.
-const MATTERS: f64 = 0.1;
+const MIN_RELEVANT_SHARE: f64 = 0.1;
 
 /// See docs/CAUSES.md#interrupt-coalescing.
 pub struct InterruptCoalescing;
@@ -19,97 +19,98 @@ impl Rule for InterruptCoalescing {
         "interrupt-coalescing"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
         [Role::Client, Role::Server]
             .into_iter()
-            .filter_map(|role| self.of(case, role))
+            .filter_map(|role| self.evaluate_end(run, role))
             .collect()
     }
 }
 
 impl InterruptCoalescing {
-    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
-        if !case.is_latency() || case.plan.round_trip.outstanding > 8 {
+    fn evaluate_end(&self, run: &RunView<'_>, role: Role) -> Option<Finding> {
+        if !run.is_latency() || run.plan.round_trip.outstanding > 8 {
             return None;
         }
-        let interface = case.device(role)?;
+        let interface = run.device(role)?;
         let coalescing = interface.coalescing?;
         // An interrupt for every frame: nothing is delayed.
         if coalescing.rx_us == 0 || coalescing.rx_frames == 1 {
             return None;
         }
-        let rtt = case.record.summary.rtt_ns?;
-        let held = f64::from(coalescing.rx_us) * 1e3;
-        let share = (held / rtt.p50.max(1) as f64).min(0.9);
-        if share < MATTERS || held > 1.1 * rtt.p50 as f64 {
+        let rtt = run.record.summary.rtt_ns?;
+        let delay_ns = f64::from(coalescing.rx_us) * 1e3;
+        let share = (delay_ns / rtt.p50.max(1) as f64).min(0.9);
+        if share < MIN_RELEVANT_SHARE || delay_ns > 1.1 * rtt.p50 as f64 {
             return None;
         }
-        let known = Some(interface.coalescing_settings.join(" ")).filter(|known| !known.is_empty());
-        let end = name(role);
+        let supported =
+            Some(interface.coalescing_settings.join(" ")).filter(|supported| !supported.is_empty());
+        let end = role_name(role);
         let at = format!("{end} {} ethtool -c", interface.name);
-        let command = at_once(coalescing, &interface.coalescing_settings);
-        let draft = Draft::limit_if(command.is_none(), self.id(), role)
+        let command = disable_arguments(coalescing, &interface.coalescing_settings);
+        let builder = FindingBuilder::limit_if(command.is_none(), self.id(), role)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "{} of the {end} delays the interrupt of a received frame by up to {}, in each \
                  round trip",
                 interface.name,
-                format_nanos(held)
+                format_nanos(delay_ns)
             ))
-            .seen("rx-usecs", coalescing.rx_us, "us", at.clone())
-            .seen("rx-frames", coalescing.rx_frames, "frames", at.clone())
-            .seen(
+            .evidence("rx-usecs", coalescing.rx_us, "us", at.clone())
+            .evidence("rx-frames", coalescing.rx_frames, "frames", at.clone())
+            .evidence(
                 "adaptive-rx",
                 if coalescing.adaptive_rx { "on" } else { "off" },
                 "",
                 at,
             )
-            .seen("rtt_ns.p50", rtt.p50, "ns", "client")
-            .seen_if(
+            .evidence("rtt_ns.p50", rtt.p50, "ns", "client")
+            .evidence_if(
                 "supported settings",
-                known,
+                supported,
                 "",
                 format!("{end} {} ethtool -c", interface.name),
             );
-        let Some(words) = command else {
-            return draft
+        let Some(arguments) = command else {
+            return builder
                 .remedy("the driver does not support changing it: use another adapter or driver")
-                .found();
+                .build();
         };
-        draft
+        builder
             .remedy(
                 "disable the delay if round trips matter; throughput then costs more interrupts",
             )
-            .command(case.at(role, &format!("ethtool -C {}{words}", interface.name)))
+            .command(run.command_at(role, &format!("ethtool -C {}{arguments}", interface.name)))
             .gain(Some(1.0 / (1.0 - share)), "p50 / (p50 - rx-usecs)")
-            .found()
+            .build()
     }
 }
 
 /// Returns the arguments of `ethtool -C` that disable the delay. Only settings that the driver
 /// supports are included, because the kernel rejects the command for one unsupported setting. If
 /// the supported settings are unknown, those with a value are included.
-fn at_once(now: Coalescing, settings: &[String]) -> Option<String> {
-    let knows = |name: &str, has: bool| match settings.is_empty() {
+fn disable_arguments(now: CoalescingSettings, settings: &[String]) -> Option<String> {
+    let is_supported = |name: &str, has: bool| match settings.is_empty() {
         true => has,
-        false => settings.iter().any(|known| known == name),
+        false => settings.iter().any(|setting| setting == name),
     };
     // Adaptive coalescing must be disabled first. A driver without a frame count delays by time
     // only.
-    let words = [
+    let arguments = [
         (
-            now.adaptive_rx && knows("adaptive-rx", true),
+            now.adaptive_rx && is_supported("adaptive-rx", true),
             " adaptive-rx off",
         ),
-        (knows("rx-usecs", true), " rx-usecs 0"),
-        (knows("rx-frames", now.rx_frames > 0), " rx-frames 1"),
+        (is_supported("rx-usecs", true), " rx-usecs 0"),
+        (is_supported("rx-frames", now.rx_frames > 0), " rx-frames 1"),
     ];
-    let words: String = words
+    let arguments: String = arguments
         .into_iter()
-        .filter(|(asked, _)| *asked)
-        .map(|(_, words)| words)
+        .filter(|(is_needed, _)| *is_needed)
+        .map(|(_, arguments)| arguments)
         .collect();
-    (!words.is_empty()).then_some(words)
+    (!arguments.is_empty()).then_some(arguments)
 }
 
 #[cfg(test)]
@@ -117,8 +118,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_driver_is_told_what_it_knows() {
-        for (adaptive_rx, rx_frames, settings, want) in [
+    fn only_supported_settings_are_changed() {
+        for (adaptive_rx, rx_frames, settings, expected) in [
             (false, 0, &[][..], Some(" rx-usecs 0")),
             (true, 0, &[], Some(" adaptive-rx off rx-usecs 0")),
             (false, 25, &[], Some(" rx-usecs 0 rx-frames 1")),
@@ -139,16 +140,16 @@ mod tests {
             (false, 0, &["adaptive-rx"], None),
             (false, 0, &["tx-usecs"], None),
         ] {
-            let now = Coalescing {
+            let now = CoalescingSettings {
                 rx_us: 50,
                 rx_frames,
                 adaptive_rx,
-                ..Coalescing::default()
+                ..CoalescingSettings::default()
             };
             let settings: Vec<String> = settings.iter().map(|&name| name.to_owned()).collect();
             assert_eq!(
-                at_once(now, &settings).as_deref(),
-                want,
+                disable_arguments(now, &settings).as_deref(),
+                expected,
                 "{adaptive_rx} {rx_frames} {settings:?}"
             );
         }

@@ -1,15 +1,15 @@
 //! The link is saturated.
 
-use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::Kind;
+use linerate_metric::finding::{Finding, FindingLocation};
+use linerate_metric::plan::RunKind;
 use linerate_metric::units::{format_bit_rate, format_share};
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Share of the link speed from which it is saturated.
-const FULL: f64 = 0.9;
+const FULL_SHARE: f64 = 0.9;
 
 /// See docs/CAUSES.md#line-rate.
 pub struct LineRate;
@@ -19,74 +19,88 @@ impl Rule for LineRate {
         "line-rate"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        match case.plan.kind {
-            Kind::Throughput => case
-                .ways
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        match run.plan.kind {
+            RunKind::Throughput => run
+                .directions
                 .iter()
-                .filter_map(|way| self.of(case, way))
+                .filter_map(|direction| self.evaluate_direction(run, direction))
                 .collect(),
-            Kind::Generate => self.of_frames(case).into_iter().collect(),
+            RunKind::Generate => self.evaluate_generator(run).into_iter().collect(),
             _ => Vec::new(),
         }
     }
 }
 
 impl LineRate {
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let share = way.share_of_line().filter(|&share| share >= FULL)?;
-        let line = way.line_bps()?;
-        let slower = match way.sends_by().and_then(|interface| interface.speed_bps) {
-            Some(speed) if speed == line => way.sender,
-            _ => way.receiver,
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let share = direction
+            .line_share()
+            .filter(|&share| share >= FULL_SHARE)?;
+        let line = direction.line_bps()?;
+        let slower = match direction
+            .sender_interface()
+            .and_then(|interface| interface.speed_bps)
+        {
+            Some(speed) if speed == line => direction.sender,
+            _ => direction.receiver,
         };
-        let interface = match slower == way.sender {
-            true => way.sends_by(),
-            false => way.receives_by(),
+        let interface = match slower == direction.sender {
+            true => direction.sender_interface(),
+            false => direction.receiver_interface(),
         };
-        Draft::limit(self.id(), End::Path)
-            .way(way.direction)
+        FindingBuilder::limit(self.id(), FindingLocation::Path)
+            .direction(direction.direction)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "the link of {} is saturated: {} in use, with headers, preambles and gaps",
                 format_bit_rate(line as f64),
                 format_share(share.min(1.0))
             ))
-            .seen("speed", line, "bit/s", format!("{} ethtool", name(slower)))
-            .seen(
+            .evidence(
+                "speed",
+                line,
+                "bit/s",
+                format!("{} ethtool", role_name(slower)),
+            )
+            .evidence(
                 "on the wire",
-                way.l1_bps()?,
+                direction.l1_bps()?,
                 "bit/s",
                 "goodput with headers, preambles and gaps",
             )
-            .seen_if("goodput_bps", way.goodput(), "bit/s", "receiver")
+            .evidence_if("goodput_bps", direction.goodput(), "bit/s", "receiver")
             .remedy("use a faster link, or larger packets, which have less header overhead")
-            .command(case.at(slower, &format!("ethtool {}", interface?.name)))
-            .found()
+            .command(run.command_at(slower, &format!("ethtool {}", interface?.name)))
+            .build()
     }
 
-    fn of_frames(&self, case: &Case<'_>) -> Option<Finding> {
-        let figures = case.record.generate.as_ref()?;
-        let line = case.plan.generate.as_ref()?.line_bps?;
+    fn evaluate_generator(&self, run: &RunView<'_>) -> Option<Finding> {
+        let figures = run.record.generate.as_ref()?;
+        let line = run.plan.generate.as_ref()?.line_bps?;
         let share = figures.offered_l1_bps / line as f64;
-        if share < FULL {
+        if share < FULL_SHARE {
             return None;
         }
-        Draft::limit(self.id(), End::Path)
+        FindingBuilder::limit(self.id(), FindingLocation::Path)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "frames were sent at {} of the line rate",
                 format_share(share.min(1.0))
             ))
-            .seen("line_bps", line, "bit/s", "plan")
-            .seen(
+            .evidence("line_bps", line, "bit/s", "plan")
+            .evidence(
                 "offered_l1_bps",
                 figures.offered_l1_bps,
                 "bit/s",
                 "generator",
             )
             .remedy("use a faster link")
-            .command(case.again("--rate 100%"))
-            .found()
+            .command(run.rerun_command("--rate 100%"))
+            .build()
     }
 }

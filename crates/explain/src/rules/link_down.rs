@@ -1,12 +1,12 @@
 //! A link on the path lost its carrier.
 
-use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::Kind;
+use linerate_metric::finding::{Finding, FindingLocation};
+use linerate_metric::plan::RunKind;
 use linerate_metric::units::{format_count, format_share};
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView};
 
 /// See docs/CAUSES.md#link-down.
 pub struct LinkDown;
@@ -16,14 +16,14 @@ impl Rule for LinkDown {
         "link-down"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        self.of(case).into_iter().collect()
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        self.evaluate(run).into_iter().collect()
     }
 }
 
 /// Returns the share of intervals without payload.
-fn stood_still(way: &Way<'_>) -> f64 {
-    let (all, empty) = way
+fn empty_interval_share(direction: &DirectionView<'_>) -> f64 {
+    let (all, empty) = direction
         .intervals()
         .fold((0_u32, 0_u32), |(all, empty), interval| {
             (all + 1, empty + u32::from(interval.bytes == 0))
@@ -32,51 +32,65 @@ fn stood_still(way: &Way<'_>) -> f64 {
 }
 
 impl LinkDown {
-    fn of(&self, case: &Case<'_>) -> Option<Finding> {
-        let found = case.record.counters.iter();
-        let found = found.filter(|found| found.counter == "carrier_losses" && found.added() > 0);
-        let down: Vec<_> = found.collect();
+    fn evaluate(&self, run: &RunView<'_>) -> Option<Finding> {
+        let counter = run.record.counters.iter();
+        let counter =
+            counter.filter(|counter| counter.counter == "carrier_losses" && counter.increase() > 0);
+        let down: Vec<_> = counter.collect();
         let first = down.first()?;
-        let summary = &case.record.summary;
+        let summary = &run.record.summary;
         // Datagrams without a drop counter were lost on the path, at an interface, or expired
         // before they could be sent.
-        let gone = |way: &Way<'_>| {
-            let seen: u64 = ["path", "interface-tx", "interface-rx"]
-                .map(|place| way.lost_at(place))
+        let path_losses = |direction: &DirectionView<'_>| {
+            let counted: u64 = ["path", "interface-tx", "interface-rx"]
+                .map(|location| direction.lost_at(location))
                 .iter()
                 .sum();
-            seen + way.lost_at("sender-socket") - way.lost_for_room()
+            counted + direction.lost_at("sender-socket") - direction.sender_socket_drops()
         };
-        let lost: u64 = case.ways.iter().map(gone).sum();
-        let unroutable: u64 = case.ways.iter().map(Way::unroutable).sum();
-        let cost = match case.plan.kind {
-            Kind::Throughput => {
-                let of_way =
-                    |way: &Way<'_>| (gone(way) as f64 / way.packets_sent()).max(stood_still(way));
-                case.ways.iter().map(of_way).fold(0.0, f64::max)
+        let lost: u64 = run.directions.iter().map(path_losses).sum();
+        let unroutable: u64 = run.directions.iter().map(DirectionView::unroutable).sum();
+        let cost = match run.plan.kind {
+            RunKind::Throughput => {
+                let direction_cost = |direction: &DirectionView<'_>| {
+                    (path_losses(direction) as f64 / direction.packets_sent())
+                        .max(empty_interval_share(direction))
+                };
+                run.directions
+                    .iter()
+                    .map(direction_cost)
+                    .fold(0.0, f64::max)
             }
-            Kind::Latency => {
+            RunKind::Latency => {
                 let lost = summary.lost.unwrap_or(0) as f64;
                 lost / (lost + summary.round_trips.unwrap_or(0) as f64).max(1.0)
             }
             _ => return None,
         };
-        let named: Vec<String> = (down.iter())
-            .map(|found| {
+        let interfaces: Vec<String> = (down.iter())
+            .map(|counter| {
                 format!(
                     "{} of {}",
-                    found.interface.as_deref().unwrap_or("an interface"),
-                    found.host
+                    counter.interface.as_deref().unwrap_or("an interface"),
+                    counter.host
                 )
             })
             .collect();
-        let times = down.iter().map(|found| found.added()).max().unwrap_or(1);
-        let mut draft = Draft::cause(self.id(), End::Path)
+        let times = down
+            .iter()
+            .map(|counter| counter.increase())
+            .max()
+            .unwrap_or(1);
+        let mut builder = FindingBuilder::cause(self.id(), FindingLocation::Path)
             .cost(cost.max(0.001))
-            .says(format!(
+            .summary(format!(
                 "{} lost {} carrier {}{}",
-                named.join(" and "),
-                if named.len() == 1 { "its" } else { "their" },
+                interfaces.join(" and "),
+                if interfaces.len() == 1 {
+                    "its"
+                } else {
+                    "their"
+                },
                 match times {
                     1 => "once during the run".to_owned(),
                     times => format!("up to {times} times during the run"),
@@ -90,24 +104,24 @@ impl LinkDown {
                     ),
                 }
             ));
-        for found in &down {
-            let interface = found.interface.as_deref().unwrap_or_default();
-            draft = draft.seen(
-                &found.counter,
-                found.added(),
+        for counter in &down {
+            let interface = counter.interface.as_deref().unwrap_or_default();
+            builder = builder.evidence(
+                &counter.counter,
+                counter.increase(),
                 "",
-                format!("{} {interface} IFLA_CARRIER_DOWN_COUNT", found.host),
+                format!("{} {interface} IFLA_CARRIER_DOWN_COUNT", counter.host),
             );
         }
         let interface = first.interface.as_deref().unwrap_or("eth0");
-        draft
-            .seen_if(
+        builder
+            .evidence_if(
                 "sends without a route",
                 (unroutable > 0).then_some(unroutable),
                 "sends",
                 "ENETUNREACH, EHOSTUNREACH, ENETDOWN",
             )
-            .seen_if(
+            .evidence_if(
                 "lost there",
                 (lost > 0).then_some(lost),
                 "datagrams",
@@ -122,6 +136,6 @@ impl LinkDown {
                 (lost > 0).then(|| 1.0 / (1.0 - cost).max(0.01)),
                 "1 / (1 - share lost there)",
             )
-            .found()
+            .build()
     }
 }

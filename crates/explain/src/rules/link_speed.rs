@@ -2,15 +2,15 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Kind;
+use linerate_metric::plan::RunKind;
 use linerate_metric::units::format_bit_rate;
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{RunView, role_name};
 
 /// Share of the slower link in use from which its speed is the limit.
-const USED: f64 = 0.75;
+const MIN_LINK_USE: f64 = 0.75;
 
 /// See docs/CAUSES.md#link-speed.
 pub struct LinkSpeed;
@@ -20,110 +20,120 @@ impl Rule for LinkSpeed {
         "link-speed"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if case.plan.kind != Kind::Throughput {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if run.plan.kind != RunKind::Throughput {
             return Vec::new();
         }
-        self.of(case).into_iter().collect()
+        self.evaluate_link(run).into_iter().collect()
     }
 }
 
 impl LinkSpeed {
-    fn of(&self, case: &Case<'_>) -> Option<Finding> {
+    fn evaluate_link(&self, run: &RunView<'_>) -> Option<Finding> {
         let speed = |role| {
-            case.interface(role)
+            run.interface(role)
                 .and_then(|interface| interface.speed_bps)
         };
         let fastest = |role| {
-            case.interface(role)
+            run.interface(role)
                 .and_then(|interface| interface.fastest_bps)
         };
-        let half = [Role::Client, Role::Server].into_iter().find(|&role| {
-            case.interface(role)
+        let half_duplex = [Role::Client, Role::Server].into_iter().find(|&role| {
+            run.interface(role)
                 .and_then(|interface| interface.duplex.as_deref())
                 == Some("half")
         });
-        let (near, far) = (speed(Role::Client), speed(Role::Server));
-        let slow = match (near, far) {
-            (Some(near), Some(far)) if far < near => Role::Server,
+        let (client_speed, server_speed) = (speed(Role::Client), speed(Role::Server));
+        let slow = match (client_speed, server_speed) {
+            (Some(client_speed), Some(server_speed)) if server_speed < client_speed => Role::Server,
             (None, Some(_)) => Role::Server,
             (Some(_), _) => Role::Client,
             (None, None) => return None,
         };
-        let slow = half.unwrap_or(slow);
-        let own = speed(slow)?;
-        let other = match slow {
-            Role::Client => far,
-            Role::Server => near,
+        let slow = half_duplex.unwrap_or(slow);
+        let slow_speed = speed(slow)?;
+        let peer_speed = match slow {
+            Role::Client => server_speed,
+            Role::Server => client_speed,
         };
         // A half-duplex link needs no proof that it could be faster.
-        let told = fastest(slow).or(other).or(half.and(Some(own)))?;
-        let could = told.max(other.unwrap_or(0).min(fastest(slow).unwrap_or(u64::MAX)));
-        let less = could as f64 / own.max(1) as f64;
-        if less < 1.5 && half.is_none() {
+        let reported_speed = fastest(slow)
+            .or(peer_speed)
+            .or(half_duplex.and(Some(slow_speed)))?;
+        let possible_speed = reported_speed.max(
+            peer_speed
+                .unwrap_or(0)
+                .min(fastest(slow).unwrap_or(u64::MAX)),
+        );
+        let speed_ratio = possible_speed as f64 / slow_speed.max(1) as f64;
+        if speed_ratio < 1.5 && half_duplex.is_none() {
             return None;
         }
-        let used = case
-            .ways
+        let link_use = run
+            .directions
             .iter()
-            .filter_map(|way| Some(way.l1_bps()? / own as f64))
+            .filter_map(|direction| Some(direction.l1_bps()? / slow_speed as f64))
             .fold(0.0, f64::max);
-        if used < USED && half.is_none() {
+        if link_use < MIN_LINK_USE && half_duplex.is_none() {
             return None;
         }
         // The requested rate was received.
-        if super::kept_its_rate(case) {
+        if super::met_requested_rate(run) {
             return None;
         }
-        let interface = case.interface(slow)?;
-        let cost = match half {
-            Some(_) => (1.0 - used.min(0.5)).max(1.0 - 1.0 / less),
-            None => 1.0 - 1.0 / less,
+        let interface = run.interface(slow)?;
+        let cost = match half_duplex {
+            Some(_) => (1.0 - link_use.min(0.5)).max(1.0 - 1.0 / speed_ratio),
+            None => 1.0 - 1.0 / speed_ratio,
         };
         // Without the supported modes it is unknown whether the device could be faster.
-        let known = fastest(slow).is_some();
-        Draft::limit_if(!known && half.is_none(), self.id(), slow)
+        let is_known = fastest(slow).is_some();
+        FindingBuilder::limit_if(!is_known && half_duplex.is_none(), self.id(), slow)
             .cost(cost)
-            .says(format!(
+            .summary(format!(
                 "{} of the {} runs at {}{}{}",
                 interface.name,
-                name(slow),
-                format_bit_rate(own as f64),
-                if half.is_some() { ", half duplex" } else { "" },
-                match (less >= 1.5, known) {
+                role_name(slow),
+                format_bit_rate(slow_speed as f64),
+                if half_duplex.is_some() {
+                    ", half duplex"
+                } else {
+                    ""
+                },
+                match (speed_ratio >= 1.5, is_known) {
                     (true, true) => format!(
                         ", and the device supports {}",
-                        format_bit_rate(could as f64)
+                        format_bit_rate(possible_speed as f64)
                     ),
                     (true, false) => format!(
                         ", and the other end at {}; the modes that the device supports are unknown",
-                        format_bit_rate(could as f64)
+                        format_bit_rate(possible_speed as f64)
                     ),
                     (false, _) => String::new(),
                 }
             ))
-            .seen(
+            .evidence(
                 "speed",
-                own,
+                slow_speed,
                 "bit/s",
-                format!("{} {} ethtool", name(slow), interface.name),
+                format!("{} {} ethtool", role_name(slow), interface.name),
             )
-            .seen_if(
+            .evidence_if(
                 "fastest supported mode",
                 fastest(slow),
                 "bit/s",
-                format!("{} {} ethtool", name(slow), interface.name),
+                format!("{} {} ethtool", role_name(slow), interface.name),
             )
-            .seen_if(
+            .evidence_if(
                 "duplex",
                 interface.duplex.as_deref(),
                 "",
-                format!("{} {} ethtool", name(slow), interface.name),
+                format!("{} {} ethtool", role_name(slow), interface.name),
             )
-            .seen_if("speed of the other end", other, "bit/s", "ethtool")
-            .seen(
+            .evidence_if("speed of the other end", peer_speed, "bit/s", "ethtool")
+            .evidence(
                 "share of the link in use",
-                used,
+                link_use,
                 "share",
                 "goodput with headers, preambles and gaps",
             )
@@ -131,7 +141,7 @@ impl LinkSpeed {
                 "check the cable (two pairs carry only 100 Mb/s), the switch port, and the modes \
                  that both ends advertise",
             )
-            .command(case.at(
+            .command(run.command_at(
                 slow,
                 &format!(
                     "ethtool -s {} autoneg on; ethtool {}",
@@ -140,9 +150,9 @@ impl LinkSpeed {
             ))
             // The cost of collisions is unknown.
             .gain(
-                (less >= 1.5 && known).then_some(less),
+                (speed_ratio >= 1.5 && is_known).then_some(speed_ratio),
                 "fastest supported over negotiated speed",
             )
-            .found()
+            .build()
     }
 }

@@ -1,14 +1,14 @@
 //! A small segment waits until all earlier data is acknowledged (RFC 896).
 
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Protocol;
+use linerate_metric::plan::TransportProtocol;
 use linerate_metric::units::{format_bytes, format_nanos};
 
-use super::delayed_ack::stall;
-use super::{HEADROOM, tcp_info, within_headroom};
+use super::delayed_ack::smallest_buffer_stall;
+use super::{HEADROOM_FORMULA, tcp_info_source, within_headroom};
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// See docs/CAUSES.md#nagle.
 pub struct Nagle;
@@ -18,64 +18,70 @@ impl Rule for Nagle {
         "nagle"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if case.plan.socket.no_delay || super::is_paced(case) {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if run.plan.socket.no_delay || super::is_paced(run) {
             return Vec::new();
         }
-        let ways = case.throughput(Protocol::Tcp);
-        ways.filter_map(|way| self.of(case, way)).collect()
+        let directions = run.throughput_directions(TransportProtocol::Tcp);
+        directions
+            .filter_map(|direction| self.evaluate_direction(run, direction))
+            .collect()
     }
 }
 
 impl Nagle {
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let payload = case.plan.payload_bytes;
-        let (bytes, took, what) = stall(way, payload)?;
-        let tcp = way.tcp()?;
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let payload = run.plan.payload_bytes;
+        let (bytes, stall_ns, buffer_name) = smallest_buffer_stall(direction, payload)?;
+        let tcp = direction.tcp()?;
         // One write, or one full buffer, is in flight at a time, and it is smaller than a segment.
-        let one_at_a_time = took > 0.7 * tcp.rtt_ns && took > 1e6;
-        let by_sender = bytes < tcp.mss && what != "receive window";
-        if !one_at_a_time || !by_sender || way.fills_path() {
+        let one_at_a_time = stall_ns > 0.7 * tcp.rtt_ns && stall_ns > 1e6;
+        let by_sender = bytes < tcp.mss_bytes && buffer_name != "receive window";
+        if !one_at_a_time || !by_sender || direction.fills_path() {
             return None;
         }
-        let role = way.sender;
-        Draft::cause(self.id(), role)
-            .way(way.direction)
-            .cost(1.0 - (tcp.min_rtt_ns / took).min(1.0))
-            .says(format!(
-                "one {what} of {} is in flight at a time, each for {}: a small segment waits for \
+        let role = direction.sender;
+        FindingBuilder::cause(self.id(), role)
+            .direction(direction.direction)
+            .cost(1.0 - (tcp.min_rtt_ns / stall_ns).min(1.0))
+            .summary(format!(
+                "one {buffer_name} of {} is in flight at a time, each for {}: a small segment waits for \
                  the acknowledgement of earlier data",
                 format_bytes(bytes as u64),
-                format_nanos(took)
+                format_nanos(stall_ns)
             ))
-            .seen("payload_bytes", payload, "B", "plan")
-            .seen_if(
+            .evidence("payload_bytes", payload, "B", "plan")
+            .evidence_if(
                 "SO_SNDBUF",
-                way.send_buffer(),
+                direction.send_buffer(),
                 "B",
-                format!("{} socket", name(role)),
+                format!("{} socket", role_name(role)),
             )
-            .seen("tcpi_snd_mss", tcp.mss.round(), "B", tcp_info(role))
-            .seen(
+            .evidence("tcpi_snd_mss", tcp.mss_bytes.round(), "B", tcp_info_source(role))
+            .evidence(
                 "time per transfer",
-                took.round(),
+                stall_ns.round(),
                 "ns",
-                format!("{what} / goodput"),
+                format!("{buffer_name} / goodput"),
             )
-            .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(role))
-            .seen("TCP_NODELAY", "off", "", "plan")
+            .evidence("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info_source(role))
+            .evidence("TCP_NODELAY", "off", "", "plan")
             .remedy(
                 "send small writes at once (TCP_NODELAY), or write more per call with a buffer of \
                  several segments",
             )
-            .command(match way.is_own_stack(role) {
-                true => case.again_with_key(role, "tcp.nagle", "off"),
-                false => case.again("-N"),
+            .command(match direction.uses_netstack(role) {
+                true => run.rerun_with_key(role, "tcp.nagle", "off"),
+                false => run.rerun_command("-N"),
             })
             .gain(
-                within_headroom(way, took / tcp.min_rtt_ns.max(1.0)),
-                format!("time per transfer over the minimum round-trip time, at most {HEADROOM}"),
+                within_headroom(direction, stall_ns / tcp.min_rtt_ns.max(1.0)),
+                format!("time per transfer over the minimum round-trip time, at most {HEADROOM_FORMULA}"),
             )
-            .found()
+            .build()
     }
 }

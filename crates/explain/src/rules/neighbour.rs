@@ -1,16 +1,16 @@
 //! The neighbour's link-layer address is unresolved, or two hosts have the same IP address.
 
 use linerate_metric::facts::Role;
-use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::Kind;
+use linerate_metric::finding::{Finding, FindingLocation};
+use linerate_metric::plan::RunKind;
 use linerate_metric::units::{format_count, format_nanos};
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{RunView, role_name};
 
 /// Retry time of address resolution (net.ipv4.neigh.*.retrans_time_ms), ns.
-const ASKED_AGAIN_NS: u64 = 900_000_000;
+const RESOLUTION_RETRY_NS: u64 = 900_000_000;
 
 /// See docs/CAUSES.md#neighbour.
 pub struct Neighbour;
@@ -20,131 +20,143 @@ impl Rule for Neighbour {
         "neighbour"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        [self.moved(case), self.unresolved(case)]
-            .into_iter()
-            .flatten()
-            .collect()
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        [
+            self.evaluate_address_changes(run),
+            self.evaluate_resolution(run),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 }
 
 impl Neighbour {
     /// The link-layer address of the other end alternated between two devices.
-    fn moved(&self, case: &Case<'_>) -> Option<Finding> {
-        let counter = case.record.counters.iter().find(|counter| {
-            counter.counter == "neighbour_address_changes" && counter.added() > 0
+    fn evaluate_address_changes(&self, run: &RunView<'_>) -> Option<Finding> {
+        let counter = run.record.counters.iter().find(|counter| {
+            counter.counter == "neighbour_address_changes" && counter.increase() > 0
         })?;
         // The observer's own entry is for the address of the other end.
-        let saw = if counter.host == name(Role::Server) {
+        let observer = if counter.host == role_name(Role::Server) {
             Role::Server
         } else {
             Role::Client
         };
-        let own = case.interface(saw).map(|own| own.name.as_str());
-        let interface = counter.interface.as_deref().or(own).unwrap_or("eth0");
-        let address = case.address(super::other_end(saw));
+        let own_interface = run
+            .interface(observer)
+            .map(|own_interface| own_interface.name.as_str());
+        let interface = counter
+            .interface
+            .as_deref()
+            .or(own_interface)
+            .unwrap_or("eth0");
+        let address = run.address(super::other_role(observer));
         // Two hosts with the address both reply, each with its own link-layer address.
-        let ask = match address.contains(':') {
+        let probe_command = match address.contains(':') {
             true => format!("ndisc6 -m {address} {interface}"),
             false => format!("arping -c 3 -I {interface} {address}"),
         };
-        Draft::cause(self.id(), End::Path)
+        FindingBuilder::cause(self.id(), FindingLocation::Path)
             .cost(0.5)
-            .says(format!(
+            .summary(format!(
                 "the link-layer address of the other end changed {} times at {}: two hosts have \
                  the same IP address",
-                counter.added(),
+                counter.increase(),
                 counter.host
             ))
-            .seen(
+            .evidence(
                 "neighbour_address_changes",
-                counter.added(),
+                counter.increase(),
                 "",
                 format!("{} rtnetlink RTM_NEWNEIGH", counter.host),
             )
             .remedy("give one of the two hosts another address")
-            .command(case.at_host(&counter.host, &ask))
-            .found()
+            .command(run.command_at_host(&counter.host, &probe_command))
+            .build()
     }
 
     /// Packets were dropped, or waited, while the link-layer address was being resolved.
-    fn unresolved(&self, case: &Case<'_>) -> Option<Finding> {
-        let of = |name: &str| {
-            let found = case
+    fn evaluate_resolution(&self, run: &RunView<'_>) -> Option<Finding> {
+        let host_increase = |name: &str| {
+            let counters = run
                 .record
                 .counters
                 .iter()
-                .filter(|found| found.counter == name);
-            let added = found.map(|found| found.added());
+                .filter(|counters| counters.counter == name);
+            let added = counters.map(|counters| counters.increase());
             // Both ends of one machine read the same machine-wide counter.
-            match case.one_machine() {
+            match run.is_one_machine() {
                 true => added.max(),
                 false => added.reduce(|a, b| a + b),
             }
         };
-        let discards = of("neighbour_discards");
-        let unanswered = case.added("neighbour_unanswered", |_, _| true);
-        let failures = unanswered.or_else(|| of("neighbour_failures"));
-        let from = case
+        let discards = host_increase("neighbour_discards");
+        let unanswered = run.counter_increase("neighbour_unanswered", |_, _| true);
+        let failures = unanswered.or_else(|| host_increase("neighbour_failures"));
+        let from = run
             .record
             .counters
             .iter()
-            .find(|counter| counter.counter == "neighbour_discards" && counter.added() > 0);
+            .find(|counter| counter.counter == "neighbour_discards" && counter.increase() > 0);
         let lost = discards.unwrap_or(0);
-        let summary = &case.record.summary;
+        let summary = &run.record.summary;
         // The first request, or the first datagrams, waited for the resolution.
-        let first_slow = case
+        let first_slow = run
             .record
             .slow
             .first()
-            .is_some_and(|slow| slow.number <= 2 && slow.time_ns >= ASKED_AGAIN_NS);
+            .is_some_and(|slow| slow.number <= 2 && slow.time_ns >= RESOLUTION_RETRY_NS);
         // Other neighbours may be unresolved: the first request must show it as well.
         if lost == 0 && (failures.unwrap_or(0) == 0 || !first_slow) {
             return None;
         }
-        let (part, whole) = match case.plan.kind {
-            Kind::Throughput => {
-                let way = case.ways.first()?;
-                let gone = way
+        let (part, total) = match run.plan.kind {
+            RunKind::Throughput => {
+                let direction = run.directions.first()?;
+                let missing = direction
                     .summary()
                     .lost
-                    .or(way.summary().retransmits)
+                    .or(direction.summary().retransmits)
                     .unwrap_or(0);
-                let first = way.intervals().next();
+                let first = direction.intervals().next();
                 let start =
                     first.and_then(|first| first.lost.or_else(|| Some(first.tcp?.retransmits)));
-                let start = start.unwrap_or(gone);
+                let start = start.unwrap_or(missing);
                 // Other programs have neighbours as well: the drops must match the loss of this
                 // run, or the loss must be at its start.
-                let part = if lost * 4 >= gone {
-                    lost.min(gone)
+                let part = if lost * 4 >= missing {
+                    lost.min(missing)
                 } else {
                     start
                 };
                 if part == 0 {
                     return None;
                 }
-                let whole = match way.summary().packets_sent {
+                let total = match direction.summary().packets_sent {
                     Some(sent) => sent as f64,
-                    None => way.packets(),
+                    None => direction.path_packets(),
                 };
-                (part as f64, whole)
+                (part as f64, total)
             }
-            Kind::Latency => {
-                let trips = summary.round_trips? as f64;
-                let gone = summary.lost.unwrap_or(0);
-                if gone == 0 && !first_slow {
+            RunKind::Latency => {
+                let round_trips = summary.round_trips? as f64;
+                let missing = summary.lost.unwrap_or(0);
+                if missing == 0 && !first_slow {
                     return None;
                 }
-                (gone.max(1) as f64, trips + gone as f64)
+                (missing.max(1) as f64, round_trips + missing as f64)
             }
             _ => return None,
         };
         let slowest = summary.rtt_ns.map(|rtt| rtt.max);
-        let host = from.map_or_else(|| name(Role::Client).to_owned(), |from| from.host.clone());
-        Draft::cause(self.id(), End::Path)
-            .cost((part / whole.max(1.0)).max(0.001))
-            .says(format!(
+        let host = from.map_or_else(
+            || role_name(Role::Client).to_owned(),
+            |from| from.host.clone(),
+        );
+        FindingBuilder::cause(self.id(), FindingLocation::Path)
+            .cost((part / total.max(1.0)).max(0.001))
+            .summary(format!(
                 "{} during address resolution of the next hop{}",
                 match lost {
                     0 => "packets waited".to_owned(),
@@ -159,19 +171,19 @@ impl Neighbour {
                     None => String::new(),
                 }
             ))
-            .seen(
+            .evidence(
                 "unresolved_discards",
                 lost,
                 "packets",
                 format!("{host} /proc/net/stat/arp_cache, machine-wide"),
             )
-            .seen_if(
+            .evidence_if(
                 "neighbour_unanswered",
                 failures,
                 "",
                 format!("{host} rtnetlink RTM_NEWNEIGH"),
             )
-            .seen(
+            .evidence(
                 "lost or delayed",
                 part,
                 "packets",
@@ -181,10 +193,10 @@ impl Neighbour {
                 "resolve the address before the run (ping), add a permanent entry, or enlarge the \
                  queue of waiting packets",
             )
-            .command(case.at_host(
+            .command(run.command_at_host(
                 &host,
                 "sysctl -w net.ipv4.neigh.default.unres_qlen_bytes=4194304",
             ))
-            .found()
+            .build()
     }
 }

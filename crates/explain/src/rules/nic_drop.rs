@@ -1,18 +1,18 @@
 //! An interface drops packets.
 
-use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::finding::{Finding, FindingLocation};
+use linerate_metric::plan::{RunKind, TransportProtocol};
 use linerate_metric::units::{format_count, format_share};
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest share of the packets that matters.
-pub(super) const MATTERS: f64 = 0.0005;
+pub(super) const MIN_RELEVANT_SHARE: f64 = 0.0005;
 
 /// Fewest drops; fewer are noise.
-pub(super) const FEW: u64 = 10;
+pub(super) const MIN_DROPS: u64 = 10;
 
 /// See docs/CAUSES.md#nic-drop.
 pub struct NicDrop;
@@ -22,17 +22,19 @@ impl Rule for NicDrop {
         "nic-drop"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if case.plan.kind != Kind::Throughput {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if run.plan.kind != RunKind::Throughput {
             return Vec::new();
         }
-        let ways = case.ways.iter();
-        ways.filter_map(|way| self.of(case, way)).collect()
+        let directions = run.directions.iter();
+        directions
+            .filter_map(|direction| self.evaluate_direction(run, direction))
+            .collect()
     }
 }
 
 /// Interface counters, with true for those that count received payload.
-const COUNTERS: [(&str, bool); 4] = [
+const INTERFACE_DROP_COUNTERS: [(&str, bool); 4] = [
     ("rx_missed", true),
     ("rx_errors", true),
     ("rx_dropped", true),
@@ -40,107 +42,124 @@ const COUNTERS: [(&str, bool); 4] = [
 ];
 
 /// Returns the segments whose retransmission was necessary; without a counter any number.
-pub(super) fn needed_again(way: &Way<'_>) -> u64 {
-    way.tcp()
-        .map_or(u64::MAX, |tcp| tcp.retransmits.saturating_sub(tcp.spurious))
+pub(super) fn needed_retransmits(direction: &DirectionView<'_>) -> u64 {
+    direction.tcp().map_or(u64::MAX, |tcp| {
+        tcp.retransmits.saturating_sub(tcp.spurious_retransmits)
+    })
 }
 
 impl NicDrop {
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
         // Drops at the port of our stack belong to too-few-descriptors.
-        let at_rx = match way.is_own_stack(way.receiver) {
+        let at_rx = match direction.uses_netstack(direction.receiver) {
             true => 0,
-            false => way.lost_at("interface-rx"),
+            false => direction.lost_at("interface-rx"),
         };
-        let at_tx = way.lost_at("interface-tx");
+        let at_tx = direction.lost_at("interface-tx");
         let of_udp = at_rx + at_tx;
-        let is_udp = case.plan.protocol == Protocol::Udp;
-        let backlog = case.added("backlog_drops", |_, _| true).unwrap_or(0);
-        let (sender, receiver) = (name(way.sender), name(way.receiver));
+        let is_udp = run.plan.protocol == TransportProtocol::Udp;
+        let backlog = run
+            .counter_increase("backlog_drops", |_, _| true)
+            .unwrap_or(0);
+        let (sender, receiver) = (role_name(direction.sender), role_name(direction.receiver));
         // The largest counter. A virtual link counts a packet at both of its ends: it is assigned
         // to the receiving one, as in `losses`.
-        let at = COUNTERS
+        let drop_counter = INTERFACE_DROP_COUNTERS
             .iter()
             .flat_map(|&(counter, receives)| {
-                let found = case.record.counters.iter();
-                found
-                    .filter(move |found| {
+                let entry = run.record.counters.iter();
+                entry
+                    .filter(move |entry| {
                         let here = match receives {
-                            true => found.host != sender,
-                            false => found.host != receiver,
+                            true => entry.host != sender,
+                            false => entry.host != receiver,
                         };
                         let lost_there = !is_udp || if receives { at_rx > 0 } else { at_tx > 0 };
-                        found.counter == counter && here && lost_there
+                        entry.counter == counter && here && lost_there
                     })
-                    .map(move |found| (found, receives))
+                    .map(move |entry| (entry, receives))
             })
-            .max_by_key(|(found, receives)| (found.added(), *receives))?
+            .max_by_key(|(entry, receives)| (entry.increase(), *receives))?
             .0;
-        let dropped = at.added().saturating_sub(match at.counter == "rx_dropped" {
-            // The counter includes packets that the backlog queues dropped.
-            true => backlog,
-            false => 0,
-        });
+        let dropped =
+            drop_counter
+                .increase()
+                .saturating_sub(match drop_counter.counter == "rx_dropped" {
+                    // The counter includes packets that the backlog queues dropped.
+                    true => backlog,
+                    false => 0,
+                });
         let lost = match is_udp {
             true => of_udp,
             // Drops without a retransmission belong to other traffic.
-            false => dropped.min(needed_again(way)),
+            false => dropped.min(needed_retransmits(direction)),
         };
-        let whole = match is_udp {
-            true => way.packets_sent(),
-            false => way.packets() + lost as f64,
+        let total = match is_udp {
+            true => direction.packets_sent(),
+            false => direction.path_packets() + lost as f64,
         };
-        let share = lost as f64 / whole.max(1.0);
-        if lost < FEW || share < MATTERS || dropped == 0 {
+        let share = lost as f64 / total.max(1.0);
+        if lost < MIN_DROPS || share < MIN_RELEVANT_SHARE || dropped == 0 {
             return None;
         }
-        let interface = at.interface.as_deref().unwrap_or("IF");
-        let end = match at.host.as_str() {
-            host if host == receiver => End::from(way.receiver),
-            host if host == sender => End::from(way.sender),
-            _ => End::Path,
+        let interface = drop_counter.interface.as_deref().unwrap_or("IF");
+        let end = match drop_counter.host.as_str() {
+            host if host == receiver => FindingLocation::from(direction.receiver),
+            host if host == sender => FindingLocation::from(direction.sender),
+            _ => FindingLocation::Path,
         };
-        let rings = case
-            .interface(way.receiver)
-            .filter(|_| end == End::from(way.receiver));
-        let descriptors = rings.and_then(|found| found.rx_descriptors);
-        let longest = rings.and_then(|found| found.rx_descriptors_max);
+        let rings = run
+            .interface(direction.receiver)
+            .filter(|_| end == FindingLocation::from(direction.receiver));
+        let descriptors = rings.and_then(|entry| entry.rx_descriptors);
+        let longest = rings.and_then(|entry| entry.rx_descriptors_max);
         let longer = longest.filter(|&most| descriptors.is_none_or(|now| now < most));
-        let cost = match (is_udp, way.tcp()) {
-            (false, Some(tcp)) => super::congestion_loss::held_by_congestion(&tcp).max(share),
+        let cost = match (is_udp, direction.tcp()) {
+            (false, Some(tcp)) => super::congestion_loss::cwnd_limited_share(&tcp).max(share),
             _ => share,
         };
-        let receives = way.receives_by().filter(|_| end == End::from(way.receiver));
-        let largest = way.packet_bytes().unwrap_or(0.0);
+        let receives = direction
+            .receiver_interface()
+            .filter(|_| end == FindingLocation::from(direction.receiver));
+        let largest = direction.packet_bytes().unwrap_or(0.0);
         let short = receives
-            .and_then(|found| found.mtu)
+            .and_then(|entry| entry.mtu)
             .filter(|&mtu| largest > f64::from(mtu));
         let is_virtual = receives
-            .or(way.sends_by().filter(|_| end == End::from(way.sender)))
-            .is_some_and(|found| found.driver.as_deref() == Some("veth"));
+            .or(direction
+                .sender_interface()
+                .filter(|_| end == FindingLocation::from(direction.sender)))
+            .is_some_and(|entry| entry.driver.as_deref() == Some("veth"));
         let (remedy, command) = match (short, is_virtual) {
             (Some(mtu), _) => (
                 format!(
                     "its MTU of {mtu} is smaller than the received packets: set the same MTU at \
                      both ends of the link, or send smaller packets"
                 ),
-                case.again(&format!(
+                run.rerun_command(&format!(
                     "-l {}",
-                    mtu.saturating_sub(case.datagram_headers()).max(1)
+                    mtu.saturating_sub(run.datagram_headers()).max(1)
                 )),
             ),
             (None, true) => (
                 "it is a virtual link, which drops packets that its other end does not accept: \
                  check that end's MTU, state and filters"
                     .to_owned(),
-                case.at_host(&at.host, &format!("ip -s -d link show {interface}")),
+                run.command_at_host(
+                    &drop_counter.host,
+                    &format!("ip -s -d link show {interface}"),
+                ),
             ),
-            (None, false) if at.counter == "rx_errors" => (
+            (None, false) if drop_counter.counter == "rx_errors" => (
                 "it received corrupted frames: check the cable, its connectors, the switch port, \
                  and the negotiated mode"
                     .to_owned(),
-                case.at_host(
-                    &at.host,
+                run.command_at_host(
+                    &drop_counter.host,
                     &format!("ethtool -S {interface} | grep -iE 'crc|align|symbol|err'"),
                 ),
             ),
@@ -148,40 +167,46 @@ impl NicDrop {
                 "use more receive descriptors, more queues, or a receiver that polls faster"
                     .to_owned(),
                 match longer {
-                    Some(most) => {
-                        case.at_host(&at.host, &format!("ethtool -G {interface} rx {most}"))
-                    }
-                    None => case.at_host(
-                        &at.host,
+                    Some(most) => run.command_at_host(
+                        &drop_counter.host,
+                        &format!("ethtool -G {interface} rx {most}"),
+                    ),
+                    None => run.command_at_host(
+                        &drop_counter.host,
                         &format!("ethtool -S {interface} | grep -iE 'drop|miss|err'"),
                     ),
                 },
             ),
         };
-        Draft::cause(self.id(), end)
-            .way(way.direction)
+        FindingBuilder::cause(self.id(), end)
+            .direction(direction.direction)
             .cost(cost)
-            .says(format!(
+            .summary(format!(
                 "the interface {interface} of {} dropped {} packets ({})",
-                at.host,
+                drop_counter.host,
                 format_count(lost),
                 format_share(share)
             ))
-            .seen(
-                &at.counter,
-                at.added(),
+            .evidence(
+                &drop_counter.counter,
+                drop_counter.increase(),
                 "packets",
-                format!("{} {interface} rtnl_link_stats64", at.host),
+                format!("{} {interface} rtnl_link_stats64", drop_counter.host),
             )
-            .seen_if("rx descriptors", descriptors, "", "ethtool -g")
-            .seen_if("mtu", short, "B", format!("{} {interface}", at.host))
-            .seen_if("largest packet", short.map(|_| largest), "B", "plan")
+            .evidence_if("rx descriptors", descriptors, "", "ethtool -g")
+            .evidence_if(
+                "mtu",
+                short,
+                "B",
+                format!("{} {interface}", drop_counter.host),
+            )
+            .evidence_if("largest packet", short.map(|_| largest), "B", "plan")
             .remedy(remedy)
             .command(command)
             .gain(
                 is_udp.then(|| 1.0 / (1.0 - share).max(0.01)),
                 "1 / (1 - share lost here)",
             )
-            .found()
+            .build()
     }
 }

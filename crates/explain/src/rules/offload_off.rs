@@ -1,32 +1,32 @@
 //! An offload of the interface is disabled.
 
-use linerate_metric::facts::{Interface, Role};
+use linerate_metric::facts::{InterfaceFacts, Role};
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Protocol;
-use linerate_metric::record::CountedAt;
+use linerate_metric::plan::TransportProtocol;
+use linerate_metric::record::FlowEnd;
 use linerate_metric::units::format_share;
 
-use super::schedstat;
+use super::schedstat_source;
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Cost of a byte without segmentation offload over the cost with it: 88 Gb/s against 9.7 on veth
 /// of the 2-core VM.
-const SEGMENTATION: f64 = 9.0;
+const SEGMENTATION_FACTOR: f64 = 9.0;
 
 /// Cost factors of receive coalescing and of checksums.
-const JOINING: f64 = 3.0;
-const CHECKSUMS: f64 = 1.3;
+const COALESCING_FACTOR: f64 = 3.0;
+const CHECKSUM_FACTOR: f64 = 1.3;
 
 /// Smallest share of its time that the busier end must work.
-const WORKS: f64 = 0.5;
+const MIN_WORKING_SHARE: f64 = 0.5;
 
 /// Share of its time that an end must work for its waiting for a core to count as work.
-const WORKS_AT_ALL: f64 = 0.2;
+const MIN_ANY_WORK_SHARE: f64 = 0.2;
 
 /// Largest share of idle time of an end that is a limit.
-const SPARE: f64 = 0.3;
+const MAX_FREE_SHARE: f64 = 0.3;
 
 /// See docs/CAUSES.md#offload-off.
 pub struct OffloadOff;
@@ -36,25 +36,25 @@ impl Rule for OffloadOff {
         "offload-off"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if super::is_paced(case) {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if super::is_paced(run) {
             return Vec::new();
         }
-        let tcp = case.throughput(Protocol::Tcp);
-        let udp = case.throughput(Protocol::Udp);
+        let tcp = run.throughput_directions(TransportProtocol::Tcp);
+        let udp = run.throughput_directions(TransportProtocol::Udp);
         tcp.chain(udp)
-            .filter_map(|way| self.of(case, way))
+            .filter_map(|direction| self.evaluate_direction(run, direction))
             .collect()
     }
 }
 
 /// A disabled offload that would save work.
 #[derive(Clone, Copy)]
-struct Off {
+struct DisabledOffload {
     role: Role,
-    /// Name in `ethtool -k`; `short` is the name in `ethtool -K`.
+    /// Name in `ethtool -k`; `option` is the name in `ethtool -K`.
     name: &'static str,
-    short: &'static str,
+    option: &'static str,
     /// Cost of a byte without the offload over the cost with it.
     factor: f64,
     /// True if the driver does not permit changing it, or an offload that it requires.
@@ -63,73 +63,78 @@ struct Off {
 
 impl OffloadOff {
     /// Returns the disabled offloads that affect this direction, the largest saving first.
-    fn off(&self, case: &Case<'_>, way: &Way<'_>, sends: &Interface) -> Vec<Off> {
+    fn disabled_offloads(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+        sends: &InterfaceFacts,
+    ) -> Vec<DisabledOffload> {
         let off = |name: &str| sends.offloads.get(name) == Some(&false);
-        let receives = case.device(way.receiver);
+        let receives = run.device(direction.receiver);
         let joins = |name: &str| {
             receives.is_some_and(|interface| interface.offloads.get(name) == Some(&false))
         };
-        let is_tcp = case.plan.protocol == Protocol::Tcp;
-        let segments = case.plan.udp_offload.gso == Some(true);
-        let (from, to) = (way.sender, way.receiver);
+        let is_tcp = run.plan.protocol == TransportProtocol::Tcp;
+        let segments = run.plan.udp_offload.gso == Some(true);
+        let (from, to) = (direction.sender, direction.receiver);
         [
             (
                 is_tcp && (off("tx-tcp-segmentation") || off("tcp-segmentation-offload")),
                 from,
                 "tcp-segmentation-offload",
                 "tso",
-                SEGMENTATION,
+                SEGMENTATION_FACTOR,
             ),
             (
                 (is_tcp || segments) && off("generic-segmentation-offload"),
                 from,
                 "generic-segmentation-offload",
                 "gso",
-                SEGMENTATION,
+                SEGMENTATION_FACTOR,
             ),
             (
                 !is_tcp && off("tx-udp-segmentation") && segments,
                 from,
                 "tx-udp-segmentation",
                 "tx-udp-segmentation",
-                JOINING,
+                COALESCING_FACTOR,
             ),
             (
                 off("tx-checksumming") && sends.name != "lo",
                 from,
                 "tx-checksumming",
                 "tx",
-                CHECKSUMS,
+                CHECKSUM_FACTOR,
             ),
             (
                 is_tcp && joins("generic-receive-offload"),
                 to,
                 "generic-receive-offload",
                 "gro",
-                JOINING,
+                COALESCING_FACTOR,
             ),
             (
                 joins("rx-checksumming"),
                 to,
                 "rx-checksumming",
                 "rx",
-                CHECKSUMS,
+                CHECKSUM_FACTOR,
             ),
         ]
         .into_iter()
         .filter(|(is_off, ..)| *is_off)
         .filter_map(|(_, role, name, short, factor)| {
-            let interface = case.interface(role)?;
+            let interface = run.interface(role)?;
             // GRO computes checksums itself if the device does not.
             let lacks = short != "gro"
-                && needs(short)
+                && required_offloads(short)
                     .iter()
-                    .any(|(need, _)| is_fixed_off(interface, need));
+                    .any(|(requirement, _)| is_fixed_off(interface, requirement));
             let is_fixed = is_fixed(interface, name) || lacks;
-            Some(Off {
+            Some(DisabledOffload {
                 role,
                 name,
-                short,
+                option: short,
                 factor,
                 is_fixed,
             })
@@ -137,54 +142,62 @@ impl OffloadOff {
         .collect()
     }
 
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
         // Our stack accepts packets up to its MTU only, no unsegmented ones.
-        if way.fills_path() || way.is_own_stack(way.receiver) {
+        if direction.fills_path() || direction.uses_netstack(direction.receiver) {
             return None;
         }
-        let sends = way.sends_by()?;
-        let off = self.off(case, way, sends);
+        let sends = direction.sender_interface()?;
+        let off = self.disabled_offloads(run, direction, sends);
         // An offload that cannot be changed is a limit of the device.
         let changeable = off.iter().find(|feature| !feature.is_fixed);
         let feature = changeable.or(off.first())?;
-        let Off {
+        let DisabledOffload {
             role,
             name: feature,
-            short,
+            option: short,
             factor,
             is_fixed,
         } = *feature;
         // Waiting for a core counts only for an end that works: one that polls without data waits
         // as long.
-        let works = [CountedAt::Sender, CountedAt::Receiver]
+        let works = [FlowEnd::Sender, FlowEnd::Receiver]
             .into_iter()
-            .filter_map(|part| way.time(part))
-            .map(|time| match time.working >= WORKS_AT_ALL {
-                true => time.working + time.runnable,
+            .filter_map(|part| direction.thread_time(part))
+            .map(|time| match time.working >= MIN_ANY_WORK_SHARE {
+                true => time.working + time.core_wait,
                 false => time.working,
             })
             .fold(0.0, f64::max);
         // The number of packets does not matter if both ends have idle time, or if loss keeps only
         // a few packets in flight.
-        let lacks_time = |part| way.time(part).is_some_and(|time| time.free() < SPARE);
-        let busy = lacks_time(CountedAt::Sender) || lacks_time(CountedAt::Receiver);
-        if works < WORKS
+        let lacks_time = |part| {
+            direction
+                .thread_time(part)
+                .is_some_and(|time| time.free_share() < MAX_FREE_SHARE)
+        };
+        let busy = lacks_time(FlowEnd::Sender) || lacks_time(FlowEnd::Receiver);
+        if works < MIN_WORKING_SHARE
             || !busy
-            || way.is_held_by_loss()
-            || way.waits_for_path() && !super::is_saturated(way)
+            || direction.is_loss_limited()
+            || direction.is_cwnd_limited() && !super::is_saturated(direction)
         {
             return None;
         }
         let cost = (1.0 - 1.0 / factor) * works.min(1.0);
-        let interface = &case.interface(role)?.name;
-        let time = way.time(CountedAt::Sender)?;
-        let draft = Draft::limit_if(is_fixed, self.id(), role)
-            .way(way.direction)
+        let interface = &run.interface(role)?.name;
+        let time = direction.thread_time(FlowEnd::Sender)?;
+        let builder = FindingBuilder::limit_if(is_fixed, self.id(), role)
+            .direction(direction.direction)
             .cost(cost)
-            .says(format!(
+            .summary(format!(
                 "{feature} of {interface} is off at the {}{}: each packet is processed \
                  separately, and the busier end works for {} of the time",
-                name(role),
+                role_name(role),
                 if is_fixed {
                     ", and its driver does not support it"
                 } else {
@@ -192,39 +205,39 @@ impl OffloadOff {
                 },
                 format_share(works)
             ))
-            .seen(
+            .evidence(
                 feature,
                 if is_fixed { "off [fixed]" } else { "off" },
                 "",
-                format!("{} {interface} ethtool -k", name(role)),
+                format!("{} {interface} ethtool -k", role_name(role)),
             )
-            .seen(
+            .evidence(
                 "working time of the sending threads",
                 time.working,
                 "share",
-                schedstat(way.sender),
+                schedstat_source(direction.sender),
             )
-            .seen_if(
+            .evidence_if(
                 "driver",
-                case.interface(role)?.driver.as_deref(),
+                run.interface(role)?.driver.as_deref(),
                 "",
                 "ethtool -i",
             );
         if is_fixed {
-            return draft
+            return builder
                 .remedy(
                     "use another adapter or driver; a larger MTU on the full path, if supported, \
                      reduces the number of packets",
                 )
-                .found();
+                .build();
         }
-        draft
+        builder
             .remedy("enable the offload")
-            .command(case.at(
+            .command(run.command_at(
                 role,
                 &format!(
                     "ethtool -K {interface} {}{short} on",
-                    before(case.interface(role)?, short)
+                    required_options(run.interface(role)?, short)
                 ),
             ))
             .gain(
@@ -232,23 +245,23 @@ impl OffloadOff {
                 "Amdahl on the busier end's time: cost of a packet with the offload, measured on \
                  veth (1/9 segmentation, 1/3 GRO, 1/1.3 checksums)",
             )
-            .found()
+            .build()
     }
 }
 
 /// Returns true if the driver does not permit changing an offload; TCP segmentation is that of
 /// IPv4.
-fn is_fixed(interface: &Interface, name: &str) -> bool {
+fn is_fixed(interface: &InterfaceFacts, name: &str) -> bool {
     let fixed = |name: &str| interface.fixed_offloads.iter().any(|fixed| fixed == name);
     fixed(name) || name == "tcp-segmentation-offload" && fixed("tx-tcp-segmentation")
 }
 
-fn is_fixed_off(interface: &Interface, name: &str) -> bool {
+fn is_fixed_off(interface: &InterfaceFacts, name: &str) -> bool {
     interface.offloads.get(name) == Some(&false) && is_fixed(interface, name)
 }
 
 /// Returns the offloads that an offload requires, by their `ethtool -k` and `-K` names.
-fn needs(short: &str) -> &'static [(&'static str, &'static str)] {
+fn required_offloads(short: &str) -> &'static [(&'static str, &'static str)] {
     match short {
         "tso" | "gso" | "tx-udp-segmentation" => {
             &[("tx-checksumming", "tx"), ("scatter-gather", "sg")]
@@ -260,10 +273,12 @@ fn needs(short: &str) -> &'static [(&'static str, &'static str)] {
 
 /// Returns the `ethtool -K` arguments that enable required offloads first: without them the kernel
 /// only records `tso on` as wanted.
-fn before(interface: &Interface, short: &str) -> String {
+fn required_options(interface: &InterfaceFacts, short: &str) -> String {
     let off =
         |name: &str| interface.offloads.get(name) == Some(&false) && !is_fixed(interface, name);
-    let off = needs(short).iter().filter(|(name, _)| off(name));
+    let off = required_offloads(short)
+        .iter()
+        .filter(|(name, _)| off(name));
     off.map(|(_, short)| format!("{short} on ")).collect()
 }
 
@@ -273,11 +288,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn what_a_feature_needs_is_switched_on_before_it() {
-        let of = |offloads: BTreeMap<String, bool>, fixed: &[&str]| Interface {
+    fn required_offloads_are_enabled_first() {
+        let of = |offloads: BTreeMap<String, bool>, fixed: &[&str]| InterfaceFacts {
             offloads,
             fixed_offloads: fixed.iter().map(|&name| name.to_owned()).collect(),
-            ..Interface::default()
+            ..InterfaceFacts::default()
         };
         let set = |tx, sg| {
             BTreeMap::from([
@@ -285,7 +300,7 @@ mod tests {
                 ("scatter-gather".to_owned(), sg),
             ])
         };
-        for (offloads, fixed, short, want) in [
+        for (offloads, fixed, short, expected) in [
             (set(false, false), &[][..], "tso", "tx on sg on "),
             (set(true, false), &[], "gso", "sg on "),
             (set(true, true), &[], "tso", ""),
@@ -295,8 +310,8 @@ mod tests {
             (set(false, false), &["tx-checksumming"], "gso", "sg on "),
         ] {
             assert_eq!(
-                before(&of(offloads.clone(), fixed), short),
-                want,
+                required_options(&of(offloads.clone(), fixed), short),
+                expected,
                 "{offloads:?} {short}"
             );
         }

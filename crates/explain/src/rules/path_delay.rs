@@ -1,27 +1,27 @@
 //! The path is long: windows or requests wait for round trips.
 
 use linerate_metric::facts::Role;
-use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::Protocol;
+use linerate_metric::finding::{Finding, FindingLocation};
+use linerate_metric::plan::TransportProtocol;
 use linerate_metric::units::{format_bytes, format_nanos};
 
-use super::receive_window::SHORT_NS;
-use super::{HEADROOM, headroom, is_paced, tcp_info, within_headroom};
+use super::receive_window::SHORT_RTT_NS;
+use super::{HEADROOM_FORMULA, headroom, is_paced, tcp_info_source, within_headroom};
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView};
 
 /// Round-trip time from which a path counts as long: idle neighbouring hosts stay below it.
-const LONG_NS: u64 = 1_000_000;
+const LONG_RTT_NS: u64 = 1_000_000;
 
 /// Smallest share of the time limited by a window that matters.
-const MATTERS: f64 = 0.2;
+const MIN_RELEVANT_SHARE: f64 = 0.2;
 
 /// Assumed speedup on a path of unknown rate.
-const FURTHER: f64 = 8.0;
+const UNKNOWN_RATE_FACTOR: f64 = 8.0;
 
 /// Largest suggested buffer: twice 10 Gb/s over 100 ms.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BUFFER_BYTES: u64 = 256 << 20;
 
 /// See docs/CAUSES.md#path-delay.
 pub struct PathDelay;
@@ -31,62 +31,81 @@ impl Rule for PathDelay {
         "path-delay"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let ways = case.throughput(Protocol::Tcp);
-        let mut found: Vec<_> = ways.filter_map(|way| self.of(case, way)).collect();
-        found.extend(self.of_round_trips(case));
-        found
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        let directions = run.throughput_directions(TransportProtocol::Tcp);
+        let mut findings: Vec<_> = directions
+            .filter_map(|direction| self.evaluate_direction(run, direction))
+            .collect();
+        findings.extend(self.evaluate_round_trips(run));
+        findings
     }
 }
 
 impl PathDelay {
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let tcp = way.tcp()?;
-        if tcp.min_rtt_ns < SHORT_NS
-            || way.fills_path()
-            || is_paced(case)
-            || super::is_saturated(way)
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let tcp = direction.tcp()?;
+        if tcp.min_rtt_ns < SHORT_RTT_NS
+            || direction.fills_path()
+            || is_paced(run)
+            || super::is_saturated(direction)
         {
             return None;
         }
-        let goodput = way.goodput()?;
+        let goodput = direction.goodput()?;
         let in_flight = goodput / 8.0 * tcp.rtt_ns / 1e9;
-        let windows = tcp.receive_window + tcp.send_buffer;
+        let windows = tcp.receive_window_limited + tcp.send_buffer_limited;
         // If no window is full and loss does not limit it, the congestion window is still growing,
         // round trip by round trip.
-        let starting = windows < MATTERS
-            && !(way.heeds_loss() && tcp.loss() >= 0.0005 && way.is_cut_by(&tcp, tcp.loss()));
-        let held = match starting {
-            true => super::congestion_loss::held_by_congestion(&tcp),
+        let starting = windows < MIN_RELEVANT_SHARE
+            && !(direction.reacts_to_loss()
+                && tcp.loss_share() >= 0.0005
+                && direction.is_loss_bound(&tcp, tcp.loss_share()));
+        let limited = match starting {
+            true => super::congestion_loss::cwnd_limited_share(&tcp),
             false => windows.min(1.0),
         };
-        if held < MATTERS || windows < MATTERS && !starting {
+        if limited < MIN_RELEVANT_SHARE || windows < MIN_RELEVANT_SHARE && !starting {
             return None;
         }
         // Windows without scaling are not a matter of buffer size.
-        if !super::receive_window::unscaled(case).is_empty() && tcp.receive_window >= MATTERS {
+        if !super::receive_window::ends_without_scaling(run).is_empty()
+            && tcp.receive_window_limited >= MIN_RELEVANT_SHARE
+        {
             return None;
         }
-        let known = way.share_of_line().or(way.share_of_shape()).is_some();
-        let further = if known { f64::INFINITY } else { FURTHER };
-        let aim = headroom(way).unwrap_or(1.0).min(further) * goodput;
+        let is_rate_known = direction
+            .line_share()
+            .or(direction.shaper_share())
+            .is_some();
+        let further = if is_rate_known {
+            f64::INFINITY
+        } else {
+            UNKNOWN_RATE_FACTOR
+        };
+        let aim = headroom(direction).unwrap_or(1.0).min(further) * goodput;
         let needed = (aim / 8.0 * tcp.min_rtt_ns / 1e9) as u64;
-        let flows = way.streams().len().max(1) as u64;
-        let most = most_of_memory(case, flows);
+        let flows = direction.streams().len().max(1) as u64;
+        let most = max_flow_buffer_bytes(run, flows);
         let larger = (2 * needed / flows)
             .max(4 << 20)
             .next_power_of_two()
             .min(most);
         // The windows of our stack have their configured size.
-        let ends = [
-            (way.sender, "tcp.send_buffer"),
-            (way.receiver, "tcp.receive_window"),
+        let roles = [
+            (direction.sender, "tcp.send_buffer"),
+            (direction.receiver, "tcp.receive_window"),
         ];
-        let own = ends.into_iter().find(|(role, _)| way.is_own_stack(*role));
-        Draft::limit_if(starting, self.id(), End::Path)
-            .way(way.direction)
-            .cost(held)
-            .says(match starting {
+        let netstack_end = roles
+            .into_iter()
+            .find(|(role, _)| direction.uses_netstack(*role));
+        FindingBuilder::limit_if(starting, self.id(), FindingLocation::Path)
+            .direction(direction.direction)
+            .cost(limited)
+            .summary(match starting {
                 true => format!(
                     "the path's round-trip time is {}: the congestion window was still growing, \
                      round trip by round trip",
@@ -99,34 +118,44 @@ impl PathDelay {
                     format_bytes(in_flight as u64)
                 ),
             })
-            .seen(
+            .evidence(
                 "tcpi_min_rtt",
                 tcp.min_rtt_ns.round(),
                 "ns",
-                tcp_info(way.sender),
+                tcp_info_source(direction.sender),
             )
-            .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(way.sender))
-            .seen("in flight", in_flight.round(), "B", "goodput * tcpi_rtt")
-            .seen(
+            .evidence(
+                "tcpi_rtt",
+                tcp.rtt_ns.round(),
+                "ns",
+                tcp_info_source(direction.sender),
+            )
+            .evidence("in flight", in_flight.round(), "B", "goodput * tcpi_rtt")
+            .evidence(
                 "tcpi_rwnd_limited",
-                tcp.receive_window,
+                tcp.receive_window_limited,
                 "share",
-                tcp_info(way.sender),
+                tcp_info_source(direction.sender),
             )
-            .seen(
+            .evidence(
                 "tcpi_sndbuf_limited",
-                tcp.send_buffer,
+                tcp.send_buffer_limited,
                 "share",
-                tcp_info(way.sender),
+                tcp_info_source(direction.sender),
             )
-            .seen(
+            .evidence(
                 "tcpi_snd_cwnd",
                 tcp.cwnd_bytes.round(),
                 "B",
-                tcp_info(way.sender),
+                tcp_info_source(direction.sender),
             )
-            .seen_if("SO_RCVBUF", way.receive_buffer(), "B", "receiver socket")
-            .seen_if("SO_SNDBUF", way.send_buffer(), "B", "sender socket")
+            .evidence_if(
+                "SO_RCVBUF",
+                direction.receive_buffer(),
+                "B",
+                "receiver socket",
+            )
+            .evidence_if("SO_SNDBUF", direction.send_buffer(), "B", "sender socket")
             .remedy(match starting {
                 true => {
                     "measure longer, or omit the start (-O); several flows start faster than one"
@@ -135,7 +164,7 @@ impl PathDelay {
                     "raise the buffer limits of both ends (a larger buffer per flow would use too \
                      much of their memory), and use several flows"
                 }
-                false if known => {
+                false if is_rate_known => {
                     "raise the buffer limits of both ends above the bandwidth-delay product, or \
                      use several flows"
                 }
@@ -146,98 +175,103 @@ impl PathDelay {
                 }
             })
             .command(match starting {
-                true => case.again(&format!("-t {} -O 5", longer_s(case))),
-                false if own.is_some() => case.again_with_key(
-                    own.map_or(way.sender, |(role, _)| role),
-                    own.map_or("", |(_, key)| key),
+                true => run.rerun_command(&format!("-t {} -O 5", longer_duration_s(run))),
+                false if netstack_end.is_some() => run.rerun_with_key(
+                    netstack_end.map_or(direction.sender, |(role, _)| role),
+                    netstack_end.map_or("", |(_, key)| key),
                     &format!("{}M", larger >> 20),
                 ),
-                false => larger_windows(case, way, larger).unwrap_or_else(|| {
-                    case.again(&format!("-P {}", (2 * case.plan.streams).max(4)))
+                false => larger_buffers_command(run, direction, larger).unwrap_or_else(|| {
+                    run.rerun_command(&format!("-P {}", (2 * run.plan.streams).max(4)))
                 }),
             })
             .tried(
-                case.plan
+                run.plan
                     .window_bytes
-                    .map(|asked| format!("-w {}", format_bytes(asked))),
+                    .map(|requested| format!("-w {}", format_bytes(requested))),
             )
             // On a path of unknown rate the final congestion window is unknown: its current value
             // is the minimum.
             .gain(
-                within_headroom(way, 1.0 / (1.0 - held).max(0.01)).filter(|_| known || !starting),
+                within_headroom(direction, 1.0 / (1.0 - limited).max(0.01))
+                    .filter(|_| is_rate_known || !starting),
                 format!(
                     "window / round-trip time: 1 / (1 - share limited by windows), at most \
-                     {HEADROOM}"
+                     {HEADROOM_FORMULA}"
                 ),
             )
-            .found()
+            .build()
     }
 
-    fn of_round_trips(&self, case: &Case<'_>) -> Option<Finding> {
-        if !case.is_latency() {
+    fn evaluate_round_trips(&self, run: &RunView<'_>) -> Option<Finding> {
+        if !run.is_latency() {
             return None;
         }
-        let rtt = case.record.summary.rtt_ns?;
-        if rtt.min < LONG_NS {
+        let rtt = run.record.summary.rtt_ns?;
+        if rtt.min < LONG_RTT_NS {
             return None;
         }
         // If a kernel reported a far shorter path, the delay has another cause.
-        if super::delayed_ack::told_path_ns(case).is_some_and(|path| path < rtt.min / 4) {
+        if super::delayed_ack::reported_path_rtt_ns(run).is_some_and(|path| path < rtt.min / 4) {
             return None;
         }
         // The poll interval of our stack may be the delay.
         let sleeps = [Role::Client, Role::Server]
             .into_iter()
-            .filter_map(|role| case.poll_interval_ns(role));
+            .filter_map(|role| run.poll_interval_ns(role));
         if sleeps.fold(0.0, f64::max) > rtt.min as f64 / 2.0 {
             return None;
         }
         let share = rtt.min as f64 / rtt.p50.max(1) as f64;
-        Draft::limit(self.id(), End::Path)
+        FindingBuilder::limit(self.id(), FindingLocation::Path)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "no round trip took less than {}: the delay of the path, with the response time \
                  of the server",
                 format_nanos(rtt.min as f64)
             ))
-            .seen("rtt_ns.min", rtt.min, "ns", "client")
-            .seen("rtt_ns.p50", rtt.p50, "ns", "client")
+            .evidence("rtt_ns.min", rtt.min, "ns", "client")
+            .evidence("rtt_ns.p50", rtt.p50, "ns", "client")
             .remedy("keep several requests outstanding: they hide the delay")
-            .command(case.again(&format!(
+            .command(run.rerun_command(&format!(
                 "--outstanding {}",
-                (2 * case.plan.round_trip.outstanding).max(8)
+                (2 * run.plan.round_trip.outstanding).max(8)
             )))
             .tried(
-                (case.plan.round_trip.outstanding > 1)
-                    .then(|| format!("--outstanding {}", case.plan.round_trip.outstanding)),
+                (run.plan.round_trip.outstanding > 1)
+                    .then(|| format!("--outstanding {}", run.plan.round_trip.outstanding)),
             )
-            .found()
+            .build()
     }
 }
 
 /// Returns the largest buffer of one flow: all buffers of all flows together take at most a 16th of
 /// the smaller end's memory, and each at most 256 MiB.
-fn most_of_memory(case: &Case<'_>, flows: u64) -> u64 {
-    let ends = [Role::Client, Role::Server].into_iter();
-    let memory = ends.filter_map(|role| case.host(role)?.memory_bytes).min();
-    let share = memory.map_or(MOST_BYTES, |memory| {
-        (memory / 16 / 2 / flows).clamp(1 << 20, MOST_BYTES)
+fn max_flow_buffer_bytes(run: &RunView<'_>, flows: u64) -> u64 {
+    let roles = [Role::Client, Role::Server].into_iter();
+    let memory = roles.filter_map(|role| run.host(role)?.memory_bytes).min();
+    let share = memory.map_or(MAX_BUFFER_BYTES, |memory| {
+        (memory / 16 / 2 / flows).clamp(1 << 20, MAX_BUFFER_BYTES)
     });
     // Largest power of two within it.
     1 << share.ilog2()
 }
 
 /// Returns twice the duration of the run in seconds, at least 30.
-fn longer_s(case: &Case<'_>) -> u64 {
-    let asked = case.plan.duration_ns.unwrap_or(0);
-    (2 * asked).div_ceil(1_000_000_000).max(30)
+fn longer_duration_s(run: &RunView<'_>) -> u64 {
+    let requested_ns = run.plan.duration_ns.unwrap_or(0);
+    (2 * requested_ns).div_ceil(1_000_000_000).max(30)
 }
 
 /// Returns the command that raises the buffer limits of both ends to `larger`; `None` if both are
 /// high enough.
-fn larger_windows(case: &Case<'_>, way: &Way<'_>, larger: u64) -> Option<String> {
-    let sends = case.raise(way.sender, "net.ipv4.tcp_wmem", larger);
-    let receives = case.raise(way.receiver, "net.ipv4.tcp_rmem", larger);
+fn larger_buffers_command(
+    run: &RunView<'_>,
+    direction: &DirectionView<'_>,
+    larger: u64,
+) -> Option<String> {
+    let sends = run.raise_command(direction.sender, "net.ipv4.tcp_wmem", larger);
+    let receives = run.raise_command(direction.receiver, "net.ipv4.tcp_rmem", larger);
     match (sends, receives) {
         (Some(sends), Some(receives)) => Some(format!("{receives}; {sends}")),
         (sends, receives) => receives.or(sends),

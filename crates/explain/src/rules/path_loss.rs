@@ -1,33 +1,36 @@
 //! Packets are lost on the path without a trace in any counter.
 
 use linerate_metric::facts::Role;
-use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::Protocol;
-use linerate_metric::record::CountedAt;
+use linerate_metric::finding::{Finding, FindingLocation};
+use linerate_metric::plan::TransportProtocol;
+use linerate_metric::record::FlowEnd;
 use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
 
-use super::congestion_loss::{FEW, QUEUED, dropped_in_view, held_by_congestion, mathis, selective};
-use super::{of_ways, sent_again, tcp_info, within_headroom};
+use super::congestion_loss::{
+    MIN_LOST_SEGMENTS, MIN_QUEUEING_SHARE, counted_drops, cwnd_limited_share, mathis_bps,
+    with_sack_remedy,
+};
+use super::{evaluate_directions, tcp_info_source, with_retransmits, within_headroom};
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, STANDING_NS, Way, name, rate_word};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, STANDING_QUEUE_NS, format_rate_option, role_name};
 
 /// Smallest share of lost datagrams or segments that matters.
-const MATTERS: f64 = 0.0005;
+const MIN_RELEVANT_SHARE: f64 = 0.0005;
 
 /// Smallest share of our stack's retransmits that matters: the stack also retransmits after late
 /// acknowledgements.
-const OFTEN: f64 = 0.005;
+const MIN_NETSTACK_SHARE: f64 = 0.005;
 
 /// Smallest excess of the mean round trip over the median at which retransmits matter, and smallest
 /// share of the time spent waiting for missing responses.
-const WAITS: f64 = 0.1;
+const MIN_WAIT_SHARE: f64 = 0.1;
 
 /// Fewest retransmitted segments of requests and responses; fewer are noise.
-const TIMED_OUT: u64 = 2;
+const MIN_RETRANSMITS: u64 = 2;
 
 /// Share of the time that a polling stack waits for a core from which its ring overflows.
-pub(super) const IN_LINE: f64 = 0.3;
+pub(super) const MAX_CORE_WAIT_SHARE: f64 = 0.3;
 
 /// See docs/CAUSES.md#path-loss.
 pub struct PathLoss;
@@ -37,57 +40,59 @@ impl Rule for PathLoss {
         "path-loss"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let mut found = of_ways(
-            case,
-            |way| {
-                self.of_tcp(case, way)
-                    .or_else(|| self.of_own_stack(case, way))
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        let mut findings = evaluate_directions(
+            run,
+            |direction| {
+                self.evaluate_tcp(run, direction)
+                    .or_else(|| self.evaluate_netstack(run, direction))
             },
-            |way| self.of_udp(case, way),
+            |direction| self.evaluate_udp(run, direction),
         );
-        found.extend(
-            self.of_questions(case)
-                .or_else(|| self.of_asking_streams(case)),
+        findings.extend(
+            self.evaluate_requests(run)
+                .or_else(|| self.evaluate_tcp_requests(run)),
         );
-        found
+        findings
     }
 }
 
 impl PathLoss {
-    fn of_tcp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let tcp = way.tcp()?;
-        let unseen = way.unseen_loss()?;
-        let loss = unseen.share;
+    fn evaluate_tcp(&self, run: &RunView<'_>, direction: &DirectionView<'_>) -> Option<Finding> {
+        let tcp = direction.tcp()?;
+        let unaccounted = direction.unaccounted_loss()?;
+        let loss = unaccounted.share;
         // A hidden standing queue that is longer than those of the ends may have dropped them.
-        let queue = tcp.queueing() >= QUEUED && tcp.rtt_ns - tcp.min_rtt_ns > STANDING_NS;
-        if queue && !way.is_in_view()
-            || way.fills_path()
-            || super::is_paced(case) && super::kept_its_rate(case)
+        let queue = tcp.queueing_share() >= MIN_QUEUEING_SHARE
+            && tcp.rtt_ns - tcp.min_rtt_ns > STANDING_QUEUE_NS;
+        if queue && !direction.is_one_machine()
+            || direction.fills_path()
+            || super::is_paced(run) && super::met_requested_rate(run)
         {
             return None;
         }
-        let heeds = way.heeds_loss();
+        let reacts_to_loss = direction.reacts_to_loss();
         // A few losses at once reduce the window once, and it has grown far beyond their limit
         // since.
-        if heeds && !way.is_cut_by(&tcp, loss) {
+        if reacts_to_loss && !direction.is_loss_bound(&tcp, loss) {
             return None;
         }
-        let flows = way.streams().len().max(1);
+        let flows = direction.streams().len().max(1);
         // A congestion control that ignores loss still repairs each one, and delivery waits for the
         // repair.
-        let repairs =
-            unseen.segments as f64 * tcp.rtt_ns / flows as f64 / (way.seconds() * 1e9).max(1.0);
-        let cost = match heeds {
-            true => held_by_congestion(&tcp),
+        let repairs = unaccounted.segments as f64 * tcp.rtt_ns
+            / flows as f64
+            / (direction.seconds() * 1e9).max(1.0);
+        let cost = match reacts_to_loss {
+            true => cwnd_limited_share(&tcp),
             false => repairs.max(loss),
         };
-        let allowed = mathis(&tcp, loss, flows);
-        let control = way.congestion_control();
-        let mut draft = Draft::cause(self.id(), End::Path)
-            .way(way.direction)
+        let allowed = mathis_bps(&tcp, loss, flows);
+        let control = direction.congestion_control();
+        let mut builder = FindingBuilder::cause(self.id(), FindingLocation::Path)
+            .direction(direction.direction)
             .cost(cost.min(0.95))
-            .says(match heeds {
+            .summary(match reacts_to_loss {
                 true => format!(
                     "{} of the segments were lost on the path, in no visible counter: a \
                      loss-based congestion control reaches about {} on such a path",
@@ -101,79 +106,88 @@ impl PathLoss {
                     control.unwrap_or("the sender")
                 ),
             });
-        draft = sent_again(draft, way.sender, &tcp)
-            .seen(
+        builder = with_retransmits(builder, direction.sender, &tcp)
+            .evidence(
                 "tcpi_snd_cwnd",
                 tcp.cwnd_bytes.round(),
                 "B",
-                tcp_info(way.sender),
+                tcp_info_source(direction.sender),
             )
-            .seen(
+            .evidence(
                 "drops on the path",
-                dropped_in_view(case),
+                counted_drops(run),
                 "packets",
                 "counters of both ends",
             )
             .tried(control.map(|name| format!("congestion control {name}")));
-        let draft = match (heeds, case.is_own_stack(way.sender)) {
-            (true, own) => draft
-                .seen("Mathis", allowed, "bit/s", "from MSS, RTT and loss")
+        let builder = match (reacts_to_loss, run.uses_netstack(direction.sender)) {
+            (true, is_netstack) => builder
+                .evidence("Mathis", allowed, "bit/s", "from MSS, RTT and loss")
                 .remedy(
                     "find the cause of the loss: cables, an overloaded device on the path, radio; \
                      until then use a congestion control that ignores loss",
                 )
-                .command(match (own, case.is_own_stack(way.receiver)) {
-                    (true, _) => ignoring_loss(case, way),
+                .command(match (is_netstack, run.uses_netstack(direction.receiver)) {
+                    (true, _) => without_congestion_control_command(run, direction),
                     // The `-C` option of the client applies to both ends, and our stack would have
                     // to support it.
-                    (false, true) => datagrams(case, way),
-                    (false, false) => case.again("-C bbr"),
+                    (false, true) => udp_probe_command(run, direction),
+                    (false, false) => run.rerun_command("-C bbr"),
                 })
                 .gain(
-                    within_headroom(way, 1.0 / (1.0 - cost).max(0.01)),
+                    within_headroom(direction, 1.0 / (1.0 - cost).max(0.01)),
                     "Mathis: MSS / RTT * 1.22 / sqrt(loss) is the current limit; without loss the \
                      next limit applies",
                 ),
-            (false, _) => draft
+            (false, _) => builder
                 .remedy(
                     "find the cause of the loss: cables, an overloaded device on the path, radio; \
                      UDP at a fixed rate shows whether load is the cause",
                 )
-                .command(datagrams(case, way)),
+                .command(udp_probe_command(run, direction)),
         };
-        selective(draft, case, way, &tcp).found()
+        with_sack_remedy(builder, run, direction, &tcp).build()
     }
 
     /// Our stack sends, and counts its retransmits.
-    fn of_own_stack(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let (sent, again) = way.sent_by_own_stack()?;
-        let share = again as f64 / sent.max(1) as f64;
+    fn evaluate_netstack(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let (sent, retransmitted) = direction.netstack_segments()?;
+        let share = retransmitted as f64 / sent.max(1) as f64;
         // If our stack receives as well, drops of its ring are counted.
-        let dropped = dropped_in_view(case) + way.ring_was_full() + way.too_long_at_port();
-        if share < OFTEN || again < FEW || dropped >= again / 2 || way.fills_path() {
+        let dropped =
+            counted_drops(run) + direction.ring_full_frames() + direction.oversize_frames();
+        if share < MIN_NETSTACK_SHARE
+            || retransmitted < MIN_LOST_SEGMENTS
+            || dropped >= retransmitted / 2
+            || direction.fills_path()
+        {
             return None;
         }
-        Draft::cause(self.id(), End::Path)
-            .way(way.direction)
+        FindingBuilder::cause(self.id(), FindingLocation::Path)
+            .direction(direction.direction)
             .cost((share.sqrt() * 3.0).min(0.95))
-            .says(format!(
+            .summary(format!(
                 "our stack retransmitted {} of {} segments, and no visible counter dropped them",
-                format_count(again),
+                format_count(retransmitted),
                 format_count(sent)
             ))
-            .seen(
+            .evidence(
                 "retransmitted_segments",
-                again,
+                retransmitted,
                 "segments",
-                format!("{} stack", name(way.sender)),
+                format!("{} stack", role_name(direction.sender)),
             )
-            .seen(
+            .evidence(
                 "out_segments",
                 sent,
                 "segments",
-                format!("{} stack", name(way.sender)),
+                format!("{} stack", role_name(direction.sender)),
             )
-            .seen(
+            .evidence(
                 "drops on the path",
                 dropped,
                 "packets",
@@ -183,47 +197,60 @@ impl PathLoss {
                 "find the cause of the loss: cables, an overloaded device on the path, radio; \
                  until then use a congestion control that ignores loss",
             )
-            .command(match way.heeds_loss() {
-                true => ignoring_loss(case, way),
-                false => datagrams(case, way),
+            .command(match direction.reacts_to_loss() {
+                true => without_congestion_control_command(run, direction),
+                false => udp_probe_command(run, direction),
             })
             .tried(
-                way.congestion_control()
+                direction
+                    .congestion_control()
                     .map(|name| format!("congestion control {name}")),
             )
-            .found()
+            .build()
     }
 
-    fn of_udp(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let lost = way.lost_at("path");
-        let share = way.lost_share("path");
+    fn evaluate_udp(&self, run: &RunView<'_>, direction: &DirectionView<'_>) -> Option<Finding> {
+        let lost = direction.lost_at("path");
+        let share = direction.lost_share("path");
         // Drops of our stack's ring are counted, but the counter is not read at the same time as
         // the others: a few of them appear as path loss (in older records all of them).
-        let (full, at_port) = (way.ring_was_full(), way.lost_at("interface-rx"));
-        let in_ring = full >= FEW && full >= (lost + at_port) / 2;
-        if share < MATTERS || lost < 3 || in_ring || way.fills_path() || way.goodput()? <= 0.0 {
+        let (full, at_port) = (
+            direction.ring_full_frames(),
+            direction.lost_at("interface-rx"),
+        );
+        let in_ring = full >= MIN_LOST_SEGMENTS && full >= (lost + at_port) / 2;
+        if share < MIN_RELEVANT_SHARE
+            || lost < 3
+            || in_ring
+            || direction.fills_path()
+            || direction.goodput()? <= 0.0
+        {
             return None;
         }
         // A polling end that waits for a core lets its ring overflow: that is no path loss.
-        let late = way
-            .time(CountedAt::Receiver)
-            .is_some_and(|time| time.runnable > IN_LINE);
-        if way.is_own_stack(way.receiver) && late {
+        let is_core_limited = direction
+            .thread_time(FlowEnd::Receiver)
+            .is_some_and(|time| time.core_wait > MAX_CORE_WAIT_SHARE);
+        if direction.uses_netstack(direction.receiver) && is_core_limited {
             return None;
         }
-        let summary = way.summary();
+        let summary = direction.summary();
         if summary.loss_fraction.is_some_and(|loss| loss > 0.99) {
             return None;
         }
         // Drops at the socket of another tool are unknown.
-        let guest = case.is_of_a_guest();
-        let other = if guest { Role::Client } else { Role::Server };
-        if case.far_is_foreign() && way.receiver == other {
-            let (whose, ours, command) = match guest {
+        let is_third_party_client = run.is_third_party_client();
+        let third_party_role = if is_third_party_client {
+            Role::Client
+        } else {
+            Role::Server
+        };
+        if run.has_third_party_server() && direction.receiver == third_party_role {
+            let (source, remedy, command) = match is_third_party_client {
                 true => (
                     "report of the client's program",
                     "measure with `linerate` there, which reports it",
-                    case.again(""),
+                    run.rerun_command(""),
                 ),
                 false => (
                     "report of the server's program",
@@ -231,88 +258,94 @@ impl PathLoss {
                     "linerate server".to_owned(),
                 ),
             };
-            return Draft::unknown(self.id(), End::Path)
-                .way(way.direction)
-                .says(format!(
+            return FindingBuilder::unknown(self.id(), FindingLocation::Path)
+                .direction(direction.direction)
+                .summary(format!(
                     "{} datagrams ({}) were lost on the path or in the socket of the {} program: \
                      which of both is unknown",
                     format_count(lost),
                     format_share(share),
-                    if guest { "client's" } else { "server's" }
+                    if is_third_party_client {
+                        "client's"
+                    } else {
+                        "server's"
+                    }
                 ))
-                .seen("lost", lost, "datagrams", whose)
-                .missing(
+                .evidence("lost", lost, "datagrams", source)
+                .missing_evidence(
                     "drops of the remote socket",
-                    &format!("{} SO_MEMINFO", name(other)),
+                    &format!("{} SO_MEMINFO", role_name(third_party_role)),
                     "that end runs another program, which does not report it",
                 )
-                .remedy(ours)
+                .remedy(remedy)
                 .command(command)
-                .found();
+                .build();
         }
-        Draft::cause(self.id(), End::Path)
-            .way(way.direction)
+        FindingBuilder::cause(self.id(), FindingLocation::Path)
+            .direction(direction.direction)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "{} datagrams ({}) were sent by the {} and appear in no counter of the {}",
                 format_count(lost),
                 format_share(share),
-                name(way.sender),
-                name(way.receiver)
+                role_name(direction.sender),
+                role_name(direction.receiver)
             ))
-            .seen(
+            .evidence(
                 "losses[path]",
                 lost,
                 "datagrams",
                 "sequence numbers missing at the receiver, less counted drops",
             )
-            .seen_if("loss_fraction", summary.loss_fraction, "share", "receiver")
+            .evidence_if("loss_fraction", summary.loss_fraction, "share", "receiver")
             .remedy(
                 "find the cause of the loss: cables, an overloaded device on the path, radio; a \
                  lower rate shows whether load is the cause",
             )
             // Random loss occurs at every rate: a search for a rate without loss would find none.
-            .command(case.again_without(
+            .command(run.rerun_without(
                 &["pps"],
                 &format!(
                     "-b {}",
-                    rate_word(0.5 * way.goodput()? / way.streams().len().max(1) as f64)
+                    format_rate_option(
+                        0.5 * direction.goodput()? / direction.streams().len().max(1) as f64
+                    )
                 ),
             ))
             .gain(Some(1.0 / (1.0 - share).max(0.01)), "1 / (1 - loss)")
-            .found()
+            .build()
     }
 
-    fn of_questions(&self, case: &Case<'_>) -> Option<Finding> {
-        let summary = &case.record.summary;
-        if !case.is_latency() || case.plan.protocol != Protocol::Udp {
+    fn evaluate_requests(&self, run: &RunView<'_>) -> Option<Finding> {
+        let summary = &run.record.summary;
+        if !run.is_latency() || run.plan.protocol != TransportProtocol::Udp {
             return None;
         }
         let (missed, done) = (summary.lost?, summary.round_trips?);
         // Late responses were not lost. With several outstanding requests they cannot be separated
         // from reordered ones.
-        let late = match case.plan.round_trip.is_open() {
+        let late_responses = match run.plan.round_trip.is_pipelined() {
             true => 0,
             false => summary.out_of_order.unwrap_or(0).min(missed),
         };
-        let lost = missed - late;
+        let lost = missed - late_responses;
         let share = lost as f64 / (lost + done).max(1) as f64;
         // With one outstanding request, each loss costs the full timeout.
-        let flows = case.plan.streams.max(1) as f64;
-        let waited = match case.plan.round_trip.is_open() {
+        let flows = run.plan.streams.max(1) as f64;
+        let waited = match run.plan.round_trip.is_pipelined() {
             true => 0.0,
             false => {
-                lost as f64 * case.plan.answer_timeout_ns.unwrap_or(1_000_000_000) as f64
+                lost as f64 * run.plan.response_timeout_ns.unwrap_or(1_000_000_000) as f64
                     / flows
                     / summary.duration_ns.unwrap_or(u64::MAX) as f64
             }
         };
-        if lost == 0 || waited < WAITS && (share < MATTERS || lost < 3) {
+        if lost == 0 || waited < MIN_WAIT_SHARE && (share < MIN_RELEVANT_SHARE || lost < 3) {
             return None;
         }
-        Draft::cause(self.id(), End::Path)
+        FindingBuilder::cause(self.id(), FindingLocation::Path)
             .cost(share.max(waited.min(0.95)))
-            .says(match waited >= WAITS {
+            .summary(match waited >= MIN_WAIT_SHARE {
                 true => format!(
                     "{} requests got no response, and waiting for them took {} of the time",
                     format_count(lost),
@@ -320,67 +353,77 @@ impl PathLoss {
                 ),
                 false => format!("{} requests got no response", format_count(lost)),
             })
-            .seen("lost", missed, "round trips", "client")
-            .seen_if(
+            .evidence("lost", missed, "round trips", "client")
+            .evidence_if(
                 "out_of_order",
-                (late > 0).then_some(late),
+                (late_responses > 0).then_some(late_responses),
                 "late responses",
                 "client",
             )
-            .seen("round_trips", done, "round trips", "client")
+            .evidence("round_trips", done, "round trips", "client")
             .remedy("send datagrams in one direction to see where they are lost")
-            .command(case.one_way("-b 10M"))
-            .found()
+            .command(run.throughput_command("-b 10M"))
+            .build()
     }
 
     /// Requests over TCP: lost segments are retransmitted, and the response waits for them.
-    fn of_asking_streams(&self, case: &Case<'_>) -> Option<Finding> {
-        let summary = &case.record.summary;
-        if !case.is_latency() || case.plan.protocol != Protocol::Tcp {
+    fn evaluate_tcp_requests(&self, run: &RunView<'_>) -> Option<Finding> {
+        let summary = &run.record.summary;
+        if !run.is_latency() || run.plan.protocol != TransportProtocol::Tcp {
             return None;
         }
-        let (again, done, rtt) = (summary.retransmits?, summary.round_trips?, summary.rtt_ns?);
+        let (retransmitted, done, rtt) =
+            (summary.retransmits?, summary.round_trips?, summary.rtt_ns?);
         // If all retransmitted segments had already arrived, acknowledgements were late and nothing
         // was lost. Some arrived if an acknowledgement was lost. An end without statistics may have
         // sent the rest.
-        let streams = case.ways.iter().flat_map(Way::streams);
+        let streams = run.directions.iter().flat_map(DirectionView::streams);
         let sockets = streams.flat_map(|stream| [stream.sender.as_ref(), stream.receiver.as_ref()]);
-        let told = sockets.map(|socket| {
+        let socket_counts = sockets.map(|socket| {
             let tcp = socket?.tcp.as_ref()?;
             Some((tcp.retransmits, tcp.spurious_retransmits?))
         });
-        let told: Option<Vec<(u64, u64)>> = told.collect();
-        let all_came = |told: Vec<(u64, u64)>| {
-            let mut again = told.into_iter().filter(|(again, _)| *again > 0).peekable();
-            again.peek().is_some() && again.all(|(again, spurious)| spurious >= again)
+        let socket_counts: Option<Vec<(u64, u64)>> = socket_counts.collect();
+        let is_all_spurious = |socket_counts: Vec<(u64, u64)>| {
+            let mut retransmitted = socket_counts
+                .into_iter()
+                .filter(|(retransmitted, _)| *retransmitted > 0)
+                .peekable();
+            retransmitted.peek().is_some()
+                && retransmitted.all(|(retransmitted, spurious)| spurious >= retransmitted)
         };
-        if told.is_some_and(all_came) {
+        if socket_counts.is_some_and(is_all_spurious) {
             return None;
         }
         // A request and its response have at least one segment each.
-        let share = again as f64 / (2 * done).max(1) as f64;
+        let share = retransmitted as f64 / (2 * done).max(1) as f64;
         // Round trips that wait for retransmits raise the mean above the median.
         let cost = 1.0 - rtt.p50 as f64 / rtt.mean.max(1.0);
         // A timeout takes at least 200 ms: a few of them are a large part of a run.
-        if again < TIMED_OUT || share < MATTERS || cost < WAITS {
+        if retransmitted < MIN_RETRANSMITS || share < MIN_RELEVANT_SHARE || cost < MIN_WAIT_SHARE {
             return None;
         }
-        Draft::cause(self.id(), End::Path)
+        FindingBuilder::cause(self.id(), FindingLocation::Path)
             .cost(cost.min(0.95))
-            .says(format!(
+            .summary(format!(
                 "{} segments of requests and responses were retransmitted, and their round trips \
                  waited for that: {} on average, with a median of {}",
-                format_count(again),
+                format_count(retransmitted),
                 format_nanos(rtt.mean),
                 format_nanos(rtt.p50 as f64)
             ))
-            .seen("retransmits", again, "segments", "TCP_INFO of both ends")
-            .seen("round_trips", done, "round trips", "client")
-            .seen("rtt_ns.mean", rtt.mean.round(), "ns", "client")
-            .seen("rtt_ns.p50", rtt.p50, "ns", "client")
-            .seen(
+            .evidence(
+                "retransmits",
+                retransmitted,
+                "segments",
+                "TCP_INFO of both ends",
+            )
+            .evidence("round_trips", done, "round trips", "client")
+            .evidence("rtt_ns.mean", rtt.mean.round(), "ns", "client")
+            .evidence("rtt_ns.p50", rtt.p50, "ns", "client")
+            .evidence(
                 "drops on the path",
-                dropped_in_view(case),
+                counted_drops(run),
                 "packets",
                 "counters of both ends",
             )
@@ -388,29 +431,29 @@ impl PathLoss {
                 "find the cause of the loss: cables, an overloaded device on the path, radio; \
                  `--limit` lists the slow round trips",
             )
-            .command(case.one_way("-u -b 10M"))
+            .command(run.throughput_command("-u -b 10M"))
             .gain(
                 Some(1.0 / (1.0 - cost).max(0.01)),
                 "mean over p50: no round trip waits for a retransmit",
             )
-            .found()
+            .build()
     }
 }
 
 /// Returns the command that runs our stack without congestion control. Uses its configuration key,
 /// because `-C` applies to both ends, and a kernel has no such control.
-fn ignoring_loss(case: &Case<'_>, way: &Way<'_>) -> String {
-    case.again_with_key(way.sender, "tcp.congestion_control", "none")
+fn without_congestion_control_command(run: &RunView<'_>, direction: &DirectionView<'_>) -> String {
+    run.rerun_with_key(direction.sender, "tcp.congestion_control", "none")
 }
 
 /// Returns a UDP command at half of the rate over the same path, which shows whether the loss
 /// depends on load.
-fn datagrams(case: &Case<'_>, way: &Way<'_>) -> String {
-    match case.far_is_foreign() {
-        true => case.again(""),
+fn udp_probe_command(run: &RunView<'_>, direction: &DirectionView<'_>) -> String {
+    match run.has_third_party_server() {
+        true => run.rerun_command(""),
         false => {
-            let rate = rate_word(0.5 * way.goodput().unwrap_or(2e7));
-            case.again_without(
+            let rate = format_rate_option(0.5 * direction.goodput().unwrap_or(2e7));
+            run.rerun_without(
                 &["congestion", "no-delay", "mss", "rcvlowat", "pacing"],
                 &format!("-u -b {rate}"),
             )

@@ -1,23 +1,23 @@
 //! The qdisc of an interface drops packets.
 
-use linerate_metric::facts::Interface;
-use linerate_metric::finding::{End, Finding};
-use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::facts::InterfaceFacts;
+use linerate_metric::finding::{Finding, FindingLocation};
+use linerate_metric::plan::{RunKind, TransportProtocol};
 use linerate_metric::units::{format_count, format_share};
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest share of the packets that matters.
-const MATTERS: f64 = 0.0005;
+const MIN_RELEVANT_SHARE: f64 = 0.0005;
 
 /// Share of the time limited by the congestion window from which drops at the sender's own
 /// interface limit it.
-const HELD: f64 = 0.3;
+const MIN_CWND_LIMITED_SHARE: f64 = 0.3;
 
 /// Fewest drops; fewer are noise.
-const FEW: u64 = 10;
+const MIN_DROPS: u64 = 10;
 
 /// See docs/CAUSES.md#qdisc-drop.
 pub struct QdiscDrop;
@@ -27,108 +27,129 @@ impl Rule for QdiscDrop {
         "qdisc-drop"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if case.plan.kind != Kind::Throughput {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if run.plan.kind != RunKind::Throughput {
             return Vec::new();
         }
-        let ways = case.ways.iter();
-        ways.filter_map(|way| self.of(case, way)).collect()
+        let directions = run.directions.iter();
+        directions
+            .filter_map(|direction| self.evaluate_direction(run, direction))
+            .collect()
     }
 }
 
 impl QdiscDrop {
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
         // With payload in both directions, a drop belongs to the direction whose sender has the
         // qdisc, or that leaves a host between the ends through this interface.
-        let own = name(way.sender);
-        let other = name(way.receiver);
-        let of_way =
-            |host: &str, on: Option<&str>| host == own || host != other && way.leaves_by(host, on);
-        let drops = case.added("qdisc_drops", of_way)?;
-        let here = case
-            .added("qdisc_drops", |host, _| host == own)
+        let sender_host = role_name(direction.sender);
+        let receiver_host = role_name(direction.receiver);
+        let is_on_path = |host: &str, on: Option<&str>| {
+            host == sender_host || host != receiver_host && direction.leaves_through(host, on)
+        };
+        let drops = run.counter_increase("qdisc_drops", is_on_path)?;
+        let here = run
+            .counter_increase("qdisc_drops", |host, _| host == sender_host)
             .unwrap_or(0)
             > 0;
-        let lost = of_this_run(way, way.lost_at("qdisc").max(drops), here)?;
-        let share = lost as f64 / (way.packets() + lost as f64).max(1.0);
-        if lost < FEW || share < MATTERS {
+        let lost = drops_of_this_run(direction, direction.lost_at("qdisc").max(drops), here)?;
+        let share = lost as f64 / (direction.path_packets() + lost as f64).max(1.0);
+        if lost < MIN_DROPS || share < MIN_RELEVANT_SHARE {
             return None;
         }
-        let at = case.record.counters.iter().find(|counter| {
+        let at = run.record.counters.iter().find(|counter| {
             counter.counter == "qdisc_drops"
-                && counter.added() > 0
-                && of_way(&counter.host, counter.interface.as_deref())
+                && counter.increase() > 0
+                && is_on_path(&counter.host, counter.interface.as_deref())
         })?;
-        let held = way
+        let limited = direction
             .tcp()
-            .map_or(0.0, |tcp| super::congestion_loss::held_by_congestion(&tcp));
-        let cost = match way.plan().protocol {
-            Protocol::Tcp => held.max(share),
-            Protocol::Udp => share,
+            .map_or(0.0, |tcp| super::congestion_loss::cwnd_limited_share(&tcp));
+        let cost = match direction.plan().protocol {
+            TransportProtocol::Tcp => limited.max(share),
+            TransportProtocol::Udp => share,
         };
         let interface = at.interface.as_deref().unwrap_or("IF");
-        let sends = way.sends_by();
-        let own_interface = sends.filter(|_| at.host == own);
-        let kind = own_interface.and_then(|found| found.qdisc.as_deref());
-        let below = own_interface.and_then(|found| super::kinds_below(&found.qdisc_children));
-        let end = match at.host == own {
-            true => End::from(way.sender),
-            false => End::Path,
+        let sends = direction.sender_interface();
+        let sender_interface = sends.filter(|_| at.host == sender_host);
+        let kind = sender_interface.and_then(|interface_facts| interface_facts.qdisc.as_deref());
+        let below = sender_interface
+            .and_then(|interface_facts| super::child_qdiscs(&interface_facts.qdisc_children));
+        let end = match at.host == sender_host {
+            true => FindingLocation::from(direction.sender),
+            false => FindingLocation::Path,
         };
-        Draft::cause(self.id(), end)
-            .way(way.direction)
+        FindingBuilder::cause(self.id(), end)
+            .direction(direction.direction)
             .cost(cost)
-            .says(format!(
+            .summary(format!(
                 "the qdisc of {} at {} dropped {} packets ({})",
                 interface,
                 at.host,
                 format_count(lost),
                 format_share(share)
             ))
-            .seen(
+            .evidence(
                 "qdisc_drops",
-                at.added(),
+                at.increase(),
                 "packets",
                 format!("{} {interface} rtnetlink TCA_STATS2", at.host),
             )
-            .seen_if("qdisc", kind, "", format!("{own} rtnetlink"))
-            .seen_if("qdisc, below it", below, "", format!("{own} rtnetlink"))
-            .seen("losses[qdisc]", way.lost_at("qdisc"), "datagrams", "losses")
+            .evidence_if("qdisc", kind, "", format!("{sender_host} rtnetlink"))
+            .evidence_if(
+                "qdisc, below it",
+                below,
+                "",
+                format!("{sender_host} rtnetlink"),
+            )
+            .evidence(
+                "losses[qdisc]",
+                direction.lost_at("qdisc"),
+                "datagrams",
+                "losses",
+            )
             .remedy("enlarge the queue of the qdisc, or send at a rate that it passes")
-            .command(case.at_host(&at.host, &longer_queue(interface, own_interface)))
+            .command(
+                run.command_at_host(&at.host, &longer_queue_command(interface, sender_interface)),
+            )
             .gain(
-                (way.plan().protocol == Protocol::Udp).then(|| 1.0 / (1.0 - share).max(0.01)),
+                (direction.plan().protocol == TransportProtocol::Udp)
+                    .then(|| 1.0 / (1.0 - share).max(0.01)),
                 "1 / (1 - share lost here)",
             )
-            .found()
+            .build()
     }
 }
 
 /// Returns the drops of an interface that belong to this run: the counter includes all traffic.
 /// `None` if the run shows no loss.
-fn of_this_run(way: &Way<'_>, drops: u64, here: bool) -> Option<u64> {
-    match way.plan().protocol {
-        Protocol::Tcp => {
-            let Some(tcp) = way.tcp() else {
+fn drops_of_this_run(direction: &DirectionView<'_>, drops: u64, here: bool) -> Option<u64> {
+    match direction.plan().protocol {
+        TransportProtocol::Tcp => {
+            let Some(tcp) = direction.tcp() else {
                 return Some(drops);
             };
-            let again = tcp.retransmits.saturating_sub(tcp.spurious);
+            let retransmitted = tcp.retransmits.saturating_sub(tcp.spurious_retransmits);
             // The kernel resends drops of its own interface without counting them, and reduces its
             // congestion window.
-            let refused = here
-                && super::congestion_loss::held_by_congestion(&tcp) >= HELD
-                && !super::is_saturated(way);
-            match (again >= FEW, refused) {
+            let is_local_drop = here
+                && super::congestion_loss::cwnd_limited_share(&tcp) >= MIN_CWND_LIMITED_SHARE
+                && !super::is_saturated(direction);
+            match (retransmitted >= MIN_DROPS, is_local_drop) {
                 (_, true) => Some(drops),
-                (true, false) => Some(drops.min(again)),
+                (true, false) => Some(drops.min(retransmitted)),
                 (false, false) => None,
             }
         }
-        Protocol::Udp => {
-            let lost = way
+        TransportProtocol::Udp => {
+            let lost = direction
                 .summary()
                 .loss_fraction
-                .map(|share| share * way.packets_sent() * way.fragments());
+                .map(|share| share * direction.packets_sent() * direction.fragments());
             Some(lost.map_or(drops, |lost| drops.min(lost.ceil() as u64)))
         }
     }
@@ -137,7 +158,7 @@ fn of_this_run(way: &Way<'_>, drops: u64, here: bool) -> Option<u64> {
 /// Returns the command that keeps the qdisc and gives it a queue of about 1000 packets. If its
 /// other settings are unknown, the command shows them: another kind of qdisc could remove a wanted
 /// rate limit, and the kernel may not support it.
-fn longer_queue(interface: &str, at: Option<&Interface>) -> String {
+fn longer_queue_command(interface: &str, at: Option<&InterfaceFacts>) -> String {
     let as_it_is = || format!("tc -s qdisc show dev {interface}");
     let Some((at, kind)) = at.and_then(|at| Some((at, at.qdisc.as_deref()?))) else {
         return as_it_is();
@@ -152,17 +173,27 @@ fn longer_queue(interface: &str, at: Option<&Interface>) -> String {
         _ => (kind, at.qdisc_rate_bps.zip(at.qdisc_burst_bytes), None),
     };
     if kind == "pfifo_fast" {
-        return format!("ip link set dev {interface} txqueuelen {}", 10 * QUEUE);
+        return format!(
+            "ip link set dev {interface} txqueuelen {}",
+            10 * QUEUE_PACKETS
+        );
     }
     let longer = match (kind, rate) {
         ("tbf", Some((rate, burst))) => {
-            format!("tbf rate {rate}bit burst {burst} limit {}", QUEUE * 1500)
+            format!(
+                "tbf rate {rate}bit burst {burst} limit {}",
+                QUEUE_PACKETS * 1500
+            )
         }
-        ("pfifo" | "codel" | "sfq", _) => format!("{kind} limit {}", 10 * QUEUE),
+        ("pfifo" | "codel" | "sfq", _) => format!("{kind} limit {}", 10 * QUEUE_PACKETS),
         // The default limits are 10,000 packets, and 100 of one flow.
-        ("fq", _) => format!("fq limit {} flow_limit {}", 100 * QUEUE, 10 * QUEUE),
-        ("fq_codel", _) => format!("fq_codel limit {}", 100 * QUEUE),
-        ("bfifo", _) => format!("bfifo limit {}", 10 * QUEUE * 1500),
+        ("fq", _) => format!(
+            "fq limit {} flow_limit {}",
+            100 * QUEUE_PACKETS,
+            10 * QUEUE_PACKETS
+        ),
+        ("fq_codel", _) => format!("fq_codel limit {}", 100 * QUEUE_PACKETS),
+        ("bfifo", _) => format!("bfifo limit {}", 10 * QUEUE_PACKETS * 1500),
         _ => return as_it_is(),
     };
     match (queues, kind) {
@@ -183,7 +214,7 @@ fn longer_queue(interface: &str, at: Option<&Interface>) -> String {
 }
 
 /// Queue length in packets: more would delay packets by seconds on a slow link (bufferbloat).
-const QUEUE: u64 = 1000;
+const QUEUE_PACKETS: u64 = 1000;
 
 #[cfg(test)]
 mod tests {
@@ -192,13 +223,13 @@ mod tests {
 
     #[test]
     fn a_longer_queue_keeps_the_discipline() {
-        let of = |kind: &str, rate| Interface {
+        let of = |kind: &str, rate| InterfaceFacts {
             qdisc: Some(kind.to_owned()),
             qdisc_rate_bps: rate,
             qdisc_burst_bytes: rate.map(|_| 65_536),
-            ..Interface::default()
+            ..InterfaceFacts::default()
         };
-        for (at, want) in [
+        for (at, expected) in [
             (
                 Some(of("tbf", Some(2_000_000_000))),
                 "tc qdisc change dev e0 root tbf rate 2000000000bit burst 65536 limit 1500000",
@@ -219,13 +250,13 @@ mod tests {
             (Some(of("htb", None)), "tc -s qdisc show dev e0"),
             (None, "tc -s qdisc show dev e0"),
         ] {
-            assert_eq!(longer_queue("e0", at.as_ref()), want);
+            assert_eq!(longer_queue_command("e0", at.as_ref()), expected);
         }
     }
 
     #[test]
     fn queues_below_mq_are_made_longer_each() {
-        let of = |children: &[(&str, u32)]| Interface {
+        let of = |children: &[(&str, u32)]| InterfaceFacts {
             qdisc: Some("mq".to_owned()),
             qdisc_children: (children.iter())
                 .map(|&(kind, count)| ChildQdisc {
@@ -234,9 +265,9 @@ mod tests {
                     ..ChildQdisc::default()
                 })
                 .collect(),
-            ..Interface::default()
+            ..InterfaceFacts::default()
         };
-        for (children, want) in [
+        for (children, expected) in [
             (
                 &[("pfifo", 2)][..],
                 "tc qdisc replace dev e0 root handle 1: mq && for queue in 1 2; do tc qdisc \
@@ -248,12 +279,12 @@ mod tests {
             (&[], "tc -s qdisc show dev e0"),
         ] {
             assert_eq!(
-                longer_queue("e0", Some(&of(children))),
-                want,
+                longer_queue_command("e0", Some(&of(children))),
+                expected,
                 "{children:?}"
             );
         }
-        let many = longer_queue("e0", Some(&of(&[("fq", 17)])));
+        let many = longer_queue_command("e0", Some(&of(&[("fq", 17)])));
         assert!(many.contains(" f 10 11; do"), "hexadecimal: {many}");
     }
 }

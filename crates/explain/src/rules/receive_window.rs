@@ -2,54 +2,57 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Protocol;
-use linerate_metric::record::CountedAt;
+use linerate_metric::plan::TransportProtocol;
+use linerate_metric::record::FlowEnd;
 use linerate_metric::units::{format_bytes, format_share};
 
-use super::{HEADROOM, WAITING_GAIN, is_paced, tcp_info, waiting_gain, within_headroom};
+use super::{
+    HEADROOM_FORMULA, WAITING_GAIN_FORMULA, is_paced, tcp_info_source, waiting_gain,
+    within_headroom,
+};
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Tcp, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, TcpSummary, role_name};
 
 /// Smallest share of the time limited by the window that matters.
-const MATTERS: f64 = 0.2;
+const MIN_RELEVANT_SHARE: f64 = 0.2;
 
 /// Largest granted buffer that counts as small: kernels of the last ten years exceed it by
 /// themselves once a stream flows (half of it is the middle number of net.ipv4.tcp_rmem).
-pub(super) const SMALL: u64 = 256 << 10;
+pub(super) const SMALL_BUFFER_BYTES: u64 = 256 << 10;
 
 /// Largest granted buffer that holds only a few GSO packets.
-const LITTLE: u64 = 64 << 10;
+const TINY_BUFFER_BYTES: u64 = 64 << 10;
 
 /// Longest round-trip time of a short path: a full-sized window does not limit it.
-pub(super) const SHORT_NS: f64 = 2e6;
+pub(super) const SHORT_RTT_NS: f64 = 2e6;
 
 /// Goodput over window / round-trip time below which the window is closed by a slow reader, not by
 /// its size.
-pub(super) const CLOSED_BY_READER: f64 = 0.02;
+pub(super) const CLOSED_WINDOW_USE: f64 = 0.02;
 
 /// Goodput over window / minimum round-trip time from which the window limits the sender.
-const USED: f64 = 0.2;
+const MIN_WINDOW_USE: f64 = 0.2;
 
 /// The same limit for our stack, whose round trips under load take longer than the minimum. Windows
 /// of 4 to 16 KiB gave 0.13 to 0.20, and 64 KiB gave 1.4 to 4 times the goodput; 64 KiB, where more
 /// gave no gain, had 0.05.
-const USED_OWN: f64 = 0.1;
+const MIN_NETSTACK_WINDOW_USE: f64 = 0.1;
 
 /// Smallest share of the time limited by the window of our stack: most waits are shorter than the
 /// kernel's resolution (0.13 to 0.58 with 1 to 16 KiB).
-const MATTERS_OWN: f64 = 0.12;
+const MIN_NETSTACK_LIMITED_SHARE: f64 = 0.12;
 
 /// Share of a window in flight from which it is full: while half of it is in flight, the other half
 /// is read and advertised again.
-const FILLED: f64 = 0.4;
+const FULL_WINDOW_SHARE: f64 = 0.4;
 
 /// Largest window without scaling (RFC 9293, section 3.1; RFC 7323).
-const UNSCALED: u64 = 65_535;
+const MAX_UNSCALED_WINDOW_BYTES: u64 = 65_535;
 
 /// Sysctls of window scaling, and of automatic receive buffer sizes.
-const SCALING: &str = "net.ipv4.tcp_window_scaling";
-const TUNING: &str = "net.ipv4.tcp_moderate_rcvbuf";
+const WINDOW_SCALING_SYSCTL: &str = "net.ipv4.tcp_window_scaling";
+const RECEIVE_TUNING_SYSCTL: &str = "net.ipv4.tcp_moderate_rcvbuf";
 
 /// See docs/CAUSES.md#receive-window.
 pub struct ReceiveWindow;
@@ -59,148 +62,184 @@ impl Rule for ReceiveWindow {
         "receive-window"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if is_paced(case) {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if is_paced(run) {
             return Vec::new();
         }
-        let ways = case.throughput(Protocol::Tcp);
-        ways.filter_map(|way| match way.tcp() {
-            Some(_) => self.of(case, way),
-            None => self.of_foreign(case, way),
-        })
-        .collect()
+        let directions = run.throughput_directions(TransportProtocol::Tcp);
+        directions
+            .filter_map(|direction| match direction.tcp() {
+                Some(_) => self.evaluate_direction(run, direction),
+                None => self.evaluate_third_party(run, direction),
+            })
+            .collect()
     }
 }
 
 /// Returns the goodput over window / round-trip time.
-pub(super) fn use_of_window(way: &Way<'_>) -> Option<f64> {
-    let tcp = way.tcp()?;
-    let bits = way.receive_buffer()? as f64 * 8.0 * way.streams().len().max(1) as f64;
+pub(super) fn window_use(direction: &DirectionView<'_>) -> Option<f64> {
+    let tcp = direction.tcp()?;
+    let bits = direction.receive_buffer()? as f64 * 8.0 * direction.streams().len().max(1) as f64;
     let through = bits / (tcp.rtt_ns / 1e9).max(1e-9);
-    Some(way.goodput()? / through)
+    Some(direction.goodput()? / through)
 }
 
 /// Returns the usable window of a kernel socket: half of the granted buffer, because the other half
 /// is overhead; without scaling at most 65535 bytes.
-fn takes(granted: u64, is_scaled: bool) -> u64 {
+fn usable_window_bytes(granted: u64, is_scaled: bool) -> u64 {
     match is_scaled {
         true => granted / 2,
-        false => UNSCALED.min(granted / 2),
+        false => MAX_UNSCALED_WINDOW_BYTES.min(granted / 2),
     }
 }
 
 /// Returns the ends whose kernel does not scale windows: one is enough to disable it for the
 /// connection.
-pub(super) fn unscaled(case: &Case<'_>) -> Vec<Role> {
-    case.off_at(SCALING)
+pub(super) fn ends_without_scaling(run: &RunView<'_>) -> Vec<Role> {
+    run.ends_without(WINDOW_SCALING_SYSCTL)
 }
 
 /// Returns the bytes in flight or not yet received by the application: goodput * round-trip time.
-pub(super) fn on_its_way(way: &Way<'_>, tcp: &Tcp) -> f64 {
-    way.goodput().unwrap_or(0.0) / 8.0 * tcp.rtt_ns / 1e9
+pub(super) fn bytes_in_flight(direction: &DirectionView<'_>, tcp: &TcpSummary) -> f64 {
+    direction.goodput().unwrap_or(0.0) / 8.0 * tcp.rtt_ns / 1e9
 }
 
 impl ReceiveWindow {
     /// The sender is another tool without statistics: a small requested window and an idle receiver
     /// are the evidence.
-    fn of_foreign(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let asked = case
+    fn evaluate_third_party(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let requested = run
             .plan
             .socket
             .receive_buffer_bytes
-            .or(case.plan.window_bytes)?;
-        let granted = way.receive_buffer()?;
-        let free = way.time(CountedAt::Receiver)?.free();
-        let foreign = case.far_is_foreign() && way.receiver == Role::Client;
-        if !foreign || granted > LITTLE || free < MATTERS || way.fills_path() {
+            .or(run.plan.window_bytes)?;
+        let granted = direction.receive_buffer()?;
+        let free = direction.thread_time(FlowEnd::Receiver)?.free_share();
+        let is_third_party_sender =
+            run.has_third_party_server() && direction.receiver == Role::Client;
+        if !is_third_party_sender
+            || granted > TINY_BUFFER_BYTES
+            || free < MIN_RELEVANT_SHARE
+            || direction.fills_path()
+        {
             return None;
         }
         let larger = 4 << 20;
-        Draft::cause(self.id(), way.receiver)
-            .way(way.direction)
+        FindingBuilder::cause(self.id(), direction.receiver)
+            .direction(direction.direction)
             .cost(free)
-            .says(format!(
+            .summary(format!(
                 "the {} advertises a window of at most {}, and was idle for {} of the run",
-                name(way.receiver),
+                role_name(direction.receiver),
                 format_bytes(granted),
                 format_share(free)
             ))
-            .seen(
+            .evidence(
                 "SO_RCVBUF",
                 granted,
                 "B",
-                format!("{} socket", name(way.receiver)),
+                format!("{} socket", role_name(direction.receiver)),
             )
-            .seen(
+            .evidence(
                 "idle time of the receiving threads",
                 free,
                 "share",
-                super::schedstat(way.receiver),
+                super::schedstat_source(direction.receiver),
             )
             .remedy(format!(
                 "request a receive buffer larger than {}, or let the kernel choose the size",
-                format_bytes(asked)
+                format_bytes(requested)
             ))
-            .command(super::larger_buffer(
-                case,
+            .command(super::larger_buffer_command(
+                run,
                 "rcvbuf",
-                case.plan.socket.receive_buffer_bytes,
+                run.plan.socket.receive_buffer_bytes,
                 larger,
             ))
-            .tried(Some(format!("a receive buffer of {}", format_bytes(asked))))
+            .tried(Some(format!(
+                "a receive buffer of {}",
+                format_bytes(requested)
+            )))
             .gain(
-                within_headroom(way, waiting_gain(way, free, granted, larger)),
-                format!("{WAITING_GAIN}, at most {HEADROOM}"),
+                within_headroom(direction, waiting_gain(direction, free, granted, larger)),
+                format!("{WAITING_GAIN_FORMULA}, at most {HEADROOM_FORMULA}"),
             )
-            .found()
+            .build()
     }
 
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let tcp = way.tcp()?;
-        if way.fills_path() {
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let tcp = direction.tcp()?;
+        if direction.fills_path() {
             return None;
         }
-        let granted = way.receive_buffer();
-        let asked = case
+        let granted = direction.receive_buffer();
+        let requested = run
             .plan
             .socket
             .receive_buffer_bytes
-            .or(case.plan.window_bytes);
-        let offered = way
+            .or(run.plan.window_bytes);
+        let offered = direction
             .senders()
             .filter_map(|socket| socket.tcp.as_ref()?.send_window_bytes)
             .min();
         // The last reading may have been a closed window: the data in flight did fit.
-        let offered = offered.map(|offered| offered.max(on_its_way(way, &tcp) as u64));
-        let unscaled = unscaled(case);
+        let offered = offered.map(|offered| offered.max(bytes_in_flight(direction, &tcp) as u64));
+        let unscaled = ends_without_scaling(run);
         // No size was requested, and the kernel does not change it.
-        let stays = asked.is_none() && case.off_at(TUNING).contains(&way.receiver);
+        let is_fixed_size = requested.is_none()
+            && run
+                .ends_without(RECEIVE_TUNING_SYSCTL)
+                .contains(&direction.receiver);
         let window = match unscaled.is_empty() {
             true => granted.or(offered)?,
-            false => granted.or(offered)?.min(UNSCALED),
+            false => granted.or(offered)?.min(MAX_UNSCALED_WINDOW_BYTES),
         };
-        let is_known = asked.is_some() || stays || !unscaled.is_empty();
-        let free = way.time(CountedAt::Receiver).map(|time| time.free());
+        let is_size_known = requested.is_some() || is_fixed_size || !unscaled.is_empty();
+        let free = direction
+            .thread_time(FlowEnd::Receiver)
+            .map(|time| time.free_share());
         // The kernel hardly ever reports a sender as limited that works on each small part of the
         // window: the data in flight shows that the window is full.
-        let flows = way.streams().len().max(1) as f64;
-        let takes = granted.map_or(0, |granted| takes(granted, unscaled.is_empty()));
-        let filled = on_its_way(way, &tcp) / (takes.max(1) as f64 * flows);
-        let tells = way.stack(way.receiver) == "kernel" && takes > 0 && is_known && window <= SMALL;
-        let filled = Some(filled).filter(|_| tells && free.is_some_and(|free| free > MATTERS));
-        let held = match filled {
-            Some(filled) if filled >= FILLED => tcp.receive_window.max(free.unwrap_or(0.0)),
-            _ => tcp.receive_window,
+        let flows = direction.streams().len().max(1) as f64;
+        let usable_bytes = granted.map_or(0, |granted| {
+            usable_window_bytes(granted, unscaled.is_empty())
+        });
+        let fill_share = bytes_in_flight(direction, &tcp) / (usable_bytes.max(1) as f64 * flows);
+        let is_measurable = direction.stack_name(direction.receiver) == "kernel"
+            && usable_bytes > 0
+            && is_size_known
+            && window <= SMALL_BUFFER_BYTES;
+        let fill_share = Some(fill_share)
+            .filter(|_| is_measurable && free.is_some_and(|free| free > MIN_RELEVANT_SHARE));
+        let limited = match fill_share {
+            Some(fill_share) if fill_share >= FULL_WINDOW_SHARE => {
+                tcp.receive_window_limited.max(free.unwrap_or(0.0))
+            }
+            _ => tcp.receive_window_limited,
         };
-        let own = way.is_own_stack(way.receiver);
-        if held < if own { MATTERS_OWN } else { MATTERS } {
+        let is_netstack = direction.uses_netstack(direction.receiver);
+        if limited
+            < if is_netstack {
+                MIN_NETSTACK_LIMITED_SHARE
+            } else {
+                MIN_RELEVANT_SHARE
+            }
+        {
             return None;
         }
-        if window > SMALL {
+        if window > SMALL_BUFFER_BYTES {
             // A busy receiver closes its window, and a long path needs a large one.
             let idle = free.is_some_and(|free| free > 0.2);
-            let by_reader = use_of_window(way).is_none_or(|share| share < CLOSED_BY_READER);
-            let long = tcp.min_rtt_ns > SHORT_NS && !is_known;
+            let by_reader = window_use(direction).is_none_or(|share| share < CLOSED_WINDOW_USE);
+            let long = tcp.min_rtt_ns > SHORT_RTT_NS && !is_size_known;
             if !idle || by_reader || long {
                 return None;
             }
@@ -208,40 +247,46 @@ impl ReceiveWindow {
         // The idle time of a polling stack, or of another tool, is unknown: then the window is the
         // limit if it is used up within the path's round-trip time.
         let through =
-            window as f64 * 8e9 * way.streams().len().max(1) as f64 / tcp.min_rtt_ns.max(1.0);
-        let used = if own { USED_OWN } else { USED };
-        if (own || free.is_none() && case.far_is_foreign()) && way.goodput()? < used * through {
+            window as f64 * 8e9 * direction.streams().len().max(1) as f64 / tcp.min_rtt_ns.max(1.0);
+        let used = if is_netstack {
+            MIN_NETSTACK_WINDOW_USE
+        } else {
+            MIN_WINDOW_USE
+        };
+        if (is_netstack || free.is_none() && run.has_third_party_server())
+            && direction.goodput()? < used * through
+        {
             return None;
         }
-        let role = way.receiver;
-        let end = name(role);
+        let role = direction.receiver;
+        let end = role_name(role);
         // Our stack allocates the window of each connection at its start.
-        let larger = if own {
+        let larger = if is_netstack {
             (window * 8).max(64 << 10)
         } else {
             (window * 4).max(4 << 20)
         };
         // The kernel's limit may already permit the larger size: then it is not the cause.
-        let raised = case.raise(role, "net.ipv4.tcp_rmem", larger);
-        if !is_known && !own && raised.is_none() {
+        let raised = run.raise_command(role, "net.ipv4.tcp_rmem", larger);
+        if !is_size_known && !is_netstack && raised.is_none() {
             return None;
         }
-        let (remedy, command) = match (own, asked) {
+        let (remedy, command) = match (is_netstack, requested) {
             _ if !unscaled.is_empty() => (
                 "enable window scaling at both ends: without it windows are limited to 64 KiB, \
                  whatever the buffer size"
                     .to_owned(),
-                case.switched_on(&unscaled, SCALING),
+                run.enable_command(&unscaled, WINDOW_SCALING_SYSCTL),
             ),
-            (false, None) if stays => (
+            (false, None) if is_fixed_size => (
                 format!(
                     "enable automatic receive buffer sizes at the {end}, or request a size (-w)"
                 ),
-                case.at(
+                run.command_at(
                     role,
-                    &match case.raised(role, "net.ipv4.tcp_rmem", larger) {
-                        Some(raised) => format!("sysctl -w {TUNING}=1 {raised}"),
-                        None => format!("sysctl -w {TUNING}=1"),
+                    &match run.raised_setting(role, "net.ipv4.tcp_rmem", larger) {
+                        Some(raised) => format!("sysctl -w {RECEIVE_TUNING_SYSCTL}=1 {raised}"),
+                        None => format!("sysctl -w {RECEIVE_TUNING_SYSCTL}=1"),
                     },
                 ),
             ),
@@ -250,75 +295,83 @@ impl ReceiveWindow {
                     "raise the receive window of our stack above {}",
                     format_bytes(window)
                 ),
-                case.again_with_key(role, "tcp.receive_window", &format!("{}K", larger >> 10)),
+                run.rerun_with_key(role, "tcp.receive_window", &format!("{}K", larger >> 10)),
             ),
-            (false, Some(asked)) => (
+            (false, Some(requested)) => (
                 format!(
                     "request a receive buffer larger than {} at the {end}, or let its kernel \
                      choose the size",
-                    format_bytes(asked)
+                    format_bytes(requested)
                 ),
-                super::larger_buffer(
-                    case,
+                super::larger_buffer_command(
+                    run,
                     "rcvbuf",
-                    case.plan.socket.receive_buffer_bytes,
+                    run.plan.socket.receive_buffer_bytes,
                     larger,
                 ),
             ),
             (false, None) => (
                 format!("raise the receive buffer limit of the {end}'s kernel or stack"),
                 // If the limit is unknown, the command shows it.
-                match case.host(role) {
+                match run.host(role) {
                     Some(_) => raised.unwrap_or_default(),
-                    None => case.at(role, "sysctl net.ipv4.tcp_rmem"),
+                    None => run.command_at(role, "sysctl net.ipv4.tcp_rmem"),
                 },
             ),
         };
-        let mut draft = Draft::cause(self.id(), role)
-            .way(way.direction)
-            .cost(held)
-            .says(match filled.filter(|_| held > tcp.receive_window) {
-                Some(filled) => format!(
+        let mut builder = FindingBuilder::cause(self.id(), role)
+            .direction(direction.direction)
+            .cost(limited)
+            .summary(match fill_share.filter(|_| limited > tcp.receive_window_limited) {
+                Some(fill_share) => format!(
                     "the {end}'s receive window was full: {} of {} were in flight, and the {end} \
                      was idle for {} of the run",
-                    format_bytes((filled.min(1.0) * takes as f64) as u64),
-                    format_bytes(takes),
-                    format_share(held)
+                    format_bytes((fill_share.min(1.0) * usable_bytes as f64) as u64),
+                    format_bytes(usable_bytes),
+                    format_share(limited)
                 ),
                 None => format!(
                     "the sender waited for the {end}'s receive window for {} of the time",
-                    format_share(held)
+                    format_share(limited)
                 ),
             })
-            .seen(
+            .evidence(
                 "tcpi_rwnd_limited",
-                tcp.receive_window,
+                tcp.receive_window_limited,
                 "share",
-                tcp_info(way.sender),
+                tcp_info_source(direction.sender),
             )
-            .seen_if("SO_RCVBUF", granted, "B", format!("{end} socket"))
-            .seen_if("tcpi_snd_wnd", offered, "B", tcp_info(way.sender))
-            .seen("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info(way.sender))
-            .seen_if(
+            .evidence_if("SO_RCVBUF", granted, "B", format!("{end} socket"))
+            .evidence_if("tcpi_snd_wnd", offered, "B", tcp_info_source(direction.sender))
+            .evidence("tcpi_rtt", tcp.rtt_ns.round(), "ns", tcp_info_source(direction.sender))
+            .evidence_if(
                 "idle time of the receiving threads",
                 free,
                 "share",
-                super::schedstat(role),
+                super::schedstat_source(role),
             );
         for &role in &unscaled {
-            draft = draft.seen(SCALING, 0_u64, "", format!("{} sysctl", name(role)));
+            builder = builder.evidence(
+                WINDOW_SCALING_SYSCTL,
+                0_u64,
+                "",
+                format!("{} sysctl", role_name(role)),
+            );
         }
-        if stays {
-            draft = draft.seen(TUNING, 0_u64, "", format!("{end} sysctl"));
+        if is_fixed_size {
+            builder = builder.evidence(RECEIVE_TUNING_SYSCTL, 0_u64, "", format!("{end} sysctl"));
         }
-        draft
+        builder
             .remedy(remedy)
             .command(command)
-            .tried(asked.map(|asked| format!("a receive buffer of {}", format_bytes(asked))))
-            .gain(
-                within_headroom(way, waiting_gain(way, held, window, larger)),
-                format!("{WAITING_GAIN}, at most {HEADROOM}"),
+            .tried(
+                requested
+                    .map(|requested| format!("a receive buffer of {}", format_bytes(requested))),
             )
-            .found()
+            .gain(
+                within_headroom(direction, waiting_gain(direction, limited, window, larger)),
+                format!("{WAITING_GAIN_FORMULA}, at most {HEADROOM_FORMULA}"),
+            )
+            .build()
     }
 }

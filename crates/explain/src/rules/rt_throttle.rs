@@ -2,19 +2,19 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Wait;
+use linerate_metric::plan::WaitMode;
 use linerate_metric::units::format_nanos;
 
-use super::{at_end, other_end, schedstat};
+use super::{other_role, per_end_option, schedstat_source};
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{RunView, role_name};
 
 /// Default period of the throttle (kernel.sched_rt_period_us), us.
-const PERIOD_US: f64 = 1_000_000.0;
+const DEFAULT_PERIOD_US: f64 = 1_000_000.0;
 
 /// Shortest interruption by the throttle, or by the fair server of newer kernels.
-const HOLE_NS: u64 = 2_000_000;
+const MIN_THROTTLE_NS: u64 = 2_000_000;
 
 /// See docs/CAUSES.md#rt-throttle.
 pub struct RtThrottle;
@@ -24,23 +24,23 @@ impl Rule for RtThrottle {
         "rt-throttle"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        super::of_ends(case, |role| self.of(case, role))
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        super::evaluate_ends(run, |role| self.evaluate_end(run, role))
     }
 }
 
 impl RtThrottle {
-    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
-        let sched = case.sched(role);
-        let spins = case.wait(role) == Some(Wait::Spin);
-        if !sched.is_real_time() || !spins || case.plan.round_trip.yields() {
+    fn evaluate_end(&self, run: &RunView<'_>, role: Role) -> Option<Finding> {
+        let sched = run.sched(role);
+        let spins = run.wait(role) == Some(WaitMode::Spin);
+        if !sched.is_real_time() || !spins || run.plan.round_trip.yields() {
             return None;
         }
-        let runtime = case.host(role)?.sysctls.get("kernel.sched_rt_runtime_us")?;
+        let runtime = run.host(role)?.sysctls.get("kernel.sched_rt_runtime_us")?;
         let runtime: f64 = runtime.parse().ok()?;
-        let period = case
+        let period = run
             .sysctl(role, "kernel.sched_rt_period_us")
-            .map_or(PERIOD_US, |period| period as f64);
+            .map_or(DEFAULT_PERIOD_US, |period| period as f64);
         if !(0.0..period).contains(&runtime) {
             return None;
         }
@@ -48,13 +48,14 @@ impl RtThrottle {
         // The limit alone is no evidence. It needs a thread that was runnable without running for a
         // large part of the throttled time. For round trips it needs a slow one, and a thread that
         // waited as long.
-        let worst = case.record.summary.rtt_ns.map(|rtt| rtt.max);
-        let time = case.time(role);
-        let waited = time.map(|time| time.runnable);
-        let waited_ns = time.map(|time| time.runnable * time.wall_ns as f64 * time.threads as f64);
-        let hit = match case.is_latency() {
+        let worst = run.record.summary.rtt_ns.map(|rtt| rtt.max);
+        let time = run.thread_time(role);
+        let waited = time.map(|time| time.core_wait);
+        let waited_ns = time.map(|time| time.core_wait * time.wall_ns as f64 * time.threads as f64);
+        let hit = match run.is_latency() {
             true => worst.is_some_and(|worst| {
-                worst >= HOLE_NS && waited_ns.is_none_or(|waited| waited >= worst as f64 / 2.0)
+                worst >= MIN_THROTTLE_NS
+                    && waited_ns.is_none_or(|waited| waited >= worst as f64 / 2.0)
             }),
             false => waited.is_some_and(|waited| waited >= share / 2.0),
         };
@@ -62,36 +63,41 @@ impl RtThrottle {
             return None;
         }
         // The poll interval of our stack is a configuration key and not a value of this option.
-        let other = case
-            .wait(other_end(role))
-            .filter(|wait| !matches!(wait, Wait::Interval { .. }));
-        let other = other.unwrap_or(Wait::Block);
-        let pushed = case.cpu(role).map(|cost| cost.involuntary_switches);
-        Draft::cause(self.id(), role)
+        let other_wait = run
+            .wait(other_role(role))
+            .filter(|wait| !matches!(wait, WaitMode::Interval { .. }));
+        let other_wait = other_wait.unwrap_or(WaitMode::Block);
+        let pushed = run.cpu(role).map(|cost| cost.involuntary_switches);
+        FindingBuilder::cause(self.id(), role)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "a real-time thread of the {} spins: the kernel throttles it for up to {} of each \
                  second",
-                name(role),
+                role_name(role),
                 format_nanos(share * 1e9)
             ))
-            .seen(
+            .evidence(
                 "kernel.sched_rt_runtime_us",
                 runtime,
                 "us",
-                format!("{} sysctl", name(role)),
+                format!("{} sysctl", role_name(role)),
             )
-            .seen("scheduling", sched.to_string(), "", case.sched_read(role))
-            .seen("wait mode", "spin", "", "plan")
-            .seen_if("rtt_ns.max", worst, "ns", "client")
-            .seen_if("runnable and not running", waited, "share", schedstat(role))
-            .seen_if(
+            .evidence("scheduling", sched.to_string(), "", run.sched_source(role))
+            .evidence("wait mode", "spin", "", "plan")
+            .evidence_if("rtt_ns.max", worst, "ns", "client")
+            .evidence_if(
+                "runnable and not running",
+                waited,
+                "share",
+                schedstat_source(role),
+            )
+            .evidence_if(
                 "involuntary switches",
                 pushed,
                 "",
-                format!("{} getrusage", name(role)),
+                format!("{} getrusage", role_name(role)),
             )
-            .remedy(match case.is_own_stack(role) {
+            .remedy(match run.uses_netstack(role) {
                 true => {
                     "let our stack sleep between polls (poll.interval), or disable the throttle \
                      if nothing else needs the core"
@@ -102,15 +108,15 @@ impl RtThrottle {
                      core"
                 }
             })
-            .command(match case.is_own_stack(role) {
-                true => case.again_with_key(role, "poll.interval", "125us"),
-                false => case.again(&format!(
+            .command(match run.uses_netstack(role) {
+                true => run.rerun_with_key(role, "poll.interval", "125us"),
+                false => run.rerun_command(&format!(
                     "--wait {}",
-                    at_end(role, "block", &other.to_string())
+                    per_end_option(role, "block", &other_wait.to_string())
                 )),
             })
             .tried(
-                case.plan
+                run.plan
                     .round_trip
                     .rt_yield
                     .then(|| "--rt-yield".to_owned()),
@@ -119,6 +125,6 @@ impl RtThrottle {
                 Some(1.0 / (1.0 - share)),
                 "1 / (sched_rt_runtime_us / period)",
             )
-            .found()
+            .build()
     }
 }

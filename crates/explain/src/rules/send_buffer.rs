@@ -1,40 +1,43 @@
 //! The send buffer is too small.
 
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Protocol;
-use linerate_metric::record::CountedAt;
+use linerate_metric::plan::TransportProtocol;
+use linerate_metric::record::FlowEnd;
 use linerate_metric::units::{format_bytes, format_nanos, format_share};
 
-use super::{HEADROOM, WAITING_GAIN, is_paced, schedstat, tcp_info, waiting_gain, within_headroom};
+use super::{
+    HEADROOM_FORMULA, WAITING_GAIN_FORMULA, is_paced, schedstat_source, tcp_info_source,
+    waiting_gain, within_headroom,
+};
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest share of the time that matters.
-const MATTERS: f64 = 0.15;
+const MIN_RELEVANT_SHARE: f64 = 0.15;
 
 /// Largest buffer that counts as small if no size was requested.
-const SMALL: u64 = 256 << 10;
+const SMALL_BUFFER_BYTES: u64 = 256 << 10;
 
 /// Largest requested buffer that may matter.
-const ASKED: u64 = 2 << 20;
+const MAX_REQUESTED_BYTES: u64 = 2 << 20;
 
 /// Largest send buffer of our stack that is the limit if it is sent within a short time and the
 /// receiver has idle time; our stack reports no round-trip time. With 64 KiB, where more gave no
 /// gain, a kernel received 3.3 Gb/s; 1 KiB gave 0.26 of that and 8 KiB 0.6, each within 10 to 30
 /// us.
-const OWN_SMALL: u64 = 8 << 10;
+const NETSTACK_SMALL_BYTES: u64 = 8 << 10;
 
 /// Longest transfer time of such a buffer: a longer one may have waited for a slow path, unless it
 /// equals the path's round-trip time.
-const OWN_ROUND_NS: f64 = 200e3;
+const NETSTACK_MAX_ROUND_NS: f64 = 200e3;
 
 /// Transfer time of a full buffer over the path's minimum round-trip time if each waits for one
 /// round trip: 0.99 was measured over 6 ms.
-const A_ROUND: std::ops::RangeInclusive<f64> = 0.75..=1.5;
+const ROUND_TRIP_RATIO: std::ops::RangeInclusive<f64> = 0.75..=1.5;
 
 /// Largest retransmit share of our stack that is noise.
-const OWN_AGAIN: f64 = 0.002;
+const MAX_NETSTACK_RETRANSMIT_SHARE: f64 = 0.002;
 
 /// See docs/CAUSES.md#send-buffer.
 pub struct SendBuffer;
@@ -44,185 +47,214 @@ impl Rule for SendBuffer {
         "send-buffer"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if is_paced(case) {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if is_paced(run) {
             return Vec::new();
         }
-        let ways = case.throughput(Protocol::Tcp);
-        ways.filter_map(|way| self.of(case, way).or_else(|| self.of_own_stack(case, way)))
+        let directions = run.throughput_directions(TransportProtocol::Tcp);
+        directions
+            .filter_map(|direction| {
+                self.evaluate_direction(run, direction)
+                    .or_else(|| self.evaluate_netstack(run, direction))
+            })
             .collect()
     }
 }
 
 impl SendBuffer {
     /// Our stack sends, and polls for free buffer space.
-    fn of_own_stack(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let (sent, again) = way.sent_by_own_stack()?;
-        let granted = way.send_buffer().filter(|&granted| granted <= ASKED)?;
-        let lossy = again as f64 > OWN_AGAIN * sent as f64;
-        let free = way.time(CountedAt::Receiver)?.free();
-        let flows = way.streams().len().max(1) as f64;
+    fn evaluate_netstack(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let (sent, retransmitted) = direction.netstack_segments()?;
+        let granted = direction
+            .send_buffer()
+            .filter(|&granted| granted <= MAX_REQUESTED_BYTES)?;
+        let lossy = retransmitted as f64 > MAX_NETSTACK_RETRANSMIT_SHARE * sent as f64;
+        let free = direction.thread_time(FlowEnd::Receiver)?.free_share();
+        let flows = direction.streams().len().max(1) as f64;
         let round_ns =
-            granted as f64 * 8e9 * flows / way.goodput().filter(|&goodput| goodput > 0.0)?;
+            granted as f64 * 8e9 * flows / direction.goodput().filter(|&goodput| goodput > 0.0)?;
         // The receiving kernel measured the path in the handshake.
-        let told = way
+        let path_rtt_ns = direction
             .receivers()
             .filter_map(|socket| socket.tcp.as_ref()?.min_rtt_ns)
             .min();
-        let path_ns = told.filter(|&path_ns| path_ns as f64 > OWN_ROUND_NS);
+        let path_ns = path_rtt_ns.filter(|&path_ns| path_ns as f64 > NETSTACK_MAX_ROUND_NS);
         let each_round =
-            path_ns.is_some_and(|path_ns| A_ROUND.contains(&(round_ns / path_ns as f64)));
-        let quick = granted <= OWN_SMALL && round_ns <= OWN_ROUND_NS;
-        if free < MATTERS || !(quick || each_round) || lossy || way.fills_path() {
+            path_ns.is_some_and(|path_ns| ROUND_TRIP_RATIO.contains(&(round_ns / path_ns as f64)));
+        let quick = granted <= NETSTACK_SMALL_BYTES && round_ns <= NETSTACK_MAX_ROUND_NS;
+        if free < MIN_RELEVANT_SHARE || !(quick || each_round) || lossy || direction.fills_path() {
             return None;
         }
-        let role = way.sender;
+        let role = direction.sender;
         let larger = (granted * 8).max(64 << 10);
-        Draft::cause(self.id(), role)
-            .way(way.direction)
+        FindingBuilder::cause(self.id(), role)
+            .direction(direction.direction)
             .cost(free)
-            .says(format!(
+            .summary(format!(
                 "the {}'s stack sends at most {} before an acknowledgement, once per {}; the \
                  receiver was idle for {} of the run",
-                name(role),
+                role_name(role),
                 format_bytes(granted),
                 format_nanos(round_ns),
                 format_share(free)
             ))
-            .seen(
+            .evidence(
                 "tcp.send_buffer",
                 granted,
                 "B",
-                format!("{} stack", name(role)),
+                format!("{} stack", role_name(role)),
             )
-            .seen(
+            .evidence(
                 "time per transfer",
                 round_ns.round(),
                 "ns",
                 "send buffer / goodput",
             )
-            .seen_if(
+            .evidence_if(
                 "tcpi_min_rtt",
                 path_ns.filter(|_| each_round),
                 "ns",
-                tcp_info(way.receiver),
+                tcp_info_source(direction.receiver),
             )
-            .seen(
+            .evidence(
                 "idle time of the receiving threads",
                 free,
                 "share",
-                schedstat(way.receiver),
+                schedstat_source(direction.receiver),
             )
-            .seen(
+            .evidence(
                 "retransmitted_segments",
-                again,
+                retransmitted,
                 "segments",
-                format!("{} stack", name(role)),
+                format!("{} stack", role_name(role)),
             )
             .remedy(format!(
                 "raise the send buffer of our stack above {}",
                 format_bytes(granted)
             ))
-            .command(case.again_with_key(role, "tcp.send_buffer", &format!("{}K", larger >> 10)))
+            .command(run.rerun_with_key(role, "tcp.send_buffer", &format!("{}K", larger >> 10)))
             .gain(
-                within_headroom(way, waiting_gain(way, free, granted, larger)),
-                format!("{WAITING_GAIN}, at most {HEADROOM}"),
+                within_headroom(direction, waiting_gain(direction, free, granted, larger)),
+                format!("{WAITING_GAIN_FORMULA}, at most {HEADROOM_FORMULA}"),
             )
-            .found()
+            .build()
     }
 
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let granted = way.send_buffer()?;
-        let asked = case
-            .plan
-            .socket
-            .send_buffer_bytes
-            .or(case.plan.window_bytes);
-        if granted > if asked.is_some() { ASKED } else { SMALL } || way.fills_path() {
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let granted = direction.send_buffer()?;
+        let requested = run.plan.socket.send_buffer_bytes.or(run.plan.window_bytes);
+        if granted
+            > if requested.is_some() {
+                MAX_REQUESTED_BYTES
+            } else {
+                SMALL_BUFFER_BYTES
+            }
+            || direction.fills_path()
+        {
             return None;
         }
-        let tcp = way.tcp()?;
-        let time = way.time(CountedAt::Sender)?;
+        let tcp = direction.tcp()?;
+        let time = direction.thread_time(FlowEnd::Sender)?;
         // The kernel misses most of it: a sender that sleeps for buffer space has no data to send
         // meanwhile and is not counted as busy (docs/method/tcp-state.md).
-        let idle = tcp.busy.map_or(0.0, |busy| 1.0 - busy);
-        let starved = time.free().min(idle).max(tcp.send_buffer);
+        let idle = tcp.busy_share.map_or(0.0, |busy| 1.0 - busy);
+        let starved = time.free_share().min(idle).max(tcp.send_buffer_limited);
         // An equally small window is reported separately: the rest is due to the buffer.
-        let held = match granted < 64 << 10 && time.free() > 0.3 {
-            true => starved.max(time.free() - tcp.receive_window),
+        let limited = match granted < 64 << 10 && time.free_share() > 0.3 {
+            true => starved.max(time.free_share() - tcp.receive_window_limited),
             false => starved,
         };
-        if held < MATTERS {
+        if limited < MIN_RELEVANT_SHARE {
             return None;
         }
-        let role = way.sender;
-        let end = name(role);
+        let role = direction.sender;
+        let end = role_name(role);
         let larger = (granted * 4).max(4 << 20);
         // The kernel enlarges the buffer to the congestion window, up to its limit: below the limit
         // a small buffer means that no more was needed.
-        let most = case.sysctl(role, "net.ipv4.tcp_wmem");
-        let raised = case.raise(role, "net.ipv4.tcp_wmem", larger);
+        let most = run.sysctl(role, "net.ipv4.tcp_wmem");
+        let raised = run.raise_command(role, "net.ipv4.tcp_wmem", larger);
         let sized = most.is_some_and(|most| granted < most / 2) || raised.is_none();
-        if asked.is_none() && !way.is_own_stack(role) && sized {
+        if requested.is_none() && !direction.uses_netstack(role) && sized {
             return None;
         }
-        let (remedy, command) = match (way.is_own_stack(role), asked) {
+        let (remedy, command) = match (direction.uses_netstack(role), requested) {
             (true, _) => (
                 format!(
                     "raise the send buffer of our stack above {}",
                     format_bytes(granted)
                 ),
-                case.again_with_key(role, "tcp.send_buffer", &format!("{}K", larger >> 10)),
+                run.rerun_with_key(role, "tcp.send_buffer", &format!("{}K", larger >> 10)),
             ),
-            (false, Some(asked)) => (
+            (false, Some(requested)) => (
                 format!(
                     "request a send buffer larger than {} at the {end}, or let its kernel choose \
                      the size",
-                    format_bytes(asked)
+                    format_bytes(requested)
                 ),
-                super::larger_buffer(case, "sndbuf", case.plan.socket.send_buffer_bytes, larger),
+                super::larger_buffer_command(
+                    run,
+                    "sndbuf",
+                    run.plan.socket.send_buffer_bytes,
+                    larger,
+                ),
             ),
             (false, None) => (
                 format!("raise the send buffer limit of the {end}'s kernel"),
                 raised.unwrap_or_default(),
             ),
         };
-        Draft::cause(self.id(), role)
-            .way(way.direction)
-            .cost(held)
-            .says(format!(
+        FindingBuilder::cause(self.id(), role)
+            .direction(direction.direction)
+            .cost(limited)
+            .summary(format!(
                 "the {end}'s sending threads waited for space in a send buffer of {} for {} of \
                  the time",
                 format_bytes(granted),
-                format_share(time.free())
+                format_share(time.free_share())
             ))
-            .seen("SO_SNDBUF", granted, "B", format!("{end} socket"))
-            .seen(
+            .evidence("SO_SNDBUF", granted, "B", format!("{end} socket"))
+            .evidence(
                 "idle time of the sending threads",
-                time.free(),
+                time.free_share(),
                 "share",
-                schedstat(role),
+                schedstat_source(role),
             )
-            .seen_if("tcpi_busy_time", tcp.busy, "share", tcp_info(role))
-            .seen(
+            .evidence_if(
+                "tcpi_busy_time",
+                tcp.busy_share,
+                "share",
+                tcp_info_source(role),
+            )
+            .evidence(
                 "tcpi_sndbuf_limited",
-                tcp.send_buffer,
+                tcp.send_buffer_limited,
                 "share",
-                tcp_info(role),
+                tcp_info_source(role),
             )
-            .seen(
+            .evidence(
                 "tcpi_rwnd_limited",
-                tcp.receive_window,
+                tcp.receive_window_limited,
                 "share",
-                tcp_info(role),
+                tcp_info_source(role),
             )
             .remedy(remedy)
             .command(command)
-            .tried(asked.map(|asked| format!("a send buffer of {}", format_bytes(asked))))
-            .gain(
-                within_headroom(way, waiting_gain(way, held, granted, larger)),
-                format!("{WAITING_GAIN}, at most {HEADROOM}"),
+            .tried(
+                requested.map(|requested| format!("a send buffer of {}", format_bytes(requested))),
             )
-            .found()
+            .gain(
+                within_headroom(direction, waiting_gain(direction, limited, granted, larger)),
+                format!("{WAITING_GAIN_FORMULA}, at most {HEADROOM_FORMULA}"),
+            )
+            .build()
     }
 }

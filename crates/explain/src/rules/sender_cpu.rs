@@ -1,16 +1,16 @@
 //! The sending threads have no idle time.
 
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Kind;
-use linerate_metric::record::CountedAt;
+use linerate_metric::plan::RunKind;
+use linerate_metric::record::FlowEnd;
 
-use super::receiver_cpu::{not_in_view, saturated};
+use super::receiver_cpu::{saturated_ends, unknown_end};
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::Case;
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::RunView;
 
 /// Smallest processor share of a forwarding thread without idle time.
-const BUSY: f64 = 0.85;
+const MIN_CPU_SHARE: f64 = 0.85;
 
 /// See docs/CAUSES.md#sender-cpu.
 pub struct SenderCpu;
@@ -20,26 +20,27 @@ impl Rule for SenderCpu {
         "sender-cpu"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        match case.plan.kind {
-            Kind::Throughput => {
-                let mut found = saturated(case, self.id(), CountedAt::Sender);
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        match run.plan.kind {
+            RunKind::Throughput => {
+                let mut findings = saturated_ends(run, self.id(), FlowEnd::Sender);
                 // An end with both directions is reported once, as a receiver.
-                if found.is_empty() && case.ways.len() == 1 && !case.is_of_a_guest() {
-                    found.extend(not_in_view(case, self.id(), CountedAt::Sender));
+                if findings.is_empty() && run.directions.len() == 1 && !run.is_third_party_client()
+                {
+                    findings.extend(unknown_end(run, self.id(), FlowEnd::Sender));
                 }
-                found
+                findings
             }
-            Kind::Forward => forwarding(case, self.id()).into_iter().collect(),
+            RunKind::Forward => evaluate_forwarder(run, self.id()).into_iter().collect(),
             _ => Vec::new(),
         }
     }
 }
 
 /// Poll-mode threads that never found their ports empty.
-fn forwarding(case: &Case<'_>, id: &str) -> Option<Finding> {
-    let figures = case.record.forward.as_ref()?;
-    if case.lacks_carrier() {
+fn evaluate_forwarder(run: &RunView<'_>, id: &str) -> Option<Finding> {
+    let figures = run.record.forward.as_ref()?;
+    if run.lacks_carrier() {
         return None;
     }
     let rounds: u64 = figures.cores.iter().map(|core| core.rounds).sum();
@@ -51,35 +52,35 @@ fn forwarding(case: &Case<'_>, id: &str) -> Option<Finding> {
         .iter()
         .map(|core| core.cpu_share)
         .fold(1.0, f64::min);
-    if rounds == 0 || share > 0.1 || least < BUSY {
+    if rounds == 0 || share > 0.1 || least < MIN_CPU_SHARE {
         return None;
     }
-    let plan = case.plan.forward.as_ref()?;
-    let usable = case
+    let plan = run.plan.forward.as_ref()?;
+    let usable = run
         .host(linerate_metric::facts::Role::Client)
         .and_then(|host| host.cpu.usable);
-    let (remedy, options) = more(
+    let (remedy, options) = extra_threads_remedy(
         &plan.ports,
         figures.cores.len(),
         figures.streams.len(),
         usable,
     );
-    let draft = Draft::limit(id, linerate_metric::finding::End::Client)
+    let builder = FindingBuilder::limit(id, linerate_metric::finding::FindingLocation::Client)
         .cost(1.0 - share)
-        .says("the forwarding threads found frames in nearly every round: they are saturated")
-        .seen("idle_rounds", idle, "rounds", "forwarding threads")
-        .seen("rounds", rounds, "rounds", "forwarding threads")
-        .seen("cpu_share", least, "share", "forwarding threads, minimum")
+        .summary("the forwarding threads found frames in nearly every round: they are saturated")
+        .evidence("idle_rounds", idle, "rounds", "forwarding threads")
+        .evidence("rounds", rounds, "rounds", "forwarding threads")
+        .evidence("cpu_share", least, "share", "forwarding threads, minimum")
         .remedy(remedy)
         .tried((figures.cores.len() > 1).then(|| format!("--cores {}", figures.cores.len())));
     match options {
-        Some(options) => draft.command(case.again(&options)).found(),
-        None => draft.found(),
+        Some(options) => builder.command(run.rerun_command(&options)).build(),
+        None => builder.build(),
     }
 }
 
 /// Returns the remedy for threads without idle time, and its options if there are any.
-fn more(
+fn extra_threads_remedy(
     ports: &[String],
     threads: usize,
     streams: usize,
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn what_is_advised_can_be_done() {
-        for (ports, threads, streams, usable, want) in [
+        for (ports, threads, streams, usable, expected) in [
             (&["null:"][..], 1, 1, 4, Some("--rxq 2 --txq 2 --cores 2")),
             (&["null:"], 2, 2, 4, Some("--rxq 3 --txq 3 --cores 3")),
             (&["ring:0", "ring:1"], 1, 2, 4, Some("--cores 2")),
@@ -137,8 +138,8 @@ mod tests {
             (&["pcap:rx=a.pcap", "null:"], 1, 2, 4, Some("--cores 2")),
         ] {
             let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
-            let (remedy, options) = more(&ports, threads, streams, Some(usable));
-            assert_eq!(options.as_deref(), want, "{ports:?} {threads}");
+            let (remedy, options) = extra_threads_remedy(&ports, threads, streams, Some(usable));
+            assert_eq!(options.as_deref(), expected, "{ports:?} {threads}");
             assert!(!remedy.is_empty());
         }
     }

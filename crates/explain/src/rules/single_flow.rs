@@ -1,13 +1,13 @@
 //! A single flow uses only one of several cores and queues.
 
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Kind;
-use linerate_metric::record::CountedAt;
+use linerate_metric::plan::RunKind;
+use linerate_metric::record::FlowEnd;
 
-use super::schedstat;
+use super::schedstat_source;
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// See docs/CAUSES.md#single-flow.
 pub struct SingleFlow;
@@ -17,71 +17,84 @@ impl Rule for SingleFlow {
         "single-flow"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if case.plan.kind != Kind::Throughput || case.plan.streams != 1 || super::is_paced(case) {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if run.plan.kind != RunKind::Throughput || run.plan.streams != 1 || super::is_paced(run) {
             return Vec::new();
         }
-        let ways = case.ways.iter();
-        ways.filter_map(|way| self.of(case, way)).collect()
+        let directions = run.directions.iter();
+        directions
+            .filter_map(|direction| self.evaluate_direction(run, direction))
+            .collect()
     }
 }
 
 impl SingleFlow {
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        if way.fills_path() {
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        if direction.fills_path() {
             return None;
         }
-        let (role, time) = super::parts(way)
+        let (role, time) = super::flow_ends(direction)
             .into_iter()
-            .filter_map(|(role, part)| Some((role, way.time(part)?)))
+            .filter_map(|(role, part)| Some((role, direction.thread_time(part)?)))
             .find(|(_, time)| time.is_saturated())?;
-        let cost = case.cpu(role)?;
+        let cost = run.cpu(role)?;
         let machine = match cost.machine {
             Some(machine) => machine,
             // Of two ends on one machine, one reads the processor times.
-            None if case.one_machine() => {
-                case.cpu(match role == way.sender {
-                    true => way.receiver,
-                    false => way.sender,
+            None if run.is_one_machine() => {
+                run.cpu(match role == direction.sender {
+                    true => direction.receiver,
+                    false => direction.sender,
                 })?
                 .machine?
             }
             None => return None,
         };
         // Number of idle processors: sum of their idle shares.
-        let idle = machine.share(machine.idle_ns)? * f64::from(machine.processors);
-        let receiver = way.receives_by();
+        let idle = machine.share_of_total(machine.idle_ns)? * f64::from(machine.processors);
+        let receiver = direction.receiver_interface();
         let queues = receiver.and_then(|interface| interface.rx_queues);
         if idle < 1.0 || queues.unwrap_or(1) < 2 && idle < 2.0 {
             return None;
         }
         let flows = (idle.floor() as u32 + 1).clamp(2, queues.unwrap_or(8).max(2));
-        let part = match role == way.sender {
-            true => CountedAt::Sender,
-            false => CountedAt::Receiver,
+        let part = match role == direction.sender {
+            true => FlowEnd::Sender,
+            false => FlowEnd::Receiver,
         };
-        Draft::limit(self.id(), role)
-            .way(way.direction)
+        FindingBuilder::limit(self.id(), role)
+            .direction(direction.direction)
             .cost(time.working)
-            .says(format!(
+            .summary(format!(
                 "one flow keeps one processor of the {} busy, and {idle:.1} others were idle",
-                name(role)
+                role_name(role)
             ))
-            .seen("streams", case.plan.streams, "", "plan")
-            .seen("working time", time.working, "share", schedstat(role))
-            .seen(
+            .evidence("streams", run.plan.streams, "", "plan")
+            .evidence(
+                "working time",
+                time.working,
+                "share",
+                schedstat_source(role),
+            )
+            .evidence(
                 "idle processors",
                 idle,
                 "",
-                format!("{} /proc/stat", name(role)),
+                format!("{} /proc/stat", role_name(role)),
             )
-            .seen_if("rx_queues", queues, "", "receiver's interface")
+            .evidence_if("rx_queues", queues, "", "receiver's interface")
             .remedy("spread the payload over several flows, to use more queues and cores")
-            .command(case.again(&format!("-P {flows}")))
+            .command(run.rerun_command(&format!("-P {flows}")))
             .gain(
-                way.time(part).map(|_| f64::from(flows).min(1.0 + idle)),
+                direction
+                    .thread_time(part)
+                    .map(|_| f64::from(flows).min(1.0 + idle)),
                 "flows, up to one more than the idle processors",
             )
-            .found()
+            .build()
     }
 }

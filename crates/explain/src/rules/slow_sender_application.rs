@@ -1,20 +1,20 @@
 //! The sending application offers less than the path can carry.
 
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::{Kind, Protocol};
-use linerate_metric::record::CountedAt;
+use linerate_metric::plan::{RunKind, TransportProtocol};
+use linerate_metric::record::FlowEnd;
 use linerate_metric::units::{format_bit_rate, format_share};
 
-use super::{is_paced, schedstat, tcp_info};
+use super::{is_paced, schedstat_source, tcp_info_source};
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Send buffer from which a sender does not wait for space unless it is full.
-const LARGE: u64 = 256 << 10;
+const LARGE_BUFFER_BYTES: u64 = 256 << 10;
 
 /// Smallest share of the time without data to send that matters.
-const MATTERS: f64 = 0.35;
+const MIN_RELEVANT_SHARE: f64 = 0.35;
 
 /// See docs/CAUSES.md#slow-sender-application.
 pub struct SlowSenderApplication;
@@ -24,24 +24,24 @@ impl Rule for SlowSenderApplication {
         "slow-sender-application"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if case.plan.kind != Kind::Throughput {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if run.plan.kind != RunKind::Throughput {
             return Vec::new();
         }
-        let ways = case.ways.iter();
-        let of = |way| match is_paced(case) {
-            true => self.asked(case, way),
-            false => self.idle(case, way),
+        let directions = run.directions.iter();
+        let of = |direction| match is_paced(run) {
+            true => self.evaluate_requested_rate(run, direction),
+            false => self.evaluate_idle_sender(run, direction),
         };
-        ways.filter_map(of).collect()
+        directions.filter_map(of).collect()
     }
 }
 
 /// Describes the received share; datagrams without sequence numbers give only the received rate.
-fn arrived(protocol: Protocol, loss: Option<f64>, goodput: f64) -> String {
+fn describe_received(protocol: TransportProtocol, loss: Option<f64>, goodput: f64) -> String {
     match (protocol, loss) {
-        (Protocol::Udp, None) => format!("{} was received", format_bit_rate(goodput)),
-        (Protocol::Udp, Some(loss)) if loss > 0.0 => {
+        (TransportProtocol::Udp, None) => format!("{} was received", format_bit_rate(goodput)),
+        (TransportProtocol::Udp, Some(loss)) if loss > 0.0 => {
             format!("all but {} of it was received", format_share(loss))
         }
         _ => "all of it was received".to_owned(),
@@ -50,90 +50,110 @@ fn arrived(protocol: Protocol, loss: Option<f64>, goodput: f64) -> String {
 
 impl SlowSenderApplication {
     /// The user requested this rate.
-    fn asked(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let flows = way.streams().len().max(1) as f64;
-        let rate = case.plan.rate_bps.map(|rate| rate as f64).or_else(|| {
-            let packets = case.plan.pace.packets_per_second? as f64;
-            Some(packets * case.plan.payload_bytes as f64 * 8.0)
+    fn evaluate_requested_rate(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let flows = direction.streams().len().max(1) as f64;
+        let rate = run.plan.rate_bps.map(|rate| rate as f64).or_else(|| {
+            let packets = run.plan.pace.packets_per_second? as f64;
+            Some(packets * run.plan.payload_bytes as f64 * 8.0)
         })? * flows;
-        let goodput = way.goodput()?;
+        let goodput = direction.goodput()?;
         // Over UDP, a byte count without a datagram count does not prove that all arrived.
-        let loss = way.summary().loss_fraction;
-        let lost = match case.plan.protocol {
-            Protocol::Udp => loss.is_none_or(|loss| loss > 0.005),
-            Protocol::Tcp => loss.is_some_and(|loss| loss > 0.005),
+        let loss = direction.summary().loss_fraction;
+        let lost = match run.plan.protocol {
+            TransportProtocol::Udp => loss.is_none_or(|loss| loss > 0.005),
+            TransportProtocol::Tcp => loss.is_some_and(|loss| loss > 0.005),
         };
-        if goodput < 0.95 * rate || lost || way.fills_path() || case.is_coarse() {
+        if goodput < 0.95 * rate || lost || direction.fills_path() || run.is_rate_too_coarse() {
             return None;
         }
-        Draft::limit(self.id(), way.sender)
-            .way(way.direction)
+        FindingBuilder::limit(self.id(), direction.sender)
+            .direction(direction.direction)
             .cost(1.0)
-            .says(format!(
+            .summary(format!(
                 "{} was requested, and {}: nothing else was the limit",
                 format_bit_rate(rate),
-                arrived(case.plan.protocol, way.summary().loss_fraction, goodput)
+                describe_received(
+                    run.plan.protocol,
+                    direction.summary().loss_fraction,
+                    goodput
+                )
             ))
-            .seen("requested rate", rate, "bit/s", "plan")
-            .seen("goodput_bps", goodput, "bit/s", "receiver")
+            .evidence("requested rate", rate, "bit/s", "plan")
+            .evidence("goodput_bps", goodput, "bit/s", "receiver")
             .remedy("request a higher rate to find the limit")
-            .command(match case.plan.protocol {
-                Protocol::Udp => case.again_slower(2.0 * rate / flows),
-                Protocol::Tcp => case.again_without(&["bitrate", "pps", "pacing"], ""),
+            .command(match run.plan.protocol {
+                TransportProtocol::Udp => run.rerun_slower(2.0 * rate / flows),
+                TransportProtocol::Tcp => run.rerun_without(&["bitrate", "pps", "pacing"], ""),
             })
-            .found()
+            .build()
     }
 
     /// The sender had time and buffer space, and did not send.
-    fn idle(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        if case.plan.protocol != Protocol::Tcp || way.fills_path() {
+    fn evaluate_idle_sender(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        if run.plan.protocol != TransportProtocol::Tcp || direction.fills_path() {
             return None;
         }
-        let tcp = way.tcp()?;
-        let busy = tcp.busy?;
-        let time = way.time(CountedAt::Sender)?;
-        let room = way.send_buffer()?;
-        let idle = (1.0 - busy).min(time.free());
-        if idle < MATTERS || room < LARGE || case.plan.payload_bytes < 4096 {
+        let tcp = direction.tcp()?;
+        let busy = tcp.busy_share?;
+        let time = direction.thread_time(FlowEnd::Sender)?;
+        let buffer_bytes = direction.send_buffer()?;
+        let idle = (1.0 - busy).min(time.free_share());
+        if idle < MIN_RELEVANT_SHARE
+            || buffer_bytes < LARGE_BUFFER_BYTES
+            || run.plan.payload_bytes < 4096
+        {
             return None;
         }
         // A sender that waits for the receiver or the congestion window counts as busy. Pacing by
         // the kernel looks the same as an idle sender.
-        if way
+        if direction
             .congestion_control()
             .is_some_and(|name| name.starts_with("bbr"))
-            || tcp.loss() > 0.001
+            || tcp.loss_share() > 0.001
         {
             return None;
         }
-        let role = way.sender;
-        Draft::cause(self.id(), role)
-            .way(way.direction)
+        let role = direction.sender;
+        FindingBuilder::cause(self.id(), role)
+            .direction(direction.direction)
             .cost(idle)
-            .says(format!(
+            .summary(format!(
                 "the {}'s application had no data in flight for {} of the time, with space in its \
                  socket buffer and an idle processor",
-                name(role),
+                role_name(role),
                 format_share(idle)
             ))
-            .seen("tcpi_busy_time", busy, "share", tcp_info(role))
-            .seen(
+            .evidence("tcpi_busy_time", busy, "share", tcp_info_source(role))
+            .evidence(
                 "idle time of the sending threads",
-                time.free(),
+                time.free_share(),
                 "share",
-                schedstat(role),
+                schedstat_source(role),
             )
-            .seen("SO_SNDBUF", room, "B", format!("{} socket", name(role)))
+            .evidence(
+                "SO_SNDBUF",
+                buffer_bytes,
+                "B",
+                format!("{} socket", role_name(role)),
+            )
             .remedy(
                 "check what the sending application waits for: a disk, another peer, a timer, a \
                  debugger",
             )
-            .command(case.watched())
+            .command(run.rerun_with_calls())
             .gain(
                 Some(1.0 / (1.0 - idle).max(0.05)),
                 "1 / (1 - share of the time without data to send)",
             )
-            .found()
+            .build()
     }
 }
 
@@ -142,18 +162,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_known_to_have_arrived_is_said_to_have() {
-        for (protocol, loss, want) in [
-            (Protocol::Tcp, None, "all of it was received"),
-            (Protocol::Udp, Some(0.0), "all of it was received"),
+    fn only_counted_data_is_reported_as_received() {
+        for (protocol, loss, expected) in [
+            (TransportProtocol::Tcp, None, "all of it was received"),
+            (TransportProtocol::Udp, Some(0.0), "all of it was received"),
             (
-                Protocol::Udp,
+                TransportProtocol::Udp,
                 Some(0.004),
                 "all but 0.40 % of it was received",
             ),
-            (Protocol::Udp, None, "9.90 Mb/s was received"),
+            (TransportProtocol::Udp, None, "9.90 Mb/s was received"),
         ] {
-            assert_eq!(arrived(protocol, loss, 9.9e6), want, "{protocol} {loss:?}");
+            assert_eq!(
+                describe_received(protocol, loss, 9.9e6),
+                expected,
+                "{protocol} {loss:?}"
+            );
         }
     }
 }

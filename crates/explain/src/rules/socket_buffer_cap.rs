@@ -2,16 +2,16 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::{Kind, Protocol};
-use linerate_metric::record::CountedAt;
+use linerate_metric::plan::{RunKind, TransportProtocol};
+use linerate_metric::record::FlowEnd;
 use linerate_metric::units::format_bytes;
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Cost from which it is a cause.
-const MATTERS: f64 = 0.02;
+const MIN_RELEVANT_SHARE: f64 = 0.02;
 
 /// See docs/CAUSES.md#socket-buffer-cap.
 pub struct SocketBufferCap;
@@ -21,97 +21,112 @@ impl Rule for SocketBufferCap {
         "socket-buffer-cap"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if case.plan.kind != Kind::Throughput {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if run.plan.kind != RunKind::Throughput {
             return Vec::new();
         }
-        let ways = case.ways.iter();
-        ways.flat_map(|way| {
-            [
-                self.of(case, way, CountedAt::Sender),
-                self.of(case, way, CountedAt::Receiver),
-            ]
-        })
-        .flatten()
-        .collect()
+        let directions = run.directions.iter();
+        directions
+            .flat_map(|direction| {
+                [
+                    self.evaluate_flow_end(run, direction, FlowEnd::Sender),
+                    self.evaluate_flow_end(run, direction, FlowEnd::Receiver),
+                ]
+            })
+            .flatten()
+            .collect()
     }
 }
 
 impl SocketBufferCap {
-    fn of(&self, case: &Case<'_>, way: &Way<'_>, part: CountedAt) -> Option<Finding> {
+    fn evaluate_flow_end(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+        part: FlowEnd,
+    ) -> Option<Finding> {
         // Our stack has no such limit: its buffers have their configured size.
         let role = match part {
-            CountedAt::Sender => way.sender,
-            CountedAt::Receiver => way.receiver,
+            FlowEnd::Sender => direction.sender,
+            FlowEnd::Receiver => direction.receiver,
         };
-        if way.is_own_stack(role) {
+        if direction.uses_netstack(role) {
             return None;
         }
-        let socket = &case.plan.socket;
-        let both = case.plan.window_bytes;
-        let (role, asked, granted, option, limit): (Role, _, _, _, _) = match part {
-            CountedAt::Sender => (
-                way.sender,
-                socket.send_buffer_bytes.or(both)?,
-                way.send_buffer()?,
+        let socket = &run.plan.socket;
+        let window_bytes = run.plan.window_bytes;
+        let (role, requested, granted, option, limit): (Role, _, _, _, _) = match part {
+            FlowEnd::Sender => (
+                direction.sender,
+                socket.send_buffer_bytes.or(window_bytes)?,
+                direction.send_buffer()?,
                 "SO_SNDBUF",
                 "net.core.wmem_max",
             ),
-            CountedAt::Receiver => (
-                way.receiver,
-                socket.receive_buffer_bytes.or(both)?,
-                way.receive_buffer()?,
+            FlowEnd::Receiver => (
+                direction.receiver,
+                socket.receive_buffer_bytes.or(window_bytes)?,
+                direction.receive_buffer()?,
                 "SO_RCVBUF",
                 "net.core.rmem_max",
             ),
         };
         // The kernel doubles the requested size (socket(7)).
-        if granted as f64 >= 1.9 * asked as f64 {
+        if granted as f64 >= 1.9 * requested as f64 {
             return None;
         }
-        let most = case.sysctl(role, limit);
-        if most.is_some_and(|most| most >= asked) {
+        let most = run.sysctl(role, limit);
+        if most.is_some_and(|most| most >= requested) {
             return None;
         }
-        let free = way.time(part).map_or(0.0, |time| time.free());
-        let cost = match (case.plan.protocol, part) {
-            (Protocol::Tcp, CountedAt::Receiver) => way.tcp().map_or(0.0, |tcp| tcp.receive_window),
-            (Protocol::Tcp, CountedAt::Sender) => way.tcp().map_or(0.0, |tcp| {
-                tcp.send_buffer
-                    .max((1.0 - tcp.busy.unwrap_or(1.0)).min(free))
+        let free = direction
+            .thread_time(part)
+            .map_or(0.0, |time| time.free_share());
+        let cost = match (run.plan.protocol, part) {
+            (TransportProtocol::Tcp, FlowEnd::Receiver) => direction
+                .tcp()
+                .map_or(0.0, |tcp| tcp.receive_window_limited),
+            (TransportProtocol::Tcp, FlowEnd::Sender) => direction.tcp().map_or(0.0, |tcp| {
+                tcp.send_buffer_limited
+                    .max((1.0 - tcp.busy_share.unwrap_or(1.0)).min(free))
             }),
-            (Protocol::Udp, CountedAt::Receiver) => way.lost_share("udp-receive-queue"),
-            (Protocol::Udp, CountedAt::Sender) => way.lost_for_room() as f64 / way.packets_sent(),
+            (TransportProtocol::Udp, FlowEnd::Receiver) => {
+                direction.lost_share("udp-receive-queue")
+            }
+            (TransportProtocol::Udp, FlowEnd::Sender) => {
+                direction.sender_socket_drops() as f64 / direction.packets_sent()
+            }
         };
-        let cost = if way.fills_path() { 0.0 } else { cost };
+        let cost = if direction.fills_path() { 0.0 } else { cost };
         // A larger buffer does not help a thread without idle time.
-        let matters = cost >= MATTERS && (free > 0.1 || case.plan.protocol == Protocol::Udp);
-        Draft::limit_if(!matters, self.id(), role)
-            .way(way.direction)
+        let is_relevant = cost >= MIN_RELEVANT_SHARE
+            && (free > 0.1 || run.plan.protocol == TransportProtocol::Udp);
+        FindingBuilder::limit_if(!is_relevant, self.id(), role)
+            .direction(direction.direction)
             .cost(cost)
-            .says(format!(
+            .summary(format!(
                 "a buffer of {} was requested, and the {}'s kernel grants at most {}",
-                format_bytes(asked),
-                name(role),
+                format_bytes(requested),
+                role_name(role),
                 format_bytes(granted / 2)
             ))
-            .seen("requested size", asked, "B", "plan")
-            .seen(option, granted, "B", format!("{} socket", name(role)))
-            .seen_if(limit, most, "B", format!("{} sysctl", name(role)))
+            .evidence("requested size", requested, "B", "plan")
+            .evidence(option, granted, "B", format!("{} socket", role_name(role)))
+            .evidence_if(limit, most, "B", format!("{} sysctl", role_name(role)))
             .remedy(format!(
                 "raise the limit of the {}'s kernel (in its initial network namespace), or run as \
                  root",
-                name(role)
+                role_name(role)
             ))
-            .command(super::sysctl(limit, asked))
+            .command(super::sysctl_command(limit, requested))
             .gain(
-                (matters.then(|| asked as f64 * 2.0 / granted.max(1) as f64))
-                    .and_then(|wider| super::within_headroom(way, wider)),
+                (is_relevant.then(|| requested as f64 * 2.0 / granted.max(1) as f64))
+                    .and_then(|wider| super::within_headroom(direction, wider)),
                 format!(
                     "window / round-trip time: at most requested over granted size, and {}",
-                    super::HEADROOM
+                    super::HEADROOM_FORMULA
                 ),
             )
-            .found()
+            .build()
     }
 }

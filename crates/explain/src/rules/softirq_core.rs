@@ -2,19 +2,19 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Kind;
+use linerate_metric::plan::RunKind;
 use linerate_metric::units::format_share;
 
-use super::schedstat;
+use super::schedstat_source;
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{RunView, role_name};
 
 /// Smallest share of a processor used by interrupts that matters.
-const MATTERS: f64 = 0.2;
+const MIN_RELEVANT_SHARE: f64 = 0.2;
 
 /// Idle share of a processor that could have done the work.
-const IDLE: f64 = 0.5;
+const MIN_IDLE_SHARE: f64 = 0.5;
 
 /// See docs/CAUSES.md#softirq-core.
 pub struct SoftirqCore;
@@ -24,89 +24,99 @@ impl Rule for SoftirqCore {
         "softirq-core"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
         [Role::Client, Role::Server]
             .into_iter()
-            .filter_map(|role| self.of(case, role))
+            .filter_map(|role| self.evaluate_end(run, role))
             .collect()
     }
 }
 
 impl SoftirqCore {
-    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
+    fn evaluate_end(&self, run: &RunView<'_>, role: Role) -> Option<Finding> {
         // A saturated path needs no more processor time.
-        let full =
-            case.plan.kind == Kind::Throughput && case.ways.iter().all(|way| way.fills_path());
+        let full = run.plan.kind == RunKind::Throughput
+            && run
+                .directions
+                .iter()
+                .all(|direction| direction.fills_path());
         // A rate that was received needs no more processor time either.
-        if full || super::kept_its_rate(case) {
+        if full || super::met_requested_rate(run) {
             return None;
         }
-        let own = case.cpu(role)?;
+        let cpu_cost = run.cpu(role)?;
         // Of two ends on one machine, one reads the processor times.
-        let other = match role {
+        let other_role = match role {
             Role::Client => Role::Server,
             Role::Server => Role::Client,
         };
-        let processors = match own.processors.is_empty() && case.one_machine() {
-            true => &case.cpu(other)?.processors,
-            false => &own.processors,
+        let processors = match cpu_cost.processors.is_empty() && run.is_one_machine() {
+            true => &run.cpu(other_role)?.processors,
+            false => &cpu_cost.processors,
         };
-        let put = case.cpus(role).0.clone();
-        let seen = own.threads.iter().filter_map(|thread| thread.cpus.as_ref());
-        let mut cores: Vec<u32> = match put.is_empty() {
-            true => seen.flat_map(|cpus| cpus.0.iter().copied()).collect(),
-            false => put,
+        let assigned = run.cpus(role).0.clone();
+        let sampled = cpu_cost
+            .threads
+            .iter()
+            .filter_map(|thread| thread.cpus.as_ref());
+        let mut cores: Vec<u32> = match assigned.is_empty() {
+            true => sampled.flat_map(|cpus| cpus.0.iter().copied()).collect(),
+            false => assigned,
         };
         cores.sort_unstable();
         cores.dedup();
         let [core] = cores[..] else { return None };
         let here = processors.iter().find(|processor| processor.cpu == core)?;
-        let whole = |at: &linerate_metric::cost::ProcessorTime| {
+        let total_ns = |at: &linerate_metric::cost::ProcessorTime| {
             (at.program_ns + at.interrupt_ns + at.steal_ns + at.idle_ns).max(1) as f64
         };
-        let share = here.interrupt_ns as f64 / whole(here);
-        let free = here.idle_ns as f64 / whole(here);
-        let elsewhere = processors
+        let share = here.interrupt_ns as f64 / total_ns(here);
+        let free = here.idle_ns as f64 / total_ns(here);
+        let elsewhere = processors.iter().find(|other_role| {
+            other_role.cpu != core
+                && other_role.idle_ns as f64 / total_ns(other_role) > MIN_IDLE_SHARE
+        })?;
+        let rounds: u64 = processors
             .iter()
-            .find(|other| other.cpu != core && other.idle_ns as f64 / whole(other) > IDLE)?;
-        let rounds: u64 = processors.iter().map(|other| other.receive_rounds).sum();
+            .map(|other_role| other_role.receive_rounds)
+            .sum();
         let received_here = here.receive_rounds as f64 / rounds.max(1) as f64;
-        if share < MATTERS || free > 0.15 || received_here < 0.5 {
+        if share < MIN_RELEVANT_SHARE || free > 0.15 || received_here < 0.5 {
             return None;
         }
-        let time = case.time(role)?;
-        let draft = Draft::cause(self.id(), role)
+        let time = run.thread_time(role)?;
+        let builder = FindingBuilder::cause(self.id(), role)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "receive interrupts used {} of processor {core}, on which the {}'s thread runs, \
                  while processor {} was idle",
                 format_share(share),
-                name(role),
+                role_name(role),
                 elsewhere.cpu
             ))
-            .seen(
+            .evidence(
                 "softirq and irq",
                 share,
                 "share",
                 format!("/proc/stat cpu{core}"),
             )
-            .seen(
+            .evidence(
                 "NET_RX",
                 here.receive_rounds,
                 "rounds",
                 format!("/proc/softirqs CPU{core}"),
             )
-            .seen(
+            .evidence(
                 "idle",
-                elsewhere.idle_ns as f64 / whole(elsewhere),
+                elsewhere.idle_ns as f64 / total_ns(elsewhere),
                 "share",
                 format!("/proc/stat cpu{}", elsewhere.cpu),
             )
-            .seen(
+            .evidence(
                 "runnable and not running",
-                time.runnable + time.waking,
+                time.core_wait + time.wakeup,
                 "share",
-                schedstat(role),
+                schedstat_source(role),
             )
             .remedy(
                 "move the application to a core next to the one that handles the interface's \
@@ -116,24 +126,24 @@ impl SoftirqCore {
                 Some(1.0 / (1.0 - share).max(0.1)),
                 "Amdahl: 1 / (1 - share of the core used by interrupts)",
             );
-        match case.interface(role) {
-            Some(interface) => draft.command(case.at(
+        match run.interface(role) {
+            Some(interface) => builder.command(run.command_at(
                 role,
                 &format!(
                     "echo {} > /sys/class/net/{}/queues/rx-0/rps_cpus",
-                    mask(elsewhere.cpu),
+                    cpu_mask(elsewhere.cpu),
                     interface.name
                 ),
             )),
-            None => draft,
+            None => builder,
         }
-        .found()
+        .build()
     }
 }
 
 /// Formats a CPU mask for one processor as the kernel parses it: groups of 32 bits, the highest
 /// first.
-fn mask(cpu: u32) -> String {
+fn cpu_mask(cpu: u32) -> String {
     format!(
         "{:x}{}",
         1_u32 << (cpu % 32),
@@ -143,18 +153,18 @@ fn mask(cpu: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::mask;
+    use super::cpu_mask;
 
     #[test]
     fn masks_of_many_processors_are_words_of_32_bits() {
-        for (cpu, want) in [
+        for (cpu, expected) in [
             (0, "1"),
             (5, "20"),
             (31, "80000000"),
             (32, "1,00000000"),
             (70, "40,00000000,00000000"),
         ] {
-            assert_eq!(mask(cpu), want);
+            assert_eq!(cpu_mask(cpu), expected);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! A processor's backlog queue of received packets is full.
 
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::plan::{RunKind, TransportProtocol};
 use linerate_metric::units::{format_count, format_share};
 
-use super::nic_drop::{FEW, MATTERS, needed_again};
+use super::nic_drop::{MIN_DROPS, MIN_RELEVANT_SHARE, needed_retransmits};
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// See docs/CAUSES.md#softnet-backlog.
 pub struct SoftnetBacklog;
@@ -17,61 +17,67 @@ impl Rule for SoftnetBacklog {
         "softnet-backlog"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        if case.plan.kind != Kind::Throughput {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        if run.plan.kind != RunKind::Throughput {
             return Vec::new();
         }
-        let ways = case.ways.iter();
-        ways.filter_map(|way| self.of(case, way)).collect()
+        let directions = run.directions.iter();
+        directions
+            .filter_map(|direction| self.evaluate_direction(run, direction))
+            .collect()
     }
 }
 
 impl SoftnetBacklog {
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let role = way.receiver;
-        let end = name(role);
-        let drops = case
-            .added("backlog_drops", |host, _| host == end)
-            .or_else(|| case.added("backlog_drops", |_, _| true))?;
-        let is_udp = case.plan.protocol == Protocol::Udp;
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let role = direction.receiver;
+        let end = role_name(role);
+        let drops = run
+            .counter_increase("backlog_drops", |host, _| host == end)
+            .or_else(|| run.counter_increase("backlog_drops", |_, _| true))?;
+        let is_udp = run.plan.protocol == TransportProtocol::Udp;
         let lost = match is_udp {
-            true => way.lost_at("softnet-backlog"),
-            false => drops.min(needed_again(way)),
+            true => direction.lost_at("softnet-backlog"),
+            false => drops.min(needed_retransmits(direction)),
         };
-        let share = lost as f64 / (way.packets() + lost as f64).max(1.0);
-        if lost < FEW || share < MATTERS {
+        let share = lost as f64 / (direction.path_packets() + lost as f64).max(1.0);
+        if lost < MIN_DROPS || share < MIN_RELEVANT_SHARE {
             return None;
         }
-        let limit = case.sysctl(role, "net.core.netdev_max_backlog");
-        let squeezed = case.added("budget_spent", |host, _| host == end);
-        let cost = match (is_udp, way.tcp()) {
-            (true, _) => way.lost_share("softnet-backlog"),
-            (false, Some(tcp)) => super::congestion_loss::held_by_congestion(&tcp).max(share),
+        let limit = run.sysctl(role, "net.core.netdev_max_backlog");
+        let squeezed = run.counter_increase("budget_spent", |host, _| host == end);
+        let cost = match (is_udp, direction.tcp()) {
+            (true, _) => direction.lost_share("softnet-backlog"),
+            (false, Some(tcp)) => super::congestion_loss::cwnd_limited_share(&tcp).max(share),
             (false, None) => share,
         };
-        Draft::cause(self.id(), role)
-            .way(way.direction)
+        FindingBuilder::cause(self.id(), role)
+            .direction(direction.direction)
             .cost(cost)
-            .says(format!(
+            .summary(format!(
                 "the backlog queues of the {2}'s processors were full: {0} packets ({1}) were \
                  dropped",
                 format_count(lost),
                 format_share(share),
                 end
             ))
-            .seen(
+            .evidence(
                 "backlog_drops",
                 drops,
                 "packets",
                 format!("{end} /proc/net/softnet_stat, second column"),
             )
-            .seen_if(
+            .evidence_if(
                 "budget_spent",
                 squeezed,
                 "rounds",
                 format!("{end} /proc/net/softnet_stat, third column"),
             )
-            .seen_if(
+            .evidence_if(
                 "net.core.netdev_max_backlog",
                 limit,
                 "packets",
@@ -81,7 +87,7 @@ impl SoftnetBacklog {
                 "enlarge the queue (a machine-wide setting, in the initial network namespace), \
                  and reduce the receive work or spread it over more cores",
             )
-            .command(super::sysctl(
+            .command(super::sysctl_command(
                 "net.core.netdev_max_backlog",
                 (limit.unwrap_or(1000) * 10).max(10_000),
             ))
@@ -89,6 +95,6 @@ impl SoftnetBacklog {
                 is_udp.then(|| 1.0 / (1.0 - share).max(0.01)),
                 "1 / (1 - share lost here)",
             )
-            .found()
+            .build()
     }
 }

@@ -2,15 +2,15 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Kind;
+use linerate_metric::plan::RunKind;
 use linerate_metric::units::format_share;
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{RunView, role_name};
 
 /// Smallest share of the time of all processors that matters.
-const MATTERS: f64 = 0.08;
+const MIN_RELEVANT_SHARE: f64 = 0.08;
 
 /// See docs/CAUSES.md#steal.
 pub struct Steal;
@@ -20,59 +20,64 @@ impl Rule for Steal {
         "steal"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let ends = [Role::Client, Role::Server];
-        let mut found: Vec<_> = ends
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        let roles = [Role::Client, Role::Server];
+        let mut findings: Vec<_> = roles
             .iter()
-            .filter_map(|&role| self.of(case, role))
+            .filter_map(|&role| self.evaluate_end(run, role))
             .collect();
         // Runs without a server have no threads with counted time.
-        let between_sockets = matches!(case.plan.kind, Kind::Throughput | Kind::Latency);
-        if found.is_empty() && between_sockets && !case.is_of_a_guest() {
-            found.extend(self.not_known(case));
+        let between_sockets = matches!(run.plan.kind, RunKind::Throughput | RunKind::Latency);
+        if findings.is_empty() && between_sockets && !run.is_third_party_client() {
+            findings.extend(self.evaluate_unknown(run));
         }
-        found
+        findings
     }
 }
 
 impl Steal {
-    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
-        let machine = case.cpu(role)?.machine?;
-        let share = machine.share(machine.steal_ns)?;
+    fn evaluate_end(&self, run: &RunView<'_>, role: Role) -> Option<Finding> {
+        let machine = run.cpu(role)?.machine?;
+        let share = machine.share_of_total(machine.steal_ns)?;
         // The requested rate was received.
-        if case.plan.kind == Kind::Throughput && super::kept_its_rate(case) {
+        if run.plan.kind == RunKind::Throughput && super::met_requested_rate(run) {
             return None;
         }
-        if share < MATTERS || case.ways.iter().any(|way| way.fills_path()) {
+        if share < MIN_RELEVANT_SHARE
+            || run
+                .directions
+                .iter()
+                .any(|direction| direction.fills_path())
+        {
             return None;
         }
-        let hypervisor = case
+        let hypervisor = run
             .host(role)
             .and_then(|host| host.cpu.hypervisor.as_deref());
-        Draft::cause(self.id(), role)
+        FindingBuilder::cause(self.id(), role)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "the hypervisor took {} of the {}'s processor time (steal)",
                 format_share(share),
-                name(role)
+                role_name(role)
             ))
-            .seen(
+            .evidence(
                 "steal",
                 machine.steal_ns,
                 "ns",
-                format!("{} /proc/stat", name(role)),
+                format!("{} /proc/stat", role_name(role)),
             )
-            .seen(
+            .evidence(
                 "steal over all processors",
                 share,
                 "share",
-                format!("{} /proc/stat", name(role)),
+                format!("{} /proc/stat", role_name(role)),
             )
-            .seen_if(
+            .evidence_if(
                 "hypervisor",
                 hypervisor,
                 "",
-                format!("{} CPUID", name(role)),
+                format!("{} CPUID", role_name(role)),
             )
             .remedy(
                 "measure when the host is quiet, or on a machine with dedicated processors; \
@@ -80,31 +85,31 @@ impl Steal {
             )
             .command("linerate doctor")
             .gain(Some(1.0 / (1.0 - share).max(0.1)), "1 / (1 - stolen share)")
-            .found()
+            .build()
     }
 
     /// A virtual machine did not report its steal time.
-    fn not_known(&self, case: &Case<'_>) -> Option<Finding> {
-        let told = |role| case.cpu(role).is_some_and(|cost| cost.machine.is_some());
+    fn evaluate_unknown(&self, run: &RunView<'_>) -> Option<Finding> {
+        let has_machine_time = |role| run.cpu(role).is_some_and(|cost| cost.machine.is_some());
         let hosts = [Role::Client, Role::Server].into_iter();
         let role = hosts
-            .filter(|&role| !told(role) && !case.one_machine())
+            .filter(|&role| !has_machine_time(role) && !run.is_one_machine())
             .find(|&role| {
-                case.host(role)
+                run.host(role)
                     .is_some_and(|host| host.cpu.hypervisor.is_some())
             })?;
-        Draft::unknown(self.id(), role)
-            .says(format!(
+        FindingBuilder::unknown(self.id(), role)
+            .summary(format!(
                 "the steal time of the {} is unknown: /proc/stat was not read there",
-                name(role)
+                role_name(role)
             ))
-            .missing(
+            .missing_evidence(
                 "steal",
-                &format!("{} /proc/stat", name(role)),
+                &format!("{} /proc/stat", role_name(role)),
                 "that end did not report it",
             )
             .remedy("watch the steal column there during a run")
             .command("vmstat 1")
-            .found()
+            .build()
     }
 }

@@ -1,26 +1,26 @@
 //! A receive ring is too short for the bursts that arrive.
 
-use linerate_metric::finding::{End, Finding};
+use linerate_metric::finding::{Finding, FindingLocation};
 use linerate_metric::forward::QueueFigures;
-use linerate_metric::plan::{Kind, Protocol};
-use linerate_metric::record::CountedAt;
+use linerate_metric::plan::{RunKind, TransportProtocol};
+use linerate_metric::record::FlowEnd;
 use linerate_metric::units::{format_count, format_nanos, format_share};
 
-use super::burst_size::{ENOUGH, POLL};
-use super::nic_drop::{FEW, MATTERS};
-use super::path_loss::IN_LINE;
+use super::burst_size::{LARGE_BURST_FRAMES, POLL_COST_FRAMES};
+use super::nic_drop::{MIN_DROPS, MIN_RELEVANT_SHARE};
+use super::path_loss::MAX_CORE_WAIT_SHARE;
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Ring length that holds the small frames of a time slice at 1 Gb/s.
-const LONG: u32 = 1024;
+const LONG_RING_DESCRIPTORS: u32 = 1024;
 
 /// Mean frames per poll over ring length from which the ring limits the poll.
-const NEARLY: f64 = 0.75;
+const MIN_RING_SHARE: f64 = 0.75;
 
 /// Default ring length of our stack.
-const OWN_DEFAULT: u32 = 256;
+const NETSTACK_DEFAULT_DESCRIPTORS: u32 = 256;
 
 /// See docs/CAUSES.md#too-few-descriptors.
 pub struct TooFewDescriptors;
@@ -30,30 +30,35 @@ impl Rule for TooFewDescriptors {
         "too-few-descriptors"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        match case.plan.kind {
-            Kind::Throughput => (case.ways.iter())
-                .filter_map(|way| {
-                    let of_stack = || self.of_stack(case, way).or_else(|| self.of_ring(case, way));
-                    self.of_interface(case, way).or_else(of_stack)
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        match run.plan.kind {
+            RunKind::Throughput => (run.directions.iter())
+                .filter_map(|direction| {
+                    let of_stack = || {
+                        self.evaluate_poll_interval(run, direction)
+                            .or_else(|| self.evaluate_netstack_ring(run, direction))
+                    };
+                    self.evaluate_interface(run, direction).or_else(of_stack)
                 })
                 .collect(),
-            Kind::Forward => (self.of_forwarder(case).or_else(|| self.of_polls(case)))
-                .into_iter()
-                .collect(),
-            Kind::Generate => self.of_generator(case).into_iter().collect(),
-            Kind::Latency | Kind::Stack => Vec::new(),
+            RunKind::Forward => (self
+                .evaluate_forwarder(run)
+                .or_else(|| self.evaluate_polls(run)))
+            .into_iter()
+            .collect(),
+            RunKind::Generate => self.evaluate_generator(run).into_iter().collect(),
+            RunKind::Latency | RunKind::Stack => Vec::new(),
         }
     }
 }
 
 /// Returns the option for a ring that holds a time slice; `None` if it is long enough.
-fn longer_ring(option: &str, now: Option<u32>) -> Option<String> {
-    now.is_none_or(|now| now < LONG)
-        .then(|| format!("{option} {LONG}"))
+fn longer_ring_option(option: &str, now: Option<u32>) -> Option<String> {
+    now.is_none_or(|now| now < LONG_RING_DESCRIPTORS)
+        .then(|| format!("{option} {LONG_RING_DESCRIPTORS}"))
 }
 
-fn no_room(figures: &QueueFigures) -> u64 {
+fn ring_drops(figures: &QueueFigures) -> u64 {
     ["ring-full", "no-buffer"]
         .iter()
         .filter_map(|cause| figures.drops.get(*cause))
@@ -61,108 +66,129 @@ fn no_room(figures: &QueueFigures) -> u64 {
 }
 
 impl TooFewDescriptors {
-    fn of_interface(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let interface = way.receives_by()?;
+    fn evaluate_interface(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let interface = direction.receiver_interface()?;
         let (now, most) = (interface.rx_descriptors?, interface.rx_descriptors_max);
-        let host = name(way.receiver);
-        let missed = case.added("rx_missed", |at, on| {
+        let host = role_name(direction.receiver);
+        let missed = run.counter_increase("rx_missed", |at, on| {
             at == host && on == Some(interface.name.as_str())
         })?;
-        let share = missed as f64 / (way.packets() + missed as f64).max(1.0);
-        let longer = most.unwrap_or(LONG).max(LONG.min(most.unwrap_or(LONG)));
-        if missed < FEW || share < MATTERS || now >= longer {
+        let share = missed as f64 / (direction.path_packets() + missed as f64).max(1.0);
+        let longer = most
+            .unwrap_or(LONG_RING_DESCRIPTORS)
+            .max(LONG_RING_DESCRIPTORS.min(most.unwrap_or(LONG_RING_DESCRIPTORS)));
+        if missed < MIN_DROPS || share < MIN_RELEVANT_SHARE || now >= longer {
             return None;
         }
-        let is_udp = case.plan.protocol == Protocol::Udp;
-        let held = way
+        let is_udp = run.plan.protocol == TransportProtocol::Udp;
+        let limited = direction
             .tcp()
-            .map_or(0.0, |tcp| super::congestion_loss::held_by_congestion(&tcp));
-        Draft::cause(self.id(), way.receiver)
-            .way(way.direction)
-            .cost(if is_udp { share } else { held.max(share) })
-            .says(format!(
+            .map_or(0.0, |tcp| super::congestion_loss::cwnd_limited_share(&tcp));
+        FindingBuilder::cause(self.id(), direction.receiver)
+            .direction(direction.direction)
+            .cost(if is_udp { share } else { limited.max(share) })
+            .summary(format!(
                 "{} of the {host} had no free descriptor for {} frames ({}): its queues have \
                  {now} each",
                 interface.name,
                 format_count(missed),
                 format_share(share)
             ))
-            .seen(
+            .evidence(
                 "rx_missed",
                 missed,
                 "frames",
                 format!("{host} {} rtnl_link_stats64", interface.name),
             )
-            .seen(
+            .evidence(
                 "rx descriptors",
                 now,
                 "",
                 format!("{host} {} ethtool -g", interface.name),
             )
-            .seen_if(
+            .evidence_if(
                 "maximum rx descriptors",
                 most,
                 "",
                 format!("{host} {} ethtool -g", interface.name),
             )
             .remedy("enlarge the receive ring")
-            .command(case.at(
-                way.receiver,
+            .command(run.command_at(
+                direction.receiver,
                 &format!("ethtool -G {} rx {longer}", interface.name),
             ))
             .gain(
                 is_udp.then(|| 1.0 / (1.0 - share).max(0.01)),
                 "1 / (1 - share lost here)",
             )
-            .found()
+            .build()
     }
 
     /// Our stack polls so rarely that more frames arrive than its ring holds.
-    fn of_stack(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let role = way.receiver;
-        let interval = case.poll_interval_ns(role)?;
-        let stack = case.host(role)?.stack.as_ref()?;
+    fn evaluate_poll_interval(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let role = direction.receiver;
+        let interval = run.poll_interval_ns(role)?;
+        let stack = run.host(role)?.stack.as_ref()?;
         let ring: f64 = stack.configuration.get("rx_descriptors")?.parse().ok()?;
         // Some ports do not count their drops.
-        let (in_ring, uncounted) = (way.lost_at("interface-rx"), way.lost_at("path"));
+        let (in_ring, uncounted) = (direction.lost_at("interface-rx"), direction.lost_at("path"));
         let lost = in_ring + uncounted;
-        let share = way.lost_share("interface-rx") + way.lost_share("path");
-        let arrive =
-            way.packets_sent() * way.fragments() / way.seconds().max(1e-9) * interval / 1e9;
-        if case.plan.protocol != Protocol::Udp || lost < FEW || share < MATTERS || arrive <= ring {
+        let share = direction.lost_share("interface-rx") + direction.lost_share("path");
+        let arrive = direction.packets_sent() * direction.fragments()
+            / direction.seconds().max(1e-9)
+            * interval
+            / 1e9;
+        if run.plan.protocol != TransportProtocol::Udp
+            || lost < MIN_DROPS
+            || share < MIN_RELEVANT_SHARE
+            || arrive <= ring
+        {
             return None;
         }
-        Draft::cause(self.id(), role)
-            .way(way.direction)
+        FindingBuilder::cause(self.id(), role)
+            .direction(direction.direction)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "our stack at the {} polls its port every {}: {arrive:.0} frames arrive per \
                  interval, its ring holds {ring:.0}, and {} datagrams ({}) were dropped",
-                name(role),
+                role_name(role),
                 format_nanos(interval),
                 format_count(lost),
                 format_share(share)
             ))
-            .seen(
+            .evidence(
                 "poll.interval",
                 interval,
                 "ns",
-                format!("{} stack", name(role)),
+                format!("{} stack", role_name(role)),
             )
-            .seen("rx_descriptors", ring, "", format!("{} stack", name(role)))
-            .seen(
+            .evidence(
+                "rx_descriptors",
+                ring,
+                "",
+                format!("{} stack", role_name(role)),
+            )
+            .evidence(
                 "frames per poll interval",
                 arrive,
                 "frames",
                 "datagrams sent per second * poll.interval",
             )
-            .seen_if(
+            .evidence_if(
                 "losses[interface-rx]",
                 (in_ring > 0).then_some(in_ring),
                 "datagrams",
                 "frames dropped at the full ring",
             )
-            .seen_if(
+            .evidence_if(
                 "losses[path]",
                 (uncounted > 0).then_some(uncounted),
                 "datagrams",
@@ -172,7 +198,7 @@ impl TooFewDescriptors {
                 "poll the port all the time, or enlarge its ring to hold the frames of one \
                  interval (rx_descriptors)",
             )
-            .command(case.again_with_key(role, "poll.interval", "spin"))
+            .command(run.rerun_with_key(role, "poll.interval", "spin"))
             .tried(Some(format!(
                 "poll.interval={}",
                 stack.configuration.get("poll.interval")?
@@ -181,79 +207,91 @@ impl TooFewDescriptors {
                 Some(1.0 / (1.0 - share).max(0.01)),
                 "1 / (1 - share lost here)",
             )
-            .found()
+            .build()
     }
 
     /// Our stack polls all the time, and its port had no descriptor for a burst.
-    fn of_ring(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let role = way.receiver;
-        let full = way.ring_was_full();
-        let stack = case.host(role)?.stack.as_ref()?;
+    fn evaluate_netstack_ring(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let role = direction.receiver;
+        let full = direction.ring_full_frames();
+        let stack = run.host(role)?.stack.as_ref()?;
         let ring: u32 = stack.configuration.get("rx_descriptors")?.parse().ok()?;
         let arrived = stack.counter("link", "in_frames");
         let share = full as f64 / (arrived + full).max(1) as f64;
         // A stack that waits for a core empties no ring.
-        let time = way.time(CountedAt::Receiver);
-        let late = time.is_some_and(|time| time.runnable > IN_LINE);
-        if full < FEW || share < MATTERS || late {
+        let time = direction.thread_time(FlowEnd::Receiver);
+        let is_core_limited = time.is_some_and(|time| time.core_wait > MAX_CORE_WAIT_SHARE);
+        if full < MIN_DROPS || share < MIN_RELEVANT_SHARE || is_core_limited {
             return None;
         }
         // A longer ring only delays the loss if the reader is too slow on average.
-        let is_slow = time.is_some_and(|time| time.is_saturated()) && ring >= OWN_DEFAULT;
-        let is_long = ring >= LONG;
-        let is_udp = case.plan.protocol == Protocol::Udp;
-        let held = way
+        let is_slow =
+            time.is_some_and(|time| time.is_saturated()) && ring >= NETSTACK_DEFAULT_DESCRIPTORS;
+        let is_long = ring >= LONG_RING_DESCRIPTORS;
+        let is_udp = run.plan.protocol == TransportProtocol::Udp;
+        let limited = direction
             .tcp()
-            .map_or(0.0, |tcp| super::congestion_loss::held_by_congestion(&tcp));
-        let longer = ring.saturating_mul(4).clamp(OWN_DEFAULT, LONG);
+            .map_or(0.0, |tcp| super::congestion_loss::cwnd_limited_share(&tcp));
+        let longer = ring
+            .saturating_mul(4)
+            .clamp(NETSTACK_DEFAULT_DESCRIPTORS, LONG_RING_DESCRIPTORS);
         // A saturated path has no more to give.
-        let full_path = way.fills_path();
-        let no_buffer = case
+        let full_path = direction.fills_path();
+        let no_buffer = run
             .host(role)?
             .stack
             .as_ref()?
             .counter("link", "port_no_buffer");
-        let draft = Draft::limit_if(full_path || is_slow || is_long, self.id(), role)
-            .way(way.direction)
+        let builder = FindingBuilder::limit_if(full_path || is_slow || is_long, self.id(), role)
+            .direction(direction.direction)
             .cost(if is_udp || full_path {
                 share
             } else {
-                held.clamp(share, 0.95)
+                limited.clamp(share, 0.95)
             })
-            .says(format!(
+            .summary(format!(
                 "the port of our stack at the {} had no free descriptor for {} frames ({}): its \
                  ring holds {ring}",
-                name(role),
+                role_name(role),
                 format_count(full),
                 format_share(share)
             ))
-            .seen(
+            .evidence(
                 "link.port_ring_full",
                 full - no_buffer,
                 "frames",
-                format!("{} stack", name(role)),
+                format!("{} stack", role_name(role)),
             )
-            .seen_if(
+            .evidence_if(
                 "link.port_no_buffer",
                 (no_buffer > 0).then_some(no_buffer),
                 "frames",
-                format!("{} stack", name(role)),
+                format!("{} stack", role_name(role)),
             )
-            .seen(
+            .evidence(
                 "link.in_frames",
                 arrived,
                 "frames",
-                format!("{} stack", name(role)),
+                format!("{} stack", role_name(role)),
             )
-            .seen("rx_descriptors", ring, "", format!("{} stack", name(role)))
+            .evidence(
+                "rx_descriptors",
+                ring,
+                "",
+                format!("{} stack", role_name(role)),
+            )
             .tried(Some(format!("rx_descriptors={ring}")));
         if is_slow || is_long {
-            return draft
-                .seen_if(
+            return builder
+                .evidence_if(
                     "working time of the receiving thread",
                     time.map(|time| time.working),
                     "share",
-                    super::schedstat(role),
+                    super::schedstat_source(role),
                 )
                 .remedy(match is_long {
                     true => {
@@ -266,32 +304,32 @@ impl TooFewDescriptors {
                          larger frames, fewer of them, or a faster core"
                     }
                 })
-                .found();
+                .build();
         }
-        draft
+        builder
             .remedy("enlarge the ring of our stack's port to hold a burst (rx_descriptors)")
-            .command(case.again_with_key(role, "rx_descriptors", &longer.to_string()))
+            .command(run.rerun_with_key(role, "rx_descriptors", &longer.to_string()))
             .gain(
                 is_udp.then(|| 1.0 / (1.0 - share).max(0.01)),
                 "1 / (1 - share lost here)",
             )
-            .found()
+            .build()
     }
 
-    fn of_forwarder(&self, case: &Case<'_>) -> Option<Finding> {
-        let figures = case.record.forward.as_ref()?;
+    fn evaluate_forwarder(&self, run: &RunView<'_>) -> Option<Finding> {
+        let figures = run.record.forward.as_ref()?;
         // Without a receiver no ring is long enough.
-        if case.leads_nowhere() {
+        if run.has_no_receiver() {
             return None;
         }
         let port = figures
             .ports
             .iter()
-            .max_by_key(|port| no_room(&port.receive).max(no_room(&port.transmit)))?;
-        let lost = no_room(&port.receive).max(no_room(&port.transmit));
-        let moved = port.receive.packets + port.transmit.packets;
-        let share = lost as f64 / (moved + lost).max(1) as f64;
-        if lost < FEW || share < MATTERS {
+            .max_by_key(|port| ring_drops(&port.receive).max(ring_drops(&port.transmit)))?;
+        let lost = ring_drops(&port.receive).max(ring_drops(&port.transmit));
+        let frames_moved = port.receive.packets + port.transmit.packets;
+        let share = lost as f64 / (frames_moved + lost).max(1) as f64;
+        if lost < MIN_DROPS || share < MIN_RELEVANT_SHARE {
             return None;
         }
         let options: Vec<String> = [
@@ -299,37 +337,42 @@ impl TooFewDescriptors {
             ("--txd", port.tx_descriptors),
         ]
         .into_iter()
-        .filter_map(|(option, now)| longer_ring(option, now))
+        .filter_map(|(option, now)| longer_ring_option(option, now))
         .collect();
-        let mut draft = Draft::cause(self.id(), End::Both)
+        let mut builder = FindingBuilder::cause(self.id(), FindingLocation::Both)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "port {} ({}) dropped {} frames ({}) at a full ring",
                 port.port,
                 port.name,
                 format_count(lost),
                 format_share(share)
             ))
-            .seen(
+            .evidence(
                 "drops[ring-full, no-buffer], receive",
-                no_room(&port.receive),
+                ring_drops(&port.receive),
                 "frames",
                 format!("port {}", port.port),
             )
-            .seen(
+            .evidence(
                 "drops[ring-full, no-buffer], transmit",
-                no_room(&port.transmit),
+                ring_drops(&port.transmit),
                 "frames",
                 format!("port {}", port.port),
             )
-            .seen("moved", moved, "frames", format!("port {}", port.port))
-            .seen_if(
+            .evidence(
+                "moved",
+                frames_moved,
+                "frames",
+                format!("port {}", port.port),
+            )
+            .evidence_if(
                 "rx descriptors",
                 port.rx_descriptors,
                 "",
                 format!("port {}", port.port),
             )
-            .seen_if(
+            .evidence_if(
                 "tx descriptors",
                 port.tx_descriptors,
                 "",
@@ -343,21 +386,21 @@ impl TooFewDescriptors {
                 false => "enlarge the rings, or reduce the packets in circulation",
             });
         if !options.is_empty() {
-            draft = draft.command(case.again(&options.join(" ")));
+            builder = builder.command(run.rerun_command(&options.join(" ")));
         }
-        draft
+        builder
             .gain(
                 Some(1.0 / (1.0 - share).max(0.01)),
                 "1 / (1 - share lost here)",
             )
-            .found()
+            .build()
     }
 
     /// Rings shorter than a poll's burst: each is full or empty at every poll.
-    fn of_polls(&self, case: &Case<'_>) -> Option<Finding> {
-        let plan = case.plan.forward.as_ref()?;
-        let figures = case.record.forward.as_ref()?;
-        if case.leads_nowhere() {
+    fn evaluate_polls(&self, run: &RunView<'_>) -> Option<Finding> {
+        let plan = run.plan.forward.as_ref()?;
+        let figures = run.record.forward.as_ref()?;
+        if run.has_no_receiver() {
             return None;
         }
         let rounds: u64 = figures.cores.iter().map(|core| core.rounds).sum();
@@ -370,80 +413,82 @@ impl TooFewDescriptors {
         let full: u64 = figures
             .ports
             .iter()
-            .map(|port| no_room(&port.receive) + no_room(&port.transmit))
+            .map(|port| ring_drops(&port.receive) + ring_drops(&port.transmit))
             .sum();
-        let moved: u64 = figures.ports.iter().map(|port| port.receive.packets).sum();
+        let frames_moved: u64 = figures.ports.iter().map(|port| port.receive.packets).sum();
         // Each round polls every stream of its thread.
-        let looks =
+        let polls =
             rounds as f64 * figures.streams.len() as f64 / figures.cores.len().max(1) as f64;
-        let each = moved as f64 / looks.max(1.0);
-        let short = ring < ENOUGH.min(plan.burst) && each >= NEARLY * f64::from(ring) && full > 0;
+        let each = frames_moved as f64 / polls.max(1.0);
+        let short = ring < LARGE_BURST_FRAMES.min(plan.burst)
+            && each >= MIN_RING_SHARE * f64::from(ring)
+            && full > 0;
         if rounds == 0 || idle * 3 > rounds || !short {
             return None;
         }
         let (poll, least) = (
-            |burst: f64| 1.0 + POLL / burst,
+            |burst: f64| 1.0 + POLL_COST_FRAMES / burst,
             f64::from(plan.burst.min(32)),
         );
         let gain = poll(f64::from(ring)) / poll(least);
         let options: Vec<String> = ["--rxd", "--txd"]
             .into_iter()
-            .filter_map(|option| longer_ring(option, Some(ring)))
+            .filter_map(|option| longer_ring_option(option, Some(ring)))
             .collect();
-        Draft::cause(self.id(), End::Both)
+        FindingBuilder::cause(self.id(), FindingLocation::Both)
             .cost(1.0 - 1.0 / gain)
-            .says(format!(
+            .summary(format!(
                 "the rings hold at most {ring} frames, and each poll moves {each:.1} of {} \
                  possible ones",
                 plan.burst
             ))
-            .seen("descriptors", ring, "", "shortest ring of all ports")
-            .seen(
+            .evidence("descriptors", ring, "", "shortest ring of all ports")
+            .evidence(
                 "frames per poll",
                 each,
                 "frames",
                 "received / rounds and streams",
             )
-            .seen("drops[ring-full, no-buffer]", full, "frames", "all ports")
-            .seen("burst", plan.burst, "frames", "plan")
+            .evidence("drops[ring-full, no-buffer]", full, "frames", "all ports")
+            .evidence("burst", plan.burst, "frames", "plan")
             .remedy("enlarge the rings beyond a burst")
-            .command(case.again(&options.join(" ")))
+            .command(run.rerun_command(&options.join(" ")))
             .tried(Some(format!("{ring} descriptors")))
             .gain(
                 Some(gain),
                 "a frame costs 1 + 2 / frames per poll (docs/method/defaults.md)",
             )
-            .found()
+            .build()
     }
 
-    fn of_generator(&self, case: &Case<'_>) -> Option<Finding> {
-        let figures = case.record.generate.as_ref()?;
+    fn evaluate_generator(&self, run: &RunView<'_>) -> Option<Finding> {
+        let figures = run.record.generate.as_ref()?;
         let port = figures.receive.as_ref()?;
         let lost: u64 = ["ring-full", "no-buffer"]
             .iter()
             .filter_map(|cause| port.drops.get(*cause))
             .sum();
         let share = lost as f64 / figures.sent.max(1) as f64;
-        if lost < FEW || share < MATTERS {
+        if lost < MIN_DROPS || share < MIN_RELEVANT_SHARE {
             return None;
         }
-        Draft::cause(self.id(), End::Both)
+        FindingBuilder::cause(self.id(), FindingLocation::Both)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "the receiving port {} had no free descriptor for {} frames ({})",
                 port.name,
                 format_count(lost),
                 format_share(share)
             ))
-            .seen(
+            .evidence(
                 "drops[ring-full, no-buffer]",
                 lost,
                 "frames",
                 port.name.clone(),
             )
-            .seen("sent", figures.sent, "frames", "generator")
+            .evidence("sent", figures.sent, "frames", "generator")
             .remedy("enlarge the receive ring, or use two polling threads")
-            .command(case.again("--threads 2"))
-            .found()
+            .command(run.rerun_command("--threads 2"))
+            .build()
     }
 }

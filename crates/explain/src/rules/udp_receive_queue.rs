@@ -1,59 +1,61 @@
 //! The receive queue of a UDP socket is full.
 
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Protocol;
-use linerate_metric::record::CountedAt;
+use linerate_metric::plan::TransportProtocol;
+use linerate_metric::record::FlowEnd;
 use linerate_metric::units::{format_bytes, format_count, format_share};
 
 use super::is_paced;
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, Way, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest loss share that matters.
-const MATTERS: f64 = 0.001;
+const MIN_RELEVANT_SHARE: f64 = 0.001;
 
 /// Buffer size that is sufficient for a receiver that is fast enough.
-const LARGE: u64 = 1 << 20;
+const LARGE_BUFFER_BYTES: u64 = 1 << 20;
 
 /// Configuration keys of our stack: datagrams queued per socket, and in total.
-const QUEUE: &str = "udp.receive_queue";
-const BUFFERS: &str = "udp.buffers";
+const QUEUE_KEY: &str = "udp.receive_queue";
+const BUFFERS_KEY: &str = "udp.buffers";
 
 /// Largest values of these keys.
-const MOST_QUEUE: u64 = 65_536;
-const MOST_BUFFERS: u64 = 1_048_576;
+const MAX_QUEUE: u64 = 65_536;
+const MAX_BUFFERS: u64 = 1_048_576;
 
 /// UDP queue configuration of our stack, and the drops by its two limits.
-struct Room {
+struct NetstackQueues {
     queue: Option<u64>,
     buffers: Option<u64>,
     queue_full: u64,
     no_buffer: u64,
 }
 
-impl Room {
+impl NetstackQueues {
     /// Returns the key whose limit was reached, and new values that keep the other limit above it.
-    fn larger(&self) -> (&'static str, Vec<(&'static str, String)>) {
+    fn larger_keys(&self) -> (&'static str, Vec<(&'static str, String)>) {
         let eightfold = |now: Option<u64>, most: u64| {
             now.map_or(1024, |now| now.saturating_mul(8).max(64))
                 .min(most)
         };
         // A queue limit above the total can never be reached.
-        let never_full = self
+        let is_queue_never_full = self
             .queue
             .zip(self.buffers)
             .is_some_and(|(queue, buffers)| buffers < queue);
-        if self.no_buffer > self.queue_full || self.no_buffer + self.queue_full == 0 && never_full {
-            let buffers = eightfold(self.buffers, MOST_BUFFERS);
-            return (BUFFERS, vec![(BUFFERS, buffers.to_string())]);
+        if self.no_buffer > self.queue_full
+            || self.no_buffer + self.queue_full == 0 && is_queue_never_full
+        {
+            let buffers = eightfold(self.buffers, MAX_BUFFERS);
+            return (BUFFERS_KEY, vec![(BUFFERS_KEY, buffers.to_string())]);
         }
-        let queue = eightfold(self.queue, MOST_QUEUE);
-        let mut keys = vec![(QUEUE, queue.to_string())];
+        let queue = eightfold(self.queue, MAX_QUEUE);
+        let mut keys = vec![(QUEUE_KEY, queue.to_string())];
         if self.buffers.is_some_and(|buffers| buffers < queue) {
-            keys.push((BUFFERS, queue.to_string()));
+            keys.push((BUFFERS_KEY, queue.to_string()));
         }
-        (QUEUE, keys)
+        (QUEUE_KEY, keys)
     }
 }
 
@@ -65,33 +67,39 @@ impl Rule for UdpReceiveQueue {
         "udp-receive-queue"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
-        let ways = case.throughput(Protocol::Udp);
-        ways.filter_map(|way| self.of(case, way)).collect()
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
+        let directions = run.throughput_directions(TransportProtocol::Udp);
+        directions
+            .filter_map(|direction| self.evaluate_direction(run, direction))
+            .collect()
     }
 }
 
 impl UdpReceiveQueue {
-    fn of(&self, case: &Case<'_>, way: &Way<'_>) -> Option<Finding> {
-        let lost = way.lost_at("udp-receive-queue");
-        let share = way.lost_share("udp-receive-queue");
-        if share < MATTERS || lost < 10 {
+    fn evaluate_direction(
+        &self,
+        run: &RunView<'_>,
+        direction: &DirectionView<'_>,
+    ) -> Option<Finding> {
+        let lost = direction.lost_at("udp-receive-queue");
+        let share = direction.lost_share("udp-receive-queue");
+        if share < MIN_RELEVANT_SHARE || lost < 10 {
             return None;
         }
-        let granted = way.receive_buffer();
-        let asked = case
+        let granted = direction.receive_buffer();
+        let requested = run
             .plan
             .socket
             .receive_buffer_bytes
-            .or(case.plan.window_bytes);
-        let time = way.time(CountedAt::Receiver);
-        let large = granted.is_some_and(|bytes| bytes >= LARGE);
+            .or(run.plan.window_bytes);
+        let time = direction.thread_time(FlowEnd::Receiver);
+        let large = granted.is_some_and(|bytes| bytes >= LARGE_BUFFER_BYTES);
         // At the maximum rate with a large buffer, the loss is what the receiver cannot process.
-        let at_the_limit = !is_paced(case) && large && share < 0.5;
-        let role = way.receiver;
-        let end = name(role);
+        let at_the_limit = !is_paced(run) && large && share < 0.5;
+        let role = direction.receiver;
+        let end = role_name(role);
         // The kernel counts drops of its sockets, our stack those of its own.
-        let counted = match case.is_own_stack(role) {
+        let counted = match run.uses_netstack(role) {
             true => {
                 format!("{end} counters of our stack, udp.receive_queue_full and udp.no_buffer")
             }
@@ -99,21 +107,21 @@ impl UdpReceiveQueue {
         };
         let larger = (granted.unwrap_or(0) * 8).clamp(8 << 20, 64 << 20);
         // Our stack counts datagrams, not bytes, up to its configured number.
-        let stack = case.host(role).and_then(|host| host.stack.as_ref());
-        let room = |key: &str| stack?.configuration.get(key)?.parse::<u64>().ok();
-        let refused = |counter: &str| stack.map_or(0, |stack| stack.counter("udp", counter));
-        let own = Room {
-            queue: room(QUEUE),
-            buffers: room(BUFFERS),
-            queue_full: refused("receive_queue_full"),
-            no_buffer: refused("no_buffer"),
+        let stack = run.host(role).and_then(|host| host.stack.as_ref());
+        let config_value = |key: &str| stack?.configuration.get(key)?.parse::<u64>().ok();
+        let stack_counter = |counter: &str| stack.map_or(0, |stack| stack.counter("udp", counter));
+        let netstack_queues = NetstackQueues {
+            queue: config_value(QUEUE_KEY),
+            buffers: config_value(BUFFERS_KEY),
+            queue_full: stack_counter("receive_queue_full"),
+            no_buffer: stack_counter("no_buffer"),
         };
         let (remedy, command) = match large {
-            _ if case.is_own_stack(role) => {
-                let (binding, keys) = own.larger();
+            _ if run.uses_netstack(role) => {
+                let (binding, keys) = netstack_queues.larger_keys();
                 (
                     format!("raise `{binding}` of our stack: a burst does not fit into it"),
-                    case.again_with_keys(role, &keys),
+                    run.rerun_with_keys(role, &keys),
                 )
             }
             false => (
@@ -121,66 +129,81 @@ impl UdpReceiveQueue {
                     "enlarge the {end}'s receive buffer: it must hold a burst, or the data of one \
                      time slice"
                 ),
-                case.again(&format!("--rcvbuf {}M", larger >> 20)),
+                run.rerun_command(&format!("--rcvbuf {}M", larger >> 20)),
             ),
             true => (
                 format!(
                     "let the {end} receive datagrams faster (GRO, recvmmsg, a separate core), or \
                      send at the rate that it can receive"
                 ),
-                case.again_slower(0.9 * way.goodput()? / way.streams().len().max(1) as f64),
+                run.rerun_slower(
+                    0.9 * direction.goodput()? / direction.streams().len().max(1) as f64,
+                ),
             ),
         };
-        let mut draft = Draft::limit_if(at_the_limit, self.id(), role)
-            .way(way.direction)
+        let mut builder = FindingBuilder::limit_if(at_the_limit, self.id(), role)
+            .direction(direction.direction)
             .cost(share)
-            .says(format!(
+            .summary(format!(
                 "{} datagrams ({}) were dropped at the {end}'s full socket",
                 format_count(lost),
                 format_share(share)
             ))
-            .seen("losses[udp-receive-queue]", lost, "datagrams", counted)
-            .seen_if("SO_RCVBUF", granted, "B", format!("{end} socket"));
-        if case.is_own_stack(role) {
-            draft = draft
-                .seen(
+            .evidence("losses[udp-receive-queue]", lost, "datagrams", counted)
+            .evidence_if("SO_RCVBUF", granted, "B", format!("{end} socket"));
+        if run.uses_netstack(role) {
+            builder = builder
+                .evidence(
                     "udp.receive_queue_full",
-                    own.queue_full,
+                    netstack_queues.queue_full,
                     "datagrams",
                     format!("{end} stack"),
                 )
-                .seen(
+                .evidence(
                     "udp.no_buffer",
-                    own.no_buffer,
+                    netstack_queues.no_buffer,
                     "datagrams",
                     format!("{end} stack"),
                 )
-                .seen_if(QUEUE, own.queue, "datagrams", format!("{end} stack"))
-                .seen_if(BUFFERS, own.buffers, "datagrams", format!("{end} stack"));
-        }
-        if let Some(time) = time {
-            draft = draft
-                .seen(
-                    "idle time of the receiving threads",
-                    time.free(),
-                    "share",
-                    super::schedstat(role),
+                .evidence_if(
+                    QUEUE_KEY,
+                    netstack_queues.queue,
+                    "datagrams",
+                    format!("{end} stack"),
                 )
-                .seen(
-                    "waited for a core",
-                    time.runnable,
-                    "share",
-                    super::schedstat(role),
+                .evidence_if(
+                    BUFFERS_KEY,
+                    netstack_queues.buffers,
+                    "datagrams",
+                    format!("{end} stack"),
                 );
         }
-        draft
+        if let Some(time) = time {
+            builder = builder
+                .evidence(
+                    "idle time of the receiving threads",
+                    time.free_share(),
+                    "share",
+                    super::schedstat_source(role),
+                )
+                .evidence(
+                    "waited for a core",
+                    time.core_wait,
+                    "share",
+                    super::schedstat_source(role),
+                );
+        }
+        builder
             .remedy(remedy)
             .command(command)
-            .tried(asked.map(|asked| format!("a receive buffer of {}", format_bytes(asked))))
+            .tried(
+                requested
+                    .map(|requested| format!("a receive buffer of {}", format_bytes(requested))),
+            )
             .gain(
                 Some(1.0 / (1.0 - share).max(0.01)),
                 "1 / (1 - share lost here)",
             )
-            .found()
+            .build()
     }
 }

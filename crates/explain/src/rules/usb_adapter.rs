@@ -1,13 +1,13 @@
 //! The interface is a USB adapter.
 
-use linerate_metric::facts::{Interface, Role};
+use linerate_metric::facts::{InterfaceFacts, Role};
 use linerate_metric::finding::Finding;
-use linerate_metric::plan::Kind;
+use linerate_metric::plan::RunKind;
 use linerate_metric::units::format_nanos;
 
 use crate::Rule;
-use crate::finding_builder::Draft;
-use crate::run_view::{Case, name};
+use crate::finding_builder::FindingBuilder;
+use crate::run_view::{RunView, role_name};
 
 /// Microframe of USB 2 (section 8.4.3.1): frames wait for the next one in both directions.
 const MICROFRAME_NS: f64 = 125_000.0;
@@ -38,7 +38,7 @@ const DRIVERS: &[&str] = &[
 ];
 
 /// Smallest share of a median round trip, or of the link speed, that matters.
-const MATTERS: f64 = 0.1;
+const MIN_RELEVANT_SHARE: f64 = 0.1;
 
 /// See docs/CAUSES.md#usb-adapter.
 pub struct UsbAdapter;
@@ -48,95 +48,98 @@ impl Rule for UsbAdapter {
         "usb-adapter"
     }
 
-    fn examine(&self, case: &Case<'_>) -> Vec<Finding> {
+    fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
         [Role::Client, Role::Server]
             .into_iter()
-            .filter_map(|role| self.of(case, role))
+            .filter_map(|role| self.evaluate_end(run, role))
             .collect()
     }
 }
 
-fn is_usb(interface: &Interface) -> bool {
+fn is_usb(interface: &InterfaceFacts) -> bool {
     let driver = interface.driver.as_deref();
     interface.bus.as_deref() == Some("usb")
         || driver.is_some_and(|driver| DRIVERS.contains(&driver))
 }
 
 impl UsbAdapter {
-    fn of(&self, case: &Case<'_>, role: Role) -> Option<Finding> {
-        let interface = case.interface(role).filter(|interface| is_usb(interface))?;
-        let end = name(role);
+    fn evaluate_end(&self, run: &RunView<'_>, role: Role) -> Option<Finding> {
+        let interface = run.interface(role).filter(|interface| is_usb(interface))?;
+        let end = role_name(role);
         let driver = interface.driver.as_deref().unwrap_or("unknown");
-        let draft = Draft::cause(self.id(), role)
-            .seen(
+        let builder = FindingBuilder::cause(self.id(), role)
+            .evidence(
                 "driver",
                 driver,
                 "",
                 format!("{end} {} ethtool -i", interface.name),
             )
-            .seen_if(
+            .evidence_if(
                 "bus",
                 interface.bus.as_deref(),
                 "",
                 format!("{end} {} ethtool -i", interface.name),
             )
-            .seen_if(
+            .evidence_if(
                 "speed",
                 interface.speed_bps,
                 "bit/s",
                 format!("{end} {} ethtool", interface.name),
             )
             .remedy("use a PCI interface; on USB keep several requests outstanding")
-            .command(case.at(role, &format!("ethtool -i {}", interface.name)));
-        match case.plan.kind {
-            Kind::Latency => {
-                let rtt = case.record.summary.rtt_ns?;
+            .command(run.command_at(role, &format!("ethtool -i {}", interface.name)));
+        match run.plan.kind {
+            RunKind::Latency => {
+                let rtt = run.record.summary.rtt_ns?;
                 // Half a microframe on average in each direction.
                 let share = (MICROFRAME_NS / rtt.p50.max(1) as f64).min(0.8);
-                if share < MATTERS || (rtt.p50 as f64) < MICROFRAME_NS / 2.0 {
+                if share < MIN_RELEVANT_SHARE || (rtt.p50 as f64) < MICROFRAME_NS / 2.0 {
                     return None;
                 }
-                draft
+                builder
                     .cost(share)
-                    .says(format!(
+                    .summary(format!(
                         "{} of the {end} is a USB adapter ({driver}): frames wait for a \
                          microframe of {} in each direction",
                         interface.name,
                         format_nanos(MICROFRAME_NS)
                     ))
-                    .seen("rtt_ns.p50", rtt.p50, "ns", "client")
+                    .evidence("rtt_ns.p50", rtt.p50, "ns", "client")
                     .gain(
                         Some(1.0 / (1.0 - share)),
                         "p50 / (p50 - half a microframe per direction)",
                     )
-                    .found()
+                    .build()
             }
-            Kind::Throughput => {
-                let used = (case.ways.iter())
-                    .filter_map(|way| Some(way.l1_bps()? / interface.speed_bps? as f64))
+            RunKind::Throughput => {
+                let used = (run.directions.iter())
+                    .filter_map(|direction| Some(direction.l1_bps()? / interface.speed_bps? as f64))
                     .fold(0.0, f64::max);
                 // A path that is saturated elsewhere is not limited by the adapter.
-                let full = case.ways.iter().all(|way| way.fills_path());
-                let paced = super::is_paced(case);
-                if used <= 0.0 || used > 1.0 - MATTERS || paced || full {
+                let full = run
+                    .directions
+                    .iter()
+                    .all(|direction| direction.fills_path());
+                let paced = super::is_paced(run);
+                if used <= 0.0 || used > 1.0 - MIN_RELEVANT_SHARE || paced || full {
                     return None;
                 }
-                draft
+                builder
                     .cost((1.0 - used) * 0.9)
-                    .says(format!(
+                    .summary(format!(
                         "{} of the {end} is a USB adapter ({driver}) and uses {:.0} % of its \
                          link: the bus, and the processor time per transfer, are the limit",
                         interface.name,
                         used * 100.0
                     ))
-                    .seen(
+                    .evidence(
                         "share of the link in use",
                         used,
                         "share",
                         "goodput with headers, preambles and gaps",
                     )
                     .gain(Some(1.0 / used.max(0.05)), "link speed over its use")
-                    .found()
+                    .build()
             }
             _ => None,
         }

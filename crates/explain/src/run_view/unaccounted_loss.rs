@@ -1,33 +1,33 @@
 //! Segments that were lost without a trace in any counter, and their effect on the sender.
 
-use super::{Tcp, Way};
+use super::{DirectionView, TcpSummary};
 use linerate_metric::facts::Role;
 use linerate_metric::record::Interval;
 
 /// Smallest loss share that matters: by Mathis' formula it limits a stream of 1448 B segments on a
 /// path of 1 ms to 630 Mb/s.
-const MATTERS: f64 = 0.0005;
+const MIN_RELEVANT_SHARE: f64 = 0.0005;
 
 /// Fewest lost segments; fewer are noise.
-const FEW: u64 = 10;
+const MIN_LOST_SEGMENTS: u64 = 10;
 
 /// Fewest lost segments if they were lost in several intervals, and the number of these intervals:
 /// on a long path few segments are sent in a run, and few of them are lost. Valid only if every
 /// queue is visible: a hidden queue loses as many at the peaks of a normal sawtooth.
-const FEW_APART: u64 = 4;
-const APART: usize = 3;
+const MIN_REPEATED_LOSSES: u64 = 4;
+const MIN_LOSSY_INTERVALS: usize = 3;
 
 /// Window over that of Mathis' formula from which the loss does not limit it: losses that occur
 /// together, as at the end of slow start, reduce the window only once. Cubic's window is up to
 /// twice Reno's on long paths.
-const BOUND: f64 = 4.0;
+const LOSS_BOUND_RATIO: f64 = 4.0;
 
 /// Mathis, Semke, Mahdavi, Ott (CCR 1997): the window of a stream with loss share p is 1.22 /
 /// sqrt(p) segments.
-pub(crate) const MATHIS: f64 = 1.22;
+pub(crate) const MATHIS_FACTOR: f64 = 1.22;
 
 /// Counters of packets dropped on the path.
-pub(crate) const DROPS: &[&str] = &[
+pub(crate) const DROP_COUNTERS: &[&str] = &[
     "qdisc_drops",
     "tx_dropped",
     "rx_dropped",
@@ -37,106 +37,118 @@ pub(crate) const DROPS: &[&str] = &[
 ];
 
 /// Largest GSO packet in bytes, if the interface does not report it.
-const GSO: u32 = 65_536;
+const DEFAULT_GSO_BYTES: u32 = 65_536;
 
 /// Loss that appears in no counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Unseen {
+pub struct UnaccountedLoss {
     /// Lost segments.
     pub segments: u64,
     /// Share of all segments.
     pub share: f64,
 }
 
-impl Way<'_> {
+impl DirectionView<'_> {
     /// Returns the packets that counters on the path report as dropped.
-    fn dropped(&self) -> u64 {
+    fn counted_drops(&self) -> u64 {
         let counters = self.record.counters.iter();
-        let drops = counters.filter(|found| DROPS.contains(&found.counter.as_str()));
-        drops.map(|found| found.added()).sum()
+        let drops = counters.filter(|counter| DROP_COUNTERS.contains(&counter.counter.as_str()));
+        drops.map(|counter| counter.increase()).sum()
     }
 
     /// Returns the segments that were lost without a trace in any counter. `None` for few losses,
     /// for retransmits that were mostly unnecessary, and if almost no payload arrived.
     #[must_use]
-    pub fn unseen_loss(&self) -> Option<Unseen> {
+    pub fn unaccounted_loss(&self) -> Option<UnaccountedLoss> {
         let tcp = self.tcp()?;
-        let lost = tcp.retransmits.saturating_sub(tcp.spurious);
-        let share = tcp.loss();
+        let lost = tcp.retransmits.saturating_sub(tcp.spurious_retransmits);
+        let share = tcp.loss_share();
         // A receiver does not report every duplicate segment: many reports indicate reordering.
-        if share < MATTERS || lost < self.few() || tcp.spurious * 3 >= tcp.retransmits {
+        if share < MIN_RELEVANT_SHARE
+            || lost < self.min_lost_segments()
+            || tcp.spurious_retransmits * 3 >= tcp.retransmits
+        {
             return None;
         }
         // A packet that a qdisc drops may have many segments.
-        let sends = self.sends_by();
-        let joined =
+        let sends = self.sender_interface();
+        let has_tso =
             sends.is_some_and(|sends| sends.offloads.get("tx-tcp-segmentation") == Some(&true));
         let largest = sends
             .and_then(|sends| sends.gso_ipv4_max_bytes)
-            .unwrap_or(GSO);
-        let each = if joined {
-            (f64::from(largest) / tcp.mss).max(1.0)
+            .unwrap_or(DEFAULT_GSO_BYTES);
+        let each = if has_tso {
+            (f64::from(largest) / tcp.mss_bytes).max(1.0)
         } else {
             1.0
         };
         // Fewer ring drops are noise.
-        let many = |frames: u64| if frames >= FEW { frames } else { 0 };
+        let many = |frames: u64| {
+            if frames >= MIN_LOST_SEGMENTS {
+                frames
+            } else {
+                0
+            }
+        };
         // Frames that were too long for a port may have many segments as well.
-        let whole = self.dropped() + many(self.too_long_at_port());
-        let in_view = whole as f64 * each + many(self.ring_was_full()) as f64;
+        let dropped_frames = self.counted_drops() + many(self.oversize_frames());
+        let in_view = dropped_frames as f64 * each + many(self.ring_full_frames()) as f64;
         // If our stack received all frames, segments were retransmitted because the acknowledgement
         // was late.
         let arrived = |missing| missing < lost / 2;
-        let seen = in_view >= lost as f64 / 2.0 || self.missing_frames(lost).is_some_and(arrived);
-        (!seen && self.goodput()? >= 1e5).then_some(Unseen {
+        let is_accounted =
+            in_view >= lost as f64 / 2.0 || self.missing_frames(lost).is_some_and(arrived);
+        (!is_accounted && self.goodput()? >= 1e5).then_some(UnaccountedLoss {
             segments: lost,
             share,
         })
     }
 
     /// Returns the smallest number of lost segments that is not noise.
-    fn few(&self) -> u64 {
+    fn min_lost_segments(&self) -> u64 {
         let lossy = |interval: &&Interval| {
             let tcp = interval.tcp.as_ref();
             tcp.is_some_and(|tcp| tcp.retransmits > tcp.spurious_retransmits.unwrap_or(0))
         };
-        match self.is_in_view() && self.intervals().filter(lossy).count() >= APART {
-            true => FEW_APART,
-            false => FEW,
+        match self.is_one_machine() && self.intervals().filter(lossy).count() >= MIN_LOSSY_INTERVALS
+        {
+            true => MIN_REPEATED_LOSSES,
+            false => MIN_LOST_SEGMENTS,
         }
     }
 
     /// Returns true if both ends ran on one machine, so that every queue between them is visible.
     #[must_use]
-    pub fn is_in_view(&self) -> bool {
+    pub fn is_one_machine(&self) -> bool {
         let boot = |role| self.host(role)?.boot_id.as_deref();
         boot(Role::Client).is_some() && boot(Role::Client) == boot(Role::Server)
     }
 
     /// Returns true if the congestion control reacts to loss.
     #[must_use]
-    pub fn heeds_loss(&self) -> bool {
+    pub fn reacts_to_loss(&self) -> bool {
         let control = self.congestion_control();
         !control.is_some_and(|control| control.starts_with("bbr") || control == "none")
     }
 
     /// Returns true if the data in flight is no more than this loss leaves of a congestion window.
     #[must_use]
-    pub fn is_cut_by(&self, tcp: &Tcp, loss: f64) -> bool {
+    pub fn is_loss_bound(&self, tcp: &TcpSummary, loss: f64) -> bool {
         let flows = self.streams().len().max(1) as f64;
         // The window may be larger than the data in flight.
-        let on_its_way = self.goodput().unwrap_or(0.0) / 8.0 * tcp.rtt_ns / 1e9;
-        let window = tcp.cwnd_bytes.min(on_its_way) / tcp.mss / flows;
-        self.heeds_loss() && window <= BOUND * MATHIS / loss.max(1e-9).sqrt()
+        let in_flight = self.goodput().unwrap_or(0.0) / 8.0 * tcp.rtt_ns / 1e9;
+        let window = tcp.cwnd_bytes.min(in_flight) / tcp.mss_bytes / flows;
+        self.reacts_to_loss() && window <= LOSS_BOUND_RATIO * MATHIS_FACTOR / loss.max(1e-9).sqrt()
     }
 
     /// Returns true if unaccounted loss limits the rate: then a steady rate, a standing queue and
     /// idle ends are no evidence of another limit.
     #[must_use]
-    pub fn is_held_by_loss(&self) -> bool {
-        let (Some(unseen), Some(tcp)) = (self.unseen_loss(), self.tcp()) else {
+    pub fn is_loss_limited(&self) -> bool {
+        let (Some(unaccounted), Some(tcp)) = (self.unaccounted_loss(), self.tcp()) else {
             return false;
         };
-        self.is_in_view() && (!self.heeds_loss() || self.is_cut_by(&tcp, unseen.share))
+        self.is_one_machine()
+            && (!self.reacts_to_loss() || self.is_loss_bound(&tcp, unaccounted.share))
     }
 }

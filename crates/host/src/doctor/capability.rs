@@ -1,9 +1,9 @@
 //! Capabilities of the calling thread.
 
-use crate::snapshot::Files;
+use crate::snapshot::SystemFiles;
 
 /// Capabilities that a measurement may need: bit (linux/capability.h) and name.
-pub(super) const WANTED: &[(u32, &str)] = &[
+pub(super) const USEFUL_CAPABILITIES: &[(u32, &str)] = &[
     (12, "net_admin"),
     (13, "net_raw"),
     (21, "sys_admin"),
@@ -14,61 +14,65 @@ pub(super) const WANTED: &[(u32, &str)] = &[
 
 /// Capabilities that the kernel checks in the initial user namespace only: useless in any other
 /// one.
-const OF_THE_FIRST: &[&str] = &["sys_nice", "ipc_lock", "bpf"];
+const INITIAL_NAMESPACE_ONLY: &[&str] = &["sys_nice", "ipc_lock", "bpf"];
 
 /// Effective capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Capabilities {
+pub(super) struct EffectiveCapabilities {
     /// Bit set; `None` where /proc is unreadable.
     effective: Option<u64>,
     /// True inside a user namespace other than the initial one.
-    pub(super) confined: bool,
+    pub(super) in_user_namespace: bool,
 }
 
-impl Capabilities {
+impl EffectiveCapabilities {
     /// Reads the thread's status file and its user mapping.
-    pub(super) fn read(files: &Files) -> Self {
+    pub(super) fn read(files: &SystemFiles) -> Self {
         const MAP: &str = "/proc/thread-self/uid_map";
-        let status = files.text("/proc/thread-self/status").unwrap_or_default();
-        let confined = match files.text(MAP) {
-            Some(map) => !is_whole(&map),
+        let status = files
+            .read_text("/proc/thread-self/status")
+            .unwrap_or_default();
+        let in_user_namespace = match files.read_text(MAP) {
+            Some(map) => !is_identity_map(&map),
             // The map is empty until a user is mapped.
             None => files.exists(MAP),
         };
-        Self::of(&status, confined)
+        Self::parse(&status, in_user_namespace)
     }
 
-    fn of(status: &str, confined: bool) -> Self {
+    fn parse(status: &str, in_user_namespace: bool) -> Self {
         let effective = status
             .lines()
             .find_map(|line| line.strip_prefix("CapEff:"))
             .and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
         Self {
             effective,
-            confined,
+            in_user_namespace,
         }
     }
 
     /// Returns whether the capabilities could be read.
-    pub(super) fn known(self) -> bool {
+    pub(super) fn is_known(self) -> bool {
         self.effective.is_some()
     }
 
     /// Returns whether the named capability is effective; `false` when unknown.
     pub(super) fn has(self, name: &str) -> bool {
-        if self.confined && OF_THE_FIRST.contains(&name) {
+        if self.in_user_namespace && INITIAL_NAMESPACE_ONLY.contains(&name) {
             return false;
         }
-        let bit = WANTED.iter().find(|(_, known)| *known == name);
+        let bit = USEFUL_CAPABILITIES
+            .iter()
+            .find(|(_, capability)| *capability == name);
         match (self.effective, bit) {
             (Some(effective), Some((bit, _))) => effective >> bit & 1 == 1,
             _ => false,
         }
     }
 
-    /// Names of the [`WANTED`] capabilities that are not effective.
-    pub(super) fn lacking(self) -> Vec<&'static str> {
-        WANTED
+    /// Names of the [`USEFUL_CAPABILITIES`] capabilities that are not effective.
+    pub(super) fn missing(self) -> Vec<&'static str> {
+        USEFUL_CAPABILITIES
             .iter()
             .map(|(_, name)| *name)
             .filter(|name| !self.has(name))
@@ -76,8 +80,8 @@ impl Capabilities {
     }
 
     /// Instructions for getting the named capabilities.
-    pub(super) fn grant(self, names: &[&str]) -> String {
-        if self.confined {
+    pub(super) fn grant_instruction(self, names: &[&str]) -> String {
+        if self.in_user_namespace {
             return "run with sudo outside this user namespace".to_owned();
         }
         let list: Vec<String> = names.iter().map(|name| format!("cap_{name}")).collect();
@@ -89,7 +93,7 @@ impl Capabilities {
 }
 
 /// Returns whether a user namespace maps every user to itself, as the initial one does.
-fn is_whole(uid_map: &str) -> bool {
+fn is_identity_map(uid_map: &str) -> bool {
     uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
@@ -129,19 +133,19 @@ mod tests {
                 ],
             ),
         ];
-        for (status, lacking) in table {
-            let capabilities = Capabilities::of(status, false);
-            assert_eq!(capabilities.lacking(), lacking, "{status:?}");
-            assert_eq!(capabilities.known(), !status.is_empty(), "{status:?}");
+        for (status, missing) in table {
+            let capabilities = EffectiveCapabilities::parse(status, false);
+            assert_eq!(capabilities.missing(), missing, "{status:?}");
+            assert_eq!(capabilities.is_known(), !status.is_empty(), "{status:?}");
         }
     }
 
     #[test]
-    fn a_user_namespace_takes_some_away() {
-        let inside = Capabilities::of("CapEff:\t000001ffffffffff\n", true);
-        assert_eq!(inside.lacking(), ["sys_nice", "ipc_lock", "bpf"]);
-        assert!(is_whole("         0          0 4294967295\n"));
-        assert!(!is_whole("         0       1000          1\n"));
-        assert!(!is_whole("0 100000 65536"));
+    fn a_user_namespace_removes_some() {
+        let inside = EffectiveCapabilities::parse("CapEff:\t000001ffffffffff\n", true);
+        assert_eq!(inside.missing(), ["sys_nice", "ipc_lock", "bpf"]);
+        assert!(is_identity_map("         0          0 4294967295\n"));
+        assert!(!is_identity_map("         0       1000          1\n"));
+        assert!(!is_identity_map("0 100000 65536"));
     }
 }

@@ -1,10 +1,10 @@
 //! Detection of kernel features without loading their modules.
 
-use super::inputs::Ground;
+use super::inputs::DoctorInputs;
 
 /// A kernel feature and the names that reveal it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Feature {
+pub(super) struct KernelFeature {
     pub(super) module: &'static str,
     /// Build option.
     pub(super) option: &'static str,
@@ -13,21 +13,21 @@ pub(super) struct Feature {
 }
 
 /// Qdisc that delays, drops and reorders.
-pub(super) const NETEM: Feature = Feature {
+pub(super) const NETEM: KernelFeature = KernelFeature {
     module: "sch_netem",
     option: "CONFIG_NET_SCH_NETEM",
     function: "netem_enqueue",
 };
 
 /// Qdisc that paces.
-pub(super) const FQ: Feature = Feature {
+pub(super) const FQ: KernelFeature = KernelFeature {
     module: "sch_fq",
     option: "CONFIG_NET_SCH_FQ",
     function: "fq_enqueue",
 };
 
 /// TUN and TAP devices.
-pub(super) const TUN: Feature = Feature {
+pub(super) const TUN: KernelFeature = KernelFeature {
     module: "tun",
     option: "CONFIG_TUN",
     function: "tun_chr_open",
@@ -35,7 +35,7 @@ pub(super) const TUN: Feature = Feature {
 
 /// Presence of a kernel feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Presence {
+pub(super) enum FeaturePresence {
     /// Built in or loaded.
     Ready,
     /// Module on disk; the kernel loads it on first use.
@@ -45,53 +45,57 @@ pub(super) enum Presence {
     Unknown,
 }
 
-impl Feature {
+impl KernelFeature {
     /// Searches the loaded modules, modules on disk, build options and function names of the
     /// kernel.
-    pub(super) fn presence(self, ground: &Ground) -> Presence {
-        let files = &ground.files;
-        let loaded = files.text("/proc/modules");
+    pub(super) fn detect(self, inputs: &DoctorInputs) -> FeaturePresence {
+        let files = &inputs.files;
+        let loaded = files.read_text("/proc/modules");
         if loaded.as_deref().is_some_and(|text| self.is_loaded(text)) {
-            return Presence::Ready;
+            return FeaturePresence::Ready;
         }
 
-        let release = ground.host.kernel.clone().unwrap_or_default();
+        let release = inputs.host.kernel.clone().unwrap_or_default();
         let on_disk = |file: &str| {
             files
-                .text(&format!("/lib/modules/{release}/{file}"))
+                .read_text(&format!("/lib/modules/{release}/{file}"))
                 .map(|text| self.is_listed(&text))
         };
         let (built_in, module) = (on_disk("modules.builtin"), on_disk("modules.dep"));
         if built_in == Some(true) {
-            return Presence::Ready;
+            return FeaturePresence::Ready;
         }
         if module == Some(true) {
-            return Presence::Loadable;
+            return FeaturePresence::Loadable;
         }
 
-        let options = [
+        let config_paths = [
             format!("/boot/config-{release}"),
             format!("/lib/modules/{release}/config"),
         ];
-        match options
+        match config_paths
             .iter()
-            .find_map(|path| self.in_options(&files.text(path)?))
+            .find_map(|path| self.config_value(&files.read_text(path)?))
         {
-            Some('y') => return Presence::Ready,
+            Some('y') => return FeaturePresence::Ready,
             // The module file may exist on the host of a container, invisible from inside.
-            Some('m') if module.is_none() => return Presence::Loadable,
-            Some(_) => return Presence::Absent,
+            Some('m') if module.is_none() => return FeaturePresence::Loadable,
+            Some(_) => return FeaturePresence::Absent,
             None => {}
         }
 
-        let function = ground.symbols().map(|symbols| self.is_a_symbol(symbols));
+        let function = inputs
+            .kernel_symbols()
+            .map(|symbols| self.has_symbol(symbols));
         match function {
-            Some(true) => Presence::Ready,
+            Some(true) => FeaturePresence::Ready,
             // A kernel without /proc/modules cannot load modules: what is not built in stays
             // missing.
-            Some(false) if loaded.is_none() && files.exists("/proc/self") => Presence::Absent,
-            _ if built_in.is_some() && module.is_some() => Presence::Absent,
-            _ => Presence::Unknown,
+            Some(false) if loaded.is_none() && files.exists("/proc/self") => {
+                FeaturePresence::Absent
+            }
+            _ if built_in.is_some() && module.is_some() => FeaturePresence::Absent,
+            _ => FeaturePresence::Unknown,
         }
     }
 
@@ -113,7 +117,7 @@ impl Feature {
     }
 
     /// Returns `y`, `m` or `n` from the kernel's build options.
-    fn in_options(self, options: &str) -> Option<char> {
+    fn config_value(self, options: &str) -> Option<char> {
         options.lines().find_map(|line| {
             if let Some(rest) = line.strip_prefix("# ") {
                 return (rest.strip_prefix(self.option)? == " is not set").then_some('n');
@@ -125,7 +129,7 @@ impl Feature {
         })
     }
 
-    fn is_a_symbol(self, symbols: &str) -> bool {
+    fn has_symbol(self, symbols: &str) -> bool {
         // Columns: address, kind, name, and `[module]` for functions of modules.
         symbols
             .lines()
@@ -139,7 +143,7 @@ mod tests {
     use crate::snapshot::tree;
 
     #[test]
-    fn each_source_tells() {
+    fn every_source_is_used() {
         let release = rustix::system::uname()
             .release()
             .to_string_lossy()
@@ -147,52 +151,55 @@ mod tests {
         let builtin = format!("/lib/modules/{release}/modules.builtin");
         let dep = format!("/lib/modules/{release}/modules.dep");
         let config = format!("/boot/config-{release}");
-        let table: Vec<(Vec<(&str, &str)>, Presence)> = vec![
-            (vec![], Presence::Unknown),
+        let table: Vec<(Vec<(&str, &str)>, FeaturePresence)> = vec![
+            (vec![], FeaturePresence::Unknown),
             (
                 vec![("/proc/modules", "sch_netem 16384 0 - Live 0x0\n")],
-                Presence::Ready,
+                FeaturePresence::Ready,
             ),
             (
                 vec![
                     ("/proc/modules", "x 1 0 - Live 0x0\n"),
                     (&dep, "kernel/net/sched/sch-netem.ko.zst: kernel/lib/x.ko\n"),
                 ],
-                Presence::Loadable,
+                FeaturePresence::Loadable,
             ),
             (
                 vec![(&builtin, "kernel/net/sched/sch_netem.ko\n")],
-                Presence::Ready,
+                FeaturePresence::Ready,
             ),
             (
                 vec![
                     (&builtin, "kernel/a.ko\n"),
                     (&dep, "kernel/b.ko: kernel/sch_netem.ko\n"),
                 ],
-                Presence::Absent,
+                FeaturePresence::Absent,
             ),
-            (vec![(&config, "CONFIG_NET_SCH_NETEM=y\n")], Presence::Ready),
+            (
+                vec![(&config, "CONFIG_NET_SCH_NETEM=y\n")],
+                FeaturePresence::Ready,
+            ),
             (
                 vec![(&config, "CONFIG_NET_SCH_NETEM=m\n")],
-                Presence::Loadable,
+                FeaturePresence::Loadable,
             ),
             (
                 vec![(
                     &config,
                     "CONFIG_NET_SCH_NETEM_X=y\n# CONFIG_NET_SCH_NETEM is not set\n",
                 )],
-                Presence::Absent,
+                FeaturePresence::Absent,
             ),
             (
                 vec![("/proc/kallsyms", "0000 t netem_enqueue\n")],
-                Presence::Ready,
+                FeaturePresence::Ready,
             ),
             (
                 vec![
                     ("/proc/kallsyms", "0000 t netem_enqueue_x\n"),
                     ("/proc/self/stat", "1"),
                 ],
-                Presence::Absent,
+                FeaturePresence::Absent,
             ),
             (
                 vec![
@@ -200,13 +207,13 @@ mod tests {
                     ("/proc/self/stat", "1"),
                     ("/proc/modules", "x 1 0 - Live 0x0\n"),
                 ],
-                Presence::Unknown,
+                FeaturePresence::Unknown,
             ),
         ];
         for (number, (layout, expected)) in table.into_iter().enumerate() {
             let (_directory, files) = tree(&layout);
             assert_eq!(
-                NETEM.presence(&Ground::on(files)),
+                NETEM.detect(&DoctorInputs::from_files(files)),
                 expected,
                 "row {number}: {layout:?}"
             );

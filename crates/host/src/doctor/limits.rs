@@ -2,30 +2,33 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit};
 
-use super::Answer;
-use super::inputs::Ground;
+use super::CheckOutcome;
+use super::inputs::DoctorInputs;
 use crate::snapshot::{meminfo_bytes, meminfo_count};
 
 const MIB: u64 = 1 << 20;
 
-pub(super) fn open_files(_: &Ground) -> Answer {
-    open_files_of(getrlimit(Resource::Nofile))
+pub(super) fn check_open_files(_: &DoctorInputs) -> CheckOutcome {
+    assess_open_files(getrlimit(Resource::Nofile))
 }
 
-fn open_files_of(limit: Rlimit) -> Answer {
+fn assess_open_files(limit: Rlimit) -> CheckOutcome {
     // A thousand streams with both ends in one process, and as many descriptors again for watches
     // and files.
-    const ENOUGH: u64 = 4096;
-    let found = format!(
+    const MIN_OPEN_FILES: u64 = 4096;
+    let detail = format!(
         "{} (hard limit {})",
-        text_of(limit.current, 1, ""),
-        text_of(limit.maximum, 1, "")
+        format_limit(limit.current, 1, ""),
+        format_limit(limit.maximum, 1, "")
     );
-    if limit.current.is_none_or(|current| current >= ENOUGH) {
-        return Answer::ok(found);
+    if limit
+        .current
+        .is_none_or(|current| current >= MIN_OPEN_FILES)
+    {
+        return CheckOutcome::ok(detail);
     }
-    Answer::limited(found).enable(match limit.maximum {
-        Some(maximum) if maximum < ENOUGH => {
+    CheckOutcome::limited(detail).with_enable(match limit.maximum {
+        Some(maximum) if maximum < MIN_OPEN_FILES => {
             "`ulimit -n 65536` as root, or `* - nofile 65536` in /etc/security/limits.conf"
                 .to_owned()
         }
@@ -36,74 +39,75 @@ fn open_files_of(limit: Rlimit) -> Answer {
     })
 }
 
-pub(super) fn locked_memory(ground: &Ground) -> Answer {
-    locked_memory_of(
+pub(super) fn check_locked_memory(inputs: &DoctorInputs) -> CheckOutcome {
+    assess_locked_memory(
         getrlimit(Resource::Memlock),
-        ground.capabilities.has("ipc_lock"),
+        inputs.capabilities.has("ipc_lock"),
     )
 }
 
-fn locked_memory_of(limit: Rlimit, unbound: bool) -> Answer {
+fn assess_locked_memory(limit: Rlimit, exempt: bool) -> CheckOutcome {
     // Frames of one AF_XDP port: 16384 of 4 KiB.
-    const ENOUGH: u64 = 64 * MIB;
-    let found = text_of(limit.current, MIB, " MiB");
-    if unbound {
-        return Answer::ok(format!("{found}, not enforced for this process"));
+    const MIN_LOCKED_BYTES: u64 = 64 * MIB;
+    let detail = format_limit(limit.current, MIB, " MiB");
+    if exempt {
+        return CheckOutcome::ok(format!("{detail}, not enforced for this process"));
     }
-    if limit.current.is_none_or(|current| current >= ENOUGH) {
-        return Answer::ok(found);
+    if limit
+        .current
+        .is_none_or(|current| current >= MIN_LOCKED_BYTES)
+    {
+        return CheckOutcome::ok(detail);
     }
-    Answer::limited(found).enable(
+    CheckOutcome::limited(detail).with_enable(
         "`ulimit -l unlimited` as root, `* - memlock unlimited` in /etc/security/limits.conf, \
          or `LimitMEMLOCK=infinity` in a unit",
     )
 }
 
-fn text_of(limit: Option<u64>, unit: u64, name: &str) -> String {
+fn format_limit(limit: Option<u64>, unit: u64, name: &str) -> String {
     match limit {
         Some(limit) => format!("{}{name}", limit / unit),
         None => "unlimited".to_owned(),
     }
 }
 
-pub(super) fn hugepages(ground: &Ground) -> Answer {
-    let Some(meminfo) = ground.files.text("/proc/meminfo") else {
-        return Answer::unknown("/proc/meminfo is unreadable");
+pub(super) fn check_hugepages(inputs: &DoctorInputs) -> CheckOutcome {
+    let Some(meminfo) = inputs.files.read_text("/proc/meminfo") else {
+        return CheckOutcome::unknown("/proc/meminfo is unreadable");
     };
-    let transparent = ground
+    let transparent = inputs
         .files
-        .text("/sys/kernel/mm/transparent_hugepage/enabled")
-        .and_then(|text| chosen(&text))
-        .map_or(String::new(), |chosen| {
-            format!("; transparent huge pages: {chosen}")
+        .read_text("/sys/kernel/mm/transparent_hugepage/enabled")
+        .and_then(|text| bracketed_value(&text))
+        .map_or(String::new(), |mode| {
+            format!("; transparent huge pages: {mode}")
         });
-    let answer = hugepages_of(&meminfo);
-    Answer {
-        found: answer.found + &transparent,
-        ..answer
+    let result = assess_hugepages(&meminfo);
+    CheckOutcome {
+        detail: result.detail + &transparent,
+        ..result
     }
 }
 
-fn hugepages_of(meminfo: &str) -> Answer {
+fn assess_hugepages(meminfo: &str) -> CheckOutcome {
     const RESERVE: &str = "`sudo sysctl -w vm.nr_hugepages=64`";
     let counts =
         meminfo_count(meminfo, "HugePages_Total").zip(meminfo_count(meminfo, "HugePages_Free"));
     let size = meminfo_bytes(meminfo, "Hugepagesize")
         .map_or(String::new(), |bytes| format!(" of {} KiB", bytes / 1024));
     match counts {
-        None => {
-            Answer::missing("not supported by this kernel").enable("a kernel with CONFIG_HUGETLBFS")
-        }
-        Some((0, _)) => Answer::missing(format!("none{size} reserved")).enable(RESERVE),
-        Some((total, 0)) => {
-            Answer::limited(format!("{total}{size} reserved, all in use")).enable(RESERVE)
-        }
-        Some((total, free)) => Answer::ok(format!("{total}{size} reserved, {free} free")),
+        None => CheckOutcome::missing("not supported by this kernel")
+            .with_enable("a kernel with CONFIG_HUGETLBFS"),
+        Some((0, _)) => CheckOutcome::missing(format!("none{size} reserved")).with_enable(RESERVE),
+        Some((total, 0)) => CheckOutcome::limited(format!("{total}{size} reserved, all in use"))
+            .with_enable(RESERVE),
+        Some((total, free)) => CheckOutcome::ok(format!("{total}{size} reserved, {free} free")),
     }
 }
 
 /// Returns the value in brackets: `madvise` of `always [madvise] never`.
-fn chosen(text: &str) -> Option<String> {
+fn bracketed_value(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())
 }
@@ -111,71 +115,74 @@ fn chosen(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::facts::Ability;
+    use linerate_metric::facts::Support;
 
     #[test]
-    fn limits_that_bind_say_how_to_lift_them() {
+    fn low_limits_have_instructions() {
         let limit = |current, maximum| Rlimit { current, maximum };
-        let files = [
+        let file_limits = [
             (limit(Some(1024), Some(1_048_576)), Some("ulimit -n 65536`")),
             (limit(Some(1024), Some(4096)), Some("ulimit -n 4096`")),
             (limit(Some(1024), Some(1024)), Some("limits.conf")),
             (limit(Some(20000), Some(20000)), None),
             (limit(None, None), None),
         ];
-        for (limit, enable) in files {
+        for (limit, enable) in file_limits {
             let text = format!("{:?} {:?}", limit.current, limit.maximum);
-            let answer = open_files_of(limit);
-            assert_eq!(answer.enable.is_some(), enable.is_some(), "{text}");
+            let result = assess_open_files(limit);
+            assert_eq!(result.enable.is_some(), enable.is_some(), "{text}");
             assert!(
-                answer
+                result
                     .enable
                     .unwrap_or_default()
                     .contains(enable.unwrap_or_default()),
                 "{text}"
             );
         }
-        let memory = [
-            (Some(8 * MIB), false, Ability::Limited),
-            (Some(8 * MIB), true, Ability::Ok),
-            (Some(64 * MIB), false, Ability::Ok),
-            (None, false, Ability::Ok),
+        let memory_limits = [
+            (Some(8 * MIB), false, Support::Limited),
+            (Some(8 * MIB), true, Support::Ok),
+            (Some(64 * MIB), false, Support::Ok),
+            (None, false, Support::Ok),
         ];
-        for (current, unbound, ability) in memory {
-            let answer = locked_memory_of(limit(current, current), unbound);
-            assert_eq!(answer.ability, ability, "{current:?} {unbound}");
+        for (current, exempt, support) in memory_limits {
+            let result = assess_locked_memory(limit(current, current), exempt);
+            assert_eq!(result.support, support, "{current:?} {exempt}");
         }
     }
 
     #[test]
-    fn reserved_pages() {
+    fn hugepage_counts_are_assessed() {
         let table = [
             (
                 "HugePages_Total: 0\nHugePages_Free: 0\nHugepagesize: 2048 kB\n",
-                Ability::Missing,
+                Support::Missing,
                 "none of 2048 KiB reserved",
             ),
             (
                 "HugePages_Total: 8\nHugePages_Free: 0\nHugepagesize: 2048 kB\n",
-                Ability::Limited,
+                Support::Limited,
                 "8 of 2048 KiB reserved, all in use",
             ),
             (
                 "HugePages_Total: 8\nHugePages_Free: 6\nHugepagesize: 1048576 kB\n",
-                Ability::Ok,
+                Support::Ok,
                 "8 of 1048576 KiB reserved, 6 free",
             ),
             (
                 "MemTotal: 1 kB\n",
-                Ability::Missing,
+                Support::Missing,
                 "not supported by this kernel",
             ),
         ];
-        for (meminfo, ability, found) in table {
-            let answer = hugepages_of(meminfo);
-            assert_eq!((answer.ability, answer.found.as_str()), (ability, found));
+        for (meminfo, support, detail) in table {
+            let result = assess_hugepages(meminfo);
+            assert_eq!((result.support, result.detail.as_str()), (support, detail));
         }
-        assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));
-        assert_eq!(chosen("never"), None);
+        assert_eq!(
+            bracketed_value("always [madvise] never").as_deref(),
+            Some("madvise")
+        );
+        assert_eq!(bracketed_value("never"), None);
     }
 }

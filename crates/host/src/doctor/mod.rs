@@ -1,6 +1,6 @@
 //! `linerate doctor`: checks of what this machine supports, with instructions for what it lacks.
 //!
-//! A check is one small function and one line in the table `PROBES`. Nothing is changed: what needs
+//! A check is one small function and one line in the table `CHECKS`. Nothing is changed: what needs
 //! a trial runs in a child process or is undone at once. Checks work for ordinary users, in
 //! containers and without /sys, where more of them report "unknown".
 
@@ -19,107 +19,107 @@ mod tracing;
 #[cfg(test)]
 mod tests;
 
-use linerate_metric::facts::{Ability, Check, EXAMINATION_SCHEMA, Examination};
+use linerate_metric::facts::{DOCTOR_SCHEMA, DoctorCheck, DoctorReport, Support};
 
-use inputs::Ground;
+use inputs::DoctorInputs;
 
-pub use cache_line::cache_line_round_trip;
-pub use processor::processors_apart;
+pub use cache_line::measure_cache_line;
+pub use processor::measure_processor_distance;
 
 /// Check: its name, stable for scripts, and its function.
-type Probe = (&'static str, fn(&Ground) -> Answer);
+type CheckEntry = (&'static str, fn(&DoctorInputs) -> CheckOutcome);
 
 /// Table of all checks, in the order they are printed.
-const PROBES: &[Probe] = &[
-    ("kernel", kernel::kernel),
-    ("privileges", kernel::privileges),
-    ("user-namespaces", kernel::user_namespaces),
-    ("processors", processor::processors),
-    ("clock-source", processor::clock_source),
-    ("cache-line", processor::cache_line),
-    ("frequency-scaling", processor::frequency_scaling),
-    ("idle-states", processor::idle_states),
-    ("congestion-control", network::congestion_control),
+const CHECKS: &[CheckEntry] = &[
+    ("kernel", kernel::check_kernel),
+    ("privileges", kernel::check_privileges),
+    ("user-namespaces", kernel::check_user_namespaces),
+    ("processors", processor::check_processors),
+    ("clock-source", processor::check_clock_source),
+    ("cache-line", processor::check_cache_line),
+    ("frequency-scaling", processor::check_frequency_scaling),
+    ("idle-states", processor::check_idle_states),
+    ("congestion-control", network::check_congestion_control),
     (
         "allowed-congestion-controls",
-        network::allowed_congestion_controls,
+        network::check_allowed_congestion_controls,
     ),
-    ("default-qdisc", network::default_qdisc),
-    ("offloads", network::offloads),
-    ("socket-buffers", network::socket_buffers),
-    ("open-files", limits::open_files),
-    ("locked-memory", limits::locked_memory),
-    ("hugepages", limits::hugepages),
-    ("af-xdp", network::af_xdp),
-    ("io-uring", kernel::io_uring),
-    ("netem", network::netem),
-    ("tun", network::tun),
-    ("time-stamping", timestamping::time_stamping),
-    ("perf-events", tracing::perf_events),
-    ("tracefs", tracing::tracefs),
+    ("default-qdisc", network::check_default_qdisc),
+    ("offloads", network::check_offloads),
+    ("socket-buffers", network::check_socket_buffers),
+    ("open-files", limits::check_open_files),
+    ("locked-memory", limits::check_locked_memory),
+    ("hugepages", limits::check_hugepages),
+    ("af-xdp", network::check_af_xdp),
+    ("io-uring", kernel::check_io_uring),
+    ("netem", network::check_netem),
+    ("tun", network::check_tun),
+    ("time-stamping", timestamping::check_timestamping),
+    ("perf-events", tracing::check_perf_events),
+    ("tracefs", tracing::check_tracefs),
     // Last: it samples processor time over the duration of the other checks.
-    ("steal", processor::steal),
+    ("steal", processor::check_steal),
 ];
 
 /// Runs all checks; takes well under two seconds.
 #[must_use]
-pub fn examine() -> Examination {
-    let ground = Ground::machine();
-    let checks = PROBES
+pub fn run_checks() -> DoctorReport {
+    let inputs = DoctorInputs::of_machine();
+    let checks = CHECKS
         .iter()
-        .map(|(name, probe)| probe(&ground).named(name))
+        .map(|(name, check)| check(&inputs).into_check(name))
         .collect();
-    Examination {
-        schema: EXAMINATION_SCHEMA.to_owned(),
-        host: ground.host,
+    DoctorReport {
+        schema: DOCTOR_SCHEMA.to_owned(),
+        host: inputs.host,
         checks,
     }
 }
 
 /// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Answer {
-    ability: Ability,
-    found: String,
+struct CheckOutcome {
+    support: Support,
+    detail: String,
     enable: Option<String>,
 }
 
-impl Answer {
-    fn ok(found: impl Into<String>) -> Self {
-        Self::new(Ability::Ok, found)
+impl CheckOutcome {
+    fn ok(detail: impl Into<String>) -> Self {
+        Self::new(Support::Ok, detail)
     }
 
-    fn limited(found: impl Into<String>) -> Self {
-        Self::new(Ability::Limited, found)
+    fn limited(detail: impl Into<String>) -> Self {
+        Self::new(Support::Limited, detail)
     }
 
-    fn missing(found: impl Into<String>) -> Self {
-        Self::new(Ability::Missing, found)
+    fn missing(detail: impl Into<String>) -> Self {
+        Self::new(Support::Missing, detail)
     }
 
-    fn unknown(found: impl Into<String>) -> Self {
-        Self::new(Ability::Unknown, found)
+    fn unknown(detail: impl Into<String>) -> Self {
+        Self::new(Support::Unknown, detail)
     }
 
-    fn new(ability: Ability, found: impl Into<String>) -> Self {
+    fn new(support: Support, detail: impl Into<String>) -> Self {
         Self {
-            ability,
-            found: found.into(),
+            support,
+            detail: detail.into(),
             enable: None,
         }
     }
 
     /// Adds instructions for enabling the feature.
-    fn enable(mut self, how: impl Into<String>) -> Self {
-        self.enable = Some(how.into());
+    fn with_enable(mut self, instruction: impl Into<String>) -> Self {
+        self.enable = Some(instruction.into());
         self
     }
 
-    fn named(self, name: &str) -> Check {
-        Check {
+    fn into_check(self, name: &str) -> DoctorCheck {
+        DoctorCheck {
             name: name.to_owned(),
-            ability: self.ability,
-            found: self.found,
+            support: self.support,
+            detail: self.detail,
             enable: self.enable,
         }
     }

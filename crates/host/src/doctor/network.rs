@@ -2,111 +2,111 @@
 
 use std::io;
 
-use linerate_metric::facts::Ability;
+use linerate_metric::facts::Support;
 
-use super::inputs::Ground;
-use super::{Answer, kernel_feature};
-use crate::snapshot::{self, Offload, netlink};
+use super::inputs::DoctorInputs;
+use super::{CheckOutcome, kernel_feature};
+use crate::snapshot::{self, OffloadState, netlink};
 use crate::sys::feature_probes;
-use kernel_feature::Presence;
+use kernel_feature::FeaturePresence;
 
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 const ALLOWED_CONTROLS: &str = "net.ipv4.tcp_allowed_congestion_control";
 const DEFAULT_QDISC: &str = "net.core.default_qdisc";
 
-pub(super) fn congestion_control(ground: &Ground) -> Answer {
-    let Some(control) = ground.setting(CONGESTION_CONTROL) else {
-        return Answer::unknown(format!("{CONGESTION_CONTROL} is unreadable"));
+pub(super) fn check_congestion_control(inputs: &DoctorInputs) -> CheckOutcome {
+    let Some(control) = inputs.sysctl(CONGESTION_CONTROL) else {
+        return CheckOutcome::unknown(format!("{CONGESTION_CONTROL} is unreadable"));
     };
-    let qdisc = ground.setting(DEFAULT_QDISC);
+    let qdisc = inputs.sysctl(DEFAULT_QDISC);
     // Without fq, TCP paces every segment by a timer of its own: on veth, bbr then reaches a third
     // of cubic's throughput, and spurious retransmissions look like loss.
     if !control.starts_with("bbr") || qdisc.as_deref() == Some("fq") {
-        return Answer::ok(control);
+        return CheckOutcome::ok(control);
     }
     let qdisc = qdisc.map_or("default qdisc unknown".to_owned(), |name| {
         format!("the default qdisc is {name}")
     });
-    let answer = Answer::limited(format!(
+    let result = CheckOutcome::limited(format!(
         "{control} without fq ({qdisc}): pacing by TCP timers costs up to two thirds of the throughput on veth"
     ));
-    let mut ways = Vec::new();
-    let cubic = ground
-        .setting(ALLOWED_CONTROLS)
+    let mut commands = Vec::new();
+    let cubic = inputs
+        .sysctl(ALLOWED_CONTROLS)
         .is_some_and(|allowed| allowed.split(' ').any(|name| name == "cubic"));
-    if cubic || ground.capabilities.has("net_admin") {
-        ways.push("`-C cubic`");
+    if cubic || inputs.capabilities.has("net_admin") {
+        commands.push("`-C cubic`");
     }
-    ways.push("`sudo sysctl -w net.ipv4.tcp_congestion_control=cubic`");
-    if kernel_feature::FQ.presence(ground) != Presence::Absent {
-        ways.push("`sudo tc qdisc replace dev IF root fq`");
+    commands.push("`sudo sysctl -w net.ipv4.tcp_congestion_control=cubic`");
+    if kernel_feature::FQ.detect(inputs) != FeaturePresence::Absent {
+        commands.push("`sudo tc qdisc replace dev IF root fq`");
     }
-    answer.enable(ways.join(" or "))
+    result.with_enable(commands.join(" or "))
 }
 
-pub(super) fn allowed_congestion_controls(ground: &Ground) -> Answer {
+pub(super) fn check_allowed_congestion_controls(inputs: &DoctorInputs) -> CheckOutcome {
     const AVAILABLE: &str = "net.ipv4.tcp_available_congestion_control";
-    let Some(allowed) = ground.setting(ALLOWED_CONTROLS) else {
-        return Answer::unknown(format!("{ALLOWED_CONTROLS} is unreadable"));
+    let Some(allowed) = inputs.sysctl(ALLOWED_CONTROLS) else {
+        return CheckOutcome::unknown(format!("{ALLOWED_CONTROLS} is unreadable"));
     };
-    let available = ground.setting(AVAILABLE).unwrap_or_else(|| allowed.clone());
-    let withheld: Vec<&str> = available
+    let available = inputs.sysctl(AVAILABLE).unwrap_or_else(|| allowed.clone());
+    let disallowed: Vec<&str> = available
         .split(' ')
-        .filter(|name| !allowed.split(' ').any(|other| other == *name))
+        .filter(|name| !allowed.split(' ').any(|allowed_name| allowed_name == *name))
         .collect();
-    if withheld.is_empty() {
-        return Answer::ok(allowed);
+    if disallowed.is_empty() {
+        return CheckOutcome::ok(allowed);
     }
-    if ground.capabilities.has("net_admin") {
-        return Answer::ok(format!("{allowed}; {} for root only", withheld.join(" ")));
+    if inputs.capabilities.has("net_admin") {
+        return CheckOutcome::ok(format!("{allowed}; {} for root only", disallowed.join(" ")));
     }
-    Answer::limited(format!("{allowed}; not {}", withheld.join(" "))).enable(format!(
+    CheckOutcome::limited(format!("{allowed}; not {}", disallowed.join(" "))).with_enable(format!(
         "`sudo sysctl -w {ALLOWED_CONTROLS}=\"{available}\"`"
     ))
 }
 
-pub(super) fn default_qdisc(ground: &Ground) -> Answer {
-    let fq = kernel_feature::FQ.presence(ground);
-    match (ground.setting(DEFAULT_QDISC), fq) {
-        (Some(qdisc), Presence::Absent) => Answer::limited(format!(
+pub(super) fn check_default_qdisc(inputs: &DoctorInputs) -> CheckOutcome {
+    let fq = kernel_feature::FQ.detect(inputs);
+    match (inputs.sysctl(DEFAULT_QDISC), fq) {
+        (Some(qdisc), FeaturePresence::Absent) => CheckOutcome::limited(format!(
             "{qdisc}; the kernel lacks fq, which paces precisely"
         ))
-        .enable("a kernel with CONFIG_NET_SCH_FQ"),
-        (Some(qdisc), _) => Answer::ok(qdisc),
-        (None, _) => Answer::unknown(format!(
+        .with_enable("a kernel with CONFIG_NET_SCH_FQ"),
+        (Some(qdisc), _) => CheckOutcome::ok(qdisc),
+        (None, _) => CheckOutcome::unknown(format!(
             "{DEFAULT_QDISC} is unreadable (visible in the initial network namespace only)"
         )),
     }
 }
 
 /// Offloads without which throughput falls by factors: `ethtool -K` option and full name.
-const NEEDED: &[(&str, &str)] = &[
+const NEEDED_OFFLOADS: &[(&str, &str)] = &[
     ("tso", "tcp-segmentation-offload"),
     ("gso", "generic-segmentation-offload"),
     ("gro", "generic-receive-offload"),
 ];
 
-pub(super) fn offloads(_: &Ground) -> Answer {
-    let Ok(links) = netlink::links() else {
-        return Answer::unknown("the kernel does not list its interfaces");
+pub(super) fn check_offloads(_: &DoctorInputs) -> CheckOutcome {
+    let Ok(links) = netlink::list_links() else {
+        return CheckOutcome::unknown("the kernel does not list its interfaces");
     };
-    let interfaces: Vec<(String, Vec<Offload>)> = links
+    let interfaces: Vec<(String, Vec<OffloadState>)> = links
         .into_iter()
         .filter(|link| link.up && !link.loopback)
         .map(|link| {
-            let offloads = snapshot::offloads(&link.name);
+            let offloads = snapshot::read_offloads(&link.name);
             (link.name, offloads)
         })
         .collect();
-    offloads_of(&interfaces)
+    assess_offloads(&interfaces)
 }
 
-fn offloads_of(interfaces: &[(String, Vec<Offload>)]) -> Answer {
-    let (mut whole, mut silent) = (Vec::new(), Vec::new());
-    let (mut found, mut enable) = (Vec::new(), Vec::new());
+fn assess_offloads(interfaces: &[(String, Vec<OffloadState>)]) -> CheckOutcome {
+    let (mut all_on, mut unreadable) = (Vec::new(), Vec::new());
+    let (mut details, mut enable) = (Vec::new(), Vec::new());
     for (name, offloads) in interfaces {
         let state = |full: &str| offloads.iter().find(|offload| offload.name == full);
-        let off: Vec<(&str, bool)> = NEEDED
+        let off: Vec<(&str, bool)> = NEEDED_OFFLOADS
             .iter()
             .filter_map(|(short, full)| {
                 let offload = state(full)?;
@@ -114,9 +114,9 @@ fn offloads_of(interfaces: &[(String, Vec<Offload>)]) -> Answer {
             })
             .collect();
         if offloads.is_empty() {
-            silent.push(name.as_str());
+            unreadable.push(name.as_str());
         } else if off.is_empty() {
-            whole.push(name.as_str());
+            all_on.push(name.as_str());
         } else {
             let texts: Vec<String> = off
                 .iter()
@@ -125,7 +125,7 @@ fn offloads_of(interfaces: &[(String, Vec<Offload>)]) -> Answer {
                     false => format!("no {short}"),
                 })
                 .collect();
-            found.push(format!("{name}: {}", texts.join(", ")));
+            details.push(format!("{name}: {}", texts.join(", ")));
             let switches: Vec<String> = off
                 .iter()
                 .filter(|(_, changeable)| *changeable)
@@ -136,113 +136,116 @@ fn offloads_of(interfaces: &[(String, Vec<Offload>)]) -> Answer {
             }
         }
     }
-    let ability = match (found.is_empty(), whole.is_empty(), silent.is_empty()) {
-        (false, _, _) => Ability::Limited,
-        (true, true, false) => Ability::Unknown,
-        (true, _, _) => Ability::Ok,
+    let support = match (details.is_empty(), all_on.is_empty(), unreadable.is_empty()) {
+        (false, _, _) => Support::Limited,
+        (true, true, false) => Support::Unknown,
+        (true, _, _) => Support::Ok,
     };
-    if !whole.is_empty() {
-        found.push(format!("{}: tso, gso and gro on", whole.join(", ")));
+    if !all_on.is_empty() {
+        details.push(format!("{}: tso, gso and gro on", all_on.join(", ")));
     }
-    if !silent.is_empty() {
-        found.push(format!("{}: offloads unknown", silent.join(", ")));
+    if !unreadable.is_empty() {
+        details.push(format!("{}: offloads unknown", unreadable.join(", ")));
     }
-    if found.is_empty() {
-        found.push("no interface is up except loopback".to_owned());
+    if details.is_empty() {
+        details.push("no interface is up except loopback".to_owned());
     }
-    Answer {
-        ability,
-        found: found.join("; "),
+    CheckOutcome {
+        support,
+        detail: details.join("; "),
         enable: (!enable.is_empty()).then(|| enable.join(" and ")),
     }
 }
 
-pub(super) fn socket_buffers(ground: &Ground) -> Answer {
+pub(super) fn check_socket_buffers(inputs: &DoctorInputs) -> CheckOutcome {
     // Bandwidth-delay product of 10 Gb/s and 3 ms; also the default of recent kernels.
-    const ENOUGH: i64 = 4 << 20;
+    const MIN_BUFFER_BYTES: i64 = 4 << 20;
     const SETTINGS: [&str; 2] = ["net.core.rmem_max", "net.core.wmem_max"];
-    let values = SETTINGS.map(|name| ground.number(name));
+    let values = SETTINGS.map(|name| inputs.sysctl_number(name));
     let [Some(receive), Some(send)] = values else {
-        return Answer::unknown(
+        return CheckOutcome::unknown(
             "net.core.rmem_max and net.core.wmem_max are unreadable (visible in the initial network namespace only)",
         );
     };
-    let found = format!("receive up to {receive} B, send up to {send} B");
+    let detail = format!("receive up to {receive} B, send up to {send} B");
     let small: Vec<String> = SETTINGS
         .iter()
         .zip([receive, send])
-        .filter(|(_, value)| *value < ENOUGH)
+        .filter(|(_, value)| *value < MIN_BUFFER_BYTES)
         .map(|(name, _)| format!("{name}=16777216"))
         .collect();
     if small.is_empty() {
-        return Answer::ok(found);
+        return CheckOutcome::ok(detail);
     }
-    Answer::limited(found).enable(format!("`sudo sysctl -w {}`", small.join(" ")))
+    CheckOutcome::limited(detail).with_enable(format!("`sudo sysctl -w {}`", small.join(" ")))
 }
 
-pub(super) fn af_xdp(ground: &Ground) -> Answer {
-    af_xdp_of(ground, feature_probes::af_xdp())
+pub(super) fn check_af_xdp(inputs: &DoctorInputs) -> CheckOutcome {
+    assess_af_xdp(inputs, feature_probes::probe_af_xdp())
 }
 
-fn af_xdp_of(ground: &Ground, outcome: io::Result<()>) -> Answer {
-    const NEEDED: [&str; 3] = ["net_raw", "net_admin", "bpf"];
-    let lacking: Vec<&str> = NEEDED
+fn assess_af_xdp(inputs: &DoctorInputs, probe_result: io::Result<()>) -> CheckOutcome {
+    const NEEDED_CAPABILITIES: [&str; 3] = ["net_raw", "net_admin", "bpf"];
+    let lacking: Vec<&str> = NEEDED_CAPABILITIES
         .into_iter()
-        .filter(|name| !ground.capabilities.has(name))
+        .filter(|name| !inputs.capabilities.has(name))
         .collect();
-    let number = outcome.as_ref().err().and_then(io::Error::raw_os_error);
-    match (outcome, number) {
-        (Ok(()), _) if lacking.is_empty() => Answer::ok("sockets can be created"),
+    let number = probe_result
+        .as_ref()
+        .err()
+        .and_then(io::Error::raw_os_error);
+    match (probe_result, number) {
+        (Ok(()), _) if lacking.is_empty() => CheckOutcome::ok("sockets can be created"),
         (Ok(()), _) => {
-            Answer::limited("sockets can be created, but no XDP program can be attached")
-                .enable(ground.capabilities.grant(&lacking))
+            CheckOutcome::limited("sockets can be created, but no XDP program can be attached")
+                .with_enable(inputs.capabilities.grant_instruction(&lacking))
         }
-        (Err(_), Some(libc::EAFNOSUPPORT)) => {
-            Answer::missing("not in this kernel").enable("a kernel with CONFIG_XDP_SOCKETS")
-        }
-        (Err(_), Some(libc::EPERM | libc::EACCES)) => {
-            Answer::missing("needs capabilities").enable(ground.capabilities.grant(&lacking))
-        }
-        (Err(error), _) => Answer::unknown(format!("could not be tested: {error}")),
+        (Err(_), Some(libc::EAFNOSUPPORT)) => CheckOutcome::missing("not in this kernel")
+            .with_enable("a kernel with CONFIG_XDP_SOCKETS"),
+        (Err(_), Some(libc::EPERM | libc::EACCES)) => CheckOutcome::missing("needs capabilities")
+            .with_enable(inputs.capabilities.grant_instruction(&lacking)),
+        (Err(error), _) => CheckOutcome::unknown(format!("could not be tested: {error}")),
     }
 }
 
-pub(super) fn netem(ground: &Ground) -> Answer {
-    match kernel_feature::NETEM.presence(ground) {
-        Presence::Ready => {
-            Answer::ok("in the kernel: lab links support delay, loss and reordering")
+pub(super) fn check_netem(inputs: &DoctorInputs) -> CheckOutcome {
+    match kernel_feature::NETEM.detect(inputs) {
+        FeaturePresence::Ready => {
+            CheckOutcome::ok("in the kernel: lab links support delay, loss and reordering")
         }
-        Presence::Loadable => Answer::ok("kernel module, loaded on first use"),
-        Presence::Absent => {
-            Answer::missing("not in this kernel: lab links cannot delay, lose or reorder").enable(
+        FeaturePresence::Loadable => CheckOutcome::ok("kernel module, loaded on first use"),
+        FeaturePresence::Absent => {
+            CheckOutcome::missing("not in this kernel: lab links cannot delay, lose or reorder").with_enable(
                 "the package with sch_netem (Fedora, RHEL: kernel-modules-extra), or a kernel with CONFIG_NET_SCH_NETEM",
             )
         }
-        Presence::Unknown => {
-            Answer::unknown("presence in the kernel is unknown: try a lab link with a delay")
+        FeaturePresence::Unknown => {
+            CheckOutcome::unknown("presence in the kernel is unknown: try a lab link with a delay")
         }
     }
 }
 
-pub(super) fn tun(ground: &Ground) -> Answer {
+pub(super) fn check_tun(inputs: &DoctorInputs) -> CheckOutcome {
     const DEVICE: &str = "/dev/net/tun";
-    let files = &ground.files;
-    let registered = files.text("/proc/misc").is_some_and(|text| {
+    let files = &inputs.files;
+    let registered = files.read_text("/proc/misc").is_some_and(|text| {
         text.lines()
             .any(|line| line.split_whitespace().nth(1) == Some("tun"))
     });
-    let here = files.exists(DEVICE);
+    let device_exists = files.exists(DEVICE);
     if !registered {
         // Opening the device would load the module, and checks change nothing.
-        return match (kernel_feature::TUN.presence(ground), here) {
-            (Presence::Loadable, true) => {
-                Answer::ok(format!("{DEVICE}, kernel module loaded on first use"))
+        return match (kernel_feature::TUN.detect(inputs), device_exists) {
+            (FeaturePresence::Loadable, true) => {
+                CheckOutcome::ok(format!("{DEVICE}, kernel module loaded on first use"))
             }
-            (Presence::Loadable | Presence::Ready, false) => no_tun_device(DEVICE),
-            (Presence::Absent, _) => {
-                Answer::missing("not in this kernel").enable("a kernel with CONFIG_TUN")
+            (FeaturePresence::Loadable | FeaturePresence::Ready, false) => {
+                missing_tun_device(DEVICE)
             }
-            _ => Answer::unknown(format!("unknown whether {DEVICE} works")),
+            (FeaturePresence::Absent, _) => {
+                CheckOutcome::missing("not in this kernel").with_enable("a kernel with CONFIG_TUN")
+            }
+            _ => CheckOutcome::unknown(format!("unknown whether {DEVICE} works")),
         };
     }
     match std::fs::OpenOptions::new()
@@ -250,19 +253,19 @@ pub(super) fn tun(ground: &Ground) -> Answer {
         .write(true)
         .open(files.path(DEVICE))
     {
-        Ok(_) if ground.capabilities.has("net_admin") => Answer::ok(DEVICE),
-        Ok(_) => Answer::ok(format!(
+        Ok(_) if inputs.capabilities.has("net_admin") => CheckOutcome::ok(DEVICE),
+        Ok(_) => CheckOutcome::ok(format!(
             "{DEVICE}; creating an interface needs net_admin, as in a lab"
         )),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => no_tun_device(DEVICE),
-        Err(error) => Answer::missing(format!("{DEVICE}: {error}")).enable(format!(
+        Err(error) if error.kind() == io::ErrorKind::NotFound => missing_tun_device(DEVICE),
+        Err(error) => CheckOutcome::missing(format!("{DEVICE}: {error}")).with_enable(format!(
             "`sudo chmod a+rw {DEVICE}`; in a container `--device {DEVICE}`"
         )),
     }
 }
 
-fn no_tun_device(device: &str) -> Answer {
-    Answer::missing(format!("supported by the kernel, but {device} does not exist")).enable(format!(
+fn missing_tun_device(device: &str) -> CheckOutcome {
+    CheckOutcome::missing(format!("supported by the kernel, but {device} does not exist")).with_enable(format!(
         "`sudo mkdir -p /dev/net && sudo mknod -m 666 {device} c 10 200`; in a container `--device {device}`"
     ))
 }
@@ -276,18 +279,18 @@ mod tests {
     const QDISC: &str = "/proc/sys/net/core/default_qdisc";
 
     #[test]
-    fn bbr_wants_fq() {
-        let table: [(&[(&str, &str)], Ability); 5] = [
-            (&[(CONTROL, "cubic"), (QDISC, "pfifo_fast")], Ability::Ok),
-            (&[(CONTROL, "bbr"), (QDISC, "fq")], Ability::Ok),
-            (&[(CONTROL, "bbr"), (QDISC, "fq_codel")], Ability::Limited),
-            (&[(CONTROL, "bbr")], Ability::Limited),
-            (&[], Ability::Unknown),
+    fn bbr_without_fq_is_limited() {
+        let table: [(&[(&str, &str)], Support); 5] = [
+            (&[(CONTROL, "cubic"), (QDISC, "pfifo_fast")], Support::Ok),
+            (&[(CONTROL, "bbr"), (QDISC, "fq")], Support::Ok),
+            (&[(CONTROL, "bbr"), (QDISC, "fq_codel")], Support::Limited),
+            (&[(CONTROL, "bbr")], Support::Limited),
+            (&[], Support::Unknown),
         ];
-        for (layout, ability) in table {
+        for (layout, support) in table {
             let (_directory, files) = tree(layout);
-            let answer = congestion_control(&Ground::on(files));
-            assert_eq!(answer.ability, ability, "{layout:?} {answer:?}");
+            let result = check_congestion_control(&DoctorInputs::from_files(files));
+            assert_eq!(result.support, support, "{layout:?} {result:?}");
         }
     }
 
@@ -301,9 +304,13 @@ mod tests {
             ),
         ];
         let (_directory, files) = tree(&settings);
-        let answer = allowed_congestion_controls(&Ground::on(files));
-        assert_eq!(answer.ability, Ability::Limited);
-        assert!(answer.found.ends_with("not cubic bbr"), "{}", answer.found);
+        let result = check_allowed_congestion_controls(&DoctorInputs::from_files(files));
+        assert_eq!(result.support, Support::Limited);
+        assert!(
+            result.detail.ends_with("not cubic bbr"),
+            "{}",
+            result.detail
+        );
         let root = [
             settings[0],
             settings[1],
@@ -311,15 +318,15 @@ mod tests {
         ];
         let (_directory, files) = tree(&root);
         assert_eq!(
-            allowed_congestion_controls(&Ground::on(files)).ability,
-            Ability::Ok
+            check_allowed_congestion_controls(&DoctorInputs::from_files(files)).support,
+            Support::Ok
         );
     }
 
     #[test]
     fn offloads_that_are_off_are_named_with_their_switch() {
         let interface = |name: &str, states: &[(&'static str, bool, bool)]| {
-            let offloads = states.iter().map(|&(name, on, changeable)| Offload {
+            let offloads = states.iter().map(|&(name, on, changeable)| OffloadState {
                 name,
                 on,
                 changeable,
@@ -343,36 +350,42 @@ mod tests {
             ],
         );
         let wg0 = interface("wg0", &[]);
-        let answer = offloads_of(&[eth0.clone(), eth1, wg0.clone()]);
+        let result = assess_offloads(&[eth0.clone(), eth1, wg0.clone()]);
         assert_eq!(
-            answer,
-            Answer::limited(
+            result,
+            CheckOutcome::limited(
                 "eth1: no tso, gso off; eth0: tso, gso and gro on; wg0: offloads unknown"
             )
-            .enable("`sudo ethtool -K eth1 gso on`")
+            .with_enable("`sudo ethtool -K eth1 gso on`")
         );
-        assert_eq!(offloads_of(&[eth0]).ability, Ability::Ok);
-        assert_eq!(offloads_of(&[wg0]).ability, Ability::Unknown);
+        assert_eq!(assess_offloads(&[eth0]).support, Support::Ok);
+        assert_eq!(assess_offloads(&[wg0]).support, Support::Unknown);
         assert_eq!(
-            offloads_of(&[]),
-            Answer::ok("no interface is up except loopback")
+            assess_offloads(&[]),
+            CheckOutcome::ok("no interface is up except loopback")
         );
     }
 
     #[test]
-    fn small_buffers_say_what_to_set() {
+    fn small_buffers_name_the_sysctl() {
         const RECEIVE: &str = "/proc/sys/net/core/rmem_max";
         const SEND: &str = "/proc/sys/net/core/wmem_max";
         let (_directory, files) = tree(&[(RECEIVE, "212992"), (SEND, "16777216")]);
         assert_eq!(
-            socket_buffers(&Ground::on(files)),
-            Answer::limited("receive up to 212992 B, send up to 16777216 B")
-                .enable("`sudo sysctl -w net.core.rmem_max=16777216`")
+            check_socket_buffers(&DoctorInputs::from_files(files)),
+            CheckOutcome::limited("receive up to 212992 B, send up to 16777216 B")
+                .with_enable("`sudo sysctl -w net.core.rmem_max=16777216`")
         );
         let (_directory, files) = tree(&[(RECEIVE, "4194304"), (SEND, "4194304")]);
-        assert_eq!(socket_buffers(&Ground::on(files)).ability, Ability::Ok);
+        assert_eq!(
+            check_socket_buffers(&DoctorInputs::from_files(files)).support,
+            Support::Ok
+        );
         let (_directory, files) = tree(&[]);
-        assert_eq!(socket_buffers(&Ground::on(files)).ability, Ability::Unknown);
+        assert_eq!(
+            check_socket_buffers(&DoctorInputs::from_files(files)).support,
+            Support::Unknown
+        );
     }
 
     #[test]
@@ -384,17 +397,17 @@ mod tests {
         );
         let error = |number| Err(io::Error::from_raw_os_error(number));
         let table = [
-            (&root, Ok(()), Ability::Ok),
-            (&user, Ok(()), Ability::Limited),
-            (&user, error(libc::EPERM), Ability::Missing),
-            (&root, error(libc::EAFNOSUPPORT), Ability::Missing),
-            (&root, error(libc::EMFILE), Ability::Unknown),
+            (&root, Ok(()), Support::Ok),
+            (&user, Ok(()), Support::Limited),
+            (&user, error(libc::EPERM), Support::Missing),
+            (&root, error(libc::EAFNOSUPPORT), Support::Missing),
+            (&root, error(libc::EMFILE), Support::Unknown),
         ];
-        for (row, (layout, outcome, ability)) in table.into_iter().enumerate() {
+        for (row, (layout, probe_result, support)) in table.into_iter().enumerate() {
             let (_directory, files) = tree(layout);
             assert_eq!(
-                af_xdp_of(&Ground::on(files), outcome).ability,
-                ability,
+                assess_af_xdp(&DoctorInputs::from_files(files), probe_result).support,
+                support,
                 "row {row}"
             );
         }
@@ -402,26 +415,26 @@ mod tests {
 
     #[test]
     fn tun_is_opened_only_where_that_loads_nothing() {
-        let table: [(&[(&str, &str)], Ability); 4] = [
+        let table: [(&[(&str, &str)], Support); 4] = [
             (
                 &[("/proc/misc", "200 tun\n"), ("/dev/net/tun", "")],
-                Ability::Ok,
+                Support::Ok,
             ),
-            (&[("/proc/misc", "200 tun\n")], Ability::Missing),
+            (&[("/proc/misc", "200 tun\n")], Support::Missing),
             (
                 &[
                     ("/proc/misc", "229 fuse\n"),
                     ("/proc/kallsyms", "0 t other\n"),
                     ("/proc/self/stat", "1"),
                 ],
-                Ability::Missing,
+                Support::Missing,
             ),
-            (&[("/dev/net/tun", "")], Ability::Unknown),
+            (&[("/dev/net/tun", "")], Support::Unknown),
         ];
-        for (layout, ability) in table {
+        for (layout, support) in table {
             let (_directory, files) = tree(layout);
-            let answer = tun(&Ground::on(files));
-            assert_eq!(answer.ability, ability, "{layout:?} {answer:?}");
+            let result = check_tun(&DoctorInputs::from_files(files));
+            assert_eq!(result.support, support, "{layout:?} {result:?}");
         }
     }
 }

@@ -3,109 +3,112 @@
 use std::thread;
 use std::time::Duration;
 
-use super::inputs::Ground;
-use super::{Answer, cache_line};
-use crate::settings::idle_hold::DMA_LATENCY;
-use crate::snapshot::{Files, cpu_list, idle_states as states_of, text_of_cpu_list};
-use crate::steal::Ticks;
+use super::inputs::DoctorInputs;
+use super::{CheckOutcome, cache_line};
+use crate::settings::idle_hold::CPU_DMA_LATENCY_PATH;
+use crate::snapshot::{
+    SystemFiles, format_cpu_list, parse_cpu_list, read_idle_states as states_of,
+};
+use crate::steal::StealTicks;
 use crate::sys::{clock, cpu};
 
-pub(super) fn processors(ground: &Ground) -> Answer {
-    let cpu = &ground.host.cpu;
-    let Ok(usable) = cpu::usable() else {
-        return Answer::unknown("the affinity of this process could not be read");
+pub(super) fn check_processors(inputs: &DoctorInputs) -> CheckOutcome {
+    let cpu = &inputs.host.cpu;
+    let Ok(usable) = cpu::list_usable() else {
+        return CheckOutcome::unknown("the affinity of this process could not be read");
     };
-    let list = text_of_cpu_list(&usable);
+    let list = format_cpu_list(&usable);
     let total = cpu.logical.map_or(usable.len(), |logical| logical as usize);
-    let mut found = format!("{} of {total} usable ({list})", usable.len());
+    let mut detail = format!("{} of {total} usable ({list})", usable.len());
     if let Some(cores) = cpu.cores {
-        found += &format!(", {cores} cores");
+        detail += &format!(", {cores} cores");
     }
     if let Some(hypervisor) = &cpu.hypervisor {
-        found += &format!(", under {hypervisor}");
+        detail += &format!(", under {hypervisor}");
     }
-    if let Some(quota) = quota(ground) {
-        return Answer::limited(format!(
-            "{found}, but a cgroup limits this process to {quota:.1} processors: threads are throttled when the quota is used up"
+    if let Some(quota) = lowest_cpu_quota(inputs) {
+        return CheckOutcome::limited(format!(
+            "{detail}, but a cgroup limits this process to {quota:.1} processors: threads are throttled when the quota is used up"
         ))
-        .enable("lift the cgroup's cpu.max (`docker run` without `--cpus`)");
+        .with_enable("lift the cgroup's cpu.max (`docker run` without `--cpus`)");
     }
     if usable.len() < total {
-        return Answer::limited(found).enable(format!("`taskset -c 0-{} linerate …`", total - 1));
+        return CheckOutcome::limited(detail)
+            .with_enable(format!("`taskset -c 0-{} linerate …`", total - 1));
     }
     if usable.len() < 2 {
-        return Answer::limited(format!("{found}: client and server share it"))
-            .enable("a machine with two processors or more");
+        return CheckOutcome::limited(format!("{detail}: client and server share it"))
+            .with_enable("a machine with two processors or more");
     }
-    Answer::ok(found)
+    CheckOutcome::ok(detail)
 }
 
 /// Returns the smallest quota of the cgroups (version 2) above this process, in processors.
-fn quota(ground: &Ground) -> Option<f64> {
-    let cgroups = ground.files.text("/proc/thread-self/cgroup")?;
+fn lowest_cpu_quota(inputs: &DoctorInputs) -> Option<f64> {
+    let cgroups = inputs.files.read_text("/proc/thread-self/cgroup")?;
     let mut path = cgroups
         .lines()
         .find_map(|line| line.strip_prefix("0::"))?
         .trim_end_matches('/');
     let mut least: Option<f64> = None;
     loop {
-        let quota = ground
+        let quota = inputs
             .files
-            .text(&format!("/sys/fs/cgroup{path}/cpu.max"))
-            .and_then(|text| quota_of(&text));
+            .read_text(&format!("/sys/fs/cgroup{path}/cpu.max"))
+            .and_then(|text| parse_cpu_max(&text));
         least = match (least, quota) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
+            (Some(first), Some(second)) => Some(first.min(second)),
+            (first, second) => first.or(second),
         };
         match path.rsplit_once('/') {
-            Some((above, _)) => path = above,
+            Some((parent, _)) => path = parent,
             None => return least,
         }
     }
 }
 
 /// Parses `150000 100000`: µs of processor time per period, and the period in µs.
-fn quota_of(cpu_max: &str) -> Option<f64> {
+fn parse_cpu_max(cpu_max: &str) -> Option<f64> {
     let (quota, period) = cpu_max.split_once(' ')?;
     let (quota, period): (u64, u64) = (quota.parse().ok()?, period.trim().parse().ok()?);
     (period > 0).then(|| quota as f64 / period as f64)
 }
 
-pub(super) fn clock_source(ground: &Ground) -> Answer {
+pub(super) fn check_clock_source(inputs: &DoctorInputs) -> CheckOutcome {
     const DIRECTORY: &str = "/sys/devices/system/clocksource/clocksource0";
-    let available = ground
+    let available = inputs
         .files
-        .text(&format!("{DIRECTORY}/available_clocksource"))
+        .read_text(&format!("{DIRECTORY}/available_clocksource"))
         .unwrap_or_default();
-    clock_source_of(
-        ground.host.clock_source.as_deref(),
+    assess_clock_source(
+        inputs.host.clock_source.as_deref(),
         &available,
-        clock_read_ns(),
+        measure_clock_read_ns(),
     )
 }
 
-fn clock_source_of(name: Option<&str>, available: &str, read_ns: u64) -> Answer {
+fn assess_clock_source(name: Option<&str>, available: &str, read_ns: u64) -> CheckOutcome {
     // Through the vDSO a read takes 20 to 50 ns, through a system call or a device 150 ns and more.
     const SLOW_NS: u64 = 120;
-    let found = format!("{}, {read_ns} ns per read", name.unwrap_or("unnamed"));
+    let detail = format!("{}, {read_ns} ns per read", name.unwrap_or("unnamed"));
     if read_ns < SLOW_NS {
-        return Answer::ok(found);
+        return CheckOutcome::ok(detail);
     }
-    let answer = Answer::limited(format!(
-        "{found}: a timestamp costs as much as the call it times"
+    let result = CheckOutcome::limited(format!(
+        "{detail}: a timestamp costs as much as the call it times"
     ));
     let tsc = available.split_whitespace().any(|source| source == "tsc");
     match tsc && name != Some("tsc") {
-        true => answer.enable(
+        true => result.with_enable(
             "`echo tsc | sudo tee /sys/devices/system/clocksource/clocksource0/current_clocksource`",
         ),
-        false => answer.enable("boot with `tsc=reliable` if the processor has an invariant TSC"),
+        false => result.with_enable("boot with `tsc=reliable` if the processor has an invariant TSC"),
     }
 }
 
 /// Measures the time of one clock read: the minimum of several batches, so that interruptions do
 /// not count.
-fn clock_read_ns() -> u64 {
+fn measure_clock_read_ns() -> u64 {
     const BATCHES: usize = 20;
     const READS: u64 = 500;
     (0..BATCHES)
@@ -120,15 +123,15 @@ fn clock_read_ns() -> u64 {
         .expect("there are batches")
 }
 
-pub(super) fn cache_line(ground: &Ground) -> Answer {
-    let usable = cpu::usable().unwrap_or_default();
-    let Some((a, b)) = pair(&ground.files, &usable) else {
-        return Answer::unknown("needs two processors");
+pub(super) fn check_cache_line(inputs: &DoctorInputs) -> CheckOutcome {
+    let usable = cpu::list_usable().unwrap_or_default();
+    let Some((first, second)) = choose_pair(&inputs.files, &usable) else {
+        return CheckOutcome::unknown("needs two processors");
     };
-    match cache_line::cache_line_round_trip(a, b) {
-        Some(time) => cache_line_of(a, b, time),
-        None => Answer::unknown(format!(
-            "processors {a} and {b} did not run at the same time"
+    match cache_line::measure_cache_line(first, second) {
+        Some(time) => assess_cache_line(first, second, time),
+        None => CheckOutcome::unknown(format!(
+            "processors {first} and {second} did not run at the same time"
         )),
     }
 }
@@ -137,19 +140,19 @@ pub(super) fn cache_line(ground: &Ground) -> Answer {
 /// if possible. Both are busy for 50 ms. `None` with one processor, or if they never ran at the
 /// same time.
 #[must_use]
-pub fn processors_apart() -> Option<Duration> {
-    let (a, b) = pair(&Files::machine(), &cpu::usable().ok()?)?;
-    cache_line::cache_line_round_trip(a, b)
+pub fn measure_processor_distance() -> Option<Duration> {
+    let (first, second) = choose_pair(&SystemFiles::of_machine(), &cpu::list_usable().ok()?)?;
+    cache_line::measure_cache_line(first, second)
 }
 
 /// Chooses two processors, of different cores if possible.
-fn pair(files: &Files, usable: &[u32]) -> Option<(u32, u32)> {
+fn choose_pair(files: &SystemFiles, usable: &[u32]) -> Option<(u32, u32)> {
     let (&first, rest) = usable.split_first()?;
     let siblings = files
-        .text(&format!(
+        .read_text(&format!(
             "/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list"
         ))
-        .and_then(|text| cpu_list(&text))
+        .and_then(|text| parse_cpu_list(&text))
         .unwrap_or_default();
     let second = rest
         .iter()
@@ -158,37 +161,37 @@ fn pair(files: &Files, usable: &[u32]) -> Option<(u32, u32)> {
     Some((first, *second))
 }
 
-fn cache_line_of(a: u32, b: u32, time: Duration) -> Answer {
-    let found = format!(
-        "{} ns round trip between processors {a} and {b}",
+fn assess_cache_line(first: u32, second: u32, time: Duration) -> CheckOutcome {
+    let detail = format!(
+        "{} ns round trip between processors {first} and {second}",
         time.as_nanos()
     );
-    match time < cache_line::NEAR_BELOW {
-        true => Answer::ok(format!("{found} (near: they share a cache)")),
-        false => Answer::limited(format!(
-            "{found} (far: no shared cache at the moment, or other load)"
+    match time < cache_line::NEAR_LIMIT {
+        true => CheckOutcome::ok(format!("{detail} (near: they share a cache)")),
+        false => CheckOutcome::limited(format!(
+            "{detail} (far: no shared cache at the moment, or other load)"
         ))
-        .enable(
+        .with_enable(
             "pin both ends to processors that share a cache; \
              on a virtual machine measure again, because its host moves the processors",
         ),
     }
 }
 
-pub(super) fn frequency_scaling(ground: &Ground) -> Answer {
+pub(super) fn check_frequency_scaling(inputs: &DoctorInputs) -> CheckOutcome {
     const DIRECTORY: &str = "/sys/devices/system/cpu/cpu0/cpufreq";
-    let files = &ground.files;
-    let Some(governor) = ground.host.cpu.governor.as_deref() else {
+    let files = &inputs.files;
+    let Some(governor) = inputs.host.cpu.governor.as_deref() else {
         return match files.exists("/sys/devices/system/cpu/cpu0") {
-            true => {
-                Answer::ok("no frequency scaling by the kernel; firmware or hypervisor may scale")
-            }
-            false => Answer::unknown("/sys does not show the processors"),
+            true => CheckOutcome::ok(
+                "no frequency scaling by the kernel; firmware or hypervisor may scale",
+            ),
+            false => CheckOutcome::unknown("/sys does not show the processors"),
         };
     };
     let mhz = |file: &str| {
         files
-            .number::<u64>(&format!("{DIRECTORY}/{file}"))
+            .read_number::<u64>(&format!("{DIRECTORY}/{file}"))
             .map(|khz| khz / 1000)
     };
     let range = mhz("scaling_min_freq")
@@ -197,27 +200,30 @@ pub(super) fn frequency_scaling(ground: &Ground) -> Answer {
             format!(", {least} to {most} MHz")
         });
     let driver = files
-        .text(&format!("{DIRECTORY}/scaling_driver"))
+        .read_text(&format!("{DIRECTORY}/scaling_driver"))
         .map_or(String::new(), |driver| format!(" ({driver})"));
-    let found = format!("governor {governor}{driver}{range}");
+    let detail = format!("governor {governor}{driver}{range}");
     match governor {
-        "performance" => Answer::ok(found),
-        _ => Answer::limited(found).enable(
+        "performance" => CheckOutcome::ok(detail),
+        _ => CheckOutcome::limited(detail).with_enable(
             "`echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor`",
         ),
     }
 }
 
-pub(super) fn idle_states(ground: &Ground) -> Answer {
+pub(super) fn check_idle_states(inputs: &DoctorInputs) -> CheckOutcome {
     let writable = std::fs::OpenOptions::new()
         .write(true)
         // Opened only: the kernel takes no request before a write.
-        .open(ground.files.path(DMA_LATENCY));
-    idle_states_of(ground, writable.err().map(|error| error.kind()))
+        .open(inputs.files.path(CPU_DMA_LATENCY_PATH));
+    assess_idle_states(inputs, writable.err().map(|error| error.kind()))
 }
 
-fn idle_states_of(ground: &Ground, refused: Option<std::io::ErrorKind>) -> Answer {
-    let states = states_of(&ground.files);
+fn assess_idle_states(
+    inputs: &DoctorInputs,
+    open_error: Option<std::io::ErrorKind>,
+) -> CheckOutcome {
+    let states = states_of(&inputs.files);
     let names: Vec<String> = states
         .iter()
         .filter(|state| !state.disabled)
@@ -226,8 +232,8 @@ fn idle_states_of(ground: &Ground, refused: Option<std::io::ErrorKind>) -> Answe
             _ => state.name.clone(),
         })
         .collect();
-    let driver = ground.host.cpu.idle.as_deref();
-    let found = match (driver.and_then(|text| text.split(':').next()), names.len()) {
+    let driver = inputs.host.cpu.idle.as_deref();
+    let detail = match (driver.and_then(|text| text.split(':').next()), names.len()) {
         (Some(driver), 1..) => format!("{driver}: {}", names.join(", ")),
         (Some(driver), 0) => driver.to_owned(),
         (None, _) => "no idle driver: idle processors halt".to_owned(),
@@ -238,47 +244,50 @@ fn idle_states_of(ground: &Ground, refused: Option<std::io::ErrorKind>) -> Answe
             .iter()
             .all(|state| state.disabled || state.name == "POLL")
     {
-        return Answer::ok(found);
+        return CheckOutcome::ok(detail);
     }
-    match refused {
-        None => Answer::ok(format!("{found}; --hold-latency can disable them")),
-        Some(std::io::ErrorKind::NotFound) => Answer::limited(format!(
-            "{found}; no {DMA_LATENCY} to disable them"
+    match open_error {
+        None => CheckOutcome::ok(format!("{detail}; --hold-latency can disable them")),
+        Some(std::io::ErrorKind::NotFound) => CheckOutcome::limited(format!(
+            "{detail}; no {CPU_DMA_LATENCY_PATH} to disable them"
         ))
-        .enable("in a container `--device /dev/cpu_dma_latency`, else boot with `idle=poll`"),
-        Some(_) => Answer::limited(format!(
-            "{found}; {DMA_LATENCY} is not writable by this user"
+        .with_enable("in a container `--device /dev/cpu_dma_latency`, else boot with `idle=poll`"),
+        Some(_) => CheckOutcome::limited(format!(
+            "{detail}; {CPU_DMA_LATENCY_PATH} is not writable by this user"
         ))
-        .enable(format!("run with sudo, or `sudo chmod o+w {DMA_LATENCY}`")),
+        .with_enable(format!(
+            "run with sudo, or `sudo chmod o+w {CPU_DMA_LATENCY_PATH}`"
+        )),
     }
 }
 
-pub(super) fn steal(ground: &Ground) -> Answer {
+pub(super) fn check_steal(inputs: &DoctorInputs) -> CheckOutcome {
     // Twenty ticks per processor.
-    const SPAN: Duration = Duration::from_millis(200);
-    thread::sleep(SPAN.saturating_sub(ground.began.elapsed()));
-    let stolen = Ticks::now()
-        .zip(ground.ticks)
-        .and_then(|(now, before)| now.stolen_since(&before));
+    const MIN_SAMPLE_TIME: Duration = Duration::from_millis(200);
+    thread::sleep(MIN_SAMPLE_TIME.saturating_sub(inputs.started_at.elapsed()));
+    let stolen = StealTicks::read()
+        .zip(inputs.start_ticks)
+        .and_then(|(now, before)| now.stolen_fraction_since(&before));
     match stolen {
-        Some(fraction) => steal_of(fraction, ground.began.elapsed()),
-        None => Answer::unknown("/proc/stat does not count steal time"),
+        Some(fraction) => assess_steal(fraction, inputs.started_at.elapsed()),
+        None => CheckOutcome::unknown("/proc/stat does not count steal time"),
     }
 }
 
-fn steal_of(fraction: f64, span: Duration) -> Answer {
+fn assess_steal(fraction: f64, duration: Duration) -> CheckOutcome {
     // Below this, the throughput of repeated runs agreed within its usual spread.
-    const TOLERABLE: f64 = 0.01;
-    let found = format!(
+    const MAX_STEAL_FRACTION: f64 = 0.01;
+    let detail = format!(
         "{:.1} % of processor time over {} ms",
         100.0 * fraction,
-        span.as_millis()
+        duration.as_millis()
     );
-    match fraction < TOLERABLE {
-        true => Answer::ok(found),
-        false => Answer::limited(format!("{found}: the hypervisor runs other machines")).enable(
-            "a less loaded host, or dedicated processors (dedicated instance, vCPU pinning)",
-        ),
+    match fraction < MAX_STEAL_FRACTION {
+        true => CheckOutcome::ok(detail),
+        false => CheckOutcome::limited(format!("{detail}: the hypervisor runs other machines"))
+            .with_enable(
+                "a less loaded host, or dedicated processors (dedicated instance, vCPU pinning)",
+            ),
     }
 }
 
@@ -286,54 +295,60 @@ fn steal_of(fraction: f64, span: Duration) -> Answer {
 mod tests {
     use super::*;
     use crate::snapshot::tree;
-    use linerate_metric::facts::Ability;
+    use linerate_metric::facts::Support;
 
     #[test]
     fn quotas_of_every_cgroup_above_count() {
-        assert_eq!(quota_of("max 100000"), None);
-        assert_eq!(quota_of("150000 100000"), Some(1.5));
-        assert_eq!(quota_of("1 0"), None);
+        assert_eq!(parse_cpu_max("max 100000"), None);
+        assert_eq!(parse_cpu_max("150000 100000"), Some(1.5));
+        assert_eq!(parse_cpu_max("1 0"), None);
         let (_directory, files) = tree(&[
             ("/proc/thread-self/cgroup", "0::/a/b\n"),
             ("/sys/fs/cgroup/a/b/cpu.max", "400000 100000\n"),
             ("/sys/fs/cgroup/a/cpu.max", "50000 100000\n"),
             ("/sys/fs/cgroup/cpu.max", "max 100000\n"),
         ]);
-        assert_eq!(quota(&Ground::on(files)), Some(0.5));
+        assert_eq!(
+            lowest_cpu_quota(&DoctorInputs::from_files(files)),
+            Some(0.5)
+        );
         let (_directory, files) = tree(&[
             ("/proc/thread-self/cgroup", "0::/\n"),
             ("/sys/fs/cgroup/cpu.max", "200000 100000\n"),
         ]);
-        assert_eq!(quota(&Ground::on(files)), Some(2.0));
+        assert_eq!(
+            lowest_cpu_quota(&DoctorInputs::from_files(files)),
+            Some(2.0)
+        );
         let (_directory, files) = tree(&[]);
-        assert_eq!(quota(&Ground::on(files)), None);
+        assert_eq!(lowest_cpu_quota(&DoctorInputs::from_files(files)), None);
     }
 
     #[test]
     fn slow_clocks_are_limited() {
         let table = [
-            (Some("tsc"), "tsc hpet", 22, Ability::Ok, ""),
-            (None, "", 30, Ability::Ok, ""),
-            (Some("hpet"), "tsc hpet", 900, Ability::Limited, "echo tsc"),
-            (Some("xen"), "xen", 300, Ability::Limited, "tsc=reliable"),
+            (Some("tsc"), "tsc hpet", 22, Support::Ok, ""),
+            (None, "", 30, Support::Ok, ""),
+            (Some("hpet"), "tsc hpet", 900, Support::Limited, "echo tsc"),
+            (Some("xen"), "xen", 300, Support::Limited, "tsc=reliable"),
         ];
-        for (name, available, read_ns, ability, enable) in table {
-            let answer = clock_source_of(name, available, read_ns);
-            assert_eq!(answer.ability, ability, "{name:?}");
+        for (name, available, read_ns, support, enable) in table {
+            let result = assess_clock_source(name, available, read_ns);
+            assert_eq!(result.support, support, "{name:?}");
             assert!(
-                answer.enable.unwrap_or_default().contains(enable),
+                result.enable.unwrap_or_default().contains(enable),
                 "{name:?}"
             );
         }
     }
 
     #[test]
-    fn near_and_far_steal_and_none() {
+    fn distance_and_steal_are_assessed() {
         let ns = Duration::from_nanos;
-        assert_eq!(cache_line_of(0, 1, ns(110)).ability, Ability::Ok);
-        assert_eq!(cache_line_of(0, 1, ns(500)).ability, Ability::Limited);
-        assert_eq!(steal_of(0.0, ns(1)).ability, Ability::Ok);
-        assert_eq!(steal_of(0.5, ns(1)).ability, Ability::Limited);
+        assert_eq!(assess_cache_line(0, 1, ns(110)).support, Support::Ok);
+        assert_eq!(assess_cache_line(0, 1, ns(500)).support, Support::Limited);
+        assert_eq!(assess_steal(0.0, ns(1)).support, Support::Ok);
+        assert_eq!(assess_steal(0.5, ns(1)).support, Support::Limited);
     }
 
     #[test]
@@ -342,53 +357,53 @@ mod tests {
             "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list",
             "0-1\n",
         )]);
-        let ground = Ground::on(files);
-        assert_eq!(pair(&ground.files, &[0, 1, 2]), Some((0, 2)));
-        assert_eq!(pair(&ground.files, &[0, 1]), Some((0, 1)));
-        assert_eq!(pair(&ground.files, &[0]), None);
-        assert_eq!(pair(&ground.files, &[]), None);
+        let inputs = DoctorInputs::from_files(files);
+        assert_eq!(choose_pair(&inputs.files, &[0, 1, 2]), Some((0, 2)));
+        assert_eq!(choose_pair(&inputs.files, &[0, 1]), Some((0, 1)));
+        assert_eq!(choose_pair(&inputs.files, &[0]), None);
+        assert_eq!(choose_pair(&inputs.files, &[]), None);
     }
 
     #[test]
     fn governors() {
         const GOVERNOR: &str = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
-        let table: [(&[(&str, &str)], Ability); 4] = [
-            (&[(GOVERNOR, "performance\n")], Ability::Ok),
-            (&[(GOVERNOR, "powersave\n")], Ability::Limited),
-            (&[("/sys/devices/system/cpu/cpu0/uevent", "")], Ability::Ok),
-            (&[], Ability::Unknown),
+        let table: [(&[(&str, &str)], Support); 4] = [
+            (&[(GOVERNOR, "performance\n")], Support::Ok),
+            (&[(GOVERNOR, "powersave\n")], Support::Limited),
+            (&[("/sys/devices/system/cpu/cpu0/uevent", "")], Support::Ok),
+            (&[], Support::Unknown),
         ];
-        for (layout, ability) in table {
+        for (layout, support) in table {
             let (_directory, files) = tree(layout);
             assert_eq!(
-                frequency_scaling(&Ground::on(files)).ability,
-                ability,
+                check_frequency_scaling(&DoctorInputs::from_files(files)).support,
+                support,
                 "{layout:?}"
             );
         }
     }
 
     #[test]
-    fn idle_states_that_cannot_be_held_off_are_limited() {
+    fn idle_states_that_cannot_be_disabled_are_limited() {
         use std::io::ErrorKind;
         const DRIVER: (&str, &str) = ("/sys/devices/system/cpu/cpuidle/current_driver", "x\n");
         const POLL: (&str, &str) = ("/sys/devices/system/cpu/cpu0/cpuidle/state0/name", "POLL\n");
         const C1: (&str, &str) = ("/sys/devices/system/cpu/cpu0/cpuidle/state1/name", "C1\n");
         const C1_OFF: (&str, &str) = ("/sys/devices/system/cpu/cpu0/cpuidle/state1/disable", "1\n");
-        type Row<'a> = (&'a [(&'a str, &'a str)], Option<ErrorKind>, Ability);
-        let denied = Some(ErrorKind::PermissionDenied);
-        let table: [Row; 6] = [
-            (&[DRIVER, POLL, C1], None, Ability::Ok),
-            (&[DRIVER, POLL, C1], denied, Ability::Limited),
-            (&[DRIVER, POLL, C1, C1_OFF], denied, Ability::Ok),
-            (&[DRIVER, POLL], denied, Ability::Ok),
-            (&[], denied, Ability::Limited),
-            (&[DRIVER, C1], Some(ErrorKind::NotFound), Ability::Limited),
+        type IdleStatesCase<'a> = (&'a [(&'a str, &'a str)], Option<ErrorKind>, Support);
+        let open_error = Some(ErrorKind::PermissionDenied);
+        let table: [IdleStatesCase; 6] = [
+            (&[DRIVER, POLL, C1], None, Support::Ok),
+            (&[DRIVER, POLL, C1], open_error, Support::Limited),
+            (&[DRIVER, POLL, C1, C1_OFF], open_error, Support::Ok),
+            (&[DRIVER, POLL], open_error, Support::Ok),
+            (&[], open_error, Support::Limited),
+            (&[DRIVER, C1], Some(ErrorKind::NotFound), Support::Limited),
         ];
-        for (layout, refused, ability) in table {
+        for (layout, refused, support) in table {
             let (_directory, files) = tree(layout);
-            let answer = idle_states_of(&Ground::on(files), refused);
-            assert_eq!(answer.ability, ability, "{layout:?} {answer:?}");
+            let result = assess_idle_states(&DoctorInputs::from_files(files), refused);
+            assert_eq!(result.support, support, "{layout:?} {result:?}");
         }
     }
 }

@@ -2,172 +2,184 @@
 
 use std::io;
 
-use super::{Answer, Ground};
+use super::{CheckOutcome, DoctorInputs};
 use crate::snapshot::netlink;
-use crate::sys::ethtool::{Ethtool, Timestamping};
-use crate::sys::hardware_timestamps::{self, Clock, Switched};
-use crate::sys::timestamp_probe::{self, Stamps};
+use crate::sys::ethtool::{EthtoolSocket, TimestampingSupport};
+use crate::sys::hardware_timestamps::{self, EnabledTimestamps, PtpClock};
+use crate::sys::timestamp_probe::{self, LoopbackTimestamps};
 
-pub(super) fn time_stamping(_: &Ground) -> Answer {
-    let devices: Vec<Device> = netlink::links()
+pub(super) fn check_timestamping(_: &DoctorInputs) -> CheckOutcome {
+    let devices: Vec<TimestampingInterface> = netlink::list_links()
         .unwrap_or_default()
         .into_iter()
         .filter(|link| link.up && !link.loopback)
-        .filter_map(|link| Device::of(link.name))
+        .filter_map(|link| TimestampingInterface::read(link.name))
         .collect();
-    time_stamping_of(timestamp_probe::software_on_loopback(), &devices)
+    assess_timestamping(timestamp_probe::probe_loopback(), &devices)
 }
 
 /// Interface whose device takes hardware timestamps.
 #[derive(Clone, Debug)]
-struct Device {
+struct TimestampingInterface {
     interface: String,
-    can: Timestamping,
+    support: TimestampingSupport,
     /// Timestamps that are enabled now; `None` where that cannot be read.
-    told: Option<Switched>,
+    enabled: Option<EnabledTimestamps>,
     /// True if this user may read the device clock; `None` without one.
-    readable: Option<bool>,
+    is_clock_readable: Option<bool>,
 }
 
-impl Device {
-    fn of(interface: String) -> Option<Self> {
-        let can = Ethtool::new(&interface).ok()?.timestamping().ok()?;
-        can.hardware.then(|| Self {
-            can,
-            told: hardware_timestamps::switched(&interface).ok(),
-            readable: (can.clock).map(|number| Clock::open(number).is_ok()),
+impl TimestampingInterface {
+    fn read(interface: String) -> Option<Self> {
+        let support = EthtoolSocket::new(&interface)
+            .ok()?
+            .read_timestamping()
+            .ok()?;
+        support.hardware.then(|| Self {
+            support,
+            enabled: hardware_timestamps::read_enabled(&interface).ok(),
+            is_clock_readable: (support.ptp_clock).map(|number| PtpClock::open(number).is_ok()),
             interface,
         })
     }
 
     /// Describes the timestamps that `latency --stages` gets, and the command that enables more.
-    fn text(&self) -> String {
+    fn describe(&self) -> String {
         let Self {
             interface,
-            can,
-            told,
-            readable,
+            support,
+            enabled,
+            is_clock_readable,
         } = self;
-        let which = match (can.departures, can.arrivals) {
+        let packets = match (support.hardware_transmit, support.hardware_receive) {
             (true, true) => "sent and received packets",
             (true, false) => "sent packets and received PTP packets",
             (false, true) => "received packets",
             (false, false) => return format!("{interface} timestamps PTP packets only"),
         };
-        let Some(number) = can.clock else {
-            return format!("{interface} timestamps {which}, but has no clock device");
+        let Some(number) = support.ptp_clock else {
+            return format!("{interface} timestamps {packets}, but has no clock device");
         };
-        let clock = Clock::path(number);
-        if *readable != Some(true) {
-            return format!("{interface} timestamps {which}, but only root can read {clock}");
+        let clock = PtpClock::path(number);
+        if *is_clock_readable != Some(true) {
+            return format!("{interface} timestamps {packets}, but only root can read {clock}");
         }
-        let told = told.unwrap_or_default();
-        let on = told.departures >= can.departures && told.arrivals >= can.arrivals;
-        if on {
-            return format!("hardware timestamps of {which} on {interface} ({clock})");
+        let enabled = enabled.unwrap_or_default();
+        let is_on = enabled.transmit >= support.hardware_transmit
+            && enabled.receive >= support.hardware_receive;
+        if is_on {
+            return format!("hardware timestamps of {packets} on {interface} ({clock})");
         }
-        let all = u8::from(can.arrivals);
+        let receive_filter = u8::from(support.hardware_receive);
         format!(
-            "{interface} supports hardware timestamps of {which} once enabled: `sudo hwstamp_ctl -i {interface} -t 1 -r {all}`"
+            "{interface} supports hardware timestamps of {packets} once enabled: `sudo hwstamp_ctl -i {interface} -t 1 -r {receive_filter}`"
         )
     }
 }
 
-fn time_stamping_of(software: io::Result<Stamps>, devices: &[Device]) -> Answer {
+fn assess_timestamping(
+    software: io::Result<LoopbackTimestamps>,
+    devices: &[TimestampingInterface],
+) -> CheckOutcome {
     let clocks = match devices {
         [] => "; no interface with hardware timestamps".to_owned(),
         devices => devices
             .iter()
-            .map(|device| format!("; {}", device.text()))
+            .map(|device| format!("; {}", device.describe()))
             .collect(),
     };
     match software {
-        Ok(Stamps {
+        Ok(LoopbackTimestamps {
             transmit: true,
             receive: true,
-        }) => Answer::ok(format!(
+        }) => CheckOutcome::ok(format!(
             "software timestamps of sent and received packets{clocks}"
         )),
-        Ok(Stamps { receive: true, .. }) => Answer::limited(format!(
+        Ok(LoopbackTimestamps { receive: true, .. }) => CheckOutcome::limited(format!(
             "software timestamps of received packets only{clocks}"
         ))
-        .enable("a kernel with CONFIG_NETWORK_PHY_TIMESTAMPING or a later one"),
-        Ok(Stamps { transmit: true, .. }) => {
-            Answer::limited(format!("software timestamps of sent packets only{clocks}"))
+        .with_enable("a kernel with CONFIG_NETWORK_PHY_TIMESTAMPING or a later one"),
+        Ok(LoopbackTimestamps { transmit: true, .. }) => {
+            CheckOutcome::limited(format!("software timestamps of sent packets only{clocks}"))
         }
-        Ok(_) => Answer::missing("no timestamps on loopback"),
-        Err(error) => Answer::unknown(format!("could not be tested on loopback: {error}")),
+        Ok(_) => CheckOutcome::missing("no timestamps on loopback"),
+        Err(error) => CheckOutcome::unknown(format!("could not be tested on loopback: {error}")),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Ability;
+    use super::super::Support;
     use super::*;
 
     #[test]
-    fn stamps() {
-        let stamps = |transmit, receive| Ok(Stamps { transmit, receive });
-        let eth0 = Device {
+    fn timestamping_is_described() {
+        let software = |transmit, receive| Ok(LoopbackTimestamps { transmit, receive });
+        let eth0 = TimestampingInterface {
             interface: "eth0".to_owned(),
-            can: Timestamping {
+            support: TimestampingSupport {
                 hardware: true,
-                clock: Some(0),
-                departures: true,
-                arrivals: true,
-                ..Timestamping::default()
+                ptp_clock: Some(0),
+                hardware_transmit: true,
+                hardware_receive: true,
+                ..TimestampingSupport::default()
             },
-            told: Some(Switched {
-                departures: true,
-                arrivals: true,
+            enabled: Some(EnabledTimestamps {
+                transmit: true,
+                receive: true,
             }),
-            readable: Some(true),
+            is_clock_readable: Some(true),
         };
-        let with = |change: fn(&mut Device)| {
+        let changed = |change: fn(&mut TimestampingInterface)| {
             let mut device = eth0.clone();
             change(&mut device);
-            device.text()
+            device.describe()
         };
         assert_eq!(
-            time_stamping_of(stamps(true, true), std::slice::from_ref(&eth0)),
-            Answer::ok(
+            assess_timestamping(software(true, true), std::slice::from_ref(&eth0)),
+            CheckOutcome::ok(
                 "software timestamps of sent and received packets; \
                  hardware timestamps of sent and received packets on eth0 (/dev/ptp0)"
             )
         );
-        let off = with(|device| device.told = Some(Switched::default()));
+        let off = changed(|device| device.enabled = Some(EnabledTimestamps::default()));
         assert!(
             off.ends_with("`sudo hwstamp_ctl -i eth0 -t 1 -r 1`"),
             "{off}"
         );
-        let ptp = with(|device| {
-            device.can.arrivals = false;
-            device.told = None;
+        let ptp = changed(|device| {
+            device.support.hardware_receive = false;
+            device.enabled = None;
         });
         assert!(
             ptp.contains("received PTP packets") && ptp.ends_with("-t 1 -r 0`"),
             "{ptp}"
         );
-        let user = with(|device| device.readable = Some(false));
+        let user = changed(|device| device.is_clock_readable = Some(false));
         assert_eq!(
             user,
             "eth0 timestamps sent and received packets, but only root can read /dev/ptp0"
         );
-        let blind = with(|device| device.can.clock = None);
-        assert!(blind.contains("no clock device"), "{blind}");
-        let none = with(|device| (device.can.departures, device.can.arrivals) = (false, false));
+        let without_clock = changed(|device| device.support.ptp_clock = None);
+        assert!(without_clock.contains("no clock device"), "{without_clock}");
+        let none = changed(|device| {
+            (
+                device.support.hardware_transmit,
+                device.support.hardware_receive,
+            ) = (false, false)
+        });
         assert_eq!(none, "eth0 timestamps PTP packets only");
         assert_eq!(
-            time_stamping_of(stamps(false, true), &[]).ability,
-            Ability::Limited
+            assess_timestamping(software(false, true), &[]).support,
+            Support::Limited
         );
         assert_eq!(
-            time_stamping_of(stamps(false, false), &[]).ability,
-            Ability::Missing
+            assess_timestamping(software(false, false), &[]).support,
+            Support::Missing
         );
         assert_eq!(
-            time_stamping_of(Err(io::ErrorKind::TimedOut.into()), &[]).ability,
-            Ability::Unknown
+            assess_timestamping(Err(io::ErrorKind::TimedOut.into()), &[]).support,
+            Support::Unknown
         );
     }
 }

@@ -2,84 +2,84 @@
 
 use std::io;
 
-use super::Answer;
-use super::inputs::Ground;
-use crate::sys::feature_probes::{self, PerfEvent};
+use super::CheckOutcome;
+use super::inputs::DoctorInputs;
+use crate::sys::feature_probes::{self, PerfEventKind};
 
 const PARANOID: &str = "kernel.perf_event_paranoid";
 
-pub(super) fn perf_events(ground: &Ground) -> Answer {
-    perf_events_of(
-        ground.number(PARANOID),
-        feature_probes::perf_event(PerfEvent::TaskClockUser),
-        feature_probes::perf_event(PerfEvent::TaskClockKernel),
-        feature_probes::perf_event(PerfEvent::Cycles),
+pub(super) fn check_perf_events(inputs: &DoctorInputs) -> CheckOutcome {
+    assess_perf_events(
+        inputs.sysctl_number(PARANOID),
+        feature_probes::probe_perf_event(PerfEventKind::TaskClockUser),
+        feature_probes::probe_perf_event(PerfEventKind::TaskClockKernel),
+        feature_probes::probe_perf_event(PerfEventKind::Cycles),
     )
 }
 
-fn perf_events_of(
+fn assess_perf_events(
     paranoid: Option<i64>,
     user: io::Result<()>,
     kernel: io::Result<()>,
     cycles: io::Result<()>,
-) -> Answer {
+) -> CheckOutcome {
     let level = paranoid.map_or(String::new(), |level| format!(" ({PARANOID} = {level})"));
     let allow = format!("`sudo sysctl -w {PARANOID}=1`, or run with sudo");
     if let Err(error) = user {
         return match error.raw_os_error() {
-            Some(libc::ENOSYS) => Answer::missing("not in this kernel, or blocked by a system-call filter")
-                .enable("a kernel with CONFIG_PERF_EVENTS; in a container `--cap-add PERFMON --security-opt seccomp=unconfined`"),
+            Some(libc::ENOSYS) => CheckOutcome::missing("not in this kernel, or blocked by a system-call filter")
+                .with_enable("a kernel with CONFIG_PERF_EVENTS; in a container `--cap-add PERFMON --security-opt seccomp=unconfined`"),
             Some(libc::EACCES | libc::EPERM) => {
-                Answer::missing(format!("forbidden{level}")).enable(allow)
+                CheckOutcome::missing(format!("forbidden{level}")).with_enable(allow)
             }
-            _ => Answer::unknown(format!("could not be tested: {error}")),
+            _ => CheckOutcome::unknown(format!("could not be tested: {error}")),
         };
     }
     if kernel.is_err() {
-        return Answer::limited(format!("user-space events only{level}")).enable(allow);
+        return CheckOutcome::limited(format!("user-space events only{level}")).with_enable(allow);
     }
     if cycles.is_err() {
-        return Answer::limited(format!(
+        return CheckOutcome::limited(format!(
             "software events{level}; no hardware cycle counter"
         ))
-        .enable(
+        .with_enable(
             "on a virtual machine, its host must pass the counters through (QEMU: `-cpu host,pmu=on`)",
         );
     }
-    Answer::ok(format!("software and hardware events{level}"))
+    CheckOutcome::ok(format!("software and hardware events{level}"))
 }
 
-pub(super) fn tracefs(ground: &Ground) -> Answer {
-    const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+pub(super) fn check_tracefs(inputs: &DoctorInputs) -> CheckOutcome {
+    const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
     const MOUNT: &str = "`sudo mount -t tracefs tracefs /sys/kernel/tracing`";
-    let files = &ground.files;
+    let files = &inputs.files;
     let mut forbidden = None;
-    for place in PLACES {
-        match std::fs::read(files.path(&format!("{place}/available_events"))) {
+    for mount_point in MOUNT_POINTS {
+        match std::fs::read(files.path(&format!("{mount_point}/available_events"))) {
             Ok(events) => {
                 let count = events.iter().filter(|&&byte| byte == b'\n').count();
-                return Answer::ok(format!("{count} events at {place}"));
+                return CheckOutcome::ok(format!("{count} events at {mount_point}"));
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                forbidden.get_or_insert(place);
+                forbidden.get_or_insert(mount_point);
             }
             Err(_) => {}
         }
     }
-    if let Some(place) = forbidden {
-        return Answer::missing(format!("{place} is not readable by this user")).enable(format!(
-            "run with sudo, or `sudo mount -o remount,mode=755 {place}`"
-        ));
+    if let Some(mount_point) = forbidden {
+        return CheckOutcome::missing(format!("{mount_point} is not readable by this user"))
+            .with_enable(format!(
+                "run with sudo, or `sudo mount -o remount,mode=755 {mount_point}`"
+            ));
     }
-    match files.text("/proc/filesystems").map(|text| {
+    match files.read_text("/proc/filesystems").map(|text| {
         text.lines()
             .any(|line| line.split_whitespace().last() == Some("tracefs"))
     }) {
-        Some(true) => Answer::missing("not mounted").enable(MOUNT),
-        Some(false) => {
-            Answer::missing("not supported by this kernel").enable("a kernel with CONFIG_TRACING")
-        }
-        None => Answer::unknown("not found, and /proc/filesystems is unreadable"),
+        Some(true) => CheckOutcome::missing("not mounted").with_enable(MOUNT),
+        Some(false) => CheckOutcome::missing("not supported by this kernel")
+            .with_enable("a kernel with CONFIG_TRACING"),
+        None => CheckOutcome::unknown("not found, and /proc/filesystems is unreadable"),
     }
 }
 
@@ -87,77 +87,81 @@ pub(super) fn tracefs(ground: &Ground) -> Answer {
 mod tests {
     use super::*;
     use crate::snapshot::tree;
-    use linerate_metric::facts::Ability;
+    use linerate_metric::facts::Support;
 
     #[test]
     fn perf_by_what_could_be_opened() {
         let error = |number| Err(io::Error::from_raw_os_error(number));
         let table = [
-            (Ok(()), Ok(()), Ok(()), Ability::Ok),
-            (Ok(()), Ok(()), error(libc::ENOENT), Ability::Limited),
+            (Ok(()), Ok(()), Ok(()), Support::Ok),
+            (Ok(()), Ok(()), error(libc::ENOENT), Support::Limited),
             (
                 Ok(()),
                 error(libc::EACCES),
                 error(libc::ENOENT),
-                Ability::Limited,
+                Support::Limited,
             ),
             (
                 error(libc::EACCES),
                 error(libc::EACCES),
                 error(libc::EACCES),
-                Ability::Missing,
+                Support::Missing,
             ),
             (
                 error(libc::ENOSYS),
                 error(libc::ENOSYS),
                 error(libc::ENOSYS),
-                Ability::Missing,
+                Support::Missing,
             ),
             (
                 error(libc::EMFILE),
                 error(libc::EMFILE),
                 error(libc::EMFILE),
-                Ability::Unknown,
+                Support::Unknown,
             ),
         ];
-        for (row, (user, kernel, cycles, ability)) in table.into_iter().enumerate() {
+        for (row, (user, kernel, cycles, support)) in table.into_iter().enumerate() {
             assert_eq!(
-                perf_events_of(Some(2), user, kernel, cycles).ability,
-                ability,
+                assess_perf_events(Some(2), user, kernel, cycles).support,
+                support,
                 "row {row}"
             );
         }
     }
 
     #[test]
-    fn tracefs_where_it_is() {
-        type Row<'a> = (&'a [(&'a str, &'a str)], Ability, &'a str);
-        let table: [Row; 4] = [
+    fn tracefs_is_found_at_its_mount_points() {
+        type TracefsCase<'a> = (&'a [(&'a str, &'a str)], Support, &'a str);
+        let table: [TracefsCase; 4] = [
             (
                 &[(
                     "/sys/kernel/debug/tracing/available_events",
                     "net:netif_rx\nnet:net_dev_xmit\n",
                 )],
-                Ability::Ok,
+                Support::Ok,
                 "2 events",
             ),
             (
                 &[("/proc/filesystems", "nodev\tproc\nnodev\ttracefs\n")],
-                Ability::Missing,
+                Support::Missing,
                 "not mounted",
             ),
             (
                 &[("/proc/filesystems", "nodev\tproc\n")],
-                Ability::Missing,
+                Support::Missing,
                 "not supported by this kernel",
             ),
-            (&[], Ability::Unknown, ""),
+            (&[], Support::Unknown, ""),
         ];
-        for (layout, ability, found) in table {
+        for (layout, support, detail) in table {
             let (_directory, files) = tree(layout);
-            let answer = tracefs(&Ground::on(files));
-            assert_eq!(answer.ability, ability, "{layout:?}");
-            assert!(answer.found.contains(found), "{layout:?}: {}", answer.found);
+            let result = check_tracefs(&DoctorInputs::from_files(files));
+            assert_eq!(result.support, support, "{layout:?}");
+            assert!(
+                result.detail.contains(detail),
+                "{layout:?}: {}",
+                result.detail
+            );
         }
     }
 }

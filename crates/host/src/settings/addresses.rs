@@ -9,25 +9,26 @@ mod assigned;
 
 use std::io;
 
-use self::assigned::Own;
+use self::assigned::AssignedAddress;
 use crate::snapshot::netlink::{
-    ACKNOWLEDGE, DUMP, GET_ADDRESS, IFADDRMSG_BYTES, Link, NEW_ADDRESS, ask, link,
+    IFADDRMSG_BYTES, InterfaceLink, NLM_F_ACK, NLM_F_DUMP, RTM_GETADDR, RTM_NEWADDR, find_link,
+    request_rtnetlink,
 };
 use crate::sys::clock;
 
 /// `RTM_DELADDR` of linux/rtnetlink.h.
-const DELETE: u16 = 21;
+const RTM_DELADDR: u16 = 21;
 /// `NLM_F_CREATE | NLM_F_EXCL`: creates a new address.
-const CREATE: u16 = 0x600;
+const NLM_F_CREATE_EXCL: u16 = 0x600;
 
 /// Reads the assigned addresses of an interface of the calling thread's network namespace.
 ///
 /// # Errors
 /// `ENODEV` without such an interface.
-pub fn addresses(interface: &str) -> io::Result<String> {
-    let own = own(&link(interface)?, now_s())?;
-    let words: Vec<String> = own.iter().map(Own::to_string).collect();
-    Ok(words.join(" "))
+pub fn read_addresses(interface: &str) -> io::Result<String> {
+    let assigned = read_assigned(&find_link(interface)?, now_s())?;
+    let texts: Vec<String> = assigned.iter().map(AssignedAddress::to_string).collect();
+    Ok(texts.join(" "))
 }
 
 /// Assigns these addresses and removes all others, except those with a lifetime that were added
@@ -36,20 +37,20 @@ pub fn addresses(interface: &str) -> io::Result<String> {
 /// # Errors
 /// `ENODEV`, `EPERM`, or `InvalidInput` for a malformed text.
 pub fn set_addresses(interface: &str, text: &str) -> io::Result<()> {
-    let mut wanted: Vec<Own> = text
+    let mut requested: Vec<AssignedAddress> = text
         .split_whitespace()
         .map(str::parse)
         .collect::<io::Result<_>>()?;
     let now_s = now_s();
-    wanted.retain(|own| !own.is_over(now_s));
-    let link = link(interface)?;
-    let (leave, come) = changes(&own(&link, now_s)?, &wanted);
-    for own in &leave {
-        ask(DELETE, ACKNOWLEDGE, &own.encode(link.index, now_s))?;
+    requested.retain(|address| !address.has_expired(now_s));
+    let link = find_link(interface)?;
+    let (removed, added) = plan_changes(&read_assigned(&link, now_s)?, &requested);
+    for address in &removed {
+        request_rtnetlink(RTM_DELADDR, NLM_F_ACK, &address.encode(link.index, now_s))?;
     }
-    for own in &come {
-        let message = own.encode(link.index, now_s);
-        ask(NEW_ADDRESS, ACKNOWLEDGE | CREATE, &message)?;
+    for address in &added {
+        let message = address.encode(link.index, now_s);
+        request_rtnetlink(RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE_EXCL, &message)?;
     }
     Ok(())
 }
@@ -59,12 +60,12 @@ fn now_s() -> u64 {
     clock::now() / 1_000_000_000
 }
 
-fn own(link: &Link, now_s: u64) -> io::Result<Vec<Own>> {
-    let all = ask(GET_ADDRESS, DUMP, &[0; IFADDRMSG_BYTES])?;
+fn read_assigned(link: &InterfaceLink, now_s: u64) -> io::Result<Vec<AssignedAddress>> {
+    let messages = request_rtnetlink(RTM_GETADDR, NLM_F_DUMP, &[0; IFADDRMSG_BYTES])?;
     let of = |(kind, body): &(u16, Vec<u8>)| {
-        (*kind == NEW_ADDRESS).then(|| Own::decode(link, now_s, body))?
+        (*kind == RTM_NEWADDR).then(|| AssignedAddress::decode(link, now_s, body))?
     };
-    Ok(all.iter().filter_map(of).collect())
+    Ok(messages.iter().filter_map(of).collect())
 }
 
 /// Returns the addresses to remove and to add, each in order.
@@ -72,50 +73,68 @@ fn own(link: &Link, now_s: u64) -> io::Result<Vec<Own>> {
 /// The order of IPv4 addresses matters, so if it differs all of them are removed and added again.
 /// The last one goes first, because removing the first of a network removes the others too. A new
 /// address with a lifetime was added meanwhile and stays.
-fn changes(now: &[Own], wanted: &[Own]) -> (Vec<Own>, Vec<Own>) {
-    let has = |all: &[Own], own: &Own| all.iter().any(|other| other.is(own));
-    let of = |all: &[Own], is_ipv4: bool| -> Vec<Own> {
-        let all = all.iter().filter(|own| own.address.is_ipv4() == is_ipv4);
+fn plan_changes(
+    current: &[AssignedAddress],
+    requested: &[AssignedAddress],
+) -> (Vec<AssignedAddress>, Vec<AssignedAddress>) {
+    let contains = |all: &[AssignedAddress], address: &AssignedAddress| {
+        all.iter()
+            .any(|candidate| candidate.equals_except_lifetime(address))
+    };
+    let of_family = |all: &[AssignedAddress], is_ipv4: bool| -> Vec<AssignedAddress> {
+        let all = all
+            .iter()
+            .filter(|address| address.address.is_ipv4() == is_ipv4);
         all.cloned().collect()
     };
-    let (mut leave, mut come) = (of(now, true), of(wanted, true));
-    let lent = |own: &&Own| own.is_lent() && !has(wanted, own);
-    let lent: Vec<Own> = leave.iter().filter(lent).cloned().collect();
-    let mut kept = leave.iter().filter(|own| !has(&lent, own));
-    let is_same = come
+    let (mut removed, mut added) = (of_family(current, true), of_family(requested, true));
+    let added_meanwhile =
+        |address: &&AssignedAddress| address.is_temporary() && !contains(requested, address);
+    let added_meanwhile: Vec<AssignedAddress> =
+        removed.iter().filter(added_meanwhile).cloned().collect();
+    let mut remaining = removed
         .iter()
-        .all(|own| kept.next().is_some_and(|now| now.is(own)));
-    if is_same && kept.next().is_none() {
-        (leave, come) = (Vec::new(), Vec::new());
+        .filter(|address| !contains(&added_meanwhile, address));
+    let is_same_order = added.iter().all(|address| {
+        remaining
+            .next()
+            .is_some_and(|current| current.equals_except_lifetime(address))
+    });
+    if is_same_order && remaining.next().is_none() {
+        (removed, added) = (Vec::new(), Vec::new());
     } else {
-        for own in &mut come {
+        for address in &mut added {
             // Its lifetime may have been extended.
-            let fresh = leave.iter().find(|now| now.is(own));
-            fresh.into_iter().for_each(|now| own.clone_from(now));
+            let current_state = removed
+                .iter()
+                .find(|current| current.equals_except_lifetime(address));
+            current_state
+                .into_iter()
+                .for_each(|current| address.clone_from(current));
         }
-        come.extend(lent);
-        leave.reverse();
+        added.extend(added_meanwhile);
+        removed.reverse();
     }
-    let v6 = of(now, false).into_iter();
-    leave.extend(v6.filter(|own| !own.is_lent() && !has(wanted, own)));
-    let v6 = of(wanted, false).into_iter();
-    come.extend(v6.filter(|own| !has(now, own)));
-    (leave, come)
+    let v6 = of_family(current, false).into_iter();
+    removed.extend(v6.filter(|address| !address.is_temporary() && !contains(requested, address)));
+    let v6 = of_family(requested, false).into_iter();
+    added.extend(v6.filter(|address| !contains(current, address)));
+    (removed, added)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Vec<Own> {
+    fn parse_all(text: &str) -> Vec<AssignedAddress> {
         text.split_whitespace()
-            .map(|word| word.parse().unwrap())
+            .map(|part| part.parse().unwrap())
             .collect()
     }
 
     #[test]
-    fn only_what_is_another_changes() {
-        for (now, wanted, leave, come) in [
+    fn only_differences_change() {
+        for (current, requested, removed, added) in [
             ("", "", "", ""),
             ("10.9.9.9/16 fd00::1/64", "10.9.9.9/16 fd00::1/64", "", ""),
             // State after a tap was opened with an address, and the state before.
@@ -146,14 +165,18 @@ mod tests {
                 "10.9.9.9/16",
             ),
         ] {
-            let found = changes(&of(now), &of(wanted));
-            assert_eq!(found, (of(leave), of(come)), "{now:?} to {wanted:?}");
+            let found = plan_changes(&parse_all(current), &parse_all(requested));
+            assert_eq!(
+                found,
+                (parse_all(removed), parse_all(added)),
+                "{current:?} to {requested:?}"
+            );
         }
     }
 
     #[test]
-    fn what_was_lent_stays_for_as_long_as_it_was_lent() {
-        for (now, wanted, leave, come) in [
+    fn addresses_with_a_lifetime_stay_until_it_ends() {
+        for (current, requested, removed, added) in [
             // One with an extended lifetime, and two added meanwhile.
             (
                 "10.9.9.9/16~90:90 10.8.0.1/24~50:50 fd00::1/64~50:50",
@@ -172,19 +195,23 @@ mod tests {
             // Removed by setting the interface down.
             ("", "fd00::1/64~60:60", "", "fd00::1/64~60:60"),
         ] {
-            let found = changes(&of(now), &of(wanted));
-            assert_eq!(found, (of(leave), of(come)), "{now:?} to {wanted:?}");
+            let found = plan_changes(&parse_all(current), &parse_all(requested));
+            assert_eq!(
+                found,
+                (parse_all(removed), parse_all(added)),
+                "{current:?} to {requested:?}"
+            );
         }
     }
 
     #[test]
-    fn loopback_has_its_own() {
-        let told = addresses("lo").unwrap();
+    fn loopback_has_its_address() {
+        let text = read_addresses("lo").unwrap();
         // An interface that is down may lack its address.
-        assert!(told.is_empty() || told.contains("127.0.0.1/8"), "{told}");
+        assert!(text.is_empty() || text.contains("127.0.0.1/8"), "{text}");
         // An unchanged list needs no privilege.
-        set_addresses("lo", &told).unwrap();
-        let error = addresses("none-such0").unwrap_err();
+        set_addresses("lo", &text).unwrap();
+        let error = read_addresses("none-such0").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     }
 }

@@ -7,67 +7,67 @@
 
 use std::io;
 
-use crate::snapshot::netlink::{ACKNOWLEDGE, ask_of, attributes, push_attribute};
+use crate::snapshot::netlink::{NLM_F_ACK, push_attribute, request_netlink, split_attributes};
 
 /// `GENL_ID_CTRL`: controller that resolves family names.
-const CONTROL: u16 = 0x10;
-const GET_FAMILY: u8 = 3;
-const FAMILY_ID: u16 = 1;
-const FAMILY_NAME: u16 = 2;
+const GENL_ID_CTRL: u16 = 0x10;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 /// struct genlmsghdr: command, version, two bytes reserved.
-const GENERIC_BYTES: usize = 4;
-const VERSION: u8 = 1;
+const GENLMSG_HEADER_BYTES: usize = 4;
+const GENL_VERSION: u8 = 1;
 
 /// `ETHTOOL_A_…_HEADER` of all messages, and the interface name in it.
-const HEADER: u16 = 1;
-const HEADER_NAME: u16 = 2;
+const ETHTOOL_A_HEADER: u16 = 1;
+const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
 /// `NLA_F_NESTED`: required by this family.
-const NESTED: u16 = 0x8000;
+const NLA_F_NESTED: u16 = 0x8000;
 
 /// Encoding of a value.
 #[derive(Clone, Copy)]
-enum Shape {
+enum ValueEncoding {
     /// Unsigned 32-bit number.
-    Number,
+    U32,
     /// One byte: 0 or 1.
-    Switch,
+    Bool,
 }
 
 /// Settings of one message type.
-struct Table {
-    get: u8,
-    set: u8,
+struct SettingsTable {
+    get_command: u8,
+    set_command: u8,
     /// Name, attribute and encoding of each setting.
-    fields: &'static [(&'static str, u16, Shape)],
+    fields: &'static [(&'static str, u16, ValueEncoding)],
 }
 
-const RINGS: Table = Table {
-    get: 15,
-    set: 16,
-    fields: &[("rx", 6, Shape::Number), ("tx", 9, Shape::Number)],
+const RINGS: SettingsTable = SettingsTable {
+    get_command: 15,
+    set_command: 16,
+    fields: &[("rx", 6, ValueEncoding::U32), ("tx", 9, ValueEncoding::U32)],
 };
 
 /// Channel kinds that a driver lacks are missing in its reply.
-const CHANNELS: Table = Table {
-    get: 17,
-    set: 18,
+const CHANNELS: SettingsTable = SettingsTable {
+    get_command: 17,
+    set_command: 18,
     fields: &[
-        ("rx", 6, Shape::Number),
-        ("tx", 7, Shape::Number),
-        ("combined", 9, Shape::Number),
+        ("rx", 6, ValueEncoding::U32),
+        ("tx", 7, ValueEncoding::U32),
+        ("combined", 9, ValueEncoding::U32),
     ],
 };
 
-const COALESCING: Table = Table {
-    get: 19,
-    set: 20,
+const COALESCING: SettingsTable = SettingsTable {
+    get_command: 19,
+    set_command: 20,
     fields: &[
-        ("rx-usecs", 2, Shape::Number),
-        ("rx-frames", 3, Shape::Number),
-        ("tx-usecs", 6, Shape::Number),
-        ("tx-frames", 7, Shape::Number),
-        ("adaptive-rx", 11, Shape::Switch),
-        ("adaptive-tx", 12, Shape::Switch),
+        ("rx-usecs", 2, ValueEncoding::U32),
+        ("rx-frames", 3, ValueEncoding::U32),
+        ("tx-usecs", 6, ValueEncoding::U32),
+        ("tx-frames", 7, ValueEncoding::U32),
+        ("adaptive-rx", 11, ValueEncoding::Bool),
+        ("adaptive-tx", 12, ValueEncoding::Bool),
     ],
 };
 
@@ -75,7 +75,7 @@ const COALESCING: Table = Table {
 ///
 /// # Errors
 /// `EOPNOTSUPP` where the driver does not report them, `ENODEV` without such an interface.
-pub fn rings(interface: &str) -> io::Result<String> {
+pub fn read_rings(interface: &str) -> io::Result<String> {
     RINGS.read(interface)
 }
 
@@ -91,7 +91,7 @@ pub fn set_rings(interface: &str, text: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// As for ring sizes.
-pub fn channels(interface: &str) -> io::Result<String> {
+pub fn read_channels(interface: &str) -> io::Result<String> {
     CHANNELS.read(interface)
 }
 
@@ -107,7 +107,7 @@ pub fn set_channels(interface: &str, text: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// As for ring sizes.
-pub fn coalescing(interface: &str) -> io::Result<String> {
+pub fn read_coalescing(interface: &str) -> io::Result<String> {
     COALESCING.read(interface)
 }
 
@@ -119,30 +119,36 @@ pub fn set_coalescing(interface: &str, text: &str) -> io::Result<()> {
     COALESCING.write(interface, text)
 }
 
-impl Table {
+impl SettingsTable {
     fn read(&self, interface: &str) -> io::Result<String> {
-        let request = message(self.get, interface)?;
-        let answer = ask_of(libc::NETLINK_GENERIC, family()?, 0, &request)?;
-        let body = answer.first().map_or(&[][..], |(_, body)| body.as_slice());
-        Ok(self.text(body))
+        let request = new_message(self.get_command, interface)?;
+        let reply = request_netlink(libc::NETLINK_GENERIC, read_family_id()?, 0, &request)?;
+        let body = reply.first().map_or(&[][..], |(_, body)| body.as_slice());
+        Ok(self.format_reply(body))
     }
 
     fn write(&self, interface: &str, text: &str) -> io::Result<()> {
-        let mut request = message(self.set, interface)?;
-        self.push(&mut request, text)?;
-        ask_of(libc::NETLINK_GENERIC, family()?, ACKNOWLEDGE, &request).map(drop)
+        let mut request = new_message(self.set_command, interface)?;
+        self.push_settings(&mut request, text)?;
+        request_netlink(
+            libc::NETLINK_GENERIC,
+            read_family_id()?,
+            NLM_F_ACK,
+            &request,
+        )
+        .map(drop)
     }
 
-    fn text(&self, body: &[u8]) -> String {
-        let body = body.get(GENERIC_BYTES..).unwrap_or_default();
-        let told = attributes(body);
-        let fields = self.fields.iter().filter_map(|(name, number, shape)| {
-            let (_, value) = told.iter().find(|(kind, _)| kind == number)?;
-            Some(match shape {
-                Shape::Number => {
+    fn format_reply(&self, body: &[u8]) -> String {
+        let body = body.get(GENLMSG_HEADER_BYTES..).unwrap_or_default();
+        let reported = split_attributes(body);
+        let fields = self.fields.iter().filter_map(|(name, number, encoding)| {
+            let (_, value) = reported.iter().find(|(kind, _)| kind == number)?;
+            Some(match encoding {
+                ValueEncoding::U32 => {
                     format!("{name}={}", u32::from_ne_bytes(*value.first_chunk()?))
                 }
-                Shape::Switch => {
+                ValueEncoding::Bool => {
                     format!("{name}={}", if *value.first()? == 0 { "off" } else { "on" })
                 }
             })
@@ -150,29 +156,29 @@ impl Table {
         fields.collect::<Vec<_>>().join(" ")
     }
 
-    fn push(&self, request: &mut Vec<u8>, text: &str) -> io::Result<()> {
-        let wrong = || {
+    fn push_settings(&self, request: &mut Vec<u8>, text: &str) -> io::Result<()> {
+        let invalid_text = || {
             io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!("`{text}` is not a list of known settings such as `rx=512`"),
             )
         };
-        let words: Vec<&str> = text.split_whitespace().collect();
-        if words.is_empty() {
-            return Err(wrong());
+        let pairs: Vec<&str> = text.split_whitespace().collect();
+        if pairs.is_empty() {
+            return Err(invalid_text());
         }
-        for word in words {
-            let (name, value) = word.split_once('=').ok_or_else(wrong)?;
-            let field = self.fields.iter().find(|(known, _, _)| *known == name);
-            let (_, number, shape) = field.ok_or_else(wrong)?;
-            match (shape, value) {
-                (Shape::Number, value) => {
-                    let value: u32 = value.parse().map_err(|_| wrong())?;
+        for pair in pairs {
+            let (name, value) = pair.split_once('=').ok_or_else(invalid_text)?;
+            let field = self.fields.iter().find(|(setting, _, _)| *setting == name);
+            let (_, number, encoding) = field.ok_or_else(invalid_text)?;
+            match (encoding, value) {
+                (ValueEncoding::U32, value) => {
+                    let value: u32 = value.parse().map_err(|_| invalid_text())?;
                     push_attribute(request, *number, &value.to_ne_bytes());
                 }
-                (Shape::Switch, "on") => push_attribute(request, *number, &[1]),
-                (Shape::Switch, "off") => push_attribute(request, *number, &[0]),
-                (Shape::Switch, _) => return Err(wrong()),
+                (ValueEncoding::Bool, "on") => push_attribute(request, *number, &[1]),
+                (ValueEncoding::Bool, "off") => push_attribute(request, *number, &[0]),
+                (ValueEncoding::Bool, _) => return Err(invalid_text()),
             }
         }
         Ok(())
@@ -180,30 +186,30 @@ impl Table {
 }
 
 /// Starts a message about an interface, without settings.
-fn message(command: u8, interface: &str) -> io::Result<Vec<u8>> {
+fn new_message(command: u8, interface: &str) -> io::Result<Vec<u8>> {
     if interface.is_empty() || interface.len() >= libc::IFNAMSIZ || interface.contains('\0') {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
-    let mut message = vec![command, VERSION, 0, 0];
+    let mut message = vec![command, GENL_VERSION, 0, 0];
     let mut header = Vec::new();
     let mut name = interface.as_bytes().to_vec();
     name.push(0);
-    push_attribute(&mut header, HEADER_NAME, &name);
-    push_attribute(&mut message, HEADER | NESTED, &header);
+    push_attribute(&mut header, ETHTOOL_A_HEADER_DEV_NAME, &name);
+    push_attribute(&mut message, ETHTOOL_A_HEADER | NLA_F_NESTED, &header);
     Ok(message)
 }
 
 /// Returns the id of the family, which the kernel assigns at boot.
-fn family() -> io::Result<u16> {
-    let mut request = vec![GET_FAMILY, VERSION, 0, 0];
-    push_attribute(&mut request, FAMILY_NAME, b"ethtool\0");
-    let answer = ask_of(libc::NETLINK_GENERIC, CONTROL, 0, &request)?;
-    let body = answer
+fn read_family_id() -> io::Result<u16> {
+    let mut request = vec![CTRL_CMD_GETFAMILY, GENL_VERSION, 0, 0];
+    push_attribute(&mut request, CTRL_ATTR_FAMILY_NAME, b"ethtool\0");
+    let reply = request_netlink(libc::NETLINK_GENERIC, GENL_ID_CTRL, 0, &request)?;
+    let body = reply
         .first()
-        .and_then(|(_, body)| body.get(GENERIC_BYTES..));
-    let id = attributes(body.unwrap_or_default())
+        .and_then(|(_, body)| body.get(GENLMSG_HEADER_BYTES..));
+    let id = split_attributes(body.unwrap_or_default())
         .into_iter()
-        .find(|(kind, _)| *kind == FAMILY_ID)
+        .find(|(kind, _)| *kind == CTRL_ATTR_FAMILY_ID)
         .and_then(|(_, value)| Some(u16::from_ne_bytes(*value.first_chunk()?)));
     id.ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
@@ -213,7 +219,7 @@ mod tests {
     use super::*;
 
     /// Words of four bytes, each as hexadecimal digits in memory order.
-    fn words(bytes: &[u8]) -> Vec<String> {
+    fn hex_words(bytes: &[u8]) -> Vec<String> {
         assert!(bytes.len().is_multiple_of(4), "{bytes:?}");
         let words = bytes.chunks_exact(4);
         words
@@ -228,37 +234,39 @@ mod tests {
     #[test]
     fn messages_are_those_of_the_kernel() {
         let header = ["10000180", "09000200", "65746830", "00000000"];
-        let mut rings = message(RINGS.set, "eth0").unwrap();
-        RINGS.push(&mut rings, "rx=512 tx=1024").unwrap();
+        let mut ring_message = new_message(RINGS.set_command, "eth0").unwrap();
+        RINGS
+            .push_settings(&mut ring_message, "rx=512 tx=1024")
+            .unwrap();
         let sizes = ["08000600", "00020000", "08000900", "00040000"];
         assert_eq!(
-            words(&rings),
+            hex_words(&ring_message),
             [&["10010000"][..], &header, &sizes].concat(),
             "ETHTOOL_MSG_RINGS_SET"
         );
-        let mut channels = message(CHANNELS.set, "eth0").unwrap();
+        let mut channel_message = new_message(CHANNELS.set_command, "eth0").unwrap();
         CHANNELS
-            .push(&mut channels, "rx=2 tx=1 combined=4")
+            .push_settings(&mut channel_message, "rx=2 tx=1 combined=4")
             .unwrap();
         let counts = [
             "08000600", "02000000", "08000700", "01000000", "08000900", "04000000",
         ];
         assert_eq!(
-            words(&channels),
+            hex_words(&channel_message),
             [&["12010000"][..], &header, &counts].concat(),
             "ETHTOOL_MSG_CHANNELS_SET"
         );
-        let mut moments = message(COALESCING.set, "eth0").unwrap();
-        (COALESCING.push(&mut moments, "rx-usecs=50 adaptive-rx=off")).unwrap();
+        let mut coalescing_message = new_message(COALESCING.set_command, "eth0").unwrap();
+        (COALESCING.push_settings(&mut coalescing_message, "rx-usecs=50 adaptive-rx=off")).unwrap();
         let times = ["08000200", "32000000", "05000b00", "00000000"];
         assert_eq!(
-            words(&moments),
+            hex_words(&coalescing_message),
             [&["14010000"][..], &header, &times].concat(),
             "ETHTOOL_MSG_COALESCE_SET"
         );
-        assert_eq!(message(RINGS.get, "eth0").unwrap()[0], 15);
-        assert_eq!(message(CHANNELS.get, "eth0").unwrap()[0], 17);
-        assert_eq!(message(COALESCING.get, "eth0").unwrap()[0], 19);
+        assert_eq!(new_message(RINGS.get_command, "eth0").unwrap()[0], 15);
+        assert_eq!(new_message(CHANNELS.get_command, "eth0").unwrap()[0], 17);
+        assert_eq!(new_message(COALESCING.get_command, "eth0").unwrap()[0], 19);
     }
 
     #[test]
@@ -272,26 +280,30 @@ mod tests {
                 "rx-usecs=50 rx-frames=8 tx-usecs=0 tx-frames=0 adaptive-rx=on adaptive-tx=off",
             ),
         ] {
-            let mut body = message(table.set, "eth0").unwrap();
-            table.push(&mut body, text).unwrap();
-            assert_eq!(table.text(&body), text);
+            let mut body = new_message(table.set_command, "eth0").unwrap();
+            table.push_settings(&mut body, text).unwrap();
+            assert_eq!(table.format_reply(&body), text);
         }
-        assert_eq!(RINGS.text(&[]), "");
+        assert_eq!(RINGS.format_reply(&[]), "");
     }
 
     #[test]
-    fn what_sets_nothing_is_refused_before_the_kernel_hears_of_it() {
+    fn malformed_settings_are_rejected_before_the_system_call() {
         for text in ["", "rx", "rx=many", "speed=1", "rx=-1"] {
             let mut body = Vec::new();
-            assert!(RINGS.push(&mut body, text).is_err(), "{text}");
+            assert!(RINGS.push_settings(&mut body, text).is_err(), "{text}");
         }
-        assert!(COALESCING.push(&mut Vec::new(), "adaptive-rx=1").is_err());
-        assert!(message(RINGS.get, "a-name-much-too-long").is_err());
+        assert!(
+            COALESCING
+                .push_settings(&mut Vec::new(), "adaptive-rx=1")
+                .is_err()
+        );
+        assert!(new_message(RINGS.get_command, "a-name-much-too-long").is_err());
     }
 
     #[test]
-    fn the_kernel_understands_the_question() {
-        let error = match rings("lo") {
+    fn the_kernel_accepts_the_request() {
+        let error = match read_rings("lo") {
             Ok(text) => panic!("loopback has rings: {text}"),
             Err(error) => error,
         };
@@ -301,7 +313,7 @@ mod tests {
             return;
         }
         assert_eq!(code, Some(libc::EOPNOTSUPP), "{error}");
-        let error = rings("none-such0").unwrap_err();
+        let error = read_rings("none-such0").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
     }
 }

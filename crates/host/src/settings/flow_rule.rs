@@ -4,20 +4,20 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::socket;
-use crate::sys::flow_rules::{FlowRule, Protocol, add_rule, has_rule, remove_rule};
+use super::open_socket;
+use crate::sys::flow_rules::{FlowProtocol, FlowRule, add_rule, has_rule, remove_rule};
 
 /// State of an existing rule.
-pub const ON: &str = "on";
+pub const RULE_ON: &str = "on";
 /// State of a missing rule.
-pub const OFF: &str = "off";
+pub const RULE_OFF: &str = "off";
 
 /// Protocol names of `ethtool -N`.
-const PROTOCOLS: &[(&str, Protocol)] = &[
-    ("tcp4", Protocol::Tcp4),
-    ("udp4", Protocol::Udp4),
-    ("tcp6", Protocol::Tcp6),
-    ("udp6", Protocol::Udp6),
+const PROTOCOLS: &[(&str, FlowProtocol)] = &[
+    ("tcp4", FlowProtocol::Tcp4),
+    ("udp4", FlowProtocol::Udp4),
+    ("tcp6", FlowProtocol::Tcp6),
+    ("udp6", FlowProtocol::Udp6),
 ];
 
 /// Returns whether an interface of the calling thread's network namespace has the rule, as text.
@@ -25,34 +25,34 @@ const PROTOCOLS: &[(&str, Protocol)] = &[
 /// # Errors
 /// `EOPNOTSUPP` without support for rules, `ENODEV` without such an interface, `InvalidInput` for a
 /// malformed rule.
-pub fn flow(interface: &str, rule: &str) -> io::Result<String> {
-    let rule = parse(rule)?;
-    let has = has_rule(socket()?.as_fd(), interface, rule)?;
-    Ok(if has { ON } else { OFF }.to_owned())
+pub fn read_flow_rule(interface: &str, rule: &str) -> io::Result<String> {
+    let rule = parse_rule(rule)?;
+    let has = has_rule(open_socket()?.as_fd(), interface, rule)?;
+    Ok(if has { RULE_ON } else { RULE_OFF }.to_owned())
 }
 
 /// Adds or removes the rule.
 ///
 /// # Errors
 /// As for reading; `EINVAL` for an unused queue, `EPERM`, `ENOSPC` when the rule table is full.
-pub fn set_flow(interface: &str, rule: &str, text: &str) -> io::Result<()> {
-    let (rule, socket) = (parse(rule)?, socket()?);
+pub fn set_flow_rule(interface: &str, rule: &str, text: &str) -> io::Result<()> {
+    let (rule, socket) = (parse_rule(rule)?, open_socket()?);
     match text {
-        ON => add_rule(socket.as_fd(), interface, rule),
-        OFF => remove_rule(socket.as_fd(), interface, rule),
-        _ => Err(wrong(text)),
+        RULE_ON => add_rule(socket.as_fd(), interface, rule),
+        RULE_OFF => remove_rule(socket.as_fd(), interface, rule),
+        _ => Err(invalid_text(text)),
     }
 }
 
-fn wrong(text: &str) -> io::Error {
-    let why = format!("`{text}` is neither a rule such as `udp4:7>0` nor on or off");
-    io::Error::new(io::ErrorKind::InvalidInput, why)
+fn invalid_text(text: &str) -> io::Error {
+    let problem = format!("`{text}` is neither a rule such as `udp4:7>0` nor on or off");
+    io::Error::new(io::ErrorKind::InvalidInput, problem)
 }
 
-fn parse(text: &str) -> io::Result<FlowRule> {
+fn parse_rule(text: &str) -> io::Result<FlowRule> {
     let rule = || {
-        let (flow, queue) = text.split_once('>')?;
-        let (protocol, port) = flow.split_once(':')?;
+        let (flow_text, queue) = text.split_once('>')?;
+        let (protocol, port) = flow_text.split_once(':')?;
         let (_, protocol) = PROTOCOLS.iter().find(|(name, _)| *name == protocol)?;
         Some(FlowRule {
             protocol: *protocol,
@@ -60,7 +60,7 @@ fn parse(text: &str) -> io::Result<FlowRule> {
             queue: queue.parse().ok()?,
         })
     };
-    rule().ok_or_else(|| wrong(text))
+    rule().ok_or_else(|| invalid_text(text))
 }
 
 #[cfg(test)]
@@ -70,15 +70,15 @@ mod tests {
     #[test]
     fn rules_are_read() {
         for (text, protocol, port, queue) in [
-            ("udp4:7>0", Protocol::Udp4, 7, 0),
-            ("tcp6:65535>31", Protocol::Tcp6, 65_535, 31),
+            ("udp4:7>0", FlowProtocol::Udp4, 7, 0),
+            ("tcp6:65535>31", FlowProtocol::Tcp6, 65_535, 31),
         ] {
-            let want = FlowRule {
+            let expected = FlowRule {
                 protocol,
                 port,
                 queue,
             };
-            assert_eq!(parse(text).unwrap(), want, "{text}");
+            assert_eq!(parse_rule(text).unwrap(), expected, "{text}");
         }
         for text in [
             "",
@@ -88,9 +88,9 @@ mod tests {
             "udp4:65536>0",
             "udp4:7>-1",
         ] {
-            let error = flow("lo", text).unwrap_err();
+            let error = read_flow_rule("lo", text).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{text}");
         }
-        assert!(set_flow("lo", "udp4:7>0", "maybe").is_err());
+        assert!(set_flow_rule("lo", "udp4:7>0", "maybe").is_err());
     }
 }

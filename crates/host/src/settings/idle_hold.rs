@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// Device that takes the longest tolerable wake-up latency (PM QoS).
-pub const DMA_LATENCY: &str = "/dev/cpu_dma_latency";
+pub const CPU_DMA_LATENCY_PATH: &str = "/dev/cpu_dma_latency";
 
 /// Guard that keeps all processors out of idle states with an exit latency.
 ///
@@ -18,36 +18,36 @@ pub struct IdleHold {
 /// Requests a wake-up latency of 0 µs until the guard drops.
 ///
 /// # Errors
-/// Name the file: only root may write it, and containers often lack it. [`next_step`] has a remedy.
-pub fn idle_hold() -> io::Result<IdleHold> {
-    hold_at(Path::new(DMA_LATENCY))
+/// Name the file: only root may write it, and containers often lack it. [`remedy`] has a remedy.
+pub fn hold_idle_states() -> io::Result<IdleHold> {
+    hold_with(Path::new(CPU_DMA_LATENCY_PATH))
 }
 
-fn hold_at(path: &Path) -> io::Result<IdleHold> {
+fn hold_with(path: &Path) -> io::Result<IdleHold> {
     let mut file = OpenOptions::new()
         .write(true)
         .open(path)
-        .map_err(|source| explained(path, &source))?;
+        .map_err(|source| add_path(path, &source))?;
     // A 32-bit number in native byte order; 0 µs allows polling only.
     file.write_all(&0_i32.to_ne_bytes())
-        .map_err(|source| explained(path, &source))?;
+        .map_err(|source| add_path(path, &source))?;
     Ok(IdleHold { _file: file })
 }
 
-fn explained(path: &Path, source: &io::Error) -> io::Error {
+fn add_path(path: &Path, source: &io::Error) -> io::Error {
     io::Error::new(source.kind(), format!("{}: {source}", path.display()))
 }
 
-/// Returns the remedy for a failed [`idle_hold`].
+/// Returns the remedy for a failed [`hold_idle_states`].
 #[must_use]
-pub fn next_step(error: &io::Error) -> String {
+pub fn remedy(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => format!(
             "this kernel or container has no such device: start the container with \
-             `--device {DMA_LATENCY}`, or omit --hold-latency"
+             `--device {CPU_DMA_LATENCY_PATH}`, or omit --hold-latency"
         ),
         io::ErrorKind::PermissionDenied => format!(
-            "run as root, let this user write it (`sudo chmod o+w {DMA_LATENCY}`), or omit --hold-latency"
+            "run as root, let this user write it (`sudo chmod o+w {CPU_DMA_LATENCY_PATH}`), or omit --hold-latency"
         ),
         _ => "omit --hold-latency".to_owned(),
     }
@@ -62,38 +62,34 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("latency");
         std::fs::write(&path, "").unwrap();
-        let _hold = hold_at(&path).unwrap();
+        let _hold = hold_with(&path).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), [0; 4]);
     }
 
     #[test]
-    fn an_absent_device_says_what_to_do() {
+    fn a_missing_device_has_a_remedy() {
         let directory = tempfile::tempdir().unwrap();
-        let error = hold_at(&directory.path().join("none")).unwrap_err();
+        let error = hold_with(&directory.path().join("none")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
-        assert!(
-            next_step(&error).contains("--device"),
-            "{}",
-            next_step(&error)
-        );
+        assert!(remedy(&error).contains("--device"), "{}", remedy(&error));
     }
 
     #[test]
-    fn what_to_do_stands_in_the_next_step_alone() {
-        let refused = io::Error::from(io::ErrorKind::PermissionDenied);
-        let error = explained(Path::new(DMA_LATENCY), &refused);
+    fn the_remedy_is_not_part_of_the_error() {
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let error = add_path(Path::new(CPU_DMA_LATENCY_PATH), &denied);
         assert_eq!(error.to_string(), "/dev/cpu_dma_latency: permission denied");
         assert_eq!(
-            next_step(&error),
+            remedy(&error),
             "run as root, let this user write it (`sudo chmod o+w /dev/cpu_dma_latency`), or omit --hold-latency"
         );
     }
 
     #[test]
     fn the_real_device_is_held_or_explained() {
-        match idle_hold() {
+        match hold_idle_states() {
             Ok(hold) => drop(hold),
-            Err(error) => println!("needs to write {DMA_LATENCY}: {error}"),
+            Err(error) => println!("needs to write {CPU_DMA_LATENCY_PATH}: {error}"),
         }
     }
 }

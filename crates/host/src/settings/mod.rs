@@ -10,9 +10,11 @@ pub mod rss;
 mod ethtool;
 
 /// Opens a socket for ethtool calls in the calling thread's network namespace.
-fn socket() -> std::io::Result<std::net::UdpSocket> {
+fn open_socket() -> std::io::Result<std::net::UdpSocket> {
     use std::net::UdpSocket;
     UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::]:0"))
 }
 
-pub use ethtool::{channels, coalescing, rings, set_channels, set_coalescing, set_rings};
+pub use ethtool::{
+    read_channels, read_coalescing, read_rings, set_channels, set_coalescing, set_rings,
+};

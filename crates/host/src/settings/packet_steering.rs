@@ -15,15 +15,15 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 /// Direction of packet steering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Steering {
+pub enum PacketSteering {
     /// Received packets: `rps_cpus` of each receive queue.
     Rps,
     /// Sent packets: `xps_cpus` of each transmit queue.
     Xps,
 }
 
-impl Steering {
-    fn names(self) -> (&'static str, &'static str) {
+impl PacketSteering {
+    fn name_parts(self) -> (&'static str, &'static str) {
         match self {
             Self::Rps => ("rx-", "rps_cpus"),
             Self::Xps => ("tx-", "xps_cpus"),
@@ -35,8 +35,8 @@ impl Steering {
 ///
 /// # Errors
 /// `EPERM` where sysfs may not be mounted, `ENOENT` without such an interface or such queues.
-pub fn steering(interface: &str, which: Steering) -> io::Result<String> {
-    let queues = Queues::of(interface, which)?;
+pub fn read_steering(interface: &str, kind: PacketSteering) -> io::Result<String> {
+    let queues = QueueFiles::open(interface, kind)?;
     let masks: Vec<String> = (queues.files.iter())
         .map(|file| fs::read_to_string(file).map(|text| text.trim().to_owned()))
         .collect::<io::Result<_>>()?;
@@ -49,13 +49,13 @@ pub fn steering(interface: &str, which: Steering) -> io::Result<String> {
 /// Sets one mask for all queues, or one mask per queue.
 ///
 /// # Errors
-/// As [`steering`]; `InvalidInput` for another number of masks.
-pub fn set_steering(interface: &str, which: Steering, text: &str) -> io::Result<()> {
-    let queues = Queues::of(interface, which)?;
+/// As [`read_steering`]; `InvalidInput` for another number of masks.
+pub fn set_steering(interface: &str, kind: PacketSteering, text: &str) -> io::Result<()> {
+    let queues = QueueFiles::open(interface, kind)?;
     let masks: Vec<&str> = text.split_whitespace().collect();
     if masks.len() != 1 && masks.len() != queues.files.len() {
-        let why = format!("`{text}` is neither one mask nor one mask per queue");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        let problem = format!("`{text}` is neither one mask nor one mask per queue");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
     }
     for (number, file) in queues.files.iter().enumerate() {
         fs::write(file, masks[number % masks.len()])?;
@@ -64,33 +64,33 @@ pub fn set_steering(interface: &str, which: Steering, text: &str) -> io::Result<
 }
 
 /// Files of an interface's queues; the sysfs mount ends with the value.
-struct Queues {
+struct QueueFiles {
     files: Vec<PathBuf>,
-    _mounted: OwnedFd,
+    _mount: OwnedFd,
 }
 
-impl Queues {
-    fn of(interface: &str, which: Steering) -> io::Result<Self> {
+impl QueueFiles {
+    fn open(interface: &str, kind: PacketSteering) -> io::Result<Self> {
         if interface.is_empty() || interface.contains('/') || interface.starts_with('.') {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         }
-        let asked = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_create(&asked)?;
-        let mounted = fsmount(
-            &asked,
+        let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&context)?;
+        let mount = fsmount(
+            &context,
             FsMountFlags::FSMOUNT_CLOEXEC,
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
         )?;
-        let (start, file) = which.names();
-        let folder = format!(
+        let (prefix, file) = kind.name_parts();
+        let queues_dir = format!(
             "/proc/self/fd/{}/class/net/{interface}/queues",
-            mounted.as_raw_fd()
+            mount.as_raw_fd()
         );
         let mut queues: Vec<(u32, PathBuf)> = Vec::new();
-        for entry in fs::read_dir(folder)? {
+        for entry in fs::read_dir(queues_dir)? {
             let entry = entry?;
             let name = entry.file_name();
-            let number = (name.to_str()).and_then(|name| name.strip_prefix(start)?.parse().ok());
+            let number = (name.to_str()).and_then(|name| name.strip_prefix(prefix)?.parse().ok());
             queues.extend(number.map(|number| (number, entry.path().join(file))));
         }
         if queues.is_empty() {
@@ -99,7 +99,7 @@ impl Queues {
         queues.sort_unstable();
         Ok(Self {
             files: queues.into_iter().map(|(_, file)| file).collect(),
-            _mounted: mounted,
+            _mount: mount,
         })
     }
 }
@@ -109,16 +109,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_lead_elsewhere_are_refused() {
+    fn path_traversal_in_names_is_rejected() {
         for name in ["", "..", "a/b", "../../kernel"] {
-            let error = steering(name, Steering::Rps).unwrap_err();
+            let error = read_steering(name, PacketSteering::Rps).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{name}");
         }
     }
 
     #[test]
     fn loopback_has_a_receive_queue() {
-        match steering("lo", Steering::Rps) {
+        match read_steering("lo", PacketSteering::Rps) {
             Ok(mask) => assert!(
                 mask.chars().all(|c| c.is_ascii_hexdigit() || c == ','),
                 "{mask}"

@@ -6,60 +6,67 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::socket;
-use crate::sys::rss_table::{Indirection, indirection, set_indirection};
+use super::open_socket;
+use crate::sys::rss_table::{RssTable, read_rss_table, set_rss_table};
 
 /// Text for the driver's own table.
-pub const DEFAULT: &str = "default";
+pub const DEFAULT_TABLE: &str = "default";
 
 /// Reads the RSS table of an interface of the calling thread's network namespace.
 ///
 /// # Errors
 /// `EOPNOTSUPP` without an RSS table, `ENODEV` without such an interface.
-pub fn rss(interface: &str) -> io::Result<String> {
-    Ok(text(&indirection(socket()?.as_fd(), interface)?))
+pub fn read_rss(interface: &str) -> io::Result<String> {
+    Ok(format_table(&read_rss_table(
+        open_socket()?.as_fd(),
+        interface,
+    )?))
 }
 
 /// Sets the RSS table.
 ///
 /// # Errors
-/// As [`rss`]; `EINVAL` for queues that are not in use, `InvalidInput` for a malformed text.
+/// As [`read_rss`]; `EINVAL` for queues that are not in use, `InvalidInput` for a malformed text.
 pub fn set_rss(interface: &str, text: &str) -> io::Result<()> {
-    let socket = socket()?;
-    if text == DEFAULT {
-        return set_indirection(socket.as_fd(), interface, &[]);
+    let socket = open_socket()?;
+    if text == DEFAULT_TABLE {
+        return set_rss_table(socket.as_fd(), interface, &[]);
     }
-    let queues = queues(text)?;
-    let size = indirection(socket.as_fd(), interface)?.entries.len();
+    let queues = parse_queues(text)?;
+    let size = read_rss_table(socket.as_fd(), interface)?.entries.len();
     let entries: Vec<u32> = queues.into_iter().cycle().take(size).collect();
-    set_indirection(socket.as_fd(), interface, &entries)
+    set_rss_table(socket.as_fd(), interface, &entries)
 }
 
 /// Returns the shortest sequence of queues whose repetition gives the table.
-fn text(table: &Indirection) -> String {
+fn format_table(table: &RssTable) -> String {
     let entries = &table.entries;
     // Default table: `ethtool_rxfh_indir_default` of linux/ethtool.h.
-    let own = entries.iter().zip(0_u32..);
-    if table.queues > 0 && own.clone().all(|(queue, at)| *queue == at % table.queues) {
-        return DEFAULT.to_owned();
+    let default_entries = entries.iter().zip(0_u32..);
+    if table.queues > 0
+        && default_entries
+            .clone()
+            .all(|(queue, index)| *queue == index % table.queues)
+    {
+        return DEFAULT_TABLE.to_owned();
     }
-    let repeats = |length: &usize| {
+    let is_period = |length: &usize| {
         let (order, rest) = entries.split_at(*length);
         rest.iter().zip(order.iter().cycle()).all(|(a, b)| a == b)
     };
-    let length = (1..=entries.len()).find(repeats).unwrap_or(0);
-    let words: Vec<String> = entries[..length].iter().map(u32::to_string).collect();
-    words.join(" ")
+    let length = (1..=entries.len()).find(is_period).unwrap_or(0);
+    let order_text: Vec<String> = entries[..length].iter().map(u32::to_string).collect();
+    order_text.join(" ")
 }
 
-fn queues(text: &str) -> io::Result<Vec<u32>> {
+fn parse_queues(text: &str) -> io::Result<Vec<u32>> {
     let queues: Option<Vec<u32>> = text
         .split_whitespace()
-        .map(|word| word.parse().ok())
+        .map(|number| number.parse().ok())
         .collect();
     queues.filter(|queues| !queues.is_empty()).ok_or_else(|| {
-        let why = format!("`{text}` is not a list of queue numbers");
-        io::Error::new(io::ErrorKind::InvalidInput, why)
+        let problem = format!("`{text}` is not a list of queue numbers");
+        io::Error::new(io::ErrorKind::InvalidInput, problem)
     })
 }
 
@@ -68,8 +75,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_told_by_what_repeats_in_it() {
-        for (entries, queues, want) in [
+    fn a_table_is_formatted_as_its_shortest_period() {
+        for (entries, queues, expected) in [
             (&[0, 1, 0, 1, 0, 1, 0, 1][..], 2, "default"),
             (&[0, 1, 2, 0, 1, 2, 0, 1], 3, "default"),
             // Two of four queues.
@@ -81,22 +88,22 @@ mod tests {
             (&[0, 1, 1, 0], 2, "0 1 1"),
             (&[0, 1, 1, 1], 2, "0 1 1 1"),
         ] {
-            let table = Indirection {
+            let table = RssTable {
                 entries: entries.to_vec(),
                 queues,
             };
-            let told = text(&table);
-            assert_eq!(told, want, "{entries:?}");
-            if told != DEFAULT {
-                let order = super::queues(&told).unwrap().into_iter().cycle();
-                let again: Vec<u32> = order.take(entries.len()).collect();
-                assert_eq!(again, entries, "{told}");
+            let formatted = format_table(&table);
+            assert_eq!(formatted, expected, "{entries:?}");
+            if formatted != DEFAULT_TABLE {
+                let order = super::parse_queues(&formatted).unwrap().into_iter().cycle();
+                let entries_again: Vec<u32> = order.take(entries.len()).collect();
+                assert_eq!(entries_again, entries, "{formatted}");
             }
         }
     }
 
     #[test]
-    fn what_names_no_queue_is_refused_before_the_kernel_hears_of_it() {
+    fn malformed_queue_lists_are_rejected_before_the_system_call() {
         for text in ["", "all", "0,1", "-1"] {
             let error = set_rss("lo", text).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{text}");

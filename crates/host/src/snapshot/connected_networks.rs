@@ -2,31 +2,31 @@
 
 use std::net::IpAddr;
 
-use super::netlink::{self, Address, Link};
+use super::netlink::{self, InterfaceLink, LinkAddress};
 
-/// See [`super::connected_networks`].
+/// See [`super::list_connected_networks`].
 ///
 /// Derived from the addresses of this host, not from its routes: a route without a gateway may lead
 /// anywhere, for example into a tunnel.
 #[must_use]
-pub fn connected_networks() -> Vec<(IpAddr, u8)> {
-    let links = netlink::links().unwrap_or_default();
-    let addresses = netlink::addresses().unwrap_or_default();
-    neighbourhoods(&links, &addresses)
+pub fn list_connected_networks() -> Vec<(IpAddr, u8)> {
+    let links = netlink::list_links().unwrap_or_default();
+    let addresses = netlink::list_addresses().unwrap_or_default();
+    shared_networks(&links, &addresses)
 }
 
 /// Returns the networks of addresses on links that many hosts share. Any host may be behind the
 /// peer of a tunnel; a multipoint tunnel (6to4, DMVPN) does not resolve addresses, so its members
 /// are no neighbours.
-fn neighbourhoods(links: &[Link], addresses: &[Address]) -> Vec<(IpAddr, u8)> {
+fn shared_networks(links: &[InterfaceLink], addresses: &[LinkAddress]) -> Vec<(IpAddr, u8)> {
     let is_shared = |index: u32| {
         let link = links.iter().find(|link| link.index == index);
         link.is_some_and(|link| {
-            link.up && !link.loopback && !link.point_to_point && !link.unresolved
+            link.up && !link.loopback && !link.point_to_point && !link.no_address_resolution
         })
     };
     let networks =
-        (addresses.iter()).filter(|address| is_shared(address.link) && address.prefix > 0);
+        (addresses.iter()).filter(|address| is_shared(address.link_index) && address.prefix > 0);
     networks
         .map(|network| (network.address, network.prefix))
         .collect()
@@ -37,13 +37,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_told_from_the_rest() {
-        let link = |index, up, loopback, point_to_point| Link {
+    fn networks_of_shared_links_are_listed() {
+        let link = |index, up, loopback, point_to_point| InterfaceLink {
             index,
             up,
             loopback,
             point_to_point,
-            ..Link::default()
+            ..InterfaceLink::default()
         };
         let links = [
             link(1, true, true, false),
@@ -51,8 +51,8 @@ mod tests {
             link(3, false, false, false),
             // A tunnel: any network may be behind it.
             link(4, true, false, true),
-            Link {
-                unresolved: true,
+            InterfaceLink {
+                no_address_resolution: true,
                 ..link(6, true, false, false)
             },
         ];
@@ -70,12 +70,12 @@ mod tests {
             // A link that was removed meanwhile.
             (5, "10.79.0.2", 24, false),
         ] {
-            let address = Address {
-                link: index,
+            let address = LinkAddress {
+                link_index: index,
                 address: address.parse().unwrap(),
                 prefix,
             };
-            let networks = neighbourhoods(&links, std::slice::from_ref(&address));
+            let networks = shared_networks(&links, std::slice::from_ref(&address));
             let expected = is_network.then_some((address.address, prefix));
             assert_eq!(networks.first(), expected.as_ref(), "{address:?}");
         }

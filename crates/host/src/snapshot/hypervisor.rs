@@ -1,9 +1,9 @@
 //! Detection of the hypervisor under this machine.
 
-use super::Files;
+use super::SystemFiles;
 
 /// Names by CPUID signature.
-const SIGNATURES: &[(&str, &str)] = &[
+const CPUID_SIGNATURES: &[(&str, &str)] = &[
     ("KVMKVMKVM", "KVM"),
     ("Linux KVM Hv", "KVM"),
     ("Microsoft Hv", "Hyper-V"),
@@ -24,7 +24,7 @@ const SIGNATURES: &[(&str, &str)] = &[
 ///
 /// Clouds that also rent bare metal under the same vendor name are missing here: other signs
 /// identify them.
-const PRODUCTS: &[(&str, &str)] = &[
+const FIRMWARE_PRODUCTS: &[(&str, &str)] = &[
     ("QEMU", "QEMU"),
     ("KVM", "KVM"),
     ("VMware", "VMware"),
@@ -42,42 +42,49 @@ const PRODUCTS: &[(&str, &str)] = &[
 /// Detects the hypervisor from Xen's file, CPUID, the device tree and the firmware, in this order.
 ///
 /// `signature` is from CPUID, `cpuinfo` the text of /proc/cpuinfo.
-pub(super) fn find(files: &Files, signature: Option<&str>, cpuinfo: &str) -> Option<String> {
-    if let Some(kind) = files.text("/sys/hypervisor/type") {
+pub(super) fn detect(
+    files: &SystemFiles,
+    signature: Option<&str>,
+    cpuinfo: &str,
+) -> Option<String> {
+    if let Some(kind) = files.read_text("/sys/hypervisor/type") {
         return Some(match kind.as_str() {
             "xen" => "Xen".to_owned(),
             _ => kind,
         });
     }
     if let Some(signature) = signature {
-        let known = SIGNATURES.iter().find(|(text, _)| *text == signature);
-        return Some(known.map_or(signature, |(_, name)| name).to_owned());
+        let entry = CPUID_SIGNATURES.iter().find(|(text, _)| *text == signature);
+        return Some(entry.map_or(signature, |(_, name)| name).to_owned());
     }
-    if let Some(compatible) = files.text("/proc/device-tree/hypervisor/compatible") {
+    if let Some(compatible) = files.read_text("/proc/device-tree/hypervisor/compatible") {
         return Some(match compatible.split('\0').next().unwrap_or_default() {
             "linux,kvm" => "KVM".to_owned(),
             "xen,xen" => "Xen".to_owned(),
             "vmware" => "VMware".to_owned(),
-            other => other.to_owned(),
+            unknown_name => unknown_name.to_owned(),
         });
     }
-    let x86 = cpuinfo.lines().find(|line| line.starts_with("flags"));
-    let flagged = x86.is_some_and(|flags| flags.split_whitespace().any(|f| f == "hypervisor"));
+    let x86_flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
+    let has_hypervisor_flag =
+        x86_flags.is_some_and(|flags| flags.split_whitespace().any(|f| f == "hypervisor"));
     // An x86 processor shows the flag under a hypervisor, so its absence means bare metal.
-    if x86.is_some() && !flagged {
+    if x86_flags.is_some() && !has_hypervisor_flag {
         return None;
     }
-    product(files).or_else(|| flagged.then(|| "unnamed".to_owned()))
+    detect_by_firmware(files).or_else(|| has_hypervisor_flag.then(|| "unnamed".to_owned()))
 }
 
-fn product(files: &Files) -> Option<String> {
+fn detect_by_firmware(files: &SystemFiles) -> Option<String> {
     let text = ["sys_vendor", "product_name", "bios_vendor"]
         .iter()
-        .filter_map(|name| files.text(&format!("/sys/class/dmi/id/{name}")))
+        .filter_map(|name| files.read_text(&format!("/sys/class/dmi/id/{name}")))
         .collect::<Vec<_>>()
         .join(" ");
-    let known = PRODUCTS.iter().find(|(word, _)| text.contains(word));
-    known.map(|(_, name)| (*name).to_owned())
+    let entry = FIRMWARE_PRODUCTS
+        .iter()
+        .find(|(text_part, _)| text.contains(text_part));
+    entry.map(|(_, name)| (*name).to_owned())
 }
 
 #[cfg(test)]
@@ -85,7 +92,7 @@ mod tests {
     use super::super::system_files::tree;
     use super::*;
 
-    type Case = (
+    type DetectionCase = (
         &'static [(&'static str, &'static str)],
         Option<&'static str>,
         &'static str,
@@ -94,30 +101,35 @@ mod tests {
 
     #[test]
     fn the_first_sign_wins() {
-        let flagged = "flags\t\t: fpu hypervisor lahf_lm\n";
-        let bare = "flags\t\t: fpu lahf_lm\n";
-        let arm = "Features\t: fp asimd\n";
+        let virtual_cpuinfo = "flags\t\t: fpu hypervisor lahf_lm\n";
+        let bare_metal_cpuinfo = "flags\t\t: fpu lahf_lm\n";
+        let arm_cpuinfo = "Features\t: fp asimd\n";
         let qemu: &[_] = &[("/sys/class/dmi/id/sys_vendor", "QEMU\n")];
-        let table: [Case; 9] = [
-            (&[], Some("KVMKVMKVM"), flagged, Some("KVM")),
-            (&[], Some("NewHvNewHvNe"), flagged, Some("NewHvNewHvNe")),
-            (&[], None, bare, None),
-            (qemu, None, bare, None),
-            (qemu, None, flagged, Some("QEMU")),
-            (qemu, None, arm, Some("QEMU")),
-            (&[], None, flagged, Some("unnamed")),
-            (&[], None, arm, None),
+        let table: [DetectionCase; 9] = [
+            (&[], Some("KVMKVMKVM"), virtual_cpuinfo, Some("KVM")),
+            (
+                &[],
+                Some("NewHvNewHvNe"),
+                virtual_cpuinfo,
+                Some("NewHvNewHvNe"),
+            ),
+            (&[], None, bare_metal_cpuinfo, None),
+            (qemu, None, bare_metal_cpuinfo, None),
+            (qemu, None, virtual_cpuinfo, Some("QEMU")),
+            (qemu, None, arm_cpuinfo, Some("QEMU")),
+            (&[], None, virtual_cpuinfo, Some("unnamed")),
+            (&[], None, arm_cpuinfo, None),
             (
                 &[("/sys/hypervisor/type", "xen\n")],
                 Some("XenVMMXenVMM"),
-                flagged,
+                virtual_cpuinfo,
                 Some("Xen"),
             ),
         ];
         for (number, (layout, signature, cpuinfo, expected)) in table.into_iter().enumerate() {
             let (_directory, files) = tree(layout);
             assert_eq!(
-                find(&files, signature, cpuinfo).as_deref(),
+                detect(&files, signature, cpuinfo).as_deref(),
                 expected,
                 "row {number}"
             );
@@ -125,11 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn device_trees_name_theirs() {
+    fn device_trees_name_the_hypervisor() {
         let (_directory, files) = tree(&[(
             "/proc/device-tree/hypervisor/compatible",
             "xen,xen-4.17\0xen,xen\0",
         )]);
-        assert_eq!(find(&files, None, "").as_deref(), Some("xen,xen-4.17"));
+        assert_eq!(detect(&files, None, "").as_deref(), Some("xen,xen-4.17"));
     }
 }

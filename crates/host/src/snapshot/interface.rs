@@ -2,31 +2,32 @@
 
 use std::net::IpAddr;
 
-use linerate_metric::facts::{ChildQdisc, Interface};
+use linerate_metric::facts::{ChildQdisc, InterfaceFacts};
 
-use super::netlink::{self, Link};
-use super::{Files, offloads};
+use super::SystemFiles;
+use super::netlink::{self, InterfaceLink};
+use super::offloads::read_offloads;
 use crate::settings;
-use crate::sys::ethtool::{Driver, Ethtool};
+use crate::sys::ethtool::{DriverInfo, EthtoolSocket};
 
 /// Drivers that report a speed without a physical wire; the kernel does not limit them to it.
-const SPEED_MADE_UP: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];
+const DRIVERS_WITHOUT_WIRE: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];
 
 /// GSO limit of IPv4 before Linux 6.3 reported one per interface.
 const OLD_GSO_IPV4_MAX_BYTES: u32 = 65536;
 
 /// Reads the facts of an interface; `None` without such an interface.
 #[must_use]
-pub fn interface(name: &str) -> Option<Interface> {
-    let link = netlink::link(name).ok()?;
-    Some(facts(&Files::machine(), &link))
+pub fn read_interface(name: &str) -> Option<InterfaceFacts> {
+    let link = netlink::find_link(name).ok()?;
+    Some(collect_facts(&SystemFiles::of_machine(), &link))
 }
 
 /// Returns the name of the interface through which the kernel sends to a destination, `lo` for the
 /// host's own addresses. `None` without a route.
 #[must_use]
-pub fn interface_towards(destination: IpAddr) -> Option<String> {
-    netlink::route_interface(destination).ok()
+pub fn egress_interface(destination: IpAddr) -> Option<String> {
+    netlink::find_route_interface(destination).ok()
 }
 
 /// Returns whether packets to `address` stay within this host (in the calling thread's network
@@ -34,47 +35,54 @@ pub fn interface_towards(destination: IpAddr) -> Option<String> {
 ///
 /// Link-local addresses never count: another host may have the same one on another link.
 #[must_use]
-pub fn is_own_address(address: IpAddr) -> bool {
+pub fn is_local_address(address: IpAddr) -> bool {
     let address = address.to_canonical();
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
     };
-    address.is_loopback() || (!link_local && netlink::is_delivered_here(address).unwrap_or(false))
+    address.is_loopback()
+        || (!link_local && netlink::is_local_destination(address).unwrap_or(false))
 }
 
-fn facts(files: &Files, link: &Link) -> Interface {
-    let ethtool = Ethtool::new(&link.name).ok();
-    let driver = ethtool.as_ref().and_then(|ethtool| ethtool.driver().ok());
-    let speed = ethtool.as_ref().and_then(|ethtool| ethtool.link().ok());
-    let rings = ethtool.as_ref().and_then(|ethtool| ethtool.rings().ok());
+fn collect_facts(files: &SystemFiles, link: &InterfaceLink) -> InterfaceFacts {
+    let ethtool = EthtoolSocket::new(&link.name).ok();
+    let driver = ethtool
+        .as_ref()
+        .and_then(|ethtool| ethtool.read_driver().ok());
+    let speed = ethtool
+        .as_ref()
+        .and_then(|ethtool| ethtool.read_link().ok());
+    let rings = ethtool
+        .as_ref()
+        .and_then(|ethtool| ethtool.read_rings().ok());
     let coalescing = ethtool
         .as_ref()
-        .and_then(|ethtool| ethtool.coalescing().ok());
-    let energy_efficient = ethtool
-        .as_ref()
-        .and_then(|ethtool| ethtool.energy_efficient().ok());
+        .and_then(|ethtool| ethtool.read_coalescing().ok());
+    let energy_efficient = ethtool.as_ref().and_then(|ethtool| ethtool.read_eee().ok());
     // The kernel omits settings that the driver does not support.
-    let settings = settings::coalescing(&link.name).unwrap_or_default();
-    let channels = ethtool.as_ref().and_then(|ethtool| ethtool.channels().ok());
+    let settings = settings::read_coalescing(&link.name).unwrap_or_default();
+    let channels = ethtool
+        .as_ref()
+        .and_then(|ethtool| ethtool.read_channels().ok());
 
     let driver_name = driver
         .as_ref()
         .map(|driver| driver.name.clone())
         .filter(|name| !name.is_empty())
         .or_else(|| link.kind.clone());
-    let wire = driver_name
+    let has_wire = driver_name
         .as_deref()
-        .is_some_and(|name| !SPEED_MADE_UP.contains(&name));
-    let speed = speed.filter(|_| wire).unwrap_or_default();
-    let device = device(files, link, driver.as_ref());
-    let bus = bus(link, driver.as_ref());
-    let disciplines = netlink::qdiscs(link.index).ok().flatten();
-    let (discipline, below) = disciplines.unwrap_or_default();
-    let offloads = offloads(&link.name);
+        .is_some_and(|name| !DRIVERS_WITHOUT_WIRE.contains(&name));
+    let speed = speed.filter(|_| has_wire).unwrap_or_default();
+    let device = find_pci_device(files, link, driver.as_ref());
+    let bus = bus_kind(link, driver.as_ref());
+    let disciplines = netlink::read_qdiscs(link.index).ok().flatten();
+    let (root_qdisc, children) = disciplines.unwrap_or_default();
+    let offloads = read_offloads(&link.name);
     let nonzero = |number: u32| (number > 0).then_some(number);
 
-    Interface {
+    InterfaceFacts {
         name: link.name.clone(),
         driver_version: driver.as_ref().and_then(|driver| driver.version.clone()),
         firmware: driver.and_then(|driver| driver.firmware),
@@ -82,7 +90,7 @@ fn facts(files: &Files, link: &Link) -> Interface {
         pci_id: device.as_ref().and_then(|device| device.pci_id.clone()),
         numa_node: device.as_ref().and_then(|device| device.numa_node),
         pci_address: device.map(|device| device.pci_address),
-        mac: link.address.as_deref().and_then(mac),
+        mac: link.hardware_bytes.as_deref().and_then(format_mac),
         speed_bps: speed.speed_mbps.map(|mbps| u64::from(mbps) * 1_000_000),
         fastest_bps: speed.fastest_mbps.map(|mbps| u64::from(mbps) * 1_000_000),
         bus,
@@ -91,9 +99,9 @@ fn facts(files: &Files, link: &Link) -> Interface {
             .map(|full| if full { "full" } else { "half" }.to_owned()),
         mtu: link.mtu,
         qdisc: link.qdisc.clone(),
-        qdisc_rate_bps: discipline.rate_bps,
-        qdisc_burst_bytes: discipline.burst_bytes,
-        qdisc_children: alike(&below),
+        qdisc_rate_bps: root_qdisc.rate_bps,
+        qdisc_burst_bytes: root_qdisc.burst_bytes,
+        qdisc_children: group_qdiscs(&children),
         fixed_offloads: (offloads.iter())
             .filter(|offload| !offload.changeable)
             .map(|offload| offload.name.to_owned())
@@ -118,23 +126,23 @@ fn facts(files: &Files, link: &Link) -> Interface {
         tx_descriptors: rings.and_then(|rings| nonzero(rings.tx)),
         rx_descriptors_max: rings.and_then(|rings| nonzero(rings.rx_max)),
         coalescing_settings: (settings.split_whitespace())
-            .filter(|_| wire && coalescing.is_some())
+            .filter(|_| has_wire && coalescing.is_some())
             .filter_map(|setting| Some(setting.split_once('=')?.0.to_owned()))
             .collect(),
-        coalescing: coalescing.filter(|_| wire),
+        coalescing: coalescing.filter(|_| has_wire),
         energy_efficient,
     }
 }
 
 /// Groups equal disciplines and counts them.
-fn alike(below: &[netlink::Qdisc]) -> Vec<ChildQdisc> {
+fn group_qdiscs(child_qdiscs: &[netlink::Qdisc]) -> Vec<ChildQdisc> {
     let mut children: Vec<ChildQdisc> = Vec::new();
-    for qdisc in below {
-        let known = children.iter_mut().find(|child| {
+    for qdisc in child_qdiscs {
+        let group = children.iter_mut().find(|child| {
             child.kind == qdisc.kind
                 && (child.rate_bps, child.burst_bytes) == (qdisc.rate_bps, qdisc.burst_bytes)
         });
-        match known {
+        match group {
             Some(child) => child.count += 1,
             None => children.push(ChildQdisc {
                 kind: qdisc.kind.clone(),
@@ -150,9 +158,9 @@ fn alike(below: &[netlink::Qdisc]) -> Vec<ChildQdisc> {
 
 /// Returns the bus of the device behind an interface. Drivers of USB adapters report their address
 /// as `usb-0000:00:14.0-2`.
-fn bus(link: &Link, driver: Option<&Driver>) -> Option<String> {
-    let stated = driver.and_then(|driver| driver.bus_address.as_deref());
-    if stated.is_some_and(|address| address.starts_with("usb-")) {
+fn bus_kind(link: &InterfaceLink, driver: Option<&DriverInfo>) -> Option<String> {
+    let driver_address = driver.and_then(|driver| driver.bus_address.as_deref());
+    if driver_address.is_some_and(|address| address.starts_with("usb-")) {
         return Some("usb".to_owned());
     }
     let (bus, _) = link.parent.as_ref()?;
@@ -160,7 +168,7 @@ fn bus(link: &Link, driver: Option<&Driver>) -> Option<String> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Device {
+struct PciDevice {
     pci_address: String,
     pci_id: Option<String>,
     numa_node: Option<u32>,
@@ -169,32 +177,36 @@ struct Device {
 /// Finds the PCI device behind an interface, by the address that the driver or the kernel reports.
 ///
 /// /sys/bus is the same in every network namespace. A virtio device is a child of its PCI device.
-fn device(files: &Files, link: &Link, driver: Option<&Driver>) -> Option<Device> {
-    let stated = driver.and_then(|driver| driver.bus_address.clone());
+fn find_pci_device(
+    files: &SystemFiles,
+    link: &InterfaceLink,
+    driver: Option<&DriverInfo>,
+) -> Option<PciDevice> {
+    let driver_address = driver.and_then(|driver| driver.bus_address.clone());
     let parent = link.parent.as_ref().map(|(_, device)| device.clone());
-    let address = stated
+    let address = driver_address
         .into_iter()
         .chain(parent)
         .find(|address| is_pci_address(address))?;
     let directory = format!("/sys/bus/pci/devices/{address}");
     let id = |file: &str| {
-        let text = files.text(&format!("{directory}/{file}"))?;
+        let text = files.read_text(&format!("{directory}/{file}"))?;
         text.strip_prefix("0x").map(str::to_owned)
     };
-    Some(Device {
+    Some(PciDevice {
         pci_id: id("vendor")
             .zip(id("device"))
             .map(|(vendor, device)| format!("{vendor}:{device}")),
         // -1 (unknown) does not parse as u32.
-        numa_node: files.number(&format!("{directory}/numa_node")),
+        numa_node: files.read_number(&format!("{directory}/numa_node")),
         pci_address: address,
     })
 }
 
 /// Returns whether `text` is domain, bus, device and function: `0000:03:00.0`.
 fn is_pci_address(text: &str) -> bool {
-    let hexadecimal = |part: &str, least: usize| {
-        part.len() >= least && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+    let hexadecimal = |part: &str, min_digits: usize| {
+        part.len() >= min_digits && part.bytes().all(|byte| byte.is_ascii_hexdigit())
     };
     let Some((slot, function)) = text.rsplit_once('.') else {
         return false;
@@ -206,7 +218,7 @@ fn is_pci_address(text: &str) -> bool {
 }
 
 /// Formats a link-layer address; `None` for all zeros (loopback has no address).
-pub(super) fn mac(address: &[u8]) -> Option<String> {
+pub(super) fn format_mac(address: &[u8]) -> Option<String> {
     if address.iter().all(|&byte| byte == 0) {
         return None;
     }
@@ -221,31 +233,31 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[test]
-    fn disciplines_that_are_alike_are_one() {
-        let of = |kind: &str, rate_bps| netlink::Qdisc {
+    fn equal_disciplines_are_grouped() {
+        let qdisc = |kind: &str, rate_bps| netlink::Qdisc {
             kind: kind.to_owned(),
             rate_bps,
             ..netlink::Qdisc::default()
         };
-        let below = [
-            of("tbf", Some(9)),
-            of("fq", None),
-            of("tbf", Some(7)),
-            of("fq", None),
+        let child_qdiscs = [
+            qdisc("tbf", Some(9)),
+            qdisc("fq", None),
+            qdisc("tbf", Some(7)),
+            qdisc("fq", None),
         ];
-        let told: Vec<_> = (alike(&below).into_iter())
+        let groups: Vec<_> = (group_qdiscs(&child_qdiscs).into_iter())
             .map(|child| (child.kind, child.count, child.rate_bps))
             .collect();
-        let want = [("fq", 2, None), ("tbf", 1, Some(7)), ("tbf", 1, Some(9))];
+        let expected = [("fq", 2, None), ("tbf", 1, Some(7)), ("tbf", 1, Some(9))];
         assert_eq!(
-            told,
-            want.map(|(kind, count, rate)| (kind.to_owned(), count, rate))
+            groups,
+            expected.map(|(kind, count, rate)| (kind.to_owned(), count, rate))
         );
     }
 
     #[test]
-    fn own_addresses_are_those_that_stay_here() {
-        for (address, own) in [
+    fn local_addresses_are_recognised() {
+        for (address, is_local) in [
             ("127.0.0.1", true),
             ("127.9.9.9", true),
             ("::1", true),
@@ -256,7 +268,11 @@ mod tests {
             ("fe80::1", false),
             ("169.254.1.1", false),
         ] {
-            assert_eq!(is_own_address(address.parse().unwrap()), own, "{address}");
+            assert_eq!(
+                is_local_address(address.parse().unwrap()),
+                is_local,
+                "{address}"
+            );
         }
     }
 
@@ -282,76 +298,82 @@ mod tests {
             ("/sys/bus/pci/devices/0000:03:00.0/device", "0x1521\n"),
             ("/sys/bus/pci/devices/0000:03:00.0/numa_node", "-1\n"),
         ]);
-        let expected = Some(Device {
+        let expected = Some(PciDevice {
             pci_address: "0000:03:00.0".to_owned(),
             pci_id: Some("8086:1521".to_owned()),
             numa_node: None,
         });
-        let driver = Driver {
+        let driver = DriverInfo {
             bus_address: Some("0000:03:00.0".to_owned()),
-            ..Driver::default()
+            ..DriverInfo::default()
         };
-        let bare = Link::default();
-        assert_eq!(device(&files, &bare, Some(&driver)), expected);
-        let link = Link {
+        let plain_link = InterfaceLink::default();
+        assert_eq!(
+            find_pci_device(&files, &plain_link, Some(&driver)),
+            expected
+        );
+        let link = InterfaceLink {
             parent: Some(("pci".to_owned(), "0000:03:00.0".to_owned())),
-            ..Link::default()
+            ..InterfaceLink::default()
         };
-        assert_eq!(device(&files, &link, None), expected);
-        assert_eq!(device(&files, &bare, None), None);
+        assert_eq!(find_pci_device(&files, &link, None), expected);
+        assert_eq!(find_pci_device(&files, &plain_link, None), None);
     }
 
     #[test]
-    fn adapters_of_usb_are_told_by_their_driver_or_the_kernel() {
-        let driver = Driver {
+    fn usb_adapters_are_recognised_by_driver_or_kernel() {
+        let driver = DriverInfo {
             bus_address: Some("usb-0000:00:14.0-2".to_owned()),
-            ..Driver::default()
+            ..DriverInfo::default()
         };
-        assert_eq!(bus(&Link::default(), Some(&driver)).as_deref(), Some("usb"));
-        let link = Link {
+        assert_eq!(
+            bus_kind(&InterfaceLink::default(), Some(&driver)).as_deref(),
+            Some("usb")
+        );
+        let link = InterfaceLink {
             parent: Some(("pci".to_owned(), "0000:03:00.0".to_owned())),
-            ..Link::default()
+            ..InterfaceLink::default()
         };
-        assert_eq!(bus(&link, None).as_deref(), Some("pci"));
-        assert_eq!(bus(&Link::default(), None), None);
+        assert_eq!(bus_kind(&link, None).as_deref(), Some("pci"));
+        assert_eq!(bus_kind(&InterfaceLink::default(), None), None);
     }
 
     #[test]
     fn addresses_of_links() {
         assert_eq!(
-            mac(&[2, 0xfc, 0, 0, 0, 1]).as_deref(),
+            format_mac(&[2, 0xfc, 0, 0, 0, 1]).as_deref(),
             Some("02:fc:00:00:00:01")
         );
-        assert_eq!(mac(&[0; 6]), None);
-        assert_eq!(mac(&[]), None);
+        assert_eq!(format_mac(&[0; 6]), None);
+        assert_eq!(format_mac(&[]), None);
     }
 
     #[test]
     fn loopback_has_no_wire() {
-        let lo = interface("lo").unwrap();
+        let lo = read_interface("lo").unwrap();
         assert_eq!((lo.speed_bps, lo.duplex, lo.mac), (None, None, None));
         assert!(lo.mtu.is_some_and(|mtu| mtu > 0));
         assert!(lo.offloads.contains_key("generic-receive-offload"));
-        assert_eq!(interface("none-such0"), None);
+        assert_eq!(read_interface("none-such0"), None);
     }
 
     #[test]
-    fn the_way_to_oneself_is_loopback() {
-        if !netlink::link("lo").is_ok_and(|lo| lo.up) {
+    fn the_egress_interface_to_this_host_is_loopback() {
+        if !netlink::find_link("lo").is_ok_and(|lo| lo.up) {
             println!("needs loopback up");
             return;
         }
         assert_eq!(
-            interface_towards(Ipv4Addr::LOCALHOST.into()).as_deref(),
+            egress_interface(Ipv4Addr::LOCALHOST.into()).as_deref(),
             Some("lo")
         );
         assert_eq!(
-            interface_towards(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()).as_deref(),
+            egress_interface(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()).as_deref(),
             Some("lo")
         );
         if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
             assert_eq!(
-                interface_towards(Ipv6Addr::LOCALHOST.into()).as_deref(),
+                egress_interface(Ipv6Addr::LOCALHOST.into()).as_deref(),
                 Some("lo")
             );
         }

@@ -23,41 +23,41 @@ mod tests;
 
 use linerate_metric::facts;
 
-pub use interface::{interface, interface_towards, is_own_address};
+pub use interface::{egress_interface, is_local_address, read_interface};
 pub use numa_nodes::NumaNodes;
-pub use offloads::{Offload, offloads};
-pub use processor::{cpu_list, text_of_cpu_list};
-pub use sysctls::SYSCTLS;
-pub use system_files::Files;
+pub use offloads::{OffloadState, read_offloads};
+pub use processor::{format_cpu_list, parse_cpu_list};
+pub use sysctls::RECORDED_SYSCTLS;
+pub use system_files::SystemFiles;
 
-pub(crate) use processor::idle_states;
-pub(crate) use sysctls::value as sysctl;
-pub(crate) use system::{host as host_on, meminfo_bytes, meminfo_count};
+pub(crate) use processor::read_idle_states;
+pub(crate) use sysctls::read_sysctl as sysctl;
+pub(crate) use system::{meminfo_bytes, meminfo_count, read_host as host_on};
 #[cfg(test)]
 pub(crate) use system_files::tree;
 
 /// Reads the facts of this host, without its role and the interface of a run.
 #[must_use]
-pub fn host() -> facts::Host {
-    system::host(&Files::machine())
+pub fn read_host() -> facts::HostFacts {
+    system::read_host(&SystemFiles::of_machine())
 }
 
 /// Returns current and maximum frequency, Hz, of that of `cpus` which runs closest to its maximum;
 /// `None` where the kernel does not scale frequencies.
 #[must_use]
-pub fn frequency(cpus: &[u32]) -> Option<(u64, u64)> {
-    processor::frequency(&Files::machine(), cpus)
+pub fn read_frequency(cpus: &[u32]) -> Option<(u64, u64)> {
+    processor::read_frequency(&SystemFiles::of_machine(), cpus)
 }
 
 /// Lists the networks that this host is directly connected to, as address and prefix length. Hosts
 /// in them are neighbours. Loopback and tunnels are excluded; empty where the kernel lists nothing.
 #[must_use]
-pub fn connected_networks() -> Vec<(std::net::IpAddr, u8)> {
-    connected_networks::connected_networks()
+pub fn list_connected_networks() -> Vec<(std::net::IpAddr, u8)> {
+    connected_networks::list_connected_networks()
 }
 
 /// Reads the NUMA node of every processor.
 #[must_use]
-pub fn numa_nodes() -> NumaNodes {
-    NumaNodes::read(&Files::machine())
+pub fn read_numa_nodes() -> NumaNodes {
+    NumaNodes::read(&SystemFiles::of_machine())
 }

@@ -7,7 +7,7 @@
 pub mod neighbour_watch;
 mod qdiscs;
 
-pub use qdiscs::{Qdisc, qdisc_kinds, qdiscs};
+pub use qdiscs::{Qdisc, read_qdisc_kinds, read_qdiscs};
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::interface::mac;
+use super::interface::format_mac;
 
 /// Interface as reported by the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub struct InterfaceLink {
     pub index: u32,
     pub name: String,
     /// Administratively up (IFF_UP).
@@ -28,13 +28,13 @@ pub struct Link {
     /// Has a single peer, as tunnels do (IFF_POINTOPOINT).
     pub point_to_point: bool,
     /// Does not resolve link-layer addresses (IFF_NOARP), as multipoint tunnels.
-    pub unresolved: bool,
+    pub no_address_resolution: bool,
     /// Largest IP packet, bytes.
     pub mtu: Option<u32>,
     /// Link-layer address.
-    pub address: Option<Vec<u8>>,
+    pub hardware_bytes: Option<Vec<u8>>,
     /// Permanent hardware address, which never changes (Linux 5.6).
-    pub permanent_address: Option<Vec<u8>>,
+    pub permanent_hardware_bytes: Option<Vec<u8>>,
     /// Root queueing discipline.
     pub qdisc: Option<String>,
     /// Number of transmit queues at creation.
@@ -55,27 +55,30 @@ pub struct Link {
     /// Bus and name of the underlying device (`pci`, `0000:03:00.0`; Linux 5.14 and later).
     pub parent: Option<(String, String)>,
     /// Counters; absent before Linux 2.6.35.
-    pub statistics: Option<Statistics>,
+    pub statistics: Option<LinkStatistics>,
     /// Times that the carrier was lost, for example because the interface or its peer was set down
     /// (Linux 4.16).
     pub carrier_losses: Option<u32>,
 }
 
-impl Link {
+impl InterfaceLink {
     /// Returns the permanent or else the current hardware address; `None` for all zeros, as of
     /// loopback.
     #[must_use]
     pub fn hardware_address(&self) -> Option<String> {
-        let own = self.permanent_address.as_ref().or(self.address.as_ref());
-        own.and_then(|address| mac(address))
+        let hardware_bytes = self
+            .permanent_hardware_bytes
+            .as_ref()
+            .or(self.hardware_bytes.as_ref());
+        hardware_bytes.and_then(|address| format_mac(address))
     }
 }
 
 /// Address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
+pub struct LinkAddress {
     /// Index of the interface.
-    pub link: u32,
+    pub link_index: u32,
     /// The address; the peer's where local and peer address were set together.
     pub address: IpAddr,
     /// Prefix length of its network, bits.
@@ -84,7 +87,7 @@ pub struct Address {
 
 /// Counters of an interface (`struct rtnl_link_stats64` of linux/if_link.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct LinkStatistics {
     /// Received packets.
     pub rx_packets: u64,
     /// Sent packets; a segmentation-offload packet (GSO) counts once.
@@ -105,11 +108,11 @@ pub struct Statistics {
 ///
 /// # Errors
 /// Errors of the netlink request.
-pub fn links() -> io::Result<Vec<Link>> {
-    let answer = ask(GET_LINK, DUMP, &link_header(0))?;
-    Ok(answer
+pub fn list_links() -> io::Result<Vec<InterfaceLink>> {
+    let reply = request_rtnetlink(RTM_GETLINK, NLM_F_DUMP, &ifinfomsg(0))?;
+    Ok(reply
         .iter()
-        .filter_map(|(kind, body)| link_of(*kind, body))
+        .filter_map(|(kind, body)| parse_link(*kind, body))
         .collect())
 }
 
@@ -117,11 +120,11 @@ pub fn links() -> io::Result<Vec<Link>> {
 ///
 /// # Errors
 /// Errors of the netlink request.
-pub fn addresses() -> io::Result<Vec<Address>> {
-    let answer = ask(GET_ADDRESS, DUMP, &[0; IFADDRMSG_BYTES])?;
-    Ok(answer
+pub fn list_addresses() -> io::Result<Vec<LinkAddress>> {
+    let reply = request_rtnetlink(RTM_GETADDR, NLM_F_DUMP, &[0; IFADDRMSG_BYTES])?;
+    Ok(reply
         .iter()
-        .filter_map(|(kind, body)| address_of(*kind, body))
+        .filter_map(|(kind, body)| parse_address(*kind, body))
         .collect())
 }
 
@@ -129,71 +132,71 @@ pub fn addresses() -> io::Result<Vec<Address>> {
 ///
 /// # Errors
 /// `ENODEV` where no such interface exists.
-pub fn link(name: &str) -> io::Result<Link> {
+pub fn find_link(name: &str) -> io::Result<InterfaceLink> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
-    let mut request = link_header(0);
+    let mut request = ifinfomsg(0);
     let mut value = name.as_bytes().to_vec();
     value.push(0);
     push_attribute(&mut request, IFLA_IFNAME, &value);
-    one_link(&request)
+    query_link(&request)
 }
 
 /// Returns the name of the interface through which the kernel routes packets to a destination.
 ///
 /// # Errors
 /// `ENETUNREACH` and the like where there is no route.
-pub fn route_interface(destination: IpAddr) -> io::Result<String> {
-    let index = route(destination)?
+pub fn find_route_interface(destination: IpAddr) -> io::Result<String> {
+    let index = query_route(destination)?
         .iter()
-        .find_map(|(kind, body)| route_of(*kind, body))
+        .find_map(|(kind, body)| parse_route_interface(*kind, body))
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ENETUNREACH))?;
-    Ok(one_link(&link_header(index))?.name)
+    Ok(query_link(&ifinfomsg(index))?.name)
 }
 
 /// Returns whether the destination is an address of this host (a local route).
 ///
 /// # Errors
 /// `ENETUNREACH` and the like where there is no route.
-pub fn is_delivered_here(destination: IpAddr) -> io::Result<bool> {
-    let answer = route(destination)?;
-    Ok((answer.iter()).any(|(kind, body)| *kind == NEW_ROUTE && body.get(7) == Some(&LOCAL_ROUTE)))
+pub fn is_local_destination(destination: IpAddr) -> io::Result<bool> {
+    let reply = query_route(destination)?;
+    Ok((reply.iter()).any(|(kind, body)| *kind == RTM_NEWROUTE && body.get(7) == Some(&RTN_LOCAL)))
 }
 
 /// Requests the route to a destination.
-fn route(destination: IpAddr) -> io::Result<Vec<(u16, Vec<u8>)>> {
+fn query_route(destination: IpAddr) -> io::Result<Vec<(u16, Vec<u8>)>> {
     // An IPv4-mapped address has an IPv4 route.
-    let (family, bytes) = octets(destination.to_canonical());
+    let (family, bytes) = family_and_bytes(destination.to_canonical());
     // struct rtmsg: family, destination bits, five more bytes, type, flags.
     let mut request = vec![0_u8; RTMSG_BYTES];
     request[0] = family;
     request[1] = 8 * bytes.len() as u8;
     push_attribute(&mut request, RTA_DST, &bytes);
-    ask(GET_ROUTE, 0, &request)
+    request_rtnetlink(RTM_GETROUTE, 0, &request)
 }
 
-fn one_link(request: &[u8]) -> io::Result<Link> {
-    ask(GET_LINK, 0, request)?
+fn query_link(request: &[u8]) -> io::Result<InterfaceLink> {
+    request_rtnetlink(RTM_GETLINK, 0, request)?
         .iter()
-        .find_map(|(kind, body)| link_of(*kind, body))
+        .find_map(|(kind, body)| parse_link(*kind, body))
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
 }
 
-pub(crate) const NEW_LINK: u16 = 16;
-const GET_LINK: u16 = 18;
-pub(crate) const NEW_ADDRESS: u16 = 20;
-pub(crate) const GET_ADDRESS: u16 = 22;
-const NEW_ROUTE: u16 = 24;
-const GET_ROUTE: u16 = 26;
-const ERROR: u16 = 2;
-const DONE: u16 = 3;
-const REQUEST: u16 = 0x1;
+pub(crate) const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+pub(crate) const RTM_NEWADDR: u16 = 20;
+pub(crate) const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 0x1;
 /// `NLM_F_ACK`: the kernel confirms the request or reports its error.
-pub(crate) const ACKNOWLEDGE: u16 = 0x4;
-pub(crate) const DUMP: u16 = 0x300;
+pub(crate) const NLM_F_ACK: u16 = 0x4;
+pub(crate) const NLM_F_DUMP: u16 = 0x300;
 
-const HEADER_BYTES: usize = 16;
+const NLMSG_HEADER_BYTES: usize = 16;
 const IFINFOMSG_BYTES: usize = 16;
 /// struct ifaddrmsg: family, prefix length, flags, scope, interface.
 pub(crate) const IFADDRMSG_BYTES: usize = 8;
@@ -221,10 +224,10 @@ const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 /// `RTN_LOCAL` of linux/rtnetlink.h: delivered locally.
-const LOCAL_ROUTE: u8 = 2;
+const RTN_LOCAL: u8 = 2;
 
 /// Returns a struct ifinfomsg that is empty except for the index.
-pub(crate) fn link_header(index: u32) -> Vec<u8> {
+pub(crate) fn ifinfomsg(index: u32) -> Vec<u8> {
     let mut header = vec![0_u8; IFINFOMSG_BYTES];
     header[4..8].copy_from_slice(&index.to_ne_bytes());
     header
@@ -238,14 +241,18 @@ pub(crate) fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.resize(message.len().next_multiple_of(4), 0);
 }
 
-/// Sends an rtnetlink request; see [`ask_of`].
-pub(crate) fn ask(kind: u16, flags: u16, body: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
-    ask_of(libc::NETLINK_ROUTE, kind, flags, body)
+/// Sends an rtnetlink request; see [`request_netlink`].
+pub(crate) fn request_rtnetlink(
+    kind: u16,
+    flags: u16,
+    body: &[u8],
+) -> io::Result<Vec<(u16, Vec<u8>)>> {
+    request_netlink(libc::NETLINK_ROUTE, kind, flags, body)
 }
 
 /// Sends one netlink request and returns type and body of every message of the reply. With
-/// [`ACKNOWLEDGE`] in the flags it waits for the kernel's confirmation.
-pub(crate) fn ask_of(
+/// [`NLM_F_ACK`] in the flags it waits for the kernel's confirmation.
+pub(crate) fn request_netlink(
     family: i32,
     kind: u16,
     flags: u16,
@@ -253,22 +260,22 @@ pub(crate) fn ask_of(
 ) -> io::Result<Vec<(u16, Vec<u8>)>> {
     // A dump is never truncated: the kernel fits each part to the buffer, and one link takes a few
     // KiB (more with hundreds of virtual functions, which are not requested).
-    const ROOM_BYTES: usize = 64 * 1024;
-    let mut socket = socket(family)?;
+    const BUFFER_BYTES: usize = 64 * 1024;
+    let mut socket = open_socket(family)?;
     // The kernel replies within the send call; the timeout only bounds a kernel defect.
     socket.set_read_timeout(Some(Duration::from_secs(1)))?;
-    request(&mut socket, kind, flags, body)?;
+    send_request(&mut socket, kind, flags, body)?;
     let mut messages = Vec::new();
-    let mut room = vec![0_u8; ROOM_BYTES];
+    let mut buffer = vec![0_u8; BUFFER_BYTES];
     loop {
-        let length = socket.read(&mut room)?;
+        let length = socket.read(&mut buffer)?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        for (kind, body) in split(&room[..length]) {
+        for (kind, body) in split_messages(&buffer[..length]) {
             match kind {
-                DONE => return Ok(messages),
-                ERROR => {
+                NLMSG_DONE => return Ok(messages),
+                NLMSG_ERROR => {
                     let code = body
                         .first_chunk()
                         .map_or(0, |code| i32::from_ne_bytes(*code));
@@ -280,14 +287,14 @@ pub(crate) fn ask_of(
                 _ => messages.push((kind, body.to_vec())),
             }
         }
-        if flags & (DUMP | ACKNOWLEDGE) == 0 {
+        if flags & (NLM_F_DUMP | NLM_F_ACK) == 0 {
             return Ok(messages);
         }
     }
 }
 
 /// Opens a netlink socket in the calling thread's network namespace.
-fn socket(family: i32) -> io::Result<Socket> {
+fn open_socket(family: i32) -> io::Result<Socket> {
     Socket::new(
         Domain::from(libc::AF_NETLINK),
         Type::RAW,
@@ -296,34 +303,34 @@ fn socket(family: i32) -> io::Result<Socket> {
 }
 
 /// Sends one request message.
-fn request(socket: &mut Socket, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
-    let mut request = Vec::with_capacity(HEADER_BYTES + body.len());
-    let length = u32::try_from(HEADER_BYTES + body.len()).expect("requests are short");
+fn send_request(socket: &mut Socket, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+    let mut request = Vec::with_capacity(NLMSG_HEADER_BYTES + body.len());
+    let length = u32::try_from(NLMSG_HEADER_BYTES + body.len()).expect("requests are short");
     request.extend(length.to_ne_bytes());
     request.extend(kind.to_ne_bytes());
-    request.extend((REQUEST | flags).to_ne_bytes());
+    request.extend((NLM_F_REQUEST | flags).to_ne_bytes());
     request.extend([0; 8]);
     request.extend(body);
     socket.write_all(&request)
 }
 
 /// Splits a datagram into messages of type and body; stops at the first truncated one.
-fn split(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+fn split_messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     let mut messages = Vec::new();
-    while let Some(header) = bytes.first_chunk::<HEADER_BYTES>() {
+    while let Some(header) = bytes.first_chunk::<NLMSG_HEADER_BYTES>() {
         let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
         let kind = u16::from_ne_bytes([header[4], header[5]]);
-        if length < HEADER_BYTES || length > bytes.len() {
+        if length < NLMSG_HEADER_BYTES || length > bytes.len() {
             break;
         }
-        messages.push((kind, &bytes[HEADER_BYTES..length]));
+        messages.push((kind, &bytes[NLMSG_HEADER_BYTES..length]));
         bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
     }
     messages
 }
 
 /// Splits attributes into type, without flag bits, and value; stops at the first truncated one.
-pub(crate) fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+pub(crate) fn split_attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     const FLAG_BITS: u16 = 0xc000;
     let mut list = Vec::new();
     while let Some(header) = bytes.first_chunk::<4>() {
@@ -338,48 +345,48 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     list
 }
 
-fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
-    if kind != NEW_LINK {
+fn parse_link(kind: u16, body: &[u8]) -> Option<InterfaceLink> {
+    if kind != RTM_NEWLINK {
         return None;
     }
     let header = body.first_chunk::<IFINFOMSG_BYTES>()?;
     let index = i32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
     let flags = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
-    let is = |flag: libc::c_int| flags & flag as u32 != 0;
-    let mut link = Link {
+    let has_flag = |flag: libc::c_int| flags & flag as u32 != 0;
+    let mut link = InterfaceLink {
         index: u32::try_from(index).ok()?,
-        up: is(libc::IFF_UP),
-        loopback: is(libc::IFF_LOOPBACK),
-        point_to_point: is(libc::IFF_POINTOPOINT),
-        unresolved: is(libc::IFF_NOARP),
-        ..Link::default()
+        up: has_flag(libc::IFF_UP),
+        loopback: has_flag(libc::IFF_LOOPBACK),
+        point_to_point: has_flag(libc::IFF_POINTOPOINT),
+        no_address_resolution: has_flag(libc::IFF_NOARP),
+        ..InterfaceLink::default()
     };
     let (mut bus, mut device) = (None, None);
-    for (kind, value) in attributes(&body[IFINFOMSG_BYTES..]) {
+    for (kind, value) in split_attributes(&body[IFINFOMSG_BYTES..]) {
         match kind {
-            IFLA_IFNAME => link.name = text(value).unwrap_or_default(),
-            IFLA_ADDRESS => link.address = (!value.is_empty()).then(|| value.to_vec()),
+            IFLA_IFNAME => link.name = parse_text(value).unwrap_or_default(),
+            IFLA_ADDRESS => link.hardware_bytes = (!value.is_empty()).then(|| value.to_vec()),
             IFLA_PERM_ADDRESS => {
-                link.permanent_address = (!value.is_empty()).then(|| value.to_vec());
+                link.permanent_hardware_bytes = (!value.is_empty()).then(|| value.to_vec());
             }
-            IFLA_MTU => link.mtu = number(value),
-            IFLA_QDISC => link.qdisc = text(value),
-            IFLA_STATS64 => link.statistics = statistics_of(value),
-            IFLA_CARRIER_DOWN_COUNT => link.carrier_losses = number(value),
-            IFLA_NUM_TX_QUEUES => link.tx_queues = number(value),
-            IFLA_NUM_RX_QUEUES => link.rx_queues = number(value),
-            IFLA_GSO_MAX_SEGS => link.gso_max_segments = number(value),
-            IFLA_GSO_MAX_SIZE => link.gso_max_bytes = number(value),
-            IFLA_TSO_MAX_SIZE => link.tso_max.0 = number(value),
-            IFLA_TSO_MAX_SEGS => link.tso_max.1 = number(value),
-            IFLA_GSO_IPV4_MAX_SIZE => link.gso_ipv4_max_bytes = number(value),
-            IFLA_PARENT_DEV_NAME => device = text(value),
-            IFLA_PARENT_DEV_BUS_NAME => bus = text(value),
+            IFLA_MTU => link.mtu = parse_u32(value),
+            IFLA_QDISC => link.qdisc = parse_text(value),
+            IFLA_STATS64 => link.statistics = parse_statistics(value),
+            IFLA_CARRIER_DOWN_COUNT => link.carrier_losses = parse_u32(value),
+            IFLA_NUM_TX_QUEUES => link.tx_queues = parse_u32(value),
+            IFLA_NUM_RX_QUEUES => link.rx_queues = parse_u32(value),
+            IFLA_GSO_MAX_SEGS => link.gso_max_segments = parse_u32(value),
+            IFLA_GSO_MAX_SIZE => link.gso_max_bytes = parse_u32(value),
+            IFLA_TSO_MAX_SIZE => link.tso_max.0 = parse_u32(value),
+            IFLA_TSO_MAX_SEGS => link.tso_max.1 = parse_u32(value),
+            IFLA_GSO_IPV4_MAX_SIZE => link.gso_ipv4_max_bytes = parse_u32(value),
+            IFLA_PARENT_DEV_NAME => device = parse_text(value),
+            IFLA_PARENT_DEV_BUS_NAME => bus = parse_text(value),
             IFLA_LINKINFO => {
-                link.kind = attributes(value)
+                link.kind = split_attributes(value)
                     .into_iter()
                     .find(|(kind, _)| *kind == IFLA_INFO_KIND)
-                    .and_then(|(_, value)| text(value));
+                    .and_then(|(_, value)| parse_text(value));
             }
             _ => {}
         }
@@ -388,48 +395,48 @@ fn link_of(kind: u16, body: &[u8]) -> Option<Link> {
     (!link.name.is_empty()).then_some(link)
 }
 
-fn address_of(kind: u16, body: &[u8]) -> Option<Address> {
+fn parse_address(kind: u16, body: &[u8]) -> Option<LinkAddress> {
     let header = body
         .first_chunk::<IFADDRMSG_BYTES>()
-        .filter(|_| kind == NEW_ADDRESS)?;
-    let attributes = attributes(&body[IFADDRMSG_BYTES..]);
+        .filter(|_| kind == RTM_NEWADDR)?;
+    let attributes = split_attributes(&body[IFADDRMSG_BYTES..]);
     let (_, value) = attributes.iter().find(|(kind, _)| *kind == IFA_ADDRESS)?;
-    Some(Address {
-        link: number(&header[4..])?,
-        address: ip_of(header[0], value)?,
+    Some(LinkAddress {
+        link_index: parse_u32(&header[4..])?,
+        address: parse_ip(header[0], value)?,
         prefix: header[1],
     })
 }
 
-fn statistics_of(value: &[u8]) -> Option<Statistics> {
-    let at = |place: usize| {
-        let bytes = value.get(8 * place..8 * place + 8)?;
+fn parse_statistics(value: &[u8]) -> Option<LinkStatistics> {
+    let counter_at = |index: usize| {
+        let bytes = value.get(8 * index..8 * index + 8)?;
         Some(u64::from_ne_bytes(bytes.try_into().ok()?))
     };
-    Some(Statistics {
-        rx_packets: at(0)?,
-        tx_packets: at(1)?,
-        rx_errors: at(4)?,
-        tx_errors: at(5)?,
-        rx_dropped: at(6)?,
-        tx_dropped: at(7)?,
-        rx_missed: at(15)?,
+    Some(LinkStatistics {
+        rx_packets: counter_at(0)?,
+        tx_packets: counter_at(1)?,
+        rx_errors: counter_at(4)?,
+        tx_errors: counter_at(5)?,
+        rx_dropped: counter_at(6)?,
+        tx_dropped: counter_at(7)?,
+        rx_missed: counter_at(15)?,
     })
 }
 
 /// Returns the output interface index of a route message.
-fn route_of(kind: u16, body: &[u8]) -> Option<u32> {
-    if kind != NEW_ROUTE {
+fn parse_route_interface(kind: u16, body: &[u8]) -> Option<u32> {
+    if kind != RTM_NEWROUTE {
         return None;
     }
-    attributes(body.get(RTMSG_BYTES..)?)
+    split_attributes(body.get(RTMSG_BYTES..)?)
         .into_iter()
         .find(|(kind, _)| *kind == RTA_OIF)
-        .and_then(|(_, value)| number(value))
+        .and_then(|(_, value)| parse_u32(value))
 }
 
 /// Returns family and bytes of an address, as in netlink messages.
-pub(crate) fn octets(address: IpAddr) -> (u8, Vec<u8>) {
+pub(crate) fn family_and_bytes(address: IpAddr) -> (u8, Vec<u8>) {
     match address {
         IpAddr::V4(address) => (libc::AF_INET as u8, address.octets().to_vec()),
         IpAddr::V6(address) => (libc::AF_INET6 as u8, address.octets().to_vec()),
@@ -437,7 +444,7 @@ pub(crate) fn octets(address: IpAddr) -> (u8, Vec<u8>) {
 }
 
 /// Returns the address with these bytes in a family.
-pub(crate) fn ip_of(family: u8, value: &[u8]) -> Option<IpAddr> {
+pub(crate) fn parse_ip(family: u8, value: &[u8]) -> Option<IpAddr> {
     match i32::from(family) {
         libc::AF_INET => Some(<[u8; 4]>::try_from(value).ok()?.into()),
         libc::AF_INET6 => Some(<[u8; 16]>::try_from(value).ok()?.into()),
@@ -445,11 +452,11 @@ pub(crate) fn ip_of(family: u8, value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-pub(crate) fn number(value: &[u8]) -> Option<u32> {
+pub(crate) fn parse_u32(value: &[u8]) -> Option<u32> {
     value.first_chunk().map(|value| u32::from_ne_bytes(*value))
 }
 
-fn text(value: &[u8]) -> Option<String> {
+fn parse_text(value: &[u8]) -> Option<String> {
     let end = value
         .iter()
         .position(|&byte| byte == 0)
@@ -464,22 +471,22 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_address_of_loopback_is_known() {
-        let lo = links().unwrap().into_iter().find(|link| link.loopback);
+    fn loopback_has_its_address() {
+        let lo = list_links().unwrap().into_iter().find(|link| link.loopback);
         let lo = lo.expect("each namespace has one");
         assert!(!lo.point_to_point);
-        let own = Address {
-            link: lo.index,
+        let expected = LinkAddress {
+            link_index: lo.index,
             address: IpAddr::from([127, 0, 0, 1]),
             prefix: 8,
         };
         // An interface that is down may lack its address.
-        assert!(!lo.up || addresses().unwrap().contains(&own));
+        assert!(!lo.up || list_addresses().unwrap().contains(&expected));
     }
 
     #[test]
     fn a_link_is_read_attribute_by_attribute() {
-        let mut body = link_header(7);
+        let mut body = ifinfomsg(7);
         body[8..12].copy_from_slice(&(libc::IFF_UP as u32).to_ne_bytes());
         push_attribute(&mut body, IFLA_IFNAME, b"veth0\0");
         push_attribute(&mut body, IFLA_ADDRESS, &[2, 0, 0, 0, 0, 9]);
@@ -500,12 +507,12 @@ mod tests {
         push_attribute(&mut info, IFLA_INFO_KIND, b"veth\0");
         // The flag bit of nested attributes must not change the type.
         push_attribute(&mut body, IFLA_LINKINFO | 0x8000, &info);
-        let expected = Link {
+        let expected = InterfaceLink {
             index: 7,
             name: "veth0".to_owned(),
             up: true,
-            address: Some(vec![2, 0, 0, 0, 0, 9]),
-            permanent_address: Some(vec![2, 0, 0, 0, 0, 8]),
+            hardware_bytes: Some(vec![2, 0, 0, 0, 0, 9]),
+            permanent_hardware_bytes: Some(vec![2, 0, 0, 0, 0, 8]),
             mtu: Some(1500),
             qdisc: Some("noqueue".to_owned()),
             gso_ipv4_max_bytes: Some(524_280),
@@ -513,38 +520,38 @@ mod tests {
             tso_max: (Some(64_000), Some(24)),
             carrier_losses: Some(3),
             kind: Some("veth".to_owned()),
-            ..Link::default()
+            ..InterfaceLink::default()
         };
-        assert_eq!(link_of(NEW_LINK, &body), Some(expected));
-        assert_eq!(link_of(NEW_ROUTE, &body), None);
+        assert_eq!(parse_link(RTM_NEWLINK, &body), Some(expected));
+        assert_eq!(parse_link(RTM_NEWROUTE, &body), None);
     }
 
     proptest! {
         #[test]
         fn no_bytes_can_hurt(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            for (kind, body) in split(&bytes) {
-                let _ = link_of(kind, body);
+            for (kind, body) in split_messages(&bytes) {
+                let _ = parse_link(kind, body);
             }
-            let _ = link_of(NEW_LINK, &bytes);
-            let _ = route_of(NEW_ROUTE, &bytes);
-            let _ = statistics_of(&bytes);
+            let _ = parse_link(RTM_NEWLINK, &bytes);
+            let _ = parse_route_interface(RTM_NEWROUTE, &bytes);
+            let _ = parse_statistics(&bytes);
         }
     }
 
     #[test]
-    fn loopback_counts() {
-        let lo = link("lo").unwrap();
+    fn loopback_has_counters() {
+        let lo = find_link("lo").unwrap();
         assert!(lo.statistics.is_some());
     }
 
     #[test]
-    fn loopback_is_there_by_name_and_in_the_list() {
-        let lo = link("lo").unwrap();
+    fn loopback_is_found_by_name_and_listed() {
+        let lo = find_link("lo").unwrap();
         assert!(lo.loopback);
         assert!(lo.mtu.is_some());
-        assert!(links().unwrap().iter().any(|link| link.name == "lo"));
+        assert!(list_links().unwrap().iter().any(|link| link.name == "lo"));
         assert_eq!(
-            link("none-such0").unwrap_err().raw_os_error(),
+            find_link("none-such0").unwrap_err().raw_os_error(),
             Some(libc::ENODEV)
         );
     }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::processor::cpu_list;
-use super::system_files::Files;
+use super::processor::parse_cpu_list;
+use super::system_files::SystemFiles;
 
-const NODES: &str = "/sys/devices/system/node";
+const NODES_DIR: &str = "/sys/devices/system/node";
 
 /// Processors of each NUMA node, as the kernel lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,15 +16,17 @@ pub struct NumaNodes {
 impl NumaNodes {
     /// Reads the nodes from /sys.
     #[must_use]
-    pub fn read(files: &Files) -> Self {
+    pub fn read(files: &SystemFiles) -> Self {
         let mut node_of = BTreeMap::new();
-        for name in files.names(NODES) {
+        for name in files.list_names(NODES_DIR) {
             // The directory also has files such as online and possible.
             let Some(node) = name.strip_prefix("node").and_then(|n| n.parse().ok()) else {
                 continue;
             };
-            let cpus = files.text(&format!("{NODES}/{name}/cpulist"));
-            let cpus = cpus.and_then(|text| cpu_list(&text)).unwrap_or_default();
+            let cpus = files.read_text(&format!("{NODES_DIR}/{name}/cpulist"));
+            let cpus = cpus
+                .and_then(|text| parse_cpu_list(&text))
+                .unwrap_or_default();
             node_of.extend(cpus.into_iter().map(|cpu| (cpu, node)));
         }
         Self { node_of }
@@ -43,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_processor_has_its_node() {
+    fn every_processor_has_a_node() {
         let (_directory, files) = tree(&[
             ("/sys/devices/system/node/online", "0-2\n"),
             ("/sys/devices/system/node/node0/cpulist", "0-1,4\n"),
@@ -52,9 +54,12 @@ mod tests {
             ("/sys/devices/system/node/node2/cpulist", "\n"),
         ]);
         let nodes = NumaNodes::read(&files);
-        let of: Vec<_> = (0..6).map(|cpu| nodes.of_cpu(cpu)).collect();
-        assert_eq!(of, [Some(0), Some(0), Some(1), Some(1), Some(0), None]);
-        let (_directory, nothing) = tree(&[]);
-        assert_eq!(NumaNodes::read(&nothing), NumaNodes::default());
+        let node_numbers: Vec<_> = (0..6).map(|cpu| nodes.of_cpu(cpu)).collect();
+        assert_eq!(
+            node_numbers,
+            [Some(0), Some(0), Some(1), Some(1), Some(0), None]
+        );
+        let (_directory, no_files) = tree(&[]);
+        assert_eq!(NumaNodes::read(&no_files), NumaNodes::default());
     }
 }

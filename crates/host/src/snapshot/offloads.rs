@@ -1,9 +1,9 @@
 //! Offloads of an interface, named as `ethtool -k` prints them.
 
-use crate::sys::ethtool::{Ethtool, Feature};
+use crate::sys::ethtool::{EthtoolSocket, FeatureState};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offload {
+pub struct OffloadState {
     /// Name in `ethtool -k` and `ethtool -K`.
     pub name: &'static str,
     pub on: bool,
@@ -16,7 +16,7 @@ pub struct Offload {
 ///
 /// Lists only offloads that move or check the bytes of a measurement. The kernel has 60 more, most
 /// of them fixed. `*` at the end matches any suffix.
-const OFFLOADS: &[(&str, &[&str])] = &[
+const OFFLOAD_FEATURES: &[(&str, &[&str])] = &[
     ("rx-checksumming", &["rx-checksum"]),
     ("tx-checksumming", &["tx-checksum-*"]),
     ("scatter-gather", &["tx-scatter-gather*"]),
@@ -54,28 +54,32 @@ const OFFLOADS: &[(&str, &[&str])] = &[
 /// Reads the offloads of `interface` that affect a measurement; empty where the kernel reports
 /// none.
 #[must_use]
-pub fn offloads(interface: &str) -> Vec<Offload> {
-    Ethtool::new(interface)
-        .and_then(|ethtool| ethtool.features())
-        .map(|features| offloads_of(&features))
+pub fn read_offloads(interface: &str) -> Vec<OffloadState> {
+    EthtoolSocket::new(interface)
+        .and_then(|ethtool| ethtool.read_features())
+        .map(|features| group_features(&features))
         .unwrap_or_default()
 }
 
-fn offloads_of(features: &[Feature]) -> Vec<Offload> {
-    OFFLOADS
+fn group_features(features: &[FeatureState]) -> Vec<OffloadState> {
+    OFFLOAD_FEATURES
         .iter()
-        .filter_map(|&(name, behind)| {
-            let mut found = features
+        .filter_map(|&(name, patterns)| {
+            let mut matching = features
                 .iter()
-                .filter(|feature| behind.iter().any(|pattern| fits(pattern, &feature.name)))
+                .filter(|feature| {
+                    patterns
+                        .iter()
+                        .any(|pattern| matches_pattern(pattern, &feature.name))
+                })
                 .peekable();
-            found.peek()?;
+            matching.peek()?;
             let (mut on, mut changeable) = (false, false);
-            for feature in found {
+            for feature in matching {
                 on |= feature.active;
                 changeable |= feature.changeable;
             }
-            Some(Offload {
+            Some(OffloadState {
                 name,
                 on,
                 changeable,
@@ -84,7 +88,7 @@ fn offloads_of(features: &[Feature]) -> Vec<Offload> {
         .collect()
 }
 
-fn fits(pattern: &str, name: &str) -> bool {
+fn matches_pattern(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => pattern == name,
@@ -97,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_group_is_on_when_a_part_of_it_is() {
-        let feature = |name: &str, active, changeable| Feature {
+        let feature = |name: &str, active, changeable| FeatureState {
             name: name.to_owned(),
             active,
             changeable,
@@ -111,13 +115,13 @@ mod tests {
             feature("rx-lro", false, false),
             feature("highdma", true, false),
         ];
-        let offload = |name, on, changeable| Offload {
+        let offload = |name, on, changeable| OffloadState {
             name,
             on,
             changeable,
         };
         assert_eq!(
-            offloads_of(&features),
+            group_features(&features),
             [
                 offload("tx-checksumming", true, true),
                 offload("tcp-segmentation-offload", true, true),
@@ -127,11 +131,11 @@ mod tests {
                 offload("large-receive-offload", false, false),
             ]
         );
-        assert_eq!(offloads_of(&[]), []);
+        assert_eq!(group_features(&[]), []);
     }
 
     #[test]
-    fn nothing_is_known_of_no_interface() {
-        assert_eq!(offloads("none-such0"), []);
+    fn a_missing_interface_has_no_offloads() {
+        assert_eq!(read_offloads("none-such0"), []);
     }
 }

@@ -2,86 +2,87 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use linerate_metric::facts::{Cpu, IdleState};
+use linerate_metric::facts::{CpuFacts, IdleState};
 
-use super::{Files, hypervisor};
+use super::{SystemFiles, hypervisor};
 use crate::sys;
 
-const CPUS: &str = "/sys/devices/system/cpu";
+const CPU_DIR: &str = "/sys/devices/system/cpu";
 
-pub(super) fn cpu(files: &Files) -> Cpu {
-    let cpuinfo = files.text("/proc/cpuinfo").unwrap_or_default();
+pub(super) fn read_cpu(files: &SystemFiles) -> CpuFacts {
+    let cpuinfo = files.read_text("/proc/cpuinfo").unwrap_or_default();
     let online = files
-        .text(&format!("{CPUS}/online"))
-        .and_then(|text| cpu_list(&text));
+        .read_text(&format!("{CPU_DIR}/online"))
+        .and_then(|text| parse_cpu_list(&text));
     let logical = match &online {
-        Some(list) => some_count(list.len()),
-        None => some_count(processors_of(&cpuinfo)),
+        Some(list) => nonzero_count(list.len()),
+        None => nonzero_count(count_processors(&cpuinfo)),
     };
     // Without the list, processors are numbered consecutively, as in /proc/cpuinfo.
     let numbers = online.unwrap_or_else(|| (0..logical.unwrap_or(0)).collect());
     let topology = |file: &str| -> BTreeSet<String> {
         numbers
             .iter()
-            .filter_map(|cpu| files.text(&format!("{CPUS}/cpu{cpu}/topology/{file}")))
+            .filter_map(|cpu| files.read_text(&format!("{CPU_DIR}/cpu{cpu}/topology/{file}")))
             // -1: unknown to the kernel.
             .filter(|text| text != "-1")
             .collect()
     };
-    Cpu {
-        model: model(files, &cpuinfo),
+    CpuFacts {
+        model: read_model(files, &cpuinfo),
         usable: files
-            .text("/proc/thread-self/status")
-            .and_then(|status| usable_of(&status)),
+            .read_text("/proc/thread-self/status")
+            .and_then(|status| parse_usable(&status)),
         logical,
         // Siblings of one core have the same text, so the distinct values count cores.
-        cores: some_count(topology("thread_siblings_list").len()),
-        sockets: some_count(topology("physical_package_id").len()),
+        cores: nonzero_count(topology("thread_siblings_list").len()),
+        sockets: nonzero_count(topology("physical_package_id").len()),
         numa_nodes: files
-            .text("/sys/devices/system/node/online")
-            .and_then(|text| some_count(cpu_list(&text)?.len())),
-        hypervisor: hypervisor::find(
+            .read_text("/sys/devices/system/node/online")
+            .and_then(|text| nonzero_count(parse_cpu_list(&text)?.len())),
+        hypervisor: hypervisor::detect(
             files,
             sys::cpuid::hypervisor_signature().as_deref(),
             &cpuinfo,
         ),
-        governor: files.text(&format!("{CPUS}/cpu0/cpufreq/scaling_governor")),
+        governor: files.read_text(&format!("{CPU_DIR}/cpu0/cpufreq/scaling_governor")),
         frequency_hz: None,
         frequency_max_hz: None,
-        idle: idle(files),
-        idle_states: idle_states(files),
-        mitigations: mitigations(files),
+        idle: describe_idle_driver(files),
+        idle_states: read_idle_states(files),
+        mitigations: read_mitigations(files),
     }
 }
 
 /// Returns current and maximum frequency, Hz, of that of `cpus` which runs closest to its maximum;
 /// `None` where the kernel does not scale. Lower ones may have been idle.
-pub(super) fn frequency(files: &Files, cpus: &[u32]) -> Option<(u64, u64)> {
+pub(super) fn read_frequency(files: &SystemFiles, cpus: &[u32]) -> Option<(u64, u64)> {
     let hz = |cpu: u32, file: &str| {
-        let khz: u64 = files.number(&format!("{CPUS}/cpu{cpu}/cpufreq/{file}"))?;
+        let khz: u64 = files.read_number(&format!("{CPU_DIR}/cpu{cpu}/cpufreq/{file}"))?;
         khz.checked_mul(1_000)
     };
-    let each = cpus.iter().filter_map(|&cpu| {
+    let frequencies = cpus.iter().filter_map(|&cpu| {
         let now = hz(cpu, "scaling_cur_freq")?;
         Some((now, hz(cpu, "cpuinfo_max_freq")?))
     });
-    each.max_by_key(|&(now, most)| u128::from(now) * 1_000_000 / u128::from(most.max(1)))
+    frequencies
+        .max_by_key(|&(now, maximum)| u128::from(now) * 1_000_000 / u128::from(maximum.max(1)))
 }
 
-fn some_count(count: usize) -> Option<u32> {
+fn nonzero_count(count: usize) -> Option<u32> {
     u32::try_from(count).ok().filter(|&count| count > 0)
 }
 
 /// Parses a kernel list of processors or nodes (`0-3,8,10-11`); `None` when malformed.
 #[must_use]
-pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
+pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
     // Above the limit of any kernel; bounds the memory that a malformed file can cost.
-    const MOST: u32 = 1 << 16;
+    const MAX_CPUS: u32 = 1 << 16;
     let mut list = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        if first > last || last >= MOST {
+        if first > last || last >= MAX_CPUS {
             return None;
         }
         list.extend(first..=last);
@@ -89,9 +90,9 @@ pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     Some(list)
 }
 
-/// Formats a sorted list of processors as [`cpu_list`] reads it.
+/// Formats a sorted list of processors as [`parse_cpu_list`] reads it.
 #[must_use]
-pub fn text_of_cpu_list(list: &[u32]) -> String {
+pub fn format_cpu_list(list: &[u32]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();
     for &cpu in list {
         match parts.last_mut() {
@@ -110,20 +111,20 @@ pub fn text_of_cpu_list(list: &[u32]) -> String {
 }
 
 /// Number of processors that a thread may run on, from its status file.
-fn usable_of(status: &str) -> Option<u32> {
+fn parse_usable(status: &str) -> Option<u32> {
     let list = status
         .lines()
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    some_count(cpu_list(list)?.len())
+    nonzero_count(parse_cpu_list(list)?.len())
 }
 
-fn processors_of(cpuinfo: &str) -> usize {
-    fields(cpuinfo)
+fn count_processors(cpuinfo: &str) -> usize {
+    split_fields(cpuinfo)
         .filter(|(name, value)| *name == "processor" && value.parse::<u32>().is_ok())
         .count()
 }
 
-fn fields(cpuinfo: &str) -> impl Iterator<Item = (&str, &str)> {
+fn split_fields(cpuinfo: &str) -> impl Iterator<Item = (&str, &str)> {
     cpuinfo.lines().filter_map(|line| {
         let (name, value) = line.split_once(':')?;
         Some((name.trim(), value.trim()))
@@ -131,14 +132,14 @@ fn fields(cpuinfo: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Name of the model; its field in /proc/cpuinfo differs by architecture.
-fn model(files: &Files, cpuinfo: &str) -> Option<String> {
-    model_of(cpuinfo).or_else(|| {
-        let board = files.text("/proc/device-tree/model")?;
+fn read_model(files: &SystemFiles, cpuinfo: &str) -> Option<String> {
+    parse_model(cpuinfo).or_else(|| {
+        let board = files.read_text("/proc/device-tree/model")?;
         Some(board.trim_end_matches('\0').to_owned())
     })
 }
 
-fn model_of(cpuinfo: &str) -> Option<String> {
+fn parse_model(cpuinfo: &str) -> Option<String> {
     // x86 and LoongArch, MIPS, POWER and s390, SPARC, RISC-V; ARM has numbers instead.
     const NAMES: [&str; 6] = [
         "model name",
@@ -148,16 +149,16 @@ fn model_of(cpuinfo: &str) -> Option<String> {
         "uarch",
         "Hardware",
     ];
-    let field = |wanted: &str| {
-        fields(cpuinfo)
-            .find(|(name, value)| *name == wanted && !value.is_empty())
+    let field = |field_name: &str| {
+        split_fields(cpuinfo)
+            .find(|(name, value)| *name == field_name && !value.is_empty())
             .map(|(_, value)| value)
     };
     if let (Some(implementer), Some(part)) = (field("CPU implementer"), field("CPU part")) {
-        let known = ARM_PARTS
+        let arm_part = ARM_PARTS
             .iter()
             .find(|(i, p, _)| *i == implementer && *p == part);
-        return Some(match known {
+        return Some(match arm_part {
             Some((_, _, name)) => (*name).to_owned(),
             None => format!("ARM implementer {implementer} part {part}"),
         });
@@ -191,11 +192,11 @@ const ARM_PARTS: &[(&str, &str, &str)] = &[
 ];
 
 /// Idle driver and its states: `intel_idle: POLL, C1, C6`.
-fn idle(files: &Files) -> Option<String> {
+fn describe_idle_driver(files: &SystemFiles) -> Option<String> {
     let driver = files
-        .text(&format!("{CPUS}/cpuidle/current_driver"))
+        .read_text(&format!("{CPU_DIR}/cpuidle/current_driver"))
         .filter(|driver| driver != "none")?;
-    let states: Vec<String> = idle_states(files)
+    let states: Vec<String> = read_idle_states(files)
         .into_iter()
         .map(|state| state.name)
         .collect();
@@ -206,10 +207,10 @@ fn idle(files: &Files) -> Option<String> {
 }
 
 /// Reads the idle states of processor 0, lightest first.
-pub(crate) fn idle_states(files: &Files) -> Vec<IdleState> {
-    let directory = format!("{CPUS}/cpu0/cpuidle");
+pub(crate) fn read_idle_states(files: &SystemFiles) -> Vec<IdleState> {
+    let directory = format!("{CPU_DIR}/cpu0/cpuidle");
     let mut numbers: Vec<u32> = files
-        .names(&directory)
+        .list_names(&directory)
         .iter()
         .filter_map(|name| name.strip_prefix("state")?.parse().ok())
         .collect();
@@ -219,22 +220,22 @@ pub(crate) fn idle_states(files: &Files) -> Vec<IdleState> {
         .filter_map(|number| {
             let state = format!("{directory}/state{number}");
             Some(IdleState {
-                name: files.text(&format!("{state}/name"))?,
-                latency_us: files.number(&format!("{state}/latency")),
-                disabled: files.number::<u64>(&format!("{state}/disable")) == Some(1),
+                name: files.read_text(&format!("{state}/name"))?,
+                latency_us: files.read_number(&format!("{state}/latency")),
+                disabled: files.read_number::<u64>(&format!("{state}/disable")) == Some(1),
             })
         })
         .collect()
 }
 
 /// Mitigations by vulnerability, without those that do not affect the processor.
-fn mitigations(files: &Files) -> BTreeMap<String, String> {
-    let directory = format!("{CPUS}/vulnerabilities");
+fn read_mitigations(files: &SystemFiles) -> BTreeMap<String, String> {
+    let directory = format!("{CPU_DIR}/vulnerabilities");
     files
-        .names(&directory)
+        .list_names(&directory)
         .into_iter()
         .filter_map(|name| {
-            let text = files.text(&format!("{directory}/{name}"))?;
+            let text = files.read_text(&format!("{directory}/{name}"))?;
             (text != "Not affected").then_some((name, text))
         })
         .collect()
@@ -260,7 +261,7 @@ mod tests {
             ("1-2-3", None),
         ];
         for (text, expected) in table {
-            assert_eq!(cpu_list(text).as_deref(), expected, "{text:?}");
+            assert_eq!(parse_cpu_list(text).as_deref(), expected, "{text:?}");
         }
     }
 
@@ -268,7 +269,7 @@ mod tests {
         #[test]
         fn a_list_reads_back(set in prop::collection::btree_set(0_u32..300, 0..40)) {
             let list: Vec<u32> = set.into_iter().collect();
-            prop_assert_eq!(cpu_list(&text_of_cpu_list(&list)), Some(list));
+            prop_assert_eq!(parse_cpu_list(&format_cpu_list(&list)), Some(list));
         }
     }
 
@@ -302,7 +303,7 @@ mod tests {
             ("", None),
         ];
         for (text, expected) in table {
-            assert_eq!(model_of(text).as_deref(), expected, "{text:?}");
+            assert_eq!(parse_model(text).as_deref(), expected, "{text:?}");
         }
     }
 
@@ -338,7 +339,7 @@ mod tests {
             .map(|(path, text)| (path.as_str(), text.as_str()))
             .collect();
         let (_directory, files) = tree(&layout);
-        let cpu = cpu(&files);
+        let cpu = read_cpu(&files);
         assert_eq!(
             (cpu.usable, cpu.logical, cpu.cores, cpu.sockets),
             (Some(3), Some(8), Some(4), Some(2))
@@ -367,9 +368,12 @@ mod tests {
                 "Mitigation: x\n",
             ),
         ]);
-        assert_eq!(idle(&files).as_deref(), Some("intel_idle: POLL, C1, C6"));
         assert_eq!(
-            idle_states(&files)[1],
+            describe_idle_driver(&files).as_deref(),
+            Some("intel_idle: POLL, C1, C6")
+        );
+        assert_eq!(
+            read_idle_states(&files)[1],
             IdleState {
                 name: "C1".to_owned(),
                 latency_us: Some(2),
@@ -377,7 +381,7 @@ mod tests {
             }
         );
         assert_eq!(
-            mitigations(&files),
+            read_mitigations(&files),
             BTreeMap::from([("spectre_v1".to_owned(), "Mitigation: x".to_owned())])
         );
     }
@@ -385,13 +389,13 @@ mod tests {
     #[test]
     fn nothing_readable_is_all_absent() {
         let (_directory, files) = tree(&[]);
-        let found = cpu(&files);
+        let facts = read_cpu(&files);
         assert_eq!(
-            Cpu {
+            CpuFacts {
                 hypervisor: None,
-                ..found
+                ..facts
             },
-            Cpu::default()
+            CpuFacts::default()
         );
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::Files;
+use super::SystemFiles;
 
 /// Settings kept in a record, by sysctl name.
-pub const SYSCTLS: &[&str] = &[
+pub const RECORDED_SYSCTLS: &[&str] = &[
     "kernel.sched_rt_period_us",
     "kernel.sched_rt_runtime_us",
     "net.core.busy_poll",
@@ -42,20 +42,20 @@ pub const SYSCTLS: &[&str] = &[
     "net.ipv4.udp_rmem_min",
 ];
 
-/// Reads the settings of [`SYSCTLS`] that exist.
+/// Reads the settings of [`RECORDED_SYSCTLS`] that exist.
 ///
 /// Most of net.* is per network namespace: values are those of the calling thread's. A namespace
 /// other than the initial one lacks some of net.core.
-pub(super) fn read(files: &Files) -> BTreeMap<String, String> {
-    SYSCTLS
+pub(super) fn read_sysctls(files: &SystemFiles) -> BTreeMap<String, String> {
+    RECORDED_SYSCTLS
         .iter()
-        .filter_map(|&name| Some((name.to_owned(), value(files, name)?)))
+        .filter_map(|&name| Some((name.to_owned(), read_sysctl(files, name)?)))
         .collect()
 }
 
 /// Reads one setting, its values separated by one space.
-pub(crate) fn value(files: &Files, name: &str) -> Option<String> {
-    let text = files.text(&format!("/proc/sys/{}", name.replace('.', "/")))?;
+pub(crate) fn read_sysctl(files: &SystemFiles, name: &str) -> Option<String> {
+    let text = files.read_text(&format!("/proc/sys/{}", name.replace('.', "/")))?;
     Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_there_is_kept() {
+    fn only_existing_settings_are_read() {
         let (_directory, files) = tree(&[
             ("/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n"),
             ("/proc/sys/net/core/busy_poll", "0\n"),
@@ -78,11 +78,11 @@ mod tests {
                 "4096 131072 6291456".to_owned(),
             ),
         ]);
-        assert_eq!(read(&files), expected);
+        assert_eq!(read_sysctls(&files), expected);
     }
 
     #[test]
     fn the_table_is_sorted_and_free_of_doubles() {
-        assert!(SYSCTLS.is_sorted_by(|left, right| left < right));
+        assert!(RECORDED_SYSCTLS.is_sorted_by(|left, right| left < right));
     }
 }

@@ -1,50 +1,50 @@
 //! Facts of the host as a whole.
 
-use linerate_metric::facts::Host;
+use linerate_metric::facts::HostFacts;
 
-use super::{Files, processor, sysctls};
+use super::{SystemFiles, processor, sysctls};
 use crate::sys::scheduling;
 
-pub(crate) fn host(files: &Files) -> Host {
+pub(crate) fn read_host(files: &SystemFiles) -> HostFacts {
     let uname = rustix::system::uname();
     let text = |value: &std::ffi::CStr| {
         let value = value.to_string_lossy().into_owned();
         (!value.is_empty() && value != "(none)").then_some(value)
     };
     let architecture = text(uname.machine());
-    Host {
+    HostFacts {
         role: None,
         hostname: text(uname.nodename()),
-        boot_id: files.text("/proc/sys/kernel/random/boot_id"),
+        boot_id: files.read_text("/proc/sys/kernel/random/boot_id"),
         kernel: text(uname.release()),
-        distribution: distribution(files),
-        cpu: processor::cpu(files),
+        distribution: read_distribution(files),
+        cpu: processor::read_cpu(files),
         architecture,
         memory_bytes: files
-            .text("/proc/meminfo")
+            .read_text("/proc/meminfo")
             .and_then(|meminfo| meminfo_bytes(&meminfo, "MemTotal")),
         clock_source: files
-            .text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            .read_text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         wake_up_ns: None,
-        started_as: scheduling::real_time(),
+        started_as: scheduling::current_real_time_class(),
         interface: None,
         stack: None,
-        sysctls: sysctls::read(files),
+        sysctls: sysctls::read_sysctls(files),
     }
 }
 
 /// Returns the name of the distribution (os-release(5)).
-fn distribution(files: &Files) -> Option<String> {
+fn read_distribution(files: &SystemFiles) -> Option<String> {
     ["/etc/os-release", "/usr/lib/os-release"]
         .iter()
-        .find_map(|path| distribution_of(&files.text(path)?))
+        .find_map(|path| parse_distribution(&files.read_text(path)?))
 }
 
-fn distribution_of(os_release: &str) -> Option<String> {
+fn parse_distribution(os_release: &str) -> Option<String> {
     let field = |name: &str| {
         os_release.lines().find_map(|line| {
             let value = line.trim().strip_prefix(name)?.strip_prefix('=')?;
-            let value = unquoted(value);
+            let value = unquote(value);
             (!value.is_empty()).then_some(value)
         })
     };
@@ -56,7 +56,7 @@ fn distribution_of(os_release: &str) -> Option<String> {
 
 /// Unquotes a value as a shell does (os-release allows quotes, and `\` before `$`, `"`, `\`, `` `
 /// ``).
-fn unquoted(value: &str) -> String {
+fn unquote(value: &str) -> String {
     let value = value.trim();
     if let Some(inner) = value
         .strip_prefix('\'')
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distributions_by_what_os_release_says() {
+    fn distributions_are_parsed_from_os_release() {
         let table = [
             (
                 "NAME=\"Debian GNU/Linux\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n",
@@ -122,7 +122,7 @@ mod tests {
             ("", None),
         ];
         for (text, expected) in table {
-            assert_eq!(distribution_of(text).as_deref(), expected, "{text:?}");
+            assert_eq!(parse_distribution(text).as_deref(), expected, "{text:?}");
         }
     }
 
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn without_proc_and_sys_the_rest_is_absent() {
         let (_directory, files) = tree(&[]);
-        let host = host(&files);
+        let host = read_host(&files);
         assert!(host.kernel.is_some());
         assert_eq!(host.boot_id, None);
         assert_eq!(host.memory_bytes, None);

@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 /// File tree to read from: the machine's own, or one that a test laid out.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct SystemFiles {
     root: PathBuf,
 }
 
-impl Files {
+impl SystemFiles {
     /// The machine's own files.
     #[must_use]
-    pub fn machine() -> Self {
+    pub fn of_machine() -> Self {
         Self::below("/")
     }
 
@@ -31,7 +31,7 @@ impl Files {
 
     /// Returns a file's text without surrounding white space; `None` when unreadable or empty.
     #[must_use]
-    pub fn text(&self, path: &str) -> Option<String> {
+    pub fn read_text(&self, path: &str) -> Option<String> {
         let bytes = fs::read(self.path(path)).ok()?;
         let text = String::from_utf8_lossy(&bytes).trim().to_owned();
         (!text.is_empty()).then_some(text)
@@ -39,13 +39,13 @@ impl Files {
 
     /// Returns the number in a file that holds one number.
     #[must_use]
-    pub fn number<T: FromStr>(&self, path: &str) -> Option<T> {
-        self.text(path)?.parse().ok()
+    pub fn read_number<T: FromStr>(&self, path: &str) -> Option<T> {
+        self.read_text(path)?.parse().ok()
     }
 
     /// Returns the sorted names in a directory; empty when it is unreadable.
     #[must_use]
-    pub fn names(&self, path: &str) -> Vec<String> {
+    pub fn list_names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(path)) else {
             return Vec::new();
         };
@@ -64,7 +64,7 @@ impl Files {
 
     /// Returns the last component of a symbolic link's target.
     #[must_use]
-    pub fn link_name(&self, path: &str) -> Option<String> {
+    pub fn link_target_name(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(Path::new(&target).file_name()?.to_str()?.to_owned())
     }
@@ -72,9 +72,9 @@ impl Files {
 
 /// Lays out `files` below a fresh directory.
 #[cfg(test)]
-pub(crate) fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Files) {
+pub(crate) fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, SystemFiles) {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let tree = Files::below(directory.path());
+    let tree = SystemFiles::below(directory.path());
     for (path, text) in files {
         let path = tree.path(path);
         fs::create_dir_all(path.parent().expect("files have a parent")).expect("a directory");
@@ -94,11 +94,11 @@ mod tests {
             ("/proc/empty", "\n"),
             ("/proc/word", "abc"),
         ]);
-        assert_eq!(files.number::<u32>("/proc/number"), Some(42));
-        assert_eq!(files.text("/proc/empty"), None);
-        assert_eq!(files.number::<u32>("/proc/word"), None);
-        assert_eq!(files.text("/proc/none"), None);
-        assert_eq!(files.names("/proc"), ["empty", "number", "word"]);
-        assert!(files.names("/none").is_empty());
+        assert_eq!(files.read_number::<u32>("/proc/number"), Some(42));
+        assert_eq!(files.read_text("/proc/empty"), None);
+        assert_eq!(files.read_number::<u32>("/proc/word"), None);
+        assert_eq!(files.read_text("/proc/none"), None);
+        assert_eq!(files.list_names("/proc"), ["empty", "number", "word"]);
+        assert!(files.list_names("/none").is_empty());
     }
 }

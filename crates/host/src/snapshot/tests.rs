@@ -1,9 +1,9 @@
 use super::*;
-use crate::sys::namespace::{Space, may_build_networks, unshare};
+use crate::sys::namespace::{NamespaceKind, can_create_networks, unshare};
 
 #[test]
-fn this_host_knows_its_kernel_and_processors() {
-    let host = host();
+fn this_host_has_kernel_and_processors() {
+    let host = read_host();
     let uname = rustix::system::uname();
     assert_eq!(host.kernel.as_deref(), uname.release().to_str().ok());
     assert!(host.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));
@@ -20,31 +20,34 @@ fn this_host_knows_its_kernel_and_processors() {
 
 #[test]
 fn a_thread_in_another_network_sees_that_network() {
-    if !may_build_networks() {
+    if !can_create_networks() {
         println!("skipped: needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
         return;
     }
     const PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-    let outside = host().sysctls;
+    let outside = read_host().sysctls;
     std::thread::spawn(move || {
-        unshare(Space::Net).unwrap();
+        unshare(NamespaceKind::Net).unwrap();
         // Some kernels create tunnel devices in every new namespace, always down.
-        let links = netlink::links().unwrap();
+        let links = netlink::list_links().unwrap();
         assert!(
             links.iter().all(|link| !link.up) && links.iter().any(|link| link.name == "lo"),
             "{links:?}"
         );
-        assert!(interface("lo").is_some());
-        assert_eq!(interface_towards([192, 0, 2, 1].into()), None);
+        assert!(read_interface("lo").is_some());
+        assert_eq!(egress_interface([192, 0, 2, 1].into()), None);
         if std::fs::write(PORTS, "20001 20011").is_err() {
             println!("skipped: /proc/sys is read-only");
             return;
         }
-        let range = |sysctls: &std::collections::BTreeMap<String, String>| {
+        let port_range = |sysctls: &std::collections::BTreeMap<String, String>| {
             sysctls.get("net.ipv4.ip_local_port_range").cloned()
         };
-        assert_eq!(range(&host().sysctls).as_deref(), Some("20001 20011"));
-        assert_ne!(range(&outside).as_deref(), Some("20001 20011"));
+        assert_eq!(
+            port_range(&read_host().sysctls).as_deref(),
+            Some("20001 20011")
+        );
+        assert_ne!(port_range(&outside).as_deref(), Some("20001 20011"));
     })
     .join()
     .unwrap();

@@ -3,7 +3,7 @@
 /// Nanoseconds of a clock. Only the difference of two readings of one clock has a meaning.
 pub type Nanos = u64;
 
-fn read(clock: libc::clockid_t) -> Nanos {
+fn read_clock(clock: libc::clockid_t) -> Nanos {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -21,7 +21,7 @@ fn read(clock: libc::clockid_t) -> Nanos {
 #[inline]
 #[must_use]
 pub fn now() -> Nanos {
-    read(libc::CLOCK_MONOTONIC)
+    read_clock(libc::CLOCK_MONOTONIC)
 }
 
 /// Reads CLOCK_REALTIME: nanoseconds since 1970, the clock of the kernel's packet timestamps.
@@ -29,27 +29,27 @@ pub fn now() -> Nanos {
 /// Setting the system time moves it: only for values that the kernel gives on this clock.
 #[inline]
 #[must_use]
-pub fn real() -> Nanos {
-    read(libc::CLOCK_REALTIME)
+pub fn now_realtime() -> Nanos {
+    read_clock(libc::CLOCK_REALTIME)
 }
 
 /// Returns CLOCK_TAI minus CLOCK_MONOTONIC.
 #[must_use]
-pub fn tai_ahead() -> Nanos {
+pub fn tai_offset() -> Nanos {
     // The shortest of several tries was not interrupted between its readings.
-    let tries = (0..8).map(|_| {
+    let samples = (0..8).map(|_| {
         let before = now();
-        let tai = read(libc::CLOCK_TAI);
+        let tai = read_clock(libc::CLOCK_TAI);
         let after = now();
         (after - before, tai.saturating_sub(before))
     });
-    tries.min().map_or(0, |(_, ahead)| ahead)
+    samples.min().map_or(0, |(_, offset)| offset)
 }
 
 /// Processor time used by the calling thread, with the precision of the scheduler's clock.
 #[must_use]
-pub fn thread_cpu() -> Nanos {
-    read(libc::CLOCK_THREAD_CPUTIME_ID)
+pub fn thread_cpu_time() -> Nanos {
+    read_clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// Sleeps until [`now`] reaches `deadline`, or until a signal arrives; never returns earlier.
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn processor_time_passes_while_working() {
-        let before = thread_cpu();
+        let before = thread_cpu_time();
         let end = now() + 1_000_000;
         while now() < end {}
-        assert!(thread_cpu() > before);
+        assert!(thread_cpu_time() > before);
     }
 }

@@ -6,52 +6,52 @@ use std::os::fd::AsRawFd;
 
 /// Aligned buffer for the control messages of one call.
 #[repr(C, align(8))]
-struct Control<const BYTES: usize>([u8; BYTES]);
+struct ControlBuffer<const BYTES: usize>([u8; BYTES]);
 
-/// Calls `recvmsg` once into `room`, with space for `CONTROL` bytes of control messages. Passes
-/// level, type and data of each message to `take` and returns the payload bytes.
+/// Calls `recvmsg` once into `buffer`, with space for `CONTROL` bytes of control messages. Passes
+/// level, type and data of each message to `on_message` and returns the payload bytes.
 ///
 /// # Errors
 /// Errors of `recvmsg`.
 #[inline]
-pub(super) fn receive<const CONTROL: usize>(
+pub(super) fn receive_with_control<const CONTROL: usize>(
     socket: &impl AsRawFd,
-    room: &mut [u8],
+    buffer: &mut [u8],
     flags: libc::c_int,
-    take: impl FnMut(libc::c_int, libc::c_int, &[u8]),
+    on_message: impl FnMut(libc::c_int, libc::c_int, &[u8]),
 ) -> io::Result<usize> {
-    receive_named::<CONTROL>(socket, room, flags, None, take).map(|(bytes, _)| bytes)
+    receive_with_address::<CONTROL>(socket, buffer, flags, None, on_message).map(|(bytes, _)| bytes)
 }
 
-/// Receives as [`receive`] and also writes the sender's address to `name`. Returns the payload
+/// Receives as [`receive_with_control`] and also writes the sender's address to `address`. Returns the payload
 /// bytes and the address bytes.
 ///
 /// # Errors
 /// Errors of `recvmsg`.
 #[inline]
-pub(super) fn receive_named<const CONTROL: usize>(
+pub(super) fn receive_with_address<const CONTROL: usize>(
     socket: &impl AsRawFd,
-    room: &mut [u8],
+    buffer: &mut [u8],
     flags: libc::c_int,
-    name: Option<&mut libc::sockaddr_storage>,
-    mut take: impl FnMut(libc::c_int, libc::c_int, &[u8]),
+    address: Option<&mut libc::sockaddr_storage>,
+    mut on_message: impl FnMut(libc::c_int, libc::c_int, &[u8]),
 ) -> io::Result<(usize, libc::socklen_t)> {
-    let mut control = Control([0; CONTROL]);
-    let mut part = libc::iovec {
-        iov_base: room.as_mut_ptr().cast(),
-        iov_len: room.len(),
+    let mut control = ControlBuffer([0; CONTROL]);
+    let mut io_vector = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
     };
     // SAFETY: a msghdr is pointers and integers; all zeros is an empty one.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    message.msg_iov = &raw mut part;
+    message.msg_iov = &raw mut io_vector;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len() as _;
-    if let Some(name) = name {
-        message.msg_namelen = mem::size_of_val(name) as libc::socklen_t;
-        message.msg_name = (&raw mut *name).cast();
+    if let Some(address) = address {
+        message.msg_namelen = mem::size_of_val(address) as libc::socklen_t;
+        message.msg_name = (&raw mut *address).cast();
     }
-    // SAFETY: the message refers to one part, `room`, `control`, and maybe `name`; all are writable
+    // SAFETY: the message refers to one part, `buffer`, `control`, and maybe `address`; all are writable
     // for the lengths given and outlive the call.
     let result = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let bytes = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
@@ -75,7 +75,7 @@ pub(super) fn receive_named<const CONTROL: usize>(
         let data = unsafe { libc::CMSG_DATA(header) };
         // SAFETY: the kernel wrote `cmsg_len` bytes for this message, header included, and
         // `control` is not written while the slice lives.
-        take(level, kind, unsafe {
+        on_message(level, kind, unsafe {
             std::slice::from_raw_parts(data, length)
         });
         // SAFETY: as above; `header` belongs to `message`.
@@ -85,12 +85,14 @@ pub(super) fn receive_named<const CONTROL: usize>(
 }
 
 /// Reads a native-endian u32 at a byte offset.
-pub(super) fn word(data: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(data.get(at..at + 4)?.try_into().ok()?))
+pub(super) fn u32_at(data: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(
+        data.get(offset..offset + 4)?.try_into().ok()?,
+    ))
 }
 
 /// Entry of the error queue: `struct sock_extended_err` of linux/errqueue.h.
-pub(super) struct Notice {
+pub(super) struct ErrorQueueEntry {
     pub(super) errno: u32,
     pub(super) origin: u8,
     pub(super) code: u8,
@@ -98,24 +100,24 @@ pub(super) struct Notice {
     pub(super) data: u32,
 }
 
-impl Notice {
+impl ErrorQueueEntry {
     /// Parses a control message; `None` for other kinds.
-    pub(super) fn of(level: libc::c_int, kind: libc::c_int, data: &[u8]) -> Option<Self> {
-        let is_notice = matches!(
+    pub(super) fn parse(level: libc::c_int, kind: libc::c_int, data: &[u8]) -> Option<Self> {
+        let is_error_entry = matches!(
             (level, kind),
             (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
         );
-        is_notice.then(|| Self::read(data)).flatten()
+        is_error_entry.then(|| Self::decode(data)).flatten()
     }
 
     /// Layout: u32 errno, u8 origin, u8 type, u8 code, u8 pad, u32 info, u32 data.
-    fn read(data: &[u8]) -> Option<Self> {
+    fn decode(data: &[u8]) -> Option<Self> {
         Some(Self {
-            errno: word(data, 0)?,
+            errno: u32_at(data, 0)?,
             origin: *data.get(4)?,
             code: *data.get(6)?,
-            info: word(data, 8)?,
-            data: word(data, 12)?,
+            info: u32_at(data, 8)?,
+            data: u32_at(data, 12)?,
         })
     }
 }
@@ -125,16 +127,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notices_are_read_as_the_kernel_lays_them_out() {
+    fn error_queue_entries_are_parsed() {
         let mut data = [0u8; 16];
         data[..4].copy_from_slice(&42u32.to_ne_bytes());
         (data[4], data[6]) = (5, 1);
         data[8..12].copy_from_slice(&7u32.to_ne_bytes());
         data[12..].copy_from_slice(&9u32.to_ne_bytes());
-        let notice = Notice::of(libc::SOL_IPV6, libc::IPV6_RECVERR, &data).unwrap();
-        assert_eq!((notice.errno, notice.origin, notice.code), (42, 5, 1));
-        assert_eq!((notice.info, notice.data), (7, 9));
-        assert!(Notice::of(libc::SOL_IP, libc::IP_RECVERR, &data[..15]).is_none());
-        assert!(Notice::of(libc::SOL_SOCKET, libc::IP_RECVERR, &data).is_none());
+        let entry = ErrorQueueEntry::parse(libc::SOL_IPV6, libc::IPV6_RECVERR, &data).unwrap();
+        assert_eq!((entry.errno, entry.origin, entry.code), (42, 5, 1));
+        assert_eq!((entry.info, entry.data), (7, 9));
+        assert!(ErrorQueueEntry::parse(libc::SOL_IP, libc::IP_RECVERR, &data[..15]).is_none());
+        assert!(ErrorQueueEntry::parse(libc::SOL_SOCKET, libc::IP_RECVERR, &data).is_none());
     }
 }

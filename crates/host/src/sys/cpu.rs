@@ -3,13 +3,13 @@
 use std::io;
 use std::mem;
 
-use linerate_metric::plan::Cpus;
+use linerate_metric::plan::CpuList;
 
 /// Lists the processors that the calling thread may run on.
 ///
 /// # Errors
 /// Errors of `sched_getaffinity`; affinity masks above 1024 processors are not supported.
-pub fn usable() -> io::Result<Vec<u32>> {
+pub fn list_usable() -> io::Result<Vec<u32>> {
     // SAFETY: a cpu_set_t is an array of integers; all zeros is its empty set.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
     // SAFETY: the set is writable and its size is the one given.
@@ -27,9 +27,9 @@ pub fn usable() -> io::Result<Vec<u32>> {
 
 /// Lists the processors that are online, usable by this thread or not; `None` without `/sys`.
 #[must_use]
-pub fn online() -> Option<Vec<u32>> {
+pub fn list_online() -> Option<Vec<u32>> {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
-    let Cpus(cpus) = list.trim().parse().ok()?;
+    let CpuList(cpus) = list.trim().parse().ok()?;
     Some(cpus)
 }
 
@@ -38,7 +38,7 @@ pub fn online() -> Option<Vec<u32>> {
 /// # Errors
 /// `EINVAL` when none of them is online or allowed here.
 pub fn pin(cpus: &[u32]) -> io::Result<()> {
-    // SAFETY: as in `usable`.
+    // SAFETY: as in `list_usable`.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
     for &cpu in cpus {
         if cpu >= libc::CPU_SETSIZE as u32 {
@@ -58,7 +58,7 @@ pub fn pin(cpus: &[u32]) -> io::Result<()> {
 
 /// Least processor time with a meaningful split into user and system time where ticks sample it: 25
 /// ticks at the usual 250 Hz give a share with a standard error of 0.1.
-const PARTS_FROM_NS: u64 = 100_000_000;
+const MIN_SPLIT_NS: u64 = 100_000_000;
 
 /// Processor time and context switches of the calling thread so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub struct ThreadUsage {
 impl ThreadUsage {
     /// Reads the usage of the calling thread (two system calls: keep it out of measured loops).
     #[must_use]
-    pub fn now() -> Self {
+    pub fn read() -> Self {
         // SAFETY: rusage is plain integers; all zeros is valid.
         let mut usage: libc::rusage = unsafe { mem::zeroed() };
         // SAFETY: `usage` is a valid, writable rusage.
@@ -86,7 +86,7 @@ impl ThreadUsage {
             (time.tv_sec as u64) * 1_000_000_000 + (time.tv_usec as u64) * 1_000
         };
         Self {
-            cpu_ns: super::clock::thread_cpu(),
+            cpu_ns: super::clock::thread_cpu_time(),
             user_ns: ns(usage.ru_utime),
             system_ns: ns(usage.ru_stime),
             voluntary_switches: usage.ru_nvcsw as u64,
@@ -97,8 +97,8 @@ impl ThreadUsage {
     /// Returns whether the processor time is long enough for a meaningful split into user and
     /// system time.
     #[must_use]
-    pub fn knows_parts(&self) -> bool {
-        self.cpu_ns >= PARTS_FROM_NS
+    pub fn has_reliable_split(&self) -> bool {
+        self.cpu_ns >= MIN_SPLIT_NS
     }
 
     /// Returns the usage since an earlier reading of the same thread.
@@ -106,11 +106,11 @@ impl ThreadUsage {
     pub fn since(&self, earlier: &Self) -> Self {
         let cpu_ns = self.cpu_ns.saturating_sub(earlier.cpu_ns);
         // A tick-sampled part may exceed the exact total.
-        let part = |now: u64, earlier: u64| now.saturating_sub(earlier).min(cpu_ns);
+        let clamp_part = |now: u64, earlier: u64| now.saturating_sub(earlier).min(cpu_ns);
         Self {
             cpu_ns,
-            user_ns: part(self.user_ns, earlier.user_ns),
-            system_ns: part(self.system_ns, earlier.system_ns),
+            user_ns: clamp_part(self.user_ns, earlier.user_ns),
+            system_ns: clamp_part(self.system_ns, earlier.system_ns),
             voluntary_switches: self
                 .voluntary_switches
                 .saturating_sub(earlier.voluntary_switches),
@@ -143,7 +143,7 @@ pub struct ThreadEvents {
 impl ThreadEvents {
     /// Reads the counters (one system call).
     #[must_use]
-    pub fn now() -> Self {
+    pub fn read() -> Self {
         // SAFETY: rusage is plain integers; all zeros is valid.
         let mut usage: libc::rusage = unsafe { mem::zeroed() };
         // SAFETY: `usage` is a valid, writable rusage.
@@ -165,36 +165,37 @@ mod tests {
     #[test]
     fn a_pinned_thread_stays_where_it_was_put() {
         std::thread::spawn(|| {
-            let cpu = *usable().unwrap().last().unwrap();
+            let cpu = *list_usable().unwrap().last().unwrap();
             pin(&[cpu]).unwrap();
-            assert_eq!(usable().unwrap(), [cpu]);
+            assert_eq!(list_usable().unwrap(), [cpu]);
         })
         .join()
         .unwrap();
     }
 
     #[test]
-    fn a_processor_that_is_not_there_is_refused() {
+    fn a_missing_processor_is_rejected() {
         assert!(pin(&[1023]).is_err());
         assert!(pin(&[100_000]).is_err());
     }
 
     #[test]
-    fn parts_of_a_few_ticks_are_not_known() {
-        for (cpu_ns, known) in [(4_000_000, false), (99_999_999, false), (100_000_000, true)] {
+    fn the_split_of_a_few_ticks_is_not_reliable() {
+        for (cpu_ns, is_reliable) in [(4_000_000, false), (99_999_999, false), (100_000_000, true)]
+        {
             let usage = ThreadUsage {
                 cpu_ns,
                 ..ThreadUsage::default()
             };
-            assert_eq!(usage.knows_parts(), known, "{cpu_ns}");
+            assert_eq!(usage.has_reliable_split(), is_reliable, "{cpu_ns}");
         }
     }
 
     #[test]
     fn usage_grows() {
-        let before = ThreadUsage::now();
+        let before = ThreadUsage::read();
         let end = super::super::clock::now() + 2_000_000;
         while super::super::clock::now() < end {}
-        assert!(ThreadUsage::now().since(&before).cpu_ns > 0);
+        assert!(ThreadUsage::read().since(&before).cpu_ns > 0);
     }
 }

@@ -5,35 +5,35 @@ use std::io;
 use std::mem;
 use std::os::fd::AsRawFd;
 
-use super::socket::Flags;
+use super::socket::MessageFlags;
 
 /// Header lists of `sendmmsg` and `recvmmsg`, allocated once.
-pub struct Messages {
+pub struct DatagramBatch {
     headers: Vec<libc::mmsghdr>,
-    parts: Vec<libc::iovec>,
+    io_vectors: Vec<libc::iovec>,
 }
 
-impl Messages {
+impl DatagramBatch {
     /// Allocates lists for up to `count` datagrams.
     #[must_use]
     pub fn new(count: usize) -> Self {
         // SAFETY: both structures are pointers and integers; all zeros is an empty one.
-        let (header, part) = unsafe { (mem::zeroed(), mem::zeroed()) };
+        let (header, io_vector) = unsafe { (mem::zeroed(), mem::zeroed()) };
         Self {
             headers: vec![header; count],
-            parts: vec![part; count],
+            io_vectors: vec![io_vector; count],
         }
     }
 
     /// Points the lists at slices of `stride` bytes from `start` on; returns the number of slices.
-    fn aim(&mut self, start: *mut u8, length: usize, stride: usize) -> usize {
+    fn set_slices(&mut self, start: *mut u8, length: usize, stride: usize) -> usize {
         let count = self.headers.len().min(length / stride.max(1));
-        let lists = self.headers.iter_mut().zip(&mut self.parts);
-        for (number, (header, part)) in lists.take(count).enumerate() {
+        let lists = self.headers.iter_mut().zip(&mut self.io_vectors);
+        for (index, (header, io_vector)) in lists.take(count).enumerate() {
             // Within the buffer: `number * stride + stride <= length`.
-            part.iov_base = start.wrapping_add(number * stride).cast();
-            part.iov_len = stride;
-            header.msg_hdr.msg_iov = part;
+            io_vector.iov_base = start.wrapping_add(index * stride).cast();
+            io_vector.iov_len = stride;
+            header.msg_hdr.msg_iov = io_vector;
             header.msg_hdr.msg_iovlen = 1;
         }
         count
@@ -50,9 +50,9 @@ impl Messages {
         socket: &impl AsRawFd,
         payload: &[u8],
         size: usize,
-        flags: Flags,
+        flags: MessageFlags,
     ) -> io::Result<usize> {
-        let count = self.aim(payload.as_ptr().cast_mut(), payload.len(), size);
+        let count = self.set_slices(payload.as_ptr().cast_mut(), payload.len(), size);
         // SAFETY: `count` headers refer to one part each, and these to `payload`, which is only
         // read; all of it outlives the call.
         let sent = unsafe {
@@ -66,7 +66,7 @@ impl Messages {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives datagrams into slices of `stride` bytes of `room`; returns their number. A blocking
+    /// Receives datagrams into slices of `stride` bytes of `buffer`; returns their number. A blocking
     /// call waits for the first datagram only.
     ///
     /// # Errors
@@ -75,12 +75,12 @@ impl Messages {
     pub fn receive(
         &mut self,
         socket: &impl AsRawFd,
-        room: &mut [u8],
+        buffer: &mut [u8],
         stride: usize,
-        flags: Flags,
+        flags: MessageFlags,
     ) -> io::Result<usize> {
-        let count = self.aim(room.as_mut_ptr(), room.len(), stride);
-        // SAFETY: `count` headers refer to one part each, and these to `room`, which is writable;
+        let count = self.set_slices(buffer.as_mut_ptr(), buffer.len(), stride);
+        // SAFETY: `count` headers refer to one part each, and these to `buffer`, which is writable;
         // all of it outlives the call. A null timeout means none.
         let received = unsafe {
             libc::recvmmsg(
@@ -97,8 +97,8 @@ impl Messages {
     /// Returns the length of the datagram that the last receive call stored in that slice.
     #[inline]
     #[must_use]
-    pub fn length(&self, number: usize) -> usize {
-        self.headers[number].msg_len as usize
+    pub fn length(&self, index: usize) -> usize {
+        self.headers[index].msg_len as usize
     }
 }
 
@@ -109,30 +109,40 @@ mod tests {
 
     #[test]
     fn datagrams_keep_their_borders() {
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
-        far.connect(near.local_addr().unwrap()).unwrap();
-        let mut messages = Messages::new(8);
+        let local = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let remote = UdpSocket::bind("127.0.0.1:0").unwrap();
+        local.connect(remote.local_addr().unwrap()).unwrap();
+        remote.connect(local.local_addr().unwrap()).unwrap();
+        let mut batch = DatagramBatch::new(8);
         let payload: Vec<u8> = (0..35).collect();
         // Three full datagrams; the rest of five bytes is not sent.
-        assert_eq!(messages.send(&near, &payload, 10, Flags::NONE).unwrap(), 3);
-        assert_eq!(near.send(b"short").unwrap(), 5);
-        let mut room = [0; 64];
-        let mut found = Vec::new();
-        while found.len() < 4 {
-            let count = messages.receive(&far, &mut room, 16, Flags::NONE).unwrap();
-            for number in 0..count {
-                let start = number * 16;
-                found.push(room[start..start + messages.length(number)].to_vec());
+        assert_eq!(
+            batch
+                .send(&local, &payload, 10, MessageFlags::NONE)
+                .unwrap(),
+            3
+        );
+        assert_eq!(local.send(b"short").unwrap(), 5);
+        let mut buffer = [0; 64];
+        let mut datagrams = Vec::new();
+        while datagrams.len() < 4 {
+            let count = batch
+                .receive(&remote, &mut buffer, 16, MessageFlags::NONE)
+                .unwrap();
+            for index in 0..count {
+                let start = index * 16;
+                datagrams.push(buffer[start..start + batch.length(index)].to_vec());
             }
         }
-        let want: Vec<Vec<u8>> = payload[..30].chunks(10).map(<[u8]>::to_vec).collect();
-        assert_eq!(found[..3], want);
-        assert_eq!(found[3], b"short");
-        let nothing = messages.receive(&far, &mut room, 16, Flags::DONT_WAIT);
-        assert_eq!(nothing.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let expected: Vec<Vec<u8>> = payload[..30].chunks(10).map(<[u8]>::to_vec).collect();
+        assert_eq!(datagrams[..3], expected);
+        assert_eq!(datagrams[3], b"short");
+        let empty = batch.receive(&remote, &mut buffer, 16, MessageFlags::DONT_WAIT);
+        assert_eq!(empty.unwrap_err().kind(), io::ErrorKind::WouldBlock);
         // More payload than list entries: the lists are the limit.
-        assert_eq!(messages.send(&near, &[0; 64], 2, Flags::NONE).unwrap(), 8);
+        assert_eq!(
+            batch.send(&local, &[0; 64], 2, MessageFlags::NONE).unwrap(),
+            8
+        );
     }
 }

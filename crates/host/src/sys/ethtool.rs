@@ -8,32 +8,32 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use linerate_metric::facts::{Coalescing, EnergyEfficient};
+use linerate_metric::facts::{CoalescingSettings, EeeState};
 use socket2::{Domain, Socket, Type};
 
 /// `SIOCETHTOOL` of linux/sockios.h.
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
-const GET_SETTINGS: u32 = 0x01;
-const GET_DRIVER: u32 = 0x03;
-const GET_COALESCING: u32 = 0x0e;
-const GET_RINGS: u32 = 0x10;
-const GET_STRINGS: u32 = 0x1b;
-const GET_SET_SIZES: u32 = 0x37;
-const GET_FEATURES: u32 = 0x3a;
-const GET_CHANNELS: u32 = 0x3c;
-const GET_TIMESTAMPING: u32 = 0x41;
-const GET_EEE: u32 = 0x44;
-const GET_LINK_SETTINGS: u32 = 0x4c;
+const ETHTOOL_GSET: u32 = 0x01;
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GCOALESCE: u32 = 0x0e;
+const ETHTOOL_GRINGPARAM: u32 = 0x10;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_GET_TS_INFO: u32 = 0x41;
+const ETHTOOL_GEEE: u32 = 0x44;
+const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
 
 /// `ETH_SS_FEATURES`: string set with the names of the offloads.
-const FEATURE_NAMES: u32 = 4;
+const ETH_SS_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`.
-const NAME_BYTES: usize = 32;
+const ETH_GSTRING_LEN: usize = 32;
 
 /// Driver of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Driver {
+pub struct DriverInfo {
     pub name: String,
     pub version: Option<String>,
     pub firmware: Option<String>,
@@ -43,7 +43,7 @@ pub struct Driver {
 
 /// Speed and duplex of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkSettings {
     /// Speed, megabit (10^6 bit) per second.
     pub speed_mbps: Option<u32>,
     pub full_duplex: Option<bool>,
@@ -53,7 +53,7 @@ pub struct Link {
 
 /// State of one offload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Feature {
+pub struct FeatureState {
     /// Kernel name (`rx-gro`, `tx-tcp-segmentation`).
     pub name: String,
     pub active: bool,
@@ -63,7 +63,7 @@ pub struct Feature {
 
 /// Descriptors per queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rings {
+pub struct RingParameters {
     pub rx: u32,
     /// Largest supported number of receive descriptors.
     pub rx_max: u32,
@@ -74,7 +74,7 @@ pub struct Rings {
 
 /// Number of queues in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Channels {
+pub struct QueueCounts {
     /// Receive queues, combined ones included.
     pub rx: u32,
     /// Transmit queues, combined ones included.
@@ -83,7 +83,7 @@ pub struct Channels {
 
 /// Timestamping capabilities of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timestamping {
+pub struct TimestampingSupport {
     /// Kernel timestamps of sent frames, in the driver.
     pub software_transmit: bool,
     /// Kernel timestamps of received frames.
@@ -91,21 +91,21 @@ pub struct Timestamping {
     /// Hardware timestamps from a device clock.
     pub hardware: bool,
     /// Number of the device clock (`/dev/ptpN`).
-    pub clock: Option<u32>,
+    pub ptp_clock: Option<u32>,
     /// Hardware timestamps of all sent frames.
-    pub departures: bool,
+    pub hardware_transmit: bool,
     /// Hardware timestamps of all received frames, not of PTP packets only.
-    pub arrivals: bool,
+    pub hardware_receive: bool,
 }
 
 /// Request channel for one interface of the calling thread's network namespace.
 #[derive(Debug)]
-pub struct Ethtool {
+pub struct EthtoolSocket {
     socket: Socket,
     interface: String,
 }
 
-impl Ethtool {
+impl EthtoolSocket {
     /// Prepares requests about `interface`; a missing interface shows as an error of the first
     /// request.
     ///
@@ -126,15 +126,15 @@ impl Ethtool {
     ///
     /// # Errors
     /// `EOPNOTSUPP` for loopback and similar interfaces, `ENODEV` without such an interface.
-    pub fn driver(&self) -> io::Result<Driver> {
+    pub fn read_driver(&self) -> io::Result<DriverInfo> {
         // struct ethtool_drvinfo: 196 bytes.
         let mut words = [0_u32; 49];
-        words[0] = GET_DRIVER;
+        words[0] = ETHTOOL_GDRVINFO;
         // SAFETY: the command writes one ethtool_drvinfo, which is as large as the array.
-        unsafe { self.ask(&mut words)? };
-        let bytes = bytes_of(&words);
-        let text = |start: usize| text_of(&bytes[start..start + NAME_BYTES]);
-        Ok(Driver {
+        unsafe { self.ioctl(&mut words)? };
+        let bytes = words_to_bytes(&words);
+        let text = |start: usize| parse_text(&bytes[start..start + ETH_GSTRING_LEN]);
+        Ok(DriverInfo {
             name: text(4).unwrap_or_default(),
             version: text(36),
             firmware: text(68),
@@ -146,45 +146,46 @@ impl Ethtool {
     ///
     /// # Errors
     /// `EOPNOTSUPP` where the driver reports no speed.
-    pub fn link(&self) -> io::Result<Link> {
-        self.link_settings().or_else(|_| self.old_settings())
+    pub fn read_link(&self) -> io::Result<LinkSettings> {
+        self.read_link_settings()
+            .or_else(|_| self.read_legacy_settings())
     }
 
-    fn link_settings(&self) -> io::Result<Link> {
+    fn read_link_settings(&self) -> io::Result<LinkSettings> {
         // struct ethtool_link_settings (12 words) and three masks, each of up to i8::MAX words.
         const HEADER: usize = 12;
         let mut words = [0_u32; HEADER + 3 * i8::MAX as usize];
-        words[0] = GET_LINK_SETTINGS;
+        words[0] = ETHTOOL_GLINKSETTINGS;
         // The first reply returns the mask length as a negative number (handshake of this request).
         // SAFETY: with a length of 0 the command writes the header alone.
-        unsafe { self.ask(&mut words)? };
-        let length = bytes_of(&words)[15] as i8;
+        unsafe { self.ioctl(&mut words)? };
+        let length = words_to_bytes(&words)[15] as i8;
         if length >= 0 {
             return Err(io::ErrorKind::Unsupported.into());
         }
         words = [0; HEADER + 3 * i8::MAX as usize];
-        words[0] = GET_LINK_SETTINGS;
+        words[0] = ETHTOOL_GLINKSETTINGS;
         let mut fourth = words[3].to_ne_bytes();
         fourth[3] = length.unsigned_abs();
         words[3] = u32::from_ne_bytes(fourth);
         // SAFETY: the command writes the header and three masks of `length` words; the array has
         // room for the largest that the field can say.
-        unsafe { self.ask(&mut words)? };
-        let bytes = bytes_of(&words);
+        unsafe { self.ioctl(&mut words)? };
+        let bytes = words_to_bytes(&words);
         let supported = &words[HEADER..HEADER + usize::from(length.unsigned_abs())];
-        Ok(Link {
-            fastest_mbps: fastest_of(supported),
-            ..link_of(words[1], bytes[8])
+        Ok(LinkSettings {
+            fastest_mbps: fastest_mode(supported),
+            ..parse_speed(words[1], bytes[8])
         })
     }
 
-    fn old_settings(&self) -> io::Result<Link> {
+    fn read_legacy_settings(&self) -> io::Result<LinkSettings> {
         // struct ethtool_cmd: 44 bytes.
         let mut words = [0_u32; 11];
-        words[0] = GET_SETTINGS;
+        words[0] = ETHTOOL_GSET;
         // SAFETY: the command writes one ethtool_cmd, which is as large as the array.
-        unsafe { self.ask(&mut words)? };
-        let bytes = bytes_of(&words);
+        unsafe { self.ioctl(&mut words)? };
+        let bytes = words_to_bytes(&words);
         let low = u16::from_ne_bytes([bytes[12], bytes[13]]);
         let high = u16::from_ne_bytes([bytes[28], bytes[29]]);
         let speed = match (high, low) {
@@ -192,57 +193,57 @@ impl Ethtool {
             (0, u16::MAX) => u32::MAX,
             _ => u32::from(high) << 16 | u32::from(low),
         };
-        Ok(link_of(speed, bytes[14]))
+        Ok(parse_speed(speed, bytes[14]))
     }
 
     /// Reads the state of every offload, in the kernel's order.
     ///
     /// # Errors
     /// Errors of the ioctl.
-    pub fn features(&self) -> io::Result<Vec<Feature>> {
+    pub fn read_features(&self) -> io::Result<Vec<FeatureState>> {
         // struct ethtool_sset_info and one result.
         let mut sizes = [0_u32; 5];
-        sizes[0] = GET_SET_SIZES;
-        let mask = (1_u64 << FEATURE_NAMES).to_ne_bytes();
+        sizes[0] = ETHTOOL_GSSET_INFO;
+        let mask = (1_u64 << ETH_SS_FEATURES).to_ne_bytes();
         sizes[2] = u32::from_ne_bytes([mask[0], mask[1], mask[2], mask[3]]);
         sizes[3] = u32::from_ne_bytes([mask[4], mask[5], mask[6], mask[7]]);
         // SAFETY: one bit of the mask is set, so one word follows the header.
-        unsafe { self.ask(&mut sizes)? };
+        unsafe { self.ioctl(&mut sizes)? };
         let count = sizes[4] as usize;
         if count == 0 || count > 4096 {
             return Err(io::ErrorKind::Unsupported.into());
         }
 
         // struct ethtool_gstrings: three words, then the names.
-        let mut names = vec![0_u32; 3 + count * NAME_BYTES / 4];
-        names[0] = GET_STRINGS;
-        names[1] = FEATURE_NAMES;
+        let mut names = vec![0_u32; 3 + count * ETH_GSTRING_LEN / 4];
+        names[0] = ETHTOOL_GSTRINGS;
+        names[1] = ETH_SS_FEATURES;
         names[2] = count as u32;
         // SAFETY: the command writes `count` names: the number of offloads is a constant of the
         // running kernel, and the vector was sized from its own reply.
-        unsafe { self.ask(&mut names)? };
+        unsafe { self.ioctl(&mut names)? };
 
         // struct ethtool_gfeatures: two words, then four for every 32 offloads.
         let blocks = count.div_ceil(32);
         let mut states = vec![0_u32; 2 + 4 * blocks];
-        states[0] = GET_FEATURES;
+        states[0] = ETHTOOL_GFEATURES;
         states[1] = blocks as u32;
         // SAFETY: the command writes at most the blocks that word 1 names.
-        unsafe { self.ask(&mut states)? };
+        unsafe { self.ioctl(&mut states)? };
 
-        let bytes = bytes_of(&names[3..]);
+        let bytes = words_to_bytes(&names[3..]);
         Ok(bytes
-            .chunks_exact(NAME_BYTES)
+            .chunks_exact(ETH_GSTRING_LEN)
             .enumerate()
             .filter_map(|(number, name)| {
                 let block = 2 + 4 * (number / 32);
                 let bit = 1 << (number % 32);
-                let [available, _, active, never_changed] =
+                let [available, _, active, is_fixed] =
                     [0, 1, 2, 3].map(|word| states[block + word] & bit != 0);
-                Some(Feature {
-                    name: text_of(name)?,
+                Some(FeatureState {
+                    name: parse_text(name)?,
                     active,
-                    changeable: available && !never_changed,
+                    changeable: available && !is_fixed,
                 })
             })
             .collect())
@@ -252,13 +253,13 @@ impl Ethtool {
     ///
     /// # Errors
     /// `EOPNOTSUPP` where the driver has no rings.
-    pub fn rings(&self) -> io::Result<Rings> {
+    pub fn read_rings(&self) -> io::Result<RingParameters> {
         // struct ethtool_ringparam: nine words.
         let mut words = [0_u32; 9];
-        words[0] = GET_RINGS;
+        words[0] = ETHTOOL_GRINGPARAM;
         // SAFETY: the command writes one ethtool_ringparam, which is as large as the array.
-        unsafe { self.ask(&mut words)? };
-        Ok(Rings {
+        unsafe { self.ioctl(&mut words)? };
+        Ok(RingParameters {
             rx_max: words[1],
             tx_max: words[4],
             rx: words[5],
@@ -270,40 +271,40 @@ impl Ethtool {
     ///
     /// # Errors
     /// `EOPNOTSUPP` where the driver has no such setting.
-    pub fn coalescing(&self) -> io::Result<Coalescing> {
+    pub fn read_coalescing(&self) -> io::Result<CoalescingSettings> {
         // struct ethtool_coalesce: 23 words.
         let mut words = [0_u32; 23];
-        words[0] = GET_COALESCING;
+        words[0] = ETHTOOL_GCOALESCE;
         // SAFETY: the command writes one ethtool_coalesce, which is as large as the array.
-        unsafe { self.ask(&mut words)? };
-        Ok(coalescing_of(&words))
+        unsafe { self.ioctl(&mut words)? };
+        Ok(parse_coalescing(&words))
     }
 
     /// Reads the state of Energy-Efficient Ethernet.
     ///
     /// # Errors
     /// `EOPNOTSUPP` where the driver does not support it.
-    pub fn energy_efficient(&self) -> io::Result<EnergyEfficient> {
+    pub fn read_eee(&self) -> io::Result<EeeState> {
         // struct ethtool_eee: ten words.
         let mut words = [0_u32; 10];
-        words[0] = GET_EEE;
+        words[0] = ETHTOOL_GEEE;
         // SAFETY: the command writes one ethtool_eee, which is as large as the array.
-        unsafe { self.ask(&mut words)? };
-        Ok(energy_efficient_of(&words))
+        unsafe { self.ioctl(&mut words)? };
+        Ok(parse_eee(&words))
     }
 
     /// Reads the number of queues in use.
     ///
     /// # Errors
     /// `EOPNOTSUPP` where the driver has a single queue per direction.
-    pub fn channels(&self) -> io::Result<Channels> {
+    pub fn read_channels(&self) -> io::Result<QueueCounts> {
         // struct ethtool_channels: nine words.
         let mut words = [0_u32; 9];
-        words[0] = GET_CHANNELS;
+        words[0] = ETHTOOL_GCHANNELS;
         // SAFETY: the command writes one ethtool_channels, which is as large as the array.
-        unsafe { self.ask(&mut words)? };
+        unsafe { self.ioctl(&mut words)? };
         let combined = words[8];
-        Ok(Channels {
+        Ok(QueueCounts {
             rx: words[5].saturating_add(combined),
             tx: words[6].saturating_add(combined),
         })
@@ -313,13 +314,13 @@ impl Ethtool {
     ///
     /// # Errors
     /// Errors of the ioctl.
-    pub fn timestamping(&self) -> io::Result<Timestamping> {
+    pub fn read_timestamping(&self) -> io::Result<TimestampingSupport> {
         // struct ethtool_ts_info: 44 bytes.
         let mut words = [0_u32; 11];
-        words[0] = GET_TIMESTAMPING;
+        words[0] = ETHTOOL_GET_TS_INFO;
         // SAFETY: the command writes one ethtool_ts_info, which is as large as the array.
-        unsafe { self.ask(&mut words)? };
-        Ok(timestamping_of(&words))
+        unsafe { self.ioctl(&mut words)? };
+        Ok(parse_timestamping(&words))
     }
 
     /// Sends one command; the kernel overwrites `words` with its reply.
@@ -327,7 +328,7 @@ impl Ethtool {
     /// # Safety
     /// `words` must hold the complete reply to the command in its first word: the kernel does not
     /// check its size.
-    unsafe fn ask(&self, words: &mut [u32]) -> io::Result<()> {
+    unsafe fn ioctl(&self, words: &mut [u32]) -> io::Result<()> {
         // SAFETY: ifreq is integers, arrays and a pointer; all zeros is valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         for (slot, byte) in request.ifr_name.iter_mut().zip(self.interface.bytes()) {
@@ -347,29 +348,33 @@ impl Ethtool {
 
 /// Parses struct ethtool_ts_info: command, timestamping flags, number of the clock (-1: none),
 /// transmit types, three reserved words, receive filters, three reserved words.
-fn timestamping_of(words: &[u32; 11]) -> Timestamping {
-    let can = |flags: libc::c_uint| words[1] & flags == flags;
-    let hardware = can(libc::SOF_TIMESTAMPING_RAW_HARDWARE);
-    Timestamping {
-        software_transmit: can(libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE),
-        software_receive: can(libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE),
+fn parse_timestamping(words: &[u32; 11]) -> TimestampingSupport {
+    let has_flags = |flags: libc::c_uint| words[1] & flags == flags;
+    let hardware = has_flags(libc::SOF_TIMESTAMPING_RAW_HARDWARE);
+    TimestampingSupport {
+        software_transmit: has_flags(
+            libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE,
+        ),
+        software_receive: has_flags(
+            libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE,
+        ),
         hardware,
-        clock: (i32::try_from(words[2]).ok())
+        ptp_clock: (i32::try_from(words[2]).ok())
             .and_then(|number| u32::try_from(number).ok())
             .filter(|_| hardware),
-        departures: hardware
-            && can(libc::SOF_TIMESTAMPING_TX_HARDWARE)
+        hardware_transmit: hardware
+            && has_flags(libc::SOF_TIMESTAMPING_TX_HARDWARE)
             && words[3] & (1 << libc::HWTSTAMP_TX_ON) != 0,
-        arrivals: hardware
-            && can(libc::SOF_TIMESTAMPING_RX_HARDWARE)
+        hardware_receive: hardware
+            && has_flags(libc::SOF_TIMESTAMPING_RX_HARDWARE)
             && words[7] & (1 << libc::HWTSTAMP_FILTER_ALL) != 0,
     }
 }
 
 /// Parses struct ethtool_coalesce: command, receive time and frames, the same during an interrupt,
 /// the four transmit values, statistics period, adaptive flags.
-fn coalescing_of(words: &[u32; 23]) -> Coalescing {
-    Coalescing {
+fn parse_coalescing(words: &[u32; 23]) -> CoalescingSettings {
+    CoalescingSettings {
         rx_us: words[1],
         rx_frames: words[2],
         tx_us: words[5],
@@ -380,20 +385,20 @@ fn coalescing_of(words: &[u32; 23]) -> Coalescing {
 
 /// Parses struct ethtool_eee: command, three masks of modes, active, enabled, transmit LPI enabled,
 /// transmit LPI timer.
-fn energy_efficient_of(words: &[u32; 10]) -> EnergyEfficient {
-    EnergyEfficient {
+fn parse_eee(words: &[u32; 10]) -> EeeState {
+    EeeState {
         active: words[4] != 0,
         enabled: words[5] != 0,
         tx_timer_us: words[7],
     }
 }
 
-fn bytes_of(words: &[u32]) -> Vec<u8> {
+fn words_to_bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
 /// Parses a C string that may fill its field; `None` when empty or "N/A".
-fn text_of(field: &[u8]) -> Option<String> {
+fn parse_text(field: &[u8]) -> Option<String> {
     let end = field
         .iter()
         .position(|&byte| byte == 0)
@@ -404,8 +409,8 @@ fn text_of(field: &[u8]) -> Option<String> {
 
 /// Interprets speed and duplex: `SPEED_UNKNOWN` is all ones, `DUPLEX_UNKNOWN` is 255; some drivers
 /// report speed 0 for a link that is down.
-fn link_of(speed: u32, duplex: u8) -> Link {
-    Link {
+fn parse_speed(speed: u32, duplex: u8) -> LinkSettings {
+    LinkSettings {
         speed_mbps: (speed != 0 && speed != u32::MAX).then_some(speed),
         full_duplex: match duplex {
             0 => Some(false),
@@ -417,7 +422,7 @@ fn link_of(speed: u32, duplex: u8) -> Link {
 }
 
 /// Speeds of `ETHTOOL_LINK_MODE_*_BIT` (linux/ethtool.h) up to 100 Gb/s, by bit number.
-const MODES: &[(std::ops::RangeInclusive<usize>, u32)] = &[
+const LINK_MODE_SPEEDS: &[(std::ops::RangeInclusive<usize>, u32)] = &[
     (0..=1, 10),
     (2..=3, 100),
     (4..=5, 1_000),
@@ -439,12 +444,12 @@ const MODES: &[(std::ops::RangeInclusive<usize>, u32)] = &[
 ];
 
 /// Returns the fastest mode in a mask of link modes.
-fn fastest_of(mask: &[u32]) -> Option<u32> {
+fn fastest_mode(mask: &[u32]) -> Option<u32> {
     let has = |bit: usize| {
         mask.get(bit / 32)
             .is_some_and(|word| word & (1 << (bit % 32)) != 0)
     };
-    let speeds = MODES
+    let speeds = LINK_MODE_SPEEDS
         .iter()
         .filter(|(bits, _)| bits.clone().any(has))
         .map(|&(_, speed)| speed);
@@ -466,8 +471,8 @@ mod tests {
         ];
         for ((speed, duplex), (speed_mbps, full_duplex)) in table {
             assert_eq!(
-                link_of(speed, duplex),
-                Link {
+                parse_speed(speed, duplex),
+                LinkSettings {
                     speed_mbps,
                     full_duplex,
                     fastest_mbps: None,
@@ -478,16 +483,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_can_stamp_is_read_from_its_words() {
+    fn timestamping_support_is_parsed() {
         const SOFTWARE: u32 = 0x1a;
         const HARDWARE: u32 = 0x45;
-        let of = |stamps, clock: i32, kinds, filters| {
+        let parse = |stamps, clock: i32, kinds, filters| {
             let words = [0x41, stamps, clock as u32, kinds, 0, 0, 0, filters, 0, 0, 0];
-            let found = timestamping_of(&words);
-            assert_eq!(found.hardware, stamps & 0x40 != 0);
-            (found.clock, found.departures, found.arrivals)
+            let parsed = parse_timestamping(&words);
+            assert_eq!(parsed.hardware, stamps & 0x40 != 0);
+            (
+                parsed.ptp_clock,
+                parsed.hardware_transmit,
+                parsed.hardware_receive,
+            )
         };
-        for (stamps, clock, kinds, filters, want) in [
+        for (stamps, clock, kinds, filters, expected) in [
             (SOFTWARE, -1, 0, 0, (None, false, false)),
             (SOFTWARE | HARDWARE, 0, 0b11, 0b11, (Some(0), true, true)),
             // Sent packets, and received PTP packets (filter 12) only.
@@ -504,16 +513,16 @@ mod tests {
             (SOFTWARE, 2, 0, 0, (None, false, false)),
         ] {
             assert_eq!(
-                of(stamps, clock, kinds, filters),
-                want,
+                parse(stamps, clock, kinds, filters),
+                expected,
                 "{stamps:#x} {clock}"
             );
         }
     }
 
     #[test]
-    fn modes_settings_and_sleep_are_read_from_their_words() {
-        for (mask, want) in [
+    fn link_modes_coalescing_and_eee_are_parsed() {
+        for (mask, expected) in [
             (&[][..], None),
             (&[0b11][..], Some(10)),
             (&[0b10_1000][..], Some(1_000)),
@@ -521,19 +530,19 @@ mod tests {
             (&[1 << 5, 1 << 4][..], Some(100_000)),
             (&[1 << 6][..], None),
         ] {
-            assert_eq!(fastest_of(mask), want, "{mask:?}");
+            assert_eq!(fastest_mode(mask), expected, "{mask:?}");
         }
         let mut words = [0_u32; 23];
-        for (place, word) in words.iter_mut().enumerate() {
-            *word = place as u32;
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = index as u32;
         }
-        let found = coalescing_of(&words);
-        assert_eq!((found.rx_us, found.rx_frames), (1, 2));
-        assert_eq!((found.tx_us, found.tx_frames), (5, 6));
-        assert!(found.adaptive_rx);
-        let found = energy_efficient_of(&[0x44, 0, 0, 0, 1, 1, 1, 17, 0, 0]);
-        assert!(found.active && found.enabled);
-        assert_eq!(found.tx_timer_us, 17);
+        let parsed = parse_coalescing(&words);
+        assert_eq!((parsed.rx_us, parsed.rx_frames), (1, 2));
+        assert_eq!((parsed.tx_us, parsed.tx_frames), (5, 6));
+        assert!(parsed.adaptive_rx);
+        let parsed = parse_eee(&[0x44, 0, 0, 0, 1, 1, 1, 17, 0, 0]);
+        assert!(parsed.active && parsed.enabled);
+        assert_eq!(parsed.tx_timer_us, 17);
     }
 
     #[test]
@@ -546,13 +555,13 @@ mod tests {
             (b" 1.2 \0", Some("1.2")),
         ];
         for (field, expected) in table {
-            assert_eq!(text_of(field).as_deref(), expected, "{field:?}");
+            assert_eq!(parse_text(field).as_deref(), expected, "{field:?}");
         }
     }
 
     #[test]
-    fn loopback_tells_its_offloads() {
-        let features = Ethtool::new("lo").unwrap().features().unwrap();
+    fn loopback_reports_its_offloads() {
+        let features = EthtoolSocket::new("lo").unwrap().read_features().unwrap();
         let gro = features.iter().find(|feature| feature.name == "rx-gro");
         assert!(gro.is_some(), "{features:?}");
         assert!(
@@ -569,22 +578,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error() {
+    fn missing_interfaces_are_an_error() {
         assert_eq!(
-            Ethtool::new("none-such0")
+            EthtoolSocket::new("none-such0")
                 .unwrap()
-                .driver()
+                .read_driver()
                 .unwrap_err()
                 .raw_os_error(),
             Some(libc::ENODEV)
         );
         for name in ["", "a-name-of-16-byt", "with\0zero"] {
             assert_eq!(
-                Ethtool::new(name).unwrap_err().kind(),
+                EthtoolSocket::new(name).unwrap_err().kind(),
                 io::ErrorKind::InvalidInput,
                 "{name:?}"
             );
         }
-        assert!(Ethtool::new("lo").unwrap().link().is_err());
+        assert!(EthtoolSocket::new("lo").unwrap().read_link().is_err());
     }
 }

@@ -1,9 +1,9 @@
 //! Offload settings of an interface, read and written through `SIOCETHTOOL`.
 //!
 //! The network namespace is that of the socket, independent of the calling thread. Two families of
-//! calls exist. The six classic switches ([`Switch`]) stand for groups of features: `ethtool -K
+//! calls exist. The six classic switches ([`OffloadSwitch`]) stand for groups of features: `ethtool -K
 //! eth0 tso off` turns off every kind of TCP segmentation. Newer features have names of the kernel
-//! ([`features`]).
+//! ([`read_features`]).
 
 use std::ffi::c_void;
 use std::io;
@@ -14,9 +14,9 @@ const NAME_BYTES: usize = libc::IFNAMSIZ;
 /// `SIOCETHTOOL` of linux/sockios.h.
 const SIOCETHTOOL: u32 = 0x8946;
 /// `ETH_SS_FEATURES` of linux/ethtool.h: the set of feature names.
-const FEATURE_NAMES: u32 = 4;
+const ETH_SS_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`: bytes of one name.
-const STRING_BYTES: usize = 32;
+const ETH_GSTRING_LEN: usize = 32;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
@@ -24,7 +24,7 @@ const ETHTOOL_SFEATURES: u32 = 0x3b;
 
 /// Classic switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Switch {
+pub enum OffloadSwitch {
     /// Device verifies receive checksums.
     RxChecksum,
     /// Device computes transmit checksums.
@@ -39,7 +39,7 @@ pub enum Switch {
     Gro,
 }
 
-impl Switch {
+impl OffloadSwitch {
     /// `ETHTOOL_G…` and `ETHTOOL_S…` of linux/ethtool.h; both take `struct ethtool_value`.
     fn commands(self) -> (u32, u32) {
         match self {
@@ -57,7 +57,7 @@ impl Switch {
 ///
 /// Private to this folder: sound only for a buffer at least as long as the kernel expects from the
 /// command and the counts inside. Each caller states why that holds.
-pub(super) fn request(
+pub(super) fn ethtool_ioctl(
     socket: BorrowedFd<'_>,
     interface: &str,
     words: &mut [u32],
@@ -80,7 +80,7 @@ pub(super) fn request(
         data: words.as_mut_ptr().cast(),
         rest: [0; 32],
     };
-    // SAFETY: `request` is at least as large as `struct ifreq`, its name ends in a zero, and `data`
+    // SAFETY: `ethtool_ioctl` is at least as large as `struct ifreq`, its name ends in a zero, and `data`
     // points to `words`, exclusively borrowed and long enough as each caller assures.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut asked) };
     if result < 0 {
@@ -94,10 +94,14 @@ pub(super) fn request(
 ///
 /// # Errors
 /// `ENODEV` for an unknown interface, `EOPNOTSUPP` where the driver lacks it.
-pub fn switch(socket: BorrowedFd<'_>, interface: &str, switch: Switch) -> io::Result<bool> {
+pub fn read_switch(
+    socket: BorrowedFd<'_>,
+    interface: &str,
+    switch: OffloadSwitch,
+) -> io::Result<bool> {
     // `struct ethtool_value` is two words: command and data.
     let mut value = [switch.commands().0, 0];
-    request(socket, interface, &mut value)?;
+    ethtool_ioctl(socket, interface, &mut value)?;
     Ok(value[1] != 0)
 }
 
@@ -105,74 +109,74 @@ pub fn switch(socket: BorrowedFd<'_>, interface: &str, switch: Switch) -> io::Re
 /// and some drivers ignore the request silently: read it back.
 ///
 /// # Errors
-/// As [`switch`], and `EPERM` without `CAP_NET_ADMIN`.
+/// As [`read_switch`], and `EPERM` without `CAP_NET_ADMIN`.
 pub fn set_switch(
     socket: BorrowedFd<'_>,
     interface: &str,
-    switch: Switch,
+    switch: OffloadSwitch,
     on: bool,
 ) -> io::Result<()> {
     let mut value = [switch.commands().1, u32::from(on)];
-    request(socket, interface, &mut value)
+    ethtool_ioctl(socket, interface, &mut value)
 }
 
 /// Feature with the kernel's own name, such as `tx-udp-segmentation`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Feature {
+pub struct NamedFeature {
     /// Name; its position in the list is its number.
     pub name: String,
-    pub active: bool,
+    pub is_active: bool,
     /// True if it can be changed.
-    pub available: bool,
+    pub is_changeable: bool,
 }
 
 /// Returns the number of feature names that the kernel has.
-fn feature_count(socket: BorrowedFd<'_>, interface: &str) -> io::Result<usize> {
+fn read_feature_count(socket: BorrowedFd<'_>, interface: &str) -> io::Result<usize> {
     // `struct ethtool_sset_info`: command, reserved, a 64-bit mask, one word per set bit: one.
     let mut info = [ETHTOOL_GSSET_INFO, 0, 0, 0, 0];
-    let mask = (1_u64 << FEATURE_NAMES).to_ne_bytes();
+    let mask = (1_u64 << ETH_SS_FEATURES).to_ne_bytes();
     for (word, bytes) in info[2..4].iter_mut().zip(mask.chunks_exact(4)) {
         *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }
-    request(socket, interface, &mut info)?;
+    ethtool_ioctl(socket, interface, &mut info)?;
     Ok(info[4] as usize)
 }
 
 /// Reads every feature and its state.
 ///
 /// # Errors
-/// As [`switch`].
-pub fn features(socket: BorrowedFd<'_>, interface: &str) -> io::Result<Vec<Feature>> {
-    const WORDS: usize = STRING_BYTES / 4;
-    let count = feature_count(socket, interface)?;
+/// As [`read_switch`].
+pub fn read_features(socket: BorrowedFd<'_>, interface: &str) -> io::Result<Vec<NamedFeature>> {
+    const NAME_WORDS: usize = ETH_GSTRING_LEN / 4;
+    let count = read_feature_count(socket, interface)?;
     // `struct ethtool_gstrings`: command, set, count, names. The kernel writes as many names as it
     // has for this set: the count it just returned, which is constant while it runs.
-    let mut names = vec![0; 3 + count * WORDS];
+    let mut names = vec![0; 3 + count * NAME_WORDS];
     names[0] = ETHTOOL_GSTRINGS;
-    names[1] = FEATURE_NAMES;
+    names[1] = ETH_SS_FEATURES;
     names[2] = count as u32;
-    request(socket, interface, &mut names)?;
+    ethtool_ioctl(socket, interface, &mut names)?;
     // `struct ethtool_gfeatures`: command, blocks, then four words per block of 32. The kernel
     // writes at most as many blocks as requested.
     let blocks = count.div_ceil(32);
     let mut states = vec![0; 2 + blocks * 4];
     states[0] = ETHTOOL_GFEATURES;
     states[1] = blocks as u32;
-    request(socket, interface, &mut states)?;
+    ethtool_ioctl(socket, interface, &mut states)?;
     Ok((0..count)
         .map(|number| {
-            let text: Vec<u8> = names[3 + number * WORDS..][..WORDS]
+            let text: Vec<u8> = names[3 + number * NAME_WORDS..][..NAME_WORDS]
                 .iter()
                 .flat_map(|word| word.to_ne_bytes())
                 .take_while(|&byte| byte != 0)
                 .collect();
             let block = &states[2 + number / 32 * 4..][..4];
             let bit = 1 << (number % 32);
-            Feature {
+            NamedFeature {
                 name: String::from_utf8_lossy(&text).into_owned(),
                 // available, requested, active, never changed
-                active: block[2] & bit != 0,
-                available: block[0] & bit != 0 && block[3] & bit == 0,
+                is_active: block[2] & bit != 0,
+                is_changeable: block[0] & bit != 0 && block[3] & bit == 0,
             }
         })
         .collect())
@@ -188,7 +192,7 @@ pub fn set_feature(
     name: &str,
     on: bool,
 ) -> io::Result<()> {
-    let all = features(socket, interface)?;
+    let all = read_features(socket, interface)?;
     let number = all
         .iter()
         .position(|feature| feature.name == name)
@@ -202,7 +206,7 @@ pub fn set_feature(
     let bit = 1 << (number % 32);
     change[2 + number / 32 * 2] = bit;
     change[3 + number / 32 * 2] = if on { bit } else { 0 };
-    request(socket, interface, &mut change)
+    ethtool_ioctl(socket, interface, &mut change)
 }
 
 #[cfg(test)]
@@ -215,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn loopback_lists_its_features() {
+    fn loopback_features_are_listed() {
         let socket = socket();
-        let all = match features(socket.as_fd(), "lo") {
+        let all = match read_features(socket.as_fd(), "lo") {
             Ok(all) => all,
             Err(error) => {
                 println!("skipped: no ethtool calls here: {error}");
@@ -229,16 +233,16 @@ mod tests {
             all.iter()
                 .any(|feature| feature.name == "tx-tcp-segmentation")
         );
-        let gso = switch(socket.as_fd(), "lo", Switch::Gso).unwrap();
+        let gso = read_switch(socket.as_fd(), "lo", OffloadSwitch::Gso).unwrap();
         let by_name = all.iter().find(|f| f.name == "tx-generic-segmentation");
-        assert_eq!(by_name.map(|feature| feature.active), Some(gso));
+        assert_eq!(by_name.map(|feature| feature.is_active), Some(gso));
     }
 
     #[test]
-    fn names_that_no_interface_can_have_are_refused() {
+    fn invalid_interface_names_are_rejected() {
         let socket = socket();
         for name in ["a-name-much-too-long", "nul\0", "nosuch0"] {
-            let error = switch(socket.as_fd(), name, Switch::Tso).unwrap_err();
+            let error = read_switch(socket.as_fd(), name, OffloadSwitch::Tso).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{name:?}");
         }
     }

@@ -18,7 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 ///
 /// # Errors
 /// Errors of `close_range` (Linux 5.9; its flag since 5.11). Nothing has changed in that case.
-pub fn own_table(keep: &[RawFd]) -> io::Result<()> {
+pub fn unshare_table(keep: &[RawFd]) -> io::Result<()> {
     let mut keep: Vec<libc::c_uint> = keep
         .iter()
         .filter_map(|&fd| libc::c_uint::try_from(fd).ok())
@@ -26,9 +26,9 @@ pub fn own_table(keep: &[RawFd]) -> io::Result<()> {
         .collect();
     keep.sort_unstable();
     keep.dedup();
-    let last = *keep.last().expect("the standard ones are among them");
+    let highest = *keep.last().expect("the standard ones are among them");
     // Start above the last one: the kernel then copies only the lower part of the table.
-    close_range(last + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+    close_range(highest + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)?;
     for pair in keep.windows(2) {
         if pair[0] + 1 < pair[1] {
             close_range(pair[0] + 1, pair[1] - 1, 0)?;
@@ -48,28 +48,28 @@ fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> 
     }
 }
 
-/// Raises the soft limit of open files to the hard limit. A failure shows in [`limit`].
-pub fn raise_limit() {
+/// Raises the soft limit of open files to the hard limit. A failure shows in [`open_file_limit`].
+pub fn raise_open_file_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        let most = Rlimit {
+        let raised = Rlimit {
             current: maximum,
             maximum,
         };
-        let _ = setrlimit(Resource::Nofile, most);
+        let _ = setrlimit(Resource::Nofile, raised);
     }
 }
 
 /// Returns the limit of open files of this process; `None` without a limit.
 #[must_use]
-pub fn limit() -> Option<usize> {
+pub fn open_file_limit() -> Option<usize> {
     let limit = getrlimit(Resource::Nofile).current?;
     Some(usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
 /// Counts the open descriptors in the calling thread's table; `None` without /proc.
 #[must_use]
-pub fn open() -> Option<usize> {
+pub fn count_open_files() -> Option<usize> {
     // The directory that is being read counts as one.
     Some(
         std::fs::read_dir("/proc/thread-self/fd")
@@ -86,38 +86,38 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn a_thread_keeps_what_it_named_and_the_others_keep_all() {
+    fn a_private_table_keeps_listed_descriptors_only() {
         let kept = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let other = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let address = far.local_addr().unwrap();
-        let told = std::thread::scope(|scope| {
+        let unlisted = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = receiver.local_addr().unwrap();
+        let result = std::thread::scope(|scope| {
             scope
                 .spawn(|| {
-                    own_table(&[kept.as_raw_fd()])?;
+                    unshare_table(&[kept.as_raw_fd()])?;
                     let sent = kept.send_to(b"kept", address).is_ok();
-                    let gone = other.send_to(b"gone", address).is_err();
-                    Ok::<_, io::Error>((sent, gone, open()))
+                    let is_closed = unlisted.send_to(b"gone", address).is_err();
+                    Ok::<_, io::Error>((sent, is_closed, count_open_files()))
                 })
                 .join()
                 .unwrap()
         });
-        match told {
-            Ok((sent, gone, open)) => {
-                assert!(sent && gone);
+        match result {
+            Ok((sent, is_closed, open)) => {
+                assert!(sent && is_closed);
                 // The standard descriptors and the kept one; a test harness may close the standard
                 // ones.
                 assert!(open.is_none_or(|open| open <= 4), "{open:?}");
             }
             Err(error) => println!("skipped: no private descriptor table: {error}"),
         }
-        other.send_to(b"still there", address).unwrap();
+        unlisted.send_to(b"still there", address).unwrap();
         kept.send_to(b"still there", address).unwrap();
     }
 
     #[test]
     fn open_files_are_counted() {
-        let Some(before) = open() else {
+        let Some(before) = count_open_files() else {
             println!("needs /proc");
             return;
         };
@@ -125,7 +125,7 @@ mod tests {
             .map(|_| UdpSocket::bind("127.0.0.1:0").unwrap())
             .collect();
         // Concurrent tests open and close files too.
-        assert!(open().unwrap() + 25 > before + 50 - 25);
-        assert!(limit().is_none_or(|limit| limit > 50));
+        assert!(count_open_files().unwrap() + 25 > before + 50 - 25);
+        assert!(open_file_limit().is_none_or(|limit| limit > 50));
     }
 }

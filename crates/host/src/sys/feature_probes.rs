@@ -10,7 +10,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 ///
 /// # Errors
 /// `EAFNOSUPPORT` without kernel support, `EPERM` without the capability.
-pub fn af_xdp() -> io::Result<()> {
+pub fn probe_af_xdp() -> io::Result<()> {
     socket2::Socket::new(
         socket2::Domain::from(libc::AF_XDP),
         socket2::Type::RAW,
@@ -24,17 +24,17 @@ pub fn af_xdp() -> io::Result<()> {
 /// # Errors
 /// `ENOSYS` without kernel support (or when a container's filter blocks it), `EPERM` where
 /// kernel.io_uring_disabled forbids it.
-pub fn io_uring() -> io::Result<()> {
+pub fn probe_io_uring() -> io::Result<()> {
     // struct io_uring_params: 120 bytes, all zeros for the defaults.
     let mut parameters = [0_u32; 30];
     // SAFETY: the kernel reads and writes 120 bytes at the pointer.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
-    own(fd).map(drop)
+    take_fd(fd).map(drop)
 }
 
-/// Event opened by [`perf_event`].
+/// Event opened by [`probe_perf_event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PerfEvent {
+pub enum PerfEventKind {
     /// Task clock (software), user space only.
     TaskClockUser,
     /// Task clock with kernel time, as needed for profiles of the network stack.
@@ -48,7 +48,7 @@ pub enum PerfEvent {
 /// # Errors
 /// `EACCES` or `EPERM` where kernel.perf_event_paranoid forbids it, `ENOENT` or `EOPNOTSUPP`
 /// without such a unit (many virtual machines), `ENOSYS` in a kernel without perf.
-pub fn perf_event(event: PerfEvent) -> io::Result<()> {
+pub fn probe_perf_event(event: PerfEventKind) -> io::Result<()> {
     const HARDWARE: u32 = 0;
     const SOFTWARE: u32 = 1;
     const CPU_CYCLES: u64 = 0;
@@ -66,18 +66,18 @@ pub fn perf_event(event: PerfEvent) -> io::Result<()> {
         }
     };
     let (kind, config) = match event {
-        PerfEvent::Cycles => (HARDWARE, CPU_CYCLES),
-        PerfEvent::TaskClockUser | PerfEvent::TaskClockKernel => (SOFTWARE, TASK_CLOCK),
+        PerfEventKind::Cycles => (HARDWARE, CPU_CYCLES),
+        PerfEventKind::TaskClockUser | PerfEventKind::TaskClockKernel => (SOFTWARE, TASK_CLOCK),
     };
     let mut flags = flag(DISABLED) | flag(EXCLUDE_HV);
-    if event != PerfEvent::TaskClockKernel {
+    if event != PerfEventKind::TaskClockKernel {
         flags |= flag(EXCLUDE_KERNEL);
     }
     // The first published layout of perf_event_attr, 64 bytes: type and size, config, period,
     // sample type, read format, flags, wake-up and breakpoint type, breakpoint address.
     const ATTRIBUTE_BYTES: usize = 64;
     #[repr(C)]
-    struct Attribute {
+    struct PerfEventAttr {
         kind: u32,
         bytes: u32,
         config: u64,
@@ -85,8 +85,8 @@ pub fn perf_event(event: PerfEvent) -> io::Result<()> {
         flags: u64,
         more: [u64; 2],
     }
-    const _: () = assert!(mem::size_of::<Attribute>() == ATTRIBUTE_BYTES);
-    let attribute = Attribute {
+    const _: () = assert!(mem::size_of::<PerfEventAttr>() == ATTRIBUTE_BYTES);
+    let attribute = PerfEventAttr {
         kind,
         bytes: ATTRIBUTE_BYTES as u32,
         config,
@@ -109,19 +109,19 @@ pub fn perf_event(event: PerfEvent) -> io::Result<()> {
             CLOSE_ON_EXEC,
         )
     };
-    own(fd).map(drop)
+    take_fd(fd).map(drop)
 }
 
 /// Result of creating namespaces in a child process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UserNamespace {
+pub enum UserNamespaceSupport {
     /// The child created a user namespace and a network namespace, and configured the network.
-    Works,
+    Full,
     /// Creating a user namespace failed, with this error number.
-    Refused(i32),
+    Unavailable(i32),
     /// The user namespace grants no capabilities over a network namespace (error number):
     /// restricted by a security module.
-    Powerless(i32),
+    Restricted(i32),
 }
 
 /// Creates user and network namespaces in a child process; they end with it.
@@ -131,7 +131,7 @@ pub enum UserNamespace {
 /// # Errors
 /// Fails when the child could not be created or its exit could not be read (in a process that
 /// ignores SIGCHLD).
-pub fn user_namespace() -> io::Result<UserNamespace> {
+pub fn probe_user_namespace() -> io::Result<UserNamespaceSupport> {
     // Both steps report their error number in the exit code, which has 8 bits. Linux error numbers
     // end at 133, those of `unshare` and of SIOCSIFFLAGS well below 64.
     const POWERLESS: i32 = 0x80;
@@ -156,15 +156,15 @@ pub fn user_namespace() -> io::Result<UserNamespace> {
     let child = Pid::from_raw(child).expect("fork returns a positive number to the parent");
     let (_, status) = loop {
         match waitpid(Some(child), WaitOptions::empty()) {
-            Ok(Some(ended)) => break ended,
+            Ok(Some(reaped)) => break reaped,
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     };
     match status.exit_status() {
-        Some(0) => Ok(UserNamespace::Works),
-        Some(code) if code & POWERLESS != 0 => Ok(UserNamespace::Powerless(code & 0x7f)),
-        Some(code) => Ok(UserNamespace::Refused(code)),
+        Some(0) => Ok(UserNamespaceSupport::Full),
+        Some(code) if code & POWERLESS != 0 => Ok(UserNamespaceSupport::Restricted(code & 0x7f)),
+        Some(code) => Ok(UserNamespaceSupport::Unavailable(code)),
         None => Err(io::Error::other("the probe process was killed")),
     }
 }
@@ -213,7 +213,7 @@ fn errno() -> i32 {
 }
 
 /// Converts the result of a system call to a descriptor.
-fn own(fd: libc::c_long) -> io::Result<OwnedFd> {
+fn take_fd(fd: libc::c_long) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trials_leave_no_descriptor_and_no_namespace_behind() {
+    fn probes_leave_no_namespace_behind() {
         // Other tests of this process open and close files meanwhile, so only the namespaces of the
         // calling thread are compared.
         let namespaces = || {
@@ -234,25 +234,25 @@ mod tests {
                 .map(|kind| std::fs::read_link(format!("/proc/thread-self/ns/{kind}")).unwrap())
         };
         let before = namespaces();
-        let outcome = user_namespace().unwrap();
-        assert_eq!(namespaces(), before, "{outcome:?}");
+        let support = probe_user_namespace().unwrap();
+        assert_eq!(namespaces(), before, "{support:?}");
         for event in [
-            PerfEvent::TaskClockUser,
-            PerfEvent::TaskClockKernel,
-            PerfEvent::Cycles,
+            PerfEventKind::TaskClockUser,
+            PerfEventKind::TaskClockKernel,
+            PerfEventKind::Cycles,
         ] {
-            println!("{event:?}: {:?}", perf_event(event));
+            println!("{event:?}: {:?}", probe_perf_event(event));
         }
-        println!("AF_XDP: {:?}", af_xdp());
-        println!("io_uring: {:?}", io_uring());
-        println!("user namespace: {outcome:?}");
+        println!("AF_XDP: {:?}", probe_af_xdp());
+        println!("io_uring: {:?}", probe_io_uring());
+        println!("user namespace: {support:?}");
     }
 
     #[test]
-    fn a_malformed_perf_request_would_be_told_apart() {
+    fn perf_requests_are_well_formed() {
         // EINVAL or E2BIG would mean that the layout above is wrong, not that perf is forbidden.
-        for event in [PerfEvent::TaskClockUser, PerfEvent::TaskClockKernel] {
-            if let Err(error) = perf_event(event) {
+        for event in [PerfEventKind::TaskClockUser, PerfEventKind::TaskClockKernel] {
+            if let Err(error) = probe_perf_event(event) {
                 assert!(
                     !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::E2BIG)),
                     "{event:?}: {error}"

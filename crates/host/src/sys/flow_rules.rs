@@ -7,34 +7,34 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::ethtool_features::request;
-use super::rss_table::{RXNFC_WORDS as WORDS, data_of};
+use super::ethtool_features::ethtool_ioctl;
+use super::rss_table::{RXNFC_WORDS as WORDS, rxnfc_data};
 
 /// `ETHTOOL_GRXCLSRLCNT`, `_GRXCLSRULE`, `_GRXCLSRLALL`, `_SRXCLSRLDEL` and `_SRXCLSRLINS`.
-const COUNT: u32 = 0x2e;
-const READ: u32 = 0x2f;
-const LIST: u32 = 0x30;
-const DELETE: u32 = 0x31;
-const INSERT: u32 = 0x32;
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
+const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
+const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 
-const FLOW: usize = 4;
-const MASKS: usize = 23;
-const MASKS_END: usize = 41;
+const FLOW_TYPE_WORD: usize = 4;
+const MASKS_WORD: usize = 23;
+const MASKS_END_WORD: usize = 41;
 /// Word of the queue: 64 bits, which 32-bit x86 aligns to 4 bytes and all other architectures to 8.
-const QUEUE: usize = if align_of::<u64>() == 4 { 41 } else { 42 };
-const PLACE: usize = QUEUE + 2;
-const RULES: usize = (PLACE + 1).next_multiple_of(align_of::<u64>() / 4);
-const PLACES: usize = RULES + 1;
+const QUEUE_WORD: usize = if align_of::<u64>() == 4 { 41 } else { 42 };
+const LOCATION_WORD: usize = QUEUE_WORD + 2;
+const RULE_COUNT_WORD: usize = (LOCATION_WORD + 1).next_multiple_of(align_of::<u64>() / 4);
+const LOCATIONS_WORD: usize = RULE_COUNT_WORD + 1;
 
 /// `RX_CLS_LOC_SPECIAL`: the driver chooses the location for `RX_CLS_LOC_ANY`.
-const CHOOSES: u32 = 0x8000_0000;
-const ANY_PLACE: u32 = 0xffff_ffff;
+const RX_CLS_LOC_SPECIAL: u32 = 0x8000_0000;
+const RX_CLS_LOC_ANY: u32 = 0xffff_ffff;
 /// Larger rule tables are rejected as invalid.
-const MOST_RULES: u32 = 65_536;
+const MAX_RULES: u32 = 65_536;
 
 /// Transport protocol over one version of IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum FlowProtocol {
     /// TCP over IPv4.
     Tcp4,
     /// UDP over IPv4.
@@ -48,7 +48,7 @@ pub enum Protocol {
 /// Rule that assigns packets to a destination port to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowRule {
-    pub protocol: Protocol,
+    pub protocol: FlowProtocol,
     /// Destination port.
     pub port: u16,
     pub queue: u32,
@@ -56,53 +56,53 @@ pub struct FlowRule {
 
 impl FlowRule {
     /// `TCP_V4_FLOW` and the like.
-    fn flow(self) -> u32 {
+    fn flow_type(self) -> u32 {
         match self.protocol {
-            Protocol::Tcp4 => 0x01,
-            Protocol::Udp4 => 0x02,
-            Protocol::Tcp6 => 0x05,
-            Protocol::Udp6 => 0x06,
+            FlowProtocol::Tcp4 => 0x01,
+            FlowProtocol::Udp4 => 0x02,
+            FlowProtocol::Tcp6 => 0x05,
+            FlowProtocol::Udp6 => 0x06,
         }
     }
 
     /// Returns the word, counted from the start of the values, whose second half is the destination
     /// port: `struct ethtool_tcpip4_spec` and `_tcpip6_spec`.
-    fn port_word(self) -> usize {
+    fn destination_port_word(self) -> usize {
         match self.protocol {
-            Protocol::Tcp4 | Protocol::Udp4 => 2,
-            Protocol::Tcp6 | Protocol::Udp6 => 8,
+            FlowProtocol::Tcp4 | FlowProtocol::Udp4 => 2,
+            FlowProtocol::Tcp6 | FlowProtocol::Udp6 => 8,
         }
     }
 
-    fn write(self, words: &mut [u32]) {
-        words[FLOW] = self.flow();
-        words[FLOW + 1 + self.port_word()] = second_half(self.port);
-        words[MASKS + self.port_word()] = second_half(u16::MAX);
+    fn encode(self, words: &mut [u32]) {
+        words[FLOW_TYPE_WORD] = self.flow_type();
+        words[FLOW_TYPE_WORD + 1 + self.destination_port_word()] = port_bits(self.port);
+        words[MASKS_WORD + self.destination_port_word()] = port_bits(u16::MAX);
         let queue = u64::from(self.queue).to_ne_bytes();
-        for (word, bytes) in words[QUEUE..].iter_mut().zip(queue.chunks_exact(4)) {
+        for (word, bytes) in words[QUEUE_WORD..].iter_mut().zip(queue.chunks_exact(4)) {
             *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         }
     }
 
     /// Returns whether a rule read from the kernel equals this one; unmasked bits are ignored.
-    fn is_in(self, words: &[u32]) -> bool {
-        let mut own = [0; WORDS];
-        self.write(&mut own);
-        let port = FLOW + 1 + self.port_word();
-        let mask = second_half(u16::MAX);
-        words[FLOW] & !EXTENDED == own[FLOW]
-            && words[port] & mask == own[port]
-            && words[MASKS..MASKS_END] == own[MASKS..MASKS_END]
-            && words[QUEUE..PLACE] == own[QUEUE..PLACE]
+    fn matches(self, words: &[u32]) -> bool {
+        let mut expected = [0; WORDS];
+        self.encode(&mut expected);
+        let port = FLOW_TYPE_WORD + 1 + self.destination_port_word();
+        let mask = port_bits(u16::MAX);
+        words[FLOW_TYPE_WORD] & !FLOW_EXT == expected[FLOW_TYPE_WORD]
+            && words[port] & mask == expected[port]
+            && words[MASKS_WORD..MASKS_END_WORD] == expected[MASKS_WORD..MASKS_END_WORD]
+            && words[QUEUE_WORD..LOCATION_WORD] == expected[QUEUE_WORD..LOCATION_WORD]
     }
 }
 
 /// `FLOW_EXT`: extension words are valid. ixgbe sets it for every rule, so the masks of these words
 /// decide.
-const EXTENDED: u32 = 0x8000_0000;
+const FLOW_EXT: u32 = 0x8000_0000;
 
 /// Packs 16 bits in network order after 16 zero bits.
-fn second_half(bits: u16) -> u32 {
+fn port_bits(bits: u16) -> u32 {
     let [high, low] = bits.to_be_bytes();
     u32::from_ne_bytes([0, 0, high, low])
 }
@@ -112,8 +112,8 @@ fn second_half(bits: u16) -> u32 {
 /// # Errors
 /// `EOPNOTSUPP` without support for rules, `ENODEV` without such an interface.
 pub fn has_rule(socket: BorrowedFd<'_>, interface: &str, rule: FlowRule) -> io::Result<bool> {
-    let found = place_of(rule, |words| request(socket, interface, words))?;
-    Ok(found.is_some())
+    let location = find_location(rule, |words| ethtool_ioctl(socket, interface, words))?;
+    Ok(location.is_some())
 }
 
 /// Adds a rule.
@@ -122,7 +122,7 @@ pub fn has_rule(socket: BorrowedFd<'_>, interface: &str, rule: FlowRule) -> io::
 /// As [`has_rule`]; `EINVAL` for a queue that is not in use, `EPERM`, `ENOSPC` when the table is
 /// full.
 pub fn add_rule(socket: BorrowedFd<'_>, interface: &str, rule: FlowRule) -> io::Result<()> {
-    insert(rule, |words| request(socket, interface, words))
+    insert(rule, |words| ethtool_ioctl(socket, interface, words))
 }
 
 /// Removes the rule if it exists.
@@ -130,78 +130,78 @@ pub fn add_rule(socket: BorrowedFd<'_>, interface: &str, rule: FlowRule) -> io::
 /// # Errors
 /// As [`has_rule`], and `EPERM`.
 pub fn remove_rule(socket: BorrowedFd<'_>, interface: &str, rule: FlowRule) -> io::Result<()> {
-    remove(rule, |words| request(socket, interface, words))
+    remove(rule, |words| ethtool_ioctl(socket, interface, words))
 }
 
 /// Rules of a device.
-struct Table {
-    places: Vec<u32>,
+struct RuleTable {
+    locations: Vec<u32>,
     /// Number of locations.
     size: u32,
     /// True if the driver chooses locations.
-    chooses: bool,
+    driver_chooses: bool,
 }
 
 /// Reads the table. Each call passes at least [`RXNFC_WORDS`](super::indirection::RXNFC_WORDS)
 /// words, and after the count as many location words as it states.
-fn table(ask: &mut impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<Table> {
+fn read_table(ioctl: &mut impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<RuleTable> {
     let mut words = vec![0; WORDS];
-    words[0] = COUNT;
-    ask(&mut words)?;
-    let count = words[RULES];
-    if count > MOST_RULES {
+    words[0] = ETHTOOL_GRXCLSRLCNT;
+    ioctl(&mut words)?;
+    let count = words[RULE_COUNT_WORD];
+    if count > MAX_RULES {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    let chooses = data_of(&words) & CHOOSES != 0;
-    let mut words = vec![0; WORDS.max(PLACES + count as usize)];
-    (words[0], words[RULES]) = (LIST, count);
-    ask(&mut words)?;
-    let told = words[RULES].min(count) as usize;
-    Ok(Table {
-        places: words[PLACES..PLACES + told].to_vec(),
-        size: data_of(&words) & !CHOOSES,
-        chooses,
+    let driver_chooses = rxnfc_data(&words) & RX_CLS_LOC_SPECIAL != 0;
+    let mut words = vec![0; WORDS.max(LOCATIONS_WORD + count as usize)];
+    (words[0], words[RULE_COUNT_WORD]) = (ETHTOOL_GRXCLSRLALL, count);
+    ioctl(&mut words)?;
+    let reported = words[RULE_COUNT_WORD].min(count) as usize;
+    Ok(RuleTable {
+        locations: words[LOCATIONS_WORD..LOCATIONS_WORD + reported].to_vec(),
+        size: rxnfc_data(&words) & !RX_CLS_LOC_SPECIAL,
+        driver_chooses,
     })
 }
 
-fn place_of(
+fn find_location(
     rule: FlowRule,
-    mut ask: impl FnMut(&mut [u32]) -> io::Result<()>,
+    mut ioctl: impl FnMut(&mut [u32]) -> io::Result<()>,
 ) -> io::Result<Option<u32>> {
-    for place in table(&mut ask)?.places {
+    for location in read_table(&mut ioctl)?.locations {
         let mut words = [0; WORDS];
-        (words[0], words[PLACE]) = (READ, place);
+        (words[0], words[LOCATION_WORD]) = (ETHTOOL_GRXCLSRULE, location);
         // A rule that was removed meanwhile is skipped.
-        if ask(&mut words).is_ok() && rule.is_in(&words) {
-            return Ok(Some(place));
+        if ioctl(&mut words).is_ok() && rule.matches(&words) {
+            return Ok(Some(location));
         }
     }
     Ok(None)
 }
 
-fn insert(rule: FlowRule, mut ask: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<()> {
-    let table = table(&mut ask)?;
-    let place = match table.chooses {
-        true => Some(ANY_PLACE),
+fn insert(rule: FlowRule, mut ioctl: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<()> {
+    let table = read_table(&mut ioctl)?;
+    let location = match table.driver_chooses {
+        true => Some(RX_CLS_LOC_ANY),
         // The last free location: rules of other programs, which come first, have precedence.
         false => (0..table.size)
             .rev()
-            .find(|place| !table.places.contains(place)),
+            .find(|location| !table.locations.contains(location)),
     };
     let mut words = [0; WORDS];
-    rule.write(&mut words);
-    words[0] = INSERT;
-    words[PLACE] = place.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
-    ask(&mut words)
+    rule.encode(&mut words);
+    words[0] = ETHTOOL_SRXCLSRLINS;
+    words[LOCATION_WORD] = location.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
+    ioctl(&mut words)
 }
 
-fn remove(rule: FlowRule, mut ask: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<()> {
-    let Some(place) = place_of(rule, &mut ask)? else {
+fn remove(rule: FlowRule, mut ioctl: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<()> {
+    let Some(location) = find_location(rule, &mut ioctl)? else {
         return Ok(());
     };
     let mut words = [0; WORDS];
-    (words[0], words[PLACE]) = (DELETE, place);
-    ask(&mut words)
+    (words[0], words[LOCATION_WORD]) = (ETHTOOL_SRXCLSRLDEL, location);
+    ioctl(&mut words)
 }
 
 #[cfg(test)]
@@ -211,54 +211,60 @@ mod tests {
     use std::os::fd::AsFd;
 
     const UDP: FlowRule = FlowRule {
-        protocol: Protocol::Udp4,
+        protocol: FlowProtocol::Udp4,
         port: 0x1389,
         queue: 3,
     };
 
     /// Simulated device with eight locations; keeps each rule as it was given.
     #[derive(Default)]
-    struct Device {
+    struct SimulatedDevice {
         rules: BTreeMap<u32, Vec<u32>>,
-        chooses: bool,
+        driver_chooses: bool,
     }
 
-    impl Device {
-        fn answer(&mut self, words: &mut [u32]) -> io::Result<()> {
+    impl SimulatedDevice {
+        fn ioctl(&mut self, words: &mut [u32]) -> io::Result<()> {
             assert!(words.len() >= WORDS);
             let error = |number| Err(io::Error::from_raw_os_error(number));
             let low = if cfg!(target_endian = "little") { 2 } else { 3 };
             match words[0] {
                 0x2e => {
-                    words[RULES] = self.rules.len() as u32;
-                    words[low] = 8 | if self.chooses { CHOOSES } else { 0 };
+                    words[RULE_COUNT_WORD] = self.rules.len() as u32;
+                    words[low] = 8 | if self.driver_chooses {
+                        RX_CLS_LOC_SPECIAL
+                    } else {
+                        0
+                    };
                 }
                 0x30 => {
-                    assert_eq!(words[RULES] as usize, self.rules.len());
+                    assert_eq!(words[RULE_COUNT_WORD] as usize, self.rules.len());
                     words[low] = 8;
-                    for (to, place) in words[PLACES..].iter_mut().zip(self.rules.keys()) {
-                        *to = *place;
+                    for (to, location) in words[LOCATIONS_WORD..].iter_mut().zip(self.rules.keys())
+                    {
+                        *to = *location;
                     }
                 }
-                0x2f => match self.rules.get(&words[PLACE]) {
+                0x2f => match self.rules.get(&words[LOCATION_WORD]) {
                     Some(rule) => {
-                        words[FLOW..PLACE].copy_from_slice(rule);
+                        words[FLOW_TYPE_WORD..LOCATION_WORD].copy_from_slice(rule);
                         // As the ixgbe driver does.
-                        words[FLOW] |= if self.chooses { 0 } else { EXTENDED };
+                        words[FLOW_TYPE_WORD] |= if self.driver_chooses { 0 } else { FLOW_EXT };
                     }
                     None => return error(libc::EINVAL),
                 },
-                0x31 => match self.rules.remove(&words[PLACE]) {
+                0x31 => match self.rules.remove(&words[LOCATION_WORD]) {
                     Some(_) => {}
                     None => return error(libc::ENOENT),
                 },
                 0x32 => {
-                    let place = match (words[PLACE], self.chooses) {
-                        (ANY_PLACE, true) => 5,
-                        (place @ 0..8, false) => place,
+                    let location = match (words[LOCATION_WORD], self.driver_chooses) {
+                        (RX_CLS_LOC_ANY, true) => 5,
+                        (location @ 0..8, false) => location,
                         _ => return error(libc::EINVAL),
                     };
-                    self.rules.insert(place, words[FLOW..PLACE].to_vec());
+                    self.rules
+                        .insert(location, words[FLOW_TYPE_WORD..LOCATION_WORD].to_vec());
                 }
                 _ => return error(libc::EOPNOTSUPP),
             }
@@ -272,7 +278,7 @@ mod tests {
     fn a_rule_is_laid_out_as_the_kernel_has_it() {
         let bytes = |rule: FlowRule| {
             let mut words = [0; WORDS];
-            rule.write(&mut words);
+            rule.encode(&mut words);
             words
                 .iter()
                 .flat_map(|word| word.to_ne_bytes())
@@ -286,7 +292,7 @@ mod tests {
             true => (16, 168),
             false => (19, 175),
         };
-        let want = [
+        let expected = [
             (flow, 2),
             (30, 0x13),
             (31, 0x89),
@@ -294,12 +300,12 @@ mod tests {
             (103, 0xff),
             (queue, 3),
         ];
-        assert_eq!(set(UDP), want);
+        assert_eq!(set(UDP), expected);
         let v6 = FlowRule {
-            protocol: Protocol::Tcp6,
+            protocol: FlowProtocol::Tcp6,
             ..UDP
         };
-        let want = [
+        let expected = [
             (flow, 5),
             (54, 0x13),
             (55, 0x89),
@@ -307,58 +313,69 @@ mod tests {
             (127, 0xff),
             (queue, 3),
         ];
-        assert_eq!(set(v6), want);
-        assert_eq!((PLACE * 4, RULES * 4, PLACES * 4), (176, 184, 188));
+        assert_eq!(set(v6), expected);
+        assert_eq!(
+            (LOCATION_WORD * 4, RULE_COUNT_WORD * 4, LOCATIONS_WORD * 4),
+            (176, 184, 188)
+        );
     }
 
     #[test]
-    fn a_rule_comes_and_goes_and_those_of_others_stay() {
-        for chooses in [false, true] {
-            let mut device = Device {
-                chooses,
-                ..Device::default()
+    fn a_rule_is_added_and_removed_and_other_rules_stay() {
+        for driver_chooses in [false, true] {
+            let mut device = SimulatedDevice {
+                driver_chooses,
+                ..SimulatedDevice::default()
             };
-            let mut theirs = vec![0; PLACE - FLOW];
-            theirs[0] = 2;
-            device.rules.insert(7, theirs.clone());
-            assert_eq!(place_of(UDP, |words| device.answer(words)).unwrap(), None);
-            insert(UDP, |words| device.answer(words)).unwrap();
-            let place = if chooses { 5 } else { 6 };
+            let mut other_rule = vec![0; LOCATION_WORD - FLOW_TYPE_WORD];
+            other_rule[0] = 2;
+            device.rules.insert(7, other_rule.clone());
             assert_eq!(
-                place_of(UDP, |words| device.answer(words)).unwrap(),
-                Some(place)
+                find_location(UDP, |words| device.ioctl(words)).unwrap(),
+                None
             );
-            for other in [
+            insert(UDP, |words| device.ioctl(words)).unwrap();
+            let location = if driver_chooses { 5 } else { 6 };
+            assert_eq!(
+                find_location(UDP, |words| device.ioctl(words)).unwrap(),
+                Some(location)
+            );
+            for rule in [
                 FlowRule { queue: 2, ..UDP },
                 FlowRule { port: 1, ..UDP },
                 FlowRule {
-                    protocol: Protocol::Tcp4,
+                    protocol: FlowProtocol::Tcp4,
                     ..UDP
                 },
             ] {
-                assert_eq!(place_of(other, |words| device.answer(words)).unwrap(), None);
-                remove(other, |words| device.answer(words)).unwrap();
+                assert_eq!(
+                    find_location(rule, |words| device.ioctl(words)).unwrap(),
+                    None
+                );
+                remove(rule, |words| device.ioctl(words)).unwrap();
             }
             // A narrower rule, which also matches the source address.
-            let mut narrow = device.rules[&place].clone();
-            narrow[MASKS - FLOW] = u32::MAX;
-            device.rules.insert(0, narrow.clone());
-            remove(UDP, |words| device.answer(words)).unwrap();
-            let left: Vec<_> = device.rules.into_values().collect();
-            assert_eq!(left, [narrow, theirs]);
+            let mut narrower_rule = device.rules[&location].clone();
+            narrower_rule[MASKS_WORD - FLOW_TYPE_WORD] = u32::MAX;
+            device.rules.insert(0, narrower_rule.clone());
+            remove(UDP, |words| device.ioctl(words)).unwrap();
+            let remaining: Vec<_> = device.rules.into_values().collect();
+            assert_eq!(remaining, [narrower_rule, other_rule]);
         }
     }
 
     #[test]
-    fn a_full_table_and_a_table_of_nonsense_are_refused() {
-        let mut device = Device::default();
-        for place in 0..8 {
-            device.rules.insert(place, vec![0; PLACE - FLOW]);
+    fn full_and_invalid_tables_are_rejected() {
+        let mut device = SimulatedDevice::default();
+        for location in 0..8 {
+            device
+                .rules
+                .insert(location, vec![0; LOCATION_WORD - FLOW_TYPE_WORD]);
         }
-        let error = insert(UDP, |words| device.answer(words)).unwrap_err();
+        let error = insert(UDP, |words| device.ioctl(words)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
-        let error = place_of(UDP, |words| {
-            words[RULES] = u32::MAX;
+        let error = find_location(UDP, |words| {
+            words[RULE_COUNT_WORD] = u32::MAX;
             Ok(())
         });
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::Unsupported);

@@ -5,14 +5,14 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 /// Counters of the calling thread, in user and kernel mode.
-pub struct Counters {
+pub struct HardwareCounters {
     cycles: File,
     instructions: File,
 }
 
 /// Values of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct HardwareCounts {
     pub cycles: u64,
     pub instructions: u64,
 }
@@ -22,13 +22,13 @@ pub struct Counted {
 const CYCLES: u64 = 0;
 const INSTRUCTIONS: u64 = 1;
 
-impl Counters {
+impl HardwareCounters {
     /// Starts counting.
     ///
     /// # Errors
     /// A text with the reason why this process cannot count.
-    pub fn of_this_thread() -> Result<Self, String> {
-        let open = |event| count(event).map_err(|error| reason(&error));
+    pub fn open_for_current_thread() -> Result<Self, String> {
+        let open = |event| open_counter(event).map_err(|error| explain_error(&error));
         Ok(Self {
             cycles: open(CYCLES)?,
             instructions: open(INSTRUCTIONS)?,
@@ -37,10 +37,10 @@ impl Counters {
 
     /// Reads the counters; `None` when the processor never had a free counter.
     #[must_use]
-    pub fn read(&self) -> Option<Counted> {
-        Some(Counted {
-            cycles: scaled(&self.cycles)?,
-            instructions: scaled(&self.instructions)?,
+    pub fn read(&self) -> Option<HardwareCounts> {
+        Some(HardwareCounts {
+            cycles: read_scaled(&self.cycles)?,
+            instructions: read_scaled(&self.instructions)?,
         })
     }
 
@@ -51,7 +51,7 @@ impl Counters {
     }
 }
 
-fn reason(error: &io::Error) -> String {
+fn explain_error(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => {
             "this machine has no hardware counters (virtual machines often have none)".to_owned()
@@ -65,40 +65,40 @@ fn reason(error: &io::Error) -> String {
 }
 
 /// Reads a counter and scales it up for the time in which it was not on the hardware.
-fn scaled(mut counter: &File) -> Option<u64> {
+fn read_scaled(mut counter: &File) -> Option<u64> {
     // Read format: count, time enabled, time running (see `open_counter`).
     let mut raw = [0; 24];
     counter.read_exact(&mut raw).ok()?;
-    let word = |at: usize| {
-        let bytes = raw[at..at + 8].try_into().expect("eight bytes");
+    let u64_at = |offset: usize| {
+        let bytes = raw[offset..offset + 8].try_into().expect("eight bytes");
         u64::from_ne_bytes(bytes)
     };
-    let (count, enabled, ran) = (word(0), word(8), word(16));
-    if ran == 0 {
+    let (count, enabled, running) = (u64_at(0), u64_at(8), u64_at(16));
+    if running == 0 {
         // Never scheduled on the hardware: zero is correct only if the thread never ran.
         return (enabled == 0).then_some(0);
     }
-    let count = u128::from(count) * u128::from(enabled) / u128::from(ran);
+    let count = u128::from(count) * u128::from(enabled) / u128::from(running);
     u64::try_from(count).ok()
 }
 
-fn count(event: u64) -> io::Result<File> {
+fn open_counter(event: u64) -> io::Result<File> {
     /// First published size of `struct perf_event_attr` (Linux 2.6.31): type, size, config, sample
     /// period, sample type, read format, flags, and 16 bytes that stay zero here.
     const BYTES: usize = 64;
     /// PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING.
     const READ_FORMAT: u64 = 1 | 2;
     const CLOEXEC: libc::c_ulong = 8;
-    let mut raw = [0u8; BYTES];
-    raw[4..8].copy_from_slice(&(BYTES as u32).to_ne_bytes());
-    raw[8..16].copy_from_slice(&event.to_ne_bytes());
-    raw[32..40].copy_from_slice(&READ_FORMAT.to_ne_bytes());
+    let mut attributes = [0u8; BYTES];
+    attributes[4..8].copy_from_slice(&(BYTES as u32).to_ne_bytes());
+    attributes[8..16].copy_from_slice(&event.to_ne_bytes());
+    attributes[32..40].copy_from_slice(&READ_FORMAT.to_ne_bytes());
     // SAFETY: the attributes are readable for the size that they state; pid 0 is this thread, on
     // any processor.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
-            raw.as_ptr(),
+            attributes.as_ptr(),
             0 as libc::pid_t,
             -1 as libc::c_int,
             -1 as libc::c_int,
@@ -117,11 +117,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_grow_or_say_why_not() {
-        match Counters::of_this_thread() {
-            Err(why) => {
-                assert!(!why.is_empty());
-                println!("no counters here: {why}");
+    fn counts_grow_or_have_a_reason() {
+        match HardwareCounters::open_for_current_thread() {
+            Err(reason) => {
+                assert!(!reason.is_empty());
+                println!("no counters here: {reason}");
             }
             Ok(counters) => {
                 let before = counters.read();

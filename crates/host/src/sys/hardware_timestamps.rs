@@ -8,26 +8,26 @@ use std::os::fd::AsRawFd;
 use socket2::{Domain, Socket, Type};
 
 use super::clock::Nanos;
-use crate::device_clock::Offset;
+use crate::device_clock::ClockOffset;
 
 /// Packets for which a device takes hardware timestamps, as configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Switched {
+pub struct EnabledTimestamps {
     /// Sent packets whose socket requests it.
-    pub departures: bool,
+    pub transmit: bool,
     /// All received packets.
-    pub arrivals: bool,
+    pub receive: bool,
 }
 
-impl Switched {
+impl EnabledTimestamps {
     /// Reads `struct hwtstamp_config`: a filter for PTP or NTP packets only does not cover test
     /// packets.
-    fn of(config: &libc::hwtstamp_config) -> Self {
+    fn from_config(config: &libc::hwtstamp_config) -> Self {
         const OFF: libc::c_int = libc::HWTSTAMP_TX_OFF as libc::c_int;
         const ALL: libc::c_int = libc::HWTSTAMP_FILTER_ALL as libc::c_int;
         Self {
-            departures: config.tx_type != OFF,
-            arrivals: config.rx_filter == ALL,
+            transmit: config.tx_type != OFF,
+            receive: config.rx_filter == ALL,
         }
     }
 }
@@ -36,7 +36,7 @@ impl Switched {
 ///
 /// # Errors
 /// `EOPNOTSUPP` where the driver has no timestamping, `ENODEV` without such an interface.
-pub fn switched(interface: &str) -> io::Result<Switched> {
+pub fn read_enabled(interface: &str) -> io::Result<EnabledTimestamps> {
     // The kernel needs a terminating zero within IFNAMSIZ.
     if interface.is_empty() || interface.len() >= libc::IFNAMSIZ || interface.contains('\0') {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -65,14 +65,14 @@ pub fn switched(interface: &str) -> io::Result<Switched> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Switched::of(&config))
+    Ok(EnabledTimestamps::from_config(&config))
 }
 
 /// Clock of a device (`/dev/ptpN`).
 #[derive(Debug)]
-pub struct Clock(File);
+pub struct PtpClock(File);
 
-impl Clock {
+impl PtpClock {
     /// Returns the path of the clock device with this number.
     #[must_use]
     pub fn path(number: u32) -> String {
@@ -91,7 +91,7 @@ impl Clock {
     ///
     /// # Errors
     /// Errors of the ioctl; `InvalidData` when no device reading lies between two system readings.
-    pub fn offset(&self) -> io::Result<Offset> {
+    pub fn read_offset(&self) -> io::Result<ClockOffset> {
         /// Number of samples, of which the shortest is used.
         const SAMPLES: u32 = 5;
         // SAFETY: ptp_sys_offset is integers; all zeros is valid.
@@ -105,13 +105,13 @@ impl Clock {
         }
         let readings: Vec<Nanos> = (request.ts.iter())
             .take(2 * SAMPLES as usize + 1)
-            .map(nanos)
+            .map(to_nanos)
             .collect();
-        Offset::best(&readings).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        ClockOffset::from_readings(&readings).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 }
 
-fn nanos(time: &libc::ptp_clock_time) -> Nanos {
+fn to_nanos(time: &libc::ptp_clock_time) -> Nanos {
     // A clock that was never set may count from any time; negative seconds become zero.
     let seconds = u64::try_from(time.sec).unwrap_or(0);
     seconds
@@ -124,8 +124,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_for_ptp_alone_stamps_none_of_ours() {
-        for (tx_type, rx_filter, departures, arrivals) in [
+    fn a_filter_for_ptp_covers_no_test_packets() {
+        for (tx_type, rx_filter, transmit, receive) in [
             (0, 0, false, false),
             (1, 0, true, false),
             (1, 1, true, true),
@@ -141,11 +141,12 @@ mod tests {
                 tx_type,
                 rx_filter,
             };
-            let want = Switched {
-                departures,
-                arrivals,
-            };
-            assert_eq!(Switched::of(&config), want, "{tx_type} {rx_filter}");
+            let expected = EnabledTimestamps { transmit, receive };
+            assert_eq!(
+                EnabledTimestamps::from_config(&config),
+                expected,
+                "{tx_type} {rx_filter}"
+            );
         }
     }
 
@@ -153,30 +154,30 @@ mod tests {
     fn times_of_the_kernel_are_nanoseconds() {
         // SAFETY: ptp_clock_time is integers; all zeros is valid.
         let mut time: libc::ptp_clock_time = unsafe { std::mem::zeroed() };
-        for (sec, nsec, want) in [
+        for (sec, nsec, expected) in [
             (0, 0, 0),
             (3, 7, 3_000_000_007),
             (-1, 5, 5),
             (i64::MAX, 0, Nanos::MAX),
         ] {
             (time.sec, time.nsec) = (sec, nsec);
-            assert_eq!(nanos(&time), want, "{sec} {nsec}");
+            assert_eq!(to_nanos(&time), expected, "{sec} {nsec}");
         }
     }
 
     #[test]
-    fn interfaces_without_a_clock_say_so() {
-        assert!(switched("lo").is_err());
-        assert!(switched("").is_err() && switched("a-name-of-16-byt").is_err());
+    fn interfaces_without_a_clock_are_an_error() {
+        assert!(read_enabled("lo").is_err());
+        assert!(read_enabled("").is_err() && read_enabled("a-name-of-16-byt").is_err());
         assert_eq!(
-            switched("none-such0").unwrap_err().raw_os_error(),
+            read_enabled("none-such0").unwrap_err().raw_os_error(),
             Some(libc::ENODEV)
         );
-        let Ok(clock) = Clock::open(0) else {
-            println!("skipped: no {} that this user may read", Clock::path(0));
+        let Ok(clock) = PtpClock::open(0) else {
+            println!("skipped: no {} that this user may read", PtpClock::path(0));
             return;
         };
-        let offset = clock.offset().unwrap();
+        let offset = clock.read_offset().unwrap();
         assert!(offset.error_ns < 1_000_000, "{offset:?}");
     }
 }

@@ -10,7 +10,7 @@ pub struct LockedMemory(());
 ///
 /// # Errors
 /// `PermissionDenied` or `OutOfMemory` where the limit (RLIMIT_MEMLOCK) is too low for this user.
-pub fn lock() -> io::Result<LockedMemory> {
+pub fn lock_all() -> io::Result<LockedMemory> {
     // SAFETY: the call takes no pointers.
     let result = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) };
     if result == 0 {
@@ -32,9 +32,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_locked_or_refused() {
-        match lock() {
-            Ok(held) => drop(held),
+    fn memory_is_locked_or_an_error() {
+        match lock_all() {
+            Ok(guard) => drop(guard),
             Err(error) => println!("needs CAP_IPC_LOCK or a higher RLIMIT_MEMLOCK: {error}"),
         }
     }

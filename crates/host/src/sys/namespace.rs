@@ -27,7 +27,7 @@ const NETNS_COOKIE: libc::c_int = 71;
 ///
 /// # Errors
 /// `ENOPROTOOPT` before Linux 5.14; else errors of `socket(2)`.
-pub fn network_cookie() -> io::Result<u64> {
+pub fn read_network_cookie() -> io::Result<u64> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::DGRAM, None)?;
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as libc::socklen_t;
@@ -50,7 +50,7 @@ pub fn network_cookie() -> io::Result<u64> {
 
 /// Kind of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Space {
+pub enum NamespaceKind {
     /// Users and capabilities. Only a single-threaded process may enter or leave one.
     User,
     /// Process ids: takes effect for children started later.
@@ -65,13 +65,13 @@ pub enum Space {
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_ADMIN` (or where user namespaces are forbidden), `ENOSPC` at the limit
-/// of `user.max_*_namespaces`, `EINVAL` for [`Space::User`] in a multi-threaded process.
-pub fn unshare(space: Space) -> io::Result<()> {
-    let flags = match space {
-        Space::User => UnshareFlags::NEWUSER,
-        Space::Pid => UnshareFlags::NEWPID,
-        Space::Mount => UnshareFlags::NEWNS,
-        Space::Net => UnshareFlags::NEWNET,
+/// of `user.max_*_namespaces`, `EINVAL` for [`NamespaceKind::User`] in a multi-threaded process.
+pub fn unshare(kind: NamespaceKind) -> io::Result<()> {
+    let flags = match kind {
+        NamespaceKind::User => UnshareFlags::NEWUSER,
+        NamespaceKind::Pid => UnshareFlags::NEWPID,
+        NamespaceKind::Mount => UnshareFlags::NEWNS,
+        NamespaceKind::Net => UnshareFlags::NEWNET,
     };
     // SAFETY: only CLONE_FILES endangers memory or descriptors that threads share, and none of the
     // four flags above is or implies it.
@@ -83,24 +83,24 @@ pub fn unshare(space: Space) -> io::Result<()> {
 ///
 /// # Errors
 /// `EPERM` without the capability in the user namespace that owns it, `EINVAL` for a file of
-/// another kind, and for [`Space::User`] in a multi-threaded process or when already inside.
-pub fn enter(namespace: BorrowedFd<'_>, space: Space) -> io::Result<()> {
-    let kind = match space {
-        Space::User => LinkNameSpaceType::User,
-        Space::Pid => LinkNameSpaceType::ProcessID,
-        Space::Mount => LinkNameSpaceType::Mount,
-        Space::Net => LinkNameSpaceType::Network,
+/// another kind, and for [`NamespaceKind::User`] in a multi-threaded process or when already inside.
+pub fn enter(namespace: BorrowedFd<'_>, kind: NamespaceKind) -> io::Result<()> {
+    let link_type = match kind {
+        NamespaceKind::User => LinkNameSpaceType::User,
+        NamespaceKind::Pid => LinkNameSpaceType::ProcessID,
+        NamespaceKind::Mount => LinkNameSpaceType::Mount,
+        NamespaceKind::Net => LinkNameSpaceType::Network,
     };
-    rustix::thread::move_into_link_name_space(namespace, Some(kind))?;
+    rustix::thread::move_into_link_name_space(namespace, Some(link_type))?;
     Ok(())
 }
 
 /// Returns whether the calling thread may create network namespaces: it needs `CAP_SYS_ADMIN` and
 /// `CAP_NET_ADMIN`. User id 0 is no proof: root of a container may have neither.
 #[must_use]
-pub fn may_build_networks() -> bool {
-    let wanted = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
-    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
+pub fn can_create_networks() -> bool {
+    let required = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(required))
 }
 
 /// Changes user and group to 0 of the user namespace just entered. Without this, a process that
@@ -109,7 +109,7 @@ pub fn may_build_networks() -> bool {
 ///
 /// # Errors
 /// `EINVAL` where user or group 0 is not mapped, `EPERM` without the capability.
-pub fn become_root_inside() -> io::Result<()> {
+pub fn become_namespace_root() -> io::Result<()> {
     let (gid, uid) = (rustix::process::Gid::ROOT, rustix::process::Uid::ROOT);
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
@@ -122,8 +122,8 @@ pub fn become_root_inside() -> io::Result<()> {
 ///
 /// # Errors
 /// As [`unshare`].
-pub fn private_mounts() -> io::Result<()> {
-    unshare(Space::Mount)?;
+pub fn unshare_mounts() -> io::Result<()> {
+    unshare(NamespaceKind::Mount)?;
     mount_change(
         "/",
         MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
@@ -146,7 +146,7 @@ pub fn remount_proc() -> io::Result<()> {
 /// # Errors
 /// As [`remount_proc`].
 pub fn remount_sys() -> io::Result<()> {
-    const BELOW: [&str; 6] = [
+    const SUBMOUNTS: [&str; 6] = [
         "/sys/fs/cgroup",
         "/sys/fs/bpf",
         "/sys/kernel/debug",
@@ -156,11 +156,11 @@ pub fn remount_sys() -> io::Result<()> {
     ];
     let device = |path: &str| std::fs::metadata(path).map(|facts| facts.dev()).ok();
     let sys = device("/sys");
-    let carried: Vec<_> = BELOW
+    let submounts: Vec<_> = SUBMOUNTS
         .into_iter()
         .filter(|path| {
-            let own = device(path);
-            own.is_some() && own != sys
+            let path_device = device(path);
+            path_device.is_some() && path_device != sys
         })
         .filter_map(|path| {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -170,7 +170,7 @@ pub fn remount_sys() -> io::Result<()> {
         })
         .collect();
     mount_over("sysfs", "/sys")?;
-    for (path, tree) in carried {
+    for (path, tree) in submounts {
         // Best effort: no measurement depends on these mounts.
         let _ = move_mount(
             &tree,
@@ -216,7 +216,7 @@ pub fn close_descriptors_at_exec() -> io::Result<()> {
 
 /// Credentials of the peer of a local socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerCredentials {
     /// Process id, as seen in this PID namespace; `None` when invisible here.
     pub pid: Option<rustix::process::Pid>,
     /// User id, as seen in this user namespace.
@@ -227,7 +227,7 @@ pub struct Peer {
 ///
 /// # Errors
 /// Errors of `getsockopt(SO_PEERCRED)`.
-pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+pub fn read_peer(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
     let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes, the size of what `credentials` holds.
@@ -245,15 +245,15 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     }
     // SAFETY: `ucred` is three integers, for which zeroes and all that the kernel writes are valid.
     let credentials = unsafe { credentials.assume_init() };
-    Ok(Peer {
+    Ok(PeerCredentials {
         pid: rustix::process::Pid::from_raw(credentials.pid),
         uid: credentials.uid,
     })
 }
 
-/// Signal received by [`Signals::wait`].
+/// Signal received by [`BlockedSignals::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct ReceivedSignal {
     /// Signal number.
     pub signal: i32,
     /// True if the kernel sent it (Ctrl-C on the terminal, end of a child) and not a process. The
@@ -264,14 +264,14 @@ pub struct Arrived {
 
 /// Set of signals that are blocked and then taken one by one.
 ///
-/// The mask belongs to the calling thread, and children inherit it: call [`Signals::release`] in a
+/// The mask belongs to the calling thread, and children inherit it: call [`BlockedSignals::unblock`] in a
 /// child before it executes another program.
 #[derive(Debug)]
-pub struct Signals {
+pub struct BlockedSignals {
     set: libc::sigset_t,
 }
 
-impl Signals {
+impl BlockedSignals {
     /// Creates the set; no signal is blocked yet.
     #[must_use]
     pub fn new(numbers: &[i32]) -> Self {
@@ -287,7 +287,7 @@ impl Signals {
         Self { set }
     }
 
-    fn mask(&self, how: libc::c_int) -> io::Result<()> {
+    fn change_mask(&self, how: libc::c_int) -> io::Result<()> {
         // SAFETY: the set is initialised, and a null old mask is allowed.
         let error =
             unsafe { libc::pthread_sigmask(how, &raw const self.set, std::ptr::null_mut()) };
@@ -302,23 +302,23 @@ impl Signals {
     ///
     /// # Errors
     /// Errors of `pthread_sigmask`.
-    pub fn hold(&self) -> io::Result<()> {
-        self.mask(libc::SIG_BLOCK)
+    pub fn block(&self) -> io::Result<()> {
+        self.change_mask(libc::SIG_BLOCK)
     }
 
     /// Unblocks the signals.
     ///
     /// # Errors
     /// Errors of `pthread_sigmask`.
-    pub fn release(&self) -> io::Result<()> {
-        self.mask(libc::SIG_UNBLOCK)
+    pub fn unblock(&self) -> io::Result<()> {
+        self.change_mask(libc::SIG_UNBLOCK)
     }
 
     /// Waits for the next signal of the set.
     ///
     /// # Errors
     /// Errors of `sigwaitinfo`, except `EINTR`, after which it waits again.
-    pub fn wait(&self) -> io::Result<Arrived> {
+    pub fn wait(&self) -> io::Result<ReceivedSignal> {
         loop {
             let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
             // SAFETY: the set is initialised and `info` is as large as what the call writes.
@@ -326,7 +326,7 @@ impl Signals {
             if signal > 0 {
                 // SAFETY: zeroed before and written by the call: integers and pointers only.
                 let info = unsafe { info.assume_init() };
-                return Ok(Arrived {
+                return Ok(ReceivedSignal {
                     signal,
                     from_kernel: info.si_code > 0,
                 });
@@ -346,62 +346,66 @@ mod tests {
 
     #[test]
     fn the_other_end_of_a_socket_pair_is_this_process() {
-        let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
-        let peer = peer(near.as_fd()).unwrap();
+        let (local, _remote) = std::os::unix::net::UnixStream::pair().unwrap();
+        let peer = read_peer(local.as_fd()).unwrap();
         assert_eq!(peer.pid, Some(rustix::process::getpid()));
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
     }
 
     #[test]
-    fn a_signal_of_our_own_does_not_come_from_the_kernel() {
+    fn a_raised_signal_is_not_from_the_kernel() {
         // Runs in its own thread: the mask must not affect other tests.
         std::thread::spawn(|| {
-            let signals = Signals::new(&[libc::SIGUSR2]);
-            signals.hold().unwrap();
+            let signals = BlockedSignals::new(&[libc::SIGUSR2]);
+            signals.block().unwrap();
             // SAFETY: sends a signal to the calling thread, which blocks it.
             unsafe { libc::raise(libc::SIGUSR2) };
-            let arrived = signals.wait().unwrap();
-            assert_eq!(arrived.signal, libc::SIGUSR2);
-            assert!(!arrived.from_kernel);
+            let received = signals.wait().unwrap();
+            assert_eq!(received.signal, libc::SIGUSR2);
+            assert!(!received.from_kernel);
         })
         .join()
         .unwrap();
     }
 
     #[test]
-    fn an_ordinary_file_is_no_namespace() {
+    fn an_ordinary_file_is_rejected() {
         let file = std::fs::File::open("/proc/self/status").unwrap();
-        assert!(enter(file.as_fd(), Space::Net).is_err());
+        assert!(enter(file.as_fd(), NamespaceKind::Net).is_err());
     }
 
     #[test]
-    fn each_network_has_a_number_of_its_own() {
-        let Ok(own) = network_cookie() else {
+    fn every_network_namespace_has_its_own_cookie() {
+        let Ok(cookie) = read_network_cookie() else {
             println!("skipped: Linux 5.14");
             return;
         };
-        assert_eq!(network_cookie().unwrap(), own);
+        assert_eq!(read_network_cookie().unwrap(), cookie);
         let fresh = || {
-            let made = std::thread::spawn(|| unshare(Space::Net).and_then(|()| network_cookie()));
+            let made = std::thread::spawn(|| {
+                unshare(NamespaceKind::Net).and_then(|()| read_network_cookie())
+            });
             made.join().expect("the thread does not panic")
         };
         match (fresh(), fresh()) {
             // The first namespace is removed before the second is created: their inode numbers may
             // be equal.
-            (Ok(first), Ok(second)) => assert!(first != second && first != own && second != own),
+            (Ok(first), Ok(second)) => {
+                assert!(first != second && first != cookie && second != cookie)
+            }
             _ => println!("skipped: needs CAP_SYS_ADMIN"),
         }
     }
 
     #[test]
     fn a_thread_can_have_a_network_of_its_own() {
-        if !may_build_networks() {
+        if !can_create_networks() {
             println!("skipped: needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
             return;
         }
         let inside = std::thread::spawn(|| {
-            unshare(Space::Net).unwrap();
-            private_mounts().unwrap();
+            unshare(NamespaceKind::Net).unwrap();
+            unshare_mounts().unwrap();
             let remounted = remount_sys();
             let names = std::fs::read_dir("/sys/class/net").map(Iterator::count);
             (remounted, names)

@@ -9,7 +9,7 @@ use std::mem;
 use std::os::fd::AsRawFd;
 
 use super::clock::Nanos;
-use super::socket::Flags;
+use super::socket::MessageFlags;
 
 /// Limits a socket to `bytes` per second (SO_MAX_PACING_RATE).
 ///
@@ -20,12 +20,12 @@ pub fn set_max_rate(socket: &impl AsRawFd, bytes: u64) -> io::Result<()> {
     let rate = libc::c_ulong::try_from(bytes)
         .unwrap_or(libc::c_ulong::MAX)
         .min(libc::c_ulong::MAX - 1);
-    set(socket, libc::SO_MAX_PACING_RATE, &rate)
+    set_socket_option(socket, libc::SO_MAX_PACING_RATE, &rate)
 }
 
 /// Clock of departure times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DepartureClock {
+pub enum TxtimeClock {
     /// CLOCK_MONOTONIC, used by `fq`; needs no privilege.
     Monotonic,
     /// CLOCK_TAI, usual for `etf`; needs CAP_NET_ADMIN.
@@ -41,28 +41,28 @@ struct SockTxtime {
 
 /// Sender of datagrams with departure times.
 #[derive(Clone, Copy, Debug)]
-pub struct DepartureTimes {
+pub struct TxtimeSender {
     /// Selected clock minus CLOCK_MONOTONIC.
-    ahead_ns: Nanos,
+    clock_offset_ns: Nanos,
 }
 
-impl DepartureTimes {
+impl TxtimeSender {
     /// Enables departure times on a socket (SO_TXTIME).
     ///
     /// # Errors
     /// Fails before Linux 4.19; `EPERM` for a clock that needs a privilege.
-    pub fn enable(socket: &impl AsRawFd, clock: DepartureClock) -> io::Result<Self> {
-        let (number, ahead_ns) = match clock {
-            DepartureClock::Monotonic => (libc::CLOCK_MONOTONIC, 0),
+    pub fn enable(socket: &impl AsRawFd, clock: TxtimeClock) -> io::Result<Self> {
+        let (number, clock_offset_ns) = match clock {
+            TxtimeClock::Monotonic => (libc::CLOCK_MONOTONIC, 0),
             // Read once: both clocks run at the same rate, and TAI does not jump.
-            DepartureClock::Tai => (libc::CLOCK_TAI, super::clock::tai_ahead()),
+            TxtimeClock::Tai => (libc::CLOCK_TAI, super::clock::tai_offset()),
         };
-        let asked = SockTxtime {
+        let options = SockTxtime {
             clock: number,
             flags: 0,
         };
-        set(socket, libc::SO_TXTIME, &asked)?;
-        Ok(Self { ahead_ns })
+        set_socket_option(socket, libc::SO_TXTIME, &options)?;
+        Ok(Self { clock_offset_ns })
     }
 
     /// Sends one datagram on a connected socket, to depart at `at_ns` of [`super::clock::now`].
@@ -74,22 +74,22 @@ impl DepartureTimes {
         self,
         socket: &impl AsRawFd,
         payload: &[u8],
-        flags: Flags,
+        flags: MessageFlags,
         at_ns: Nanos,
     ) -> io::Result<usize> {
         /// Aligned buffer for one control message of eight bytes.
         #[repr(C, align(8))]
-        struct Control([u8; 64]);
+        struct TxtimeControl([u8; 64]);
 
         const TIME_BYTES: u32 = mem::size_of::<u64>() as u32;
-        let mut control = Control([0; 64]);
-        let mut part = libc::iovec {
+        let mut control = TxtimeControl([0; 64]);
+        let mut io_vector = libc::iovec {
             iov_base: payload.as_ptr().cast_mut().cast(),
             iov_len: payload.len(),
         };
         // SAFETY: a msghdr is pointers and integers; all zeros is an empty one.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
-        message.msg_iov = &raw mut part;
+        message.msg_iov = &raw mut io_vector;
         message.msg_iovlen = 1;
         message.msg_control = control.0.as_mut_ptr().cast();
         // SAFETY: computes a length only.
@@ -109,17 +109,17 @@ impl DepartureTimes {
         unsafe {
             libc::CMSG_DATA(header)
                 .cast::<u64>()
-                .write_unaligned(at_ns.saturating_add(self.ahead_ns));
+                .write_unaligned(at_ns.saturating_add(self.clock_offset_ns));
         }
         // SAFETY: the message refers to `payload`, which is only read, and `control`; both outlive
         // the call.
         let result =
-            unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags.raw_to_send()) };
+            unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags.raw_for_send()) };
         usize::try_from(result).map_err(|_| io::Error::last_os_error())
     }
 }
 
-fn set<T>(socket: &impl AsRawFd, name: libc::c_int, value: &T) -> io::Result<()> {
+fn set_socket_option<T>(socket: &impl AsRawFd, name: libc::c_int, value: &T) -> io::Result<()> {
     // SAFETY: the value is readable for its own size during the call.
     let result = unsafe {
         libc::setsockopt(
@@ -144,22 +144,24 @@ mod tests {
 
     #[test]
     fn a_datagram_with_a_time_arrives() {
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
-        let times = match DepartureTimes::enable(&near, DepartureClock::Monotonic) {
-            Ok(times) => times,
+        let local = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let remote = UdpSocket::bind("127.0.0.1:0").unwrap();
+        local.connect(remote.local_addr().unwrap()).unwrap();
+        let sender = match TxtimeSender::enable(&local, TxtimeClock::Monotonic) {
+            Ok(sender) => sender,
             Err(error) => return println!("skipped: this kernel has no SO_TXTIME: {error}"),
         };
         let at = super::super::clock::now() + 1_000_000;
-        let sent = times.send(&near, b"later", Flags::NONE, at).unwrap();
-        let mut room = [0; 16];
-        assert_eq!((sent, far.recv(&mut room).unwrap()), (5, 5));
-        assert_eq!(&room[..5], b"later");
+        let sent = sender
+            .send(&local, b"later", MessageFlags::NONE, at)
+            .unwrap();
+        let mut buffer = [0; 16];
+        assert_eq!((sent, remote.recv(&mut buffer).unwrap()), (5, 5));
+        assert_eq!(&buffer[..5], b"later");
     }
 
     #[test]
-    fn rates_are_taken() {
+    fn rates_are_accepted() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for bytes in [1, 1_000_000, 10_000_000_000, u64::MAX] {
             set_max_rate(&socket, bytes).unwrap();

@@ -13,7 +13,7 @@ use super::clock::Nanos;
 
 /// Used fields of `struct perf_event_attr`; the kernel appends fields and never moves them.
 #[derive(Clone, Copy, Default)]
-struct Attributes {
+struct PerfAttributes {
     kind: u32,
     config: u64,
     sample_period: u64,
@@ -24,7 +24,7 @@ struct Attributes {
 const TYPE_SOFTWARE: u32 = 1;
 const TYPE_TRACEPOINT: u32 = 2;
 /// `PERF_COUNT_SW_DUMMY`: counts nothing; used for its side-band records.
-const SOFTWARE_DUMMY: u64 = 9;
+const PERF_COUNT_SW_DUMMY: u64 = 9;
 
 const SAMPLE_TIME: u64 = 1 << 2;
 const SAMPLE_CPU: u64 = 1 << 7;
@@ -54,21 +54,25 @@ const fn ioc(direction: libc::c_ulong, number: libc::c_ulong, bytes: usize) -> l
     (direction << 30) | ((bytes as libc::c_ulong) << 16) | (0x24 << 8) | number
 }
 
-fn open(attributes: Attributes, pid: libc::pid_t, cpu: libc::c_int) -> io::Result<OwnedFd> {
+fn open_event(
+    attributes: PerfAttributes,
+    pid: libc::pid_t,
+    cpu: libc::c_int,
+) -> io::Result<OwnedFd> {
     /// Size of the structure's third version (Linux 3.19), which has all fields used here.
     const BYTES: usize = 112;
     let mut raw = [0u8; BYTES];
-    let mut put = |at: usize, bytes: &[u8]| raw[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, &attributes.kind.to_ne_bytes());
-    put(4, &(BYTES as u32).to_ne_bytes());
-    put(8, &attributes.config.to_ne_bytes());
-    put(16, &attributes.sample_period.to_ne_bytes());
-    put(24, &attributes.sample_type.to_ne_bytes());
-    put(
+    let mut put_bytes = |at: usize, bytes: &[u8]| raw[at..at + bytes.len()].copy_from_slice(bytes);
+    put_bytes(0, &attributes.kind.to_ne_bytes());
+    put_bytes(4, &(BYTES as u32).to_ne_bytes());
+    put_bytes(8, &attributes.config.to_ne_bytes());
+    put_bytes(16, &attributes.sample_period.to_ne_bytes());
+    put_bytes(24, &attributes.sample_type.to_ne_bytes());
+    put_bytes(
         40,
-        &bit_field(attributes.flags | FLAG_USE_CLOCK | FLAG_DISABLED).to_ne_bytes(),
+        &to_bit_field(attributes.flags | FLAG_USE_CLOCK | FLAG_DISABLED).to_ne_bytes(),
     );
-    put(92, &libc::CLOCK_MONOTONIC.to_ne_bytes());
+    put_bytes(92, &libc::CLOCK_MONOTONIC.to_ne_bytes());
     const CLOEXEC: libc::c_ulong = 8;
     // SAFETY: the attributes are readable for the size that they state.
     let fd = unsafe {
@@ -90,7 +94,7 @@ fn open(attributes: Attributes, pid: libc::pid_t, cpu: libc::c_int) -> io::Resul
 }
 
 /// Converts to the order of C bit fields, which start at the other end on big-endian machines.
-fn bit_field(flags: u64) -> u64 {
+fn to_bit_field(flags: u64) -> u64 {
     if cfg!(target_endian = "big") {
         flags.reverse_bits()
     } else {
@@ -98,7 +102,7 @@ fn bit_field(flags: u64) -> u64 {
     }
 }
 
-fn control(fd: &OwnedFd, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<()> {
+fn ioctl(fd: &OwnedFd, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<()> {
     // SAFETY: callers pass a request whose argument is a number, or the address of memory that
     // lives through the call and fits the request.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, argument) };
@@ -112,7 +116,7 @@ fn control(fd: &OwnedFd, request: libc::c_ulong, argument: libc::c_ulong) -> io:
 pub const RING_BYTES: usize = 256 << 10;
 
 /// Memory shared with the kernel: a control page and the ring.
-struct Ring {
+struct PerfRing {
     /// Events that write into the ring; the mapping belongs to the first.
     events: Vec<OwnedFd>,
     map: NonNull<u8>,
@@ -124,9 +128,9 @@ struct Ring {
 
 // SAFETY: the mapping belongs to this value alone, and the kernel does not depend on the reading
 // thread.
-unsafe impl Send for Ring {}
+unsafe impl Send for PerfRing {}
 
-impl Ring {
+impl PerfRing {
     fn new(event: OwnedFd, bytes: usize) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let map_bytes = page + bytes.next_power_of_two().max(page);
@@ -154,33 +158,33 @@ impl Ring {
     }
 
     /// Position counter in the control page.
-    fn position(&self, offset: usize) -> &AtomicU64 {
+    fn counter_at(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset + 8 <= self.page);
         // SAFETY: the offset lies within the first page of the mapping.
-        let place = unsafe { self.map.as_ptr().add(offset) };
+        let address = unsafe { self.map.as_ptr().add(offset) };
         // SAFETY: the page is mapped as long as `self` lives, the offset is a multiple of 8, and
         // the kernel changes the value with single stores only.
-        unsafe { AtomicU64::from_ptr(place.cast()) }
+        unsafe { AtomicU64::from_ptr(address.cast()) }
     }
 
     fn enable(&self) -> io::Result<()> {
         self.events
             .iter()
-            .try_for_each(|event| control(event, IOC_ENABLE, 0))
+            .try_for_each(|event| ioctl(event, IOC_ENABLE, 0))
     }
 
-    /// Removes every record and passes its type, flags and body to `take`.
-    fn drain(&mut self, mut take: impl FnMut(u32, u16, &[u8])) {
+    /// Removes every record and passes its type, flags and body to `on_event`.
+    fn drain(&mut self, mut on_event: impl FnMut(u32, u16, &[u8])) {
         /// `data_head` and `data_tail` of `struct perf_event_mmap_page`.
         const HEAD: usize = 1024;
         const TAIL: usize = 1032;
         const HEADER: usize = 8;
-        let head = self.position(HEAD).load(Ordering::Acquire);
-        let mut tail = self.position(TAIL).load(Ordering::Relaxed);
+        let head = self.counter_at(HEAD).load(Ordering::Acquire);
+        let mut tail = self.counter_at(TAIL).load(Ordering::Relaxed);
         let mut record = std::mem::take(&mut self.record);
         while head.wrapping_sub(tail) >= HEADER as u64 {
             let mut header = [0; HEADER];
-            self.copy(tail, &mut header);
+            self.copy_bytes(tail, &mut header);
             let kind = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
             let misc = u16::from_ne_bytes([header[4], header[5]]);
             let bytes = usize::from(u16::from_ne_bytes([header[6], header[7]]));
@@ -190,96 +194,98 @@ impl Ring {
                 break;
             }
             record.resize(bytes - HEADER, 0);
-            self.copy(tail.wrapping_add(HEADER as u64), &mut record);
-            take(kind, misc, &record);
+            self.copy_bytes(tail.wrapping_add(HEADER as u64), &mut record);
+            on_event(kind, misc, &record);
             tail = tail.wrapping_add(bytes as u64);
         }
         self.record = record;
-        self.position(TAIL).store(tail, Ordering::Release);
+        self.counter_at(TAIL).store(tail, Ordering::Release);
     }
 
     /// Copies bytes from a position of the ring, across its end if necessary.
-    fn copy(&self, position: u64, out: &mut [u8]) {
+    fn copy_bytes(&self, position: u64, out: &mut [u8]) {
         let ring = self.map_bytes - self.page;
-        let mut at = (position % ring as u64) as usize;
-        let mut done = 0;
-        while done < out.len() {
-            let part = (out.len() - done).min(ring - at);
+        let mut position_in_ring = (position % ring as u64) as usize;
+        let mut copied = 0;
+        while copied < out.len() {
+            let chunk_bytes = (out.len() - copied).min(ring - position_in_ring);
             // SAFETY: `at + part` does not exceed the ring, which follows the first page.
-            let from = unsafe { self.map.as_ptr().add(self.page + at) };
+            let source = unsafe { self.map.as_ptr().add(self.page + position_in_ring) };
             // SAFETY: the kernel does not write between tail and head, where these bytes lie; `out`
             // is memory of this process.
-            unsafe { std::ptr::copy_nonoverlapping(from, out[done..].as_mut_ptr(), part) };
-            done += part;
-            at = 0;
+            unsafe {
+                std::ptr::copy_nonoverlapping(source, out[copied..].as_mut_ptr(), chunk_bytes)
+            };
+            copied += chunk_bytes;
+            position_in_ring = 0;
         }
     }
 }
 
-impl Drop for Ring {
+impl Drop for PerfRing {
     fn drop(&mut self) {
         // SAFETY: `new` created the mapping with this length, and no reference to it is left.
         unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_bytes) };
     }
 }
 
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 /// Context switch of the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Switch {
+pub struct ContextSwitch {
     pub at_ns: Nanos,
     /// True if the thread was switched in, false if out.
-    pub on: bool,
+    pub switched_in: bool,
     /// True if it was switched out while still runnable.
     pub preempted: bool,
 }
 
 /// Recorder of the context switches of one thread. Needs no privilege for own threads.
-pub struct Switches(Ring);
+pub struct ContextSwitchRecorder(PerfRing);
 
-impl Switches {
+impl ContextSwitchRecorder {
     /// Starts recording the calling thread.
     ///
     /// # Errors
     /// Fails when the kernel or `kernel.perf_event_paranoid` does not allow it.
-    pub fn of_this_thread() -> io::Result<Self> {
-        let event = open(
-            Attributes {
+    pub fn start() -> io::Result<Self> {
+        let event = open_event(
+            PerfAttributes {
                 kind: TYPE_SOFTWARE,
-                config: SOFTWARE_DUMMY,
+                config: PERF_COUNT_SW_DUMMY,
                 sample_type: SAMPLE_TIME,
                 flags: FLAG_EXCLUDE_KERNEL
                     | FLAG_EXCLUDE_HYPERVISOR
                     | FLAG_SAMPLE_ID_ALL
                     | FLAG_CONTEXT_SWITCH,
-                ..Attributes::default()
+                ..PerfAttributes::default()
             },
             0,
             -1,
         )?;
-        let ring = Ring::new(event, RING_BYTES)?;
+        let ring = PerfRing::new(event, RING_BYTES)?;
         ring.enable()?;
         Ok(Self(ring))
     }
 
-    /// Passes the recorded switches to `take`, in order; returns the number of events lost because
+    /// Passes the recorded switches to `on_event`, in order; returns the number of events lost because
     /// the ring was full.
-    pub fn drain(&mut self, mut take: impl FnMut(Switch)) -> u64 {
+    pub fn drain(&mut self, mut on_event: impl FnMut(ContextSwitch)) -> u64 {
         let mut lost = 0;
         self.0.drain(|kind, misc, body| match kind {
             RECORD_SWITCH => {
-                if let Some(at_ns) = long(body, 0) {
-                    take(Switch {
+                if let Some(at_ns) = u64_at(body, 0) {
+                    on_event(ContextSwitch {
                         at_ns,
-                        on: misc & MISC_SWITCH_OUT == 0,
+                        switched_in: misc & MISC_SWITCH_OUT == 0,
                         preempted: misc & MISC_SWITCH_OUT_PREEMPTED != 0,
                     });
                 }
             }
-            RECORD_LOST => lost += long(body, 8).unwrap_or(1),
+            RECORD_LOST => lost += u64_at(body, 8).unwrap_or(1),
             _ => {}
         });
         lost
@@ -297,7 +303,7 @@ pub struct Tracepoint {
 
 /// Recorded event of a tracepoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passage {
+pub struct TracepointEvent {
     /// Index of the tracepoint in the list.
     pub tracepoint: usize,
     pub at_ns: Nanos,
@@ -306,24 +312,24 @@ pub struct Passage {
 
 /// Recorder of tracepoints on all processors. Needs CAP_PERFMON, or `kernel.perf_event_paranoid` at
 /// -1.
-pub struct Tracepoints {
-    rings: Vec<Ring>,
+pub struct TracepointRecorder {
+    rings: Vec<PerfRing>,
     /// Kernel ids of the opened events, with the index of their tracepoint.
     ids: Vec<(u64, usize)>,
 }
 
-impl Tracepoints {
+impl TracepointRecorder {
     /// Starts recording `tracepoints` on `cpus`.
     ///
     /// # Errors
     /// Fails when the kernel does not allow it, or lacks a tracepoint or a field of its filter.
-    pub fn open(tracepoints: &[Tracepoint], cpus: &[u32]) -> io::Result<Self> {
+    pub fn start(tracepoints: &[Tracepoint], cpus: &[u32]) -> io::Result<Self> {
         let (mut rings, mut ids) = (Vec::new(), Vec::new());
         for &cpu in cpus {
-            let mut ring: Option<Ring> = None;
+            let mut ring: Option<PerfRing> = None;
             for (number, tracepoint) in tracepoints.iter().enumerate() {
-                let event = open(
-                    Attributes {
+                let event = open_event(
+                    PerfAttributes {
                         kind: TYPE_TRACEPOINT,
                         config: tracepoint.id,
                         sample_period: 1,
@@ -335,16 +341,16 @@ impl Tracepoints {
                 )?;
                 if !tracepoint.filter.is_empty() {
                     let filter = std::ffi::CString::new(tracepoint.filter.as_str())?;
-                    control(&event, IOC_SET_FILTER, filter.as_ptr() as libc::c_ulong)?;
+                    ioctl(&event, IOC_SET_FILTER, filter.as_ptr() as libc::c_ulong)?;
                 }
                 let mut id = 0u64;
-                control(&event, IOC_ID, (&raw mut id) as libc::c_ulong)?;
+                ioctl(&event, IOC_ID, (&raw mut id) as libc::c_ulong)?;
                 ids.push((id, number));
                 match &mut ring {
-                    None => ring = Some(Ring::new(event, RING_BYTES)?),
+                    None => ring = Some(PerfRing::new(event, RING_BYTES)?),
                     Some(ring) => {
-                        let into = ring.events[0].as_raw_fd();
-                        control(&event, IOC_SET_OUTPUT, into as libc::c_ulong)?;
+                        let output_fd = ring.events[0].as_raw_fd();
+                        ioctl(&event, IOC_SET_OUTPUT, output_fd as libc::c_ulong)?;
                         ring.events.push(event);
                     }
                 }
@@ -357,31 +363,32 @@ impl Tracepoints {
         Ok(Self { rings, ids })
     }
 
-    /// Passes the recorded events to `take`, in order per processor; returns the number of events
+    /// Passes the recorded events to `on_event`, in order per processor; returns the number of events
     /// lost because a ring was full.
-    pub fn drain(&mut self, mut take: impl FnMut(Passage)) -> u64 {
+    pub fn drain(&mut self, mut on_event: impl FnMut(TracepointEvent)) -> u64 {
         let mut lost = 0;
         for ring in &mut self.rings {
             ring.drain(|kind, _, body| match kind {
                 RECORD_SAMPLE => {
                     let (Some(id), Some(at_ns), Some(cpu)) =
-                        (long(body, 0), long(body, 8), long(body, 16))
+                        (u64_at(body, 0), u64_at(body, 8), u64_at(body, 16))
                     else {
                         return;
                     };
                     // The processor is the first u32 of its 64-bit word in either byte order.
                     let cpu = cpu.to_ne_bytes();
                     let cpu = u32::from_ne_bytes([cpu[0], cpu[1], cpu[2], cpu[3]]);
-                    if let Some(&(_, tracepoint)) = self.ids.iter().find(|(known, _)| *known == id)
+                    if let Some(&(_, tracepoint)) =
+                        self.ids.iter().find(|(event_id, _)| *event_id == id)
                     {
-                        take(Passage {
+                        on_event(TracepointEvent {
                             tracepoint,
                             at_ns,
                             cpu,
                         });
                     }
                 }
-                RECORD_LOST => lost += long(body, 8).unwrap_or(1),
+                RECORD_LOST => lost += u64_at(body, 8).unwrap_or(1),
                 _ => {}
             });
         }
@@ -397,22 +404,22 @@ impl Tracepoints {
 ///
 /// # Errors
 /// Fails when tracefs cannot be read: it belongs to root, and the kernel may lack it.
-pub fn tracepoint_ids(names: &[&str]) -> io::Result<Vec<u64>> {
-    static KNOWN: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
-    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let all = names.iter().map(|&name| known().get(name).copied());
+pub fn find_tracepoint_ids(names: &[&str]) -> io::Result<Vec<u64>> {
+    static ID_CACHE: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+    let cache = || ID_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = names.iter().map(|&name| cache().get(name).copied());
     if let Some(ids) = all.collect() {
         return Ok(ids);
     }
     let ids = read_tracepoint_ids(names)?;
     let names = names.iter().map(|&name| name.to_owned());
-    known().extend(names.zip(ids.iter().copied()));
+    cache().extend(names.zip(ids.iter().copied()));
     Ok(ids)
 }
 
 fn read_tracepoint_ids(names: &[&str]) -> io::Result<Vec<u64>> {
-    for place in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
-        match read_ids(place, names) {
+    for tracefs_dir in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
+        match read_ids(tracefs_dir, names) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             read => return read,
         }
@@ -420,26 +427,26 @@ fn read_tracepoint_ids(names: &[&str]) -> io::Result<Vec<u64>> {
     let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
     let reader = std::thread::spawn(move || {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        mounted_for_a_moment(|place| read_ids(place, &names))
+        with_temporary_tracefs(|tracefs_dir| read_ids(tracefs_dir, &names))
     });
     let ids = reader.join();
     ids.unwrap_or_else(|_| Err(io::Error::other("the thread that reads tracefs panicked")))
 }
 
-fn read_ids(place: &str, names: &[&str]) -> io::Result<Vec<u64>> {
+fn read_ids(tracefs_dir: &str, names: &[&str]) -> io::Result<Vec<u64>> {
     let read = |name: &&str| {
-        let text = std::fs::read_to_string(format!("{place}/events/{name}/id"))?;
+        let text = std::fs::read_to_string(format!("{tracefs_dir}/events/{name}/id"))?;
         text.trim().parse().map_err(io::Error::other)
     };
     names.iter().map(read).collect()
 }
 
 /// Mounts tracefs for `read`. Runs in a thread of its own, whose mount namespace ends with it.
-fn mounted_for_a_moment<R>(read: impl FnOnce(&str) -> io::Result<R>) -> io::Result<R> {
+fn with_temporary_tracefs<R>(read: impl FnOnce(&str) -> io::Result<R>) -> io::Result<R> {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     // SAFETY: only this thread's view of the file system is unshared, and the thread ends soon.
-    let unshared = unsafe { libc::unshare(libc::CLONE_FS | libc::CLONE_NEWNS) };
-    if unshared != 0 {
+    let result = unsafe { libc::unshare(libc::CLONE_FS | libc::CLONE_NEWNS) };
+    if result != 0 {
         return Err(io::Error::last_os_error());
     }
     // The mount must not propagate to other namespaces.
@@ -448,9 +455,9 @@ fn mounted_for_a_moment<R>(read: impl FnOnce(&str) -> io::Result<R>) -> io::Resu
         MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
     )?;
     // Any directory that always exists works as mount point.
-    let place = "/proc";
-    mount("tracefs", place, "tracefs", MountFlags::empty(), None)?;
-    read(place)
+    let tracefs_dir = "/proc";
+    mount("tracefs", tracefs_dir, "tracefs", MountFlags::empty(), None)?;
+    read(tracefs_dir)
 }
 
 #[cfg(test)]
@@ -460,7 +467,7 @@ mod tests {
 
     #[test]
     fn sleeping_switches_out_and_in() {
-        let mut switches = match Switches::of_this_thread() {
+        let mut switches = match ContextSwitchRecorder::start() {
             Ok(switches) => switches,
             Err(error) => {
                 println!("skipped: perf events are not allowed here ({error})");
@@ -470,25 +477,31 @@ mod tests {
         let before = clock::now();
         clock::sleep_until(before + 5_000_000);
         let after = clock::now();
-        let mut seen = Vec::new();
-        assert_eq!(switches.drain(|switch| seen.push(switch)), 0);
-        let asleep = seen.iter().position(|s| !s.on && !s.preempted);
+        let mut events = Vec::new();
+        assert_eq!(switches.drain(|switch| events.push(switch)), 0);
+        let asleep = events.iter().position(|s| !s.switched_in && !s.preempted);
         let asleep = asleep.expect("it slept");
-        let woke = seen[asleep..].iter().find(|s| s.on).expect("it woke");
-        assert!(before <= seen[asleep].at_ns && seen[asleep].at_ns < woke.at_ns);
+        let woke = events[asleep..]
+            .iter()
+            .find(|s| s.switched_in)
+            .expect("it woke");
+        assert!(before <= events[asleep].at_ns && events[asleep].at_ns < woke.at_ns);
         assert!(woke.at_ns <= after && woke.at_ns >= before + 5_000_000);
-        let mut again = 0;
-        switches.drain(|_| again += 1);
-        assert!(again <= seen.len() + 2, "no event is reported twice");
+        let mut second_drain = 0;
+        switches.drain(|_| second_drain += 1);
+        assert!(
+            second_drain <= events.len() + 2,
+            "no event is reported twice"
+        );
     }
 
     #[test]
     fn many_switches_go_around_the_ring() {
-        let Ok(mut switches) = Switches::of_this_thread() else {
+        let Ok(mut switches) = ContextSwitchRecorder::start() else {
             println!("skipped: perf events are not allowed here");
             return;
         };
-        let (mut on, mut last) = (0, 0);
+        let (mut switched_in, mut last) = (0, 0);
         for _ in 0..40 {
             for _ in 0..300 {
                 clock::sleep_until(clock::now() + 1_000);
@@ -496,26 +509,26 @@ mod tests {
             switches.drain(|switch| {
                 assert!(switch.at_ns >= last);
                 last = switch.at_ns;
-                on += u32::from(switch.on);
+                switched_in += u32::from(switch.switched_in);
             });
         }
         // A deadline that has already passed does not put the thread to sleep.
-        assert!(on >= 6_000, "{on}");
+        assert!(switched_in >= 6_000, "{switched_in}");
     }
 
     #[test]
     fn tracepoints_of_this_thread_are_seen() {
         let names = ["sched/sched_waking", "irq/softirq_entry"];
-        let ids = match tracepoint_ids(&names) {
+        let ids = match find_tracepoint_ids(&names) {
             Ok(ids) => ids,
             Err(error) => {
                 println!("skipped: tracefs cannot be read here ({error})");
                 return;
             }
         };
-        let own_name = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
-        crate::sys::thread::rename("lr-perf-test").unwrap();
-        let wanted = [
+        let original_name = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+        crate::sys::thread::set_name("lr-perf-test").unwrap();
+        let specs = [
             Tracepoint {
                 id: ids[0],
                 filter: "comm == \"lr-perf-test\"".to_owned(),
@@ -525,8 +538,8 @@ mod tests {
                 filter: "vec == 1".to_owned(),
             },
         ];
-        let cpus = crate::sys::cpu::usable().unwrap();
-        let mut tracepoints = match Tracepoints::open(&wanted, &cpus) {
+        let cpus = crate::sys::cpu::list_usable().unwrap();
+        let mut tracepoints = match TracepointRecorder::start(&specs, &cpus) {
             Ok(tracepoints) => tracepoints,
             Err(error) => {
                 println!("skipped: perf events of the kernel are not allowed here ({error})");
@@ -536,25 +549,25 @@ mod tests {
         let before = clock::now();
         // The thread is woken by a running thread: some virtual machines report no wake-up by a
         // timer on an idle processor.
-        let (waker, woken_by) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for _ in 0..50 {
                     let until = clock::now() + 200_000;
                     while clock::now() < until {}
-                    waker.send(()).unwrap();
+                    sender.send(()).unwrap();
                 }
             });
-            while woken_by.recv().is_ok() {}
+            while receiver.recv().is_ok() {}
         });
         let after = clock::now();
-        let mut woken = 0;
-        crate::sys::thread::rename(own_name.trim()).unwrap();
-        tracepoints.drain(|passage| {
-            assert!((before..=after + 1_000_000_000).contains(&passage.at_ns));
-            woken += u32::from(passage.tracepoint == 0);
+        let mut wake_ups = 0;
+        crate::sys::thread::set_name(original_name.trim()).unwrap();
+        tracepoints.drain(|event| {
+            assert!((before..=after + 1_000_000_000).contains(&event.at_ns));
+            wake_ups += u32::from(event.tracepoint == 0);
         });
         // With other load, the thread may not have slept every time.
-        assert!(woken >= 10, "{woken}");
+        assert!(wake_ups >= 10, "{wake_ups}");
     }
 }

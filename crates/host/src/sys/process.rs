@@ -10,22 +10,24 @@ use rustix::process::{
 
 /// Exit of a child that has not been reaped yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ChildExit {
     /// Exited with this code.
-    With(i32),
+    Code(i32),
     /// Killed by a signal, or unknown.
-    Otherwise,
+    SignalOrUnknown,
 }
 
 /// Returns how a child has exited, or `None` while it runs. The child is not reaped, so its process
 /// id and group id are not reused yet.
 #[must_use]
-pub fn ended(child: &Child) -> Option<Ended> {
+pub fn poll_exit(child: &Child) -> Option<ChildExit> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     match waitid(WaitId::Pid(Pid::from_child(child)), options) {
         Ok(None) => None,
-        Ok(Some(status)) => Some((status.exit_status()).map_or(Ended::Otherwise, Ended::With)),
-        Err(_) => Some(Ended::Otherwise),
+        Ok(Some(status)) => {
+            Some((status.exit_status()).map_or(ChildExit::SignalOrUnknown, ChildExit::Code))
+        }
+        Err(_) => Some(ChildExit::SignalOrUnknown),
     }
 }
 
@@ -34,9 +36,9 @@ pub fn ended(child: &Child) -> Option<Ended> {
 /// starts are not covered.
 ///
 /// So the starting thread has to live as long as the program should run.
-pub fn end_with_thread(command: &mut Command) {
+pub fn terminate_with_thread(command: &mut Command) {
     let parent = getpid();
-    let ask = move || {
+    let set_death_signal = move || {
         set_parent_process_death_signal(Some(Signal::TERM))?;
         // The parent may have ended before the request.
         match getppid() == Some(parent) {
@@ -46,7 +48,7 @@ pub fn end_with_thread(command: &mut Command) {
     };
     // SAFETY: between fork and exec the closure makes two system calls and builds a result without
     // allocation: this is allowed after a fork of a multi-threaded process (signal-safety(7)).
-    unsafe { command.pre_exec(ask) };
+    unsafe { command.pre_exec(set_death_signal) };
 }
 
 /// Makes a program ignore the signals that a terminal sends to its foreground group: hang-up,
@@ -54,7 +56,7 @@ pub fn end_with_thread(command: &mut Command) {
 ///
 /// The program stays in the process group of this process, so that it may read from the terminal:
 /// in a background group the terminal would stop it.
-pub fn deaf_to_terminal(command: &mut Command) {
+pub fn ignore_terminal_signals(command: &mut Command) {
     let ignore = || {
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
             // SAFETY: no handler is installed, and these signals may be ignored.
@@ -75,29 +77,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_program_ended_is_told_until_it_is_waited_for() {
-        for (script, told) in [
-            ("exit 0", Ended::With(0)),
-            ("exit 3", Ended::With(3)),
-            ("kill -9 $$", Ended::Otherwise),
+    fn the_exit_is_reported_until_the_child_is_reaped() {
+        for (script, expected) in [
+            ("exit 0", ChildExit::Code(0)),
+            ("exit 3", ChildExit::Code(3)),
+            ("kill -9 $$", ChildExit::SignalOrUnknown),
         ] {
             let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
-            let how = loop {
-                match ended(&child) {
-                    Some(how) => break how,
+            let exit = loop {
+                match poll_exit(&child) {
+                    Some(exit) => break exit,
                     None => thread::yield_now(),
                 }
             };
-            assert_eq!((how, ended(&child)), (told, Some(told)), "{script}");
+            assert_eq!(
+                (exit, poll_exit(&child)),
+                (expected, Some(expected)),
+                "{script}"
+            );
             child.wait().unwrap();
         }
     }
 
     #[test]
-    fn what_comes_from_the_terminal_is_not_heard() {
+    fn terminal_signals_are_ignored() {
         let mut command = Command::new("sh");
         command.args(["-c", "for s in HUP INT QUIT; do kill -$s $$; done; exit 7"]);
-        deaf_to_terminal(&mut command);
+        ignore_terminal_signals(&mut command);
         assert_eq!(command.status().unwrap().code(), Some(7));
     }
 
@@ -105,7 +111,7 @@ mod tests {
     fn a_program_ends_with_the_thread_that_started_it() {
         let starter = thread::spawn(|| {
             let mut command = Command::new("sleep");
-            end_with_thread(&mut command);
+            terminate_with_thread(&mut command);
             command.arg("1000").spawn().unwrap()
         });
         let mut child = starter.join().unwrap();

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 /// Condition to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ready {
+pub enum Readiness {
     /// Readable.
     Receive,
     /// Writable.
     Send,
 }
 
-impl Ready {
+impl Readiness {
     /// Flag of `poll`.
     fn events(self) -> libc::c_short {
         match self {
@@ -42,7 +42,7 @@ fn timespec(duration: Duration) -> libc::timespec {
 
 /// Returns whether a call with this `result` reported a ready socket; interruption by a signal
 /// counts as none.
-fn found(result: libc::c_int) -> io::Result<bool> {
+fn is_ready_result(result: libc::c_int) -> io::Result<bool> {
     if result >= 0 {
         return Ok(result > 0);
     }
@@ -56,16 +56,23 @@ fn found(result: libc::c_int) -> io::Result<bool> {
 ///
 /// # Errors
 /// Errors of `ppoll`.
-pub fn poll(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Result<bool> {
-    let mut wanted = libc::pollfd {
+pub fn poll(socket: &impl AsRawFd, readiness: Readiness, timeout: Duration) -> io::Result<bool> {
+    let mut poll_fds = libc::pollfd {
         fd: socket.as_raw_fd(),
-        events: ready.events(),
+        events: readiness.events(),
         revents: 0,
     };
-    let timeout = timespec(patience);
+    let timeout_spec = timespec(timeout);
     // SAFETY: one pollfd is passed, writable through the call; no signal mask is.
-    let result = unsafe { libc::ppoll(&raw mut wanted, 1, &raw const timeout, std::ptr::null()) };
-    found(result)
+    let result = unsafe {
+        libc::ppoll(
+            &raw mut poll_fds,
+            1,
+            &raw const timeout_spec,
+            std::ptr::null(),
+        )
+    };
+    is_ready_result(result)
 }
 
 /// Waits with `ppoll` for any of several descriptors, each with its condition (a descriptor may
@@ -73,26 +80,26 @@ pub fn poll(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Resu
 ///
 /// # Errors
 /// Errors of `ppoll`.
-pub fn poll_any(wanted: &[(BorrowedFd<'_>, Ready)], patience: Duration) -> io::Result<bool> {
-    let mut wanted: Vec<_> = (wanted.iter())
-        .map(|(fd, ready)| libc::pollfd {
+pub fn poll_any(poll_fds: &[(BorrowedFd<'_>, Readiness)], timeout: Duration) -> io::Result<bool> {
+    let mut poll_fds: Vec<_> = (poll_fds.iter())
+        .map(|(fd, readiness)| libc::pollfd {
             fd: fd.as_raw_fd(),
-            events: ready.events(),
+            events: readiness.events(),
             revents: 0,
         })
         .collect();
-    let timeout = timespec(patience);
+    let timeout_spec = timespec(timeout);
     // SAFETY: the vector holds that many pollfds, writable through the call; no signal mask is
     // passed.
     let result = unsafe {
         libc::ppoll(
-            wanted.as_mut_ptr(),
-            wanted.len() as libc::nfds_t,
-            &raw const timeout,
+            poll_fds.as_mut_ptr(),
+            poll_fds.len() as libc::nfds_t,
+            &raw const timeout_spec,
             std::ptr::null(),
         )
     };
-    found(result)
+    is_ready_result(result)
 }
 
 /// Waits with `select`; returns whether the socket is ready.
@@ -100,7 +107,7 @@ pub fn poll_any(wanted: &[(BorrowedFd<'_>, Ready)], patience: Duration) -> io::R
 /// # Errors
 /// `InvalidInput` for a descriptor that does not fit a `fd_set` (1024 and above), or errors of
 /// `select`.
-pub fn select(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Result<bool> {
+pub fn select(socket: &impl AsRawFd, readiness: Readiness, timeout: Duration) -> io::Result<bool> {
     let fd = socket.as_raw_fd();
     if fd < 0 || fd as usize >= libc::FD_SETSIZE {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -109,32 +116,32 @@ pub fn select(socket: &impl AsRawFd, ready: Ready, patience: Duration) -> io::Re
     let mut set: libc::fd_set = unsafe { mem::zeroed() };
     // SAFETY: `fd` was checked to lie within the set.
     unsafe { libc::FD_SET(fd, &raw mut set) };
-    let mut timeout = libc::timeval {
-        tv_sec: patience.as_secs() as libc::time_t,
-        tv_usec: patience.subsec_micros() as _,
+    let mut timeout_val = libc::timeval {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_usec: timeout.subsec_micros() as _,
     };
     let none = std::ptr::null_mut();
-    let (receive, send) = match ready {
-        Ready::Receive => (&raw mut set, none),
-        Ready::Send => (none, &raw mut set),
+    let (receive, send) = match readiness {
+        Readiness::Receive => (&raw mut set, none),
+        Readiness::Send => (none, &raw mut set),
     };
     // SAFETY: the sets and the timeout are writable during the call, or null where that is allowed.
-    let result = unsafe { libc::select(fd + 1, receive, send, none, &raw mut timeout) };
-    found(result)
+    let result = unsafe { libc::select(fd + 1, receive, send, none, &raw mut timeout_val) };
+    is_ready_result(result)
 }
 
 /// Epoll instance.
 #[derive(Debug)]
-pub struct Epoll(OwnedFd);
+pub struct EpollSet(OwnedFd);
 
 /// The descriptor can be polled itself: it is readable while a registered socket is ready.
-impl AsRawFd for Epoll {
+impl AsRawFd for EpollSet {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 }
 
-impl Epoll {
+impl EpollSet {
     /// Creates an instance without sockets.
     ///
     /// # Errors
@@ -149,38 +156,48 @@ impl Epoll {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Registers a socket, or changes the condition of a registered (`known`) one.
+    /// Registers a socket, or changes the condition of a registered (`is_registered`) one.
     ///
     /// # Errors
     /// Errors of `epoll_ctl`.
-    pub fn watch(&self, socket: &impl AsRawFd, ready: Ready, known: bool) -> io::Result<()> {
-        let operation = if known {
+    pub fn register_or_modify(
+        &self,
+        socket: &impl AsRawFd,
+        readiness: Readiness,
+        is_registered: bool,
+    ) -> io::Result<()> {
+        let operation = if is_registered {
             libc::EPOLL_CTL_MOD
         } else {
             libc::EPOLL_CTL_ADD
         };
-        self.control(operation, socket, ready.epoll_events(), 0)
+        self.control(operation, socket, readiness.epoll_events(), 0)
     }
 
-    /// Registers a socket with a key that [`Self::wait_for`] reports when the socket is ready.
+    /// Registers a socket with a key that [`Self::wait`] reports when the socket is ready.
     ///
     /// Level-triggered: a socket is reported as long as it is ready, after all other ready ones, so
     /// that none starves.
     ///
     /// # Errors
     /// Errors of `epoll_ctl`.
-    pub fn enrol(&self, socket: &impl AsRawFd, ready: Ready, key: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, socket, ready.epoll_events(), key)
+    pub fn register(
+        &self,
+        socket: &impl AsRawFd,
+        readiness: Readiness,
+        key: u64,
+    ) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, socket, readiness.epoll_events(), key)
     }
 
-    /// Registers a socket for all events with a key that [`Self::wait_for`] reports on a change:
+    /// Registers a socket for all events with a key that [`Self::wait`] reports on a change:
     /// connected, data received, writable again, or closed.
     ///
     /// Edge-triggered: the current state is reported once, then only changes.
     ///
     /// # Errors
     /// Errors of `epoll_ctl`.
-    pub fn enrol_changes(&self, socket: &impl AsRawFd, key: u64) -> io::Result<()> {
+    pub fn register_edge_triggered(&self, socket: &impl AsRawFd, key: u64) -> io::Result<()> {
         let all = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         self.control(libc::EPOLL_CTL_ADD, socket, all, key)
     }
@@ -216,7 +233,7 @@ impl Epoll {
     ///
     /// # Errors
     /// Fails when it was not registered.
-    pub fn forget(&self, socket: &impl AsRawFd) -> io::Result<()> {
+    pub fn deregister(&self, socket: &impl AsRawFd) -> io::Result<()> {
         // SAFETY: removing takes no event; null is allowed for it since Linux 2.6.9.
         let result = unsafe {
             libc::epoll_ctl(
@@ -238,46 +255,46 @@ impl Epoll {
     ///
     /// # Errors
     /// Errors of `epoll_wait`.
-    pub fn wait_for(&self, patience: Duration, events: &mut Events) -> io::Result<usize> {
-        events.found = 0;
-        let milliseconds = patience.as_micros().div_ceil(1_000);
+    pub fn wait(&self, timeout: Duration, events: &mut EpollEvents) -> io::Result<usize> {
+        events.ready_count = 0;
+        let milliseconds = timeout.as_micros().div_ceil(1_000);
         let milliseconds = libc::c_int::try_from(milliseconds).unwrap_or(libc::c_int::MAX);
         // SAFETY: the events are writable for the number given.
         let result = unsafe {
             libc::epoll_wait(
                 self.0.as_raw_fd(),
-                events.room.as_mut_ptr(),
-                events.room.len() as libc::c_int,
+                events.buffer.as_mut_ptr(),
+                events.buffer.len() as libc::c_int,
                 milliseconds,
             )
         };
-        if found(result)? {
-            events.found = result as usize;
+        if is_ready_result(result)? {
+            events.ready_count = result as usize;
         }
-        Ok(events.found)
+        Ok(events.ready_count)
     }
 }
 
-/// Buffer for the events of [`Epoll::wait_for`], allocated once.
-pub struct Events {
-    room: Vec<libc::epoll_event>,
-    found: usize,
+/// Buffer for the events of [`EpollSet::wait`], allocated once.
+pub struct EpollEvents {
+    buffer: Vec<libc::epoll_event>,
+    ready_count: usize,
 }
 
-impl Events {
+impl EpollEvents {
     /// Allocates a buffer for at least one socket at a time.
     #[must_use]
-    pub fn with_room(sockets: usize) -> Self {
+    pub fn with_capacity(sockets: usize) -> Self {
         Self {
-            room: vec![libc::epoll_event { events: 0, u64: 0 }; sockets.max(1)],
-            found: 0,
+            buffer: vec![libc::epoll_event { events: 0, u64: 0 }; sockets.max(1)],
+            ready_count: 0,
         }
     }
 
     /// Returns the key of the nth ready socket.
     #[must_use]
     pub fn key(&self, nth: usize) -> u64 {
-        self.room[nth].u64
+        self.buffer[nth].u64
     }
 }
 
@@ -288,76 +305,77 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn every_call_tells_ready_from_not() {
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
-        let epoll = Epoll::new().unwrap();
-        epoll.watch(&far, Ready::Receive, false).unwrap();
-        let mut events = Events::with_room(4);
-        let moment = Duration::from_millis(2);
-        assert!(!poll(&far, Ready::Receive, moment).unwrap());
-        assert!(!select(&far, Ready::Receive, moment).unwrap());
-        assert_eq!(epoll.wait_for(moment, &mut events).unwrap(), 0);
+    fn every_call_reports_readiness() {
+        let local = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let remote = UdpSocket::bind("127.0.0.1:0").unwrap();
+        local.connect(remote.local_addr().unwrap()).unwrap();
+        let epoll = EpollSet::new().unwrap();
+        epoll
+            .register_or_modify(&remote, Readiness::Receive, false)
+            .unwrap();
+        let mut events = EpollEvents::with_capacity(4);
+        let short_timeout = Duration::from_millis(2);
+        assert!(!poll(&remote, Readiness::Receive, short_timeout).unwrap());
+        assert!(!select(&remote, Readiness::Receive, short_timeout).unwrap());
+        assert_eq!(epoll.wait(short_timeout, &mut events).unwrap(), 0);
         let any = [
-            (far.as_fd(), Ready::Receive),
-            (near.as_fd(), Ready::Receive),
+            (remote.as_fd(), Readiness::Receive),
+            (local.as_fd(), Readiness::Receive),
         ];
-        assert!(!poll_any(&any, moment).unwrap());
-        near.send(b"now").unwrap();
-        let long = Duration::from_secs(5);
-        assert!(poll(&far, Ready::Receive, long).unwrap());
-        assert!(poll_any(&any, long).unwrap());
-        assert!(select(&far, Ready::Receive, long).unwrap());
-        assert_eq!(epoll.wait_for(long, &mut events).unwrap(), 1);
-        assert!(poll(&near, Ready::Send, long).unwrap());
-        assert!(select(&near, Ready::Send, long).unwrap());
-        epoll.watch(&far, Ready::Send, true).unwrap();
-        assert_eq!(epoll.wait_for(long, &mut events).unwrap(), 1);
+        assert!(!poll_any(&any, short_timeout).unwrap());
+        local.send(b"now").unwrap();
+        let long_timeout = Duration::from_secs(5);
+        assert!(poll(&remote, Readiness::Receive, long_timeout).unwrap());
+        assert!(poll_any(&any, long_timeout).unwrap());
+        assert!(select(&remote, Readiness::Receive, long_timeout).unwrap());
+        assert_eq!(epoll.wait(long_timeout, &mut events).unwrap(), 1);
+        assert!(poll(&local, Readiness::Send, long_timeout).unwrap());
+        assert!(select(&local, Readiness::Send, long_timeout).unwrap());
+        epoll
+            .register_or_modify(&remote, Readiness::Send, true)
+            .unwrap();
+        assert_eq!(epoll.wait(long_timeout, &mut events).unwrap(), 1);
     }
 
     #[test]
-    fn epoll_tells_of_a_change_once() {
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
-        let epoll = Epoll::new().unwrap();
-        let mut events = Events::with_room(4);
-        let (long, moment) = (Duration::from_secs(5), Duration::from_millis(2));
-        epoll.enrol_changes(&far, 7).unwrap();
+    fn edge_triggered_changes_are_reported_once() {
+        let local = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let remote = UdpSocket::bind("127.0.0.1:0").unwrap();
+        local.connect(remote.local_addr().unwrap()).unwrap();
+        let epoll = EpollSet::new().unwrap();
+        let mut events = EpollEvents::with_capacity(4);
+        let (long_timeout, short_timeout) = (Duration::from_secs(5), Duration::from_millis(2));
+        epoll.register_edge_triggered(&remote, 7).unwrap();
         // Writable already: reported once.
-        assert_eq!(epoll.wait_for(long, &mut events).unwrap(), 1);
+        assert_eq!(epoll.wait(long_timeout, &mut events).unwrap(), 1);
         assert_eq!(events.key(0), 7);
-        assert_eq!(epoll.wait_for(moment, &mut events).unwrap(), 0);
+        assert_eq!(epoll.wait(short_timeout, &mut events).unwrap(), 0);
         for _ in 0..2 {
-            near.send(b"now").unwrap();
-            assert_eq!(epoll.wait_for(long, &mut events).unwrap(), 1);
+            local.send(b"now").unwrap();
+            assert_eq!(epoll.wait(long_timeout, &mut events).unwrap(), 1);
             // Data were not read, but the state did not change: no report.
-            assert_eq!(epoll.wait_for(moment, &mut events).unwrap(), 0);
+            assert_eq!(epoll.wait(short_timeout, &mut events).unwrap(), 0);
         }
     }
 
     #[test]
-    fn epoll_names_the_ready_ones_in_turn() {
+    fn level_triggered_sockets_are_reported_fairly() {
         let sockets: Vec<_> = (0..4)
             .map(|_| UdpSocket::bind("127.0.0.1:0").unwrap())
             .collect();
-        let epoll = Epoll::new().unwrap();
+        let epoll = EpollSet::new().unwrap();
         for (key, socket) in (10..).zip(&sockets) {
-            epoll.enrol(socket, Ready::Receive, key).unwrap();
+            epoll.register(socket, Readiness::Receive, key).unwrap();
         }
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let local = UdpSocket::bind("127.0.0.1:0").unwrap();
         for socket in &sockets[1..] {
-            near.send_to(b"now", socket.local_addr().unwrap()).unwrap();
+            local.send_to(b"now", socket.local_addr().unwrap()).unwrap();
         }
         // One event at a time and no reads: all three are reported.
-        let mut events = Events::with_room(1);
+        let mut events = EpollEvents::with_capacity(1);
         let mut keys = Vec::new();
         for _ in 0..3 {
-            assert_eq!(
-                epoll.wait_for(Duration::from_secs(5), &mut events).unwrap(),
-                1
-            );
+            assert_eq!(epoll.wait(Duration::from_secs(5), &mut events).unwrap(), 1);
             keys.push(events.key(0));
         }
         keys.sort_unstable();

@@ -3,21 +3,21 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::ethtool_features::request;
+use super::ethtool_features::ethtool_ioctl;
 
 /// `ETHTOOL_GRXRINGS`, `ETHTOOL_GRXFHINDIR` and `ETHTOOL_SRXFHINDIR` of linux/ethtool.h.
-const RINGS: u32 = 0x2d;
-const READ: u32 = 0x38;
-const WRITE: u32 = 0x39;
+const ETHTOOL_GRXRINGS: u32 = 0x2d;
+const ETHTOOL_GRXFHINDIR: u32 = 0x38;
+const ETHTOOL_SRXFHINDIR: u32 = 0x39;
 /// `struct ethtool_rxnfc` is 192 bytes; a newer kernel's may be longer.
 pub(super) const RXNFC_WORDS: usize = 128;
 
 /// Larger tables are rejected as invalid.
-const MOST_ENTRIES: u32 = 65_536;
+const MAX_ENTRIES: u32 = 65_536;
 
 /// RSS indirection table: queues by remainder of a frame's hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Indirection {
+pub struct RssTable {
     /// Queue for each remainder.
     pub entries: Vec<u32>,
     /// Number of receive queues in use; from the table where the device does not report it.
@@ -28,50 +28,50 @@ pub struct Indirection {
 ///
 /// # Errors
 /// `EOPNOTSUPP` where the device has no table, `ENODEV` without such an interface.
-pub fn indirection(socket: BorrowedFd<'_>, interface: &str) -> io::Result<Indirection> {
-    read(|words| request(socket, interface, words))
+pub fn read_rss_table(socket: BorrowedFd<'_>, interface: &str) -> io::Result<RssTable> {
+    read_with(|words| ethtool_ioctl(socket, interface, words))
 }
 
 /// Sets the table; without entries, the driver's own, which then follows the number of queues.
 ///
 /// # Errors
-/// As [`indirection`]; `EINVAL` for an unused queue or another number of entries, `EPERM`.
-pub fn set_indirection(socket: BorrowedFd<'_>, interface: &str, entries: &[u32]) -> io::Result<()> {
-    write(entries, |words| request(socket, interface, words))
+/// As [`read_rss_table`]; `EINVAL` for an unused queue or another number of entries, `EPERM`.
+pub fn set_rss_table(socket: BorrowedFd<'_>, interface: &str, entries: &[u32]) -> io::Result<()> {
+    write_with(entries, |words| ethtool_ioctl(socket, interface, words))
 }
 
-fn read(mut ask: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<Indirection> {
+fn read_with(mut ioctl: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<RssTable> {
     // `struct ethtool_rxfh_indir`: command, number of entries, entries. With a number of zero the
     // kernel writes only the number (the two words exist); otherwise it writes as many entries as
     // announced.
-    let mut size = [READ, 0];
-    ask(&mut size)?;
+    let mut size = [ETHTOOL_GRXFHINDIR, 0];
+    ioctl(&mut size)?;
     let count = size[1];
-    if count == 0 || count > MOST_ENTRIES {
+    if count == 0 || count > MAX_ENTRIES {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let mut table = vec![0; 2 + count as usize];
-    (table[0], table[1]) = (READ, count);
-    ask(&mut table)?;
+    (table[0], table[1]) = (ETHTOOL_GRXFHINDIR, count);
+    ioctl(&mut table)?;
     // `struct ethtool_rxnfc`: command, flow type, 64 bits of data, more.
     let mut rings = [0; RXNFC_WORDS];
-    rings[0] = RINGS;
-    let told = ask(&mut rings);
+    rings[0] = ETHTOOL_GRXRINGS;
+    let rings_result = ioctl(&mut rings);
     let entries = table.split_off(2);
     // A device that does not report its queues has at least those that the table names. With fewer,
     // the driver's own table would look like a custom one and be fixed when written back.
-    let named = entries
+    let named_queues = entries
         .iter()
         .max()
-        .map_or(0, |most| most.saturating_add(1));
-    Ok(Indirection {
-        queues: told.map_or(named, |()| data_of(&rings)),
+        .map_or(0, |queue| queue.saturating_add(1));
+    Ok(RssTable {
+        queues: rings_result.map_or(named_queues, |()| rxnfc_data(&rings)),
         entries,
     })
 }
 
 /// Returns the 64 bits of data of an `ethtool_rxnfc` as a number, saturating.
-pub(super) fn data_of(words: &[u32]) -> u32 {
+pub(super) fn rxnfc_data(words: &[u32]) -> u32 {
     let (first, second) = (words[2].to_ne_bytes(), words[3].to_ne_bytes());
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&first);
@@ -79,12 +79,15 @@ pub(super) fn data_of(words: &[u32]) -> u32 {
     u32::try_from(u64::from_ne_bytes(bytes)).unwrap_or(u32::MAX)
 }
 
-fn write(entries: &[u32], mut ask: impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<()> {
+fn write_with(
+    entries: &[u32],
+    mut ioctl: impl FnMut(&mut [u32]) -> io::Result<()>,
+) -> io::Result<()> {
     let count = u32::try_from(entries.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // The kernel reads as many words as the second one states; zero selects the driver's own table.
-    let mut change = vec![WRITE, count];
+    let mut change = vec![ETHTOOL_SRXFHINDIR, count];
     change.extend(entries);
-    ask(&mut change)
+    ioctl(&mut change)
 }
 
 #[cfg(test)]
@@ -94,10 +97,14 @@ mod tests {
 
     /// Simulated kernel with a device of four entries and two queues; logs each request, word by
     /// word.
-    fn device(asked: &mut Vec<Vec<u32>>) -> impl FnMut(&mut [u32]) -> io::Result<()> {
+    fn simulated_device(requests: &mut Vec<Vec<u32>>) -> impl FnMut(&mut [u32]) -> io::Result<()> {
         |words| {
-            let length = if words[0] == RINGS { 4 } else { words.len() };
-            asked.push(words[..length].to_vec());
+            let length = if words[0] == ETHTOOL_GRXRINGS {
+                4
+            } else {
+                words.len()
+            };
+            requests.push(words[..length].to_vec());
             match (words[0], words[1]) {
                 (0x38, 0) => words[1] = 4,
                 (0x38, 4) => words[2..].copy_from_slice(&[0, 1, 0, 1]),
@@ -115,17 +122,17 @@ mod tests {
 
     #[test]
     fn requests_are_those_of_the_kernel() {
-        let mut asked = Vec::new();
-        let found = read(device(&mut asked)).unwrap();
-        let want = Indirection {
+        let mut requests = Vec::new();
+        let table = read_with(simulated_device(&mut requests)).unwrap();
+        let expected = RssTable {
             entries: vec![0, 1, 0, 1],
             queues: 2,
         };
-        assert_eq!(found, want);
-        write(&[1, 1, 0, 1], device(&mut asked)).unwrap();
-        write(&[], device(&mut asked)).unwrap();
-        assert!(write(&[0, 1], device(&mut asked)).is_err());
-        let want: [&[u32]; 6] = [
+        assert_eq!(table, expected);
+        write_with(&[1, 1, 0, 1], simulated_device(&mut requests)).unwrap();
+        write_with(&[], simulated_device(&mut requests)).unwrap();
+        assert!(write_with(&[0, 1], simulated_device(&mut requests)).is_err());
+        let expected: [&[u32]; 6] = [
             &[0x38, 0],
             &[0x38, 4, 0, 0, 0, 0],
             &[0x2d, 0, 0, 0],
@@ -133,24 +140,24 @@ mod tests {
             &[0x39, 0],
             &[0x39, 2, 0, 1],
         ];
-        assert_eq!(asked, want);
+        assert_eq!(requests, expected);
     }
 
     #[test]
-    fn a_device_that_does_not_tell_its_queues_has_those_of_its_table() {
-        let mut asked = Vec::new();
-        let mut device = device(&mut asked);
-        let found = read(|words| match words[0] {
-            RINGS => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+    fn unreported_queues_are_taken_from_the_table() {
+        let mut requests = Vec::new();
+        let mut device = simulated_device(&mut requests);
+        let table = read_with(|words| match words[0] {
+            ETHTOOL_GRXRINGS => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
             _ => device(words),
         });
-        assert_eq!(found.unwrap().queues, 2);
+        assert_eq!(table.unwrap().queues, 2);
     }
 
     #[test]
-    fn a_table_of_no_size_is_none() {
+    fn tables_of_invalid_size_are_rejected() {
         for claimed in [0, u32::MAX] {
-            let error = read(|words| {
+            let error = read_with(|words| {
                 words[1] = claimed;
                 Ok(())
             });
@@ -160,11 +167,11 @@ mod tests {
     }
 
     #[test]
-    fn loopback_spreads_nothing() {
+    fn loopback_has_no_rss_table() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let error = indirection(socket.as_fd(), "lo").unwrap_err();
+        let error = read_rss_table(socket.as_fd(), "lo").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP), "{error}");
-        let error = set_indirection(socket.as_fd(), "no-such0", &[]).unwrap_err();
+        let error = set_rss_table(socket.as_fd(), "no-such0", &[]).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
     }
 }

@@ -11,8 +11,8 @@ use super::{clock, terminal};
 /// For use after a write to a standard stream failed because its reader closed it. Until then the
 /// signal stays ignored, as Rust's runtime sets it: a lost peer also causes EPIPE, which must end
 /// only its own test. Some sending calls do not support `MSG_NOSIGNAL`.
-pub fn end_by_sigpipe() -> ! {
-    terminal::put_back();
+pub fn exit_by_sigpipe() -> ! {
+    terminal::restore();
     // SAFETY: SIG_DFL installs no handler, so no code of this program runs in signal context. The
     // action of SIGPIPE may be changed, so the call cannot fail.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -26,8 +26,8 @@ pub fn end_by_sigpipe() -> ! {
 pub fn is_ignored(signal: libc::c_int) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: without a new action the call only writes the current one, to memory of that size.
-    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
-    if asked != 0 {
+    let result = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    if result != 0 {
         return false;
     }
     // SAFETY: the call succeeded, so it has written the complete structure.
@@ -41,23 +41,19 @@ pub fn is_ignored(signal: libc::c_int) -> bool {
 ///
 /// # Errors
 /// Errors of `sigaction(2)`.
-pub fn exit_when_repeated(
-    signals: &[libc::c_int],
-    code: libc::c_int,
-    grace_ns: u64,
-) -> io::Result<()> {
+pub fn exit_on_repeat(signals: &[libc::c_int], code: libc::c_int, grace_ns: u64) -> io::Result<()> {
     let first = Arc::new(AtomicU64::new(0));
     for &signal in signals {
         let first = Arc::clone(&first);
         let action = move || {
             let now = clock::now().max(1);
             match first.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
-                Err(then) if now.saturating_sub(then) > grace_ns => {
+                Err(first_at) if now.saturating_sub(first_at) > grace_ns => {
                     // SAFETY: no handler is installed, and SIGTTOU may be ignored. A background
                     // process would otherwise be stopped by the change of terminal settings instead
                     // of exiting.
                     unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
-                    terminal::put_back();
+                    terminal::restore();
                     signal_hook::low_level::exit(code);
                 }
                 _ => {}

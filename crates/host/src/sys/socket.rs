@@ -7,9 +7,9 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::control_message::{self, word};
+use super::control_message::{self, u32_at};
 
-fn check(result: isize) -> io::Result<usize> {
+fn to_result(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
@@ -18,7 +18,7 @@ fn check(result: isize) -> io::Result<usize> {
 /// # Errors
 /// Errors of `send`. A lost peer is an error, never a signal.
 #[inline]
-pub fn send(socket: &impl AsRawFd, payload: &[u8], flags: Flags) -> io::Result<usize> {
+pub fn send(socket: &impl AsRawFd, payload: &[u8], flags: MessageFlags) -> io::Result<usize> {
     // SAFETY: `payload` is readable for its whole length during the call.
     let result = unsafe {
         libc::send(
@@ -28,32 +28,32 @@ pub fn send(socket: &impl AsRawFd, payload: &[u8], flags: Flags) -> io::Result<u
             flags.0 | libc::MSG_NOSIGNAL,
         )
     };
-    check(result)
+    to_result(result)
 }
 
-/// Receives on a connected socket; returns the number of bytes written to the front of `room`.
+/// Receives on a connected socket; returns the number of bytes written to the front of `buffer`.
 ///
 /// # Errors
 /// Errors of `recv`; `WouldBlock` also after the receive timeout of a blocking socket.
 #[inline]
-pub fn receive(socket: &impl AsRawFd, room: &mut [u8], flags: Flags) -> io::Result<usize> {
-    // SAFETY: `room` is writable for its whole length during the call.
+pub fn receive(socket: &impl AsRawFd, buffer: &mut [u8], flags: MessageFlags) -> io::Result<usize> {
+    // SAFETY: `buffer` is writable for its whole length during the call.
     let result = unsafe {
         libc::recv(
             socket.as_raw_fd(),
-            room.as_mut_ptr().cast(),
-            room.len(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
             flags.0,
         )
     };
-    check(result)
+    to_result(result)
 }
 
 /// Flags of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flags(libc::c_int);
+pub struct MessageFlags(libc::c_int);
 
-impl Flags {
+impl MessageFlags {
     /// No flag: the call blocks if the socket does.
     pub const NONE: Self = Self(0);
     /// The call returns at once, also on a blocking socket.
@@ -63,7 +63,7 @@ impl Flags {
     /// Returns a datagram's true length even if the buffer was too small.
     pub const TRUNCATE: Self = Self(libc::MSG_TRUNC);
 
-    /// The kernel takes references to the pages instead of copying (see [`skip`](super::skip)).
+    /// The kernel takes references to the pages instead of copying (see [`zerocopy`](super::zerocopy)).
     pub const ZERO_COPY: Self = Self(libc::MSG_ZEROCOPY);
 
     /// Returns the kernel's flags.
@@ -73,32 +73,32 @@ impl Flags {
 
     /// Returns the kernel's flags for sending calls: with MSG_NOSIGNAL, so that a lost peer is an
     /// error, never a signal.
-    pub(super) const fn raw_to_send(self) -> libc::c_int {
+    pub(super) const fn raw_for_send(self) -> libc::c_int {
         self.0 | libc::MSG_NOSIGNAL
     }
 
     /// Combines two sets of flags.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// Reads a socket option into `room`; returns the number of bytes that the kernel wrote.
-fn option(
+/// Reads a socket option into `buffer`; returns the number of bytes that the kernel wrote.
+fn read_option(
     socket: &impl AsRawFd,
     level: libc::c_int,
     name: libc::c_int,
-    room: &mut [u8],
+    buffer: &mut [u8],
 ) -> io::Result<usize> {
-    let mut length = room.len() as libc::socklen_t;
-    // SAFETY: `room` is writable for `length` bytes, and `length` lives through the call.
+    let mut length = buffer.len() as libc::socklen_t;
+    // SAFETY: `buffer` is writable for `length` bytes, and `length` lives through the call.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             level,
             name,
-            room.as_mut_ptr().cast(),
+            buffer.as_mut_ptr().cast(),
             &raw mut length,
         )
     };
@@ -112,15 +112,15 @@ fn option(
 ///
 /// # Errors
 /// `ENOTCONN` before `connect`.
-pub fn path_mtu(socket: &impl AsRawFd, ipv6: bool) -> io::Result<u32> {
-    let mut room = [0; 4];
+pub fn read_path_mtu(socket: &impl AsRawFd, ipv6: bool) -> io::Result<u32> {
+    let mut buffer = [0; 4];
     let (level, name) = if ipv6 {
         (libc::IPPROTO_IPV6, libc::IPV6_MTU)
     } else {
         (libc::IPPROTO_IP, libc::IP_MTU)
     };
-    option(socket, level, name, &mut room)?;
-    Ok(u32::from_ne_bytes(room))
+    read_option(socket, level, name, &mut buffer)?;
+    Ok(u32::from_ne_bytes(buffer))
 }
 
 pub(super) fn set_option(
@@ -168,7 +168,7 @@ pub fn join_netlink_group(socket: &impl AsRawFd, group: u32) -> io::Result<()> {
     )
 }
 
-fn index_of(interface: &str) -> io::Result<libc::c_uint> {
+fn resolve_index(interface: &str) -> io::Result<libc::c_uint> {
     let name = std::ffi::CString::new(interface).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the name ends with a zero byte and lives through the call.
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
@@ -186,7 +186,7 @@ pub fn set_multicast_interface(
     interface: &str,
     ipv6: bool,
 ) -> io::Result<()> {
-    let index = index_of(interface)?;
+    let index = resolve_index(interface)?;
     if ipv6 {
         let index = libc::c_int::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
         return set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, index);
@@ -218,7 +218,7 @@ pub fn set_multicast_interface(
 /// # Errors
 /// Fails without such an interface.
 pub fn interface_index(interface: &str) -> io::Result<u32> {
-    index_of(interface)
+    resolve_index(interface)
 }
 
 /// Sets the send buffer beyond the system's limit (SO_SNDBUFFORCE).
@@ -255,23 +255,23 @@ pub fn set_busy_poll(socket: &impl AsRawFd, time: std::time::Duration) -> io::Re
 /// Returns the NAPI id of the receive queue of this socket's last packet (SO_INCOMING_NAPI_ID);
 /// `None` when it has none, and busy polling has no queue to poll.
 #[must_use]
-pub fn napi_id(socket: &impl AsRawFd) -> Option<u32> {
-    let mut room = [0; 4];
-    option(
+pub fn read_napi_id(socket: &impl AsRawFd) -> Option<u32> {
+    let mut buffer = [0; 4];
+    read_option(
         socket,
         libc::SOL_SOCKET,
         libc::SO_INCOMING_NAPI_ID,
-        &mut room,
+        &mut buffer,
     )
     .ok()?;
-    Some(u32::from_ne_bytes(room)).filter(|&id| id > 0)
+    Some(u32::from_ne_bytes(buffer)).filter(|&id| id > 0)
 }
 
 /// Enables UDP GSO: the kernel splits the payload of one call into datagrams of `bytes` payload.
 ///
 /// # Errors
 /// Fails before Linux 4.18.
-pub fn set_udp_segment(socket: &impl AsRawFd, bytes: u16) -> io::Result<()> {
+pub fn enable_udp_gso(socket: &impl AsRawFd, bytes: u16) -> io::Result<()> {
     set_option(
         socket,
         libc::SOL_UDP,
@@ -284,7 +284,7 @@ pub fn set_udp_segment(socket: &impl AsRawFd, bytes: u16) -> io::Result<()> {
 ///
 /// # Errors
 /// Fails before Linux 5.0.
-pub fn set_udp_coalescing(socket: &impl AsRawFd) -> io::Result<()> {
+pub fn enable_udp_gro(socket: &impl AsRawFd) -> io::Result<()> {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
@@ -296,21 +296,25 @@ pub fn set_udp_coalescing(socket: &impl AsRawFd) -> io::Result<()> {
 #[inline]
 pub fn receive_segments(
     socket: &impl AsRawFd,
-    room: &mut [u8],
-    flags: Flags,
+    buffer: &mut [u8],
+    flags: MessageFlags,
 ) -> io::Result<(usize, Option<u16>)> {
     /// Buffer for the requested control message.
     const CONTROL: usize = 64;
 
-    let mut segment = None;
-    let bytes =
-        control_message::receive::<CONTROL>(socket, room, flags.raw(), |level, kind, data| {
+    let mut segment_bytes = None;
+    let bytes = control_message::receive_with_control::<CONTROL>(
+        socket,
+        buffer,
+        flags.raw(),
+        |level, kind, data| {
             if (level, kind) == (libc::SOL_UDP, libc::UDP_GRO) {
-                let size = word(data, 0).and_then(|size| u16::try_from(size).ok());
-                segment = size.filter(|&size| size > 0);
+                let size = u32_at(data, 0).and_then(|size| u16::try_from(size).ok());
+                segment_bytes = size.filter(|&size| size > 0);
             }
-        })?;
-    Ok((bytes, segment))
+        },
+    )?;
+    Ok((bytes, segment_bytes))
 }
 
 /// Returns the number of datagrams dropped because this socket's receive buffer was full
@@ -318,17 +322,17 @@ pub fn receive_segments(
 ///
 /// # Errors
 /// Errors of `getsockopt`; the option exists since Linux 4.12.
-pub fn receive_queue_drops(socket: &impl AsRawFd) -> io::Result<u32> {
+pub fn read_receive_queue_drops(socket: &impl AsRawFd) -> io::Result<u32> {
     // linux/sock_diag.h: nine u32, the last of which (SK_MEMINFO_DROPS) counts drops.
     const DROPS: usize = 8;
-    let mut room = [0; 9 * 4];
-    let length = option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut room)?;
-    word(&room[..length], DROPS * 4).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+    let mut buffer = [0; 9 * 4];
+    let length = read_option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut buffer)?;
+    u32_at(&buffer[..length], DROPS * 4).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
 }
 
-fn long(bytes: &[u8], offset: usize) -> Option<u64> {
-    let part = bytes.get(offset..offset + 8)?;
-    Some(u64::from_ne_bytes(part.try_into().ok()?))
+fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    let field_bytes = bytes.get(offset..offset + 8)?;
+    Some(u64::from_ne_bytes(field_bytes.try_into().ok()?))
 }
 
 /// Values of TCP_INFO; fields that an older kernel lacks are `None`.
@@ -347,7 +351,7 @@ pub struct TcpInfo {
     /// Variation of the round-trip time, us.
     pub rtt_variation_us: u32,
     /// Time since payload was last received, ms, with the precision of kernel ticks.
-    pub since_arrival_ms: u32,
+    pub since_received_ms: u32,
     /// Time since an acknowledgement was last received, ms, with the precision of kernel ticks.
     pub since_acknowledgement_ms: u32,
     /// Minimum round-trip time of the recent past, us.
@@ -361,19 +365,19 @@ pub struct TcpInfo {
     /// Part of `busy_us` limited by the send buffer, us.
     pub send_buffer_limited_us: Option<u64>,
     /// Segments delivered with an ECN congestion mark (Linux 4.18).
-    pub delivered_marked: Option<u32>,
+    pub delivered_ce: Option<u32>,
     /// Bytes retransmitted (Linux 4.19).
     pub retransmitted_bytes: Option<u64>,
     /// Segments that the receiver reported as duplicates (DSACK, Linux 4.19).
-    pub duplicates_told: Option<u32>,
+    pub dsack_duplicates: Option<u32>,
     /// Reordering events detected (Linux 4.19).
-    pub reordering_seen: Option<u32>,
+    pub reordering_events: Option<u32>,
     /// Window advertised by the peer, bytes (Linux 5.4).
     pub send_window: Option<u32>,
     /// Retransmission timeouts (Linux 6.7).
     pub timeouts: Option<u16>,
     /// True if ECN was negotiated.
-    pub ecn: bool,
+    pub ecn_negotiated: bool,
 }
 
 /// Returns the payload of a connection that the peer has not acknowledged, in bytes (SIOCOUTQ). The
@@ -381,7 +385,7 @@ pub struct TcpInfo {
 ///
 /// # Errors
 /// Errors of the ioctl: not a connection.
-pub fn unacknowledged(socket: &impl AsRawFd) -> io::Result<u64> {
+pub fn read_unacknowledged_bytes(socket: &impl AsRawFd) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: TIOCOUTQ (the number of SIOCOUTQ) writes one int, and `bytes` is one that lives
     // through the call.
@@ -397,7 +401,7 @@ pub fn unacknowledged(socket: &impl AsRawFd) -> io::Result<u64> {
 ///
 /// # Errors
 /// Errors of `getsockopt`; the option exists since Linux 4.12.
-pub fn queued_memory(socket: &impl AsRawFd) -> io::Result<u64> {
+pub fn read_queued_memory(socket: &impl AsRawFd) -> io::Result<u64> {
     // linux/sock_diag.h: receive queue, its limit, memory in flight, its limit, forward allocation,
     // send queue, options, backlog. On a stream, the send queue contains the memory in flight.
     const RECEIVED: usize = 0;
@@ -406,25 +410,25 @@ pub fn queued_memory(socket: &impl AsRawFd) -> io::Result<u64> {
     const TO_SEND: usize = 5;
     const OPTIONS: usize = 6;
     const BACKLOG: usize = 7;
-    let mut room = [0; 9 * 4];
-    let length = option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut room)?;
-    let read = |place: usize| {
-        word(&room[..length], place * 4)
+    let mut buffer = [0; 9 * 4];
+    let length = read_option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut buffer)?;
+    let field = |index: usize| {
+        u32_at(&buffer[..length], index * 4)
             .map(u64::from)
             .ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
     };
-    let outgoing = read(SENDING)?.max(read(TO_SEND)?);
-    Ok(outgoing + read(RECEIVED)? + read(RESERVE)? + read(OPTIONS)? + read(BACKLOG)?)
+    let outgoing = field(SENDING)?.max(field(TO_SEND)?);
+    Ok(outgoing + field(RECEIVED)? + field(RESERVE)? + field(OPTIONS)? + field(BACKLOG)?)
 }
 
 /// Reads TCP_INFO (about 0.4 us).
 ///
 /// # Errors
 /// Errors of `getsockopt`: not a TCP socket, or one that never connected.
-pub fn tcp_info(socket: &impl AsRawFd) -> io::Result<TcpInfo> {
-    let mut room = [0; 256];
-    let length = option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut room)?;
-    TcpInfo::parse(&room[..length]).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+pub fn read_tcp_info(socket: &impl AsRawFd) -> io::Result<TcpInfo> {
+    let mut buffer = [0; 256];
+    let length = read_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut buffer)?;
+    TcpInfo::parse(&buffer[..length]).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
 }
 
 impl TcpInfo {
@@ -432,30 +436,30 @@ impl TcpInfo {
     /// moves them.
     fn parse(bytes: &[u8]) -> Option<Self> {
         Some(Self {
-            mss: word(bytes, 16)?,
-            since_arrival_ms: word(bytes, 52)?,
-            since_acknowledgement_ms: word(bytes, 56)?,
-            path_mtu: word(bytes, 60)?,
-            rtt_us: word(bytes, 68)?,
-            rtt_variation_us: word(bytes, 72)?,
-            cwnd: word(bytes, 80)?,
-            retransmits: word(bytes, 100)?,
+            mss: u32_at(bytes, 16)?,
+            since_received_ms: u32_at(bytes, 52)?,
+            since_acknowledgement_ms: u32_at(bytes, 56)?,
+            path_mtu: u32_at(bytes, 60)?,
+            rtt_us: u32_at(bytes, 68)?,
+            rtt_variation_us: u32_at(bytes, 72)?,
+            cwnd: u32_at(bytes, 80)?,
+            retransmits: u32_at(bytes, 100)?,
             // All ones: no round trip measured yet.
-            min_rtt_us: word(bytes, 148).filter(|&rtt| rtt != u32::MAX),
-            delivery_rate: long(bytes, 160),
-            busy_us: long(bytes, 168),
-            receive_window_limited_us: long(bytes, 176),
-            send_buffer_limited_us: long(bytes, 184),
-            delivered_marked: word(bytes, 196),
-            retransmitted_bytes: long(bytes, 208),
-            duplicates_told: word(bytes, 216),
-            reordering_seen: word(bytes, 220),
-            send_window: word(bytes, 228),
+            min_rtt_us: u32_at(bytes, 148).filter(|&rtt| rtt != u32::MAX),
+            delivery_rate: u64_at(bytes, 160),
+            busy_us: u64_at(bytes, 168),
+            receive_window_limited_us: u64_at(bytes, 176),
+            send_buffer_limited_us: u64_at(bytes, 184),
+            delivered_ce: u32_at(bytes, 196),
+            retransmitted_bytes: u64_at(bytes, 208),
+            dsack_duplicates: u32_at(bytes, 216),
+            reordering_events: u32_at(bytes, 220),
+            send_window: u32_at(bytes, 228),
             timeouts: bytes
                 .get(240..242)
-                .map(|part| u16::from_ne_bytes([part[0], part[1]])),
+                .map(|field_bytes| u16::from_ne_bytes([field_bytes[0], field_bytes[1]])),
             // Byte 5 holds the negotiated options, ECN among them (TCPI_OPT_ECN).
-            ecn: bytes.get(5).is_some_and(|options| options & 8 != 0),
+            ecn_negotiated: bytes.get(5).is_some_and(|options| options & 8 != 0),
         })
     }
 }
@@ -464,7 +468,7 @@ impl TcpInfo {
 ///
 /// # Errors
 /// Fails when the process has no file descriptor left.
-pub fn watch(socket: &impl AsFd) -> io::Result<std::os::fd::OwnedFd> {
+pub fn clone_handle(socket: &impl AsFd) -> io::Result<std::os::fd::OwnedFd> {
     socket.as_fd().try_clone_to_owned()
 }
 
@@ -475,68 +479,72 @@ mod tests {
 
     #[test]
     fn payload_crosses() {
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
-        far.connect(near.local_addr().unwrap()).unwrap();
-        assert_eq!(send(&near, b"datagram", Flags::NONE).unwrap(), 8);
-        let mut room = [0; 64];
-        assert_eq!(receive(&far, &mut room, Flags::NONE).unwrap(), 8);
-        assert_eq!(&room[..8], b"datagram");
-        let empty = receive(&far, &mut room, Flags::DONT_WAIT).unwrap_err();
+        let local = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let remote = UdpSocket::bind("127.0.0.1:0").unwrap();
+        local.connect(remote.local_addr().unwrap()).unwrap();
+        remote.connect(local.local_addr().unwrap()).unwrap();
+        assert_eq!(send(&local, b"datagram", MessageFlags::NONE).unwrap(), 8);
+        let mut buffer = [0; 64];
+        assert_eq!(
+            receive(&remote, &mut buffer, MessageFlags::NONE).unwrap(),
+            8
+        );
+        assert_eq!(&buffer[..8], b"datagram");
+        let empty = receive(&remote, &mut buffer, MessageFlags::DONT_WAIT).unwrap_err();
         assert_eq!(empty.kind(), io::ErrorKind::WouldBlock);
-        assert!(path_mtu(&near, false).unwrap() >= 576);
-        assert_eq!(receive_queue_drops(&far).unwrap(), 0);
+        assert!(read_path_mtu(&local, false).unwrap() >= 576);
+        assert_eq!(read_receive_queue_drops(&remote).unwrap(), 0);
     }
 
     #[test]
-    fn a_full_receive_queue_counts_what_it_refused() {
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
+    fn a_full_receive_queue_counts_drops() {
+        let local = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let remote = UdpSocket::bind("127.0.0.1:0").unwrap();
+        local.connect(remote.local_addr().unwrap()).unwrap();
         for _ in 0..20_000 {
-            send(&near, &[0; 1000], Flags::NONE).unwrap();
+            send(&local, &[0; 1000], MessageFlags::NONE).unwrap();
         }
-        let drops = receive_queue_drops(&far).unwrap();
-        let mut room = [0; 1000];
+        let drops = read_receive_queue_drops(&remote).unwrap();
+        let mut buffer = [0; 1000];
         let mut received = 0;
-        while receive(&far, &mut room, Flags::DONT_WAIT).is_ok() {
+        while receive(&remote, &mut buffer, MessageFlags::DONT_WAIT).is_ok() {
             received += 1;
         }
         assert_eq!(received + drops, 20_000);
     }
 
     #[test]
-    fn segments_are_cut_and_joined_by_the_kernel() {
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
-        if let Err(error) = set_udp_segment(&near, 100).and(set_udp_coalescing(&far)) {
+    fn datagrams_are_split_and_merged_by_the_kernel() {
+        let local = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let remote = UdpSocket::bind("127.0.0.1:0").unwrap();
+        local.connect(remote.local_addr().unwrap()).unwrap();
+        if let Err(error) = enable_udp_gso(&local, 100).and(enable_udp_gro(&remote)) {
             println!("this kernel has no UDP GSO or GRO: {error}");
             return;
         }
-        assert_eq!(send(&near, &[7; 350], Flags::NONE).unwrap(), 350);
-        let mut room = [0; 1000];
+        assert_eq!(send(&local, &[7; 350], MessageFlags::NONE).unwrap(), 350);
+        let mut buffer = [0; 1000];
         let mut lengths = Vec::new();
         while lengths.iter().sum::<usize>() < 350 {
-            let (bytes, segment) = receive_segments(&far, &mut room, Flags::NONE).unwrap();
+            let (bytes, segment) =
+                receive_segments(&remote, &mut buffer, MessageFlags::NONE).unwrap();
             let segment = segment.map_or(bytes, usize::from);
-            lengths.extend(room[..bytes].chunks(segment).map(<[u8]>::len));
+            lengths.extend(buffer[..bytes].chunks(segment).map(<[u8]>::len));
         }
         assert_eq!(lengths, [100, 100, 100, 50]);
     }
 
     #[test]
-    fn tcp_tells_its_state() {
+    fn tcp_state_is_read() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let info = tcp_info(&near).unwrap();
+        let local = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let info = read_tcp_info(&local).unwrap();
         assert!(info.mss > 500 && info.cwnd > 0, "{info:?}");
-        assert!(tcp_info(&UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
+        assert!(read_tcp_info(&UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
     }
 
     #[test]
-    fn an_old_kernels_shorter_answer_is_read_as_far_as_it_goes() {
+    fn a_shorter_reply_of_an_old_kernel_is_parsed() {
         let mut bytes = [0; 104];
         bytes[100..104].copy_from_slice(&7u32.to_ne_bytes());
         let info = TcpInfo::parse(&bytes).unwrap();
@@ -546,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_fields_lie_where_the_kernel_put_them() {
+    fn newer_fields_are_parsed_at_their_offsets() {
         let mut bytes = [0; 248];
         bytes[5] = 8 | 1;
         for (at, value) in [(196, 1u32), (216, 2), (220, 3)] {
@@ -557,30 +565,30 @@ mod tests {
         let info = TcpInfo::parse(&bytes).unwrap();
         assert_eq!(
             (
-                info.delivered_marked,
-                info.duplicates_told,
-                info.reordering_seen,
+                info.delivered_ce,
+                info.dsack_duplicates,
+                info.reordering_events,
                 info.timeouts
             ),
             (Some(1), Some(2), Some(3), Some(4))
         );
         assert_eq!(info.retransmitted_bytes, Some(5 << 33));
-        assert!(info.ecn);
+        assert!(info.ecn_negotiated);
         assert_eq!(TcpInfo::parse(&bytes[..224]).unwrap().timeouts, None);
     }
 
     #[test]
-    fn a_socket_holds_what_nobody_reads() {
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
-        let before = match queued_memory(&far) {
+    fn unread_data_count_as_queued_memory() {
+        let local = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let remote = UdpSocket::bind("127.0.0.1:0").unwrap();
+        local.connect(remote.local_addr().unwrap()).unwrap();
+        let before = match read_queued_memory(&remote) {
             Ok(before) => before,
             Err(error) => return println!("needs SO_MEMINFO: {error}"),
         };
         for _ in 0..20 {
-            send(&near, &[0; 1000], Flags::NONE).unwrap();
+            send(&local, &[0; 1000], MessageFlags::NONE).unwrap();
         }
-        assert!(queued_memory(&far).unwrap() >= before + 20_000);
+        assert!(read_queued_memory(&remote).unwrap() >= before + 20_000);
     }
 }

@@ -13,9 +13,9 @@ pub struct ThreadId(libc::pid_t);
 
 /// Signal for wake-ups. Its default action is to be ignored, so a late one is harmless. The kernel
 /// sends it only for sockets with an owner (F_SETOWN), which sockets of this program do not have.
-const SIGNAL: libc::c_int = libc::SIGURG;
+const WAKE_SIGNAL: libc::c_int = libc::SIGURG;
 
-extern "C" fn interrupt(_: libc::c_int) {}
+extern "C" fn on_wake_signal(_: libc::c_int) {}
 
 impl std::fmt::Display for ThreadId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -35,8 +35,8 @@ impl ThreadId {
     /// does not sleep or has ended.
     pub fn wake(self) {
         // SAFETY: the call takes no pointers. A thread that has ended only causes an error, because
-        // the process id is passed too, and `interrupt` is installed before any thread is woken.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.0, SIGNAL) };
+        // the process id is passed too, and `on_wake_signal` is installed before any thread is woken.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.0, WAKE_SIGNAL) };
     }
 }
 
@@ -47,7 +47,7 @@ impl ThreadId {
 ///
 /// # Errors
 /// Fails when the name contains a zero byte.
-pub fn rename(name: &str) -> io::Result<()> {
+pub fn set_name(name: &str) -> io::Result<()> {
     let name = std::ffi::CString::new(name)?;
     // SAFETY: the name ends with a zero and lives through the call; longer ones are truncated.
     let result = unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
@@ -60,7 +60,7 @@ pub fn rename(name: &str) -> io::Result<()> {
 
 /// Disables timer slack for the calling thread. By default the kernel delays timers of ordinary
 /// threads by up to 50 us to batch them.
-pub fn keep_time() {
+pub fn disable_timer_slack() {
     const LEAST_NS: libc::c_ulong = 1;
     // SAFETY: the call takes a number and cannot fail.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, LEAST_NS) };
@@ -70,14 +70,14 @@ pub fn keep_time() {
 ///
 /// # Errors
 /// Errors of `sigaction(2)`.
-pub fn prepare_wakes() -> io::Result<()> {
+pub fn install_wake_handler() -> io::Result<()> {
     // SAFETY: a sigaction is integers and a pointer; all zeros is valid: an empty mask, no flags.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     // Without SA_RESTART: the interrupted call has to return.
-    action.sa_sigaction = interrupt as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    action.sa_sigaction = on_wake_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
     // SAFETY: the action is readable through the call; its handler does nothing, which is allowed
     // at any moment in any thread.
-    let result = unsafe { libc::sigaction(SIGNAL, &raw const action, std::ptr::null_mut()) };
+    let result = unsafe { libc::sigaction(WAKE_SIGNAL, &raw const action, std::ptr::null_mut()) };
     if result == 0 {
         Ok(())
     } else {
@@ -88,18 +88,18 @@ pub fn prepare_wakes() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::socket::{Flags, receive};
+    use crate::sys::socket::{MessageFlags, receive};
     use std::net::UdpSocket;
     use std::sync::mpsc;
     use std::time::Duration;
 
     #[test]
-    fn a_thread_that_keeps_time_has_no_slack() {
+    fn timer_slack_is_disabled_per_thread() {
         // SAFETY: the call takes no pointers.
         let slack_ns = || unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
         let before = slack_ns();
         let other = std::thread::spawn(move || {
-            keep_time();
+            disable_timer_slack();
             slack_ns()
         });
         assert_eq!((other.join().unwrap(), slack_ns()), (1, before));
@@ -107,12 +107,12 @@ mod tests {
 
     #[test]
     fn a_sleeping_call_returns() {
-        prepare_wakes().unwrap();
-        let (told, id) = mpsc::channel();
+        install_wake_handler().unwrap();
+        let (id_sender, id) = mpsc::channel();
         let sleeper = std::thread::spawn(move || {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            told.send(ThreadId::current()).unwrap();
-            receive(&socket, &mut [0; 8], Flags::NONE)
+            id_sender.send(ThreadId::current()).unwrap();
+            receive(&socket, &mut [0; 8], MessageFlags::NONE)
                 .unwrap_err()
                 .kind()
         });

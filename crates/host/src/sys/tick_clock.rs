@@ -7,18 +7,18 @@ use super::clock::{self, Nanos};
 
 mod interpolated_clock;
 
-pub use interpolated_clock::now;
+pub use interpolated_clock::interpolated_now;
 
 /// Source of ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum TickSource {
     /// The processor's time-stamp counter.
     Tsc,
     /// CLOCK_MONOTONIC, in nanoseconds.
     Clock,
 }
 
-impl Source {
+impl TickSource {
     /// Returns the name used in records.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -32,16 +32,17 @@ impl Source {
 /// Returns the source for this machine: the time-stamp counter where its rate is constant in all
 /// power states and the kernel trusts it across cores (as its clock source), else the clock.
 #[must_use]
-pub fn source() -> Source {
-    static FOUND: OnceLock<Source> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        const KERNELS_OWN: &str =
+pub fn choose_source() -> TickSource {
+    static SOURCE: OnceLock<TickSource> = OnceLock::new();
+    *SOURCE.get_or_init(|| {
+        const CURRENT_CLOCKSOURCE: &str =
             "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-        let trusted = std::fs::read_to_string(KERNELS_OWN).is_ok_and(|name| name.trim() == "tsc");
-        if trusted && tsc_is_invariant() {
-            Source::Tsc
+        let is_trusted =
+            std::fs::read_to_string(CURRENT_CLOCKSOURCE).is_ok_and(|name| name.trim() == "tsc");
+        if is_trusted && tsc_is_invariant() {
+            TickSource::Tsc
         } else {
-            Source::Clock
+            TickSource::Clock
         }
     })
 }
@@ -53,16 +54,16 @@ pub fn source() -> Source {
 /// nanoseconds.
 #[inline]
 #[must_use]
-pub fn read(source: Source) -> u64 {
+pub fn read_ticks(source: TickSource) -> u64 {
     match source {
-        Source::Tsc => tsc(),
-        Source::Clock => clock::now(),
+        TickSource::Tsc => read_tsc(),
+        TickSource::Clock => clock::now(),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn tsc() -> u64 {
+fn read_tsc() -> u64 {
     // SAFETY: every x86-64 processor has the instruction; where the kernel disables it
     // (PR_SET_TSC), the vDSO clock is disabled too.
     unsafe { std::arch::x86_64::_rdtsc() }
@@ -70,7 +71,7 @@ fn tsc() -> u64 {
 
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-fn tsc() -> u64 {
+fn read_tsc() -> u64 {
     clock::now()
 }
 
@@ -91,32 +92,32 @@ fn tsc_is_invariant() -> bool {
 
 /// Simultaneous reading of both clocks, used to convert ticks to time.
 #[derive(Clone, Copy, Debug)]
-pub struct Anchor {
+pub struct ClockPair {
     ticks: u64,
     ns: Nanos,
 }
 
-impl Anchor {
+impl ClockPair {
     /// Reads both clocks; of a few readings, the shortest is kept.
     #[must_use]
-    pub fn now(source: Source) -> Self {
-        Self::within(source, 0).1
+    pub fn read(source: TickSource) -> Self {
+        Self::read_within(source, 0).1
     }
 
-    /// Reads both clocks, and stops early at a reading within `steps` ticks. Returns the ticks that
+    /// Reads both clocks, and stops early at a reading within `max_ticks` ticks. Returns the ticks that
     /// the reading took, too.
-    fn within(source: Source, steps: u64) -> (u64, Self) {
+    fn read_within(source: TickSource, max_ticks: u64) -> (u64, Self) {
         let mut best = (u64::MAX, Self { ticks: 0, ns: 0 });
         for _ in 0..5 {
-            let before = read(source);
+            let before = read_ticks(source);
             let ns = clock::now();
-            let after = read(source);
-            let width = after.wrapping_sub(before);
-            if width < best.0 {
-                let ticks = before.wrapping_add(width / 2);
-                best = (width, Self { ticks, ns });
+            let after = read_ticks(source);
+            let duration_ticks = after.wrapping_sub(before);
+            if duration_ticks < best.0 {
+                let ticks = before.wrapping_add(duration_ticks / 2);
+                best = (duration_ticks, Self { ticks, ns });
             }
-            if width <= steps {
+            if duration_ticks <= max_ticks {
                 break;
             }
         }
@@ -125,42 +126,42 @@ impl Anchor {
 
     /// Returns the tick rate between two readings, Hz; `None` when no time lies between them.
     #[must_use]
-    pub fn hz_until(&self, later: &Self) -> Option<f64> {
-        let ns = later.ns.checked_sub(self.ns).filter(|&ns| ns > 0)?;
-        let ticks = later.ticks.checked_sub(self.ticks).filter(|&n| n > 0)?;
+    pub fn tick_hz_until(&self, end: &Self) -> Option<f64> {
+        let ns = end.ns.checked_sub(self.ns).filter(|&ns| ns > 0)?;
+        let ticks = end.ticks.checked_sub(self.ticks).filter(|&n| n > 0)?;
         Some(ticks as f64 * 1e9 / ns as f64)
     }
 
-    /// Converts a tick count to time at a tick rate of `hz`.
+    /// Converts a tick count to time at a tick rate of `tick_hz`.
     #[must_use]
-    pub fn ns_at(&self, ticks: u64, hz: f64) -> Nanos {
-        let ahead = ticks.wrapping_sub(self.ticks) as i64 as f64 * 1e9 / hz;
-        self.ns.saturating_add_signed(ahead as i64)
+    pub fn ns_at(&self, ticks: u64, tick_hz: f64) -> Nanos {
+        let ahead_ns = ticks.wrapping_sub(self.ticks) as i64 as f64 * 1e9 / tick_hz;
+        self.ns.saturating_add_signed(ahead_ns as i64)
     }
 
-    /// Converts a time to a tick count at a tick rate of `hz`.
+    /// Converts a time to a tick count at a tick rate of `tick_hz`.
     #[must_use]
-    pub fn ticks_at(&self, ns: Nanos, hz: f64) -> u64 {
+    pub fn ticks_at(&self, ns: Nanos, tick_hz: f64) -> u64 {
         if ns <= self.ns {
             return self.ticks;
         }
-        let ahead = (ns - self.ns) as f64 * hz / 1e9;
-        self.ticks.saturating_add(ahead as u64)
+        let ahead_ticks = (ns - self.ns) as f64 * tick_hz / 1e9;
+        self.ticks.saturating_add(ahead_ticks as u64)
     }
 }
 
 /// Returns the tick rate of a source, Hz. Measured once over 5 ms: accurate to a few thousandths of
 /// a percent.
 #[must_use]
-pub fn hz(source: Source) -> f64 {
-    static FOUND: OnceLock<f64> = OnceLock::new();
+pub fn tick_hz(source: TickSource) -> f64 {
+    static TSC_HZ: OnceLock<f64> = OnceLock::new();
     match source {
-        Source::Clock => 1e9,
-        Source::Tsc => *FOUND.get_or_init(|| {
-            const LONG_ENOUGH_NS: Nanos = 5_000_000;
-            let first = Anchor::now(source);
-            clock::sleep_until(clock::now() + LONG_ENOUGH_NS);
-            first.hz_until(&Anchor::now(source)).unwrap_or(1e9)
+        TickSource::Clock => 1e9,
+        TickSource::Tsc => *TSC_HZ.get_or_init(|| {
+            const MEASURE_NS: Nanos = 5_000_000;
+            let first = ClockPair::read(source);
+            clock::sleep_until(clock::now() + MEASURE_NS);
+            first.tick_hz_until(&ClockPair::read(source)).unwrap_or(1e9)
         }),
     }
 }
@@ -170,17 +171,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_sources_tell_the_same_time() {
-        for source in [source(), Source::Clock] {
-            let hz = hz(source);
-            let (first, began) = (Anchor::now(source), clock::now());
-            clock::sleep_until(began + 20_000_000);
-            let last = Anchor::now(source);
-            let found = first.hz_until(&last).unwrap();
-            assert!((found / hz - 1.0).abs() < 0.01, "{source:?}: {found} {hz}");
-            let there = first.ticks_at(last.ns, found);
-            assert!(there.abs_diff(last.ticks) < 1_000, "{source:?}");
+    fn both_sources_give_the_same_time() {
+        for source in [choose_source(), TickSource::Clock] {
+            let tick_hz = tick_hz(source);
+            let (first, started_at) = (ClockPair::read(source), clock::now());
+            clock::sleep_until(started_at + 20_000_000);
+            let last = ClockPair::read(source);
+            let measured_hz = first.tick_hz_until(&last).unwrap();
+            assert!(
+                (measured_hz / tick_hz - 1.0).abs() < 0.01,
+                "{source:?}: {measured_hz} {tick_hz}"
+            );
+            let expected_ticks = first.ticks_at(last.ns, measured_hz);
+            assert!(expected_ticks.abs_diff(last.ticks) < 1_000, "{source:?}");
         }
-        println!("{:?} at {} Hz", source(), hz(source()));
+        println!("{:?} at {} Hz", choose_source(), tick_hz(choose_source()));
     }
 }

@@ -5,11 +5,11 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use super::packet_timestamps;
-use super::socket::Flags;
+use super::socket::MessageFlags;
 
 /// Software timestamps received on loopback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stamps {
+pub struct LoopbackTimestamps {
     /// For a sent datagram, through the error queue.
     pub transmit: bool,
     /// For a received datagram.
@@ -20,28 +20,29 @@ pub struct Stamps {
 ///
 /// # Errors
 /// Fails when loopback does not carry the datagrams or the kernel rejects the option.
-pub fn software_on_loopback() -> io::Result<Stamps> {
+pub fn probe_loopback() -> io::Result<LoopbackTimestamps> {
     // Receive timestamps start shortly after the first socket requests them, so the first datagrams
     // may lack them.
     const TRIES: u32 = 20;
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(socket.local_addr()?)?;
     socket.set_read_timeout(Some(Duration::from_millis(50)))?;
-    packet_timestamps::enable(&socket, false)?;
-    let mut stamps = Stamps::default();
+    packet_timestamps::enable_timestamps(&socket, false)?;
+    let mut seen_timestamps = LoopbackTimestamps::default();
     for _ in 0..TRIES {
         socket.send(b"stamp")?;
-        let (_, arrival) = packet_timestamps::receive(&socket, &mut [0; 64], Flags::NONE)?;
-        stamps.receive |= arrival.software_ns.is_some();
-        while let Ok(Some(departure)) = packet_timestamps::departure(&socket) {
-            stamps.transmit |= departure.stamp.software_ns.is_some();
+        let (_, timestamp) =
+            packet_timestamps::receive_with_timestamp(&socket, &mut [0; 64], MessageFlags::NONE)?;
+        seen_timestamps.receive |= timestamp.software_ns.is_some();
+        while let Ok(Some(event)) = packet_timestamps::next_tx_timestamp(&socket) {
+            seen_timestamps.transmit |= event.timestamp.software_ns.is_some();
         }
-        if stamps.receive && stamps.transmit {
+        if seen_timestamps.receive && seen_timestamps.transmit {
             break;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    Ok(stamps)
+    Ok(seen_timestamps)
 }
 
 #[cfg(test)]
@@ -49,9 +50,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_stamps_both_ways() {
-        match software_on_loopback() {
-            Ok(stamps) => println!("{stamps:?}"),
+    fn loopback_is_probed() {
+        match probe_loopback() {
+            Ok(seen_timestamps) => println!("{seen_timestamps:?}"),
             Err(error) => println!("needs loopback and SO_TIMESTAMPING: {error}"),
         }
     }

@@ -19,51 +19,54 @@ pub fn two_names<'de, D: Deserializer<'de>>(from: D) -> Result<[String; 2], D::E
 }
 
 /// Number as written in the file.
-enum Figure {
-    Whole(u64),
-    Real(f64),
+enum FileNumber {
+    Integer(u64),
+    Float(f64),
     Text(String),
 }
 
-struct FigureVisitor(&'static str);
+struct FileNumberReader(&'static str);
 
-impl Visitor<'_> for FigureVisitor {
-    type Value = Figure;
+impl Visitor<'_> for FileNumberReader {
+    type Value = FileNumber;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
 
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Figure, E> {
-        Ok(Figure::Whole(value))
+    fn visit_u64<E: Error>(self, value: u64) -> Result<FileNumber, E> {
+        Ok(FileNumber::Integer(value))
     }
 
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Figure, E> {
+    fn visit_i64<E: Error>(self, value: i64) -> Result<FileNumber, E> {
         u64::try_from(value)
-            .map(Figure::Whole)
+            .map(FileNumber::Integer)
             .map_err(|_| E::custom(format_args!("`{value}` is negative: expected {}", self.0)))
     }
 
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Figure, E> {
-        Ok(Figure::Real(value))
+    fn visit_f64<E: Error>(self, value: f64) -> Result<FileNumber, E> {
+        Ok(FileNumber::Float(value))
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<Figure, E> {
-        Ok(Figure::Text(value.to_owned()))
+    fn visit_str<E: Error>(self, value: &str) -> Result<FileNumber, E> {
+        Ok(FileNumber::Text(value.to_owned()))
     }
 }
 
-fn figure<'de, D: Deserializer<'de>>(from: D, what: &'static str) -> Result<Figure, D::Error> {
-    from.deserialize_any(FigureVisitor(what))
+fn read_number<'de, D: Deserializer<'de>>(
+    from: D,
+    expected: &'static str,
+) -> Result<FileNumber, D::Error> {
+    from.deserialize_any(FileNumberReader(expected))
 }
 
 /// Bit rates: `"1G"` or bits per second.
 pub mod rate {
-    use super::{Figure, figure};
+    use super::{FileNumber, read_number};
     use linerate_metric::units::BitRate;
     use serde::{Deserializer, Serializer, de::Error};
 
-    const WHAT: &str = "a rate such as \"1G\" (10^9 bit/s) or a whole number of bit/s";
+    const EXPECTED: &str = "a rate such as \"1G\" (10^9 bit/s) or a whole number of bit/s";
 
     pub fn serialize<S: Serializer>(value: &Option<BitRate>, to: S) -> Result<S::Ok, S::Error> {
         match value {
@@ -73,10 +76,12 @@ pub mod rate {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BitRate>, D::Error> {
-        match figure(from, WHAT)? {
-            Figure::Whole(bits) => Ok(BitRate(bits)),
-            Figure::Text(text) => text.parse().map_err(D::Error::custom),
-            Figure::Real(value) => Err(D::Error::custom(format_args!("`{value}` is not {WHAT}"))),
+        match read_number(from, EXPECTED)? {
+            FileNumber::Integer(bits) => Ok(BitRate(bits)),
+            FileNumber::Text(text) => text.parse().map_err(D::Error::custom),
+            FileNumber::Float(value) => Err(D::Error::custom(format_args!(
+                "`{value}` is not {EXPECTED}"
+            ))),
         }
         .map(Some)
     }
@@ -84,11 +89,11 @@ pub mod rate {
 
 /// Sizes: `"64K"` or bytes.
 pub mod size {
-    use super::{Figure, figure};
+    use super::{FileNumber, read_number};
     use linerate_metric::units::ByteSize;
     use serde::{Deserializer, Serializer, de::Error};
 
-    const WHAT: &str = "a size such as \"64K\" (65536 B) or a whole number of bytes";
+    const EXPECTED: &str = "a size such as \"64K\" (65536 B) or a whole number of bytes";
 
     pub fn serialize<S: Serializer>(value: &Option<ByteSize>, to: S) -> Result<S::Ok, S::Error> {
         match value {
@@ -98,10 +103,12 @@ pub mod size {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {
-        match figure(from, WHAT)? {
-            Figure::Whole(bytes) => Ok(ByteSize(bytes)),
-            Figure::Text(text) => text.parse().map_err(D::Error::custom),
-            Figure::Real(value) => Err(D::Error::custom(format_args!("`{value}` is not {WHAT}"))),
+        match read_number(from, EXPECTED)? {
+            FileNumber::Integer(bytes) => Ok(ByteSize(bytes)),
+            FileNumber::Text(text) => text.parse().map_err(D::Error::custom),
+            FileNumber::Float(value) => Err(D::Error::custom(format_args!(
+                "`{value}` is not {EXPECTED}"
+            ))),
         }
         .map(Some)
     }
@@ -109,12 +116,12 @@ pub mod size {
 
 /// Durations: `"20ms"` or seconds.
 pub mod duration {
-    use super::{Figure, figure};
+    use super::{FileNumber, read_number};
     use linerate_metric::units::parse_duration;
     use serde::{Deserializer, Serializer, de::Error};
     use std::time::Duration;
 
-    const WHAT: &str = "a duration such as \"20ms\" or a number of seconds";
+    const EXPECTED: &str = "a duration such as \"20ms\" or a number of seconds";
 
     pub fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
         match value {
@@ -124,11 +131,11 @@ pub mod duration {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-        let time = match figure(from, WHAT)? {
-            Figure::Whole(seconds) => Duration::from_secs(seconds),
-            Figure::Real(seconds) => Duration::try_from_secs_f64(seconds)
-                .map_err(|_| D::Error::custom(format_args!("`{seconds}` is not {WHAT}")))?,
-            Figure::Text(text) => parse_duration(&text).map_err(D::Error::custom)?,
+        let time = match read_number(from, EXPECTED)? {
+            FileNumber::Integer(seconds) => Duration::from_secs(seconds),
+            FileNumber::Float(seconds) => Duration::try_from_secs_f64(seconds)
+                .map_err(|_| D::Error::custom(format_args!("`{seconds}` is not {EXPECTED}")))?,
+            FileNumber::Text(text) => parse_duration(&text).map_err(D::Error::custom)?,
         };
         Ok(Some(time))
     }
@@ -136,7 +143,7 @@ pub mod duration {
 
 /// Fractions: `"0.1%"` or `0.001`.
 pub mod share {
-    use super::{Figure, figure};
+    use super::{FileNumber, read_number};
     use linerate_metric::units::parse_fraction;
     use serde::{Deserializer, Serializer, de::Error};
 
@@ -148,10 +155,10 @@ pub mod share {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
-        match figure(from, "a share such as \"0.1%\" or a number from 0 to 1")? {
-            Figure::Whole(share) => Ok(share as f64),
-            Figure::Real(share) => Ok(share),
-            Figure::Text(text) => parse_fraction(&text).map_err(D::Error::custom),
+        match read_number(from, "a share such as \"0.1%\" or a number from 0 to 1")? {
+            FileNumber::Integer(share) => Ok(share as f64),
+            FileNumber::Float(share) => Ok(share),
+            FileNumber::Text(text) => parse_fraction(&text).map_err(D::Error::custom),
         }
         .map(Some)
     }
@@ -174,9 +181,9 @@ pub mod named {
         map.end()
     }
 
-    struct Table<T>(PhantomData<T>);
+    struct OrderedTable<T>(PhantomData<T>);
 
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Table<T> {
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for OrderedTable<T> {
         type Value = Vec<(String, T)>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -195,6 +202,6 @@ pub mod named {
     pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Vec<(String, T)>, D::Error> {
-        from.deserialize_map(Table(PhantomData))
+        from.deserialize_map(OrderedTable(PhantomData))
     }
 }

@@ -82,7 +82,7 @@ fn hops_are_a_row_of_switches() {
     ] {
         let topology = Topology::hops(count);
         topology.validate().unwrap();
-        let labels: Vec<_> = topology.links.iter().map(Link::label).collect();
+        let labels: Vec<_> = topology.links.iter().map(LinkSpec::label).collect();
         assert_eq!(labels.join(" "), links);
         assert_eq!(topology.switches.len(), count);
     }
@@ -213,7 +213,7 @@ fn two_links_between_two_hosts_are_two_segments() {
     Topology::from_toml(text).unwrap();
 }
 
-fn link() -> impl Strategy<Value = Link> {
+fn link() -> impl Strategy<Value = LinkSpec> {
     (
         proptest::option::of(68u32..=65_535),
         proptest::option::of(8u64..1 << 40),
@@ -221,13 +221,13 @@ fn link() -> impl Strategy<Value = Link> {
         proptest::option::of(0.0..=1.0f64),
         proptest::collection::btree_map("tso|gso|gro|tx-udp-segmentation", any::<bool>(), 0..4),
     )
-        .prop_map(|(mtu, rate, delay, loss, offloads)| Link {
+        .prop_map(|(mtu, rate, delay, loss, offloads)| LinkSpec {
             mtu,
             rate: rate.map(BitRate),
             delay: delay.map(Duration::from_nanos),
             loss,
             offloads,
-            ..Link::between("client", "server")
+            ..LinkSpec::between("client", "server")
         })
 }
 
@@ -236,7 +236,7 @@ proptest! {
     fn a_topology_survives_its_own_file(link in link(), hops in 0usize..5) {
         let mut topology = Topology::hops(hops);
         let between = topology.links[0].between.clone();
-        topology.links[0] = Link { between, ..link };
+        topology.links[0] = LinkSpec { between, ..link };
         topology.validate().unwrap();
         let file = toml::to_string(&topology).unwrap();
         prop_assert_eq!(&Topology::from_toml(&file).unwrap(), &topology, "{}", file);
@@ -251,12 +251,12 @@ proptest! {
     fn no_wiring_panics(links in prop::collection::vec((0usize..8, 0usize..8), 1..12)) {
         let names = ["a", "b", "c", "d", "s", "t", "u", "v"];
         let topology = Topology {
-            hosts: names[..4].iter().map(|n| ((*n).to_owned(), Host::default())).collect(),
-            switches: names[4..].iter().map(|n| ((*n).to_owned(), Switch {})).collect(),
-            links: links.iter().map(|&(a, b)| Link::between(names[a], names[b])).collect(),
+            hosts: names[..4].iter().map(|n| ((*n).to_owned(), HostSpec::default())).collect(),
+            switches: names[4..].iter().map(|n| ((*n).to_owned(), SwitchSpec {})).collect(),
+            links: links.iter().map(|&(a, b)| LinkSpec::between(names[a], names[b])).collect(),
         };
         if topology.validate().is_ok() {
-            let layout = crate::layout::Layout::of(&topology).unwrap();
+            let layout = crate::layout::Layout::from_topology(&topology).unwrap();
             let mut addresses: Vec<_> = layout
                 .hosts
                 .iter()

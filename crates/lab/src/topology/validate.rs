@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{GSO_MAX_BYTES, Link, Topology};
+use super::{GSO_MAX_BYTES, LinkSpec, Topology};
 
 /// Longest name of a host or a switch in bytes: the kernel's limit for interface names, because a
 /// switch is an interface.
@@ -30,117 +30,117 @@ pub enum TopologyError {
     #[error("`{name}` is used twice: every host and switch needs a name of its own")]
     DuplicateName { name: String },
     #[error(
-        "link {link} ends at `{name}`, which is neither a host nor a switch: choose one of {known}"
+        "link {link} ends at `{name}`, which is neither a host nor a switch: choose one of {available}"
     )]
     UnknownEnd {
         link: String,
         name: String,
-        known: String,
+        available: String,
     },
     #[error("link {link} joins `{name}` with itself: name two ends")]
     SelfLink { link: String, name: String },
     #[error("`{name}` has no link: join it with [[links]] or remove it")]
     Unlinked { name: String },
     #[error(
-        "`{one}` and `{other}` are not connected: add a link between their parts of the network"
+        "`{first}` and `{second}` are not connected: add a link between their parts of the network"
     )]
-    Disconnected { one: String, other: String },
+    Disconnected { first: String, second: String },
     #[error(
         "link {link} closes a loop of switches, in which broadcasts would circulate for ever: remove one link of the loop"
     )]
-    Loop { link: String },
+    SwitchLoop { link: String },
     #[error(
         "host `{host}` has two links to the same segment (interfaces {interfaces}): remove one, or connect it to another switch"
     )]
-    TwiceOnSegment { host: String, interfaces: String },
+    DuplicateSegment { host: String, interfaces: String },
     #[error("link {link}: mtu {mtu} is not possible: choose 68 to 65535 bytes")]
-    Mtu { link: String, mtu: u32 },
+    InvalidMtu { link: String, mtu: u32 },
     #[error(
         "link {link}: gso {bytes} is not possible: the kernel accepts at most 524280 bytes (`512K` means that), and a frame has {mtu} plus 14"
     )]
-    Gso { link: String, bytes: u64, mtu: u32 },
+    InvalidGso { link: String, bytes: u64, mtu: u32 },
     #[error("link {link}: rate {rate} bit/s is not possible: choose 8 bit/s to 10T")]
-    Rate { link: String, rate: u64 },
+    InvalidRate { link: String, rate: u64 },
     #[error(
-        "link {link}: {what} of {bytes} bytes is not possible: choose {least} (one frame) to 4294967295"
+        "link {link}: {property} of {bytes} bytes is not possible: choose {min_bytes} (one frame) to 4294967295"
     )]
-    Bytes {
+    InvalidSize {
         link: String,
-        what: &'static str,
+        property: &'static str,
         bytes: u64,
-        least: u64,
+        min_bytes: u64,
     },
-    #[error("link {link}: {what} needs {needs}: add it or remove {what}")]
-    Needs {
+    #[error("link {link}: {property} needs {requires}: add it or remove {property}")]
+    MissingDependency {
         link: String,
-        what: &'static str,
-        needs: &'static str,
+        property: &'static str,
+        requires: &'static str,
     },
     #[error(
-        "link {link}: {what} {value} is not a share: choose 0 to 1, or \"0%\" to \"100%\" (5 % is 0.05 or \"5%\")"
+        "link {link}: {property} {value} is not a share: choose 0 to 1, or \"0%\" to \"100%\" (5 % is 0.05 or \"5%\")"
     )]
-    Share {
+    InvalidShare {
         link: String,
-        what: &'static str,
+        property: &'static str,
         value: String,
     },
-    #[error("link {link}: {what} of {seconds} s is longer than an hour: did you mean ms?")]
-    TooLong {
+    #[error("link {link}: {property} of {seconds} s is longer than an hour: did you mean ms?")]
+    DelayTooLong {
         link: String,
-        what: &'static str,
+        property: &'static str,
         seconds: u64,
     },
     #[error(
         "link {link}: `{name}` is not an offload: use tso, gso, gro, tx-checksumming, rx-checksumming, scatter-gather or a feature that `ethtool -k` lists"
     )]
-    Offload { link: String, name: String },
-    #[error("link {link}: `{name}` and `{other}` are the same offload: keep one")]
-    OffloadTwice {
+    UnknownOffload { link: String, name: String },
+    #[error("link {link}: `{name}` and `{duplicate_of}` are the same offload: keep one")]
+    DuplicateOffload {
         link: String,
         name: String,
-        other: String,
+        duplicate_of: String,
     },
     #[error(
-        "hosts `{one}` and `{other}` have the same address {address}: change one or leave it out"
+        "hosts `{first}` and `{second}` have the same address {address}: change one or leave it out"
     )]
-    AddressTwice {
-        one: String,
-        other: String,
+    DuplicateAddress {
+        first: String,
+        second: String,
         address: String,
     },
     #[error(
-        "address {address} of `{host}` is not in {network}, the network of `{other}` on the same segment: change one of them"
+        "address {address} of `{host}` is not in {network}, the network of `{neighbour}` on the same segment: change one of them"
     )]
     NotInNetwork {
         host: String,
         address: String,
-        other: String,
+        neighbour: String,
         network: String,
     },
     #[error(
-        "networks {one} and {other} overlap, but are not on the same segment: change the address of `{host}`"
+        "networks {first} and {second} overlap, but are not on the same segment: change the address of `{host}`"
     )]
     Overlap {
-        one: String,
-        other: String,
+        first: String,
+        second: String,
         host: String,
     },
     #[error("network {network} has no address left for `{host}`: use a shorter prefix")]
-    Full { network: String, host: String },
+    NetworkFull { network: String, host: String },
 }
 
 pub(super) fn validate(topology: &Topology) -> Result<(), TopologyError> {
     if topology.hosts.is_empty() {
         return Err(TopologyError::NoHosts);
     }
-    names(topology)?;
+    check_names(topology)?;
     for link in &topology.links {
-        ends(topology, link)?;
-        figures(link)?;
-        shape(link)?;
-        offloads(link)?;
+        check_ends(topology, link)?;
+        check_numbers(link)?;
+        check_dependencies(link)?;
+        check_offloads(link)?;
     }
-    connected(topology)
+    check_connected(topology)
 }
 
 fn all_names(topology: &Topology) -> impl Iterator<Item = &String> {
@@ -148,8 +148,8 @@ fn all_names(topology: &Topology) -> impl Iterator<Item = &String> {
     hosts.chain(topology.switches.iter().map(|(name, _)| name))
 }
 
-fn names(topology: &Topology) -> Result<(), TopologyError> {
-    let mut seen = HashSet::new();
+fn check_names(topology: &Topology) -> Result<(), TopologyError> {
+    let mut used = HashSet::new();
     for name in all_names(topology) {
         // No `.` although the kernel accepts it: the name would look like a domain, and sysctl
         // treats dots specially. `/` separates the lab from the host on the command line.
@@ -162,21 +162,21 @@ fn names(topology: &Topology) -> Result<(), TopologyError> {
         if !good || name == "lo" || name == "all" || name == "default" {
             return Err(TopologyError::BadName { name: name.clone() });
         }
-        if !seen.insert(name) {
+        if !used.insert(name) {
             return Err(TopologyError::DuplicateName { name: name.clone() });
         }
     }
     Ok(())
 }
 
-fn ends(topology: &Topology, link: &Link) -> Result<(), TopologyError> {
+fn check_ends(topology: &Topology, link: &LinkSpec) -> Result<(), TopologyError> {
     for name in &link.between {
-        if !all_names(topology).any(|known| known == name) {
-            let known: Vec<&str> = all_names(topology).map(String::as_str).collect();
+        if !all_names(topology).any(|available| available == name) {
+            let available: Vec<&str> = all_names(topology).map(String::as_str).collect();
             return Err(TopologyError::UnknownEnd {
                 link: link.label(),
                 name: name.clone(),
-                known: known.join(", "),
+                available: available.join(", "),
             });
         }
     }
@@ -189,18 +189,18 @@ fn ends(topology: &Topology, link: &Link) -> Result<(), TopologyError> {
     Ok(())
 }
 
-fn figures(link: &Link) -> Result<(), TopologyError> {
+fn check_numbers(link: &LinkSpec) -> Result<(), TopologyError> {
     let label = || link.label();
     let mtu = link.mtu();
     if !MTU.contains(&mtu) {
-        return Err(TopologyError::Mtu { link: label(), mtu });
+        return Err(TopologyError::InvalidMtu { link: label(), mtu });
     }
     let frame = u64::from(mtu + ETHERNET_HEADER_BYTES);
     if let Some(gso) = link.gso
         // Below one frame, ordinary packets would no longer pass the device.
         && !(frame..=GSO_WRITTEN_MAX).contains(&gso.0)
     {
-        return Err(TopologyError::Gso {
+        return Err(TopologyError::InvalidGso {
             link: label(),
             bytes: gso.0,
             mtu,
@@ -210,29 +210,29 @@ fn figures(link: &Link) -> Result<(), TopologyError> {
     if let Some(rate) = link.rate
         && !(8..=10_000_000_000_000).contains(&rate.0)
     {
-        return Err(TopologyError::Rate {
+        return Err(TopologyError::InvalidRate {
             link: label(),
             rate: rate.0,
         });
     }
-    for (what, size) in [("burst", link.burst), ("queue", link.queue)] {
+    for (property, size) in [("burst", link.burst), ("queue", link.queue)] {
         if let Some(size) = size
             && !(frame..=u64::from(u32::MAX)).contains(&size.0)
         {
-            return Err(TopologyError::Bytes {
+            return Err(TopologyError::InvalidSize {
                 link: label(),
-                what,
+                property,
                 bytes: size.0,
-                least: frame,
+                min_bytes: frame,
             });
         }
     }
     Ok(())
 }
 
-fn shape(link: &Link) -> Result<(), TopologyError> {
+fn check_dependencies(link: &LinkSpec) -> Result<(), TopologyError> {
     let label = || link.label();
-    let needs = [
+    let requires = [
         ("burst", link.burst.is_some(), "rate", link.rate.is_some()),
         (
             "queue",
@@ -253,33 +253,33 @@ fn shape(link: &Link) -> Result<(), TopologyError> {
             link.delay.is_some(),
         ),
     ];
-    for (what, asked, needs, there) in needs {
-        if asked && !there {
-            return Err(TopologyError::Needs {
+    for (property, is_set, requires, there) in requires {
+        if is_set && !there {
+            return Err(TopologyError::MissingDependency {
                 link: label(),
-                what,
-                needs,
+                property,
+                requires,
             });
         }
     }
-    for (what, share) in [("loss", link.loss), ("reorder", link.reorder)] {
+    for (property, share) in [("loss", link.loss), ("reorder", link.reorder)] {
         if let Some(share) = share
             && !(0.0..=1.0).contains(&share)
         {
-            return Err(TopologyError::Share {
+            return Err(TopologyError::InvalidShare {
                 link: label(),
-                what,
+                property,
                 value: share.to_string(),
             });
         }
     }
-    for (what, time) in [("delay", link.delay), ("jitter", link.jitter)] {
+    for (property, time) in [("delay", link.delay), ("jitter", link.jitter)] {
         if let Some(time) = time
             && time.as_secs() > 3600
         {
-            return Err(TopologyError::TooLong {
+            return Err(TopologyError::DelayTooLong {
                 link: label(),
-                what,
+                property,
                 seconds: time.as_secs(),
             });
         }
@@ -287,28 +287,28 @@ fn shape(link: &Link) -> Result<(), TopologyError> {
     Ok(())
 }
 
-fn offloads(link: &Link) -> Result<(), TopologyError> {
-    let mut seen: Vec<(crate::offload::Offload, &String)> = Vec::new();
+fn check_offloads(link: &LinkSpec) -> Result<(), TopologyError> {
+    let mut used: Vec<(crate::offload::Offload, &String)> = Vec::new();
     for name in link.offloads.keys() {
         let offload =
-            crate::offload::Offload::parse(name).ok_or_else(|| TopologyError::Offload {
+            crate::offload::Offload::parse(name).ok_or_else(|| TopologyError::UnknownOffload {
                 link: link.label(),
                 name: name.clone(),
             })?;
-        if let Some((_, other)) = seen.iter().find(|(known, _)| *known == offload) {
-            return Err(TopologyError::OffloadTwice {
+        if let Some((_, other)) = used.iter().find(|(known, _)| *known == offload) {
+            return Err(TopologyError::DuplicateOffload {
                 link: link.label(),
                 name: name.clone(),
-                other: (*other).clone(),
+                duplicate_of: (*other).clone(),
             });
         }
-        seen.push((offload, name));
+        used.push((offload, name));
     }
     Ok(())
 }
 
 /// Checks that every host and switch is connected to the first host.
-fn connected(topology: &Topology) -> Result<(), TopologyError> {
+fn check_connected(topology: &Topology) -> Result<(), TopologyError> {
     for name in all_names(topology) {
         let linked = topology
             .links
@@ -333,8 +333,8 @@ fn connected(topology: &Topology) -> Result<(), TopologyError> {
     }
     match all_names(topology).find(|name| !reached.contains(name)) {
         Some(name) => Err(TopologyError::Disconnected {
-            one: first.clone(),
-            other: name.clone(),
+            first: first.clone(),
+            second: name.clone(),
         }),
         None => Ok(()),
     }

@@ -7,8 +7,8 @@ use linerate_lab::privileged;
 
 /// Returns the path of the `labctl` example; `None` (with the reason printed) when it is not built.
 pub fn labctl() -> Option<PathBuf> {
-    let own = std::env::current_exe().expect("a test has a path");
-    let path = own.parent()?.parent()?.join("examples/labctl");
+    let test_program = std::env::current_exe().expect("a test has a path");
+    let path = test_program.parent()?.parent()?.join("examples/labctl");
     if path.exists() {
         Some(path)
     } else {
@@ -27,18 +27,19 @@ pub fn with_privilege(name: &str, test: impl FnOnce()) {
         return;
     }
     let Some(labctl) = labctl() else { return };
-    let own = std::env::current_exe().expect("a test has a path");
+    let test_program = std::env::current_exe().expect("a test has a path");
     let rootless = |command: &mut Command| command.output().expect("labctl runs");
     let probe = rootless(Command::new(&labctl).args(["rootless", "true"]));
     if !probe.status.success() {
         println!("skipped: {}", String::from_utf8_lossy(&probe.stderr));
         return;
     }
-    let output = rootless(Command::new(&labctl).arg("rootless").arg(own).args([
-        "--exact",
-        name,
-        "--nocapture",
-    ]));
+    let output = rootless(
+        Command::new(&labctl)
+            .arg("rootless")
+            .arg(test_program)
+            .args(["--exact", name, "--nocapture"]),
+    );
     assert!(
         output.status.success(),
         "{}{}",
@@ -50,8 +51,8 @@ pub fn with_privilege(name: &str, test: impl FnOnce()) {
 /// Returns whether any process is in a network namespace, given as `net:[NUMBER]`, or holds it
 /// open.
 pub fn namespace_is_held(namespace: &str) -> bool {
-    let links = |folder: PathBuf| {
-        std::fs::read_dir(folder)
+    let links = |dir: PathBuf| {
+        std::fs::read_dir(dir)
             .into_iter()
             .flatten()
             .flatten()
@@ -71,12 +72,12 @@ pub fn namespace_is_held(namespace: &str) -> bool {
 }
 
 /// Waits up to three seconds for a condition.
-pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn soon(condition: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..300 {
         if holds() {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    panic!("{what}: not within 3 s");
+    panic!("{condition}: not within 3 s");
 }

@@ -7,83 +7,88 @@
 /// State of a search.
 #[derive(Clone, Debug)]
 pub struct BurstSearch {
-    most: u64,
+    max_frames: u64,
     resolution: f64,
     /// Length of the longest burst that passed.
-    lower: u64,
+    longest_passed: u64,
     /// Length of the shortest burst that failed.
-    upper: Option<u64>,
+    shortest_failed: Option<u64>,
 }
 
 /// Next step of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextBurst {
+pub enum BurstSearchStep {
     /// Send a burst of this many frames.
     Try(u64),
     /// The search has ended.
-    Over {
+    Done {
         /// Length of the longest burst that passed.
         frames: u64,
         /// True if the longest permitted burst passed.
-        unlimited: bool,
+        is_unlimited: bool,
     },
 }
 
 /// Frames of the first burst: the usual burst of poll-mode programs.
-const FIRST: u64 = 32;
+const FIRST_BURST_FRAMES: u64 = 32;
 
 impl BurstSearch {
-    /// Starts a search up to `most` frames, down to bounds within `resolution` (a fraction of the
+    /// Starts a search up to `max_frames` frames, down to bounds within `resolution` (a fraction of the
     /// result).
     #[must_use]
-    pub fn new(most: u64, resolution: f64) -> Self {
+    pub fn new(max_frames: u64, resolution: f64) -> Self {
         Self {
-            most: most.max(1),
+            max_frames: max_frames.max(1),
             resolution,
-            lower: 0,
-            upper: None,
+            longest_passed: 0,
+            shortest_failed: None,
         }
     }
 
     /// Returns the next burst, or the result.
     #[must_use]
-    pub fn next(&self) -> NextBurst {
-        let over = |unlimited| NextBurst::Over {
-            frames: self.lower,
-            unlimited,
+    pub fn next(&self) -> BurstSearchStep {
+        let done = |is_unlimited| BurstSearchStep::Done {
+            frames: self.longest_passed,
+            is_unlimited,
         };
-        match self.upper {
-            None if self.lower >= self.most => over(true),
-            None => NextBurst::Try(
-                (self.lower * 2)
-                    .clamp(FIRST, self.most.max(FIRST))
-                    .min(self.most),
+        match self.shortest_failed {
+            None if self.longest_passed >= self.max_frames => done(true),
+            None => BurstSearchStep::Try(
+                (self.longest_passed * 2)
+                    .clamp(FIRST_BURST_FRAMES, self.max_frames.max(FIRST_BURST_FRAMES))
+                    .min(self.max_frames),
             ),
             Some(upper) => {
-                let gap = upper - self.lower;
+                let gap = upper - self.longest_passed;
                 if gap <= 1 || gap as f64 <= upper as f64 * self.resolution {
-                    over(false)
+                    done(false)
                 } else {
-                    NextBurst::Try(self.lower + gap / 2)
+                    BurstSearchStep::Try(self.longest_passed + gap / 2)
                 }
             }
         }
     }
 
     /// Limits the search to `frames`: a burst of that length already took the maximum time.
-    pub fn end_with(&mut self, frames: u64) {
-        self.most = frames.max(1);
+    pub fn cap_at(&mut self, frames: u64) {
+        self.max_frames = frames.max(1);
     }
 
     /// Records whether all frames of a burst arrived.
-    pub fn take(&mut self, frames: u64, passed: bool) {
+    pub fn record(&mut self, frames: u64, passed: bool) {
         if passed {
-            self.lower = self.lower.max(frames);
+            self.longest_passed = self.longest_passed.max(frames);
             // A longer burst passed, so the earlier failure was noise.
-            self.upper = self.upper.filter(|&upper| upper > self.lower);
+            self.shortest_failed = self
+                .shortest_failed
+                .filter(|&upper| upper > self.longest_passed);
         } else {
-            self.upper = Some(self.upper.map_or(frames, |upper| upper.min(frames)));
-            self.lower = self.lower.min(frames.saturating_sub(1));
+            self.shortest_failed = Some(
+                self.shortest_failed
+                    .map_or(frames, |upper| upper.min(frames)),
+            );
+            self.longest_passed = self.longest_passed.min(frames.saturating_sub(1));
         }
     }
 }
@@ -93,16 +98,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn run(buffer: u64, most: u64, resolution: f64) -> (u64, bool, u32) {
-        let mut search = BurstSearch::new(most, resolution);
-        let mut made = 0;
+    fn run(buffer_frames: u64, max_frames: u64, resolution: f64) -> (u64, bool, u32) {
+        let mut search = BurstSearch::new(max_frames, resolution);
+        let mut bursts_sent = 0;
         loop {
             match search.next() {
-                NextBurst::Over { frames, unlimited } => return (frames, unlimited, made),
-                NextBurst::Try(frames) => {
-                    assert!((1..=most.max(1)).contains(&frames));
-                    search.take(frames, frames <= buffer);
-                    made += 1;
+                BurstSearchStep::Done {
+                    frames,
+                    is_unlimited,
+                } => return (frames, is_unlimited, bursts_sent),
+                BurstSearchStep::Try(frames) => {
+                    assert!((1..=max_frames.max(1)).contains(&frames));
+                    search.record(frames, frames <= buffer_frames);
+                    bursts_sent += 1;
                 }
             }
         }
@@ -110,28 +118,32 @@ mod tests {
 
     #[test]
     fn the_edge_of_a_buffer() {
-        for (buffer, most, want) in [
+        for (buffer_frames, max_frames, expected) in [
             (1000, 1_000_000, (1000, false)),
             (0, 1_000_000, (0, false)),
             (1, 100, (1, false)),
             (5000, 4000, (4000, true)),
             (5000, 7, (7, true)),
         ] {
-            let (frames, unlimited, _) = run(buffer, most, 0.0);
-            assert_eq!((frames, unlimited), want, "{buffer} of {most}");
+            let (frames, is_unlimited, _) = run(buffer_frames, max_frames, 0.0);
+            assert_eq!(
+                (frames, is_unlimited),
+                expected,
+                "{buffer_frames} of {max_frames}"
+            );
         }
     }
 
     #[test]
     fn a_burst_that_takes_too_long_is_the_last() {
         let mut search = BurstSearch::new(1_000_000, 0.0);
-        search.take(32, true);
-        search.end_with(32);
-        let over = NextBurst::Over {
+        search.record(32, true);
+        search.cap_at(32);
+        let done = BurstSearchStep::Done {
             frames: 32,
-            unlimited: true,
+            is_unlimited: true,
         };
-        assert_eq!(search.next(), over);
+        assert_eq!(search.next(), done);
     }
 
     proptest! {

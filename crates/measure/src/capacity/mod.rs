@@ -9,5 +9,7 @@ mod run;
 #[cfg(test)]
 mod simulation;
 
-pub use rfc2544_suite::{Amount, Ask, Campaign, Options, Seen, Test};
-pub use run::{Measured, run};
+pub use rfc2544_suite::{
+    Rfc2544Suite, SuiteOptions, SuiteTest, SuiteTrial, SuiteTrialResult, TrialAmount,
+};
+pub use run::{CapacityResults, run};

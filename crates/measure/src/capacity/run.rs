@@ -5,23 +5,27 @@ use std::time::Duration;
 
 use linerate_host::sys::clock;
 use linerate_metric::capacity::{CapacityTrial, SizeCapacity};
-use linerate_metric::generate::{Load, TemplatePlan};
-use linerate_metric::record::{Doubt, Record};
+use linerate_metric::generate::{IntendedLoad, TemplatePlan};
+use linerate_metric::record::{Caveat, Record};
 
-use super::caveats::all_of;
-use super::rfc2544_suite::{Amount, Ask, Campaign, Options, Seen, Test};
+use super::caveats::suite_caveats;
+use super::rfc2544_suite::{
+    Rfc2544Suite, SuiteOptions, SuiteTest, SuiteTrial, SuiteTrialResult, TrialAmount,
+};
 use crate::MeasureError;
-use crate::generate::{Ports, Ran, Settings, What, doubts, record, run as generate};
+use crate::generate::{
+    FrameInput, GeneratorPorts, GeneratorRun, GeneratorSettings, caveats, record, run as generate,
+};
 
 /// Results of a capacity measurement.
-pub struct Measured {
+pub struct CapacityResults {
     /// Results by frame size.
     pub sizes: Vec<SizeCapacity>,
     /// Full records of some trials: the latency trials, and per frame size the last trial that
     /// decided the throughput.
     pub records: Vec<Record>,
     /// Caveats of the results, one per kind, with the text of the last trial that had it.
-    pub doubts: Vec<Doubt>,
+    pub caveats: Vec<Caveat>,
     /// True if the user stopped the measurement.
     pub interrupted: bool,
     /// Error that ended the measurement early.
@@ -34,29 +38,29 @@ pub struct Measured {
 /// names of the ports.
 ///
 /// # Errors
-/// The error of the first trial. Errors of later trials are in [`Measured::failure`].
+/// The error of the first trial. Errors of later trials are in [`CapacityResults::failure`].
 pub fn run(
-    ports: &mut Ports,
+    ports: &mut GeneratorPorts,
     names: (&str, Option<&str>),
-    options: Options,
-    base: &Settings,
+    options: SuiteOptions,
+    base: &GeneratorSettings,
     stop: &AtomicBool,
-    tell: &mut dyn FnMut(&CapacityTrial),
-) -> Result<Measured, MeasureError> {
+    on_trial: &mut dyn FnMut(&CapacityTrial),
+) -> Result<CapacityResults, MeasureError> {
     if let Some(port) = ports.without_carrier() {
         // The link may be coming up at this moment. If it stays down, the trials detect it.
-        let until = clock::now() + CARRIER_PATIENCE_NS;
+        let deadline = clock::now() + CARRIER_TIMEOUT_NS;
         let port = port.to_owned();
         while ports.without_carrier().is_some() && !stop.load(Relaxed) {
-            if clock::now() > until {
+            if clock::now() > deadline {
                 return Err(no_carrier(port));
             }
-            clock::sleep_until(clock::now() + CARRIER_LOOK_NS);
+            clock::sleep_until(clock::now() + CARRIER_POLL_NS);
         }
     }
     let sizes = options.sizes.clone();
     let (resolution, trial_s) = (options.resolution, options.trial_s);
-    if let What::Template(plan) = &base.what {
+    if let FrameInput::Template(plan) = &base.input {
         // An impossible size would otherwise end the measurement only after the trials of all sizes
         // before it.
         for (size, _) in &sizes {
@@ -66,93 +70,102 @@ pub fn run(
             })?;
         }
     }
-    let mut campaign = Campaign::new(options);
-    let mut measured = Measured {
+    let mut suite = Rfc2544Suite::new(options);
+    let mut results = CapacityResults {
         sizes: Vec::new(),
         records: Vec::new(),
-        doubts: Vec::new(),
+        caveats: Vec::new(),
         interrupted: false,
         failure: None,
     };
-    let mut first = true;
-    let mut decided: Option<(usize, Record)> = None;
-    while let Some(ask) = campaign.propose() {
-        let settings = settings(base, &sizes[ask.size].0, &ask);
-        let ran = match generate(ports, &settings, stop, &mut |_| {}) {
-            Ok(ran) => ran,
-            Err(error) if first => return Err(error),
+    let mut is_first = true;
+    let mut throughput_record: Option<(usize, Record)> = None;
+    while let Some(trial) = suite.propose() {
+        let settings = trial_settings(base, &sizes[trial.size].0, &trial);
+        let generated = match generate(ports, &settings, stop, &mut |_| {}) {
+            Ok(generated) => generated,
+            Err(error) if is_first => return Err(error),
             Err(error) => {
-                measured.failure = Some(error);
+                results.failure = Some(error);
                 break;
             }
         };
-        first = false;
-        if ran.interrupted || stop.load(Relaxed) {
-            measured.interrupted = true;
+        is_first = false;
+        if generated.interrupted || stop.load(Relaxed) {
+            results.interrupted = true;
             break;
         }
-        campaign.take(ask, &seen(&ran));
-        if let Some(trial) = campaign.last_trial() {
-            tell(trial);
+        suite.record(trial, &trial_result(&generated));
+        if let Some(finished) = suite.last_trial() {
+            on_trial(finished);
         }
-        note(&mut measured.doubts, &settings, &ran, ask.test);
-        if decided
+        keep_caveats(&mut results.caveats, &settings, &generated, trial.test);
+        if throughput_record
             .as_ref()
-            .is_some_and(|(size, _)| *size != ask.size || ask.test != Test::Throughput)
+            .is_some_and(|(size, _)| *size != trial.size || trial.test != SuiteTest::Throughput)
         {
-            measured
+            results
                 .records
-                .extend(decided.take().map(|(_, record)| record));
+                .extend(throughput_record.take().map(|(_, record)| record));
         }
-        let stopped = ran.trouble.is_some();
-        match ask.test {
-            Test::Throughput => {
-                decided = Some((ask.size, labelled(names, &settings, ran, &ask, &sizes)))
+        let is_stopped = generated.port_error.is_some();
+        match trial.test {
+            SuiteTest::Throughput => {
+                throughput_record = Some((
+                    trial.size,
+                    labelled_record(names, &settings, generated, &trial, &sizes),
+                ))
             }
-            Test::Latency => measured
+            SuiteTest::Latency => results
                 .records
-                .push(labelled(names, &settings, ran, &ask, &sizes)),
-            Test::FrameLoss | Test::BackToBack => {}
+                .push(labelled_record(names, &settings, generated, &trial, &sizes)),
+            SuiteTest::FrameLoss | SuiteTest::BackToBack => {}
         }
-        if stopped {
+        if is_stopped {
             break;
         }
     }
-    if campaign.propose().is_some() {
-        campaign.interrupt();
+    if suite.propose().is_some() {
+        suite.interrupt();
     }
-    if campaign.sends_nothing() {
-        let down = ports.without_carrier().map(str::to_owned);
-        let alone = ports.without_peer().map(str::to_owned);
-        measured.failure = Some(match (down, alone) {
+    if suite.is_unable_to_send() {
+        let no_carrier_port = ports.without_carrier().map(str::to_owned);
+        let no_peer_port = ports.without_peer().map(str::to_owned);
+        results.failure = Some(match (no_carrier_port, no_peer_port) {
             (Some(port), _) => no_carrier(port),
             (None, Some(port)) => no_peer(port),
-            (None, None) => nothing_sent(names.0),
+            (None, None) => sends_nothing(names.0),
         });
     }
-    measured.records.extend(decided.map(|(_, record)| record));
-    measured.sizes = campaign.results().to_vec();
+    results
+        .records
+        .extend(throughput_record.map(|(_, record)| record));
+    results.sizes = suite.results().to_vec();
     // A single trial in which nothing arrived (the link came up meanwhile) is no caveat for a size
     // of which frames arrived later.
-    let arrives = |size: &SizeCapacity| size.trials.iter().any(|trial| trial.forwarding_fps > 0.0);
-    if measured.sizes.iter().all(arrives) {
-        (measured.doubts).retain(|doubt| doubt.doubt != "nothing-arrived");
+    let arrives = |size: &SizeCapacity| {
+        size.trials
+            .iter()
+            .any(|finished| finished.forwarding_fps > 0.0)
+    };
+    if results.sizes.iter().all(arrives) {
+        (results.caveats).retain(|doubt| doubt.id != "nothing-arrived");
     }
-    (measured.doubts).extend(all_of(&measured.sizes, resolution, trial_s));
-    Ok(measured)
+    (results.caveats).extend(suite_caveats(&results.sizes, resolution, trial_s));
+    Ok(results)
 }
 
 /// Time to wait for the carrier of a link that was just configured, or whose driver resets it when
 /// the port is opened.
-const CARRIER_PATIENCE_NS: u64 = 3_000_000_000;
+const CARRIER_TIMEOUT_NS: u64 = 3_000_000_000;
 /// Interval between two checks of the carrier.
-const CARRIER_LOOK_NS: u64 = 20_000_000;
+const CARRIER_POLL_NS: u64 = 20_000_000;
 
 fn no_carrier(port: String) -> MeasureError {
     MeasureError::Generator {
         object: port,
         situation: "it has no carrier".to_owned(),
-        next_step: crate::carrier::NEXT.to_owned(),
+        next_step: crate::carrier::REMEDY.to_owned(),
     }
 }
 
@@ -160,11 +173,11 @@ fn no_peer(port: String) -> MeasureError {
     MeasureError::Generator {
         object: port,
         situation: "no peer connected to its other end".to_owned(),
-        next_step: crate::forward::NO_PEER_NEXT.to_owned(),
+        next_step: crate::forward::NO_PEER_NEXT_STEP.to_owned(),
     }
 }
 
-fn nothing_sent(port: &str) -> MeasureError {
+fn sends_nothing(port: &str) -> MeasureError {
     MeasureError::Generator {
         object: port.to_owned(),
         situation: "no frame was sent in several trials".to_owned(),
@@ -172,75 +185,82 @@ fn nothing_sent(port: &str) -> MeasureError {
     }
 }
 
-fn settings(base: &Settings, size: &str, ask: &Ask) -> Settings {
-    let template = match &base.what {
-        What::Template(plan) => plan.clone(),
-        What::Capture(_) => TemplatePlan::default(),
+fn trial_settings(base: &GeneratorSettings, size: &str, trial: &SuiteTrial) -> GeneratorSettings {
+    let template = match &base.input {
+        FrameInput::Template(plan) => plan.clone(),
+        FrameInput::Capture(_) => TemplatePlan::default(),
     };
-    let (duration, frames) = match ask.amount {
-        Amount::Time(seconds) => (Some(Duration::from_secs_f64(seconds)), None),
-        Amount::Frames(frames) => (None, Some(frames)),
+    let (duration, frames) = match trial.amount {
+        TrialAmount::Time(seconds) => (Some(Duration::from_secs_f64(seconds)), None),
+        TrialAmount::Frames(frames) => (None, Some(frames)),
     };
-    Settings {
-        what: What::Template(TemplatePlan {
+    GeneratorSettings {
+        input: FrameInput::Template(TemplatePlan {
             size: Some(size.to_owned()),
             ..template
         }),
-        load: ask.load.map_or(Load::Max, Load::Frames),
+        load: trial
+            .load
+            .map_or(IntendedLoad::Max, IntendedLoad::FrameRate),
         duration,
-        frames,
+        max_frames: frames,
         interval: None,
-        gentle: true,
-        settle: true,
+        catches_up_gently: true,
+        extends_drain: true,
         ..base.clone()
     }
 }
 
-fn seen(ran: &Ran) -> Seen {
-    let figures = &ran.figures;
-    Seen {
+fn trial_result(generated: &GeneratorRun) -> SuiteTrialResult {
+    let figures = &generated.figures;
+    SuiteTrialResult {
         sent: figures.sent,
         // A frame that arrives corrupted was not forwarded correctly.
         lost: figures.lost.unwrap_or(figures.sent) + figures.corrupted.unwrap_or(0),
         duration_ns: figures.duration_ns,
-        offered: figures.offered_fps,
-        forwarded: figures.forwarding_fps.unwrap_or(0.0),
-        kept: ran.kept(),
-        delay: figures.one_way_delay_ns,
-        filling: ran.filling,
-        arrival: ran.arrival_fps,
-        own: ran.own,
+        offered_fps: figures.offered_fps,
+        forwarding_fps: figures.forwarding_fps.unwrap_or(0.0),
+        load_met: generated.is_load_met(),
+        one_way_delay_ns: figures.one_way_delay_ns,
+        queue_growth: generated.queue_growth,
+        arrival_fps: generated.arrival_fps,
+        disturbance: generated.disturbance,
     }
 }
 
 /// Keeps the newest caveat of each kind. Loads that were not offered and disturbances of this host
 /// are left to the search in throughput trials: it repeats such trials, and marks results that
 /// depend on them.
-fn note(doubts_so_far: &mut Vec<Doubt>, settings: &Settings, ran: &Ran, test: Test) {
-    for doubt in doubts(settings, ran) {
-        let is_searched = match &*doubt.doubt {
+fn keep_caveats(
+    kept: &mut Vec<Caveat>,
+    settings: &GeneratorSettings,
+    generated: &GeneratorRun,
+    test: SuiteTest,
+) {
+    for caveat in caveats(settings, generated) {
+        let left_to_search = match &*caveat.id {
             "tool-limit" => true,
             // The cause of a load that was not offered is still reported.
-            "core-disturbed" | "sender-stalled" => ran.kept(),
+            "core-disturbed" | "sender-stalled" => generated.is_load_met(),
             _ => false,
         };
-        if test == Test::Throughput && is_searched {
+        if test == SuiteTest::Throughput && left_to_search {
             continue;
         }
-        doubts_so_far.retain(|other| other.doubt != doubt.doubt);
-        doubts_so_far.push(doubt);
+        kept.retain(|earlier| earlier.id != caveat.id);
+        kept.push(caveat);
     }
 }
 
-fn labelled(
+fn labelled_record(
     names: (&str, Option<&str>),
-    settings: &Settings,
-    ran: Ran,
-    ask: &Ask,
+    settings: &GeneratorSettings,
+    generated: GeneratorRun,
+    trial: &SuiteTrial,
     sizes: &[(String, f64)],
 ) -> Record {
-    let size = &sizes[ask.size].0;
-    let mut record = record(names, settings, ran);
-    record.label = Some(format!("{} of {size}", ask.test.name()));
+    let size = &sizes[trial.size].0;
+    let mut record = record(names, settings, generated);
+    record.label = Some(format!("{} of {size}", trial.test.name()));
     record
 }

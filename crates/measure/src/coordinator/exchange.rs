@@ -1,60 +1,60 @@
 //! Frames between the two ends during a run and at its end.
 
 use linerate_dialect::control::{
-    ClockAnswer, FLOWS_A_FRAME, Figures, FlowTotal, Frame, Outcome, Sent,
+    ClockReply, EndResults, FLOWS_PER_FRAME, FlowFiguresBatch, FlowTotal, Frame, SenderTotals,
 };
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Plan, Protocol};
+use linerate_metric::plan::{Plan, TransportProtocol};
 
-use super::{DRAIN_NS, Run, flow_of};
+use super::{DRAIN_TIMEOUT_NS, RunState, find_flow};
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::timestamps::Noted;
-use crate::transport::call_times::CallTally;
-use crate::worker::LaneHandle;
+use crate::flow::FlowRole;
+use crate::timestamps::TimestampLog;
+use crate::transport::call_times::CallStats;
+use crate::worker::WorkerHandle;
 
 /// Frames handled in one poll: a peer that sends without pause does not stop our clock.
-const FRAMES_A_TURN: usize = 64;
+const MAX_FRAMES_PER_POLL: usize = 64;
 
 /// Longest wait of a server for the client's farewell, so that its results are not cut off by a
 /// reset.
-const FAREWELL_NS: Nanos = 2_000_000_000;
+const FAREWELL_TIMEOUT_NS: Nanos = 2_000_000_000;
 
 /// Progress of the exchange at the end of a run.
 #[derive(Default)]
-pub(super) struct Exchange {
-    pub(super) sent_said: bool,
+pub(super) struct ExchangeState {
+    pub(super) totals_sent: bool,
     /// Time when the other end sent its totals.
-    pub(super) sent_heard_ns: Option<Nanos>,
+    pub(super) peer_totals_ns: Option<Nanos>,
     /// Results of this end once they are sent, with the time.
-    pub(super) outcome: Option<(Outcome, Nanos)>,
-    pub(super) peer: Option<Outcome>,
+    pub(super) local_results: Option<(EndResults, Nanos)>,
+    pub(super) peer_results: Option<EndResults>,
     /// Timestamps of the other end.
-    pub(super) noted: Noted,
+    pub(super) peer_timestamps: TimestampLog,
     /// Closed by the other end after its results: no more frames in either direction.
-    pub(super) closed: bool,
+    pub(super) peer_closed: bool,
     pub(super) interrupted: bool,
-    pub(super) stop_said: bool,
-    pub(super) drain_until_ns: Option<Nanos>,
+    pub(super) stop_exchanged: bool,
+    pub(super) drain_deadline_ns: Option<Nanos>,
     /// A receiver was stopped while payload was in flight.
-    pub(super) drain_cut: bool,
+    pub(super) drain_incomplete: bool,
     /// Bytes at this end, and the time when they or the other end's last grew.
-    pub(super) moved: (u64, Nanos),
+    pub(super) progress: (u64, Nanos),
 }
 
-impl Run<'_> {
+impl RunState<'_> {
     /// Handles received frames, up to a limit.
-    pub(super) fn hear(&mut self) -> Result<(), MeasureError> {
-        for _ in 0..FRAMES_A_TURN {
-            if self.exchange.closed {
+    pub(super) fn receive_frames(&mut self) -> Result<(), MeasureError> {
+        for _ in 0..MAX_FRAMES_PER_POLL {
+            if self.exchange.peer_closed {
                 break;
             }
-            match self.end.wire.hear() {
-                Ok(Some(frame)) => self.take(frame)?,
+            match self.coordinator.control.receive() {
+                Ok(Some(frame)) => self.handle_frame(frame)?,
                 Ok(None) => break,
                 // After its results the other end may close.
-                Err(_) if self.exchange.peer.is_some() => self.exchange.closed = true,
+                Err(_) if self.exchange.peer_results.is_some() => self.exchange.peer_closed = true,
                 Err(error) => return Err(error),
             }
         }
@@ -62,69 +62,78 @@ impl Run<'_> {
     }
 
     /// Sends a frame, unless the other end has closed.
-    pub(super) fn say(&mut self, frame: impl Into<Frame>) -> Result<(), MeasureError> {
-        if self.exchange.closed {
+    pub(super) fn send(&mut self, frame: impl Into<Frame>) -> Result<(), MeasureError> {
+        if self.exchange.peer_closed {
             return Ok(());
         }
-        match self.end.wire.say(frame.into()) {
-            Err(_) if self.exchange.peer.is_some() => {
-                self.exchange.closed = true;
+        match self.coordinator.control.send(frame.into()) {
+            Err(_) if self.exchange.peer_results.is_some() => {
+                self.exchange.peer_closed = true;
                 Ok(())
             }
-            said => said,
+            result => result,
         }
     }
 
-    fn take(&mut self, frame: Frame) -> Result<(), MeasureError> {
+    fn handle_frame(&mut self, frame: Frame) -> Result<(), MeasureError> {
         let now = clock::now();
         match frame {
-            Frame::Interval(ended) => {
-                let interval = ended.interval;
-                if self.end.plan.flows(interval.direction) {
+            Frame::Interval(report) => {
+                let interval = report.interval;
+                if self.coordinator.plan.has_direction(interval.direction) {
                     if interval.bytes > 0 {
-                        self.exchange.moved.1 = now;
+                        self.exchange.progress.1 = now;
                     }
-                    self.series.peer(interval);
-                    self.show();
+                    self.series.add_peer(interval);
+                    self.emit_ready_intervals();
                 }
             }
             Frame::Sent(sent) => {
-                self.exchange.sent_heard_ns.get_or_insert(now);
+                self.exchange.peer_totals_ns.get_or_insert(now);
                 for total in sent.flows {
-                    if let Some(flow) = flow_of(&self.end.flows, total.id) {
+                    if let Some(flow) = find_flow(&self.coordinator.flows, total.id) {
                         match total.packets {
-                            Some(packets) => flow.shared.expect(packets),
-                            None => flow.shared.expect_no_more(),
+                            Some(packets) => flow.shared.set_expected(packets),
+                            None => flow.shared.set_sender_ended(),
                         }
                     }
                 }
-                if self.end.plan.duration_ns.is_some() || self.exchange.interrupted {
-                    self.exchange.drain_until_ns.get_or_insert(now + DRAIN_NS);
+                if self.coordinator.plan.duration_ns.is_some() || self.exchange.interrupted {
+                    self.exchange
+                        .drain_deadline_ns
+                        .get_or_insert(now + DRAIN_TIMEOUT_NS);
                 }
             }
             Frame::Stop(_) => {
-                self.exchange.stop_said = true;
+                self.exchange.stop_exchanged = true;
                 self.interrupt(now);
             }
-            Frame::Stamps(stamps) if takes_stamps(self.end.role, &self.end.plan) => {
-                self.exchange.noted.take(*stamps);
+            Frame::Timestamps(timestamps)
+                if accepts_timestamps(self.coordinator.role, &self.coordinator.plan) =>
+            {
+                self.exchange.peer_timestamps.add_frame(*timestamps);
             }
             Frame::Figures(more) => {
-                let room = self.end.flows.len().saturating_sub(self.figures.len());
-                self.figures.extend(more.flows.into_iter().take(room));
+                let capacity = self
+                    .coordinator
+                    .flows
+                    .len()
+                    .saturating_sub(self.peer_figures.len());
+                self.peer_figures
+                    .extend(more.flows.into_iter().take(capacity));
             }
-            Frame::Outcome(outcome) => {
-                let mut outcome = *outcome;
-                let mut streams = std::mem::take(&mut self.figures);
-                streams.append(&mut outcome.streams);
-                outcome.streams = streams;
-                self.exchange.peer = Some(outcome);
+            Frame::Results(results) => {
+                let mut results = *results;
+                let mut streams = std::mem::take(&mut self.peer_figures);
+                streams.append(&mut results.streams);
+                results.streams = streams;
+                self.exchange.peer_results = Some(results);
             }
-            Frame::Refuse(refuse) => {
-                return Err(MeasureError::PeerRefused {
-                    peer: self.end.wire.peer(),
-                    problem: Box::new(refuse.problem),
-                    exit_code: refuse.exit_code,
+            Frame::Reject(rejection) => {
+                return Err(MeasureError::PeerRejected {
+                    peer: self.coordinator.control.peer(),
+                    problem: Box::new(rejection.problem),
+                    exit_code: rejection.exit_code,
                 });
             }
             // All other frames count as heartbeats.
@@ -133,96 +142,104 @@ impl Run<'_> {
         Ok(())
     }
 
-    pub(super) fn say_what_is_due(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    pub(super) fn send_pending(&mut self, now: Nanos) -> Result<(), MeasureError> {
         // In this order: a thread may end between the two checks, and the totals must be sent
         // before the results.
-        let all_done = self.end.lanes.iter().all(LaneHandle::is_finished);
-        if self.sources_done() && !self.exchange.sent_said {
-            self.collect();
-            self.exchange.sent_said = true;
-            let is_udp = self.end.plan.protocol == Protocol::Udp;
+        let all_done = self
+            .coordinator
+            .workers
+            .iter()
+            .all(WorkerHandle::is_finished);
+        if self.senders_done() && !self.exchange.totals_sent {
+            self.collect_finished();
+            self.exchange.totals_sent = true;
+            let is_udp = self.coordinator.plan.protocol == TransportProtocol::Udp;
             let flows: Vec<_> = self
-                .finished
+                .finished_flows
                 .iter()
-                .filter(|flow| flow.part == Part::Source)
+                .filter(|flow| flow.role == FlowRole::Sender)
                 .map(|flow| FlowTotal {
                     id: flow.id,
                     bytes: flow.totals.bytes,
                     // Datagrams rejected by a full socket buffer have sequence numbers too.
                     packets: is_udp.then(|| {
-                        let refused = flow.facts.send_refused.unwrap_or(0);
-                        flow.totals.packets.saturating_add(refused)
+                        let rejected = flow.facts.send_refused.unwrap_or(0);
+                        flow.totals.packets.saturating_add(rejected)
                     }),
                 })
                 .collect();
-            for flows in flows.chunks(FLOWS_A_FRAME) {
+            for flows in flows.chunks(FLOWS_PER_FRAME) {
                 let flows = flows.to_vec();
-                self.say(Sent { flows })?;
+                self.send(SenderTotals { flows })?;
             }
         }
-        if all_done && self.exchange.outcome.is_none() {
-            self.collect();
-            self.last_interval(now)?;
-            self.say_stamps()?;
-            let outcome = self.account().outcome();
-            self.say_outcome(outcome.clone())?;
-            self.exchange.outcome = Some((outcome, now));
+        if all_done && self.exchange.local_results.is_none() {
+            self.collect_finished();
+            self.close_last_interval(now)?;
+            self.send_timestamps()?;
+            let results = self.result_builder().build();
+            self.send_results(results.clone())?;
+            self.exchange.local_results = Some((results, now));
         }
         Ok(())
     }
 
     /// Sends the timestamps of a responding end.
-    fn say_stamps(&mut self) -> Result<(), MeasureError> {
-        if self.end.role == Role::Client {
+    fn send_timestamps(&mut self) -> Result<(), MeasureError> {
+        if self.coordinator.role == Role::Client {
             return Ok(());
         }
-        let mut parts = Vec::new();
-        for flow in &mut self.finished {
+        let mut frames = Vec::new();
+        for flow in &mut self.finished_flows {
             if let Some(mut log) = flow.log.take() {
-                log.notes.splice(0..0, self.end.notes.drain(..));
-                parts.extend(Noted::of(*log).parts(flow.id));
+                log.warnings
+                    .splice(0..0, self.coordinator.timestamp_warnings.drain(..));
+                frames.extend(TimestampLog::from_ring(*log).into_frames(flow.id));
             }
         }
-        let calls = self.calls_taken.as_mut().map(CallTally::take_latest);
+        let calls = self.call_tally.as_mut().map(CallStats::take_latest);
         if let Some(calls) = calls.filter(|calls| !calls.is_empty()) {
-            parts.extend(Noted::of_calls(calls).parts(0));
+            frames.extend(TimestampLog::from_calls(calls).into_frames(0));
         }
-        parts.into_iter().try_for_each(|part| self.say(part))
+        frames.into_iter().try_for_each(|role| self.send(role))
     }
 
-    /// Sends the results of this end: first its flows, at most `FLOWS_A_FRAME` in a frame.
-    fn say_outcome(&mut self, mut outcome: Outcome) -> Result<(), MeasureError> {
-        let last = outcome.streams.len().saturating_sub(FLOWS_A_FRAME);
-        let rest = outcome.streams.split_off(last);
-        let first = std::mem::replace(&mut outcome.streams, rest);
-        for flows in first.chunks(FLOWS_A_FRAME) {
+    /// Sends the results of this end: first its flows, at most `FLOWS_PER_FRAME` in a frame.
+    fn send_results(&mut self, mut results: EndResults) -> Result<(), MeasureError> {
+        let last = results.streams.len().saturating_sub(FLOWS_PER_FRAME);
+        let rest = results.streams.split_off(last);
+        let first = std::mem::replace(&mut results.streams, rest);
+        for flows in first.chunks(FLOWS_PER_FRAME) {
             let flows = flows.to_vec();
-            self.say(Figures { flows })?;
+            self.send(FlowFiguresBatch { flows })?;
         }
-        self.say(outcome)
+        self.send(results)
     }
 
     /// Waits until the client has read everything: closing with unread bytes resets the connection.
-    pub(super) fn hear_farewell(&mut self) {
-        let until = clock::now() + FAREWELL_NS;
-        while clock::now() < until && !self.exchange.closed {
-            match self.end.wire.hear() {
+    pub(super) fn wait_for_farewell(&mut self) {
+        let deadline_ns = clock::now() + FAREWELL_TIMEOUT_NS;
+        while clock::now() < deadline_ns && !self.exchange.peer_closed {
+            match self.coordinator.control.receive() {
                 Ok(Some(Frame::Bye(_))) | Err(_) => return,
-                Ok(Some(Frame::ClockQuestion(question))) => {
+                Ok(Some(Frame::ClockRequest(request))) => {
                     let t2_ns = clock::now();
-                    let answer = ClockAnswer {
-                        t1_ns: question.t1_ns,
+                    let reply = ClockReply {
+                        t1_ns: request.t1_ns,
                         t2_ns,
                         t3_ns: clock::now(),
                     };
-                    if self.end.wire.say(answer.into()).is_err() {
+                    if self.coordinator.control.send(reply.into()).is_err() {
                         return;
                     }
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => {
-                    let done = self.end.wire.flush();
-                    if done.and_then(|()| self.end.wire.wait(None, until)).is_err() {
+                    let done = self.coordinator.control.flush();
+                    if done
+                        .and_then(|()| self.coordinator.control.wait(None, deadline_ns))
+                        .is_err()
+                    {
                         return;
                     }
                 }
@@ -232,21 +249,21 @@ impl Run<'_> {
 }
 
 /// Returns whether an end accepts the timestamps of the other; servers do not request them.
-fn takes_stamps(role: Role, plan: &Plan) -> bool {
+fn accepts_timestamps(role: Role, plan: &Plan) -> bool {
     role == Role::Client && plan.is_traced()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::plan::{Kind, Stamping};
+    use linerate_metric::plan::{RunKind, TimestampLevel};
 
     #[test]
-    fn a_server_keeps_no_stamps_of_its_clients() {
-        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "host");
-        assert!(!takes_stamps(Role::Client, &plan));
-        plan.stamps = Stamping::Driver;
-        assert!(takes_stamps(Role::Client, &plan));
-        assert!(!takes_stamps(Role::Server, &plan));
+    fn a_server_keeps_no_timestamps_of_its_clients() {
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "host");
+        assert!(!accepts_timestamps(Role::Client, &plan));
+        plan.timestamps = TimestampLevel::Driver;
+        assert!(accepts_timestamps(Role::Client, &plan));
+        assert!(!accepts_timestamps(Role::Server, &plan));
     }
 }

@@ -2,57 +2,57 @@
 
 use std::sync::Arc;
 
-use linerate_dialect::control::IntervalEnded;
+use linerate_dialect::control::IntervalReport;
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::cost::{STREAMS_IN_SERIES, StreamInterval, TcpInterval};
-use linerate_metric::event::What;
+use linerate_metric::cost::{MAX_STREAMS_IN_SERIES, StreamInterval, TcpInterval};
+use linerate_metric::event::EventKind;
 use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{Direction, Kind, Protocol};
-use linerate_metric::record::{CountedAt, Interval};
+use linerate_metric::plan::{Direction, RunKind, TransportProtocol};
+use linerate_metric::record::{FlowEnd, Interval};
 
-use super::{GRACE_NS, Reading, Run, flow_of};
+use super::{CounterReading, INTERVAL_GRACE_NS, RunState, find_flow};
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::flow_counters::Totals;
+use crate::flow::FlowRole;
+use crate::flow_counters::PayloadTotals;
 use crate::tcp_info_sums::TcpSums;
-use crate::transport::Watch;
-use crate::worker::LaneHandle;
+use crate::transport::SocketWatch;
+use crate::worker::WorkerHandle;
 
 /// Average time budget for reading TCP_INFO of one connection, between two reads of all. 10,000
 /// connections are read at most five times a second, which takes 2 % of a CPU.
-const LOOK_NS: Nanos = 20_000;
+const TCP_INFO_BUDGET_NS: Nanos = 20_000;
 
 /// Shortest interval with thread times: the scheduler's figures of a running thread are up to a
 /// tick (4 ms) old.
-const SHARES_FROM_NS: Nanos = 100_000_000;
+const MIN_THREAD_TIME_INTERVAL_NS: Nanos = 100_000_000;
 
-impl Run<'_> {
+impl RunState<'_> {
     /// Returns the end of the running interval on the grid; `None` when the end of the run ends it.
     pub(super) fn next_interval_end(&self) -> Option<Nanos> {
         let end = self.timeline.interval_end(self.slot_start_ns)?;
-        let last = self
-            .ends_ns
-            .is_some_and(|ends| end >= ends || self.end.gate.phase.is_ending());
-        (!last && self.exchange.outcome.is_none()).then_some(end)
+        let last = self.end_ns.is_some_and(|run_end_ns| {
+            end >= run_end_ns || self.coordinator.barrier.phase.is_ending()
+        });
+        (!last && self.exchange.local_results.is_none()).then_some(end)
     }
 
     /// Returns whether all requesting threads of this end have passed the interval of that number.
-    pub(super) fn askers_passed(&self, interval: u64) -> bool {
-        self.end.plan.kind != Kind::Latency
+    pub(super) fn requesters_passed(&self, interval: u64) -> bool {
+        self.coordinator.plan.kind != RunKind::Latency
             || self
-                .end
+                .coordinator
                 .flows
                 .iter()
-                .filter(|flow| flow.part == Part::Source)
+                .filter(|flow| flow.role == FlowRole::Sender)
                 .all(|flow| {
-                    let mailbox = flow.shared.mailbox.lock().expect("no holder panics");
-                    mailbox.intervals_ended > interval
+                    let slot = flow.shared.interval_times.lock().expect("no holder panics");
+                    slot.intervals_ended > interval
                 })
     }
 
     /// Closes the running interval of every direction; `slot_end_ns` is its end on the grid, `now`
     /// the time when its counters are read.
-    pub(super) fn end_interval(
+    pub(super) fn close_interval(
         &mut self,
         slot_end_ns: Nanos,
         now: Nanos,
@@ -64,156 +64,177 @@ impl Run<'_> {
                 break;
             }
             slot_end_ns = next;
-            self.number += 1;
+            self.interval_number += 1;
         }
         // Throughput counters are read now, not at the planned end. Requesting threads close their
         // intervals on time.
-        let end_ns = match self.end.plan.kind {
-            Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack => now,
-            Kind::Latency => slot_end_ns,
+        let end_ns = match self.coordinator.plan.kind {
+            RunKind::Throughput | RunKind::Forward | RunKind::Generate | RunKind::Stack => now,
+            RunKind::Latency => slot_end_ns,
         };
-        self.report(end_ns, now)?;
+        self.report_interval(end_ns, now)?;
         self.slot_start_ns = slot_end_ns;
         self.interval_start_ns = end_ns;
-        self.number += 1;
+        self.interval_number += 1;
         Ok(())
     }
 
     /// Sends this end's halves of the interval that ends now, and adds them to the series.
-    fn report(&mut self, end_ns: Nanos, now: Nanos) -> Result<(), MeasureError> {
+    fn report_interval(&mut self, end_ns: Nanos, now: Nanos) -> Result<(), MeasureError> {
         for direction in [Direction::Send, Direction::Receive] {
-            let Some(interval) = self.interval_of(direction, end_ns) else {
+            let Some(interval) = self.local_interval(direction, end_ns) else {
                 continue;
             };
-            self.say(IntervalEnded {
+            self.send(IntervalReport {
                 interval: interval.clone(),
             })?;
-            self.series.own(now, interval);
+            self.series.add_local(now, interval);
         }
         Ok(())
     }
 
     /// Returns this end's half of an interval; `None` for a direction that is not counted here.
-    fn interval_of(&mut self, direction: Direction, end_ns: Nanos) -> Option<Interval> {
-        let plan = Arc::clone(&self.end.plan);
+    fn local_interval(&mut self, direction: Direction, end_ns: Nanos) -> Option<Interval> {
+        let plan = Arc::clone(&self.coordinator.plan);
         let start_ns = self.interval_start_ns;
         let now = clock::now();
-        let mut reading = Reading::default();
+        let mut reading = CounterReading::default();
         let mut times: Option<Histogram> = None;
-        let mut part = None;
-        let each = (2..=STREAMS_IN_SERIES).contains(&plan.streams) && plan.kind == Kind::Throughput;
-        let mut totals_of_flows = Vec::with_capacity(if each { plan.streams as usize } else { 0 });
-        for flow in self.end.flows.iter().filter(|f| f.direction == direction) {
-            part = Some(flow.part);
-            let totals = flow.shared.meter.read();
+        let mut role = None;
+        let per_flow =
+            (2..=MAX_STREAMS_IN_SERIES).contains(&plan.streams) && plan.kind == RunKind::Throughput;
+        let mut totals_of_flows =
+            Vec::with_capacity(if per_flow { plan.streams as usize } else { 0 });
+        for flow in self
+            .coordinator
+            .flows
+            .iter()
+            .filter(|f| f.direction == direction)
+        {
+            role = Some(flow.role);
+            let totals = flow.shared.counters.read();
             reading.totals += totals;
-            if each {
+            if per_flow {
                 totals_of_flows.push((flow.id, totals));
             }
-            if flow.part == Part::Source && plan.kind == Kind::Latency {
-                let mut mailbox = flow.shared.mailbox.lock().expect("no holder panics");
-                if let Some(recent) = &mut mailbox.times {
+            if flow.role == FlowRole::Sender && plan.kind == RunKind::Latency {
+                let mut slot = flow.shared.interval_times.lock().expect("no holder panics");
+                if let Some(recent) = &mut slot.times {
                     times.get_or_insert_default().add(recent);
                     recent.clear();
                 }
             }
         }
-        let source = part? == Part::Source;
-        if plan.kind == Kind::Latency && !source {
+        let is_sender = role? == FlowRole::Sender;
+        if plan.kind == RunKind::Latency && !is_sender {
             return None;
         }
         // Read after the counters, which belong to the end of the interval.
-        let tcp = self.look_at_connections(direction, now);
-        let before = self.last.insert(direction, reading).unwrap_or_default();
-        let mut moved = reading.totals.since(before.totals);
-        if plan.kind == Kind::Latency {
+        let tcp = self.read_tcp_info(direction, now);
+        let before = self
+            .last_readings
+            .insert(direction, reading)
+            .unwrap_or_default();
+        let mut delta = reading.totals.since(before.totals);
+        if plan.kind == RunKind::Latency {
             // The times belong to the exact interval, the counters are read later.
-            moved.packets = times.as_ref().map_or(0, Histogram::count);
-            moved.bytes = moved.packets * plan.payload_bytes;
+            delta.packets = times.as_ref().map_or(0, Histogram::count);
+            delta.bytes = delta.packets * plan.payload_bytes;
         }
-        let is_udp = plan.protocol == Protocol::Udp;
-        let threads = (end_ns.saturating_sub(start_ns) >= SHARES_FROM_NS)
-            .then(|| self.threads.interval(&self.end.lanes, direction, now))
+        let is_udp = plan.protocol == TransportProtocol::Udp;
+        let threads = (end_ns.saturating_sub(start_ns) >= MIN_THREAD_TIME_INTERVAL_NS)
+            .then(|| {
+                self.thread_costs
+                    .interval_times(&self.coordinator.workers, direction, now)
+            })
             .flatten();
-        let streams = self.streams_of(&totals_of_flows);
-        self.look_at_memory(now);
+        let streams = self.stream_intervals(&totals_of_flows);
+        self.sample_memory(now);
         Some(Interval {
-            number: self.number,
+            number: self.interval_number,
             start_ns: start_ns - self.timeline.start_ns,
             end_ns: end_ns - self.timeline.start_ns,
             direction,
             omitted: self.slot_start_ns < self.timeline.count_from_ns,
-            counted_at: if source {
-                CountedAt::Sender
+            counted_at: if is_sender {
+                FlowEnd::Sender
             } else {
-                CountedAt::Receiver
+                FlowEnd::Receiver
             },
-            bytes: moved.bytes,
-            packets: (is_udp || plan.kind == Kind::Latency).then_some(moved.packets),
-            calls: Some(moved.calls),
-            bytes_sent: source.then_some(moved.bytes),
-            packets_sent: (source && is_udp).then_some(moved.packets + moved.missing),
-            lost: ((is_udp && !source) || plan.kind == Kind::Latency).then_some(moved.missing),
+            bytes: delta.bytes,
+            packets: (is_udp || plan.kind == RunKind::Latency).then_some(delta.packets),
+            calls: Some(delta.calls),
+            bytes_sent: is_sender.then_some(delta.bytes),
+            packets_sent: (is_sender && is_udp).then_some(delta.packets + delta.missing),
+            lost: ((is_udp && !is_sender) || plan.kind == RunKind::Latency)
+                .then_some(delta.missing),
             retransmits: tcp.map(|tcp| tcp.retransmits),
             cwnd_bytes: tcp.map(|tcp| tcp.cwnd_bytes),
             tcp_rtt_ns: tcp.map(|tcp| tcp.rtt_ns),
             rtt_ns: times.as_ref().and_then(Histogram::summary),
             tcp,
-            sender_threads: threads.filter(|_| source),
-            receiver_threads: threads.filter(|_| !source),
+            sender_threads: threads.filter(|_| is_sender),
+            receiver_threads: threads.filter(|_| !is_sender),
             streams,
         })
     }
 
     /// Returns TCP_INFO sums of the connections that this end sends on, since the last read; `None`
     /// without connections, or when the time budget is used up.
-    fn look_at_connections(&mut self, direction: Direction, now: Nanos) -> Option<TcpInterval> {
-        if self.end.plan.protocol != Protocol::Tcp {
+    fn read_tcp_info(&mut self, direction: Direction, now: Nanos) -> Option<TcpInterval> {
+        if self.coordinator.plan.protocol != TransportProtocol::Tcp {
             return None;
         }
-        let flows = (self.end.flows.iter())
-            .filter(|flow| flow.direction == direction && flow.part == Part::Source);
-        let (before, looked_ns) = self.tcp.get(&direction).copied().unwrap_or_default();
-        let looked_ns = looked_ns.max(self.timeline.start_ns);
-        let due_ns = looked_ns + LOOK_NS * flows.clone().count() as Nanos;
+        let flows = (self.coordinator.flows.iter())
+            .filter(|flow| flow.direction == direction && flow.role == FlowRole::Sender);
+        let (before, last_read_ns) = self.tcp_sums.get(&direction).copied().unwrap_or_default();
+        let last_read_ns = last_read_ns.max(self.timeline.start_ns);
+        let next_read_ns = last_read_ns + TCP_INFO_BUDGET_NS * flows.clone().count() as Nanos;
         // The last interval is read in any case.
-        let ended = self.end.lanes.iter().all(LaneHandle::is_finished);
-        if now < due_ns && !ended {
+        let ended = self
+            .coordinator
+            .workers
+            .iter()
+            .all(WorkerHandle::is_finished);
+        if now < next_read_ns && !ended {
             return None;
         }
         let mut sums = TcpSums::default();
-        for watch in flows.filter_map(|flow| flow.watch.as_ref()) {
-            if let Some(info) = watch.tcp() {
+        for watch in flows.filter_map(|flow| flow.socket_watch.as_ref()) {
+            if let Some(info) = watch.tcp_info() {
                 sums.add(&info);
             }
         }
-        self.tcp.insert(direction, (sums, now));
-        sums.since(&before, now.saturating_sub(looked_ns))
+        self.tcp_sums.insert(direction, (sums, now));
+        sums.since(&before, now.saturating_sub(last_read_ns))
     }
 
     /// Returns the interval of each flow, given its counters.
-    fn streams_of(&mut self, counted: &[(u32, Totals)]) -> Vec<StreamInterval> {
-        let is_udp = self.end.plan.protocol == Protocol::Udp;
+    fn stream_intervals(&mut self, counted: &[(u32, PayloadTotals)]) -> Vec<StreamInterval> {
+        let is_udp = self.coordinator.plan.protocol == TransportProtocol::Udp;
         let mut streams = Vec::with_capacity(counted.len());
         for &(id, totals) in counted {
-            let Some(flow) = flow_of(&self.end.flows, id) else {
+            let Some(flow) = find_flow(&self.coordinator.flows, id) else {
                 continue;
             };
-            let source = flow.part == Part::Source;
-            let tcp = (flow.watch.as_ref())
-                .filter(|_| source && !is_udp)
-                .and_then(Watch::tcp);
-            let reading = Reading {
+            let is_sender = flow.role == FlowRole::Sender;
+            let tcp = (flow.socket_watch.as_ref())
+                .filter(|_| is_sender && !is_udp)
+                .and_then(SocketWatch::tcp_info);
+            let reading = CounterReading {
                 totals,
                 retransmits: tcp.map_or(0, |tcp| u64::from(tcp.retransmits)),
             };
-            let before = self.last_of_flow.insert(id, reading).unwrap_or_default();
-            let moved = totals.since(before.totals);
+            let before = self
+                .last_flow_readings
+                .insert(id, reading)
+                .unwrap_or_default();
+            let delta = totals.since(before.totals);
             streams.push(StreamInterval {
                 id,
-                bytes: moved.bytes,
-                packets: is_udp.then_some(moved.packets),
-                lost: (is_udp && !source).then_some(moved.missing),
+                bytes: delta.bytes,
+                packets: is_udp.then_some(delta.packets),
+                lost: (is_udp && !is_sender).then_some(delta.missing),
                 retransmits: tcp.map(|_| reading.retransmits.saturating_sub(before.retransmits)),
                 cwnd_bytes: tcp.map(|tcp| u64::from(tcp.cwnd) * u64::from(tcp.mss)),
                 tcp_rtt_ns: tcp.map(|tcp| u64::from(tcp.rtt_us) * 1_000),
@@ -223,20 +244,20 @@ impl Run<'_> {
     }
 
     /// Closes the last interval: shorter than the others, or longer by the drain time.
-    pub(super) fn last_interval(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    pub(super) fn close_last_interval(&mut self, now: Nanos) -> Result<(), MeasureError> {
         if self.timeline.interval_ns.is_none() {
             return Ok(());
         }
-        let ended = self.finished.iter().map(|flow| flow.ended_ns).max();
+        let ended = self.finished_flows.iter().map(|flow| flow.ended_ns).max();
         let ended = ended.unwrap_or(now).max(self.window_end_ns().unwrap_or(0));
         // The other half arrives at the latest with the results, so the interval waits for it.
-        self.report(ended.max(self.interval_start_ns + 1), Nanos::MAX)
+        self.report_interval(ended.max(self.interval_start_ns + 1), Nanos::MAX)
     }
 
     /// Emits the intervals with both halves.
-    pub(super) fn show(&mut self) {
-        for interval in self.series.ready(clock::now(), GRACE_NS) {
-            (self.end.emit)(What::Interval {
+    pub(super) fn emit_ready_intervals(&mut self) {
+        for interval in self.series.take_ready(clock::now(), INTERVAL_GRACE_NS) {
+            (self.coordinator.emit)(EventKind::Interval {
                 interval: Box::new(interval),
             });
         }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linerate_host::sys::clock;
-use linerate_metric::forward::{BusyPollFacts, ForwardPort, PeerAbsence, QueueFigures, XdpFacts};
+use linerate_metric::forward::{BusyPollFacts, ForwardPort, PeerOutage, QueueFigures, XdpFacts};
 use linerate_port::kinds::{AnyReceive, AnyTransmit};
 use linerate_port::{
-    Burst, Capabilities, Cause, Copies, Memory, Partner, Pool, PortError, PortUrl, Promiscuous,
-    QueueCounters, QueueTotals, Receive, Transmit, XdpBinding, open,
+    Burst, DropCause, FrameCopy, FramePool, FrameRegion, PeerState, PortCapabilities, PortError,
+    PortUrl, PromiscuousMode, QueueCounters, QueueTotals, RxQueue, TxQueue, XdpBinding, open,
 };
 
-use super::frame::Mac;
+use super::frame::MacAddress;
 
 /// Frames that a port has moved and dropped since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,14 +43,14 @@ impl PortTotals {
 }
 
 /// Converts queue totals to the form of the record.
-pub(super) fn figures(totals: QueueTotals) -> QueueFigures {
-    let drops = Cause::ALL
+pub(super) fn queue_figures(totals: QueueTotals) -> QueueFigures {
+    let drops = DropCause::ALL
         .iter()
-        .map(|&cause| (cause, totals.dropped(cause)));
+        .map(|&cause| (cause, totals.drops_by(cause)));
     QueueFigures {
         packets: totals.frames,
         bytes: totals.bytes,
-        dropped: totals.all_dropped(),
+        dropped: totals.total_drops(),
         drops: drops
             .filter(|&(_, count)| count > 0)
             .map(|(cause, count)| (cause.name().to_owned(), count))
@@ -72,30 +72,30 @@ pub(crate) fn xdp_facts(binding: &XdpBinding) -> XdpFacts {
 }
 
 /// Returns the times without a peer at a queue that overlap a run which began at `began`.
-pub(crate) fn absences_since(receive: &AnyReceive, began: Instant) -> Vec<PeerAbsence> {
-    let since = |time: Instant| {
-        let since = time.saturating_duration_since(began);
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+pub(crate) fn outages_since(receive: &AnyReceive, started_at: Instant) -> Vec<PeerOutage> {
+    let ns_since = |time: Instant| {
+        let ns_since = time.saturating_duration_since(started_at);
+        u64::try_from(ns_since.as_nanos()).unwrap_or(u64::MAX)
     };
-    let absences = receive.absences().into_iter();
-    absences
-        .filter(|absence| absence.until.is_none_or(|until| until > began))
-        .map(|absence| PeerAbsence {
-            from_ns: since(absence.from),
-            until_ns: absence.until.map(since),
+    let outages = receive.peer_outages().into_iter();
+    outages
+        .filter(|outage| outage.until.is_none_or(|until| until > started_at))
+        .map(|outage| PeerOutage {
+            from_ns: ns_since(outage.from),
+            until_ns: outage.until.map(ns_since),
         })
         .collect()
 }
 
 /// Queue pair of a port.
-pub(super) struct Queue {
+pub(super) struct QueuePair {
     pub(super) receive: Option<AnyReceive>,
     pub(super) transmit: Option<AnyTransmit>,
     pub(super) received: Arc<QueueCounters>,
     pub(super) sent: Arc<QueueCounters>,
 }
 
-impl Queue {
+impl QueuePair {
     fn totals(&self) -> PortTotals {
         PortTotals {
             receive: self.received.read(),
@@ -105,36 +105,40 @@ impl Queue {
 }
 
 /// Port of the forwarder.
-pub(super) struct Port {
+pub(super) struct ForwarderPort {
     pub(super) number: u32,
     pub(super) url: PortUrl,
-    pub(super) queues: Vec<Queue>,
-    pub(super) capabilities: Capabilities,
+    pub(super) queues: Vec<QueuePair>,
+    pub(super) capabilities: PortCapabilities,
     /// Totals of earlier openings.
-    before: PortTotals,
+    earlier_totals: PortTotals,
     /// Totals at the last `clear`, of the port and of each queue.
-    cleared: PortTotals,
-    cleared_queues: Vec<PortTotals>,
+    totals_at_clear: PortTotals,
+    queue_totals_at_clear: Vec<PortTotals>,
     /// True if the port is detached and its number is free.
     pub(super) is_detached: bool,
     /// Requested promiscuous mode of the interface, where it can be set.
     promiscuous: bool,
     /// Start of the last run, and the carrier at that time.
-    began: Instant,
-    carrier: Option<bool>,
+    run_started_at: Instant,
+    had_carrier: Option<bool>,
 }
 
-impl Port {
-    pub(super) fn open(number: u32, url: &PortUrl, memory: &Memory) -> Result<Self, PortError> {
+impl ForwarderPort {
+    pub(super) fn open(
+        number: u32,
+        url: &PortUrl,
+        memory: &FrameRegion,
+    ) -> Result<Self, PortError> {
         let opened = open(url, memory)?;
         let capabilities = match opened.first() {
-            Some(first) => Capabilities {
-                name: url.short(),
+            Some(first) => PortCapabilities {
+                name: url.short_name(),
                 ..first.capabilities.clone()
             },
-            None => Capabilities::plain(url.short(), url.frame_bytes()),
+            None => PortCapabilities::plain(url.short_name(), url.frame_bytes()),
         };
-        let queues = opened.into_iter().map(|pair| Queue {
+        let queues = opened.into_iter().map(|pair| QueuePair {
             received: Arc::clone(pair.receive.counters()),
             sent: Arc::clone(pair.transmit.counters()),
             receive: Some(pair.receive),
@@ -145,36 +149,36 @@ impl Port {
             url: url.clone(),
             queues: queues.collect(),
             capabilities,
-            before: PortTotals::default(),
-            cleared: PortTotals::default(),
-            cleared_queues: Vec::new(),
+            earlier_totals: PortTotals::default(),
+            totals_at_clear: PortTotals::default(),
+            queue_totals_at_clear: Vec::new(),
             is_detached: false,
             promiscuous: true,
-            began: Instant::now(),
-            carrier: None,
+            run_started_at: Instant::now(),
+            had_carrier: None,
         })
     }
 
     /// Records the start of a run.
-    pub(super) fn begin(&mut self) {
-        self.began = Instant::now();
-        self.carrier = self.capabilities.has_carrier();
+    pub(super) fn start_run(&mut self) {
+        self.run_started_at = Instant::now();
+        self.had_carrier = self.capabilities.has_carrier();
     }
 
     /// Returns the times without a peer in the run, of the queue that had the most.
-    fn absences(&self) -> Vec<PeerAbsence> {
+    fn outages(&self) -> Vec<PeerOutage> {
         let queues = self
             .queues
             .iter()
             .filter_map(|queue| queue.receive.as_ref());
-        let queues = queues.map(|receive| absences_since(receive, self.began));
+        let queues = queues.map(|receive| outages_since(receive, self.run_started_at));
         queues.max_by_key(Vec::len).unwrap_or_default()
     }
 
-    pub(super) fn stop(&mut self) {
-        self.before = self.totals();
+    pub(super) fn close(&mut self) {
+        self.earlier_totals = self.totals();
         self.queues.clear();
-        self.cleared_queues.clear();
+        self.queue_totals_at_clear.clear();
         // Otherwise the setting would outlive the port.
         self.capabilities.promiscuous = None;
     }
@@ -185,13 +189,13 @@ impl Port {
     }
 
     /// Reopens the queues.
-    pub(super) fn start(&mut self, memory: &Memory) -> Result<(), PortError> {
-        let again = Self::open(self.number, &self.url, memory)?;
-        self.queues = again.queues;
-        self.capabilities = again.capabilities;
+    pub(super) fn reopen(&mut self, memory: &FrameRegion) -> Result<(), PortError> {
+        let reopened = Self::open(self.number, &self.url, memory)?;
+        self.queues = reopened.queues;
+        self.capabilities = reopened.capabilities;
         if let Some(promiscuous) = &self.capabilities.promiscuous {
             // An interface that is gone reports the error when it is polled.
-            let _ = promiscuous.set(self.promiscuous);
+            let _ = promiscuous.set_enabled(self.promiscuous);
         }
         Ok(())
     }
@@ -200,34 +204,34 @@ impl Port {
     /// mode.
     pub(super) fn set_promiscuous(&mut self, on: bool) -> Option<std::io::Result<()>> {
         let switch = self.capabilities.promiscuous.as_ref()?;
-        let done = switch.set(on);
-        if done.is_ok() {
+        let result = switch.set_enabled(on);
+        if result.is_ok() {
             self.promiscuous = on;
         }
-        Some(done)
+        Some(result)
     }
 
     /// Returns the totals of each queue since the port was cleared or opened.
-    pub(super) fn queues_shown(&self) -> Vec<PortTotals> {
+    pub(super) fn queue_totals_since_clear(&self) -> Vec<PortTotals> {
         let queues = self.queues.iter().enumerate();
         queues
-            .map(|(at, queue)| {
-                let cleared = self.cleared_queues.get(at).copied();
+            .map(|(index, queue)| {
+                let cleared = self.queue_totals_at_clear.get(index).copied();
                 queue.totals().since(cleared.unwrap_or_default())
             })
             .collect()
     }
 
     /// Returns the Ethernet address of the port, or one derived from its number.
-    pub(super) fn address(&self) -> Mac {
+    pub(super) fn address(&self) -> MacAddress {
         self.capabilities
             .address
-            .map_or(Mac::of_port(self.number), Mac)
+            .map_or(MacAddress::of_port(self.number), MacAddress)
     }
 
     /// Returns the totals over all openings.
     pub(super) fn totals(&self) -> PortTotals {
-        let mut totals = self.before;
+        let mut totals = self.earlier_totals;
         for queue in &self.queues {
             totals.receive = totals.receive.plus(queue.received.read());
             totals.transmit = totals.transmit.plus(queue.sent.read());
@@ -236,31 +240,31 @@ impl Port {
     }
 
     /// Returns the totals since the last clear.
-    pub(super) fn shown(&self) -> PortTotals {
-        self.totals().since(self.cleared)
+    pub(super) fn totals_since_clear(&self) -> PortTotals {
+        self.totals().since(self.totals_at_clear)
     }
 
     pub(super) fn clear(&mut self) {
-        self.cleared = self.totals();
-        self.cleared_queues = self.queues.iter().map(Queue::totals).collect();
+        self.totals_at_clear = self.totals();
+        self.queue_totals_at_clear = self.queues.iter().map(QueuePair::totals).collect();
     }
 
     /// Reads the counters that only the kernel keeps, while no thread polls the queues.
     pub(super) fn refresh(&mut self) -> Result<(), PortError> {
-        let mut first = Ok(());
+        let mut result = Ok(());
         for queue in &mut self.queues {
             if let (Some(receive), Some(transmit)) = (&mut queue.receive, &mut queue.transmit) {
                 // After an error the other queues are still refreshed.
-                first = first.and(receive.refresh());
-                first = first.and(transmit.refresh());
+                result = result.and(receive.refresh());
+                result = result.and(transmit.refresh());
             }
         }
-        first
+        result
     }
 
-    /// Drops the frames in the receive queues until none has arrived for `quiet`; returns their
+    /// Drops the frames in the receive queues until none has arrived for `flush_quiet`; returns their
     /// number. Ends after [`FLUSH_LIMIT_NS`] on a port that never stops receiving.
-    pub(super) fn flush(&mut self, pool: &mut Pool, quiet: Duration) -> u64 {
+    pub(super) fn flush(&mut self, pool: &mut FramePool, quiet: Duration) -> u64 {
         if self.capabilities.replays {
             return 0;
         }
@@ -271,22 +275,23 @@ impl Port {
             let Some(receive) = &mut queue.receive else {
                 continue;
             };
-            let began = clock::now();
-            let (mut latest, mut empty, mut polls) = (began, 0, 0);
+            let started_ns = clock::now();
+            let (mut last_arrival_ns, mut empty_polls, mut polls) = (started_ns, 0, 0);
             loop {
-                let came = receive.receive(pool, &mut burst);
+                let received = receive.receive(pool, &mut burst);
                 pool.free_all(&mut burst);
-                flushed += came as u64;
+                flushed += received as u64;
                 polls += 1;
                 let now = clock::now();
-                if came > 0 {
-                    (latest, empty) = (now, 0);
+                if received > 0 {
+                    (last_arrival_ns, empty_polls) = (now, 0);
                 } else {
-                    empty += 1;
+                    empty_polls += 1;
                 }
-                let silent = empty >= EMPTY_POLLS && now - latest >= quiet_ns;
-                let long = polls >= FLUSH_POLLS && now - began > FLUSH_LIMIT_NS + quiet_ns;
-                if silent || long {
+                let is_silent = empty_polls >= EMPTY_POLLS && now - last_arrival_ns >= quiet_ns;
+                let is_timed_out =
+                    polls >= FLUSH_POLLS && now - started_ns > FLUSH_LIMIT_NS + quiet_ns;
+                if is_silent || is_timed_out {
                     break;
                 }
             }
@@ -298,38 +303,38 @@ impl Port {
     }
 
     /// Returns the port in the form of the record, with its totals since `base`.
-    pub(super) fn record(&self, base: PortTotals) -> ForwardPort {
-        let moved = self.totals().since(base);
+    pub(super) fn to_record(&self, base: PortTotals) -> ForwardPort {
+        let totals = self.totals().since(base);
         ForwardPort {
             port: self.number,
-            name: self.url.short(),
+            name: self.url.short_name(),
             address: self
                 .capabilities
                 .address
-                .map(|address| Mac(address).to_string()),
+                .map(|address| MacAddress(address).to_string()),
             queues: u32::try_from(self.queues.len()).unwrap_or(u32::MAX),
             frame_bytes: Some(self.capabilities.frame_bytes.into()),
             rx_descriptors: self.capabilities.receive_descriptors,
             tx_descriptors: self.capabilities.transmit_descriptors,
-            joined: (self.queues.iter())
-                .filter_map(|queue| queue.receive.as_ref()?.partner())
-                .map(|partner| partner != Partner::Awaited)
+            peer_seen: (self.queues.iter())
+                .filter_map(|queue| queue.receive.as_ref()?.peer_state())
+                .map(|partner| partner != PeerState::NeverConnected)
                 .reduce(|all, one| all && one),
-            absences: self.absences(),
+            peer_outages: self.outages(),
             carrier: (self.capabilities.has_carrier())
-                .map(|carrier| carrier && self.carrier.unwrap_or(true)),
-            promiscuous: (self.capabilities.promiscuous.as_ref()).map(Promiscuous::is_on),
+                .map(|carrier| carrier && self.had_carrier.unwrap_or(true)),
+            promiscuous: (self.capabilities.promiscuous.as_ref()).map(PromiscuousMode::is_enabled),
             bit_rates: None,
             copies: match self.capabilities.copies {
-                Copies::None => "none",
-                Copies::EachWay => "each-way",
-                Copies::InKernel => "in-kernel",
+                FrameCopy::None => "none",
+                FrameCopy::EachDirection => "each-way",
+                FrameCopy::InKernel => "in-kernel",
             }
             .to_owned(),
             xdp: self.capabilities.xdp.as_ref().map(xdp_facts),
-            notes: self.capabilities.notes_so_far(),
-            receive: figures(moved.receive),
-            transmit: figures(moved.transmit),
+            notes: self.capabilities.current_notes(),
+            receive: queue_figures(totals.receive),
+            transmit: queue_figures(totals.transmit),
         }
     }
 }

@@ -6,151 +6,153 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_host::sys::clock;
-use linerate_host::sys::readiness::{self, Epoll, Ready};
-use linerate_metric::forward::Idle;
+use linerate_host::sys::readiness::{self, EpollSet, Readiness};
+use linerate_metric::forward::IdleStrategy;
 
 /// Maximum time for which a thread waits in the kernel before it checks for a stop.
-const PATIENCE: Duration = Duration::from_millis(100);
+const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// Frames due sooner than this are waited for without sleeping, because a sleep would take longer.
-const NEAR_NS: u64 = 80_000;
+const AWAKE_WITHIN_NS: u64 = 80_000;
 
 /// Prepared method of idling.
-pub(super) enum Way {
+pub(super) enum IdleMethod {
     Spin,
     Yield,
     Sleep(u64),
-    Interrupt(Epoll),
+    Interrupt(EpollSet),
 }
 
 /// Idling method with statistics of the time spent in it.
-pub(super) struct Idling {
-    way: Way,
+pub(super) struct IdlePolicy {
+    method: IdleMethod,
     /// Number, sum and maximum of the times during which ports were not polled.
-    away: u64,
-    away_ns: u64,
-    longest_ns: u64,
+    idle_count: u64,
+    idle_sum_ns: u64,
+    longest_idle_ns: u64,
 }
 
 /// Delay that idling adds to frames which arrive meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cost {
+pub(super) struct IdleDelay {
     pub(super) gap_ns: Option<u64>,
     pub(super) gap_max_ns: Option<u64>,
     pub(super) wake_ns: Option<u64>,
 }
 
-impl Idling {
+impl IdlePolicy {
     /// Prepares the method for these ports.
     ///
     /// # Errors
     /// Error of the kernel. The caller has checked that each port has a handle to wait on.
     pub(super) fn new<'a>(
-        idle: Idle,
+        idle: IdleStrategy,
         handles: impl Iterator<Item = Option<BorrowedFd<'a>>>,
     ) -> std::io::Result<Self> {
-        Ok(Self::of(match idle {
-            Idle::Spin => Way::Spin,
-            Idle::Yield => Way::Yield,
-            Idle::Sleep { time_ns } => Way::Sleep(time_ns),
-            Idle::Interrupt => {
-                let epoll = Epoll::new()?;
+        Ok(Self::with_method(match idle {
+            IdleStrategy::Spin => IdleMethod::Spin,
+            IdleStrategy::Yield => IdleMethod::Yield,
+            IdleStrategy::Sleep { time_ns } => IdleMethod::Sleep(time_ns),
+            IdleStrategy::Interrupt => {
+                let epoll = EpollSet::new()?;
                 for (key, handle) in (0..).zip(handles.flatten()) {
-                    epoll.enrol(&handle, Ready::Receive, key)?;
+                    epoll.register(&handle, Readiness::Receive, key)?;
                 }
-                Way::Interrupt(epoll)
+                IdleMethod::Interrupt(epoll)
             }
         }))
     }
 
-    pub(super) fn of(way: Way) -> Self {
+    pub(super) fn with_method(method: IdleMethod) -> Self {
         Self {
-            way,
-            away: 0,
-            away_ns: 0,
-            longest_ns: 0,
+            method,
+            idle_count: 0,
+            idle_sum_ns: 0,
+            longest_idle_ns: 0,
         }
     }
 
     /// Returns whether the thread keeps its core busy while idle.
     pub(super) fn spins(&self) -> bool {
-        matches!(self.way, Way::Spin)
+        matches!(self.method, IdleMethod::Spin)
     }
 
-    /// Idles once, at most until `due`, the deadline of the first held frame. `holds` without `due`
+    /// Idles once, at most until `deadline`, the deadline of the first held frame. `holds_frames` without `deadline`
     /// means a held frame with an unknown deadline.
-    pub(super) fn idle(&mut self, from: u64, holds: bool, due: Option<u64>) {
-        let until = match due {
-            Some(due) if due <= from + NEAR_NS => Some(from),
-            Some(due) => Some(due - NEAR_NS / 2),
-            None if holds => Some(from),
+    pub(super) fn idle(&mut self, from: u64, holds_frames: bool, deadline: Option<u64>) {
+        let wake_at = match deadline {
+            Some(deadline) if deadline <= from + AWAKE_WITHIN_NS => Some(from),
+            Some(deadline) => Some(deadline - AWAKE_WITHIN_NS / 2),
+            None if holds_frames => Some(from),
             None => None,
         };
-        match &self.way {
-            Way::Spin => {}
-            Way::Yield => std::thread::yield_now(),
-            Way::Sleep(_) | Way::Interrupt(_) if until.is_some_and(|until| until <= from) => {
+        match &self.method {
+            IdleMethod::Spin => {}
+            IdleMethod::Yield => std::thread::yield_now(),
+            IdleMethod::Sleep(_) | IdleMethod::Interrupt(_)
+                if wake_at.is_some_and(|wake_at| wake_at <= from) =>
+            {
                 std::thread::yield_now();
             }
-            Way::Sleep(time_ns) => {
-                clock::sleep_until((from + time_ns).min(until.unwrap_or(u64::MAX)));
+            IdleMethod::Sleep(time_ns) => {
+                clock::sleep_until((from + time_ns).min(wake_at.unwrap_or(u64::MAX)));
             }
             // An error shows at the next receive, and only shortens this wait.
-            Way::Interrupt(epoll) => {
-                let patience = until.map_or(PATIENCE, |until| {
-                    PATIENCE.min(Duration::from_nanos(until - from))
+            IdleMethod::Interrupt(epoll) => {
+                let timeout = wake_at.map_or(MAX_WAIT, |wake_at| {
+                    MAX_WAIT.min(Duration::from_nanos(wake_at - from))
                 });
-                drop(readiness::poll(epoll, Ready::Receive, patience));
+                drop(readiness::poll(epoll, Readiness::Receive, timeout));
             }
         }
-        let away = clock::now().saturating_sub(from);
-        self.away += 1;
-        self.away_ns += away;
-        self.longest_ns = self.longest_ns.max(away);
+        let idle_ns = clock::now().saturating_sub(from);
+        self.idle_count += 1;
+        self.idle_sum_ns += idle_ns;
+        self.longest_idle_ns = self.longest_idle_ns.max(idle_ns);
     }
 
     /// Returns the delay; `wake_ns` is the result of [`wake_ns`] before the start.
-    pub(super) fn cost(&self, wake_ns: Option<u64>) -> Cost {
+    pub(super) fn delay(&self, wake_ns: Option<u64>) -> IdleDelay {
         // A thread that waits in the kernel is woken by arriving frames: its waiting time adds no
         // delay.
-        let counts = self.away > 0 && !matches!(self.way, Way::Interrupt(_));
-        Cost {
-            gap_ns: counts.then(|| self.away_ns / self.away),
-            gap_max_ns: counts.then_some(self.longest_ns),
+        let is_counted = self.idle_count > 0 && !matches!(self.method, IdleMethod::Interrupt(_));
+        IdleDelay {
+            gap_ns: is_counted.then(|| self.idle_sum_ns / self.idle_count),
+            gap_max_ns: is_counted.then_some(self.longest_idle_ns),
             wake_ns,
         }
     }
 }
 
 /// Number of measured wake-ups, and the sleep before each.
-const WAKES: usize = 9;
-const ASLEEP: Duration = Duration::from_millis(1);
+const WAKE_SAMPLES: usize = 9;
+const SLEEP_BEFORE_WAKE: Duration = Duration::from_millis(1);
 
 /// Measures the time from a write by another thread until this thread, asleep in the kernel, runs:
 /// the median of several wake-ups. Returns `None` if the kernel provides no pipe or thread.
-pub(super) fn wake_ns() -> Option<u64> {
+pub(super) fn measure_wake_ns() -> Option<u64> {
     let (reader, mut writer) = std::io::pipe().ok()?;
-    let written = AtomicU64::new(0);
-    let mut taken: Vec<u64> = Vec::with_capacity(WAKES);
+    let written_at = AtomicU64::new(0);
+    let mut samples_ns: Vec<u64> = Vec::with_capacity(WAKE_SAMPLES);
     std::thread::scope(|scope| {
-        let written = &written;
+        let written_at = &written_at;
         let spawned = std::thread::Builder::new()
             .name("waker".to_owned())
             .spawn_scoped(scope, move || {
-                for _ in 0..WAKES {
-                    std::thread::sleep(ASLEEP);
-                    written.store(clock::now(), Relaxed);
+                for _ in 0..WAKE_SAMPLES {
+                    std::thread::sleep(SLEEP_BEFORE_WAKE);
+                    written_at.store(clock::now(), Relaxed);
                     if writer.write_all(&[0]).is_err() {
                         return;
                     }
                 }
             });
         let mut byte = [0];
-        while spawned.is_ok() && taken.len() < WAKES {
-            match readiness::poll(&reader, Ready::Receive, PATIENCE) {
+        while spawned.is_ok() && samples_ns.len() < WAKE_SAMPLES {
+            match readiness::poll(&reader, Readiness::Receive, MAX_WAIT) {
                 Ok(true) => {
                     let now = clock::now();
-                    taken.push(now.saturating_sub(written.load(Relaxed)));
+                    samples_ns.push(now.saturating_sub(written_at.load(Relaxed)));
                     if std::io::Read::read_exact(&mut &reader, &mut byte).is_err() {
                         return;
                     }
@@ -160,8 +162,8 @@ pub(super) fn wake_ns() -> Option<u64> {
             }
         }
     });
-    taken.sort_unstable();
-    taken.get(taken.len() / 2).copied()
+    samples_ns.sort_unstable();
+    samples_ns.get(samples_ns.len() / 2).copied()
 }
 
 #[cfg(test)]
@@ -169,24 +171,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_away_are_counted() {
-        let mut idling = Idling::of(Way::Sleep(200_000));
+    fn idle_times_are_counted() {
+        let mut policy = IdlePolicy::with_method(IdleMethod::Sleep(200_000));
         for _ in 0..3 {
-            idling.idle(clock::now(), false, None);
+            policy.idle(clock::now(), false, None);
         }
-        let cost = idling.cost(None);
-        assert!(cost.gap_ns >= Some(200_000) && cost.gap_max_ns >= cost.gap_ns);
+        let delay = policy.delay(None);
+        assert!(delay.gap_ns >= Some(200_000) && delay.gap_max_ns >= delay.gap_ns);
         // The deadline of a frame ends a sleep.
-        let mut idling = Idling::of(Way::Sleep(10_000_000_000));
-        idling.idle(clock::now(), true, Some(clock::now() + 1_000_000));
-        idling.idle(clock::now(), true, None);
-        assert!(idling.cost(None).gap_max_ns < Some(9_000_000_000));
-        let idling = Idling::of(Way::Spin);
-        assert_eq!(idling.cost(None).gap_ns, None);
+        let mut policy = IdlePolicy::with_method(IdleMethod::Sleep(10_000_000_000));
+        policy.idle(clock::now(), true, Some(clock::now() + 1_000_000));
+        policy.idle(clock::now(), true, None);
+        assert!(policy.delay(None).gap_max_ns < Some(9_000_000_000));
+        let policy = IdlePolicy::with_method(IdleMethod::Spin);
+        assert_eq!(policy.delay(None).gap_ns, None);
     }
 
     #[test]
-    fn a_wake_takes_time() {
-        assert!(wake_ns().is_some_and(|ns| ns > 0));
+    fn wake_up_takes_time() {
+        assert!(measure_wake_ns().is_some_and(|ns| ns > 0));
     }
 }

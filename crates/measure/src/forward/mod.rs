@@ -2,7 +2,7 @@
 //!
 //! A [`Forwarder`] holds open ports. [`Forwarder::start`] assigns their queues to threads as
 //! *streams* (a receive queue and the transmit queue that its frames go to) and runs one loop per
-//! thread, compiled for each [mode](modes). [`Forwarder::stop`] takes the queues back and returns
+//! thread, compiled for each [mode](mode_table). [`Forwarder::stop`] takes the queues back and returns
 //! what was moved. The counters of the queues can be read meanwhile; the loop has none of its own.
 //!
 //! For generators: [`frame`] makes frames, [`stream`] is the loop's view of a pair of queues, and a
@@ -29,14 +29,15 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use forwarder::{Forwarder, MemoryWish, Outcome, Primed};
+pub use forwarder::{ForwardResults, Forwarder, FrameMemoryRequest, PrimedFrames};
 pub use forwarder_port::PortTotals;
-pub(crate) use forwarder_port::{absences_since, xdp_facts};
+pub(crate) use forwarder_port::{outages_since, xdp_facts};
 pub use linerate_port::{
-    BURST_FRAMES, CACHED_FRAMES, Cause, Onward, PortError, PortUrl, QueueTotals, kinds::KINDS,
+    BURST_FRAMES, CACHED_FRAMES_RANGE, DropCause, PortError, PortUrl, QueueTotals, RxDestination,
+    kinds::KINDS,
 };
 pub use mode_table::{MODES, ModeHelp, ModeSpec};
 
-pub(crate) use run::{NO_PEER_NEXT, WHOLE_CORE, no_peer, peer_left};
-pub use run::{Ran, Reading, Times, Told, plan, record, run};
-pub use settings::{Peer, QueueRate, Retry, Settings, Verbose};
+pub use run::{ForwardEvent, ForwardInterval, ForwardRun, RunTimes, plan, record, run};
+pub(crate) use run::{MIN_CORE_SHARE, NO_PEER_NEXT_STEP, no_peer_caveat, peer_outage_caveat};
+pub use settings::{ForwardSettings, PeerAddress, QueueRate, TransmitRetry, VerboseLevel};

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use super::mode::{
     csum, five_tuple_swap, flowgen, icmp_echo, io, link, mac, mac_swap, noisy, rx_only, tx_only,
 };
-use super::stream::{ForwardMode, FromOptions, NoPlan};
+use super::stream::{ForwardMode, FromOptions, NoOptions};
 use super::worker::ForwardTask;
-use linerate_port::Onward;
+use linerate_port::RxDestination;
 
 /// Description of a mode for the help.
 #[derive(Clone, Copy, Debug)]
@@ -89,18 +89,18 @@ modes! {
 impl ModeSpec {
     /// Returns the destination of the frames that a loop in this mode receives.
     #[must_use]
-    pub fn onward(&self) -> Onward {
+    pub fn rx_destination(&self) -> RxDestination {
         match self {
-            Self::RxOnly(_) => Onward::Counter,
-            Self::TxOnly(_) | Self::FlowGen(_) | Self::IcmpEcho(_) => Onward::Reader,
-            _ => Onward::Port,
+            Self::RxOnly(_) => RxDestination::Counter,
+            Self::TxOnly(_) | Self::FlowGen(_) | Self::IcmpEcho(_) => RxDestination::Reader,
+            _ => RxDestination::Port,
         }
     }
 
     /// Returns whether received frames leave at once, so that the time in between is the cost of
     /// forwarding.
     #[must_use]
-    pub fn goes_through(&self) -> bool {
+    pub fn forwards_at_once(&self) -> bool {
         match self {
             Self::RxOnly(_) | Self::TxOnly(_) | Self::FlowGen(_) | Self::Link(_) => false,
             Self::Noisy(plan) => plan.delay_ns == 0,
@@ -111,7 +111,7 @@ impl ModeSpec {
     /// Returns the maximum number of frames that the mode holds back per stream, if the user set
     /// one.
     #[must_use]
-    pub fn frames_held(&self) -> u32 {
+    pub fn max_held_frames(&self) -> u32 {
         match self {
             Self::Link(plan) => plan.limit,
             _ => 0,
@@ -121,7 +121,7 @@ impl ModeSpec {
 
 impl Default for ModeSpec {
     fn default() -> Self {
-        Self::Io(NoPlan)
+        Self::Io(NoOptions)
     }
 }
 
@@ -153,26 +153,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_a_frame_decides_how_ports_receive() {
-        for (text, onward) in [
-            ("rxonly", Onward::Counter),
-            ("icmpecho", Onward::Reader),
-            ("txonly", Onward::Reader),
-            ("5tswap", Onward::Port),
-            ("link:delay=1ms", Onward::Port),
+    fn modes_select_the_rx_destination() {
+        for (text, destination) in [
+            ("rxonly", RxDestination::Counter),
+            ("icmpecho", RxDestination::Reader),
+            ("txonly", RxDestination::Reader),
+            ("5tswap", RxDestination::Port),
+            ("link:delay=1ms", RxDestination::Port),
         ] {
             let mode: ModeSpec = text.parse().unwrap();
-            assert_eq!(mode.onward(), onward, "{text}");
+            assert_eq!(mode.rx_destination(), destination, "{text}");
         }
     }
 
     #[test]
     fn modes_read_as_they_print() {
-        for line in MODES {
-            let mode: ModeSpec = line.name.parse().unwrap();
-            assert_eq!(mode.name(), line.name);
+        for mode_help in MODES {
+            let mode: ModeSpec = mode_help.name.parse().unwrap();
+            assert_eq!(mode.name(), mode_help.name);
             assert_eq!(mode.to_string().parse(), Ok(mode));
-            assert!(!line.about.is_empty());
+            assert!(!mode_help.about.is_empty());
         }
         for text in [
             "link:rate=1G,delay=50us,jitter=5us,loss=0.1%,reorder=1%,duplicate=0.5%,corrupt=0.01%",

@@ -13,121 +13,122 @@ use linerate_host::sys::clock::{self, Nanos};
 use linerate_port::kinds::ring::RingTransmit;
 use linerate_port::kinds::{AnyReceive, AnyTransmit};
 use linerate_port::{
-    Absence, Burst, Memory, Partner, Pool, PortError, QueueCounters, Receive, Transmit,
+    Burst, FramePool, FrameRegion, OutageInterval, PeerState, PortError, QueueCounters, RxQueue,
+    TxQueue,
 };
 
-use super::settings::Settings;
-use super::stream::Facts;
+use super::settings::ForwardSettings;
+use super::stream::StreamFacts;
 
-use rate_limit::Held;
+use rate_limit::RateLimitedTx;
 
 mod frame_description;
 mod rate_limit;
 
 /// Maximum bursts of descriptions that wait to be printed; later ones are skipped and counted.
-const WAITING: usize = 32;
+const MAX_PENDING: usize = 32;
 
 /// Sending end for descriptions of frames.
 #[derive(Clone)]
-pub(super) struct Teller {
-    lines: SyncSender<String>,
-    unseen: Arc<AtomicU64>,
+pub(super) struct DescriptionSender {
+    texts: SyncSender<String>,
+    skipped_frames: Arc<AtomicU64>,
 }
 
 /// Receiving end for descriptions of frames.
-pub(super) struct Told {
-    lines: Receiver<String>,
-    unseen: Arc<AtomicU64>,
+pub(super) struct DescriptionReceiver {
+    texts: Receiver<String>,
+    skipped_frames: Arc<AtomicU64>,
 }
 
 /// Creates both ends of a channel for descriptions.
-pub(super) fn telling() -> (Teller, Told) {
-    let (lines, waiting) = sync_channel(WAITING);
-    let unseen = Arc::<AtomicU64>::default();
-    let teller = Teller {
-        lines,
-        unseen: Arc::clone(&unseen),
+pub(super) fn description_channel() -> (DescriptionSender, DescriptionReceiver) {
+    let (texts, pending) = sync_channel(MAX_PENDING);
+    let skipped_frames = Arc::<AtomicU64>::default();
+    let sender = DescriptionSender {
+        texts,
+        skipped_frames: Arc::clone(&skipped_frames),
     };
-    let told = Told {
-        lines: waiting,
-        unseen,
+    let receiver = DescriptionReceiver {
+        texts: pending,
+        skipped_frames,
     };
-    (teller, told)
+    (sender, receiver)
 }
 
-impl Told {
+impl DescriptionReceiver {
     /// Returns the descriptions that have arrived since the last call.
     pub(super) fn read(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.lines.try_iter().take(WAITING).collect();
-        match self.unseen.swap(0, Relaxed) {
+        let mut lines: Vec<String> = self.texts.try_iter().take(MAX_PENDING).collect();
+        match self.skipped_frames.swap(0, Relaxed) {
             0 => {}
             1 => lines.push(
                 "(1 packet skipped: packets arrive faster than they can be printed)".to_owned(),
             ),
-            unseen => lines.push(format!(
-                "({unseen} packets skipped: packets arrive faster than they can be printed)"
+            skipped_frames => lines.push(format!(
+                "({skipped_frames} packets skipped: packets arrive faster than they can be printed)"
             )),
         }
         lines
     }
 }
 
-impl Teller {
-    fn tell(&self, text: String, frames: usize) {
+impl DescriptionSender {
+    fn send(&self, text: String, frames: usize) {
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
-            self.lines.try_send(text)
+            self.texts.try_send(text)
         {
-            self.unseen.fetch_add(frames as u64, Relaxed);
+            self.skipped_frames.fetch_add(frames as u64, Relaxed);
         }
     }
 }
 
 /// Describes the frames of a queue.
-struct Shown {
+struct FrameDescriber {
     port: u32,
     queue: u32,
-    memory: Memory,
-    teller: Teller,
+    memory: FrameRegion,
+    sender: DescriptionSender,
 }
 
-impl Shown {
-    fn received(&self, burst: &Burst, before: usize) {
+impl FrameDescriber {
+    fn describe_received(&self, burst: &Burst, before: usize) {
         let frames = &burst.frames()[before..];
-        let lines = frames
-            .iter()
-            .map(|frame| frame_description::frame(self.memory.bytes(frame), "Receive", self.queue));
-        self.tell("received", lines.collect());
+        let lines = frames.iter().map(|frame| {
+            frame_description::describe_frame(self.memory.bytes(frame), "Receive", self.queue)
+        });
+        self.send("received", lines.collect());
     }
 
-    fn tell(&self, what: &str, lines: Vec<String>) {
+    fn send(&self, action: &str, lines: Vec<String>) {
         let (Self { port, queue, .. }, count) = (self, lines.len());
         let text = format!(
-            "port {port}/queue {queue}: {what} {count} packets\n{}",
+            "port {port}/queue {queue}: {action} {count} packets\n{}",
             lines.join("\n")
         );
-        self.teller.tell(text, count);
+        self.sender.send(text, count);
     }
 }
 
 /// Queue with an optional rate limit and optional descriptions.
-pub(super) struct Gated<Q> {
+pub(super) struct DecoratedQueue<Q> {
     queue: Q,
-    shown: Option<Shown>,
-    held: Option<Held>,
+    describer: Option<FrameDescriber>,
+    rate_limit: Option<RateLimitedTx>,
 }
 
 /// Transmit queue of the loop, with or without decorators.
-pub(super) trait Outlet: Transmit + Into<AnyTransmit> {
+pub(super) trait WorkerTransmit: TxQueue + Into<AnyTransmit> {
     /// True if frames may wait for a rate limit; the loop omits the calls otherwise.
-    const HOLDS: bool = false;
+    const MAY_HOLD: bool = false;
 
     /// Sends the waiting frames whose time has come.
-    fn leave(&mut self, pool: &mut Pool) {
+    fn release_due(&mut self, pool: &mut FramePool) {
         let _ = pool;
     }
 
     /// Returns the deadline of the next waiting frame; `None` if no frame waits.
-    fn due(&self) -> Option<Nanos> {
+    fn next_deadline(&self) -> Option<Nanos> {
         None
     }
 
@@ -138,56 +139,57 @@ pub(super) trait Outlet: Transmit + Into<AnyTransmit> {
     }
 
     /// Frees the waiting frames; returns their number.
-    fn end(&mut self, pool: &mut Pool) -> u64 {
+    fn discard_held(&mut self, pool: &mut FramePool) -> u64 {
         let _ = pool;
         0
     }
 }
 
-impl Outlet for AnyTransmit {}
-impl Outlet for RingTransmit {}
+impl WorkerTransmit for AnyTransmit {}
+impl WorkerTransmit for RingTransmit {}
 
 /// Decorates both queues of a stream as the settings require.
-pub(super) fn gated(
+pub(super) fn decorate(
     receive: AnyReceive,
     transmit: AnyTransmit,
-    facts: &Facts,
-    settings: &Settings,
-    memory: &Memory,
-    teller: Option<&Teller>,
-) -> (Gated<AnyReceive>, Gated<AnyTransmit>) {
-    let ([rx_port, rx_queue], [tx_port, tx_queue]) = (facts.from, facts.to);
-    let shown = |wanted: bool, port, queue| {
-        teller.filter(|_| wanted).map(|teller| Shown {
+    stream_facts: &StreamFacts,
+    settings: &ForwardSettings,
+    memory: &FrameRegion,
+    sender: Option<&DescriptionSender>,
+) -> (DecoratedQueue<AnyReceive>, DecoratedQueue<AnyTransmit>) {
+    let ([rx_port, rx_queue], [tx_port, tx_queue]) = (stream_facts.rx, stream_facts.tx);
+    let describer_for = |is_enabled: bool, port, queue| {
+        sender.filter(|_| is_enabled).map(|sender| FrameDescriber {
             port,
             queue,
             memory: memory.clone(),
-            teller: teller.clone(),
+            sender: sender.clone(),
         })
     };
-    let receive = Gated {
+    let receive = DecoratedQueue {
         queue: receive,
-        shown: shown(settings.verbose.received(), rx_port, rx_queue),
-        held: None,
+        describer: describer_for(settings.verbose.received(), rx_port, rx_queue),
+        rate_limit: None,
     };
-    let transmit = Gated {
+    let transmit = DecoratedQueue {
         queue: transmit,
-        shown: shown(settings.verbose.sent(), tx_port, tx_queue),
-        held: (settings.rate(tx_port, tx_queue)).map(|rate| Held::new(rate, facts.descriptors)),
+        describer: describer_for(settings.verbose.sent(), tx_port, tx_queue),
+        rate_limit: (settings.queue_rate(tx_port, tx_queue))
+            .map(|rate| RateLimitedTx::new(rate, stream_facts.descriptors)),
     };
     (receive, transmit)
 }
 
-impl Receive for Gated<AnyReceive> {
-    fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+impl RxQueue for DecoratedQueue<AnyReceive> {
+    fn receive(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
         let before = burst.len();
-        let came = self.queue.receive(pool, burst);
-        if came > 0
-            && let Some(shown) = &self.shown
+        let received = self.queue.receive(pool, burst);
+        if received > 0
+            && let Some(describer) = &self.describer
         {
-            shown.received(burst, before);
+            describer.describe_received(burst, before);
         }
-        came
+        received
     }
 
     fn counters(&self) -> &Arc<QueueCounters> {
@@ -198,57 +200,63 @@ impl Receive for Gated<AnyReceive> {
         self.queue.refresh()
     }
 
-    fn ended(&self) -> bool {
-        self.queue.ended()
+    fn is_exhausted(&self) -> bool {
+        self.queue.is_exhausted()
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
         self.queue.wait_handle()
     }
 
-    fn partner(&self) -> Option<Partner> {
-        self.queue.partner()
+    fn peer_state(&self) -> Option<PeerState> {
+        self.queue.peer_state()
     }
 
-    fn absences(&self) -> Vec<Absence> {
-        self.queue.absences()
+    fn peer_outages(&self) -> Vec<OutageInterval> {
+        self.queue.peer_outages()
     }
 }
 
-impl Gated<AnyTransmit> {
+impl DecoratedQueue<AnyTransmit> {
     /// Accepts frames into the ring of the rate limit, or sends them at once without a limit.
-    fn accept(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
-        let Some(held) = &mut self.held else {
+    fn accept(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
+        let Some(rate_limit) = &mut self.rate_limit else {
             return self.queue.transmit(pool, burst);
         };
         let now = clock::now();
-        held.leave(now, &mut self.queue, pool);
-        let taken = held.take(burst);
-        held.leave(now, &mut self.queue, pool);
-        taken
+        rate_limit.release_due(now, &mut self.queue, pool);
+        let accepted = rate_limit.accept(burst);
+        rate_limit.release_due(now, &mut self.queue, pool);
+        accepted
     }
 }
 
-impl Transmit for Gated<AnyTransmit> {
-    fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
-        let Some(shown) = &self.shown else {
+impl TxQueue for DecoratedQueue<AnyTransmit> {
+    fn transmit(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
+        let Some(describer) = &self.describer else {
             return self.accept(pool, burst);
         };
         // Sent frames belong to the port and can no longer be read.
         let frames = burst.frames().iter();
         let mut lines: Vec<String> = frames
-            .map(|frame| frame_description::frame(shown.memory.bytes(frame), "Send", shown.queue))
+            .map(|frame| {
+                frame_description::describe_frame(
+                    describer.memory.bytes(frame),
+                    "Send",
+                    describer.queue,
+                )
+            })
             .collect();
-        let taken = self.accept(pool, burst);
-        lines.truncate(taken);
-        if let Some(shown) = self.shown.as_ref().filter(|_| taken > 0) {
-            shown.tell("sent", lines);
+        let accepted = self.accept(pool, burst);
+        lines.truncate(accepted);
+        if let Some(describer) = self.describer.as_ref().filter(|_| accepted > 0) {
+            describer.send("sent", lines);
         }
-        taken
+        accepted
     }
 
-    fn reclaim(&mut self, pool: &mut Pool) -> usize {
-        self.leave(pool);
+    fn reclaim(&mut self, pool: &mut FramePool) -> usize {
+        self.release_due(pool);
         self.queue.reclaim(pool)
     }
 
@@ -261,37 +269,41 @@ impl Transmit for Gated<AnyTransmit> {
     }
 }
 
-impl Outlet for Gated<AnyTransmit> {
-    const HOLDS: bool = true;
+impl WorkerTransmit for DecoratedQueue<AnyTransmit> {
+    const MAY_HOLD: bool = true;
 
-    fn leave(&mut self, pool: &mut Pool) {
-        if let Some(held) = &mut self.held {
-            held.leave(clock::now(), &mut self.queue, pool);
+    fn release_due(&mut self, pool: &mut FramePool) {
+        if let Some(rate_limit) = &mut self.rate_limit {
+            rate_limit.release_due(clock::now(), &mut self.queue, pool);
         }
     }
 
-    fn due(&self) -> Option<Nanos> {
-        self.held.as_ref()?.due()
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.rate_limit.as_ref()?.next_deadline()
     }
 
     fn is_stuck(&self) -> bool {
-        self.held.as_ref().is_some_and(Held::is_stuck)
+        self.rate_limit
+            .as_ref()
+            .is_some_and(RateLimitedTx::is_stuck)
     }
 
-    fn end(&mut self, pool: &mut Pool) -> u64 {
-        self.held.as_mut().map_or(0, |held| held.end(pool))
-    }
-}
-
-impl From<Gated<AnyReceive>> for AnyReceive {
-    fn from(gated: Gated<Self>) -> Self {
-        gated.queue
+    fn discard_held(&mut self, pool: &mut FramePool) -> u64 {
+        self.rate_limit
+            .as_mut()
+            .map_or(0, |rate_limit| rate_limit.discard(pool))
     }
 }
 
-impl From<Gated<AnyTransmit>> for AnyTransmit {
-    fn from(gated: Gated<Self>) -> Self {
-        gated.queue
+impl From<DecoratedQueue<AnyReceive>> for AnyReceive {
+    fn from(decorated: DecoratedQueue<Self>) -> Self {
+        decorated.queue
+    }
+}
+
+impl From<DecoratedQueue<AnyTransmit>> for AnyTransmit {
+    fn from(decorated: DecoratedQueue<Self>) -> Self {
+        decorated.queue
     }
 }
 
@@ -300,14 +312,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_shown_is_counted() {
-        let (teller, told) = telling();
-        for at in 0..WAITING + 2 {
-            teller.tell(at.to_string(), 3);
+    fn skipped_descriptions_are_counted() {
+        let (sender, receiver) = description_channel();
+        for at in 0..MAX_PENDING + 2 {
+            sender.send(at.to_string(), 3);
         }
-        let lines = told.read();
-        assert_eq!((lines.len(), lines[0].as_str()), (WAITING + 1, "0"));
-        assert!(lines[WAITING].contains("(6 packets"), "{}", lines[WAITING]);
-        assert!(told.read().is_empty());
+        let lines = receiver.read();
+        assert_eq!((lines.len(), lines[0].as_str()), (MAX_PENDING + 1, "0"));
+        assert!(
+            lines[MAX_PENDING].contains("(6 packets"),
+            "{}",
+            lines[MAX_PENDING]
+        );
+        assert!(receiver.read().is_empty());
     }
 }

@@ -8,20 +8,22 @@ use jiff::Timestamp;
 use linerate_host::snapshot;
 use linerate_host::sys::{clock, cpu};
 use linerate_metric::facts::Role;
-use linerate_metric::forward::{ForwardFigures, ForwardPlan, Idle, PeerAbsence, StreamPlace};
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
-use linerate_metric::record::{CountedAt, Doubt, Interval, Loss, Record, Summary, new_id};
+use linerate_metric::forward::{
+    ForwardFigures, ForwardPlan, IdleStrategy, PeerOutage, StreamRoute,
+};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_metric::record::{Caveat, FlowEnd, Interval, PacketLoss, Record, Summary, new_id};
 use linerate_metric::units::format_nanos;
 use linerate_port::{PortError, PortUrl, QueueTotals};
 
-use super::forwarder::{Forwarder, Primed};
+use super::forwarder::{Forwarder, PrimedFrames};
 use super::forwarder_port::PortTotals;
-use super::settings::Settings;
+use super::settings::ForwardSettings;
 use crate::MeasureError;
 
 /// Totals of all ports over one interval of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ForwardInterval {
     /// Start, relative to the start of the run.
     pub start_ns: u64,
     /// End, relative to the start of the run.
@@ -30,7 +32,7 @@ pub struct Reading {
     pub ports: Vec<PortTotals>,
 }
 
-impl Reading {
+impl ForwardInterval {
     fn sum(&self, queues: impl Fn(&PortTotals) -> QueueTotals) -> QueueTotals {
         let all = self.ports.iter().map(queues);
         all.fold(QueueTotals::default(), QueueTotals::plus)
@@ -58,13 +60,13 @@ impl Reading {
             end_ns: self.end_ns,
             direction: Direction::Receive,
             omitted: false,
-            counted_at: CountedAt::Receiver,
+            counted_at: FlowEnd::Receiver,
             bytes: received.bytes,
             packets: Some(received.frames),
             calls: None,
             bytes_sent: Some(sent.bytes),
             packets_sent: Some(sent.frames),
-            lost: Some(received.all_dropped() + sent.all_dropped()),
+            lost: Some(received.total_drops() + sent.total_drops()),
             retransmits: None,
             cwnd_bytes: None,
             tcp_rtt_ns: None,
@@ -79,62 +81,62 @@ impl Reading {
 
 /// Durations of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct RunTimes {
     /// Duration of the run; `None`: until it is stopped.
     pub duration: Option<Duration>,
     pub interval: Duration,
     /// Time without arrivals after which receive queues count as empty before the start.
-    pub quiet: Duration,
+    pub flush_quiet: Duration,
 }
 
 /// Event of a run in progress.
 #[derive(Debug)]
-pub enum Told<'a> {
+pub enum ForwardEvent<'a> {
     /// The threads forward; lists the routes of the streams.
-    Started(&'a [StreamPlace]),
+    Started(&'a [StreamRoute]),
     /// The first frames are in circulation.
-    Primed(Primed),
+    Primed(PrimedFrames),
     /// An interval has ended.
-    Interval(&'a Reading),
+    Interval(&'a ForwardInterval),
 }
 
 /// Result of a run.
 #[derive(Debug)]
-pub struct Ran {
+pub struct ForwardRun {
     /// Time at which the threads started to forward.
     pub started: Timestamp,
     /// Assignment of streams to threads, including threads that panicked.
-    pub places: Vec<StreamPlace>,
+    pub routes: Vec<StreamRoute>,
     pub figures: ForwardFigures,
     /// Totals by interval.
-    pub readings: Vec<Reading>,
+    pub intervals: Vec<ForwardInterval>,
     /// True if the run was stopped early.
     pub interrupted: bool,
     /// Error that stopped a port.
-    pub trouble: Option<PortError>,
+    pub port_error: Option<PortError>,
     /// Caveat about ports, memory and threads on different NUMA nodes.
-    pub numa: Option<Doubt>,
+    pub numa_caveat: Option<Caveat>,
 }
 
-impl Ran {
+impl ForwardRun {
     /// Returns the smallest fraction of its processor that a thread received.
     #[must_use]
-    pub fn least_share(&self) -> f64 {
+    pub fn min_core_share(&self) -> f64 {
         let shares = self.figures.cores.iter().map(|core| core.cpu_share);
         shares.fold(1.0, f64::min)
     }
 
     /// Returns whether other work ran on the processors of spinning threads.
     #[must_use]
-    pub fn is_disturbed(&self, settings: &Settings) -> bool {
-        settings.idle == Idle::Spin && self.least_share() < WHOLE_CORE
+    pub fn is_disturbed(&self, settings: &ForwardSettings) -> bool {
+        settings.idle == IdleStrategy::Spin && self.min_core_share() < MIN_CORE_SHARE
     }
 }
 
 /// Interval at which a run checks whether its ports have been read to their end.
-const LOOK: Duration = Duration::from_millis(100);
+const END_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// That interval until the number of circulating frames is known, which takes a few milliseconds.
-const PRIMING: Duration = Duration::from_millis(5);
+const PRIMING_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
@@ -147,131 +149,162 @@ fn nanos(time: Duration) -> u64 {
 /// Error that prevents the start.
 pub fn run(
     forwarder: &mut Forwarder,
-    settings: &Settings,
-    times: &Times,
+    settings: &ForwardSettings,
+    times: &RunTimes,
     stop: &AtomicBool,
-    tell: &mut dyn FnMut(Told<'_>),
-) -> Result<Ran, MeasureError> {
-    let places = forwarder.start(settings, times.quiet)?;
-    let (started, began) = (Timestamp::now(), clock::now());
-    tell(Told::Started(&places));
-    let end = times.duration.map(|time| began.saturating_add(nanos(time)));
-    let step = nanos(times.interval).max(1);
-    let mut readings: Vec<Reading> = Vec::new();
+    on_event: &mut dyn FnMut(ForwardEvent<'_>),
+) -> Result<ForwardRun, MeasureError> {
+    let routes = forwarder.start(settings, times.flush_quiet)?;
+    let (started, started_ns) = (Timestamp::now(), clock::now());
+    on_event(ForwardEvent::Started(&routes));
+    let end_ns = times
+        .duration
+        .map(|time| started_ns.saturating_add(nanos(time)));
+    let interval_ns = nanos(times.interval).max(1);
+    let mut intervals: Vec<ForwardInterval> = Vec::new();
     // Threads may have moved many frames since they started.
-    let (mut before, mut from) = (forwarder.totals_at_start(), began);
-    let mut last_before = before.clone();
-    let mut next = began + step;
+    let (mut last_totals, mut interval_start) = (forwarder.totals_at_start(), started_ns);
+    let mut totals_before_last = last_totals.clone();
+    let mut next_reading = started_ns + interval_ns;
     let mut is_primed = false;
     loop {
         let now = clock::now();
         if !is_primed && let Some(primed) = forwarder.primed() {
             is_primed = true;
-            tell(Told::Primed(primed));
+            on_event(ForwardEvent::Primed(primed));
         }
-        forwarder.look();
-        let is_over = end.is_some_and(|end| now >= end);
-        let is_stopped = stop.load(Relaxed) || forwarder.has_ended() || forwarder.is_troubled();
-        let mut outcome = None;
+        forwarder.poll_background();
+        let is_over = end_ns.is_some_and(|end_ns| now >= end_ns);
+        let is_stopped = stop.load(Relaxed) || forwarder.has_ended() || forwarder.has_port_error();
+        let mut results = None;
         if is_over || is_stopped {
             // Stop before the last reading: frames moved after it would belong to no interval.
-            outcome = forwarder.stop();
+            results = forwarder.stop();
         }
-        if now >= next || is_over || is_stopped {
+        if now >= next_reading || is_over || is_stopped {
             forwarder.refresh();
             let totals = forwarder.totals();
-            let at = clock::now();
-            let ports = totals.iter().zip(&before);
-            let reading = Reading {
-                start_ns: from - began,
-                end_ns: at - began,
-                ports: ports.map(|(now, before)| now.since(*before)).collect(),
+            let now_ns = clock::now();
+            let ports = totals.iter().zip(&last_totals);
+            let interval_totals = ForwardInterval {
+                start_ns: interval_start - started_ns,
+                end_ns: now_ns - started_ns,
+                ports: ports
+                    .map(|(now, last_totals)| now.since(*last_totals))
+                    .collect(),
             };
             // A very short rest gives no useful rates: it is added to the interval before it.
-            let is_rest = reading.end_ns - reading.start_ns < step / 10;
-            match readings.last_mut().filter(|_| is_rest) {
+            let is_short_rest =
+                interval_totals.end_ns - interval_totals.start_ns < interval_ns / 10;
+            match intervals.last_mut().filter(|_| is_short_rest) {
                 None => {
-                    tell(Told::Interval(&reading));
-                    readings.push(reading);
-                    last_before = std::mem::replace(&mut before, totals);
-                    from = at;
+                    on_event(ForwardEvent::Interval(&interval_totals));
+                    intervals.push(interval_totals);
+                    totals_before_last = std::mem::replace(&mut last_totals, totals);
+                    interval_start = now_ns;
                 }
                 Some(last) if is_over || is_stopped => {
-                    let ports = totals.iter().zip(&last_before);
-                    last.ports = ports.map(|(now, before)| now.since(*before)).collect();
-                    last.end_ns = reading.end_ns;
+                    let ports = totals.iter().zip(&totals_before_last);
+                    last.ports = ports
+                        .map(|(now, last_totals)| now.since(*last_totals))
+                        .collect();
+                    last.end_ns = interval_totals.end_ns;
                 }
                 Some(_) => {}
             }
-            while next <= at {
-                next += step;
+            while next_reading <= now_ns {
+                next_reading += interval_ns;
             }
         }
         if is_over || is_stopped {
-            let Some(outcome) = outcome else {
+            let Some(results) = results else {
                 unreachable!("it was started above, and only this function stops it");
             };
-            return Ok(Ran {
+            return Ok(ForwardRun {
                 started,
-                places: outcome.places,
-                figures: outcome.figures,
-                numa: outcome.numa,
-                readings,
+                routes: results.routes,
+                figures: results.figures,
+                numa_caveat: results.numa_caveat,
+                intervals,
                 interrupted: stop.load(Relaxed) && !is_over,
-                trouble: outcome.trouble,
+                port_error: results.port_error,
             });
         }
-        let look = if is_primed { LOOK } else { PRIMING };
-        let wake = next.min(end.unwrap_or(u64::MAX)).min(now + nanos(look));
-        clock::sleep_until(wake);
+        let poll_interval = if is_primed {
+            END_POLL_INTERVAL
+        } else {
+            PRIMING_POLL_INTERVAL
+        };
+        let wake_at = next_reading
+            .min(end_ns.unwrap_or(u64::MAX))
+            .min(now + nanos(poll_interval));
+        clock::sleep_until(wake_at);
     }
 }
 
 /// Makes the record of a run.
 #[must_use]
-pub fn record(urls: &[PortUrl], settings: &Settings, times: &Times, ran: Ran) -> Record {
-    let plan = plan(urls, settings, times, &ran.places);
-    let mut host = snapshot::host();
+pub fn record(
+    urls: &[PortUrl],
+    settings: &ForwardSettings,
+    times: &RunTimes,
+    run_result: ForwardRun,
+) -> Record {
+    let plan = plan(urls, settings, times, &run_result.routes);
+    let mut host = snapshot::read_host();
     host.role = Some(Role::Client);
     Record {
-        interrupted: ran.interrupted,
+        interrupted: run_result.interrupted,
         hosts: vec![host],
-        summary: summary(settings, &ran.figures),
-        losses: losses(&ran.figures),
+        summary: summary(settings, &run_result.figures),
+        losses: losses(&run_result.figures),
         intervals: (0..)
-            .zip(&ran.readings)
+            .zip(&run_result.intervals)
             .map(|(number, reading)| reading.interval(number))
             .collect(),
-        validity: doubts(settings, &ran),
-        forward: Some(Box::new(ran.figures)),
-        ..Record::new(new_id(ran.started), ran.started, plan)
+        validity: caveats(settings, &run_result),
+        forward: Some(Box::new(run_result.figures)),
+        ..Record::new(new_id(run_result.started), run_result.started, plan)
     }
 }
 
 /// Returns the processor of each thread, if it is pinned.
-fn cores_of(places: &[StreamPlace]) -> Vec<Option<u32>> {
+fn thread_cpus(routes: &[StreamRoute]) -> Vec<Option<u32>> {
     let cores: BTreeMap<u32, Option<u32>> =
-        places.iter().map(|place| (place.core, place.cpu)).collect();
+        routes.iter().map(|route| (route.core, route.cpu)).collect();
     cores.into_values().collect()
 }
 
 /// Returns the plan of a run with these stream routes.
 #[must_use]
-pub fn plan(urls: &[PortUrl], settings: &Settings, times: &Times, places: &[StreamPlace]) -> Plan {
+pub fn plan(
+    urls: &[PortUrl],
+    settings: &ForwardSettings,
+    times: &RunTimes,
+    routes: &[StreamRoute],
+) -> Plan {
     let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
-    let mut plan = Plan::new(Kind::Forward, Protocol::Udp, names.join(" "));
+    let mut plan = Plan::new(RunKind::Forward, TransportProtocol::Udp, names.join(" "));
     plan.port = 0;
     plan.directions = Vec::new();
-    plan.streams = u32::try_from(places.len()).unwrap_or(u32::MAX);
+    plan.streams = u32::try_from(routes.len()).unwrap_or(u32::MAX);
     plan.duration_ns = times.duration.map(nanos);
     plan.interval_ns = Some(nanos(times.interval));
     plan.payload_bytes = settings.frame.bytes.into();
-    plan.stack = linerate_metric::plan::Ends::both("port".to_owned());
-    plan.forward = Some(Box::new(forward_plan(names, settings, &cores_of(places))));
+    plan.stack = linerate_metric::plan::PerEnd::same("port".to_owned());
+    plan.forward = Some(Box::new(forward_plan(
+        names,
+        settings,
+        &thread_cpus(routes),
+    )));
     plan
 }
 
-fn forward_plan(names: Vec<String>, settings: &Settings, cores: &[Option<u32>]) -> ForwardPlan {
+fn forward_plan(
+    names: Vec<String>,
+    settings: &ForwardSettings,
+    cores: &[Option<u32>],
+) -> ForwardPlan {
     ForwardPlan {
         ports: names,
         mode: settings.mode.to_string(),
@@ -288,19 +321,19 @@ fn forward_plan(names: Vec<String>, settings: &Settings, cores: &[Option<u32>]) 
     }
 }
 
-fn summary(settings: &Settings, figures: &ForwardFigures) -> Summary {
+fn summary(settings: &ForwardSettings, figures: &ForwardFigures) -> Summary {
     let ports = || figures.ports.iter();
     let received: u64 = ports().map(|port| port.receive.packets).sum();
     let sent: u64 = ports().map(|port| port.transmit.packets).sum();
     // `rxonly` sends nothing: it handles what it receives.
-    let handled = match settings.mode.name() {
+    let forwarded = match settings.mode.name() {
         "rxonly" => received,
         _ => sent.saturating_sub(figures.primed),
     };
     let seconds = figures.duration_ns as f64 / 1e9;
     Summary {
         duration_ns: Some(figures.duration_ns),
-        packets_per_second: (seconds > 0.0).then(|| handled as f64 / seconds),
+        packets_per_second: (seconds > 0.0).then(|| forwarded as f64 / seconds),
         packets_received: Some(received),
         packets_sent: Some(sent),
         bytes_received: Some(ports().map(|port| port.receive.bytes).sum()),
@@ -309,7 +342,7 @@ fn summary(settings: &Settings, figures: &ForwardFigures) -> Summary {
             ports()
                 .map(|port| port.receive.dropped + port.transmit.dropped)
                 .sum::<u64>()
-                + figures.lost_by_links(),
+                + figures.link_losses(),
         ),
         ..Summary::default()
     }
@@ -317,9 +350,9 @@ fn summary(settings: &Settings, figures: &ForwardFigures) -> Summary {
 
 /// Returns the losses of emulated links, which are intended and have a loss point of their own.
 /// Ports record their drops by cause.
-fn losses(figures: &ForwardFigures) -> Vec<Loss> {
-    let packets = figures.lost_by_links();
-    let on_links = (packets > 0).then(|| Loss {
+fn losses(figures: &ForwardFigures) -> Vec<PacketLoss> {
+    let packets = figures.link_losses();
+    let on_links = (packets > 0).then(|| PacketLoss {
         direction: Direction::Receive,
         place: "emulated-link".to_owned(),
         packets,
@@ -331,95 +364,100 @@ fn losses(figures: &ForwardFigures) -> Vec<Loss> {
 }
 
 /// Makes the caveat about a port whose peer has never connected.
-pub(crate) fn no_peer(port: &str) -> Doubt {
-    Doubt::new(
+pub(crate) fn no_peer_caveat(port: &str) -> Caveat {
+    Caveat::new(
         "no-peer",
-        format!("no peer connected to the other end of {port}: {NO_PEER_NEXT}"),
+        format!("no peer connected to the other end of {port}: {NO_PEER_NEXT_STEP}"),
     )
 }
 
 /// Remedy for a port without a peer.
-pub(crate) const NO_PEER_NEXT: &str =
+pub(crate) const NO_PEER_NEXT_STEP: &str =
     "start the other process with the same name, one of the two with role=server";
 
 /// Makes the caveat about a peer that left during a run. The figures of such a run cover its full
 /// time.
-pub(crate) fn peer_left(port: &str, absences: &[PeerAbsence], duration_ns: u64) -> Option<Doubt> {
-    let first = absences.first()?;
-    let time = |ns: u64| format_nanos(ns as f64);
-    let gone: u64 = (absences.iter())
-        .map(|absence| {
-            let until = absence.until_ns.unwrap_or(duration_ns).min(duration_ns);
-            until.saturating_sub(absence.from_ns)
+pub(crate) fn peer_outage_caveat(
+    port: &str,
+    outages: &[PeerOutage],
+    duration_ns: u64,
+) -> Option<Caveat> {
+    let first = outages.first()?;
+    let time_text = |ns: u64| format_nanos(ns as f64);
+    let without_peer_ns: u64 = (outages.iter())
+        .map(|outage| {
+            let until = outage.until_ns.unwrap_or(duration_ns).min(duration_ns);
+            until.saturating_sub(outage.from_ns)
         })
         .sum();
-    let times = match absences.len() {
+    let repetitions = match outages.len() {
         1 => String::new(),
-        times => format!(" ({times} times in total)"),
+        repetitions => format!(" ({repetitions} times in total)"),
     };
-    let came = match (first.until_ns, absences.last()?.until_ns) {
+    let reconnection = match (first.until_ns, outages.last()?.until_ns) {
         (_, None) => "no peer has reconnected".to_owned(),
-        (Some(first), _) => format!("a peer reconnected at {}", time(first)),
+        (Some(first), _) => format!("a peer reconnected at {}", time_text(first)),
         (None, Some(_)) => "a peer connected later".to_owned(),
     };
-    Some(Doubt::new(
+    Some(Caveat::new(
         "peer-left",
         format!(
-            "the peer of {port} disconnected {} after the start{times}, and {came}: figures cover the full {}, \
+            "the peer of {port} disconnected {} after the start{repetitions}, and {reconnection}: figures cover the full {}, \
              including {} without a peer",
-            time(first.from_ns),
-            time(duration_ns),
-            time(gone)
+            time_text(first.from_ns),
+            time_text(duration_ns),
+            time_text(without_peer_ns)
         ),
     ))
 }
 
 /// Fraction of its core below which a spinning thread shared the core with other work.
-pub(crate) const WHOLE_CORE: f64 = 0.95;
+pub(crate) const MIN_CORE_SHARE: f64 = 0.95;
 
-fn doubts(settings: &Settings, ran: &Ran) -> Vec<Doubt> {
-    let mut doubts = Vec::new();
-    let threads = cores_of(&ran.places).len();
-    let usable = cpu::usable().map_or(0, |usable| usable.len());
+fn caveats(settings: &ForwardSettings, run_result: &ForwardRun) -> Vec<Caveat> {
+    let mut caveats = Vec::new();
+    let threads = thread_cpus(&run_result.routes).len();
+    let usable = cpu::list_usable().map_or(0, |usable| usable.len());
     if threads > usable && usable > 0 {
-        doubts.push(Doubt::new(
+        caveats.push(Caveat::new(
             "more-threads-than-cores",
             format!("{threads} threads shared {usable} processors: they waited for each other"),
         ));
     }
-    let least = ran.least_share();
-    if ran.is_disturbed(settings) && threads <= usable {
-        doubts.push(Doubt::new(
+    let min_share = run_result.min_core_share();
+    if run_result.is_disturbed(settings) && threads <= usable {
+        caveats.push(Caveat::new(
             "core-disturbed",
             format!(
                 "a forwarding thread had its core for {:.0} % of the time only: other work ran \
                  there",
-                least * 100.0
+                min_share * 100.0
             ),
         ));
     }
-    for port in ran
+    for port in run_result
         .figures
         .ports
         .iter()
         // The error of a rejected port is reported instead.
-        .filter(|port| port.joined == Some(false) && ran.trouble.is_none())
+        .filter(|port| port.peer_seen == Some(false) && run_result.port_error.is_none())
     {
-        doubts.push(no_peer(&port.name));
+        caveats.push(no_peer_caveat(&port.name));
     }
-    for port in &ran.figures.ports {
-        doubts.extend(peer_left(
+    for port in &run_result.figures.ports {
+        caveats.extend(peer_outage_caveat(
             &port.name,
-            &port.absences,
-            ran.figures.duration_ns,
+            &port.peer_outages,
+            run_result.figures.duration_ns,
         ));
-        doubts.extend((port.carrier == Some(false)).then(|| crate::carrier::doubt(&port.name)));
+        caveats
+            .extend((port.carrier == Some(false)).then(|| crate::carrier::run_warning(&port.name)));
     }
-    doubts.extend(ran.numa.clone());
-    if let Some(trouble) = &ran.trouble {
-        doubts.push(Doubt::new("port-stopped", trouble.to_string()));
+    caveats.extend(run_result.numa_caveat.clone());
+    if let Some(port_error) = &run_result.port_error {
+        caveats.push(Caveat::new("port-stopped", port_error.to_string()));
     }
-    doubts
+    caveats
 }
 
 #[cfg(test)]
@@ -428,9 +466,9 @@ mod tests {
     use linerate_metric::forward::{ForwardPort, ForwardStream};
 
     #[test]
-    fn what_a_link_lost_is_lost_and_has_its_place() {
+    fn link_losses_have_a_loss_point() {
         let stream = |counts: &[(&str, u64)]| ForwardStream {
-            counts: (counts.iter())
+            mode_counters: (counts.iter())
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
             ..ForwardStream::default()
@@ -443,7 +481,7 @@ mod tests {
             streams: vec![stream(&[("bad-ip-checksum", 9)])],
             ..ForwardFigures::default()
         };
-        let lost = |figures: &ForwardFigures| summary(&Settings::default(), figures).lost;
+        let lost = |figures: &ForwardFigures| summary(&ForwardSettings::default(), figures).lost;
         assert_eq!((lost(&figures), losses(&figures)), (Some(3), Vec::new()));
         figures.streams = vec![
             stream(&[("lost", 20), ("queue-full", 0), ("corrupted", 7)]),
@@ -460,17 +498,17 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_left_is_told_with_its_times() {
-        let said = |absences: &[(u64, Option<u64>)]| {
-            let absences = absences.iter().map(|&(from, until)| PeerAbsence {
+    fn peer_outage_is_reported_with_its_times() {
+        let why_of = |outages: &[(u64, Option<u64>)]| {
+            let outages = outages.iter().map(|&(from, until)| PeerOutage {
                 from_ns: from * 1_000_000,
                 until_ns: until.map(|until| until * 1_000_000),
             });
-            let absences: Vec<_> = absences.collect();
-            peer_left("shm:x", &absences, 2_500_000_000).map(|doubt| doubt.why)
+            let outages: Vec<_> = outages.collect();
+            peer_outage_caveat("shm:x", &outages, 2_500_000_000).map(|doubt| doubt.reason)
         };
-        assert_eq!(said(&[]), None);
-        for (absences, words) in [
+        assert_eq!(why_of(&[]), None);
+        for (outages, fragments) in [
             (
                 &[(800, None)][..],
                 [
@@ -495,8 +533,8 @@ mod tests {
                 ["disconnected 0 ns after the start", "2.50 s without a peer"],
             ),
         ] {
-            let why = said(absences).unwrap();
-            assert!(words.iter().all(|word| why.contains(word)), "{why}");
+            let why = why_of(outages).unwrap();
+            assert!(fragments.iter().all(|word| why.contains(word)), "{why}");
         }
     }
 }

@@ -1,61 +1,61 @@
 //! Search for the number of packets in flight that gives the highest rate. Decides without ports.
 
-use linerate_metric::forward::{Saturation, SaturationPoint};
+use linerate_metric::forward::{SaturationCurve, SaturationPoint};
 use linerate_metric::statistics::median;
 
 /// Largest number of bursts per stream: 32768 packets exceed any ring here.
-const LARGEST: u64 = 1024;
+const MAX_BURSTS: u64 = 1024;
 /// Ratio to the best rate so far above which a step counts as faster.
-const RISE: f64 = 1.03;
+const MIN_RISE_RATIO: f64 = 1.03;
 /// Number of steps in a row that are not faster, after which the sweep ends: a single one may have
 /// been disturbed.
 const FLAT_STEPS: usize = 2;
 /// Fraction of the highest rate from which on a step belongs to the plateau.
-const PLATEAU: f64 = 0.95;
+const PLATEAU_FRACTION: f64 = 0.95;
 
 /// Sweep over 1, 2, 4, … bursts for one number of threads.
 #[derive(Clone, Debug, Default)]
-pub struct Walk {
+pub struct SaturationSweep {
     points: Vec<SaturationPoint>,
 }
 
-impl Walk {
+impl SaturationSweep {
     /// Returns the next number of bursts; `None` at the end of the sweep.
     #[must_use]
-    pub fn next_step(&self) -> Option<u64> {
+    pub fn next_bursts(&self) -> Option<u64> {
         let Some(last) = self.points.last() else {
             return Some(1);
         };
-        match self.end() {
+        match self.stop_reason() {
             Some(_) => None,
             None => Some(last.tx_first * 2),
         }
     }
 
     /// Records the result of a step.
-    pub fn take(&mut self, point: SaturationPoint) {
+    pub fn record(&mut self, point: SaturationPoint) {
         self.points.push(point);
     }
 
     /// Returns the reason why the sweep has ended; `None` before its end.
-    fn end(&self) -> Option<&'static str> {
+    fn stop_reason(&self) -> Option<&'static str> {
         let [.., last] = &self.points[..] else {
             return None;
         };
         // Packets that a full ring rejects are not in flight: their number has reached its maximum.
-        let before = self.points.len().checked_sub(2).map(|at| &self.points[at]);
+        let previous = self.points.len().checked_sub(2).map(|at| &self.points[at]);
         // A much lower number is no full ring: another process did not run while the packets were
         // sent.
-        let is_as_full = |before: &SaturationPoint| {
-            last.in_flight <= before.in_flight && last.in_flight * 4 >= before.in_flight * 3
+        let is_as_full = |previous: &SaturationPoint| {
+            last.in_flight <= previous.in_flight && last.in_flight * 4 >= previous.in_flight * 3
         };
-        if before.is_some_and(is_as_full) && !last.disturbed {
+        if previous.is_some_and(is_as_full) && !last.disturbed {
             return Some("full");
         }
         if self.flat_steps() >= FLAT_STEPS {
             return Some("plateau");
         }
-        (last.tx_first >= LARGEST).then_some("limit")
+        (last.tx_first >= MAX_BURSTS).then_some("limit")
     }
 
     /// Returns the number of steps at the end that are not faster than the best step before them.
@@ -64,7 +64,7 @@ impl Walk {
         let mut flat = 0;
         // A disturbed step is slower for that reason and no sign of a plateau.
         for point in self.points.iter().filter(|point| !point.disturbed) {
-            if point.packets_per_second > best * RISE {
+            if point.packets_per_second > best * MIN_RISE_RATIO {
                 flat = 0;
             } else {
                 flat += 1;
@@ -76,23 +76,23 @@ impl Walk {
 
     /// Returns the result of the sweep.
     #[must_use]
-    pub fn conclude(self, cores: u32) -> Saturation {
-        let stopped_by = self.end().unwrap_or("interrupted").to_owned();
+    pub fn conclude(self, cores: u32) -> SaturationCurve {
+        let stopped_by = self.stop_reason().unwrap_or("interrupted").to_owned();
         let is_disturbed = self.points.iter().any(|point| point.disturbed);
         let best = self.points.iter().map(|point| point.packets_per_second);
         let best = best.fold(0.0, f64::max);
-        let level = self.points.iter();
-        let level = level.filter(|point| {
-            best > 0.0 && !is_disturbed && point.packets_per_second >= best * PLATEAU
+        let plateau = self.points.iter();
+        let plateau = plateau.filter(|point| {
+            best > 0.0 && !is_disturbed && point.packets_per_second >= best * PLATEAU_FRACTION
         });
-        let rates: Vec<f64> = level
+        let rates: Vec<f64> = plateau
             .clone()
             .map(|point| point.packets_per_second)
             .collect();
-        Saturation {
+        SaturationCurve {
             cores,
             plateau_pps: median(&rates),
-            plateau_in_flight: level.map(|point| point.in_flight).min(),
+            plateau_in_flight: plateau.map(|point| point.in_flight).min(),
             stopped_by,
             points: self.points,
         }
@@ -104,62 +104,65 @@ mod tests {
     use super::*;
 
     /// Runs a sweep with a device of known rate.
-    fn walk(rate: impl Fn(u64) -> f64, room: u64) -> Saturation {
-        let mut walk = Walk::default();
-        while let Some(tx_first) = walk.next_step() {
-            let in_flight = (tx_first * 32).min(room);
-            walk.take(SaturationPoint {
+    fn run_sweep(rate: impl Fn(u64) -> f64, capacity: u64) -> SaturationCurve {
+        let mut sweep = SaturationSweep::default();
+        while let Some(tx_first) = sweep.next_bursts() {
+            let in_flight = (tx_first * 32).min(capacity);
+            sweep.record(SaturationPoint {
                 tx_first,
                 in_flight,
                 packets_per_second: rate(in_flight),
                 ..SaturationPoint::default()
             });
         }
-        walk.conclude(1)
+        sweep.conclude(1)
     }
 
     #[test]
     fn a_rate_that_rises_to_a_plateau() {
         // Round trip 100 us, at most 10 M/s: full with 1000 packets in flight.
-        let found = walk(|in_flight| (in_flight as f64 / 100e-6).min(10e6), u64::MAX);
-        assert_eq!(found.stopped_by, "plateau");
-        assert_eq!(found.plateau_in_flight, Some(1024));
-        assert_eq!(found.plateau_pps, Some(10e6));
-        assert_eq!(found.points.len(), 8);
+        let saturation = run_sweep(|in_flight| (in_flight as f64 / 100e-6).min(10e6), u64::MAX);
+        assert_eq!(saturation.stopped_by, "plateau");
+        assert_eq!(saturation.plateau_in_flight, Some(1024));
+        assert_eq!(saturation.plateau_pps, Some(10e6));
+        assert_eq!(saturation.points.len(), 8);
     }
 
     #[test]
     fn a_rate_that_never_changes() {
-        let found = walk(|_| 5.0, u64::MAX);
-        assert_eq!((found.points.len(), found.plateau_in_flight), (3, Some(32)));
+        let saturation = run_sweep(|_| 5.0, u64::MAX);
+        assert_eq!(
+            (saturation.points.len(), saturation.plateau_in_flight),
+            (3, Some(32))
+        );
     }
 
     #[test]
     fn a_ring_that_is_full() {
-        let found = walk(|in_flight| in_flight as f64, 1024);
-        assert_eq!(found.stopped_by, "full");
-        assert_eq!(found.plateau_in_flight, Some(1024));
+        let saturation = run_sweep(|in_flight| in_flight as f64, 1024);
+        assert_eq!(saturation.stopped_by, "full");
+        assert_eq!(saturation.plateau_in_flight, Some(1024));
     }
 
     #[test]
     fn a_rate_that_rises_for_ever() {
-        let found = walk(|in_flight| in_flight as f64, u64::MAX);
-        assert_eq!(found.stopped_by, "limit");
+        let saturation = run_sweep(|in_flight| in_flight as f64, u64::MAX);
+        assert_eq!(saturation.stopped_by, "limit");
         assert_eq!(
-            found.points.last().map(|point| point.tx_first),
-            Some(LARGEST)
+            saturation.points.last().map(|point| point.tx_first),
+            Some(MAX_BURSTS)
         );
     }
 
     /// A step with 8 % of its core does not mean that the rate no longer rises.
     #[test]
     fn disturbed_steps_name_no_plateau() {
-        let mut walk = Walk::default();
+        let mut sweep = SaturationSweep::default();
         let mut disturbed = 0;
-        while let Some(tx_first) = walk.next_step() {
+        while let Some(tx_first) = sweep.next_bursts() {
             let is_disturbed = tx_first == 4 || tx_first == 8;
             disturbed += usize::from(is_disturbed);
-            walk.take(SaturationPoint {
+            sweep.record(SaturationPoint {
                 tx_first,
                 in_flight: tx_first * 32,
                 packets_per_second: if is_disturbed {
@@ -171,23 +174,29 @@ mod tests {
                 ..SaturationPoint::default()
             });
         }
-        let found = walk.conclude(1);
+        let saturation = sweep.conclude(1);
         assert_eq!(disturbed, 2);
         // The sweep continued to the real plateau.
-        assert_eq!(found.points.last().map(|point| point.tx_first), Some(256));
-        assert_eq!((found.plateau_pps, found.plateau_in_flight), (None, None));
+        assert_eq!(
+            saturation.points.last().map(|point| point.tx_first),
+            Some(256)
+        );
+        assert_eq!(
+            (saturation.plateau_pps, saturation.plateau_in_flight),
+            (None, None)
+        );
     }
 
     /// A single step that found a full ring, because the peer did not run, does not end the sweep.
     #[test]
-    fn a_far_end_without_a_turn_is_no_full_ring() {
-        let mut walk = Walk::default();
-        while let Some(tx_first) = walk.next_step() {
+    fn stalled_peer_is_no_full_ring() {
+        let mut sweep = SaturationSweep::default();
+        while let Some(tx_first) = sweep.next_bursts() {
             let in_flight = match tx_first {
                 16 => 64,
                 _ => (tx_first * 32).min(4096),
             };
-            walk.take(SaturationPoint {
+            sweep.record(SaturationPoint {
                 tx_first,
                 in_flight,
                 packets_per_second: if tx_first == 16 {
@@ -198,15 +207,21 @@ mod tests {
                 ..SaturationPoint::default()
             });
         }
-        let found = walk.conclude(1);
-        assert_eq!(found.stopped_by, "full");
-        assert_eq!(found.plateau_in_flight, Some(4096));
+        let saturation = sweep.conclude(1);
+        assert_eq!(saturation.stopped_by, "full");
+        assert_eq!(saturation.plateau_in_flight, Some(4096));
     }
 
     #[test]
-    fn nothing_at_all() {
-        let found = walk(|_| 0.0, u64::MAX);
-        assert_eq!((found.plateau_pps, found.plateau_in_flight), (None, None));
-        assert_eq!(Walk::default().conclude(1).stopped_by, "interrupted");
+    fn zero_rate_has_no_plateau() {
+        let saturation = run_sweep(|_| 0.0, u64::MAX);
+        assert_eq!(
+            (saturation.plateau_pps, saturation.plateau_in_flight),
+            (None, None)
+        );
+        assert_eq!(
+            SaturationSweep::default().conclude(1).stopped_by,
+            "interrupted"
+        );
     }
 }

@@ -2,22 +2,22 @@
 
 use std::str::FromStr;
 
-use linerate_metric::forward::{Idle, PortTopology};
+use linerate_metric::forward::{IdleStrategy, PortTopology};
 use linerate_port::BURST_FRAMES;
 
-use super::frame::{FrameSpec, Mac};
+use super::frame::{FrameSpec, MacAddress};
 use super::mode_table::ModeSpec;
 
 /// Settings of a start, as the shell's `set` command changes them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct ForwardSettings {
     pub mode: ModeSpec,
     /// Number of threads; at most one per stream is started.
     pub cores: u32,
     /// Processors of the threads, in their order; empty: the last ones that this process may use.
     pub cpus: Vec<u32>,
     /// True if each thread is pinned to one processor.
-    pub pinned: bool,
+    pub is_pinned: bool,
     /// Assignment of transmit ports to receive ports.
     pub topology: PortTopology,
     /// Numbers of the ports that take part; empty: all.
@@ -35,13 +35,13 @@ pub struct Settings {
     /// Copies of each frame that `flowgen` sends after it, before the next flow.
     pub flow_clones: u32,
     /// Ethernet addresses of the peers behind ports, where given.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<PeerAddress>,
     /// Retries for frames that a full transmit ring rejects; `None`: they are dropped.
-    pub retry: Option<Retry>,
+    pub retry: Option<TransmitRetry>,
     /// Transmit queues with a limited bit rate.
     pub rates: Vec<QueueRate>,
     /// Behaviour of a thread without work.
-    pub idle: Idle,
+    pub idle: IdleStrategy,
     /// True if receive queues are emptied before the start.
     pub flush: bool,
     /// True if burst sizes are counted.
@@ -53,18 +53,18 @@ pub struct Settings {
     /// True if the bit rates of ports are sampled each second.
     pub record_bit_rates: bool,
     /// Frames that are described one by one.
-    pub verbose: Verbose,
+    pub verbose: VerboseLevel,
     /// Seed of all random values.
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for ForwardSettings {
     fn default() -> Self {
         Self {
             mode: ModeSpec::default(),
             cores: 1,
             cpus: Vec::new(),
-            pinned: true,
+            is_pinned: true,
             topology: PortTopology::default(),
             ports: Vec::new(),
             burst: BURST_FRAMES,
@@ -76,25 +76,25 @@ impl Default for Settings {
             peers: Vec::new(),
             retry: None,
             rates: Vec::new(),
-            idle: Idle::default(),
+            idle: IdleStrategy::default(),
             flush: true,
             record_bursts: false,
             record_cycles: false,
             record_residence: false,
             record_bit_rates: false,
-            verbose: Verbose::default(),
+            verbose: VerboseLevel::default(),
             seed: 1,
         }
     }
 }
 
-impl Settings {
+impl ForwardSettings {
     /// Returns the Ethernet address of the peer behind a port: as configured, or derived from the
     /// port number.
     #[must_use]
-    pub fn peer(&self, port: u32) -> Mac {
-        let named = self.peers.iter().rev().find(|peer| peer.port == port);
-        named.map_or(Mac::of_port(port), |peer| peer.address)
+    pub fn peer_address(&self, port: u32) -> MacAddress {
+        let configured = self.peers.iter().rev().find(|peer| peer.port == port);
+        configured.map_or(MacAddress::of_port(port), |peer| peer.address)
     }
 
     /// Returns the number of frames that each stream sends before it forwards.
@@ -105,21 +105,24 @@ impl Settings {
 
     /// Returns the bit rate limit of a transmit queue, as set last; `None` without a limit.
     #[must_use]
-    pub fn rate(&self, port: u32, queue: u32) -> Option<u64> {
-        let said = self.rates.iter().rev();
-        let mut said = said.filter(|rate| (rate.port, rate.queue) == (port, queue));
-        said.next().map(|rate| rate.l2_bps).filter(|&rate| rate > 0)
+    pub fn queue_rate(&self, port: u32, queue: u32) -> Option<u64> {
+        let limits = self.rates.iter().rev();
+        let mut limits = limits.filter(|rate| (rate.port, rate.queue) == (port, queue));
+        limits
+            .next()
+            .map(|rate| rate.l2_bps)
+            .filter(|&rate| rate > 0)
     }
 }
 
 /// Ethernet address of the peer behind a port, written `PORT,ADDRESS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerAddress {
     pub port: u32,
-    pub address: Mac,
+    pub address: MacAddress,
 }
 
-impl FromStr for Peer {
+impl FromStr for PeerAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -147,9 +150,9 @@ pub struct QueueRate {
 
 /// Frames that are described one by one, by the levels of testpmd's `set verbose`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verbose(pub u16);
+pub struct VerboseLevel(pub u16);
 
-impl Verbose {
+impl VerboseLevel {
     /// Returns whether received frames are described: level 1, or above 2.
     #[must_use]
     pub const fn received(self) -> bool {
@@ -165,14 +168,14 @@ impl Verbose {
 
 /// Retries for frames that a full transmit ring rejects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retry {
+pub struct TransmitRetry {
     /// Number of retries.
     pub times: u32,
     /// Microseconds before each retry.
     pub delay_us: u32,
 }
 
-impl Default for Retry {
+impl Default for TransmitRetry {
     fn default() -> Self {
         Self {
             times: 64,
@@ -186,25 +189,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_that_was_said_last_holds() {
+    fn last_rate_applies() {
         let rate = |port, queue, l2_bps| QueueRate {
             port,
             queue,
             l2_bps,
         };
-        let settings = Settings {
+        let settings = ForwardSettings {
             rates: vec![rate(0, 0, 5), rate(0, 1, 6), rate(0, 0, 7), rate(0, 1, 0)],
-            ..Settings::default()
+            ..ForwardSettings::default()
         };
-        assert_eq!(settings.rate(0, 0), Some(7));
-        assert_eq!((settings.rate(0, 1), settings.rate(1, 0)), (None, None));
+        assert_eq!(settings.queue_rate(0, 0), Some(7));
+        assert_eq!(
+            (settings.queue_rate(0, 1), settings.queue_rate(1, 0)),
+            (None, None)
+        );
     }
 
     #[test]
-    fn levels_tell_directions_apart() {
-        let of = |level| (Verbose(level).received(), Verbose(level).sent());
-        let all: Vec<_> = (0..5).map(of).collect();
-        let (no, both) = ((false, false), (true, true));
-        assert_eq!(all, [no, (true, false), (false, true), both, both]);
+    fn levels_select_directions() {
+        let directions = |level| (VerboseLevel(level).received(), VerboseLevel(level).sent());
+        let all: Vec<_> = (0..5).map(directions).collect();
+        let (neither, both) = ((false, false), (true, true));
+        assert_eq!(all, [neither, (true, false), (false, true), both, both]);
     }
 }

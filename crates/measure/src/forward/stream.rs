@@ -3,105 +3,114 @@
 use std::collections::BTreeMap;
 
 use linerate_host::sys::clock;
-use linerate_port::{Burst, Memory, Pool, Receive, Transmit};
+use linerate_port::{Burst, FramePool, FrameRegion, RxQueue, TxQueue};
 
-use super::frame::Mac;
-use super::settings::Retry;
+use super::frame::MacAddress;
+use super::settings::TransmitRetry;
 
 /// Properties of a stream that its mode receives before the start.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct StreamFacts {
     /// Number of the stream, from 0.
     pub number: u32,
     /// Receive port and queue.
-    pub from: [u32; 2],
+    pub rx: [u32; 2],
     /// Transmit port and queue.
-    pub to: [u32; 2],
+    pub tx: [u32; 2],
     /// Ethernet address of the transmit port.
-    pub address: Mac,
+    pub address: MacAddress,
     /// Ethernet address of the peer behind that port.
-    pub peer: Mac,
+    pub peer: MacAddress,
     /// Length of the longest frame that may be sent.
     pub frame_bytes: u16,
     /// Descriptors of the transmit ring, as obtained or by default.
     pub descriptors: u32,
     /// Maximum number of frames that a mode may hold back in this stream.
-    pub share: u32,
+    pub max_held_frames: u32,
     /// True if the transmit port discards frames and no capture bounds their number: a run does not
     /// wait for its end.
-    pub is_aimless: bool,
+    pub is_discarded: bool,
 }
 
 /// Stream of one thread.
-pub struct Stream<R, T> {
+pub struct FwdStream<R, T> {
     pub receive: R,
     pub transmit: T,
     /// Frames between the two queues.
     pub burst: Burst,
-    pub facts: Facts,
+    pub facts: StreamFacts,
     /// Number of frames that the mode consumed.
-    pub taken: u64,
-    retry: Option<Retry>,
+    pub consumed: u64,
+    retry: Option<TransmitRetry>,
 }
 
-impl<R: Receive, T: Transmit> Stream<R, T> {
+impl<R: RxQueue, T: TxQueue> FwdStream<R, T> {
     /// Creates a stream without frames.
-    pub fn new(receive: R, transmit: T, burst: usize, retry: Option<Retry>, facts: Facts) -> Self {
+    pub fn new(
+        receive: R,
+        transmit: T,
+        burst: usize,
+        retry: Option<TransmitRetry>,
+        facts: StreamFacts,
+    ) -> Self {
         Self {
             receive,
             transmit,
             burst: Burst::with_limit(burst),
             facts,
-            taken: 0,
+            consumed: 0,
             retry,
         }
     }
 
     /// Converts the queues to other types.
-    pub fn map<R2, T2>(self, queues: impl FnOnce(&Facts, R, T) -> (R2, T2)) -> Stream<R2, T2> {
+    pub fn map<R2, T2>(
+        self,
+        queues: impl FnOnce(&StreamFacts, R, T) -> (R2, T2),
+    ) -> FwdStream<R2, T2> {
         let (receive, transmit) = queues(&self.facts, self.receive, self.transmit);
-        Stream {
+        FwdStream {
             receive,
             transmit,
             burst: self.burst,
             facts: self.facts,
-            taken: self.taken,
+            consumed: self.consumed,
             retry: self.retry,
         }
     }
 
     /// Forwards the received frames unread, if the two queues have a direct path for that.
     #[inline(always)]
-    pub fn pass(&mut self) -> Option<usize> {
-        let most = self.burst.room();
-        self.receive.pass(&mut self.transmit, most)
+    pub fn pass_through(&mut self) -> Option<usize> {
+        let max_frames = self.burst.remaining();
+        self.receive.forward_direct(&mut self.transmit, max_frames)
     }
 
     /// Receives frames into the burst; returns their number.
     #[inline(always)]
-    pub fn receive(&mut self, pool: &mut Pool) -> usize {
+    pub fn receive(&mut self, pool: &mut FramePool) -> usize {
         self.receive.receive(pool, &mut self.burst)
     }
 
     /// Sends the burst. Frames that a full ring rejects are retried, then dropped and counted.
     #[inline(always)]
-    pub fn transmit(&mut self, pool: &mut Pool) {
+    pub fn transmit(&mut self, pool: &mut FramePool) {
         self.transmit.transmit(pool, &mut self.burst);
         if !self.burst.is_empty() {
-            self.left(pool);
+            self.retry_or_drop(pool);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn left(&mut self, pool: &mut Pool) {
-        let Retry { times, delay_us } = self.retry.unwrap_or(Retry {
+    fn retry_or_drop(&mut self, pool: &mut FramePool) {
+        let TransmitRetry { times, delay_us } = self.retry.unwrap_or(TransmitRetry {
             times: 0,
             delay_us: 0,
         });
         for _ in 0..times {
-            let until = clock::now() + u64::from(delay_us) * 1000;
-            while clock::now() < until {
+            let deadline = clock::now() + u64::from(delay_us) * 1000;
+            while clock::now() < deadline {
                 std::hint::spin_loop();
             }
             self.transmit.transmit(pool, &mut self.burst);
@@ -109,35 +118,35 @@ impl<R: Receive, T: Transmit> Stream<R, T> {
                 return;
             }
         }
-        self.transmit.refuse(pool, &mut self.burst);
+        self.transmit.drop_unsent(pool, &mut self.burst);
     }
 
     /// Changes the bytes of each frame of the burst.
     #[inline(always)]
-    pub fn change(&mut self, memory: &Memory, change: impl FnMut(&mut [u8])) {
-        self.burst.change(memory, change);
+    pub fn modify(&mut self, memory: &FrameRegion, change: impl FnMut(&mut [u8])) {
+        self.burst.for_each_mut(memory, change);
     }
 
     /// Frees the burst and counts its frames as consumed.
     #[inline]
-    pub fn take(&mut self, pool: &mut Pool) {
-        self.taken += pool.free_all(&mut self.burst) as u64;
+    pub fn consume(&mut self, pool: &mut FramePool) {
+        self.consumed += pool.free_all(&mut self.burst) as u64;
     }
 
     /// Fills the burst with new frames of `bytes`; returns their number.
     #[inline]
-    pub fn fill(&mut self, pool: &mut Pool, bytes: u16) -> usize {
-        let held = self.burst.len();
-        let fresh = pool.allocate_burst(&mut self.burst, usize::MAX);
-        for frame in &mut self.burst.frames_mut()[held..] {
+    pub fn fill(&mut self, pool: &mut FramePool, bytes: u16) -> usize {
+        let present = self.burst.len();
+        let new_frames = pool.allocate_burst(&mut self.burst, usize::MAX);
+        for frame in &mut self.burst.frames_mut()[present..] {
             frame.set_len(bytes);
         }
-        fresh
+        new_frames
     }
 }
 
 /// Name of the count of frames that a mode held at the end of the run: received but never sent.
-pub const HELD_AT_THE_STOP: &str = "held-at-the-stop";
+pub const HELD_AT_STOP: &str = "held-at-the-stop";
 
 /// Forwarding mode: the treatment of the frames of a stream.
 pub trait ForwardMode: Send + Sized {
@@ -152,28 +161,32 @@ pub trait ForwardMode: Send + Sized {
     const MAKES_FRAMES: bool = false;
 
     /// Creates the mode for one stream.
-    fn new(plan: &Self::Plan, facts: &Facts, setting: &super::settings::Settings) -> Self;
+    fn new(
+        plan: &Self::Plan,
+        facts: &StreamFacts,
+        setting: &super::settings::ForwardSettings,
+    ) -> Self;
 
     /// Performs one poll; returns the number of frames handled (0: no work).
-    fn step<R: Receive, T: Transmit>(
+    fn step<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        memory: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
     ) -> usize;
 
     /// Frees the held frames at the end of the run.
-    fn end(&mut self, pool: &mut Pool) {
+    fn release_held(&mut self, pool: &mut FramePool) {
         let _ = pool;
     }
 
     /// Returns whether the mode holds frames with a deadline in the future.
-    fn holds(&self) -> bool {
+    fn holds_frames(&self) -> bool {
         false
     }
 
     /// Returns the first deadline of the held frames; `None` if unknown.
-    fn due(&self) -> Option<u64> {
+    fn next_deadline(&self) -> Option<u64> {
         None
     }
 
@@ -197,15 +210,15 @@ pub trait FromOptions: Sized {
 
 /// Options of a mode that has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NoPlan;
+pub struct NoOptions;
 
-impl std::fmt::Display for NoPlan {
+impl std::fmt::Display for NoOptions {
     fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         Ok(())
     }
 }
 
-impl FromOptions for NoPlan {
+impl FromOptions for NoOptions {
     const HELP: &'static [(&'static str, &'static str)] = &[];
 
     fn from_options(text: &str) -> Result<Self, String> {
@@ -220,21 +233,21 @@ impl FromOptions for NoPlan {
 ///
 /// # Errors
 /// The error of `set`, or a part without a value.
-pub(crate) fn each_option(
+pub(crate) fn parse_options(
     text: &str,
     mut set: impl FnMut(&str, &str) -> Result<(), String>,
 ) -> Result<(), String> {
-    let mut known: Vec<&str> = Vec::new();
+    let mut seen_keys: Vec<&str> = Vec::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (key, value) = part
             .split_once('=')
             .ok_or_else(|| format!("`{part}` has no value: use {part}=VALUE"))?;
         let key = key.trim();
-        if known.contains(&key) {
+        if seen_keys.contains(&key) {
             return Err(format!("`{key}` is given twice: leave one out"));
         }
         set(key, value.trim())?;
-        known.push(key);
+        seen_keys.push(key);
     }
     Ok(())
 }

@@ -6,64 +6,64 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-use linerate_metric::forward::{ForwardStream, Residence};
+use linerate_metric::forward::{ForwardStream, ResidenceTime};
 use linerate_port::BURST_FRAMES;
 
-use super::settings::Settings;
+use super::settings::ForwardSettings;
 
 /// Adds to a counter that only the calling thread writes.
 #[inline]
-fn add(counter: &AtomicU64, more: u64) {
-    counter.store(counter.load(Relaxed) + more, Relaxed);
+fn add_relaxed(counter: &AtomicU64, increment: u64) {
+    counter.store(counter.load(Relaxed) + increment, Relaxed);
 }
 
 /// Recorder of a stream. Aligned like the counters of queues, so that no two share a cache line.
 #[repr(align(128))]
 #[derive(Debug)]
-pub(super) struct Recorded {
+pub(super) struct StreamRecorder {
     counts_bursts: bool,
     counts_cycles: bool,
     /// Costs two more clock reads per poll.
     times_frames: bool,
     /// Number of polls by the number of frames returned, 0 included.
-    bursts: [AtomicU64; BURST_FRAMES + 1],
+    polls_by_burst: [AtomicU64; BURST_FRAMES + 1],
     cycles: AtomicU64,
     handled: AtomicU64,
-    times: Times,
+    times: ResidenceTimes,
     /// Times since the last clear; written only after a clear.
-    recent: Times,
-    /// State of the last clear: [`NEVER`], [`ASKED`] or [`BEGUN`].
-    cleared: AtomicU8,
+    times_since_clear: ResidenceTimes,
+    /// State of the last clear: [`NOT_CLEARED`], [`CLEAR_REQUESTED`] or [`CLEARED`].
+    clear_state: AtomicU8,
 }
 
-const NEVER: u8 = 0;
-const ASKED: u8 = 1;
-const BEGUN: u8 = 2;
+const NOT_CLEARED: u8 = 0;
+const CLEAR_REQUESTED: u8 = 1;
+const CLEARED: u8 = 2;
 
 /// Values of the counters at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sample {
-    bursts: [u64; BURST_FRAMES + 1],
+pub(super) struct RecorderSample {
+    polls_by_burst: [u64; BURST_FRAMES + 1],
     cycles: u64,
     handled: u64,
 }
 
-impl Recorded {
+impl StreamRecorder {
     /// Creates a recorder for the figures that the settings require; `None` if they require none.
-    pub(super) fn wanted(settings: &Settings) -> Option<Self> {
-        let recorded = Self {
+    pub(super) fn for_settings(settings: &ForwardSettings) -> Option<Self> {
+        let recorder = Self {
             counts_bursts: settings.record_bursts,
             counts_cycles: settings.record_cycles,
             times_frames: settings.record_residence,
-            bursts: [const { AtomicU64::new(0) }; BURST_FRAMES + 1],
+            polls_by_burst: [const { AtomicU64::new(0) }; BURST_FRAMES + 1],
             cycles: AtomicU64::new(0),
             handled: AtomicU64::new(0),
-            times: Times::default(),
-            recent: Times::default(),
-            cleared: AtomicU8::new(NEVER),
+            times: ResidenceTimes::default(),
+            times_since_clear: ResidenceTimes::default(),
+            clear_state: AtomicU8::new(NOT_CLEARED),
         };
-        let any = recorded.counts_bursts || recorded.counts_cycles || recorded.times_frames;
-        any.then_some(recorded)
+        let any = recorder.counts_bursts || recorder.counts_cycles || recorder.times_frames;
+        any.then_some(recorder)
     }
 
     /// Returns whether residence times are recorded.
@@ -74,68 +74,71 @@ impl Recorded {
 
     /// Records the residence time of the frames of a poll.
     #[inline]
-    pub(super) fn stayed(&self, ns: u64) {
-        self.times.take(ns);
-        if self.cleared.load(Relaxed) != NEVER {
-            self.stayed_since(ns);
+    pub(super) fn record_residence(&self, ns: u64) {
+        self.times.record(ns);
+        if self.clear_state.load(Relaxed) != NOT_CLEARED {
+            self.record_since_clear(ns);
         }
     }
 
     #[inline(never)]
-    fn stayed_since(&self, ns: u64) {
+    fn record_since_clear(&self, ns: u64) {
         // The writing thread resets: otherwise two threads would write the same counters.
-        if self.cleared.swap(BEGUN, Relaxed) == ASKED {
-            self.recent.reset();
+        if self.clear_state.swap(CLEARED, Relaxed) == CLEAR_REQUESTED {
+            self.times_since_clear.reset();
         }
-        self.recent.take(ns);
+        self.times_since_clear.record(ns);
     }
 
     /// Records the frames received and handled by a poll, and its cycles.
     #[inline]
-    pub(super) fn polled(&self, received: u64, handled: usize, cycles: u64) {
+    pub(super) fn record_poll(&self, received: u64, handled: usize, cycles: u64) {
         let size = usize::try_from(received).map_or(BURST_FRAMES, |size| size.min(BURST_FRAMES));
-        add(&self.bursts[size], 1);
+        add_relaxed(&self.polls_by_burst[size], 1);
         if handled > 0 {
-            add(&self.cycles, cycles);
-            add(&self.handled, handled as u64);
+            add_relaxed(&self.cycles, cycles);
+            add_relaxed(&self.handled, handled as u64);
         }
     }
 
     /// Returns the present values.
-    pub(super) fn sample(&self) -> Sample {
-        Sample {
-            bursts: self.bursts.each_ref().map(|count| count.load(Relaxed)),
+    pub(super) fn sample(&self) -> RecorderSample {
+        RecorderSample {
+            polls_by_burst: self
+                .polls_by_burst
+                .each_ref()
+                .map(|count| count.load(Relaxed)),
             cycles: self.cycles.load(Relaxed),
             handled: self.handled.load(Relaxed),
         }
     }
 
     /// Writes the figures since the start into the figures of a stream.
-    pub(super) fn all_into(&self, stream: &mut ForwardStream) {
-        self.write(&self.sample(), stream);
+    pub(super) fn write_totals(&self, stream: &mut ForwardStream) {
+        self.write_counts(&self.sample(), stream);
         if self.times_frames {
-            stream.residence = self.times.found();
+            stream.residence = self.times.residence();
         }
     }
 
     /// Writes the figures since an earlier sample.
-    pub(super) fn later_into(&self, earlier: &Sample, stream: &mut ForwardStream) {
-        self.write(&self.sample().since(earlier), stream);
+    pub(super) fn write_since(&self, earlier: &RecorderSample, stream: &mut ForwardStream) {
+        self.write_counts(&self.sample().since(earlier), stream);
         if self.times_frames {
             // Until a frame arrives, the times are not reset.
-            let found = self.recent.found();
-            stream.residence = found.filter(|_| self.cleared.load(Relaxed) == BEGUN);
+            let residence = self.times_since_clear.residence();
+            stream.residence = residence.filter(|_| self.clear_state.load(Relaxed) == CLEARED);
         }
     }
 
     /// Starts separate times from now on, because minimum and maximum cannot be split later.
     pub(super) fn clear(&self) {
-        self.cleared.store(ASKED, Relaxed);
+        self.clear_state.store(CLEAR_REQUESTED, Relaxed);
     }
 
-    fn write(&self, sample: &Sample, stream: &mut ForwardStream) {
+    fn write_counts(&self, sample: &RecorderSample, stream: &mut ForwardStream) {
         if self.counts_bursts {
-            stream.bursts = sample.bursts[1..].to_vec();
+            stream.bursts = sample.polls_by_burst[1..].to_vec();
         }
         if self.counts_cycles && sample.handled > 0 {
             stream.cycles_per_packet = Some(sample.cycles as f64 / sample.handled as f64);
@@ -143,10 +146,10 @@ impl Recorded {
     }
 }
 
-impl Sample {
+impl RecorderSample {
     fn since(mut self, earlier: &Self) -> Self {
-        for (now, then) in self.bursts.iter_mut().zip(earlier.bursts) {
-            *now = now.saturating_sub(then);
+        for (count, earlier_count) in self.polls_by_burst.iter_mut().zip(earlier.polls_by_burst) {
+            *count = count.saturating_sub(earlier_count);
         }
         Self {
             cycles: self.cycles.saturating_sub(earlier.cycles),
@@ -159,7 +162,7 @@ impl Sample {
 /// Residence times of polls that returned frames: from before the poll until the transmit queue has
 /// the frames.
 #[derive(Debug, Default)]
-struct Times {
+struct ResidenceTimes {
     polls: AtomicU64,
     sum_ns: AtomicU64,
     min_ns: AtomicU64,
@@ -169,30 +172,30 @@ struct Times {
     jitter_16: AtomicU64,
 }
 
-impl Times {
+impl ResidenceTimes {
     /// Records the time of a poll.
-    fn take(&self, ns: u64) {
+    fn record(&self, ns: u64) {
         let min = match self.polls.load(Relaxed) {
             0 => ns,
             _ => {
                 let jitter = self.jitter_16.load(Relaxed);
                 let smoothed = (jitter + 8) >> 4;
-                let apart = self.last_ns.load(Relaxed).abs_diff(ns);
-                (self.jitter_16).store(jitter.saturating_add(apart) - smoothed, Relaxed);
+                let difference = self.last_ns.load(Relaxed).abs_diff(ns);
+                (self.jitter_16).store(jitter.saturating_add(difference) - smoothed, Relaxed);
                 self.min_ns.load(Relaxed).min(ns)
             }
         };
         self.min_ns.store(min, Relaxed);
-        add(&self.sum_ns, ns);
+        add_relaxed(&self.sum_ns, ns);
         let max = self.max_ns.load(Relaxed).max(ns);
         self.max_ns.store(max, Relaxed);
         self.last_ns.store(ns, Relaxed);
-        add(&self.polls, 1);
+        add_relaxed(&self.polls, 1);
     }
 
     /// Resets all counters.
     fn reset(&self) {
-        let all = [
+        let counters = [
             &self.polls,
             &self.sum_ns,
             &self.min_ns,
@@ -200,13 +203,15 @@ impl Times {
             &self.last_ns,
             &self.jitter_16,
         ];
-        all.into_iter().for_each(|count| count.store(0, Relaxed));
+        counters
+            .into_iter()
+            .for_each(|count| count.store(0, Relaxed));
     }
 
     /// Returns the times in the form of the record; `None` if no poll returned a frame.
-    fn found(&self) -> Option<Residence> {
+    fn residence(&self) -> Option<ResidenceTime> {
         let polls = self.polls.load(Relaxed);
-        Some(Residence {
+        Some(ResidenceTime {
             polls,
             min_ns: self.min_ns.load(Relaxed),
             mean_ns: self.sum_ns.load(Relaxed).checked_div(polls)?,
@@ -221,81 +226,97 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_summed_up() {
-        let times = Times::default();
-        assert_eq!(times.found(), None);
+    fn residence_times_are_summed() {
+        let times = ResidenceTimes::default();
+        assert_eq!(times.residence(), None);
         for ns in [100, 300, 200] {
-            times.take(ns);
+            times.record(ns);
         }
-        let found = times.found().unwrap();
+        let residence = times.residence().unwrap();
         assert_eq!(
-            (found.polls, found.min_ns, found.mean_ns, found.max_ns),
+            (
+                residence.polls,
+                residence.min_ns,
+                residence.mean_ns,
+                residence.max_ns
+            ),
             (3, 100, 200, 300)
         );
         // A constant difference of 200: the jitter converges to it.
-        let times = Times::default();
-        (0..1000).for_each(|at| times.take(100 + at % 2 * 200));
-        assert!(times.found().unwrap().jitter_ns.abs_diff(200) <= 1);
+        let times = ResidenceTimes::default();
+        (0..1000).for_each(|at| times.record(100 + at % 2 * 200));
+        assert!(times.residence().unwrap().jitter_ns.abs_diff(200) <= 1);
         // No difference: no jitter.
-        let times = Times::default();
-        (0..9).for_each(|_| times.take(7));
-        assert_eq!(times.found().unwrap().jitter_ns, 0);
+        let times = ResidenceTimes::default();
+        (0..9).for_each(|_| times.record(7));
+        assert_eq!(times.residence().unwrap().jitter_ns, 0);
     }
 
     /// Minimum and maximum before a `clear` belong to the figures of the run only.
     #[test]
-    fn times_begin_anew_with_a_clear() {
-        let recorded = Recorded::wanted(&Settings {
+    fn clear_restarts_residence_times() {
+        let recorder = StreamRecorder::for_settings(&ForwardSettings {
             record_residence: true,
-            ..Settings::default()
+            ..ForwardSettings::default()
         })
         .unwrap();
-        let later = |recorded: &Recorded, earlier: &Sample| {
+        let residence_since = |recorder: &StreamRecorder, earlier: &RecorderSample| {
             let mut stream = ForwardStream::default();
-            recorded.later_into(earlier, &mut stream);
+            recorder.write_since(earlier, &mut stream);
             stream.residence
         };
-        [10, 9000].into_iter().for_each(|ns| recorded.stayed(ns));
-        recorded.clear();
-        let earlier = recorded.sample();
-        assert_eq!(later(&recorded, &earlier), None);
-        [200, 100].into_iter().for_each(|ns| recorded.stayed(ns));
-        let found = later(&recorded, &earlier).unwrap();
-        assert_eq!((found.polls, found.min_ns, found.max_ns), (2, 100, 200));
-        let mut all = ForwardStream::default();
-        recorded.all_into(&mut all);
-        let all = all.residence.unwrap();
-        assert_eq!((all.polls, all.min_ns, all.max_ns), (4, 10, 9000));
+        [10, 9000]
+            .into_iter()
+            .for_each(|ns| recorder.record_residence(ns));
+        recorder.clear();
+        let earlier = recorder.sample();
+        assert_eq!(residence_since(&recorder, &earlier), None);
+        [200, 100]
+            .into_iter()
+            .for_each(|ns| recorder.record_residence(ns));
+        let residence = residence_since(&recorder, &earlier).unwrap();
+        assert_eq!(
+            (residence.polls, residence.min_ns, residence.max_ns),
+            (2, 100, 200)
+        );
+        let mut totals = ForwardStream::default();
+        recorder.write_totals(&mut totals);
+        let totals = totals.residence.unwrap();
+        assert_eq!((totals.polls, totals.min_ns, totals.max_ns), (4, 10, 9000));
     }
 
     #[test]
-    fn what_is_asked_for_is_recorded() {
-        assert!(Recorded::wanted(&Settings::default()).is_none());
-        let wanted = |bursts, cycles| {
-            Recorded::wanted(&Settings {
+    fn requested_figures_are_recorded() {
+        assert!(StreamRecorder::for_settings(&ForwardSettings::default()).is_none());
+        let recorder_for = |bursts, cycles| {
+            StreamRecorder::for_settings(&ForwardSettings {
                 record_bursts: bursts,
                 record_cycles: cycles,
-                ..Settings::default()
+                ..ForwardSettings::default()
             })
             .unwrap()
         };
         for (bursts, cycles) in [(true, false), (false, true), (true, true)] {
-            let recorded = wanted(bursts, cycles);
+            let recorder = recorder_for(bursts, cycles);
             for received in [0, 32, 32, 1] {
-                recorded.polled(received, received as usize, 650);
+                recorder.record_poll(received, received as usize, 650);
             }
-            let (mut all, mut later) = (ForwardStream::default(), ForwardStream::default());
-            recorded.all_into(&mut all);
-            let earlier = recorded.sample();
-            recorded.polled(32, 32, 320);
-            recorded.later_into(&earlier, &mut later);
+            let (mut totals, mut since_sample) =
+                (ForwardStream::default(), ForwardStream::default());
+            recorder.write_totals(&mut totals);
+            let earlier = recorder.sample();
+            recorder.record_poll(32, 32, 320);
+            recorder.write_since(&earlier, &mut since_sample);
             let counted = |stream: &ForwardStream| stream.bursts.iter().sum::<u64>();
-            let want = if bursts { (3, 1) } else { (0, 0) };
-            assert_eq!((counted(&all), counted(&later)), want);
+            let expected = if bursts { (3, 1) } else { (0, 0) };
+            assert_eq!((counted(&totals), counted(&since_sample)), expected);
             // Polls without frames add no cycles.
-            let want = (cycles.then_some(30.0), cycles.then_some(10.0));
-            assert_eq!((all.cycles_per_packet, later.cycles_per_packet), want);
-            assert_eq!(all.residence, None);
+            let expected = (cycles.then_some(30.0), cycles.then_some(10.0));
+            assert_eq!(
+                (totals.cycles_per_packet, since_sample.cycles_per_packet),
+                expected
+            );
+            assert_eq!(totals.residence, None);
         }
     }
 }

@@ -10,68 +10,74 @@ use linerate_host::sys::clock::Nanos;
 /// Gaps below this are normal: schedulers cause them on any host.
 const GAP_NS: Nanos = 5_000_000;
 /// The first frame is unrelated if the gap after it exceeds this many of the mean gaps that follow.
-const FIRST_GAPS: Nanos = 16;
+const MAX_FIRST_GAPS: Nanos = 16;
 
 /// Arrivals so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Span {
+pub(super) struct ArrivalWindow {
     first: Nanos,
     second: Nanos,
     /// Latest arrival that belongs to the run, and the number of such arrivals.
     last: Nanos,
-    crowd: u64,
+    members: u64,
     /// Number of arrivals since then.
-    apart: u64,
+    pending: u64,
 }
 
-impl Span {
+impl ArrivalWindow {
     /// Adds a frame that certainly belongs to the run.
     #[inline]
-    pub(super) fn take(&mut self, now: Nanos) {
-        match self.crowd {
+    pub(super) fn add(&mut self, now: Nanos) {
+        match self.members {
             0 => self.first = now,
             1 => self.second = now,
             _ => {}
         }
         self.last = now;
-        self.crowd += 1 + self.apart;
-        self.apart = 0;
+        self.members += 1 + self.pending;
+        self.pending = 0;
     }
 
     /// Adds a frame that may be unrelated.
     #[inline]
-    pub(super) fn take_unsure(&mut self, now: Nanos) {
-        let near = now <= self.last.saturating_add(GAP_NS);
-        if near || self.crowd < 2 || self.is_crowded(now) {
-            self.take(now);
+    pub(super) fn add_unidentified(&mut self, now: Nanos) {
+        let is_without_gap = now <= self.last.saturating_add(GAP_NS);
+        if is_without_gap || self.members < 2 || self.is_dense(now) {
+            self.add(now);
         } else {
-            self.apart += 1;
+            self.pending += 1;
         }
     }
 
     /// Returns whether this frame and the pending ones before it fill half of the gap, at the mean
     /// rate so far.
     #[cold]
-    fn is_crowded(&self, now: Nanos) -> bool {
-        let (gap, all) = (now - self.last, now - self.first);
-        let frames = self.crowd + self.apart;
-        u128::from(self.apart + 1) * 2 * u128::from(all) >= u128::from(gap) * u128::from(frames)
+    fn is_dense(&self, now: Nanos) -> bool {
+        let (gap, elapsed) = (now - self.last, now - self.first);
+        let frames = self.members + self.pending;
+        u128::from(self.pending + 1) * 2 * u128::from(elapsed)
+            >= u128::from(gap) * u128::from(frames)
     }
 
     /// Returns the time between the first and the last frame, if all frames belong to the run.
-    pub(super) fn sure_ns(&self) -> Nanos {
+    pub(super) fn identified_ns(&self) -> Nanos {
         self.last - self.first
     }
 
     /// Returns that time if any frame may be unrelated.
-    pub(super) fn unsure_ns(&self) -> Nanos {
-        let (early, rest) = (
+    pub(super) fn unidentified_ns(&self) -> Nanos {
+        let (first_gap, rest) = (
             self.second.saturating_sub(self.first),
             self.last.saturating_sub(self.second),
         );
-        let gaps = self.crowd.saturating_sub(2);
-        let is_stray = gaps > 0 && early > GAP_NS && early > rest / gaps * FIRST_GAPS;
-        if is_stray { rest } else { self.sure_ns() }
+        let gaps = self.members.saturating_sub(2);
+        let is_first_unrelated =
+            gaps > 0 && first_gap > GAP_NS && first_gap > rest / gaps * MAX_FIRST_GAPS;
+        if is_first_unrelated {
+            rest
+        } else {
+            self.identified_ns()
+        }
     }
 }
 
@@ -80,50 +86,58 @@ mod tests {
     use super::*;
 
     /// Nanoseconds in a millisecond.
-    const MS: Nanos = 1_000_000;
+    const NANOS_PER_MS: Nanos = 1_000_000;
 
-    fn span(arrivals: impl IntoIterator<Item = Nanos>) -> Nanos {
-        let mut span = Span::default();
+    fn window_ns(arrivals: impl IntoIterator<Item = Nanos>) -> Nanos {
+        let mut window = ArrivalWindow::default();
         for at in arrivals {
-            span.take_unsure(at);
+            window.add_unidentified(at);
         }
-        span.unsure_ns()
+        window.unidentified_ns()
     }
 
     /// Arrival times of one second of frames, in bursts of `burst`.
-    fn steady(gap_ns: Nanos, burst: u64) -> impl Iterator<Item = Nanos> + Clone {
-        let bursts = 1000 * MS / gap_ns / burst;
-        (0..bursts).flat_map(move |at| (0..burst).map(move |_| 5000 * MS + at * gap_ns * burst))
+    fn steady_arrivals(gap_ns: Nanos, burst: u64) -> impl Iterator<Item = Nanos> + Clone {
+        let bursts = 1000 * NANOS_PER_MS / gap_ns / burst;
+        (0..bursts)
+            .flat_map(move |at| (0..burst).map(move |_| 5000 * NANOS_PER_MS + at * gap_ns * burst))
     }
 
     #[test]
-    fn a_crowd_is_as_long_as_it_is() {
+    fn window_covers_all_arrivals() {
         for (gap_ns, burst) in [
             (1_000, 1),
             (1_000, 32),
             (400_000, 1),
-            (2 * MS, 32),
-            (100 * MS, 1),
+            (2 * NANOS_PER_MS, 32),
+            (100 * NANOS_PER_MS, 1),
         ] {
-            let all = steady(gap_ns, burst);
-            let want = all.clone().last().unwrap() - 5000 * MS;
-            assert_eq!(span(all), want, "{gap_ns} {burst}");
+            let all = steady_arrivals(gap_ns, burst);
+            let expected_ns = all.clone().last().unwrap() - 5000 * NANOS_PER_MS;
+            assert_eq!(window_ns(all), expected_ns, "{gap_ns} {burst}");
         }
-        assert_eq!(span([]), 0);
-        assert_eq!(span([7]), 0);
-        assert_eq!(span([7, 9]), 2);
+        assert_eq!(window_ns([]), 0);
+        assert_eq!(window_ns([7]), 0);
+        assert_eq!(window_ns([7, 9]), 2);
     }
 
     #[test]
-    fn strays_before_and_after_it_are_none_of_it() {
-        for gap_ns in [1_000, 400_000, 20 * MS] {
-            let all = || steady(gap_ns, 1);
-            let want = span(all());
-            let later = [6_800, 6_900, 7_400, 7_400, 7_900].map(|at| at * MS);
-            assert_eq!(span(all().chain([7_000 * MS])), want, "{gap_ns}");
-            assert_eq!(span([4_000 * MS].into_iter().chain(all())), want);
-            if gap_ns < MS {
-                assert_eq!(span(all().chain(later)), want, "{gap_ns}");
+    fn unrelated_frames_do_not_extend_the_window() {
+        for gap_ns in [1_000, 400_000, 20 * NANOS_PER_MS] {
+            let all = || steady_arrivals(gap_ns, 1);
+            let expected_ns = window_ns(all());
+            let strays = [6_800, 6_900, 7_400, 7_400, 7_900].map(|at| at * NANOS_PER_MS);
+            assert_eq!(
+                window_ns(all().chain([7_000 * NANOS_PER_MS])),
+                expected_ns,
+                "{gap_ns}"
+            );
+            assert_eq!(
+                window_ns([4_000 * NANOS_PER_MS].into_iter().chain(all())),
+                expected_ns
+            );
+            if gap_ns < NANOS_PER_MS {
+                assert_eq!(window_ns(all().chain(strays)), expected_ns, "{gap_ns}");
             }
         }
     }
@@ -131,30 +145,38 @@ mod tests {
     /// After a stall within the run, the frames that follow belong to the run: a queue may still
     /// deliver them.
     #[test]
-    fn a_stall_parts_no_crowd() {
-        let with_stall = |from: u64, to: u64, clump: bool| {
-            steady(400_000, 1).map(move |at| match at - 5000 * MS {
-                since if (from * MS..to * MS).contains(&since) => {
+    fn stall_does_not_end_the_window() {
+        let with_stall = |from: u64, to: u64, is_clumped: bool| {
+            steady_arrivals(400_000, 1).map(move |at| match at - 5000 * NANOS_PER_MS {
+                since if (from * NANOS_PER_MS..to * NANOS_PER_MS).contains(&since) => {
                     // Frames of the stall arrive at its end, or are late themselves.
-                    if clump {
-                        5000 * MS + to * MS
+                    if is_clumped {
+                        5000 * NANOS_PER_MS + to * NANOS_PER_MS
                     } else {
-                        at + (to - from) * MS
+                        at + (to - from) * NANOS_PER_MS
                     }
                 }
-                since if since >= to * MS && !clump => at + (to - from) * MS,
+                since if since >= to * NANOS_PER_MS && !is_clumped => {
+                    at + (to - from) * NANOS_PER_MS
+                }
                 _ => at,
             })
         };
-        let want = span(steady(400_000, 1));
+        let expected_ns = window_ns(steady_arrivals(400_000, 1));
         for (from, to) in [(1, 21), (100, 200), (500, 530), (850, 890)] {
-            let found = span(with_stall(from, to, true));
-            assert!(found.abs_diff(want) < MS, "{from} to {to}: {found}");
+            let measured_ns = window_ns(with_stall(from, to, true));
+            assert!(
+                measured_ns.abs_diff(expected_ns) < NANOS_PER_MS,
+                "{from} to {to}: {measured_ns}"
+            );
         }
         for (from, to) in [(100, 200), (500, 530), (850, 890)] {
-            let found = span(with_stall(from, to, false));
-            let later = want + (to - from) * MS;
-            assert!(found.abs_diff(later) < MS, "{from} to {to}: {found}");
+            let measured_ns = window_ns(with_stall(from, to, false));
+            let expected_late_ns = expected_ns + (to - from) * NANOS_PER_MS;
+            assert!(
+                measured_ns.abs_diff(expected_late_ns) < NANOS_PER_MS,
+                "{from} to {to}: {measured_ns}"
+            );
         }
     }
 }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use linerate_metric::generate::FCS_BYTES;
 use linerate_metric::units::format_count;
-use linerate_port::kinds::pcap::hold_to_read;
+use linerate_port::kinds::pcap::lock_for_reading;
 use linerate_port::pcap::{self, CaptureError, CaptureReader};
 
 use crate::MeasureError;
 
 /// Maximum bytes of frames of a capture.
-const MOST_BYTES: usize = 1 << 30;
+const MAX_FRAME_BYTES_TOTAL: usize = 1 << 30;
 
 /// Frames of a capture file.
 #[derive(Debug)]
@@ -23,82 +23,85 @@ pub struct Capture {
     bytes: Box<[u8]>,
     /// End offset of each frame in `bytes`, and its time relative to the first frame.
     frames: Box<[(usize, u64)]>,
-    recorded: bool,
+    keeps_times: bool,
     /// Time from the first frame to the first frame of the next round.
-    span_ns: u64,
+    round_ns: u64,
 }
 
 impl Capture {
-    /// Reads a file; `recorded` keeps the times between its frames.
+    /// Reads a file; `keeps_times` keeps the times between its frames.
     ///
     /// # Errors
     /// [`MeasureError::Generator`] if it cannot be read, is no capture, has no frame, or has
     /// truncated frames; [`MeasureError::Port`] if a port writes it.
-    pub fn read(path: &Path, recorded: bool) -> Result<Self, MeasureError> {
-        let refused = |situation: String| MeasureError::Generator {
+    pub fn read(path: &Path, keeps_times: bool) -> Result<Self, MeasureError> {
+        let rejection = |situation: String| MeasureError::Generator {
             object: path.display().to_string(),
             situation,
             next_step: "give a pcap or pcapng file of Ethernet frames".to_owned(),
         };
-        let file = pcap::open(path).map_err(|error| match error {
-            CaptureError::Io(why) => refused(format!("cannot be opened ({why})")),
-            other => refused(other.to_string()),
+        let file = pcap::open_capture(path).map_err(|error| match error {
+            CaptureError::Io(why) => rejection(format!("cannot be opened ({why})")),
+            capture_error => rejection(capture_error.to_string()),
         })?;
-        hold_to_read(&file, path)?;
-        let held = file
+        lock_for_reading(&file, path)?;
+        let lock_file = file
             .try_clone()
             .map_err(|source| MeasureError::system("keeping a capture open", source))?;
-        let mut reader = CaptureReader::new(file).map_err(|error| refused(error.to_string()))?;
+        let mut reader = CaptureReader::new(file).map_err(|error| rejection(error.to_string()))?;
         let (mut bytes, mut frames) = (Vec::new(), Vec::new());
         let mut first = None;
-        let (mut cut, mut all) = (0_u64, 0_u64);
-        while let Some(record) = reader.read().map_err(|error| refused(error.to_string()))? {
-            all += 1;
+        let (mut truncated, mut total) = (0_u64, 0_u64);
+        while let Some(record) = reader
+            .read()
+            .map_err(|error| rejection(error.to_string()))?
+        {
+            total += 1;
             if (record.length as usize) > record.bytes.len() {
-                cut += 1;
+                truncated += 1;
                 continue;
             }
             if u16::try_from(record.bytes.len()).is_err() || record.bytes.len() < 14 {
-                return Err(refused(
+                return Err(rejection(
                     "it has a frame shorter than 14 or longer than 65,535 bytes".to_owned(),
                 ));
             }
             bytes.extend(record.bytes);
-            if bytes.len() > MOST_BYTES {
-                return Err(refused("its frames exceed 1 GiB".to_owned()));
+            if bytes.len() > MAX_FRAME_BYTES_TOTAL {
+                return Err(rejection("its frames exceed 1 GiB".to_owned()));
             }
-            let time = match (recorded, record.time_ns) {
-                (true, None) => return Err(refused("it has no timestamps".to_owned())),
+            let time = match (keeps_times, record.time_ns) {
+                (true, None) => return Err(rejection("it has no timestamps".to_owned())),
                 (_, time) => time.unwrap_or(0),
             };
             // A clock that was set back during the capture must not delay frames forever.
             let before = frames.last().map_or(0, |&(_, before)| before);
-            let since = time.saturating_sub(*first.get_or_insert(time)).max(before);
-            frames.push((bytes.len(), since));
+            let offset_ns = time.saturating_sub(*first.get_or_insert(time)).max(before);
+            frames.push((bytes.len(), offset_ns));
         }
-        if cut > 0 {
+        if truncated > 0 {
             return Err(MeasureError::Generator {
                 object: path.display().to_string(),
                 situation: format!(
                     "{} of its {} frames are truncated and cannot be sent",
-                    format_count(cut),
-                    format_count(all)
+                    format_count(truncated),
+                    format_count(total)
                 ),
                 next_step: "capture complete frames (`tcpdump -s 0`)".to_owned(),
             });
         }
         let Some(&(_, last)) = frames.last() else {
-            return Err(refused("it has no frames".to_owned()));
+            return Err(rejection("it has no frames".to_owned()));
         };
         // The next round starts after the mean gap of this one.
         let gap = last / (frames.len() as u64 - 1).max(1);
         Ok(Self {
             path: path.to_owned(),
-            _file: held,
-            span_ns: last + gap.max(1),
+            _file: lock_file,
+            round_ns: last + gap.max(1),
             bytes: bytes.into(),
             frames: frames.into(),
-            recorded,
+            keeps_times,
         })
     }
 
@@ -122,24 +125,24 @@ impl Capture {
     /// Returns whether frames leave at their recorded times.
     #[must_use]
     pub fn recorded_times(&self) -> bool {
-        self.recorded
+        self.keeps_times
     }
 
     /// Returns the bytes of a frame, without FCS.
     #[inline]
     #[must_use]
     pub fn frame(&self, number: usize) -> &[u8] {
-        let from = number
+        let start = number
             .checked_sub(1)
             .map_or(0, |before| self.frames[before].0);
-        &self.bytes[from..self.frames[number].0]
+        &self.bytes[start..self.frames[number].0]
     }
 
     /// Returns the deadline of a frame in a round, relative to the first frame of the first round.
     #[must_use]
-    pub fn due_ns(&self, number: usize, round: u64) -> u64 {
+    pub fn deadline_ns(&self, number: usize, round: u64) -> u64 {
         round
-            .saturating_mul(self.span_ns)
+            .saturating_mul(self.round_ns)
             .saturating_add(self.frames[number].1)
     }
 

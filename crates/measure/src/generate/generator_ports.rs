@@ -4,109 +4,113 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
-use linerate_metric::record::Doubt;
+use linerate_metric::record::Caveat;
 use linerate_port::{
-    AnyPort, Capabilities, Memory, Partner, PortError, PortUrl, QueueCounters, QueueTotals,
-    Receive, Transmit, memory_plan, open,
+    AnyPort, FrameRegion, PeerState, PortCapabilities, PortError, PortUrl, QueueCounters,
+    QueueTotals, RxQueue, TxQueue, memory_plan, open,
 };
 
 use super::template::{MAC_BYTES, Template, TemplateError};
 use crate::MeasureError;
-use crate::forward::{absences_since, peer_left};
-use crate::numa::Seats;
+use crate::forward::{outages_since, peer_outage_caveat};
+use crate::numa::NumaPlacement;
 
 /// Carrier states of the sending and the receiving port; `None`: unknown.
-pub(super) type Carriers = (Option<bool>, Option<bool>);
+pub(super) type CarrierPair = (Option<bool>, Option<bool>);
 
 /// Open ports of a generator.
-pub struct Ports {
+pub struct GeneratorPorts {
     /// Queue that sends. Only one thread sends: on several queues, frames of a flow would overtake
     /// each other.
     pub(super) send: AnyPort,
     /// Other queues of the sending port, on which frames may return.
-    pub(super) others: Vec<AnyPort>,
+    pub(super) other_queues: Vec<AnyPort>,
     /// Queues of the receiving port; `None`: the queues of the sending port receive.
     pub(super) receive: Option<Vec<AnyPort>>,
     pub(super) reflects: bool,
-    pub(super) memory: Memory,
+    pub(super) memory: FrameRegion,
     /// NUMA nodes of the ports and their memory, read once for all runs.
-    pub(super) seats: Seats,
+    pub(super) numa_placement: NumaPlacement,
 }
 
 /// Port at which frames are received.
 #[derive(Clone, Debug)]
-pub enum Arrival {
+pub enum ReceiveSide {
     /// Another port.
-    At(PortUrl),
+    Port(PortUrl),
     /// The sending port: the device sends the frames back.
-    Back,
+    SendPort,
     /// None: frames are not received.
     Nowhere,
 }
 
 /// Frames in rings and pools of the generator, in addition to those that the ports require.
-const IN_HAND: u32 = 2048;
+const EXTRA_FRAMES: u32 = 2048;
 
-impl Ports {
+impl GeneratorPorts {
     /// Opens the ports.
     ///
     /// # Errors
     /// The error of the port that cannot be opened.
-    pub fn open(send: &PortUrl, arrival: &Arrival) -> Result<Self, MeasureError> {
+    pub fn open(send: &PortUrl, receive_side: &ReceiveSide) -> Result<Self, MeasureError> {
         let mut urls = vec![send.clone()];
-        if let Arrival::At(url) = arrival {
+        if let ReceiveSide::Port(url) = receive_side {
             urls.push(url.clone());
         }
         let mut plan = memory_plan(&urls);
-        plan.frames = plan.frames.saturating_add(IN_HAND);
-        let memory = Memory::new(plan)?;
+        plan.frames = plan.frames.saturating_add(EXTRA_FRAMES);
+        let memory = FrameRegion::new(plan)?;
         let sending = open(send, &memory)?;
-        let receive = match arrival {
-            Arrival::At(url) => Some(open(url, &memory)?),
-            Arrival::Back | Arrival::Nowhere => None,
+        let receive = match receive_side {
+            ReceiveSide::Port(url) => Some(open(url, &memory)?),
+            ReceiveSide::SendPort | ReceiveSide::Nowhere => None,
         };
-        let reflects = matches!(arrival, Arrival::Back);
-        Ok(Self::over(memory, sending, receive, reflects))
+        let reflects = matches!(receive_side, ReceiveSide::SendPort);
+        Ok(Self::new(memory, sending, receive, reflects))
     }
 
     /// Takes open ports with one shared memory, with all their queues. The sending port has at
     /// least one queue.
     #[must_use]
-    pub fn of(memory: Memory, send: Vec<AnyPort>, receive: Option<Vec<AnyPort>>) -> Self {
+    pub fn from_open(
+        memory: FrameRegion,
+        send: Vec<AnyPort>,
+        receive: Option<Vec<AnyPort>>,
+    ) -> Self {
         let reflects = receive.is_none();
-        Self::over(memory, send, receive, reflects)
+        Self::new(memory, send, receive, reflects)
     }
 
-    fn over(
-        memory: Memory,
+    fn new(
+        memory: FrameRegion,
         mut sending: Vec<AnyPort>,
         receive: Option<Vec<AnyPort>>,
         reflects: bool,
     ) -> Self {
-        let others = sending.split_off(1);
+        let other_queues = sending.split_off(1);
         let send = sending.remove(0);
         let all = std::iter::once(&send)
-            .chain(&others)
+            .chain(&other_queues)
             .chain(receive.iter().flatten());
-        let seats = Seats::of(all.map(|port| &port.capabilities), &memory);
+        let numa_placement = NumaPlacement::read(all.map(|port| &port.capabilities), &memory);
         Self {
             send,
-            others,
+            other_queues,
             receive,
             reflects,
             memory,
-            seats,
+            numa_placement,
         }
     }
 
     /// Returns the capabilities of the sending port and of the receiving queues, if these belong to
     /// another port.
-    pub fn capabilities(&self) -> impl Iterator<Item = &Capabilities> {
+    pub fn capabilities(&self) -> impl Iterator<Item = &PortCapabilities> {
         let receive = self.receive.iter().flatten();
         std::iter::once(&self.send.capabilities).chain(receive.map(|port| &port.capabilities))
     }
 
-    pub(super) fn address(capabilities: Option<&Capabilities>, number: u8) -> [u8; MAC_BYTES] {
+    pub(super) fn address(capabilities: Option<&PortCapabilities>, number: u8) -> [u8; MAC_BYTES] {
         // Locally administered address (IEEE 802c), for ports without an address.
         capabilities
             .and_then(|port| port.address)
@@ -130,11 +134,11 @@ impl Ports {
         for port in self.capabilities() {
             if largest > port.frame_bytes {
                 // The longest captured frame already has the largest 16-bit length.
-                let with_check = |bytes: u16| u32::from(bytes) + u32::from(FCS_BYTES);
+                let with_fcs = |bytes: u16| u32::from(bytes) + u32::from(FCS_BYTES);
                 return Err(TemplateError::TooLong {
-                    size: with_check(largest),
+                    size: with_fcs(largest),
                     port: port.name.clone(),
-                    most: with_check(port.frame_bytes),
+                    most: with_fcs(port.frame_bytes),
                 }
                 .into());
             }
@@ -155,28 +159,29 @@ impl Ports {
     pub fn without_peer(&self) -> Option<&str> {
         let receive = self.receive.iter().flatten();
         let mut ports = std::iter::once(&self.send).chain(receive);
-        let port = ports.find(|port| port.receive.partner() == Some(Partner::Awaited))?;
+        let port =
+            ports.find(|port| port.receive.peer_state() == Some(PeerState::NeverConnected))?;
         Some(&port.capabilities.name)
     }
 
-    /// Returns the caveats about peers that left during a run that began at `began` and sent for
+    /// Returns the caveats about peers that left during a run that began at `started_at` and sent for
     /// `sending_ns`. Each port has at most one, from the queue that recorded the most outages.
-    pub(super) fn left(&self, began: Instant, sending_ns: u64) -> Vec<Doubt> {
-        let seen = |port: &AnyPort| {
-            let mut absences = absences_since(&port.receive, began);
+    pub(super) fn peer_outages(&self, started_at: Instant, sending_ns: u64) -> Vec<Caveat> {
+        let outages_of = |port: &AnyPort| {
+            let mut outages = outages_since(&port.receive, started_at);
             // An outage after the end of sending loses no frame.
-            absences.retain(|absence| absence.from_ns < sending_ns);
-            (port.capabilities.name.clone(), absences)
+            outages.retain(|outage| outage.from_ns < sending_ns);
+            (port.capabilities.name.clone(), outages)
         };
-        let queues = self.receive.iter().flatten().map(seen);
-        let receive = queues.max_by_key(|(_, absences)| absences.len());
-        std::iter::once(seen(&self.send))
+        let queues = self.receive.iter().flatten().map(outages_of);
+        let receive = queues.max_by_key(|(_, outages)| outages.len());
+        std::iter::once(outages_of(&self.send))
             .chain(receive)
-            .filter_map(|(name, absences)| peer_left(&name, &absences, sending_ns))
+            .filter_map(|(name, outages)| peer_outage_caveat(&name, &outages, sending_ns))
             .collect()
     }
 
-    pub(super) fn carriers(&self) -> Carriers {
+    pub(super) fn carriers(&self) -> CarrierPair {
         let receive = self.receive.as_ref().and_then(|ports| ports.first());
         let send = self.send.capabilities.has_carrier();
         let receive = receive.map_or(send, |port| port.capabilities.has_carrier());
@@ -186,28 +191,28 @@ impl Ports {
     /// Reads the counters that only the kernel keeps, for the queues that a run uses, while no
     /// thread polls them.
     pub(super) fn refresh(&mut self) -> Result<(), PortError> {
-        let mut first = self.send.transmit.refresh();
+        let mut result = self.send.transmit.refresh();
         let receiving: Vec<_> = match &mut self.receive {
             Some(ports) => ports.iter_mut().map(|port| &mut port.receive).collect(),
             None => std::iter::once(&mut self.send.receive)
-                .chain(self.others.iter_mut().map(|port| &mut port.receive))
+                .chain(self.other_queues.iter_mut().map(|port| &mut port.receive))
                 .collect(),
         };
         for queue in receiving {
             // After an error the other queues are still refreshed.
-            first = first.and(queue.refresh());
+            result = result.and(queue.refresh());
         }
-        first
+        result
     }
 
     /// Returns the counters of the sending queue and of the receiving queues.
     pub(super) fn queue_counters(&self) -> (Arc<QueueCounters>, Vec<Arc<QueueCounters>>) {
-        let of = |port: &AnyPort| Arc::clone(port.receive.counters());
+        let counters_of = |port: &AnyPort| Arc::clone(port.receive.counters());
         let receive = match &self.receive {
-            Some(ports) => ports.iter().map(of).collect(),
+            Some(ports) => ports.iter().map(counters_of).collect(),
             None => std::iter::once(&self.send)
-                .chain(&self.others)
-                .map(of)
+                .chain(&self.other_queues)
+                .map(counters_of)
                 .collect(),
         };
         (Arc::clone(self.send.transmit.counters()), receive)

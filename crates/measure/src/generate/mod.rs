@@ -1,7 +1,7 @@
 //! Packet generator: sends frames made from a template or taken from a capture at a rate, and
 //! identifies the frames that arrive by number, flow and send time.
 //!
-//! [`Ports`] are opened once, and [`run`] is called for each run of a series. [`record`] makes the
+//! [`GeneratorPorts`] are opened once, and [`run`] is called for each run of a series. [`record`] makes the
 //! record of a run. [`template`] defines the contents of the frames.
 
 pub mod template;
@@ -18,8 +18,11 @@ mod run;
 mod worker;
 
 pub use capture::Capture;
-pub use frame_sink::ACCOUNTS;
-pub use generator_ports::{Arrival, Ports};
-pub use queue_growth::{Course, Filling};
-pub use record::{doubts, plan, record};
-pub use run::{Disturbance, Facts, Ran, Reading, Settings, Told, What, run};
+pub use frame_sink::MAX_FLOW_GROUPS;
+pub use generator_ports::{GeneratorPorts, ReceiveSide};
+pub use queue_growth::{QueueGrowth, QueueGrowthDetector};
+pub use record::{caveats, plan, record};
+pub use run::{
+    FrameInput, GeneratorEvent, GeneratorFacts, GeneratorInterval, GeneratorRun, GeneratorSettings,
+    HostDisturbance, run,
+};

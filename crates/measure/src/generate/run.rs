@@ -7,34 +7,36 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_host::steal::Ticks;
+use linerate_host::steal::StealTicks;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::cpu;
 use linerate_metric::generate::{
-    FCS_BYTES, GAP_BYTES, GenerateFigures, Load, PortFigures, TemplatePlan,
+    FCS_BYTES, GenerateFigures, GeneratorPort, IntendedLoad, TemplatePlan, WIRE_OVERHEAD_BYTES,
 };
 use linerate_metric::histogram::Histogram;
-use linerate_metric::record::Doubt;
+use linerate_metric::record::Caveat;
 use linerate_port::{
-    AnyReceive, BURST_FRAMES, Burst, Capabilities, Cause, PortError, QueueTotals, Transmit,
+    AnyReceive, BURST_FRAMES, Burst, DropCause, PortCapabilities, PortError, QueueTotals, TxQueue,
 };
 
 use super::capture::Capture;
-use super::frame_sink::{ACCOUNTS, Arrived, Known, Sink};
-use super::frame_source::{Frames, Source};
-use super::generator_ports::{Carriers, Ports, totals};
-use super::queue_growth::Filling;
-use super::template::{Layout, MAC_BYTES, Template};
+use super::frame_sink::{FrameMatcher, FrameSink, MAX_FLOW_GROUPS, ReceiveResults};
+use super::frame_source::{FrameOrigin, FrameSource};
+use super::generator_ports::{CarrierPair, GeneratorPorts, totals};
+use super::queue_growth::QueueGrowth;
+use super::template::{MAC_BYTES, TagLayout, Template};
 use super::thread_count;
-use super::worker::{Receiver, Sender, Shared, Spent, Worker};
+use super::worker::{
+    GeneratorReceiver, GeneratorSender, GeneratorState, GeneratorWorker, WorkerUsage,
+};
 use crate::MeasureError;
-use crate::spawn_all::hire;
-use crate::timestamps::scheduler_tracer::processors;
+use crate::spawn_all::spawn_all;
+use crate::timestamps::scheduler_tracer::traced_processors;
 
 /// Input from which frames are made.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one a run")]
-pub enum What {
+pub enum FrameInput {
     /// Frames made from a template.
     Template(TemplatePlan),
     /// Frames of a capture. It was read before the ports are opened, because a port may be
@@ -44,15 +46,15 @@ pub enum What {
 
 /// Settings of a run.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    pub what: What,
-    pub load: Load,
+pub struct GeneratorSettings {
+    pub input: FrameInput,
+    pub load: IntendedLoad,
     /// Bit rate of the line, if known or given.
     pub line_bps: Option<u64>,
     /// Duration of sending; `None`: until the last frame, or until it is stopped.
     pub duration: Option<Duration>,
     /// Maximum number of frames.
-    pub frames: Option<u64>,
+    pub max_frames: Option<u64>,
     /// Number of frames sent back to back.
     pub burst: u32,
     /// Time to wait for late frames after sending (RFC 2544 section 23: 2 s).
@@ -68,33 +70,33 @@ pub struct Settings {
     /// (RFC 2544 section 23).
     pub learn: bool,
     /// Limits the rate of late frames to twice the intended rate.
-    pub gentle: bool,
+    pub catches_up_gently: bool,
     /// Extends the drain time while frames still arrive, up to ten times: otherwise the next run
     /// would share a queue with them.
-    pub settle: bool,
+    pub extends_drain: bool,
 }
 
-impl Default for Settings {
+impl Default for GeneratorSettings {
     fn default() -> Self {
         Self {
-            what: What::Template(TemplatePlan::default()),
-            load: Load::Max,
+            input: FrameInput::Template(TemplatePlan::default()),
+            load: IntendedLoad::Max,
             line_bps: None,
             duration: None,
-            frames: None,
+            max_frames: None,
             burst: 1,
             drain: Duration::from_secs(2),
             interval: None,
             threads: None,
             cpus: Vec::new(),
             learn: false,
-            gentle: false,
-            settle: false,
+            catches_up_gently: false,
+            extends_drain: false,
         }
     }
 }
 
-impl Settings {
+impl GeneratorSettings {
     /// Checks the settings alone, before ports are opened: opening a port that writes the capture
     /// file would truncate it.
     ///
@@ -110,8 +112,12 @@ impl Settings {
     /// # Errors
     /// [`MeasureError`] for an invalid template.
     pub fn check_template(&self) -> Result<(), MeasureError> {
-        if let What::Template(plan) = &self.what {
-            Template::new(plan, Ports::address(None, 1), Ports::address(None, 2))?;
+        if let FrameInput::Template(plan) = &self.input {
+            Template::new(
+                plan,
+                GeneratorPorts::address(None, 1),
+                GeneratorPorts::address(None, 2),
+            )?;
         }
         Ok(())
     }
@@ -122,13 +128,15 @@ impl Settings {
     /// [`MeasureError`] if a processor is not usable, or if there are too many or too few for the
     /// threads.
     pub fn check_threads(&self, receives: bool) -> Result<(), MeasureError> {
-        thread_count::of(self, receives, &cpu::usable().unwrap_or_default()).map(|_| ())
+        thread_count::thread_count(self, receives, &cpu::list_usable().unwrap_or_default())
+            .map(|_| ())
     }
 
     fn check_load(&self) -> Result<(), MeasureError> {
-        let recorded = matches!(&self.what, What::Capture(capture) if capture.recorded_times());
+        let is_recorded =
+            matches!(&self.input, FrameInput::Capture(capture) if capture.recorded_times());
         match (self.load, self.line_bps) {
-            (Load::Line(_), None) if !recorded => Err(MeasureError::Generator {
+            (IntendedLoad::LineShare(_), None) if !is_recorded => Err(MeasureError::Generator {
                 object: self.load.to_string(),
                 situation: "the line rate is unknown".to_owned(),
                 next_step: "set it: --line-rate 10G".to_owned(),
@@ -140,7 +148,7 @@ impl Settings {
 
 /// Counters of all queues over one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct GeneratorInterval {
     /// Start, relative to the start of sending.
     pub start_ns: u64,
     /// End, relative to the start of sending.
@@ -153,7 +161,7 @@ pub struct Reading {
 
 /// Properties of a run that follow from ports and settings before it starts.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Facts {
+pub struct GeneratorFacts {
     /// Intended load in frames per second; `None`: unlimited, or at recorded times.
     pub intended_fps: Option<f64>,
     pub flows: u32,
@@ -169,26 +177,26 @@ pub struct Facts {
 
 /// Event of a run in progress.
 #[derive(Debug)]
-pub enum Told<'a> {
+pub enum GeneratorEvent<'a> {
     /// Sending is about to start.
-    Started(&'a Facts),
+    Started(&'a GeneratorFacts),
     /// An interval has ended.
-    Interval(&'a Reading),
+    Interval(&'a GeneratorInterval),
 }
 
 /// Result of a run.
 #[derive(Debug)]
-pub struct Ran {
+pub struct GeneratorRun {
     /// Start of sending.
     pub started: Timestamp,
     pub figures: GenerateFigures,
     /// Lateness of the sent frames.
     pub lateness: Option<Histogram>,
     /// One-way delays of all frames.
-    pub delay: Option<Histogram>,
+    pub delays: Option<Histogram>,
     /// Counters by interval.
-    pub readings: Vec<Reading>,
-    pub facts: Facts,
+    pub intervals: Vec<GeneratorInterval>,
+    pub facts: GeneratorFacts,
     /// True if a thread could not be pinned.
     pub unpinned: bool,
     /// True if threads had to share processors.
@@ -196,48 +204,48 @@ pub struct Ran {
     /// True if the run was stopped early.
     pub interrupted: bool,
     /// Error that stopped a port.
-    pub trouble: Option<PortError>,
+    pub port_error: Option<PortError>,
     /// Name of a port whose peer has never connected.
-    pub alone: Option<String>,
+    pub peerless_port: Option<String>,
     /// Caveats about peers of the ports that left during the run.
-    pub left: Vec<Doubt>,
+    pub peer_outages: Vec<Caveat>,
     /// Caveat about ports, memory and threads on different NUMA nodes.
-    pub numa: Option<Doubt>,
+    pub numa_caveat: Option<Caveat>,
     /// Queue on the path that was still growing when sending ended, if the frames show it.
-    pub filling: Option<Filling>,
+    pub queue_growth: Option<QueueGrowth>,
     /// Frames that arrived, per second between the first and the last arrival; `None` for fewer
     /// than two.
     pub arrival_fps: Option<f64>,
-    pub own: Disturbance,
+    pub disturbance: HostDisturbance,
 }
 
 /// Disturbances of the polling threads of a run while they sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Disturbance {
+pub struct HostDisturbance {
     /// Number of bursts so late that they left together with others.
-    pub late: u64,
+    pub late_bursts: u64,
     /// Lateness of the latest burst.
-    pub late_by_ns: Nanos,
+    pub max_lateness_ns: Nanos,
     /// Smallest fraction of a core that a polling thread received; 1: no disturbance.
     pub core_share: f64,
     /// Time during which threads were runnable but did not run, or the hypervisor ran another
     /// guest.
-    pub stood_ns: Nanos,
+    pub stalled_ns: Nanos,
     /// Frames that the receiving port dropped because its ring was not polled in time.
-    pub dropped: u64,
+    pub ring_drops: u64,
 }
 
-impl Disturbance {
+impl HostDisturbance {
     /// Lateness, in gaps between bursts, from which on a burst leaves together with others.
-    const GAPS: f64 = 8.0;
+    const LATE_GAPS: f64 = 8.0;
     /// Bounds of the threshold: less is the noise of any loop, more is late at any rate.
-    const LATE_NS: (f64, f64) = (50_000.0, 1_000_000.0);
+    const LATE_BOUNDS_NS: (f64, f64) = (50_000.0, 1_000_000.0);
 
     /// Returns the lateness above which a burst counts as late, at an intended number of bursts per
     /// second.
-    pub(crate) fn late_ns(bursts_per_second: f64) -> Nanos {
-        let (least, most) = Self::LATE_NS;
-        (Self::GAPS * 1e9 / bursts_per_second.max(1e-9)).clamp(least, most) as Nanos
+    pub(crate) fn lateness_threshold_ns(bursts_per_second: f64) -> Nanos {
+        let (min_ns, max_ns) = Self::LATE_BOUNDS_NS;
+        (Self::LATE_GAPS * 1e9 / bursts_per_second.max(1e-9)).clamp(min_ns, max_ns) as Nanos
     }
 }
 
@@ -246,123 +254,128 @@ fn nanos(time: Duration) -> Nanos {
 }
 
 /// Interval at which the coordinating thread checks for a stop.
-const LOOK_NS: Nanos = 20_000_000;
+const STOP_POLL_NS: Nanos = 20_000_000;
 /// Interval at which it checks whether all frames have arrived.
-const DRAIN_LOOK_NS: Nanos = 1_000_000;
+const DRAIN_POLL_NS: Nanos = 1_000_000;
 /// Time without arrivals after which all frames in transit have arrived.
-const SETTLED_NS: Nanos = 50_000_000;
+const DRAINED_AFTER_NS: Nanos = 50_000_000;
 /// Maximum extension of the drain time while frames still arrive, as a multiple of it.
-const SETTLING: u64 = 10;
+const MAX_DRAIN_FACTOR: u64 = 10;
 /// Delay of the last untagged frame, relative to the first one, that is noise in any run.
 const UNTIMED_NOISE_NS: Nanos = 5_000_000;
 /// Time to wait for duplicates after all frames have arrived.
-const AFTER_LAST_NS: Nanos = 5_000_000;
+const DUPLICATE_WAIT_NS: Nanos = 5_000_000;
 
 /// Sends and receives until the time has passed, the last frame has left, or `stop` is set.
 ///
 /// # Errors
 /// [`MeasureError`] if the settings do not fit the ports.
 pub fn run(
-    ports: &mut Ports,
-    settings: &Settings,
+    ports: &mut GeneratorPorts,
+    settings: &GeneratorSettings,
     stop: &AtomicBool,
-    tell: &mut dyn FnMut(Told<'_>),
-) -> Result<Ran, MeasureError> {
+    on_event: &mut dyn FnMut(GeneratorEvent<'_>),
+) -> Result<GeneratorRun, MeasureError> {
     settings.check_load()?;
-    let (frames, template) = match &settings.what {
-        What::Template(plan) => {
+    let (origin, template) = match &settings.input {
+        FrameInput::Template(plan) => {
             let template = ports.template(plan)?;
-            (Frames::Made(Box::new(template.clone())), Some(template))
+            (
+                FrameOrigin::Template(Box::new(template.clone())),
+                Some(template),
+            )
         }
-        What::Capture(capture) => {
+        FrameInput::Capture(capture) => {
             ports.check_size(capture.largest())?;
-            (Frames::Captured(Arc::clone(capture)), None)
+            (FrameOrigin::Capture(Arc::clone(capture)), None)
         }
     };
-    let (flows, frame_bytes, tag_location) = known(&frames);
-    let accounts = flows.min(ACCOUNTS.into()) as u16;
+    let (flows, frame_bytes, tag_location) = frame_properties(&origin);
+    let flow_groups = flows.min(MAX_FLOW_GROUPS.into()) as u16;
     // Frames at their recorded times have no intended rate.
-    let recorded = matches!(&settings.what, What::Capture(capture) if capture.recorded_times());
+    let is_recorded =
+        matches!(&settings.input, FrameInput::Capture(capture) if capture.recorded_times());
     let rate = (settings.load)
         .frames_per_second(frame_bytes, settings.line_bps)
-        .filter(|_| !recorded);
+        .filter(|_| !is_recorded);
     if settings.learn
         && let Some(template) = &template
     {
-        learn(ports, template);
+        teach_switches(ports, template);
     }
     let epoch = clock::now();
     let mark = fastrand::u16(..);
-    let known = match tag_location {
-        Some(place) => Known::Tag {
-            place,
+    let matcher = match tag_location {
+        Some(location) => FrameMatcher::Tag {
+            location,
             mark,
             content: template
                 .as_ref()
                 .map_or_else(Box::default, |template| template.content().into()),
             headers: template
                 .as_ref()
-                .map_or_else(Default::default, Template::expected),
+                .map_or_else(Default::default, Template::expected_headers),
         },
-        None => Known::Length(lengths(&frames)),
+        None => FrameMatcher::Length(length_set(&origin)),
     };
-    let tagged = matches!(known, Known::Tag { .. });
-    let limit = settings.frames.unwrap_or(u64::MAX);
+    let is_tagged = matches!(matcher, FrameMatcher::Tag { .. });
+    let max_frames = settings.max_frames.unwrap_or(u64::MAX);
     let burst = settings.burst.max(1);
-    let mut source = Source::new(frames, rate, limit, burst, accounts, mark, epoch);
-    if settings.gentle {
-        source = source.catching_up_gently();
+    let mut source = FrameSource::new(origin, rate, max_frames, burst, flow_groups, mark, epoch);
+    if settings.catches_up_gently {
+        source = source.with_gentle_catch_up();
     }
     let duration = settings.duration.map(nanos);
     let receives = ports.reflects || ports.receive.is_some();
-    let sink = receives.then(|| Sink::new(known, accounts, epoch).sent_for(duration));
-    let usable = cpu::usable().unwrap_or_default();
-    let threads = thread_count::of(settings, receives, &usable)?;
+    let sink =
+        receives.then(|| FrameSink::new(matcher, flow_groups, epoch).with_duration(duration));
+    let usable = cpu::list_usable().unwrap_or_default();
+    let threads = thread_count::thread_count(settings, receives, &usable)?;
     let cpus = settings.cpus.clone();
-    let polite = usable.len() <= threads as usize;
-    let shared = Shared::new(threads as usize, polite);
+    let yields_when_idle = usable.len() <= threads as usize;
+    let shared = GeneratorState::new(threads as usize, yields_when_idle);
     // Drops that the kernel counted between runs belong to no run.
     if let Err(error) = ports.refresh() {
-        shared.failed(error);
+        shared.stop_with_error(error);
     }
-    let before = ports.counters();
+    let totals_before = ports.counters();
     let carriers = ports.carriers();
-    let facts = Facts {
+    let facts = GeneratorFacts {
         intended_fps: rate,
         flows,
         frame_bytes,
-        tagged,
+        tagged: is_tagged,
         threads,
         cpus,
     };
-    let numa = ports.seats.doubt(&facts.cpus);
-    tell(Told::Started(&facts));
+    let numa_caveat = ports.numa_placement.warning(&facts.cpus);
+    on_event(GeneratorEvent::Started(&facts));
 
     let memory = ports.memory.clone();
     let (sent_counters, received_counters) = ports.queue_counters();
     let names: Vec<String> = ports.capabilities().map(|port| port.name.clone()).collect();
-    let Ports {
+    let GeneratorPorts {
         send,
-        others,
+        other_queues,
         receive,
         ..
     } = ports;
-    let sender = Sender::new(&mut send.transmit, source, &memory, BURST_FRAMES, duration);
+    let sender = GeneratorSender::new(&mut send.transmit, source, &memory, BURST_FRAMES, duration);
     let queues: Vec<&mut AnyReceive> = match receive {
         Some(ports) => ports.iter_mut().map(|port| &mut port.receive).collect(),
         None => std::iter::once(&mut send.receive)
-            .chain(others.iter_mut().map(|port| &mut port.receive))
+            .chain(other_queues.iter_mut().map(|port| &mut port.receive))
             .collect(),
     };
-    let receiver = sink.map(|sink| Receiver::new(queues, sink, &memory, BURST_FRAMES));
-    let mut workers = vec![Worker {
+    let receiver = sink.map(|sink| GeneratorReceiver::new(queues, sink, &memory, BURST_FRAMES));
+    let mut workers = vec![GeneratorWorker {
         sender: Some(sender),
         receiver: None,
         cpu: facts.cpus.first().copied(),
         ports: names.join(", "),
     }];
     match (threads, receiver) {
-        (2, receiver @ Some(_)) => workers.push(Worker {
+        (2, receiver @ Some(_)) => workers.push(GeneratorWorker {
             sender: None,
             receiver,
             cpu: facts.cpus.get(1).copied(),
@@ -371,181 +384,199 @@ pub fn run(
         (_, receiver) => workers[0].receiver = receiver,
     }
     let totals = || totals(&sent_counters, &received_counters);
-    let mut readings = Vec::new();
-    let ticks = Ticks::now();
-    let ran = std::thread::scope(|scope| {
+    let mut intervals = Vec::new();
+    let ticks = StealTicks::read();
+    let outcome = std::thread::scope(|scope| {
         let (memory, shared) = (&memory, &shared);
-        let hired = hire::<&mut Worker<'_>, _>(
+        let spawned = spawn_all::<&mut GeneratorWorker<'_>, _>(
             "generate",
             "generating",
             workers.len(),
-            |builder, given| {
+            |builder, assigned| {
                 builder.spawn_scoped(scope, move || {
-                    given.recv().ok().map(|worker| worker.run(memory, shared))
+                    assigned
+                        .recv()
+                        .ok()
+                        .map(|worker| worker.run(memory, shared))
                 })
             },
         )?;
-        let give = |(worker, (give, thread)): (_, (mpsc::Sender<_>, _))| {
+        let assign = |(worker, (assign, thread)): (_, (mpsc::Sender<_>, _))| {
             // The thread only waits for its worker.
-            let _ = give.send(worker);
+            let _ = assign.send(worker);
             thread
         };
-        let threads: Vec<ScopedJoinHandle<_>> = workers.iter_mut().zip(hired).map(give).collect();
-        shared.gate.wait();
+        let threads: Vec<ScopedJoinHandle<_>> =
+            workers.iter_mut().zip(spawned).map(assign).collect();
+        shared.start_barrier.wait();
         let started = Timestamp::now();
         let interval = settings.interval.map(nanos).filter(|&time| time > 0);
-        let drain = (nanos(settings.drain), settings.settle);
-        let mut series = Series::new(before, interval);
-        let interrupted = watch(shared, stop, receives, drain, &mut || {
+        let drain = (nanos(settings.drain), settings.extends_drain);
+        let mut series = IntervalSeries::new(totals_before, interval);
+        let interrupted = wait_for_end(shared, stop, receives, drain, &mut || {
             let missing = shared.progress.missing.load(Relaxed);
-            if let Some(reading) = series.look(&totals, missing, false) {
-                tell(Told::Interval(&reading));
-                readings.push(reading);
+            if let Some(interval_counters) = series.next_interval(&totals, missing, false) {
+                on_event(GeneratorEvent::Interval(&interval_counters));
+                intervals.push(interval_counters);
             }
         });
         shared.stop.store(true, Relaxed);
         // A thread that panicked has reported itself.
-        let spent: Vec<Spent> = threads
+        let usage: Vec<WorkerUsage> = threads
             .into_iter()
             .filter_map(|thread| thread.join().ok().flatten())
             .collect();
         let missing = shared.progress.missing.load(Relaxed);
-        if let Some(reading) = series.look(&totals, missing, true) {
-            tell(Told::Interval(&reading));
-            readings.push(reading);
+        if let Some(interval_counters) = series.next_interval(&totals, missing, true) {
+            on_event(GeneratorEvent::Interval(&interval_counters));
+            intervals.push(interval_counters);
         }
-        Ok::<_, MeasureError>((started, interrupted, spent))
+        Ok::<_, MeasureError>((started, interrupted, usage))
     });
-    let (started, interrupted, spent) = ran?;
-    let mut parts = (None, None);
+    let (started, interrupted, usage) = outcome?;
+    let mut sides = (None, None);
     for worker in workers {
-        parts.0 = parts.0.or(worker.sender);
-        parts.1 = parts.1.or(worker.receiver.map(|receiver| receiver.sink));
+        sides.0 = sides.0.or(worker.sender);
+        sides.1 = sides.1.or(worker.receiver.map(|receiver| receiver.sink));
     }
-    let (Some(sender), sink) = parts else {
+    let (Some(sender), sink) = sides else {
         unreachable!("the first worker sends");
     };
     // A thread that panicked sent until about now.
     let sent_at = shared.sent().map_or_else(clock::now, |(at, _)| at);
-    let ends = Ends {
-        began: sender.began.unwrap_or(sent_at),
-        due: sender.source.due(),
-        last: sender.last,
-        sent_at,
-        paced: rate.is_some() || recorded,
-        duration: duration.filter(|_| !interrupted && settings.frames.is_none()),
+    let times = SendTimes {
+        started_at: sender.started_at.unwrap_or(sent_at),
+        next_deadline: sender.source.next_deadline(),
+        last_sent_at: sender.last_sent_at,
+        ended_at: sent_at,
+        is_paced: rate.is_some() || is_recorded,
+        duration: duration.filter(|_| !interrupted && settings.max_frames.is_none()),
     };
-    let sent = sender.source.made();
-    let refused = sender.refused;
-    let (numbers, unsent, lateness) = sender.source.finish();
-    let after = ports.counters();
-    let moved = (after.0.since(before.0), after.1.since(before.1));
-    let arrived = sink.map(|sink| sink.finish(&numbers));
-    let (filling, arrival_fps) = path_of(arrived.as_ref(), &ends);
+    let sent = sender.source.frames_made();
+    let rejected_polls = sender.rejected_polls;
+    let (numbers, unsent, lateness) = sender.source.into_results();
+    let totals_after = ports.counters();
+    let totals_moved = (
+        totals_after.0.since(totals_before.0),
+        totals_after.1.since(totals_before.1),
+    );
+    let received = sink.map(|sink| sink.into_results(&numbers));
+    let (queue_growth, arrival_fps) = path_figures(received.as_ref(), &times);
     let own = {
         let bursts = rate.map_or(f64::INFINITY, |rate| rate / f64::from(burst));
-        let late_ns = Disturbance::late_ns(bursts);
-        let stolen = ticks.zip(Ticks::now());
-        let stolen = stolen.and_then(|(before, after)| after.stolen_ns_since(&before));
-        Disturbance {
-            late: lateness
+        let lateness_threshold_ns = HostDisturbance::lateness_threshold_ns(bursts);
+        let steal_ticks = ticks.zip(StealTicks::read());
+        let steal_ticks = steal_ticks
+            .and_then(|(totals_before, totals_after)| totals_after.stolen_ns_since(&totals_before));
+        HostDisturbance {
+            late_bursts: lateness
                 .as_ref()
-                .map_or(0, |late| late.count_above(late_ns)),
-            late_by_ns: lateness.as_ref().and_then(Histogram::max).unwrap_or(0),
-            dropped: moved.1.dropped(Cause::RingFull) + moved.1.dropped(Cause::NoBuffer),
-            ..disturbance(&spent, stolen.unwrap_or(0), &ends)
+                .map_or(0, |histogram| histogram.count_above(lateness_threshold_ns)),
+            max_lateness_ns: lateness.as_ref().and_then(Histogram::max).unwrap_or(0),
+            ring_drops: totals_moved.1.drops_by(DropCause::RingFull)
+                + totals_moved.1.drops_by(DropCause::NoBuffer),
+            ..disturbance(&usage, steal_ticks.unwrap_or(0), &times)
         }
     };
-    let (mut figures, delay) = figures(&ends, sent, frame_bytes, &moved, arrived);
+    let (mut figures, delays) = figures(&times, sent, frame_bytes, &totals_moved, received);
     figures.unsent = unsent;
-    figures.refused_polls = refused;
-    figures.flows_each = flows.div_ceil(u32::from(accounts));
-    let carriers = both(carriers, ports.carriers());
+    figures.short_transmits = rejected_polls;
+    figures.flows_per_entry = flows.div_ceil(u32::from(flow_groups));
+    let carriers = carrier_throughout(carriers, ports.carriers());
     // Both clocks are the same clock with different origins.
-    let since = Duration::from_nanos(clock::now().saturating_sub(ends.began));
-    let began = Instant::now() - since;
-    figures.send = port(&ports.send.capabilities, carriers.0, moved.0);
+    let elapsed = Duration::from_nanos(clock::now().saturating_sub(times.started_at));
+    let started_at = Instant::now() - elapsed;
+    figures.send = port_figures(&ports.send.capabilities, carriers.0, totals_moved.0);
     figures.receive = receives.then(|| {
         let port_of = ports.receive.as_ref().and_then(|ports| ports.first());
-        port(
+        port_figures(
             &port_of.unwrap_or(&ports.send).capabilities,
             carriers.1,
-            moved.1,
+            totals_moved.1,
         )
     });
-    let trouble = shared
-        .trouble
+    let port_error = shared
+        .port_error
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner);
-    Ok(Ran {
+    Ok(GeneratorRun {
         started,
         figures,
         lateness,
-        delay,
-        readings,
+        delays,
+        intervals,
         facts,
-        unpinned: spent.iter().any(|spent| !spent.pinned),
-        shared_cores: polite,
+        unpinned: usage.iter().any(|usage| !usage.is_pinned),
+        shared_cores: yields_when_idle,
         interrupted,
-        trouble,
-        alone: ports.without_peer().map(str::to_owned),
-        left: ports.left(began, ends.duration()),
-        numa,
-        filling,
+        port_error,
+        peerless_port: ports.without_peer().map(str::to_owned),
+        peer_outages: ports.peer_outages(started_at, times.duration()),
+        numa_caveat,
+        queue_growth,
         arrival_fps,
-        own,
+        disturbance: own,
     })
 }
 
 /// Returns the path figures of the arrivals: a growing queue, and the arrival rate in frames per
 /// second.
-fn path_of(arrived: Option<&Arrived>, ends: &Ends) -> (Option<Filling>, Option<f64>) {
-    let Some(arrived) = arrived else {
+fn path_figures(
+    received: Option<&ReceiveResults>,
+    times: &SendTimes,
+) -> (Option<QueueGrowth>, Option<f64>) {
+    let Some(received) = received else {
         return (None, None);
     };
-    let fps = (arrived.span_ns > 0 && arrived.received > 1)
-        .then(|| (arrived.received - 1) as f64 * 1e9 / arrived.span_ns as f64);
+    let fps = (received.arrival_window_ns > 0 && received.received > 1)
+        .then(|| (received.received - 1) as f64 * 1e9 / received.arrival_window_ns as f64);
     // Untagged frames: the last one was on the path longer than the first by this much. A stall at
     // the end looks the same, but so long a stall is rare.
-    let later = arrived.span_ns.saturating_sub(ends.duration());
-    let untimed =
-        (arrived.delay.is_none() && ends.paced && later > UNTIMED_NOISE_NS).then(|| Filling {
-            growth: later as f64 / ends.duration() as f64,
-            wait_ns: later,
+    let extra_delay_ns = received.arrival_window_ns.saturating_sub(times.duration());
+    let untimed = (received.delays.is_none()
+        && times.is_paced
+        && extra_delay_ns > UNTIMED_NOISE_NS)
+        .then(|| QueueGrowth {
+            growth_ratio: extra_delay_ns as f64 / times.duration() as f64,
+            wait_ns: extra_delay_ns,
         });
-    (arrived.filling.or(untimed), fps)
+    (received.queue_growth.or(untimed), fps)
 }
 
 /// Returns the disturbance of the polling threads, scaled from their running time to the time of
 /// sending.
-fn disturbance(spent: &[Spent], stolen_ns: Nanos, ends: &Ends) -> Disturbance {
-    let wall = spent.iter().map(|spent| spent.wall_ns).max().unwrap_or(0);
+fn disturbance(usage: &[WorkerUsage], stolen_ns: Nanos, times: &SendTimes) -> HostDisturbance {
+    let wall = usage.iter().map(|usage| usage.wall_ns).max().unwrap_or(0);
     // Threads that share a processor wait for each other: the longest wait counts.
-    let waited: Nanos = spent.iter().map(|spent| spent.waited_ns).max().unwrap_or(0);
+    let longest_wait_ns: Nanos = usage
+        .iter()
+        .map(|usage| usage.runnable_wait_ns)
+        .max()
+        .unwrap_or(0);
     // Steal time is the sum over all processors.
-    let stolen_ns = stolen_ns / processors().max(1) as Nanos;
-    let part = (ends.duration() as f64 / wall.max(1) as f64).min(1.0);
-    let shares = spent.iter().map(Spent::core_share);
-    Disturbance {
+    let stolen_ns = stolen_ns / traced_processors().max(1) as Nanos;
+    let sending_fraction = (times.duration() as f64 / wall.max(1) as f64).min(1.0);
+    let shares = usage.iter().map(WorkerUsage::core_share);
+    HostDisturbance {
         core_share: shares.fold(1.0, f64::min),
-        stood_ns: ((waited + stolen_ns) as f64 * part) as Nanos,
-        ..Disturbance::default()
+        stalled_ns: ((longest_wait_ns + stolen_ns) as f64 * sending_fraction) as Nanos,
+        ..HostDisturbance::default()
     }
 }
 
 /// Waits for the end of the run: by time, by frames, or by `stop`. Returns true if it was stopped.
 /// `drain` is the time to wait for late frames, and whether it is extended while they arrive.
-fn watch(
-    shared: &Shared,
+fn wait_for_end(
+    shared: &GeneratorState,
     stop: &AtomicBool,
     receives: bool,
-    (drain, settle): (Nanos, bool),
-    look: &mut dyn FnMut(),
+    (drain, extends_drain): (Nanos, bool),
+    on_poll: &mut dyn FnMut(),
 ) -> bool {
-    let mut all_at = None;
-    let (mut seen, mut came_at) = (0, 0);
+    let mut all_arrived_at = None;
+    let (mut last_arrived, mut last_arrival_at) = (0, 0);
     loop {
-        look();
+        on_poll();
         if stop.load(Relaxed) {
             return true;
         }
@@ -554,52 +585,52 @@ fn watch(
         }
         let now = clock::now();
         let Some((sent_at, sent)) = shared.sent() else {
-            clock::sleep_until(now + LOOK_NS);
+            clock::sleep_until(now + STOP_POLL_NS);
             continue;
         };
         let arrived = shared.progress.unique.load(Relaxed);
-        if arrived != seen {
-            (seen, came_at) = (arrived, now);
+        if arrived != last_arrived {
+            (last_arrived, last_arrival_at) = (arrived, now);
         }
-        let is_over = now >= sent_at.saturating_add(drain);
-        let still_comes = settle
-            && now < came_at.saturating_add(SETTLED_NS)
-            && now < sent_at.saturating_add(drain.saturating_mul(SETTLING));
-        if !receives || is_over && !still_comes {
+        let is_drained = now >= sent_at.saturating_add(drain);
+        let is_still_arriving = extends_drain
+            && now < last_arrival_at.saturating_add(DRAINED_AFTER_NS)
+            && now < sent_at.saturating_add(drain.saturating_mul(MAX_DRAIN_FACTOR));
+        if !receives || is_drained && !is_still_arriving {
             return false;
         }
         if arrived >= sent {
-            let since = *all_at.get_or_insert(now);
-            if now >= since + AFTER_LAST_NS {
+            let all_since = *all_arrived_at.get_or_insert(now);
+            if now >= all_since + DUPLICATE_WAIT_NS {
                 return false;
             }
         }
-        clock::sleep_until(now + DRAIN_LOOK_NS);
+        clock::sleep_until(now + DRAIN_POLL_NS);
     }
 }
 
 /// Returns the number of flows, the mean frame length and the location of the tag.
-fn known(frames: &Frames) -> (u32, f64, Option<(usize, Layout)>) {
+fn frame_properties(frames: &FrameOrigin) -> (u32, f64, Option<(usize, TagLayout)>) {
     match frames {
-        Frames::Made(template) => (
+        FrameOrigin::Template(template) => (
             template.flows(),
             template.sizes().mean(),
-            template.tag_place(),
+            template.tag_location(),
         ),
-        Frames::Captured(capture) => (1, capture.mean(), None),
+        FrameOrigin::Capture(capture) => (1, capture.mean(), None),
     }
 }
 
 /// Returns the frame lengths of the run, as flags by length.
-fn lengths(frames: &Frames) -> Box<[bool]> {
+fn length_set(frames: &FrameOrigin) -> Box<[bool]> {
     let mut lengths = vec![false; usize::from(u16::MAX) + 1];
     match frames {
-        Frames::Made(template) => {
-            for &size in template.sizes().order() {
+        FrameOrigin::Template(template) => {
+            for &size in template.sizes().sequence() {
                 lengths[usize::from(size)] = true;
             }
         }
-        Frames::Captured(capture) => {
+        FrameOrigin::Capture(capture) => {
             for number in 0..capture.len() {
                 lengths[capture.frame(number).len()] = true;
             }
@@ -609,17 +640,17 @@ fn lengths(frames: &Frames) -> Box<[bool]> {
 }
 
 /// Maximum number of flows whose addresses switches learn before a test.
-const LEARNED: u32 = 1024;
+const MAX_LEARNED_FLOWS: u32 = 1024;
 
 /// Sends a frame from the destination of each flow, so that switches learn its port and do not
 /// flood.
-fn learn(ports: &mut Ports, template: &Template) {
+fn teach_switches(ports: &mut GeneratorPorts, template: &Template) {
     let Some(port) = ports.receive.as_mut().and_then(|ports| ports.first_mut()) else {
         return;
     };
     let mut pool = ports.memory.pool();
     let mut burst = Burst::new();
-    for flow in 0..template.flows().min(LEARNED) {
+    for flow in 0..template.flows().min(MAX_LEARNED_FLOWS) {
         let (destination, source) = template.addresses(flow);
         if let Some(mut frame) = pool.allocate() {
             // Minimum Ethernet frame, with the experimental ethertype (IEEE 802), which hosts
@@ -641,156 +672,168 @@ fn learn(ports: &mut Ports, template: &Template) {
 }
 
 /// Divides a run into intervals.
-struct Series {
+struct IntervalSeries {
     interval: Option<Nanos>,
-    began: Nanos,
-    from: Nanos,
-    next: Nanos,
-    before: (QueueTotals, QueueTotals),
-    missing: u64,
+    started_at: Nanos,
+    interval_start: Nanos,
+    interval_end: Nanos,
+    last_totals: (QueueTotals, QueueTotals),
+    last_missing: u64,
 }
 
-impl Series {
+impl IntervalSeries {
     fn new(before: (QueueTotals, QueueTotals), interval: Option<Nanos>) -> Self {
         let now = clock::now();
         Self {
             interval,
-            began: now,
-            from: now,
-            next: now.saturating_add(interval.unwrap_or(u64::MAX)),
-            before,
-            missing: 0,
+            started_at: now,
+            interval_start: now,
+            interval_end: now.saturating_add(interval.unwrap_or(u64::MAX)),
+            last_totals: before,
+            last_missing: 0,
         }
     }
 
     /// Returns the interval that has ended, or at the end of the run the rest of one.
-    fn look(
+    fn next_interval(
         &mut self,
         totals: &dyn Fn() -> (QueueTotals, QueueTotals),
         missing: u64,
-        ended: bool,
-    ) -> Option<Reading> {
+        is_run_end: bool,
+    ) -> Option<GeneratorInterval> {
         let interval = self.interval?;
         let now = clock::now();
         // A very short rest gives no useful rates.
-        let long_enough = now - self.from >= interval / 10;
-        if !(now >= self.next || ended && long_enough) {
+        let is_long_enough = now - self.interval_start >= interval / 10;
+        if !(now >= self.interval_end || is_run_end && is_long_enough) {
             return None;
         }
         let after = totals();
-        let reading = Reading {
-            start_ns: self.from - self.began,
-            end_ns: now - self.began,
-            sent: after.0.since(self.before.0),
-            received: after.1.since(self.before.1),
-            missing: missing.saturating_sub(self.missing),
+        let interval_counters = GeneratorInterval {
+            start_ns: self.interval_start - self.started_at,
+            end_ns: now - self.started_at,
+            sent: after.0.since(self.last_totals.0),
+            received: after.1.since(self.last_totals.1),
+            missing: missing.saturating_sub(self.last_missing),
         };
-        (self.before, self.from, self.missing) = (after, now, missing);
-        while self.next <= now {
-            self.next += interval;
+        (self.last_totals, self.interval_start, self.last_missing) = (after, now, missing);
+        while self.interval_end <= now {
+            self.interval_end += interval;
         }
-        Some(reading)
+        Some(interval_counters)
     }
 }
 
 /// Times of a run.
-struct Ends {
-    began: Nanos,
-    due: Option<Nanos>,
-    last: Nanos,
-    sent_at: Nanos,
+struct SendTimes {
+    started_at: Nanos,
+    next_deadline: Option<Nanos>,
+    last_sent_at: Nanos,
+    ended_at: Nanos,
     /// True if frames had deadlines.
-    paced: bool,
+    is_paced: bool,
     /// Requested duration, if the run lasted that long.
     duration: Option<Nanos>,
 }
 
-impl Ends {
+impl SendTimes {
     /// Returns the duration of sending: the requested time, or until the deadline of the frame
     /// after the last.
     fn duration(&self) -> Nanos {
         if let Some(duration) = self.duration {
-            return duration.min(self.sent_at.saturating_sub(self.began)).max(1);
+            return duration
+                .min(self.ended_at.saturating_sub(self.started_at))
+                .max(1);
         }
-        if !self.paced {
+        if !self.is_paced {
             // Unlimited load: the last frame was handed to the port when sending ended.
-            return self.sent_at.saturating_sub(self.began).max(1);
+            return self.ended_at.saturating_sub(self.started_at).max(1);
         }
-        let last = self
-            .due
+        let last_sent_at = self
+            .next_deadline
             .unwrap_or(0)
-            .max(self.last)
-            .min(self.sent_at.max(self.last));
-        let due = self.due.map_or(last, |due| due.max(last));
-        due.saturating_sub(self.began).max(1)
+            .max(self.last_sent_at)
+            .min(self.ended_at.max(self.last_sent_at));
+        let deadline = self
+            .next_deadline
+            .map_or(last_sent_at, |deadline| deadline.max(last_sent_at));
+        deadline.saturating_sub(self.started_at).max(1)
     }
 }
 
 fn figures(
-    ends: &Ends,
+    times: &SendTimes,
     sent: u64,
     frame_bytes: f64,
-    moved: &(QueueTotals, QueueTotals),
-    arrived: Option<Arrived>,
+    totals_moved: &(QueueTotals, QueueTotals),
+    received: Option<ReceiveResults>,
 ) -> (GenerateFigures, Option<Histogram>) {
-    let duration_ns = ends.duration();
+    let duration_ns = times.duration();
     let seconds = duration_ns as f64 / 1e9;
     // Mean length of the frames sent: a run may end in the middle of a mix of sizes.
-    let mean = match moved.0.frames {
+    let mean = match totals_moved.0.frames {
         0 => frame_bytes,
-        frames => moved.0.bytes as f64 / frames as f64 + f64::from(FCS_BYTES),
+        frames => totals_moved.0.bytes as f64 / frames as f64 + f64::from(FCS_BYTES),
     };
-    let bits = |fps: f64, more: u16| fps * (mean + f64::from(more)) * 8.0;
+    let bits = |fps: f64, overhead_bytes: u16| fps * (mean + f64::from(overhead_bytes)) * 8.0;
     let offered = sent as f64 / seconds;
     let mut figures = GenerateFigures {
         duration_ns,
         sent,
         offered_fps: offered,
-        offered_l1_bps: bits(offered, GAP_BYTES),
+        offered_l1_bps: bits(offered, WIRE_OVERHEAD_BYTES),
         offered_l2_bps: bits(offered, 0),
         ..GenerateFigures::default()
     };
-    let Some(arrived) = arrived else {
+    let Some(received) = received else {
         return (figures, None);
     };
-    let forwarded = arrived.received as f64 / seconds;
-    let uncounted = || sent.saturating_sub(arrived.received);
-    let lost = arrived.lost.unwrap_or_else(uncounted);
-    figures.received = Some(arrived.received);
-    figures.corrupted = arrived.corrupted;
-    figures.foreign = arrived.foreign;
+    let forwarded = received.received as f64 / seconds;
+    let uncounted = || sent.saturating_sub(received.received);
+    let lost = received.lost.unwrap_or_else(uncounted);
+    figures.received = Some(received.received);
+    figures.corrupted = received.corrupted;
+    figures.unrelated = received.unrelated;
     figures.forwarding_fps = Some(forwarded);
-    figures.forwarding_l1_bps = Some(bits(forwarded, GAP_BYTES));
+    figures.forwarding_l1_bps = Some(bits(forwarded, WIRE_OVERHEAD_BYTES));
     figures.forwarding_l2_bps = Some(bits(forwarded, 0));
     figures.lost = Some(lost);
     figures.loss_fraction = (sent > 0).then(|| lost as f64 / sent as f64);
-    figures.out_of_order = arrived.order.map(|(late, _)| late);
-    figures.duplicates = arrived.order.map(|(_, again)| again);
-    figures.one_way_delay_ns = arrived.delay.as_ref().and_then(Histogram::summary);
-    figures.flows = arrived.flows;
-    (figures, arrived.delay)
+    figures.out_of_order = received
+        .out_of_order_and_duplicates
+        .map(|(out_of_order, _)| out_of_order);
+    figures.duplicates = received
+        .out_of_order_and_duplicates
+        .map(|(_, duplicates)| duplicates);
+    figures.one_way_delay_ns = received.delays.as_ref().and_then(Histogram::summary);
+    figures.flows = received.flows;
+    (figures, received.delays)
 }
 
 /// Returns whether there was a carrier both times, as far as known.
-fn both(before: Carriers, after: Carriers) -> Carriers {
-    let both = |before: Option<bool>, after: Option<bool>| {
+fn carrier_throughout(before: CarrierPair, after: CarrierPair) -> CarrierPair {
+    let throughout = |before: Option<bool>, after: Option<bool>| {
         after.map(|after| after && before.unwrap_or(true))
     };
-    (both(before.0, after.0), both(before.1, after.1))
+    (throughout(before.0, after.0), throughout(before.1, after.1))
 }
 
-fn port(capabilities: &Capabilities, carrier: Option<bool>, totals: QueueTotals) -> PortFigures {
-    let drops = Cause::ALL
+fn port_figures(
+    capabilities: &PortCapabilities,
+    carrier: Option<bool>,
+    totals: QueueTotals,
+) -> GeneratorPort {
+    let drops = DropCause::ALL
         .iter()
-        .map(|&cause| (cause.name().to_owned(), totals.dropped(cause)));
-    PortFigures {
+        .map(|&cause| (cause.name().to_owned(), totals.drops_by(cause)));
+    GeneratorPort {
         name: capabilities.name.clone(),
         xdp: capabilities.xdp.as_ref().map(crate::forward::xdp_facts),
-        notes: capabilities.notes_so_far(),
+        notes: capabilities.current_notes(),
         carrier,
         frames: totals.frames,
         bytes: totals.bytes,
-        dropped: totals.all_dropped(),
+        dropped: totals.total_drops(),
         drops: drops.filter(|&(_, count)| count > 0).collect(),
     }
 }

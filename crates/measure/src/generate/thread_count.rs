@@ -1,8 +1,8 @@
 //! Number of polling threads, and their processors.
 
-use linerate_metric::plan::Cpus;
+use linerate_metric::plan::CpuList;
 
-use super::run::Settings;
+use super::run::GeneratorSettings;
 use crate::MeasureError;
 
 /// Returns the number of polling threads: one per direction, or one for both.
@@ -10,18 +10,22 @@ use crate::MeasureError;
 /// # Errors
 /// [`MeasureError::Generator`] if a listed processor is not usable by this process, or if the
 /// number of processors and threads differ.
-pub(super) fn of(settings: &Settings, receives: bool, usable: &[u32]) -> Result<u32, MeasureError> {
-    let listed = u32::try_from(settings.cpus.len()).unwrap_or(u32::MAX);
+pub(super) fn thread_count(
+    settings: &GeneratorSettings,
+    receives: bool,
+    usable: &[u32],
+) -> Result<u32, MeasureError> {
+    let listed_cpus = u32::try_from(settings.cpus.len()).unwrap_or(u32::MAX);
     let threads = match settings.threads {
         _ if !receives => 1,
         Some(threads) => threads.clamp(1, 2),
-        None if listed > 0 => listed.min(2),
+        None if listed_cpus > 0 => listed_cpus.min(2),
         // One thread per direction, if one more processor remains for the device and for other
         // work.
         None if usable.len() > 2 => 2,
         None => 1,
     };
-    let refused = |object: String, situation: String, next_step: String| {
+    let rejection = |object: String, situation: String, next_step: String| {
         Err(MeasureError::Generator {
             object,
             situation,
@@ -29,28 +33,28 @@ pub(super) fn of(settings: &Settings, receives: bool, usable: &[u32]) -> Result<
         })
     };
     // If the kernel does not report the usable processors, pinning detects the error.
-    let is_there = |cpu: &u32| usable.is_empty() || usable.contains(cpu);
-    if let Some(cpu) = settings.cpus.iter().find(|cpu| !is_there(cpu)) {
-        return refused(
+    let is_usable = |cpu: &u32| usable.is_empty() || usable.contains(cpu);
+    if let Some(cpu) = settings.cpus.iter().find(|cpu| !is_usable(cpu)) {
+        return rejection(
             format!("processor {cpu}"),
             "this process may not run there".to_owned(),
-            format!("choose among {}", Cpus(usable.to_vec())),
+            format!("choose among {}", CpuList(usable.to_vec())),
         );
     }
-    if listed == 0 || listed == threads {
+    if listed_cpus == 0 || listed_cpus == threads {
         return Ok(threads);
     }
-    refused(
-        format!("--cpu {}", Cpus(settings.cpus.clone())),
-        match (listed, threads) {
+    rejection(
+        format!("--cpu {}", CpuList(settings.cpus.clone())),
+        match (listed_cpus, threads) {
             (1, _) => format!("1 processor is listed for {threads} threads"),
-            (_, 1) => format!("{listed} processors are listed for 1 thread"),
-            _ => format!("{listed} processors are listed for {threads} threads"),
+            (_, 1) => format!("{listed_cpus} processors are listed for 1 thread"),
+            _ => format!("{listed_cpus} processors are listed for {threads} threads"),
         },
         match threads {
             1 if receives => "list one, or poll with --threads 2".to_owned(),
             1 => "list one: only one thread sends".to_owned(),
-            _ if listed == 1 => {
+            _ if listed_cpus == 1 => {
                 "list one for each, the sending one first, or poll with --threads 1".to_owned()
             }
             _ => "list two, the sending one first".to_owned(),
@@ -64,13 +68,13 @@ mod tests {
 
     #[test]
     fn a_processor_for_each_thread_that_there_is() {
-        let of = |threads, cpus: &[u32], receives| {
-            let settings = Settings {
+        let thread_count_of = |threads, cpus: &[u32], receives| {
+            let settings = GeneratorSettings {
                 threads,
                 cpus: cpus.to_vec(),
-                ..Settings::default()
+                ..GeneratorSettings::default()
             };
-            of(&settings, receives, &[0, 1, 2]).map_err(|error| {
+            super::thread_count(&settings, receives, &[0, 1, 2]).map_err(|error| {
                 let problem = error.problem();
                 format!(
                     "{}: {}: {}",
@@ -78,7 +82,7 @@ mod tests {
                 )
             })
         };
-        for (threads, cpus, receives, want) in [
+        for (threads, cpus, receives, expected) in [
             (None, &[][..], true, 2),
             (None, &[], false, 1),
             (Some(1), &[], true, 1),
@@ -88,12 +92,12 @@ mod tests {
             (None, &[2], false, 1),
         ] {
             assert_eq!(
-                of(threads, cpus, receives),
-                Ok(want),
+                thread_count_of(threads, cpus, receives),
+                Ok(expected),
                 "{threads:?} {cpus:?}"
             );
         }
-        for (threads, cpus, receives, want) in [
+        for (threads, cpus, receives, expected) in [
             (
                 None,
                 &[99][..],
@@ -131,7 +135,10 @@ mod tests {
                 "--cpu 0-1: 2 processors are listed for 1 thread: list one: only one thread sends",
             ),
         ] {
-            assert_eq!(of(threads, cpus, receives), Err(want.to_owned()));
+            assert_eq!(
+                thread_count_of(threads, cpus, receives),
+                Err(expected.to_owned())
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Tests with other tools: iperf2, iperf3, nuttcp, ttcp, sockperf, echo, discard, chargen.
 //!
 //! Their protocols are codecs in [`linerate_dialect`]. This module runs both ends of them, the
-//! client ([`call`]) and the server ([`serve`]), and builds the same record as for our own tests
+//! client ([`client`]) and the server ([`handlers`]), and builds the same record as for our own tests
 //! ([`record`]).
 
 pub mod client;

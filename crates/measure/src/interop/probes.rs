@@ -1,35 +1,35 @@
 //! Probes that `--peer auto` sends, and the check that distinguishes them from payload on a port
 //! that accepts anything.
 
-use linerate_dialect::control::{Connection, Hello};
-use linerate_dialect::iperf2::{Amount, Settings, TcpClient};
+use linerate_dialect::control::{ControlCodec, Hello};
+use linerate_dialect::iperf2::{Iperf2Settings, Iperf2TcpClient, TestAmount};
 use linerate_dialect::iperf3::Cookie;
-use linerate_dialect::sockperf::{HEADER_BYTES, Header};
+use linerate_dialect::sockperf::{HEADER_BYTES, SockperfHeader};
 
 /// Agent name in the probe for our own server. No server has this name, so an unchanged copy means
 /// echo.
 const AGENT: &str = "linerate --peer auto";
 
 /// Payload of the echo probe, and the tail of the iperf2 UDP probe.
-pub const MARK: &[u8] = b"linerate?";
+pub const ECHO_PROBE: &[u8] = b"linerate?";
 
 /// nuttcp greeting with a version that no server has: a server with the same one would look like
 /// echo.
-pub const NUTTCP: &[u8] = b"HELO nuttcp v6.1.99\n";
+pub const NUTTCP_PROBE: &[u8] = b"HELO nuttcp v6.1.99\n";
 
 /// Smallest request of sockperf.
-pub const SOCKPERF: Header = Header::question(1, HEADER_BYTES as u32);
+pub const SOCKPERF_PROBE: SockperfHeader = SockperfHeader::request(1, HEADER_BYTES as u32);
 
 /// Prefix of the cookies that probes for iperf3 send.
-const COOKIE: &[u8; 8] = b"linerate";
+const COOKIE_PREFIX: &[u8; 8] = b"linerate";
 
 /// Payload bytes of the iperf2 UDP probe: reports of old servers are as long as the datagram they
 /// reply to.
-pub const END_BYTES: usize = 128;
+pub const IPERF2_UDP_PROBE_BYTES: usize = 128;
 
 /// Returns the probe for our own server.
-pub fn own() -> Vec<u8> {
-    match Connection::client(Hello::new(AGENT)) {
+pub fn linerate() -> Vec<u8> {
+    match ControlCodec::client(Hello::new(AGENT)) {
         Ok(connection) => connection.outgoing().to_vec(),
         Err(_) => Vec::new(),
     }
@@ -37,7 +37,7 @@ pub fn own() -> Vec<u8> {
 
 /// Returns the probe for iperf3.
 pub fn iperf3() -> Vec<u8> {
-    let random = std::array::from_fn(|at| match COOKIE.get(at) {
+    let random = std::array::from_fn(|at| match COOKIE_PREFIX.get(at) {
         Some(letter) => letter - b'a',
         None => fastrand::u8(..),
     });
@@ -46,23 +46,24 @@ pub fn iperf3() -> Vec<u8> {
 
 /// Returns the probe for iperf2 over TCP.
 pub fn iperf2() -> Vec<u8> {
-    let settings = Settings {
-        amount: Some(Amount::Bytes(1)),
-        ..Settings::client(5001)
+    let settings = Iperf2Settings {
+        amount: Some(TestAmount::Bytes(1)),
+        ..Iperf2Settings::client(5001)
     };
-    TcpClient::new(settings).map_or_else(|_| Vec::new(), |client| client.header().to_vec())
+    Iperf2TcpClient::new(settings).map_or_else(|_| Vec::new(), |client| client.header().to_vec())
 }
 
 /// Returns whether a datagram, or all that a connection has sent, is one of these probes.
 #[must_use]
 pub fn is_probe(bytes: &[u8]) -> bool {
     let agent = AGENT.as_bytes();
-    bytes == MARK
-        || bytes == NUTTCP
-        || bytes == SOCKPERF.bytes()
-        || (bytes.starts_with(COOKIE) && Cookie::read(bytes).is_some())
-        || (bytes.len() == END_BYTES && bytes.ends_with(MARK))
-        || (bytes.len() <= 4 * END_BYTES && bytes.windows(agent.len()).any(|part| part == agent))
+    bytes == ECHO_PROBE
+        || bytes == NUTTCP_PROBE
+        || bytes == SOCKPERF_PROBE.to_bytes()
+        || (bytes.starts_with(COOKIE_PREFIX) && Cookie::read(bytes).is_some())
+        || (bytes.len() == IPERF2_UDP_PROBE_BYTES && bytes.ends_with(ECHO_PROBE))
+        || (bytes.len() <= 4 * IPERF2_UDP_PROBE_BYTES
+            && bytes.windows(agent.len()).any(|part| part == agent))
         || bytes == iperf2()
 }
 
@@ -71,14 +72,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_are_told_from_payload() {
-        for question in [own(), iperf3(), iperf2()] {
-            assert!(is_probe(&question), "{question:?}");
-            let mut more = question.clone();
+    fn probes_are_distinguished_from_payload() {
+        for probe in [linerate(), iperf3(), iperf2()] {
+            assert!(is_probe(&probe), "{probe:?}");
+            let mut more = probe.clone();
             more.extend([b'x'; 1_000]);
-            assert!(!is_probe(&more), "{question:?}");
+            assert!(!is_probe(&more), "{probe:?}");
         }
-        assert!(is_probe(MARK) && is_probe(NUTTCP) && is_probe(&SOCKPERF.bytes()));
+        assert!(
+            is_probe(ECHO_PROBE) && is_probe(NUTTCP_PROBE) && is_probe(&SOCKPERF_PROBE.to_bytes())
+        );
         for payload in [&b""[..], b"linerate", b"HELO nuttcp v6.1.2\n", &[0; 128]] {
             assert!(!is_probe(payload), "{payload:?}");
         }

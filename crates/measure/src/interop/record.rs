@@ -1,7 +1,7 @@
 //! Record of a test with another tool, from what one end has counted.
 //!
 //! Other tools report little, and each something else. So both halves of the record are built from
-//! one end: its own counts, and the [`FarReport`] of the protocol. Figures that neither has stay
+//! one end: its own counts, and the [`ReportCommand`] of the protocol. Figures that neither has stay
 //! absent.
 
 mod remote_figures;
@@ -9,70 +9,74 @@ mod remote_figures;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use linerate_dialect::control::{FlowFigures, Outcome};
-use linerate_dialect::remote_report::FarReport;
-use linerate_metric::facts::{Host, Role};
+use linerate_dialect::control::{EndResults, FlowFigures};
+use linerate_dialect::remote_report::RemoteReport;
+use linerate_metric::facts::{HostFacts, Role};
 use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_metric::record::{
-    Doubt, FAR_TEXT_BYTES, HistogramData, Interval, PlaceCounter, Record, Socket, Stream, Summary,
+    Caveat, CounterDelta, HistogramData, Interval, MAX_SERVER_TEXT_BYTES, Record, SocketFacts,
+    StreamFigures, Summary,
 };
 
-use crate::coordinator::Ended;
+use crate::coordinator::RunResults;
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::loss::Ways;
+use crate::flow::FlowRole;
+use crate::loss::PathLinks;
 use crate::rate_accuracy;
-use crate::record_assembly::{Report, assemble};
-use crate::timestamps::Stamped;
-use remote_figures::{arrived, contradiction, departed, forget_arrivals, mixed_up, passed, sum_of};
+use crate::record_assembly::{RecordInputs, assemble_record};
+use crate::timestamps::TimestampPass;
+use remote_figures::{
+    arrival_summary, check_counts, clear_arrivals, departure_summary, mixed_flow_loss,
+    offered_load_by_numbers, sum_summaries,
+};
 
 /// Test with another tool, as counted by one end.
-pub struct PeerTest {
-    /// Protocol of the remote end, by its name in [`linerate_dialect::sniff::DIALECTS`].
-    pub dialect: &'static str,
+pub struct InteropTest {
+    /// Protocol of the remote end, by its name in [`linerate_dialect::sniff::PROTOCOLS`].
+    pub protocol: &'static str,
     /// Plan with every effective option; directions are the client's, at both ends.
     pub plan: Plan,
     /// Start of the payload.
     pub started: Timestamp,
-    /// Results of this end: built by [`own_half`], with the flows from [`Counted::figures`].
-    pub own: Outcome,
+    /// Results of this end: built by [`local_results`], with the flows from [`FlowCounts::figures`].
+    pub local_results: EndResults,
     /// Interval series of this end; directions are the client's.
     pub intervals: Vec<Interval>,
     /// Number of intervals above the storage limit.
-    pub intervals_left_out: u64,
+    pub dropped_intervals: u64,
     /// Report of the remote end. Its directions are those of this end: `Direction::Send` is what
     /// this end sent.
-    pub far: FarReport,
+    pub remote_report: RemoteReport,
     /// TCP payload that the remote kernel acknowledged, by flow number: all that is known of the
     /// arrivals at a remote end without counts.
-    pub acknowledged: BTreeMap<u32, Acknowledged>,
+    pub acknowledged: BTreeMap<u32, AckedPayload>,
     /// Error that ended the test early.
     pub failure: Option<MeasureError>,
     /// True if the ends use IPv6.
     pub ipv6: bool,
     /// Counters along the whole path, where it is visible.
-    pub(crate) region: Option<(Ways, Vec<PlaceCounter>)>,
+    pub(crate) path_counters: Option<(PathLinks, Vec<CounterDelta>)>,
     /// Timestamps of this end's calls, if a timeline was requested.
-    pub(crate) stamped: Option<Box<Stamped>>,
+    pub(crate) timestamps: Option<Box<TimestampPass>>,
 }
 
 /// Payload of a TCP flow that the remote kernel acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Acknowledged {
+pub struct AckedPayload {
     /// Acknowledged bytes.
     pub bytes: u64,
     /// Time of the last acknowledgement after the last send, in ns.
-    pub behind_ns: u64,
+    pub last_ack_delay_ns: u64,
 }
 
 /// Counts of one flow at one end; what that end did not count is absent.
 #[derive(Clone, Debug)]
-pub struct Counted {
+pub struct FlowCounts {
     /// Flow number of the protocol, unique within the test.
     pub id: u32,
     /// Role of this end in the flow.
-    pub part: Part,
+    pub role: FlowRole,
     /// Payload bytes sent or received by this end; for round trips, those of received responses.
     pub bytes: u64,
     /// UDP: datagrams.
@@ -91,26 +95,26 @@ pub struct Counted {
     /// Receiver: variation of the transit time (RFC 3550 section 6.4.1), in ns.
     pub ipdv_ns: Option<f64>,
     /// Receiver: one-way delays, where the sender declares the clocks synchronised, in ns.
-    pub one_way: Option<Histogram>,
+    pub one_way_delays: Option<Histogram>,
     /// TCP sender: retransmitted segments.
     pub retransmits: Option<u64>,
     /// Round-trip times, in ns.
-    pub times: Option<Histogram>,
+    pub rtts: Option<Histogram>,
     /// Round trips: responses that differ from what was sent.
     pub mismatched: Option<u64>,
     /// Round trips: payload bytes of all requests.
-    pub asked_bytes: Option<u64>,
+    pub request_bytes: Option<u64>,
     /// State of the socket at the end.
-    pub socket: Option<Socket>,
+    pub socket: Option<SocketFacts>,
 }
 
-impl Counted {
+impl FlowCounts {
     /// Creates the counts of a flow, without values.
     #[must_use]
-    pub fn new(id: u32, part: Part) -> Self {
+    pub fn new(id: u32, role: FlowRole) -> Self {
         Self {
             id,
-            part,
+            role,
             bytes: 0,
             packets: None,
             calls: None,
@@ -119,26 +123,26 @@ impl Counted {
             out_of_order: None,
             duplicates: None,
             ipdv_ns: None,
-            one_way: None,
+            one_way_delays: None,
             retransmits: None,
-            times: None,
+            rtts: None,
             mismatched: None,
-            asked_bytes: None,
+            request_bytes: None,
             socket: None,
         }
     }
 
-    /// Converts the counts into figures, for [`Outcome::streams`].
+    /// Converts the counts into figures, for [`ForwardResults::streams`].
     #[must_use]
     pub fn figures(&self, role: Role, plan: &Plan) -> FlowFigures {
-        let udp = plan.protocol == Protocol::Udp;
+        let udp = plan.protocol == TransportProtocol::Udp;
         let per_second = |count: u64| per_second(count, Some(self.duration_ns));
         let mut summary = Summary {
             duration_ns: Some(self.duration_ns),
             ..Summary::default()
         };
-        match (plan.kind, self.part) {
-            (Kind::Throughput, Part::Source) => {
+        match (plan.kind, self.role) {
+            (RunKind::Throughput, FlowRole::Sender) => {
                 summary.bytes_sent = Some(self.bytes);
                 summary.offered_bps = per_second(self.bytes).map(|bytes| bytes * 8.0);
                 summary.packets_sent = self.packets.filter(|_| udp);
@@ -151,7 +155,7 @@ impl Counted {
                 summary.calls_per_second = self.calls.filter(|_| !udp).and_then(per_second);
                 summary.retransmits = self.retransmits;
             }
-            (Kind::Throughput, Part::Sink) => {
+            (RunKind::Throughput, FlowRole::Receiver) => {
                 summary.bytes_received = Some(self.bytes);
                 summary.goodput_bps = per_second(self.bytes).map(|bytes| bytes * 8.0);
                 if let Some(packets) = self.packets.filter(|_| udp) {
@@ -159,36 +163,38 @@ impl Counted {
                     summary.packets_per_second = per_second(packets);
                     summary.lost = self.lost;
                     let unique = packets.saturating_sub(self.duplicates.unwrap_or(0));
-                    summary.loss_fraction = self.lost.and_then(|lost| share(lost, lost + unique));
+                    summary.loss_fraction =
+                        self.lost.and_then(|lost| fraction(lost, lost + unique));
                 }
                 summary.out_of_order = self.out_of_order;
                 summary.duplicates = self.duplicates;
                 summary.ipdv_ns = self.ipdv_ns;
             }
-            (Kind::Latency, Part::Source) => {
-                let trips = self.times.as_ref().map(Histogram::count);
-                summary.rtt_ns = self.times.as_ref().and_then(Histogram::summary);
-                summary.round_trips = trips;
-                summary.round_trips_per_second = trips.and_then(per_second);
+            (RunKind::Latency, FlowRole::Sender) => {
+                let round_trips = self.rtts.as_ref().map(Histogram::count);
+                summary.rtt_ns = self.rtts.as_ref().and_then(Histogram::summary);
+                summary.round_trips = round_trips;
+                summary.round_trips_per_second = round_trips.and_then(per_second);
                 summary.lost = self.lost;
-                summary.loss_fraction =
-                    (self.lost.zip(trips)).and_then(|(lost, trips)| share(lost, lost + trips));
+                summary.loss_fraction = (self.lost.zip(round_trips))
+                    .and_then(|(lost, round_trips)| fraction(lost, lost + round_trips));
                 summary.out_of_order = self.out_of_order;
                 summary.duplicates = self.duplicates;
                 summary.mismatched = self.mismatched;
-                summary.bytes_sent = self.asked_bytes;
+                summary.bytes_sent = self.request_bytes;
                 summary.bytes_received = Some(self.bytes);
                 summary.retransmits = self.retransmits;
             }
-            (Kind::Latency, Part::Sink) | (Kind::Forward | Kind::Generate | Kind::Stack, _) => {}
+            (RunKind::Latency, FlowRole::Receiver)
+            | (RunKind::Forward | RunKind::Generate | RunKind::Stack, _) => {}
         }
-        let (sender, receiver) = match self.part {
-            Part::Source => (self.socket.clone(), None),
-            Part::Sink => (None, self.socket.clone()),
+        let (sender, receiver) = match self.role {
+            FlowRole::Sender => (self.socket.clone(), None),
+            FlowRole::Receiver => (None, self.socket.clone()),
         };
         FlowFigures {
-            direction: direction(role, self.part),
-            stream: Stream {
+            direction: flow_direction(role, self.role),
+            stream: StreamFigures {
                 id: self.id,
                 summary,
                 mismatch: None,
@@ -201,248 +207,271 @@ impl Counted {
 
 /// Returns the results of an end with these flows; the caller adds what else it has.
 #[must_use]
-pub fn own_half(role: Role, host: Host, plan: &Plan, flows: &[Counted]) -> Outcome {
+pub fn local_results(role: Role, host: HostFacts, plan: &Plan, flows: &[FlowCounts]) -> EndResults {
     let mut times: Option<Histogram> = None;
-    for more in flows.iter().filter_map(|flow| flow.times.as_ref()) {
+    for more in flows.iter().filter_map(|flow| flow.rtts.as_ref()) {
         times.get_or_insert_default().add(more);
     }
     let times = times.filter(|times| times.count() > 0);
     let times = times.map(|times| ("rtt_ns".to_owned(), HistogramData::from(&times)));
     let delays = flows.iter().filter_map(|flow| {
-        let name = rate_accuracy::name(rate_accuracy::ONE_WAY_DELAY, direction(role, flow.part));
-        Some((name, HistogramData::from(flow.one_way.as_ref()?)))
+        let name = rate_accuracy::histogram_key(
+            rate_accuracy::ONE_WAY_DELAY,
+            flow_direction(role, flow.role),
+        );
+        Some((name, HistogramData::from(flow.one_way_delays.as_ref()?)))
     });
     let histograms = times.into_iter().chain(delays);
-    Outcome {
+    EndResults {
         duration_ns: flows.iter().map(|flow| flow.duration_ns).max().unwrap_or(0),
         streams: flows.iter().map(|flow| flow.figures(role, plan)).collect(),
         histograms: histograms.collect(),
-        ..empty_half(role, host)
+        ..empty_results(role, host)
     }
 }
 
 /// Returns the client's direction of a flow, from the role of the end at `role` in it.
 #[must_use]
-pub fn direction(role: Role, part: Part) -> Direction {
-    match (role, part) {
-        (Role::Client, Part::Source) | (Role::Server, Part::Sink) => Direction::Send,
-        (Role::Client, Part::Sink) | (Role::Server, Part::Source) => Direction::Receive,
+pub fn flow_direction(role: Role, flow_role: FlowRole) -> Direction {
+    match (role, flow_role) {
+        (Role::Client, FlowRole::Sender) | (Role::Server, FlowRole::Receiver) => Direction::Send,
+        (Role::Client, FlowRole::Receiver) | (Role::Server, FlowRole::Sender) => Direction::Receive,
     }
 }
 
-impl PeerTest {
+impl InteropTest {
     /// Creates a test with the results of this end only.
     #[must_use]
-    pub fn new(dialect: &'static str, plan: Plan, started: Timestamp, own: Outcome) -> Self {
+    pub fn new(
+        protocol: &'static str,
+        plan: Plan,
+        started: Timestamp,
+        local_results: EndResults,
+    ) -> Self {
         Self {
-            dialect,
+            protocol,
             plan,
             started,
-            own,
+            local_results,
             intervals: Vec::new(),
-            intervals_left_out: 0,
-            far: FarReport::default(),
+            dropped_intervals: 0,
+            remote_report: RemoteReport::default(),
             acknowledged: BTreeMap::new(),
             failure: None,
             ipv6: false,
-            region: None,
-            stamped: None,
+            path_counters: None,
+            timestamps: None,
         }
     }
 
     /// Returns the record, and the error that ended the test early.
     #[must_use]
-    pub fn record(mut self) -> (Record, Option<MeasureError>) {
-        self.plan.dialect = Some(self.dialect.to_owned());
-        let role = self.own.role;
-        let far_role = match role {
+    pub fn into_record(mut self) -> (Record, Option<MeasureError>) {
+        self.plan.peer_protocol = Some(self.protocol.to_owned());
+        let role = self.local_results.role;
+        let remote_role = match role {
             Role::Client => Role::Server,
             Role::Server => Role::Client,
         };
-        let mut far = empty_half(far_role, Host::default());
+        let mut remote = empty_results(remote_role, HostFacts::default());
         let mut totals = Vec::new();
-        let mut doubts = Vec::new();
+        let mut caveats = Vec::new();
         // Directions with a count of the remote end for only some of their flows.
-        let mut in_part = Vec::new();
-        if self.plan.kind == Kind::Throughput {
+        let mut partly_counted = Vec::new();
+        if self.plan.kind == RunKind::Throughput {
             for &direction in &self.plan.directions {
-                let whole = self.half_of(direction, &mut far, &mut totals, &mut doubts);
-                in_part.extend((!whole).then_some(direction));
+                let complete =
+                    self.add_remote_direction(direction, &mut remote, &mut totals, &mut caveats);
+                partly_counted.extend((!complete).then_some(direction));
             }
         }
-        let interrupted = self.own.interrupted;
-        self.own.doubts.extend(doubts);
+        let interrupted = self.local_results.interrupted;
+        self.local_results.caveats.extend(caveats);
         let text = self
-            .far
+            .remote_report
             .text
             .take()
-            .map(cut)
+            .map(truncate_text)
             .filter(|text| !text.is_empty());
-        let (mut record, failure) = assemble(Report {
+        let (mut record, failure) = assemble_record(RecordInputs {
             plan: self.plan,
-            started: self.started,
+            started_at: self.started,
             role,
-            ended: Ended {
-                own: self.own,
-                peer: Some(far),
+            results: RunResults {
+                local: self.local_results,
+                peer: Some(remote),
                 intervals: self.intervals,
-                intervals_left_out: self.intervals_left_out,
-                stamped: self.stamped,
+                intervals_omitted: self.dropped_intervals,
+                timestamps: self.timestamps,
                 interrupted,
                 failure: self.failure,
             },
-            region: self.region,
+            path: self.path_counters,
             ipv6: self.ipv6,
             clocks: None,
             totals,
-            far_text: text,
+            peer_text: text,
         });
-        let ways = record.directions.iter_mut();
-        for way in ways.filter(|way| in_part.contains(&way.direction)) {
-            forget_arrivals(&mut way.summary);
+        let directions = record.directions.iter_mut();
+        for figures in directions.filter(|figures| partly_counted.contains(&figures.direction)) {
+            clear_arrivals(&mut figures.summary);
         }
-        if !in_part.is_empty() {
-            forget_arrivals(&mut record.summary);
+        if !partly_counted.is_empty() {
+            clear_arrivals(&mut record.summary);
             record
                 .losses
-                .retain(|loss| !in_part.contains(&loss.direction));
+                .retain(|loss| !partly_counted.contains(&loss.direction));
         }
         // The facts of the remote host are not known.
-        record.hosts.retain(|host| host.role != Some(far_role));
+        record.hosts.retain(|host| host.role != Some(remote_role));
         (record, failure)
     }
 
     /// Adds what the remote end, or its kernel, reported of one direction; false if it counted only
     /// some of the flows.
-    fn half_of(
+    fn add_remote_direction(
         &self,
         direction: Direction,
-        far: &mut Outcome,
+        remote: &mut EndResults,
         totals: &mut Vec<(Direction, Summary)>,
-        doubts: &mut Vec<Doubt>,
+        caveats: &mut Vec<Caveat>,
     ) -> bool {
-        let own: Vec<_> = (self.own.streams.iter())
+        let local_flows: Vec<_> = (self.local_results.streams.iter())
             .filter(|flow| flow.direction == direction)
             .collect();
-        let sends = self::direction(self.own.role, Part::Source) == direction;
-        let said = self.far.flows.iter().filter(|said| {
+        let sends = self::flow_direction(self.local_results.role, FlowRole::Sender) == direction;
+        let flow_report = self.remote_report.flows.iter().filter(|flow_report| {
             // The directions of the report are those of this end.
-            let sent = said.direction == Direction::Send;
+            let sent = flow_report.direction == Direction::Send;
             sent == sends
         });
-        let mut told = false;
-        for said in said {
-            let flow = match (said.id, own.as_slice()) {
-                (Some(id), _) => own.iter().find(|flow| flow.stream.id == id),
+        let mut has_figures = false;
+        for flow_report in flow_report {
+            let flow = match (flow_report.id, local_flows.as_slice()) {
+                (Some(id), _) => local_flows.iter().find(|flow| flow.stream.id == id),
                 (None, [only]) => Some(only),
                 (None, _) => None,
             };
-            if said.id.is_some() && flow.is_none() {
+            if flow_report.id.is_some() && flow.is_none() {
                 continue;
             }
             let basis = match flow {
                 Some(flow) => flow.stream.summary.clone(),
-                None => sum_of(own.iter().map(|flow| &flow.stream.summary)),
+                None => sum_summaries(local_flows.iter().map(|flow| &flow.stream.summary)),
             };
             let summary = if sends {
-                arrived(&self.plan, &basis, &said.figures, self.far.stopped_first)
+                arrival_summary(
+                    &self.plan,
+                    &basis,
+                    &flow_report.figures,
+                    self.remote_report.stopped_early,
+                )
             } else {
-                departed(&basis, &said.figures)
+                departure_summary(&basis, &flow_report.figures)
             };
-            told |= summary.bytes_received.is_some()
+            has_figures |= summary.bytes_received.is_some()
                 || summary.packets_received.is_some()
                 || summary.bytes_sent.is_some()
                 || summary.packets_sent.is_some();
-            doubts.extend(contradiction(
+            caveats.extend(check_counts(
                 &self.plan,
                 &basis,
                 &summary,
-                &said.figures,
+                &flow_report.figures,
                 sends,
             ));
             match flow {
-                Some(flow) => far.streams.push(FlowFigures {
+                Some(flow) => remote.streams.push(FlowFigures {
                     direction,
-                    stream: Stream {
+                    stream: StreamFigures {
                         id: flow.stream.id,
                         summary,
-                        ..Stream::default()
+                        ..StreamFigures::default()
                     },
                 }),
                 None => totals.push((direction, summary)),
             }
         }
         if !sends {
-            self.offered_there(direction, &own, far, totals);
+            self.add_remote_offered_load(direction, &local_flows, remote, totals);
             return true;
         }
-        if !told && !own.is_empty() {
-            self.without_count(direction, &own, far, doubts);
+        if !has_figures && !local_flows.is_empty() {
+            self.add_acknowledged(direction, &local_flows, remote, caveats);
         }
-        if !told || totals.iter().any(|(of, _)| *of == direction) {
+        if !has_figures || totals.iter().any(|(of, _)| *of == direction) {
             return true;
         }
         let counted = |flow: &&&FlowFigures| {
-            let mut theirs = far.streams.iter();
-            theirs.any(|there| (there.direction, there.stream.id) == (direction, flow.stream.id))
+            let mut remote_flows = remote.streams.iter();
+            remote_flows.any(|remote_flow| {
+                (remote_flow.direction, remote_flow.stream.id) == (direction, flow.stream.id)
+            })
         };
-        let counted = own.iter().filter(counted).count();
-        if counted < own.len() {
-            doubts.push(Doubt::new(
+        let counted = local_flows.iter().filter(counted).count();
+        if counted < local_flows.len() {
+            caveats.push(Caveat::new(
                 "far-count-unknown",
                 format!(
                     "the server reported for {counted} of {} flows what arrived there, and nothing for the \
                      others: the total that arrived is not known",
-                    own.len()
+                    local_flows.len()
                 ),
             ));
         }
-        let all = counted == own.len();
-        if all && !self.far.stopped_first {
-            let theirs = far.streams.iter();
-            let theirs = theirs.filter(|there| there.direction == direction);
-            let pairs = theirs.filter_map(|there| {
-                let mut own = own.iter();
-                let flow = own.find(|flow| flow.stream.id == there.stream.id)?;
-                Some((&flow.stream.summary, &there.stream.summary))
+        let all = counted == local_flows.len();
+        if all && !self.remote_report.stopped_early {
+            let remote_flows = remote.streams.iter();
+            let remote_flows =
+                remote_flows.filter(|remote_flow| remote_flow.direction == direction);
+            let pairs = remote_flows.filter_map(|remote_flow| {
+                let mut local_flows = local_flows.iter();
+                let flow = local_flows.find(|flow| flow.stream.id == remote_flow.stream.id)?;
+                Some((&flow.stream.summary, &remote_flow.stream.summary))
             });
-            totals.extend(mixed_up(pairs).map(|summary| (direction, summary)));
+            totals.extend(mixed_flow_loss(pairs).map(|summary| (direction, summary)));
         }
         all
     }
 
     /// Adds the offered load of the remote sender, where its report has none.
-    fn offered_there(
+    fn add_remote_offered_load(
         &self,
         direction: Direction,
-        own: &[&FlowFigures],
-        far: &mut Outcome,
+        local_flows: &[&FlowFigures],
+        remote: &mut EndResults,
         totals: &[(Direction, Summary)],
     ) {
-        let mut whole = totals.iter().filter(|(of, _)| *of == direction);
-        if whole.any(|(_, summary)| summary.offered_bps.is_some()) {
+        let mut direction_totals = totals.iter().filter(|(of, _)| *of == direction);
+        if direction_totals.any(|(_, summary)| summary.offered_bps.is_some()) {
             return;
         }
-        for flow in own {
-            let Some(offered) = passed(&self.plan, &flow.stream.summary) else {
+        for flow in local_flows {
+            let Some(offered) = offered_load_by_numbers(&self.plan, &flow.stream.summary) else {
                 continue;
             };
             let id = flow.stream.id;
-            let mut theirs = far.streams.iter_mut();
-            let there = theirs.find(|there| (there.direction, there.stream.id) == (direction, id));
-            match there {
-                Some(there) => {
-                    there.stream.summary.offered_bps.get_or_insert(offered);
+            let mut remote_flows = remote.streams.iter_mut();
+            let remote_flow = remote_flows.find(|remote_flow| {
+                (remote_flow.direction, remote_flow.stream.id) == (direction, id)
+            });
+            match remote_flow {
+                Some(remote_flow) => {
+                    remote_flow
+                        .stream
+                        .summary
+                        .offered_bps
+                        .get_or_insert(offered);
                 }
-                None => far.streams.push(FlowFigures {
+                None => remote.streams.push(FlowFigures {
                     direction,
-                    stream: Stream {
+                    stream: StreamFigures {
                         id,
                         summary: Summary {
                             offered_bps: Some(offered),
                             ..Summary::default()
                         },
-                        ..Stream::default()
+                        ..StreamFigures::default()
                     },
                 }),
             }
@@ -451,38 +480,39 @@ impl PeerTest {
 
     /// Adds the kernel's acknowledged bytes of what this end sent, where the remote end has no
     /// count.
-    fn without_count(
+    fn add_acknowledged(
         &self,
         direction: Direction,
-        own: &[&FlowFigures],
-        far: &mut Outcome,
-        doubts: &mut Vec<Doubt>,
+        local_flows: &[&FlowFigures],
+        remote: &mut EndResults,
+        caveats: &mut Vec<Caveat>,
     ) {
-        let known = own
+        let all_acknowledged = local_flows
             .iter()
             .all(|flow| self.acknowledged.contains_key(&flow.stream.id));
-        if self.plan.protocol == Protocol::Udp || !known {
-            doubts.push(Doubt::new(
+        if self.plan.protocol == TransportProtocol::Udp || !all_acknowledged {
+            caveats.push(Caveat::new(
                 "far-count-unknown",
                 format!(
                     "a remote end that speaks {} did not report what arrived there: what was sent is known, \
                      goodput and loss are not",
-                    self.dialect
+                    self.protocol
                 ),
             ));
             return;
         }
-        for flow in own {
+        for flow in local_flows {
             let Some(by_kernel) = self.acknowledged.get(&flow.stream.id) else {
                 continue;
             };
             // From the first payload on, as the remote end counts it too.
-            let own_ns = flow.stream.summary.duration_ns;
-            let duration_ns = own_ns.map(|own| own.saturating_add(by_kernel.behind_ns));
+            let local_ns = flow.stream.summary.duration_ns;
+            let duration_ns =
+                local_ns.map(|local_flows| local_flows.saturating_add(by_kernel.last_ack_delay_ns));
             let rate = per_second(by_kernel.bytes, duration_ns);
-            far.streams.push(FlowFigures {
+            remote.streams.push(FlowFigures {
                 direction,
-                stream: Stream {
+                stream: StreamFigures {
                     id: flow.stream.id,
                     summary: Summary {
                         duration_ns,
@@ -490,16 +520,16 @@ impl PeerTest {
                         goodput_bps: rate.map(|bytes| bytes * 8.0),
                         ..Summary::default()
                     },
-                    ..Stream::default()
+                    ..StreamFigures::default()
                 },
             });
         }
-        doubts.push(Doubt::new(
+        caveats.push(Caveat::new(
             "counted-by-acknowledgement",
             format!(
                 "a remote end that speaks {} does not report what it read: received is what its kernel \
                  acknowledged",
-                self.dialect
+                self.protocol
             ),
         ));
     }
@@ -510,14 +540,14 @@ fn per_second(count: u64, duration_ns: Option<u64>) -> Option<f64> {
     Some(count as f64 * 1e9 / ns as f64)
 }
 
-fn share(part: u64, all: u64) -> Option<f64> {
+fn fraction(part: u64, all: u64) -> Option<f64> {
     (all > 0).then(|| part as f64 / all as f64)
 }
 
 /// Truncates a text that is too long for the record.
-fn cut(mut text: String) -> String {
-    if text.len() > FAR_TEXT_BYTES {
-        let at = (0..=FAR_TEXT_BYTES)
+fn truncate_text(mut text: String) -> String {
+    if text.len() > MAX_SERVER_TEXT_BYTES {
+        let at = (0..=MAX_SERVER_TEXT_BYTES)
             .rev()
             .find(|&at| text.is_char_boundary(at));
         text.truncate(at.unwrap_or(0));
@@ -526,10 +556,10 @@ fn cut(mut text: String) -> String {
 }
 
 /// Returns the results of an end without any figure.
-fn empty_half(role: Role, host: Host) -> Outcome {
-    Outcome {
+fn empty_results(role: Role, host: HostFacts) -> EndResults {
+    EndResults {
         role,
-        host: Host {
+        host: HostFacts {
             role: Some(role),
             ..host
         },
@@ -543,7 +573,7 @@ fn empty_half(role: Role, host: Host) -> Outcome {
         calls: BTreeMap::new(),
         call_clock: None,
         slow: Vec::new(),
-        doubts: Vec::new(),
+        caveats: Vec::new(),
         interrupted: false,
         duration_ns: 0,
     }

@@ -2,21 +2,21 @@
 
 /// Bounds of the losses at one loss point, in datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct LossBounds {
     /// Name in records.
-    pub place: &'static str,
+    pub point: &'static str,
     /// Lower bound.
     pub least: u64,
     /// Upper bound; `u64::MAX` for none.
     pub most: u64,
     /// The counter covers only this run's datagrams, no other packets.
-    pub own: bool,
+    pub run_only: bool,
 }
 
 /// Losses attributed to one loss point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    pub place: &'static str,
+pub struct LossShare {
+    pub point: &'static str,
     /// Datagrams; the sum over all points is the total loss.
     pub packets: u64,
     /// Lower bound.
@@ -34,96 +34,104 @@ pub const PATH: &str = "path";
 /// the remainder goes to [`PATH`]. Otherwise the counters are upper bounds, used up in the order of
 /// the path, and [`PATH`] gets the rest. The shares always add up to `lost`.
 #[must_use]
-pub fn explain(lost: u64, candidates: &[Candidate], closed: bool) -> Vec<Part> {
-    let mut places: Vec<Candidate> = candidates
+pub fn attribute_losses(lost: u64, candidates: &[LossBounds], closed: bool) -> Vec<LossShare> {
+    let mut points: Vec<LossBounds> = candidates
         .iter()
-        .map(|candidate| Candidate {
+        .map(|candidate| LossBounds {
             least: candidate.least.min(candidate.most),
             ..*candidate
         })
         .collect();
     // Wide: an upper bound may be `u64::MAX`.
-    let sum = |places: &[Candidate], value: fn(&Candidate) -> u64| {
-        places
+    let sum = |points: &[LossBounds], value: fn(&LossBounds) -> u64| {
+        points
             .iter()
-            .map(|place| u128::from(value(place)))
+            .map(|point| u128::from(value(point)))
             .sum::<u128>()
     };
     let all = u128::from(lost);
     // Remainder of all losses; at most `lost`, so it fits.
-    let left = |taken: u128| u64::try_from(all.saturating_sub(taken)).unwrap_or(lost);
-    let own: Vec<_> = places.iter().copied().filter(|place| place.own).collect();
+    let remainder = |used: u128| u64::try_from(all.saturating_sub(used)).unwrap_or(lost);
+    let run_only: Vec<_> = points
+        .iter()
+        .copied()
+        .filter(|point| point.run_only)
+        .collect();
     // Other packets, such as the control connection's, were counted too.
-    let foreign = sum(&places, |place| place.least).saturating_sub(all);
-    let foreign = u64::try_from(foreign).unwrap_or(u64::MAX);
-    for place in places.iter_mut().filter(|place| !place.own) {
-        place.least = place.least.saturating_sub(foreign);
+    let other_packets = sum(&points, |point| point.least).saturating_sub(all);
+    let other_packets = u64::try_from(other_packets).unwrap_or(u64::MAX);
+    for point in points.iter_mut().filter(|point| !point.run_only) {
+        point.least = point.least.saturating_sub(other_packets);
     }
-    let beyond = left(sum(&places, |place| place.most));
+    let unexplained = remainder(sum(&points, |point| point.most));
     let path = match closed {
-        true => (beyond, beyond),
+        true => (unexplained, unexplained),
         // The path has no counter: it can have all but what is certain elsewhere.
-        false => (beyond, left(sum(&own, |place| place.least))),
+        false => (unexplained, remainder(sum(&run_only, |point| point.least))),
     };
-    places.push(Candidate {
-        place: PATH,
+    points.push(LossBounds {
+        point: PATH,
         least: path.0,
         most: path.1,
-        own: false,
+        run_only: false,
     });
     let (all_least, all_most) = (
-        sum(&places, |place| place.least),
-        sum(&places, |place| place.most),
+        sum(&points, |point| point.least),
+        sum(&points, |point| point.most),
     );
-    let mut parts: Vec<Part> = places
+    let mut shares: Vec<LossShare> = points
         .iter()
-        .map(|place| {
+        .map(|point| {
             // Bounds of the other points also bound this one.
-            let most = place.most.min(left(all_least - u128::from(place.least)));
-            let least = place.least.max(left(all_most - u128::from(place.most)));
+            let most = point
+                .most
+                .min(remainder(all_least - u128::from(point.least)));
+            let least = point
+                .least
+                .max(remainder(all_most - u128::from(point.most)));
             let least = least.min(most);
-            Part {
-                place: place.place,
+            LossShare {
+                point: point.point,
                 packets: least,
                 least,
                 most,
             }
         })
         .collect();
-    share_out(lost, &mut parts, closed);
-    parts.retain(|part| part.packets > 0 || part.most > 0);
-    parts
+    distribute_rest(lost, &mut shares, closed);
+    shares.retain(|share| share.packets > 0 || share.most > 0);
+    shares
 }
 
 /// Distributes losses above the lower bounds: in proportion to the upper bounds, or to the first
 /// point with capacity left.
-fn share_out(lost: u64, parts: &mut [Part], closed: bool) {
-    let mut given = 0;
-    for part in parts.iter_mut() {
+fn distribute_rest(lost: u64, shares: &mut [LossShare], closed: bool) {
+    let mut assigned = 0;
+    for entry in shares.iter_mut() {
         // Contradicting bounds must not exceed the total.
-        part.packets = part.packets.min(lost - given);
-        given += part.packets;
+        entry.packets = entry.packets.min(lost - assigned);
+        assigned += entry.packets;
     }
-    let mut rest = lost - given;
-    let mut room: u128 = parts
+    let mut rest = lost - assigned;
+    let mut capacity: u128 = shares
         .iter()
-        .map(|part| u128::from(part.most.saturating_sub(part.packets)))
+        .map(|entry| u128::from(entry.most.saturating_sub(entry.packets)))
         .sum();
-    for part in parts.iter_mut() {
-        let own = part.most.saturating_sub(part.packets);
-        let share = if room == 0 {
+    for entry in shares.iter_mut() {
+        let headroom = entry.most.saturating_sub(entry.packets);
+        let assigned_now = if capacity == 0 {
             0
         } else if closed {
-            (u128::from(rest) * u128::from(own) / room) as u64
+            (u128::from(rest) * u128::from(headroom) / capacity) as u64
         } else {
-            own.min(rest)
+            headroom.min(rest)
         };
-        part.packets += share;
-        rest -= share;
-        room -= u128::from(own);
+        entry.packets += assigned_now;
+        rest -= assigned_now;
+        capacity -= u128::from(headroom);
     }
     // No known point can have the rest.
-    if let Some(path) = parts.last_mut() {
+    if let Some(path) = shares.last_mut() {
         path.packets += rest;
         path.most = path.most.max(path.packets);
     }
@@ -134,68 +142,72 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn place(place: &'static str, least: u64, most: u64) -> Candidate {
-        Candidate {
-            place,
+    fn bounds(point: &'static str, least: u64, most: u64) -> LossBounds {
+        LossBounds {
+            point,
             least,
             most,
-            own: false,
+            run_only: false,
         }
     }
 
-    fn own(name: &'static str, packets: u64) -> Candidate {
-        Candidate {
-            own: true,
-            ..place(name, packets, packets)
+    fn exact(point: &'static str, packets: u64) -> LossBounds {
+        LossBounds {
+            run_only: true,
+            ..bounds(point, packets, packets)
         }
     }
 
     /// Returns `(point, packets, exact)` of points with losses.
-    fn split(lost: u64, candidates: &[Candidate], closed: bool) -> Vec<(&'static str, u64, bool)> {
-        explain(lost, candidates, closed)
+    fn shares(
+        lost: u64,
+        candidates: &[LossBounds],
+        closed: bool,
+    ) -> Vec<(&'static str, u64, bool)> {
+        attribute_losses(lost, candidates, closed)
             .into_iter()
-            .filter(|part| part.packets > 0)
-            .map(|part| (part.place, part.packets, part.least == part.most))
+            .filter(|share| share.packets > 0)
+            .map(|share| (share.point, share.packets, share.least == share.most))
             .collect()
     }
 
     #[test]
-    fn with_the_whole_way_in_view_everything_is_exact() {
-        for (lost, candidates, want) in [
-            (0, vec![place("qdisc", 0, 0)], vec![]),
+    fn with_a_visible_path_everything_is_exact() {
+        for (lost, candidates, expected) in [
+            (0, vec![bounds("qdisc", 0, 0)], vec![]),
             (
                 12,
-                vec![place("qdisc", 5, 5), own("udp-receive-queue", 7)],
+                vec![bounds("qdisc", 5, 5), exact("udp-receive-queue", 7)],
                 vec![("qdisc", 5, true), ("udp-receive-queue", 7, true)],
             ),
             // Two packets of the control connection were dropped, too.
             (
                 12,
-                vec![place("qdisc", 7, 7), own("udp-receive-queue", 7)],
+                vec![bounds("qdisc", 7, 7), exact("udp-receive-queue", 7)],
                 vec![("qdisc", 5, true), ("udp-receive-queue", 7, true)],
             ),
             // Super-datagrams of up to 44: the total determines the factor.
             (
                 100,
-                vec![place("qdisc", 3, 132), own("udp-receive-queue", 7)],
+                vec![bounds("qdisc", 3, 132), exact("udp-receive-queue", 7)],
                 vec![("qdisc", 93, true), ("udp-receive-queue", 7, true)],
             ),
             // Two points with super-datagrams: only the sum is certain.
             (
                 100,
-                vec![place("qdisc", 10, 100), place("softnet-backlog", 10, 100)],
+                vec![bounds("qdisc", 10, 100), bounds("softnet-backlog", 10, 100)],
                 vec![("qdisc", 50, false), ("softnet-backlog", 50, false)],
             ),
             // No point can have lost so many.
             (
                 50,
-                vec![place("qdisc", 10, 10)],
+                vec![bounds("qdisc", 10, 10)],
                 vec![("qdisc", 10, true), (PATH, 40, true)],
             ),
         ] {
             assert_eq!(
-                split(lost, &candidates, true),
-                want,
+                shares(lost, &candidates, true),
+                expected,
                 "{lost} {candidates:?}"
             );
         }
@@ -203,15 +215,15 @@ mod tests {
 
     #[test]
     fn elsewhere_shared_counters_are_upper_bounds() {
-        for (lost, candidates, want) in [
+        for (lost, candidates, expected) in [
             (
                 100,
-                vec![own("udp-receive-queue", 60)],
+                vec![exact("udp-receive-queue", 60)],
                 vec![("udp-receive-queue", 60, true), (PATH, 40, true)],
             ),
             (
                 100,
-                vec![place("qdisc", 0, 10), own("udp-receive-queue", 60)],
+                vec![bounds("qdisc", 0, 10), exact("udp-receive-queue", 60)],
                 vec![
                     ("qdisc", 10, false),
                     ("udp-receive-queue", 60, true),
@@ -221,30 +233,30 @@ mod tests {
             // Other packets, more than our losses: the count of our own socket is exact.
             (
                 100,
-                vec![place("qdisc", 0, 5000), own("udp-receive-queue", 60)],
+                vec![bounds("qdisc", 0, 5000), exact("udp-receive-queue", 60)],
                 vec![("qdisc", 40, false), ("udp-receive-queue", 60, true)],
             ),
             (
                 30,
-                vec![place("qdisc", 0, 20), place("interface-rx", 0, 20)],
+                vec![bounds("qdisc", 0, 20), bounds("interface-rx", 0, 20)],
                 vec![("qdisc", 20, false), ("interface-rx", 10, false)],
             ),
         ] {
             assert_eq!(
-                split(lost, &candidates, false),
-                want,
+                shares(lost, &candidates, false),
+                expected,
                 "{lost} {candidates:?}"
             );
         }
     }
 
-    fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
+    fn candidates() -> impl Strategy<Value = Vec<LossBounds>> {
         let one = (any::<bool>(), 0u64..2_000, 0u64..2_000, any::<bool>()).prop_map(
-            |(huge, least, more, own)| Candidate {
-                place: "qdisc",
+            |(huge, least, more, run_only)| LossBounds {
+                point: "qdisc",
                 least,
                 most: if huge { u64::MAX } else { least + more },
-                own,
+                run_only,
             },
         );
         prop::collection::vec(one, 0..6)
@@ -255,9 +267,9 @@ mod tests {
         fn the_parts_add_up_and_stay_within_their_bounds(
             lost in 0u64..3_000, candidates in candidates(), closed in any::<bool>(),
         ) {
-            let parts = explain(lost, &candidates, closed);
+            let parts = attribute_losses(lost, &candidates, closed);
             prop_assert_eq!(parts.iter().map(|part| part.packets).sum::<u64>(), lost);
-            let contradicts = candidates.iter().filter(|c| c.own).map(|c| c.least).sum::<u64>() > lost;
+            let contradicts = candidates.iter().filter(|c| c.run_only).map(|c| c.least).sum::<u64>() > lost;
             for part in parts.iter().filter(|_| !contradicts) {
                 prop_assert!(part.least <= part.packets && part.packets <= part.most, "{part:?}");
             }
@@ -272,18 +284,18 @@ mod tests {
             let candidates: Vec<_> = truth
                 .iter()
                 .map(|&(packets, below, above)| {
-                    place("qdisc", packets.saturating_sub(below), packets + above)
+                    bounds("qdisc", packets.saturating_sub(below), packets + above)
                 })
                 .collect();
-            let closed = explain(lost, &candidates, true);
-            let kept = |parts: &[Part]| parts.iter().filter(|part| part.place != PATH).copied().collect::<Vec<_>>();
+            let closed = attribute_losses(lost, &candidates, true);
+            let kept = |parts: &[LossShare]| parts.iter().filter(|part| part.point != PATH).copied().collect::<Vec<_>>();
             let possible: Vec<_> = truth.iter().zip(&candidates).filter(|(_, c)| c.most > 0).collect();
             for (part, ((packets, ..), _)) in kept(&closed).iter().zip(&possible) {
                 prop_assert!(part.least <= *packets && *packets <= part.most, "{part:?} {packets}");
             }
-            let bounds: Vec<_> = candidates.iter().map(|c| Candidate { least: 0, ..*c }).collect();
-            let open = explain(lost + path, &bounds, false);
-            let rest = open.iter().find(|part| part.place == PATH).map_or((0, 0), |part| (part.least, part.most));
+            let bounds: Vec<_> = candidates.iter().map(|c| LossBounds { least: 0, ..*c }).collect();
+            let open = attribute_losses(lost + path, &bounds, false);
+            let rest = open.iter().find(|part| part.point == PATH).map_or((0, 0), |part| (part.least, part.most));
             prop_assert!(rest.0 <= path && path <= rest.1, "{rest:?} {path}");
         }
     }

@@ -4,14 +4,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use linerate_host::snapshot::loss_counters::{self, Count};
-use linerate_host::snapshot::netlink::neighbour_watch::Watch;
-use linerate_host::sys::namespace::{self, Space};
-use linerate_metric::record::PlaceCounter;
+use linerate_host::snapshot::loss_counters::{self, CounterValue};
+use linerate_host::snapshot::netlink::neighbour_watch::NeighbourWatch;
+use linerate_host::sys::namespace::{self, NamespaceKind};
+use linerate_metric::record::CounterDelta;
 
 /// Host or interface with counters.
 #[derive(Clone, Debug)]
-pub struct Spot {
+pub struct CounterLocation {
     /// Host name in the record.
     pub host: String,
     /// Network namespace; absent: that of the calling thread.
@@ -22,90 +22,100 @@ pub struct Spot {
 
 /// Location with its first counter values, and the neighbour events since then.
 #[derive(Debug)]
-struct Watched {
-    spot: Spot,
-    before: Vec<Count>,
-    neighbours: Option<Watch>,
+struct LocationSnapshot {
+    location: CounterLocation,
+    before: Vec<CounterValue>,
+    neighbour_events: Option<NeighbourWatch>,
 }
 
 /// First counter values of several locations.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct CounterSnapshot {
     ipv6: bool,
-    spots: Vec<Watched>,
+    locations: Vec<LocationSnapshot>,
 }
 
-impl Ledger {
+impl CounterSnapshot {
     /// Reads all locations; unreadable ones are left out of the result.
     #[must_use]
-    pub fn open(spots: Vec<Spot>, ipv6: bool) -> Self {
-        let spots = spots
+    pub fn read_first(locations: Vec<CounterLocation>, ipv6: bool) -> Self {
+        let locations = locations
             .into_iter()
-            .map(|spot| {
-                let (before, neighbours) = within(&spot, || {
+            .map(|location| {
+                let (before, neighbours) = in_namespace(&location, || {
                     (
-                        counts(&spot, ipv6),
-                        spot.interface.is_none().then(Watch::open),
+                        read_counters(&location, ipv6),
+                        location.interface.is_none().then(NeighbourWatch::open),
                     )
                 })
                 .unwrap_or_default();
-                Watched {
+                LocationSnapshot {
                     before,
-                    neighbours: neighbours.flatten(),
-                    spot,
+                    neighbour_events: neighbours.flatten(),
+                    location,
                 }
             })
             .collect();
-        Self { ipv6, spots }
+        Self { ipv6, locations }
     }
 
     /// Reads them again; returns every counter with both values.
     #[must_use]
-    pub fn close(&self) -> Vec<PlaceCounter> {
+    pub fn read_again(&self) -> Vec<CounterDelta> {
         let mut counters = Vec::new();
         let ipv6 = self.ipv6;
-        for watched in &self.spots {
-            let spot = &watched.spot;
-            let after = within(spot, || counts(spot, ipv6)).unwrap_or_default();
-            let read = watched.before.iter().filter_map(|&(name, before)| {
-                let (_, after) = after.iter().find(|(other, _)| *other == name)?;
+        for first in &self.locations {
+            let location = &first.location;
+            let after =
+                in_namespace(location, || read_counters(location, ipv6)).unwrap_or_default();
+            let read = first.before.iter().filter_map(|&(name, before)| {
+                let (_, after) = after.iter().find(|(last, _)| *last == name)?;
                 Some((name, before, *after))
             });
-            let heard = watched.neighbours.iter().flat_map(Watch::counts);
-            let heard = heard.map(|(name, count)| (name, 0, count));
-            counters.extend(read.chain(heard).map(|(name, before, after)| PlaceCounter {
-                host: spot.host.clone(),
-                interface: spot.interface.clone(),
-                counter: name.to_owned(),
-                before,
-                after,
-            }));
+            let events = first
+                .neighbour_events
+                .iter()
+                .flat_map(NeighbourWatch::read_counts);
+            let events = events.map(|(name, count)| (name, 0, count));
+            counters.extend(
+                read.chain(events)
+                    .map(|(name, before, after)| CounterDelta {
+                        host: location.host.clone(),
+                        interface: location.interface.clone(),
+                        counter: name.to_owned(),
+                        before,
+                        after,
+                    }),
+            );
         }
         counters
     }
 }
 
-fn counts(spot: &Spot, ipv6: bool) -> Vec<Count> {
-    match &spot.interface {
-        Some(name) => loss_counters::interface(name),
-        None => loss_counters::host(ipv6),
+fn read_counters(location: &CounterLocation, ipv6: bool) -> Vec<CounterValue> {
+    match &location.interface {
+        Some(name) => loss_counters::read_interface_counters(name),
+        None => loss_counters::read_host_counters(ipv6),
     }
 }
 
-/// Runs `look` in the namespace of a location.
-pub(super) fn within<T: Send>(spot: &Spot, look: impl FnOnce() -> T + Send) -> io::Result<T> {
-    let Some(space) = &spot.namespace else {
-        return Ok(look());
+/// Runs `read` in the namespace of a location.
+pub(super) fn in_namespace<T: Send>(
+    location: &CounterLocation,
+    read: impl FnOnce() -> T + Send,
+) -> io::Result<T> {
+    let Some(network_namespace) = &location.namespace else {
+        return Ok(read());
     };
     // A namespace belongs to a thread: a helper thread enters it, this one stays.
     std::thread::scope(|scope| {
-        let looking = std::thread::Builder::new()
+        let reader = std::thread::Builder::new()
             .name("counters".to_owned())
             .spawn_scoped(scope, || {
-                namespace::enter(space.as_fd(), Space::Net)?;
-                Ok(look())
+                namespace::enter(network_namespace.as_fd(), NamespaceKind::Net)?;
+                Ok(read())
             })?;
-        looking
+        reader
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -116,14 +126,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_come_in_pairs() {
-        let spot = |interface: Option<&str>| Spot {
+    fn counters_have_two_values() {
+        let location = |interface: Option<&str>| CounterLocation {
             host: "client".to_owned(),
             namespace: None,
             interface: interface.map(str::to_owned),
         };
-        let spots = vec![spot(Some("lo")), spot(None), spot(Some("none-such0"))];
-        let counters = Ledger::open(spots, false).close();
+        let locations = vec![
+            location(Some("lo")),
+            location(None),
+            location(Some("none-such0")),
+        ];
+        let counters = CounterSnapshot::read_first(locations, false).read_again();
         assert!(
             counters
                 .iter()

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 /// Nodes and links of a network whose counters are readable, such as a lab.
 #[derive(Clone, Debug, Default)]
-pub struct Network {
-    nodes: Vec<Node>,
-    links: Vec<[Plug; 2]>,
+pub struct LabNetwork {
+    nodes: Vec<NetworkNode>,
+    links: Vec<[LinkEnd; 2]>,
 }
 
 #[derive(Clone, Debug)]
-struct Node {
+struct NetworkNode {
     name: String,
     namespace: Option<Arc<OwnedFd>>,
     /// Interfaces with their addresses.
@@ -21,14 +21,14 @@ struct Node {
 }
 
 #[derive(Clone, Debug)]
-struct Plug {
+struct LinkEnd {
     node: usize,
     interface: String,
 }
 
 /// Interface of a node.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct HopInterface {
     pub host: String,
     /// Network namespace of the node; absent: that of the calling thread.
     pub namespace: Option<Arc<OwnedFd>>,
@@ -37,14 +37,14 @@ pub struct Place {
 
 /// Link of a path, with its two interfaces.
 #[derive(Clone, Debug)]
-pub struct Hop {
+pub struct PathHop {
     /// Transmitting interface.
-    pub from: Place,
+    pub transmitter: HopInterface,
     /// Receiving interface.
-    pub to: Place,
+    pub receiver: HopInterface,
 }
 
-impl Network {
+impl LabNetwork {
     /// Adds a host or a switch with the addresses of its interfaces; returns its number.
     pub fn add_node(
         &mut self,
@@ -52,7 +52,7 @@ impl Network {
         namespace: Option<Arc<OwnedFd>>,
         addresses: Vec<(String, IpAddr)>,
     ) -> usize {
-        self.nodes.push(Node {
+        self.nodes.push(NetworkNode {
             name: name.into(),
             namespace,
             addresses,
@@ -61,56 +61,56 @@ impl Network {
     }
 
     /// Adds a link between interfaces of two nodes.
-    pub fn add_link(&mut self, ends: [(usize, String); 2]) {
+    pub fn add_link(&mut self, link_ends: [(usize, String); 2]) {
         self.links
-            .push(ends.map(|(node, interface)| Plug { node, interface }));
+            .push(link_ends.map(|(node, interface)| LinkEnd { node, interface }));
     }
 
     /// Returns the links from one address to another; `None` when one of them is not in the
     /// network.
     #[must_use]
-    pub fn way(&self, from: IpAddr, to: IpAddr) -> Option<Vec<Hop>> {
-        let (first, out) = self.find(from)?;
-        let (last, into) = self.find(to)?;
+    pub fn path(&self, from: IpAddr, to: IpAddr) -> Option<Vec<PathHop>> {
+        let (first, out) = self.find_node(from)?;
+        let (last, into) = self.find_node(to)?;
         if first == last {
             return Some(Vec::new());
         }
         // Prefers a path through the interfaces that have the addresses.
-        self.search(first, last, Some(out), Some(into))
-            .or_else(|| self.search(first, last, None, None))
+        self.shortest_path(first, last, Some(out), Some(into))
+            .or_else(|| self.shortest_path(first, last, None, None))
     }
 
-    fn find(&self, address: IpAddr) -> Option<(usize, &str)> {
+    fn find_node(&self, address: IpAddr) -> Option<(usize, &str)> {
         let address = address.to_canonical();
         self.nodes.iter().enumerate().find_map(|(number, node)| {
-            let mut own = node.addresses.iter();
-            let (interface, _) = own.find(|(_, own)| *own == address)?;
+            let mut addresses = node.addresses.iter();
+            let (interface, _) = addresses.find(|(_, addresses)| *addresses == address)?;
             Some((number, interface.as_str()))
         })
     }
 
     /// Returns the shortest path (breadth-first search).
-    fn search(
+    fn shortest_path(
         &self,
         first: usize,
         last: usize,
         out: Option<&str>,
         into: Option<&str>,
-    ) -> Option<Vec<Hop>> {
-        let mut came: Vec<Option<(usize, bool)>> = vec![None; self.nodes.len()];
+    ) -> Option<Vec<PathHop>> {
+        let mut reached_by: Vec<Option<(usize, bool)>> = vec![None; self.nodes.len()];
         let mut queue = VecDeque::from([first]);
         while let Some(node) = queue.pop_front() {
             if node == last {
                 break;
             }
-            for (number, ends) in self.links.iter().enumerate() {
-                for turned in [false, true] {
-                    let (from, to) = Self::turn(ends, turned);
-                    let leaves = from.node == node
+            for (number, link) in self.links.iter().enumerate() {
+                for reversed in [false, true] {
+                    let (from, to) = Self::oriented(link, reversed);
+                    let may_leave = from.node == node
                         && (node != first || out.is_none_or(|out| out == from.interface));
-                    let enters = to.node != last || into.is_none_or(|into| into == to.interface);
-                    if leaves && enters && to.node != first && came[to.node].is_none() {
-                        came[to.node] = Some((number, turned));
+                    let may_enter = to.node != last || into.is_none_or(|into| into == to.interface);
+                    if may_leave && may_enter && to.node != first && reached_by[to.node].is_none() {
+                        reached_by[to.node] = Some((number, reversed));
                         queue.push_back(to.node);
                     }
                 }
@@ -119,11 +119,11 @@ impl Network {
         let mut hops = Vec::new();
         let mut node = last;
         while node != first {
-            let (number, turned) = came[node]?;
-            let (from, to) = Self::turn(&self.links[number], turned);
-            hops.push(Hop {
-                from: self.place(from),
-                to: self.place(to),
+            let (number, reversed) = reached_by[node]?;
+            let (from, to) = Self::oriented(&self.links[number], reversed);
+            hops.push(PathHop {
+                transmitter: self.hop_interface(from),
+                receiver: self.hop_interface(to),
             });
             node = from.node;
         }
@@ -131,19 +131,19 @@ impl Network {
         Some(hops)
     }
 
-    fn turn(ends: &[Plug; 2], turned: bool) -> (&Plug, &Plug) {
-        match turned {
-            false => (&ends[0], &ends[1]),
-            true => (&ends[1], &ends[0]),
+    fn oriented(link: &[LinkEnd; 2], reversed: bool) -> (&LinkEnd, &LinkEnd) {
+        match reversed {
+            false => (&link[0], &link[1]),
+            true => (&link[1], &link[0]),
         }
     }
 
-    fn place(&self, plug: &Plug) -> Place {
-        let node = &self.nodes[plug.node];
-        Place {
+    fn hop_interface(&self, link_end: &LinkEnd) -> HopInterface {
+        let node = &self.nodes[link_end.node];
+        HopInterface {
             host: node.name.clone(),
             namespace: node.namespace.clone(),
-            interface: plug.interface.clone(),
+            interface: link_end.interface.clone(),
         }
     }
 }
@@ -156,20 +156,23 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn names(way: &[Hop]) -> Vec<String> {
-        way.iter()
+    fn names(hops: &[PathHop]) -> Vec<String> {
+        hops.iter()
             .map(|hop| {
                 format!(
                     "{}:{}>{}:{}",
-                    hop.from.host, hop.from.interface, hop.to.host, hop.to.interface
+                    hop.transmitter.host,
+                    hop.transmitter.interface,
+                    hop.receiver.host,
+                    hop.receiver.interface
                 )
             })
             .collect()
     }
 
     #[test]
-    fn a_way_through_switches_and_back() {
-        let mut network = Network::default();
+    fn a_path_through_switches_and_back() {
+        let mut network = LabNetwork::default();
         let eth = |text| vec![("eth0".to_owned(), address(text))];
         let client = network.add_node("client", None, eth("10.77.0.1"));
         let s1 = network.add_node("s1", None, Vec::new());
@@ -178,7 +181,7 @@ mod tests {
         network.add_link([(client, "eth0".into()), (s1, "s1p1".into())]);
         network.add_link([(s1, "s1p2".into()), (s2, "s2p1".into())]);
         network.add_link([(s2, "s2p2".into()), (server, "eth0".into())]);
-        let there = network.way(address("10.77.0.1"), address("10.77.0.2"));
+        let there = network.path(address("10.77.0.1"), address("10.77.0.2"));
         assert_eq!(
             names(&there.unwrap()),
             [
@@ -187,7 +190,7 @@ mod tests {
                 "s2:s2p2>server:eth0"
             ]
         );
-        let back = network.way(address("::ffff:10.77.0.2"), address("10.77.0.1"));
+        let back = network.path(address("::ffff:10.77.0.2"), address("10.77.0.1"));
         assert_eq!(
             names(&back.unwrap()),
             [
@@ -198,14 +201,14 @@ mod tests {
         );
         assert!(
             network
-                .way(address("10.77.0.1"), address("192.0.2.1"))
+                .path(address("10.77.0.1"), address("192.0.2.1"))
                 .is_none()
         );
     }
 
     #[test]
-    fn of_two_links_the_one_with_the_addresses_is_taken() {
-        let mut network = Network::default();
+    fn of_two_links_the_one_with_the_addresses_is_chosen() {
+        let mut network = LabNetwork::default();
         let both = |one, two| {
             vec![
                 ("eth0".to_owned(), address(one)),
@@ -216,9 +219,9 @@ mod tests {
         let b = network.add_node("b", None, both("10.77.0.2", "10.77.1.2"));
         network.add_link([(a, "eth0".into()), (b, "eth0".into())]);
         network.add_link([(a, "eth1".into()), (b, "eth1".into())]);
-        let way = network.way(address("10.77.1.1"), address("10.77.1.2"));
-        assert_eq!(names(&way.unwrap()), ["a:eth1>b:eth1"]);
-        let crossed = network.way(address("10.77.0.1"), address("10.77.1.2"));
+        let hops = network.path(address("10.77.1.1"), address("10.77.1.2"));
+        assert_eq!(names(&hops.unwrap()), ["a:eth1>b:eth1"]);
+        let crossed = network.path(address("10.77.0.1"), address("10.77.1.2"));
         assert_eq!(crossed.unwrap().len(), 1);
     }
 }

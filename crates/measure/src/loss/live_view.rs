@@ -3,86 +3,91 @@
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 
-use linerate_host::snapshot::{interface_towards, is_own_address, loss_counters};
+use linerate_host::snapshot::{egress_interface, is_local_address, loss_counters};
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Plan, Protocol};
+use linerate_metric::plan::{Direction, Plan, TransportProtocol};
 
-use super::counter_snapshot::within;
-use super::{Ledger, Network, Spot, Ways, name_of};
+use super::counter_snapshot::in_namespace;
+use super::{CounterLocation, CounterSnapshot, LabNetwork, PathLinks, role_name};
 
 /// Losses at one loss point since the view was opened, in the kernel's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeenPlace {
+pub struct LiveLoss {
     pub direction: Direction,
     /// Name as in the losses of a record: `qdisc`, `udp-receive-queue`.
-    pub place: &'static str,
+    pub point: &'static str,
     /// Packets of all programs that share the counter; `None` where it is not visible.
     pub packets: Option<u64>,
 }
 
 /// UDP socket counters of an end's host, with their first values.
 #[derive(Debug)]
-struct Sockets {
-    spot: Spot,
+struct UdpCounters {
+    location: CounterLocation,
     before: Option<[u64; 2]>,
 }
 
 /// View of the losses of a running test: from this host alone, or along the complete path in a lab.
 #[derive(Debug)]
-pub struct Lookout {
-    ways: Ways,
-    ledger: Ledger,
+pub struct LiveLossView {
+    path: PathLinks,
+    snapshot: CounterSnapshot,
     /// By role, the client first; `None`: not visible, or not over UDP.
-    sockets: [Option<Sockets>; 2],
+    sockets: [Option<UdpCounters>; 2],
     directions: Vec<Direction>,
     is_udp: bool,
     ipv6: bool,
     is_shared: bool,
 }
 
-impl Lookout {
+impl LiveLossView {
     /// Opens the view of the path to the server of a plan.
     #[must_use]
-    pub fn open(network: Option<&Arc<Network>>, far: IpAddr, plan: &Plan) -> Self {
-        let far = far.to_canonical();
-        let ipv6 = far.is_ipv6();
-        let interface = interface_towards(far);
-        let region = network
-            .zip(near_address(far))
-            .and_then(|(network, near)| Ways::within(network, near, far));
-        let is_shared = region.is_none();
-        let here = |interface| Spot {
-            host: name_of(Role::Client).to_owned(),
+    pub fn open(network: Option<&Arc<LabNetwork>>, server: IpAddr, plan: &Plan) -> Self {
+        let server = server.to_canonical();
+        let ipv6 = server.is_ipv6();
+        let interface = egress_interface(server);
+        let lab_path = network
+            .zip(local_address_towards(server))
+            .and_then(|(network, client)| PathLinks::in_network(network, client, server));
+        let is_shared = lab_path.is_none();
+        let at_this_host = |interface| CounterLocation {
+            host: role_name(Role::Client).to_owned(),
             namespace: None,
             interface,
         };
-        let (ways, spots, ends) = match region {
-            Some((ways, spots)) => {
+        let (path, locations, end_hosts) = match lab_path {
+            Some((path, locations)) => {
                 // Locations without an interface are the two end hosts, the client first.
-                let mut ends = spots.iter().filter(|spot| spot.interface.is_none());
-                let ends = [ends.next().cloned(), ends.next().cloned()];
-                (ways, spots, ends)
+                let mut end_hosts = locations
+                    .iter()
+                    .filter(|location| location.interface.is_none());
+                let end_hosts = [end_hosts.next().cloned(), end_hosts.next().cloned()];
+                (path, locations, end_hosts)
             }
             None => {
-                let at_home = is_own_address(far);
-                let ways = match (&interface, at_home) {
-                    (Some(interface), true) => Ways::on_this_host(interface, ipv6),
-                    _ => Ways::between_ends(interface.as_deref(), None, false, ipv6),
+                let same_host = is_local_address(server);
+                let path = match (&interface, same_host) {
+                    (Some(interface), true) => PathLinks::on_one_interface(interface, ipv6),
+                    _ => PathLinks::between_ends(interface.as_deref(), None, false, ipv6),
                 };
-                let spots = vec![here(interface), here(None)];
-                let ends = [Some(here(None)), at_home.then(|| here(None))];
-                (ways, spots, ends)
+                let locations = vec![at_this_host(interface), at_this_host(None)];
+                let end_hosts = [
+                    Some(at_this_host(None)),
+                    same_host.then(|| at_this_host(None)),
+                ];
+                (path, locations, end_hosts)
             }
         };
-        let is_udp = plan.protocol == Protocol::Udp;
-        let sockets = ends.map(|spot| {
-            let spot = spot.filter(|_| is_udp)?;
-            let before = buffers_full(&spot, ipv6);
-            Some(Sockets { spot, before })
+        let is_udp = plan.protocol == TransportProtocol::Udp;
+        let sockets = end_hosts.map(|location| {
+            let location = location.filter(|_| is_udp)?;
+            let before = full_buffer_counts(&location, ipv6);
+            Some(UdpCounters { location, before })
         });
         Self {
-            ledger: Ledger::open(spots, ipv6),
-            ways,
+            snapshot: CounterSnapshot::read_first(locations, ipv6),
+            path,
             sockets,
             directions: plan.directions.clone(),
             is_udp,
@@ -99,10 +104,14 @@ impl Lookout {
 
     /// Returns the losses of all loss points since the view was opened, in path order.
     #[must_use]
-    pub fn look(&self) -> Vec<SeenPlace> {
-        let counters = self.ledger.close();
-        let sockets = [0, 1].map(|end| self.sockets[end].as_ref().and_then(|at| self.added(at)));
-        let mut seen = Vec::new();
+    pub fn read(&self) -> Vec<LiveLoss> {
+        let counters = self.snapshot.read_again();
+        let sockets = [0, 1].map(|end| {
+            self.sockets[end]
+                .as_ref()
+                .and_then(|counters_of_end| self.added_since_open(counters_of_end))
+        });
+        let mut losses = Vec::new();
         for &direction in &self.directions {
             let [sender, receiver] = match direction {
                 Direction::Send => [sockets[0], sockets[1]],
@@ -110,63 +119,67 @@ impl Lookout {
             };
             let first = ("sender-socket", sender.map(|[full, _]| full));
             let last = ("udp-receive-queue", receiver.map(|[_, full]| full));
-            let between = self.ways.seen(direction, &counters);
-            let places = (self.is_udp.then_some(first).into_iter())
-                .chain(between)
+            let path_losses = self.path.counted_losses(direction, &counters);
+            let points = (self.is_udp.then_some(first).into_iter())
+                .chain(path_losses)
                 .chain(self.is_udp.then_some(last));
-            seen.extend(places.map(|(place, packets)| SeenPlace {
+            losses.extend(points.map(|(point, packets)| LiveLoss {
                 direction,
-                place,
+                point,
                 packets,
             }));
         }
-        seen
+        losses
     }
 
-    fn added(&self, sockets: &Sockets) -> Option<[u64; 2]> {
-        let now = buffers_full(&sockets.spot, self.ipv6)?;
+    fn added_since_open(&self, sockets: &UdpCounters) -> Option<[u64; 2]> {
+        let now = full_buffer_counts(&sockets.location, self.ipv6)?;
         let before = sockets.before?;
-        Some([0, 1].map(|which| now[which].saturating_sub(before[which])))
+        Some([0, 1].map(|index| now[index].saturating_sub(before[index])))
     }
 }
 
-fn buffers_full(spot: &Spot, ipv6: bool) -> Option<[u64; 2]> {
-    within(spot, || loss_counters::udp_buffers_full(ipv6)).ok()?
+fn full_buffer_counts(location: &CounterLocation, ipv6: bool) -> Option<[u64; 2]> {
+    in_namespace(location, || loss_counters::read_udp_buffer_errors(ipv6)).ok()?
 }
 
 /// Returns the local address that the kernel uses towards `far`; sends nothing.
-fn near_address(far: IpAddr) -> Option<IpAddr> {
-    let any = if far.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+fn local_address_towards(server: IpAddr) -> Option<IpAddr> {
+    let any = if server.is_ipv6() {
+        "[::]:0"
+    } else {
+        "0.0.0.0:0"
+    };
     let socket = UdpSocket::bind(any).ok()?;
-    socket.connect((far, 9)).ok()?;
+    socket.connect((server, 9)).ok()?;
     socket.local_addr().ok().map(|address| address.ip())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::plan::Kind;
+    use linerate_metric::plan::RunKind;
 
-    fn places(seen: &[SeenPlace]) -> Vec<(&'static str, bool)> {
-        let known = |seen: &SeenPlace| (seen.place, seen.packets.is_some());
-        seen.iter().map(known).collect()
+    fn visible_points(losses: &[LiveLoss]) -> Vec<(&'static str, bool)> {
+        let visible = |losses: &LiveLoss| (losses.point, losses.packets.is_some());
+        losses.iter().map(visible).collect()
     }
 
     #[test]
-    fn what_the_far_host_counts_is_out_of_view() {
-        let plan = Plan::new(Kind::Throughput, Protocol::Udp, "192.0.2.1");
-        let lookout = Lookout::open(None, "192.0.2.1".parse().unwrap(), &plan);
-        let seen = places(&lookout.look());
-        assert!(seen.contains(&("sender-socket", true)), "{seen:?}");
-        for far in ["interface-rx", "softnet-backlog", "udp-receive-queue"] {
-            assert!(seen.contains(&(far, false)), "{seen:?}");
+    fn counters_of_the_remote_host_are_not_visible() {
+        let plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "192.0.2.1");
+        let view = LiveLossView::open(None, "192.0.2.1".parse().unwrap(), &plan);
+        let points = visible_points(&view.read());
+        assert!(points.contains(&("sender-socket", true)), "{points:?}");
+        for point in ["interface-rx", "softnet-backlog", "udp-receive-queue"] {
+            assert!(points.contains(&(point, false)), "{points:?}");
         }
     }
 
     #[test]
-    fn over_loopback_all_places_are_in_view_and_count_what_is_lost() {
-        let plan = Plan::new(Kind::Throughput, Protocol::Udp, "127.0.0.1");
-        let lookout = Lookout::open(None, "127.0.0.1".parse().unwrap(), &plan);
+    fn over_loopback_all_loss_points_are_visible_and_count() {
+        let plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "127.0.0.1");
+        let view = LiveLossView::open(None, "127.0.0.1".parse().unwrap(), &plan);
         // The socket is not read: its queue overflows.
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -174,11 +187,16 @@ mod tests {
         for _ in 0..2_000 {
             sender.send_to(&[0; 1_400], to).unwrap();
         }
-        let seen = lookout.look();
+        let losses = view.read();
         // Counted although it belongs to no run: a display must say so.
-        assert!(lookout.is_shared());
-        assert!(seen.iter().all(|seen| seen.packets.is_some()), "{seen:?}");
-        let queue = seen.iter().find(|seen| seen.place == "udp-receive-queue");
-        assert!(queue.unwrap().packets > Some(100), "{seen:?}");
+        assert!(view.is_shared());
+        assert!(
+            losses.iter().all(|seen| seen.packets.is_some()),
+            "{losses:?}"
+        );
+        let queue = losses
+            .iter()
+            .find(|losses| losses.point == "udp-receive-queue");
+        assert!(queue.unwrap().packets > Some(100), "{losses:?}");
     }
 }

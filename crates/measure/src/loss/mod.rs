@@ -2,15 +2,15 @@
 //! losses that follow from them.
 //!
 //! [`ledger`] reads counters, [`network`] finds the hops of a direction, [`places`] converts
-//! counters to bounds in datagrams, and [`explain`] computes the losses. Only the first does I/O.
-//! [`live`] shows the counters during a run.
+//! counters to bounds in datagrams, and [`attribution`] computes the losses. Only the first does I/O.
+//! [`live_view`] shows the counters during a run.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use linerate_host::snapshot::loss_counters::name;
-use linerate_metric::facts::{Host, Role};
-use linerate_metric::record::PlaceCounter;
+use linerate_metric::facts::{HostFacts, Role};
+use linerate_metric::record::CounterDelta;
 use linerate_metric::stack::StackFacts;
 
 mod accounting;
@@ -19,10 +19,10 @@ mod counter_snapshot;
 mod lab_network;
 mod live_view;
 
-pub use accounting::{Ways, account, name_of};
-pub use counter_snapshot::{Ledger, Spot};
-pub use lab_network::Network;
-pub use live_view::{Lookout, SeenPlace};
+pub use accounting::{PathLinks, account_losses, role_name};
+pub use counter_snapshot::{CounterLocation, CounterSnapshot};
+pub use lab_network::LabNetwork;
+pub use live_view::{LiveLoss, LiveLossView};
 
 /// Frames dropped at the full receive ring of the user-space stack's port.
 const PORT_RING_FULL: &str = "port_ring_full";
@@ -31,38 +31,41 @@ const PORT_NO_BUFFER: &str = "port_no_buffer";
 
 /// Reads this host's counters, and those of the interface towards the other end.
 #[must_use]
-pub fn own_ledger(role: Role, host: &Host, ipv6: bool) -> Ledger {
+pub fn read_local_counters(role: Role, host: &HostFacts, ipv6: bool) -> CounterSnapshot {
     let interface = host.interface.as_ref();
-    let spots = [
+    let interfaces = [
         interface.map(|interface| Some(interface.name.clone())),
         Some(None),
     ];
-    let spot = |interface| Spot {
-        host: accounting::name_of(role).to_owned(),
+    let location = |interface| CounterLocation {
+        host: accounting::role_name(role).to_owned(),
         namespace: None,
         interface,
     };
-    Ledger::open(spots.into_iter().flatten().map(spot).collect(), ipv6)
+    CounterSnapshot::read_first(
+        interfaces.into_iter().flatten().map(location).collect(),
+        ipv6,
+    )
 }
 
 /// Returns the counters of the user-space stack, which no counter of the kernel covers.
 #[must_use]
-pub fn of_stack(role: Role, stack: &StackFacts) -> Vec<PlaceCounter> {
+pub fn netstack_counters(role: Role, stack: &StackFacts) -> Vec<CounterDelta> {
     let count = |name: &str| stack.counter("ip", name);
-    let failed =
+    let failures =
         count("reassembly_no_buffer") + count("reassembly_too_long") + count("reassembly_errors");
     // Abandoned datagrams, each counted once.
     let timeouts = count("reassembly_timeouts") + count("reassembly_evicted");
     [
         (name::FRAGMENTS, count("reassembly_required")),
         (name::REASSEMBLED, count("reassembly_ok")),
-        (name::REASSEMBLY_FAILED, failed + timeouts),
+        (name::REASSEMBLY_FAILED, failures + timeouts),
         (name::REASSEMBLY_TIMEOUTS, timeouts),
         (PORT_RING_FULL, stack.counter("link", PORT_RING_FULL)),
         (PORT_NO_BUFFER, stack.counter("link", PORT_NO_BUFFER)),
     ]
-    .map(|(counter, after)| PlaceCounter {
-        host: accounting::name_of(role).to_owned(),
+    .map(|(counter, after)| CounterDelta {
+        host: accounting::role_name(role).to_owned(),
         interface: None,
         counter: counter.to_owned(),
         before: 0,
@@ -73,51 +76,51 @@ pub fn of_stack(role: Role, stack: &StackFacts) -> Vec<PlaceCounter> {
 
 /// Counters of the complete path of a run, where it is visible (lab).
 #[derive(Debug)]
-pub struct Region {
-    ways: Ways,
-    ledger: Ledger,
+pub struct PathCounters {
+    path: PathLinks,
+    snapshot: CounterSnapshot,
 }
 
-impl Region {
+impl PathCounters {
     /// Reads the counters of the path between the ends, given the client's address first; `None`
     /// outside of a lab network.
     #[must_use]
-    pub fn open(network: Option<&Arc<Network>>, near: IpAddr, far: IpAddr) -> Option<Self> {
-        let (ways, spots) = Ways::within(network?, near, far)?;
-        let ipv6 = near.to_canonical().is_ipv6();
+    pub fn open(network: Option<&Arc<LabNetwork>>, client: IpAddr, server: IpAddr) -> Option<Self> {
+        let (path, locations) = PathLinks::in_network(network?, client, server)?;
+        let ipv6 = client.to_canonical().is_ipv6();
         Some(Self {
-            ways,
-            ledger: Ledger::open(spots, ipv6),
+            path,
+            snapshot: CounterSnapshot::read_first(locations, ipv6),
         })
     }
 
     /// Reads the counters again.
     #[must_use]
-    pub fn close(self) -> (Ways, Vec<PlaceCounter>) {
-        let counters = self.ledger.close();
-        (self.ways, counters)
+    pub fn close(self) -> (PathLinks, Vec<CounterDelta>) {
+        let counters = self.snapshot.read_again();
+        (self.path, counters)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+    use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
     use linerate_metric::record::{DirectionFigures, Summary};
 
     use super::*;
 
     /// Before, these datagrams were attributed to the path, which has no counter.
     #[test]
-    fn what_the_port_of_our_stack_had_no_room_for_is_lost_at_the_end_that_has_it() {
+    fn drops_of_the_stack_port_are_lost_at_its_end() {
         let mut stack = StackFacts::default();
         let link = stack.counters.entry("link".to_owned()).or_default();
         link.insert("port_ring_full".to_owned(), 50);
         link.insert("port_no_buffer".to_owned(), 7);
-        let plan = Plan::new(Kind::Throughput, Protocol::Udp, "10.9.0.1");
-        let ways = Ways::between_ends(None, None, false, false);
+        let plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "10.9.0.1");
+        let path = PathLinks::between_ends(None, None, false, false);
         // Frames of other traffic are dropped too, so the count is an upper bound.
         let (at_ring, rest) = (("interface-rx", 57, false), ("path", 3, false));
-        for (role, direction, places) in [
+        for (role, direction, expected) in [
             (Role::Client, Direction::Receive, vec![at_ring, rest]),
             (Role::Server, Direction::Send, vec![at_ring, rest]),
             (Role::Client, Direction::Send, vec![("path", 60, false)]),
@@ -131,11 +134,15 @@ mod tests {
                 },
                 streams: Vec::new(),
             };
-            let counters = of_stack(role, &stack);
-            let (losses, _) = account(&plan, &ways, &counters, &[figures], |_| None);
-            let found = losses.iter();
-            let found = found.map(|loss| (loss.place.as_str(), loss.packets, loss.exact));
-            assert_eq!(found.collect::<Vec<_>>(), places, "{role:?} {direction:?}");
+            let counters = netstack_counters(role, &stack);
+            let (losses, _) = account_losses(&plan, &path, &counters, &[figures], |_| None);
+            let points = losses.iter();
+            let points = points.map(|loss| (loss.place.as_str(), loss.packets, loss.exact));
+            assert_eq!(
+                points.collect::<Vec<_>>(),
+                expected,
+                "{role:?} {direction:?}"
+            );
         }
     }
 }

@@ -9,156 +9,162 @@ use std::sync::{Arc, mpsc};
 use linerate_host::sys::clock::Nanos;
 use linerate_stack::{SocketId, Stack};
 
-use super::bridge::{Bridge, Ends};
+use super::bridge::{ConnectionAddresses, ConnectionBridge};
 use super::port_state::PortState;
-use super::services::acceptor::Reception;
-use super::services::{Payload, Services};
+use super::services::acceptor::NetstackAcceptor;
+use super::services::{PayloadCounters, StackServices};
 use crate::transport::stack_error;
 
 /// Interval at which the port's state and counters are refreshed.
 const REFRESH_NS: Nanos = 500_000_000;
 
 /// Request of another thread to the thread that owns the stack.
-pub enum Ask {
+pub enum StackRequest {
     /// Opens a connection and carries its bytes through a pair of sockets.
     Connect {
         remote: SocketAddr,
         /// The stack's socket of the pair.
         pair: UnixStream,
         /// Receives the result once the connection is established or has failed.
-        said: mpsc::Sender<io::Result<Ends>>,
+        reply: mpsc::Sender<io::Result<ConnectionAddresses>>,
     },
     /// Runs a function on the stack and its services.
-    Look(Look),
+    Inspect(InspectFn),
     /// Refreshes all counters, then runs a function.
-    Count(Look),
+    InspectFresh(InspectFn),
 }
 
 /// Function to be run on the stack and its services.
-pub type Look = Box<dyn FnOnce(&mut Stack, Option<&mut Services>) + Send>;
+pub type InspectFn = Box<dyn FnOnce(&mut Stack, Option<&mut StackServices>) + Send>;
 
 /// Bridges, services, and requests of other threads.
-pub struct Background {
-    bridges: Vec<Bridge>,
-    asks: mpsc::Receiver<Ask>,
-    services: Option<Box<Services>>,
-    refresh_ns: Nanos,
-    port: Arc<PortState>,
+pub struct BackgroundWork {
+    bridges: Vec<ConnectionBridge>,
+    requests: mpsc::Receiver<StackRequest>,
+    services: Option<Box<StackServices>>,
+    next_refresh_ns: Nanos,
+    port_state: Arc<PortState>,
 }
 
-impl Background {
+impl BackgroundWork {
     /// Creates the background work, without bridges.
     pub fn new(
-        asks: mpsc::Receiver<Ask>,
-        services: Option<Box<Services>>,
+        requests: mpsc::Receiver<StackRequest>,
+        services: Option<Box<StackServices>>,
         port: Arc<PortState>,
     ) -> Self {
         Self {
             bridges: Vec::with_capacity(8),
-            asks,
+            requests,
             services,
-            refresh_ns: 0,
-            port,
+            next_refresh_ns: 0,
+            port_state: port,
         }
     }
 
     /// Returns whether the host has services, whose clients must not wait.
-    pub fn serves(&self) -> bool {
+    pub fn has_services(&self) -> bool {
         self.services.is_some()
     }
 
     /// Returns whether a service continues with the next poll, even without new frames.
     #[inline]
-    pub fn is_pressed(&self) -> bool {
-        (self.services.as_ref()).is_some_and(|services| services.is_pressed())
+    pub fn has_ready_work(&self) -> bool {
+        (self.services.as_ref()).is_some_and(|services| services.has_ready_work())
     }
 
     /// Handles a change of a socket that is not a workload's.
     #[inline]
-    pub fn changed(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
+    pub fn on_socket_change(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
         if let Some(services) = &mut self.services {
-            services.changed(stack, socket, now);
+            services.on_socket_change(stack, socket, now);
         }
     }
 
     /// Continues services that one round was not enough for.
     #[inline]
-    pub fn serve(&mut self, stack: &mut Stack, now: Nanos) {
+    pub fn run_ready_services(&mut self, stack: &mut Stack, now: Nanos) {
         if let Some(services) = &mut self.services {
-            services.go_on(stack, now);
+            services.run_ready(stack, now);
         }
     }
 
     /// Sets the payload that workloads have moved in all: that of the linerate service's tests.
     #[inline]
-    pub fn moved(&mut self, payload: Payload) {
+    pub fn set_test_payload(&mut self, payload: PayloadCounters) {
         if let Some(services) = &mut self.services {
-            services.moved(payload);
+            services.set_test_payload(payload);
         }
     }
 
-    fn reception(&mut self) -> Option<&mut Reception> {
-        self.services.as_mut()?.reception()
+    fn acceptor(&mut self) -> Option<&mut NetstackAcceptor> {
+        self.services.as_mut()?.acceptor()
     }
 
     /// Hands a socket that the acceptor opened over to a workload.
-    pub fn hand_over(&mut self, socket: SocketId) {
-        if let Some(reception) = self.reception() {
-            reception.hand_over(socket);
+    pub fn hand_over_socket(&mut self, socket: SocketId) {
+        if let Some(acceptor) = self.acceptor() {
+            acceptor.hand_over_socket(socket);
         }
     }
 
     /// Called when a test starts: data on its flows is payload from here on.
-    pub fn stop_greeting(&mut self) {
-        if let Some(reception) = self.reception() {
-            reception.stop_greeting();
+    pub fn stop_openings(&mut self) {
+        if let Some(acceptor) = self.acceptor() {
+            acceptor.stop_openings();
         }
     }
 
     /// Called when a test is over: closes its unused sockets.
-    pub fn part(&mut self, stack: &mut Stack) {
-        if let Some(reception) = self.reception() {
-            reception.part(stack);
+    pub fn end_test(&mut self, stack: &mut Stack) {
+        if let Some(acceptor) = self.acceptor() {
+            acceptor.end_test(stack);
         }
     }
 
     /// Polls everything that tolerates a delay; returns whether anything happened.
-    pub fn look(&mut self, stack: &mut Stack, now: Nanos) -> bool {
+    pub fn poll(&mut self, stack: &mut Stack, now: Nanos) -> bool {
         let mut worked = false;
-        while let Ok(ask) = self.asks.try_recv() {
+        while let Ok(request) = self.requests.try_recv() {
             worked = true;
-            match ask {
-                Ask::Connect { remote, pair, said } => {
-                    let begun = (stack.tcp_connect(remote, None).map_err(stack_error))
-                        .and_then(|socket| Bridge::opening(socket, pair, said.clone(), now));
-                    match begun {
+            match request {
+                StackRequest::Connect {
+                    remote,
+                    pair,
+                    reply,
+                } => {
+                    let started =
+                        (stack.tcp_connect(remote, None).map_err(stack_error)).and_then(|socket| {
+                            ConnectionBridge::for_pending(socket, pair, reply.clone(), now)
+                        });
+                    match started {
                         Ok(bridge) => self.bridges.push(bridge),
                         // The requester may have given up.
-                        Err(error) => drop(said.send(Err(error))),
+                        Err(error) => drop(reply.send(Err(error))),
                     }
                 }
-                Ask::Look(look) => look(stack, self.services.as_deref_mut()),
-                Ask::Count(look) => {
+                StackRequest::Inspect(inspect) => inspect(stack, self.services.as_deref_mut()),
+                StackRequest::InspectFresh(inspect) => {
                     self.refresh(stack);
-                    look(stack, self.services.as_deref_mut());
+                    inspect(stack, self.services.as_deref_mut());
                 }
             }
         }
-        if let Some(reception) = self.reception() {
-            let came = reception.bridges();
-            worked |= !came.is_empty();
-            self.bridges.extend(came);
+        if let Some(acceptor) = self.acceptor() {
+            let new_bridges = acceptor.take_bridges();
+            worked |= !new_bridges.is_empty();
+            self.bridges.extend(new_bridges);
         }
         self.bridges.retain_mut(|bridge| {
-            let moved = bridge.pump(stack, now);
-            worked |= moved != Some(false);
-            moved.is_some()
+            let progress = bridge.pump(stack, now);
+            worked |= progress != Some(false);
+            progress.is_some()
         });
         if let Some(services) = &mut self.services {
-            services.look(stack, now);
+            services.poll_timers(stack, now);
         }
-        if now >= self.refresh_ns {
-            self.refresh_ns = now + REFRESH_NS;
+        if now >= self.next_refresh_ns {
+            self.next_refresh_ns = now + REFRESH_NS;
             self.refresh(stack);
         }
         worked
@@ -168,11 +174,11 @@ impl Background {
     pub fn refresh(&mut self, stack: &mut Stack) {
         let now = stack.now();
         if let Err(error) = stack.refresh() {
-            self.port.fail(error);
+            self.port_state.fail(error);
         }
-        self.port.see(stack.partner(), now);
+        self.port_state.record_peer(stack.peer_state(), now);
         // The driver thread may have detected it.
-        if self.port.is_over(now) {
+        if self.port_state.is_unusable(now) {
             // The port is unusable: closing the bridges reports that to the sessions.
             self.bridges.clear();
         }

@@ -11,47 +11,47 @@ use linerate_host::sys::clock::Nanos;
 use linerate_stack::{SocketId, Stack, TcpState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::transport::{stack_error, why_closed, why_opening};
+use crate::transport::{close_reason, connect_timeout_reason, stack_error};
 
 /// Buffer towards the stack: larger than any control frame except results.
-const ROOM_BYTES: usize = 16 << 10;
+const BUFFER_BYTES: usize = 16 << 10;
 
 /// Longest time in which a connection may open.
-const PATIENCE_NS: Nanos = 5_000_000_000;
+const CONNECT_TIMEOUT_NS: Nanos = 5_000_000_000;
 
 /// Local and remote address of an established connection.
-pub type Ends = (SocketAddr, SocketAddr);
+pub type ConnectionAddresses = (SocketAddr, SocketAddr);
 
 /// A connection and its pair of sockets.
-pub struct Bridge {
+pub struct ConnectionBridge {
     socket: SocketId,
     pair: UnixStream,
     /// Receiver of the connection's result, and the start of the attempt.
-    opening: Option<(mpsc::Sender<io::Result<Ends>>, Nanos)>,
+    pending_connect: Option<(mpsc::Sender<io::Result<ConnectionAddresses>>, Nanos)>,
     /// Bytes read from the pair that the stack has not accepted yet.
-    room: Box<[u8; ROOM_BYTES]>,
-    from: usize,
-    to: usize,
+    buffer: Box<[u8; BUFFER_BYTES]>,
+    buffer_start: usize,
+    buffer_end: usize,
     /// End of the stream from the pair.
-    near_over: bool,
-    finished: bool,
-    far_over: bool,
+    pair_ended: bool,
+    send_shut_down: bool,
+    remote_ended: bool,
 }
 
-impl Bridge {
-    /// Creates the bridge of a connection being opened; `said` receives the result.
+impl ConnectionBridge {
+    /// Creates the bridge of a connection being opened; `reply` receives the result.
     ///
     /// # Errors
     /// When the pair cannot be set to non-blocking mode.
-    pub fn opening(
+    pub fn for_pending(
         socket: SocketId,
         pair: UnixStream,
-        said: mpsc::Sender<io::Result<Ends>>,
+        reply: mpsc::Sender<io::Result<ConnectionAddresses>>,
         now: Nanos,
     ) -> io::Result<Self> {
-        let bridge = Self::over(socket, pair)?;
+        let bridge = Self::for_established(socket, pair)?;
         Ok(Self {
-            opening: Some((said, now)),
+            pending_connect: Some((reply, now)),
             ..bridge
         })
     }
@@ -60,30 +60,30 @@ impl Bridge {
     ///
     /// # Errors
     /// When the pair cannot be set to non-blocking mode.
-    pub fn over(socket: SocketId, pair: UnixStream) -> io::Result<Self> {
+    pub fn for_established(socket: SocketId, pair: UnixStream) -> io::Result<Self> {
         pair.set_nonblocking(true)?;
         Ok(Self {
             socket,
             pair,
-            opening: None,
-            room: Box::new([0; ROOM_BYTES]),
-            from: 0,
-            to: 0,
-            near_over: false,
-            finished: false,
-            far_over: false,
+            pending_connect: None,
+            buffer: Box::new([0; BUFFER_BYTES]),
+            buffer_start: 0,
+            buffer_end: 0,
+            pair_ended: false,
+            send_shut_down: false,
+            remote_ended: false,
         })
     }
 
     /// Moves what is possible now; returns whether anything moved. `None` when the bridge has
     /// ended.
     pub fn pump(&mut self, stack: &mut Stack, now: Nanos) -> Option<bool> {
-        if self.opening.is_some() {
-            return self.open(stack, now);
+        if self.pending_connect.is_some() {
+            return self.poll_connect(stack, now);
         }
         let moved = self.pump_out(stack)? | self.pump_in(stack)?;
-        let unsent = self.from < self.to;
-        if self.near_over && !unsent && (self.far_over || self.is_left()) {
+        let unsent = self.buffer_start < self.buffer_end;
+        if self.pair_ended && !unsent && (self.remote_ended || self.is_pair_hung_up()) {
             // An error means that the connection is closed already.
             let _ = stack.close(self.socket);
             return None;
@@ -93,34 +93,34 @@ impl Bridge {
 
     /// Returns whether the other socket of the pair is closed. Data of the remote end would then be
     /// read by no thread, and a silent connection would keep its slot forever.
-    fn is_left(&self) -> bool {
+    fn is_pair_hung_up(&self) -> bool {
         let mut pair = [PollFd::new(&self.pair, PollFlags::HUP)];
         let now = Timespec::default();
         poll(&mut pair, Some(&now)).is_ok() && pair[0].revents().contains(PollFlags::HUP)
     }
 
-    fn open(&mut self, stack: &mut Stack, now: Nanos) -> Option<bool> {
-        let (_, since) = self.opening.as_ref()?;
-        let late = now.saturating_sub(*since) > PATIENCE_NS;
-        let failed = match stack.tcp_state(self.socket) {
-            Ok(TcpState::Opening) if !late => return Some(false),
-            Ok(TcpState::Opening) => why_opening(stack, self.socket),
-            Ok(TcpState::Closed) => why_closed(stack, self.socket),
+    fn poll_connect(&mut self, stack: &mut Stack, now: Nanos) -> Option<bool> {
+        let (_, since) = self.pending_connect.as_ref()?;
+        let is_timed_out = now.saturating_sub(*since) > CONNECT_TIMEOUT_NS;
+        let failure = match stack.tcp_state(self.socket) {
+            Ok(TcpState::Connecting) if !is_timed_out => return Some(false),
+            Ok(TcpState::Connecting) => connect_timeout_reason(stack, self.socket),
+            Ok(TcpState::Closed) => close_reason(stack, self.socket),
             Err(error) => stack_error(error),
             Ok(_) => {
-                let ends = stack.local(self.socket).and_then(|local| {
+                let addresses = stack.local(self.socket).and_then(|local| {
                     let remote = stack.remote(self.socket)?;
                     Ok((local, remote.unwrap_or(local)))
                 });
-                if let Some((said, _)) = self.opening.take() {
+                if let Some((reply, _)) = self.pending_connect.take() {
                     // The requester may have given up; then the pair is closed, too.
-                    let _ = said.send(ends.map_err(stack_error));
+                    let _ = reply.send(addresses.map_err(stack_error));
                 }
                 return Some(true);
             }
         };
-        if let Some((said, _)) = self.opening.take() {
-            let _ = said.send(Err(failed));
+        if let Some((reply, _)) = self.pending_connect.take() {
+            let _ = reply.send(Err(failure));
         }
         let _ = stack.abort(self.socket);
         None
@@ -130,38 +130,38 @@ impl Bridge {
     fn pump_out(&mut self, stack: &mut Stack) -> Option<bool> {
         let mut moved = false;
         loop {
-            if self.from == self.to && !self.near_over {
-                (self.from, self.to) = (0, 0);
-                match (&self.pair).read(&mut self.room[..]) {
-                    Ok(0) => self.near_over = true,
-                    Ok(bytes) => self.to = bytes,
+            if self.buffer_start == self.buffer_end && !self.pair_ended {
+                (self.buffer_start, self.buffer_end) = (0, 0);
+                match (&self.pair).read(&mut self.buffer[..]) {
+                    Ok(0) => self.pair_ended = true,
+                    Ok(bytes) => self.buffer_end = bytes,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(moved),
-                    Err(_) => self.near_over = true,
+                    Err(_) => self.pair_ended = true,
                 }
             }
-            if self.from == self.to {
-                if !self.finished {
-                    self.finished = true;
+            if self.buffer_start == self.buffer_end {
+                if !self.send_shut_down {
+                    self.send_shut_down = true;
                     moved = true;
                     // An error of the connection shows when it is read.
                     let _ = stack.tcp_finish(self.socket);
                 }
                 return Some(moved);
             }
-            let rest = &self.room[self.from..self.to];
-            let taken = stack.tcp_send(self.socket, |room| {
-                let bytes = rest.len().min(room.len());
-                room[..bytes].copy_from_slice(&rest[..bytes]);
+            let unsent = &self.buffer[self.buffer_start..self.buffer_end];
+            let accepted = stack.tcp_send(self.socket, |space| {
+                let bytes = unsent.len().min(space.len());
+                space[..bytes].copy_from_slice(&unsent[..bytes]);
                 bytes
             });
-            match taken {
+            match accepted {
                 Poll::Ready(Ok(bytes)) => {
-                    self.from += bytes;
+                    self.buffer_start += bytes;
                     moved = true;
                 }
                 Poll::Pending => return Some(moved),
-                Poll::Ready(Err(_)) => return self.broke(stack),
+                Poll::Ready(Err(_)) => return self.abort(stack),
             }
         }
     }
@@ -169,7 +169,7 @@ impl Bridge {
     /// Moves bytes from the stack to the pair.
     fn pump_in(&mut self, stack: &mut Stack) -> Option<bool> {
         let mut moved = false;
-        while !self.far_over {
+        while !self.remote_ended {
             let pair = &self.pair;
             let carried = stack.tcp_receive(self.socket, |bytes| {
                 if bytes.is_empty() {
@@ -181,7 +181,7 @@ impl Bridge {
             match carried {
                 Poll::Pending => break,
                 Poll::Ready(Ok(Ok(0))) => {
-                    self.far_over = true;
+                    self.remote_ended = true;
                     moved = true;
                     // An error means that the session has closed the pair.
                     let _ = self.pair.shutdown(Shutdown::Write);
@@ -191,15 +191,15 @@ impl Bridge {
                     io::ErrorKind::WouldBlock => break,
                     io::ErrorKind::Interrupted => {}
                     // The session has closed the pair.
-                    _ => return self.broke(stack),
+                    _ => return self.abort(stack),
                 },
-                Poll::Ready(Err(_)) => return self.broke(stack),
+                Poll::Ready(Err(_)) => return self.abort(stack),
             }
         }
         Some(moved)
     }
 
-    fn broke(&mut self, stack: &mut Stack) -> Option<bool> {
+    fn abort(&mut self, stack: &mut Stack) -> Option<bool> {
         // Returning `None` drops the bridge, which closes the pair.
         let _ = stack.abort(self.socket);
         None
@@ -213,41 +213,42 @@ mod tests {
     use linerate_host::sys::clock;
 
     use super::*;
-    use crate::netstack::test_pair::{pair, until};
+    use crate::netstack::test_pair::{poll_until, stack_pair};
 
     const PORT: u16 = 7;
 
     /// A silent remote end without an end of stream would keep the connection's slot forever.
     #[test]
-    fn a_bridge_that_its_talker_left_ends() {
-        let mut stacks = pair("bridge-left");
-        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
-        let listener = stacks[1].tcp_listen(any, 1).unwrap();
-        let far = SocketAddr::from(([10, 9, 0, 2], PORT));
-        let near = stacks[0].tcp_connect(far, None).unwrap();
+    fn a_bridge_ends_when_its_session_closes_the_pair() {
+        let mut stacks = stack_pair("bridge-left");
+        let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+        let listener = stacks[1].tcp_listen(unspecified, 1).unwrap();
+        let server_side = SocketAddr::from(([10, 9, 0, 2], PORT));
+        let client = stacks[0].tcp_connect(server_side, None).unwrap();
         let mut accepted = None;
-        until(&mut stacks, |[_, far]| {
-            if let Poll::Ready(socket) = far.tcp_accept(listener) {
+        poll_until(&mut stacks, |[_, server_side]| {
+            if let Poll::Ready(socket) = server_side.tcp_accept(listener) {
                 accepted = Some(socket.unwrap());
             }
             accepted.is_some()
         });
-        let (own, pair) = UnixStream::pair().unwrap();
-        let mut bridge = Bridge::over(near, pair).unwrap();
-        (&own).write_all(b"the last message").unwrap();
+        let (session_socket, pair) = UnixStream::pair().unwrap();
+        let mut bridge = ConnectionBridge::for_established(client, pair).unwrap();
+        (&session_socket).write_all(b"the last message").unwrap();
         // Half-closed: the session may still read the response.
-        own.shutdown(Shutdown::Write).unwrap();
-        let server = accepted.unwrap();
-        until(&mut stacks, |[near, far]| {
-            assert!(bridge.pump(near, clock::now()).is_some(), "pair is open");
-            far.tcp_state(server).unwrap() == TcpState::FarFinished
+        session_socket.shutdown(Shutdown::Write).unwrap();
+        let accepted_socket = accepted.unwrap();
+        poll_until(&mut stacks, |[client, server_side]| {
+            assert!(bridge.pump(client, clock::now()).is_some(), "pair is open");
+            server_side.tcp_state(accepted_socket).unwrap() == TcpState::RemoteFinished
         });
-        drop(own);
-        until(&mut stacks, |[near, _]| {
-            bridge.pump(near, clock::now()).is_none()
+        drop(session_socket);
+        poll_until(&mut stacks, |[client, _]| {
+            bridge.pump(client, clock::now()).is_none()
         });
         // All bytes arrived before the end of the stream.
-        let heard = stacks[1].tcp_receive(server, |bytes| (bytes.len(), bytes.to_vec()));
-        assert!(matches!(heard, Poll::Ready(Ok(heard)) if heard == b"the last message"));
+        let received =
+            stacks[1].tcp_receive(accepted_socket, |bytes| (bytes.len(), bytes.to_vec()));
+        assert!(matches!(received, Poll::Ready(Ok(bytes)) if bytes == b"the last message"));
     }
 }

@@ -22,4 +22,4 @@ pub mod stack_warnings;
 pub mod test_pair;
 pub mod thread_schedule;
 
-pub use stack_thread::{StackHandle, StackThread, gone};
+pub use stack_thread::{StackHandle, StackThread, thread_ended};

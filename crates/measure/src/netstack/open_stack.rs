@@ -3,15 +3,15 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use linerate_host::snapshot::is_own_address;
+use linerate_host::snapshot::is_local_address;
 use linerate_host::sys::cpu;
 use linerate_metric::stack::{StackFacts, StackPlan};
 use linerate_metric::units::format_bytes;
-use linerate_port::{AnyPort, Memory, PortUrl, Receive, Transmit};
-use linerate_stack::config::MemoryAccount;
-use linerate_stack::{Addressing, Config, Stack, StackError, memory_plan, port_url};
+use linerate_port::{AnyPort, FrameRegion, PortUrl, RxQueue, TxQueue};
+use linerate_stack::config::MemoryUsage;
+use linerate_stack::{Stack, StackAddressing, StackConfig, StackError, memory_plan, port_url};
 
-use super::port_driver::Driver;
+use super::port_driver::PortDriver;
 use super::port_state::PortState;
 use super::{stack_facts, thread_schedule};
 use crate::error::MeasureError;
@@ -21,8 +21,8 @@ use crate::flow_memory;
 ///
 /// # Errors
 /// [`StackError`] with the key, its value and the accepted values.
-pub fn config(plan: &StackPlan) -> Result<Config, StackError> {
-    let mut config = Config::profile(&plan.profile)?;
+pub fn read_config(plan: &StackPlan) -> Result<StackConfig, StackError> {
+    let mut config = StackConfig::profile(&plan.profile)?;
     for (key, value) in &plan.configuration {
         config.set(key, value)?;
     }
@@ -32,14 +32,16 @@ pub fn config(plan: &StackPlan) -> Result<Config, StackError> {
 /// Returns the addresses and gateways of a plan.
 ///
 /// # Errors
-/// [`StackError::BadNetwork`], and contradictions between them.
-pub fn addressing(plan: &StackPlan) -> Result<Addressing, StackError> {
+/// [`StackError::BadInterfaceAddress`], and contradictions between them.
+pub fn read_addressing(plan: &StackPlan) -> Result<StackAddressing, StackError> {
     let addresses: Vec<&str> = plan.addresses.iter().map(String::as_str).collect();
-    let mut addressing = Addressing::new(&addresses)?;
+    let mut addressing = StackAddressing::new(&addresses)?;
     for gateway in &plan.gateways {
-        let address = gateway.parse().map_err(|_| StackError::BadNetwork {
-            text: gateway.clone(),
-        })?;
+        let address = gateway
+            .parse()
+            .map_err(|_| StackError::BadInterfaceAddress {
+                text: gateway.clone(),
+            })?;
         addressing.gateways.push(address);
     }
     addressing.seed = fastrand::u64(..);
@@ -50,7 +52,7 @@ pub fn addressing(plan: &StackPlan) -> Result<Addressing, StackError> {
 ///
 /// # Errors
 /// When the URL is invalid.
-pub fn url(config: &Config, plan: &StackPlan) -> Result<PortUrl, MeasureError> {
+pub fn port_url_of(config: &StackConfig, plan: &StackPlan) -> Result<PortUrl, MeasureError> {
     Ok(port_url(config, &plan.device)?)
 }
 
@@ -59,16 +61,16 @@ pub fn url(config: &Config, plan: &StackPlan) -> Result<PortUrl, MeasureError> {
 /// kernel would refuse connections to the stack, and treat the stack's packets as its own.
 fn check_addresses(
     plan: &StackPlan,
-    addressing: &Addressing,
-    is_kernels: impl Fn(IpAddr) -> bool,
+    addressing: &StackAddressing,
+    is_kernel_address: impl Fn(IpAddr) -> bool,
 ) -> Result<(), MeasureError> {
     let shared = ["packet:", "tap:"]
         .iter()
         .any(|kind| plan.device.starts_with(kind));
-    let mut own = addressing.networks.iter().map(|network| network.address);
-    match own.find(|address| shared && is_kernels(*address)) {
+    let mut addresses = addressing.networks.iter().map(|network| network.address);
+    match addresses.find(|address| shared && is_kernel_address(*address)) {
         None => Ok(()),
-        Some(address) => Err(MeasureError::OptionRefused {
+        Some(address) => Err(MeasureError::OptionRejected {
             option: format!("--ip {address} on {}", plan.device),
             why: "the kernel of this host has the same address and would respond in the stack's place".to_owned(),
             next_step: "give the stack an address of its own in that network".to_owned(),
@@ -79,20 +81,20 @@ fn check_addresses(
 /// Rejects a configuration that needs more memory than is available. All buffers are allocated
 /// before
 /// the first packet; an excess would make the kernel kill some process later.
-fn check_memory(config: &Config, url: &PortUrl) -> Result<(), MeasureError> {
-    let needed = config.memory(url).bytes() as u64;
-    match flow_memory::available() {
-        Some(available) if needed > available => Err(MeasureError::OptionRefused {
+fn check_memory(config: &StackConfig, url: &PortUrl) -> Result<(), MeasureError> {
+    let needed = config.memory_usage(url).bytes() as u64;
+    match flow_memory::available_bytes() {
+        Some(available) if needed > available => Err(MeasureError::OptionRejected {
             option: format!("--set, for {} of memory", format_bytes(needed)),
             why: format!("the machine has {} available", format_bytes(available)),
-            next_step: lower(&config.memory(url)),
+            next_step: memory_advice(&config.memory_usage(url)),
         }),
         _ => Ok(()),
     }
 }
 
 /// Returns advice to lower the keys of the largest memory item.
-fn lower(account: &MemoryAccount) -> String {
+fn memory_advice(usage: &MemoryUsage) -> String {
     const KEYS: &[(&str, &str)] = &[
         (
             "TCP buffers",
@@ -111,8 +113,8 @@ fn lower(account: &MemoryAccount) -> String {
             "udp.buffers, udp.receive_queue, rx_descriptors, tx_descriptors or mtu",
         ),
     ];
-    let most = account.items().max_by_key(|item| item.bytes);
-    let (name, bytes) = most.map_or(("", 0), |item| (item.name, item.bytes as u64));
+    let largest = usage.items().max_by_key(|item| item.bytes);
+    let (name, bytes) = largest.map_or(("", 0), |item| (item.name, item.bytes as u64));
     let keys = KEYS.iter().find(|(item, _)| *item == name);
     let keys = keys.map_or("sizes", |(_, keys)| *keys);
     format!(
@@ -125,26 +127,26 @@ fn lower(account: &MemoryAccount) -> String {
 ///
 /// # Errors
 /// When the port cannot be opened, or does not support the configuration.
-pub fn open(
+pub fn open_stack(
     plan: &StackPlan,
     state: &Arc<PortState>,
-) -> Result<(Stack, StackFacts, Option<Driver>), MeasureError> {
-    let config = config(plan)?;
-    let addressing = addressing(plan)?;
-    let url = url(&config, plan)?;
-    let usable = cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
-    thread_schedule::check(&config, &usable)?;
-    check_addresses(plan, &addressing, is_own_address)?;
+) -> Result<(Stack, StackFacts, Option<PortDriver>), MeasureError> {
+    let config = read_config(plan)?;
+    let addressing = read_addressing(plan)?;
+    let url = port_url_of(&config, plan)?;
+    let usable = cpu::list_usable().map_err(|error| MeasureError::system("affinity", error))?;
+    thread_schedule::check_threads(&config, &usable)?;
+    check_addresses(plan, &addressing, is_local_address)?;
     check_memory(&config, &url)?;
-    let memory = Memory::new(memory_plan(&config, &url))?;
+    let memory = FrameRegion::new(memory_plan(&config, &url))?;
     let mut ports = linerate_port::open(&url, &memory)?;
     let port = match (ports.pop(), ports.is_empty()) {
         (Some(port), true) => port,
         _ => {
-            return Err(MeasureError::OptionRefused {
+            return Err(MeasureError::OptionRejected {
                 option: format!("--dev {}", plan.device),
                 why: "the stack polls one queue, and this port has several".to_owned(),
-                next_step: match url.kind().keys.iter().any(|key| key.name == "q") {
+                next_step: match url.kind().extra_keys.iter().any(|key| key.name == "q") {
                     true => "name one of them: q=0".to_owned(),
                     false => "leave out queues=".to_owned(),
                 },
@@ -155,36 +157,36 @@ pub fn open(
     let (port, driver) = match config.threads {
         1 => (port, None),
         _ => {
-            let (near, driver) = between_threads(port, &memory, &config, state)?;
-            (near, Some(driver))
+            let (stack_end, driver) = start_driver(port, &memory, &config, state)?;
+            (stack_end, Some(driver))
         }
     };
     let mut stack = Stack::new(port, &memory, &config, &addressing)?;
-    stack.count_drops_of(drops);
-    let facts = stack_facts::of(plan, &config, &url, &stack);
+    stack.set_drop_counters(drops);
+    let facts = stack_facts::stack_facts(plan, &config, &url, &stack);
     Ok((stack, facts, driver))
 }
 
 /// Starts a driver thread for a port. The stack gets one end of a ring instead, with the
 /// capabilities of
 /// the port.
-fn between_threads(
+fn start_driver(
     port: AnyPort,
-    memory: &Memory,
-    config: &Config,
+    memory: &FrameRegion,
+    config: &StackConfig,
     state: &Arc<PortState>,
-) -> Result<(AnyPort, Driver), MeasureError> {
-    let end = |end: &str| -> Result<AnyPort, MeasureError> {
-        let url: PortUrl = linerate_stack::ring_url(config, end).parse()?;
+) -> Result<(AnyPort, PortDriver), MeasureError> {
+    let open_end = |open_end: &str| -> Result<AnyPort, MeasureError> {
+        let url: PortUrl = linerate_stack::ring_url(config, open_end).parse()?;
         let mut ports = linerate_port::open(&url, memory)?;
         ports
             .pop()
             .ok_or_else(|| MeasureError::system("a ring", std::io::Error::other("it has no queue")))
     };
-    let (mut near, far) = (end("a")?, end("b")?);
-    near.capabilities = port.capabilities.clone();
-    let driver = Driver::start(port, far, memory, config, Arc::clone(state))?;
-    Ok((near, driver))
+    let (mut stack_end, driver_end) = (open_end("a")?, open_end("b")?);
+    stack_end.capabilities = port.capabilities.clone();
+    let driver = PortDriver::start(port, driver_end, memory, config, Arc::clone(state))?;
+    Ok((stack_end, driver))
 }
 
 #[cfg(test)]
@@ -194,9 +196,9 @@ mod tests {
     /// Without the check the kernel refused connections, and the server seemed to use another
     /// protocol.
     #[test]
-    fn an_address_of_the_kernel_s_is_refused_where_it_sees_the_frames() {
-        let kernels = |address: IpAddr| address == IpAddr::from([10, 0, 0, 1]);
-        for (device, address, refused) in [
+    fn an_address_of_the_kernel_is_rejected_on_shared_ports() {
+        let is_kernel_address = |address: IpAddr| address == IpAddr::from([10, 0, 0, 1]);
+        for (device, address, is_rejected) in [
             ("packet:eth0", "10.0.0.1/24", true),
             ("tap:t0", "10.0.0.1/24", true),
             ("packet:eth0", "10.0.0.2/24", false),
@@ -208,13 +210,18 @@ mod tests {
                 addresses: vec![address.to_owned()],
                 ..StackPlan::default()
             };
-            let found = check_addresses(&plan, &addressing(&plan).unwrap(), kernels);
-            assert_eq!(found.is_err(), refused, "{device} {address}: {found:?}");
+            let result =
+                check_addresses(&plan, &read_addressing(&plan).unwrap(), is_kernel_address);
+            assert_eq!(
+                result.is_err(),
+                is_rejected,
+                "{device} {address}: {result:?}"
+            );
         }
     }
 
     #[test]
-    fn what_takes_most_is_to_be_lowered() {
+    fn the_largest_item_is_to_be_lowered() {
         let url: PortUrl = "null:".parse().unwrap();
         for (setting, key) in [
             ("tcp.send_buffer=1G", "tcp.send_buffer"),
@@ -226,12 +233,12 @@ mod tests {
             ("sockets.udp=65535", "udp.receive_queue or sockets.udp"),
             ("arp.cache=65536", "arp.cache"),
         ] {
-            let mut config = Config::profile("embedded-default").unwrap();
+            let mut config = StackConfig::profile("embedded-default").unwrap();
             if setting.starts_with("udp.buffers") {
                 config.apply("udp.receive_queue=65536").unwrap();
             }
             config.apply(setting).unwrap();
-            let advice = lower(&config.memory(&url));
+            let advice = memory_advice(&config.memory_usage(&url));
             assert!(
                 advice.contains(&format!("set {key}")),
                 "{setting}: {advice}"

@@ -12,12 +12,12 @@ use std::thread::JoinHandle;
 
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::{cpu, thread, tick_clock};
-use linerate_port::{AnyPort, Burst, Memory, Port, Receive};
-use linerate_stack::config::{Config, Thread};
+use linerate_port::{AnyPort, Burst, FrameRegion, Port, RxQueue};
+use linerate_stack::config::{StackConfig, ThreadConfig};
 
 use super::port_state::PortState;
 use crate::error::MeasureError;
-use crate::worker::schedule;
+use crate::worker::set_schedule;
 
 /// Interval at which the port's state and its kernel counters are refreshed: the age of the
 /// counters is
@@ -28,10 +28,10 @@ const REFRESH_NS: Nanos = 10_000_000;
 const BUSY_ROUNDS: u32 = 1_024;
 
 /// Longest time for the transmission of the last frames at the end.
-const FAREWELL_NS: Nanos = 100_000_000;
+const DRAIN_NS: Nanos = 100_000_000;
 
 /// The driver thread. Dropping it ends the thread once the waiting frames are transmitted.
-pub struct Driver {
+pub struct PortDriver {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -40,28 +40,28 @@ pub struct Driver {
 ///
 /// # Errors
 /// When the kernel or the user's permissions reject one of them.
-pub fn place(whose: &str, place: &Thread) -> Result<(), MeasureError> {
+pub fn apply_thread_config(thread_name: &str, config: &ThreadConfig) -> Result<(), MeasureError> {
     // The value may come from the profile, so leaving the option out may be no remedy.
-    let refused = |key: &str, value: String, remedy: &str, without: &str, error: io::Error| {
-        MeasureError::OptionRefused {
-            option: format!("--set threads.{whose}.{key}={value}"),
+    let rejected = |key: &str, value: String, remedy: &str, without: &str, error: io::Error| {
+        MeasureError::OptionRejected {
+            option: format!("--set threads.{thread_name}.{key}={value}"),
             why: format!("the kernel rejects it for this thread ({error})"),
-            next_step: format!("{remedy}, or --set threads.{whose}.{key}={without}"),
+            next_step: format!("{remedy}, or --set threads.{thread_name}.{key}={without}"),
         }
     };
-    if !place.cpus.0.is_empty() {
-        cpu::pin(&place.cpus.0).map_err(|error| {
+    if !config.cpus.0.is_empty() {
+        cpu::pin(&config.cpus.0).map_err(|error| {
             let remedy = "use processors that this process may run on";
-            refused("cpus", place.cpus.to_string(), remedy, "any", error)
+            rejected("cpus", config.cpus.to_string(), remedy, "any", error)
         })?;
     }
-    schedule(place.sched).map_err(|error| {
-        let sched = place.sched.to_string();
-        refused("sched", sched, "run as root", "inherited", error)
+    set_schedule(config.sched).map_err(|error| {
+        let sched = config.sched.to_string();
+        rejected("sched", sched, "run as root", "inherited", error)
     })
 }
 
-impl Driver {
+impl PortDriver {
     /// Starts the thread between a port and the driver's end of the stack's ring.
     ///
     /// # Errors
@@ -69,28 +69,29 @@ impl Driver {
     pub fn start(
         port: AnyPort,
         ring: AnyPort,
-        memory: &Memory,
-        config: &Config,
+        memory: &FrameRegion,
+        config: &StackConfig,
         state: Arc<PortState>,
     ) -> Result<Self, MeasureError> {
         let stop: Arc<AtomicBool> = Arc::default();
-        let (stopped, memory, own) = (Arc::clone(&stop), memory.clone(), config.driver.clone());
+        let (stop_flag, memory, thread_config) =
+            (Arc::clone(&stop), memory.clone(), config.driver.clone());
         let interval = config
             .poll_interval
             .map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let (say, said) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("driver".to_owned())
             .spawn(move || {
                 if interval.is_some() {
-                    thread::keep_time();
+                    thread::disable_timer_slack();
                 }
-                let placed = place("driver", &own);
-                let stands = placed.is_ok();
+                let applied = apply_thread_config("driver", &thread_config);
+                let is_ready = applied.is_ok();
                 // The starting thread waits for this.
-                let _ = say.send(placed);
-                if stands {
-                    run(port, ring, &memory, interval, &stopped, &state);
+                let _ = sender.send(applied);
+                if is_ready {
+                    run_driver(port, ring, &memory, interval, &stop_flag, &state);
                 }
             })
             .map_err(|error| MeasureError::system("new thread", error))?;
@@ -98,13 +99,14 @@ impl Driver {
             stop,
             thread: Some(thread),
         };
-        let died = |_| MeasureError::system("driver thread", io::Error::other("it ended early"));
-        said.recv().map_err(died)??;
+        let ended_early =
+            |_| MeasureError::system("driver thread", io::Error::other("it ended early"));
+        receiver.recv().map_err(ended_early)??;
         Ok(driver)
     }
 }
 
-impl Drop for Driver {
+impl Drop for PortDriver {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -115,71 +117,71 @@ impl Drop for Driver {
 }
 
 /// Moves frames in both directions until `stop` is set.
-fn run(
+fn run_driver(
     mut port: AnyPort,
     mut ring: AnyPort,
-    memory: &Memory,
+    memory: &FrameRegion,
     interval: Option<Nanos>,
     stop: &AtomicBool,
     state: &PortState,
 ) {
     let mut pool = memory.pool();
-    let (mut came, mut goes) = (Burst::new(), Burst::new());
-    let mut turn_ns = tick_clock::now();
-    let mut refresh_ns = turn_ns;
-    let mut ends_ns = None;
-    let mut busy = 0;
+    let (mut received, mut outgoing) = (Burst::new(), Burst::new());
+    let mut next_poll_ns = tick_clock::interpolated_now();
+    let mut next_refresh_ns = next_poll_ns;
+    let mut drain_end_ns = None;
+    let mut busy_rounds = 0;
     loop {
         // Repeats while there are frames; the poll interval starts after an empty round.
-        let mut moved = 0;
-        if came.is_empty() {
-            port.receive(&mut pool, &mut came);
+        let mut moved_frames = 0;
+        if received.is_empty() {
+            port.receive(&mut pool, &mut received);
         }
-        if !came.is_empty() {
-            moved += ring.transmit(&mut pool, &mut came);
+        if !received.is_empty() {
+            moved_frames += ring.transmit(&mut pool, &mut received);
         }
-        if goes.is_empty() {
-            ring.receive(&mut pool, &mut goes);
+        if outgoing.is_empty() {
+            ring.receive(&mut pool, &mut outgoing);
         }
-        if goes.is_empty() {
+        if outgoing.is_empty() {
             port.reclaim(&mut pool);
         } else {
-            moved += port.transmit(&mut pool, &mut goes);
+            moved_frames += port.transmit(&mut pool, &mut outgoing);
         }
-        if moved > 0 {
-            busy += 1;
+        if moved_frames > 0 {
+            busy_rounds += 1;
             // The clock is read rarely while frames move: it would cost as much as moving one.
-            if busy < BUSY_ROUNDS {
+            if busy_rounds < BUSY_ROUNDS {
                 continue;
             }
         }
-        busy = 0;
-        let now = tick_clock::now();
+        busy_rounds = 0;
+        let now = tick_clock::interpolated_now();
         if stop.load(Relaxed) {
-            let ends = *ends_ns.get_or_insert(now + FAREWELL_NS);
-            if goes.is_empty() || now >= ends {
+            let end_ns = *drain_end_ns.get_or_insert(now + DRAIN_NS);
+            if outgoing.is_empty() || now >= end_ns {
                 break;
             }
         }
-        if now >= refresh_ns {
-            refresh_ns = now + REFRESH_NS;
+        if now >= next_refresh_ns {
+            next_refresh_ns = now + REFRESH_NS;
             if let Err(error) = port.refresh() {
                 state.fail(error.into());
             }
-            state.see(port.receive.partner(), now);
+            state.record_peer(port.receive.peer_state(), now);
         }
         match interval {
-            _ if moved > 0 => {}
+            _ if moved_frames > 0 => {}
             None => std::hint::spin_loop(),
             Some(interval) => {
                 // Missed polls are not made up for.
-                turn_ns = (turn_ns + interval).max(now);
-                clock::sleep_until(turn_ns);
+                next_poll_ns = (next_poll_ns + interval).max(now);
+                clock::sleep_until(next_poll_ns);
             }
         }
     }
-    pool.free_all(&mut came);
-    pool.free_all(&mut goes);
+    pool.free_all(&mut received);
+    pool.free_all(&mut outgoing);
 }
 
 #[cfg(test)]
@@ -194,7 +196,7 @@ mod tests {
     /// lost, and
     /// all return to the pool.
     #[test]
-    fn frames_pass_both_ways_and_come_home() {
+    fn frames_pass_in_both_directions_and_return_to_the_pool() {
         let urls: Vec<PortUrl> = [
             "ring:wire,end=a",
             "ring:wire,end=b",
@@ -203,22 +205,22 @@ mod tests {
         ]
         .map(|text| text.parse().unwrap())
         .into();
-        let memory = Memory::new(memory_plan(&urls)).unwrap();
+        let memory = FrameRegion::new(memory_plan(&urls)).unwrap();
         let mut ports: Vec<AnyPort> = (urls.iter())
             .map(|url| open(url, &memory).unwrap().remove(0))
             .collect();
-        let (far_ring, mut near_ring) = (ports.pop().unwrap(), ports.pop().unwrap());
+        let (driver_ring, mut stack_ring) = (ports.pop().unwrap(), ports.pop().unwrap());
         let (port, mut wire) = (ports.pop().unwrap(), ports.pop().unwrap());
-        let mut config = Config::profile("default").unwrap();
+        let mut config = StackConfig::profile("default").unwrap();
         config.poll_interval = Some(Duration::from_micros(125));
         let state = Arc::default();
-        let driver = Driver::start(port, far_ring, &memory, &config, state).unwrap();
+        let driver = PortDriver::start(port, driver_ring, &memory, &config, state).unwrap();
         let mut pool = memory.pool();
-        let give_up = Instant::now() + Duration::from_secs(60);
-        for (number, ways) in [(1, true), (2, false), (3, true)] {
-            let (from, to) = match ways {
-                true => (&mut wire, &mut near_ring),
-                false => (&mut near_ring, &mut wire),
+        let deadline = Instant::now() + Duration::from_secs(60);
+        for (number, is_inbound) in [(1, true), (2, false), (3, true)] {
+            let (from, to) = match is_inbound {
+                true => (&mut wire, &mut stack_ring),
+                false => (&mut stack_ring, &mut wire),
             };
             let mut burst = Burst::new();
             let mut frame = pool.allocate().unwrap();
@@ -228,14 +230,14 @@ mod tests {
             from.transmit(&mut pool, &mut burst);
             let mut got = Burst::new();
             while to.receive(&mut pool, &mut got) == 0 {
-                assert!(Instant::now() < give_up, "{number}");
+                assert!(Instant::now() < deadline, "{number}");
                 std::thread::yield_now();
             }
             assert_eq!(memory.bytes(&got.frames()[0]), [number; 60]);
             pool.free_all(&mut got);
         }
-        drop((driver, wire, near_ring));
-        let all = std::iter::from_fn(|| pool.allocate()).count();
-        assert_eq!(all, memory.frames() as usize);
+        drop((driver, wire, stack_ring));
+        let free_frames = std::iter::from_fn(|| pool.allocate()).count();
+        assert_eq!(free_frames, memory.frames() as usize);
     }
 }

@@ -6,14 +6,14 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use linerate_dialect::amplification_guard::Network;
+use linerate_dialect::amplification_guard::IpNetwork;
 use linerate_host::snapshot;
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::scheduling::Above;
+use linerate_host::sys::scheduling::PriorityBoost;
 use linerate_metric::event::Event;
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
-use linerate_metric::record::{Doubt, Record, Summary, new_id};
+use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
+use linerate_metric::record::{Caveat, Record, Summary, new_id};
 use linerate_metric::stack::{
     STACK_NAME, ServiceFigures, StackFacts, StackFigures, StackInterval, StackPlan,
 };
@@ -22,26 +22,26 @@ use linerate_stack::Counters;
 use super::services::ServiceSpec;
 use super::{StackThread, open_stack, sessions, stack_facts, stack_warnings, thread_schedule};
 use crate::error::MeasureError;
-use crate::forward::no_peer;
+use crate::forward::no_peer_caveat;
 
 /// Longest delay until Ctrl-C or a failed port is noticed.
-const LOOK_UP: Duration = Duration::from_millis(50);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Interval of the check for preventable losses.
-const DOUBTS_NS: Nanos = 1_000_000_000;
+const WARNING_INTERVAL_NS: Nanos = 1_000_000_000;
 
 /// Largest number of intervals in a record.
-const INTERVALS_KEPT: usize = 100_000;
+const MAX_INTERVALS: usize = 100_000;
 
 /// Options of a host on a stack.
 #[derive(Clone, Debug)]
-pub struct HostOptions {
+pub struct ServiceHostOptions {
     /// Port, addresses and configuration.
     pub plan: StackPlan,
     pub services: Vec<ServiceSpec>,
     /// Addresses that may be sent UDP flows without address validation; and networks to whose hosts
     /// connections may be opened at their request.
-    pub allow: Vec<Network>,
+    pub allow: Vec<IpNetwork>,
     /// Time to run; `None`: until stopped.
     pub duration: Option<Duration>,
     /// Time between two reports; `None`: no reports.
@@ -49,7 +49,7 @@ pub struct HostOptions {
 }
 
 /// Events of a host.
-pub enum Told<'a> {
+pub enum ServiceHostEvent<'a> {
     /// The host can be reached.
     Ready(&'a StackFacts),
     /// An interval is over.
@@ -57,11 +57,11 @@ pub enum Told<'a> {
     /// Event of a test of the linerate service.
     Test(Event),
     /// Preventable losses occurred for the first time.
-    Doubt(&'a Doubt),
+    Warning(&'a Caveat),
 }
 
 /// Counters of the stack and its services at one time.
-struct Reading {
+struct StackReading {
     at_ns: Nanos,
     counters: Counters,
     services: Vec<ServiceFigures>,
@@ -73,177 +73,186 @@ struct Reading {
 /// # Errors
 /// When the host cannot be started.
 pub fn run(
-    options: &HostOptions,
+    options: &ServiceHostOptions,
     stop: &AtomicBool,
-    tell: &mut dyn FnMut(Told<'_>),
+    emit: &mut dyn FnMut(ServiceHostEvent<'_>),
 ) -> Result<(Record, Option<MeasureError>), MeasureError> {
-    let config = open_stack::config(&options.plan)?;
+    let config = open_stack::read_config(&options.plan)?;
     let started = Timestamp::now();
-    let (events, told) = mpsc::channel();
-    let (front, reception, visitors) = sessions::open(&options.services, &options.allow, events);
-    let thread = StackThread::start(&options.plan, options.services.clone(), front)?;
+    let (events, test_events) = mpsc::channel();
+    let (context, linerate_service, connections) =
+        sessions::prepare(&options.services, &options.allow, events);
+    let thread = StackThread::start(&options.plan, options.services.clone(), context)?;
     std::thread::scope(|scope| {
-        let _sessions =
-            reception.map(|open| sessions::Sessions::start(scope, open, &thread, visitors));
-        serve(options, &config, started, &thread, &told, stop, tell)
+        let _sessions = linerate_service.map(|prepared| {
+            sessions::ServiceSessions::start(scope, prepared, &thread, connections)
+        });
+        monitor(options, &config, started, &thread, &test_events, stop, emit)
     })
 }
 
 /// Monitors the stack's thread until the end.
-fn serve(
-    options: &HostOptions,
-    config: &linerate_stack::Config,
+fn monitor(
+    options: &ServiceHostOptions,
+    config: &linerate_stack::StackConfig,
     started: Timestamp,
     thread: &StackThread,
-    told: &mpsc::Receiver<Event>,
+    test_events: &mpsc::Receiver<Event>,
     stop: &AtomicBool,
-    tell: &mut dyn FnMut(Told<'_>),
+    emit: &mut dyn FnMut(ServiceHostEvent<'_>),
 ) -> Result<(Record, Option<MeasureError>), MeasureError> {
     // Spinning real-time threads on all processors would keep this thread from running, and thus
     // from noticing Ctrl-C and the end of the duration.
-    let _above = thread_schedule::real_time_priority(thread.facts()).and_then(Above::priority);
-    tell(Told::Ready(thread.facts()));
-    let gone = || {
-        let died = std::io::Error::other("it ended early");
-        MeasureError::system("the stack's thread", died)
+    let _above = thread_schedule::real_time_priority(thread.facts()).and_then(PriorityBoost::above);
+    emit(ServiceHostEvent::Ready(thread.facts()));
+    let thread_ended = || {
+        let end_error = std::io::Error::other("it ended early");
+        MeasureError::system("the stack's thread", end_error)
     };
-    let first = read(thread).ok_or_else(gone)?;
-    let start_ns = first.at_ns;
+    let first_reading = take_reading(thread).ok_or_else(thread_ended)?;
+    let start_ns = first_reading.at_ns;
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let ends_ns = options
+    let end_ns = options
         .duration
         .map(|time| start_ns.saturating_add(nanos(time)));
     let mut intervals = Vec::new();
-    let mut last = first;
+    let mut last_reading = first_reading;
     let mut failure = None;
     let mut interrupted = false;
-    let base = last.counters;
-    let mut told_of: Vec<String> = Vec::new();
-    let mut doubt_ns = start_ns;
+    let base = last_reading.counters;
+    let mut reported: Vec<String> = Vec::new();
+    let mut next_warning_ns = start_ns;
     loop {
-        told.try_iter().for_each(|event| tell(Told::Test(event)));
+        test_events
+            .try_iter()
+            .for_each(|event| emit(ServiceHostEvent::Test(event)));
         let now = clock::now();
-        if now >= doubt_ns {
-            doubt_ns = now + DOUBTS_NS;
-            let counters = thread.handle().look(|stack, _| stack.counters());
-            let since = counters.map(|counters| counters.since(&base));
-            for doubt in since.iter().flat_map(|since| doubts_of(thread, since)) {
-                if !told_of.contains(&doubt.doubt) {
-                    tell(Told::Doubt(&doubt));
-                    told_of.push(doubt.doubt);
+        if now >= next_warning_ns {
+            next_warning_ns = now + WARNING_INTERVAL_NS;
+            let counters = thread.handle().with_stack(|stack, _| stack.counters());
+            let grown = counters.map(|counters| counters.since(&base));
+            for warning in grown.iter().flat_map(|grown| warnings_of(thread, grown)) {
+                if !reported.contains(&warning.id) {
+                    emit(ServiceHostEvent::Warning(&warning));
+                    reported.push(warning.id);
                 }
             }
         }
         let stopped = stop.load(Relaxed);
-        let over = stopped || ends_ns.is_some_and(|ends| now >= ends);
-        let due = (options.interval).map(|time| last.at_ns.saturating_add(nanos(time)));
-        if over || due.is_some_and(|due| now >= due) {
-            let Some(reading) = read(thread) else {
-                failure = Some(gone());
+        let is_over = stopped || end_ns.is_some_and(|limit_ns| now >= limit_ns);
+        let next_interval_ns =
+            (options.interval).map(|time| last_reading.at_ns.saturating_add(nanos(time)));
+        if is_over || next_interval_ns.is_some_and(|next_interval_ns| now >= next_interval_ns) {
+            let Some(reading) = take_reading(thread) else {
+                failure = Some(thread_ended());
                 break;
             };
             if options.interval.is_some() {
                 let interval = StackInterval {
-                    start_ns: last.at_ns - start_ns,
+                    start_ns: last_reading.at_ns - start_ns,
                     end_ns: reading.at_ns - start_ns,
-                    counters: changed(&reading.counters.since(&last.counters)),
+                    counters: nonzero_counters(&reading.counters.since(&last_reading.counters)),
                 };
                 // The last interval is only reported if it is long enough to be meaningful.
-                let long = interval.end_ns - interval.start_ns > 10_000_000;
-                if long {
-                    tell(Told::Interval(&interval));
+                let is_long = interval.end_ns - interval.start_ns > 10_000_000;
+                if is_long {
+                    emit(ServiceHostEvent::Interval(&interval));
                 }
-                if long && intervals.len() < INTERVALS_KEPT {
+                if is_long && intervals.len() < MAX_INTERVALS {
                     intervals.push(interval);
                 }
             }
-            last = reading;
+            last_reading = reading;
         }
-        if over {
+        if is_over {
             // Without a duration, a stop is the regular end.
-            interrupted = stopped && ends_ns.is_some();
+            interrupted = stopped && end_ns.is_some();
             break;
         }
         if let Some(error) = thread.take_failure() {
             failure = Some(error.into());
             break;
         }
-        let until = due.unwrap_or(Nanos::MAX).min(ends_ns.unwrap_or(Nanos::MAX));
-        clock::sleep_until(until.min(now + nanos(LOOK_UP)));
+        let until = next_interval_ns
+            .unwrap_or(Nanos::MAX)
+            .min(end_ns.unwrap_or(Nanos::MAX));
+        clock::sleep_until(until.min(now + nanos(STOP_POLL_INTERVAL)));
     }
     let mut stack = thread.facts().clone();
-    stack.counters = stack_facts::counters(&last.counters.since(&base));
+    stack.counters = stack_facts::counter_map(&last_reading.counters.since(&base));
     let figures = StackFigures {
-        duration_ns: last.at_ns - start_ns,
-        services: last.services,
+        duration_ns: last_reading.at_ns - start_ns,
+        services: last_reading.services,
         intervals,
     };
     // Stopped early or by a failure: the figures are complete up to that time.
     let interrupted = interrupted || failure.is_some();
-    let mut record = record(options, config, started, stack, figures, interrupted);
-    if thread.is_alone() {
-        record.validity.push(no_peer(&thread.port_name()));
+    let mut record = build_record(options, config, started, stack, figures, interrupted);
+    if thread.never_had_peer() {
+        record.validity.push(no_peer_caveat(&thread.port_name()));
     }
     Ok((record, failure))
 }
 
-fn read(thread: &StackThread) -> Option<Reading> {
-    thread.handle().count(|stack, services| Reading {
-        at_ns: clock::now(),
-        counters: stack.counters(),
-        services: services
-            .map(|services| services.figures())
-            .unwrap_or_default(),
-    })
+fn take_reading(thread: &StackThread) -> Option<StackReading> {
+    thread
+        .handle()
+        .with_fresh_counters(|stack, services| StackReading {
+            at_ns: clock::now(),
+            counters: stack.counters(),
+            services: services
+                .map(|services| services.figures())
+                .unwrap_or_default(),
+        })
 }
 
 /// Returns the warnings from these counters.
-fn doubts_of(thread: &StackThread, counters: &Counters) -> Vec<Doubt> {
-    stack_warnings::of(&StackFacts {
-        counters: stack_facts::counters(counters),
+fn warnings_of(thread: &StackThread, counters: &Counters) -> Vec<Caveat> {
+    stack_warnings::stack_warnings(&StackFacts {
+        counters: stack_facts::counter_map(counters),
         ..thread.facts().clone()
     })
 }
 
 /// Returns the counters that are not zero.
-fn changed(counters: &Counters) -> BTreeMap<String, BTreeMap<String, u64>> {
-    let mut all = stack_facts::counters(counters);
-    for of in all.values_mut() {
-        of.retain(|_, count| *count > 0);
+fn nonzero_counters(counters: &Counters) -> BTreeMap<String, BTreeMap<String, u64>> {
+    let mut all = stack_facts::counter_map(counters);
+    for names in all.values_mut() {
+        names.retain(|_, count| *count > 0);
     }
-    all.retain(|_, of| !of.is_empty());
+    all.retain(|_, names| !names.is_empty());
     all
 }
 
-fn record(
-    options: &HostOptions,
-    config: &linerate_stack::Config,
+fn build_record(
+    options: &ServiceHostOptions,
+    config: &linerate_stack::StackConfig,
     started: Timestamp,
     stack: StackFacts,
     figures: StackFigures,
     interrupted: bool,
 ) -> Record {
     let addresses = options.plan.addresses.join(" ");
-    let mut plan = Plan::new(Kind::Stack, Protocol::Udp, addresses);
+    let mut plan = Plan::new(RunKind::Stack, TransportProtocol::Udp, addresses);
     plan.port = 0;
     plan.directions = vec![Direction::Receive];
     plan.duration_ns = (options.duration).map(|time| u64::try_from(time.as_nanos()).unwrap_or(0));
     plan.interval_ns = (options.interval).map(|time| u64::try_from(time.as_nanos()).unwrap_or(0));
     plan.payload_bytes = 0;
-    plan.stack = Ends::both(STACK_NAME.to_owned());
-    plan.near_wait = Some(match config.poll_interval {
-        None => Wait::Spin,
-        Some(time) => Wait::Interval {
+    plan.stack = PerEnd::same(STACK_NAME.to_owned());
+    plan.client_wait = Some(match config.poll_interval {
+        None => WaitMode::Spin,
+        Some(time) => WaitMode::Interval {
             time_ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
         },
     });
-    plan.near_stack = Some(Box::new(StackPlan {
-        configuration: stack_facts::rows(config),
+    plan.client_stack = Some(Box::new(StackPlan {
+        configuration: stack_facts::configuration(config),
         ..options.plan.clone()
     }));
-    let mut host = snapshot::host();
+    let mut host = snapshot::read_host();
     host.role = Some(Role::Server);
-    let validity = stack_warnings::of(&stack);
+    let validity = stack_warnings::stack_warnings(&stack);
     host.stack = Some(Box::new(stack));
     let services = figures.services.iter();
     let (received, sent) = services.fold((0, 0), |(received, sent), service| {

@@ -7,108 +7,133 @@ use std::sync::{Arc, mpsc};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use linerate_dialect::amplification_guard::Network;
+use linerate_dialect::amplification_guard::IpNetwork;
 use linerate_metric::event::Event;
 
 use super::StackThread;
-use super::services::acceptor::{Desk, Visitor};
-use super::services::{Front, ServiceKind, ServiceSpec};
-use crate::interop::handlers::Hall;
-use crate::session::control_connection::Line;
-use crate::session::server_session::serve_on;
-use crate::session::server_stack::Footing;
-use crate::session::server_state::House;
-use crate::session::{Emit, PeerOptions, ServerOptions};
+use super::services::acceptor::{AcceptHandle, AcceptedConnection};
+use super::services::{ServiceContext, ServiceKind, ServiceSpec};
+use crate::interop::handlers::InteropState;
+use crate::session::control_connection::ControlStream;
+use crate::session::server_session::serve_session;
+use crate::session::server_stack::ServerStack;
+use crate::session::server_state::ServerState;
+use crate::session::{EventCallback, InteropOptions, ServerOptions};
 
 /// Longest delay until the end of the host is noticed.
-const LOOK_UP: Duration = Duration::from_millis(50);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The linerate service of a host, before its stack is started.
-pub struct Opened {
-    desk: Desk,
+pub struct LinerateService {
+    handle: AcceptHandle,
     stop: Arc<AtomicBool>,
 }
 
 /// Prepares the context of the services, and the linerate service if it is among them. Events of
 /// its
 /// tests, and rejections of all services, go to `events`.
-pub fn open(
+pub fn prepare(
     services: &[ServiceSpec],
-    allow: &[Network],
+    allow: &[IpNetwork],
     events: mpsc::Sender<Event>,
-) -> (Front, Option<Opened>, mpsc::Receiver<Visitor>) {
-    let (visitors, come) = mpsc::channel();
-    let emit: Emit = Arc::new(move |event| {
+) -> (
+    ServiceContext,
+    Option<LinerateService>,
+    mpsc::Receiver<AcceptedConnection>,
+) {
+    let (connections, accepted) = mpsc::channel();
+    let emit: EventCallback = Arc::new(move |event| {
         // The receiver is gone when the host ends.
         let _ = events.send(event);
     });
-    let guests = PeerOptions {
-        allow: allow.to_vec(),
-        ..PeerOptions::default()
+    let peer_options = InteropOptions {
+        allowed_networks: allow.to_vec(),
+        ..InteropOptions::default()
     };
     let ports = services.iter().map(|spec| spec.port).collect();
-    let others = ServerOptions {
-        peers: guests.clone(),
+    let interop_options = ServerOptions {
+        interop: peer_options.clone(),
         ..ServerOptions::default()
     };
-    let hall = Arc::new(Hall::new(&others, ports, Arc::clone(&emit)));
-    let own = services
+    let interop = Arc::new(InteropState::new(
+        &interop_options,
+        ports,
+        Arc::clone(&emit),
+    ));
+    let linerate_spec = services
         .iter()
         .find(|spec| spec.kind == ServiceKind::Linerate);
-    let opened = own.map(|spec| {
+    let service = linerate_spec.map(|spec| {
         let stop: Arc<AtomicBool> = Arc::default();
         let options = ServerOptions {
             port: spec.port,
-            peers: PeerOptions {
+            interop: InteropOptions {
                 // One thread moves all payload, so two tests would disturb each other.
                 max_tests: Some(1),
-                ..guests
+                ..peer_options
             },
             ..ServerOptions::default()
         };
-        let hall = Hall::new(&options, vec![spec.port], Arc::clone(&emit));
-        let house = House::new(options, emit, Arc::clone(&stop), None).with_hall(hall);
-        Opened {
-            desk: Desk {
-                house: Arc::new(house),
-                visitors,
+        let interop = InteropState::new(&options, vec![spec.port], Arc::clone(&emit));
+        let server = ServerState::new(options, emit, Arc::clone(&stop), None).with_interop(interop);
+        LinerateService {
+            handle: AcceptHandle {
+                server: Arc::new(server),
+                connections,
             },
             stop,
         }
     });
-    let desk = opened.as_ref().map(|open| open.desk.clone());
-    (Front { hall, desk }, opened, come)
+    let handle = service.as_ref().map(|prepared| prepared.handle.clone());
+    (
+        ServiceContext {
+            interop,
+            linerate: handle,
+        },
+        service,
+        accepted,
+    )
 }
 
 /// The session threads. They end when this is dropped.
-pub struct Sessions {
+pub struct ServiceSessions {
     stop: Arc<AtomicBool>,
 }
 
-impl Sessions {
+impl ServiceSessions {
     /// Starts to accept control connections.
     pub fn start<'scope>(
         scope: &'scope Scope<'scope, '_>,
-        open: Opened,
+        prepared: LinerateService,
         stack: &'scope StackThread,
-        visitors: mpsc::Receiver<Visitor>,
+        connections: mpsc::Receiver<AcceptedConnection>,
     ) -> Self {
-        let Opened { desk, stop } = open;
-        let house = desk.house;
-        let stopped = Arc::clone(&stop);
+        let LinerateService { handle, stop } = prepared;
+        let server = handle.server;
+        let stop_flag = Arc::clone(&stop);
         scope.spawn(move || {
             let mut sessions: Vec<ScopedJoinHandle<'scope, ()>> = Vec::new();
-            while !stopped.load(Relaxed) {
+            while !stop_flag.load(Relaxed) {
                 sessions.retain(|session| !session.is_finished());
-                let Ok(visitor) = visitors.recv_timeout(LOOK_UP) else {
+                let Ok(connection) = connections.recv_timeout(STOP_POLL_INTERVAL) else {
                     continue;
                 };
                 // Without a permit the pair is closed, and with it the connection.
-                if let Some(seat) = house.seat() {
-                    let house: Arc<House> = Arc::clone(&house);
+                if let Some(permit) = server.acquire_permit() {
+                    let server: Arc<ServerState> = Arc::clone(&server);
                     sessions.push(scope.spawn(move || {
-                        let line = Line::bridged(visitor.pair, visitor.local, visitor.peer);
-                        serve_on(&house, Footing::Stack(stack), line, &[], seat);
+                        let control_stream = ControlStream::bridged(
+                            connection.pair,
+                            connection.local,
+                            connection.peer,
+                        );
+                        serve_session(
+                            &server,
+                            ServerStack::Netstack(stack),
+                            control_stream,
+                            &[],
+                            permit,
+                        );
                     }));
                 }
             }
@@ -117,7 +142,7 @@ impl Sessions {
     }
 }
 
-impl Drop for Sessions {
+impl Drop for ServiceSessions {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
     }

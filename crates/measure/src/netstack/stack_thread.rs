@@ -9,77 +9,82 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use linerate_host::sys::{clock, thread, tick_clock};
-use linerate_metric::plan::Wait;
+use linerate_metric::plan::WaitMode;
 use linerate_metric::stack::{StackFacts, StackPlan};
 use linerate_port::PortUrl;
-use linerate_stack::{Addressing, Config, StackError};
+use linerate_stack::{StackAddressing, StackConfig, StackError};
 
-use super::background::{Ask, Background, Look};
-use super::bridge::Ends;
+use super::background::{BackgroundWork, InspectFn, StackRequest};
+use super::bridge::ConnectionAddresses;
 use super::port_state::PortState;
-use super::services::{Front, ServiceSpec, Services};
+use super::services::{ServiceContext, ServiceSpec, StackServices};
 use super::{open_stack, port_driver};
 use crate::error::MeasureError;
-use crate::transport::OnStack;
+use crate::transport::NetstackTransport;
 
 /// Longest time for the acknowledgement of the last segments at the end.
-const FAREWELL_NS: u64 = 300_000_000;
+const DRAIN_NS: u64 = 300_000_000;
 
 /// Silence after which the stack is considered finished at the end.
 const QUIET_NS: u64 = 20_000_000;
 
 /// Longest wait for a response of the thread: a connection takes 5 s at most.
-const PATIENCE: Duration = Duration::from_secs(8);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Work that occupies the thread, such as a run.
-pub type Work = Box<dyn FnOnce(&mut OnStack) + Send>;
+pub type StackWork = Box<dyn FnOnce(&mut NetstackTransport) + Send>;
 
 /// A running stack. Dropping it ends the thread.
 pub struct StackThread {
-    orders: Option<mpsc::Sender<Work>>,
+    work_queue: Option<mpsc::Sender<StackWork>>,
     handle: StackHandle,
     thread: Option<JoinHandle<()>>,
     facts: StackFacts,
-    config: Config,
-    addressing: Addressing,
-    port: Arc<PortState>,
+    config: StackConfig,
+    addressing: StackAddressing,
+    port_state: Arc<PortState>,
 }
 
 /// Handle for requests to a stack's thread, served even during a run. Requests fail after its end.
 #[derive(Clone)]
 pub struct StackHandle {
-    asks: mpsc::Sender<Ask>,
-    cut: Arc<AtomicBool>,
+    requests: mpsc::Sender<StackRequest>,
+    end_receives: Arc<AtomicBool>,
 }
 
 impl StackHandle {
     /// Ends received streams, whatever the remote end still sends.
-    pub fn cut(&self) {
-        self.cut.store(true, Relaxed);
+    pub fn end_receives(&self) {
+        self.end_receives.store(true, Relaxed);
     }
 
     /// Opens a connection over the stack; the returned socket carries its bytes.
     ///
     /// # Errors
-    /// When it cannot be established; `Interrupted` when `called_off` returns true.
+    /// When it cannot be established; `Interrupted` when `is_cancelled` returns true.
     pub fn connect(
         &self,
         remote: SocketAddr,
-        called_off: &dyn Fn() -> bool,
-    ) -> io::Result<(UnixStream, Ends)> {
-        const LOOK_UP: Duration = Duration::from_millis(50);
-        let (own, pair) = UnixStream::pair()?;
-        let (said, answer) = mpsc::channel();
-        (self.asks.send(Ask::Connect { remote, pair, said })).map_err(|_| gone())?;
-        let began = std::time::Instant::now();
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> io::Result<(UnixStream, ConnectionAddresses)> {
+        const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(50);
+        let (session_socket, pair) = UnixStream::pair()?;
+        let (reply, response) = mpsc::channel();
+        (self.requests.send(StackRequest::Connect {
+            remote,
+            pair,
+            reply,
+        }))
+        .map_err(|_| thread_ended())?;
+        let start = std::time::Instant::now();
         loop {
-            match answer.recv_timeout(LOOK_UP) {
-                Ok(ends) => return Ok((own, ends?)),
-                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(gone()),
-                Err(mpsc::RecvTimeoutError::Timeout) if called_off() => {
+            match response.recv_timeout(CANCEL_POLL_INTERVAL) {
+                Ok(addresses) => return Ok((session_socket, addresses?)),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(thread_ended()),
+                Err(mpsc::RecvTimeoutError::Timeout) if is_cancelled() => {
                     return Err(io::ErrorKind::Interrupted.into());
                 }
-                Err(mpsc::RecvTimeoutError::Timeout) if began.elapsed() > PATIENCE => {
+                Err(mpsc::RecvTimeoutError::Timeout) if start.elapsed() > REQUEST_TIMEOUT => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -88,38 +93,44 @@ impl StackHandle {
     }
 
     /// Runs a function on the stack and its services, in their thread; `None` when that has ended.
-    pub fn look<R: Send + 'static>(
+    pub fn with_stack<R: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut linerate_stack::Stack, Option<&mut Services>) -> R + Send + 'static,
+        inspect: impl FnOnce(&mut linerate_stack::Stack, Option<&mut StackServices>) -> R
+        + Send
+        + 'static,
     ) -> Option<R> {
-        self.ask(Ask::Look, look)
+        self.request(StackRequest::Inspect, inspect)
     }
 
     /// Refreshes the kernel's counters of the port, then runs a function like [`Self::look`].
-    pub fn count<R: Send + 'static>(
+    pub fn with_fresh_counters<R: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut linerate_stack::Stack, Option<&mut Services>) -> R + Send + 'static,
+        inspect: impl FnOnce(&mut linerate_stack::Stack, Option<&mut StackServices>) -> R
+        + Send
+        + 'static,
     ) -> Option<R> {
-        self.ask(Ask::Count, look)
+        self.request(StackRequest::InspectFresh, inspect)
     }
 
-    fn ask<R: Send + 'static>(
+    fn request<R: Send + 'static>(
         &self,
-        how: fn(Look) -> Ask,
-        look: impl FnOnce(&mut linerate_stack::Stack, Option<&mut Services>) -> R + Send + 'static,
+        to_request: fn(InspectFn) -> StackRequest,
+        inspect: impl FnOnce(&mut linerate_stack::Stack, Option<&mut StackServices>) -> R
+        + Send
+        + 'static,
     ) -> Option<R> {
-        let (say, said) = mpsc::channel();
-        let look: Look = Box::new(move |stack, services| {
+        let (sender, receiver) = mpsc::channel();
+        let inspect: InspectFn = Box::new(move |stack, services| {
             // The requester may have timed out.
-            let _ = say.send(look(stack, services));
+            let _ = sender.send(inspect(stack, services));
         });
-        self.asks.send(how(look)).ok()?;
-        said.recv_timeout(PATIENCE).ok()
+        self.requests.send(to_request(inspect)).ok()?;
+        receiver.recv_timeout(REQUEST_TIMEOUT).ok()
     }
 }
 
 /// Returns the error of a request to a stack that has ended.
-pub fn gone() -> io::Error {
+pub fn thread_ended() -> io::Error {
     io::Error::other("the stack's thread has ended")
 }
 
@@ -131,35 +142,41 @@ impl StackThread {
     pub fn start(
         plan: &StackPlan,
         services: Vec<ServiceSpec>,
-        front: Front,
+        context: ServiceContext,
     ) -> Result<Self, MeasureError> {
-        let config = open_stack::config(plan)?;
-        let addressing = open_stack::addressing(plan)?;
-        let (orders, work) = mpsc::channel::<Work>();
-        let (asks, asked) = mpsc::channel();
-        let (say, said) = mpsc::channel();
+        let config = open_stack::read_config(plan)?;
+        let addressing = open_stack::read_addressing(plan)?;
+        let (work_queue, work) = mpsc::channel::<StackWork>();
+        let (requests, request_receiver) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let port: Arc<PortState> = Arc::default();
-        let tell = Arc::clone(&port);
-        let own = plan.clone();
-        let cut = Arc::new(AtomicBool::new(false));
-        let cuts = Arc::clone(&cut);
+        let thread_port_state = Arc::clone(&port);
+        let stack_plan = plan.clone();
+        let end_receives = Arc::new(AtomicBool::new(false));
+        let thread_end_receives = Arc::clone(&end_receives);
         let thread = std::thread::Builder::new()
             .name("stack".to_owned())
             .spawn(move || {
                 // The port is opened here, so that its memory lies on the thread's NUMA node.
-                match begin(&own, (services, front), asked, tell, cuts) {
+                match open_transport(
+                    &stack_plan,
+                    (services, context),
+                    request_receiver,
+                    thread_port_state,
+                    thread_end_receives,
+                ) {
                     Ok(mut stack) => {
                         // The starter may have given up; then the thread ends at once.
-                        let _ = say.send(Ok(stack.facts_now()));
-                        run(&mut stack, &work);
+                        let _ = sender.send(Ok(stack.current_facts()));
+                        run_thread(&mut stack, &work);
                     }
-                    Err(error) => drop(say.send(Err(error))),
+                    Err(error) => drop(sender.send(Err(error))),
                 }
             })
             .map_err(|error| MeasureError::system("new thread", error))?;
-        let facts = said.recv().unwrap_or_else(|_| {
-            let died = io::Error::other("it ended before the stack was ready");
-            Err(MeasureError::system("the stack's thread", died))
+        let facts = receiver.recv().unwrap_or_else(|_| {
+            let end_error = io::Error::other("it ended before the stack was ready");
+            Err(MeasureError::system("the stack's thread", end_error))
         });
         let facts = match facts {
             Ok(facts) => facts,
@@ -170,13 +187,16 @@ impl StackThread {
             }
         };
         Ok(Self {
-            orders: Some(orders),
-            handle: StackHandle { asks, cut },
+            work_queue: Some(work_queue),
+            handle: StackHandle {
+                requests,
+                end_receives,
+            },
             thread: Some(thread),
             facts,
             config,
             addressing,
-            port,
+            port_state: port,
         })
     }
 
@@ -190,85 +210,88 @@ impl StackThread {
         &self.facts
     }
 
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &StackConfig {
         &self.config
     }
 
     /// Returns the wait mode of the stack.
-    pub fn waits(&self) -> Wait {
+    pub fn wait_mode(&self) -> WaitMode {
         match self.config.poll_interval {
-            None => Wait::Spin,
-            Some(time) => Wait::Interval {
+            None => WaitMode::Spin,
+            Some(time) => WaitMode::Interval {
                 time_ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
             },
         }
     }
 
     /// Returns the source address for packets to an address, if there is one.
-    pub fn address_towards(&self, far: IpAddr) -> Option<IpAddr> {
+    pub fn source_address_for(&self, remote: IpAddr) -> Option<IpAddr> {
         let networks = &self.addressing.networks;
-        let near = networks.iter().find(|own| own.contains(far));
-        let same = || {
+        let on_link = networks.iter().find(|network| network.contains(remote));
+        let same_family = || {
             networks
                 .iter()
-                .find(|own| own.address.is_ipv4() == far.is_ipv4())
+                .find(|network| network.address.is_ipv4() == remote.is_ipv4())
         };
-        near.or_else(same).map(|own| own.address)
+        on_link.or_else(same_family).map(|network| network.address)
     }
 
     /// Returns whether an address is one of the stack's.
-    pub fn is_own(&self, address: IpAddr) -> bool {
-        self.addressing.is_own(address)
+    pub fn is_local_address(&self, address: IpAddr) -> bool {
+        self.addressing.is_local(address)
     }
 
     /// Returns whether there is a route to an address.
-    pub fn reaches(&self, far: IpAddr) -> bool {
-        self.addressing.next_hop(far).is_some()
+    pub fn has_route(&self, remote: IpAddr) -> bool {
+        self.addressing.next_hop(remote).is_some()
     }
 
     /// Runs work on the thread.
     ///
     /// # Errors
     /// When the thread has ended.
-    pub fn lend(&self, work: Work) -> io::Result<()> {
-        let sent = self.orders.as_ref().map(|orders| orders.send(work));
+    pub fn run_work(&self, work: StackWork) -> io::Result<()> {
+        let sent = self
+            .work_queue
+            .as_ref()
+            .map(|work_queue| work_queue.send(work));
         match sent {
             Some(Ok(())) => Ok(()),
-            _ => Err(gone()),
+            _ => Err(thread_ended()),
         }
     }
 
     /// Takes the reason why the port failed: returned once.
     pub fn take_failure(&self) -> Option<StackError> {
-        self.port.take_failure()
+        self.port_state.take_failure()
     }
 
     /// Returns whether the peer process of the port has been absent for a while.
-    pub fn is_left(&self) -> bool {
-        self.port.is_left(clock::now())
+    pub fn is_peer_lost(&self) -> bool {
+        self.port_state.is_peer_lost(clock::now())
     }
 
     /// Returns whether the port is unusable: failed, or without its peer.
-    pub fn is_over(&self) -> bool {
-        self.port.is_over(clock::now())
+    pub fn is_unusable(&self) -> bool {
+        self.port_state.is_unusable(clock::now())
     }
 
     /// Returns whether no peer has ever attached to the port.
-    pub fn is_alone(&self) -> bool {
-        self.port.is_alone()
+    pub fn never_had_peer(&self) -> bool {
+        self.port_state.never_had_peer()
     }
 
     /// Returns the port's name for messages.
     pub fn port_name(&self) -> String {
-        let typed = &self.facts.device;
-        let url = typed.parse::<PortUrl>();
-        url.map_or_else(|_| typed.clone(), |url| url.short())
+        let device = &self.facts.device;
+        let url = device.parse::<PortUrl>();
+        url.map_or_else(|_| device.clone(), |url| url.short_name())
     }
 }
 
 impl Drop for StackThread {
     fn drop(&mut self) {
-        self.orders = None;
+        self.work_queue = None;
         if let Some(thread) = self.thread.take() {
             // A panic is a bug and has been reported by its hook.
             let _ = thread.join();
@@ -276,54 +299,62 @@ impl Drop for StackThread {
     }
 }
 
-fn begin(
+fn open_transport(
     plan: &StackPlan,
-    (services, front): (Vec<ServiceSpec>, Front),
-    asked: mpsc::Receiver<Ask>,
+    (services, context): (Vec<ServiceSpec>, ServiceContext),
+    request_receiver: mpsc::Receiver<StackRequest>,
     port: Arc<PortState>,
-    cut: Arc<AtomicBool>,
-) -> Result<OnStack, MeasureError> {
-    let config = open_stack::config(plan)?;
+    end_receives: Arc<AtomicBool>,
+) -> Result<NetstackTransport, MeasureError> {
+    let config = open_stack::read_config(plan)?;
     // Before this thread is bound to its processors: the driver thread has settings of its own.
-    let (mut stack, facts, driver) = open_stack::open(plan, &port)?;
-    port_driver::place("application", &config.application)?;
+    let (mut stack, facts, driver) = open_stack::open_stack(plan, &port)?;
+    port_driver::apply_thread_config("application", &config.application)?;
     if config.poll_interval.is_some() {
         // A period must not be extended by the timer slack of 50 us.
-        thread::keep_time();
+        thread::disable_timer_slack();
     }
     let services = match services.is_empty() {
         true => None,
-        false => Some(Box::new(Services::open(&mut stack, services, front)?)),
+        false => Some(Box::new(StackServices::open(
+            &mut stack, services, context,
+        )?)),
     };
-    if let Some(stamps) = plan.stamp_payload {
-        stack.stamp_payload(stamps, tick_clock::now);
+    if let Some(stamps) = plan.payload_timestamps {
+        stack.stamp_payload(stamps, tick_clock::interpolated_now);
     }
-    Ok(OnStack::of(stack, facts, Background::new(asked, services, port), cut).with_driver(driver))
+    Ok(NetstackTransport::with_stack(
+        stack,
+        facts,
+        BackgroundWork::new(request_receiver, services, port),
+        end_receives,
+    )
+    .with_driver(driver))
 }
 
 /// Polls the stack until its owner drops it.
-fn run(stack: &mut OnStack, orders: &mpsc::Receiver<Work>) {
+fn run_thread(stack: &mut NetstackTransport, work_queue: &mpsc::Receiver<StackWork>) {
     loop {
         // The poll comes first, so that the frame that ended the idle time is handled at once.
-        let worked = stack.round();
-        match orders.try_recv() {
+        let worked = stack.poll_without_workload();
+        match work_queue.try_recv() {
             Ok(work) => work(stack),
             Err(mpsc::TryRecvError::Disconnected) => break,
             Err(mpsc::TryRecvError::Empty) if worked => {}
-            Err(mpsc::TryRecvError::Empty) => stack.rest(),
+            Err(mpsc::TryRecvError::Empty) => stack.idle_without_workload(),
         }
     }
-    stack.close();
+    stack.close_sockets();
     // Until the last segments are acknowledged.
-    let began = clock::now();
-    let mut last = began;
+    let start = clock::now();
+    let mut last_progress = start;
     loop {
         let now = clock::now();
-        if stack.round() {
-            last = now;
+        if stack.poll_without_workload() {
+            last_progress = now;
         }
-        let busy = stack.is_busy();
-        if now > began + FAREWELL_NS || (!busy && now > last + QUIET_NS) {
+        let is_busy = stack.is_busy();
+        if now > start + DRAIN_NS || (!is_busy && now > last_progress + QUIET_NS) {
             return;
         }
         clock::sleep_until(now + 200_000);

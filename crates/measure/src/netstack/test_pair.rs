@@ -9,12 +9,12 @@ use linerate_stack::Stack;
 use super::open_stack;
 
 /// Creates two stacks with the addresses 10.9.0.1 and 10.9.0.2; `name` must be unique.
-pub fn pair(name: &str) -> [Stack; 2] {
-    set_pair(name, &[])
+pub fn stack_pair(name: &str) -> [Stack; 2] {
+    stack_pair_with(name, &[])
 }
 
 /// Creates two stacks, the second one with these settings.
-pub fn set_pair(name: &str, settings: &[(&str, &str)]) -> [Stack; 2] {
+pub fn stack_pair_with(name: &str, settings: &[(&str, &str)]) -> [Stack; 2] {
     [("server", 1, &[][..]), ("client", 2, settings)].map(|(role, host, settings)| {
         let plan = StackPlan {
             device: format!("shm:{name}-{},role={role}", std::process::id()),
@@ -26,18 +26,18 @@ pub fn set_pair(name: &str, settings: &[(&str, &str)]) -> [Stack; 2] {
                 .collect(),
             ..StackPlan::default()
         };
-        let opened = open_stack::open(&plan, &Arc::default());
+        let opened = open_stack::open_stack(&plan, &Arc::default());
         opened.unwrap_or_else(|error| panic!("{error}")).0
     })
 }
 
 /// Polls both stacks until `done` returns true.
-pub fn until(stacks: &mut [Stack; 2], mut done: impl FnMut(&mut [Stack; 2]) -> bool) {
-    let give_up = clock::now() + 30_000_000_000;
+pub fn poll_until(stacks: &mut [Stack; 2], mut done: impl FnMut(&mut [Stack; 2]) -> bool) {
+    let deadline = clock::now() + 30_000_000_000;
     while !done(stacks) {
-        assert!(clock::now() < give_up, "timed out");
+        assert!(clock::now() < deadline, "timed out");
         for stack in stacks.iter_mut() {
-            stack.turn(clock::now());
+            stack.poll(clock::now());
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Scheduling of a stack's threads, and conflicts with other threads.
 
-use linerate_metric::plan::Sched;
+use linerate_metric::plan::SchedPolicy;
 use linerate_metric::stack::StackFacts;
-use linerate_stack::Config;
-use linerate_stack::config::Thread;
+use linerate_stack::StackConfig;
+use linerate_stack::config::ThreadConfig;
 
 use crate::error::MeasureError;
 
@@ -11,10 +11,10 @@ use crate::error::MeasureError;
 #[must_use]
 pub fn real_time_priority(stack: &StackFacts) -> Option<u8> {
     let of = |name: &str| -> Option<u8> {
-        let sched: Sched = stack.key(name).parse().ok()?;
+        let sched: SchedPolicy = stack.config_value(name).parse().ok()?;
         sched.real_time_priority()
     };
-    let driver = match stack.key("threads.count") {
+    let driver = match stack.config_value("threads.count") {
         "2" => of("threads.driver.sched"),
         _ => None,
     };
@@ -26,38 +26,41 @@ pub fn real_time_priority(stack: &StackFacts) -> Option<u8> {
 /// it.
 #[must_use]
 pub fn never_sleeps(stack: &StackFacts) -> bool {
-    stack.key("poll.interval") == "spin" && real_time_priority(stack).is_some()
+    stack.config_value("poll.interval") == "spin" && real_time_priority(stack).is_some()
 }
 
 /// Rejects two threads of which one would never run: on one processor, without sleep, a real-time
 /// thread never yields to one of its own priority or below.
 ///
 /// # Errors
-/// [`MeasureError::OptionRefused`] with the settings to change.
-pub fn check(config: &Config, usable: &[u32]) -> Result<(), MeasureError> {
+/// [`MeasureError::OptionRejected`] with the settings to change.
+pub fn check_threads(config: &StackConfig, usable: &[u32]) -> Result<(), MeasureError> {
     if config.threads < 2 || config.poll_interval.is_some() {
         return Ok(());
     }
-    let on = |thread: &Thread| match thread.cpus.0.is_empty() {
+    let allowed_on = |thread: &ThreadConfig| match thread.cpus.0.is_empty() {
         true => usable.to_vec(),
         false => thread.cpus.0.clone(),
     };
     let (driver, application) = (&config.driver, &config.application);
     // A thread bound to one processor waits there for the spinning one; the scheduler cannot move
     // it.
-    let waits = |above: &Thread, below: &Thread| -> Option<u32> {
-        let [processor] = on(below)[..] else {
+    let starved_on = |above: &ThreadConfig, below: &ThreadConfig| -> Option<u32> {
+        let [processor] = allowed_on(below)[..] else {
             return None;
         };
-        let meet = on(above).contains(&processor);
-        (meet && keeps_from_running(above.sched, below.sched)).then_some(processor)
+        let shares_processor = allowed_on(above).contains(&processor);
+        (shares_processor && starves(above.sched, below.sched)).then_some(processor)
     };
-    let (above, below, processor) = match (waits(driver, application), waits(application, driver)) {
+    let (above, below, processor) = match (
+        starved_on(driver, application),
+        starved_on(application, driver),
+    ) {
         (Some(processor), _) => ("driver", "application", processor),
         (None, Some(processor)) => ("application", "driver", processor),
         (None, None) => return Ok(()),
     };
-    Err(MeasureError::OptionRefused {
+    Err(MeasureError::OptionRejected {
         option: format!(
             "--set threads.driver.sched={} with threads.application.sched={} where the {below} thread may only use \
              processor {processor}",
@@ -74,12 +77,15 @@ pub fn check(config: &Config, usable: &[u32]) -> Result<(), MeasureError> {
 
 /// Returns whether a real-time thread that does not sleep starves another real-time one on its
 /// processor. (A thread that is not real-time runs while the kernel throttles the other.)
-fn keeps_from_running(runs: Sched, waits: Sched) -> bool {
-    let (Some(own), Some(other)) = (runs.real_time_priority(), waits.real_time_priority()) else {
+fn starves(spinning: SchedPolicy, waiting: SchedPolicy) -> bool {
+    let (Some(spinning_priority), Some(waiting_priority)) =
+        (spinning.real_time_priority(), waiting.real_time_priority())
+    else {
         return false;
     };
-    let in_turn = matches!(runs, Sched::RoundRobin(_)) && own == other;
-    own >= other && !in_turn
+    let is_round_robin =
+        matches!(spinning, SchedPolicy::RoundRobin(_)) && spinning_priority == waiting_priority;
+    spinning_priority >= waiting_priority && !is_round_robin
 }
 
 #[cfg(test)]
@@ -97,24 +103,28 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_that_is_there_counts() {
+    fn only_existing_threads_count() {
         let driver = ("threads.driver.sched", "fifo:80");
         let application = ("threads.application.sched", "rr:50");
         let one = ("threads.count", "1");
         let two = ("threads.count", "2");
-        for (settings, want) in [
+        for (settings, expected) in [
             (&[][..], None),
             (&[one, driver], None),
             (&[one, driver, application], Some(50)),
             (&[two, driver, application], Some(80)),
             (&[two, ("threads.driver.sched", "inherited")], None),
         ] {
-            assert_eq!(real_time_priority(&facts(settings)), want, "{settings:?}");
+            assert_eq!(
+                real_time_priority(&facts(settings)),
+                expected,
+                "{settings:?}"
+            );
             let mut spinning = settings.to_vec();
             spinning.push(("poll.interval", "spin"));
             assert_eq!(
                 never_sleeps(&facts(&spinning)),
-                want.is_some(),
+                expected.is_some(),
                 "{settings:?}"
             );
             spinning.push(("poll.interval", "125us"));
@@ -124,18 +134,18 @@ mod tests {
 
     /// Without the check such a stack never became ready, and could not be stopped either.
     #[test]
-    fn threads_that_never_let_each_other_run_are_refused() {
+    fn threads_that_starve_each_other_are_rejected() {
         let tuned = "threads.driver.sched=fifo:80 threads.application.sched=fifo:50";
         let reversed = "threads.driver.sched=fifo:50 threads.application.sched=fifo:80";
         let equal = "threads.driver.sched=fifo:50 threads.application.sched=fifo:50";
-        let in_turn = "threads.driver.sched=rr:50 threads.application.sched=rr:50";
-        let half = "threads.driver.sched=fifo:80 threads.application.sched=inherited";
-        for (settings, usable, refused) in [
+        let round_robin = "threads.driver.sched=rr:50 threads.application.sched=rr:50";
+        let one_real_time = "threads.driver.sched=fifo:80 threads.application.sched=inherited";
+        for (settings, usable, rejection) in [
             (tuned, &[3][..], Some("application thread would never")),
             (reversed, &[3], Some("driver thread would never")),
             (equal, &[3], Some("application thread would never")),
-            (in_turn, &[3], None),
-            (half, &[3], None),
+            (round_robin, &[3], None),
+            (one_real_time, &[3], None),
             (tuned, &[0, 1], None),
             (
                 "threads.driver.sched=fifo:80 threads.application.sched=fifo:50 threads.driver.cpus=1 \
@@ -176,16 +186,16 @@ mod tests {
                 None,
             ),
         ] {
-            let mut config = Config::profile("embedded-tuned").unwrap();
+            let mut config = StackConfig::profile("embedded-tuned").unwrap();
             for setting in settings.split_whitespace() {
                 config.apply(setting).unwrap();
             }
-            let found = check(&config, usable).map_err(|error| error.to_string());
-            match refused {
-                None => assert_eq!(found, Ok(()), "{settings} on {usable:?}"),
-                Some(words) => {
-                    let text = found.unwrap_err();
-                    assert!(text.contains(words), "{settings} on {usable:?}: {text}");
+            let result = check_threads(&config, usable).map_err(|error| error.to_string());
+            match rejection {
+                None => assert_eq!(result, Ok(()), "{settings} on {usable:?}"),
+                Some(expected) => {
+                    let text = result.unwrap_err();
+                    assert!(text.contains(expected), "{settings} on {usable:?}: {text}");
                 }
             }
         }

@@ -10,153 +10,158 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_dialect::control::flow::{OPENING_BYTES, read_opening};
-use linerate_dialect::control::{self, Opening, Token};
-use linerate_dialect::sniff::{Carrier, DIALECTS, Speaker as Classification, Verdict, speaker};
+use linerate_dialect::control::{self, FlowToken, OpeningKind};
+use linerate_dialect::sniff::{Classification, PROTOCOLS, ProtocolMatch, TransportKind, classify};
 use linerate_dialect::unrelated_protocol;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::fd_table;
-use linerate_metric::event::{Event, What};
-use linerate_metric::plan::Protocol;
+use linerate_metric::event::{Event, EventKind};
+use linerate_metric::plan::TransportProtocol;
 use mio::net::{TcpListener, TcpStream as MioStream, UdpSocket};
 use mio::{Events, Interest, Poll, Token as Key};
 
 use socket2::{SockRef, TcpKeepalive};
 
-use super::limits::{GREETING_PATIENCE, LOBBY_LIMIT};
-use super::listen_ports::Door;
-use super::server_session::serve;
-use super::server_state::{Arrival, House, Seat};
-use super::udp_demux::{Arrived, Porch, open_flow};
+use super::limits::{CLASSIFY_DEADLINE, PENDING_CONNECTION_LIMIT};
+use super::listen_ports::ListenPort;
+use super::server_session::serve_kernel;
+use super::server_state::{AcceptedSocket, ServerState, SessionPermit};
+use super::udp_demux::{IncomingFlow, UdpDemux, open_flow};
 use crate::error::MeasureError;
-use crate::interop::handlers::{self as protocols, Caller, OnStream, Speaker, Stranger, Wanted};
+use crate::interop::handlers::{
+    self as protocols, AcceptedClient, ExpectedFlow, ProtocolHandler, StreamHandler,
+    UnvalidatedPermit,
+};
 
 /// Longest time until the server notices that it is to stop.
-const LOOK_UP: Duration = Duration::from_millis(250);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Poll interval while connections wait for what other sessions release.
-const LOOK_UP_SOON: Duration = Duration::from_millis(20);
+const QUEUE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Connections, or datagrams, taken in one poll, so that one port does not delay the others.
-const AT_ONCE: usize = 1_024;
+const MAX_ARRIVALS_PER_POLL: usize = 1_024;
 
 /// Failed receive calls in one poll after which the rest waits for the next.
-const FAILURES_AT_ONCE: usize = 16;
+const MAX_RECEIVE_FAILURES: usize = 16;
 
 /// First bytes that are read to classify a connection: the longest protocol header is iperf2's,
 /// with all its extensions.
-const FIRST_BYTES: usize = 512;
+const CLASSIFY_BYTES: usize = 512;
 
 /// A connection whose first bytes still match several protocols after this time carries plain
 /// payload.
-const TELLING_PATIENCE: Duration = Duration::from_secs(1);
+const CLASSIFY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Accept loop of a server: connections that are not classified yet, or wait for a session permit.
-pub struct Lobby {
+pub struct Acceptor {
     poll: Poll,
-    doors: Vec<Open>,
+    listeners: Vec<PolledListener>,
     /// By order of arrival.
-    guests: BTreeMap<usize, Guest>,
+    pending: BTreeMap<usize, PendingConnection>,
     /// Control connections that wait for a permit.
-    queue: VecDeque<(Guest, Talk)>,
+    permit_queue: VecDeque<(PendingConnection, ControlHandler)>,
     /// Most pending connections; beyond it the one that has been silent longest is closed.
-    room: usize,
-    next: usize,
-    house: Arc<House>,
+    max_pending: usize,
+    next_key: usize,
+    server: Arc<ServerState>,
     sessions: Vec<JoinHandle<()>>,
-    datagram: Vec<u8>,
+    datagram_buffer: Vec<u8>,
     /// Time of the last check for connections that stay undecided.
-    settled: Instant,
+    undecided_checked_at: Instant,
 }
 
 /// Listening port and what remains in its two queues: epoll reports new arrivals only.
-struct Open {
+struct PolledListener {
     tcp: TcpListener,
     udp: UdpSocket,
     port: u16,
     bound: std::net::IpAddr,
-    forced: Option<&'static Speaker>,
-    accept_again: bool,
-    greet_again: bool,
+    forced: Option<&'static ProtocolHandler>,
+    accept_pending: bool,
+    datagrams_pending: bool,
 }
 
-struct Guest {
+struct PendingConnection {
     stream: MioStream,
     peer: SocketAddr,
-    door: usize,
-    since: Instant,
+    listener: usize,
+    accepted_at: Instant,
     /// Time when its first bytes were there.
-    spoke_ns: Option<Nanos>,
+    first_bytes_ns: Option<Nanos>,
 }
 
 /// Handler of a connection that negotiates before anything is measured.
 #[derive(Clone, Copy)]
-enum Talk {
+enum ControlHandler {
     /// Our control protocol.
-    Own,
+    Linerate,
     /// Control protocol of another tool.
-    Foreign(fn(Caller, Seat, TcpStream)),
+    ThirdParty(fn(AcceptedClient, SessionPermit, TcpStream)),
 }
 
 /// Classification of a connection by its first bytes.
-enum Said {
+enum ConnectionKind {
     /// Too few bytes.
-    Little,
+    NeedMore,
     /// Our control connection.
     Control,
     /// Flow of ours, with its token.
-    Flow(Token),
+    Flow(FlowToken),
     /// Protocol of another tool.
-    Foreign(&'static Speaker),
+    ThirdParty(&'static ProtocolHandler),
     /// Flow that a running test expects.
-    Expected(Wanted),
+    Expected(ExpectedFlow),
     /// Payload without a header.
     Plain,
     /// Protocol that is no test (HTTP, TLS, SSH and so on).
-    Stray(&'static str),
+    NotATest(&'static str),
     /// Protocol that this port does not accept.
-    Misplaced(&'static str),
+    WrongProtocol(&'static str),
     /// Closed by the client, or not worth a reply.
-    Gone,
+    Closed,
 }
 
-impl Lobby {
+impl Acceptor {
     /// Registers all listening sockets with epoll.
     ///
     /// # Errors
     /// Errors of `epoll_create`, `epoll_ctl` and `fcntl`.
-    pub fn new(doors: Vec<Door>, house: Arc<House>) -> io::Result<Self> {
+    pub fn new(ports: Vec<ListenPort>, server: Arc<ServerState>) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let mut open = Vec::new();
-        for (place, door) in doors.into_iter().enumerate() {
-            door.tcp.set_nonblocking(true)?;
-            door.udp.set_nonblocking(true)?;
-            let mut tcp = TcpListener::from_std(door.tcp);
-            let mut udp = UdpSocket::from_std(door.udp);
+        let mut listeners = Vec::new();
+        for (index, port) in ports.into_iter().enumerate() {
+            port.tcp.set_nonblocking(true)?;
+            port.udp.set_nonblocking(true)?;
+            let mut tcp = TcpListener::from_std(port.tcp);
+            let mut udp = UdpSocket::from_std(port.udp);
             let registry = poll.registry();
-            registry.register(&mut tcp, Key(2 * place), Interest::READABLE)?;
-            registry.register(&mut udp, Key(2 * place + 1), Interest::READABLE)?;
-            open.push(Open {
+            registry.register(&mut tcp, Key(2 * index), Interest::READABLE)?;
+            registry.register(&mut udp, Key(2 * index + 1), Interest::READABLE)?;
+            listeners.push(PolledListener {
                 tcp,
                 udp,
-                port: door.port,
-                bound: door.bound,
-                forced: door.forced,
-                accept_again: false,
-                greet_again: false,
+                port: port.port,
+                bound: port.address,
+                forced: port.forced,
+                accept_pending: false,
+                datagrams_pending: false,
             });
         }
         Ok(Self {
             poll,
-            next: 2 * open.len(),
-            doors: open,
-            guests: BTreeMap::new(),
-            queue: VecDeque::new(),
+            next_key: 2 * listeners.len(),
+            listeners,
+            pending: BTreeMap::new(),
+            permit_queue: VecDeque::new(),
             // The other half of the descriptors is for tests.
-            room: fd_table::limit().map_or(LOBBY_LIMIT, |files| LOBBY_LIMIT.min(files / 2)),
-            house,
+            max_pending: fd_table::open_file_limit().map_or(PENDING_CONNECTION_LIMIT, |files| {
+                PENDING_CONNECTION_LIMIT.min(files / 2)
+            }),
+            server,
             sessions: Vec::new(),
-            datagram: vec![0; 1 << 16],
-            settled: Instant::now(),
+            datagram_buffer: vec![0; 1 << 16],
+            undecided_checked_at: Instant::now(),
         })
     }
 
@@ -164,76 +169,82 @@ impl Lobby {
     ///
     /// # Errors
     /// Errors of `epoll_wait`.
-    pub fn turn(&mut self) -> io::Result<()> {
+    pub fn poll_once(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(256);
-        let left = |door: &Open| door.accept_again || door.greet_again;
-        let soon = self.doors.iter().any(left) || !self.queue.is_empty();
-        let patience = if soon { LOOK_UP_SOON } else { LOOK_UP };
-        match self.poll.poll(&mut events, Some(patience)) {
+        let backlog =
+            |listener: &PolledListener| listener.accept_pending || listener.datagrams_pending;
+        let has_backlog = self.listeners.iter().any(backlog) || !self.permit_queue.is_empty();
+        let timeout = if has_backlog {
+            QUEUE_POLL_INTERVAL
+        } else {
+            STOP_POLL_INTERVAL
+        };
+        match self.poll.poll(&mut events, Some(timeout)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             done => done?,
         }
         for event in &events {
             let Key(key) = event.token();
-            match self.doors.get_mut(key / 2) {
-                Some(door) if key % 2 == 0 => door.accept_again = true,
-                Some(door) => door.greet_again = true,
-                None => self.read(key),
+            match self.listeners.get_mut(key / 2) {
+                Some(listener) if key % 2 == 0 => listener.accept_pending = true,
+                Some(listener) => listener.datagrams_pending = true,
+                None => self.classify_pending(key),
             }
         }
-        for door in 0..self.doors.len() {
-            if self.doors[door].accept_again {
-                self.doors[door].accept_again = !self.accept(door);
+        for listener in 0..self.listeners.len() {
+            if self.listeners[listener].accept_pending {
+                self.listeners[listener].accept_pending = !self.accept(listener);
             }
-            if self.doors[door].greet_again {
-                self.doors[door].greet_again = !self.greet_flows(door);
+            if self.listeners[listener].datagrams_pending {
+                self.listeners[listener].datagrams_pending = !self.start_flows(listener);
             }
         }
-        self.seat_waiting();
-        self.settle_undecided();
-        let patient = |guest: &Guest| guest.since.elapsed() < GREETING_PATIENCE;
-        self.guests.retain(|_, guest| patient(guest));
-        let hall = &self.house.hall;
-        self.queue.retain(|(guest, _)| {
-            let waits = patient(guest);
-            if !waits {
-                hall.refuse_waiting(guest.peer);
+        self.start_queued();
+        self.decide_overdue();
+        let is_recent =
+            |connection: &PendingConnection| connection.accepted_at.elapsed() < CLASSIFY_DEADLINE;
+        self.pending.retain(|_, connection| is_recent(connection));
+        let interop = &self.server.interop;
+        self.permit_queue.retain(|(connection, _)| {
+            let keeps_waiting = is_recent(connection);
+            if !keeps_waiting {
+                interop.log_permit_timeout(connection.peer);
             }
-            waits
+            keeps_waiting
         });
         self.sessions.retain(|session| !session.is_finished());
         Ok(())
     }
 
     /// Accepts connections of one listener; returns true when its queue is empty.
-    fn accept(&mut self, door: usize) -> bool {
-        for _ in 0..AT_ONCE {
-            match self.doors[door].tcp.accept() {
+    fn accept(&mut self, listener: usize) -> bool {
+        for _ in 0..MAX_ARRIVALS_PER_POLL {
+            match self.listeners[listener].tcp.accept() {
                 Ok((mut stream, peer)) => {
-                    let full = self.guests.len() + self.queue.len() >= self.room;
-                    if full && self.guests.pop_first().is_none() {
+                    let full = self.pending.len() + self.permit_queue.len() >= self.max_pending;
+                    if full && self.pending.pop_first().is_none() {
                         continue;
                     }
                     // Keepalive is best effort: without it, a lost client is noticed later.
                     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
-                    let key = self.next;
-                    self.next += 1;
+                    let key = self.next_key;
+                    self.next_key += 1;
                     let registry = self.poll.registry();
                     if registry
                         .register(&mut stream, Key(key), Interest::READABLE)
                         .is_ok()
                     {
-                        let guest = Guest {
+                        let connection = PendingConnection {
                             stream,
                             peer,
-                            door,
-                            since: Instant::now(),
-                            spoke_ns: None,
+                            listener,
+                            accepted_at: Instant::now(),
+                            first_bytes_ns: None,
                         };
-                        self.guests.insert(key, guest);
+                        self.pending.insert(key, connection);
                         // Most clients send at once: classify now, so that they do not count as
                         // silent.
-                        self.read(key);
+                        self.classify_pending(key);
                     }
                 }
                 Err(error) => match error.kind() {
@@ -241,7 +252,7 @@ impl Lobby {
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     // No descriptor left: close the connection that has been silent longest, so
                     // that others can be accepted.
-                    _ if self.guests.pop_first().is_some() => {}
+                    _ if self.pending.pop_first().is_some() => {}
                     _ => return false,
                 },
             }
@@ -250,169 +261,204 @@ impl Lobby {
     }
 
     /// Peeks at the first bytes of a connection and dispatches it when they suffice.
-    fn read(&mut self, key: usize) {
-        let Some(guest) = self.guests.get(&key) else {
+    fn classify_pending(&mut self, key: usize) {
+        let Some(connection) = self.pending.get(&key) else {
             return;
         };
-        let said = self.listen(guest);
-        if let Some(guest) = self.guests.get_mut(&key)
-            && guest.spoke_ns.is_none()
-            && guest.has_begun()
+        let kind = self.classify(connection);
+        if let Some(connection) = self.pending.get_mut(&key)
+            && connection.first_bytes_ns.is_none()
+            && connection.has_sent()
         {
-            guest.spoke_ns = Some(clock::now());
+            connection.first_bytes_ns = Some(clock::now());
         }
-        if !matches!(said, Said::Little) {
-            self.show_in(key, said);
+        if !matches!(kind, ConnectionKind::NeedMore) {
+            self.dispatch(key, kind);
         }
     }
 
     /// Decides connections whose first bytes have matched no protocol within the timeout.
-    fn settle_undecided(&mut self) {
+    fn decide_overdue(&mut self) {
         // One `recv` for each of thousands of connections, so not in every poll.
-        if self.settled.elapsed() < LOOK_UP {
+        if self.undecided_checked_at.elapsed() < STOP_POLL_INTERVAL {
             return;
         }
-        self.settled = Instant::now();
-        let undecided = |(key, guest): (&usize, &Guest)| {
-            let began = !guest.is_young() && guest.has_begun();
-            began.then_some(*key)
+        self.undecided_checked_at = Instant::now();
+        let undecided = |(key, connection): (&usize, &PendingConnection)| {
+            let overdue = !connection.may_send_more() && connection.has_sent();
+            overdue.then_some(*key)
         };
-        let keys: Vec<usize> = self.guests.iter().filter_map(undecided).collect();
+        let keys: Vec<usize> = self.pending.iter().filter_map(undecided).collect();
         for key in keys {
-            let guest = self.guests.get(&key);
-            let forced = guest.and_then(|guest| self.doors[guest.door].forced);
-            self.show_in(key, forced.map_or(Said::Plain, Said::Foreign));
+            let connection = self.pending.get(&key);
+            let forced =
+                connection.and_then(|connection| self.listeners[connection.listener].forced);
+            self.dispatch(
+                key,
+                forced.map_or(ConnectionKind::Plain, ConnectionKind::ThirdParty),
+            );
         }
     }
 
     /// Hands a connection to its handler.
-    fn show_in(&mut self, key: usize, said: Said) {
-        let Some(mut guest) = self.guests.remove(&key) else {
+    fn dispatch(&mut self, key: usize, kind: ConnectionKind) {
+        let Some(mut connection) = self.pending.remove(&key) else {
             return;
         };
-        if self.poll.registry().deregister(&mut guest.stream).is_err() {
+        if self
+            .poll
+            .registry()
+            .deregister(&mut connection.stream)
+            .is_err()
+        {
             return;
         }
-        match said {
-            Said::Control => self.queue.push_back((guest, Talk::Own)),
-            Said::Flow(token) => self.house.admit(token, |waiting| {
+        match kind {
+            ConnectionKind::Control => self
+                .permit_queue
+                .push_back((connection, ControlHandler::Linerate)),
+            ConnectionKind::Flow(token) => self.server.deliver_socket(token, |waiting| {
                 let mut opening = [0; OPENING_BYTES];
-                let all_there = guest.stream.read_exact(&mut opening).is_ok();
-                (all_there && waiting.protocol == Protocol::Tcp)
-                    .then(|| Arrival::Kernel(guest.stream.into()))
+                let all_there = connection.stream.read_exact(&mut opening).is_ok();
+                (all_there && waiting.protocol == TransportProtocol::Tcp)
+                    .then(|| AcceptedSocket::Kernel(connection.stream.into()))
             }),
-            Said::Foreign(speaker) => self.show_in_foreign(guest, speaker, None),
-            Said::Plain => {
+            ConnectionKind::ThirdParty(handler) => {
+                self.dispatch_third_party(connection, handler, None)
+            }
+            ConnectionKind::Plain => {
                 // Any host can send plain payload: unvalidated clients have a smaller limit.
-                let plain = protocols::plain();
-                match self.house.hall.stranger() {
-                    None => self.house.hall.refuse_stranger(plain.name, guest.peer),
-                    some => self.show_in_foreign(guest, plain, some),
+                let plain = protocols::plain_handler();
+                match self.server.interop.acquire_unvalidated_permit() {
+                    None => self
+                        .server
+                        .interop
+                        .reject_unvalidated_client(plain.name, connection.peer),
+                    some => self.dispatch_third_party(connection, plain, some),
                 }
             }
-            Said::Stray(protocol) => self.house.hall.refuse_stray(protocol, guest.peer),
-            Said::Misplaced(dialect) => {
-                let door = &self.doors[guest.door];
-                let owner = door.forced.map_or("another", |forced| forced.name);
-                let hall = &self.house.hall;
-                hall.refuse_misplaced(dialect, guest.peer, (door.port, owner));
+            ConnectionKind::NotATest(protocol) => self
+                .server
+                .interop
+                .reject_unrelated_protocol(protocol, connection.peer),
+            ConnectionKind::WrongProtocol(detected) => {
+                let listener = &self.listeners[connection.listener];
+                let owner = listener.forced.map_or("another", |forced| forced.name);
+                let interop = &self.server.interop;
+                interop.reject_wrong_protocol(detected, connection.peer, (listener.port, owner));
             }
-            Said::Expected(wanted) => {
-                let peer = guest.peer;
-                self.house.hall.admit(&wanted, peer, || {
-                    Some(Arrived::stream(blocking(guest.stream)?, peer))
+            ConnectionKind::Expected(expected) => {
+                let peer = connection.peer;
+                self.server.interop.deliver(&expected, peer, || {
+                    Some(IncomingFlow::from_tcp(blocking(connection.stream)?, peer))
                 });
             }
             // Closing without a reply is safe in every protocol.
-            Said::Gone | Said::Little => {}
+            ConnectionKind::Closed | ConnectionKind::NeedMore => {}
         }
     }
 
-    fn show_in_foreign(
+    fn dispatch_third_party(
         &mut self,
-        guest: Guest,
-        speaker: &'static Speaker,
-        stranger: Option<Stranger>,
+        connection: PendingConnection,
+        handler: &'static ProtocolHandler,
+        unvalidated: Option<UnvalidatedPermit>,
     ) {
-        if !self.house.hall.speaks(speaker.name) {
-            self.house.hall.refuse_dialect(speaker.name, guest.peer);
+        if !self.server.interop.serves(handler.name) {
+            self.server
+                .interop
+                .reject_protocol(handler.name, connection.peer);
             return;
         }
-        match speaker.stream {
+        match handler.stream {
             None => {}
-            Some(OnStream::Talk(talk)) => self.queue.push_back((guest, Talk::Foreign(talk))),
-            Some(OnStream::Test(run)) => match self.house.claim() {
-                Err(refuse) => {
-                    let hall = &self.house.hall;
-                    hall.refuse_test(speaker.name, guest.peer, &refuse);
+            Some(StreamHandler::Control(control_handler)) => self
+                .permit_queue
+                .push_back((connection, ControlHandler::ThirdParty(control_handler))),
+            Some(StreamHandler::Test(run)) => match self.server.reserve_test() {
+                Err(rejection) => {
+                    let interop = &self.server.interop;
+                    interop.reject_test(handler.name, connection.peer, &rejection);
                 }
-                Ok(claim) => {
-                    let Some((caller, stream)) = self.caller(guest, stranger) else {
+                Ok(reservation) => {
+                    let Some((client, stream)) = self.accepted_client(connection, unvalidated)
+                    else {
                         return;
                     };
-                    self.spawn(speaker.name, move || run(caller, claim, stream));
+                    self.spawn_session(handler.name, move || run(client, reservation, stream));
                 }
             },
         }
     }
 
     /// Describes the client for the thread that serves it, and makes its socket blocking.
-    fn caller(&self, guest: Guest, stranger: Option<Stranger>) -> Option<(Caller, TcpStream)> {
-        let (peer, door) = (guest.peer, guest.door);
-        let came_ns = guest.spoke_ns.unwrap_or_else(clock::now);
-        let stream = blocking(guest.stream)?;
+    fn accepted_client(
+        &self,
+        connection: PendingConnection,
+        unvalidated: Option<UnvalidatedPermit>,
+    ) -> Option<(AcceptedClient, TcpStream)> {
+        let (peer, listener) = (connection.peer, connection.listener);
+        let first_bytes_ns = connection.first_bytes_ns.unwrap_or_else(clock::now);
+        let stream = blocking(connection.stream)?;
         let local = stream.local_addr().ok()?;
         // The client completed the TCP handshake, so its address is valid.
-        self.house.hall.prove(peer.ip());
-        let caller = Caller {
-            house: Arc::clone(&self.house),
+        self.server.interop.mark_validated(peer.ip());
+        let client = AcceptedClient {
+            server: Arc::clone(&self.server),
             peer: canonical(peer),
             local: canonical(local),
-            door: self.doors[door].port,
-            came_ns,
-            stranger,
-            given: self.doors[door].forced.is_some(),
+            port: self.listeners[listener].port,
+            arrived_ns: first_bytes_ns,
+            unvalidated_permit: unvalidated,
+            dedicated_port: self.listeners[listener].forced.is_some(),
         };
-        Some((caller, stream))
+        Some((client, stream))
     }
 
     /// Starts queued control connections while permits are available.
-    fn seat_waiting(&mut self) {
-        while !self.queue.is_empty() {
-            let Some(seat) = self.house.seat() else {
+    fn start_queued(&mut self) {
+        while !self.permit_queue.is_empty() {
+            let Some(permit) = self.server.acquire_permit() else {
                 return;
             };
-            if let Some((guest, talk)) = self.queue.pop_front() {
-                self.seat(guest, talk, seat);
+            if let Some((connection, handler)) = self.permit_queue.pop_front() {
+                self.start_control(connection, handler, permit);
             }
         }
     }
 
-    fn seat(&mut self, guest: Guest, talk: Talk, seat: Seat) {
-        match talk {
-            Talk::Own => {
-                self.house.hall.prove(guest.peer.ip());
-                let stream = TcpStream::from(OwnedFd::from(guest.stream));
-                let house = Arc::clone(&self.house);
-                self.spawn("session", move || serve(&house, stream, &[], seat));
+    fn start_control(
+        &mut self,
+        connection: PendingConnection,
+        handler: ControlHandler,
+        permit: SessionPermit,
+    ) {
+        match handler {
+            ControlHandler::Linerate => {
+                self.server.interop.mark_validated(connection.peer.ip());
+                let stream = TcpStream::from(OwnedFd::from(connection.stream));
+                let server = Arc::clone(&self.server);
+                self.spawn_session("session", move || {
+                    serve_kernel(&server, stream, &[], permit)
+                });
             }
-            Talk::Foreign(talk) => {
-                if let Some((caller, stream)) = self.caller(guest, None) {
-                    self.spawn("session", move || talk(caller, seat, stream));
+            ControlHandler::ThirdParty(handler) => {
+                if let Some((client, stream)) = self.accepted_client(connection, None) {
+                    self.spawn_session("session", move || handler(client, permit, stream));
                 }
             }
         }
     }
 
-    fn spawn(&mut self, name: &str, session: impl FnOnce() + Send + 'static) {
+    fn spawn_session(&mut self, name: &str, session: impl FnOnce() + Send + 'static) {
         let spawned = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(session);
         match spawned {
             Ok(session) => self.sessions.push(session),
-            Err(error) => (self.house.emit)(Event {
+            Err(error) => (self.server.emit)(Event {
                 test: 0,
-                what: What::Failed {
+                kind: EventKind::Failed {
                     problem: MeasureError::system("new thread", error).problem(),
                 },
             }),
@@ -420,75 +466,79 @@ impl Lobby {
     }
 
     /// Starts new UDP flows of one port; returns true when its queue is empty.
-    fn greet_flows(&mut self, door: usize) -> bool {
-        let mut porch = Porch::new();
-        let drained = self.take_datagrams(door, &mut porch);
-        for knock in porch.leave(&self.house) {
-            let Some(speaker) = knock.speaker else {
+    fn start_flows(&mut self, listener: usize) -> bool {
+        let mut demux = UdpDemux::new();
+        let drained = self.receive_datagrams(listener, &mut demux);
+        for flow in demux.finish(&self.server) {
+            let Some(handler) = flow.handler else {
                 continue;
             };
-            let Some(serve) = speaker.datagrams else {
+            let Some(serve_flow) = handler.datagrams else {
                 continue;
             };
-            let claim = match self.house.claim() {
-                Ok(claim) => claim,
-                Err(refuse) => {
-                    let from = knock.arrived.from;
-                    self.house.hall.refuse_test(speaker.name, from, &refuse);
+            let reservation = match self.server.reserve_test() {
+                Ok(reservation) => reservation,
+                Err(rejection) => {
+                    let from = flow.incoming.peer;
+                    self.server
+                        .interop
+                        .reject_test(handler.name, from, &rejection);
                     continue;
                 }
             };
-            let caller = Caller {
-                house: Arc::clone(&self.house),
-                peer: canonical(knock.arrived.from),
-                local: canonical(SocketAddr::new(knock.local, self.doors[door].port)),
-                door: self.doors[door].port,
-                came_ns: clock::now(),
-                stranger: knock.stranger,
-                given: self.doors[door].forced.is_some(),
+            let client = AcceptedClient {
+                server: Arc::clone(&self.server),
+                peer: canonical(flow.incoming.peer),
+                local: canonical(SocketAddr::new(flow.local, self.listeners[listener].port)),
+                port: self.listeners[listener].port,
+                arrived_ns: clock::now(),
+                unvalidated_permit: flow.unvalidated,
+                dedicated_port: self.listeners[listener].forced.is_some(),
             };
-            let arrived = knock.arrived;
-            self.spawn(speaker.name, move || serve(caller, claim, arrived));
+            let arrived = flow.incoming;
+            self.spawn_session(handler.name, move || {
+                serve_flow(client, reservation, arrived)
+            });
         }
         drained
     }
 
-    fn take_datagrams(&mut self, door: usize, porch: &mut Porch) -> bool {
+    fn receive_datagrams(&mut self, listener: usize, demux: &mut UdpDemux) -> bool {
         let mut failures = 0;
-        for _ in 0..AT_ONCE {
-            if porch.is_full() {
+        for _ in 0..MAX_ARRIVALS_PER_POLL {
+            if demux.is_full() {
                 return false;
             }
-            let received = linerate_host::sys::datagram::receive_addressed(
-                &self.doors[door].udp,
-                &mut self.datagram,
+            let received = linerate_host::sys::datagram::receive_with_destination(
+                &self.listeners[listener].udp,
+                &mut self.datagram_buffer,
             );
             let received = match received {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 // An ICMP error of an earlier reply: the next call returns the next datagram.
-                Err(_) if failures < FAILURES_AT_ONCE => {
+                Err(_) if failures < MAX_RECEIVE_FAILURES => {
                     failures += 1;
                     continue;
                 }
                 Err(_) => return false,
             };
-            let bytes = &self.datagram[..received.bytes];
+            let bytes = &self.datagram_buffer[..received.bytes];
             if let Some(token) = read_opening(bytes) {
-                let interface = self.house.interface.as_deref();
-                self.house.admit(token, |waiting| {
-                    let socket = open_flow(waiting, received.from, token, interface)?;
-                    Some(Arrival::Kernel(socket.into()))
+                let interface = self.server.interface.as_deref();
+                self.server.deliver_socket(token, |waiting| {
+                    let socket = open_flow(waiting, received.sender, token, interface)?;
+                    Some(AcceptedSocket::Kernel(socket.into()))
                 });
                 continue;
             }
-            let open = &self.doors[door];
-            let local = received.to.unwrap_or(open.bound);
-            porch.knock(
-                &self.house,
-                received.from,
-                SocketAddr::new(local, open.port),
-                open.forced,
+            let polled = &self.listeners[listener];
+            let local = received.destination.unwrap_or(polled.bound);
+            demux.on_datagram(
+                &self.server,
+                received.sender,
+                SocketAddr::new(local, polled.port),
+                polled.forced,
                 bytes,
             );
         }
@@ -497,101 +547,112 @@ impl Lobby {
 
     /// Closes all sockets and joins the sessions, which have been signalled to end.
     pub fn close(self) {
-        drop(self.doors);
-        drop(self.guests);
-        drop(self.queue);
+        drop(self.listeners);
+        drop(self.pending);
+        drop(self.permit_queue);
         for session in self.sessions {
             // A session that panicked has printed its message.
             let _ = session.join();
         }
     }
 
-    fn listen(&self, guest: &Guest) -> Said {
-        let door = &self.doors[guest.door];
-        if let Some(forced) = door.forced
-            && forced.speaks_first
+    fn classify(&self, connection: &PendingConnection) -> ConnectionKind {
+        let listener = &self.listeners[connection.listener];
+        if let Some(forced) = listener.forced
+            && forced.sends_first
         {
-            return Said::Foreign(forced);
+            return ConnectionKind::ThirdParty(forced);
         }
         // A test that expects connections of this host at this port gets them, whatever their
         // bytes.
-        let wanted = Wanted::Connection { port: door.port };
-        if self.house.hall.expects(&wanted, guest.peer) {
-            return Said::Expected(wanted);
+        let expected = ExpectedFlow::Connection {
+            port: listener.port,
+        };
+        if self.server.interop.expects(&expected, connection.peer) {
+            return ConnectionKind::Expected(expected);
         }
-        let mut room = [0; FIRST_BYTES];
-        let first = match guest.stream.peek(&mut room) {
-            Ok(0) => return Said::Gone,
-            Ok(bytes) => &room[..bytes],
+        let mut buffer = [0; CLASSIFY_BYTES];
+        let first = match connection.stream.peek(&mut buffer) {
+            Ok(0) => return ConnectionKind::Closed,
+            Ok(bytes) => &buffer[..bytes],
             Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => return Said::Little,
-                _ => return Said::Gone,
+                io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {
+                    return ConnectionKind::NeedMore;
+                }
+                _ => return ConnectionKind::Closed,
             },
         };
-        if let Some(forced) = door.forced {
-            if protocols::only_asks(forced, first) {
-                return Said::Gone;
+        if let Some(forced) = listener.forced {
+            if protocols::is_only_probe(forced, first) {
+                return ConnectionKind::Closed;
             }
-            return match protocols::misplaced(forced, Carrier::Stream, first) {
-                Classification::Known(dialect) => Said::Misplaced(dialect.name),
-                Classification::NeedMore if guest.is_young() => Said::Little,
+            return match protocols::wrong_protocol_for_port(forced, TransportKind::Stream, first) {
+                Classification::Known(detected) => ConnectionKind::WrongProtocol(detected.name),
+                Classification::NeedMore if connection.may_send_more() => ConnectionKind::NeedMore,
                 Classification::NeedMore | Classification::Unknown => {
-                    self.listen_for(forced, guest, first)
+                    self.classify_third_party(forced, connection, first)
                 }
             };
         }
-        match speaker(Carrier::Stream, first) {
-            Classification::NeedMore if first.len() < FIRST_BYTES => Said::Little,
+        match classify(TransportKind::Stream, first) {
+            Classification::NeedMore if first.len() < CLASSIFY_BYTES => ConnectionKind::NeedMore,
             Classification::NeedMore | Classification::Unknown => {
-                match unrelated_protocol::protocol(first) {
-                    Some(protocol) => Said::Stray(protocol),
-                    None => Said::Plain,
+                match unrelated_protocol::identify(first) {
+                    Some(protocol) => ConnectionKind::NotATest(protocol),
+                    None => ConnectionKind::Plain,
                 }
             }
-            Classification::Known(dialect) if dialect.name == control::DIALECT.name => {
-                match Opening::of(first) {
-                    Some(Opening::Control) => Said::Control,
-                    Some(Opening::Data) if first.len() < OPENING_BYTES => Said::Little,
-                    Some(Opening::Data) => {
-                        read_opening(&first[..OPENING_BYTES]).map_or(Said::Gone, Said::Flow)
+            Classification::Known(detected) if detected.name == control::PROTOCOL.name => {
+                match OpeningKind::from_first_bytes(first) {
+                    Some(OpeningKind::Control) => ConnectionKind::Control,
+                    Some(OpeningKind::Data) if first.len() < OPENING_BYTES => {
+                        ConnectionKind::NeedMore
                     }
-                    None => Said::Gone,
+                    Some(OpeningKind::Data) => read_opening(&first[..OPENING_BYTES])
+                        .map_or(ConnectionKind::Closed, ConnectionKind::Flow),
+                    None => ConnectionKind::Closed,
                 }
             }
-            Classification::Known(dialect) => match protocols::speaker_named(dialect.name) {
-                None => Said::Plain,
-                Some(speaker) => self.listen_for(speaker, guest, first),
+            Classification::Known(detected) => match protocols::handler_named(detected.name) {
+                None => ConnectionKind::Plain,
+                Some(handler) => self.classify_third_party(handler, connection, first),
             },
         }
     }
 
     /// Returns the test that expects a connection of this protocol, or the protocol's handler.
     /// Waits for more bytes while the header that identifies the test is incomplete.
-    fn listen_for(&self, speaker: &'static Speaker, guest: &Guest, first: &[u8]) -> Said {
-        let Some(flow_of) = speaker.flow_of else {
-            return Said::Foreign(speaker);
+    fn classify_third_party(
+        &self,
+        handler: &'static ProtocolHandler,
+        connection: &PendingConnection,
+        first: &[u8],
+    ) -> ConnectionKind {
+        let Some(flow_of) = handler.expected_flow else {
+            return ConnectionKind::ThirdParty(handler);
         };
-        let dialect = DIALECTS.iter().find(|known| known.name == speaker.name);
-        let said = dialect.map(|dialect| (dialect.recognise)(Carrier::Stream, first));
-        if said == Some(Verdict::NeedMore) && guest.is_young() {
-            return Said::Little;
+        let codec = PROTOCOLS.iter().find(|known| known.name == handler.name);
+        let kind = codec.map(|codec| (codec.detect)(TransportKind::Stream, first));
+        if kind == Some(ProtocolMatch::NeedMore) && connection.may_send_more() {
+            return ConnectionKind::NeedMore;
         }
-        let hall = &self.house.hall;
-        let waits = |wanted: &Wanted| hall.expects(wanted, guest.peer);
-        flow_of(first)
-            .filter(waits)
-            .map_or(Said::Foreign(speaker), Said::Expected)
+        let interop = &self.server.interop;
+        let is_expected = |expected: &ExpectedFlow| interop.expects(expected, connection.peer);
+        flow_of(first).filter(is_expected).map_or(
+            ConnectionKind::ThirdParty(handler),
+            ConnectionKind::Expected,
+        )
     }
 }
 
-impl Guest {
+impl PendingConnection {
     /// Returns whether its first bytes may still arrive.
-    fn is_young(&self) -> bool {
-        self.since.elapsed() <= TELLING_PATIENCE
+    fn may_send_more(&self) -> bool {
+        self.accepted_at.elapsed() <= CLASSIFY_TIMEOUT
     }
 
     /// Returns whether it has sent any byte.
-    fn has_begun(&self) -> bool {
+    fn has_sent(&self) -> bool {
         self.stream.peek(&mut [0]).is_ok_and(|bytes| bytes > 0)
     }
 }

@@ -5,20 +5,21 @@ use std::time::Duration;
 
 use linerate_metric::facts::Role;
 use linerate_metric::plan::{
-    BUSY_POLL_NS, Direction, Kind, Plan, Protocol, SendCopy, UdpOffload, Wait,
+    DEFAULT_BUSY_POLL_NS, Direction, Plan, RunKind, SendCopy, TransportProtocol, UdpOffload,
+    WaitMode,
 };
-use linerate_metric::record::Doubt;
+use linerate_metric::record::Caveat;
 use linerate_metric::units::format_bytes;
 use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
-use super::setup::part;
+use super::setup::flow_role;
 use crate::error::MeasureError;
-use crate::flow::Part;
+use crate::flow::FlowRole;
 
 /// Congestion control of the user-space stack that no kernel has. It concerns the sender: a kernel
 /// that only receives is not checked for it.
-pub const OWN_STACK_ONLY: &str = "none";
+pub const NETSTACK_ONLY_CONGESTION_CONTROL: &str = "none";
 
 /// Rejects a congestion control that this process cannot use.
 ///
@@ -26,53 +27,53 @@ pub const OWN_STACK_ONLY: &str = "none";
 /// and the name comes from the client.
 ///
 /// # Errors
-/// [`MeasureError::OptionRefused`] with the kernel's list.
+/// [`MeasureError::OptionRejected`] with the kernel's list.
 pub fn check_congestion_control(plan: &Plan, role: Role) -> Result<(), MeasureError> {
     let Some(name) = plan
         .congestion_control
         .as_deref()
-        .filter(|_| plan.congestion_control_asked && plan.protocol == Protocol::Tcp)
+        .filter(|_| plan.congestion_control_requested && plan.protocol == TransportProtocol::Tcp)
     else {
         return Ok(());
     };
-    let sends = plan.kind != Kind::Throughput
-        || plan.flows(match role {
+    let sends = plan.kind != RunKind::Throughput
+        || plan.has_direction(match role {
             Role::Client => Direction::Send,
             Role::Server => Direction::Receive,
         });
-    if name == OWN_STACK_ONLY && !sends {
+    if name == NETSTACK_ONLY_CONGESTION_CONTROL && !sends {
         return Ok(());
     }
-    let refused = |kind: io::ErrorKind, why: String| MeasureError::OptionRefused {
+    let rejected = |kind: io::ErrorKind, why: String| MeasureError::OptionRejected {
         option: format!("-C {name}"),
         why,
-        next_step: congestion_control_next(name, kind, role, congestion_controls),
+        next_step: congestion_control_remedy(name, kind, role, congestion_control_list),
     };
-    if role == Role::Server && !is_listed(name, &congestion_controls("available")) {
-        return Err(refused(
+    if role == Role::Server && !is_listed(name, &congestion_control_list("available")) {
+        return Err(rejected(
             io::ErrorKind::NotFound,
             "not loaded in the server's kernel".to_owned(),
         ));
     }
-    let socket = probe_socket(Protocol::Tcp)?;
+    let socket = probe_socket(TransportProtocol::Tcp)?;
     socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
         let why = match error.kind() {
             io::ErrorKind::NotFound => "the kernel has no such congestion control".to_owned(),
             io::ErrorKind::PermissionDenied => "not allowed for ordinary users".to_owned(),
             _ => error.to_string(),
         };
-        refused(error.kind(), why)
+        rejected(error.kind(), why)
     })
 }
 
 /// Returns the next step for a user whose congestion control was rejected.
-fn congestion_control_next(
+fn congestion_control_remedy(
     name: &str,
     kind: io::ErrorKind,
     role: Role,
     list: impl Fn(&str) -> String,
 ) -> String {
-    if name == OWN_STACK_ONLY {
+    if name == NETSTACK_ONLY_CONGESTION_CONTROL {
         return "only the user-space stack has it: with that stack at this end, use \
                 `--set tcp.congestion_control=none`"
             .to_owned();
@@ -95,11 +96,9 @@ fn congestion_control_next(
 
 /// Returns the kernel's list of `available` or `allowed` (for ordinary users) names, separated by
 /// blanks.
-fn congestion_controls(which: &str) -> String {
-    linerate_host::snapshot::Files::machine()
-        .text(&format!(
-            "/proc/sys/net/ipv4/tcp_{which}_congestion_control"
-        ))
+fn congestion_control_list(list: &str) -> String {
+    linerate_host::snapshot::SystemFiles::of_machine()
+        .read_text(&format!("/proc/sys/net/ipv4/tcp_{list}_congestion_control"))
         .unwrap_or_default()
 }
 
@@ -113,24 +112,24 @@ fn is_listed(name: &str, list: &str) -> bool {
 /// `may_force`.
 ///
 /// # Errors
-/// [`MeasureError::OptionRefused`].
+/// [`MeasureError::OptionRejected`].
 pub fn check_socket_options(
     plan: &Plan,
     role: Role,
     may_force: bool,
 ) -> Result<bool, MeasureError> {
     let mut forced = false;
-    let asked = &plan.socket;
+    let requested = &plan.socket;
     let socket = probe_socket(plan.protocol)?;
-    let refused = |option: String, next_step: &'static str| {
-        move |error: io::Error| MeasureError::OptionRefused {
+    let rejected = |option: String, next_step: &'static str| {
+        move |error: io::Error| MeasureError::OptionRejected {
             option,
             why: format!("the kernel rejects it ({error})"),
             next_step: next_step.to_owned(),
         }
     };
-    if let Some(priority) = asked.priority {
-        socket.set_priority(priority).map_err(refused(
+    if let Some(priority) = requested.priority {
+        socket.set_priority(priority).map_err(rejected(
             format!("--socket-priority {priority}"),
             match role {
                 Role::Client => "priorities above 6 need CAP_NET_ADMIN: use 0 to 6, or run as root",
@@ -140,8 +139,11 @@ pub fn check_socket_options(
             },
         ))?;
     }
-    if let Some(bytes) = asked.mss_bytes.filter(|_| plan.protocol == Protocol::Tcp) {
-        socket.set_tcp_mss(bytes).map_err(refused(
+    if let Some(bytes) = requested
+        .mss_bytes
+        .filter(|_| plan.protocol == TransportProtocol::Tcp)
+    {
+        socket.set_tcp_mss(bytes).map_err(rejected(
             format!("-M {bytes}"),
             "use 88 to 32767 bytes, and no more than the path MTU allows",
         ))?;
@@ -149,17 +151,17 @@ pub fn check_socket_options(
     for (option, bytes, limit) in [
         (
             "-w or --sndbuf",
-            asked.send_buffer_bytes.or(plan.window_bytes),
+            requested.send_buffer_bytes.or(plan.window_bytes),
             "wmem_max",
         ),
         (
             "-w or --rcvbuf",
-            asked.receive_buffer_bytes.or(plan.window_bytes),
+            requested.receive_buffer_bytes.or(plan.window_bytes),
             "rmem_max",
         ),
     ] {
         let Some(bytes) = bytes else { continue };
-        let granted = granted_buffer(&socket, bytes, limit == "wmem_max");
+        let granted = granted_buffer_bytes(&socket, bytes, limit == "wmem_max");
         let granted = granted.map_err(|error| MeasureError::system("socket buffer", error))?;
         if granted < bytes {
             let send = limit == "wmem_max";
@@ -167,22 +169,22 @@ pub fn check_socket_options(
                 forced = true;
                 continue;
             }
-            let or = match role {
+            let remedy = match role {
                 Role::Client => "run as root",
                 Role::Server => "start it as root with `linerate server --grant buffers`",
             };
-            return Err(MeasureError::OptionRefused {
+            return Err(MeasureError::OptionRejected {
                 option: format!("{option} {}", format_bytes(bytes)),
                 why: format!("the kernel grants at most {}", format_bytes(granted)),
                 next_step: format!(
-                    "use a smaller buffer, allow more with `sysctl -w net.core.{limit}={bytes}`, or {or}"
+                    "use a smaller buffer, allow more with `sysctl -w net.core.{limit}={bytes}`, or {remedy}"
                 ),
             });
         }
     }
-    if let Some(bytes) = asked.receive_low_water_bytes {
+    if let Some(bytes) = requested.receive_low_water_bytes {
         linerate_host::sys::socket::set_receive_low_water(&socket, bytes)
-            .map_err(refused(format!("--rcvlowat {bytes}"), "leave it out"))?;
+            .map_err(rejected(format!("--rcvlowat {bytes}"), "leave it out"))?;
     }
     Ok(forced)
 }
@@ -190,21 +192,21 @@ pub fn check_socket_options(
 /// Rejects a wait mode that this end does not have.
 ///
 /// # Errors
-/// [`MeasureError::OptionRefused`].
+/// [`MeasureError::OptionRejected`].
 pub fn check_wait(plan: &Plan, role: Role) -> Result<(), MeasureError> {
     let Some(wait) = plan.wait.as_ref().map(|wait| match role {
-        Role::Client => wait.near,
-        Role::Server => wait.far,
+        Role::Client => wait.client,
+        Role::Server => wait.server,
     }) else {
         return Ok(());
     };
-    let refused = |why: String, next_step: &str| MeasureError::OptionRefused {
+    let rejected = |why: String, next_step: &str| MeasureError::OptionRejected {
         option: format!("--wait {wait}"),
         why,
         next_step: next_step.to_owned(),
     };
     match wait {
-        Wait::IoUring => linerate_host::sys::uring::trial().map_err(|error| {
+        WaitMode::IoUring => linerate_host::sys::uring::probe().map_err(|error| {
             let (why, next_step) = match error.raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::PERM | Errno::ACCESS) => (
                     "this process may not use io_uring",
@@ -223,20 +225,20 @@ pub fn check_wait(plan: &Plan, role: Role) -> Result<(), MeasureError> {
                     "it needs Linux 6.0: choose another --wait",
                 ),
             };
-            refused(format!("{why} ({error})"), next_step)
+            rejected(format!("{why} ({error})"), next_step)
         }),
-        Wait::Interval { .. } => Err(refused(
+        WaitMode::Interval { .. } => Err(rejected(
             "only the user-space stack polls at intervals".to_owned(),
             match role {
                 Role::Client => "add --dev and --ip, or choose another --wait",
                 Role::Server => "choose another --wait for the server",
             },
         )),
-        Wait::BusyPoll { time_ns } => {
-            let time = Duration::from_nanos(time_ns.unwrap_or(BUSY_POLL_NS));
+        WaitMode::BusyPoll { time_ns } => {
+            let time = Duration::from_nanos(time_ns.unwrap_or(DEFAULT_BUSY_POLL_NS));
             let socket = probe_socket(plan.protocol)?;
             linerate_host::sys::socket::set_busy_poll(&socket, time).map_err(|error| {
-                refused(
+                rejected(
                     format!("the kernel rejects it ({error})"),
                     match role {
                         Role::Client => {
@@ -256,20 +258,21 @@ pub fn check_wait(plan: &Plan, role: Role) -> Result<(), MeasureError> {
 /// Rejects a copy mode that this end does not have.
 ///
 /// # Errors
-/// [`MeasureError::OptionRefused`].
-pub fn check_copies(plan: &Plan, role: Role) -> Result<(), MeasureError> {
-    let sends = (plan.directions.iter()).any(|&direction| part(role, direction) == Part::Source);
+/// [`MeasureError::OptionRejected`].
+pub fn check_copy_mode(plan: &Plan, role: Role) -> Result<(), MeasureError> {
+    let sends =
+        (plan.directions.iter()).any(|&direction| flow_role(role, direction) == FlowRole::Sender);
     if !sends || plan.copies.send != SendCopy::ZeroCopy {
         return Ok(());
     }
-    let refused = |why: String, next_step: String| MeasureError::OptionRefused {
+    let rejected = |why: String, next_step: String| MeasureError::OptionRejected {
         option: "--offload zerocopy".to_owned(),
         why,
         next_step,
     };
     let socket = probe_socket(plan.protocol)?;
-    linerate_host::sys::zerocopy::allow_zero_copy(&socket).map_err(|error| {
-        refused(
+    linerate_host::sys::zerocopy::enable_zero_copy(&socket).map_err(|error| {
+        rejected(
             format!("the kernel does not support it ({error})"),
             "leave it out: MSG_ZEROCOPY needs Linux 4.14 for TCP, 5.0 for UDP".to_owned(),
         )
@@ -278,7 +281,7 @@ pub fn check_copies(plan: &Plan, role: Role) -> Result<(), MeasureError> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     let needed = plan.payload_bytes.max(64 << 10);
     match limit {
-        Some(limit) if limit < needed && !rustix::process::geteuid().is_root() => Err(refused(
+        Some(limit) if limit < needed && !rustix::process::geteuid().is_root() => Err(rejected(
             format!(
                 "this user may lock {} of memory, and a call needs {}",
                 format_bytes(limit),
@@ -292,7 +295,7 @@ pub fn check_copies(plan: &Plan, role: Role) -> Result<(), MeasureError> {
 
 /// Returns the payload bytes that a socket buffer holds when `bytes` are requested. The kernel
 /// doubles the request for its own overhead, and clamps it at a limit without an error (socket(7)).
-fn granted_buffer(socket: &Socket, bytes: u64, send: bool) -> io::Result<u64> {
+fn granted_buffer_bytes(socket: &Socket, bytes: u64, send: bool) -> io::Result<u64> {
     let size = usize::try_from(bytes).unwrap_or(usize::MAX);
     let granted = if send {
         socket.set_send_buffer_size(size)?;
@@ -316,15 +319,15 @@ fn force_buffer(socket: &Socket, bytes: u64, send: bool) -> io::Result<()> {
 /// Returns the congestion control that new sockets of this process get.
 #[must_use]
 pub fn default_congestion_control() -> Option<String> {
-    let socket = probe_socket(Protocol::Tcp).ok()?;
+    let socket = probe_socket(TransportProtocol::Tcp).ok()?;
     crate::transport::congestion_control(&socket2::SockRef::from(&socket))
 }
 
 /// Opens a socket for probes; IPv4 may be disabled.
-pub fn probe_socket(protocol: Protocol) -> Result<Socket, MeasureError> {
+pub fn probe_socket(protocol: TransportProtocol) -> Result<Socket, MeasureError> {
     let kind = match protocol {
-        Protocol::Tcp => Type::STREAM,
-        Protocol::Udp => Type::DGRAM,
+        TransportProtocol::Tcp => Type::STREAM,
+        TransportProtocol::Udp => Type::DGRAM,
     };
     Socket::new(Domain::IPV4, kind, None)
         .or_else(|_| Socket::new(Domain::IPV6, kind, None))
@@ -336,43 +339,43 @@ pub fn probe_socket(protocol: Protocol) -> Result<Socket, MeasureError> {
 /// A requested offload is rejected where the kernel lacks it. A default is dropped, with a warning.
 ///
 /// # Errors
-/// [`MeasureError::OptionRefused`].
-pub fn settle_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Doubt>, MeasureError> {
-    if plan.protocol != Protocol::Udp || plan.kind != Kind::Throughput {
+/// [`MeasureError::OptionRejected`].
+pub fn resolve_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Caveat>, MeasureError> {
+    if plan.protocol != TransportProtocol::Udp || plan.kind != RunKind::Throughput {
         plan.udp_offload = UdpOffload::default();
         return Ok(None);
     }
-    let parts: Vec<Part> = (plan.directions.iter())
-        .map(|&direction| part(role, direction))
+    let roles: Vec<FlowRole> = (plan.directions.iter())
+        .map(|&direction| flow_role(role, direction))
         .collect();
-    let socket = probe_socket(Protocol::Udp)?;
-    let mut refused = Vec::new();
+    let socket = probe_socket(TransportProtocol::Udp)?;
+    let mut rejected = Vec::new();
     let bytes = u16::try_from(plan.payload_bytes).unwrap_or(u16::MAX);
-    if parts.contains(&Part::Source)
+    if roles.contains(&FlowRole::Sender)
         && plan.udp_offload.gso == Some(true)
-        && let Err(error) = linerate_host::sys::socket::set_udp_segment(&socket, bytes)
+        && let Err(error) = linerate_host::sys::socket::enable_udp_gso(&socket, bytes)
     {
         plan.udp_offload.gso = Some(false);
-        refused.push(("gso", error));
+        rejected.push(("gso", error));
     }
-    if parts.contains(&Part::Sink)
+    if roles.contains(&FlowRole::Receiver)
         && plan.udp_offload.gro == Some(true)
-        && let Err(error) = linerate_host::sys::socket::set_udp_coalescing(&socket)
+        && let Err(error) = linerate_host::sys::socket::enable_udp_gro(&socket)
     {
         plan.udp_offload.gro = Some(false);
-        refused.push(("gro", error));
+        rejected.push(("gro", error));
     }
-    let Some((name, error)) = refused.pop() else {
+    let Some((name, error)) = rejected.pop() else {
         return Ok(None);
     };
-    if plan.udp_offload.asked {
-        return Err(MeasureError::OptionRefused {
+    if plan.udp_offload.requested {
+        return Err(MeasureError::OptionRejected {
             option: format!("--offload {name}"),
             why: format!("the kernel does not support it ({error})"),
             next_step: "leave it out: UDP GSO needs Linux 4.18, GRO 5.0".to_owned(),
         });
     }
-    Ok(Some(Doubt::new(
+    Ok(Some(Caveat::new(
         "offload-refused",
         format!("this kernel has no UDP {name} ({error}): one datagram per call"),
     )))
@@ -383,23 +386,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_not_have_a_congestion_control_is_told_the_command_that_allows_it() {
-        let lists = |which: &str| match which {
+    fn a_rejected_congestion_control_comes_with_the_command_that_allows_it() {
+        let lists = |list: &str| match list {
             "allowed" => "reno bbr".to_owned(),
             _ => "reno bbr cubic".to_owned(),
         };
-        let kept = io::ErrorKind::PermissionDenied;
+        let denied = io::ErrorKind::PermissionDenied;
         let absent = io::ErrorKind::NotFound;
-        for (name, kind, role, want) in [
+        for (name, kind, role, expected) in [
             (
                 "cubic",
-                kept,
+                denied,
                 Role::Client,
                 "`sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno bbr cubic\"` allows it, or run as root",
             ),
             (
                 "cubic",
-                kept,
+                denied,
                 Role::Server,
                 "`sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno bbr cubic\"` allows it, or start the server as root with --grant socket",
             ),
@@ -411,15 +414,15 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                congestion_control_next(name, kind, role, lists),
-                want,
+                congestion_control_remedy(name, kind, role, lists),
+                expected,
                 "{name}"
             );
         }
     }
 
     #[test]
-    fn only_whole_names_are_listed() {
+    fn only_complete_names_are_listed() {
         let list = "reno cubic bbr\n";
         assert!(is_listed("bbr", list) && is_listed("reno", list));
         for name in ["bb", "", "reno cubic", "dctcp"] {
@@ -429,8 +432,8 @@ mod tests {
 
     #[test]
     fn a_server_takes_only_what_is_loaded() {
-        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "host");
-        plan.congestion_control_asked = true;
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "host");
+        plan.congestion_control_requested = true;
         plan.congestion_control = Some("nonesuch".to_owned());
         assert!(check_congestion_control(&plan, Role::Server).is_err());
         plan.congestion_control = default_congestion_control();
@@ -440,31 +443,35 @@ mod tests {
     /// The congestion control of the user-space stack concerns the sender: a receiving kernel need
     /// not have it.
     #[test]
-    fn a_kernel_that_only_receives_is_not_asked_for_none() {
+    fn a_receiving_kernel_is_not_checked_for_none() {
         use Direction::{Receive, Send};
         for (kind, directions, client, server) in [
-            (Kind::Throughput, &[Send][..], false, true),
-            (Kind::Throughput, &[Receive], true, false),
-            (Kind::Throughput, &[Send, Receive], false, false),
-            (Kind::Latency, &[Send], false, false),
+            (RunKind::Throughput, &[Send][..], false, true),
+            (RunKind::Throughput, &[Receive], true, false),
+            (RunKind::Throughput, &[Send, Receive], false, false),
+            (RunKind::Latency, &[Send], false, false),
         ] {
-            let mut plan = Plan::new(kind, Protocol::Tcp, "host");
+            let mut plan = Plan::new(kind, TransportProtocol::Tcp, "host");
             plan.directions = directions.to_vec();
-            plan.congestion_control_asked = true;
+            plan.congestion_control_requested = true;
             plan.congestion_control = Some("none".to_owned());
-            for (role, may) in [(Role::Client, client), (Role::Server, server)] {
-                let found = check_congestion_control(&plan, role);
-                assert_eq!(found.is_ok(), may, "{kind:?} {directions:?} {role:?}");
-                let part = if (role == Role::Server) == (directions == [Send]) {
-                    Part::Sink
+            for (role, accepted) in [(Role::Client, client), (Role::Server, server)] {
+                let checked = check_congestion_control(&plan, role);
+                assert_eq!(
+                    checked.is_ok(),
+                    accepted,
+                    "{kind:?} {directions:?} {role:?}"
+                );
+                let flow_role = if (role == Role::Server) == (directions == [Send]) {
+                    FlowRole::Receiver
                 } else {
-                    Part::Source
+                    FlowRole::Sender
                 };
-                let options = crate::session::setup::flow_options(&plan, part);
-                let asked = options.congestion_control.is_some();
-                assert_eq!(asked, part == Part::Source, "{part:?}");
+                let options = crate::session::setup::flow_options(&plan, flow_role);
+                let is_set = options.congestion_control.is_some();
+                assert_eq!(is_set, flow_role == FlowRole::Sender, "{flow_role:?}");
             }
-            let MeasureError::OptionRefused { next_step, .. } =
+            let MeasureError::OptionRejected { next_step, .. } =
                 check_congestion_control(&plan, Role::Client)
                     .err()
                     .unwrap_or_else(|| check_congestion_control(&plan, Role::Server).unwrap_err())
@@ -479,13 +486,13 @@ mod tests {
     }
 
     #[test]
-    fn refused_socket_options_are_named() {
-        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "host");
+    fn rejected_socket_options_are_named() {
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "host");
         plan.socket.mss_bytes = Some(10);
         let error = check_socket_options(&plan, Role::Client, false).unwrap_err();
         assert_eq!(error.exit_code(), linerate_metric::exit::MISSING);
         assert!(error.to_string().starts_with("-M 10"), "{error}");
-        plan.protocol = Protocol::Udp;
+        plan.protocol = TransportProtocol::Udp;
         check_socket_options(&plan, Role::Client, false).unwrap();
         // More than a kernel grants without privilege.
         plan.window_bytes = Some(2_000_000_000);

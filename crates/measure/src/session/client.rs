@@ -6,51 +6,51 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_dialect::control::clock::{Offset, Sample};
+use linerate_dialect::control::clock::{ClockSample, OffsetEstimate};
 use linerate_dialect::control::{
-    Accept, Bye, ClockQuestion, Connection, Frame, Key, Propose, Refuse, Start,
+    Accept, Bye, ClockRequest, ControlCodec, Frame, PresharedKey, Propose, Reject, StartRun,
 };
 use linerate_host::sys::{clock, fd_table};
-use linerate_metric::event::What;
+use linerate_metric::event::EventKind;
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Ends, Kind, Plan};
-use linerate_metric::record::{Doubt, Record};
-use linerate_metric::stack::Control;
+use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind};
+use linerate_metric::record::{Caveat, Record};
+use linerate_metric::stack::ControlPath;
 
-use super::agreement::{agreed, take_over};
-use super::client_doubts::doubts_before;
-use super::control_connection::{FAR_PATIENCE, Wire};
-use super::cpu_load::Burn;
+use super::agreement::{apply_reply, granted_flows};
+use super::client_doubts::warnings_before;
+use super::control_connection::{ControlConnection, SERVER_SILENCE_TIMEOUT};
+use super::cpu_load::CpuLoad;
 use super::descriptor_limit;
-use super::dial::{Family, Local, open};
-use super::local_stack::{Ground, first_of};
+use super::dial::{AddressFamily, SourceBinding, connect};
+use super::local_stack::{LocalStack, try_in_order};
 use super::pace;
 use super::random;
-use super::setup::{self, Ready};
-use super::thread_plan::{Manner, may_run};
+use super::setup::{self, ReadyWorkers};
+use super::thread_plan::{ThreadPlan, usable_cpus};
 use super::{boot_id, hello};
-use crate::coordinator::End;
+use crate::coordinator::Coordinator;
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::flow_memory::Memory;
+use crate::flow::FlowRole;
+use crate::flow_memory::FlowMemory;
 use crate::interop::client;
-use crate::loss::{Network, Region, own_ledger};
-use crate::record_assembly::{Report, assemble};
-use crate::timestamps::Clocks;
+use crate::loss::{LabNetwork, PathCounters, read_local_counters};
+use crate::record_assembly::{RecordInputs, assemble_record};
+use crate::timestamps::ClockOffsets;
 
-/// Pause between attempts with `--retry`, and the delay until Ctrl-C is noticed.
-pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Pause between attempts with `--retry_timeout`, and the delay until Ctrl-C is noticed.
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Test to request from a server.
 #[derive(Clone, Debug)]
 pub struct Client {
     /// Requested plan; open values are resolved during the negotiation.
     pub plan: Plan,
-    pub family: Family,
+    pub family: AddressFamily,
     /// Time during which failed attempts are repeated.
-    pub retry: Duration,
+    pub retry_timeout: Duration,
     /// Shared secret that both ends prove to each other.
-    pub key: Option<Key>,
+    pub key: Option<PresharedKey>,
 }
 
 impl Client {
@@ -63,221 +63,231 @@ impl Client {
     pub fn run(
         &self,
         stop: &AtomicBool,
-        emit: &mut dyn FnMut(What),
+        emit: &mut dyn FnMut(EventKind),
     ) -> Result<(Record, Option<MeasureError>), MeasureError> {
-        self.run_within(None, stop, emit)
+        self.run_in_network(None, stop, emit)
     }
 
     /// Runs the test in a lab network, whose counters account for every lost datagram.
     ///
     /// # Errors
     /// Those of [`Self::run`].
-    pub fn run_within(
+    pub fn run_in_network(
         &self,
-        network: Option<&Arc<Network>>,
+        network: Option<&Arc<LabNetwork>>,
         stop: &AtomicBool,
-        emit: &mut dyn FnMut(What),
+        emit: &mut dyn FnMut(EventKind),
     ) -> Result<(Record, Option<MeasureError>), MeasureError> {
         // Checked first, so that an option this machine lacks is reported here and not by the
         // server.
-        may_run(&self.plan, Role::Client)?;
-        if self.plan.dialect.is_some() {
+        usable_cpus(&self.plan, Role::Client)?;
+        if self.plan.peer_protocol.is_some() {
             if let Some(done) = client::run(self, network, stop, emit)? {
                 return Ok(done);
             }
             // The protocol was to be detected, and is our own.
-            let mut own = self.clone();
-            own.plan.dialect = None;
-            return own.run_within(network, stop, emit);
+            let mut native = self.clone();
+            native.plan.peer_protocol = None;
+            return native.run_in_network(network, stop, emit);
         }
-        fd_table::raise_limit();
-        let local = Local::parse(self.plan.bind.as_deref())?;
-        let ground = Ground::of(&self.plan)?;
-        let began = Instant::now();
+        fd_table::raise_open_file_limit();
+        let local = SourceBinding::parse(self.plan.bind.as_deref())?;
+        let stack = LocalStack::start(&self.plan)?;
+        let started = Instant::now();
         loop {
-            let tried = self.converse(&ground, &local, network, stop, emit);
-            match tried.map_err(|error| ground.explain(error)) {
-                Err(error) if error.may_pass() && began.elapsed() < self.retry => {
-                    std::thread::sleep(RETRY_PAUSE);
+            let attempted = self.attempt(&stack, &local, network, stop, emit);
+            match attempted.map_err(|error| stack.explain_error(error)) {
+                Err(error) if error.may_pass() && started.elapsed() < self.retry_timeout => {
+                    std::thread::sleep(RETRY_INTERVAL);
                     if stop.load(Relaxed) {
                         return Err(MeasureError::Interrupted);
                     }
                 }
-                done => return done.map(|done| ground.explain_end(done)),
+                done => return done.map(|done| stack.explain_results(done)),
             }
         }
     }
 
     /// Makes one attempt, from the connect to the record.
-    fn converse(
+    fn attempt(
         &self,
-        ground: &Ground,
-        local: &Local,
-        network: Option<&Arc<Network>>,
+        stack: &LocalStack,
+        local: &SourceBinding,
+        network: Option<&Arc<LabNetwork>>,
         stop: &AtomicBool,
-        emit: &mut dyn FnMut(What),
+        emit: &mut dyn FnMut(EventKind),
     ) -> Result<(Record, Option<MeasureError>), MeasureError> {
-        let line = ground.connect(self, local, stop)?;
-        let (near, far) = (line.local, line.peer);
-        let greeting = hello(boot_id());
+        let stream = stack.connect(self, local, stop)?;
+        let (near, server) = (stream.local, stream.peer);
+        let hello_frame = hello(boot_id());
         let connection = match &self.key {
-            None => Connection::client(greeting),
-            Some(key) => Connection::proving_client(greeting, random::proof(key)?),
+            None => ControlCodec::client(hello_frame),
+            Some(key) => ControlCodec::authenticated_client(hello_frame, random::new_proof(key)?),
         };
-        let connection =
-            connection.map_err(|source| MeasureError::Protocol { peer: far, source })?;
-        let mut wire = Wire::on(line, connection)?.patient(FAR_PATIENCE);
-        let Frame::Hello(greeting) = wire.expect(stop)? else {
-            return Err(confused(far, "it sent no hello"));
+        let connection = connection.map_err(|source| MeasureError::Protocol {
+            peer: server,
+            source,
+        })?;
+        let mut control = ControlConnection::new(stream, connection)?
+            .with_silence_timeout(SERVER_SILENCE_TIMEOUT);
+        let Frame::Hello(hello_frame) = control.receive_next(stop)? else {
+            return Err(unexpected_message(server, "it sent no hello"));
         };
-        let host = ground.host_facts(far.ip());
-        let shares_cores = greeting.boot_id.is_some() && greeting.boot_id == host.boot_id;
+        let host = stack.host_facts(server.ip());
+        let shares_cores = hello_frame.boot_id.is_some() && hello_frame.boot_id == host.boot_id;
         let mut plan = self.plan.clone();
         descriptor_limit::check(&plan, Role::Client)?;
-        let refused = ground.settle(&mut plan, far, local)?;
-        let unhonoured = ground.check_pace(&plan, sending(&plan), &host)?;
-        let _hold = setup::hold_idle(&plan)?;
+        let offload_warning = stack.resolve_plan(&mut plan, server, local)?;
+        let pacing_warning = stack.check_pacing(&plan, paced_role(&plan), &host)?;
+        let _idle_hold = setup::hold_idle_states(&plan)?;
         // Timestamps of one machine share a clock already.
-        let asks_time = plan.is_traced() && !shares_cores;
-        let before = if asks_time {
-            clock_offset(&mut wire, stop)?
+        let needs_clock_offset = plan.is_traced() && !shares_cores;
+        let first_offset = if needs_clock_offset {
+            clock_offset(&mut control, stop)?
         } else {
             None
         };
         let _memory = setup::lock_memory(&plan)?;
-        wire.say(Propose {
+        control.send(Propose {
             plan: plan.clone(),
             host: host.clone(),
         })?;
-        let accept = match wire.expect(stop)? {
+        let accept = match control.receive_next(stop)? {
             Frame::Accept(accept) => *accept,
-            Frame::Refuse(refuse) => return Err(refused_by(far, refuse)),
-            _ => return Err(confused(far, "it neither accepted nor rejected the plan")),
+            Frame::Reject(rejection) => return Err(rejected_by(server, rejection)),
+            _ => {
+                return Err(unexpected_message(
+                    server,
+                    "it neither accepted nor rejected the plan",
+                ));
+            }
         };
-        take_over(&mut plan, &accept).map_err(|how| confused(far, how))?;
-        emit(What::Connected {
-            peer: wire.peer().to_string(),
-            agent: greeting.agent,
+        apply_reply(&mut plan, &accept).map_err(|how| unexpected_message(server, how))?;
+        emit(EventKind::Connected {
+            peer: control.peer().to_string(),
+            agent: hello_frame.agent,
         });
-        let asked = self.plan.wait.as_ref().map(|wait| wait.near);
-        let manner = ground.manner(&plan, asked, shares_cores)?;
-        plan.wait = Some(Ends {
-            near: manner.wait,
-            far: accept.wait,
+        let requested_wait = self.plan.wait.as_ref().map(|wait| wait.client);
+        let thread_plan = stack.thread_plan(&plan, requested_wait, shares_cores)?;
+        plan.wait = Some(PerEnd {
+            client: thread_plan.wait,
+            server: accept.wait,
         });
         // Unknown when the server does not send it.
-        plan.threads = accept.threads.map(|far| Ends {
-            near: manner.thread_count(),
-            far,
+        plan.threads = accept.threads.map(|server| PerEnd {
+            client: thread_plan.thread_count(),
+            server,
         });
-        let because = self.because(&manner, &accept);
+        let reason = self.wait_reason(&thread_plan, &accept);
         let plan = Arc::new(plan);
-        let disciplines = pace::disciplines(&host);
-        let flows = agreed(&plan, &accept, near, far, local, &disciplines);
-        let near_address = ground.address_towards(far.ip()).unwrap_or(near.ip());
-        let memory = Memory::before_flows();
-        let mut attached = false;
-        let ready = setup::prepare(
+        let disciplines = pace::qdiscs(&host);
+        let flows = granted_flows(&plan, &accept, near, server, local, &disciplines);
+        let local_address = stack
+            .local_address_towards(server.ip())
+            .unwrap_or(near.ip());
+        let memory = FlowMemory::before_flows();
+        let mut confirmed = false;
+        let ready = setup::start_workers(
             &plan,
             Role::Client,
-            &manner,
-            ground.stack(),
+            &thread_plan,
+            stack.netstack(),
             flows,
             &mut || {
                 if stop.load(Relaxed) {
                     return Err(MeasureError::Interrupted);
                 }
-                match wire.hear()? {
+                match control.receive()? {
                     None | Some(Frame::Heartbeat(_)) => {}
                     // The server has its last flow before the client receives its confirmation.
-                    Some(Frame::Attached(_)) => attached = true,
-                    Some(Frame::Refuse(refuse)) => return Err(refused_by(far, refuse)),
-                    Some(_) => return Err(confused(far, "a frame before the start")),
+                    Some(Frame::Attached(_)) => confirmed = true,
+                    Some(Frame::Reject(rejection)) => return Err(rejected_by(server, rejection)),
+                    Some(_) => return Err(unexpected_message(server, "a frame before the start")),
                 }
-                wire.beat()?;
-                wire.flush()
+                control.send_heartbeat()?;
+                control.flush()
             },
         );
         let ready = match ready {
             Ok(ready) => ready,
             Err(error) => {
-                let _ = wire.say(Bye {});
+                let _ = control.send(Bye {});
                 return Err(error);
             }
         };
-        if !attached {
-            match wire.expect(stop) {
+        if !confirmed {
+            match control.receive_next(stop) {
                 Ok(Frame::Attached(_)) => {}
-                Ok(Frame::Refuse(refuse)) => return Err(refused_by(far, refuse)),
-                Ok(_) => return Err(confused(far, "it did not confirm the flows")),
+                Ok(Frame::Reject(rejection)) => return Err(rejected_by(server, rejection)),
+                Ok(_) => return Err(unexpected_message(server, "it did not confirm the flows")),
                 Err(error) => {
-                    let _ = wire.say(Bye {});
+                    let _ = control.send(Bye {});
                     return Err(error);
                 }
             }
         }
-        emit(What::Started {
+        emit(EventKind::Started {
             plan: Box::new(Plan::clone(&plan)),
-            wait: Ends {
-                near: manner.wait,
-                far: accept.wait,
+            wait: PerEnd {
+                client: thread_plan.wait,
+                server: accept.wait,
             },
-            cpu: Ends {
-                near: manner.cpus.clone(),
-                far: accept.cpus.clone(),
+            cpu: PerEnd {
+                client: thread_plan.cpus.clone(),
+                server: accept.cpus.clone(),
             },
-            because,
+            wait_reason: reason,
         });
-        let mut doubts = accept.doubts.clone();
-        doubts.extend(refused);
-        doubts.extend(unhonoured);
-        doubts.extend(doubts_before(&plan, shares_cores, host.cpu.logical));
+        let mut doubts = accept.caveats.clone();
+        doubts.extend(offload_warning);
+        doubts.extend(pacing_warning);
+        doubts.extend(warnings_before(&plan, shares_cores, host.cpu.logical));
         for doubt in &doubts {
-            emit(What::Doubted {
-                doubt: doubt.clone(),
+            emit(EventKind::CaveatRaised {
+                caveat: doubt.clone(),
             });
         }
-        let ipv6 = far.ip().to_canonical().is_ipv6();
-        let ledger = own_ledger(Role::Client, &host, ipv6);
-        let region = Region::open(network, near_address, far.ip());
-        let _burn = Burn::start(plan.round_trip.burn.near)
+        let ipv6 = server.ip().to_canonical().is_ipv6();
+        let local_counters = read_local_counters(Role::Client, &host, ipv6);
+        let path_counters = PathCounters::open(network, local_address, server.ip());
+        let _load = CpuLoad::start(plan.round_trip.load_threads.client)
             .map_err(|error| MeasureError::system("new thread", error))?;
         let started = Timestamp::now();
-        wire.say(Start {
-            wait: Some(manner.wait),
-            cpus: Some(manner.cpus.clone()),
-            threads: Some(manner.thread_count()),
+        control.send(StartRun {
+            wait: Some(thread_plan.wait),
+            cpus: Some(thread_plan.cpus.clone()),
+            threads: Some(thread_plan.thread_count()),
         })?;
-        let Ready {
-            keeper,
-            lanes,
+        let ReadyWorkers {
+            cancel_guard,
+            workers,
             flows,
             done,
         } = ready;
-        let ended = End {
+        let results = Coordinator {
             role: Role::Client,
             plan: Arc::clone(&plan),
             host,
-            wire: &mut wire,
-            gate: Arc::clone(keeper.gate()),
-            lanes,
+            control: &mut control,
+            barrier: Arc::clone(cancel_guard.barrier()),
+            workers,
             flows,
             memory,
-            done,
-            stop,
+            worker_ended: done,
+            stop_requested: stop,
             emit,
             doubts,
-            watches_machine: true,
-            notes: Vec::new(),
-            ledger,
-            limit: None,
+            measures_steal: true,
+            timestamp_warnings: Vec::new(),
+            local_counters,
+            time_limit: None,
         }
         .run();
-        let clocks = match before.filter(|_| ended.failure.is_none()) {
+        let clocks = match first_offset.filter(|_| results.failure.is_none()) {
             Some((first_at_ns, first)) => {
-                clock_offset(&mut wire, stop)
+                clock_offset(&mut control, stop)
                     .unwrap_or(None)
-                    .map(|(last_at_ns, last)| Clocks {
+                    .map(|(last_at_ns, last)| ClockOffsets {
                         first_at_ns,
                         first,
                         last_at_ns,
@@ -286,60 +296,62 @@ impl Client {
             }
             None => None,
         };
-        let mut ended = ended;
-        if asks_time && clocks.is_none() {
+        let mut results = results;
+        if needs_clock_offset && clocks.is_none() {
             // Timestamps of two clocks without a known offset cannot be compared.
-            ended.stamped = None;
+            results.timestamps = None;
         }
-        if ended.failure.is_none() {
+        if results.failure.is_none() {
             // The record is complete; a lost farewell changes nothing.
-            let _ = wire.say(Bye {});
+            let _ = control.send(Bye {});
         }
-        wire.close(Duration::from_secs(1));
-        let unknown_clock = asks_time && clocks.is_none() && ended.failure.is_none();
-        let (mut record, failure) = assemble(Report {
+        control.close(Duration::from_secs(1));
+        let clock_unknown = needs_clock_offset && clocks.is_none() && results.failure.is_none();
+        let (mut record, failure) = assemble_record(RecordInputs {
             plan: Plan::clone(&plan),
-            started,
+            started_at: started,
             role: Role::Client,
-            ended,
-            region: region.map(Region::close),
+            results,
+            path: path_counters.map(PathCounters::close),
             ipv6,
             clocks,
             totals: Vec::new(),
-            far_text: None,
+            peer_text: None,
         });
-        if unknown_clock {
-            record.validity.push(Doubt::new(
+        if clock_unknown {
+            record.validity.push(Caveat::new(
                 "clock-unknown",
                 "the offset of the server's clock is unknown: timestamps of both ends are not combined",
             ));
         }
-        let failure = failure.or_else(|| broken(&record, far));
+        let failure = failure.or_else(|| broken_flow(&record, server));
         Ok((record, failure))
     }
 
     /// Returns the reason of the wait modes, unless they were requested.
-    fn because(&self, manner: &Manner, accept: &Accept) -> Option<String> {
+    fn wait_reason(&self, thread_plan: &ThreadPlan, accept: &Accept) -> Option<String> {
         if self.plan.wait.is_some() {
             return None;
         }
-        let near_chose = self.plan.kind == Kind::Latency || self.plan.flows(Direction::Receive);
-        if near_chose {
-            return manner.because.clone();
+        let client_receives =
+            self.plan.kind == RunKind::Latency || self.plan.has_direction(Direction::Receive);
+        if client_receives {
+            return thread_plan.reason.clone();
         }
-        accept.because.clone()
+        accept.wait_reason.clone()
     }
 
     /// Returns the usable addresses of the server, in the resolver's order; never empty.
-    pub(crate) fn addresses(&self, local: &Local) -> Result<Vec<SocketAddr>, MeasureError> {
+    pub(crate) fn addresses(&self, local: &SourceBinding) -> Result<Vec<SocketAddr>, MeasureError> {
         let host = self.plan.host.as_str();
         // Brackets as in URLs are removed: [::1] is written next to a port.
         let name = host.trim_start_matches('[').trim_end_matches(']');
         // The user-space stack has one link, so a scope id of a kernel interface does not apply.
-        let near = self.plan.near_stack.as_ref();
-        let own = near.is_some_and(|near| near.control == Control::Stack);
+        let stack_plan = self.plan.client_stack.as_ref();
+        let over_netstack =
+            stack_plan.is_some_and(|stack_plan| stack_plan.control == ControlPath::Stack);
         let name = match name.split_once('%') {
-            Some((address, _)) if own => address,
+            Some((address, _)) if over_netstack => address,
             _ => name,
         };
         let all: Vec<SocketAddr> = (name, self.plan.port)
@@ -349,110 +361,115 @@ impl Client {
                 source,
             })?
             .collect();
-        let fits = |address: &SocketAddr| {
+        let is_usable = |address: &SocketAddr| {
             self.family.allows(address.ip())
                 && local
                     .address
                     .is_none_or(|local| local.is_ipv4() == address.is_ipv4())
         };
-        let written = name.parse::<IpAddr>().ok();
-        let fitting: Vec<_> = all.into_iter().filter(fits).collect();
-        if fitting.is_empty() {
-            let wanted = match local.address {
-                Some(address) if address.is_ipv4() => Family::V4,
-                Some(_) => Family::V6,
+        let literal = name.parse::<IpAddr>().ok();
+        let usable: Vec<_> = all.into_iter().filter(is_usable).collect();
+        if usable.is_empty() {
+            let family = match local.address {
+                Some(address) if address.is_ipv4() => AddressFamily::V4,
+                Some(_) => AddressFamily::V6,
                 None => self.family,
             };
-            let option = match (local.address, wanted) {
+            let option = match (local.address, family) {
                 (Some(address), _) => format!("-B {address}"),
-                (None, Family::V4) => "-4".to_owned(),
+                (None, AddressFamily::V4) => "-4".to_owned(),
                 (None, _) => "-6".to_owned(),
             };
             let host = host.to_owned();
-            return Err(match written {
-                Some(address) => MeasureError::OtherFamily {
+            return Err(match literal {
+                Some(address) => MeasureError::FamilyMismatch {
                     host,
                     family: match address.is_ipv4() {
-                        true => Family::V4.name(),
-                        false => Family::V6.name(),
+                        true => AddressFamily::V4.name(),
+                        false => AddressFamily::V6.name(),
                     },
                     option,
                 },
                 None => MeasureError::NoAddress {
                     host,
-                    family: wanted.name(),
+                    family: family.name(),
                 },
             });
         }
-        let nowhere = |address: &SocketAddr| match address {
+        let lacks_scope = |address: &SocketAddr| match address {
             SocketAddr::V6(address) => {
                 address.ip().is_unicast_link_local() && address.scope_id() == 0
             }
             SocketAddr::V4(_) => false,
         };
-        if !own && local.interface.is_none() && fitting.iter().all(nowhere) {
+        if !over_netstack && local.interface.is_none() && usable.iter().all(lacks_scope) {
             return Err(MeasureError::NoInterface {
                 host: name.to_owned(),
             });
         }
-        Ok(fitting)
+        Ok(usable)
     }
 
     pub(crate) fn connect(
         &self,
-        local: &Local,
+        local: &SourceBinding,
         stop: &AtomicBool,
     ) -> Result<TcpStream, MeasureError> {
-        first_of(self.addresses(local)?, |address| open(address, local, stop))
+        try_in_order(self.addresses(local)?, |address| {
+            connect(address, local, stop)
+        })
     }
 }
 
 /// Measures the server's clock offset with several requests; returns it with the server's time.
 /// `None` when the replies are inconsistent.
-fn clock_offset(wire: &mut Wire, stop: &AtomicBool) -> Result<Option<(u64, Offset)>, MeasureError> {
+fn clock_offset(
+    control: &mut ControlConnection,
+    stop: &AtomicBool,
+) -> Result<Option<(u64, OffsetEstimate)>, MeasureError> {
     /// Number of requests; the one with the shortest round trip decides.
-    const QUESTIONS: usize = 40;
+    const CLOCK_REQUESTS: usize = 40;
     /// Limit for long paths: the server waits at least this long after a test.
-    const PATIENCE_NS: u64 = 800_000_000;
-    let far = wire.peer();
-    let mut samples = Vec::with_capacity(QUESTIONS);
-    let until = clock::now() + PATIENCE_NS;
-    while samples.len() < QUESTIONS && (samples.is_empty() || clock::now() < until) {
+    const CLOCK_TIMEOUT_NS: u64 = 800_000_000;
+    let server = control.peer();
+    let mut samples = Vec::with_capacity(CLOCK_REQUESTS);
+    let deadline_ns = clock::now() + CLOCK_TIMEOUT_NS;
+    while samples.len() < CLOCK_REQUESTS && (samples.is_empty() || clock::now() < deadline_ns) {
         let t1_ns = clock::now();
-        wire.say(ClockQuestion { t1_ns })?;
-        let Frame::ClockAnswer(answer) = wire.expect(stop)? else {
-            return Err(confused(far, "it sent no clock reply"));
+        control.send(ClockRequest { t1_ns })?;
+        let Frame::ClockReply(reply) = control.receive_next(stop)? else {
+            return Err(unexpected_message(server, "it sent no clock reply"));
         };
-        samples.push(Sample {
+        samples.push(ClockSample {
             t1_ns,
-            t2_ns: answer.t2_ns,
-            t3_ns: answer.t3_ns,
+            t2_ns: reply.t2_ns,
+            t3_ns: reply.t3_ns,
             t4_ns: clock::now(),
         });
     }
     let at_ns = samples.last().map_or(0, |sample| sample.t3_ns);
-    Ok(Offset::from_samples(&samples).map(|offset| (at_ns, offset)))
+    Ok(OffsetEstimate::from_samples(&samples).map(|offset| (at_ns, offset)))
 }
 
 /// Returns the role of the client in the direction that is paced.
-fn sending(plan: &Plan) -> Part {
-    match plan.flows(Direction::Send) {
-        true => Part::Source,
-        false => Part::Sink,
+fn paced_role(plan: &Plan) -> FlowRole {
+    match plan.has_direction(Direction::Send) {
+        true => FlowRole::Sender,
+        false => FlowRole::Receiver,
     }
 }
 
-fn refused_by(peer: SocketAddr, refuse: Refuse) -> MeasureError {
-    let Refuse {
+fn rejected_by(peer: SocketAddr, rejection: Reject) -> MeasureError {
+    let Reject {
         problem,
         exit_code,
-        may_pass,
-    } = refuse;
+        retryable: may_pass,
+    } = rejection;
     let problem = Box::new(problem);
     if may_pass {
         MeasureError::PeerBusy { peer, problem }
     } else {
-        MeasureError::PeerRefused {
+        MeasureError::PeerRejected {
             peer,
             problem,
             exit_code,
@@ -460,20 +477,20 @@ fn refused_by(peer: SocketAddr, refuse: Refuse) -> MeasureError {
     }
 }
 
-pub(super) fn confused(peer: SocketAddr, how: &str) -> MeasureError {
-    MeasureError::Vanished {
+pub(super) fn unexpected_message(peer: SocketAddr, reason: &str) -> MeasureError {
+    MeasureError::PeerLost {
         peer,
-        how: format!("unexpected message: {how}"),
+        reason: format!("unexpected message: {reason}"),
     }
 }
 
 /// Returns the error of a run with a broken flow: its figures end at the break.
-fn broken(record: &Record, far: SocketAddr) -> Option<MeasureError> {
-    let broken = |doubt: &&Doubt| doubt.doubt == "stream-broken";
+fn broken_flow(record: &Record, server: SocketAddr) -> Option<MeasureError> {
+    let broken = |doubt: &&Caveat| doubt.id == "stream-broken";
     let doubt = record.validity.iter().find(broken)?;
-    (!record.interrupted).then(|| MeasureError::Foreign {
-        peer: far,
-        situation: format!("the run was cut short: {}", doubt.why),
+    (!record.interrupted).then(|| MeasureError::PeerFailed {
+        peer: server,
+        situation: format!("the run was cut short: {}", doubt.reason),
         next_step:
             "find what resets the connections (a firewall; see the messages of the server); the \
                     figures cover the time until then"

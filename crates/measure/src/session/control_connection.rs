@@ -7,39 +7,39 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_dialect::control::{Connection, Frame, Heartbeat};
+use linerate_dialect::control::{ControlCodec, Frame, Heartbeat};
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Ready, poll_any};
-use linerate_host::sys::socket::{self, Flags};
+use linerate_host::sys::readiness::{Readiness, poll_any};
+use linerate_host::sys::socket::{self, MessageFlags};
 use socket2::Socket;
 
-use crate::coordinator::Correspondence;
+use crate::coordinator::ControlChannel;
 use crate::error::MeasureError;
 
 /// Silence after which a server drops a client. It outlasts a process that is stopped for ten
 /// seconds, in a debugger or with its virtual machine. A killed process closes its connection at
 /// once. A test whose client host is lost occupies its slot for this time.
-pub const PEER_PATIENCE: Duration = Duration::from_secs(20);
+pub const CLIENT_SILENCE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Silence after which a client gives up its server: a user waits for it, so it is no longer than a
 /// stop of ten seconds needs.
-pub const FAR_PATIENCE: Duration = Duration::from_secs(14);
+pub const SERVER_SILENCE_TIMEOUT: Duration = Duration::from_secs(14);
 
 /// Longest time in one state of the handshake, even while heartbeats arrive. A connection without a
 /// test gets no longer silence, at either end.
-pub const STATE_PATIENCE: Duration = Duration::from_secs(10);
+pub const HANDSHAKE_STATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest sleep in the handshake: the delay until a stop is noticed.
-const LOOK_UP_NS: Nanos = 50_000_000;
+const STOP_POLL_NS: Nanos = 50_000_000;
 
-/// Reads of one [`Wire::hear`]: a peer that sends without pause does not block the caller.
-const READS_AT_ONCE: usize = 64;
+/// Reads of one [`ControlConnection::receive`]: a peer that sends without pause does not block the caller.
+const MAX_READS_PER_RECEIVE: usize = 64;
 
 /// Idle time of the sender after which a heartbeat is sent.
-const HEARTBEAT_NS: Nanos = 1_000_000_000;
+const HEARTBEAT_INTERVAL_NS: Nanos = 1_000_000_000;
 
 /// Byte stream of a control connection.
-pub struct Line {
+pub struct ControlStream {
     socket: Socket,
     /// Address and port of this end.
     pub local: SocketAddr,
@@ -47,18 +47,18 @@ pub struct Line {
     pub peer: SocketAddr,
 }
 
-impl Line {
+impl ControlStream {
     /// Wraps a kernel TCP connection.
     ///
     /// # Errors
     /// When its options cannot be set, or it is broken already.
-    pub fn of(stream: TcpStream) -> Result<Self, MeasureError> {
-        let ends = || -> io::Result<(SocketAddr, SocketAddr)> {
+    pub fn from_tcp(stream: TcpStream) -> Result<Self, MeasureError> {
+        let addresses = || -> io::Result<(SocketAddr, SocketAddr)> {
             stream.set_nodelay(true)?;
             Ok((stream.local_addr()?, stream.peer_addr()?))
         };
         let (local, peer) =
-            ends().map_err(|error| MeasureError::system("control connection", error))?;
+            addresses().map_err(|error| MeasureError::system("control connection", error))?;
         Ok(Self {
             socket: Socket::from(stream),
             local,
@@ -68,9 +68,9 @@ impl Line {
 
     /// Wraps one end of a socket pair that is bridged to a connection of the user-space stack.
     #[must_use]
-    pub fn bridged(pair: UnixStream, local: SocketAddr, peer: SocketAddr) -> Self {
+    pub fn bridged(socket: UnixStream, local: SocketAddr, peer: SocketAddr) -> Self {
         Self {
-            socket: Socket::from(OwnedFd::from(pair)),
+            socket: Socket::from(OwnedFd::from(socket)),
             local,
             peer,
         }
@@ -78,53 +78,53 @@ impl Line {
 }
 
 /// Control connection: frames over a byte stream, with heartbeats and timeouts.
-pub struct Wire {
+pub struct ControlConnection {
     stream: Socket,
-    codec: Connection,
+    codec: ControlCodec,
     local: SocketAddr,
     peer: SocketAddr,
-    heard_ns: Nanos,
-    said_ns: Nanos,
+    last_received_ns: Nanos,
+    last_sent_ns: Nanos,
     closed: bool,
     /// Silence after which the remote end counts as lost.
-    patience: Duration,
+    silence_timeout: Duration,
 }
 
-impl Wire {
+impl ControlConnection {
     /// Starts the codec on a stream, and sends its first bytes.
     ///
     /// # Errors
     /// When the socket cannot be made non-blocking, or is broken already.
-    pub fn on(line: Line, codec: Connection) -> Result<Self, MeasureError> {
-        Self::over(line.socket, codec, line.local, line.peer)
+    pub fn new(stream: ControlStream, codec: ControlCodec) -> Result<Self, MeasureError> {
+        Self::from_socket(stream.socket, codec, stream.local, stream.peer)
     }
 
-    fn over(
+    fn from_socket(
         stream: Socket,
-        codec: Connection,
+        codec: ControlCodec,
         local: SocketAddr,
         peer: SocketAddr,
     ) -> Result<Self, MeasureError> {
         (stream.set_nonblocking(true))
             .map_err(|error| MeasureError::system("control connection", error))?;
-        let mut wire = Self {
+        let mut connection = Self {
             stream,
             codec,
             local,
             peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
-            heard_ns: clock::now(),
-            said_ns: clock::now(),
+            last_received_ns: clock::now(),
+            last_sent_ns: clock::now(),
             closed: false,
-            patience: STATE_PATIENCE,
+            silence_timeout: HANDSHAKE_STATE_TIMEOUT,
         };
-        wire.flush()?;
-        Ok(wire)
+        connection.flush()?;
+        Ok(connection)
     }
 
     /// Sets the silence timeout that applies after the remote end's hello.
     #[must_use]
-    pub fn patient(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn with_silence_timeout(mut self, timeout: Duration) -> Self {
+        self.silence_timeout = timeout;
         self
     }
 
@@ -142,8 +142,8 @@ impl Wire {
 
     /// Returns whether the remote end closed or reset the connection after its hello.
     #[must_use]
-    pub fn was_left(&self) -> bool {
-        self.closed && self.codec.peer().is_some()
+    pub fn is_closed_by_peer(&self) -> bool {
+        self.closed && self.codec.peer_hello().is_some()
     }
 
     /// Passes bytes to the codec that were read from the socket before.
@@ -153,19 +153,19 @@ impl Wire {
     pub fn preload(&mut self, bytes: &[u8]) -> Result<(), MeasureError> {
         self.codec
             .receive(bytes)
-            .map_err(|source| self.protocol(source))
+            .map_err(|source| self.protocol_error(source))
     }
 
     /// Sends a frame; bytes that the socket does not accept leave with the next [`Self::flush`].
     ///
     /// # Errors
     /// When the remote end is lost.
-    pub fn say(&mut self, frame: impl Into<Frame>) -> Result<(), MeasureError> {
+    pub fn send(&mut self, frame: impl Into<Frame>) -> Result<(), MeasureError> {
         let frame = frame.into();
         self.codec
             .send(&frame)
-            .map_err(|source| self.protocol(source))?;
-        self.said_ns = clock::now();
+            .map_err(|source| self.protocol_error(source))?;
+        self.last_sent_ns = clock::now();
         self.flush()
     }
 
@@ -173,17 +173,19 @@ impl Wire {
     ///
     /// # Errors
     /// When the remote end is lost.
-    pub fn beat(&mut self) -> Result<(), MeasureError> {
-        if clock::now() < self.said_ns + HEARTBEAT_NS || self.codec.peer().is_none() {
+    pub fn send_heartbeat(&mut self) -> Result<(), MeasureError> {
+        if clock::now() < self.last_sent_ns + HEARTBEAT_INTERVAL_NS
+            || self.codec.peer_hello().is_none()
+        {
             return Ok(());
         }
-        self.say(Heartbeat {})
+        self.send(Heartbeat {})
     }
 
     /// Time of the next heartbeat.
     #[must_use]
-    pub fn due_ns(&self) -> Nanos {
-        self.said_ns + HEARTBEAT_NS
+    pub fn next_deadline_ns(&self) -> Nanos {
+        self.last_sent_ns + HEARTBEAT_INTERVAL_NS
     }
 
     /// Sends queued bytes.
@@ -193,14 +195,14 @@ impl Wire {
     pub fn flush(&mut self) -> Result<(), MeasureError> {
         while !self.codec.outgoing().is_empty() {
             // A plain write to a closed connection would raise SIGPIPE.
-            match socket::send(&self.stream, self.codec.outgoing(), Flags::DONT_WAIT) {
-                Ok(bytes) => self.codec.sent(bytes),
+            match socket::send(&self.stream, self.codec.outgoing(), MessageFlags::DONT_WAIT) {
+                Ok(bytes) => self.codec.mark_sent(bytes),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),
                     io::ErrorKind::Interrupted => {}
                     _ => {
                         self.closed = true;
-                        return Err(self.lost(&error));
+                        return Err(self.call_error(&error));
                     }
                 },
             }
@@ -212,47 +214,47 @@ impl Wire {
     ///
     /// # Errors
     /// When the remote end closed the connection, violated the protocol, sent no hello within
-    /// [`STATE_PATIENCE`], or was silent for longer than the timeout since then.
-    pub fn hear(&mut self) -> Result<Option<Frame>, MeasureError> {
-        for _ in 0..READS_AT_ONCE {
+    /// [`HANDSHAKE_STATE_TIMEOUT`], or was silent for longer than the timeout since then.
+    pub fn receive(&mut self) -> Result<Option<Frame>, MeasureError> {
+        for _ in 0..MAX_READS_PER_RECEIVE {
             let frame = self.codec.next_frame();
-            if let Some(frame) = frame.map_err(|source| self.protocol(source))? {
+            if let Some(frame) = frame.map_err(|source| self.protocol_error(source))? {
                 return Ok(Some(frame));
             }
             if self.closed {
-                return Err(match self.codec.peer() {
-                    None => self.other("closed the connection and"),
-                    Some(_) => self.vanished("it closed the control connection"),
+                return Err(match self.codec.peer_hello() {
+                    None => self.no_hello("closed the connection and"),
+                    Some(_) => self.peer_lost("it closed the control connection"),
                 });
             }
-            let mut room = [0; 16 << 10];
-            match (&self.stream).read(&mut room) {
+            let mut buffer = [0; 16 << 10];
+            match (&self.stream).read(&mut buffer) {
                 Ok(0) => self.closed = true,
                 Ok(bytes) => {
-                    self.heard_ns = clock::now();
-                    let heard = self.codec.receive(&room[..bytes]);
-                    heard.map_err(|source| self.protocol(source))?;
+                    self.last_received_ns = clock::now();
+                    let received = self.codec.receive(&buffer[..bytes]);
+                    received.map_err(|source| self.protocol_error(source))?;
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
                     io::ErrorKind::WouldBlock => {
-                        let greeted = self.codec.peer().is_some();
-                        let patience = match greeted {
-                            false => STATE_PATIENCE,
-                            true => self.patience,
+                        let has_hello = self.codec.peer_hello().is_some();
+                        let timeout = match has_hello {
+                            false => HANDSHAKE_STATE_TIMEOUT,
+                            true => self.silence_timeout,
                         };
-                        if clock::now() > self.heard_ns + patience.as_nanos() as Nanos {
-                            let seconds = patience.as_secs();
-                            return Err(match greeted {
-                                false => self.silent(),
-                                true => self.vanished(format!("silent for {seconds} s")),
+                        if clock::now() > self.last_received_ns + timeout.as_nanos() as Nanos {
+                            let seconds = timeout.as_secs();
+                            return Err(match has_hello {
+                                false => self.hello_timeout(),
+                                true => self.peer_lost(format!("silent for {seconds} s")),
                             });
                         }
                         return Ok(None);
                     }
                     _ => {
                         self.closed = true;
-                        return Err(self.lost(&error));
+                        return Err(self.call_error(&error));
                     }
                 },
             }
@@ -260,48 +262,52 @@ impl Wire {
         Ok(None)
     }
 
-    /// Waits until data arrives here or on `other`, or until `deadline`.
+    /// Waits until data arrives here or on `other`, or until `deadline_after`.
     ///
     /// # Errors
     /// Errors of `poll`.
-    pub fn wait(&self, other: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
-        let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
-        let own = self.stream.as_fd();
-        let mut wanted = vec![(own, Ready::Receive)];
+    pub fn wait(
+        &self,
+        extra_fd: Option<BorrowedFd<'_>>,
+        deadline: Nanos,
+    ) -> Result<(), MeasureError> {
+        let timeout = Duration::from_nanos(deadline.saturating_sub(clock::now()));
+        let socket = self.stream.as_fd();
+        let mut events = vec![(socket, Readiness::Receive)];
         if !self.codec.outgoing().is_empty() {
-            wanted.push((own, Ready::Send));
+            events.push((socket, Readiness::Send));
         }
-        wanted.extend(other.map(|fd| (fd, Ready::Receive)));
-        poll_any(&wanted, left)
+        events.extend(extra_fd.map(|fd| (fd, Readiness::Receive)));
+        poll_any(&events, timeout)
             .map(|_| ())
             .map_err(|error| MeasureError::system("poll", error))
     }
 
-    /// Limits the length of received frames (see [`Connection::take_at_most`]).
-    pub fn take_at_most(&mut self, bytes: usize) {
-        self.codec.take_at_most(bytes);
+    /// Limits the length of received frames (see [`Connection::limit_frame_bytes`]).
+    pub fn limit_frame_bytes(&mut self, bytes: usize) {
+        self.codec.limit_incoming(bytes);
     }
 
-    /// Waits for the next frame that is not a heartbeat, at most for [`STATE_PATIENCE`].
+    /// Waits for the next frame that is not a heartbeat, at most for [`HANDSHAKE_STATE_TIMEOUT`].
     ///
     /// # Errors
-    /// Those of [`Self::hear`], a timeout, and [`MeasureError::Interrupted`] when `stop` is set.
-    pub fn expect(&mut self, stop: &AtomicBool) -> Result<Frame, MeasureError> {
-        self.expect_until(deadline(STATE_PATIENCE), stop, &mut || {})
+    /// Those of [`Self::receive`], a timeout, and [`MeasureError::Interrupted`] when `stop` is set.
+    pub fn receive_next(&mut self, stop: &AtomicBool) -> Result<Frame, MeasureError> {
+        self.receive_until(deadline_after(HANDSHAKE_STATE_TIMEOUT), stop, &mut || {})
     }
 
-    /// Waits as [`Self::expect`] does until `deadline`, and calls `idle` at each wake-up.
+    /// Waits as [`Self::receive_next`] does until `deadline_after`, and calls `idle` at each wake-up.
     ///
     /// # Errors
-    /// Those of [`Self::expect`].
-    pub fn expect_until(
+    /// Those of [`Self::receive_next`].
+    pub fn receive_until(
         &mut self,
         deadline: Nanos,
         stop: &AtomicBool,
         idle: &mut dyn FnMut(),
     ) -> Result<Frame, MeasureError> {
         loop {
-            match self.hear()? {
+            match self.receive()? {
                 None | Some(Frame::Heartbeat(_)) => {}
                 Some(frame) => return Ok(frame),
             }
@@ -311,23 +317,23 @@ impl Wire {
             let now = clock::now();
             // Heartbeats do not extend the deadline: a state without progress ends.
             if now >= deadline {
-                return Err(match self.codec.peer() {
-                    None => self.silent(),
-                    Some(_) => self.vanished("it did not continue the handshake"),
+                return Err(match self.codec.peer_hello() {
+                    None => self.hello_timeout(),
+                    Some(_) => self.peer_lost("it did not continue the handshake"),
                 });
             }
-            self.beat()?;
+            self.send_heartbeat()?;
             self.flush()?;
             idle();
-            self.wait(None, deadline.min(now + LOOK_UP_NS))?;
+            self.wait(None, deadline.min(now + STOP_POLL_NS))?;
         }
     }
 
     /// Sends queued bytes, closes this direction, and waits until the remote end closes too, for at
     /// most `patience`. Closing with unread data would reset the connection, and the remote end
     /// would lose data that it has not read yet.
-    pub fn close(mut self, patience: Duration) {
-        let deadline = deadline(patience);
+    pub fn close(mut self, timeout: Duration) {
+        let deadline = deadline_after(timeout);
         while !self.codec.outgoing().is_empty() {
             if clock::now() >= deadline
                 || self.flush().is_err()
@@ -339,9 +345,9 @@ impl Wire {
         if self.closed || self.stream.shutdown(Shutdown::Write).is_err() {
             return;
         }
-        let mut room = [0; 16 << 10];
+        let mut buffer = [0; 16 << 10];
         while clock::now() < deadline {
-            match (&self.stream).read(&mut room) {
+            match (&self.stream).read(&mut buffer) {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(error) => match error.kind() {
@@ -359,29 +365,29 @@ impl Wire {
 
     /// Error of a failed call. Before the remote end's hello, its close can appear as a reset,
     /// because our hello was still in flight.
-    fn lost(&self, error: &io::Error) -> MeasureError {
+    fn call_error(&self, error: &io::Error) -> MeasureError {
         match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
-                if self.codec.peer().is_none() =>
+                if self.codec.peer_hello().is_none() =>
             {
-                self.other("closed the connection and")
+                self.no_hello("closed the connection and")
             }
-            _ => self.vanished(error.to_string()),
+            _ => self.peer_lost(error.to_string()),
         }
     }
 
     /// Error of a remote end that accepts a connection and sends nothing: another program, or a
     /// hang.
-    fn silent(&self) -> MeasureError {
-        let seconds = STATE_PATIENCE.as_secs();
-        self.other(&format!("accepted the connection and in {seconds} s"))
+    fn hello_timeout(&self) -> MeasureError {
+        let seconds = HANDSHAKE_STATE_TIMEOUT.as_secs();
+        self.no_hello(&format!("accepted the connection and in {seconds} s"))
     }
 
     /// Error of a remote end that sends no hello: another program.
-    fn other(&self, what: &str) -> MeasureError {
-        MeasureError::Foreign {
+    fn no_hello(&self, action: &str) -> MeasureError {
+        MeasureError::PeerFailed {
             peer: self.peer,
-            situation: format!("{what} sent no linerate hello"),
+            situation: format!("{action} sent no linerate hello"),
             next_step:
                 "the port belongs to another program, or its server hangs: --peer auto detects the \
                         protocol"
@@ -389,14 +395,14 @@ impl Wire {
         }
     }
 
-    fn vanished(&self, how: impl Into<String>) -> MeasureError {
-        MeasureError::Vanished {
+    fn peer_lost(&self, reason: impl Into<String>) -> MeasureError {
+        MeasureError::PeerLost {
             peer: self.peer,
-            how: how.into(),
+            reason: reason.into(),
         }
     }
 
-    fn protocol(&self, source: linerate_dialect::control::ControlError) -> MeasureError {
+    fn protocol_error(&self, source: linerate_dialect::control::ControlError) -> MeasureError {
         MeasureError::Protocol {
             peer: self.peer,
             source,
@@ -404,29 +410,29 @@ impl Wire {
     }
 }
 
-impl Correspondence for Wire {
-    fn hear(&mut self) -> Result<Option<Frame>, MeasureError> {
-        Self::hear(self)
+impl ControlChannel for ControlConnection {
+    fn receive(&mut self) -> Result<Option<Frame>, MeasureError> {
+        Self::receive(self)
     }
 
-    fn say(&mut self, frame: Frame) -> Result<(), MeasureError> {
-        Self::say(self, frame)
+    fn send(&mut self, frame: Frame) -> Result<(), MeasureError> {
+        Self::send(self, frame)
     }
 
-    fn beat(&mut self) -> Result<(), MeasureError> {
-        Self::beat(self)
+    fn send_heartbeat(&mut self) -> Result<(), MeasureError> {
+        Self::send_heartbeat(self)
     }
 
     fn flush(&mut self) -> Result<(), MeasureError> {
         Self::flush(self)
     }
 
-    fn wait(&self, other: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
-        Self::wait(self, other, deadline)
+    fn wait(&self, extra_fd: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
+        Self::wait(self, extra_fd, deadline)
     }
 
-    fn due_ns(&self) -> Nanos {
-        Self::due_ns(self)
+    fn next_deadline_ns(&self) -> Nanos {
+        Self::next_deadline_ns(self)
     }
 
     fn peer(&self) -> SocketAddr {
@@ -435,9 +441,9 @@ impl Correspondence for Wire {
 }
 
 /// Returns the time that is `patience` from now.
-pub fn deadline(patience: Duration) -> Nanos {
-    let patience = Nanos::try_from(patience.as_nanos()).unwrap_or(Nanos::MAX);
-    clock::now().saturating_add(patience)
+pub fn deadline_after(timeout: Duration) -> Nanos {
+    let timeout = Nanos::try_from(timeout.as_nanos()).unwrap_or(Nanos::MAX);
+    clock::now().saturating_add(timeout)
 }
 
 #[cfg(test)]
@@ -449,42 +455,48 @@ mod tests {
     use super::*;
 
     /// Receives from a remote end that has been silent for `seconds`.
-    fn after(seconds: u64, greets: bool) -> Result<Option<Frame>, MeasureError> {
+    fn receive_after_silence(
+        seconds: u64,
+        sends_hello: bool,
+    ) -> Result<Option<Frame>, MeasureError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (near, _) = listener.accept().unwrap();
-        let on = |stream, codec| Wire::on(Line::of(stream).unwrap(), codec).unwrap();
-        let near = on(near, Connection::server(Hello::new("near")).unwrap());
-        let mut near = near.patient(PEER_PATIENCE);
-        let _far = greets.then(|| {
-            let far = on(
+        let open = |stream, codec| {
+            ControlConnection::new(ControlStream::from_tcp(stream).unwrap(), codec).unwrap()
+        };
+        let near = open(near, ControlCodec::server(Hello::new("near")).unwrap());
+        let mut near = near.with_silence_timeout(CLIENT_SILENCE_TIMEOUT);
+        let _client = sends_hello.then(|| {
+            let far = open(
                 far.try_clone().unwrap(),
-                Connection::client(Hello::new("far")).unwrap(),
+                ControlCodec::client(Hello::new("far")).unwrap(),
             );
-            near.wait(None, deadline(Duration::from_secs(5))).unwrap();
-            assert!(matches!(near.hear(), Ok(Some(Frame::Hello(_)))));
+            near.wait(None, deadline_after(Duration::from_secs(5)))
+                .unwrap();
+            assert!(matches!(near.receive(), Ok(Some(Frame::Hello(_)))));
             far
         });
         // As if its last bytes had arrived then.
-        near.heard_ns = clock::now() - seconds * 1_000_000_000;
-        near.hear()
+        near.last_received_ns = clock::now() - seconds * 1_000_000_000;
+        near.receive()
     }
 
     #[test]
-    fn an_end_that_is_stopped_for_ten_seconds_is_waited_for() {
-        assert!(matches!(after(12, true), Ok(None)));
+    fn a_peer_stopped_for_ten_seconds_is_not_dropped() {
+        assert!(matches!(receive_after_silence(12, true), Ok(None)));
         assert!(matches!(
-            after(21, true),
-            Err(MeasureError::Vanished { .. })
+            receive_after_silence(21, true),
+            Err(MeasureError::PeerLost { .. })
         ));
     }
 
     #[test]
-    fn who_has_not_greeted_is_waited_for_no_longer_than_before() {
-        assert!(matches!(after(9, false), Ok(None)));
+    fn before_the_hello_the_timeout_is_shorter() {
+        assert!(matches!(receive_after_silence(9, false), Ok(None)));
         assert!(matches!(
-            after(12, false),
-            Err(MeasureError::Foreign { .. })
+            receive_after_silence(12, false),
+            Err(MeasureError::PeerFailed { .. })
         ));
     }
 }

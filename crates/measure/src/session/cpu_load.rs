@@ -7,25 +7,25 @@ use std::thread::JoinHandle;
 
 /// CPU load threads; they stop on drop.
 #[derive(Debug, Default)]
-pub struct Burn {
+pub struct CpuLoad {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Burn {
+impl CpuLoad {
     /// Starts this number of load threads, at the priority of the caller.
     ///
     /// # Errors
     /// When a thread cannot be started.
     pub fn start(threads: u32) -> io::Result<Self> {
-        let mut burn = Self::default();
+        let mut load = Self::default();
         for _ in 0..threads {
-            let stop = Arc::clone(&burn.stop);
+            let stop = Arc::clone(&load.stop);
             let body = move || {
-                let mut turns = 0u64;
+                let mut state = 0u64;
                 while !stop.load(Relaxed) {
                     for _ in 0..10_000 {
-                        turns = std::hint::black_box(turns.wrapping_mul(3).wrapping_add(1));
+                        state = std::hint::black_box(state.wrapping_mul(3).wrapping_add(1));
                     }
                 }
             };
@@ -33,13 +33,13 @@ impl Burn {
                 .name("cpu-load".to_owned())
                 .stack_size(64 << 10)
                 .spawn(body)?;
-            burn.threads.push(thread);
+            load.threads.push(thread);
         }
-        Ok(burn)
+        Ok(load)
     }
 }
 
-impl Drop for Burn {
+impl Drop for CpuLoad {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         for thread in self.threads.drain(..) {

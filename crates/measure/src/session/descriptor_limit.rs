@@ -1,28 +1,30 @@
 //! File descriptors that a test needs at one end, checked before any is opened.
 
 use linerate_host::sys::{cpu, fd_table};
-use linerate_metric::cost::THREADS_LISTED;
+use linerate_metric::cost::MAX_LISTED_THREADS;
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol, SendCopy, Stamping, Wait};
-use linerate_metric::round_trip::Attachment;
+use linerate_metric::plan::{
+    Direction, Plan, RunKind, SendCopy, TimestampLevel, TransportProtocol, WaitMode,
+};
+use linerate_metric::round_trip::SocketMode;
 
-use super::setup::part;
+use super::setup::flow_role;
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::timestamps::scheduler_tracer::{self, needs};
+use crate::flow::FlowRole;
+use crate::timestamps::scheduler_tracer::{self, required_resources};
 use crate::wait_policy;
 
 /// Descriptors beyond those of flows and threads: the wake-up socket pair and kernel files that are
 /// read.
-const SPARE: usize = 24;
+const BASE_DESCRIPTORS: usize = 24;
 
 /// Descriptors of a flow of another tool: its listening socket, its connection, and a duplicate
 /// that the test uses to monitor it.
-const FOREIGN_FLOW: usize = 3;
+const DESCRIPTORS_PER_INTEROP_FLOW: usize = 3;
 
 /// CPUs of a machine.
 #[derive(Clone, Copy)]
-struct Processors {
+struct CpuCounts {
     /// CPUs that this process may run on.
     usable: usize,
     all: usize,
@@ -31,42 +33,43 @@ struct Processors {
 /// Rejects a test that needs more descriptors than this process may open.
 ///
 /// # Errors
-/// [`MeasureError::OptionRefused`].
+/// [`MeasureError::OptionRejected`].
 pub fn check(plan: &Plan, role: Role) -> Result<(), MeasureError> {
-    let (Some(limit), Some(open)) = (fd_table::limit(), fd_table::open()) else {
+    let (Some(limit), Some(open)) = (fd_table::open_file_limit(), fd_table::count_open_files())
+    else {
         return Ok(());
     };
-    let processors = Processors {
-        usable: cpu::usable().map_or(1, |cpus| cpus.len()),
-        all: scheduler_tracer::processors(),
+    let counts = CpuCounts {
+        usable: cpu::list_usable().map_or(1, |cpus| cpus.len()),
+        all: scheduler_tracer::traced_processors(),
     };
-    let needed = needed(plan, role, processors);
+    let needed = needed_descriptors(plan, role, counts);
     // Pending connections of a server use the other half, and are closed when it is needed.
     if needed <= limit / 2 {
         return Ok(());
     }
-    let wanted = open.saturating_add(needed);
-    if wanted <= limit {
+    let total = open.saturating_add(needed);
+    if total <= limit {
         return Ok(());
     }
     let flows = plan.streams as usize * plan.directions.len();
-    let watches = plan.stamps >= Stamping::Scheduler;
-    Err(MeasureError::OptionRefused {
-        option: match watches {
+    let traces = plan.timestamps >= TimestampLevel::Scheduler;
+    Err(MeasureError::OptionRejected {
+        option: match traces {
             true => "--stages or --trace".to_owned(),
             false => format!("-P {}", plan.streams),
         },
-        why: match watches {
+        why: match traces {
             true => format!(
-                "tracing {} CPUs needs {wanted} open files, and the limit is {limit}",
-                processors.all
+                "tracing {} CPUs needs {total} open files, and the limit is {limit}",
+                counts.all
             ),
             false => {
-                format!("its {flows} flows need {wanted} open files, and the limit is {limit}")
+                format!("its {flows} flows need {total} open files, and the limit is {limit}")
             }
         },
         next_step: format!(
-            "use fewer streams, or raise the limit before the start: `ulimit -n {wanted}` (root: \
+            "use fewer streams, or raise the limit before the start: `ulimit -n {total}` (root: \
              also above the hard limit)"
         ),
     })
@@ -74,76 +77,76 @@ pub fn check(plan: &Plan, role: Role) -> Result<(), MeasureError> {
 
 /// Returns the descriptors needed with `flows` flows of another tool, and the limit, where it is
 /// lower.
-pub fn too_few(flows: usize) -> Option<(usize, usize)> {
-    let (limit, open) = (fd_table::limit()?, fd_table::open()?);
-    let wanted = open.saturating_add(flows.saturating_mul(FOREIGN_FLOW));
-    (wanted > limit).then_some((wanted, limit))
+pub fn exceeds_limit(flows: usize) -> Option<(usize, usize)> {
+    let (limit, open) = (fd_table::open_file_limit()?, fd_table::count_open_files()?);
+    let total = open.saturating_add(flows.saturating_mul(DESCRIPTORS_PER_INTEROP_FLOW));
+    (total > limit).then_some((total, limit))
 }
 
 /// Returns the descriptors that a test opens at one end.
-fn needed(plan: &Plan, role: Role, processors: Processors) -> usize {
+fn needed_descriptors(plan: &Plan, role: Role, cpus: CpuCounts) -> usize {
     let streams = plan.streams as usize;
-    let each = plan.directions.len();
-    let flows = streams.saturating_mul(each);
+    let directions = plan.directions.len();
+    let flows = streams.saturating_mul(directions);
     let counters = match plan.kind {
-        Kind::Throughput => 2 * flows.min(THREADS_LISTED),
-        Kind::Latency | Kind::Forward | Kind::Generate | Kind::Stack => 0,
+        RunKind::Throughput => 2 * flows.min(MAX_LISTED_THREADS),
+        RunKind::Latency | RunKind::Forward | RunKind::Generate | RunKind::Stack => 0,
     };
-    let source = |&&direction: &&Direction| part(role, direction) == Part::Source;
+    let source = |&&direction: &&Direction| flow_role(role, direction) == FlowRole::Sender;
     let sources = plan.directions.iter().filter(source).count();
-    let threads = threads(plan, role, processors.usable);
-    let ways = match plan.copies.send {
+    let threads = threads_per_direction(plan, role, cpus.usable);
+    let copy_files = match plan.copies.send {
         // Both ends of a pipe for each flow; a memory file for each thread.
         SendCopy::Splice => 2 * streams * sources,
         SendCopy::SendFile => threads * sources,
         SendCopy::Copied | SendCopy::ZeroCopy => 0,
     };
     // An epoll instance or a ring; threads with blocking calls have none.
-    let waits = match wait(plan, role) {
-        Some(Wait::Epoll | Wait::IoUring) => threads * each,
-        None if threads < streams => threads * each,
+    let wait_files = match wait_of(plan, role) {
+        Some(WaitMode::Epoll | WaitMode::IoUring) => threads * directions,
+        None if threads < streams => threads * directions,
         _ => 0,
     };
-    SPARE
-        .saturating_add(flows.saturating_mul(a_flow(plan, role)))
+    BASE_DESCRIPTORS
+        .saturating_add(flows.saturating_mul(sockets_per_flow(plan, role)))
         .saturating_add(counters)
-        .saturating_add(ways)
-        .saturating_add(waits)
-        .saturating_add(needs(plan.stamps, processors.all).files)
+        .saturating_add(copy_files)
+        .saturating_add(wait_files)
+        .saturating_add(required_resources(plan.timestamps, cpus.all).files)
 }
 
 /// Returns the sockets of one flow.
-fn a_flow(plan: &Plan, role: Role) -> usize {
+fn sockets_per_flow(plan: &Plan, role: Role) -> usize {
     match (plan.protocol, role) {
         // Until the start, repeated openings are confirmed on a duplicate of the descriptor.
-        (Protocol::Udp, Role::Server) => 2,
+        (TransportProtocol::Udp, Role::Server) => 2,
         // The listening socket, or the first connection, and the current connection.
-        (Protocol::Tcp, _) if plan.round_trip.attachment == Attachment::Reopened => 2,
+        (TransportProtocol::Tcp, _) if plan.round_trip.socket_mode == SocketMode::Reopened => 2,
         _ => 1,
     }
 }
 
-fn wait(plan: &Plan, role: Role) -> Option<Wait> {
+fn wait_of(plan: &Plan, role: Role) -> Option<WaitMode> {
     plan.wait.as_ref().map(|wait| match role {
-        Role::Client => wait.near,
-        Role::Server => wait.far,
+        Role::Client => wait.client,
+        Role::Server => wait.server,
     })
 }
 
 /// Returns the number of threads of one direction.
-fn threads(plan: &Plan, role: Role, processors: usize) -> usize {
+fn threads_per_direction(plan: &Plan, role: Role, cpus: usize) -> usize {
     let streams = plan.streams as usize;
-    let asked = plan.threads.as_ref().map(|threads| match role {
-        Role::Client => threads.near,
-        Role::Server => threads.far,
+    let requested = plan.threads.as_ref().map(|threads| match role {
+        Role::Client => threads.client,
+        Role::Server => threads.server,
     });
-    match asked {
+    match requested {
         Some(threads) => (threads as usize).min(streams),
-        None => wait_policy::threads(
+        None => wait_policy::choose_threads(
             plan.kind,
-            wait(plan, role),
+            wait_of(plan, role),
             streams,
-            processors,
+            cpus,
             plan.round_trip.connections,
         ),
     }
@@ -152,21 +155,35 @@ fn threads(plan: &Plan, role: Role, processors: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::plan::Ends;
+    use linerate_metric::plan::PerEnd;
 
-    const FOUR: Processors = Processors { usable: 4, all: 8 };
+    const FOUR_OF_EIGHT: CpuCounts = CpuCounts { usable: 4, all: 8 };
 
     #[test]
-    fn each_end_counts_what_it_opens() {
+    fn each_end_counts_its_descriptors() {
         type Change = fn(&mut Plan);
-        let table: &[(&str, Kind, Protocol, Change, usize, usize)] = &[
-            ("TCP", Kind::Throughput, Protocol::Tcp, |_| {}, 10, 10),
+        let table: &[(&str, RunKind, TransportProtocol, Change, usize, usize)] = &[
+            (
+                "TCP",
+                RunKind::Throughput,
+                TransportProtocol::Tcp,
+                |_| {},
+                10,
+                10,
+            ),
             // The server confirms openings on a duplicate.
-            ("UDP", Kind::Throughput, Protocol::Udp, |_| {}, 10, 20),
+            (
+                "UDP",
+                RunKind::Throughput,
+                TransportProtocol::Udp,
+                |_| {},
+                10,
+                20,
+            ),
             (
                 "both ways",
-                Kind::Throughput,
-                Protocol::Tcp,
+                RunKind::Throughput,
+                TransportProtocol::Tcp,
                 |p| {
                     p.directions.push(Direction::Receive);
                 },
@@ -175,8 +192,8 @@ mod tests {
             ),
             (
                 "splice",
-                Kind::Throughput,
-                Protocol::Tcp,
+                RunKind::Throughput,
+                TransportProtocol::Tcp,
                 |p| {
                     p.copies.send = SendCopy::Splice;
                 },
@@ -185,8 +202,8 @@ mod tests {
             ),
             (
                 "splice back",
-                Kind::Throughput,
-                Protocol::Tcp,
+                RunKind::Throughput,
+                TransportProtocol::Tcp,
                 |p| {
                     p.directions = vec![Direction::Receive];
                     p.copies.send = SendCopy::Splice;
@@ -196,92 +213,106 @@ mod tests {
             ),
             (
                 "sendfile",
-                Kind::Throughput,
-                Protocol::Tcp,
+                RunKind::Throughput,
+                TransportProtocol::Tcp,
                 |p| {
                     p.copies.send = SendCopy::SendFile;
-                    p.wait = Some(Ends::both(Wait::Spin));
+                    p.wait = Some(PerEnd::same(WaitMode::Spin));
                 },
                 14,
                 10,
             ),
             (
                 "epoll",
-                Kind::Throughput,
-                Protocol::Tcp,
+                RunKind::Throughput,
+                TransportProtocol::Tcp,
                 |p| {
-                    p.wait = Some(Ends {
-                        near: Wait::Epoll,
-                        far: Wait::Spin,
+                    p.wait = Some(PerEnd {
+                        client: WaitMode::Epoll,
+                        server: WaitMode::Spin,
                     });
-                    p.threads = Some(Ends { near: 2, far: 3 });
+                    p.threads = Some(PerEnd {
+                        client: 2,
+                        server: 3,
+                    });
                 },
                 12,
                 10,
             ),
-            ("round trips", Kind::Latency, Protocol::Tcp, |_| {}, 10, 10),
+            (
+                "round trips",
+                RunKind::Latency,
+                TransportProtocol::Tcp,
+                |_| {},
+                10,
+                10,
+            ),
             (
                 "reopened",
-                Kind::Latency,
-                Protocol::Tcp,
+                RunKind::Latency,
+                TransportProtocol::Tcp,
                 |p| {
-                    p.round_trip.attachment = Attachment::Reopened;
+                    p.round_trip.socket_mode = SocketMode::Reopened;
                 },
                 20,
                 20,
             ),
             (
                 "reopened UDP",
-                Kind::Latency,
-                Protocol::Udp,
+                RunKind::Latency,
+                TransportProtocol::Udp,
                 |p| {
-                    p.round_trip.attachment = Attachment::Reopened;
+                    p.round_trip.socket_mode = SocketMode::Reopened;
                 },
                 10,
                 20,
             ),
             (
                 "packets",
-                Kind::Latency,
-                Protocol::Tcp,
+                RunKind::Latency,
+                TransportProtocol::Tcp,
                 |p| {
-                    p.stamps = Stamping::Packets;
+                    p.timestamps = TimestampLevel::Packets;
                 },
                 10,
                 10,
             ),
             (
                 "scheduler",
-                Kind::Latency,
-                Protocol::Tcp,
+                RunKind::Latency,
+                TransportProtocol::Tcp,
                 |p| {
-                    p.stamps = Stamping::Scheduler;
+                    p.timestamps = TimestampLevel::Scheduler;
                 },
                 26,
                 26,
             ),
             (
                 "driver",
-                Kind::Latency,
-                Protocol::Tcp,
+                RunKind::Latency,
+                TransportProtocol::Tcp,
                 |p| {
-                    p.stamps = Stamping::Driver;
+                    p.timestamps = TimestampLevel::Driver;
                 },
                 42,
                 42,
             ),
         ];
-        for &(name, kind, protocol, change, near, far) in table {
+        for &(name, kind, protocol, change, client, server) in table {
             let mut plan = Plan::new(kind, protocol, "host");
             plan.streams = 10;
             change(&mut plan);
             let counters = match kind {
-                Kind::Throughput => 2 * 10 * plan.directions.len(),
-                Kind::Latency | Kind::Forward | Kind::Generate | Kind::Stack => 0,
+                RunKind::Throughput => 2 * 10 * plan.directions.len(),
+                RunKind::Latency | RunKind::Forward | RunKind::Generate | RunKind::Stack => 0,
             };
-            for (role, want) in [(Role::Client, near), (Role::Server, far)] {
-                let got = needed(&plan, role, FOUR);
-                assert_eq!(got, want + counters + SPARE, "{name} {role:?}");
+            for (role, expected) in [(Role::Client, client), (Role::Server, server)] {
+                let got = needed_descriptors(&plan, role, FOUR_OF_EIGHT);
+                assert_eq!(
+                    got,
+                    expected + counters + BASE_DESCRIPTORS,
+                    "{name} {role:?}"
+                );
             }
         }
     }

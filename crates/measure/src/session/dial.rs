@@ -5,16 +5,16 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use linerate_host::sys::readiness::{Ready as Readiness, poll};
+use linerate_host::sys::readiness::{Readiness, poll};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::client::RETRY_PAUSE;
+use super::client::RETRY_INTERVAL;
 use crate::error::MeasureError;
 
 /// Address families that may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Family {
+pub enum AddressFamily {
     /// Any family, in the resolver's order.
     #[default]
     Any,
@@ -22,7 +22,7 @@ pub enum Family {
     V6,
 }
 
-impl Family {
+impl AddressFamily {
     /// Returns whether an address belongs to the family.
     #[must_use]
     pub fn allows(self, address: IpAddr) -> bool {
@@ -44,12 +44,12 @@ impl Family {
 
 /// Local address and interface, `ADDRESS[%IF]` or `%IF`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Local {
+pub(crate) struct SourceBinding {
     pub(crate) address: Option<IpAddr>,
     pub(crate) interface: Option<String>,
 }
 
-impl Local {
+impl SourceBinding {
     pub(crate) fn parse(text: Option<&str>) -> Result<Self, MeasureError> {
         let Some(text) = text else {
             return Ok(Self::default());
@@ -93,12 +93,12 @@ impl Local {
 }
 
 /// Longest connect: two retransmitted SYNs (1 s + 2 s) and 2 s more.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens a TCP connection; waits in short steps, so that Ctrl-C ends it.
-pub(crate) fn open(
+pub(crate) fn connect(
     address: SocketAddr,
-    local: &Local,
+    local: &SourceBinding,
     stop: &AtomicBool,
 ) -> Result<TcpStream, MeasureError> {
     let system = |error| MeasureError::system("new socket", error);
@@ -106,10 +106,10 @@ pub(crate) fn open(
     local.bind(&socket)?;
     socket.set_nonblocking(true).map_err(system)?;
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => MeasureError::Refused { address },
-        io::ErrorKind::TimedOut => MeasureError::Silent {
+        io::ErrorKind::ConnectionRefused => MeasureError::ConnectionRefused { address },
+        io::ErrorKind::TimedOut => MeasureError::NoReply {
             address,
-            patience: CONNECT_PATIENCE,
+            timeout: CONNECT_TIMEOUT,
         },
         _ => MeasureError::NoRoute {
             address,
@@ -121,15 +121,15 @@ pub(crate) fn open(
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
         Err(error) => return Err(failed(error)),
     }
-    let until = Instant::now() + CONNECT_PATIENCE;
-    while !poll(&socket, Readiness::Send, RETRY_PAUSE).map_err(system)? {
+    let deadline = Instant::now() + CONNECT_TIMEOUT;
+    while !poll(&socket, Readiness::Send, RETRY_INTERVAL).map_err(system)? {
         if stop.load(Relaxed) {
             return Err(MeasureError::Interrupted);
         }
-        if Instant::now() >= until {
-            return Err(MeasureError::Silent {
+        if Instant::now() >= deadline {
+            return Err(MeasureError::NoReply {
                 address,
-                patience: CONNECT_PATIENCE,
+                timeout: CONNECT_TIMEOUT,
             });
         }
     }

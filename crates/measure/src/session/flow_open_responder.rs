@@ -8,72 +8,81 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use linerate_dialect::control::Token;
-use linerate_dialect::control::flow::{OPENING_BYTES, answer, read_opening};
+use linerate_dialect::control::FlowToken;
+use linerate_dialect::control::flow::{OPENING_BYTES, read_opening, reply};
 use linerate_host::sys::datagram;
-use linerate_host::sys::socket::{self, Flags};
+use linerate_host::sys::socket::{self, MessageFlags};
 
 /// Openings confirmed per flow in one call.
-const AT_ONCE: usize = 8;
+const MAX_OPENINGS_PER_CALL: usize = 8;
 
 /// UDP flows of a test that has not started.
 #[derive(Default)]
-pub struct Greeter(Vec<Flow>);
+pub struct FlowOpenResponder(Vec<OpeningFlow>);
 
-struct Flow {
+struct OpeningFlow {
     socket: OwnedFd,
-    token: Token,
+    token: FlowToken,
     /// Client address, for an unconnected socket: openings of other addresses are discarded.
-    asker: Option<IpAddr>,
+    client: Option<IpAddr>,
 }
 
-impl Greeter {
+impl FlowOpenResponder {
     /// Adds a flow.
     ///
     /// # Errors
     /// When the process has no file descriptor left.
-    pub fn add(&mut self, flow: &impl AsFd, token: Token, asker: Option<IpAddr>) -> io::Result<()> {
-        self.0.push(Flow {
-            socket: socket::watch(flow)?,
+    pub fn add(
+        &mut self,
+        flow: &impl AsFd,
+        token: FlowToken,
+        client: Option<IpAddr>,
+    ) -> io::Result<()> {
+        self.0.push(OpeningFlow {
+            socket: socket::clone_handle(flow)?,
             token,
-            asker,
+            client,
         });
         Ok(())
     }
 
     /// Confirms repeated openings; leaves payload in the socket.
-    pub fn answer(&self) {
+    pub fn confirm_repeated(&self) {
         for flow in &self.0 {
-            for _ in 0..AT_ONCE {
-                let mut room = [0; OPENING_BYTES + 1];
-                let now = Flags::DONT_WAIT;
+            for _ in 0..MAX_OPENINGS_PER_CALL {
+                let mut buffer = [0; OPENING_BYTES + 1];
+                let no_wait = MessageFlags::DONT_WAIT;
                 // Peeked first: payload belongs to the flow's thread.
-                let peeked = datagram::receive_from(&flow.socket, &mut room, Flags::PEEK.and(now));
+                let peeked = datagram::receive_from(
+                    &flow.socket,
+                    &mut buffer,
+                    MessageFlags::PEEK.union(no_wait),
+                );
                 let Ok((bytes, from)) = peeked else {
                     break;
                 };
-                let foreign = flow.asker.is_some_and(|asker| {
-                    from.socket_address().is_none_or(|from| from.ip() != asker)
-                });
-                if foreign {
+                let is_other_sender = flow
+                    .client
+                    .is_some_and(|client| from.to_std().is_none_or(|from| from.ip() != client));
+                if is_other_sender {
                     // Any host can send to an unconnected socket: its datagram is discarded,
                     // because it would hide the client's opening behind it.
-                    if socket::receive(&flow.socket, &mut room, now).is_err() {
+                    if socket::receive(&flow.socket, &mut buffer, no_wait).is_err() {
                         break;
                     }
                     continue;
                 }
-                if read_opening(&room[..bytes]) != Some(flow.token) {
+                if read_opening(&buffer[..bytes]) != Some(flow.token) {
                     break;
                 }
-                if socket::receive(&flow.socket, &mut room, now).is_err() {
+                if socket::receive(&flow.socket, &mut buffer, no_wait).is_err() {
                     break;
                 }
-                let answer = answer(flow.token);
+                let confirmation = reply(flow.token);
                 // When the confirmation is lost, the client repeats its opening.
-                let _ = match flow.asker {
-                    None => socket::send(&flow.socket, &answer, now),
-                    Some(_) => datagram::send_to(&flow.socket, &answer, now, &from),
+                let _ = match flow.client {
+                    None => socket::send(&flow.socket, &confirmation, no_wait),
+                    Some(_) => datagram::send_to(&flow.socket, &confirmation, no_wait, &from),
                 };
             }
         }
@@ -83,57 +92,57 @@ impl Greeter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_dialect::control::flow::{opening, read_answer};
+    use linerate_dialect::control::flow::{opening, read_reply};
     use std::net::UdpSocket;
 
     #[test]
-    fn openings_are_answered_and_payload_stays() {
-        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        near.connect(far.local_addr().unwrap()).unwrap();
-        far.connect(near.local_addr().unwrap()).unwrap();
-        let token = Token([7; 16]);
-        let mut greeter = Greeter::default();
-        greeter.add(&far, token, None).unwrap();
-        greeter.answer();
+    fn openings_are_confirmed_and_payload_stays() {
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(server.local_addr().unwrap()).unwrap();
+        server.connect(client.local_addr().unwrap()).unwrap();
+        let token = FlowToken([7; 16]);
+        let mut responder = FlowOpenResponder::default();
+        responder.add(&server, token, None).unwrap();
+        responder.confirm_repeated();
         for _ in 0..2 {
-            near.send(&opening(token)).unwrap();
+            client.send(&opening(token)).unwrap();
         }
-        near.send(b"payload").unwrap();
-        near.send(&opening(token)).unwrap();
-        greeter.answer();
-        greeter.answer();
-        let mut room = [0; 100];
+        client.send(b"payload").unwrap();
+        client.send(&opening(token)).unwrap();
+        responder.confirm_repeated();
+        responder.confirm_repeated();
+        let mut buffer = [0; 100];
         for _ in 0..2 {
-            let bytes = near.recv(&mut room).unwrap();
-            assert_eq!(read_answer(&room[..bytes]), Some(token));
+            let bytes = client.recv(&mut buffer).unwrap();
+            assert_eq!(read_reply(&buffer[..bytes]), Some(token));
         }
-        near.set_nonblocking(true).unwrap();
-        assert!(near.recv(&mut room).is_err());
-        assert_eq!(far.recv(&mut room).unwrap(), 7);
+        client.set_nonblocking(true).unwrap();
+        assert!(client.recv(&mut buffer).is_err());
+        assert_eq!(server.recv(&mut buffer).unwrap(), 7);
     }
 
     #[test]
-    fn strangers_do_not_hide_an_opening() {
-        let far = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let address = far.local_addr().unwrap();
+    fn other_senders_do_not_hide_an_opening() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap();
         // Another loopback address acts as another host.
-        let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
-        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let token = Token([7; 16]);
-        let mut greeter = Greeter::default();
-        let asker = Some("127.0.0.1".parse().unwrap());
-        greeter.add(&far, token, asker).unwrap();
+        let other = UdpSocket::bind("127.0.0.2:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let token = FlowToken([7; 16]);
+        let mut responder = FlowOpenResponder::default();
+        let client = Some("127.0.0.1".parse().unwrap());
+        responder.add(&server, token, client).unwrap();
         for _ in 0..3 {
-            stranger.send_to(b"noise", address).unwrap();
+            other.send_to(b"noise", address).unwrap();
         }
-        stranger.send_to(&opening(token), address).unwrap();
-        client.send_to(&opening(token), address).unwrap();
-        greeter.answer();
-        let mut room = [0; 100];
-        let bytes = client.recv(&mut room).unwrap();
-        assert_eq!(read_answer(&room[..bytes]), Some(token));
-        stranger.set_nonblocking(true).unwrap();
-        assert!(stranger.recv(&mut room).is_err());
+        other.send_to(&opening(token), address).unwrap();
+        sender.send_to(&opening(token), address).unwrap();
+        responder.confirm_repeated();
+        let mut buffer = [0; 100];
+        let bytes = sender.recv(&mut buffer).unwrap();
+        assert_eq!(read_reply(&buffer[..bytes]), Some(token));
+        other.set_nonblocking(true).unwrap();
+        assert!(other.recv(&mut buffer).is_err());
     }
 }

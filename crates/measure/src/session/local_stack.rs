@@ -5,84 +5,85 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use linerate_metric::event::Problem;
-use linerate_metric::facts::{Host, Role};
+use linerate_metric::event::ErrorReport;
+use linerate_metric::facts::{HostFacts, Role};
 use linerate_metric::plan::{
-    Direction, Kind, LARGEST_DATAGRAM_BYTES, Plan, Protocol, Sched, UdpOffload, Wait,
+    Direction, MAX_DATAGRAM_BYTES, Plan, RunKind, SchedPolicy, TransportProtocol, UdpOffload,
+    WaitMode,
 };
-use linerate_metric::record::{Doubt, Record};
-use linerate_metric::stack::{Control, StackPlan};
+use linerate_metric::record::{Caveat, Record};
+use linerate_metric::stack::{ControlPath, StackPlan};
 use linerate_port::PortError;
 
-use super::agreement::settle;
+use super::agreement::resolve_plan;
 use super::client::Client;
-use super::control_connection::Line;
-use super::dial::Local;
+use super::control_connection::ControlStream;
+use super::dial::SourceBinding;
 use super::pace;
 use super::setup;
-use super::thread_plan::{Manner, may_run};
+use super::thread_plan::{ThreadPlan, usable_cpus};
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::netstack::services::Front;
-use crate::netstack::{StackThread, gone, rejections};
-use crate::record_assembly::{PEER_VANISHED, peer_vanished};
+use crate::flow::FlowRole;
+use crate::netstack::services::ServiceContext;
+use crate::netstack::{StackThread, rejections, thread_ended};
+use crate::record_assembly::{PEER_LOST, peer_lost_warning};
 
 /// Network stack of the client's end.
-pub enum Ground {
+pub enum LocalStack {
     Kernel,
     /// User-space stack with its options.
-    Stack(Box<(StackThread, StackPlan)>),
+    Netstack(Box<(StackThread, StackPlan)>),
 }
 
 /// Longest wait for a neighbour's link-layer address; the stack repeats its request once a second.
-const NEIGHBOR_PATIENCE: Duration = Duration::from_secs(5);
+const NEIGHBOR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Poll interval of that wait.
-const LOOK_UP: Duration = Duration::from_millis(1);
+const NEIGHBOR_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Header bytes of IP and UDP.
-const V4_HEADERS: u64 = 20 + 8;
-const V6_HEADERS: u64 = 40 + 8;
+const UDP_V4_HEADER_BYTES: u64 = 20 + 8;
+const UDP_V6_HEADER_BYTES: u64 = 40 + 8;
 
-impl Ground {
+impl LocalStack {
     /// Returns the stack of a plan; starts the user-space stack.
     ///
     /// # Errors
     /// Options that the stack does not support, and errors of its start.
-    pub fn of(plan: &Plan) -> Result<Self, MeasureError> {
-        let Some(near) = plan.near_stack.as_deref() else {
+    pub fn start(plan: &Plan) -> Result<Self, MeasureError> {
+        let Some(stack_plan) = plan.client_stack.as_deref() else {
             return Ok(Self::Kernel);
         };
-        rejections::check(plan, near)?;
-        let bound = Local::parse(plan.bind.as_deref())?.address;
-        let thread = StackThread::start(near, Vec::new(), Front::default())
-            .map_err(|error| in_words_of(plan, error))?;
-        if let Some(address) = bound.filter(|address| !thread.is_own(*address)) {
-            return Err(MeasureError::OptionRefused {
+        rejections::check_client(plan, stack_plan)?;
+        let bound = SourceBinding::parse(plan.bind.as_deref())?.address;
+        let thread = StackThread::start(stack_plan, Vec::new(), ServiceContext::default())
+            .map_err(|error| rename_option(plan, error))?;
+        if let Some(address) = bound.filter(|address| !thread.is_local_address(*address)) {
+            return Err(MeasureError::OptionRejected {
                 option: format!("-B {address} with --dev"),
                 why: "the user-space stack has no such address".to_owned(),
                 next_step: "use one of the addresses of --ip, or leave it out".to_owned(),
             });
         }
-        Ok(Self::Stack(Box::new((thread, near.clone()))))
+        Ok(Self::Netstack(Box::new((thread, stack_plan.clone()))))
     }
 
     /// Returns the user-space stack, if there is one.
-    pub fn stack(&self) -> Option<&StackThread> {
+    pub fn netstack(&self) -> Option<&StackThread> {
         match self {
             Self::Kernel => None,
-            Self::Stack(stack) => Some(&stack.0),
+            Self::Netstack(stack) => Some(&stack.0),
         }
     }
 
     /// Returns the cause of an error where it is a failed port, or a port whose peer has left.
-    pub fn explain(&self, error: MeasureError) -> MeasureError {
-        let Some(stack) = self.stack() else {
+    pub fn explain_error(&self, error: MeasureError) -> MeasureError {
+        let Some(stack) = self.netstack() else {
             return error;
         };
         match stack.take_failure() {
             Some(failure) => failure.into(),
-            None if is_silence(&error) && stack.is_left() => partner_gone(stack),
+            None if is_missing_reply(&error) && stack.is_peer_lost() => port_peer_lost(stack),
             None => error,
         }
     }
@@ -90,21 +91,21 @@ impl Ground {
     /// Replaces the error that ended a run by its cause: over the user-space stack, a failed port
     /// looks as if the remote end had closed the connection.
     #[must_use]
-    pub fn explain_end(
+    pub fn explain_results(
         &self,
         (mut record, failure): (Record, Option<MeasureError>),
     ) -> (Record, Option<MeasureError>) {
         let Some(error) = failure else {
             return (record, None);
         };
-        let why = self.explain(error);
+        let why = self.explain_error(error);
         if let MeasureError::Port(port) = &why {
             let mut doubts = record.validity.iter_mut();
-            if let Some(doubt) = doubts.find(|doubt| doubt.doubt == PEER_VANISHED) {
-                let Problem {
+            if let Some(doubt) = doubts.find(|doubt| doubt.id == PEER_LOST) {
+                let ErrorReport {
                     object, situation, ..
-                } = port.problem();
-                *doubt = peer_vanished(format!("{object}: {situation}"));
+                } = port.report();
+                *doubt = peer_lost_warning(format!("{object}: {situation}"));
             }
         }
         (record, Some(why))
@@ -117,38 +118,38 @@ impl Ground {
     pub fn connect(
         &self,
         client: &Client,
-        local: &Local,
+        local: &SourceBinding,
         stop: &AtomicBool,
-    ) -> Result<Line, MeasureError> {
-        let (stack, near) = match self {
-            Self::Stack(stack) if stack.1.control == Control::Stack => (&stack.0, &stack.1),
+    ) -> Result<ControlStream, MeasureError> {
+        let (stack, stack_plan) = match self {
+            Self::Netstack(stack) if stack.1.control == ControlPath::Stack => (&stack.0, &stack.1),
             _ => {
-                let line = Line::of(client.connect(local, stop)?)?;
-                let far = line.peer;
-                if let Some(stack) = self.stack() {
-                    may_go(stack, far)?;
-                    self.find(far, stop)?;
+                let stream = ControlStream::from_tcp(client.connect(local, stop)?)?;
+                let remote = stream.peer;
+                if let Some(stack) = self.netstack() {
+                    check_reachable(stack, remote)?;
+                    self.resolve_next_hop(remote, stop)?;
                 }
-                return Ok(line);
+                return Ok(stream);
             }
         };
-        debug_assert!(!near.addresses.is_empty(), "--dev requires --ip");
-        self.over_stack(stack, ways(stack, client.addresses(local)?), stop)
+        debug_assert!(!stack_plan.addresses.is_empty(), "--dev requires --ip");
+        self.connect_over_netstack(stack, reachable(stack, client.addresses(local)?), stop)
     }
 
     /// Opens a connection over the user-space stack to the first address that accepts one.
-    fn over_stack(
+    fn connect_over_netstack(
         &self,
         stack: &StackThread,
         addresses: Vec<SocketAddr>,
         stop: &AtomicBool,
-    ) -> Result<Line, MeasureError> {
-        first_of(addresses, |far| {
-            may_go(stack, far)?;
-            self.find(far, stop)?;
-            let (pair, (own, peer)) = (stack.handle().connect(far, &|| stop.load(Relaxed)))
-                .map_err(|error| failed(far, error))?;
-            Ok(Line::bridged(pair, own, peer))
+    ) -> Result<ControlStream, MeasureError> {
+        try_in_order(addresses, |remote| {
+            check_reachable(stack, remote)?;
+            self.resolve_next_hop(remote, stop)?;
+            let (pair, (local, peer)) = (stack.handle().connect(remote, &|| stop.load(Relaxed)))
+                .map_err(|error| connect_error(remote, error))?;
+            Ok(ControlStream::bridged(pair, local, peer))
         })
     }
 
@@ -157,19 +158,19 @@ impl Ground {
     ///
     /// # Errors
     /// An unknown name, no route, or no reply of the next hop; `Interrupted` once `stop` is set.
-    pub fn far(
+    pub fn remote_address(
         &self,
         client: &Client,
-        local: &Local,
+        local: &SourceBinding,
         stop: &AtomicBool,
     ) -> Result<SocketAddr, MeasureError> {
         let addresses = client.addresses(local)?;
-        let Some(stack) = self.stack() else {
+        let Some(stack) = self.netstack() else {
             return Ok(addresses[0]);
         };
-        first_of(ways(stack, addresses), |far| {
-            may_go(stack, far)?;
-            self.find(far, stop).map(|()| far)
+        try_in_order(reachable(stack, addresses), |remote| {
+            check_reachable(stack, remote)?;
+            self.resolve_next_hop(remote, stop).map(|()| remote)
         })
     }
 
@@ -178,24 +179,28 @@ impl Ground {
     ///
     /// # Errors
     /// No route, or no reply of the next hop; `Interrupted` once `stop` is set.
-    pub fn find(&self, far: SocketAddr, stop: &AtomicBool) -> Result<(), MeasureError> {
-        let Some(stack) = self.stack() else {
+    pub fn resolve_next_hop(
+        &self,
+        remote: SocketAddr,
+        stop: &AtomicBool,
+    ) -> Result<(), MeasureError> {
+        let Some(stack) = self.netstack() else {
             return Ok(());
         };
-        let far = plainly(far);
-        let began = Instant::now();
+        let remote = unmapped(remote);
+        let started = Instant::now();
         loop {
-            let looked = stack.handle().look(move |stack, _| {
-                let found = stack.neighbor_towards(far.ip());
+            let resolution = stack.handle().with_stack(move |stack, _| {
+                let next_hop = stack.resolve_next_hop(remote.ip());
                 stack.flush();
-                found
+                next_hop
             });
-            let (hop, known) = match looked {
-                Some(Ok(found)) => found,
-                Some(Err(_)) => return Err(MeasureError::NoWay { address: far }),
-                None => return Err(MeasureError::system("the stack's thread", gone())),
+            let (hop, resolved) = match resolution {
+                Some(Ok(next_hop)) => next_hop,
+                Some(Err(_)) => return Err(MeasureError::NoNetstackRoute { address: remote }),
+                None => return Err(MeasureError::system("the stack's thread", thread_ended())),
             };
-            if known {
+            if resolved {
                 return Ok(());
             }
             if stop.load(Relaxed) {
@@ -205,40 +210,40 @@ impl Ground {
             if let Some(failure) = stack.take_failure() {
                 return Err(failure.into());
             }
-            if stack.is_left() {
-                return Err(partner_gone(stack));
+            if stack.is_peer_lost() {
+                return Err(port_peer_lost(stack));
             }
-            if began.elapsed() >= NEIGHBOR_PATIENCE {
+            if started.elapsed() >= NEIGHBOR_TIMEOUT {
                 // The request reached no peer at all.
-                if stack.is_alone() {
-                    return Err(PortError::NoPartner {
+                if stack.never_had_peer() {
+                    return Err(PortError::NoPeer {
                         port: stack.port_name(),
-                        patience_s: NEIGHBOR_PATIENCE.as_secs(),
+                        timeout_s: NEIGHBOR_TIMEOUT.as_secs(),
                     }
                     .into());
                 }
                 return Err(MeasureError::NoNeighbor {
-                    address: far,
+                    address: remote,
                     hop,
-                    patience: NEIGHBOR_PATIENCE,
+                    timeout: NEIGHBOR_TIMEOUT,
                 });
             }
-            std::thread::sleep(LOOK_UP);
+            std::thread::sleep(NEIGHBOR_POLL_INTERVAL);
         }
     }
 
     /// Returns the local address that the user-space stack uses towards `far`; `None` for the
     /// kernel.
-    pub fn address_towards(&self, far: IpAddr) -> Option<IpAddr> {
-        self.stack()?.address_towards(far)
+    pub fn local_address_towards(&self, remote: IpAddr) -> Option<IpAddr> {
+        self.netstack()?.source_address_for(remote)
     }
 
     /// Returns the facts of this host for the record.
-    pub fn host_facts(&self, far: IpAddr) -> Host {
-        let Some(stack) = self.stack() else {
-            return setup::host_facts(Role::Client, far);
+    pub fn host_facts(&self, remote: IpAddr) -> HostFacts {
+        let Some(stack) = self.netstack() else {
+            return setup::host_facts(Role::Client, remote);
         };
-        let mut host = linerate_host::snapshot::host();
+        let mut host = linerate_host::snapshot::read_host();
         host.role = Some(Role::Client);
         host.stack = Some(Box::new(stack.facts().clone()));
         host
@@ -248,51 +253,51 @@ impl Ground {
     ///
     /// # Errors
     /// The first option that this end does not support.
-    pub fn settle(
+    pub fn resolve_plan(
         &self,
         plan: &mut Plan,
-        far: SocketAddr,
-        local: &Local,
-    ) -> Result<Option<Doubt>, MeasureError> {
-        let Some(stack) = self.stack() else {
-            return settle(plan, far, local);
+        remote: SocketAddr,
+        local: &SourceBinding,
+    ) -> Result<Option<Caveat>, MeasureError> {
+        let Some(stack) = self.netstack() else {
+            return resolve_plan(plan, remote, local);
         };
         match plan.protocol {
-            Protocol::Tcp => {
-                if plan.congestion_control.is_none() && plan.flows(Direction::Send) {
+            TransportProtocol::Tcp => {
+                if plan.congestion_control.is_none() && plan.has_direction(Direction::Send) {
                     plan.congestion_control = stack.config().get("tcp.congestion_control");
                 }
             }
-            Protocol::Udp => {
-                let headers = match far.is_ipv4() {
-                    true => V4_HEADERS,
-                    false => V6_HEADERS,
+            TransportProtocol::Udp => {
+                let headers = match remote.is_ipv4() {
+                    true => UDP_V4_HEADER_BYTES,
+                    false => UDP_V6_HEADER_BYTES,
                 };
-                let whole = u64::from(stack.config().mtu).saturating_sub(headers);
+                let max_payload = u64::from(stack.config().mtu).saturating_sub(headers);
                 if plan.payload_bytes == 0 {
-                    plan.payload_bytes = whole.clamp(64, LARGEST_DATAGRAM_BYTES);
+                    plan.payload_bytes = max_payload.clamp(64, MAX_DATAGRAM_BYTES);
                 }
-                let sends = plan.kind != Kind::Throughput || plan.flows(Direction::Send);
-                let cuts = stack.config().get("ip.fragmentation").as_deref() != Some("off");
-                if sends && !cuts && plan.payload_bytes > whole {
-                    return Err(MeasureError::OptionRefused {
+                let sends = plan.kind != RunKind::Throughput || plan.has_direction(Direction::Send);
+                let fragments = stack.config().get("ip.fragmentation").as_deref() != Some("off");
+                if sends && !fragments && plan.payload_bytes > max_payload {
+                    return Err(MeasureError::OptionRejected {
                         option: format!(
                             "-l {} with --set ip.fragmentation=off",
                             plan.payload_bytes
                         ),
                         why: format!(
-                            "packets of the stack hold {whole} B of it, and fragmentation is off"
+                            "packets of the stack hold {max_payload} B of it, and fragmentation is off"
                         ),
                         next_step: "send smaller datagrams, or leave ip.fragmentation on"
                             .to_owned(),
                     });
                 }
-                if plan.kind == Kind::Throughput {
+                if plan.kind == RunKind::Throughput {
                     // Datagrams are sent one by one, in bursts of calls.
                     plan.udp_offload = UdpOffload {
                         gso: Some(false),
                         gro: Some(false),
-                        asked: true,
+                        requested: true,
                     };
                 }
             }
@@ -307,15 +312,15 @@ impl Ground {
     ///
     /// # Errors
     /// The pacing option that is not supported.
-    pub fn check_pace(
+    pub fn check_pacing(
         &self,
         plan: &Plan,
-        part: Part,
-        host: &Host,
-    ) -> Result<Option<Doubt>, MeasureError> {
+        flow_role: FlowRole,
+        host: &HostFacts,
+    ) -> Result<Option<Caveat>, MeasureError> {
         match self {
-            Self::Kernel => pace::check(plan, part, host),
-            Self::Stack(_) => Ok(None),
+            Self::Kernel => pace::check_pacing(plan, flow_role, host),
+            Self::Netstack(_) => Ok(None),
         }
     }
 
@@ -323,59 +328,62 @@ impl Ground {
     ///
     /// # Errors
     /// The option that this end does not support.
-    pub fn manner(
+    pub fn thread_plan(
         &self,
         plan: &Plan,
-        asked: Option<Wait>,
+        requested_wait: Option<WaitMode>,
         shares_cores: bool,
-    ) -> Result<Manner, MeasureError> {
-        let Some(stack) = self.stack() else {
-            return Manner::settle(plan, Role::Client, asked, shares_cores, 0);
+    ) -> Result<ThreadPlan, MeasureError> {
+        let Some(stack) = self.netstack() else {
+            return ThreadPlan::choose(plan, Role::Client, requested_wait, shares_cores, 0);
         };
-        may_run(plan, Role::Client)?;
-        Ok(Manner {
-            wait: stack.waits(),
-            asked: true,
-            cpus: plan.cpu.near.clone(),
-            because: Some("the user-space stack polls its port".to_owned()),
-            threads: 1,
-            shared: plan.streams > 1,
+        usable_cpus(plan, Role::Client)?;
+        Ok(ThreadPlan {
+            wait: stack.wait_mode(),
+            wait_requested: true,
+            cpus: plan.cpu.client.clone(),
+            reason: Some("the user-space stack polls its port".to_owned()),
+            threads_per_direction: 1,
+            shares_threads: plan.streams > 1,
         })
     }
 }
 
 /// Returns whether a lost peer of the port could cause the error: it reports only missing replies.
-fn is_silence(error: &MeasureError) -> bool {
+fn is_missing_reply(error: &MeasureError) -> bool {
     matches!(
         error,
-        MeasureError::Vanished { .. }
-            | MeasureError::Silent { .. }
-            | MeasureError::SilentUdp { .. }
+        MeasureError::PeerLost { .. }
+            | MeasureError::NoReply { .. }
+            | MeasureError::NoDatagram { .. }
             | MeasureError::UdpBlocked { .. }
             | MeasureError::NoNeighbor { .. }
     )
 }
 
-fn partner_gone(stack: &StackThread) -> MeasureError {
+fn port_peer_lost(stack: &StackThread) -> MeasureError {
     let port = stack.port_name();
-    PortError::PartnerGone { port }.into()
+    PortError::PeerGone { port }.into()
 }
 
 /// Converts an IPv4-mapped IPv6 address (RFC 4291 section 2.5.5.2) to IPv4: the packets are IPv4,
 /// and only kernel sockets accept the mapped form.
-fn plainly(far: SocketAddr) -> SocketAddr {
-    match far.ip().to_canonical() {
-        ip @ IpAddr::V4(_) => SocketAddr::new(ip, far.port()),
-        IpAddr::V6(_) => far,
+fn unmapped(remote: SocketAddr) -> SocketAddr {
+    match remote.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, remote.port()),
+        IpAddr::V6(_) => remote,
     }
 }
 
 /// Returns the addresses that the user-space stack has a route to, in their order; all of them when
 /// it has none, so that the error can name one.
-fn ways(stack: &StackThread, addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    let mut all: Vec<_> = addresses.into_iter().map(plainly).collect();
-    if all.iter().any(|far| may_go(stack, *far).is_ok()) {
-        all.retain(|far| may_go(stack, *far).is_ok());
+fn reachable(stack: &StackThread, addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let mut all: Vec<_> = addresses.into_iter().map(unmapped).collect();
+    if all
+        .iter()
+        .any(|remote| check_reachable(stack, *remote).is_ok())
+    {
+        all.retain(|remote| check_reachable(stack, *remote).is_ok());
     }
     all
 }
@@ -384,13 +392,13 @@ fn ways(stack: &StackThread, addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 ///
 /// # Errors
 /// The error of the first address; at once for errors that do not depend on the address.
-pub(super) fn first_of<R>(
+pub(super) fn try_in_order<R>(
     addresses: Vec<SocketAddr>,
-    mut one: impl FnMut(SocketAddr) -> Result<R, MeasureError>,
+    mut attempt: impl FnMut(SocketAddr) -> Result<R, MeasureError>,
 ) -> Result<R, MeasureError> {
     let mut first_error = None;
     for address in addresses {
-        match one(address) {
+        match attempt(address) {
             Err(
                 error
                 @ (MeasureError::Interrupted | MeasureError::Stack(_) | MeasureError::Port(_)),
@@ -403,24 +411,24 @@ pub(super) fn first_of<R>(
 }
 
 /// Checks that the user-space stack can send to an address.
-fn may_go(stack: &StackThread, far: SocketAddr) -> Result<(), MeasureError> {
-    let address = far.ip();
-    if stack.is_own(address) {
-        return Err(MeasureError::OptionRefused {
+fn check_reachable(stack: &StackThread, remote: SocketAddr) -> Result<(), MeasureError> {
+    let address = remote.ip();
+    if stack.is_local_address(address) {
+        return Err(MeasureError::OptionRejected {
             option: format!("--ip {address}"),
             why: "it is the server's address: the stack would connect to itself".to_owned(),
             next_step: "give the stack an address of its own in that network".to_owned(),
         });
     }
-    match stack.reaches(address) {
+    match stack.has_route(address) {
         true => Ok(()),
-        false => Err(MeasureError::NoWay { address: far }),
+        false => Err(MeasureError::NoNetstackRoute { address: remote }),
     }
 }
 
 /// Renames the option of an error: `--sched` and `--cpu` set the application thread's stack keys.
-fn in_words_of(plan: &Plan, error: MeasureError) -> MeasureError {
-    let MeasureError::OptionRefused {
+fn rename_option(plan: &Plan, error: MeasureError) -> MeasureError {
+    let MeasureError::OptionRejected {
         option,
         why,
         next_step,
@@ -428,17 +436,17 @@ fn in_words_of(plan: &Plan, error: MeasureError) -> MeasureError {
     else {
         return error;
     };
-    let is_of = |key: &str| option.starts_with(&format!("--set threads.application.{key}="));
-    let (option, next_step) = if is_of("sched") && plan.sched.near != Sched::Inherited {
+    let is_key = |key: &str| option.starts_with(&format!("--set threads.application.{key}="));
+    let (option, next_step) = if is_key("sched") && plan.sched.client != SchedPolicy::Inherited {
         let next_step = "run as root, or leave it out".to_owned();
-        (format!("--sched {}", plan.sched.near), next_step)
-    } else if is_of("cpus") && !plan.cpu.near.0.is_empty() {
+        (format!("--sched {}", plan.sched.client), next_step)
+    } else if is_key("cpus") && !plan.cpu.client.0.is_empty() {
         let next_step = "name one that this process may run on, or leave it out".to_owned();
-        (format!("--cpu {}", plan.cpu.near), next_step)
+        (format!("--cpu {}", plan.cpu.client), next_step)
     } else {
         (option, next_step)
     };
-    MeasureError::OptionRefused {
+    MeasureError::OptionRejected {
         option,
         why,
         next_step,
@@ -446,16 +454,16 @@ fn in_words_of(plan: &Plan, error: MeasureError) -> MeasureError {
 }
 
 /// Converts an error of a connect over the user-space stack to that of the kernel's.
-pub fn failed(far: SocketAddr, error: io::Error) -> MeasureError {
+pub fn connect_error(remote: SocketAddr, error: io::Error) -> MeasureError {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => MeasureError::Refused { address: far },
-        io::ErrorKind::TimedOut => MeasureError::Silent {
-            address: far,
-            patience: Duration::from_secs(5),
+        io::ErrorKind::ConnectionRefused => MeasureError::ConnectionRefused { address: remote },
+        io::ErrorKind::TimedOut => MeasureError::NoReply {
+            address: remote,
+            timeout: Duration::from_secs(5),
         },
         io::ErrorKind::Interrupted => MeasureError::Interrupted,
         io::ErrorKind::NetworkUnreachable => MeasureError::NoRoute {
-            address: far,
+            address: remote,
             source: error,
         },
         _ => MeasureError::system("a connection over the user-space stack", error),
@@ -464,26 +472,26 @@ pub fn failed(far: SocketAddr, error: io::Error) -> MeasureError {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::Cpus;
+    use linerate_metric::plan::CpuList;
 
     use super::*;
 
     #[test]
-    fn what_a_thread_may_not_have_is_told_by_the_option_that_asked() {
-        let key = |key: &str| MeasureError::OptionRefused {
+    fn a_rejected_thread_key_is_reported_by_its_option() {
+        let key = |key: &str| MeasureError::OptionRejected {
             option: format!("--set {key}"),
             why: "not permitted".to_owned(),
             next_step: "leave it".to_owned(),
         };
-        let mut plan = Plan::new(Kind::Latency, Protocol::Tcp, "10.0.0.1");
-        let told = |plan: &Plan, name: &str| in_words_of(plan, key(name)).to_string();
-        let by_keys = told(&plan, "threads.application.sched=fifo:9");
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Tcp, "10.0.0.1");
+        let message = |plan: &Plan, name: &str| rename_option(plan, key(name)).to_string();
+        let by_keys = message(&plan, "threads.application.sched=fifo:9");
         assert!(
             by_keys.starts_with("--set threads.application.sched=fifo:9"),
             "{by_keys}"
         );
-        plan.sched.near = Sched::Fifo(9);
-        plan.cpu.near = Cpus(vec![7]);
+        plan.sched.client = SchedPolicy::Fifo(9);
+        plan.cpu.client = CpuList(vec![7]);
         for (name, option) in [
             ("threads.application.sched=fifo:9", "--sched fifo:9"),
             ("threads.application.cpus=7", "--cpu 7"),
@@ -492,46 +500,46 @@ mod tests {
                 "--set threads.driver.sched=fifo:9",
             ),
         ] {
-            let text = told(&plan, name);
+            let text = message(&plan, name);
             assert!(text.starts_with(option), "{text}");
         }
     }
 
     /// An interruption or a rejection is not replaced by a lost port peer.
     #[test]
-    fn only_silence_is_told_by_who_left() {
+    fn only_missing_replies_are_explained_by_a_lost_peer() {
         let address: SocketAddr = "10.0.0.2:5201".parse().unwrap();
-        let patience = Duration::from_secs(1);
-        let vanished = MeasureError::Vanished {
+        let timeout = Duration::from_secs(1);
+        let lost = MeasureError::PeerLost {
             peer: address,
-            how: "silent for 14 s".to_owned(),
+            reason: "silent for 14 s".to_owned(),
         };
-        let refused = MeasureError::OptionRefused {
+        let rejected = MeasureError::OptionRejected {
             option: "-w 1G".to_owned(),
             why: "it is too much".to_owned(),
             next_step: "ask for less".to_owned(),
         };
         for (error, silence) in [
-            (vanished, true),
-            (MeasureError::Silent { address, patience }, true),
-            (MeasureError::SilentUdp { address, patience }, true),
+            (lost, true),
+            (MeasureError::NoReply { address, timeout }, true),
+            (MeasureError::NoDatagram { address, timeout }, true),
             (MeasureError::Interrupted, false),
-            (refused, false),
-            (MeasureError::NoWay { address }, false),
+            (rejected, false),
+            (MeasureError::NoNetstackRoute { address }, false),
         ] {
-            assert_eq!(is_silence(&error), silence, "{error}");
+            assert_eq!(is_missing_reply(&error), silence, "{error}");
         }
     }
 
     #[test]
     fn a_mapped_address_is_one_of_ipv4() {
-        for (written, meant) in [
+        for (text, expected) in [
             ("[::ffff:10.9.0.1]:7", "10.9.0.1:7"),
             ("10.9.0.1:7", "10.9.0.1:7"),
             ("[fe80::1%3]:7", "[fe80::1%3]:7"),
         ] {
-            let far: SocketAddr = written.parse().unwrap();
-            assert_eq!(plainly(far), meant.parse().unwrap(), "{written}");
+            let remote: SocketAddr = text.parse().unwrap();
+            assert_eq!(unmapped(remote), expected.parse().unwrap(), "{text}");
         }
     }
 
@@ -542,36 +550,36 @@ mod tests {
     }
 
     #[test]
-    fn the_next_address_is_tried_and_the_first_one_told() {
-        let refused = |address| MeasureError::Refused { address };
-        for (takes, tried, told) in [(1, 1, Ok(1)), (3, 3, Ok(3)), (9, 4, Err(1))] {
-            let mut asked = 0;
-            let found = first_of(addresses(1..5), |far| {
-                asked += 1;
-                match far.port() == takes {
-                    true => Ok(far.port()),
-                    false => Err(refused(far)),
+    fn the_next_address_is_tried_and_the_first_error_returned() {
+        let rejected = |address| MeasureError::ConnectionRefused { address };
+        for (accepting_port, tried, expected) in [(1, 1, Ok(1)), (3, 3, Ok(3)), (9, 4, Err(1))] {
+            let mut attempts = 0;
+            let result = try_in_order(addresses(1..5), |remote| {
+                attempts += 1;
+                match remote.port() == accepting_port {
+                    true => Ok(remote.port()),
+                    false => Err(rejected(remote)),
                 }
             });
-            assert_eq!(asked, tried, "{takes}");
-            let found = found.map_err(|error| match error {
-                MeasureError::Refused { address } => address.port(),
+            assert_eq!(attempts, tried, "{accepting_port}");
+            let result = result.map_err(|error| match error {
+                MeasureError::ConnectionRefused { address } => address.port(),
                 other => panic!("{other}"),
             });
-            assert_eq!(found, told);
+            assert_eq!(result, expected);
         }
         // Neither Ctrl-C nor a failed port depends on the address.
         for stops in [
             || MeasureError::Interrupted,
-            || linerate_stack::StackError::Stale.into(),
+            || linerate_stack::StackError::SocketClosed.into(),
         ] {
-            let mut asked = 0;
-            let found: Result<(), _> = first_of(addresses(1..5), |_| {
-                asked += 1;
+            let mut attempts = 0;
+            let result: Result<(), _> = try_in_order(addresses(1..5), |_| {
+                attempts += 1;
                 Err(stops())
             });
-            assert!(found.is_err());
-            assert_eq!(asked, 1);
+            assert!(result.is_err());
+            assert_eq!(attempts, 1);
         }
     }
 
@@ -586,23 +594,25 @@ mod tests {
                 profile: "default".to_owned(),
                 ..StackPlan::default()
             };
-            let thread = StackThread::start(&plan, services, Front::default());
+            let thread = StackThread::start(&plan, services, ServiceContext::default());
             (thread.unwrap_or_else(|error| panic!("{error}")), plan)
         };
-        let _far = start("server", 1, vec!["echo".parse().unwrap()]);
-        let near = Ground::Stack(Box::new(start("client", 2, Vec::new())));
-        let stack = near.stack().unwrap();
-        let mut written = addresses(6..9);
+        let _server = start("server", 1, vec!["echo".parse().unwrap()]);
+        let client = LocalStack::Netstack(Box::new(start("client", 2, Vec::new())));
+        let stack = client.netstack().unwrap();
+        let mut text = addresses(6..9);
         // In no network of the stack: skipped when another address is reachable.
-        written.insert(0, "10.8.0.1:7".parse().unwrap());
+        text.insert(0, "10.8.0.1:7".parse().unwrap());
         // Address of the stack itself.
-        written.insert(0, "10.9.0.2:7".parse().unwrap());
-        let line = near.over_stack(stack, ways(stack, written), &AtomicBool::new(false));
-        let line = line.unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(line.peer, "10.9.0.1:7".parse().unwrap());
+        text.insert(0, "10.9.0.2:7".parse().unwrap());
+        let stream =
+            client.connect_over_netstack(stack, reachable(stack, text), &AtomicBool::new(false));
+        let stream = stream.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(stream.peer, "10.9.0.1:7".parse().unwrap());
 
-        let refused = near.over_stack(stack, addresses(5..7), &AtomicBool::new(false));
-        let Err(MeasureError::Refused { address }) = refused else {
+        let rejected =
+            client.connect_over_netstack(stack, addresses(5..7), &AtomicBool::new(false));
+        let Err(MeasureError::ConnectionRefused { address }) = rejected else {
             panic!("no listener on this port");
         };
         assert_eq!(address.port(), 5);

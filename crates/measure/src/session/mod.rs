@@ -17,10 +17,6 @@ pub(crate) mod local_stack;
 pub(crate) mod pace;
 mod random;
 mod server;
-#[expect(
-    clippy::module_inception,
-    reason = "one session among the modules that sessions need"
-)]
 pub(crate) mod server_session;
 pub(crate) mod server_stack;
 pub(crate) mod server_state;
@@ -31,13 +27,15 @@ pub(crate) mod thread_plan;
 pub(crate) mod udp_demux;
 
 pub use client::Client;
-pub use control_connection::PEER_PATIENCE;
-pub use dial::Family;
+pub use control_connection::CLIENT_SILENCE_TIMEOUT;
+pub use dial::AddressFamily;
 pub use limits::TIME_LIMIT_NS;
-pub use linerate_dialect::control::{Key, KeyError, SECRET_MAX_BYTES, SECRET_MIN_BYTES};
-pub use listen_ports::Also;
-pub use server::{Emit, GRANTS, Grant, PeerOptions, Server, ServerOptions};
-pub use settings::{FarSettings, Held, Maker};
+pub use linerate_dialect::control::{
+    PresharedKey, PresharedKeyError, SECRET_MAX_BYTES, SECRET_MIN_BYTES,
+};
+pub use listen_ports::ExtraPort;
+pub use server::{EventCallback, GRANTS, Grant, InteropOptions, Server, ServerOptions};
+pub use settings::{AppliedSettings, RemoteSettings, RemoteTuning};
 
 use linerate_dialect::control::Hello;
 
@@ -56,5 +54,5 @@ fn hello(boot_id: Option<String>) -> Hello {
 
 /// Boot id of this kernel: two ends with the same id share their CPUs.
 fn boot_id() -> Option<String> {
-    linerate_host::snapshot::Files::machine().text("/proc/sys/kernel/random/boot_id")
+    linerate_host::snapshot::SystemFiles::of_machine().read_text("/proc/sys/kernel/random/boot_id")
 }

@@ -1,6 +1,6 @@
 //! Random numbers that must not be guessable: flow tokens and nonces of authenticated connections.
 
-use linerate_dialect::control::{Key, Proof};
+use linerate_dialect::control::{NoiseCredentials, PresharedKey};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::MeasureError;
@@ -11,7 +11,7 @@ pub fn bytes<const N: usize>() -> Result<[u8; N], MeasureError> {
     let mut filled = 0;
     while filled < N {
         match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
-            Ok(more) => filled += more,
+            Ok(count) => filled += count,
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(MeasureError::system("random numbers", error.into())),
         }
@@ -20,8 +20,8 @@ pub fn bytes<const N: usize>() -> Result<[u8; N], MeasureError> {
 }
 
 /// Returns the key with a fresh nonce, for the proof on a new connection.
-pub fn proof(key: &Key) -> Result<Proof, MeasureError> {
-    Ok(Proof {
+pub fn new_proof(key: &PresharedKey) -> Result<NoiseCredentials, MeasureError> {
+    Ok(NoiseCredentials {
         key: key.clone(),
         random: bytes()?,
     })

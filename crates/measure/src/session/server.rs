@@ -1,26 +1,26 @@
 //! Server: one port that serves many tests at a time.
 //!
 //! One thread accepts connections and classifies their first bytes without blocking on one of them
-//! ([`lobby`](super::lobby)). Each test has a thread of its own ([`session`](super::session)), in
+//! ([`acceptor`](super::acceptor)). Each test has a thread of its own ([`session`](super::session)), in
 //! addition to those that move payload.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use linerate_dialect::control::Key;
+use linerate_dialect::control::PresharedKey;
 use linerate_host::sys::fd_table;
-use linerate_metric::event::{Event, What};
+use linerate_metric::event::{Event, EventKind};
 
-use super::acceptor::Lobby;
-use super::dial::Family;
+use super::acceptor::Acceptor;
+use super::dial::AddressFamily;
 use super::grants;
-use super::listen_ports::{self, Also, Door};
-use super::server_state::House;
-use super::settings::Maker;
+use super::listen_ports::{self, ExtraPort, ListenPort};
+use super::server_state::ServerState;
+use super::settings::RemoteTuning;
 use crate::error::MeasureError;
-use crate::interop::handlers::Hall;
-use crate::loss::Network;
+use crate::interop::handlers::InteropState;
+use crate::loss::LabNetwork;
 use crate::timestamps::scheduler_tracer;
 
 /// Options of a server.
@@ -33,30 +33,30 @@ pub struct ServerOptions {
     /// Listen interface; all when absent.
     pub interface: Option<String>,
     /// Listen families when no address is given.
-    pub family: Family,
+    pub family: AddressFamily,
     /// Serve one test, then end.
-    pub once: bool,
+    pub single_test: bool,
     /// Privileges that remote clients may request for the time of their tests.
     pub grants: Vec<Grant>,
     /// Applies settings that clients request; unused without [`Grant::Tune`].
-    pub settings: Option<Maker>,
+    pub tuning: Option<RemoteTuning>,
     /// Shared secret: clients that do not prove it are rejected with the reason.
-    pub key: Option<Key>,
+    pub key: Option<PresharedKey>,
     /// Service for clients of other tools.
-    pub peers: PeerOptions,
+    pub interop: InteropOptions,
 }
 
 /// Options for clients of other tools.
 #[derive(Clone, Debug, Default)]
-pub struct PeerOptions {
+pub struct InteropOptions {
     /// Additional ports, which must be free.
-    pub also: Vec<Also>,
+    pub extra_ports: Vec<ExtraPort>,
     /// Open the default ports of other tools as well, as far as they are free.
-    pub well_known: bool,
+    pub well_known_ports: bool,
     /// Only protocols served in addition to our own; absent: all.
-    pub only: Option<Vec<String>>,
+    pub protocols: Option<Vec<String>>,
     /// Networks whose unvalidated addresses get replies, in addition to directly connected ones.
-    pub allow: Vec<linerate_dialect::amplification_guard::Network>,
+    pub allowed_networks: Vec<linerate_dialect::amplification_guard::IpNetwork>,
     /// Most concurrent tests; absent: the server's own limit.
     pub max_tests: Option<usize>,
     /// Most payload bits per second that one test sends; absent: no limit for validated clients.
@@ -102,8 +102,8 @@ impl std::str::FromStr for Grant {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = GRANTS.iter().find(|(name, _)| *name == text);
-        known.map(|&(_, grant)| grant).ok_or_else(|| {
+        let named = GRANTS.iter().find(|(name, _)| *name == text);
+        named.map(|&(_, grant)| grant).ok_or_else(|| {
             let names: Vec<_> = GRANTS.iter().map(|(name, _)| *name).collect();
             format!("`{text}` is not a grant: {}", names.join(", "))
         })
@@ -111,26 +111,26 @@ impl std::str::FromStr for Grant {
 }
 
 /// Callback for events of any test, from any thread.
-pub type Emit = Arc<dyn Fn(Event) + Send + Sync>;
+pub type EventCallback = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Bound server.
 pub struct Server {
     /// First the server's own port, then those for clients of other tools.
-    doors: Vec<Door>,
+    listeners: Vec<ListenPort>,
     options: ServerOptions,
-    network: Option<Arc<Network>>,
+    network: Option<Arc<LabNetwork>>,
 }
 
 impl Server {
     /// Binds TCP and UDP sockets to the server's port and to the additional ones.
     ///
     /// # Errors
-    /// [`MeasureError::PortTaken`], or an invalid address or interface.
+    /// [`MeasureError::PortInUse`], or an invalid address or interface.
     pub fn bind(options: &ServerOptions) -> Result<Self, MeasureError> {
-        fd_table::raise_limit();
-        scheduler_tracer::remember_tracepoints();
+        fd_table::raise_open_file_limit();
+        scheduler_tracer::cache_tracepoint_ids();
         Ok(Self {
-            doors: listen_ports::open(options)?,
+            listeners: listen_ports::open_ports(options)?,
             options: options.clone(),
             network: None,
         })
@@ -138,70 +138,80 @@ impl Server {
 
     /// Sets the lab network around the server, whose counters account for every lost datagram.
     #[must_use]
-    pub fn within(self, network: Option<Arc<Network>>) -> Self {
+    pub fn in_network(self, network: Option<Arc<LabNetwork>>) -> Self {
         Self { network, ..self }
     }
 
     /// Returns the server's own port.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.own().port
+        self.main_listener().port
     }
 
-    fn own(&self) -> &Door {
-        self.doors.first().expect("the server's own port is open")
+    fn main_listener(&self) -> &ListenPort {
+        self.listeners
+            .first()
+            .expect("the server's own port is open")
     }
 
     /// Returns the additional ports.
     #[must_use]
-    pub fn also(&self) -> Vec<u16> {
-        self.doors.iter().skip(1).map(|door| door.port).collect()
+    pub fn extra_ports(&self) -> Vec<u16> {
+        self.listeners
+            .iter()
+            .skip(1)
+            .map(|listener| listener.port)
+            .collect()
     }
 
     /// Returns the listen addresses.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
-        vec![self.own().bound.to_string()]
+        vec![self.main_listener().address.to_string()]
     }
 
     /// Serves until `stop` is set, or until the test of a single-test server has ended.
     ///
     /// # Errors
     /// The error that ended the single test, or errors of the listening sockets.
-    pub fn run(self, stop: Arc<AtomicBool>, emit: Emit) -> Result<(), MeasureError> {
+    pub fn run(self, stop: Arc<AtomicBool>, emit: EventCallback) -> Result<(), MeasureError> {
         emit(Event {
             test: 0,
-            what: What::Ready {
+            kind: EventKind::Ready {
                 port: self.port(),
                 addresses: self.addresses(),
-                also: self.also(),
+                other_ports: self.extra_ports(),
             },
         });
-        let ports = self.doors.iter().map(|door| door.port).collect();
+        let ports = self
+            .listeners
+            .iter()
+            .map(|listener| listener.port)
+            .collect();
         let options = ServerOptions {
             port: self.port(),
             ..self.options
         };
-        for doubt in grants::lacking(&options.grants) {
+        for warning in grants::unprivileged(&options.grants) {
             emit(Event {
                 test: 0,
-                what: What::Doubted { doubt },
+                kind: EventKind::CaveatRaised { caveat: warning },
             });
         }
-        let hall = Hall::new(&options, ports, Arc::clone(&emit));
-        let house = House::new(options, emit, stop, self.network).with_hall(hall);
-        let house = Arc::new(house);
-        let mut lobby = Lobby::new(self.doors, Arc::clone(&house))
+        let interop = InteropState::new(&options, ports, Arc::clone(&emit));
+        let server = ServerState::new(options, emit, stop, self.network).with_interop(interop);
+        let server = Arc::new(server);
+        let mut acceptor = Acceptor::new(self.listeners, Arc::clone(&server))
             .map_err(|error| MeasureError::system("listening", error))?;
-        while !house.stop.load(Relaxed) && !house.over.load(Relaxed) {
-            lobby
-                .turn()
+        while !server.stop.load(Relaxed) && !server.finished.load(Relaxed) {
+            acceptor
+                .poll_once()
                 .map_err(|error| MeasureError::system("listening", error))?;
         }
-        lobby.close();
-        let failure = house.failure.lock().expect("no holder panics").take();
+        acceptor.close();
+        let failure = server.failure.lock().expect("no holder panics").take();
         match failure {
-            Some(failure) if house.once => Err(failure),
+            Some(failure) if server.single_test => Err(failure),
             _ => Ok(()),
         }
     }

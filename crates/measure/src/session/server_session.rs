@@ -7,452 +7,516 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use linerate_dialect::control::{
-    self, Accept, Attached, ClockAnswer, Connection, ControlError, FlowGrant, Frame, Key, Propose,
-    Refuse, Start, Token,
+    self, Accept, ClockReply, ControlCodec, ControlError, FlowGrant, FlowToken, FlowsAttached,
+    Frame, PresharedKey, Propose, Reject, StartRun,
 };
 use linerate_host::settings::idle_hold::IdleHold;
-use linerate_host::snapshot::is_own_address;
+use linerate_host::snapshot::is_local_address;
 use linerate_host::sys::{clock, cpu};
-use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::exit;
-use linerate_metric::facts::{Host, Role};
-use linerate_metric::plan::{Direction, Ends, Plan, Protocol, Sched, Stamping};
-use linerate_metric::record::Served;
+use linerate_metric::facts::{HostFacts, Role};
+use linerate_metric::plan::{
+    Direction, PerEnd, Plan, SchedPolicy, TimestampLevel, TransportProtocol,
+};
+use linerate_metric::record::ServedClient;
 
-use super::control_connection::{Line, PEER_PATIENCE, STATE_PATIENCE, Wire, deadline};
-use super::cpu_load::Burn;
+use super::control_connection::{
+    CLIENT_SILENCE_TIMEOUT, ControlConnection, ControlStream, HANDSHAKE_STATE_TIMEOUT,
+    deadline_after,
+};
+use super::cpu_load::CpuLoad;
 use super::descriptor_limit;
-use super::flow_open_responder::Greeter;
+use super::flow_open_responder::FlowOpenResponder;
 use super::limits::{
-    ATTACH_PATIENCE, PROPOSE_LIMIT_BYTES, attach_limit, frame_limit, memory_of, too_many_traced,
-    unfit,
+    ATTACH_TIMEOUT, PROPOSE_LIMIT_BYTES, attach_timeout, check_traced_threads, max_frame_bytes,
+    memory_bytes, reject_plan,
 };
 use super::pace;
 use super::random;
 use super::server::Grant;
-use super::server_stack::Footing;
-use super::server_state::{Arrival, Claim, House, Seat, Waiting};
+use super::server_stack::ServerStack;
+use super::server_state::{
+    AcceptedSocket, AnnouncedFlow, ServerState, SessionPermit, TestReservation,
+};
 use super::service;
 use super::settings;
-use super::setup::{self, AgreedFlow, Ready, flow_options, part};
-use super::thread_plan::Manner;
+use super::setup::{self, AgreedFlow, ReadyWorkers, flow_options, flow_role};
+use super::thread_plan::ThreadPlan;
 use super::{boot_id, hello};
-use crate::coordinator::End;
+use crate::coordinator::Coordinator;
 use crate::error::MeasureError;
-use crate::flow_memory::Memory;
+use crate::flow_memory::FlowMemory;
 use crate::interop::framing::Framing;
-use crate::loss::{Ledger, Network, Region, own_ledger};
-use crate::record_assembly::{Report, assemble};
+use crate::loss::{CounterSnapshot, LabNetwork, PathCounters, read_local_counters};
+use crate::record_assembly::{RecordInputs, assemble_record};
 use crate::timestamps::scheduler_tracer;
-use crate::worker::Opening;
+use crate::worker::FlowOpening;
 
 /// Longest wait for a client to close the control connection.
-const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest wait for it when the server is stopping.
-const SHORT_FAREWELL: Duration = Duration::from_millis(200);
+const STOP_FAREWELL_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Interval of control connection polls while flows arrive.
-const LOOK_UP: Duration = Duration::from_millis(50);
+const CONTROL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Serves one control connection over the kernel's stack.
-pub fn serve(house: &Arc<House>, stream: TcpStream, first: &[u8], seat: Seat) {
-    if let Ok(line) = Line::of(stream) {
-        serve_on(house, Footing::Kernel, line, first, seat);
+pub fn serve_kernel(
+    server: &Arc<ServerState>,
+    stream: TcpStream,
+    first: &[u8],
+    permit: SessionPermit,
+) {
+    if let Ok(control_stream) = ControlStream::from_tcp(stream) {
+        serve_session(server, ServerStack::Kernel, control_stream, first, permit);
     }
 }
 
 /// Serves one control connection of a test over either stack.
-pub fn serve_on(house: &Arc<House>, footing: Footing<'_>, line: Line, first: &[u8], seat: Seat) {
-    let Ok(mut wire) = open(line, first, house.key.as_ref()) else {
+pub fn serve_session(
+    server: &Arc<ServerState>,
+    stack: ServerStack<'_>,
+    stream: ControlStream,
+    first: &[u8],
+    permit: SessionPermit,
+) {
+    let Ok(mut control) = open_connection(stream, first, server.key.as_ref()) else {
         return;
     };
-    let mut session = Session {
-        house,
-        footing,
-        claim: None,
-        seat: Some(seat),
-        local: wire.local(),
-        peer: wire.peer(),
+    let mut session = ServerSession {
+        server,
+        stack,
+        reservation: None,
+        permit: Some(permit),
+        local: control.local(),
+        peer: control.peer(),
     };
     // A panic is a bug of ours: it ends this client's test and no other.
-    let result = catch_unwind(AssertUnwindSafe(|| session.run(&mut wire)));
+    let result = catch_unwind(AssertUnwindSafe(|| session.run(&mut control)));
     let result = result.unwrap_or_else(|_| {
         let bug = std::io::Error::other("a bug: it panicked, see the server's standard error");
         Err(MeasureError::system("the session", bug))
     });
     // The session completed, so the client's address is valid.
-    house.hall.prove(session.peer.ip());
-    let began = session.claim.as_ref().is_some_and(|claim| claim.began);
-    if let Some(claim) = &mut session.claim {
+    server.interop.mark_validated(session.peer.ip());
+    let started = session
+        .reservation
+        .as_ref()
+        .is_some_and(|reservation| reservation.started);
+    if let Some(reservation) = &mut session.reservation {
         // A flow that still opens would get a socket that the stack has just closed.
-        claim.withdraw();
-        footing.part();
+        reservation.withdraw_flows();
+        stack.close_sockets();
     }
     // A session without a test keeps its permit until the farewell ends: its thread still runs.
-    let _seat = session.seat.take();
+    let _permit = session.permit.take();
     let Err(error) = result else {
         drop(session);
-        wire.close(FAREWELL);
+        control.close(FAREWELL_TIMEOUT);
         return;
     };
     let stopped = matches!(error, MeasureError::Interrupted);
-    if !began {
+    if !started {
         // Best effort: the client may have disconnected, or use another protocol.
-        let _ = wire.say(match &error {
-            MeasureError::Interrupted => Refuse {
-                problem: Problem::new(
+        let _ = control.send(match &error {
+            MeasureError::Interrupted => Reject {
+                problem: ErrorReport::new(
                     "the server is stopping",
-                    format!("server port {}", house.port),
+                    format!("server port {}", server.port),
                     "start it again, or wait for it with --retry 30s",
                 ),
                 exit_code: exit::PEER,
-                may_pass: true,
+                retryable: true,
             },
-            error => Refuse {
+            error => Reject {
                 problem: error.problem(),
                 exit_code: error.exit_code(),
                 // Other clients of that stack release their sockets.
-                may_pass: matches!(error, MeasureError::FewSockets { .. }),
+                retryable: matches!(error, MeasureError::FewSockets { .. }),
             },
         });
     }
-    if session.claim.is_none() {
-        tell_fruitless(house, &wire, &error);
+    if session.reservation.is_none() {
+        log_no_test_started(server, &control, &error);
     }
     // A client that connects and disconnects is no failure.
-    if let Some(claim) = &session.claim {
-        (house.emit)(Event {
-            test: claim.test,
-            what: What::Failed {
+    if let Some(reservation) = &session.reservation {
+        (server.emit)(Event {
+            test: reservation.number,
+            kind: EventKind::Failed {
                 problem: error.problem(),
             },
         });
-        if began {
-            *house.failure.lock().expect("no holder panics") = Some(error);
+        if started {
+            *server.failure.lock().expect("no holder panics") = Some(error);
         }
     }
     drop(session);
     // With another version, the client learns it from our hello, which may still be queued.
-    wire.close(if stopped { SHORT_FAREWELL } else { FAREWELL });
+    control.close(if stopped {
+        STOP_FAREWELL_TIMEOUT
+    } else {
+        FAREWELL_TIMEOUT
+    });
 }
 
 /// Logs a session that ended before a test started. A client that disconnected after the hello is
 /// not logged: it reports the reason itself.
-fn tell_fruitless(house: &House, wire: &Wire, error: &MeasureError) {
-    let (hall, peer, dialect) = (&house.hall, wire.peer(), control::DIALECT.name);
+fn log_no_test_started(server: &ServerState, wire: &ControlConnection, error: &MeasureError) {
+    let (interop, peer, protocol) = (&server.interop, wire.peer(), control::PROTOCOL.name);
     match error {
         MeasureError::Interrupted => {}
         MeasureError::Protocol { source, .. } => match source {
-            ControlError::KeyMissing
-            | ControlError::KeyUnknown
-            | ControlError::KeyDiffers
+            ControlError::ClientHasNoKey
+            | ControlError::UnexpectedClientKey
+            | ControlError::KeyMismatch
             | ControlError::Security { .. } => {
-                hall.refuse_key(dialect, peer, &source.to_string());
+                interop.reject_key(protocol, peer, &source.to_string());
             }
-            source => hall.refuse_fruitless(dialect, peer, &source.to_string()),
+            source => interop.log_no_test_started(protocol, peer, &source.to_string()),
         },
-        _ if wire.was_left() => {}
-        MeasureError::Foreign { .. } => {
-            let how = "it sent no linerate hello: it is another program, or was ended";
-            hall.refuse_fruitless(dialect, peer, how);
+        _ if wire.is_closed_by_peer() => {}
+        MeasureError::PeerFailed { .. } => {
+            let reason = "it sent no linerate hello: it is another program, or was ended";
+            interop.log_no_test_started(protocol, peer, reason);
         }
-        MeasureError::Vanished { how, .. } => hall.refuse_fruitless(dialect, peer, how),
-        error => hall.refuse_fruitless(dialect, peer, &error.problem().situation),
+        MeasureError::PeerLost { reason, .. } => {
+            interop.log_no_test_started(protocol, peer, reason)
+        }
+        error => interop.log_no_test_started(protocol, peer, &error.problem().situation),
     }
 }
 
-fn open(line: Line, first: &[u8], key: Option<&Key>) -> Result<Wire, MeasureError> {
-    let peer = line.peer;
-    let greeting = hello(boot_id());
+fn open_connection(
+    stream: ControlStream,
+    first: &[u8],
+    key: Option<&PresharedKey>,
+) -> Result<ControlConnection, MeasureError> {
+    let peer = stream.peer;
+    let hello_frame = hello(boot_id());
     let codec = match key {
-        None => Connection::server(greeting),
-        Some(key) => Connection::proving_server(greeting, random::proof(key)?),
+        None => ControlCodec::server(hello_frame),
+        Some(key) => ControlCodec::authenticated_server(hello_frame, random::new_proof(key)?),
     };
     let mut codec = codec.map_err(|source| MeasureError::Protocol { peer, source })?;
-    codec.take_at_most(PROPOSE_LIMIT_BYTES);
-    let mut wire = Wire::on(line, codec)?.patient(PEER_PATIENCE);
-    wire.preload(first)?;
-    Ok(wire)
+    codec.limit_incoming(PROPOSE_LIMIT_BYTES);
+    let mut control =
+        ControlConnection::new(stream, codec)?.with_silence_timeout(CLIENT_SILENCE_TIMEOUT);
+    control.preload(first)?;
+    Ok(control)
 }
 
 /// Accepted test: the reply to the client, the thread plan, the flows that arrive, and what the
 /// server holds for its duration.
-struct Agreed {
+struct AcceptedTest {
     accept: Accept,
-    manner: Manner,
-    arrivals: mpsc::Receiver<(u32, Arrival)>,
-    hold: Option<IdleHold>,
+    thread_plan: ThreadPlan,
+    arrivals: mpsc::Receiver<(u32, AcceptedSocket)>,
+    idle_hold: Option<IdleHold>,
     /// Granted timestamping, and the reasons where it is less than requested.
-    stamps: Stamping,
-    notes: Vec<String>,
+    timestamping: TimestampLevel,
+    warnings: Vec<String>,
 }
 
 /// Reason why no test was agreed on.
-enum No {
+enum NotAgreed {
     /// Sent to the client; not a failure of this server.
-    Refused(Refuse),
+    Rejected(Reject),
     Failed(MeasureError),
 }
 
-impl From<MeasureError> for No {
+impl From<MeasureError> for NotAgreed {
     fn from(error: MeasureError) -> Self {
         Self::Failed(error)
     }
 }
 
-impl From<Refuse> for No {
-    fn from(refuse: Refuse) -> Self {
-        Self::Refused(refuse)
+impl From<Reject> for NotAgreed {
+    fn from(rejection: Reject) -> Self {
+        Self::Rejected(rejection)
     }
 }
 
-struct Session<'a> {
-    house: &'a Arc<House>,
-    footing: Footing<'a>,
+struct ServerSession<'a> {
+    server: &'a Arc<ServerState>,
+    stack: ServerStack<'a>,
     /// The granted test.
-    claim: Option<Claim>,
+    reservation: Option<TestReservation>,
     /// Held until a test is granted.
-    seat: Option<Seat>,
+    permit: Option<SessionPermit>,
     local: SocketAddr,
     peer: SocketAddr,
 }
 
-impl Session<'_> {
-    fn emit(&self, what: What) {
-        let test = self.claim.as_ref().map_or(0, |claim| claim.test);
-        (self.house.emit)(Event { test, what });
+impl ServerSession<'_> {
+    fn emit(&self, what: EventKind) {
+        let test = self
+            .reservation
+            .as_ref()
+            .map_or(0, |reservation| reservation.number);
+        (self.server.emit)(Event { test, kind: what });
     }
 
-    fn run(&mut self, wire: &mut Wire) -> Result<(), MeasureError> {
-        let Frame::Hello(greeting) = wire.expect(&self.house.stop)? else {
-            return Err(self.confused("it sent no hello"));
+    fn run(&mut self, wire: &mut ControlConnection) -> Result<(), MeasureError> {
+        let Frame::Hello(client_hello) = wire.receive_next(&self.server.stop)? else {
+            return Err(self.unexpected_message("it sent no hello"));
         };
-        let Some(propose) = self.listen(wire)? else {
+        let Some(propose) = self.receive_proposal(wire)? else {
             return Ok(());
         };
-        let (house, dialect) = (self.house, control::DIALECT.name);
-        if let Some(problem) = unfit(&propose.plan) {
-            house.hall.refuse_wish(dialect, self.peer, &problem);
-            return wire.say(Refuse {
+        let (server, protocol) = (self.server, control::PROTOCOL.name);
+        if let Some(problem) = reject_plan(&propose.plan) {
+            server.interop.reject_request(protocol, self.peer, &problem);
+            return wire.send(Reject {
                 problem,
                 exit_code: exit::USAGE,
-                may_pass: false,
+                retryable: false,
             });
         }
-        match self.house.claim_soon() {
-            Ok(claim) => self.claim = Some(claim),
-            Err(denied) => {
-                house.hall.refuse_test(dialect, self.peer, &denied);
-                return wire.say(denied.refuse);
+        match self.server.wait_for_test() {
+            Ok(reservation) => self.reservation = Some(reservation),
+            Err(rejection) => {
+                server.interop.reject_test(protocol, self.peer, &rejection);
+                return wire.send(rejection.reply);
             }
         }
-        self.seat = None;
-        self.emit(What::Connected {
+        self.permit = None;
+        self.emit(EventKind::Connected {
             peer: self.peer.to_string(),
-            agent: greeting.agent.clone(),
+            agent: client_hello.agent.clone(),
         });
-        let host = self.footing.host_facts(self.peer.ip());
-        let shares_cores = greeting.boot_id.is_some() && greeting.boot_id == host.boot_id;
-        let agreed = match self.agree(propose.plan, &host, shares_cores) {
-            Ok(agreed) => agreed,
-            Err(No::Failed(error)) => return Err(error),
-            Err(No::Refused(refuse)) => {
-                self.emit(What::Failed {
+        let host = self.stack.host_facts(self.peer.ip());
+        let shares_cores = client_hello.boot_id.is_some() && client_hello.boot_id == host.boot_id;
+        let accepted = match self.negotiate(propose.plan, &host, shares_cores) {
+            Ok(accepted) => accepted,
+            Err(NotAgreed::Failed(error)) => return Err(error),
+            Err(NotAgreed::Rejected(refuse)) => {
+                self.emit(EventKind::Failed {
                     problem: refuse.problem.clone(),
                 });
-                return wire.say(refuse);
+                return wire.send(refuse);
             }
         };
-        let Agreed {
+        let AcceptedTest {
             accept,
-            manner,
+            thread_plan,
             arrivals,
             // Held until this function returns, so until the test ends.
-            hold: _hold,
-            stamps,
-            notes,
-        } = agreed;
-        wire.take_at_most(frame_limit(&accept.plan));
-        wire.say(accept.clone())?;
+            idle_hold: _idle_hold,
+            timestamping,
+            warnings,
+        } = accepted;
+        wire.limit_frame_bytes(max_frame_bytes(&accept.plan));
+        wire.send(accept.clone())?;
         let plan = Arc::new(Plan {
-            stamps,
+            timestamps: timestamping,
             ..accept.plan.clone()
         });
-        let memory = Memory::before_flows();
-        let disciplines = pace::disciplines(&host);
-        let (flows, greeter) = self.attach(&accept, wire, &arrivals, &disciplines)?;
-        let stack = self.footing.stack();
-        let ready = setup::prepare(&plan, Role::Server, &manner, stack, flows, &mut || {
-            greeter.answer();
-            self.look_after(wire)
-        })?;
+        let memory = FlowMemory::before_flows();
+        let disciplines = pace::qdiscs(&host);
+        let (flows, responder) = self.attach_flows(&accept, wire, &arrivals, &disciplines)?;
+        let netstack = self.stack.netstack();
+        let ready = setup::start_workers(
+            &plan,
+            Role::Server,
+            &thread_plan,
+            netstack,
+            flows,
+            &mut || {
+                responder.confirm_repeated();
+                self.poll_control(wire)
+            },
+        )?;
         // Read before the client may start: everything counted from here on belongs to the test.
         let ipv6 = self.peer.ip().to_canonical().is_ipv6();
-        let ledger = own_ledger(Role::Server, &host, ipv6);
-        let network = self.house.network.as_ref();
-        let region = Region::open(network, self.peer.ip(), self.local.ip());
-        wire.say(Attached {})?;
-        let start = wire.expect_until(deadline(STATE_PATIENCE), &self.house.stop, &mut || {
-            greeter.answer();
-        })?;
-        drop(greeter);
+        let local_counters = read_local_counters(Role::Server, &host, ipv6);
+        let network = self.server.network.as_ref();
+        let path_counters = PathCounters::open(network, self.peer.ip(), self.local.ip());
+        wire.send(FlowsAttached {})?;
+        let start = wire.receive_until(
+            deadline_after(HANDSHAKE_STATE_TIMEOUT),
+            &self.server.stop,
+            &mut || {
+                responder.confirm_repeated();
+            },
+        )?;
+        drop(responder);
         let start = match start {
             Frame::Start(start) => start,
-            Frame::Bye(_) => return Err(self.gave_up()),
-            _ => return Err(self.confused("it sent no start")),
+            Frame::Bye(_) => return Err(self.client_cancelled()),
+            _ => return Err(self.unexpected_message("it sent no start")),
         };
-        if let Some(claim) = &mut self.claim {
-            claim.began = true;
+        if let Some(reservation) = &mut self.reservation {
+            reservation.started = true;
         }
-        let books = (ledger, region);
+        let counters = (local_counters, path_counters);
         // Stops when this function returns, too.
-        let _burn = Burn::start(plan.round_trip.burn.far)
+        let _load = CpuLoad::start(plan.round_trip.load_threads.server)
             .map_err(|error| MeasureError::system("new thread", error))?;
-        self.measure(
+        self.run_test(
             wire,
-            greeting.agent,
+            client_hello.agent,
             &plan,
             host,
             (ready, memory),
             &accept,
             start,
             shares_cores,
-            books,
-            notes,
+            counters,
+            warnings,
         )
     }
 
     /// Replies to clock requests and applies settings until the client proposes a test; `None` when
     /// it disconnects first. The settings are restored on return; they are independent of those of
     /// tests.
-    fn listen(&self, wire: &mut Wire) -> Result<Option<Propose>, MeasureError> {
-        let mut until = deadline(STATE_PATIENCE);
-        let mut held = None;
+    fn receive_proposal(
+        &self,
+        control: &mut ControlConnection,
+    ) -> Result<Option<Propose>, MeasureError> {
+        let mut deadline_ns = deadline_after(HANDSHAKE_STATE_TIMEOUT);
+        let mut applied = None;
         loop {
-            match wire.expect_until(until, &self.house.stop, &mut || {})? {
+            match control.receive_until(deadline_ns, &self.server.stop, &mut || {})? {
                 Frame::Propose(propose) => return Ok(Some(*propose)),
-                Frame::ClockQuestion(question) => {
+                Frame::ClockRequest(request) => {
                     let t2_ns = clock::now();
-                    wire.say(ClockAnswer {
-                        t1_ns: question.t1_ns,
+                    control.send(ClockReply {
+                        t1_ns: request.t1_ns,
                         t2_ns,
                         t3_ns: clock::now(),
                     })?;
                 }
                 Frame::Settings(changes) => {
-                    let maker = self.house.settings.as_ref();
-                    wire.say(settings::settle(maker, &mut held, changes.wanted))?;
-                    if held.is_some() {
+                    let backend = self.server.tuning.as_ref();
+                    control.send(settings::apply_settings(
+                        backend,
+                        &mut applied,
+                        changes.requested,
+                    ))?;
+                    if applied.is_some() {
                         // The settings stay for as long as heartbeats arrive.
-                        until = u64::MAX;
+                        deadline_ns = u64::MAX;
                     }
                 }
                 Frame::Bye(_) => return Ok(None),
-                _ => return Err(self.confused("it sent no proposal")),
+                _ => return Err(self.unexpected_message("it sent no proposal")),
             }
         }
     }
 
     /// Resolves this end's part of the plan, reserves resources and announces the flows.
-    fn agree(&mut self, mut plan: Plan, host: &Host, shares_cores: bool) -> Result<Agreed, No> {
-        let own = is_own(
+    fn negotiate(
+        &mut self,
+        mut plan: Plan,
+        host: &HostFacts,
+        shares_cores: bool,
+    ) -> Result<AcceptedTest, NotAgreed> {
+        let same_machine = is_same_machine(
             self.peer.ip(),
             self.local.ip(),
-            self.house.network.as_deref(),
+            self.server.network.as_deref(),
         );
-        let (stamps, notes) = self.watch(plan.stamps, own);
-        let with_stamps = |plan: &Plan| Plan {
-            stamps,
+        let (timestamping, warnings) = self.grant_timestamping(plan.timestamps, same_machine);
+        let with_timestamping = |plan: &Plan| Plan {
+            timestamps: timestamping,
             ..plan.clone()
         };
-        descriptor_limit::check(&with_stamps(&plan), Role::Server)?;
-        if let Some(refusal) = self.house.hall.limits().refusal(&plan) {
-            return Err(No::Refused(Refuse {
-                problem: refusal.problem(),
+        descriptor_limit::check(&with_timestamping(&plan), Role::Server)?;
+        if let Some(rejection) = self.server.interop.limits().reject_plan(&plan) {
+            return Err(NotAgreed::Rejected(Reject {
+                problem: rejection.problem(),
                 exit_code: exit::PEER,
-                may_pass: false,
+                retryable: false,
             }));
         }
-        self.check_group(&plan, own)?;
-        let may_force = self.house.grants.contains(&Grant::Buffers);
-        let refused = self.footing.settle(&mut plan, may_force)?;
+        self.check_group(&plan, same_machine)?;
+        let may_force = self.server.grants.contains(&Grant::Buffers);
+        let offload_warning = self.stack.resolve_plan(&mut plan, may_force)?;
         self.check_sched(&plan)?;
-        let unhonoured = match plan.flows(Direction::Receive) {
-            true => self.footing.check_pace(&plan, host)?,
+        let pacing_warning = match plan.has_direction(Direction::Receive) {
+            true => self.stack.check_pacing(&plan, host)?,
             false => None,
         };
         // On the same machine, the hold of the client is enough.
-        let hold = if plan.hold_latency && !shares_cores {
-            if !self.house.grants.contains(&Grant::Idle) {
-                return Err(No::Failed(MeasureError::OptionRefused {
+        let idle_hold = if plan.hold_latency && !shares_cores {
+            if !self.server.grants.contains(&Grant::Idle) {
+                return Err(NotAgreed::Failed(MeasureError::OptionRejected {
                     option: "--hold-latency".to_owned(),
                     why: "the server does not let clients keep its CPUs from idling".to_owned(),
                     next_step: "start it as root with `linerate server --grant idle`".to_owned(),
                 }));
             }
-            setup::hold_idle(&plan)?
+            setup::hold_idle_states(&plan)?
         } else {
             None
         };
-        self.check_burn(&plan)?;
-        if plan.protocol == Protocol::Tcp && plan.flows(Direction::Receive) {
+        self.check_load(&plan)?;
+        if plan.protocol == TransportProtocol::Tcp && plan.has_direction(Direction::Receive) {
             // With both directions, the client's choice applies to both; a default may differ.
             plan.congestion_control = plan
                 .congestion_control
-                .or_else(|| self.footing.congestion_control());
+                .or_else(|| self.stack.congestion_control());
         }
-        let asked = plan.wait.as_ref().map(|wait| wait.far);
-        let others = self.house.busy_threads();
-        let manner = self.footing.manner(&plan, asked, shares_cores, others)?;
-        let threads = manner.threads(&plan, Role::Server);
+        let requested = plan.wait.as_ref().map(|wait| wait.server);
+        let busy_threads = self.server.busy_threads();
+        let thread_plan = self
+            .stack
+            .thread_plan(&plan, requested, shares_cores, busy_threads)?;
+        let threads = thread_plan.threads_by_role(&plan, Role::Server);
         let arrivals;
         let mut flows = Vec::new();
         {
-            let claim = self.claim.as_mut().expect("agreed after the claim");
-            let busy = threads.iter().map(|&(_, count)| count).sum();
-            if let Some(problem) = too_many_traced(&plan, busy) {
-                return Err(No::Refused(Refuse {
+            let reservation = self.reservation.as_mut().expect("agreed after the claim");
+            let thread_count = threads.iter().map(|&(_, count)| count).sum();
+            if let Some(problem) = check_traced_threads(&plan, thread_count) {
+                return Err(NotAgreed::Rejected(Reject {
                     problem,
                     exit_code: exit::USAGE,
-                    may_pass: false,
+                    retryable: false,
                 }));
             }
-            let processors = match stamps.is_none() {
+            let cpus = match timestamping.is_none() {
                 true => 0,
-                false => scheduler_tracer::processors(),
+                false => scheduler_tracer::traced_processors(),
             };
-            let bytes = memory_of(&with_stamps(&plan), &threads, processors);
-            claim.reserve(bytes, busy)?;
-            claim.burn(plan.round_trip.burn.far as usize, usable_processors())?;
-            if plan.round_trip.needs_service() {
-                claim.take_ports(plan.streams as usize * plan.directions.len())?;
+            let bytes = memory_bytes(&with_timestamping(&plan), &threads, cpus);
+            reservation.reserve(bytes, thread_count)?;
+            reservation.reserve_load_threads(
+                plan.round_trip.load_threads.server as usize,
+                usable_cpus(),
+            )?;
+            if plan.round_trip.needs_flow_socket() {
+                reservation.reserve_ports(plan.streams as usize * plan.directions.len())?;
             }
-            let (arrived, receiver) = mpsc::channel();
+            let (sockets, receiver) = mpsc::channel();
             arrivals = receiver;
-            let all = (plan.directions.iter())
+            let directions = (plan.directions.iter())
                 .flat_map(|&direction| (0..plan.streams).map(move |_| direction));
-            for (id, direction) in (1..).zip(all) {
+            for (id, direction) in (1..).zip(directions) {
                 let token = new_token()?;
                 let mut port = None;
-                if plan.round_trip.needs_service() {
-                    let interface = self.house.interface.as_deref();
+                if plan.round_trip.needs_flow_socket() {
+                    let interface = self.server.interface.as_deref();
                     let (local, peer) = (self.local, self.peer.ip());
-                    let (socket, service_port) =
-                        self.footing.service(&plan, local, peer, interface, token)?;
+                    let (socket, service_port) = self
+                        .stack
+                        .open_service_socket(&plan, local, peer, interface, token)?;
                     port = Some(service_port);
                     // The receiver is in scope, so the send cannot fail.
-                    let _ = arrived.send((id, socket));
+                    let _ = sockets.send((id, socket));
                 } else {
-                    let waiting = Waiting {
+                    let waiting = AnnouncedFlow {
                         id,
                         protocol: plan.protocol,
                         local: self.local,
                         peer: self.peer.ip(),
-                        arrived: arrived.clone(),
+                        sockets: sockets.clone(),
                     };
-                    let claim = self.claim.as_mut().expect("agreed after the claim");
-                    claim.announce(token, waiting);
+                    let reservation = self.reservation.as_mut().expect("agreed after the claim");
+                    reservation.announce_flow(token, waiting);
                 }
                 flows.push(FlowGrant {
                     id,
@@ -464,51 +528,55 @@ impl Session<'_> {
         }
         let accept = Accept {
             plan,
-            wait: manner.wait,
-            cpus: manner.cpus.clone(),
+            wait: thread_plan.wait,
+            cpus: thread_plan.cpus.clone(),
             flows,
-            doubts: refused.into_iter().chain(unhonoured).collect(),
-            because: manner.because.clone(),
-            threads: Some(manner.thread_count()),
+            caveats: offload_warning.into_iter().chain(pacing_warning).collect(),
+            wait_reason: thread_plan.reason.clone(),
+            threads: Some(thread_plan.thread_count()),
         };
-        Ok(Agreed {
+        Ok(AcceptedTest {
             accept,
-            manner,
+            thread_plan,
             arrivals,
-            hold,
-            stamps,
-            notes,
+            idle_hold,
+            timestamping,
+            warnings,
         })
     }
 
     /// Returns the timestamping that this end grants of what the client requests, and the reasons
     /// where it is less. The client keeps its own level.
-    fn watch(&mut self, asked: Stamping, own: bool) -> (Stamping, Vec<String>) {
-        if let Some(stamps) = self.footing.stamps(asked) {
-            return stamps;
+    fn grant_timestamping(
+        &mut self,
+        requested: TimestampLevel,
+        same_machine: bool,
+    ) -> (TimestampLevel, Vec<String>) {
+        if let Some(timestamping) = self.stack.timestamping(requested) {
+            return timestamping;
         }
-        let granted = own || self.house.grants.contains(&Grant::Trace);
-        let claim = self.claim.as_mut().expect("agreed after the claim");
-        let reason = match asked {
-            Stamping::None | Stamping::Packets => return (asked, Vec::new()),
+        let granted = same_machine || self.server.grants.contains(&Grant::Trace);
+        let reservation = self.reservation.as_mut().expect("agreed after the claim");
+        let reason = match requested {
+            TimestampLevel::None | TimestampLevel::Packets => return (requested, Vec::new()),
             _ if !granted => {
                 "server: no scheduler tracing for remote clients: start it with --grant trace"
             }
-            _ if claim.watch() => return (asked, Vec::new()),
+            _ if reservation.acquire_tracing() => return (requested, Vec::new()),
             _ => {
                 "server: one test at a time may trace the scheduler, and another does: try again \
                  later"
             }
         };
-        (Stamping::Packets, vec![reason.to_owned()])
+        (TimestampLevel::Packets, vec![reason.to_owned()])
     }
 
     /// Checks the grant for multicast: a group membership brings traffic of any sender to this
     /// host.
-    fn check_group(&self, plan: &Plan, own: bool) -> Result<(), MeasureError> {
+    fn check_group(&self, plan: &Plan, same_machine: bool) -> Result<(), MeasureError> {
         match &plan.round_trip.group {
-            Some(group) if !own && !self.house.grants.contains(&Grant::Multicast) => {
-                Err(MeasureError::OptionRefused {
+            Some(group) if !same_machine && !self.server.grants.contains(&Grant::Multicast) => {
+                Err(MeasureError::OptionRejected {
                     option: format!("--multicast {group}"),
                     why: "the server joins no multicast groups for remote clients".to_owned(),
                     next_step: "start it with `linerate server --grant multicast`".to_owned(),
@@ -519,11 +587,14 @@ impl Session<'_> {
     }
 
     /// Checks the grant for CPU load threads.
-    fn check_burn(&self, plan: &Plan) -> Result<(), MeasureError> {
-        let threads = plan.round_trip.burn.far;
-        if threads > 0 && !self.house.grants.contains(&Grant::Load) {
-            return Err(MeasureError::OptionRefused {
-                option: format!("--load cpu:{}/{threads}", plan.round_trip.burn.near),
+    fn check_load(&self, plan: &Plan) -> Result<(), MeasureError> {
+        let threads = plan.round_trip.load_threads.server;
+        if threads > 0 && !self.server.grants.contains(&Grant::Load) {
+            return Err(MeasureError::OptionRejected {
+                option: format!(
+                    "--load cpu:{}/{threads}",
+                    plan.round_trip.load_threads.client
+                ),
                 why: "the server does not let clients keep its CPUs busy".to_owned(),
                 next_step: "start it with `linerate server --grant load`, or load the client \
                             alone: --load cpu"
@@ -535,9 +606,12 @@ impl Session<'_> {
 
     fn check_sched(&self, plan: &Plan) -> Result<(), MeasureError> {
         // A positive nice value takes no CPU time from others.
-        let takes = !matches!(plan.sched.far, Sched::Inherited | Sched::Nice(0..));
-        if takes && !self.house.grants.contains(&Grant::Sched) {
-            return Err(MeasureError::OptionRefused {
+        let needs_grant = !matches!(
+            plan.sched.server,
+            SchedPolicy::Inherited | SchedPolicy::Nice(0..)
+        );
+        if needs_grant && !self.server.grants.contains(&Grant::Sched) {
+            return Err(MeasureError::OptionRejected {
                 option: format!("--sched {}", plan.sched),
                 why: "the server does not let clients choose how its threads are scheduled"
                     .to_owned(),
@@ -550,192 +624,202 @@ impl Session<'_> {
     }
 
     /// Waits until every announced flow has arrived.
-    fn attach(
+    fn attach_flows(
         &self,
         accept: &Accept,
-        wire: &mut Wire,
-        arrivals: &mpsc::Receiver<(u32, Arrival)>,
+        control: &mut ControlConnection,
+        arrivals: &mpsc::Receiver<(u32, AcceptedSocket)>,
         disciplines: &[String],
-    ) -> Result<(Vec<AgreedFlow>, Greeter), MeasureError> {
-        let wanted = accept.flows.len();
-        let began = Instant::now();
+    ) -> Result<(Vec<AgreedFlow>, FlowOpenResponder), MeasureError> {
+        let expected = accept.flows.len();
+        let start_time = Instant::now();
         // Thousands of flows open one after the other: the timeout restarts with each arrival.
-        let (mut last, mut looked) = (began, began);
-        let mut flows: Vec<AgreedFlow> = Vec::with_capacity(wanted);
-        let mut greeter = Greeter::default();
-        while flows.len() < wanted {
-            let arrival = arrivals.recv_timeout(LOOK_UP);
+        let (mut last_arrival, mut polled_at) = (start_time, start_time);
+        let mut flows: Vec<AgreedFlow> = Vec::with_capacity(expected);
+        let mut responder = FlowOpenResponder::default();
+        while flows.len() < expected {
+            let arrival = arrivals.recv_timeout(CONTROL_POLL_INTERVAL);
             if let Ok((id, arrival)) = arrival {
-                last = Instant::now();
+                last_arrival = Instant::now();
                 let opening = match arrival {
-                    Arrival::NoneLeft(limit) => {
-                        let wanted = (wanted - flows.len()) as u32;
-                        return Err(MeasureError::FewSockets { limit, wanted });
+                    AcceptedSocket::Exhausted(limit) => {
+                        let expected = (expected - flows.len()) as u32;
+                        return Err(MeasureError::FewSockets {
+                            limit,
+                            missing: expected,
+                        });
                     }
-                    Arrival::Kernel(fd) => Opening::Adopt(fd),
-                    Arrival::Stack(socket) => Opening::Take(socket),
+                    AcceptedSocket::Kernel(fd) => FlowOpening::Adopt(fd),
+                    AcceptedSocket::Netstack(socket) => FlowOpening::AdoptNetstack(socket),
                 };
                 if let Some(grant) = (id as usize)
                     .checked_sub(1)
-                    .and_then(|place| accept.flows.get(place))
+                    .and_then(|index| accept.flows.get(index))
                 {
                     // The user-space stack confirms openings itself.
-                    if let (Protocol::Udp, Opening::Adopt(fd)) = (accept.plan.protocol, &opening) {
-                        let asker = (grant.port.is_some()).then(|| self.peer.ip());
-                        (greeter.add(fd, grant.token, asker))
+                    if let (TransportProtocol::Udp, FlowOpening::Adopt(fd)) =
+                        (accept.plan.protocol, &opening)
+                    {
+                        let client = (grant.port.is_some()).then(|| self.peer.ip());
+                        (responder.add(fd, grant.token, client))
                             .map_err(|error| MeasureError::system("a flow's socket", error))?;
                     }
-                    let part = part(Role::Server, grant.direction);
-                    let mut options = flow_options(&accept.plan, part);
-                    options.correspondent = service::correspondent(&accept.plan, self.peer.ip());
-                    let far = self.peer.ip();
-                    pace::apply(&mut options, &accept.plan, part, disciplines, far);
-                    if let Some(most) = self.house.hall.limits().rate_bps {
-                        pace::hold(&mut options, &accept.plan, part, most);
+                    let flow_role = flow_role(Role::Server, grant.direction);
+                    let mut options = flow_options(&accept.plan, flow_role);
+                    options.addressing = service::peer_addressing(&accept.plan, self.peer.ip());
+                    let remote = self.peer.ip();
+                    pace::apply_pacing(&mut options, &accept.plan, flow_role, disciplines, remote);
+                    if let Some(max_bps) = self.server.interop.limits().rate_bps {
+                        pace::limit_tcp_rate(&mut options, &accept.plan, flow_role, max_bps);
                     }
-                    options.force_buffers = accept.plan.forced_buffers.far;
+                    options.force_buffers = accept.plan.forced_buffers.server;
                     flows.push(AgreedFlow {
                         id,
                         direction: grant.direction,
                         opening,
                         options,
                         token: grant.token,
-                        framing: Framing::Own,
+                        framing: Framing::Linerate,
                     });
                 }
             }
-            if looked.elapsed() < LOOK_UP {
+            if polled_at.elapsed() < CONTROL_POLL_INTERVAL {
                 continue;
             }
-            looked = Instant::now();
-            greeter.answer();
-            self.look_after(wire)?;
-            if last.elapsed() > ATTACH_PATIENCE || began.elapsed() > attach_limit(wanted) {
-                return Err(MeasureError::Vanished {
+            polled_at = Instant::now();
+            responder.confirm_repeated();
+            self.poll_control(control)?;
+            if last_arrival.elapsed() > ATTACH_TIMEOUT
+                || start_time.elapsed() > attach_timeout(expected)
+            {
+                return Err(MeasureError::PeerLost {
                     peer: self.peer,
-                    how: format!(
-                        "only {} of {wanted} flows arrived within {} s",
+                    reason: format!(
+                        "only {} of {expected} flows arrived within {} s",
                         flows.len(),
-                        began.elapsed().as_secs()
+                        start_time.elapsed().as_secs()
                     ),
                 });
             }
         }
         flows.sort_by_key(|flow| flow.id);
-        Ok((flows, greeter))
+        Ok((flows, responder))
     }
 
     /// Services the control connection while the session waits for something else.
-    fn look_after(&self, wire: &mut Wire) -> Result<(), MeasureError> {
-        if self.house.stop.load(Relaxed) {
+    fn poll_control(&self, control: &mut ControlConnection) -> Result<(), MeasureError> {
+        if self.server.stop.load(Relaxed) {
             return Err(MeasureError::Interrupted);
         }
-        if let Some(Frame::Bye(_) | Frame::Refuse(_)) = wire.hear()? {
-            return Err(self.gave_up());
+        if let Some(Frame::Bye(_) | Frame::Reject(_)) = control.receive()? {
+            return Err(self.client_cancelled());
         }
-        wire.beat()?;
-        wire.flush()
+        control.send_heartbeat()?;
+        control.flush()
     }
 
     #[expect(
         clippy::too_many_arguments,
         reason = "results of the handshake, used once"
     )]
-    fn measure(
+    fn run_test(
         &self,
-        wire: &mut Wire,
+        control: &mut ControlConnection,
         agent: String,
         plan: &Plan,
-        host: Host,
-        (ready, memory): (Ready, Memory),
+        host: HostFacts,
+        (ready, memory): (ReadyWorkers, FlowMemory),
         accept: &Accept,
-        start: Start,
+        start: StartRun,
         shares_cores: bool,
-        books: (Ledger, Option<Region>),
-        notes: Vec<String>,
+        counters: (CounterSnapshot, Option<PathCounters>),
+        warnings: Vec<String>,
     ) -> Result<(), MeasureError> {
-        let (ledger, region) = books;
+        let (local_counters, path_counters) = counters;
         let ipv6 = self.peer.ip().to_canonical().is_ipv6();
         let started = jiff::Timestamp::now();
         // Clients that do not send their wait mode use the requested one, or the same as the
         // server.
-        let asked = plan.wait.as_ref().map_or(accept.wait, |wait| wait.near);
-        let wait = Ends {
-            near: start.wait.unwrap_or(asked),
-            far: accept.wait,
+        let requested = plan.wait.as_ref().map_or(accept.wait, |wait| wait.client);
+        let wait = PerEnd {
+            client: start.wait.unwrap_or(requested),
+            server: accept.wait,
         };
-        let cpu = Ends {
-            near: start.cpus.unwrap_or_else(|| plan.cpu.near.clone()),
-            far: accept.cpus.clone(),
+        let cpu = PerEnd {
+            client: start.cpus.unwrap_or_else(|| plan.cpu.client.clone()),
+            server: accept.cpus.clone(),
         };
         let mut plan = plan.clone();
         plan.wait = Some(wait.clone());
-        plan.threads = (start.threads.zip(accept.threads)).map(|(near, far)| Ends { near, far });
-        self.emit(What::Started {
+        plan.threads = (start.threads.zip(accept.threads)).map(|(client, remote)| PerEnd {
+            client,
+            server: remote,
+        });
+        self.emit(EventKind::Started {
             plan: Box::new(plan.clone()),
             wait,
             cpu,
-            because: accept.because.clone(),
+            wait_reason: accept.wait_reason.clone(),
         });
-        let Ready {
-            keeper,
-            lanes,
+        let ReadyWorkers {
+            cancel_guard,
+            workers,
             flows,
             done,
         } = ready;
-        let ended = End {
+        let results = Coordinator {
             role: Role::Server,
             plan: Arc::new(plan.clone()),
             host,
-            wire,
-            gate: Arc::clone(keeper.gate()),
-            lanes,
+            control,
+            barrier: Arc::clone(cancel_guard.barrier()),
+            workers,
             flows,
             memory,
-            done,
-            stop: &self.house.stop,
+            worker_ended: done,
+            stop_requested: &self.server.stop,
             emit: &mut |what| self.emit(what),
-            doubts: accept.doubts.clone(),
-            watches_machine: !shares_cores,
-            notes,
-            ledger,
-            limit: self.house.hall.limits().most(&plan),
+            doubts: accept.caveats.clone(),
+            measures_steal: !shares_cores,
+            timestamp_warnings: warnings,
+            local_counters,
+            time_limit: self.server.interop.limits().time_limit(&plan),
         }
         .run();
-        let (mut record, failure) = assemble(Report {
+        let (mut record, failure) = assemble_record(RecordInputs {
             plan,
-            started,
+            started_at: started,
             role: Role::Server,
-            ended,
-            region: region.map(Region::close),
+            results,
+            path: path_counters.map(PathCounters::close),
             ipv6,
             clocks: None,
             totals: Vec::new(),
-            far_text: None,
+            peer_text: None,
         });
         // The client stores the same run.
-        record.kept_by = Some(Role::Server);
-        record.served = Some(Served {
-            client: self.peer.to_string(),
+        record.recorded_by = Some(Role::Server);
+        record.served_client = Some(ServedClient {
+            address: self.peer.to_string(),
             agent,
         });
-        self.emit(What::Finished {
+        self.emit(EventKind::Finished {
             record: Box::new(record),
         });
         failure.map_or(Ok(()), Err)
     }
 
-    fn confused(&self, how: &str) -> MeasureError {
-        MeasureError::Vanished {
+    fn unexpected_message(&self, how: &str) -> MeasureError {
+        MeasureError::PeerLost {
             peer: self.peer,
-            how: format!("unexpected message: {how}"),
+            reason: format!("unexpected message: {how}"),
         }
     }
 
-    fn gave_up(&self) -> MeasureError {
-        MeasureError::Vanished {
+    fn client_cancelled(&self) -> MeasureError {
+        MeasureError::PeerLost {
             peer: self.peer,
-            how: "it cancelled the test before the start".to_owned(),
+            reason: "it cancelled the test before the start".to_owned(),
         }
     }
 }
@@ -743,16 +827,16 @@ impl Session<'_> {
 /// Returns whether the client runs on this machine, and so already has the privileges that it
 /// requests. Its address is one of this host, or both are in the lab that the server was started
 /// in. What the client claims does not count.
-fn is_own(peer: IpAddr, local: IpAddr, lab: Option<&Network>) -> bool {
-    is_own_address(peer) || lab.is_some_and(|lab| lab.way(peer, local).is_some())
+fn is_same_machine(peer: IpAddr, local: IpAddr, lab: Option<&LabNetwork>) -> bool {
+    is_local_address(peer) || lab.is_some_and(|lab| lab.path(peer, local).is_some())
 }
 
-fn usable_processors() -> usize {
-    cpu::usable().map_or(1, |cpus| cpus.len())
+fn usable_cpus() -> usize {
+    cpu::list_usable().map_or(1, |cpus| cpus.len())
 }
 
-fn new_token() -> Result<Token, MeasureError> {
-    random::bytes().map(Token)
+fn new_token() -> Result<FlowToken, MeasureError> {
+    random::bytes().map(FlowToken)
 }
 
 #[cfg(test)]
@@ -760,9 +844,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_own_by_its_address_alone() {
+    fn a_client_is_local_by_its_address_alone() {
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
-        let mut lab = Network::default();
+        let mut lab = LabNetwork::default();
         let eth = |text| vec![("eth0".to_owned(), address(text))];
         let client = lab.add_node("client", None, eth("198.51.100.1"));
         let server = lab.add_node("server", None, eth("198.51.100.2"));
@@ -777,7 +861,11 @@ mod tests {
             ("203.0.113.1", true, false),
         ] {
             let lab = inside.then_some(&lab);
-            assert_eq!(is_own(address(peer), local, lab), want, "{peer} {inside}");
+            assert_eq!(
+                is_same_machine(address(peer), local, lab),
+                want,
+                "{peer} {inside}"
+            );
         }
     }
 }

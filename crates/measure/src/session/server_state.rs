@@ -8,121 +8,122 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use linerate_dialect::control::{Key, Refuse, Token};
-use linerate_metric::event::Problem;
+use linerate_dialect::control::{FlowToken, PresharedKey, Reject};
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
-use linerate_metric::plan::Protocol;
+use linerate_metric::plan::TransportProtocol;
 use linerate_metric::units::format_bytes;
 use linerate_stack::SocketId;
 
 use super::descriptor_limit;
 use super::limits::{
-    FEW_SOCKETS, MEMORY_LIMIT, SERVICE_LIMIT, SOCKET_LIMIT, TALK_LIMIT, TEST_LIMIT,
+    INTEROP_SOCKET_LIMIT, MEMORY_LIMIT, RESERVED_SOCKETS_PER_TEST, SERVICE_PORT_LIMIT,
+    SESSION_PERMIT_LIMIT, TEST_LIMIT,
 };
-use super::server::{Emit, Grant, ServerOptions};
-use super::settings::Maker;
+use super::server::{EventCallback, Grant, ServerOptions};
+use super::settings::RemoteTuning;
 use crate::error::MeasureError;
-use crate::interop::handlers::Hall;
-use crate::loss::Network;
+use crate::interop::handlers::InteropState;
+use crate::loss::LabNetwork;
 
 /// Time that a test may take to end after its client has disconnected.
-const END_PATIENCE: Duration = Duration::from_secs(1);
+const TEST_END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two checks for a free test.
-const END_LOOK: Duration = Duration::from_millis(5);
+const TEST_END_POLL: Duration = Duration::from_millis(5);
 
 /// Flow that was announced to the client and has not arrived yet.
-pub struct Waiting {
+pub struct AnnouncedFlow {
     pub id: u32,
-    pub protocol: Protocol,
+    pub protocol: TransportProtocol,
     /// Address of this host that the client reached; replies to its UDP flows leave from there.
     pub local: SocketAddr,
     /// Source address of the control connection. UDP from any other address is ignored, so that a
     /// client cannot make this host send to a third one.
     pub peer: IpAddr,
-    pub arrived: mpsc::Sender<(u32, Arrival)>,
+    pub sockets: mpsc::Sender<(u32, AcceptedSocket)>,
 }
 
 /// Socket of a flow that has arrived.
-pub enum Arrival {
+pub enum AcceptedSocket {
     Kernel(OwnedFd),
     /// Socket of the user-space stack.
-    Stack(SocketId),
+    Netstack(SocketId),
     /// No socket: the user-space stack has this many, and all are in use.
-    NoneLeft(u32),
+    Exhausted(u32),
 }
 
 /// State shared by all connections of one server: options, admission counters, announced flows.
-pub struct House {
+pub struct ServerState {
     /// Shared secret that clients must prove; absent: no authentication.
-    pub key: Option<Key>,
-    pub emit: Emit,
+    pub key: Option<PresharedKey>,
+    pub emit: EventCallback,
     /// Set when the server is to stop.
     pub stop: Arc<AtomicBool>,
     /// Serve one test, then end.
-    pub once: bool,
+    pub single_test: bool,
     /// Privileges that remote clients may request.
     pub grants: Vec<Grant>,
     /// Applies settings that clients request; `None` without [`Grant::Tune`].
-    pub settings: Option<Maker>,
+    pub tuning: Option<RemoteTuning>,
     /// Port of the server.
     pub port: u16,
     /// Interface that the server is bound to.
     pub interface: Option<String>,
     /// Network around the server, where its counters are readable (lab).
-    pub network: Option<Arc<Network>>,
+    pub network: Option<Arc<LabNetwork>>,
     /// State of tests with clients of other tools.
-    pub hall: Hall,
+    pub interop: InteropState,
     /// Set when the single test has ended.
-    pub over: AtomicBool,
+    pub finished: AtomicBool,
     /// Error that ended the single test.
     pub failure: Mutex<Option<MeasureError>>,
-    announced: Mutex<HashMap<Token, Waiting>>,
+    announced_flows: Mutex<HashMap<FlowToken, AnnouncedFlow>>,
     /// Session permits in use: control connections that have not started a test.
-    talks: AtomicUsize,
-    running: AtomicUsize,
-    tests: AtomicU32,
+    session_permits: AtomicUsize,
+    running_tests: AtomicUsize,
+    last_test: AtomicU32,
     /// Bytes reserved by all running tests.
-    memory: AtomicU64,
+    memory_bytes: AtomicU64,
     threads: AtomicUsize,
     /// Threads that generate CPU load (`--load cpu`); part of `threads`.
-    burning: AtomicUsize,
+    load_threads: AtomicUsize,
     /// Ports in use by flows that have one of their own.
-    ports: AtomicUsize,
+    flow_ports: AtomicUsize,
     /// Sockets of tests with clients of other tools.
-    sockets: AtomicUsize,
+    interop_sockets: AtomicUsize,
     /// A test traces the machine's scheduler.
-    watched: AtomicBool,
+    tracing: AtomicBool,
     /// A client has reserved the single test.
-    taken: AtomicBool,
+    single_test_taken: AtomicBool,
 }
 
 /// Rejection of a test.
 #[derive(Debug)]
-pub struct Denied {
+pub struct TestRejection {
     /// Reply to the client.
-    pub refuse: Refuse,
+    pub reply: Reject,
     /// Change of the server's options or limits that would allow the test.
     pub remedy: String,
 }
 
-impl Denied {
-    fn new(refuse: Refuse, remedy: impl Into<String>) -> Self {
+impl TestRejection {
+    fn new(reply: Reject, remedy: impl Into<String>) -> Self {
         let remedy = remedy.into();
-        Self { refuse, remedy }
+        Self { reply, remedy }
     }
 }
 
-impl From<Denied> for Refuse {
-    fn from(denied: Denied) -> Self {
-        denied.refuse
+impl From<TestRejection> for Reject {
+    fn from(rejection: TestRejection) -> Self {
+        rejection.reply
     }
 }
 
 /// Remedy for a limit that other tests have reached.
-const WAIT: &str = "the client can retry when other tests have ended";
+const RETRY_LATER: &str = "the client can retry when other tests have ended";
 
 /// Adds to a counter unless the sum would exceed its limit; true when it was added.
-macro_rules! take {
+macro_rules! try_add {
     ($counter:expr, $more:expr, $limit:expr) => {
         $counter
             .fetch_update(Relaxed, Relaxed, |now| {
@@ -132,74 +133,79 @@ macro_rules! take {
     };
 }
 
-impl House {
+impl ServerState {
     /// Creates the state of a server that listens on the port in `options`.
     pub fn new(
         options: ServerOptions,
-        emit: Emit,
+        emit: EventCallback,
         stop: Arc<AtomicBool>,
-        network: Option<Arc<Network>>,
+        network: Option<Arc<LabNetwork>>,
     ) -> Self {
         Self {
             key: options.key,
             emit,
             stop,
-            once: options.once,
-            settings: (options.settings).filter(|_| options.grants.contains(&Grant::Tune)),
+            single_test: options.single_test,
+            tuning: (options.tuning).filter(|_| options.grants.contains(&Grant::Tune)),
             grants: options.grants,
             port: options.port,
             interface: options.interface,
             network,
-            hall: Hall::default(),
-            over: AtomicBool::new(false),
+            interop: InteropState::default(),
+            finished: AtomicBool::new(false),
             failure: Mutex::new(None),
-            announced: Mutex::default(),
-            talks: AtomicUsize::new(0),
-            running: AtomicUsize::new(0),
-            tests: AtomicU32::new(0),
-            memory: AtomicU64::new(0),
+            announced_flows: Mutex::default(),
+            session_permits: AtomicUsize::new(0),
+            running_tests: AtomicUsize::new(0),
+            last_test: AtomicU32::new(0),
+            memory_bytes: AtomicU64::new(0),
             threads: AtomicUsize::new(0),
-            burning: AtomicUsize::new(0),
-            ports: AtomicUsize::new(0),
-            sockets: AtomicUsize::new(0),
-            watched: AtomicBool::new(false),
-            taken: AtomicBool::new(false),
+            load_threads: AtomicUsize::new(0),
+            flow_ports: AtomicUsize::new(0),
+            interop_sockets: AtomicUsize::new(0),
+            tracing: AtomicBool::new(false),
+            single_test_taken: AtomicBool::new(false),
         }
     }
 
     /// Sets the state of tests with clients of other tools.
     #[must_use]
-    pub fn with_hall(self, hall: Hall) -> Self {
-        Self { hall, ..self }
+    pub fn with_interop(self, interop: InteropState) -> Self {
+        Self { interop, ..self }
     }
 
     /// Returns a permit for one control connection; `None` when all are in use.
-    pub fn seat(self: &Arc<Self>) -> Option<Seat> {
-        take!(self.talks, 1, TALK_LIMIT).then(|| Seat(Arc::clone(self)))
+    pub fn acquire_permit(self: &Arc<Self>) -> Option<SessionPermit> {
+        try_add!(self.session_permits, 1, SESSION_PERMIT_LIMIT)
+            .then(|| SessionPermit(Arc::clone(self)))
     }
 
     /// Reserves a test.
     ///
     /// # Errors
     /// The limit that prevents it.
-    pub fn claim(self: &Arc<Self>) -> Result<Claim, Denied> {
-        let refuse = |situation: String, next: &str| Refuse {
-            problem: Problem::new(situation, self.address(), next),
+    pub fn reserve_test(self: &Arc<Self>) -> Result<TestReservation, TestRejection> {
+        let rejection = |situation: String, next: &str| Reject {
+            problem: ErrorReport::new(situation, self.description(), next),
             exit_code: exit::PEER,
-            may_pass: true,
+            retryable: true,
         };
-        if self.once && self.taken.swap(true, Relaxed) {
-            let refuse = refuse(
+        if self.single_test && self.single_test_taken.swap(true, Relaxed) {
+            let rejection = rejection(
                 "it serves a single test, and another client runs it".to_owned(),
                 "start a server without -1",
             );
-            return Err(Denied::new(refuse, "start it without -1"));
+            return Err(TestRejection::new(rejection, "start it without -1"));
         }
-        let limit = self.hall.max_tests().unwrap_or(TEST_LIMIT).min(TEST_LIMIT);
-        if !take!(self.running, 1, limit) {
+        let limit = self
+            .interop
+            .max_tests()
+            .unwrap_or(TEST_LIMIT)
+            .min(TEST_LIMIT);
+        if !try_add!(self.running_tests, 1, limit) {
             // Only one test can run, so no other client holds the single test.
-            self.taken.store(false, Relaxed);
-            let refuse = refuse(
+            self.single_test_taken.store(false, Relaxed);
+            let rejection = rejection(
                 match limit {
                     1 => "it already runs a test".to_owned(),
                     _ => format!("it already runs {limit} tests"),
@@ -208,21 +214,21 @@ impl House {
             );
             let remedy = match limit < TEST_LIMIT {
                 true => "a higher --max-tests",
-                false => WAIT,
+                false => RETRY_LATER,
             };
-            return Err(Denied::new(refuse, remedy));
+            return Err(TestRejection::new(rejection, remedy));
         }
-        Ok(Claim {
-            house: Arc::clone(self),
-            test: self.tests.fetch_add(1, Relaxed) + 1,
-            began: false,
-            shown: false,
-            memory: 0,
+        Ok(TestReservation {
+            server: Arc::clone(self),
+            number: self.last_test.fetch_add(1, Relaxed) + 1,
+            started: false,
+            number_shown: false,
+            memory_bytes: 0,
             threads: 0,
-            burning: 0,
-            ports: 0,
-            sockets: 0,
-            watches: false,
+            load_threads: 0,
+            flow_ports: 0,
+            interop_sockets: 0,
+            traces: false,
             tokens: Vec::new(),
         })
     }
@@ -234,16 +240,16 @@ impl House {
     /// may start its next test at once.
     ///
     /// # Errors
-    /// As [`House::claim`].
-    pub fn claim_soon(self: &Arc<Self>) -> Result<Claim, Denied> {
-        let until = Instant::now() + END_PATIENCE;
+    /// As [`ServerState::claim`].
+    pub fn wait_for_test(self: &Arc<Self>) -> Result<TestReservation, TestRejection> {
+        let deadline = Instant::now() + TEST_END_TIMEOUT;
         loop {
-            let claim = self.claim();
-            let late = Instant::now() >= until || self.stop.load(Relaxed);
-            if claim.is_ok() || self.once || late {
-                return claim;
+            let reserved = self.reserve_test();
+            let give_up = Instant::now() >= deadline || self.stop.load(Relaxed);
+            if reserved.is_ok() || self.single_test || give_up {
+                return reserved;
             }
-            thread::sleep(END_LOOK);
+            thread::sleep(TEST_END_POLL);
         }
     }
 
@@ -254,79 +260,83 @@ impl House {
 
     /// Gives the announced flow of this token the socket that `open` returns; without one it stays
     /// announced.
-    pub fn admit(&self, token: Token, open: impl FnOnce(&Waiting) -> Option<Arrival>) {
-        let mut announced = self.announced.lock().expect("no holder panics");
-        let Some(socket) = announced.get(&token).and_then(open) else {
+    pub fn deliver_socket(
+        &self,
+        token: FlowToken,
+        open: impl FnOnce(&AnnouncedFlow) -> Option<AcceptedSocket>,
+    ) {
+        let mut flows = self.announced_flows.lock().expect("no holder panics");
+        let Some(socket) = flows.get(&token).and_then(open) else {
             return;
         };
-        if let Some(waiting) = announced.remove(&token) {
+        if let Some(flow) = flows.remove(&token) {
             // The session may have ended meanwhile; then the socket just closes.
-            let _ = waiting.arrived.send((waiting.id, socket));
+            let _ = flow.sockets.send((flow.id, socket));
         }
     }
 
-    fn address(&self) -> String {
+    fn description(&self) -> String {
         format!("server port {}", self.port)
     }
 }
 
 /// Permit for one control connection that has not started a test; released on drop.
-pub struct Seat(Arc<House>);
+pub struct SessionPermit(Arc<ServerState>);
 
-impl Drop for Seat {
+impl Drop for SessionPermit {
     fn drop(&mut self) {
-        self.0.talks.fetch_sub(1, Relaxed);
+        self.0.session_permits.fetch_sub(1, Relaxed);
     }
 }
 
 /// Reservation of one test and its resources; released on drop.
-pub struct Claim {
-    house: Arc<House>,
+pub struct TestReservation {
+    server: Arc<ServerState>,
     /// Number of the test.
-    pub test: u32,
+    pub number: u32,
     /// Payload was sent or received.
-    pub began: bool,
+    pub started: bool,
     /// The number was printed, so that no later test may reuse it.
-    pub shown: bool,
-    memory: u64,
+    pub number_shown: bool,
+    memory_bytes: u64,
     threads: usize,
-    burning: usize,
-    ports: usize,
-    sockets: usize,
-    watches: bool,
-    tokens: Vec<Token>,
+    load_threads: usize,
+    flow_ports: usize,
+    interop_sockets: usize,
+    traces: bool,
+    tokens: Vec<FlowToken>,
 }
 
-impl Claim {
+impl TestReservation {
     /// Reserves memory and threads; `bytes` is `None` when the size overflows.
     ///
     /// # Errors
     /// The limit that is exceeded.
-    pub fn reserve(&mut self, bytes: Option<u64>, threads: usize) -> Result<(), Refuse> {
-        let wanted = bytes.filter(|&bytes| bytes <= MEMORY_LIMIT);
+    pub fn reserve(&mut self, bytes: Option<u64>, threads: usize) -> Result<(), Reject> {
+        let needed = bytes.filter(|&bytes| bytes <= MEMORY_LIMIT);
         let limit = format_bytes(MEMORY_LIMIT);
-        let Some(wanted) = wanted else {
-            return Err(Refuse {
-                problem: Problem::new(
+        let Some(needed) = needed else {
+            return Err(Reject {
+                problem: ErrorReport::new(
                     format!(
                         "the test needs {} on the server, and all tests together may use {limit}",
                         bytes.map_or("too much memory".to_owned(), format_bytes)
                     ),
-                    self.house.address(),
+                    self.server.description(),
                     "use fewer streams (-P), or shorter calls (-l)",
                 ),
                 exit_code: exit::USAGE,
-                may_pass: false,
+                retryable: false,
             });
         };
-        if !take!(self.house.memory, wanted, MEMORY_LIMIT) {
-            return Err(self.later(format!(
+        if !try_add!(self.server.memory_bytes, needed, MEMORY_LIMIT) {
+            return Err(self.busy(format!(
                 "the test needs {} on the server, and other tests use most of the {limit} for all",
-                format_bytes(wanted)
+                format_bytes(needed)
             )));
         }
-        self.memory += wanted;
-        self.house.threads.fetch_add(threads, Relaxed);
+        self.memory_bytes += needed;
+        self.server.threads.fetch_add(threads, Relaxed);
         self.threads += threads;
         Ok(())
     }
@@ -335,25 +345,29 @@ impl Claim {
     ///
     /// # Errors
     /// The limit that is exceeded.
-    pub fn burn(&mut self, threads: usize, processors: usize) -> Result<(), Refuse> {
+    pub fn reserve_load_threads(
+        &mut self,
+        threads: usize,
+        processors: usize,
+    ) -> Result<(), Reject> {
         if threads > processors {
-            return Err(Refuse {
-                problem: Problem::new(
+            return Err(Reject {
+                problem: ErrorReport::new(
                     format!(
                         "it has {processors} CPUs for load threads, and {threads} are requested"
                     ),
-                    self.house.address(),
+                    self.server.description(),
                     format!("use --load cpu:THREADS/{processors} at most"),
                 ),
                 exit_code: exit::USAGE,
-                may_pass: false,
+                retryable: false,
             });
         }
-        if !take!(self.house.burning, threads, processors) {
-            return Err(self.later("other tests use its CPUs for load threads".to_owned()));
+        if !try_add!(self.server.load_threads, threads, processors) {
+            return Err(self.busy("other tests use its CPUs for load threads".to_owned()));
         }
-        self.burning += threads;
-        self.house.threads.fetch_add(threads, Relaxed);
+        self.load_threads += threads;
+        self.server.threads.fetch_add(threads, Relaxed);
         self.threads += threads;
         Ok(())
     }
@@ -362,14 +376,14 @@ impl Claim {
     ///
     /// # Errors
     /// The limit that is exceeded.
-    pub fn take_ports(&mut self, flows: usize) -> Result<(), Refuse> {
-        if !take!(self.house.ports, flows, SERVICE_LIMIT) {
-            return Err(self.later(format!(
-                "at most {SERVICE_LIMIT} flows may have a port of their own, and other tests use \
+    pub fn reserve_ports(&mut self, flows: usize) -> Result<(), Reject> {
+        if !try_add!(self.server.flow_ports, flows, SERVICE_PORT_LIMIT) {
+            return Err(self.busy(format!(
+                "at most {SERVICE_PORT_LIMIT} flows may have a port of their own, and other tests use \
                  most of them"
             )));
         }
-        self.ports += flows;
+        self.flow_ports += flows;
         Ok(())
     }
 
@@ -378,68 +392,72 @@ impl Claim {
     ///
     /// # Errors
     /// The limit that is exceeded.
-    pub fn take_sockets(&mut self, flows: usize) -> Result<(), Denied> {
+    pub fn reserve_sockets(&mut self, flows: usize) -> Result<(), TestRejection> {
         // A client announces many flows before it opens them. Large tests leave enough sockets for
-        // `FEW_SOCKETS` in each test.
-        let limit = match flows <= FEW_SOCKETS {
-            true => SOCKET_LIMIT,
-            false => SOCKET_LIMIT - TEST_LIMIT * FEW_SOCKETS,
+        // `RESERVED_SOCKETS_PER_TEST` in each test.
+        let limit = match flows <= RESERVED_SOCKETS_PER_TEST {
+            true => INTEROP_SOCKET_LIMIT,
+            false => INTEROP_SOCKET_LIMIT - TEST_LIMIT * RESERVED_SOCKETS_PER_TEST,
         };
-        if !take!(self.house.sockets, flows, limit) {
-            let refuse = self.later(format!(
+        if !try_add!(self.server.interop_sockets, flows, limit) {
+            let reply = self.busy(format!(
                 "its {flows} flows and those of other tests exceed the limit of {limit}"
             ));
-            return Err(Denied::new(refuse, WAIT));
+            return Err(TestRejection::new(reply, RETRY_LATER));
         }
-        self.sockets += flows;
-        match descriptor_limit::too_few(flows) {
+        self.interop_sockets += flows;
+        match descriptor_limit::exceeds_limit(flows) {
             None => Ok(()),
-            Some((wanted, limit)) => Err(self.without_files(flows, wanted, limit)),
+            Some((needed, limit)) => Err(self.too_few_files(flows, needed, limit)),
         }
     }
 
-    fn without_files(&self, flows: usize, wanted: usize, limit: usize) -> Denied {
-        let refuse = self.later(format!(
-            "its {flows} flows need {wanted} open files, and the limit is {limit}"
+    fn too_few_files(&self, flows: usize, needed: usize, limit: usize) -> TestRejection {
+        let reply = self.busy(format!(
+            "its {flows} flows need {needed} open files, and the limit is {limit}"
         ));
-        Denied::new(
-            refuse,
+        TestRejection::new(
+            reply,
             format!(
-                "start the server behind `ulimit -n {wanted}` (root: also above the hard limit)"
+                "start the server behind `ulimit -n {needed}` (root: also above the hard limit)"
             ),
         )
     }
 
     /// Reserves tracing of the machine, for one test at a time; returns whether it was free.
     #[must_use]
-    pub fn watch(&mut self) -> bool {
-        self.watches = self.watches || !self.house.watched.swap(true, Relaxed);
-        self.watches
+    pub fn acquire_tracing(&mut self) -> bool {
+        self.traces = self.traces || !self.server.tracing.swap(true, Relaxed);
+        self.traces
     }
 
     /// Rejection that may pass when other tests end.
-    fn later(&self, situation: String) -> Refuse {
-        Refuse {
-            problem: Problem::new(
+    fn busy(&self, situation: String) -> Reject {
+        Reject {
+            problem: ErrorReport::new(
                 situation,
-                self.house.address(),
+                self.server.description(),
                 "try again later, or with --retry 30s",
             ),
             exit_code: exit::PEER,
-            may_pass: true,
+            retryable: true,
         }
     }
 
     /// Adds a flow whose socket is to arrive.
-    pub fn announce(&mut self, token: Token, waiting: Waiting) {
+    pub fn announce_flow(&mut self, token: FlowToken, flow: AnnouncedFlow) {
         self.tokens.push(token);
-        let mut announced = self.house.announced.lock().expect("no holder panics");
-        announced.insert(token, waiting);
+        let mut announced = self
+            .server
+            .announced_flows
+            .lock()
+            .expect("no holder panics");
+        announced.insert(token, flow);
     }
 
     /// Removes its announced flows: a socket that arrives later is closed.
-    pub fn withdraw(&mut self) {
-        if let Ok(mut announced) = self.house.announced.lock() {
+    pub fn withdraw_flows(&mut self) {
+        if let Ok(mut announced) = self.server.announced_flows.lock() {
             for token in self.tokens.drain(..) {
                 announced.remove(&token);
             }
@@ -447,31 +465,34 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for TestReservation {
     fn drop(&mut self) {
-        self.withdraw();
-        let house = &self.house;
-        house.memory.fetch_sub(self.memory, Relaxed);
-        house.threads.fetch_sub(self.threads, Relaxed);
-        house.burning.fetch_sub(self.burning, Relaxed);
-        house.ports.fetch_sub(self.ports, Relaxed);
-        house.sockets.fetch_sub(self.sockets, Relaxed);
-        if self.watches {
-            house.watched.store(false, Relaxed);
+        self.withdraw_flows();
+        let server = &self.server;
+        server.memory_bytes.fetch_sub(self.memory_bytes, Relaxed);
+        server.threads.fetch_sub(self.threads, Relaxed);
+        server.load_threads.fetch_sub(self.load_threads, Relaxed);
+        server.flow_ports.fetch_sub(self.flow_ports, Relaxed);
+        server
+            .interop_sockets
+            .fetch_sub(self.interop_sockets, Relaxed);
+        if self.traces {
+            server.tracing.store(false, Relaxed);
         }
-        if !self.began && !self.shown {
+        if !self.started && !self.number_shown {
             // Reuses the number for the next test, unless a later test has started.
-            let _ = house
-                .tests
-                .compare_exchange(self.test, self.test - 1, Relaxed, Relaxed);
+            let _ =
+                server
+                    .last_test
+                    .compare_exchange(self.number, self.number - 1, Relaxed, Relaxed);
         }
-        house.running.fetch_sub(1, Relaxed);
-        if house.once {
-            if self.began {
-                house.over.store(true, Relaxed);
+        server.running_tests.fetch_sub(1, Relaxed);
+        if server.single_test {
+            if self.started {
+                server.finished.store(true, Relaxed);
             } else {
                 // No payload moved: the single test is available again.
-                house.taken.store(false, Relaxed);
+                server.single_test_taken.store(false, Relaxed);
             }
         }
     }
@@ -481,154 +502,165 @@ impl Drop for Claim {
 mod tests {
     use super::*;
 
-    fn house(once: bool) -> Arc<House> {
-        let emit: Emit = Arc::new(|_| {});
+    fn server(once: bool) -> Arc<ServerState> {
+        let emit: EventCallback = Arc::new(|_| {});
         let options = ServerOptions {
             port: 1,
-            once,
+            single_test: once,
             ..ServerOptions::default()
         };
-        Arc::new(House::new(options, emit, Arc::default(), None))
+        Arc::new(ServerState::new(options, emit, Arc::default(), None))
     }
 
     #[test]
-    fn seats_are_given_back() {
-        let house = house(false);
-        let mut seats: Vec<_> = (0..TALK_LIMIT).map(|_| house.seat().unwrap()).collect();
-        assert!(house.seat().is_none());
-        seats.pop();
-        assert!(house.seat().is_some());
+    fn permits_are_released_on_drop() {
+        let server = server(false);
+        let mut permits: Vec<_> = (0..SESSION_PERMIT_LIMIT)
+            .map(|_| server.acquire_permit().unwrap())
+            .collect();
+        assert!(server.acquire_permit().is_none());
+        permits.pop();
+        assert!(server.acquire_permit().is_some());
     }
 
     #[test]
     fn tests_have_a_limit_that_passes() {
-        let house = house(false);
-        let claims: Vec<_> = (0..TEST_LIMIT).map(|_| house.claim().unwrap()).collect();
-        let denied = house.claim().err().unwrap();
-        assert!(denied.refuse.may_pass);
-        drop(claims);
-        assert!(house.claim().is_ok());
+        let server = server(false);
+        let reservations: Vec<_> = (0..TEST_LIMIT)
+            .map(|_| server.reserve_test().unwrap())
+            .collect();
+        let rejection = server.reserve_test().err().unwrap();
+        assert!(rejection.reply.retryable);
+        drop(reservations);
+        assert!(server.reserve_test().is_ok());
     }
 
     #[test]
-    fn whoever_runs_the_server_learns_what_would_allow_a_test() {
-        let full = house(false);
-        let _claims: Vec<_> = (0..TEST_LIMIT).map(|_| full.claim().unwrap()).collect();
-        assert_eq!(full.claim().err().unwrap().remedy, WAIT);
-        let once = house(true);
-        let claim = once.claim().unwrap();
-        assert_eq!(once.claim().err().unwrap().remedy, "start it without -1");
-        let denied = claim.without_files(128, 1_234, 1_024);
-        assert!(
-            denied.remedy.contains("`ulimit -n 1234`"),
-            "{}",
-            denied.remedy
+    fn a_rejection_names_what_would_allow_the_test() {
+        let full = server(false);
+        let _claims: Vec<_> = (0..TEST_LIMIT)
+            .map(|_| full.reserve_test().unwrap())
+            .collect();
+        assert_eq!(full.reserve_test().err().unwrap().remedy, RETRY_LATER);
+        let once = server(true);
+        let reservation = once.reserve_test().unwrap();
+        assert_eq!(
+            once.reserve_test().err().unwrap().remedy,
+            "start it without -1"
         );
-        assert!(denied.refuse.problem.situation.contains("limit is 1024"));
+        let rejection = reservation.too_few_files(128, 1_234, 1_024);
+        assert!(
+            rejection.remedy.contains("`ulimit -n 1234`"),
+            "{}",
+            rejection.remedy
+        );
+        assert!(rejection.reply.problem.situation.contains("limit is 1024"));
     }
 
     #[test]
     fn the_next_test_waits_for_the_end_of_the_last() {
-        let house = house(false);
-        let mut claims: Vec<_> = (0..TEST_LIMIT).map(|_| house.claim().unwrap()).collect();
-        let last = claims.pop().unwrap();
+        let server = server(false);
+        let mut reservations: Vec<_> = (0..TEST_LIMIT)
+            .map(|_| server.reserve_test().unwrap())
+            .collect();
+        let last = reservations.pop().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(50));
                 drop(last);
             });
-            assert!(house.claim_soon().is_ok());
+            assert!(server.wait_for_test().is_ok());
         });
         // The wait is bounded.
-        claims.push(house.claim().unwrap());
-        assert!(house.claim_soon().err().unwrap().refuse.may_pass);
+        reservations.push(server.reserve_test().unwrap());
+        assert!(server.wait_for_test().err().unwrap().reply.retryable);
     }
 
     #[test]
     fn memory_is_shared_and_given_back() {
-        let house = house(false);
-        let mut first = house.claim().unwrap();
-        let mut second = house.claim().unwrap();
+        let server = server(false);
+        let mut first = server.reserve_test().unwrap();
+        let mut second = server.reserve_test().unwrap();
         first.reserve(Some(MEMORY_LIMIT - 10), 3).unwrap();
-        assert_eq!(house.busy_threads(), 3);
-        assert!(second.reserve(Some(11), 1).unwrap_err().may_pass);
+        assert_eq!(server.busy_threads(), 3);
+        assert!(second.reserve(Some(11), 1).unwrap_err().retryable);
         assert!(
             !second
                 .reserve(Some(MEMORY_LIMIT + 1), 1)
                 .unwrap_err()
-                .may_pass
+                .retryable
         );
-        assert!(!second.reserve(None, 1).unwrap_err().may_pass);
+        assert!(!second.reserve(None, 1).unwrap_err().retryable);
         second.reserve(Some(10), 1).unwrap();
         drop(first);
         second.reserve(Some(MEMORY_LIMIT - 10), 1).unwrap();
         drop(second);
-        assert_eq!(house.busy_threads(), 0);
-        assert_eq!(house.memory.load(Relaxed), 0);
+        assert_eq!(server.busy_threads(), 0);
+        assert_eq!(server.memory_bytes.load(Relaxed), 0);
     }
 
     #[test]
     fn processors_ports_and_the_view_of_the_machine_are_shared() {
-        let house = house(false);
-        let mut first = house.claim().unwrap();
-        let mut second = house.claim().unwrap();
-        assert!(!first.burn(5, 4).unwrap_err().may_pass);
-        first.burn(3, 4).unwrap();
-        assert_eq!(house.busy_threads(), 3);
-        assert!(second.burn(2, 4).unwrap_err().may_pass);
-        second.burn(1, 4).unwrap();
-        first.take_ports(SERVICE_LIMIT - 1).unwrap();
-        assert!(second.take_ports(2).unwrap_err().may_pass);
-        let many = SOCKET_LIMIT / 32;
-        while first.take_sockets(many).is_ok() {}
-        assert!(second.take_sockets(many).unwrap_err().refuse.may_pass);
+        let server = server(false);
+        let mut first = server.reserve_test().unwrap();
+        let mut second = server.reserve_test().unwrap();
+        assert!(!first.reserve_load_threads(5, 4).unwrap_err().retryable);
+        first.reserve_load_threads(3, 4).unwrap();
+        assert_eq!(server.busy_threads(), 3);
+        assert!(second.reserve_load_threads(2, 4).unwrap_err().retryable);
+        second.reserve_load_threads(1, 4).unwrap();
+        first.reserve_ports(SERVICE_PORT_LIMIT - 1).unwrap();
+        assert!(second.reserve_ports(2).unwrap_err().retryable);
+        let many = INTEROP_SOCKET_LIMIT / 32;
+        while first.reserve_sockets(many).is_ok() {}
+        assert!(second.reserve_sockets(many).unwrap_err().reply.retryable);
         // Every possible test finds sockets for a few flows.
         for _ in 0..TEST_LIMIT {
-            second.take_sockets(FEW_SOCKETS).unwrap();
+            second.reserve_sockets(RESERVED_SOCKETS_PER_TEST).unwrap();
         }
-        assert!(first.watch() && first.watch());
-        assert!(!second.watch());
+        assert!(first.acquire_tracing() && first.acquire_tracing());
+        assert!(!second.acquire_tracing());
         drop(first);
-        second.take_ports(SERVICE_LIMIT).unwrap();
-        second.burn(3, 4).unwrap();
-        assert!(second.watch());
+        second.reserve_ports(SERVICE_PORT_LIMIT).unwrap();
+        second.reserve_load_threads(3, 4).unwrap();
+        assert!(second.acquire_tracing());
         drop(second);
-        assert_eq!(house.busy_threads(), 0);
-        let mut third = house.claim().unwrap();
-        third.burn(4, 4).unwrap();
-        third.take_ports(SERVICE_LIMIT).unwrap();
-        assert!(third.watch());
+        assert_eq!(server.busy_threads(), 0);
+        let mut third = server.reserve_test().unwrap();
+        third.reserve_load_threads(4, 4).unwrap();
+        third.reserve_ports(SERVICE_PORT_LIMIT).unwrap();
+        assert!(third.acquire_tracing());
     }
 
     #[test]
-    fn a_number_that_was_shown_is_nobody_else_s() {
-        let house = house(false);
+    fn a_number_that_was_shown_is_not_reused() {
+        let server = server(false);
         let number = |shown| {
-            let mut claim = house.claim().unwrap();
-            claim.shown = shown;
-            claim.test
+            let mut reservation = server.reserve_test().unwrap();
+            reservation.number_shown = shown;
+            reservation.number
         };
         assert_eq!([number(false), number(true), number(false)], [1, 1, 2]);
     }
 
     #[test]
     fn the_one_test_is_free_again_until_it_began() {
-        let house = house(true);
-        let claim = house.claim().unwrap();
-        assert!(house.claim().is_err());
-        drop(claim);
-        assert!(!house.over.load(Relaxed));
+        let server = server(true);
+        let reservation = server.reserve_test().unwrap();
+        assert!(server.reserve_test().is_err());
+        drop(reservation);
+        assert!(!server.finished.load(Relaxed));
         let panicked = std::thread::spawn({
-            let house = Arc::clone(&house);
+            let server = Arc::clone(&server);
             move || {
-                let mut claim = house.claim().unwrap();
-                claim.began = true;
+                let mut reservation = server.reserve_test().unwrap();
+                reservation.started = true;
                 panic!("as a bug would");
             }
         });
         assert!(panicked.join().is_err());
         assert!(
-            house.over.load(Relaxed),
+            server.finished.load(Relaxed),
             "the server does not wait for ever"
         );
     }

@@ -7,12 +7,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use linerate_host::snapshot::interface_towards;
+use linerate_host::snapshot::egress_interface;
 use linerate_host::sys::socket::interface_index;
-use linerate_metric::plan::{Plan, Protocol};
+use linerate_metric::plan::{Plan, TransportProtocol};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::transport::Correspondent;
+use crate::transport::PeerAddressing;
 
 /// Backlog: each flow opens one connection at a time.
 const BACKLOG: i32 = 128;
@@ -21,39 +21,39 @@ const BACKLOG: i32 = 128;
 ///
 /// # Errors
 /// Errors of the kernel's socket calls.
-pub fn open(
+pub fn open_service(
     plan: &Plan,
     local: SocketAddr,
     peer: IpAddr,
     interface: Option<&str>,
 ) -> io::Result<(OwnedFd, u16)> {
     let kind = match plan.protocol {
-        Protocol::Tcp => Type::STREAM,
-        Protocol::Udp => Type::DGRAM,
+        TransportProtocol::Tcp => Type::STREAM,
+        TransportProtocol::Udp => Type::DGRAM,
     };
     let group = plan.round_trip.group.as_ref();
-    let mut bound = SocketAddr::new(local.ip().to_canonical(), 0);
+    let mut address = SocketAddr::new(local.ip().to_canonical(), 0);
     if group.is_some() {
         // Multicast datagrams do not match a socket that is bound to a host address.
-        bound.set_ip(match bound {
+        address.set_ip(match address {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         });
-    } else if let (SocketAddr::V6(bound), SocketAddr::V6(local)) = (&mut bound, local) {
-        bound.set_scope_id(local.scope_id());
+    } else if let (SocketAddr::V6(address), SocketAddr::V6(local)) = (&mut address, local) {
+        address.set_scope_id(local.scope_id());
     }
-    let socket = Socket::new(Domain::for_address(bound), kind, None)?;
-    if bound.is_ipv6() {
+    let socket = Socket::new(Domain::for_address(address), kind, None)?;
+    if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     if let Some(interface) = interface {
         socket.bind_device(Some(interface.as_bytes()))?;
     }
-    socket.bind(&SockAddr::from(bound))?;
+    socket.bind(&SockAddr::from(address))?;
     if let Some(group) = group {
-        join(&socket, group.address, local.ip().to_canonical(), peer)?;
+        join_group(&socket, group.address, local.ip().to_canonical(), peer)?;
     }
-    if plan.protocol == Protocol::Tcp {
+    if plan.protocol == TransportProtocol::Tcp {
         socket.listen(BACKLOG)?;
     }
     let port = socket.local_addr()?.as_socket().map(|local| local.port());
@@ -62,7 +62,7 @@ pub fn open(
 }
 
 /// Joins a group on the interface towards the client.
-fn join(socket: &Socket, group: IpAddr, local: IpAddr, peer: IpAddr) -> io::Result<()> {
+fn join_group(socket: &Socket, group: IpAddr, local: IpAddr, peer: IpAddr) -> io::Result<()> {
     match (group, local) {
         (IpAddr::V4(group), IpAddr::V4(local)) => {
             socket.join_multicast_v4(&group, &local)?;
@@ -70,7 +70,7 @@ fn join(socket: &Socket, group: IpAddr, local: IpAddr, peer: IpAddr) -> io::Resu
             socket.set_multicast_all_v4(false)
         }
         (IpAddr::V6(group), IpAddr::V6(_)) => {
-            let name = interface_towards(peer).ok_or(io::ErrorKind::NotFound)?;
+            let name = egress_interface(peer).ok_or(io::ErrorKind::NotFound)?;
             socket.join_multicast_v6(&group, interface_index(&name)?)?;
             // Since Linux 4.20; before it, the port of the test is unique anyway.
             let _ = socket.set_multicast_all_v6(false);
@@ -82,9 +82,9 @@ fn join(socket: &Socket, group: IpAddr, local: IpAddr, peer: IpAddr) -> io::Resu
 
 /// Returns the peer addressing of a flow's sockets at the responding end.
 #[must_use]
-pub fn correspondent(plan: &Plan, peer: IpAddr) -> Correspondent {
-    match plan.round_trip.needs_service() {
-        true => Correspondent::Asker(peer.to_canonical()),
-        false => Correspondent::Connected,
+pub fn peer_addressing(plan: &Plan, peer: IpAddr) -> PeerAddressing {
+    match plan.round_trip.needs_flow_socket() {
+        true => PeerAddressing::AnyFrom(peer.to_canonical()),
+        false => PeerAddressing::Connected,
     }
 }

@@ -11,21 +11,23 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use linerate_dialect::control::{Bye, Connection, Frame, Key, Settings, SettingsAnswer};
+use linerate_dialect::control::{
+    Bye, ControlCodec, Frame, PresharedKey, RequestedSettings, SettingsReply,
+};
 
-use super::control_connection::{Line, Wire};
-use super::dial::{Local, open};
+use super::control_connection::{ControlConnection, ControlStream};
+use super::dial::{SourceBinding, connect};
 use super::{boot_id, hello, random};
 use crate::error::MeasureError;
 
 /// Interval of heartbeats.
-const LOOK: Duration = Duration::from_millis(200);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Longest wait until the server has restored everything.
-const FAREWELL: Duration = Duration::from_secs(5);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Settings applied for one client; restored on drop.
-pub trait Held: Send {
+pub trait AppliedSettings: Send {
     /// Applies one setting and returns its effective value; `default` restores it.
     ///
     /// # Errors
@@ -33,83 +35,88 @@ pub trait Held: Send {
     fn set(&mut self, name: &str, value: &str) -> Result<String, String>;
 }
 
-/// Creates [`Held`] settings of this host, for a server that grants `tune`.
+/// Creates [`AppliedSettings`] settings of this host, for a server that grants `tune`.
 #[derive(Clone)]
-pub struct Maker(pub Arc<dyn Fn() -> Result<Box<dyn Held>, String> + Send + Sync>);
+pub struct RemoteTuning(
+    pub Arc<dyn Fn() -> Result<Box<dyn AppliedSettings>, String> + Send + Sync>,
+);
 
-impl fmt::Debug for Maker {
+impl fmt::Debug for RemoteTuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Maker")
     }
 }
 
 /// Applies requested settings; without a backend all are rejected.
-pub(super) fn settle(
-    maker: Option<&Maker>,
-    held: &mut Option<Box<dyn Held>>,
-    wanted: BTreeMap<String, String>,
-) -> SettingsAnswer {
-    let mut answer = SettingsAnswer::default();
-    for (name, value) in wanted {
-        match one(maker, held, &name, &value) {
-            Ok(real) => answer.granted.insert(name, real),
-            Err(why) => answer.refused.insert(name, why),
+pub(super) fn apply_settings(
+    backend: Option<&RemoteTuning>,
+    applied: &mut Option<Box<dyn AppliedSettings>>,
+    requested: BTreeMap<String, String>,
+) -> SettingsReply {
+    let mut reply = SettingsReply::default();
+    for (name, value) in requested {
+        match apply_setting(backend, applied, &name, &value) {
+            Ok(real) => reply.granted.insert(name, real),
+            Err(reason) => reply.rejected.insert(name, reason),
         };
     }
-    answer
+    reply
 }
 
-fn one(
-    maker: Option<&Maker>,
-    held: &mut Option<Box<dyn Held>>,
+fn apply_setting(
+    backend: Option<&RemoteTuning>,
+    applied: &mut Option<Box<dyn AppliedSettings>>,
     name: &str,
     value: &str,
 ) -> Result<String, String> {
-    let maker = maker.ok_or("the server was not started with --grant tune")?;
-    let made = match held.take() {
-        Some(made) => made,
-        None => (maker.0)()?,
+    let backend = backend.ok_or("the server was not started with --grant tune")?;
+    let settings = match applied.take() {
+        Some(settings) => settings,
+        None => (backend.0)()?,
     };
-    held.insert(made).set(name, value)
+    applied.insert(settings).set(name, value)
 }
 
-type Asked = (
+type SettingsRequest = (
     BTreeMap<String, String>,
-    mpsc::Sender<Result<SettingsAnswer, MeasureError>>,
+    mpsc::Sender<Result<SettingsReply, MeasureError>>,
 );
 
 /// Settings of a remote host, as the client that requests them has them.
-pub struct FarSettings {
-    questions: Option<mpsc::Sender<Asked>>,
+pub struct RemoteSettings {
+    requests: Option<mpsc::Sender<SettingsRequest>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl FarSettings {
+impl RemoteSettings {
     /// Opens a session with a server; changes no setting yet.
     ///
     /// # Errors
     /// The reason why the server cannot be reached.
-    pub fn open(far: SocketAddr, key: Option<&Key>) -> Result<Self, MeasureError> {
-        let never = AtomicBool::new(false);
-        let stream = open(far, &Local::default(), &never)?;
-        let greeting = hello(boot_id());
+    pub fn open(remote: SocketAddr, key: Option<&PresharedKey>) -> Result<Self, MeasureError> {
+        let no_stop = AtomicBool::new(false);
+        let stream = connect(remote, &SourceBinding::default(), &no_stop)?;
+        let hello_frame = hello(boot_id());
         let codec = match key {
-            None => Connection::client(greeting),
-            Some(key) => Connection::proving_client(greeting, random::proof(key)?),
+            None => ControlCodec::client(hello_frame),
+            Some(key) => ControlCodec::authenticated_client(hello_frame, random::new_proof(key)?),
         };
-        let codec = codec.map_err(|source| MeasureError::Protocol { peer: far, source })?;
-        let mut wire = Wire::on(Line::of(stream)?, codec)?;
-        match wire.expect(&never)? {
+        let codec = codec.map_err(|source| MeasureError::Protocol {
+            peer: remote,
+            source,
+        })?;
+        let mut control = ControlConnection::new(ControlStream::from_tcp(stream)?, codec)?;
+        match control.receive_next(&no_stop)? {
             Frame::Hello(_) => {}
-            _ => return Err(confused(far, "it sent no hello")),
+            _ => return Err(unexpected_message(remote, "it sent no hello")),
         }
-        let (questions, asked) = mpsc::channel();
+        let (sender, requests) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("remote-settings".to_owned())
-            .spawn(move || talk(wire, &asked))
+            .spawn(move || run_session(control, &requests))
             .map_err(|error| MeasureError::system("new thread", error))?;
         Ok(Self {
-            questions: Some(questions),
+            requests: Some(sender),
             thread: Some(thread),
         })
     }
@@ -119,76 +126,76 @@ impl FarSettings {
     /// # Errors
     /// The server is lost.
     pub fn set(&self, name: &str, value: &str) -> Result<Result<String, String>, MeasureError> {
-        let gone = || {
+        let lost = || {
             let closed = std::io::ErrorKind::ConnectionReset;
             MeasureError::system("the settings session", closed.into())
         };
         let wanted = [(name.to_owned(), value.to_owned())].into();
-        let (sender, answer) = mpsc::channel();
-        let questions = self.questions.as_ref().ok_or_else(gone)?;
-        questions.send((wanted, sender)).map_err(|_| gone())?;
-        let mut answer = answer.recv().map_err(|_| gone())??;
-        Ok(match answer.granted.remove(name) {
+        let (sender, reply) = mpsc::channel();
+        let requests = self.requests.as_ref().ok_or_else(lost)?;
+        requests.send((wanted, sender)).map_err(|_| lost())?;
+        let mut reply = reply.recv().map_err(|_| lost())??;
+        Ok(match reply.granted.remove(name) {
             Some(real) => Ok(real),
-            None => Err((answer.refused.remove(name))
+            None => Err((reply.rejected.remove(name))
                 .unwrap_or_else(|| "the server sent no result for it".to_owned())),
         })
     }
 }
 
-impl Drop for FarSettings {
+impl Drop for RemoteSettings {
     /// Waits until the server has restored everything.
     fn drop(&mut self) {
-        self.questions = None;
+        self.requests = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-fn talk(mut wire: Wire, asked: &mpsc::Receiver<Asked>) {
-    let never = AtomicBool::new(false);
+fn run_session(mut control: ControlConnection, requests: &mpsc::Receiver<SettingsRequest>) {
+    let no_stop = AtomicBool::new(false);
     loop {
-        let lives = match asked.recv_timeout(LOOK) {
-            Ok((wanted, answer)) => {
-                let told = ask(&mut wire, wanted, &never);
-                let lives = told.is_ok();
+        let alive = match requests.recv_timeout(HEARTBEAT_INTERVAL) {
+            Ok((requested, reply)) => {
+                let result = request_settings(&mut control, requested, &no_stop);
+                let alive = result.is_ok();
                 // The requester may have ended meanwhile.
-                let _ = answer.send(told);
-                lives
+                let _ = reply.send(result);
+                alive
             }
             // Frames without a request are heartbeats.
             Err(RecvTimeoutError::Timeout) => {
-                let heard = wire.hear().and_then(|_| wire.beat());
-                heard.and_then(|()| wire.flush()).is_ok()
+                let received = control.receive().and_then(|_| control.send_heartbeat());
+                received.and_then(|()| control.flush()).is_ok()
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let _ = wire.say(Bye {});
-                wire.close(FAREWELL);
+                let _ = control.send(Bye {});
+                control.close(RESTORE_TIMEOUT);
                 return;
             }
         };
-        if !lives {
+        if !alive {
             return;
         }
     }
 }
 
-fn ask(
-    wire: &mut Wire,
-    wanted: BTreeMap<String, String>,
-    never: &AtomicBool,
-) -> Result<SettingsAnswer, MeasureError> {
-    let far = wire.peer();
-    wire.say(Settings { wanted })?;
-    match wire.expect(never)? {
-        Frame::SettingsAnswer(answer) => Ok(answer),
-        _ => Err(confused(far, "it sent no settings reply")),
+fn request_settings(
+    control: &mut ControlConnection,
+    requested: BTreeMap<String, String>,
+    no_stop: &AtomicBool,
+) -> Result<SettingsReply, MeasureError> {
+    let remote = control.peer();
+    control.send(RequestedSettings { requested })?;
+    match control.receive_next(no_stop)? {
+        Frame::SettingsReply(reply) => Ok(reply),
+        _ => Err(unexpected_message(remote, "it sent no settings reply")),
     }
 }
 
-fn confused(far: SocketAddr, what: &'static str) -> MeasureError {
-    super::client::confused(far, what)
+fn unexpected_message(remote: SocketAddr, reason: &'static str) -> MeasureError {
+    super::client::unexpected_message(remote, reason)
 }
 
 #[cfg(test)]
@@ -196,9 +203,9 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    struct Noted(Arc<Mutex<Vec<String>>>);
+    struct RecordedSettings(Arc<Mutex<Vec<String>>>);
 
-    impl Held for Noted {
+    impl AppliedSettings for RecordedSettings {
         fn set(&mut self, name: &str, value: &str) -> Result<String, String> {
             if name == "bad" {
                 return Err("not this one".to_owned());
@@ -208,36 +215,38 @@ mod tests {
         }
     }
 
-    impl Drop for Noted {
+    impl Drop for RecordedSettings {
         fn drop(&mut self) {
             self.0.lock().unwrap().push("back".to_owned());
         }
     }
 
     #[test]
-    fn without_a_grant_each_setting_is_refused_with_the_reason() {
-        let wanted = [("a".to_owned(), "1".to_owned())].into();
-        let answer = settle(None, &mut None, wanted);
-        assert!(answer.granted.is_empty());
-        assert!(answer.refused["a"].contains("--grant tune"), "{answer:?}");
+    fn without_a_grant_each_setting_is_rejected_with_the_reason() {
+        let requested = [("a".to_owned(), "1".to_owned())].into();
+        let reply = apply_settings(None, &mut None, requested);
+        assert!(reply.granted.is_empty());
+        assert!(reply.rejected["a"].contains("--grant tune"), "{reply:?}");
     }
 
     #[test]
-    fn one_maker_holds_all_settings_of_a_client() {
-        let notes = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&notes);
-        let maker = Maker(Arc::new(move || Ok(Box::new(Noted(Arc::clone(&kept))))));
-        let mut held = None;
-        let wanted = |name: &str| [(name.to_owned(), "1".to_owned())].into();
+    fn one_backend_holds_all_settings_of_a_client() {
+        let entries = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&entries);
+        let backend = RemoteTuning(Arc::new(move || {
+            Ok(Box::new(RecordedSettings(Arc::clone(&log))))
+        }));
+        let mut applied = None;
+        let requested = |name: &str| [(name.to_owned(), "1".to_owned())].into();
         assert_eq!(
-            settle(Some(&maker), &mut held, wanted("a")).granted["a"],
+            apply_settings(Some(&backend), &mut applied, requested("a")).granted["a"],
             "1!"
         );
-        let refused = settle(Some(&maker), &mut held, wanted("bad")).refused;
-        assert_eq!(refused["bad"], "not this one");
-        settle(Some(&maker), &mut held, wanted("b"));
-        assert_eq!(*notes.lock().unwrap(), ["a=1", "b=1"]);
-        drop(held);
-        assert_eq!(notes.lock().unwrap().last().unwrap(), "back");
+        let rejected = apply_settings(Some(&backend), &mut applied, requested("bad")).rejected;
+        assert_eq!(rejected["bad"], "not this one");
+        apply_settings(Some(&backend), &mut applied, requested("b"));
+        assert_eq!(*entries.lock().unwrap(), ["a=1", "b=1"]);
+        drop(applied);
+        assert_eq!(entries.lock().unwrap().last().unwrap(), "back");
     }
 }

@@ -2,87 +2,90 @@
 
 use linerate_host::sys::cpu;
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Cpus, Direction, Ends, Kind, Plan, Wait};
+use linerate_metric::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode};
 
-use super::setup::part;
+use super::setup::flow_role;
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::wait_policy::{self, Situation};
+use crate::flow::FlowRole;
+use crate::wait_policy::{self, WaitContext};
 
 /// Wait mode, CPUs and number of threads of one end.
 #[derive(Clone, Debug)]
-pub struct Manner {
+pub struct ThreadPlan {
     /// Wait mode of the receivers; of all threads when it was requested.
-    pub wait: Wait,
+    pub wait: WaitMode,
     /// The wait mode was requested.
-    pub asked: bool,
+    pub wait_requested: bool,
     /// CPUs of the threads; empty: chosen by the scheduler.
-    pub cpus: Cpus,
+    pub cpus: CpuList,
     /// Reason of the wait mode; absent when it was requested.
-    pub because: Option<String>,
+    pub reason: Option<String>,
     /// Threads of each direction.
-    pub threads: usize,
+    pub threads_per_direction: usize,
     /// Some threads have several flows.
-    pub shared: bool,
+    pub shares_threads: bool,
 }
 
-impl Manner {
-    /// Chooses the plan of one end. `shared`: both ends use the same machine. `others`: threads of
+impl ThreadPlan {
+    /// Chooses the plan of one end. `shared`: both ends use the same machine. `busy_threads`: threads of
     /// other tests that are busy on it.
-    pub fn settle(
+    pub fn choose(
         plan: &Plan,
         role: Role,
-        asked: Option<Wait>,
-        shared: bool,
-        others: usize,
+        requested_wait: Option<WaitMode>,
+        same_machine: bool,
+        busy_threads: usize,
     ) -> Result<Self, MeasureError> {
         let (cpus, their_cpus) = match role {
-            Role::Client => (plan.cpu.near.clone(), &plan.cpu.far),
-            Role::Server => (plan.cpu.far.clone(), &plan.cpu.near),
+            Role::Client => (plan.cpu.client.clone(), &plan.cpu.server),
+            Role::Server => (plan.cpu.server.clone(), &plan.cpu.client),
         };
-        let usable = may_run(plan, role)?;
+        let usable = usable_cpus(plan, role)?;
         let processors = if cpus.0.is_empty() {
             usable.len().max(1)
         } else {
             cpus.0.len()
         };
         let streams = plan.streams as usize;
-        let wished = plan.threads.as_ref().map(|threads| match role {
-            Role::Client => threads.near,
-            Role::Server => threads.far,
+        let requested_threads = plan.threads.as_ref().map(|threads| match role {
+            Role::Client => threads.client,
+            Role::Server => threads.server,
         });
-        let threads = match wished {
+        let threads = match requested_threads {
             Some(threads) => (threads as usize).clamp(1, streams.max(1)),
-            None => wait_policy::threads(
+            None => wait_policy::choose_threads(
                 plan.kind,
-                asked,
+                requested_wait,
                 streams,
                 processors,
                 plan.round_trip.connections,
             ),
         };
         let several = streams > threads;
-        let keeps_schedule = role == Role::Client && plan.round_trip.rate_per_second.is_some();
-        if keeps_schedule && !matches!(asked, None | Some(Wait::Poll | Wait::Spin)) {
-            return Err(MeasureError::OptionRefused {
-                option: format!("--wait {} with --rate", asked.unwrap_or(Wait::Block)),
+        let open_loop = role == Role::Client && plan.round_trip.rate_per_second.is_some();
+        if open_loop && !matches!(requested_wait, None | Some(WaitMode::Poll | WaitMode::Spin)) {
+            return Err(MeasureError::OptionRejected {
+                option: format!(
+                    "--wait {} with --rate",
+                    requested_wait.unwrap_or(WaitMode::Block)
+                ),
                 why: "a sleeping thread would miss the send time of its next request".to_owned(),
                 next_step: "use poll or spin at this end: --wait poll/block".to_owned(),
             });
         }
-        if keeps_schedule && asked.is_none() {
+        if open_loop && requested_wait.is_none() {
             return Ok(Self {
-                wait: Wait::Poll,
-                asked: false,
+                wait: WaitMode::Poll,
+                wait_requested: false,
                 cpus,
-                because: Some("one call waits for responses and for the next send time".to_owned()),
-                threads: streams,
-                shared: false,
+                reason: Some("one call waits for responses and for the next send time".to_owned()),
+                threads_per_direction: streams,
+                shares_threads: false,
             });
         }
-        if let Some(wait) = asked {
-            if several && sleeps_in_calls(wait) {
-                return Err(MeasureError::OptionRefused {
+        if let Some(wait) = requested_wait {
+            if several && blocks_in_calls(wait) {
+                return Err(MeasureError::OptionRejected {
                     option: format!("--wait {wait} with --threads {threads}"),
                     why: format!("a blocking call serves only one of {streams} streams"),
                     next_step: "use --wait epoll or spin, or leave --threads out".to_owned(),
@@ -90,62 +93,64 @@ impl Manner {
             }
             return Ok(Self {
                 wait,
-                asked: true,
+                wait_requested: true,
                 cpus,
-                because: None,
-                threads,
-                shared: several,
+                reason: None,
+                threads_per_direction: threads,
+                shares_threads: several,
             });
         }
         let threads_here = threads * plan.directions.len();
         let receives = (plan.directions.iter())
-            .any(|&direction| part(role, direction) == Part::Sink)
-            && plan.kind == Kind::Throughput;
+            .any(|&direction| flow_role(role, direction) == FlowRole::Receiver)
+            && plan.kind == RunKind::Throughput;
         // With separate CPUs for each end, they do not compete.
-        let meet = cpus.0.is_empty()
+        let may_compete = cpus.0.is_empty()
             || their_cpus.0.is_empty()
             || cpus.0.iter().any(|cpu| their_cpus.0.contains(cpu));
-        let (wait, because) = wait_policy::wait(&Situation {
+        let (wait, reason) = wait_policy::choose_wait(&WaitContext {
             kind: plan.kind,
             receives,
-            paced: plan.rate_bps.is_some(),
+            is_paced: plan.rate_bps.is_some(),
             congestion_control: plan.congestion_control.as_deref(),
-            busy_threads: others + threads_here * if shared && meet { 2 } else { 1 },
-            processors,
+            busy_threads: busy_threads
+                + threads_here * if same_machine && may_compete { 2 } else { 1 },
+            cpus: processors,
             streams,
             threads,
             connections: plan.round_trip.connections,
         });
         Ok(Self {
             wait,
-            asked: false,
+            wait_requested: false,
             cpus,
-            because: Some(because),
-            threads,
-            shared: several,
+            reason: Some(reason),
+            threads_per_direction: threads,
+            shares_threads: several,
         })
     }
 
     /// Returns the role and number of threads for each direction of the plan at this end.
     #[must_use]
-    pub fn threads(&self, plan: &Plan, role: Role) -> Vec<(Part, usize)> {
-        let threads = |&direction: &Direction| (part(role, direction), self.threads);
+    pub fn threads_by_role(&self, plan: &Plan, role: Role) -> Vec<(FlowRole, usize)> {
+        let threads =
+            |&direction: &Direction| (flow_role(role, direction), self.threads_per_direction);
         plan.directions.iter().map(threads).collect()
     }
 
     /// Returns the number of threads of one direction, as in a plan.
     #[must_use]
     pub fn thread_count(&self) -> u32 {
-        u32::try_from(self.threads).unwrap_or(u32::MAX)
+        u32::try_from(self.threads_per_direction).unwrap_or(u32::MAX)
     }
 
     /// Returns the wait mode of a thread. A sender blocks, unless the wait mode was requested.
-    pub(super) fn of(&self, part: Part, kind: Kind) -> Wait {
-        if !self.asked && part == Part::Source && kind == Kind::Throughput {
-            if self.shared {
-                Wait::Epoll
+    pub(super) fn wait_of(&self, flow_role: FlowRole, kind: RunKind) -> WaitMode {
+        if !self.wait_requested && flow_role == FlowRole::Sender && kind == RunKind::Throughput {
+            if self.shares_threads {
+                WaitMode::Epoll
             } else {
-                Wait::Block
+                WaitMode::Block
             }
         } else {
             self.wait
@@ -157,121 +162,134 @@ impl Manner {
 ///
 /// # Errors
 /// The first requested CPU that is not among them.
-pub fn may_run(plan: &Plan, role: Role) -> Result<Vec<u32>, MeasureError> {
-    let usable = cpu::usable().map_err(|error| MeasureError::system("affinity", error))?;
-    let asked = match role {
-        Role::Client => &plan.cpu.near,
-        Role::Server => &plan.cpu.far,
+pub fn usable_cpus(plan: &Plan, role: Role) -> Result<Vec<u32>, MeasureError> {
+    let usable = cpu::list_usable().map_err(|error| MeasureError::system("affinity", error))?;
+    let requested = match role {
+        Role::Client => &plan.cpu.client,
+        Role::Server => &plan.cpu.server,
     };
-    let Some(cpu) = asked.0.iter().find(|cpu| !usable.contains(cpu)) else {
+    let Some(cpu) = requested.0.iter().find(|cpu| !usable.contains(cpu)) else {
         return Ok(usable);
     };
     let first = usable.first().copied().unwrap_or_default();
-    let known = cpu::online().unwrap_or_default();
-    let Ends { near, far } = &plan.cpu;
+    let known = cpu::list_online().unwrap_or_default();
+    let PerEnd { client, server } = &plan.cpu;
     // One list applies to both ends, or the remote end cannot be configured.
-    let is_one = far == near || far.0.is_empty() || plan.dialect.is_some();
-    let whose = match role {
+    let same_list = server == client || server.0.is_empty() || plan.peer_protocol.is_some();
+    let machine = match role {
         Role::Client => "this machine",
         Role::Server => "the server's machine",
     };
     let why = match known.is_empty() || known.contains(cpu) {
-        true => format!("the process may not run on CPU {cpu} of {whose}"),
-        false => format!("{whose} has no CPU {cpu}"),
+        true => format!("the process may not run on CPU {cpu} of {machine}"),
+        false => format!("{machine} has no CPU {cpu}"),
     };
-    let which = Cpus(usable);
-    Err(MeasureError::OptionRefused {
+    let choices = CpuList(usable);
+    Err(MeasureError::OptionRejected {
         option: format!("--cpu {}", plan.cpu),
         why,
         next_step: match role {
-            Role::Client if is_one => format!("choose among {which}: --cpu {first}"),
+            Role::Client if same_list => format!("choose among {choices}: --cpu {first}"),
             Role::Client => format!(
-                "choose among {which}; the list after the slash is the server's: --cpu {first}/{far}"
+                "choose among {choices}; the list after the slash is the server's: --cpu {first}/{server}"
             ),
-            Role::Server => format!("choose among {which} for the server: --cpu {near}/{first}"),
+            Role::Server => {
+                format!("choose among {choices} for the server: --cpu {client}/{first}")
+            }
         },
     })
 }
 
 /// Returns whether a thread with this wait mode can have only one flow.
-fn sleeps_in_calls(wait: Wait) -> bool {
+fn blocks_in_calls(wait: WaitMode) -> bool {
     matches!(
         wait,
-        Wait::Block | Wait::Poll | Wait::Select { .. } | Wait::BusyPoll { .. }
+        WaitMode::Block | WaitMode::Poll | WaitMode::Select { .. } | WaitMode::BusyPoll { .. }
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::plan::Protocol;
+    use linerate_metric::plan::TransportProtocol;
 
     #[test]
-    fn a_processor_that_an_end_does_not_have_is_told_of_that_end() {
-        let usable = cpu::usable().unwrap();
-        let (first, all) = (usable[0], Cpus(usable));
-        let given = |near: u32, far: u32| {
-            let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
-            (plan.cpu.near, plan.cpu.far) = (Cpus(vec![near]), Cpus(vec![far]));
+    fn a_missing_cpu_is_reported_for_its_end() {
+        let usable = cpu::list_usable().unwrap();
+        let (first, all) = (usable[0], CpuList(usable));
+        let problems = |client: u32, server: u32| {
+            let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");
+            (plan.cpu.client, plan.cpu.server) = (CpuList(vec![client]), CpuList(vec![server]));
             [Role::Client, Role::Server].map(|role| {
-                let told = may_run(&plan, role).err().map(|error| error.problem());
-                told.map(|told| (told.object.clone(), told.situation, told.next_step))
+                let problem = usable_cpus(&plan, role).err().map(|error| error.problem());
+                problem
+                    .map(|problem| (problem.object.clone(), problem.situation, problem.next_step))
             })
         };
-        let [near, far] = given(first, 8000);
-        assert_eq!(near, None);
-        let (option, why, next) = far.unwrap();
+        let [client, server] = problems(first, 8000);
+        assert_eq!(client, None);
+        let (option, why, next) = server.unwrap();
         assert_eq!(option, format!("--cpu {first}/8000"));
         assert_eq!(why, "the server's machine has no CPU 8000");
-        let wanted = format!("choose among {all} for the server: --cpu {first}/{first}");
-        assert_eq!(next, wanted);
-        let [near, _] = given(8000, 8000);
-        let (option, why, next) = near.unwrap();
+        let expected = format!("choose among {all} for the server: --cpu {first}/{first}");
+        assert_eq!(next, expected);
+        let [client, _] = problems(8000, 8000);
+        let (option, why, next) = client.unwrap();
         assert_eq!(option, "--cpu 8000");
         assert_eq!(why, "this machine has no CPU 8000");
         assert_eq!(next, format!("choose among {all}: --cpu {first}"));
-        let next_of = |far: &[u32], dialect: Option<&str>| {
-            let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
-            (plan.cpu.near, plan.cpu.far) = (Cpus(vec![8000]), Cpus(far.to_vec()));
-            plan.dialect = dialect.map(str::to_owned);
-            may_run(&plan, Role::Client)
+        let next_of = |server: &[u32], protocol: Option<&str>| {
+            let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");
+            (plan.cpu.client, plan.cpu.server) = (CpuList(vec![8000]), CpuList(server.to_vec()));
+            plan.peer_protocol = protocol.map(str::to_owned);
+            usable_cpus(&plan, Role::Client)
                 .unwrap_err()
                 .problem()
                 .next_step
         };
-        for (far, dialect, ends) in [
+        for (server, protocol, suffix) in [
             (&[8001][..], None, format!(": --cpu {first}/8001")),
             // `any` is no valid argument, and other tools cannot be configured.
             (&[], None, format!(": --cpu {first}")),
             (&[8001], Some("iperf3"), format!(": --cpu {first}")),
         ] {
-            let next = next_of(far, dialect);
-            assert!(next.ends_with(&ends), "{next}");
+            let next = next_of(server, protocol);
+            assert!(next.ends_with(&suffix), "{next}");
         }
     }
 
     #[test]
-    fn processors_that_were_given_bound_the_threads() {
-        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "host");
+    fn requested_cpus_limit_the_threads() {
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");
         plan.streams = 5;
-        let first = cpu::usable().unwrap()[0];
-        plan.cpu = Ends::both(Cpus(vec![first]));
-        let spin = Some(Wait::Spin);
-        let manner = Manner::settle(&plan, Role::Server, spin, false, 0).unwrap();
-        assert_eq!(manner.threads(&plan, Role::Server), [(Part::Sink, 1)]);
-        let block = Some(Wait::Block);
-        let manner = Manner::settle(&plan, Role::Server, block, false, 0).unwrap();
-        assert_eq!(manner.threads, 5);
-        plan.threads = Some(Ends { near: 5, far: 2 });
-        assert!(Manner::settle(&plan, Role::Server, block, false, 0).is_err());
-        let manner = Manner::settle(&plan, Role::Server, None, false, 0).unwrap();
-        assert_eq!((manner.wait, manner.threads), (Wait::Epoll, 2));
+        let first = cpu::list_usable().unwrap()[0];
+        plan.cpu = PerEnd::same(CpuList(vec![first]));
+        let spin = Some(WaitMode::Spin);
+        let plan_of_threads = ThreadPlan::choose(&plan, Role::Server, spin, false, 0).unwrap();
+        assert_eq!(
+            plan_of_threads.threads_by_role(&plan, Role::Server),
+            [(FlowRole::Receiver, 1)]
+        );
+        let block = Some(WaitMode::Block);
+        let plan_of_threads = ThreadPlan::choose(&plan, Role::Server, block, false, 0).unwrap();
+        assert_eq!(plan_of_threads.threads_per_direction, 5);
+        plan.threads = Some(PerEnd {
+            client: 5,
+            server: 2,
+        });
+        assert!(ThreadPlan::choose(&plan, Role::Server, block, false, 0).is_err());
+        let plan_of_threads = ThreadPlan::choose(&plan, Role::Server, None, false, 0).unwrap();
+        assert_eq!(
+            (plan_of_threads.wait, plan_of_threads.threads_per_direction),
+            (WaitMode::Epoll, 2)
+        );
         plan.threads = None;
         // One receiver, one CPU: free for it alone, not while another test runs.
         plan.streams = 1;
-        for (others, want) in [(0, Wait::Spin), (1, Wait::Block)] {
-            let manner = Manner::settle(&plan, Role::Server, None, false, others).unwrap();
-            assert_eq!(manner.wait, want, "{others}");
+        for (busy_threads, want) in [(0, WaitMode::Spin), (1, WaitMode::Block)] {
+            let plan_of_threads =
+                ThreadPlan::choose(&plan, Role::Server, None, false, busy_threads).unwrap();
+            assert_eq!(plan_of_threads.wait, want, "{busy_threads}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Timestamps of round trips at every stage: a second pass that explains the first.
 //!
-//! Both ends keep a [`Half`] of each round trip. The responding end sends its timestamps at the
+//! Both ends keep a [`EndTimestamps`] of each round trip. The responding end sends its timestamps at the
 //! end,
 //! and [`stages`] computes the figures from both. Memory is bounded: a ring of the latest round
 //! trips.
@@ -11,72 +11,75 @@ pub mod scheduler_tracer;
 pub mod stages;
 pub mod timeline_export;
 
-use linerate_dialect::control::{DeviceStamps, Stamps};
-use linerate_metric::record::{Stage, StagePass, Timeline};
+use linerate_dialect::control::{DeviceTimestamping, ResponderTimestamps};
+use linerate_metric::record::{RoundTripStage, StagePass, Timeline};
 
-use crate::transport::call_times::{LATEST_OF_ALL, TimedCall};
+use crate::transport::call_times::{MAX_TRACED_CALLS, TimedCall};
 
-pub use clock_offsets::Clocks;
-pub use ring::{COLD_TRIPS, DeviceUse, Finished, GivenUp, Half, Log, Work};
-pub use scheduler_tracer::Instruments;
+pub use clock_offsets::ClockOffsets;
+pub use ring::{
+    EndTimestamps, HardwareTimestampUse, LostRequest, ReceiveWork, RingContents, TimestampRing,
+    WARM_UP_ROUND_TRIPS,
+};
+pub use scheduler_tracer::SchedulerTracer;
 
 /// Round trips, or pieces of receive work, per frame: some 300 KiB.
-const PART: usize = 4096;
+const FRAME_ITEMS: usize = 4096;
 
 /// Largest number of system calls kept of an end.
-const CALLS: usize = LATEST_OF_ALL;
+const MAX_CALLS: usize = MAX_TRACED_CALLS;
 
 /// Largest number of warnings accepted from an end.
-const NOTES: usize = 8;
+const MAX_WARNINGS: usize = 8;
 
 /// Largest length of a warning accepted from the other end, in characters.
-const NOTE_CHARACTERS: usize = 256;
+const MAX_WARNING_CHARACTERS: usize = 256;
 
 /// Timestamps and events recorded at one end.
 #[derive(Clone, Debug, Default)]
-pub struct Noted {
+pub struct TimestampLog {
     /// Round trips by number.
-    pub halves: Vec<Half>,
+    pub entries: Vec<EndTimestamps>,
     /// Receive work of the processors.
-    pub work: Vec<Work>,
+    pub receive_work: Vec<ReceiveWork>,
     /// Latest system calls.
     pub calls: Vec<TimedCall>,
     /// Warnings about data that could not be recorded.
-    pub notes: Vec<String>,
+    pub warnings: Vec<String>,
     /// Use of hardware timestamps.
-    pub device: DeviceUse,
+    pub device: HardwareTimestampUse,
     /// Lost request that ended the pass.
-    pub given_up: Option<GivenUp>,
+    pub lost_request: Option<LostRequest>,
 }
 
-impl Noted {
+impl TimestampLog {
     /// Takes the contents of a ring.
     #[must_use]
-    pub fn of(log: Log) -> Self {
-        let Finished {
-            halves,
-            work,
-            notes,
+    pub fn from_ring(log: TimestampRing) -> Self {
+        let RingContents {
+            entries,
+            receive_work: work,
+            warnings,
             device,
-            given_up,
+            lost_request,
         } = log.finish();
         Self {
-            halves,
-            work,
+            entries,
+            receive_work: work,
             calls: Vec::new(),
-            notes,
+            warnings,
             device,
-            given_up,
+            lost_request,
         }
     }
 
     /// Creates a log of calls only.
     #[must_use]
-    pub fn of_calls(calls: Vec<TimedCall>) -> Self {
+    pub fn from_calls(calls: Vec<TimedCall>) -> Self {
         // The other end accepts the latest calls of all threads, up to this number.
         let mut calls = calls;
         calls.sort_by_key(|call| call.from_ns);
-        calls.drain(..calls.len().saturating_sub(CALLS));
+        calls.drain(..calls.len().saturating_sub(MAX_CALLS));
         Self {
             calls,
             ..Self::default()
@@ -85,70 +88,75 @@ impl Noted {
 
     /// Splits the log into frames for the other end.
     #[must_use]
-    pub fn parts(self, flow: u32) -> Vec<Stamps> {
-        let DeviceUse {
+    pub fn into_frames(self, flow: u32) -> Vec<ResponderTimestamps> {
+        let HardwareTimestampUse {
             departures,
             arrivals,
             error_ns,
         } = self.device;
-        let stamped = (departures || arrivals).then_some(DeviceStamps {
+        let stamped = (departures || arrivals).then_some(DeviceTimestamping {
             departures,
             arrivals,
             error_ns,
         });
-        let mut parts = vec![Stamps {
+        let mut frames = vec![ResponderTimestamps {
             flow,
-            notes: self.notes,
+            caveats: self.warnings,
             device: stamped,
-            ..Stamps::default()
+            ..ResponderTimestamps::default()
         }];
-        parts.extend(self.halves.chunks(PART).map(|halves| Stamps {
-            flow,
-            trips: halves.iter().map(|half| half.to_words()).collect(),
-            ..Stamps::default()
-        }));
-        parts.extend(self.work.chunks(PART).map(|work| {
-            Stamps {
+        frames.extend(
+            self.entries
+                .chunks(FRAME_ITEMS)
+                .map(|entries| ResponderTimestamps {
+                    flow,
+                    round_trips: entries.iter().map(|entry| entry.to_fields()).collect(),
+                    ..ResponderTimestamps::default()
+                }),
+        );
+        frames.extend(self.receive_work.chunks(FRAME_ITEMS).map(|receive_work| {
+            ResponderTimestamps {
                 flow,
-                work: work
+                work: receive_work
                     .iter()
                     .map(|w| [w.from_ns, w.to_ns, w.cpu.into()])
                     .collect(),
-                ..Stamps::default()
+                ..ResponderTimestamps::default()
             }
         }));
-        parts.extend(self.calls.chunks(PART).map(|calls| {
-            let words = |c: &TimedCall| [c.from_ns, c.to_ns, c.slot.into(), c.thread.into()];
-            Stamps {
+        frames.extend(self.calls.chunks(FRAME_ITEMS).map(|calls| {
+            let fields = |c: &TimedCall| [c.from_ns, c.to_ns, c.slot.into(), c.thread.into()];
+            ResponderTimestamps {
                 flow,
-                calls: calls.iter().map(words).collect(),
-                ..Stamps::default()
+                calls: calls.iter().map(fields).collect(),
+                ..ResponderTimestamps::default()
             }
         }));
-        parts
+        frames
     }
 
     /// Adds a frame of the other end, up to the limits of a correct one.
-    pub fn take(&mut self, stamps: Stamps) {
-        if let Some(device) = stamps.device {
-            self.device = DeviceUse {
+    pub fn add_frame(&mut self, frame: ResponderTimestamps) {
+        if let Some(device) = frame.device {
+            self.device = HardwareTimestampUse {
                 departures: device.departures,
                 arrivals: device.arrivals,
                 error_ns: device.error_ns,
             };
         }
-        let room = ring::KEPT.saturating_sub(self.halves.len());
-        let trips = stamps.trips.into_iter().take(room);
-        self.halves.extend(trips.map(Half::from_words));
-        let room = ring::WORKS.saturating_sub(self.work.len());
-        let work = stamps.work.into_iter().take(room);
-        self.work.extend(work.map(|[from_ns, to_ns, cpu]| Work {
-            from_ns,
-            to_ns,
-            cpu: u32::try_from(cpu).unwrap_or(u32::MAX),
-        }));
-        let room = CALLS.saturating_sub(self.calls.len());
-        let calls = stamps.calls.into_iter().take(room);
+        let capacity = ring::MAX_ROUND_TRIPS.saturating_sub(self.entries.len());
+        let entries = frame.round_trips.into_iter().take(capacity);
+        self.entries.extend(entries.map(EndTimestamps::from_fields));
+        let capacity = ring::MAX_RECEIVE_WORK.saturating_sub(self.receive_work.len());
+        let work = frame.work.into_iter().take(capacity);
+        self.receive_work
+            .extend(work.map(|[from_ns, to_ns, cpu]| ReceiveWork {
+                from_ns,
+                to_ns,
+                cpu: u32::try_from(cpu).unwrap_or(u32::MAX),
+            }));
+        let capacity = MAX_CALLS.saturating_sub(self.calls.len());
+        let calls = frame.calls.into_iter().take(capacity);
         self.calls
             .extend(calls.map(|[from_ns, to_ns, slot, thread]| TimedCall {
                 from_ns,
@@ -156,67 +164,71 @@ impl Noted {
                 slot: u16::try_from(slot).unwrap_or(u16::MAX),
                 thread: u32::try_from(thread).unwrap_or(u32::MAX),
             }));
-        let room = NOTES.saturating_sub(self.notes.len());
-        let notes = stamps.notes.into_iter().take(room);
-        self.notes.extend(notes.map(|mut note| {
-            if let Some((end, _)) = note.char_indices().nth(NOTE_CHARACTERS) {
-                note.truncate(end);
+        let capacity = MAX_WARNINGS.saturating_sub(self.warnings.len());
+        let warnings = frame.caveats.into_iter().take(capacity);
+        self.warnings.extend(warnings.map(|mut warning| {
+            if let Some((end, _)) = warning.char_indices().nth(MAX_WARNING_CHARACTERS) {
+                warning.truncate(end);
             }
-            note
+            warning
         }));
     }
 }
 
 /// Timestamps of both ends.
 #[derive(Clone, Debug)]
-pub struct Stamped {
+pub struct TimestampPass {
     /// Start of the run, on the client's clock.
     pub start_ns: u64,
     /// Timestamps of the requesting end.
-    pub near: Noted,
+    pub client: TimestampLog,
     /// Timestamps of the responding end, on its own clock.
-    pub far: Noted,
+    pub server: TimestampLog,
 }
 
 /// Analysis of a pass.
 #[derive(Clone, Debug)]
-pub struct Explained {
+pub struct PassAnalysis {
     /// Times of the stages.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<RoundTripStage>,
     /// Facts of the pass: round trips used, errors, warnings.
     pub pass: StagePass,
     /// Events in the order of time.
     pub timeline: Timeline,
 }
 
-impl Stamped {
+impl TimestampPass {
     /// Converts both ends to one clock and computes the figures. `clocks` is absent within one
     /// host;
-    /// `waited_for_ns` is the limit above which a round trip ended the pass, if any.
+    /// `trigger_above_ns` is the limit above which a round trip ended the pass, if any.
     #[must_use]
-    pub fn explain(mut self, clocks: Option<&Clocks>, waited_for_ns: Option<u64>) -> Explained {
+    pub fn analyse(
+        mut self,
+        clocks: Option<&ClockOffsets>,
+        trigger_above_ns: Option<u64>,
+    ) -> PassAnalysis {
         if let Some(clocks) = clocks {
-            for half in &mut self.far.halves {
+            for entry in &mut self.server.entries {
                 // The offset changes by far less than a round trip, so any of its times will do.
-                *half = half.carried(clocks.ahead_ns(half.received_ns));
+                *entry = entry.to_clock_behind(clocks.offset_at_ns(entry.received_ns));
             }
-            for work in &mut self.far.work {
-                let ahead = clocks.ahead_ns(work.from_ns) as u64;
+            for work in &mut self.server.receive_work {
+                let ahead = clocks.offset_at_ns(work.from_ns) as u64;
                 work.from_ns = work.from_ns.wrapping_sub(ahead);
                 work.to_ns = work.to_ns.wrapping_sub(ahead);
             }
-            for call in &mut self.far.calls {
-                let ahead = clocks.ahead_ns(call.from_ns) as u64;
+            for call in &mut self.server.calls {
+                let ahead = clocks.offset_at_ns(call.from_ns) as u64;
                 call.from_ns = call.from_ns.wrapping_sub(ahead);
                 call.to_ns = call.to_ns.wrapping_sub(ahead);
             }
         }
-        let error = clocks.map(Clocks::error_ns);
-        let (stages, mut pass) = stages::figures(&self.near, &self.far, error);
-        pass.notes.clone_from(&self.near.notes);
-        pass.notes.extend(self.far.notes.iter().cloned());
-        let timeline = timeline_export::timeline(&self, error, waited_for_ns);
-        Explained {
+        let error = clocks.map(ClockOffsets::error_ns);
+        let (stages, mut pass) = stages::compute_stages(&self.client, &self.server, error);
+        pass.notes.clone_from(&self.client.warnings);
+        pass.notes.extend(self.server.warnings.iter().cloned());
+        let timeline = timeline_export::build_timeline(&self, error, trigger_above_ns);
+        PassAnalysis {
             stages,
             pass,
             timeline,
@@ -229,17 +241,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_cross_in_parts_and_bounded() {
-        let noted = Noted {
-            given_up: None,
-            halves: (0..10_000)
-                .map(|number| Half {
+    fn logs_are_split_into_frames_and_bounded() {
+        let noted = TimestampLog {
+            lost_request: None,
+            entries: (0..10_000)
+                .map(|number| EndTimestamps {
                     number,
-                    ..Half::default()
+                    ..EndTimestamps::default()
                 })
                 .collect(),
-            work: vec![
-                Work {
+            receive_work: vec![
+                ReceiveWork {
                     from_ns: 1,
                     to_ns: 2,
                     cpu: 3
@@ -255,41 +267,43 @@ mod tests {
                 };
                 4_097
             ],
-            notes: vec!["why".to_owned()],
-            device: DeviceUse {
+            warnings: vec!["why".to_owned()],
+            device: HardwareTimestampUse {
                 departures: true,
                 arrivals: false,
                 error_ns: 700,
             },
         };
-        let parts = noted.clone().parts(1);
-        assert_eq!(parts.len(), 1 + 3 + 2 + 2);
-        let mut heard = Noted::default();
-        for part in parts.clone() {
-            heard.take(part);
+        let frames = noted.clone().into_frames(1);
+        assert_eq!(frames.len(), 1 + 3 + 2 + 2);
+        let mut received = TimestampLog::default();
+        for frame in frames.clone() {
+            received.add_frame(frame);
         }
-        assert_eq!(heard.halves, noted.halves);
-        assert_eq!(heard.work, noted.work);
-        assert_eq!(heard.notes, noted.notes);
-        assert_eq!(heard.calls, noted.calls);
-        assert_eq!(heard.device, noted.device);
-        heard.take(Stamps {
-            notes: vec!["é".repeat(100_000), "short".to_owned()],
-            ..Stamps::default()
+        assert_eq!(received.entries, noted.entries);
+        assert_eq!(received.receive_work, noted.receive_work);
+        assert_eq!(received.warnings, noted.warnings);
+        assert_eq!(received.calls, noted.calls);
+        assert_eq!(received.device, noted.device);
+        received.add_frame(ResponderTimestamps {
+            caveats: vec!["é".repeat(100_000), "short".to_owned()],
+            ..ResponderTimestamps::default()
         });
-        assert_eq!(heard.notes[1].chars().count(), NOTE_CHARACTERS);
-        assert_eq!(heard.notes[2], "short");
-        let mut flooded = Noted::default();
+        assert_eq!(received.warnings[1].chars().count(), MAX_WARNING_CHARACTERS);
+        assert_eq!(received.warnings[2], "short");
+        let mut flooded = TimestampLog::default();
         for _ in 0..100 {
-            parts.iter().for_each(|part| flooded.take(part.clone()));
+            frames
+                .iter()
+                .for_each(|frame| flooded.add_frame(frame.clone()));
         }
         assert_eq!(
-            (flooded.halves.len(), flooded.calls.len()),
-            (ring::KEPT, CALLS)
+            (flooded.entries.len(), flooded.calls.len()),
+            (ring::MAX_ROUND_TRIPS, MAX_CALLS)
         );
         assert_eq!(
-            (flooded.work.len(), flooded.notes.len()),
-            (4 * ring::KEPT, NOTES)
+            (flooded.receive_work.len(), flooded.warnings.len()),
+            (4 * ring::MAX_ROUND_TRIPS, MAX_WARNINGS)
         );
     }
 }

@@ -6,22 +6,22 @@ use std::io;
 
 use linerate_host::sys::clock::Nanos;
 use linerate_host::sys::perf_events::{
-    RING_BYTES, Switches, Tracepoint, Tracepoints, tracepoint_ids,
+    ContextSwitchRecorder, RING_BYTES, Tracepoint, TracepointRecorder, find_tracepoint_ids,
 };
 use linerate_host::sys::{cpu, thread};
-use linerate_metric::plan::Stamping;
+use linerate_metric::plan::TimestampLevel;
 
-use super::ring::{Log, Work};
+use super::ring::{ReceiveWork, TimestampRing};
 
 /// Round trips between two reads of the kernel's event rings, which hold far more.
-const EVERY: u32 = 64;
+const ROUND_TRIPS_PER_DRAIN: u32 = 64;
 
 /// Filter for the softirq vector of network receive work (linux/interrupt.h).
-const NET_RX: &str = "vec == 3";
+const NET_RX_FILTER: &str = "vec == 3";
 
 /// Resources of the tracer at one end, if the kernel permits it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
+pub struct TracerResources {
     pub files: usize,
     /// Memory of the kernel's event rings.
     pub bytes: u64,
@@ -29,15 +29,15 @@ pub struct Needs {
 
 /// Returns the resources of a stamping level on a machine with this number of processors.
 #[must_use]
-pub fn needs(level: Stamping, processors: usize) -> Needs {
-    let each = match level {
-        Stamping::None | Stamping::Packets => return Needs::default(),
-        Stamping::Scheduler => 2,
-        Stamping::Driver => 4,
+pub fn required_resources(level: TimestampLevel, processors: usize) -> TracerResources {
+    let per_processor = match level {
+        TimestampLevel::None | TimestampLevel::Packets => return TracerResources::default(),
+        TimestampLevel::Scheduler => 2,
+        TimestampLevel::Driver => 4,
     };
     let processors = processors.max(1);
-    Needs {
-        files: each * processors,
+    TracerResources {
+        files: per_processor * processors,
         // Plus one page around each ring, for any page size.
         bytes: processors as u64 * (RING_BYTES + (64 << 10)) as u64,
     }
@@ -45,8 +45,8 @@ pub fn needs(level: Stamping, processors: usize) -> Needs {
 
 /// Returns the number of traced processors.
 #[must_use]
-pub fn processors() -> usize {
-    cpu::online().map_or(1, |cpus| cpus.len())
+pub fn traced_processors() -> usize {
+    cpu::list_online().map_or(1, |cpus| cpus.len())
 }
 
 /// Tracepoints of thread wake-ups and switch-ins.
@@ -56,62 +56,62 @@ const SCHEDULER: [&str; 2] = ["sched/sched_waking", "sched/sched_switch"];
 const RECEIVE_WORK: [&str; 2] = ["irq/softirq_entry", "irq/softirq_exit"];
 
 /// Caches the tracepoint ids, which only root may read, for a process about to drop its privileges.
-pub fn remember_tracepoints() {
+pub fn cache_tracepoint_ids() {
     // An error is reported when the tracepoints are used.
     for names in [SCHEDULER, RECEIVE_WORK] {
-        let _ = tracepoint_ids(&names);
+        let _ = find_tracepoint_ids(&names);
     }
 }
 
 /// Tracer of one thread.
-pub struct Instruments {
-    switches: Option<Switches>,
-    tracepoints: Option<Tracepoints>,
+pub struct SchedulerTracer {
+    switches: Option<ContextSwitchRecorder>,
+    tracepoints: Option<TracepointRecorder>,
     /// Start of each processor's current receive work.
-    began: BTreeMap<u32, Nanos>,
-    since: u32,
-    lost: u64,
+    work_started: BTreeMap<u32, Nanos>,
+    round_trips_since_drain: u32,
+    lost_events: u64,
 }
 
-impl Instruments {
+impl SchedulerTracer {
     /// Starts the tracing of `level` for the calling thread; what is not permitted becomes a
     /// warning.
     #[must_use]
-    pub fn new(level: Stamping, name: &str, log: &mut Log) -> Self {
-        let mut own = Self {
+    pub fn new(level: TimestampLevel, name: &str, ring: &mut TimestampRing) -> Self {
+        let mut tracer = Self {
             switches: None,
             tracepoints: None,
-            began: BTreeMap::new(),
-            since: 0,
-            lost: 0,
+            work_started: BTreeMap::new(),
+            round_trips_since_drain: 0,
+            lost_events: 0,
         };
-        if level < Stamping::Scheduler {
-            return own;
+        if level < TimestampLevel::Scheduler {
+            return tracer;
         }
-        match Self::watch_kernel(level) {
-            Ok(tracepoints) => own.tracepoints = Some(tracepoints),
+        match Self::open_tracepoints(level) {
+            Ok(tracepoints) => tracer.tracepoints = Some(tracepoints),
             Err(error) => {
-                log.notes.push(format!(
+                ring.warnings.push(format!(
                     "{name}: wake-up times are unknown ({error}; tracepoints need root, or \
                      CAP_PERFMON and tracefs)"
                 ));
                 // An ordinary user may still trace their own threads, at more cost per event.
-                match Switches::of_this_thread() {
-                    Ok(switches) => own.switches = Some(switches),
-                    Err(error) => log.notes.push(format!(
+                match ContextSwitchRecorder::start() {
+                    Ok(switches) => tracer.switches = Some(switches),
+                    Err(error) => ring.warnings.push(format!(
                         "{name}: switch-in times are unknown ({error}; perf events need \
                          kernel.perf_event_paranoid <= 2)"
                     )),
                 }
             }
         }
-        if level >= Stamping::Driver && own.tracepoints.is_some() {
-            log.expect_work();
+        if level >= TimestampLevel::Driver && tracer.tracepoints.is_some() {
+            ring.reserve_receive_work();
         }
-        own
+        tracer
     }
 
-    fn watch_kernel(level: Stamping) -> io::Result<Tracepoints> {
+    fn open_tracepoints(level: TimestampLevel) -> io::Result<TracepointRecorder> {
         // Thread ids differ in a PID namespace, so the filters use a unique thread name.
         let name = format!("lr-{:08x}", fastrand::u32(..));
         let mut names = SCHEDULER.to_vec();
@@ -119,55 +119,55 @@ impl Instruments {
             format!("comm == \"{name}\""),
             format!("next_comm == \"{name}\""),
         ];
-        if level >= Stamping::Driver {
+        if level >= TimestampLevel::Driver {
             names.extend(RECEIVE_WORK);
-            filters.extend([NET_RX.to_owned(), NET_RX.to_owned()]);
+            filters.extend([NET_RX_FILTER.to_owned(), NET_RX_FILTER.to_owned()]);
         }
-        let ids = tracepoint_ids(&names)?;
-        let wanted: Vec<_> = (ids.into_iter().zip(filters))
+        let ids = find_tracepoint_ids(&names)?;
+        let tracepoint_specs: Vec<_> = (ids.into_iter().zip(filters))
             .map(|(id, filter)| Tracepoint { id, filter })
             .collect();
         // Receive work may run on any processor.
-        let processors = cpu::online();
+        let processors = cpu::list_online();
         let processors =
             processors.ok_or_else(|| io::Error::other("the online processors are unknown"))?;
-        let tracepoints = Tracepoints::open(&wanted, &processors)?;
-        thread::rename(&name)?;
+        let tracepoints = TracepointRecorder::start(&tracepoint_specs, &processors)?;
+        thread::set_name(&name)?;
         Ok(tracepoints)
     }
 
     /// Reads the event rings from time to time; not within a round trip.
     #[inline]
-    pub fn look(&mut self, log: &mut Log) {
-        self.since += 1;
-        if self.since >= EVERY {
-            self.drain(log);
+    pub fn drain_if_due(&mut self, ring: &mut TimestampRing) {
+        self.round_trips_since_drain += 1;
+        if self.round_trips_since_drain >= ROUND_TRIPS_PER_DRAIN {
+            self.drain(ring);
         }
     }
 
-    fn drain(&mut self, log: &mut Log) {
-        self.since = 0;
+    fn drain(&mut self, ring: &mut TimestampRing) {
+        self.round_trips_since_drain = 0;
         if let Some(switches) = &mut self.switches {
-            self.lost += switches.drain(|switch| {
-                if switch.on {
-                    log.ran(switch.at_ns);
+            self.lost_events += switches.drain(|switch| {
+                if switch.switched_in {
+                    ring.record_switch_in(switch.at_ns);
                 }
             });
         }
         if let Some(tracepoints) = &mut self.tracepoints {
-            let began = &mut self.began;
-            self.lost += tracepoints.drain(|passage| match passage.tracepoint {
-                0 => log.woken(passage.at_ns),
-                1 => log.ran(passage.at_ns),
+            let work_started = &mut self.work_started;
+            self.lost_events += tracepoints.drain(|event| match event.tracepoint {
+                0 => ring.record_wake_up(event.at_ns),
+                1 => ring.record_switch_in(event.at_ns),
                 2 => {
-                    began.insert(passage.cpu, passage.at_ns);
+                    work_started.insert(event.cpu, event.at_ns);
                 }
                 _ => {
-                    if let Some(from_ns) = began.remove(&passage.cpu) {
-                        log.worked(Work {
+                    if let Some(from_ns) = work_started.remove(&event.cpu) {
+                        ring.record_receive_work(ReceiveWork {
                             from_ns,
-                            to_ns: passage.at_ns,
-                            cpu: passage.cpu,
+                            to_ns: event.at_ns,
+                            cpu: event.cpu,
                         });
                     }
                 }
@@ -176,11 +176,11 @@ impl Instruments {
     }
 
     /// Reads the remaining events.
-    pub fn finish(&mut self, log: &mut Log) {
-        self.drain(log);
-        if self.lost > 0 {
-            let lost = self.lost;
-            log.notes
+    pub fn finish(&mut self, ring: &mut TimestampRing) {
+        self.drain(ring);
+        if self.lost_events > 0 {
+            let lost = self.lost_events;
+            ring.warnings
                 .push(format!("the kernel's event rings dropped {lost} events"));
         }
     }

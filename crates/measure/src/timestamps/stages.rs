@@ -5,88 +5,94 @@
 //! timestamp are left out completely, so that no stage is computed as a remainder.
 
 use linerate_metric::histogram::Histogram;
-use linerate_metric::record::{Stage, StagePass};
+use linerate_metric::record::{RoundTripStage, StagePass};
 
-use super::Noted;
-use super::ring::{DeviceUse, Half};
+use super::TimestampLog;
+use super::ring::{EndTimestamps, HardwareTimestampUse};
 
 /// Share of an end's round trips that need a wake-up (or switch-in) time before the stage is shown;
 /// round trips without one are then left out.
-const SHARE_THAT_TELLS: f64 = 0.9;
+const MIN_TIMED_SHARE: f64 = 0.9;
 
 /// Stages of the arrival of a message at a thread, as far as they can be distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arrival {
+enum ArrivalStages {
     /// User-space stack: into the socket's queue, out of it.
-    Queued,
+    Netstack,
     /// Softirq, wake-up, call.
-    Woken,
+    SoftirqAndWakeUp,
     /// Up to the switch-in, call.
-    Ran,
+    WakeUp,
     /// A single stage: the thread did not sleep, or its wake-ups could not be traced.
-    Whole,
+    Single,
 }
 
-impl Arrival {
-    fn of(halves: &[(Half, Half)], half: impl Fn(&(Half, Half)) -> Half) -> Self {
-        let share = |seen: fn(Half) -> bool| {
-            let count = halves.iter().filter(|pair| seen(half(pair))).count();
-            count as f64 / halves.len().max(1) as f64
+impl ArrivalStages {
+    fn detect(
+        entries: &[(EndTimestamps, EndTimestamps)],
+        entry: impl Fn(&(EndTimestamps, EndTimestamps)) -> EndTimestamps,
+    ) -> Self {
+        let share = |is_present: fn(EndTimestamps) -> bool| {
+            let count = entries
+                .iter()
+                .filter(|pair| is_present(entry(pair)))
+                .count();
+            count as f64 / entries.len().max(1) as f64
         };
-        if share(|half| half.is_of_stack()) >= SHARE_THAT_TELLS {
-            Self::Queued
-        } else if share(|half| half.woken_ns != 0) >= SHARE_THAT_TELLS {
-            Self::Woken
-        } else if share(|half| half.running_ns != 0) >= SHARE_THAT_TELLS {
-            Self::Ran
+        if share(|entry| entry.is_netstack()) >= MIN_TIMED_SHARE {
+            Self::Netstack
+        } else if share(|entry| entry.woken_ns != 0) >= MIN_TIMED_SHARE {
+            Self::SoftirqAndWakeUp
+        } else if share(|entry| entry.switched_in_ns != 0) >= MIN_TIMED_SHARE {
+            Self::WakeUp
         } else {
-            Self::Whole
+            Self::Single
         }
     }
 
-    fn fits(self, half: Half) -> bool {
+    fn applies_to(self, entry: EndTimestamps) -> bool {
         match self {
-            Self::Queued => half.is_of_stack(),
-            Self::Woken => half.woken_ns != 0,
-            Self::Ran => half.running_ns != 0,
-            Self::Whole => true,
+            Self::Netstack => entry.is_netstack(),
+            Self::SoftirqAndWakeUp => entry.woken_ns != 0,
+            Self::WakeUp => entry.switched_in_ns != 0,
+            Self::Single => true,
         }
     }
 
     /// Returns the stage that begins with the arrival.
-    fn first(self) -> &'static str {
+    fn first_stage(self) -> &'static str {
         match self {
-            Self::Queued => "stack-in",
-            Self::Woken => "softirq",
-            Self::Ran => "wake-up",
-            Self::Whole => "receive",
+            Self::Netstack => "stack-in",
+            Self::SoftirqAndWakeUp => "softirq",
+            Self::WakeUp => "wake-up",
+            Self::Single => "receive",
         }
     }
 
     /// Returns the stages of an outgoing message: up to the queueing discipline and the driver, or
     /// out of the user-space stack and into the driver.
-    fn departure(self) -> (&'static str, &'static str) {
+    fn departure_stages(self) -> (&'static str, &'static str) {
         match self {
-            Self::Queued => ("stack-out", "driver-out"),
+            Self::Netstack => ("stack-out", "driver-out"),
             _ => ("send-call", "qdisc"),
         }
     }
 
     /// Returns the points between arrival and receipt, each with the stage that ends there.
-    fn places(self, half: Half) -> Vec<(&'static str, u64)> {
+    fn points(self, entry: EndTimestamps) -> Vec<(&'static str, u64)> {
         match self {
-            Self::Queued => vec![("stack-in", half.woken_ns), ("receive", half.received_ns)],
-            Self::Woken => vec![
-                ("softirq", half.woken_ns),
-                ("wake-up", half.running_ns),
-                ("receive-call", half.received_ns),
+            Self::Netstack => vec![("stack-in", entry.woken_ns), ("receive", entry.received_ns)],
+            Self::SoftirqAndWakeUp => vec![
+                ("softirq", entry.woken_ns),
+                ("wake-up", entry.switched_in_ns),
+                ("receive-call", entry.received_ns),
             ],
             // The softirq is part of the wake-up stage.
-            Self::Ran => vec![
-                ("wake-up", half.running_ns),
-                ("receive-call", half.received_ns),
+            Self::WakeUp => vec![
+                ("wake-up", entry.switched_in_ns),
+                ("receive-call", entry.received_ns),
             ],
-            Self::Whole => vec![("receive", half.received_ns)],
+            Self::Single => vec![("receive", entry.received_ns)],
         }
     }
 }
@@ -95,26 +101,37 @@ impl Arrival {
 /// one
 /// clock with an error bound of `clock_error_ns` between the two.
 #[must_use]
-pub fn figures(near: &Noted, far: &Noted, clock_error_ns: Option<u64>) -> (Vec<Stage>, StagePass) {
-    let pairs = pairs(&near.halves, &far.halves);
-    let asked_count = near.halves.len() as u64;
-    let (near_device, far_device) = (near.device, far.device);
-    let complete: Vec<(Half, Half)> = pairs
+pub fn compute_stages(
+    client: &TimestampLog,
+    server: &TimestampLog,
+    clock_error_ns: Option<u64>,
+) -> (Vec<RoundTripStage>, StagePass) {
+    let pairs = pair_entries(&client.entries, &server.entries);
+    let client_count = client.entries.len() as u64;
+    let (client_device, server_device) = (client.device, server.device);
+    let complete: Vec<(EndTimestamps, EndTimestamps)> = pairs
         .iter()
         .copied()
-        .filter(|(near, far)| is_whole(near) && is_whole(far))
+        .filter(|(client, server)| is_complete(client) && is_complete(server))
         .collect();
-    let near = Arrival::of(&complete, |pair| pair.0);
-    let far = Arrival::of(&complete, |pair| pair.1);
+    let client = ArrivalStages::detect(&complete, |pair| pair.0);
+    let server = ArrivalStages::detect(&complete, |pair| pair.1);
     let mut stages: Vec<(String, Histogram)> = Vec::new();
-    let mut trips = Histogram::new();
-    for &(asked, answered) in &complete {
-        if !near.fits(asked) || !far.fits(answered) {
+    let mut round_trip_times = Histogram::new();
+    for &(client_entry, server_entry) in &complete {
+        if !client.applies_to(client_entry) || !server.applies_to(server_entry) {
             continue;
         }
-        trips.record(asked.received_ns.saturating_sub(asked.handed_ns));
-        let mut last = asked.handed_ns;
-        for (number, (name, at)) in path(near, far, asked, answered).into_iter().enumerate() {
+        round_trip_times.record(
+            client_entry
+                .received_ns
+                .saturating_sub(client_entry.send_call_ns),
+        );
+        let mut last = client_entry.send_call_ns;
+        for (number, (name, at)) in path_points(client, server, client_entry, server_entry)
+            .into_iter()
+            .enumerate()
+        {
             if stages.len() == number {
                 stages.push((name, Histogram::new()));
             }
@@ -123,113 +140,126 @@ pub fn figures(near: &Noted, far: &Noted, clock_error_ns: Option<u64>) -> (Vec<S
             last = at;
         }
     }
-    let devices = Devices {
-        near: (near_device, near.first()),
-        far: (far_device, far.first()),
+    let devices = HardwareClocks {
+        client: (client_device, client.first_stage()),
+        server: (server_device, server.first_stage()),
         clock_error_ns,
     };
-    let stages: Vec<Stage> = stages
+    let stages: Vec<RoundTripStage> = stages
         .into_iter()
-        .map(|(name, times)| stage(name, &times, &devices))
+        .map(|(name, times)| to_stage(name, &times, &devices))
         .collect();
     let pass = StagePass {
-        round_trips: trips.count(),
-        left_out: asked_count.saturating_sub(trips.count()),
-        rtt_ns: trips.summary(),
+        round_trips: round_trip_times.count(),
+        incomplete: client_count.saturating_sub(round_trip_times.count()),
+        rtt_ns: round_trip_times.summary(),
         sum_of_medians_ns: stages.iter().map(|stage| stage.p50_ns).sum(),
-        asking_ns: None,
-        watching_ns: None,
+        timestamp_overhead_ns: None,
+        tracing_overhead_ns: None,
         notes: Vec::new(),
     };
     (stages, pass)
 }
 
 /// Pairs the entries of each round trip recorded at both ends.
-fn pairs(asked: &[Half], answered: &[Half]) -> Vec<(Half, Half)> {
-    let mut answered = answered.iter().peekable();
+fn pair_entries(
+    client_entries: &[EndTimestamps],
+    server_entries: &[EndTimestamps],
+) -> Vec<(EndTimestamps, EndTimestamps)> {
+    let mut server_entries = server_entries.iter().peekable();
     let mut pairs = Vec::new();
-    for near in asked {
-        while answered.next_if(|far| far.number < near.number).is_some() {}
-        if let Some(far) = answered.next_if(|far| far.number == near.number) {
-            pairs.push((*near, *far));
+    for client in client_entries {
+        while server_entries
+            .next_if(|server| server.number < client.number)
+            .is_some()
+        {}
+        if let Some(server) = server_entries.next_if(|server| server.number == client.number) {
+            pairs.push((*client, *server));
         }
     }
     pairs
 }
 
 /// Returns whether an entry has all timestamps that every pass provides.
-fn is_whole(half: &Half) -> bool {
+fn is_complete(entry: &EndTimestamps) -> bool {
     [
-        half.arrived_ns,
-        half.received_ns,
-        half.handed_ns,
-        half.queued_ns,
-        half.driver_ns,
+        entry.arrived_ns,
+        entry.received_ns,
+        entry.send_call_ns,
+        entry.queued_ns,
+        entry.driver_ns,
     ]
     .iter()
     .all(|&time| time != 0)
 }
 
 /// Returns every point of a round trip after its start, with the stage that ends there.
-fn path(near: Arrival, far: Arrival, asked: Half, answered: Half) -> Vec<(String, u64)> {
+fn path_points(
+    client_arrival: ArrivalStages,
+    server_arrival: ArrivalStages,
+    client_entry: EndTimestamps,
+    server_entry: EndTimestamps,
+) -> Vec<(String, u64)> {
     let client = |stage: &str| format!("client-{stage}");
     let server = |stage: &str| format!("server-{stage}");
-    let (call, behind) = near.departure();
+    let (call_stage, driver_stage) = client_arrival.departure_stages();
     let mut path = vec![
-        (client(call), asked.queued_ns),
-        (client(behind), asked.driver_ns),
-        ("path-there".to_owned(), answered.arrived_ns),
+        (client(call_stage), client_entry.queued_ns),
+        (client(driver_stage), client_entry.driver_ns),
+        ("path-there".to_owned(), server_entry.arrived_ns),
     ];
-    let arrival = far.places(answered).into_iter();
+    let arrival = server_arrival.points(server_entry).into_iter();
     path.extend(arrival.map(|(stage, at)| (server(stage), at)));
-    let (call, behind) = far.departure();
+    let (call_stage, driver_stage) = server_arrival.departure_stages();
     path.extend([
-        (server("application"), answered.handed_ns),
-        (server(call), answered.queued_ns),
-        (server(behind), answered.driver_ns),
-        ("path-back".to_owned(), asked.arrived_ns),
+        (server("application"), server_entry.send_call_ns),
+        (server(call_stage), server_entry.queued_ns),
+        (server(driver_stage), server_entry.driver_ns),
+        ("path-back".to_owned(), client_entry.arrived_ns),
     ]);
-    let arrival = near.places(asked).into_iter();
+    let arrival = client_arrival.points(client_entry).into_iter();
     path.extend(arrival.map(|(stage, at)| (client(stage), at)));
     path
 }
 
 /// Use of hardware timestamps, and the clock error between hosts.
 #[derive(Clone, Copy, Debug)]
-struct Devices {
+struct HardwareClocks {
     /// Per end, with the stage that begins with an arrival there.
-    near: (DeviceUse, &'static str),
-    far: (DeviceUse, &'static str),
+    client: (HardwareTimestampUse, &'static str),
+    server: (HardwareTimestampUse, &'static str),
     clock_error_ns: Option<u64>,
 }
 
-impl Devices {
+impl HardwareClocks {
     /// Returns the error bounds of the hardware timestamps at the ends of a stage.
-    fn errors(&self, stage: &str) -> Vec<u64> {
-        let of = |device: DeviceUse, stamped: bool| stamped.then_some(device.error_ns);
-        let ((near, near_first), (far, far_first)) = (self.near, self.far);
+    fn clock_errors(&self, stage: &str) -> Vec<u64> {
+        let of = |device: HardwareTimestampUse, is_hardware: bool| {
+            is_hardware.then_some(device.error_ns)
+        };
+        let ((client, client_first), (server, server_first)) = (self.client, self.server);
         let begins = |end: &str, first: &str| stage.strip_prefix(end) == Some(first);
-        let ends = match stage {
-            "client-qdisc" => [of(near, near.departures), None],
-            "path-there" => [of(near, near.departures), of(far, far.arrivals)],
-            _ if begins("server-", far_first) => [of(far, far.arrivals), None],
-            "server-qdisc" => [of(far, far.departures), None],
-            "path-back" => [of(far, far.departures), of(near, near.arrivals)],
-            _ if begins("client-", near_first) => [of(near, near.arrivals), None],
+        let endpoints = match stage {
+            "client-qdisc" => [of(client, client.departures), None],
+            "path-there" => [of(client, client.departures), of(server, server.arrivals)],
+            _ if begins("server-", server_first) => [of(server, server.arrivals), None],
+            "server-qdisc" => [of(server, server.departures), None],
+            "path-back" => [of(server, server.departures), of(client, client.arrivals)],
+            _ if begins("client-", client_first) => [of(client, client.arrivals), None],
             _ => [None, None],
         };
-        ends.into_iter().flatten().collect()
+        endpoints.into_iter().flatten().collect()
     }
 }
 
-fn stage(name: String, times: &Histogram, devices: &Devices) -> Stage {
+fn to_stage(name: String, times: &Histogram, devices: &HardwareClocks) -> RoundTripStage {
     let quantile = |share| times.quantile(share).unwrap_or(0);
-    let of_devices = devices.errors(&name);
+    let of_devices = devices.clock_errors(&name);
     let between_hosts = (devices.clock_error_ns).filter(|_| name.starts_with("path-"));
     let errors = of_devices.iter().copied().chain(between_hosts);
-    Stage {
+    RoundTripStage {
         clock_error_ns: errors.reduce(u64::saturating_add),
-        stamps: match of_devices.is_empty() {
+        timestamp_source: match of_devices.is_empty() {
             true => "software".to_owned(),
             false => "hardware".to_owned(),
         },
@@ -247,7 +277,7 @@ mod tests {
     use super::*;
 
     /// Creates a round trip whose stages take the given times, in the order of the path.
-    fn trip(number: u64, stages: [u64; 13]) -> (Half, Half) {
+    fn round_trip(number: u64, stages: [u64; 13]) -> (EndTimestamps, EndTimestamps) {
         let mut at = 1_000_000 * (number + 1);
         let start = at;
         let mut next = stages.iter().map(|stage| {
@@ -256,96 +286,104 @@ mod tests {
         });
         let mut take = || next.next().unwrap();
         let (queued_ns, driver_ns) = (take(), take());
-        let far = Half {
+        let server = EndTimestamps {
             number,
             arrived_ns: take(),
             woken_ns: take(),
-            running_ns: take(),
+            switched_in_ns: take(),
             received_ns: take(),
-            handed_ns: take(),
+            send_call_ns: take(),
             queued_ns: take(),
             driver_ns: take(),
-            returned_ns: 0,
+            send_returned_ns: 0,
         };
-        let near = Half {
+        let client = EndTimestamps {
             number,
-            handed_ns: start,
+            send_call_ns: start,
             queued_ns,
             driver_ns,
-            returned_ns: start + 500,
+            send_returned_ns: start + 500,
             arrived_ns: take(),
             woken_ns: take(),
-            running_ns: take(),
+            switched_in_ns: take(),
             received_ns: take(),
         };
-        (near, far)
+        (client, server)
     }
 
     const TIMES: [u64; 13] = [20, 5, 3, 10, 100, 30, 2, 21, 6, 4, 11, 110, 31];
 
-    fn halves(count: u64) -> (Vec<Half>, Vec<Half>) {
-        (0..count).map(|number| trip(number, TIMES)).unzip()
+    fn round_trips(count: u64) -> (Vec<EndTimestamps>, Vec<EndTimestamps>) {
+        (0..count).map(|number| round_trip(number, TIMES)).unzip()
     }
 
-    fn of(halves: &[Half]) -> Noted {
-        Noted {
-            halves: halves.to_vec(),
-            ..Noted::default()
+    fn log_of(entries: &[EndTimestamps]) -> TimestampLog {
+        TimestampLog {
+            entries: entries.to_vec(),
+            ..TimestampLog::default()
         }
     }
 
     #[test]
-    fn stages_of_devices_say_so_with_their_error() {
-        let (asked, answered) = halves(10);
-        let device = |departures, arrivals, error_ns| DeviceUse {
+    fn stages_with_hardware_timestamps_carry_their_error() {
+        let (client_entries, server_entries) = round_trips(10);
+        let device = |departures, arrivals, error_ns| HardwareTimestampUse {
             departures,
             arrivals,
             error_ns,
         };
-        let told = |near, far, clock| {
-            let near = Noted {
-                device: near,
-                ..of(&asked)
+        let stages_with_error = |client, server, clock| {
+            let client = TimestampLog {
+                device: client,
+                ..log_of(&client_entries)
             };
-            let far = Noted {
-                device: far,
-                ..of(&answered)
+            let server = TimestampLog {
+                device: server,
+                ..log_of(&server_entries)
             };
-            let (stages, _) = figures(&near, &far, clock);
-            let told = stages
+            let (stages, _) = compute_stages(&client, &server, clock);
+            let stages_with_error = stages
                 .into_iter()
                 .filter(|stage| stage.clock_error_ns.is_some());
-            told.map(|stage| (stage.stage, stage.stamps, stage.clock_error_ns.unwrap_or(0)))
+            stages_with_error
+                .map(|stage| {
+                    (
+                        stage.stage,
+                        stage.timestamp_source,
+                        stage.clock_error_ns.unwrap_or(0),
+                    )
+                })
                 .collect::<Vec<_>>()
         };
-        let line = |stage: &str, stamps: &str, error| (stage.to_owned(), stamps.to_owned(), error);
+        let row = |stage: &str, stamps: &str, error| (stage.to_owned(), stamps.to_owned(), error);
         let none = device(false, false, 0);
-        assert!(told(none, none, None).is_empty());
+        assert!(stages_with_error(none, none, None).is_empty());
         assert_eq!(
-            told(device(true, true, 300), device(true, true, 50), None),
+            stages_with_error(device(true, true, 300), device(true, true, 50), None),
             [
-                line("client-qdisc", "hardware", 300),
-                line("path-there", "hardware", 350),
-                line("server-softirq", "hardware", 50),
-                line("server-qdisc", "hardware", 50),
-                line("path-back", "hardware", 350),
-                line("client-softirq", "hardware", 300),
+                row("client-qdisc", "hardware", 300),
+                row("path-there", "hardware", 350),
+                row("server-softirq", "hardware", 50),
+                row("server-qdisc", "hardware", 50),
+                row("path-back", "hardware", 350),
+                row("client-softirq", "hardware", 300),
             ]
         );
         assert_eq!(
-            told(none, device(false, true, 50), Some(4_000)),
+            stages_with_error(none, device(false, true, 50), Some(4_000)),
             [
-                line("path-there", "hardware", 4_050),
-                line("server-softirq", "hardware", 50),
-                line("path-back", "software", 4_000),
+                row("path-there", "hardware", 4_050),
+                row("server-softirq", "hardware", 50),
+                row("path-back", "software", 4_000),
             ]
         );
     }
 
     #[test]
-    fn stages_add_up_to_the_trip() {
-        let (asked, answered) = halves(100);
-        let (stages, pass) = figures(&of(&asked), &of(&answered), None);
+    fn stages_add_up_to_the_round_trip() {
+        let (client_entries, server_entries) = round_trips(100);
+        let (stages, pass) =
+            compute_stages(&log_of(&client_entries), &log_of(&server_entries), None);
         let names: Vec<_> = stages.iter().map(|stage| stage.stage.as_str()).collect();
         assert_eq!(
             names,
@@ -369,19 +407,20 @@ mod tests {
         assert_eq!(medians, TIMES);
         assert_eq!(pass.sum_of_medians_ns, TIMES.iter().sum::<u64>());
         assert_eq!(pass.rtt_ns.unwrap().p50, pass.sum_of_medians_ns);
-        assert_eq!((pass.round_trips, pass.left_out), (100, 0));
+        assert_eq!((pass.round_trips, pass.incomplete), (100, 0));
     }
 
     #[test]
-    fn what_cannot_be_told_apart_is_one_stage() {
-        let (mut asked, mut answered) = halves(50);
-        for half in &mut asked {
-            half.woken_ns = 0;
+    fn indistinguishable_stages_are_one_stage() {
+        let (mut client_entries, mut server_entries) = round_trips(50);
+        for entry in &mut client_entries {
+            entry.woken_ns = 0;
         }
-        for half in &mut answered {
-            (half.woken_ns, half.running_ns) = (0, 0);
+        for entry in &mut server_entries {
+            (entry.woken_ns, entry.switched_in_ns) = (0, 0);
         }
-        let (stages, pass) = figures(&of(&asked), &of(&answered), None);
+        let (stages, pass) =
+            compute_stages(&log_of(&client_entries), &log_of(&server_entries), None);
         let of = |name: &str| stages.iter().find(|s| s.stage == name).map(|s| s.p50_ns);
         assert_eq!(of("server-receive"), Some(140));
         assert_eq!(of("client-wake-up"), Some(121));
@@ -391,12 +430,13 @@ mod tests {
     }
 
     #[test]
-    fn an_end_on_our_own_stack_has_stages_of_its_own() {
-        let (asked, mut answered) = halves(20);
-        for half in &mut answered {
-            half.running_ns = 0;
+    fn an_end_on_the_netstack_has_its_own_stages() {
+        let (client_entries, mut server_entries) = round_trips(20);
+        for entry in &mut server_entries {
+            entry.switched_in_ns = 0;
         }
-        let (stages, pass) = figures(&of(&asked), &of(&answered), None);
+        let (stages, pass) =
+            compute_stages(&log_of(&client_entries), &log_of(&server_entries), None);
         let named: Vec<_> = stages
             .iter()
             .map(|s| (s.stage.as_str(), s.p50_ns))
@@ -416,27 +456,34 @@ mod tests {
     }
 
     #[test]
-    fn a_trip_that_lacks_a_stamp_is_left_out_whole() {
-        let (mut asked, mut answered) = halves(100);
-        asked[3].driver_ns = 0;
-        answered[4].arrived_ns = 0;
+    fn an_incomplete_round_trip_is_left_out() {
+        let (mut client_entries, mut server_entries) = round_trips(100);
+        client_entries[3].driver_ns = 0;
+        server_entries[4].arrived_ns = 0;
         // In one round trip one thread did not sleep, so its stages differ from the others'.
-        (answered[5].woken_ns, answered[5].running_ns) = (0, 0);
-        answered.remove(10);
-        asked.remove(20);
-        let (_, pass) = figures(&of(&asked), &of(&answered), None);
+        (server_entries[5].woken_ns, server_entries[5].switched_in_ns) = (0, 0);
+        server_entries.remove(10);
+        client_entries.remove(20);
+        let (_, pass) = compute_stages(&log_of(&client_entries), &log_of(&server_entries), None);
         assert_eq!(pass.round_trips, 95);
-        assert_eq!(pass.left_out, 4);
-        let (stages, pass) = figures(&of(&[]), &of(&[]), None);
+        assert_eq!(pass.incomplete, 4);
+        let (stages, pass) = compute_stages(&log_of(&[]), &log_of(&[]), None);
         assert!(stages.is_empty() && pass.rtt_ns.is_none());
     }
 
     #[test]
-    fn only_what_crosses_hosts_has_the_clocks_error() {
-        let (asked, answered) = halves(10);
+    fn only_stages_between_hosts_carry_the_clock_error() {
+        let (client_entries, server_entries) = round_trips(10);
         // The server's clock is ahead by more than the path takes: no stage is negative.
-        let answered: Vec<_> = answered.iter().map(|half| half.carried(-1_000)).collect();
-        let (stages, _) = figures(&of(&asked), &of(&answered), Some(1_000));
+        let server_entries: Vec<_> = server_entries
+            .iter()
+            .map(|entry| entry.to_clock_behind(-1_000))
+            .collect();
+        let (stages, _) = compute_stages(
+            &log_of(&client_entries),
+            &log_of(&server_entries),
+            Some(1_000),
+        );
         for stage in &stages {
             let crosses = stage.stage.starts_with("path-");
             assert_eq!(stage.clock_error_ns.is_some(), crosses, "{}", stage.stage);

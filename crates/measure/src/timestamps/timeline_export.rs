@@ -2,65 +2,67 @@
 
 use linerate_metric::facts::Role;
 use linerate_metric::histogram::Histogram;
-use linerate_metric::timeline::{DriverWork, Fired, Lane, Slice, Timeline, Trigger};
+use linerate_metric::timeline::{
+    DriverActivity, Timeline, TimelineSlice, TimelineTrack, TraceTrigger, TriggerEvent,
+};
 
-use super::ring::{COLD_TRIPS, Half, Work};
-use super::{Noted, Stamped};
+use super::ring::{EndTimestamps, ReceiveWork, WARM_UP_ROUND_TRIPS};
+use super::{TimestampLog, TimestampPass};
 
 /// Returns the events of both ends on the client's clock, from the start of the run; and whether
-/// anything took longer than `waited_for_ns`.
+/// anything took longer than `trigger_above_ns`.
 #[must_use]
-pub fn timeline(
-    stamped: &Stamped,
+pub fn build_timeline(
+    pass: &TimestampPass,
     clock_error_ns: Option<u64>,
-    waited_for_ns: Option<u64>,
+    trigger_above_ns: Option<u64>,
 ) -> Timeline {
     let mut slices = Vec::new();
     let mut driver = Vec::new();
-    for (role, noted) in [(Role::Client, &stamped.near), (Role::Server, &stamped.far)] {
+    for (role, log) in [(Role::Client, &pass.client), (Role::Server, &pass.server)] {
         let mut busy_until = 0;
-        for half in &noted.halves {
-            thread(role, half, busy_until, &mut slices);
-            kernel(role, half, &mut slices);
-            busy_until = half.returned_ns;
+        for entry in &log.entries {
+            push_thread_slices(role, entry, busy_until, &mut slices);
+            push_kernel_slices(role, entry, &mut slices);
+            busy_until = entry.send_returned_ns;
         }
-        let own = noted.work.iter().map(|work| Slice {
+        let work_slices = log.receive_work.iter().map(|work| TimelineSlice {
             role,
-            lane: Lane::Driver,
+            track: TimelineTrack::Driver,
             name: "net-rx".to_owned(),
             start_ns: work.from_ns,
             end_ns: work.to_ns,
-            trip: None,
+            round_trip: None,
             cpu: Some(work.cpu),
             thread: None,
         });
-        slices.extend(own);
-        let calls = noted.calls.iter().filter_map(|call| {
-            Some(Slice {
+        slices.extend(work_slices);
+        let calls = log.calls.iter().filter_map(|call| {
+            Some(TimelineSlice {
                 role,
-                lane: Lane::Thread,
+                track: TimelineTrack::Thread,
                 name: call.name()?,
                 start_ns: call.from_ns,
                 end_ns: call.to_ns,
-                trip: None,
+                round_trip: None,
                 cpu: None,
                 thread: Some(call.thread),
             })
         });
         slices.extend(calls);
-        driver.extend(driver_work(role, &noted.work));
+        driver.extend(summarise_driver_work(role, &log.receive_work));
     }
     for slice in &mut slices {
-        slice.start_ns = slice.start_ns.saturating_sub(stamped.start_ns);
-        slice.end_ns = slice.end_ns.saturating_sub(stamped.start_ns);
+        slice.start_ns = slice.start_ns.saturating_sub(pass.start_ns);
+        slice.end_ns = slice.end_ns.saturating_sub(pass.start_ns);
     }
     slices.sort_by_key(|slice| (slice.start_ns, slice.end_ns));
     Timeline {
         slices,
         driver,
         clock_error_ns,
-        notes: notes([&stamped.near, &stamped.far]),
-        trigger: waited_for_ns.map(|above_ns| trigger(stamped, above_ns)),
+        notes: collect_warnings([&pass.client, &pass.server]),
+        trigger: trigger_above_ns.map(|above_ns| find_trigger(pass, above_ns)),
         file: None,
     }
 }
@@ -68,76 +70,80 @@ pub fn timeline(
 /// Finds the first round trip, or call where calls were recorded, that took longer. It is among
 /// those
 /// kept, because few are recorded after it.
-fn trigger(stamped: &Stamped, above_ns: u64) -> Trigger {
-    let ends = [(Role::Client, &stamped.near), (Role::Server, &stamped.far)];
-    let is_calls = ends.iter().any(|(_, noted)| !noted.calls.is_empty());
-    let since = |at: u64| at.saturating_sub(stamped.start_ns);
-    let call = ends
+fn find_trigger(pass: &TimestampPass, above_ns: u64) -> TraceTrigger {
+    let logs = [(Role::Client, &pass.client), (Role::Server, &pass.server)];
+    let is_calls = logs.iter().any(|(_, log)| !log.calls.is_empty());
+    let since = |at: u64| at.saturating_sub(pass.start_ns);
+    let call = logs
         .iter()
-        .flat_map(|(role, noted)| noted.calls.iter().map(move |call| (*role, call)))
+        .flat_map(|(role, log)| log.calls.iter().map(move |call| (*role, call)))
         // The limit was rounded to ticks, so equal times count.
         .filter(|(_, call)| call.to_ns.saturating_sub(call.from_ns) >= above_ns)
         .min_by_key(|(_, call)| call.from_ns)
-        .map(|(role, call)| Fired {
+        .map(|(role, call)| TriggerEvent {
             role,
             at_ns: since(call.from_ns),
-            took_ns: call.to_ns.saturating_sub(call.from_ns),
-            trip: None,
+            duration_ns: call.to_ns.saturating_sub(call.from_ns),
+            round_trip: None,
             call: call.name(),
             lost: false,
         });
-    let took = |half: &Half| half.received_ns.saturating_sub(half.handed_ns);
-    let trip = (stamped.near.halves.iter())
-        .filter(|half| half.number >= COLD_TRIPS && half.handed_ns > 0 && took(half) > above_ns)
-        .min_by_key(|half| half.number)
-        .map(|half| (half.number, half.handed_ns, took(half)));
+    let duration_of = |entry: &EndTimestamps| entry.received_ns.saturating_sub(entry.send_call_ns);
+    let round_trip = (pass.client.entries.iter())
+        .filter(|entry| {
+            entry.number >= WARM_UP_ROUND_TRIPS
+                && entry.send_call_ns > 0
+                && duration_of(entry) > above_ns
+        })
+        .min_by_key(|entry| entry.number)
+        .map(|entry| (entry.number, entry.send_call_ns, duration_of(entry)));
     // A lost response took longer than the limit, and has no receive timestamp.
-    let lost = (stamped.near.given_up).map(|lost| {
-        let waited_ns = lost.at_ns.saturating_sub(lost.handed_ns);
-        (lost.number, lost.handed_ns, waited_ns)
+    let lost = (pass.client.lost_request).map(|lost| {
+        let waited_ns = lost.given_up_ns.saturating_sub(lost.send_call_ns);
+        (lost.number, lost.send_call_ns, waited_ns)
     });
-    let is_lost = |number| (stamped.near.given_up).is_some_and(|lost| lost.number == number);
-    let trip = (trip.into_iter().chain(lost))
+    let is_lost = |number| (pass.client.lost_request).is_some_and(|lost| lost.number == number);
+    let round_trip = (round_trip.into_iter().chain(lost))
         .min_by_key(|(number, ..)| *number)
-        .map(|(number, handed_ns, took_ns)| Fired {
+        .map(|(number, handed_ns, duration_ns)| TriggerEvent {
             role: Role::Client,
             at_ns: since(handed_ns),
-            took_ns,
-            trip: Some(number),
+            duration_ns,
+            round_trip: Some(number),
             call: None,
             lost: is_lost(number),
         });
-    Trigger {
-        of: if is_calls { "call" } else { "rtt" }.to_owned(),
-        above_ns,
-        fired: call.or(trip),
+    TraceTrigger {
+        quantity: if is_calls { "call" } else { "rtt" }.to_owned(),
+        threshold_ns: above_ns,
+        fired: call.or(round_trip),
     }
 }
 
-fn notes(ends: [&Noted; 2]) -> Vec<String> {
-    let all = ends.iter().flat_map(|noted| noted.notes.iter().cloned());
+fn collect_warnings(logs: [&TimestampLog; 2]) -> Vec<String> {
+    let all = logs.iter().flat_map(|log| log.warnings.iter().cloned());
     all.collect()
 }
 
 /// Adds a slice, if both its start and its end are known.
-fn slice(
+fn push_slice(
     role: Role,
-    lane: Lane,
+    track: TimelineTrack,
     name: &str,
-    trip: u64,
+    round_trip: u64,
     (from, to): (u64, u64),
-    out: &mut Vec<Slice>,
+    out: &mut Vec<TimelineSlice>,
 ) {
     if from == 0 || to < from {
         return;
     }
-    out.push(Slice {
+    out.push(TimelineSlice {
         role,
-        lane,
+        track,
         name: name.to_owned(),
         start_ns: from,
         end_ns: to,
-        trip: Some(trip),
+        round_trip: Some(round_trip),
         cpu: None,
         thread: None,
     });
@@ -147,88 +153,100 @@ fn slice(
 /// server it begins at the switch-in, or at the request's arrival, but not before the previous
 /// response
 /// was sent (`busy_until`).
-fn thread(role: Role, half: &Half, busy_until: u64, out: &mut Vec<Slice>) {
-    let trip = half.number;
-    let lane = Lane::Thread;
-    slice(
+fn push_thread_slices(
+    role: Role,
+    entry: &EndTimestamps,
+    busy_until: u64,
+    out: &mut Vec<TimelineSlice>,
+) {
+    let round_trip = entry.number;
+    let track = TimelineTrack::Thread;
+    push_slice(
         role,
-        lane,
+        track,
         "send",
-        trip,
-        (half.handed_ns, half.returned_ns),
+        round_trip,
+        (entry.send_call_ns, entry.send_returned_ns),
         out,
     );
     if role == Role::Client {
-        slice(
+        push_slice(
             role,
-            lane,
+            track,
             "receive",
-            trip,
-            (half.returned_ns, half.received_ns),
+            round_trip,
+            (entry.send_returned_ns, entry.received_ns),
             out,
         );
     } else {
-        let began = match half.running_ns {
-            0 => half.arrived_ns,
+        let start = match entry.switched_in_ns {
+            0 => entry.arrived_ns,
             running => running,
         };
-        if began != 0 {
-            let began = began.max(busy_until);
-            slice(role, lane, "receive", trip, (began, half.received_ns), out);
+        if start != 0 {
+            let start = start.max(busy_until);
+            push_slice(
+                role,
+                track,
+                "receive",
+                round_trip,
+                (start, entry.received_ns),
+                out,
+            );
         }
     }
 }
 
 /// Adds the passage of the messages through the kernel.
-fn kernel(role: Role, half: &Half, out: &mut Vec<Slice>) {
-    let trip = half.number;
-    let lane = Lane::Kernel;
-    slice(
+fn push_kernel_slices(role: Role, entry: &EndTimestamps, out: &mut Vec<TimelineSlice>) {
+    let round_trip = entry.number;
+    let track = TimelineTrack::Kernel;
+    push_slice(
         role,
-        lane,
+        track,
         "stack-out",
-        trip,
-        (half.handed_ns, half.queued_ns),
+        round_trip,
+        (entry.send_call_ns, entry.queued_ns),
         out,
     );
-    slice(
+    push_slice(
         role,
-        lane,
-        match half.is_of_stack() {
+        track,
+        match entry.is_netstack() {
             true => "driver-out",
             false => "qdisc",
         },
-        trip,
-        (half.queued_ns, half.driver_ns),
+        round_trip,
+        (entry.queued_ns, entry.driver_ns),
         out,
     );
-    let delivered = match (half.woken_ns, half.running_ns) {
-        (0, 0) => half.received_ns,
+    let delivered_ns = match (entry.woken_ns, entry.switched_in_ns) {
+        (0, 0) => entry.received_ns,
         (0, running) => running,
         (woken, _) => woken,
     };
-    slice(
+    push_slice(
         role,
-        lane,
+        track,
         "stack-in",
-        trip,
-        (half.arrived_ns, delivered),
+        round_trip,
+        (entry.arrived_ns, delivered_ns),
         out,
     );
-    if half.woken_ns != 0 {
-        slice(
+    if entry.woken_ns != 0 {
+        push_slice(
             role,
-            lane,
+            track,
             "wake-up",
-            trip,
-            (half.woken_ns, half.running_ns),
+            round_trip,
+            (entry.woken_ns, entry.switched_in_ns),
             out,
         );
     }
 }
 
 /// Summarises periods and durations of the processors' receive work.
-fn driver_work(role: Role, work: &[Work]) -> Option<DriverWork> {
+fn summarise_driver_work(role: Role, work: &[ReceiveWork]) -> Option<DriverActivity> {
     let (mut periods, mut durations) = (Histogram::new(), Histogram::new());
     let mut last = std::collections::BTreeMap::new();
     let mut sorted = work.to_vec();
@@ -239,7 +257,7 @@ fn driver_work(role: Role, work: &[Work]) -> Option<DriverWork> {
             periods.record(work.from_ns - before);
         }
     }
-    Some(DriverWork {
+    Some(DriverActivity {
         role,
         period_ns: periods.summary()?,
         duration_ns: durations.summary()?,
@@ -248,39 +266,45 @@ fn driver_work(role: Role, work: &[Work]) -> Option<DriverWork> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::GivenUp;
+    use super::super::ring::LostRequest;
     use super::*;
     use crate::transport::call_times::TimedCall;
 
     #[test]
-    fn the_first_that_is_slower_fires_once_it_is_warm() {
-        let half = |number: u64, took_ns: u64| Half {
+    fn the_first_slow_round_trip_after_warm_up_fires() {
+        let entry = |number: u64, duration_ns: u64| EndTimestamps {
             number,
-            handed_ns: 1_000 + number * 1_000,
-            received_ns: 1_000 + number * 1_000 + took_ns,
-            ..Half::default()
+            send_call_ns: 1_000 + number * 1_000,
+            received_ns: 1_000 + number * 1_000 + duration_ns,
+            ..EndTimestamps::default()
         };
-        let mut stamped = Stamped {
+        let mut pass = TimestampPass {
             start_ns: 1_000,
-            near: Noted {
-                given_up: None,
-                halves: vec![
-                    half(0, 900),
-                    half(COLD_TRIPS + 2, 700),
-                    half(COLD_TRIPS + 1, 600),
-                    half(COLD_TRIPS, 100),
+            client: TimestampLog {
+                lost_request: None,
+                entries: vec![
+                    entry(0, 900),
+                    entry(WARM_UP_ROUND_TRIPS + 2, 700),
+                    entry(WARM_UP_ROUND_TRIPS + 1, 600),
+                    entry(WARM_UP_ROUND_TRIPS, 100),
                 ],
-                ..Noted::default()
+                ..TimestampLog::default()
             },
-            far: Noted::default(),
+            server: TimestampLog::default(),
         };
-        let trigger = |stamped: &Stamped, above| timeline(stamped, None, above).trigger;
-        assert_eq!(trigger(&stamped, None), None);
-        let never = trigger(&stamped, Some(700)).unwrap();
-        assert_eq!((never.of.as_str(), never.fired), ("rtt", None));
-        let fired = trigger(&stamped, Some(500)).unwrap().fired.unwrap();
-        assert_eq!((fired.trip, fired.took_ns), (Some(COLD_TRIPS + 1), 600));
-        assert_eq!(fired.at_ns, (COLD_TRIPS + 1) * 1_000);
+        let trigger = |pass: &TimestampPass, above| build_timeline(pass, None, above).trigger;
+        assert_eq!(trigger(&pass, None), None);
+        let not_fired = trigger(&pass, Some(700)).unwrap();
+        assert_eq!(
+            (not_fired.quantity.as_str(), not_fired.fired),
+            ("rtt", None)
+        );
+        let fired = trigger(&pass, Some(500)).unwrap().fired.unwrap();
+        assert_eq!(
+            (fired.round_trip, fired.duration_ns),
+            (Some(WARM_UP_ROUND_TRIPS + 1), 600)
+        );
+        assert_eq!(fired.at_ns, (WARM_UP_ROUND_TRIPS + 1) * 1_000);
         let call = |from_ns, to_ns| TimedCall {
             from_ns,
             to_ns,
@@ -288,81 +312,84 @@ mod tests {
             thread: 0,
         };
         // An earlier request whose response was lost.
-        stamped.near.given_up = Some(GivenUp {
-            number: COLD_TRIPS,
-            handed_ns: 1_500,
-            at_ns: 9_500,
+        pass.client.lost_request = Some(LostRequest {
+            number: WARM_UP_ROUND_TRIPS,
+            send_call_ns: 1_500,
+            given_up_ns: 9_500,
         });
-        let fired = trigger(&stamped, Some(500)).unwrap().fired.unwrap();
-        assert_eq!((fired.trip, fired.took_ns), (Some(COLD_TRIPS), 8_000));
+        let fired = trigger(&pass, Some(500)).unwrap().fired.unwrap();
+        assert_eq!(
+            (fired.round_trip, fired.duration_ns),
+            (Some(WARM_UP_ROUND_TRIPS), 8_000)
+        );
         assert!(fired.lost);
-        stamped.near.halves.clear();
-        stamped.near.given_up = None;
-        stamped.far.calls = vec![call(2_000, 2_400), call(1_500, 1_510), call(1_700, 2_600)];
-        let fired = trigger(&stamped, Some(300)).unwrap();
-        assert_eq!(fired.of, "call");
+        pass.client.entries.clear();
+        pass.client.lost_request = None;
+        pass.server.calls = vec![call(2_000, 2_400), call(1_500, 1_510), call(1_700, 2_600)];
+        let fired = trigger(&pass, Some(300)).unwrap();
+        assert_eq!(fired.quantity, "call");
         let fired = fired.fired.unwrap();
         assert_eq!(
-            (fired.role, fired.at_ns, fired.took_ns),
+            (fired.role, fired.at_ns, fired.duration_ns),
             (Role::Server, 700, 900)
         );
-        assert!(fired.call.is_some() && fired.trip.is_none());
+        assert!(fired.call.is_some() && fired.round_trip.is_none());
     }
 
     #[test]
-    fn everything_that_is_known_is_shown() {
-        let near = Half {
+    fn all_recorded_events_are_shown() {
+        let client = EndTimestamps {
             number: 4,
-            handed_ns: 1_000,
+            send_call_ns: 1_000,
             queued_ns: 1_200,
             driver_ns: 1_250,
-            returned_ns: 1_900,
+            send_returned_ns: 1_900,
             arrived_ns: 3_000,
             woken_ns: 3_050,
-            running_ns: 3_300,
+            switched_in_ns: 3_300,
             received_ns: 3_400,
         };
-        let far = Half {
+        let server = EndTimestamps {
             number: 4,
             arrived_ns: 1_300,
             received_ns: 1_700,
-            handed_ns: 1_750,
-            ..Half::default()
+            send_call_ns: 1_750,
+            ..EndTimestamps::default()
         };
-        let stamped = Stamped {
+        let pass = TimestampPass {
             start_ns: 500,
-            near: Noted {
-                given_up: None,
-                halves: vec![near],
-                work: (0..3)
-                    .map(|n| Work {
+            client: TimestampLog {
+                lost_request: None,
+                entries: vec![client],
+                receive_work: (0..3)
+                    .map(|n| ReceiveWork {
                         from_ns: 1_000 + n * 100,
                         to_ns: 1_010 + n * 100,
                         cpu: 1,
                     })
                     .collect(),
                 calls: Vec::new(),
-                notes: vec!["what".to_owned()],
+                warnings: vec!["what".to_owned()],
                 device: Default::default(),
             },
-            far: Noted {
-                halves: vec![far],
-                ..Noted::default()
+            server: TimestampLog {
+                entries: vec![server],
+                ..TimestampLog::default()
             },
         };
-        let timeline = timeline(&stamped, Some(7), None);
-        let seen: Vec<String> = timeline
+        let timeline = build_timeline(&pass, Some(7), None);
+        let lines: Vec<String> = timeline
             .slices
             .iter()
             .map(|s| {
                 format!(
                     "{:?} {:?} {} {}-{}",
-                    s.role, s.lane, s.name, s.start_ns, s.end_ns
+                    s.role, s.track, s.name, s.start_ns, s.end_ns
                 )
             })
             .collect();
         assert_eq!(
-            seen,
+            lines,
             [
                 "Client Driver net-rx 500-510",
                 "Client Kernel stack-out 500-700",

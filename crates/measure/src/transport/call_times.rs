@@ -1,7 +1,7 @@
 //! Call recorder: duration and result of each call that a thread makes on its stack. Calls on
 //! kernel sockets are system calls.
 //!
-//! The recorder is a type parameter of the transports, so that [`Silent`] costs nothing in the
+//! The recorder is a type parameter of the transports, so that [`NoRecorder`] costs nothing in the
 //! loop. A timestamp is one reading of the cheapest counter. Where calls follow each other
 //! directly, the end of one is the start of the next.
 
@@ -9,16 +9,16 @@ use std::io;
 use std::time::Duration;
 
 use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::tick_clock::{self, Anchor, Source};
-use linerate_metric::call_times::{Call as CallFigures, CallClock, CallTimes, Calls};
+use linerate_host::sys::tick_clock::{self, ClockPair, TickSource};
+use linerate_metric::call_times::{CallClock, CallOutcomes as CallFigures, CallTimes, CallsByName};
 use linerate_metric::facts::Role;
 use linerate_metric::histogram::Histogram;
 
-use crate::flow::Timeline;
+use crate::flow::RunClock;
 
 /// A system call by its kernel name, or a call on the user-space stack by the name of its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum TransportCall {
     /// `send`.
     SendTo,
     /// `sendmsg`.
@@ -46,7 +46,7 @@ pub enum Call {
     /// `io_uring_enter` that waits for received data.
     UringWait,
     /// The user-space stack is polled: it receives a burst, runs timers and transmits.
-    Turn,
+    StackPoll,
     /// The user-space stack transmits at once.
     Flush,
     /// Sleep until the next poll of the port.
@@ -67,36 +67,36 @@ pub enum Call {
     TcpReceive,
 }
 
-/// Calls in the order of [`Call`], each with its name in records and true if it sends.
-const CALLS: [(Call, &str, bool); 23] = [
-    (Call::SendTo, "sendto", true),
-    (Call::SendMsg, "sendmsg", true),
-    (Call::SendMmsg, "sendmmsg", true),
-    (Call::RecvFrom, "recvfrom", false),
-    (Call::RecvMsg, "recvmsg", false),
-    (Call::RecvMmsg, "recvmmsg", false),
-    (Call::Poll, "poll", false),
-    (Call::Select, "select", false),
-    (Call::EpollWait, "epoll_wait", false),
-    (Call::SendFile, "sendfile", true),
-    (Call::Splice, "splice", true),
-    (Call::UringSend, "io_uring_enter", true),
-    (Call::UringWait, "io_uring_enter", false),
-    (Call::Turn, "stack_poll", false),
-    (Call::Flush, "flush", true),
-    (Call::Sleep, "sleep", false),
-    (Call::UdpSend, "udp_send", true),
-    (Call::UdpSendBurst, "udp_send_burst", true),
-    (Call::UdpReceive, "udp_receive", false),
-    (Call::UdpReceiveBurst, "udp_receive_burst", false),
-    (Call::UdpEcho, "udp_echo", false),
-    (Call::TcpSend, "tcp_send", true),
-    (Call::TcpReceive, "tcp_receive", false),
+/// Calls in the order of [`TransportCall`], each with its name in records and true if it sends.
+const CALLS: [(TransportCall, &str, bool); 23] = [
+    (TransportCall::SendTo, "sendto", true),
+    (TransportCall::SendMsg, "sendmsg", true),
+    (TransportCall::SendMmsg, "sendmmsg", true),
+    (TransportCall::RecvFrom, "recvfrom", false),
+    (TransportCall::RecvMsg, "recvmsg", false),
+    (TransportCall::RecvMmsg, "recvmmsg", false),
+    (TransportCall::Poll, "poll", false),
+    (TransportCall::Select, "select", false),
+    (TransportCall::EpollWait, "epoll_wait", false),
+    (TransportCall::SendFile, "sendfile", true),
+    (TransportCall::Splice, "splice", true),
+    (TransportCall::UringSend, "io_uring_enter", true),
+    (TransportCall::UringWait, "io_uring_enter", false),
+    (TransportCall::StackPoll, "stack_poll", false),
+    (TransportCall::Flush, "flush", true),
+    (TransportCall::Sleep, "sleep", false),
+    (TransportCall::UdpSend, "udp_send", true),
+    (TransportCall::UdpSendBurst, "udp_send_burst", true),
+    (TransportCall::UdpReceive, "udp_receive", false),
+    (TransportCall::UdpReceiveBurst, "udp_receive_burst", false),
+    (TransportCall::UdpEcho, "udp_echo", false),
+    (TransportCall::TcpSend, "tcp_send", true),
+    (TransportCall::TcpReceive, "tcp_receive", false),
 ];
 
 /// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum CallOutcome {
     /// Data was available, or there was space for the complete payload.
     Ready,
     /// The call blocked. For a send: too little space, blocking or not.
@@ -105,133 +105,135 @@ pub enum Found {
     Empty,
 }
 
-/// Number of [`Found`] variants.
-const FOUND: usize = 3;
+/// Number of [`CallOutcome`] variants.
+const OUTCOMES: usize = 3;
 
 /// Records calls.
-pub trait Recorder: Sized {
+pub trait CallRecorder: Sized {
     /// False if nothing is recorded at all.
     const ON: bool;
 
     /// Creates a recorder with memory for these calls; memory for others is allocated at their
     /// first use.
-    fn new(calls: &[Call]) -> Self;
+    fn new(calls: &[TransportCall]) -> Self;
 
     /// Starts the run; earlier calls are not counted.
-    fn start(&mut self, timeline: &Timeline);
+    fn start(&mut self, timeline: &RunClock);
 
     /// Marks the start of a call.
     fn begin(&mut self);
 
     /// Marks the end of the call that was started last, or of the one that followed it directly.
-    fn end(&mut self, call: Call, found: Found);
+    fn end(&mut self, call: TransportCall, outcome: CallOutcome);
 
     /// Returns the recorded times.
-    fn tally(&self) -> Option<CallTally>;
+    fn stats(&self) -> Option<CallStats>;
 }
 
 /// Recorder that records nothing.
-pub struct Silent;
+pub struct NoRecorder;
 
-impl Recorder for Silent {
+impl CallRecorder for NoRecorder {
     const ON: bool = false;
 
-    fn new(_: &[Call]) -> Self {
+    fn new(_: &[TransportCall]) -> Self {
         Self
     }
 
-    fn start(&mut self, _: &Timeline) {}
+    fn start(&mut self, _: &RunClock) {}
 
     #[inline(always)]
     fn begin(&mut self) {}
 
     #[inline(always)]
-    fn end(&mut self, _: Call, _: Found) {}
+    fn end(&mut self, _: TransportCall, _: CallOutcome) {}
 
-    fn tally(&self) -> Option<CallTally> {
+    fn stats(&self) -> Option<CallStats> {
         None
     }
 }
 
 /// Recorder of the duration of every call.
-pub struct Stopwatch {
-    source: Source,
-    last: u64,
-    count_from: u64,
-    anchor: Anchor,
-    buckets: [Option<Box<Buckets>>; CALLS.len() * FOUND],
+pub struct CallTimer {
+    counter: TickSource,
+    last_ticks: u64,
+    count_from_ticks: u64,
+    clock_pair: ClockPair,
+    histograms: [Option<Box<TickHistogram>>; CALLS.len() * OUTCOMES],
     read_ns: f64,
     record_ns: f64,
 }
 
-impl Recorder for Stopwatch {
+impl CallRecorder for CallTimer {
     const ON: bool = true;
 
-    fn new(calls: &[Call]) -> Self {
-        let source = tick_clock::source();
-        let mut watch = Self {
-            source,
-            last: 0,
-            count_from: 0,
-            anchor: Anchor::now(source),
-            buckets: [const { None }; CALLS.len() * FOUND],
+    fn new(calls: &[TransportCall]) -> Self {
+        let counter = tick_clock::choose_source();
+        let mut timer = Self {
+            counter,
+            last_ticks: 0,
+            count_from_ticks: 0,
+            clock_pair: ClockPair::read(counter),
+            histograms: [const { None }; CALLS.len() * OUTCOMES],
             read_ns: 0.0,
             record_ns: 0.0,
         };
-        (watch.read_ns, watch.record_ns) = watch.cost();
-        watch.buckets.fill_with(|| None);
+        (timer.read_ns, timer.record_ns) = timer.measure_cost();
+        timer.histograms.fill_with(|| None);
         for &call in calls {
-            for found in 0..FOUND {
+            for outcome in 0..OUTCOMES {
                 // The kernel zeroes pages at their first use: unused buckets cost no memory.
-                watch.buckets[call as usize * FOUND + found] = Some(Box::default());
+                timer.histograms[call as usize * OUTCOMES + outcome] = Some(Box::default());
             }
         }
         // Nothing is counted before the start.
-        watch.count_from = u64::MAX;
-        watch
+        timer.count_from_ticks = u64::MAX;
+        timer
     }
 
-    fn start(&mut self, timeline: &Timeline) {
-        let hz = tick_clock::hz(self.source);
-        self.anchor = Anchor::now(self.source);
-        self.count_from = self.anchor.ticks_at(timeline.count_from_ns, hz);
+    fn start(&mut self, timeline: &RunClock) {
+        let hz = tick_clock::tick_hz(self.counter);
+        self.clock_pair = ClockPair::read(self.counter);
+        self.count_from_ticks = self.clock_pair.ticks_at(timeline.count_from_ns, hz);
     }
 
     #[inline]
     fn begin(&mut self) {
-        self.last = tick_clock::read(self.source);
+        self.last_ticks = tick_clock::read_ticks(self.counter);
     }
 
     #[inline]
-    fn end(&mut self, call: Call, found: Found) {
-        let now = tick_clock::read(self.source);
-        let took = now.wrapping_sub(self.last);
-        self.last = now;
-        if now < self.count_from {
+    fn end(&mut self, call: TransportCall, outcome: CallOutcome) {
+        let now = tick_clock::read_ticks(self.counter);
+        let elapsed = now.wrapping_sub(self.last_ticks);
+        self.last_ticks = now;
+        if now < self.count_from_ticks {
             return;
         }
-        match &mut self.buckets[call as usize * FOUND + found as usize] {
-            Some(buckets) => buckets.add(took),
-            none => first(none, took),
+        match &mut self.histograms[call as usize * OUTCOMES + outcome as usize] {
+            Some(buckets) => buckets.add(elapsed),
+            none => add_to_new(none, elapsed),
         }
     }
 
-    fn tally(&self) -> Option<CallTally> {
-        let known = tick_clock::hz(self.source);
+    fn stats(&self) -> Option<CallStats> {
+        let nominal_hz = tick_clock::tick_hz(self.counter);
         // The run itself is a longer, more exact calibration, unless it was very short.
-        let measured = self.anchor.hz_until(&Anchor::now(self.source));
+        let measured = self
+            .clock_pair
+            .tick_hz_until(&ClockPair::read(self.counter));
         let hz = measured
-            .filter(|hz| (hz / known - 1.0).abs() < 0.01)
-            .unwrap_or(known);
-        let times = (self.buckets.iter().enumerate())
+            .filter(|hz| (hz / nominal_hz - 1.0).abs() < 0.01)
+            .unwrap_or(nominal_hz);
+        let times = (self.histograms.iter().enumerate())
             .filter_map(|(slot, buckets)| {
-                let times = buckets.as_ref()?.times(1e9 / hz)?;
+                let times = buckets.as_ref()?.to_histogram(1e9 / hz)?;
                 Some((slot, times))
             })
             .collect();
-        Some(CallTally {
+        Some(CallStats {
             times,
-            source: self.source,
+            counter: self.counter,
             hz,
             read_ns: self.read_ns,
             record_ns: self.record_ns,
@@ -242,83 +244,88 @@ impl Recorder for Stopwatch {
 }
 
 /// Recorder of every duration that also keeps the latest calls with their times.
-pub struct Tracer {
-    watch: Stopwatch,
-    latest: Vec<Kept>,
+pub struct CallTracer {
+    timer: CallTimer,
+    trace: Vec<TracedCall>,
     next: usize,
     /// Duration in ticks above which the trace ends soon.
-    ends_above: u64,
+    stop_above_ticks: u64,
     /// Number of calls still to be kept.
-    left: u64,
+    remaining_calls: u64,
 }
 
 /// Number of latest calls kept by a thread: 200 KiB.
-const LATEST: usize = 1 << 13;
+const TRACED_CALLS: usize = 1 << 13;
 
 /// Number of latest calls kept of all threads of one end.
-pub const LATEST_OF_ALL: usize = 1 << 16;
+pub const MAX_TRACED_CALLS: usize = 1 << 16;
 
 /// Memory of one thread's latest calls, while recorded and when exported.
-pub const TRACE_BYTES: u64 = LATEST as u64 * (size_of::<Kept>() + size_of::<TimedCall>()) as u64;
+pub const TRACE_BYTES: u64 =
+    TRACED_CALLS as u64 * (size_of::<TracedCall>() + size_of::<TimedCall>()) as u64;
 
 /// Memory of the latest calls of all threads.
-pub const TRACES_BYTES: u64 = 2 * LATEST_OF_ALL as u64 * size_of::<TimedCall>() as u64;
+pub const ALL_TRACES_BYTES: u64 = 2 * MAX_TRACED_CALLS as u64 * size_of::<TimedCall>() as u64;
 
 /// Start and end of a call in ticks, and its slot.
-type Kept = (u64, u64, u16);
+type TracedCall = (u64, u64, u16);
 
 /// Number of calls kept after the slow one that ends the trace.
-const AFTERMATH: u64 = 64;
+const CALLS_AFTER_TRIGGER: u64 = 64;
 
-impl Recorder for Tracer {
+impl CallRecorder for CallTracer {
     const ON: bool = true;
 
-    fn new(calls: &[Call]) -> Self {
+    fn new(calls: &[TransportCall]) -> Self {
         Self {
-            watch: Stopwatch::new(calls),
-            latest: vec![(0, 0, 0); LATEST],
+            timer: CallTimer::new(calls),
+            trace: vec![(0, 0, 0); TRACED_CALLS],
             next: 0,
-            ends_above: u64::MAX,
-            left: u64::MAX,
+            stop_above_ticks: u64::MAX,
+            remaining_calls: u64::MAX,
         }
     }
 
-    fn start(&mut self, timeline: &Timeline) {
-        self.watch.start(timeline);
-        if let Some(limit) = timeline.trace_on_ns {
-            self.ends_above = (limit as f64 * tick_clock::hz(self.watch.source) / 1e9) as u64;
+    fn start(&mut self, timeline: &RunClock) {
+        self.timer.start(timeline);
+        if let Some(limit) = timeline.trace_stop_call_ns {
+            self.stop_above_ticks =
+                (limit as f64 * tick_clock::tick_hz(self.timer.counter) / 1e9) as u64;
         }
     }
 
     #[inline]
     fn begin(&mut self) {
-        self.watch.begin();
+        self.timer.begin();
     }
 
     #[inline]
-    fn end(&mut self, call: Call, found: Found) {
-        let from = self.watch.last;
-        self.watch.end(call, found);
-        let to = self.watch.last;
+    fn end(&mut self, call: TransportCall, outcome: CallOutcome) {
+        let from = self.timer.last_ticks;
+        self.timer.end(call, outcome);
+        let to = self.timer.last_ticks;
         // A spinning thread makes millions of empty calls; they would fill the trace.
-        if found == Found::Empty || self.left == 0 || to < self.watch.count_from {
+        if outcome == CallOutcome::Empty
+            || self.remaining_calls == 0
+            || to < self.timer.count_from_ticks
+        {
             return;
         }
-        self.latest[self.next] = (from, to, slot(call, found));
-        self.next = (self.next + 1) % LATEST;
-        self.left -= 1;
-        if to.wrapping_sub(from) > self.ends_above {
-            self.ends_above = u64::MAX;
-            self.left = self.left.min(AFTERMATH);
+        self.trace[self.next] = (from, to, slot_of(call, outcome));
+        self.next = (self.next + 1) % TRACED_CALLS;
+        self.remaining_calls -= 1;
+        if to.wrapping_sub(from) > self.stop_above_ticks {
+            self.stop_above_ticks = u64::MAX;
+            self.remaining_calls = self.remaining_calls.min(CALLS_AFTER_TRIGGER);
         }
     }
 
-    fn tally(&self) -> Option<CallTally> {
-        let mut tally = self.watch.tally()?;
-        let anchor = &self.watch.anchor;
-        let ns = |ticks| anchor.ns_at(ticks, tally.hz);
-        let (newer, older) = self.latest.split_at(self.next);
-        tally.latest = (older.iter().chain(newer))
+    fn stats(&self) -> Option<CallStats> {
+        let mut stats = self.timer.stats()?;
+        let clock_pair = &self.timer.clock_pair;
+        let ns = |ticks| clock_pair.ns_at(ticks, stats.hz);
+        let (newer, older) = self.trace.split_at(self.next);
+        stats.latest = (older.iter().chain(newer))
             .filter(|(_, to, _)| *to != 0)
             .map(|&(from, to, slot)| TimedCall {
                 from_ns: ns(from),
@@ -327,7 +334,7 @@ impl Recorder for Tracer {
                 thread: 0,
             })
             .collect();
-        Some(tally)
+        Some(stats)
     }
 }
 
@@ -348,8 +355,8 @@ impl TimedCall {
     #[must_use]
     pub fn name(&self) -> Option<String> {
         let slot = usize::from(self.slot);
-        let (_, name, sends) = CALLS.get(slot / FOUND)?;
-        Some(match (sends, slot % FOUND) {
+        let (_, name, sends) = CALLS.get(slot / OUTCOMES)?;
+        Some(match (sends, slot % OUTCOMES) {
             (_, 0) => (*name).to_owned(),
             (true, _) => format!("{name} full"),
             (false, 1) => format!("{name} waited"),
@@ -358,37 +365,40 @@ impl TimedCall {
     }
 }
 
-fn slot(call: Call, found: Found) -> u16 {
-    (call as usize * FOUND + found as usize) as u16
+fn slot_of(call: TransportCall, outcome: CallOutcome) -> u16 {
+    (call as usize * OUTCOMES + outcome as usize) as u16
 }
 
 /// Records the first call of a kind without allocated memory.
 #[cold]
-fn first(place: &mut Option<Box<Buckets>>, took: u64) {
-    place.get_or_insert_default().add(took);
+fn add_to_new(histogram: &mut Option<Box<TickHistogram>>, elapsed: u64) {
+    histogram.get_or_insert_default().add(elapsed);
 }
 
-impl Stopwatch {
+impl CallTimer {
     /// Measures the cost of one counter reading and of one recorded call, in nanoseconds. The
     /// minimum of several rounds, because interruptions only add time.
-    fn cost(&mut self) -> (f64, f64) {
+    fn measure_cost(&mut self) -> (f64, f64) {
         const ROUNDS: usize = 16;
         const CALLS_A_ROUND: u32 = 256;
-        let hz = tick_clock::hz(self.source);
+        let hz = tick_clock::tick_hz(self.counter);
         let (mut read, mut record) = (u64::MAX, u64::MAX);
         for _ in 0..ROUNDS {
-            let began = tick_clock::read(self.source);
+            let start = tick_clock::read_ticks(self.counter);
             for _ in 0..CALLS_A_ROUND {
-                std::hint::black_box(tick_clock::read(self.source));
+                std::hint::black_box(tick_clock::read_ticks(self.counter));
             }
-            let between = tick_clock::read(self.source);
+            let middle = tick_clock::read_ticks(self.counter);
             for _ in 0..CALLS_A_ROUND {
                 self.begin();
-                self.end(std::hint::black_box(Call::SendTo), Found::Ready);
+                self.end(
+                    std::hint::black_box(TransportCall::SendTo),
+                    CallOutcome::Ready,
+                );
             }
-            let ended = tick_clock::read(self.source);
-            read = read.min(between.wrapping_sub(began));
-            record = record.min(ended.wrapping_sub(between));
+            let end = tick_clock::read_ticks(self.counter);
+            read = read.min(middle.wrapping_sub(start));
+            record = record.min(end.wrapping_sub(middle));
         }
         let ns = |ticks: u64| ticks as f64 * 1e9 / hz / f64::from(CALLS_A_ROUND);
         (ns(read), ns(record))
@@ -400,86 +410,86 @@ impl Stopwatch {
 ///
 /// Behind the buckets, in one allocation, are the sum (2^64 ticks last some two hundred years), the
 /// minimum, and the difference of maximum and minimum. One comparison then detects a new extreme.
-struct Buckets(Box<[u64; BUCKETS + 3]>);
+struct TickHistogram(Box<[u64; BUCKET_COUNT + 3]>);
 
-const SUM: usize = BUCKETS;
-const MIN: usize = BUCKETS + 1;
-const SPAN: usize = BUCKETS + 2;
+const SUM_SLOT: usize = BUCKET_COUNT;
+const MIN_SLOT: usize = BUCKET_COUNT + 1;
+const RANGE_SLOT: usize = BUCKET_COUNT + 2;
 
 /// Binary digits of precision.
-const DIGITS: u32 = 11;
+const PRECISION_BITS: u32 = 11;
 
 /// Longer durations, above 26 s at 2.6 GHz, count in the last bucket; their sum and maximum are
 /// exact.
-const LONGEST: u64 = (1 << 36) - 1;
+const MAX_TICKS: u64 = (1 << 36) - 1;
 
-const BUCKETS: usize = index(LONGEST) + 1;
+const BUCKET_COUNT: usize = bucket_index(MAX_TICKS) + 1;
 
 #[inline]
-const fn index(ticks: u64) -> usize {
+const fn bucket_index(ticks: u64) -> usize {
     // Below 2^(DIGITS + 1) every value has a bucket of its own.
-    let shift = (u64::BITS - DIGITS - 1).saturating_sub(ticks.leading_zeros());
-    ((shift as usize) << DIGITS) + (ticks >> shift) as usize
+    let shift = (u64::BITS - PRECISION_BITS - 1).saturating_sub(ticks.leading_zeros());
+    ((shift as usize) << PRECISION_BITS) + (ticks >> shift) as usize
 }
 
 /// Returns the first value of a bucket and the number of values in it.
-fn values(index: usize) -> (u64, u64) {
-    let shift = (index >> DIGITS).saturating_sub(1);
-    let first = (index - (shift << DIGITS)) as u64;
+fn bucket_range(index: usize) -> (u64, u64) {
+    let shift = (index >> PRECISION_BITS).saturating_sub(1);
+    let first = (index - (shift << PRECISION_BITS)) as u64;
     (first << shift, 1 << shift)
 }
 
-impl Default for Buckets {
+impl Default for TickHistogram {
     fn default() -> Self {
         // On the heap; the kernel zeroes pages at their first use.
-        let memory: Box<[u64; BUCKETS + 3]> = vec![0; BUCKETS + 3]
+        let memory: Box<[u64; BUCKET_COUNT + 3]> = vec![0; BUCKET_COUNT + 3]
             .try_into()
             .expect("a vector of that length");
         Self(memory)
     }
 }
 
-impl Buckets {
+impl TickHistogram {
     #[inline]
     fn add(&mut self, ticks: u64) {
-        self.0[index(ticks.min(LONGEST))] += 1;
-        self.0[SUM] = self.0[SUM].wrapping_add(ticks);
-        if ticks.wrapping_sub(self.0[MIN]) > self.0[SPAN] {
-            self.widen(ticks);
+        self.0[bucket_index(ticks.min(MAX_TICKS))] += 1;
+        self.0[SUM_SLOT] = self.0[SUM_SLOT].wrapping_add(ticks);
+        if ticks.wrapping_sub(self.0[MIN_SLOT]) > self.0[RANGE_SLOT] {
+            self.extend_range(ticks);
         }
     }
 
     /// Records a new minimum or maximum.
     #[cold]
-    fn widen(&mut self, ticks: u64) {
-        let (min, span) = (self.0[MIN], self.0[SPAN]);
-        let longest = min + span;
+    fn extend_range(&mut self, ticks: u64) {
+        let (min, range) = (self.0[MIN_SLOT], self.0[RANGE_SLOT]);
+        let longest = min + range;
         // The first value: no call takes zero ticks.
         let shortest = if longest == 0 { ticks } else { min.min(ticks) };
-        self.0[MIN] = shortest;
-        self.0[SPAN] = longest.max(ticks) - shortest;
+        self.0[MIN_SLOT] = shortest;
+        self.0[RANGE_SLOT] = longest.max(ticks) - shortest;
     }
 
     /// Converts to nanoseconds; `None` when empty.
-    fn times(&self, ns_per_tick: f64) -> Option<Histogram> {
-        let counts = &self.0[..BUCKETS];
+    fn to_histogram(&self, ns_per_tick: f64) -> Option<Histogram> {
+        let counts = &self.0[..BUCKET_COUNT];
         if counts.iter().all(|&count| count == 0) {
             return None;
         }
-        let (min, span) = (self.0[MIN], self.0[SPAN]);
+        let (min, range) = (self.0[MIN_SLOT], self.0[RANGE_SLOT]);
         let ns = |ticks: f64| (ticks * ns_per_tick).round() as u64;
         let counted = (counts.iter().enumerate())
             .filter(|&(_, &count)| count > 0)
             .map(|(index, &count)| {
-                let (first, width) = values(index);
+                let (first, width) = bucket_range(index);
                 (ns(first as f64 + (width - 1) as f64 / 2.0), count)
             });
         let mut times = Histogram::new();
         times.add_counted(
             counted,
             ns(min as f64),
-            ns((min + span) as f64),
-            (self.0[SUM] as f64 * ns_per_tick).round() as u128,
+            ns((min + range) as f64),
+            (self.0[SUM_SLOT] as f64 * ns_per_tick).round() as u128,
         );
         Some(times)
     }
@@ -487,10 +497,10 @@ impl Buckets {
 
 /// Call times of one or several threads.
 #[derive(Debug)]
-pub struct CallTally {
+pub struct CallStats {
     /// Histograms by slot (call and result).
     times: Vec<(usize, Histogram)>,
-    source: Source,
+    counter: TickSource,
     hz: f64,
     read_ns: f64,
     record_ns: f64,
@@ -499,16 +509,16 @@ pub struct CallTally {
     latest: Vec<TimedCall>,
 }
 
-impl CallTally {
+impl CallStats {
     /// Takes the latest calls out.
     pub fn take_latest(&mut self) -> Vec<TimedCall> {
-        self.forget_old();
+        self.drop_oldest();
         std::mem::take(&mut self.latest)
     }
 
     /// Drops all but the latest calls of all threads.
-    fn forget_old(&mut self) {
-        let old = self.latest.len().saturating_sub(LATEST_OF_ALL);
+    fn drop_oldest(&mut self) {
+        let old = self.latest.len().saturating_sub(MAX_TRACED_CALLS);
         if old > 0 {
             self.latest
                 .select_nth_unstable_by_key(old, |call| call.from_ns);
@@ -517,48 +527,52 @@ impl CallTally {
     }
 
     /// Adds the times of another thread of the same end.
-    pub fn add(&mut self, other: Self) {
-        for (slot, more) in other.times {
-            match self.times.iter_mut().find(|(own, _)| *own == slot) {
-                Some((_, times)) => times.add(&more),
-                None => self.times.push((slot, more)),
+    pub fn add(&mut self, thread: Self) {
+        for (slot, added) in thread.times {
+            match self
+                .times
+                .iter_mut()
+                .find(|(own_threads, _)| *own_threads == slot)
+            {
+                Some((_, times)) => times.add(&added),
+                None => self.times.push((slot, added)),
             }
         }
-        let own = self.threads;
+        let own_threads = self.threads;
         self.latest
-            .extend(other.latest.into_iter().map(|call| TimedCall {
-                thread: call.thread + own,
+            .extend(thread.latest.into_iter().map(|call| TimedCall {
+                thread: call.thread + own_threads,
                 ..call
             }));
         // Not at each call: selecting the old ones costs as much as the copy of the rest.
-        if self.latest.len() > 2 * LATEST_OF_ALL - LATEST {
-            self.forget_old();
+        if self.latest.len() > 2 * MAX_TRACED_CALLS - TRACED_CALLS {
+            self.drop_oldest();
         }
-        self.threads += other.threads;
+        self.threads += thread.threads;
         // The larger overhead of both, so that it is never understated.
-        self.read_ns = self.read_ns.max(other.read_ns);
-        self.record_ns = self.record_ns.max(other.record_ns);
+        self.read_ns = self.read_ns.max(thread.read_ns);
+        self.record_ns = self.record_ns.max(thread.record_ns);
     }
 
     /// Converts to the figures of the record.
     #[must_use]
-    pub fn figures(&self, role: Role) -> (Calls, CallClock) {
-        let mut calls = Calls::new();
+    pub fn to_record(&self, role: Role) -> (CallsByName, CallClock) {
+        let mut calls = CallsByName::new();
         for (slot, times) in &self.times {
-            let (_, name, sends) = CALLS[slot / FOUND];
+            let (_, name, sends) = CALLS[slot / OUTCOMES];
             let call: &mut CallFigures = calls.entry(name.to_owned()).or_default();
-            let place = match (sends, slot % FOUND) {
-                (true, 0) => &mut call.room,
+            let target = match (sends, slot % OUTCOMES) {
+                (true, 0) => &mut call.accepted,
                 (true, _) => &mut call.full,
                 (false, 0) => &mut call.ready,
                 (false, 1) => &mut call.waited,
                 (false, _) => &mut call.empty,
             };
-            *place = CallTimes::of(times);
+            *target = CallTimes::from_histogram(times);
         }
         let clock = CallClock {
             role,
-            source: self.source.name().to_owned(),
+            source: self.counter.name().to_owned(),
             hz: self.hz,
             read_ns: self.read_ns,
             record_ns: self.record_ns,
@@ -569,7 +583,7 @@ impl CallTally {
 }
 
 /// Adds the times of a thread to those of others.
-pub fn add_tally(all: &mut Option<CallTally>, more: Option<CallTally>) {
+pub fn merge_call_stats(all: &mut Option<CallStats>, more: Option<CallStats>) {
     match (all, more) {
         (Some(all), Some(more)) => all.add(more),
         (all, Some(more)) => *all = Some(more),
@@ -581,23 +595,23 @@ pub fn add_tally(all: &mut Option<CallTally>, more: Option<CallTally>) {
 /// only that distinguishes data that was available from data that was waited for. The recorded
 /// duration includes both calls.
 #[inline]
-pub fn watched<R: Recorder>(
+pub fn poll_readiness<R: CallRecorder>(
     calls: &mut R,
-    call: Call,
-    patience: Duration,
-    mut look: impl FnMut(Duration) -> io::Result<bool>,
+    call: TransportCall,
+    timeout: Duration,
+    mut check: impl FnMut(Duration) -> io::Result<bool>,
 ) -> io::Result<bool> {
     if !R::ON {
-        return look(patience);
+        return check(timeout);
     }
-    let at_once = look(Duration::ZERO);
-    if !matches!(at_once, Ok(false)) {
-        calls.end(call, Found::Ready);
-        return at_once;
+    let immediate = check(Duration::ZERO);
+    if !matches!(immediate, Ok(false)) {
+        calls.end(call, CallOutcome::Ready);
+        return immediate;
     }
-    let found = look(patience);
-    calls.end(call, Found::Waited);
-    found
+    let outcome = check(timeout);
+    calls.end(call, CallOutcome::Waited);
+    outcome
 }
 
 #[cfg(test)]
@@ -615,38 +629,38 @@ mod tests {
     #[test]
     fn buckets_meet_without_gaps() {
         let mut next = 0;
-        for bucket in 0..BUCKETS {
-            let (first, width) = values(bucket);
+        for bucket in 0..BUCKET_COUNT {
+            let (first, width) = bucket_range(bucket);
             assert_eq!(first, next, "{bucket}");
-            assert_eq!(index(first), bucket);
-            assert_eq!(index(first + width - 1), bucket);
+            assert_eq!(bucket_index(first), bucket);
+            assert_eq!(bucket_index(first + width - 1), bucket);
             next = first + width;
         }
-        assert_eq!(next, LONGEST + 1);
+        assert_eq!(next, MAX_TICKS + 1);
     }
 
     #[test]
-    fn only_counted_time_is_noted() {
-        let mut watch = Stopwatch::new(&[Call::SendTo]);
-        watch.begin();
-        watch.end(Call::SendTo, Found::Ready);
+    fn only_counted_time_is_recorded() {
+        let mut timer = CallTimer::new(&[TransportCall::SendTo]);
+        timer.begin();
+        timer.end(TransportCall::SendTo, CallOutcome::Ready);
         let now = linerate_host::sys::clock::now();
-        watch.start(&Timeline {
+        timer.start(&RunClock {
             start_ns: now,
             count_from_ns: now + 3_000_000,
             interval_ns: None,
-            trace_on_ns: None,
+            trace_stop_call_ns: None,
         });
-        watch.begin();
-        watch.end(Call::SendTo, Found::Ready);
+        timer.begin();
+        timer.end(TransportCall::SendTo, CallOutcome::Ready);
         linerate_host::sys::clock::sleep_until(now + 5_000_000);
-        watch.begin();
-        watch.end(Call::SendTo, Found::Waited);
-        watch.end(Call::Poll, Found::Empty);
-        let tally = watch.tally().unwrap();
-        let (calls, clock) = tally.figures(Role::Server);
+        timer.begin();
+        timer.end(TransportCall::SendTo, CallOutcome::Waited);
+        timer.end(TransportCall::Poll, CallOutcome::Empty);
+        let stats = timer.stats().unwrap();
+        let (calls, clock) = stats.to_record(Role::Server);
         assert_eq!(calls.len(), 2, "{calls:?}");
-        assert!(calls["sendto"].room.is_none());
+        assert!(calls["sendto"].accepted.is_none());
         assert_eq!(calls["sendto"].full.as_ref().unwrap().times.count, 1);
         assert_eq!(calls["poll"].empty.as_ref().unwrap().times.count, 1);
         assert!(
@@ -658,14 +672,14 @@ mod tests {
 
     #[test]
     fn of_many_threads_the_latest_calls_are_kept() {
-        let tally = |from_ns: Nanos| CallTally {
+        let stats = |from_ns: Nanos| CallStats {
             times: Vec::new(),
-            source: tick_clock::source(),
+            counter: tick_clock::choose_source(),
             hz: 1e9,
             read_ns: 0.0,
             record_ns: 0.0,
             threads: 1,
-            latest: (from_ns..from_ns + LATEST as u64)
+            latest: (from_ns..from_ns + TRACED_CALLS as u64)
                 .map(|from_ns| TimedCall {
                     from_ns,
                     to_ns: from_ns + 1,
@@ -675,30 +689,30 @@ mod tests {
                 .collect(),
         };
         // The last thread to be added is not the one with the latest calls.
-        let mut all = tally(1_000_000);
+        let mut all = stats(1_000_000);
         for thread in 0..100 {
-            all.add(tally(thread * LATEST as u64));
-            assert!(all.latest.len() <= 2 * LATEST_OF_ALL, "{thread}");
+            all.add(stats(thread * TRACED_CALLS as u64));
+            assert!(all.latest.len() <= 2 * MAX_TRACED_CALLS, "{thread}");
         }
         let mut latest = all.take_latest();
-        assert_eq!(latest.len(), LATEST_OF_ALL);
+        assert_eq!(latest.len(), MAX_TRACED_CALLS);
         latest.sort_unstable_by_key(|call| (call.from_ns, call.thread));
         let last = latest.last().unwrap();
         assert_eq!(
             (last.from_ns, last.thread),
-            (1_000_000 + LATEST as u64 - 1, 0)
+            (1_000_000 + TRACED_CALLS as u64 - 1, 0)
         );
-        assert_eq!(latest[0].from_ns, (100 - 7) * LATEST as u64);
+        assert_eq!(latest[0].from_ns, (100 - 7) * TRACED_CALLS as u64);
     }
 
     proptest! {
         #[test]
         fn durations_survive_the_buckets(ticks in prop::collection::vec(1u64..1 << 36, 1..200)) {
-            let mut buckets = Buckets::default();
+            let mut buckets = TickHistogram::default();
             for &ticks in &ticks {
                 buckets.add(ticks);
             }
-            let times = buckets.times(0.4).unwrap();
+            let times = buckets.to_histogram(0.4).unwrap();
             prop_assert_eq!(times.count(), ticks.len() as u64);
             let ns = |ticks: u64| (ticks as f64 * 0.4).round() as u64;
             prop_assert_eq!(times.max(), ticks.iter().max().map(|&n| ns(n)));

@@ -6,158 +6,162 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::zerocopy::{self, Pipe};
-use linerate_metric::record::ZeroCopy;
+use linerate_host::sys::zerocopy::{self, SplicePipe};
+use linerate_metric::record::ZeroCopyCounts;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::call_times::{Call, Found, Recorder};
-use super::kernel::Buffer;
+use super::call_times::{CallOutcome, CallRecorder, TransportCall};
+use super::kernel::AlignedBuffer;
 
 /// Send path of a flow whose payload is not copied from user memory.
-pub enum Way {
+pub enum CopyMode {
     /// MSG_ZEROCOPY.
     ZeroCopy(Box<ZeroCopySends>),
     /// `sendfile`, from memory that the program does not touch.
-    File(Arc<File>),
+    SendFile(Arc<File>),
     /// `vmsplice` and `splice`.
-    Pipe(Pipe),
+    Splice(SplicePipe),
 }
 
 /// Creates a file in memory (memfd) without zero bytes: zeros would all map to one page.
-pub fn memory_file(bytes: usize) -> io::Result<File> {
-    static PIECE: [u8; 64 << 10] = [0xa5; 64 << 10];
+pub fn create_memory_file(bytes: usize) -> io::Result<File> {
+    static CHUNK: [u8; 64 << 10] = [0xa5; 64 << 10];
     let mut file = File::from(memfd_create("payload", MemfdFlags::CLOEXEC)?);
-    let mut left = bytes;
-    while left > 0 {
-        let piece = left.min(PIECE.len());
-        file.write_all(&PIECE[..piece])?;
-        left -= piece;
+    let mut remaining = bytes;
+    while remaining > 0 {
+        let chunk = remaining.min(CHUNK.len());
+        file.write_all(&CHUNK[..chunk])?;
+        remaining -= chunk;
     }
     Ok(file)
 }
 
 /// Send buffers of a flow for MSG_ZEROCOPY, used in rotation: a buffer that the kernel still reads
 /// must not be overwritten.
-const PLACES: usize = 16;
+const SEND_BUFFERS: usize = 16;
 
-/// Returns the memory of one flow's send buffers when a call sends up to `place_bytes`; `None` on
+/// Returns the memory of one flow's send buffers when a call sends up to `buffer_bytes`; `None` on
 /// overflow.
-pub fn zero_copy_bytes(place_bytes: usize) -> Option<u64> {
+pub fn zero_copy_bytes(buffer_bytes: usize) -> Option<u64> {
     /// Page alignment of a buffer.
-    const ALIGNED: u64 = 4096;
-    (PLACES as u64)
-        .checked_mul(place_bytes as u64)?
-        .checked_add(ALIGNED)
+    const PAGE_BYTES: u64 = 4096;
+    (SEND_BUFFERS as u64)
+        .checked_mul(buffer_bytes as u64)?
+        .checked_add(PAGE_BYTES)
 }
 
 /// Number of sends between two reads of the completion queue, each of which is a system call.
-const LOOK_EVERY: u32 = 32;
+const POLL_EVERY_SENDS: u32 = 32;
 
 /// Time without any completion after which outstanding sends are given up at the end of a flow.
-const PATIENCE_NS: Nanos = 300_000_000;
+const COMPLETION_TIMEOUT_NS: Nanos = 300_000_000;
 
 /// State of MSG_ZEROCOPY sends and their completions.
 pub struct ZeroCopySends {
     /// Send buffers of datagrams; none for a stream.
-    places: Option<Buffer>,
-    place_bytes: usize,
+    buffers: Option<AlignedBuffer>,
+    buffer_bytes: usize,
     /// Number of the next send, counted as the kernel does.
     next: u32,
     /// Sends without a completion.
-    open: u64,
+    in_flight: u64,
     /// Buffers without a completion.
-    busy: [bool; PLACES],
-    since_look: u32,
-    facts: ZeroCopy,
+    busy: [bool; SEND_BUFFERS],
+    sends_since_poll: u32,
+    facts: ZeroCopyCounts,
 }
 
 impl ZeroCopySends {
-    /// Creates the state of a flow whose calls send up to `place_bytes` of datagrams. 0 is for a
+    /// Creates the state of a flow whose calls send up to `buffer_bytes` of datagrams. 0 is for a
     /// stream, whose content never changes, so that it needs no buffers.
-    pub fn new(place_bytes: usize) -> Self {
+    pub fn new(buffer_bytes: usize) -> Self {
         Self {
-            places: (place_bytes > 0).then(|| Buffer::new(PLACES * place_bytes)),
-            place_bytes,
+            buffers: (buffer_bytes > 0).then(|| AlignedBuffer::new(SEND_BUFFERS * buffer_bytes)),
+            buffer_bytes,
             next: 0,
-            open: 0,
-            busy: [false; PLACES],
-            since_look: 0,
-            facts: ZeroCopy::default(),
+            in_flight: 0,
+            busy: [false; SEND_BUFFERS],
+            sends_since_poll: 0,
+            facts: ZeroCopyCounts::default(),
         }
     }
 
-    pub fn facts(&self) -> ZeroCopy {
-        ZeroCopy {
-            untold: self.open,
+    pub fn facts(&self) -> ZeroCopyCounts {
+        ZeroCopyCounts {
+            unconfirmed: self.in_flight,
             ..self.facts
         }
     }
 
     /// Returns whether all sends are completed.
     pub fn is_idle(&self) -> bool {
-        self.open == 0
+        self.in_flight == 0
     }
 
     /// Returns the buffer of the next datagrams, unless the kernel still reads from it.
-    pub fn place(&mut self, bytes: usize) -> Option<&mut [u8]> {
-        let number = self.next as usize % PLACES;
+    pub fn next_buffer(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        let number = self.next as usize % SEND_BUFFERS;
         if self.busy[number] {
             return None;
         }
-        let start = number * self.place_bytes;
-        let places = self.places.as_mut()?;
-        Some(places.part(start, bytes.min(self.place_bytes)))
+        let start = number * self.buffer_bytes;
+        let buffers = self.buffers.as_mut()?;
+        Some(buffers.range(start, bytes.min(self.buffer_bytes)))
     }
 
     /// Counts an accepted send.
     #[inline]
-    pub fn left(&mut self) {
-        self.busy[self.next as usize % PLACES] = true;
+    pub fn count_send(&mut self) {
+        self.busy[self.next as usize % SEND_BUFFERS] = true;
         self.next = self.next.wrapping_add(1);
-        self.open += 1;
+        self.in_flight += 1;
         self.facts.sends += 1;
-        self.since_look += 1;
+        self.sends_since_poll += 1;
     }
 
     /// Returns whether it is time to read completions.
     #[inline]
-    pub fn is_due(&self) -> bool {
-        self.since_look >= LOOK_EVERY
+    pub fn is_poll_due(&self) -> bool {
+        self.sends_since_poll >= POLL_EVERY_SENDS
     }
 
     /// Reads the completions; returns whether there were any.
-    pub fn look<R: Recorder>(&mut self, calls: &mut R, socket: &impl AsRawFd) -> bool {
-        self.since_look = 0;
+    pub fn poll_completions<R: CallRecorder>(
+        &mut self,
+        calls: &mut R,
+        socket: &impl AsRawFd,
+    ) -> bool {
+        self.sends_since_poll = 0;
         let mut any = false;
         calls.begin();
-        while let Ok(found) = zerocopy::completion(socket) {
-            calls.end(Call::RecvMsg, Found::Ready);
+        while let Ok(found) = zerocopy::next_completion(socket) {
+            calls.end(TransportCall::RecvMsg, CallOutcome::Ready);
             any = true;
             let Some(found) = found else { continue };
             let count = u64::from(found.last.wrapping_sub(found.first)) + 1;
             // The count is the kernel's: clamped, so that it cannot underflow ours.
-            let count = count.min(self.open);
-            self.open -= count;
+            let count = count.min(self.in_flight);
+            self.in_flight -= count;
             if found.copied {
                 self.facts.copied += count;
             }
-            for number in 0..count.min(PLACES as u64) as u32 {
-                self.busy[found.last.wrapping_sub(number) as usize % PLACES] = false;
+            for number in 0..count.min(SEND_BUFFERS as u64) as u32 {
+                self.busy[found.last.wrapping_sub(number) as usize % SEND_BUFFERS] = false;
             }
         }
-        calls.end(Call::RecvMsg, Found::Empty);
+        calls.end(TransportCall::RecvMsg, CallOutcome::Empty);
         any
     }
 
     /// Waits for outstanding completions at the end of a flow.
-    pub fn settle<R: Recorder>(&mut self, calls: &mut R, socket: &impl AsRawFd) {
+    pub fn await_completions<R: CallRecorder>(&mut self, calls: &mut R, socket: &impl AsRawFd) {
         const PAUSE_NS: Nanos = 500_000;
-        let mut news = clock::now();
+        let mut last_completion_ns = clock::now();
         while !self.is_idle() {
             let now = clock::now();
-            if self.look(calls, socket) {
-                news = now;
-            } else if now > news + PATIENCE_NS {
+            if self.poll_completions(calls, socket) {
+                last_completion_ns = now;
+            } else if now > last_completion_ns + COMPLETION_TIMEOUT_NS {
                 return;
             } else {
                 clock::sleep_until(now + PAUSE_NS);

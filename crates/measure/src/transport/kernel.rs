@@ -11,10 +11,10 @@ mod timestamping_device;
 mod timestamps;
 mod transfer;
 
-pub use self::buffer::Buffer;
+pub use self::buffer::AlignedBuffer;
 pub(crate) use self::socket_facts::congestion_control;
-pub use self::socket_facts::{Watch, facts_of};
-pub use self::syscall::{EINVAL, EIO, outcome};
+pub use self::socket_facts::{SocketWatch, facts_of};
+pub use self::syscall::{EINVAL, EIO, to_poll};
 
 use std::fs::File;
 use std::io;
@@ -26,257 +26,272 @@ use std::task;
 use std::time::Duration;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::datagram_batch::Messages;
-use linerate_host::sys::pacing::{self, DepartureTimes};
-use linerate_host::sys::packet_timestamps::{self, Bridge};
-use linerate_host::sys::readiness::Ready;
-use linerate_host::sys::socket::{self, Flags};
-use linerate_host::sys::zerocopy::{self, Pipe};
-use linerate_metric::plan::{Copies, LARGEST_DATAGRAM_BYTES, Protocol, ReceiveCopy, SendCopy};
-use linerate_metric::record::Socket as SocketFacts;
+use linerate_host::sys::datagram_batch::DatagramBatch;
+use linerate_host::sys::pacing::{self, TxtimeSender};
+use linerate_host::sys::packet_timestamps::{self, RealtimeConverter};
+use linerate_host::sys::readiness::Readiness;
+use linerate_host::sys::socket::{self, MessageFlags};
+use linerate_host::sys::zerocopy::{self, SplicePipe};
+use linerate_metric::plan::{
+    CopyModes, MAX_DATAGRAM_BYTES, ReceiveCopy, SendCopy, TransportProtocol,
+};
+use linerate_metric::record::SocketFacts;
 use socket2::Socket;
 
-pub use self::socket_wait::IDLE_PATIENCE;
-pub use self::socket_wait::{Block, Epoll, Poll, Select, Spin, Waiting};
-use self::sockets::Peer;
-use self::syscall::{at_once, sending};
-use self::timestamping_device::Device;
-use self::transfer::Lies;
-use super::call_times::{Call, CallTally, Recorder, Silent};
-use super::copy_mode::{Way, ZeroCopySends, memory_file};
+pub use self::socket_wait::IDLE_TIMEOUT;
+pub use self::socket_wait::{BlockingWait, EpollWait, PollWait, SelectWait, SocketWait, SpinWait};
+use self::sockets::PeerFilter;
+use self::syscall::{nonblocking_outcome, send_with};
+use self::timestamping_device::TimestampingDevice;
+use self::transfer::PayloadSource;
+use super::call_times::{CallRecorder, CallStats, NoRecorder, TransportCall};
+use super::copy_mode::{CopyMode, ZeroCopySends, create_memory_file};
 use super::{
-    Adapter, Attempts, Capabilities, Departure, Echoed, FlowOptions, Meta, Setup, Transport,
+    CallAttempts, EchoOutcome, FlowOptions, RecvMeta, Transport, TransportCapabilities,
+    TransportSetup, TxTimestamp, WorkerTransport,
 };
-use crate::flow::Timeline;
+use crate::flow::RunClock;
 
 /// Longest time in which a flow may open: two retransmitted SYNs (1 s + 2 s) and a reserve.
-pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time before a departure during which the thread spins: a sleep ends up to 70 us late on a core
 /// that halts.
-pub const AWAKE_NS: Nanos = 150_000;
+pub const SPIN_BEFORE_DEPARTURE_NS: Nanos = 150_000;
 
 /// Kernel sockets of one thread; `R` records their calls.
-pub struct Kernel<W, R = Silent> {
-    sockets: Vec<Option<Entry>>,
+pub struct KernelTransport<W, R = NoRecorder> {
+    sockets: Vec<Option<KernelSocket>>,
     /// Slots of closed sockets.
-    free: Vec<usize>,
-    open: usize,
-    outgoing: Buffer,
-    incoming: Buffer,
-    waiting: W,
-    calls: R,
+    free_slots: Vec<usize>,
+    open_count: usize,
+    send_buffer: AlignedBuffer,
+    receive_buffer: AlignedBuffer,
+    wait: W,
+    recorder: R,
     /// For `sendmmsg` and `recvmmsg`: the message lists and the receive bytes of each datagram.
-    batch: Option<(Messages, usize)>,
-    copies: Copies,
+    batch: Option<(DatagramBatch, usize)>,
+    copies: CopyModes,
     /// Source of `sendfile`, shared by all flows.
-    file: Option<Arc<File>>,
+    sendfile_source: Option<Arc<File>>,
     /// Payload bytes of a datagram, or of a stream's call.
     payload_bytes: usize,
     /// True from the start of the run. Before it, flow openings are sent and received with copies.
     started: bool,
     /// Converts timestamps to our clock, once they are enabled.
-    bridge: Option<Bridge>,
+    clock_bridge: Option<RealtimeConverter>,
     /// Clock of the interface, if it makes hardware timestamps.
-    device: Option<Device>,
-    attempts: Attempts,
+    timestamping_device: Option<TimestampingDevice>,
+    attempts: CallAttempts,
 }
 
 /// A socket and the state that its calls need.
-struct Entry {
+struct KernelSocket {
     /// Shared with observers: the coordinator closes it, in the file table in which it was opened.
     socket: Arc<Socket>,
-    patience: Duration,
+    timeout: Duration,
     /// Datagrams that one send call may hold; 1 without UDP GSO.
-    datagrams: usize,
+    max_datagrams: usize,
     /// UDP GSO size to be set before the first burst. The opening of a flow is larger than a small
     /// datagram and must not be split.
-    to_segment: Option<u16>,
+    pending_gso_bytes: Option<u16>,
     /// True if a receive call may return several datagrams (UDP GRO).
-    coalesces: bool,
+    gro: bool,
     /// Send path without a copy, if any.
-    way: Option<Way>,
+    copy_mode: Option<CopyMode>,
     /// True if a send on a full socket returns at once, however other calls wait.
     paced: bool,
     /// Departure times for the kernel (SO_TXTIME).
-    departures: Option<DepartureTimes>,
+    departure_times: Option<TxtimeSender>,
     /// Peer of its datagrams.
-    peer: Peer,
+    peer: PeerFilter,
     /// Sends that failed because the remote port is closed (ECONNREFUSED).
-    refusals: Arc<AtomicU32>,
+    port_unreachable: Arc<AtomicU32>,
     /// Sends that failed because a route, host or link was unreachable.
     unroutable: u32,
 }
 
-impl Entry {
-    fn plain(socket: Socket, patience: Duration) -> Self {
+impl KernelSocket {
+    fn with_defaults(socket: Socket, timeout: Duration) -> Self {
         Self {
             socket: Arc::new(socket),
-            patience,
-            datagrams: 1,
-            to_segment: None,
-            coalesces: false,
-            way: None,
+            timeout,
+            max_datagrams: 1,
+            pending_gso_bytes: None,
+            gro: false,
+            copy_mode: None,
             paced: false,
-            departures: None,
-            peer: Peer::Connected,
-            refusals: Arc::default(),
+            departure_times: None,
+            peer: PeerFilter::Connected,
+            port_unreachable: Arc::default(),
             unroutable: 0,
         }
     }
 }
 
-/// Handle of a socket of a [`Kernel`].
+/// Handle of a socket of a [`KernelTransport`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Index(pub usize);
+pub struct SocketIndex(pub usize);
 
-impl<W: Waiting, R: Recorder> Adapter for Kernel<W, R> {
-    fn new(setup: &Setup) -> io::Result<Self> {
+impl<W: SocketWait, R: CallRecorder> WorkerTransport for KernelTransport<W, R> {
+    fn new(setup: &TransportSetup) -> io::Result<Self> {
         let batch = setup.batch.map(|batch| {
-            let room = setup.receive_bytes / batch.max(1);
-            (Messages::new(batch), room)
+            let capacity = setup.receive_bytes / batch.max(1);
+            (DatagramBatch::new(batch), capacity)
         });
-        let mut calls = vec![Call::SendTo, Call::RecvFrom];
-        calls.extend(W::WAITS_WITH);
+        let mut calls = vec![TransportCall::SendTo, TransportCall::RecvFrom];
+        calls.extend(W::WAIT_CALL);
         Ok(Self {
             sockets: Vec::new(),
-            free: Vec::new(),
-            open: 0,
-            outgoing: Buffer::new(setup.send_bytes),
-            incoming: Buffer::new(setup.receive_bytes),
-            waiting: W::new(setup.wait)?,
-            calls: R::new(&calls),
+            free_slots: Vec::new(),
+            open_count: 0,
+            send_buffer: AlignedBuffer::new(setup.send_bytes),
+            receive_buffer: AlignedBuffer::new(setup.receive_bytes),
+            wait: W::new(setup.wait)?,
+            recorder: R::new(&calls),
             batch,
             copies: setup.copies,
-            file: match setup.copies.send {
-                SendCopy::SendFile => Some(Arc::new(memory_file(setup.send_bytes)?)),
+            sendfile_source: match setup.copies.send {
+                SendCopy::SendFile => Some(Arc::new(create_memory_file(setup.send_bytes)?)),
                 _ => None,
             },
             payload_bytes: setup.send_bytes,
             started: false,
-            bridge: None,
-            device: None,
-            attempts: Attempts::default(),
+            clock_bridge: None,
+            timestamping_device: None,
+            attempts: CallAttempts::default(),
         })
     }
 
-    fn adopt(&mut self, fd: OwnedFd, options: &FlowOptions) -> io::Result<Index> {
-        let socket = connect::take_over(fd, options, W::CALLS_SLEEP)?;
-        self.keep(socket, options, Peer::adopted(options))
+    fn adopt(&mut self, fd: OwnedFd, options: &FlowOptions) -> io::Result<SocketIndex> {
+        let socket = connect::adopt_socket(fd, options, W::CALLS_BLOCK)?;
+        self.add_socket(socket, options, PeerFilter::for_accepted(options))
     }
 
-    fn watch(&self, socket: Index) -> Option<Watch> {
-        let entry = self.entry(socket);
-        Some(Watch::of(&entry.socket).counting(&entry.refusals))
+    fn watch(&self, socket: SocketIndex) -> Option<SocketWatch> {
+        let entry = self.socket_entry(socket);
+        Some(SocketWatch::of(&entry.socket).with_port_unreachable(&entry.port_unreachable))
     }
 
     fn descriptors(&self) -> Option<Vec<RawFd>> {
         // Send paths without a copy use pipes and other files.
-        let sockets_alone = W::SOCKETS_ALONE && self.copies.send == SendCopy::Copied;
+        let sockets_alone = W::SOCKETS_ONLY && self.copies.send == SendCopy::Copied;
         let sockets = self.sockets.iter().flatten();
         sockets_alone.then(|| sockets.map(|entry| entry.socket.as_raw_fd()).collect())
     }
 
     fn connect_many(
         &mut self,
-        wanted: &[(SocketAddr, &FlowOptions)],
-        called_off: &dyn Fn() -> bool,
-    ) -> io::Result<Vec<Index>> {
-        let sockets = connect::many(wanted, called_off)?;
-        let kept = sockets.into_iter().zip(wanted);
-        kept.map(|(socket, (remote, options))| {
-            self.keep(socket, options, Peer::towards(*remote, options))
-        })
-        .collect()
+        targets: &[(SocketAddr, &FlowOptions)],
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> io::Result<Vec<SocketIndex>> {
+        let sockets = connect::connect_many(targets, is_cancelled)?;
+        let sockets_and_targets = sockets.into_iter().zip(targets);
+        sockets_and_targets
+            .map(|(socket, (remote, options))| {
+                self.add_socket(socket, options, PeerFilter::towards(*remote, options))
+            })
+            .collect()
     }
 
-    fn sleep_without_limit(&mut self, socket: Index) -> io::Result<()> {
-        self.entry(socket).socket.set_read_timeout(None)
+    fn clear_receive_timeout(&mut self, socket: SocketIndex) -> io::Result<()> {
+        self.socket_entry(socket).socket.set_read_timeout(None)
     }
 
-    fn start(&mut self, timeline: &Timeline) {
+    fn start(&mut self, timeline: &RunClock) {
         self.started = true;
-        self.calls.start(timeline);
+        self.recorder.start(timeline);
     }
 
-    fn tally(&self) -> Option<CallTally> {
-        self.calls.tally()
+    fn call_stats(&self) -> Option<CallStats> {
+        self.recorder.stats()
     }
 }
 
-impl<W: Waiting, R: Recorder> Kernel<W, R> {
-    fn keep(&mut self, socket: Socket, options: &FlowOptions, peer: Peer) -> io::Result<Index> {
-        if options.coalesce {
-            socket::set_udp_coalescing(&socket)?;
+impl<W: SocketWait, R: CallRecorder> KernelTransport<W, R> {
+    fn add_socket(
+        &mut self,
+        socket: Socket,
+        options: &FlowOptions,
+        peer: PeerFilter,
+    ) -> io::Result<SocketIndex> {
+        if options.gro {
+            socket::enable_udp_gro(&socket)?;
         }
-        let way = self.way(&socket, options)?;
+        let copy_mode = self.choose_copy_mode(&socket, options)?;
         if let Some(bytes) = options.max_rate {
             pacing::set_max_rate(&socket, bytes)?;
         }
         let departures = match options.departure_clock {
-            Some(clock) => Some(DepartureTimes::enable(&socket, clock)?),
+            Some(clock) => Some(TxtimeSender::enable(&socket, clock)?),
             None => None,
         };
-        Ok(self.put(Entry {
+        Ok(self.insert_socket(KernelSocket {
             socket: Arc::new(socket),
-            patience: options.patience,
-            datagrams: match (options.segment_bytes, options.batch) {
-                (Some(_), _) => SEGMENT_LIMITS[0],
+            timeout: options.timeout,
+            max_datagrams: match (options.segment_bytes, options.batch) {
+                (Some(_), _) => GSO_SEGMENT_LIMITS[0],
                 (None, Some(batch)) => batch as usize,
                 (None, None) => 1,
             },
-            to_segment: options.segment_bytes,
-            coalesces: options.coalesce,
-            way,
+            pending_gso_bytes: options.segment_bytes,
+            gro: options.gro,
+            copy_mode,
             paced: options.paced,
-            departures,
+            departure_times: departures,
             peer,
-            refusals: Arc::default(),
+            port_unreachable: Arc::default(),
             unroutable: 0,
         }))
     }
 
     /// Prepares the send path of a new socket; `None` where payload is copied.
-    fn way(&self, socket: &Socket, options: &FlowOptions) -> io::Result<Option<Way>> {
-        let way = match (self.copies.send, &self.file) {
+    fn choose_copy_mode(
+        &self,
+        socket: &Socket,
+        options: &FlowOptions,
+    ) -> io::Result<Option<CopyMode>> {
+        let copy_mode = match (self.copies.send, &self.sendfile_source) {
             (SendCopy::ZeroCopy, _) if options.zero_copy => {
-                zerocopy::allow_zero_copy(socket)?;
-                let place = match options.protocol {
-                    Protocol::Udp => self.payload_bytes,
-                    Protocol::Tcp => 0,
+                zerocopy::enable_zero_copy(socket)?;
+                let buffer_bytes = match options.protocol {
+                    TransportProtocol::Udp => self.payload_bytes,
+                    TransportProtocol::Tcp => 0,
                 };
-                return Ok(Some(Way::ZeroCopy(Box::new(ZeroCopySends::new(place)))));
+                return Ok(Some(CopyMode::ZeroCopy(Box::new(ZeroCopySends::new(
+                    buffer_bytes,
+                )))));
             }
-            (SendCopy::SendFile, Some(file)) => Way::File(Arc::clone(file)),
-            (SendCopy::Splice, _) => Way::Pipe(Pipe::new(self.payload_bytes)?),
+            (SendCopy::SendFile, Some(file)) => CopyMode::SendFile(Arc::clone(file)),
+            (SendCopy::Splice, _) => CopyMode::Splice(SplicePipe::new(self.payload_bytes)?),
             _ => return Ok(None),
         };
         // `sendfile` and `splice` have no flag for a non-blocking call.
         socket.set_nonblocking(true)?;
-        Ok(Some(way))
+        Ok(Some(copy_mode))
     }
 
     #[inline]
-    fn entry(&self, index: Index) -> &Entry {
-        self.sockets[index.0].as_ref().expect(OPEN)
+    fn socket_entry(&self, index: SocketIndex) -> &KernelSocket {
+        self.sockets[index.0].as_ref().expect(SOCKET_IS_OPEN)
     }
 }
 
 /// Panic message of a lookup by a stale handle.
-const OPEN: &str = "a workload does not use a socket that it closed";
+const SOCKET_IS_OPEN: &str = "a workload does not use a socket that it closed";
 
 /// Limits of datagrams in one GSO send: Linux 6.9 and later, earlier, and for devices without
 /// checksum offload.
-pub const SEGMENT_LIMITS: [usize; 3] = [128, 64, 1];
+pub const GSO_SEGMENT_LIMITS: [usize; 3] = [128, 64, 1];
 
 /// Largest payload of one UDP send call, with or without GSO.
-pub const UDP_CALL_BYTES: usize = LARGEST_DATAGRAM_BYTES as usize;
+pub const MAX_UDP_CALL_BYTES: usize = MAX_DATAGRAM_BYTES as usize;
 
-impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
-    type Socket = Index;
+impl<W: SocketWait, R: CallRecorder> Transport for KernelTransport<W, R> {
+    type Socket = SocketIndex;
 
     #[inline]
-    fn turn(&mut self) {}
+    fn poll(&mut self) {}
 
     #[inline]
     fn now(&self) -> Nanos {
@@ -284,64 +299,77 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
     }
 
     #[inline]
-    fn clock() -> Nanos {
+    fn read_clock() -> Nanos {
         clock::now()
     }
 
     #[inline]
     fn idle(&mut self, until: Option<Nanos>) {
         let Some(until) = until else {
-            self.waiting.idle(&mut self.calls, IDLE_PATIENCE);
+            self.wait.idle(&mut self.recorder, IDLE_TIMEOUT);
             return;
         };
-        if W::SLEEPS && until > clock::now() + AWAKE_NS {
-            clock::sleep_until(until - AWAKE_NS);
+        if W::MAY_SLEEP && until > clock::now() + SPIN_BEFORE_DEPARTURE_NS {
+            clock::sleep_until(until - SPIN_BEFORE_DEPARTURE_NS);
         }
     }
 
-    fn connect(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Index> {
+    fn connect(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<SocketIndex> {
         let socket = connect::open(remote, options)?;
-        self.keep(socket, options, Peer::towards(remote, options))
+        self.add_socket(socket, options, PeerFilter::towards(remote, options))
     }
 
-    fn open(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Index> {
+    fn open(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<SocketIndex> {
         self.open_socket(remote, options)
     }
 
-    fn bind(&mut self, socket: Index, local: SocketAddr) -> io::Result<()> {
+    fn bind(&mut self, socket: SocketIndex, local: SocketAddr) -> io::Result<()> {
         self.bind_socket(socket, local)
     }
 
-    fn begin_connect(&mut self, socket: Index, remote: SocketAddr) -> task::Poll<io::Result<()>> {
+    fn poll_connect(
+        &mut self,
+        socket: SocketIndex,
+        remote: SocketAddr,
+    ) -> task::Poll<io::Result<()>> {
         self.connect_socket(socket, remote)
     }
 
-    fn accept(&mut self, listener: Index, options: &FlowOptions) -> task::Poll<io::Result<Index>> {
+    fn accept(
+        &mut self,
+        listener: SocketIndex,
+        options: &FlowOptions,
+    ) -> task::Poll<io::Result<SocketIndex>> {
         self.accept_socket(listener, options)
     }
 
-    fn close(&mut self, socket: Index) {
+    fn close(&mut self, socket: SocketIndex) {
         self.close_socket(socket);
     }
 
-    fn recognise(&mut self, socket: Index) {
-        self.keep_to_sender(socket);
+    fn connect_to_last_sender(&mut self, socket: SocketIndex) {
+        self.limit_to_last_sender(socket);
     }
 
-    fn be_patient(&mut self, socket: Index, patience: Duration) {
-        self.limit_patience(socket, patience);
+    fn set_receive_timeout(&mut self, socket: SocketIndex, timeout: Duration) {
+        self.set_timeout(socket, timeout);
     }
 
     #[inline]
     fn udp_send(
         &mut self,
-        socket: Index,
+        socket: SocketIndex,
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
-        if self.started && matches!(self.entry(socket).way, Some(Way::ZeroCopy(_))) {
+        if self.started
+            && matches!(
+                self.socket_entry(socket).copy_mode,
+                Some(CopyMode::ZeroCopy(_))
+            )
+        {
             let mut fill = Some(fill);
-            return self.send_from_place(socket, bytes, 1, |_, payload| {
+            return self.send_zero_copy_datagrams(socket, bytes, 1, |_, payload| {
                 if let Some(fill) = fill.take() {
                     fill(payload);
                 }
@@ -353,98 +381,107 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
     #[inline]
     fn udp_send_at(
         &mut self,
-        socket: Index,
+        socket: SocketIndex,
         bytes: usize,
         at_ns: Nanos,
         fill: impl FnOnce(&mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
-        let entry = self.sockets[socket.0].as_ref().expect(OPEN);
-        let Some(departures) = entry.departures else {
+        let entry = self.sockets[socket.0].as_ref().expect(SOCKET_IS_OPEN);
+        let Some(departures) = entry.departure_times else {
             return self.udp_send(socket, bytes, fill);
         };
-        let payload = self.outgoing.front(bytes);
+        let payload = self.send_buffer.prefix(bytes);
         fill(payload);
-        self.calls.begin();
-        let sent = departures.send(&entry.socket, payload, Flags::DONT_WAIT, at_ns);
-        self.calls.end(Call::SendMsg, at_once(&sent));
-        self.sent(socket, sent)
+        self.recorder.begin();
+        let sent = departures.send(&entry.socket, payload, MessageFlags::DONT_WAIT, at_ns);
+        self.recorder
+            .end(TransportCall::SendMsg, nonblocking_outcome(&sent));
+        self.finish_send(socket, sent)
     }
 
     #[inline]
     fn udp_receive<T>(
         &mut self,
-        socket: Index,
-        take: impl FnOnce(&[u8], Meta) -> T,
+        socket: SocketIndex,
+        take: impl FnOnce(&[u8], RecvMeta) -> T,
     ) -> task::Poll<io::Result<T>> {
-        let room = self.incoming.length;
-        let received = match self.entry(socket).peer {
-            Peer::Connected => self.receive(socket, Call::RecvFrom, room, socket::receive),
+        let capacity = self.receive_buffer.length;
+        let received = match self.socket_entry(socket).peer {
+            PeerFilter::Connected => {
+                self.receive(socket, TransportCall::RecvFrom, capacity, socket::receive)
+            }
             _ => self.receive_from_peer(socket),
         };
-        received.map_ok(|bytes| take(self.incoming.front(bytes), Meta::default()))
+        received.map_ok(|bytes| take(self.receive_buffer.prefix(bytes), RecvMeta::default()))
     }
 
     #[inline]
     fn udp_echo(
         &mut self,
-        socket: Index,
+        socket: SocketIndex,
         buffer: &mut [u8],
-        is_question: impl FnOnce(&[u8]) -> bool,
-    ) -> task::Poll<io::Result<Echoed>> {
+        is_request: impl FnOnce(&[u8]) -> bool,
+    ) -> task::Poll<io::Result<EchoOutcome>> {
         let bytes = match self.udp_receive(socket, |payload, _| payload.len().min(buffer.len())) {
             task::Poll::Ready(Ok(bytes)) => bytes,
             task::Poll::Ready(Err(error)) => return task::Poll::Ready(Err(error)),
             task::Poll::Pending => return task::Poll::Pending,
         };
-        if !is_question(self.incoming.front(bytes)) {
-            return task::Poll::Ready(Ok(Echoed::Ignored));
+        if !is_request(self.receive_buffer.prefix(bytes)) {
+            return task::Poll::Ready(Ok(EchoOutcome::Ignored));
         }
-        match self.send_from(socket, bytes, Lies::Incoming) {
-            task::Poll::Ready(sent) => task::Poll::Ready(sent.map(Echoed::Sent)),
+        match self.send_buffered(socket, bytes, PayloadSource::ReceiveBuffer) {
+            task::Poll::Ready(sent) => task::Poll::Ready(sent.map(EchoOutcome::Sent)),
             task::Poll::Pending => {
-                buffer[..bytes].copy_from_slice(self.incoming.front(bytes));
-                task::Poll::Ready(Ok(Echoed::Full(bytes)))
+                buffer[..bytes].copy_from_slice(self.receive_buffer.prefix(bytes));
+                task::Poll::Ready(Ok(EchoOutcome::Full(bytes)))
             }
         }
     }
 
     #[inline]
-    fn burst(&self, socket: Index, bytes: usize) -> usize {
-        let fits = match &self.batch {
-            Some(_) => self.outgoing.length / bytes.max(1),
-            None => UDP_CALL_BYTES / bytes.max(1),
+    fn max_burst(&self, socket: SocketIndex, bytes: usize) -> usize {
+        let max_by_size = match &self.batch {
+            Some(_) => self.send_buffer.length / bytes.max(1),
+            None => MAX_UDP_CALL_BYTES / bytes.max(1),
         };
-        self.entry(socket).datagrams.min(fits).max(1)
+        self.socket_entry(socket)
+            .max_datagrams
+            .min(max_by_size)
+            .max(1)
     }
 
     #[inline]
     fn udp_send_burst(
         &mut self,
-        socket: Index,
+        socket: SocketIndex,
         bytes: usize,
         count: usize,
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
         if let Some((messages, _)) = &mut self.batch {
-            let payload = self.outgoing.front(bytes * count);
+            let payload = self.send_buffer.prefix(bytes * count);
             for (number, datagram) in payload.chunks_mut(bytes).enumerate() {
                 fill(number, datagram);
             }
-            let entry = self.sockets[socket.0].as_ref().expect(OPEN);
-            let calls = &mut self.calls;
-            let sent = sending::<W, R>(calls, Call::SendMmsg, count, |from, flags| {
+            let entry = self.sockets[socket.0].as_ref().expect(SOCKET_IS_OPEN);
+            let calls = &mut self.recorder;
+            let sent = send_with::<W, R>(calls, TransportCall::SendMmsg, count, |from, flags| {
                 messages.send(&entry.socket, &payload[from * bytes..], bytes, flags)
             });
-            return self.sent(socket, sent);
+            return self.finish_send(socket, sent);
         }
-        let entry = self.sockets[socket.0].as_mut().expect(OPEN);
-        if let Some(bytes) = entry.to_segment.take()
-            && let Err(error) = socket::set_udp_segment(&entry.socket, bytes)
+        let entry = self.sockets[socket.0].as_mut().expect(SOCKET_IS_OPEN);
+        if let Some(bytes) = entry.pending_gso_bytes.take()
+            && let Err(error) = socket::enable_udp_gso(&entry.socket, bytes)
         {
             return task::Poll::Ready(Err(error));
         }
-        let sent = if matches!(self.entry(socket).way, Some(Way::ZeroCopy(_))) {
-            self.send_from_place(socket, bytes, count, fill)
+        let sent = if matches!(
+            self.socket_entry(socket).copy_mode,
+            Some(CopyMode::ZeroCopy(_))
+        ) {
+            self.send_zero_copy_datagrams(socket, bytes, count, fill)
         } else {
             self.send(socket, bytes * count, |payload| {
                 for (number, datagram) in payload.chunks_mut(bytes).enumerate() {
@@ -456,9 +493,9 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
             task::Poll::Ready(Err(error))
                 if count > 1 && matches!(error.raw_os_error(), Some(EINVAL | EIO)) =>
             {
-                let entry = self.sockets[socket.0].as_mut().expect(OPEN);
-                let fewer = SEGMENT_LIMITS.into_iter().find(|&limit| limit < count);
-                entry.datagrams = fewer.unwrap_or(1);
+                let entry = self.sockets[socket.0].as_mut().expect(SOCKET_IS_OPEN);
+                let fewer = GSO_SEGMENT_LIMITS.into_iter().find(|&limit| limit < count);
+                entry.max_datagrams = fewer.unwrap_or(1);
                 task::Poll::Pending
             }
             sent => sent.map_ok(|sent| sent.div_ceil(bytes)),
@@ -468,36 +505,47 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
     #[inline]
     fn udp_receive_burst(
         &mut self,
-        socket: Index,
-        mut take: impl FnMut(&[u8], Meta),
+        socket: SocketIndex,
+        mut take: impl FnMut(&[u8], RecvMeta),
     ) -> task::Poll<io::Result<usize>> {
-        if let Some((mut messages, room)) = self.batch.take() {
-            let whole = self.incoming.length;
-            let received = self.receive(socket, Call::RecvMmsg, whole, |socket, all, flags| {
-                messages.receive(socket, all, room, flags)
-            });
+        if let Some((mut messages, capacity)) = self.batch.take() {
+            let total_bytes = self.receive_buffer.length;
+            let received = self.receive(
+                socket,
+                TransportCall::RecvMmsg,
+                total_bytes,
+                |socket, all, flags| messages.receive(socket, all, capacity, flags),
+            );
             if let task::Poll::Ready(Ok(count)) = received {
-                let all = self.incoming.front(whole);
-                for (number, slot) in all.chunks(room).take(count).enumerate() {
-                    take(&slot[..messages.length(number).min(room)], Meta::default());
+                let all = self.receive_buffer.prefix(total_bytes);
+                for (number, slot) in all.chunks(capacity).take(count).enumerate() {
+                    take(
+                        &slot[..messages.length(number).min(capacity)],
+                        RecvMeta::default(),
+                    );
                 }
             }
-            self.batch = Some((messages, room));
+            self.batch = Some((messages, capacity));
             return received;
         }
-        if !self.entry(socket).coalesces {
+        if !self.socket_entry(socket).gro {
             return self.udp_receive(socket, take).map_ok(|()| 1);
         }
-        let room = self.incoming.length;
-        let received = self.receive(socket, Call::RecvMsg, room, socket::receive_segments);
+        let capacity = self.receive_buffer.length;
+        let received = self.receive(
+            socket,
+            TransportCall::RecvMsg,
+            capacity,
+            socket::receive_segments,
+        );
         received.map_ok(|(bytes, segment)| {
-            let meta = Meta {
+            let meta = RecvMeta {
                 segment_bytes: segment,
-                ..Meta::default()
+                ..RecvMeta::default()
             };
             let size = segment.map_or(bytes, usize::from).max(1);
             let mut count = 0;
-            for datagram in self.incoming.front(bytes).chunks(size) {
+            for datagram in self.receive_buffer.prefix(bytes).chunks(size) {
                 take(datagram, meta);
                 count += 1;
             }
@@ -508,12 +556,12 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
     #[inline]
     fn tcp_send(
         &mut self,
-        socket: Index,
+        socket: SocketIndex,
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
-        if self.started && self.entry(socket).way.is_some() {
-            return self.send_by_way(socket, bytes);
+        if self.started && self.socket_entry(socket).copy_mode.is_some() {
+            return self.send_without_copy(socket, bytes);
         }
         self.send(socket, bytes, fill)
     }
@@ -521,121 +569,137 @@ impl<W: Waiting, R: Recorder> Transport for Kernel<W, R> {
     #[inline]
     fn tcp_receive<T>(
         &mut self,
-        socket: Index,
-        room: usize,
+        socket: SocketIndex,
+        capacity: usize,
         take: impl FnOnce(&[u8]) -> T,
     ) -> task::Poll<io::Result<T>> {
         if self.copies.receive == ReceiveCopy::Discarded && self.started {
-            let received = self.receive(socket, Call::RecvFrom, room, |socket, buffer, flags| {
-                socket::receive(socket, buffer, flags.and(Flags::TRUNCATE))
-            });
+            let received = self.receive(
+                socket,
+                TransportCall::RecvFrom,
+                capacity,
+                |socket, buffer, flags| {
+                    socket::receive(socket, buffer, flags.union(MessageFlags::TRUNCATE))
+                },
+            );
             // MSG_TRUNC discards the payload: only the length is valid.
-            return received.map_ok(|bytes| take(self.incoming.front(bytes)));
+            return received.map_ok(|bytes| take(self.receive_buffer.prefix(bytes)));
         }
-        let received = self.receive(socket, Call::RecvFrom, room, socket::receive);
-        received.map_ok(|bytes| take(self.incoming.front(bytes)))
+        let received = self.receive(socket, TransportCall::RecvFrom, capacity, socket::receive);
+        received.map_ok(|bytes| take(self.receive_buffer.prefix(bytes)))
     }
 
-    fn stamp(&mut self, socket: Index, protocol: Protocol) -> io::Result<Vec<String>> {
-        self.start_stamps(socket, protocol)
+    fn enable_timestamps(
+        &mut self,
+        socket: SocketIndex,
+        protocol: TransportProtocol,
+    ) -> io::Result<Vec<String>> {
+        self.start_timestamps(socket, protocol)
     }
 
     #[inline]
-    fn receive_stamped<T>(
+    fn receive_with_timestamp<T>(
         &mut self,
-        socket: Index,
-        room: usize,
-        take: impl FnOnce(&[u8], Meta) -> T,
+        socket: SocketIndex,
+        capacity: usize,
+        take: impl FnOnce(&[u8], RecvMeta) -> T,
     ) -> task::Poll<io::Result<T>> {
-        self.take_stamped(socket, room, take)
+        self.receive_timestamped(socket, capacity, take)
     }
 
-    fn departures(&mut self, socket: Index, take: impl FnMut(Departure)) -> io::Result<()> {
-        self.take_departures(socket, take)
+    fn take_tx_timestamps(
+        &mut self,
+        socket: SocketIndex,
+        take: impl FnMut(TxTimestamp),
+    ) -> io::Result<()> {
+        self.drain_tx_timestamps(socket, take)
     }
 
-    fn device_error_ns(&self) -> Option<Nanos> {
-        self.device.as_ref().map(|device| device.error_ns())
+    fn hardware_error_ns(&self) -> Option<Nanos> {
+        self.timestamping_device
+            .as_ref()
+            .map(|device| device.error_ns())
     }
 
-    fn moved_clock_ns(&self) -> Nanos {
-        self.clock_moved_by_ns()
+    fn clock_step_ns(&self) -> Nanos {
+        self.realtime_step_ns()
     }
 
-    fn finish_sending(&mut self, socket: Index) -> io::Result<()> {
-        self.entry(socket)
+    fn shutdown_send(&mut self, socket: SocketIndex) -> io::Result<()> {
+        self.socket_entry(socket)
             .socket
             .shutdown(std::net::Shutdown::Write)
     }
 
-    fn release(&mut self, socket: Index) {
-        let entry = self.sockets[socket.0].as_mut().expect(OPEN);
-        if let Some(Way::ZeroCopy(sends)) = &mut entry.way {
-            sends.settle(&mut self.calls, &entry.socket);
+    fn deregister(&mut self, socket: SocketIndex) {
+        let entry = self.sockets[socket.0].as_mut().expect(SOCKET_IS_OPEN);
+        if let Some(CopyMode::ZeroCopy(sends)) = &mut entry.copy_mode {
+            sends.await_completions(&mut self.recorder, &entry.socket);
         }
-        self.waiting.forget(socket.0, &entry.socket);
+        self.wait.deregister(socket.0, &entry.socket);
     }
 
-    fn enrol(&mut self, socket: Index, ready: Ready, key: usize) -> io::Result<bool> {
-        let entry = self.sockets[socket.0].as_ref().expect(OPEN);
-        self.waiting.enrol(socket.0, &entry.socket, ready, key)
+    fn register(&mut self, socket: SocketIndex, ready: Readiness, key: usize) -> io::Result<bool> {
+        let entry = self.sockets[socket.0].as_ref().expect(SOCKET_IS_OPEN);
+        self.wait.register(socket.0, &entry.socket, ready, key)
     }
 
-    fn enrol_changes(&mut self, socket: Index, key: usize) -> io::Result<()> {
-        let entry = self.sockets[socket.0].as_ref().expect(OPEN);
-        (self.waiting).enrol_changes(socket.0, &entry.socket, key)
+    fn register_edge_triggered(&mut self, socket: SocketIndex, key: usize) -> io::Result<()> {
+        let entry = self.sockets[socket.0].as_ref().expect(SOCKET_IS_OPEN);
+        (self.wait).register_edge_triggered(socket.0, &entry.socket, key)
     }
 
     #[inline]
-    fn ready(&mut self, keys: &mut Vec<usize>, patience: Duration) {
-        self.waiting.ready(&mut self.calls, keys, patience);
+    fn wait_ready(&mut self, keys: &mut Vec<usize>, timeout: Duration) {
+        self.wait.wait_ready(&mut self.recorder, keys, timeout);
     }
 
-    fn attempts(&self) -> Option<Attempts> {
+    fn call_attempts(&self) -> Option<CallAttempts> {
         Some(self.attempts)
     }
 
-    fn facts(&self, socket: Index) -> SocketFacts {
-        let entry = self.entry(socket);
+    fn socket_facts(&self, socket: SocketIndex) -> SocketFacts {
+        let entry = self.socket_entry(socket);
         SocketFacts {
-            datagrams_per_call: (entry.datagrams > 1).then_some(entry.datagrams as u32),
-            zero_copy: match &entry.way {
-                Some(Way::ZeroCopy(sends)) => Some(sends.facts()),
+            datagrams_per_call: (entry.max_datagrams > 1).then_some(entry.max_datagrams as u32),
+            zero_copy: match &entry.copy_mode {
+                Some(CopyMode::ZeroCopy(sends)) => Some(sends.facts()),
                 _ => None,
             },
-            refusals: Some(entry.refusals.load(Relaxed)).filter(|&refusals| refusals > 0),
+            port_unreachable: Some(entry.port_unreachable.load(Relaxed))
+                .filter(|&failed_sends| failed_sends > 0),
             unroutable: (entry.unroutable > 0).then_some(entry.unroutable),
             ..facts_of(&entry.socket)
         }
     }
 
-    fn retransmits(&self, socket: Index) -> Option<u64> {
-        let info = socket::tcp_info(&self.entry(socket).socket).ok()?;
+    fn retransmits(&self, socket: SocketIndex) -> Option<u64> {
+        let info = socket::read_tcp_info(&self.socket_entry(socket).socket).ok()?;
         Some(u64::from(info.retransmits))
     }
 
-    fn note_arrivals(&self, socket: Index) {
+    fn track_arrivals(&self, socket: SocketIndex) {
         // The first query enables timestamps; its result does not matter.
-        let _ = packet_timestamps::last_arrival(&self.entry(socket).socket);
+        let _ = packet_timestamps::read_last_rx_timestamp(&self.socket_entry(socket).socket);
     }
 
-    fn since_arrival(&self, socket: Index) -> Option<Nanos> {
-        let socket = &self.entry(socket).socket;
-        if let Some(arrived) = packet_timestamps::last_arrival(socket) {
-            return Some(clock::real().saturating_sub(arrived));
+    fn since_arrival_ns(&self, socket: SocketIndex) -> Option<Nanos> {
+        let socket = &self.socket_entry(socket).socket;
+        if let Some(arrived) = packet_timestamps::read_last_rx_timestamp(socket) {
+            return Some(clock::now_realtime().saturating_sub(arrived));
         }
         // A jiffy of the slowest kernels (100 Hz) bounds the rounding error.
         const TICK_MS: u64 = 10;
-        let info = socket::tcp_info(socket).ok()?;
-        let certain = u64::from(info.since_arrival_ms).checked_sub(TICK_MS)?;
+        let info = socket::read_tcp_info(socket).ok()?;
+        let certain = u64::from(info.since_received_ms).checked_sub(TICK_MS)?;
         (certain > 0).then_some(certain * 1_000_000)
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            sleeps_in_calls: W::SLEEPS_IN_CALLS,
-            stamps_end_waits: W::WAITS_WITH.is_some(),
-            tells_changes: W::TELLS_CHANGES,
+    fn capabilities(&self) -> TransportCapabilities {
+        TransportCapabilities {
+            blocks_in_calls: W::BLOCKS_ON_ONE_SOCKET,
+            timestamps_end_waits: W::WAIT_CALL.is_some(),
+            has_edge_trigger: W::EDGE_TRIGGERED,
         }
     }
 }

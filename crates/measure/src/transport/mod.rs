@@ -17,31 +17,37 @@ use std::task::Poll;
 use std::time::Duration;
 
 use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::pacing::DepartureClock;
-pub use linerate_host::sys::packet_timestamps::Place;
-pub use linerate_host::sys::readiness::Ready;
-use linerate_metric::plan::{Copies, Protocol, SocketPlan, Wait};
-use linerate_metric::record::Socket as SocketFacts;
+use linerate_host::sys::pacing::TxtimeClock;
+pub use linerate_host::sys::packet_timestamps::TxTimestampPoint;
+pub use linerate_host::sys::readiness::Readiness;
+use linerate_metric::plan::{CopyModes, SocketPlan, TransportProtocol, WaitMode};
+use linerate_metric::record::SocketFacts;
 use linerate_metric::stack::StackFacts;
 
-use crate::flow::Timeline;
-use call_times::CallTally;
+use crate::flow::RunClock;
+use call_times::CallStats;
 
 pub(crate) use copy_mode::zero_copy_bytes;
 pub(crate) use kernel::connect::open as open_socket;
-pub use kernel::{Block, Epoll, Kernel, Poll as PollCall, Select, Spin, Waiting, Watch};
+pub use kernel::{
+    BlockingWait, EpollWait, KernelTransport, PollWait as PollCall, SelectWait, SocketWait,
+    SocketWatch, SpinWait,
+};
 pub(crate) use kernel::{congestion_control, facts_of};
-pub use netstack::{OnStack, Recorded, system as stack_error, why_closed, why_opening};
-pub use uring::{Uring, pool_bytes};
+pub use netstack::{
+    NetstackTransport, RecordingNetstack, close_reason, connect_timeout_reason,
+    to_io_error as stack_error,
+};
+pub use uring::{UringTransport, pool_bytes};
 
 /// Metadata of received payload. A field is `None` when it was not requested or the transport
 /// does not support it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Meta {
+pub struct RecvMeta {
     /// Time at which the stack received the packet, on the transport's clock.
-    pub stamp_ns: Option<u64>,
+    pub timestamp_ns: Option<u64>,
     /// Hardware receive timestamp, converted to the transport's clock.
-    pub device_ns: Option<u64>,
+    pub hardware_ns: Option<u64>,
     /// Time at which the user-space stack appended it to the socket's receive queue.
     pub queued_ns: Option<u64>,
     /// Datagrams dropped because the receive queue was full, since the socket was opened.
@@ -54,95 +60,95 @@ pub struct Meta {
 
 /// Transmit timestamp: a packet passed one point on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Departure {
+pub struct TxTimestamp {
     /// Datagrams: number of the send call, from 0. Streams: number of the call's last byte. Both
     /// modulo 2^32, as with SO_TIMESTAMPING.
     pub id: u32,
-    pub place: Place,
+    pub point: TxTimestampPoint,
     /// Time on the transport's clock.
     pub at_ns: Nanos,
     /// True for a hardware timestamp, false for one of the stack.
-    pub by_device: bool,
+    pub is_hardware: bool,
 }
 
 /// Differences between transports, as data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct TransportCapabilities {
     /// True if a call may block until its one socket is ready. A workload with several sockets on
     /// one thread needs a transport without this.
-    pub sleeps_in_calls: bool,
+    pub blocks_in_calls: bool,
     /// True if a transmit timestamp ends a wait for payload, so that it must be read before the
     /// next wait.
-    pub stamps_end_waits: bool,
-    /// True if sockets can be registered edge-triggered ([`Transport::enrol_changes`]).
-    pub tells_changes: bool,
+    pub timestamps_end_waits: bool,
+    /// True if sockets can be registered edge-triggered ([`Transport::register_edge_triggered`]).
+    pub has_edge_trigger: bool,
 }
 
 /// Options of a flow to be opened.
 #[derive(Clone, Debug)]
 pub struct FlowOptions {
-    pub protocol: Protocol,
+    pub protocol: TransportProtocol,
     /// Local address and port; with port 0 the stack chooses one.
     pub local: Option<SocketAddr>,
     /// Interface to bind to (SO_BINDTODEVICE).
     pub interface: Option<String>,
     /// Socket options to set.
-    pub socket: SocketPlan,
+    pub socket_plan: SocketPlan,
     /// Congestion control to set (TCP_CONGESTION).
     pub congestion_control: Option<String>,
     /// Payload bytes of each datagram that one send call is split into (UDP GSO).
     pub segment_bytes: Option<u16>,
     /// True to receive several datagrams of one size per call (UDP GRO).
-    pub coalesce: bool,
+    pub gro: bool,
     /// Largest number of datagrams per call (`sendmmsg`, `recvmmsg`).
     pub batch: Option<u32>,
     /// Sends without a copy: MSG_ZEROCOPY, or written directly into the user-space stack's buffers.
     pub zero_copy: bool,
     /// Hands received stream payload to the workload in the user-space stack's buffers, without a
-    /// copy. Kernel sockets use [`Setup::copies`] instead.
-    pub discard: bool,
+    /// copy. Kernel sockets use [`TransportSetup::copies`] instead.
+    pub receive_in_place: bool,
     /// UDP: datagrams have individual departure times. A send on a full socket then returns at once
     /// instead of blocking.
     pub paced: bool,
     /// Rate limit enforced by the kernel (SO_MAX_PACING_RATE), in bytes per second.
     pub max_rate: Option<u64>,
     /// Clock of the departure times passed to the kernel (SO_TXTIME).
-    pub departure_clock: Option<DepartureClock>,
+    pub departure_clock: Option<TxtimeClock>,
     /// Ignores the system's buffer limits (SO_SNDBUFFORCE, SO_RCVBUFFORCE).
     pub force_buffers: bool,
     /// Time for which a blocking call polls the interface's queue first (SO_BUSY_POLL).
     pub busy_poll: Option<Duration>,
     /// Longest time for which a call may block. It bounds the delay until a stop is noticed, and
     /// the time for which a late response is awaited.
-    pub patience: Duration,
-    pub correspondent: Correspondent,
+    pub timeout: Duration,
+    pub addressing: PeerAddressing,
     /// Hop limit of multicast datagrams.
-    pub group_hops: u8,
+    pub multicast_hops: u8,
 }
 
 /// Addressing of a socket's payload (see socket(7) on connected and unconnected sockets).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Correspondent {
+pub enum PeerAddressing {
     /// Connected to one peer.
     #[default]
     Connected,
     /// Unconnected: a destination is given with each datagram.
     Unconnected,
     /// Sends to a multicast group and receives the responses of the remote end.
-    Group(IpAddr),
+    Multicast(IpAddr),
     /// Accepts datagrams or connections from any port of this address and replies to the sender.
-    Asker(IpAddr),
+    AnyFrom(IpAddr),
 }
 
 /// Number of calls on sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attempts {
+pub struct CallAttempts {
     pub calls: u64,
     /// Calls that moved nothing.
     pub empty: u64,
 }
 
-impl Attempts {
+impl CallAttempts {
     /// Returns the calls made since an earlier snapshot.
     #[must_use]
     pub fn since(self, earlier: &Self) -> Self {
@@ -155,8 +161,8 @@ impl Attempts {
 
 /// Parameters of a worker thread's transport.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
-    pub wait: Wait,
+pub struct TransportSetup {
+    pub wait: WaitMode,
     /// Largest payload of one send call, in bytes.
     pub send_bytes: usize,
     /// Largest payload of one receive call, in bytes.
@@ -164,16 +170,16 @@ pub struct Setup {
     /// Largest number of datagrams per call (`sendmmsg`, `recvmmsg`).
     pub batch: Option<usize>,
     /// Copy modes of sending and receiving, as far as they concern this thread.
-    pub copies: Copies,
+    pub copies: CopyModes,
 }
 
 /// Operations that worker threads need from a transport beyond those of workloads.
-pub trait Adapter: Transport + Sized {
+pub trait WorkerTransport: Transport + Sized {
     /// Creates a transport without sockets.
     ///
     /// # Errors
     /// When the process is out of file descriptors, or the kernel rejects a resource.
-    fn new(setup: &Setup) -> io::Result<Self>;
+    fn new(setup: &TransportSetup) -> io::Result<Self>;
 
     /// Adopts a connected kernel socket that was opened or accepted elsewhere.
     ///
@@ -185,22 +191,26 @@ pub trait Adapter: Transport + Sized {
     ///
     /// # Errors
     /// `Unsupported` for transports on kernel sockets.
-    fn take(&mut self, _: linerate_stack::SocketId, _: &FlowOptions) -> io::Result<Self::Socket> {
+    fn adopt_netstack(
+        &mut self,
+        _: linerate_stack::SocketId,
+        _: &FlowOptions,
+    ) -> io::Result<Self::Socket> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Returns a handle for observation by another thread; the socket stays open as long as the
     /// handle lives. `None` where the transport has no such handle.
-    fn watch(&self, socket: Self::Socket) -> Option<Watch>;
+    fn watch(&self, socket: Self::Socket) -> Option<SocketWatch>;
 
     /// Runs the stack while its thread waits for something else. Returns false when the stack needs
     /// no polling, so that the thread may sleep.
-    fn tend(&mut self) -> bool {
+    fn poll_background(&mut self) -> bool {
         false
     }
 
     /// Returns the counters of the user-space stack since the start of the run.
-    fn stack_facts(&mut self) -> Option<Box<StackFacts>> {
+    fn netstack_facts(&mut self) -> Option<Box<StackFacts>> {
         None
     }
 
@@ -212,29 +222,29 @@ pub trait Adapter: Transport + Sized {
     /// targets.
     ///
     /// # Errors
-    /// The error of the first connection that fails; `Interrupted` when `called_off` returns true.
+    /// The error of the first connection that fails; `Interrupted` when `is_cancelled` returns true.
     fn connect_many(
         &mut self,
-        wanted: &[(SocketAddr, &FlowOptions)],
-        called_off: &dyn Fn() -> bool,
+        targets: &[(SocketAddr, &FlowOptions)],
+        is_cancelled: &dyn Fn() -> bool,
     ) -> io::Result<Vec<Self::Socket>>;
 
     /// Removes the time limit of blocking receive calls; the thread is woken from outside.
     ///
     /// # Errors
     /// The error of `setsockopt`.
-    fn sleep_without_limit(&mut self, socket: Self::Socket) -> io::Result<()>;
+    fn clear_receive_timeout(&mut self, socket: Self::Socket) -> io::Result<()>;
 
     /// Starts the run: calls are recorded from here on, if call timing is enabled.
-    fn start(&mut self, timeline: &Timeline);
+    fn start(&mut self, timeline: &RunClock);
 
     /// Returns the recorded call times.
-    fn tally(&self) -> Option<CallTally>;
+    fn call_stats(&self) -> Option<CallStats>;
 }
 
 /// Outcome of an echo call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Echoed {
+pub enum EchoOutcome {
     /// Number of bytes sent back.
     Sent(usize),
     /// Number of bytes left in the caller's buffer because the socket was full.
@@ -244,15 +254,15 @@ pub enum Echoed {
 }
 
 /// Receives one datagram into the caller's buffer and sends it back from there.
-fn echo_through<T: Transport + ?Sized>(
+fn echo_through_buffer<T: Transport + ?Sized>(
     transport: &mut T,
     socket: T::Socket,
-    room: &mut [u8],
-    is_question: impl FnOnce(&[u8]) -> bool,
-) -> Poll<io::Result<Echoed>> {
+    buffer: &mut [u8],
+    is_request: impl FnOnce(&[u8]) -> bool,
+) -> Poll<io::Result<EchoOutcome>> {
     let received = transport.udp_receive(socket, |payload, _| {
-        let bytes = payload.len().min(room.len());
-        room[..bytes].copy_from_slice(&payload[..bytes]);
+        let bytes = payload.len().min(buffer.len());
+        buffer[..bytes].copy_from_slice(&payload[..bytes]);
         bytes
     });
     let bytes = match received {
@@ -260,13 +270,13 @@ fn echo_through<T: Transport + ?Sized>(
         Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
         Poll::Pending => return Poll::Pending,
     };
-    let question = &room[..bytes];
-    if !is_question(question) {
-        return Poll::Ready(Ok(Echoed::Ignored));
+    let request = &buffer[..bytes];
+    if !is_request(request) {
+        return Poll::Ready(Ok(EchoOutcome::Ignored));
     }
-    match transport.udp_send(socket, bytes, |payload| payload.copy_from_slice(question)) {
-        Poll::Ready(sent) => Poll::Ready(sent.map(Echoed::Sent)),
-        Poll::Pending => Poll::Ready(Ok(Echoed::Full(bytes))),
+    match transport.udp_send(socket, bytes, |payload| payload.copy_from_slice(request)) {
+        Poll::Ready(sent) => Poll::Ready(sent.map(EchoOutcome::Sent)),
+        Poll::Pending => Poll::Ready(Ok(EchoOutcome::Full(bytes))),
     }
 }
 
@@ -280,13 +290,13 @@ pub trait Transport {
     type Socket: Copy;
 
     /// Runs the stack: reads the clock once, receives a burst, runs timers, transmits.
-    fn turn(&mut self);
+    fn poll(&mut self);
 
     /// Returns the current time; a polled stack returns the time of its last poll.
     fn now(&self) -> Nanos;
 
     /// Reads the clock now; for events between two polls.
-    fn clock() -> Nanos;
+    fn read_clock() -> Nanos;
 
     /// Transmits what was just sent instead of waiting for the next poll. Called before waiting for
     /// the response.
@@ -320,7 +330,7 @@ pub trait Transport {
     }
 
     /// Starts to connect an open socket, or continues to.
-    fn begin_connect(&mut self, _: Self::Socket, _remote: SocketAddr) -> Poll<io::Result<()>> {
+    fn poll_connect(&mut self, _: Self::Socket, _remote: SocketAddr) -> Poll<io::Result<()>> {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
@@ -333,11 +343,11 @@ pub trait Transport {
     fn close(&mut self, _: Self::Socket) {}
 
     /// Limits an unconnected socket to the sender of the last datagram.
-    fn recognise(&mut self, _: Self::Socket) {}
+    fn connect_to_last_sender(&mut self, _: Self::Socket) {}
 
     /// Sets the longest time for which receive calls on a socket wait; zero disables waiting. Calls
     /// that block in the kernel keep the limit of their socket.
-    fn be_patient(&mut self, _: Self::Socket, _: Duration) {}
+    fn set_receive_timeout(&mut self, _: Self::Socket, _: Duration) {}
 
     /// Sends one datagram of `bytes`, written by `fill` into a buffer of that length.
     ///
@@ -365,25 +375,25 @@ pub trait Transport {
     fn udp_receive<R>(
         &mut self,
         socket: Self::Socket,
-        take: impl FnOnce(&[u8], Meta) -> R,
+        take: impl FnOnce(&[u8], RecvMeta) -> R,
     ) -> Poll<io::Result<R>>;
 
-    /// Receives one datagram and sends it back, up to the size of `room`, if `is_question` accepts
-    /// it. When the socket is full, the datagram stays in `room`.
+    /// Receives one datagram and sends it back, up to the size of `buffer`, if `is_request` accepts
+    /// it. When the socket is full, the datagram stays in `buffer`.
     ///
     /// A transport that can, sends it from the buffer in which it was received. The two copies
-    /// through `room` would otherwise add to the round-trip time.
+    /// through `buffer` would otherwise add to the round-trip time.
     fn udp_echo(
         &mut self,
         socket: Self::Socket,
-        room: &mut [u8],
-        is_question: impl FnOnce(&[u8]) -> bool,
-    ) -> Poll<io::Result<Echoed>> {
-        echo_through(self, socket, room, is_question)
+        buffer: &mut [u8],
+        is_request: impl FnOnce(&[u8]) -> bool,
+    ) -> Poll<io::Result<EchoOutcome>> {
+        echo_through_buffer(self, socket, buffer, is_request)
     }
 
     /// Returns the largest number of datagrams of `bytes` for one [`Self::udp_send_burst`].
-    fn burst(&self, socket: Self::Socket, bytes: usize) -> usize;
+    fn max_burst(&self, socket: Self::Socket, bytes: usize) -> usize;
 
     /// Sends up to `count` datagrams of `bytes` each in one call, the nth written by `fill(n, ..)`.
     /// Returns the number accepted.
@@ -400,7 +410,7 @@ pub trait Transport {
     fn udp_receive_burst(
         &mut self,
         socket: Self::Socket,
-        take: impl FnMut(&[u8], Meta),
+        take: impl FnMut(&[u8], RecvMeta),
     ) -> Poll<io::Result<usize>>;
 
     /// Offers up to `bytes` of stream payload, written by `fill`. Returns the number accepted.
@@ -413,12 +423,12 @@ pub trait Transport {
         fill: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<usize>>;
 
-    /// Receives at most `room` bytes of the stream and passes them to `take`; an empty slice is the
+    /// Receives at most `buffer` bytes of the stream and passes them to `take`; an empty slice is the
     /// end of the stream.
     fn tcp_receive<R>(
         &mut self,
         socket: Self::Socket,
-        room: usize,
+        buffer: usize,
         take: impl FnOnce(&[u8]) -> R,
     ) -> Poll<io::Result<R>>;
 
@@ -427,16 +437,20 @@ pub trait Transport {
     ///
     /// # Errors
     /// `Unsupported` when this stack has no timestamps; the methods below are then not called.
-    fn stamp(&mut self, _: Self::Socket, _: Protocol) -> io::Result<Vec<String>> {
+    fn enable_timestamps(
+        &mut self,
+        _: Self::Socket,
+        _: TransportProtocol,
+    ) -> io::Result<Vec<String>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Receives a datagram, or at most `_room` bytes of a stream, with its receive timestamp.
-    fn receive_stamped<R>(
+    /// Receives a datagram, or at most `_max_bytes` bytes of a stream, with its receive timestamp.
+    fn receive_with_timestamp<R>(
         &mut self,
         _: Self::Socket,
-        _room: usize,
-        _take: impl FnOnce(&[u8], Meta) -> R,
+        _max_bytes: usize,
+        _take: impl FnOnce(&[u8], RecvMeta) -> R,
     ) -> Poll<io::Result<R>> {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
@@ -445,18 +459,22 @@ pub trait Transport {
     ///
     /// # Errors
     /// The error of the stack.
-    fn departures(&mut self, _: Self::Socket, _take: impl FnMut(Departure)) -> io::Result<()> {
+    fn take_tx_timestamps(
+        &mut self,
+        _: Self::Socket,
+        _take: impl FnMut(TxTimestamp),
+    ) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Returns the error bound of hardware timestamps; `None` without hardware timestamps.
-    fn device_error_ns(&self) -> Option<Nanos> {
+    fn hardware_error_ns(&self) -> Option<Nanos> {
         None
     }
 
     /// Returns the step of the timestamp clock against the transport's clock since timestamps were
     /// enabled (the system time was set meanwhile).
-    fn moved_clock_ns(&self) -> Nanos {
+    fn clock_step_ns(&self) -> Nanos {
         0
     }
 
@@ -464,44 +482,49 @@ pub trait Transport {
     ///
     /// # Errors
     /// When the connection no longer exists.
-    fn finish_sending(&mut self, socket: Self::Socket) -> io::Result<()>;
+    fn shutdown_send(&mut self, socket: Self::Socket) -> io::Result<()>;
 
     /// Removes a socket from waiting. It stays open until the transport is dropped, so that late
     /// datagrams of the remote end do not meet a closed port.
-    fn release(&mut self, socket: Self::Socket);
+    fn deregister(&mut self, socket: Self::Socket);
 
-    /// Registers a socket under a key, level-triggered: [`Self::ready`] returns the key whenever
+    /// Registers a socket under a key, level-triggered: [`Self::wait_ready`] returns the key whenever
     /// the socket is ready. Returns false when this transport does not support registration. Either
     /// all sockets are registered or none.
     ///
     /// # Errors
     /// The error of the stack.
-    fn enrol(&mut self, _socket: Self::Socket, _ready: Ready, _key: usize) -> io::Result<bool> {
+    fn register(
+        &mut self,
+        _socket: Self::Socket,
+        _readiness: Readiness,
+        _key: usize,
+    ) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// Registers a socket under a key, edge-triggered: [`Self::ready`] returns the key once for
+    /// Registers a socket under a key, edge-triggered: [`Self::wait_ready`] returns the key once for
     /// each change (connected, data received, send space available) and once for the present
     /// state.
     ///
     /// # Errors
     /// The error of the stack; `Unsupported` where it has no edge-triggered registration.
-    fn enrol_changes(&mut self, _socket: Self::Socket, _key: usize) -> io::Result<()> {
+    fn register_edge_triggered(&mut self, _socket: Self::Socket, _key: usize) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Waits until registered sockets are ready and appends their keys, up to the capacity of
     /// `_keys`, least recently reported first. Appends none when the timeout expires.
-    fn ready(&mut self, _keys: &mut Vec<usize>, _patience: Duration) {}
+    fn wait_ready(&mut self, _keys: &mut Vec<usize>, _timeout: Duration) {}
 
     /// Returns the number of calls on sockets so far, and of those that found no data or no send
     /// space. `None` where they are not counted.
-    fn attempts(&self) -> Option<Attempts> {
+    fn call_attempts(&self) -> Option<CallAttempts> {
         None
     }
 
     /// Returns the stack's view of a socket, for the record.
-    fn facts(&self, socket: Self::Socket) -> SocketFacts;
+    fn socket_facts(&self, socket: Self::Socket) -> SocketFacts;
 
     /// Returns the TCP segments retransmitted since the connection began; `None` where they are not
     /// counted.
@@ -509,14 +532,14 @@ pub trait Transport {
         None
     }
 
-    /// Starts to record the arrivals of a socket, for [`Self::since_arrival`].
-    fn note_arrivals(&self, _socket: Self::Socket) {}
+    /// Starts to record the arrivals of a socket, for [`Self::since_arrival_ns`].
+    fn track_arrivals(&self, _socket: Self::Socket) {}
 
     /// Returns a lower bound of the time since the last received payload arrived; `None` where
     /// arrivals are not recorded.
-    fn since_arrival(&self, _socket: Self::Socket) -> Option<Nanos> {
+    fn since_arrival_ns(&self, _socket: Self::Socket) -> Option<Nanos> {
         None
     }
 
-    fn capabilities(&self) -> Capabilities;
+    fn capabilities(&self) -> TransportCapabilities;
 }

@@ -11,77 +11,80 @@ use std::time::Duration;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::sys::pacing;
 use linerate_host::sys::socket;
-use linerate_host::sys::uring::{Kind, Piece, Received, Ring};
-use linerate_metric::plan::Protocol;
-use linerate_metric::record::Socket as SocketFacts;
+use linerate_host::sys::uring::{ReceiveKind, ReceiveResult, ReceivedBuffer, UringSockets};
+use linerate_metric::plan::TransportProtocol;
+use linerate_metric::record::SocketFacts;
 use socket2::Socket;
 
-use super::call_times::{Call, CallTally, Found, Recorder};
+use super::call_times::{CallOutcome, CallRecorder, CallStats, TransportCall};
 use super::kernel::connect;
 use super::kernel::{
-    AWAKE_NS, Buffer, EINVAL, EIO, IDLE_PATIENCE, Index, SEGMENT_LIMITS, UDP_CALL_BYTES, Watch,
-    facts_of, outcome,
+    AlignedBuffer, EINVAL, EIO, GSO_SEGMENT_LIMITS, IDLE_TIMEOUT, MAX_UDP_CALL_BYTES,
+    SPIN_BEFORE_DEPARTURE_NS, SocketIndex, SocketWatch, facts_of, to_poll,
 };
-use super::{Adapter, Capabilities, Correspondent, FlowOptions, Meta, Setup, Transport};
-use crate::flow::Timeline;
+use super::{
+    FlowOptions, PeerAddressing, RecvMeta, Transport, TransportCapabilities, TransportSetup,
+    WorkerTransport,
+};
+use crate::flow::RunClock;
 
 /// Receive memory in all, in bytes.
 const POOL_BYTES: usize = 1 << 20;
 
 /// Largest buffer: the largest datagram, and what one receive of a stream returns.
-const LARGEST_PIECE: usize = 64 << 10;
+const MAX_BUFFER_BYTES: usize = 64 << 10;
 
 /// Bounds of the number of buffers; the kernel accepts powers of two.
-const FEWEST: usize = 8;
-const MOST: usize = 1_024;
+const MIN_BUFFERS: usize = 8;
+const MAX_BUFFERS: usize = 1_024;
 
 /// Returns the memory of a ring's buffers when each call receives up to `receive_bytes`.
 #[must_use]
 pub fn pool_bytes(receive_bytes: usize) -> usize {
-    let (count, bytes) = pool(receive_bytes);
+    let (count, bytes) = pool_shape(receive_bytes);
     count * bytes
 }
 
-fn pool(receive_bytes: usize) -> (usize, usize) {
-    let bytes = receive_bytes.clamp(64, LARGEST_PIECE);
-    let count = (POOL_BYTES / bytes).clamp(FEWEST, MOST);
+fn pool_shape(receive_bytes: usize) -> (usize, usize) {
+    let bytes = receive_bytes.clamp(64, MAX_BUFFER_BYTES);
+    let count = (POOL_BYTES / bytes).clamp(MIN_BUFFERS, MAX_BUFFERS);
     // The largest power of two that is not above it.
     (1 << count.ilog2(), bytes)
 }
 
 /// Sockets of one thread on one io_uring; `R` records their calls.
-pub struct Uring<R> {
+pub struct UringTransport<R> {
     // Declared before the sockets, so that its requests end before they are closed.
-    ring: Ring,
-    sockets: Vec<Entry>,
-    outgoing: Buffer,
-    calls: R,
+    ring: UringSockets,
+    sockets: Vec<UringSocket>,
+    send_buffer: AlignedBuffer,
+    recorder: R,
 }
 
-struct Entry {
+struct UringSocket {
     socket: Arc<Socket>,
-    patience: Duration,
-    datagrams: usize,
-    to_segment: Option<u16>,
+    timeout: Duration,
+    max_datagrams: usize,
+    pending_gso_bytes: Option<u16>,
     /// True if a send on a full socket returns at once: the next datagram has its own departure
     /// time.
     paced: bool,
     /// Unread rest of the last received buffer: the buffer and the offset in it.
-    rest: Option<(Piece, usize)>,
+    unread: Option<(ReceivedBuffer, usize)>,
 }
 
-impl<R: Recorder> Uring<R> {
-    fn keep(&mut self, socket: Socket, options: &FlowOptions) -> io::Result<Index> {
-        if options.correspondent != Correspondent::Connected {
+impl<R: CallRecorder> UringTransport<R> {
+    fn add_socket(&mut self, socket: Socket, options: &FlowOptions) -> io::Result<SocketIndex> {
+        if options.addressing != PeerAddressing::Connected {
             // Sends and receives carry no address, and sockets cannot be opened during the run.
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let kind = match (options.protocol, options.coalesce) {
-            (Protocol::Tcp, _) => Kind::Stream,
-            (Protocol::Udp, false) => Kind::Datagrams,
-            (Protocol::Udp, true) => {
-                socket::set_udp_coalescing(&socket)?;
-                Kind::Joined
+        let kind = match (options.protocol, options.gro) {
+            (TransportProtocol::Tcp, _) => ReceiveKind::Stream,
+            (TransportProtocol::Udp, false) => ReceiveKind::Datagrams,
+            (TransportProtocol::Udp, true) => {
+                socket::enable_udp_gro(&socket)?;
+                ReceiveKind::Coalesced
             }
         };
         if let Some(bytes) = options.max_rate {
@@ -93,75 +96,79 @@ impl<R: Recorder> Uring<R> {
         }
         let number = self.ring.add(&socket, kind);
         debug_assert_eq!(number, self.sockets.len(), "both lists grow together");
-        self.sockets.push(Entry {
+        self.sockets.push(UringSocket {
             socket: Arc::new(socket),
-            patience: options.patience,
-            datagrams: match options.segment_bytes {
-                Some(_) => SEGMENT_LIMITS[0],
+            timeout: options.timeout,
+            max_datagrams: match options.segment_bytes {
+                Some(_) => GSO_SEGMENT_LIMITS[0],
                 None => 1,
             },
-            to_segment: options.segment_bytes,
+            pending_gso_bytes: options.segment_bytes,
             paced: options.paced,
-            rest: None,
+            unread: None,
         });
-        Ok(Index(number))
+        Ok(SocketIndex(number))
     }
 
     /// Returns whether there is one socket, which may be waited for; several are polled in
     /// rotation.
-    fn is_alone(&self) -> bool {
+    fn has_one_socket(&self) -> bool {
         self.sockets.len() == 1
     }
 
     fn send(
         &mut self,
-        index: Index,
+        index: SocketIndex,
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
         let entry = &self.sockets[index.0];
         // Only then may the send block.
-        let alone = self.is_alone() && !entry.paced;
-        let payload = self.outgoing.front(bytes);
+        let may_wait_for_send = self.has_one_socket() && !entry.paced;
+        let payload = self.send_buffer.prefix(bytes);
         fill(payload);
-        let patience = if alone {
-            entry.patience
+        let timeout = if may_wait_for_send {
+            entry.timeout
         } else {
             Duration::ZERO
         };
-        self.calls.begin();
-        let at_once = if R::ON && alone {
+        self.recorder.begin();
+        let immediate = if R::ON && may_wait_for_send {
             // As with blocking calls: tried without blocking, to detect whether there was space.
             self.ring.send(index.0, payload, Duration::ZERO)
         } else {
-            self.ring.send(index.0, payload, patience)
+            self.ring.send(index.0, payload, timeout)
         };
-        let taken = match &at_once {
+        let taken = match &immediate {
             Ok(taken) => *taken,
             Err(_) => 0,
         };
         let full = taken < payload.len();
-        let may_wait = match &at_once {
+        let may_wait = match &immediate {
             Ok(_) => full,
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         };
-        let sent = if R::ON && alone && may_wait {
-            match self.ring.send(index.0, &payload[taken..], patience) {
+        let sent = if R::ON && may_wait_for_send && may_wait {
+            match self.ring.send(index.0, &payload[taken..], timeout) {
                 Ok(more) => Ok(taken + more),
                 Err(_) if taken > 0 => Ok(taken),
                 Err(error) => Err(error),
             }
         } else {
-            at_once
+            immediate
         };
-        let call_outcome = if full { Found::Waited } else { Found::Ready };
-        self.calls.end(Call::UringSend, call_outcome);
-        let sent = outcome(sent);
-        if sent.is_pending() && !alone {
-            let (patience, only) = (self.sockets[index.0].patience, self.is_alone());
-            let watched = self.ring.watch_room(index.0);
-            let waited = watched.and_then(|()| match only {
-                true => self.wait(patience).map(|_| ()),
+        let call_outcome = if full {
+            CallOutcome::Waited
+        } else {
+            CallOutcome::Ready
+        };
+        self.recorder.end(TransportCall::UringSend, call_outcome);
+        let sent = to_poll(sent);
+        if sent.is_pending() && !may_wait_for_send {
+            let (timeout, has_one_socket) = (self.sockets[index.0].timeout, self.has_one_socket());
+            let registered = self.ring.poll_writable(index.0);
+            let waited = registered.and_then(|()| match has_one_socket {
+                true => self.wait_for_events(timeout).map(|_| ()),
                 false => Ok(()),
             });
             if let Err(error) = waited {
@@ -172,58 +179,63 @@ impl<R: Recorder> Uring<R> {
     }
 
     /// Receives the next buffer of a socket; waits for it when there is no other socket.
-    fn receive(&mut self, index: Index) -> task::Poll<io::Result<Received>> {
+    fn receive(&mut self, index: SocketIndex) -> task::Poll<io::Result<ReceiveResult>> {
         match self.ring.receive(index.0) {
             Ok(Some(received)) => return task::Poll::Ready(Ok(received)),
             Ok(None) => {}
-            Err(error) => return outcome(Err(error)),
+            Err(error) => return to_poll(Err(error)),
         }
-        if !self.is_alone() {
+        if !self.has_one_socket() {
             return task::Poll::Pending;
         }
-        let patience = self.sockets[index.0].patience;
-        if let Err(error) = self.wait(patience) {
+        let timeout = self.sockets[index.0].timeout;
+        if let Err(error) = self.wait_for_events(timeout) {
             return task::Poll::Ready(Err(error));
         }
         match self.ring.receive(index.0) {
             Ok(Some(received)) => task::Poll::Ready(Ok(received)),
             Ok(None) => task::Poll::Pending,
-            Err(error) => outcome(Err(error)),
+            Err(error) => to_poll(Err(error)),
         }
     }
 
-    fn wait(&mut self, patience: Duration) -> io::Result<bool> {
-        self.calls.begin();
-        if R::ON && self.ring.look()? {
-            self.calls.end(Call::UringWait, Found::Ready);
+    fn wait_for_events(&mut self, timeout: Duration) -> io::Result<bool> {
+        self.recorder.begin();
+        if R::ON && self.ring.poll()? {
+            self.recorder
+                .end(TransportCall::UringWait, CallOutcome::Ready);
             return Ok(true);
         }
-        let found = self.ring.wait(patience);
-        let how = if R::ON { Found::Waited } else { Found::Ready };
-        self.calls.end(Call::UringWait, how);
-        found
+        let woken = self.ring.wait(timeout);
+        let wait_outcome = if R::ON {
+            CallOutcome::Waited
+        } else {
+            CallOutcome::Ready
+        };
+        self.recorder.end(TransportCall::UringWait, wait_outcome);
+        woken
     }
 }
 
-impl<R: Recorder> Adapter for Uring<R> {
-    fn new(setup: &Setup) -> io::Result<Self> {
-        let (count, bytes) = pool(setup.receive_bytes);
+impl<R: CallRecorder> WorkerTransport for UringTransport<R> {
+    fn new(setup: &TransportSetup) -> io::Result<Self> {
+        let (count, bytes) = pool_shape(setup.receive_bytes);
         let count = u16::try_from(count).expect("MOST fits");
         Ok(Self {
-            ring: Ring::new(count, bytes)?,
+            ring: UringSockets::new(count, bytes)?,
             sockets: Vec::new(),
-            outgoing: Buffer::new(setup.send_bytes),
-            calls: R::new(&[Call::UringSend, Call::UringWait]),
+            send_buffer: AlignedBuffer::new(setup.send_bytes),
+            recorder: R::new(&[TransportCall::UringSend, TransportCall::UringWait]),
         })
     }
 
-    fn adopt(&mut self, fd: OwnedFd, options: &FlowOptions) -> io::Result<Index> {
-        let socket = connect::take_over(fd, options, true)?;
-        self.keep(socket, options)
+    fn adopt(&mut self, fd: OwnedFd, options: &FlowOptions) -> io::Result<SocketIndex> {
+        let socket = connect::adopt_socket(fd, options, true)?;
+        self.add_socket(socket, options)
     }
 
-    fn watch(&self, socket: Index) -> Option<Watch> {
-        Some(Watch::of(&self.sockets[socket.0].socket))
+    fn watch(&self, socket: SocketIndex) -> Option<SocketWatch> {
+        Some(SocketWatch::of(&self.sockets[socket.0].socket))
     }
 
     fn descriptors(&self) -> Option<Vec<RawFd>> {
@@ -233,38 +245,39 @@ impl<R: Recorder> Adapter for Uring<R> {
 
     fn connect_many(
         &mut self,
-        wanted: &[(SocketAddr, &FlowOptions)],
-        called_off: &dyn Fn() -> bool,
-    ) -> io::Result<Vec<Index>> {
-        let sockets = connect::many(wanted, called_off)?;
-        let kept = sockets.into_iter().zip(wanted);
-        kept.map(|(socket, (_, options))| self.keep(socket, options))
+        targets: &[(SocketAddr, &FlowOptions)],
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> io::Result<Vec<SocketIndex>> {
+        let sockets = connect::connect_many(targets, is_cancelled)?;
+        let sockets_and_targets = sockets.into_iter().zip(targets);
+        sockets_and_targets
+            .map(|(socket, (_, options))| self.add_socket(socket, options))
             .collect()
     }
 
-    fn sleep_without_limit(&mut self, _: Index) -> io::Result<()> {
+    fn clear_receive_timeout(&mut self, _: SocketIndex) -> io::Result<()> {
         // Waits of the ring have a timeout of their own at no extra cost.
         Ok(())
     }
 
-    fn start(&mut self, timeline: &Timeline) {
-        self.calls.start(timeline);
+    fn start(&mut self, timeline: &RunClock) {
+        self.recorder.start(timeline);
     }
 
-    fn tally(&self) -> Option<CallTally> {
-        self.calls.tally()
+    fn call_stats(&self) -> Option<CallStats> {
+        self.recorder.stats()
     }
 }
 
-impl<R: Recorder> Transport for Uring<R> {
-    type Socket = Index;
+impl<R: CallRecorder> Transport for UringTransport<R> {
+    type Socket = SocketIndex;
 
     #[inline]
-    fn turn(&mut self) {
+    fn poll(&mut self) {
         // With several sockets no call waits: their requests are submitted here.
-        if !self.is_alone() && self.ring.has_requests() {
+        if !self.has_one_socket() && self.ring.has_requests() {
             // A failure shows at the next call on a socket.
-            let _ = self.ring.look();
+            let _ = self.ring.poll();
         }
     }
 
@@ -274,32 +287,32 @@ impl<R: Recorder> Transport for Uring<R> {
     }
 
     #[inline]
-    fn clock() -> Nanos {
+    fn read_clock() -> Nanos {
         clock::now()
     }
 
     fn idle(&mut self, until: Option<Nanos>) {
         match until {
             // A failure shows at the next call on a socket.
-            None if self.is_alone() => {}
+            None if self.has_one_socket() => {}
             None => {
-                let _ = self.wait(IDLE_PATIENCE);
+                let _ = self.wait_for_events(IDLE_TIMEOUT);
             }
-            Some(until) if until > clock::now() + AWAKE_NS => {
-                clock::sleep_until(until - AWAKE_NS);
+            Some(until) if until > clock::now() + SPIN_BEFORE_DEPARTURE_NS => {
+                clock::sleep_until(until - SPIN_BEFORE_DEPARTURE_NS);
             }
             Some(_) => {}
         }
     }
 
-    fn connect(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Index> {
+    fn connect(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<SocketIndex> {
         let socket = connect::open(remote, options)?;
-        self.keep(socket, options)
+        self.add_socket(socket, options)
     }
 
     fn udp_send(
         &mut self,
-        socket: Index,
+        socket: SocketIndex,
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
@@ -308,34 +321,34 @@ impl<R: Recorder> Transport for Uring<R> {
 
     fn udp_receive<T>(
         &mut self,
-        socket: Index,
-        take: impl FnOnce(&[u8], Meta) -> T,
+        socket: SocketIndex,
+        take: impl FnOnce(&[u8], RecvMeta) -> T,
     ) -> task::Poll<io::Result<T>> {
         self.receive(socket).map_ok(|received| match received {
-            Received::Piece(piece) => {
-                let taken = take(self.ring.payload(&piece).0, Meta::default());
-                self.ring.recycle(piece);
+            ReceiveResult::Buffer(buffer) => {
+                let taken = take(self.ring.payload(&buffer).0, RecvMeta::default());
+                self.ring.recycle(buffer);
                 taken
             }
-            Received::End => take(&[], Meta::default()),
+            ReceiveResult::End => take(&[], RecvMeta::default()),
         })
     }
 
-    fn burst(&self, socket: Index, bytes: usize) -> usize {
-        let fits = UDP_CALL_BYTES / bytes.max(1);
-        self.sockets[socket.0].datagrams.min(fits).max(1)
+    fn max_burst(&self, socket: SocketIndex, bytes: usize) -> usize {
+        let fits = MAX_UDP_CALL_BYTES / bytes.max(1);
+        self.sockets[socket.0].max_datagrams.min(fits).max(1)
     }
 
     fn udp_send_burst(
         &mut self,
-        socket: Index,
+        socket: SocketIndex,
         bytes: usize,
         count: usize,
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
         let entry = &mut self.sockets[socket.0];
-        if let Some(bytes) = entry.to_segment.take()
-            && let Err(error) = socket::set_udp_segment(&entry.socket, bytes)
+        if let Some(bytes) = entry.pending_gso_bytes.take()
+            && let Err(error) = socket::enable_udp_gso(&entry.socket, bytes)
         {
             return task::Poll::Ready(Err(error));
         }
@@ -348,8 +361,8 @@ impl<R: Recorder> Transport for Uring<R> {
             task::Poll::Ready(Err(error))
                 if count > 1 && matches!(error.raw_os_error(), Some(EINVAL | EIO)) =>
             {
-                let fewer = SEGMENT_LIMITS.into_iter().find(|&limit| limit < count);
-                self.sockets[socket.0].datagrams = fewer.unwrap_or(1);
+                let fewer = GSO_SEGMENT_LIMITS.into_iter().find(|&limit| limit < count);
+                self.sockets[socket.0].max_datagrams = fewer.unwrap_or(1);
                 task::Poll::Pending
             }
             sent => sent.map_ok(|sent| sent.div_ceil(bytes)),
@@ -358,17 +371,17 @@ impl<R: Recorder> Transport for Uring<R> {
 
     fn udp_receive_burst(
         &mut self,
-        socket: Index,
-        mut take: impl FnMut(&[u8], Meta),
+        socket: SocketIndex,
+        mut take: impl FnMut(&[u8], RecvMeta),
     ) -> task::Poll<io::Result<usize>> {
         self.receive(socket).map_ok(|received| {
-            let Received::Piece(piece) = received else {
+            let ReceiveResult::Buffer(buffer) = received else {
                 return 0;
             };
-            let (payload, segment) = self.ring.payload(&piece);
-            let meta = Meta {
+            let (payload, segment) = self.ring.payload(&buffer);
+            let meta = RecvMeta {
                 segment_bytes: segment,
-                ..Meta::default()
+                ..RecvMeta::default()
             };
             let size = segment.map_or(payload.len(), usize::from).max(1);
             let mut count = 0;
@@ -376,14 +389,14 @@ impl<R: Recorder> Transport for Uring<R> {
                 take(datagram, meta);
                 count += 1;
             }
-            self.ring.recycle(piece);
+            self.ring.recycle(buffer);
             count
         })
     }
 
     fn tcp_send(
         &mut self,
-        socket: Index,
+        socket: SocketIndex,
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> task::Poll<io::Result<usize>> {
@@ -392,62 +405,64 @@ impl<R: Recorder> Transport for Uring<R> {
 
     fn tcp_receive<T>(
         &mut self,
-        socket: Index,
-        room: usize,
+        socket: SocketIndex,
+        max_bytes: usize,
         take: impl FnOnce(&[u8]) -> T,
     ) -> task::Poll<io::Result<T>> {
-        let rest = self.sockets[socket.0].rest.take();
-        let (piece, from) = match rest {
-            Some(rest) => rest,
+        let unread = self.sockets[socket.0].unread.take();
+        let (buffer, from) = match unread {
+            Some(unread) => unread,
             None => match self.receive(socket) {
-                task::Poll::Ready(Ok(Received::Piece(piece))) => (piece, 0),
-                task::Poll::Ready(Ok(Received::End)) => return task::Poll::Ready(Ok(take(&[]))),
+                task::Poll::Ready(Ok(ReceiveResult::Buffer(buffer))) => (buffer, 0),
+                task::Poll::Ready(Ok(ReceiveResult::End)) => {
+                    return task::Poll::Ready(Ok(take(&[])));
+                }
                 task::Poll::Ready(Err(error)) => return task::Poll::Ready(Err(error)),
                 task::Poll::Pending => return task::Poll::Pending,
             },
         };
-        let (payload, _) = self.ring.payload(&piece);
-        let end = payload.len().min(from + room);
-        let whole = end == payload.len();
+        let (payload, _) = self.ring.payload(&buffer);
+        let end = payload.len().min(from + max_bytes);
+        let is_complete = end == payload.len();
         let taken = take(&payload[from..end]);
-        if whole {
-            self.ring.recycle(piece);
+        if is_complete {
+            self.ring.recycle(buffer);
         } else {
-            self.sockets[socket.0].rest = Some((piece, end));
+            self.sockets[socket.0].unread = Some((buffer, end));
         }
         task::Poll::Ready(Ok(taken))
     }
 
-    fn finish_sending(&mut self, socket: Index) -> io::Result<()> {
+    fn shutdown_send(&mut self, socket: SocketIndex) -> io::Result<()> {
         let socket = &self.sockets[socket.0].socket;
         socket.shutdown(std::net::Shutdown::Write)
     }
 
-    fn release(&mut self, socket: Index) {
-        if let Some((piece, _)) = self.sockets[socket.0].rest.take() {
-            self.ring.recycle(piece);
+    fn deregister(&mut self, socket: SocketIndex) {
+        if let Some((buffer, _)) = self.sockets[socket.0].unread.take() {
+            self.ring.recycle(buffer);
         }
-        self.ring.forget(socket.0);
+        self.ring.remove(socket.0);
     }
 
-    fn facts(&self, socket: Index) -> SocketFacts {
+    fn socket_facts(&self, socket: SocketIndex) -> SocketFacts {
         let entry = &self.sockets[socket.0];
         SocketFacts {
-            datagrams_per_call: (entry.datagrams > 1).then_some(entry.datagrams as u32),
+            datagrams_per_call: (entry.max_datagrams > 1).then_some(entry.max_datagrams as u32),
             ..facts_of(&entry.socket)
         }
     }
 
-    fn retransmits(&self, socket: Index) -> Option<u64> {
-        let info = socket::tcp_info(&self.sockets[socket.0].socket).ok()?;
+    fn retransmits(&self, socket: SocketIndex) -> Option<u64> {
+        let info = socket::read_tcp_info(&self.sockets[socket.0].socket).ok()?;
         Some(u64::from(info.retransmits))
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            sleeps_in_calls: false,
-            stamps_end_waits: false,
-            tells_changes: false,
+    fn capabilities(&self) -> TransportCapabilities {
+        TransportCapabilities {
+            blocks_in_calls: false,
+            timestamps_end_waits: false,
+            has_edge_trigger: false,
         }
     }
 }

@@ -5,14 +5,15 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, mpsc};
 
 use super::{
-    Gate, LaneError, LaneHandle, LaneOutcome, LaneSpec, Over, Running, Watches, prepare, run_lent,
+    EndSignal, SocketWatches, StartBarrier, WorkerError, WorkerHandle, WorkerResults, WorkerSpec,
+    WorkerThread, open_flows, run_on_netstack_thread,
 };
-use crate::flow::{FlowOutcome, Part};
+use crate::flow::{FlowEndResults, FlowRole};
 use crate::netstack::StackThread;
-use crate::transport::call_times::{Stopwatch, Tracer};
-use crate::transport::{Adapter, OnStack, Recorded};
-use crate::workload::{self, Lane};
-use linerate_host::processor_time::Scheduled;
+use crate::transport::call_times::{CallTimer, CallTracer};
+use crate::transport::{NetstackTransport, RecordingNetstack, WorkerTransport};
+use crate::workload::{self, WorkerContext};
+use linerate_host::processor_time::SchedStats;
 use linerate_host::sys::clock;
 use linerate_host::sys::cpu::ThreadUsage;
 use linerate_host::sys::thread::ThreadId;
@@ -21,103 +22,108 @@ use linerate_host::sys::thread::ThreadId;
 ///
 /// # Errors
 /// When that thread has ended.
-pub fn start_on(
+pub fn start_on_netstack(
     stack: &StackThread,
-    specs: Vec<LaneSpec>,
-    gate: &Arc<Gate>,
-    ready: mpsc::Sender<Result<Watches, LaneError>>,
+    specs: Vec<WorkerSpec>,
+    barrier: &Arc<StartBarrier>,
+    ready: mpsc::Sender<Result<SocketWatches, WorkerError>>,
     done: &Arc<UnixStream>,
-) -> std::io::Result<Vec<LaneHandle>> {
+) -> std::io::Result<Vec<WorkerHandle>> {
     let mut handles = Vec::with_capacity(specs.len());
-    let mut tellers = Vec::with_capacity(specs.len());
+    let mut senders = Vec::with_capacity(specs.len());
     let id = Arc::new(OnceLock::new());
-    let payer = payer(&specs);
+    let reporter = reporting_worker(&specs);
     for (number, spec) in specs.iter().enumerate() {
-        let over = Arc::new(AtomicBool::new(false));
-        let ends = Over {
-            over: Arc::clone(&over),
+        let ended = Arc::new(AtomicBool::new(false));
+        let end_signal = EndSignal {
+            ended: Arc::clone(&ended),
             done: Arc::clone(done),
         };
-        let (tell, outcome) = mpsc::channel();
-        tellers.push(Some((tell, ends)));
-        handles.push(LaneHandle {
+        let (sender, results) = mpsc::channel();
+        senders.push(Some((sender, end_signal)));
+        handles.push(WorkerHandle {
             direction: spec.direction,
-            part: spec.part,
+            role: spec.role,
             flows: spec.flows.len(),
-            running: Running::Lent { over, outcome },
+            running: WorkerThread::Netstack { ended, results },
             // The cost of the thread is reported once.
-            id: match number == payer {
+            id: match number == reporter {
                 true => Arc::clone(&id),
                 false => Arc::default(),
             },
-            _bell: Arc::clone(done),
+            _wake_up: Arc::clone(done),
         });
     }
-    let (gate, bell) = (Arc::clone(gate), Arc::clone(done));
-    stack.lend(Box::new(move |transport: &mut OnStack| {
+    let (barrier, wake_up) = (Arc::clone(barrier), Arc::clone(done));
+    stack.run_work(Box::new(move |transport: &mut NetstackTransport| {
         let _ = id.set(ThreadId::current());
-        let tell = |number: usize, outcome: LaneOutcome| {
-            if let Some((tell, _ends)) = tellers.get_mut(number).and_then(Option::take) {
+        let sender = |number: usize, results: WorkerResults| {
+            if let Some((sender, _end_signal)) = senders.get_mut(number).and_then(Option::take) {
                 // The coordinator may have ended; then the results are not needed.
-                let _ = tell.send(outcome);
+                let _ = sender.send(results);
             }
         };
         let plan = specs.first().map(|spec| Arc::clone(&spec.plan));
         if plan.as_ref().is_some_and(|plan| plan.trace) {
-            let transport = &mut Recorded::<Tracer>::of(transport);
-            run_all(transport, specs, &gate, ready, &bell, tell);
+            let transport = &mut RecordingNetstack::<CallTracer>::with_stack(transport);
+            run_workers(transport, specs, &barrier, ready, &wake_up, sender);
         } else if plan.is_some_and(|plan| plan.calls) {
-            let transport = &mut Recorded::<Stopwatch>::of(transport);
-            run_all(transport, specs, &gate, ready, &bell, tell);
+            let transport = &mut RecordingNetstack::<CallTimer>::with_stack(transport);
+            run_workers(transport, specs, &barrier, ready, &wake_up, sender);
         } else {
-            run_all(transport, specs, &gate, ready, &bell, tell);
+            run_workers(transport, specs, &barrier, ready, &wake_up, sender);
         }
     }))?;
     Ok(handles)
 }
 
 /// Returns the worker that reports the cost of the thread: a receiver, which ends last.
-fn payer(specs: &[LaneSpec]) -> usize {
-    let sink = specs.iter().position(|spec| spec.part == Part::Sink);
+fn reporting_worker(specs: &[WorkerSpec]) -> usize {
+    let sink = specs
+        .iter()
+        .position(|spec| spec.role == FlowRole::Receiver);
     sink.unwrap_or(0)
 }
 
 /// Runs the workers of a run, and calls the callback with the number and results of each that has
 /// ended. Compiled with and without the call recorder.
-fn run_all<T: Adapter>(
+fn run_workers<T: WorkerTransport>(
     transport: &mut T,
-    mut specs: Vec<LaneSpec>,
-    gate: &Gate,
-    ready: mpsc::Sender<Result<Watches, LaneError>>,
-    bell: &UnixStream,
-    mut tell: impl FnMut(usize, LaneOutcome),
+    mut specs: Vec<WorkerSpec>,
+    barrier: &StartBarrier,
+    ready: mpsc::Sender<Result<SocketWatches, WorkerError>>,
+    wake_up: &UnixStream,
+    mut on_end: impl FnMut(usize, WorkerResults),
 ) {
     match (specs.pop(), specs.is_empty()) {
-        (Some(only), true) => tell(0, run_lent(transport, only, gate, ready, bell)),
+        (Some(only), true) => on_end(
+            0,
+            run_on_netstack_thread(transport, only, barrier, ready, wake_up),
+        ),
         (Some(last), false) => {
             specs.push(last);
-            run_together(transport, specs, gate, ready, tell);
+            run_concurrently(transport, specs, barrier, ready, on_end);
         }
         (None, _) => {}
     }
 }
 
 /// Runs several workers concurrently.
-fn run_together<T: Adapter>(
+fn run_concurrently<T: WorkerTransport>(
     transport: &mut T,
-    specs: Vec<LaneSpec>,
-    gate: &Gate,
-    ready: mpsc::Sender<Result<Watches, LaneError>>,
-    mut tell: impl FnMut(usize, LaneOutcome),
+    specs: Vec<WorkerSpec>,
+    barrier: &StartBarrier,
+    ready: mpsc::Sender<Result<SocketWatches, WorkerError>>,
+    mut on_end: impl FnMut(usize, WorkerResults),
 ) {
-    let payer = payer(&specs);
+    let reporter = reporting_worker(&specs);
     let mut prepared = Vec::with_capacity(specs.len());
     for spec in specs {
-        let (plan, direction, part) = (Arc::clone(&spec.plan), spec.direction, spec.part);
-        match super::place(&spec).and_then(|()| prepare(transport, spec, gate)) {
+        let (plan, direction, role) = (Arc::clone(&spec.plan), spec.direction, spec.role);
+        match super::pin_and_schedule(&spec).and_then(|()| open_flows(transport, spec, barrier)) {
             Ok((flows, watches)) => {
                 let _ = ready.send(Ok(watches));
-                prepared.push((plan, direction, part, flows));
+                prepared.push((plan, direction, role, flows));
             }
             Err(error) => {
                 let _ = ready.send(Err(error));
@@ -126,53 +132,54 @@ fn run_together<T: Adapter>(
         }
     }
     drop(ready);
-    let Some(timeline) = gate.wait(|| transport.tend()) else {
+    let Some(timeline) = barrier.wait(|| transport.poll_background()) else {
         return;
     };
-    let (mut lanes, mut flows) = (Vec::new(), Vec::new());
-    for (plan, direction, part, opened) in &mut prepared {
-        lanes.push(Lane {
+    let (mut workers, mut flows) = (Vec::new(), Vec::new());
+    for (plan, direction, role, opened) in &mut prepared {
+        workers.push(WorkerContext {
             plan,
             direction: *direction,
-            part: *part,
+            role: *role,
             timeline,
-            phase: &gate.phase,
+            phase: &barrier.phase,
         });
         flows.push(std::mem::take(opened));
     }
-    let mut left: Vec<usize> = flows.iter().map(Vec::len).collect();
-    let mut moved: Vec<Vec<FlowOutcome>> = lanes.iter().map(|_| Vec::new()).collect();
-    let attempts_before = transport.attempts();
+    let mut open_flows: Vec<usize> = flows.iter().map(Vec::len).collect();
+    let mut results_by_worker: Vec<Vec<FlowEndResults>> =
+        workers.iter().map(|_| Vec::new()).collect();
+    let attempts_before = transport.call_attempts();
     transport.start(&timeline);
-    let before = ThreadUsage::now();
-    workload::run_together(&lanes, transport, flows, |flow| {
-        let lane = lanes
+    let before = ThreadUsage::read();
+    workload::run_bidirectional(&workers, transport, flows, |flow| {
+        let worker = workers
             .iter()
-            .position(|lane| lane.direction == flow.direction);
-        let lane = lane.unwrap_or(payer);
-        moved[lane].push(flow);
-        left[lane] = left[lane].saturating_sub(1);
+            .position(|worker| worker.direction == flow.direction);
+        let worker = worker.unwrap_or(reporter);
+        results_by_worker[worker].push(flow);
+        open_flows[worker] = open_flows[worker].saturating_sub(1);
         // The other end needs the sent total while this one still receives.
-        if left[lane] == 0 && lane != payer {
-            let outcome = LaneOutcome {
-                flows: std::mem::take(&mut moved[lane]),
+        if open_flows[worker] == 0 && worker != reporter {
+            let results = WorkerResults {
+                flows: std::mem::take(&mut results_by_worker[worker]),
                 ended_ns: clock::now(),
-                ..LaneOutcome::default()
+                ..WorkerResults::default()
             };
-            tell(lane, outcome);
+            on_end(worker, results);
         }
     });
-    let usage = ThreadUsage::now().since(&before);
-    let attempts = transport.attempts().zip(attempts_before);
-    let outcome = LaneOutcome {
-        flows: std::mem::take(&mut moved[payer]),
+    let usage = ThreadUsage::read().since(&before);
+    let attempts = transport.call_attempts().zip(attempts_before);
+    let results = WorkerResults {
+        flows: std::mem::take(&mut results_by_worker[reporter]),
         usage,
-        calls: transport.tally(),
-        scheduled: Scheduled::of(ThreadId::current()),
+        calls: transport.call_stats(),
+        scheduled: SchedStats::read(ThreadId::current()),
         ended_ns: clock::now(),
         attempts: attempts.map(|(now, before)| now.since(&before)),
-        stack: transport.stack_facts(),
-        ..LaneOutcome::default()
+        stack: transport.netstack_facts(),
+        ..WorkerResults::default()
     };
-    tell(payer, outcome);
+    on_end(reporter, results);
 }

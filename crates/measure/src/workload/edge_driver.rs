@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use linerate_host::sys::clock::Nanos;
 
-use super::{PATIENCE_NS, Progress, Workload};
-use crate::flow::FlowOutcome;
+use super::{MAX_IDLE_NS, Progress, Workload};
+use crate::flow::FlowEndResults;
 use crate::transport::Transport;
 
 /// Largest number of flows stepped between two readiness checks.
-const AT_ONCE: usize = 256;
+const KEYS_PER_WAIT: usize = 256;
 
 /// A flow and its scheduling state.
-struct Slot<W> {
+struct FlowSlot<W> {
     flow: Option<W>,
     /// Number of sockets the flow had had when its newest was registered.
-    enrolled: u64,
-    queued: bool,
-    stepped: bool,
+    registered_sockets: u64,
+    is_queued: bool,
+    was_stepped: bool,
 }
 
 /// Steps flows until all are finished, each when its newest socket changes.
@@ -26,72 +26,75 @@ struct Slot<W> {
 /// A flow that made progress goes to the end of the queue. Flows without changes are stepped ten
 /// times a second, and when the thread is woken, so that they notice timeouts and the end of the
 /// run.
-pub fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> Vec<FlowOutcome> {
+pub fn drive<T: Transport, W: Workload<T>>(
+    transport: &mut T,
+    flows: Vec<W>,
+) -> Vec<FlowEndResults> {
     let count = flows.len();
-    let mut outcomes = Vec::with_capacity(count);
+    let mut results = Vec::with_capacity(count);
     let mut slots: Vec<_> = (flows.into_iter())
-        .map(|flow| Slot {
+        .map(|flow| FlowSlot {
             flow: Some(flow),
-            enrolled: 0,
-            queued: true,
-            stepped: false,
+            registered_sockets: 0,
+            is_queued: true,
+            was_stepped: false,
         })
         .collect();
     for (key, slot) in slots.iter_mut().enumerate() {
         if let Some(flow) = &slot.flow {
             // A failure shows at the first step.
-            let _ = enrol(transport, flow, &mut slot.enrolled, key);
+            let _ = register_newest(transport, flow, &mut slot.registered_sockets, key);
         }
     }
     let mut queue: VecDeque<usize> = (0..count).collect();
     // Flows that wait for a time, which is rare.
-    let mut due: Vec<(Nanos, usize)> = Vec::with_capacity(count);
-    let mut keys = Vec::with_capacity(AT_ONCE);
-    let mut look_ns = transport.now() + PATIENCE_NS;
-    while outcomes.len() < count {
+    let mut timers: Vec<(Nanos, usize)> = Vec::with_capacity(count);
+    let mut keys = Vec::with_capacity(KEYS_PER_WAIT);
+    let mut next_sweep_ns = transport.now() + MAX_IDLE_NS;
+    while results.len() < count {
         let now = transport.now();
-        let first = due.iter().map(|&(at, _)| at).min().unwrap_or(Nanos::MAX);
-        let patience = match queue.is_empty() {
-            true => first.saturating_sub(now).min(PATIENCE_NS),
+        let first_timer_ns = timers.iter().map(|&(at, _)| at).min().unwrap_or(Nanos::MAX);
+        let timeout = match queue.is_empty() {
+            true => first_timer_ns.saturating_sub(now).min(MAX_IDLE_NS),
             false => 0,
         };
         keys.clear();
-        transport.turn();
-        transport.ready(&mut keys, Duration::from_nanos(patience));
+        transport.poll();
+        transport.wait_ready(&mut keys, Duration::from_nanos(timeout));
         let now = transport.now();
-        due.retain(|&(at, key)| {
+        timers.retain(|&(at, key)| {
             if at <= now {
                 keys.push(key);
             }
             at > now
         });
-        if now >= look_ns || (keys.is_empty() && queue.is_empty()) {
-            let silent = |(key, slot): (usize, &mut Slot<W>)| {
-                (!std::mem::take(&mut slot.stepped)).then_some(key)
+        if now >= next_sweep_ns || (keys.is_empty() && queue.is_empty()) {
+            let unstepped = |(key, slot): (usize, &mut FlowSlot<W>)| {
+                (!std::mem::take(&mut slot.was_stepped)).then_some(key)
             };
-            keys.extend(slots.iter_mut().enumerate().filter_map(silent));
-            look_ns = now + PATIENCE_NS;
+            keys.extend(slots.iter_mut().enumerate().filter_map(unstepped));
+            next_sweep_ns = now + MAX_IDLE_NS;
         }
         for &key in &keys {
-            if !std::mem::replace(&mut slots[key].queued, true) {
+            if !std::mem::replace(&mut slots[key].is_queued, true) {
                 queue.push_back(key);
             }
         }
-        for _ in 0..queue.len().min(AT_ONCE) {
+        for _ in 0..queue.len().min(KEYS_PER_WAIT) {
             let Some(key) = queue.pop_front() else { break };
             let slot = &mut slots[key];
-            slot.queued = false;
-            slot.stepped = true;
+            slot.is_queued = false;
+            slot.was_stepped = true;
             let Some(flow) = &mut slot.flow else { continue };
             let error = match flow.step(transport) {
                 Ok(Progress::Worked) => {
-                    slot.queued = true;
+                    slot.is_queued = true;
                     queue.push_back(key);
                     continue;
                 }
                 Ok(Progress::Starved(until)) => {
-                    due.extend(until.map(|at| (at, key)));
-                    match enrol(transport, flow, &mut slot.enrolled, key) {
+                    timers.extend(until.map(|at| (at, key)));
+                    match register_newest(transport, flow, &mut slot.registered_sockets, key) {
                         Ok(()) => continue,
                         Err(error) => Some(error),
                     }
@@ -101,25 +104,28 @@ pub fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> 
             };
             let flow = slot.flow.take().expect("it was just stepped");
             if let Some(socket) = flow.socket() {
-                transport.release(socket);
+                transport.deregister(socket);
             }
-            outcomes.push(flow.outcome(transport, error));
+            results.push(flow.finish(transport, error));
         }
     }
-    outcomes
+    results
 }
 
 /// Registers a flow's newest socket; its present state is reported at once.
 #[inline]
-fn enrol<T: Transport, W: Workload<T>>(
+fn register_newest<T: Transport, W: Workload<T>>(
     transport: &mut T,
     flow: &W,
-    enrolled: &mut u64,
+    registered_sockets: &mut u64,
     key: usize,
 ) -> std::io::Result<()> {
-    if let Some((number, socket)) = flow.newest().filter(|(number, _)| number > enrolled) {
-        transport.enrol_changes(socket, key)?;
-        *enrolled = number;
+    if let Some((number, socket)) = flow
+        .newest_socket()
+        .filter(|(number, _)| number > registered_sockets)
+    {
+        transport.register_edge_triggered(socket, key)?;
+        *registered_sockets = number;
     }
     Ok(())
 }
@@ -130,43 +136,45 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
-    use linerate_metric::plan::{Direction, Kind, Plan, Protocol, Wait};
-    use linerate_metric::round_trip::Attachment;
+    use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol, WaitMode};
+    use linerate_metric::round_trip::SocketMode;
 
-    use crate::flow::{Part, Phase, Shared, Timeline};
+    use crate::flow::{FlowRole, FlowShared, RunClock, RunPhase};
     use crate::session::setup::flow_options;
-    use crate::transport::call_times::Silent;
-    use crate::transport::{Adapter, Epoll, Kernel, Setup, Transport};
-    use crate::workload::{Lane, Opened, Reopening, run};
+    use crate::transport::call_times::NoRecorder;
+    use crate::transport::{
+        EpollWait, KernelTransport, Transport, TransportSetup, WorkerTransport,
+    };
+    use crate::workload::{OpenFlow, ReconnectOptions, WorkerContext, run};
 
     /// Flows of one thread: more than are stepped between two readiness checks.
     const FLOWS: u32 = 300;
 
-    fn transport() -> Kernel<Epoll, Silent> {
-        let setup = Setup {
-            wait: Wait::Epoll,
+    fn transport() -> KernelTransport<EpollWait, NoRecorder> {
+        let setup = TransportSetup {
+            wait: WaitMode::Epoll,
             send_bytes: 64,
             receive_bytes: 64,
             batch: None,
             copies: Default::default(),
         };
-        Adapter::new(&setup).expect("a few files are free")
+        WorkerTransport::new(&setup).expect("a few files are free")
     }
 
     #[test]
     fn one_thread_an_end_keeps_hundreds_of_connections_going() {
-        let mut plan = Plan::new(Kind::Latency, Protocol::Tcp, "127.0.0.1");
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Tcp, "127.0.0.1");
         plan.payload_bytes = 64;
         plan.streams = FLOWS;
         plan.round_trips = Some(u64::from(FLOWS) * 3);
-        plan.round_trip.attachment = Attachment::Reopened;
+        plan.round_trip.socket_mode = SocketMode::Reopened;
         plan.round_trip.connections = true;
         plan.round_trip.verify = true;
-        let timeline = Timeline {
+        let timeline = RunClock {
             start_ns: 0,
             count_from_ns: 0,
             interval_ns: None,
-            trace_on_ns: None,
+            trace_stop_call_ns: None,
         };
         let listeners: Vec<_> = (0..FLOWS)
             .map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free"))
@@ -174,91 +182,89 @@ mod tests {
         let addresses: Vec<SocketAddr> = (listeners.iter())
             .map(|listener| listener.local_addr().expect("it is bound"))
             .collect();
-        let shared: Vec<Arc<Shared>> = (0..FLOWS).map(|_| Arc::default()).collect();
-        let begun = Instant::now();
-        let outcomes = std::thread::scope(|scope| {
+        let shared: Vec<Arc<FlowShared>> = (0..FLOWS).map(|_| Arc::default()).collect();
+        let start = Instant::now();
+        let results = std::thread::scope(|scope| {
             let (plan, shared) = (&plan, &shared);
-            let far = scope.spawn(move || {
-                let phase = Phase::default();
-                let lane = Lane {
+            let server = scope.spawn(move || {
+                let phase = RunPhase::default();
+                let worker = WorkerContext {
                     plan,
                     direction: Direction::Send,
-                    part: Part::Sink,
+                    role: FlowRole::Receiver,
                     timeline,
                     phase: &phase,
                 };
                 let mut transport = transport();
-                let options = flow_options(plan, Part::Sink);
+                let options = flow_options(plan, FlowRole::Receiver);
                 let flows = (1..)
                     .zip(listeners)
                     .zip(shared)
-                    .map(|((id, listener), shared)| Opened {
-                        room: Default::default(),
+                    .map(|((id, listener), shared)| OpenFlow {
+                        histograms: Default::default(),
                         id,
                         socket: transport.adopt(listener.into(), &options).expect("adopts"),
                         shared: Arc::clone(shared),
                         pattern: None,
                         framing: Default::default(),
-                        reopening: Some(Box::new(Reopening {
+                        reconnect: Some(Box::new(ReconnectOptions {
                             remote: SocketAddr::from(([0; 4], 0)),
                             options: options.clone(),
                         })),
                     })
                     .collect();
-                run(&lane, &mut transport, flows)
+                run(&worker, &mut transport, flows)
             });
-            let phase = Phase::default();
-            let lane = Lane {
+            let phase = RunPhase::default();
+            let worker = WorkerContext {
                 plan,
                 direction: Direction::Send,
-                part: Part::Source,
+                role: FlowRole::Sender,
                 timeline,
                 phase: &phase,
             };
             let mut transport = transport();
-            let options = flow_options(plan, Part::Source);
+            let options = flow_options(plan, FlowRole::Sender);
             let flows = (1..)
                 .zip(&addresses)
-                .map(|(id, &remote)| Opened {
-                    room: Default::default(),
+                .map(|(id, &remote)| OpenFlow {
+                    histograms: Default::default(),
                     id,
                     socket: transport.connect(remote, &options).expect("connects"),
                     shared: Arc::default(),
                     pattern: None,
                     framing: Default::default(),
-                    reopening: Some(Box::new(Reopening {
+                    reconnect: Some(Box::new(ReconnectOptions {
                         remote,
                         options: options.clone(),
                     })),
                 })
                 .collect();
-            let outcomes = run(&lane, &mut transport, flows);
+            let results = run(&worker, &mut transport, flows);
             for shared in shared {
-                shared.expect(0);
+                shared.set_expected(0);
             }
-            let far = far.join().expect("it does not panic");
-            assert_eq!(far.len(), FLOWS as usize);
-            outcomes
+            let server = server.join().expect("it does not panic");
+            assert_eq!(server.len(), FLOWS as usize);
+            results
         });
-        assert_eq!(outcomes.len(), FLOWS as usize);
-        for outcome in &outcomes {
-            assert!(outcome.error.is_none(), "{:?}", outcome.error);
-            let asking = outcome.asking.as_ref().expect("it asked");
-            let done = (outcome.totals.packets, outcome.totals.missing);
-            assert_eq!(done, (3, 0), "flow {}", outcome.id);
-            assert_eq!((asking.wrong_length, asking.wrong_content), (0, 0));
+        assert_eq!(results.len(), FLOWS as usize);
+        for result in &results {
+            assert!(result.error.is_none(), "{:?}", result.error);
+            let requests = result.requests.as_ref().expect("it asked");
+            let done = (result.totals.packets, result.totals.missing);
+            assert_eq!(done, (3, 0), "flow {}", result.id);
+            assert_eq!((requests.wrong_length, requests.wrong_content), (0, 0));
         }
         // Each step of each round trip is counted once, in the figures of one flow of the thread.
-        let steps = outcomes
-            .iter()
-            .filter_map(|outcome| outcome.asking.as_ref());
-        let whole: u64 = steps
-            .flat_map(|asking| &asking.histograms)
+        let steps = results.iter().filter_map(|result| result.requests.as_ref());
+        let total_times: u64 = steps
+            .flat_map(|requests| &requests.histograms)
             .filter(|(name, _)| *name == "whole_ns")
             .map(|(_, times)| times.count())
             .sum();
-        assert_eq!(whole, u64::from(FLOWS) * 3);
+        assert_eq!(total_times, u64::from(FLOWS) * 3);
         // If the flows only progressed with the sweep every 0.1 s, each round would take 300 ms.
-        assert!(begun.elapsed().as_secs() < 60);
+        assert!(start.elapsed().as_secs() < 60);
     }
 }

@@ -19,12 +19,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Kind, Plan};
+use linerate_metric::plan::{Direction, Plan, RunKind};
 
-use self::histogram_pool::Room;
-use crate::flow::{FlowOutcome, Part, Phase, Shared, Timeline};
+use self::histogram_pool::HistogramPool;
+use crate::flow::{FlowEndResults, FlowRole, FlowShared, RunClock, RunPhase};
 use crate::interop::framing::Framing;
-use crate::payload_pattern::Pattern;
+use crate::payload_pattern::PayloadPattern;
 use crate::transport::{FlowOptions, Transport};
 
 /// Progress of a step.
@@ -52,59 +52,59 @@ pub trait Workload<T: Transport> {
     /// Returns the newest socket that the flow waits for, and the number of sockets so far. Only
     /// for
     /// flows that replace their sockets.
-    fn newest(&self) -> Option<(u64, T::Socket)> {
+    fn newest_socket(&self) -> Option<(u64, T::Socket)> {
         None
     }
 
     /// Finishes the flow and returns its figures.
-    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome;
+    fn finish(self, transport: &T, error: Option<io::Error>) -> FlowEndResults;
 }
 
 /// An open flow, before its workload starts.
-pub struct Opened<S> {
+pub struct OpenFlow<S> {
     /// Flow number, from 1.
     pub id: u32,
     pub socket: S,
     /// State shared with the coordinator.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<FlowShared>,
     /// Payload content to send or verify, if any.
-    pub pattern: Option<Pattern>,
+    pub pattern: Option<PayloadPattern>,
     /// Headers in front of the payload.
     pub framing: Framing,
     /// Options of the sockets to open or accept, for flows with a socket per request.
-    pub reopening: Option<Box<Reopening>>,
+    pub reconnect: Option<Box<ReconnectOptions>>,
     /// Histograms that the flow fills.
-    pub room: Room,
+    pub histograms: HistogramPool,
 }
 
 /// Options to open sockets during the run.
 #[derive(Clone, Debug)]
-pub struct Reopening {
+pub struct ReconnectOptions {
     pub remote: SocketAddr,
     /// Socket options; a timeout of zero sets no limit.
     pub options: FlowOptions,
 }
 
 /// Context shared by all flows of one worker thread.
-pub struct Lane<'a> {
+pub struct WorkerContext<'a> {
     pub plan: &'a Plan,
     pub direction: Direction,
     /// Role of this end in the flows.
-    pub part: Part,
+    pub role: FlowRole,
     /// Start of the run and of its counted part.
-    pub timeline: Timeline,
+    pub timeline: RunClock,
     /// Phase of the run, set by the coordinator.
-    pub phase: &'a Phase,
+    pub phase: &'a RunPhase,
 }
 
-impl Lane<'_> {
+impl WorkerContext<'_> {
     /// Returns one flow's share of an amount that all flows of its direction move together.
     ///
     /// Flows of a direction have consecutive numbers; the first ones carry the remainder.
-    fn share(&self, amount: u64, id: u32) -> u64 {
+    fn share_of(&self, amount: u64, id: u32) -> u64 {
         let streams = u64::from(self.plan.streams.max(1));
-        let place = u64::from(id.saturating_sub(1)) % streams;
-        amount / streams + u64::from(place < amount % streams)
+        let position = u64::from(id.saturating_sub(1)) % streams;
+        amount / streams + u64::from(position < amount % streams)
     }
 }
 
@@ -112,28 +112,28 @@ impl Lane<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadSpec {
     /// Name on the command line.
-    pub kind: Kind,
+    pub kind: RunKind,
     /// Description of what is measured.
-    pub about: &'static str,
+    pub description: &'static str,
 }
 
 /// Table of workloads: kind, module, description.
 macro_rules! workloads {
-    ($($kind:ident $module:ident $about:literal,)+) => {
+    ($($kind:ident $module:ident $description:literal,)+) => {
         /// Every workload.
         pub const WORKLOADS: &[WorkloadSpec] =
-            &[$(WorkloadSpec { kind: Kind::$kind, about: $about },)+];
+            &[$(WorkloadSpec { kind: RunKind::$kind, description: $description },)+];
 
         /// Runs the flows of one thread; compiled once for each transport.
         pub fn run<T: Transport>(
-            lane: &Lane<'_>,
+            worker: &WorkerContext<'_>,
             transport: &mut T,
-            flows: Vec<Opened<T::Socket>>,
-        ) -> Vec<FlowOutcome> {
-            match lane.plan.kind {
-                $(Kind::$kind => $module::run(lane, transport, flows),)+
+            flows: Vec<OpenFlow<T::Socket>>,
+        ) -> Vec<FlowEndResults> {
+            match worker.plan.kind {
+                $(RunKind::$kind => $module::run(worker, transport, flows),)+
                 // These have no flows; `session::limits` rejects such a plan earlier.
-                Kind::Forward | Kind::Generate | Kind::Stack => Vec::new(),
+                RunKind::Forward | RunKind::Generate | RunKind::Stack => Vec::new(),
             }
         }
     };
@@ -144,55 +144,54 @@ workloads! {
     Latency round_trip "round-trip time of requests and their responses",
 }
 
-/// Runs the flows of both directions of a throughput test on one thread. `ended` receives the
-/// figures
-/// of each flow when it ends.
-pub fn run_together<T: Transport>(
-    lanes: &[Lane<'_>],
+/// Runs the flows of both directions of a throughput test on one thread. `on_finished` receives the
+/// figures of each flow when it ends.
+pub fn run_bidirectional<T: Transport>(
+    workers: &[WorkerContext<'_>],
     transport: &mut T,
-    flows: Vec<Vec<Opened<T::Socket>>>,
-    ended: impl FnMut(FlowOutcome),
+    flows: Vec<Vec<OpenFlow<T::Socket>>>,
+    on_finished: impl FnMut(FlowEndResults),
 ) {
-    stream::run_together(lanes, transport, flows, ended);
+    stream::run_bidirectional(workers, transport, flows, on_finished);
 }
 
 /// Longest time that a thread idles before it checks the phase of the run.
-pub const PATIENCE_NS: Nanos = 100_000_000;
+pub const MAX_IDLE_NS: Nanos = 100_000_000;
 
 /// Time before a departure during which the thread spins: a sleep ends up to 70 us late.
-pub const AWAKE_NS: Nanos = 150_000;
+pub const SPIN_BEFORE_DEPARTURE_NS: Nanos = 150_000;
 
 /// Steps all flows until all are finished.
-fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> Vec<FlowOutcome> {
-    drive_with(transport, flows, || {})
+fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> Vec<FlowEndResults> {
+    drive_with_idle_hook(transport, flows, || {})
 }
 
-/// Steps all flows until all are finished; calls `starved` when none could continue.
-fn drive_with<T: Transport, W: Workload<T>>(
+/// Steps all flows until all are finished; calls `on_starved` when none could continue.
+fn drive_with_idle_hook<T: Transport, W: Workload<T>>(
     transport: &mut T,
     flows: Vec<W>,
-    starved: impl FnMut(),
-) -> Vec<FlowOutcome> {
-    let mut outcomes = Vec::with_capacity(flows.len());
-    drive_each(transport, flows, starved, |outcome| outcomes.push(outcome));
-    outcomes
+    on_starved: impl FnMut(),
+) -> Vec<FlowEndResults> {
+    let mut results = Vec::with_capacity(flows.len());
+    drive_reporting(transport, flows, on_starved, |result| results.push(result));
+    results
 }
 
-/// Steps all flows until all are finished; passes the figures of each to `ended`.
-fn drive_each<T: Transport, W: Workload<T>>(
+/// Steps all flows until all are finished; passes the figures of each to `on_finished`.
+fn drive_reporting<T: Transport, W: Workload<T>>(
     transport: &mut T,
     flows: Vec<W>,
-    mut starved: impl FnMut(),
-    mut ended: impl FnMut(FlowOutcome),
+    mut on_starved: impl FnMut(),
+    mut on_finished: impl FnMut(FlowEndResults),
 ) {
     let mut running = flows;
     while !running.is_empty() {
-        transport.turn();
+        transport.poll();
         let mut worked = false;
         let mut departure: Option<Nanos> = None;
         let mut index = 0;
         while index < running.len() {
-            let over = match running[index].step(transport) {
+            let finished = match running[index].step(transport) {
                 Ok(Progress::Worked) => {
                     worked = true;
                     None
@@ -207,21 +206,21 @@ fn drive_each<T: Transport, W: Workload<T>>(
                 Ok(Progress::Done) => Some(None),
                 Err(error) => Some(Some(error)),
             };
-            match over {
+            match finished {
                 None => index += 1,
                 Some(error) => {
                     let flow = running.swap_remove(index);
                     if let Some(socket) = flow.socket() {
-                        transport.release(socket);
+                        transport.deregister(socket);
                     }
-                    ended(flow.outcome(transport, error));
+                    on_finished(flow.finish(transport, error));
                 }
             }
         }
         if !worked && !running.is_empty() {
-            starved();
-            let limit = departure.map(|due| due.min(transport.now() + PATIENCE_NS));
-            transport.idle(limit);
+            on_starved();
+            let idle_until = departure.map(|due| due.min(transport.now() + MAX_IDLE_NS));
+            transport.idle(idle_until);
         }
     }
 }

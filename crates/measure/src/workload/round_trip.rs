@@ -16,106 +16,123 @@ use std::task::Poll;
 
 use linerate_dialect::control::flow as wire;
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::Protocol;
-use linerate_metric::round_trip::Attachment;
+use linerate_metric::plan::TransportProtocol;
+use linerate_metric::round_trip::SocketMode;
 
-use self::open_loop::OpenLoop;
-use self::reconnect::{Reopener, Steps};
-use self::request_tracker::{Answer, Questions, Verdict, judge_around, judge_framed};
+use self::open_loop::OpenLoopSender;
+use self::reconnect::{ReconnectingSender, StepHistograms};
+use self::request_tracker::{
+    RequestTracker, ResponseCheck, ResponseKind, classify_framed, classify_outside_timestamps,
+};
 use self::responder::{TcpAcceptor, TcpResponder, UdpResponder};
-use super::histogram_pool::Room;
-use super::{Lane, Opened, Progress, Workload, drive, edge_driver};
-use crate::flow::{FlowOutcome, Part};
+use super::histogram_pool::HistogramPool;
+use super::{OpenFlow, Progress, WorkerContext, Workload, drive, edge_driver};
+use crate::flow::{FlowEndResults, FlowRole};
 use crate::transport::Transport;
 
 /// Runs the flows of one thread.
 pub fn run<T: Transport>(
-    lane: &Lane<'_>,
+    worker: &WorkerContext<'_>,
     transport: &mut T,
-    flows: Vec<Opened<T::Socket>>,
-) -> Vec<FlowOutcome> {
-    if !lane.plan.stamps.is_none() {
-        return super::timestamped_round_trip::run(lane, transport, flows);
+    flows: Vec<OpenFlow<T::Socket>>,
+) -> Vec<FlowEndResults> {
+    if !worker.plan.timestamps.is_none() {
+        return super::timestamped_round_trip::run(worker, transport, flows);
     }
-    let asked = &lane.plan.round_trip;
-    let reopened = asked.attachment == Attachment::Reopened;
-    match (lane.plan.protocol, lane.part) {
-        (_, Part::Source) if reopened => {
+    let options = &worker.plan.round_trip;
+    let reopened = options.socket_mode == SocketMode::Reopened;
+    match (worker.plan.protocol, worker.role) {
+        (_, FlowRole::Sender) if reopened => {
             let mut flows = flows;
-            let mut none = Room::default();
-            let room = flows.first_mut().map_or(&mut none, |flow| &mut flow.room);
-            let steps = Rc::new(RefCell::new(Steps::of(room)));
-            let flow = |flow| Reopener::new(lane, flow, Rc::clone(&steps));
+            let mut none = HistogramPool::default();
+            let histograms = flows
+                .first_mut()
+                .map_or(&mut none, |flow| &mut flow.histograms);
+            let steps = Rc::new(RefCell::new(StepHistograms::from_pool(histograms)));
+            let flow = |flow| ReconnectingSender::new(worker, flow, Rc::clone(&steps));
             let flows: Vec<_> = flows.into_iter().map(flow).collect();
             drop(steps);
             // UDP: a queued datagram behind a stale response would not be reported edge-triggered.
-            let by_changes = lane.plan.protocol == Protocol::Tcp;
-            match by_changes && transport.capabilities().tells_changes {
+            let is_edge_safe = worker.plan.protocol == TransportProtocol::Tcp;
+            match is_edge_safe && transport.capabilities().has_edge_trigger {
                 true => edge_driver::drive(transport, flows),
                 false => drive(transport, flows),
             }
         }
-        (_, Part::Source) if asked.is_open() => {
-            let flows = flows.into_iter().map(|flow| OpenLoop::new(lane, flow));
+        (_, FlowRole::Sender) if options.is_pipelined() => {
+            let flows = flows
+                .into_iter()
+                .map(|flow| OpenLoopSender::new(worker, flow));
             drive(transport, flows.collect())
         }
-        (Protocol::Tcp, Part::Sink) if reopened => {
-            let flows = flows.into_iter().map(|flow| TcpAcceptor::new(lane, flow));
-            match transport.capabilities().tells_changes {
+        (TransportProtocol::Tcp, FlowRole::Receiver) if reopened => {
+            let flows = flows.into_iter().map(|flow| TcpAcceptor::new(worker, flow));
+            match transport.capabilities().has_edge_trigger {
                 true => edge_driver::drive(transport, flows.collect()),
                 false => drive(transport, flows.collect()),
             }
         }
-        (Protocol::Udp, Part::Source) => {
-            let flows = flows.into_iter().map(|flow| UdpAsker::new(lane, flow));
+        (TransportProtocol::Udp, FlowRole::Sender) => {
+            let flows = flows
+                .into_iter()
+                .map(|flow| UdpRequestSender::new(worker, flow));
             drive(transport, flows.collect())
         }
-        (Protocol::Tcp, Part::Source) => {
-            let flows = flows.into_iter().map(|flow| TcpAsker::new(lane, flow));
+        (TransportProtocol::Tcp, FlowRole::Sender) => {
+            let flows = flows
+                .into_iter()
+                .map(|flow| TcpRequestSender::new(worker, flow));
             drive(transport, flows.collect())
         }
-        (Protocol::Udp, Part::Sink) => {
-            let flows = flows.into_iter().map(|flow| UdpResponder::new(lane, flow));
+        (TransportProtocol::Udp, FlowRole::Receiver) => {
+            let flows = flows
+                .into_iter()
+                .map(|flow| UdpResponder::new(worker, flow));
             drive(transport, flows.collect())
         }
-        (Protocol::Tcp, Part::Sink) => {
-            let flows = flows.into_iter().map(|flow| TcpResponder::new(lane, flow));
+        (TransportProtocol::Tcp, FlowRole::Receiver) => {
+            let flows = flows
+                .into_iter()
+                .map(|flow| TcpResponder::new(worker, flow));
             drive(transport, flows.collect())
         }
     }
 }
 
 /// Sends requests as datagrams.
-struct UdpAsker<'a, S> {
-    questions: Questions<'a>,
+struct UdpRequestSender<'a, S> {
+    requests: RequestTracker<'a>,
     socket: S,
     /// Send time and number of the outstanding request.
-    open: Option<(Nanos, u64)>,
+    outstanding: Option<(Nanos, u64)>,
 }
 
-impl<'a, S: Copy> UdpAsker<'a, S> {
-    fn new(lane: &'a Lane<'a>, mut flow: Opened<S>) -> Self {
+impl<'a, S: Copy> UdpRequestSender<'a, S> {
+    fn new(worker: &'a WorkerContext<'a>, mut flow: OpenFlow<S>) -> Self {
         Self {
-            questions: Questions::new(lane, &mut flow).with_numbers(),
+            requests: RequestTracker::new(worker, &mut flow).with_numbers(),
             socket: flow.socket,
-            open: None,
+            outstanding: None,
         }
     }
 
-    fn ask<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Option<Progress>> {
-        if self.questions.is_over() {
+    fn send_request<T: Transport<Socket = S>>(
+        &mut self,
+        transport: &mut T,
+    ) -> io::Result<Option<Progress>> {
+        if self.requests.is_over() {
             return Ok(Some(Progress::Done));
         }
-        self.questions.breathe();
-        self.questions.begin(transport, self.socket);
-        let number = self.questions.number_message();
-        let (message, framing) = (&self.questions.message, &self.questions.framing);
-        let mut asked_ns = 0;
+        self.requests.pause_if_due();
+        self.requests.before_request(transport, self.socket);
+        let number = self.requests.write_next_number();
+        let (message, framing) = (&self.requests.message, &self.requests.framing);
+        let mut sent_ns = 0;
         let sent = transport.udp_send(self.socket, message.len(), |payload| {
             payload.copy_from_slice(message);
             // After the copy: filling the message is not part of the round trip.
-            asked_ns = T::clock();
-            framing.ask(payload, number, asked_ns);
+            sent_ns = T::read_clock();
+            framing.make_request(payload, number, sent_ns);
         });
         match sent {
             Poll::Pending => Ok(Some(Progress::Starved(None))),
@@ -123,66 +140,72 @@ impl<'a, S: Copy> UdpAsker<'a, S> {
                 sent?;
                 transport.flush();
                 // The response is compared with what was sent.
-                if framing.echoes() {
-                    wire::write_header(&mut self.questions.message, number, asked_ns);
+                if framing.replies_are_copies() {
+                    wire::write_header(&mut self.requests.message, number, sent_ns);
                 }
-                self.open = Some((asked_ns, number));
+                self.outstanding = Some((sent_ns, number));
                 Ok(None)
             }
         }
     }
 }
 
-impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
+impl<T: Transport> Workload<T> for UdpRequestSender<'_, T::Socket> {
     #[inline]
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        if self.open.is_none()
-            && let Some(progress) = self.ask(transport)?
+        if self.outstanding.is_none()
+            && let Some(progress) = self.send_request(transport)?
         {
             return Ok(progress);
         }
-        let Some((asked_ns, number)) = self.open else {
+        let Some((sent_ns, number)) = self.outstanding else {
             return Ok(Progress::Worked);
         };
-        let (question, verify) = (&self.questions.message, self.questions.verify);
-        let framing = &self.questions.framing;
-        let stamps = self.questions.device_stamps();
+        let (request, verify) = (&self.requests.message, self.requests.verify);
+        let framing = &self.requests.framing;
+        let stamps = self.requests.device_format();
         let received = transport.udp_receive(self.socket, |payload, _| {
             // Before the comparison, which is not part of the round trip.
-            let now = T::clock();
-            let answer = match stamps {
-                None => judge_framed(framing, payload, question, number, verify),
-                Some(stamps) => judge_around(payload, question, number, verify, stamps),
+            let now = T::read_clock();
+            let response = match stamps {
+                None => classify_framed(framing, payload, request, number, verify),
+                Some(stamps) => {
+                    classify_outside_timestamps(payload, request, number, verify, stamps)
+                }
             };
-            (now, answer, stamps.and_then(|stamps| stamps.read(payload)))
+            (
+                now,
+                response,
+                stamps.and_then(|stamps| stamps.read(payload)),
+            )
         });
-        let (now, nothing_came) = match received {
+        let (now, is_empty) = match received {
             Poll::Ready(received) => match received? {
-                (now, Answer::Greeting, _) => (now, false),
-                (now, Answer::Earlier(number), _) => {
-                    self.questions.came_again(number);
+                (now, ResponseKind::FlowOpening, _) => (now, false),
+                (now, ResponseKind::Earlier(number), _) => {
+                    self.requests.record_late_response(number);
                     (now, false)
                 }
-                (now, Answer::Due(verdict), stamped) => {
-                    self.open = None;
+                (now, ResponseKind::Current(verdict), timestamps) => {
+                    self.outstanding = None;
                     let socket = Some(self.socket);
-                    self.questions.was_inside(stamped, asked_ns, now);
-                    self.questions
-                        .answered(transport, socket, number, asked_ns, now, verdict);
+                    self.requests.record_device_time(timestamps, sent_ns, now);
+                    self.requests
+                        .record_response(transport, socket, number, sent_ns, now, verdict);
                     return Ok(Progress::Worked);
                 }
             },
             // For a timeout, the time of the last poll is exact enough.
             Poll::Pending => (transport.now(), true),
         };
-        if now >= asked_ns + self.questions.timeout_ns {
-            self.open = None;
-            self.questions.missed(number, now);
+        if now >= sent_ns + self.requests.timeout_ns {
+            self.outstanding = None;
+            self.requests.record_missing(number, now);
             return Ok(Progress::Worked);
         }
-        self.questions.passed(now);
+        self.requests.advance_time(now);
         // The response to the last request of an interrupted run is neither counted nor missing.
-        if nothing_came && self.questions.lets_go(asked_ns, now) {
+        if is_empty && self.requests.stops_waiting(sent_ns, now) {
             return Ok(Progress::Done);
         }
         Ok(Progress::Starved(None))
@@ -192,88 +215,91 @@ impl<T: Transport> Workload<T> for UdpAsker<'_, T::Socket> {
         Some(self.socket)
     }
 
-    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.questions.outcome(transport, Some(self.socket), error)
+    fn finish(self, transport: &T, error: Option<io::Error>) -> FlowEndResults {
+        self.requests.finish(transport, Some(self.socket), error)
     }
 }
 
 /// Sends requests over a stream.
-struct TcpAsker<'a, S> {
-    questions: Questions<'a>,
+struct TcpRequestSender<'a, S> {
+    requests: RequestTracker<'a>,
     socket: S,
-    state: Asking,
+    state: TcpRequestState,
     /// The outstanding request was counted as missing while it was still being sent.
-    given_up: bool,
+    is_counted_missing: bool,
 }
 
 /// State of a request on a stream.
 #[derive(Clone, Copy)]
-enum Asking {
-    Nothing,
+enum TcpRequestState {
+    Idle,
     Sending {
-        asked_ns: Nanos,
-        sent: usize,
+        sent_ns: Nanos,
+        sent_bytes: usize,
     },
     Waiting {
-        asked_ns: Nanos,
-        received: usize,
-        right: bool,
+        sent_ns: Nanos,
+        received_bytes: usize,
+        is_correct: bool,
         /// The request was counted as missing; its response must still be read from the stream.
-        late: bool,
+        is_counted_missing: bool,
     },
 }
 
-impl<'a, S: Copy> TcpAsker<'a, S> {
-    fn new(lane: &'a Lane<'a>, mut flow: Opened<S>) -> Self {
+impl<'a, S: Copy> TcpRequestSender<'a, S> {
+    fn new(worker: &'a WorkerContext<'a>, mut flow: OpenFlow<S>) -> Self {
         Self {
-            questions: Questions::new(lane, &mut flow),
+            requests: RequestTracker::new(worker, &mut flow),
             socket: flow.socket,
-            state: Asking::Nothing,
-            given_up: false,
+            state: TcpRequestState::Idle,
+            is_counted_missing: false,
         }
     }
 
     fn send<T: Transport<Socket = S>>(
         &mut self,
         transport: &mut T,
-        asked_ns: Nanos,
+        sent_ns: Nanos,
         sent: usize,
     ) -> io::Result<Progress> {
-        let rest = &self.questions.message[sent..];
-        let (framing, number) = (&self.questions.framing, self.questions.asked());
+        let rest = &self.requests.message[sent..];
+        let (framing, number) = (&self.requests.framing, self.requests.completed_requests());
         let mut filled_ns = 0;
-        let taken = transport.tcp_send(self.socket, rest.len(), |payload| {
+        let accepted = transport.tcp_send(self.socket, rest.len(), |payload| {
             payload.copy_from_slice(&rest[..payload.len()]);
-            if sent == 0 && !framing.echoes() {
-                framing.ask(payload, number, 0);
+            if sent == 0 && !framing.replies_are_copies() {
+                framing.make_request(payload, number, 0);
             }
-            filled_ns = T::clock();
+            filled_ns = T::read_clock();
         });
-        let asked_ns = if sent == 0 { filled_ns } else { asked_ns };
-        match taken {
+        let sent_ns = if sent == 0 { filled_ns } else { sent_ns };
+        match accepted {
             // The peer does not read.
             Poll::Pending => {
-                let now = T::clock();
-                if matches!(self.state, Asking::Sending { .. }) {
-                    self.give_up_when_late(now, asked_ns);
-                    if self.questions.lets_go(asked_ns, now) {
+                let now = T::read_clock();
+                if matches!(self.state, TcpRequestState::Sending { .. }) {
+                    self.count_missing_if_late(now, sent_ns);
+                    if self.requests.stops_waiting(sent_ns, now) {
                         return Ok(Progress::Done);
                     }
                 }
                 Ok(Progress::Starved(None))
             }
-            Poll::Ready(taken) => {
-                let sent = sent + taken?;
+            Poll::Ready(accepted) => {
+                let sent = sent + accepted?;
                 transport.flush();
-                self.state = if sent == self.questions.message.len() {
-                    Asking::Waiting {
-                        asked_ns,
-                        received: 0,
-                        right: true,
-                        late: std::mem::take(&mut self.given_up),
+                self.state = if sent == self.requests.message.len() {
+                    TcpRequestState::Waiting {
+                        sent_ns,
+                        received_bytes: 0,
+                        is_correct: true,
+                        is_counted_missing: std::mem::take(&mut self.is_counted_missing),
                     }
                 } else {
-                    Asking::Sending { asked_ns, sent }
+                    TcpRequestState::Sending {
+                        sent_ns,
+                        sent_bytes: sent,
+                    }
                 };
                 Ok(Progress::Worked)
             }
@@ -281,96 +307,103 @@ impl<'a, S: Copy> TcpAsker<'a, S> {
     }
 }
 
-impl<S: Copy> TcpAsker<'_, S> {
+impl<S: Copy> TcpRequestSender<'_, S> {
     /// Counts a request that cannot be sent in time as missing, once.
-    fn give_up_when_late(&mut self, now: Nanos, asked_ns: Nanos) {
-        if !self.given_up && now >= asked_ns + self.questions.timeout_ns {
-            self.given_up = true;
-            self.questions.missed(self.questions.asked(), now);
+    fn count_missing_if_late(&mut self, now: Nanos, sent_ns: Nanos) {
+        if !self.is_counted_missing && now >= sent_ns + self.requests.timeout_ns {
+            self.is_counted_missing = true;
+            self.requests
+                .record_missing(self.requests.completed_requests(), now);
         }
     }
 }
 
-impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
+impl<T: Transport> Workload<T> for TcpRequestSender<'_, T::Socket> {
     #[inline]
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
         match self.state {
-            Asking::Nothing => {
-                if self.questions.is_over() {
-                    transport.finish_sending(self.socket)?;
+            TcpRequestState::Idle => {
+                if self.requests.is_over() {
+                    transport.shutdown_send(self.socket)?;
                     return Ok(Progress::Done);
                 }
-                self.questions.breathe();
-                self.questions.begin(transport, self.socket);
-                self.questions.number_message();
+                self.requests.pause_if_due();
+                self.requests.before_request(transport, self.socket);
+                self.requests.write_next_number();
                 self.send(transport, 0, 0)?;
             }
-            Asking::Sending { asked_ns, sent } => return self.send(transport, asked_ns, sent),
-            Asking::Waiting { .. } => {}
+            TcpRequestState::Sending {
+                sent_ns,
+                sent_bytes: sent,
+            } => return self.send(transport, sent_ns, sent),
+            TcpRequestState::Waiting { .. } => {}
         }
-        let Asking::Waiting {
-            asked_ns,
-            received,
-            right,
-            late,
+        let TcpRequestState::Waiting {
+            sent_ns,
+            received_bytes: received,
+            is_correct,
+            is_counted_missing,
         } = self.state
         else {
             return Ok(Progress::Starved(None));
         };
-        let (question, verify) = (&self.questions.message, self.questions.verify);
-        let framing = &self.questions.framing;
-        let answer = transport.tcp_receive(self.socket, question.len() - received, |payload| {
-            let now = T::clock();
-            let expected = &question[received..received + payload.len()];
-            let right = !verify || framing.is_right(payload, expected, received);
-            (now, payload.len(), right)
+        let (request, verify) = (&self.requests.message, self.requests.verify);
+        let framing = &self.requests.framing;
+        let response = transport.tcp_receive(self.socket, request.len() - received, |payload| {
+            let now = T::read_clock();
+            let expected = &request[received..received + payload.len()];
+            let is_correct = !verify || framing.is_expected(payload, expected, received);
+            (now, payload.len(), is_correct)
         });
-        match answer {
-            Poll::Ready(answer) => {
-                let (now, bytes, same) = answer?;
+        match response {
+            Poll::Ready(response) => {
+                let (now, bytes, is_equal) = response?;
                 if bytes == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 let received = received + bytes;
-                let right = right && same;
-                if received < question.len() {
-                    self.state = Asking::Waiting {
-                        asked_ns,
-                        received,
-                        right,
-                        late,
+                let is_correct = is_correct && is_equal;
+                if received < request.len() {
+                    self.state = TcpRequestState::Waiting {
+                        sent_ns,
+                        received_bytes: received,
+                        is_correct,
+                        is_counted_missing,
                     };
                     return Ok(Progress::Worked);
                 }
-                self.state = Asking::Nothing;
-                if !late {
+                self.state = TcpRequestState::Idle;
+                if !is_counted_missing {
                     // A stream has no message lengths: every difference is one of content.
-                    let verdict = if right {
-                        Verdict::Right
+                    let verdict = if is_correct {
+                        ResponseCheck::Correct
                     } else {
-                        Verdict::WrongContent
+                        ResponseCheck::WrongContent
                     };
-                    let number = self.questions.asked();
+                    let number = self.requests.completed_requests();
                     let socket = Some(self.socket);
-                    self.questions
-                        .answered(transport, socket, number, asked_ns, now, verdict);
+                    self.requests
+                        .record_response(transport, socket, number, sent_ns, now, verdict);
                 }
                 Ok(Progress::Worked)
             }
             Poll::Pending => {
-                let now = T::clock();
-                self.questions.passed(now);
-                if !late && now >= asked_ns + self.questions.timeout_ns {
-                    self.questions.missed(self.questions.asked(), now);
-                    self.state = Asking::Waiting {
-                        asked_ns,
-                        received,
-                        right,
-                        late: true,
+                let now = T::read_clock();
+                self.requests.advance_time(now);
+                if !is_counted_missing && now >= sent_ns + self.requests.timeout_ns {
+                    self.requests
+                        .record_missing(self.requests.completed_requests(), now);
+                    self.state = TcpRequestState::Waiting {
+                        sent_ns,
+                        received_bytes: received,
+                        is_correct,
+                        is_counted_missing: true,
                     };
                 }
-                if self.questions.is_over() && (late || self.questions.lets_go(asked_ns, now)) {
-                    transport.finish_sending(self.socket)?;
+                if self.requests.is_over()
+                    && (is_counted_missing || self.requests.stops_waiting(sent_ns, now))
+                {
+                    transport.shutdown_send(self.socket)?;
                     return Ok(Progress::Done);
                 }
                 Ok(Progress::Starved(None))
@@ -382,31 +415,39 @@ impl<T: Transport> Workload<T> for TcpAsker<'_, T::Socket> {
         Some(self.socket)
     }
 
-    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.questions.outcome(transport, Some(self.socket), error)
+    fn finish(self, transport: &T, error: Option<io::Error>) -> FlowEndResults {
+        self.requests.finish(transport, Some(self.socket), error)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Kind, Plan, Protocol};
+    use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
 
-    use crate::workload::scripted_transport::{Far, START_NS, asked};
+    use crate::workload::scripted_transport::{START_NS, ScriptedTransport, run_scripted};
 
     #[test]
-    fn the_last_question_is_waited_for_as_every_other() {
-        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far");
+    fn the_last_response_is_awaited_like_every_other() {
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far");
         plan.duration_ns = Some(100_000_000);
-        plan.answer_timeout_ns = Some(200_000_000);
+        plan.response_timeout_ns = Some(200_000_000);
         // Responses take 30 ms: the fourth arrives after the end and counts.
-        let outcome = asked(&plan, Far::after(30_000_000), None);
-        assert_eq!((outcome.totals.packets, outcome.totals.missing), (4, 0));
+        let result = run_scripted(&plan, ScriptedTransport::with_delay(30_000_000), None);
+        assert_eq!((result.totals.packets, result.totals.missing), (4, 0));
         // The fourth is lost: that is a missing response and does not extend the run.
-        let outcome = asked(&plan, Far::after(30_000_000).losing(3), None);
-        assert_eq!((outcome.totals.packets, outcome.totals.missing), (3, 1));
-        assert!(outcome.ended_ns < START_NS + 100_000_000);
+        let result = run_scripted(
+            &plan,
+            ScriptedTransport::with_delay(30_000_000).with_lost(3),
+            None,
+        );
+        assert_eq!((result.totals.packets, result.totals.missing), (3, 1));
+        assert!(result.ended_ns < START_NS + 100_000_000);
         // In an interrupted run the outstanding request is neither counted nor missing.
-        let outcome = asked(&plan, Far::after(30_000_000), Some(START_NS + 50_000_000));
-        assert_eq!((outcome.totals.packets, outcome.totals.missing), (1, 0));
+        let result = run_scripted(
+            &plan,
+            ScriptedTransport::with_delay(30_000_000),
+            Some(START_NS + 50_000_000),
+        );
+        assert_eq!((result.totals.packets, result.totals.missing), (1, 0));
     }
 }

@@ -9,12 +9,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Plan, Protocol};
-use linerate_metric::record::Socket as SocketFacts;
+use linerate_metric::plan::{Direction, Plan, TransportProtocol};
+use linerate_metric::record::SocketFacts;
 
-use super::{Lane, Opened};
-use crate::flow::{FlowOutcome, Part, Phase, Timeline};
-use crate::transport::{Capabilities, Departure, FlowOptions, Meta, Transport};
+use super::{OpenFlow, WorkerContext};
+use crate::flow::{FlowEndResults, FlowRole, RunClock, RunPhase};
+use crate::transport::{FlowOptions, RecvMeta, Transport, TransportCapabilities, TxTimestamp};
 
 /// Start time of scripted runs.
 pub const START_NS: Nanos = 1_000_000_000;
@@ -27,50 +27,50 @@ thread_local! {
 }
 
 /// Responds to each datagram after the same delay, and can lose one.
-pub struct Far {
-    answer_ns: Nanos,
-    lost: Option<usize>,
+pub struct ScriptedTransport {
+    response_delay_ns: Nanos,
+    lost_datagram: Option<usize>,
     sent: usize,
-    answers: VecDeque<(Nanos, Vec<u8>)>,
-    patience_ns: Nanos,
+    responses: VecDeque<(Nanos, Vec<u8>)>,
+    receive_timeout_ns: Nanos,
     /// Time for which the socket is full after each send.
-    full_for_ns: Nanos,
-    room_from_ns: Nanos,
-    ends: Option<(Nanos, &'static Phase)>,
+    full_after_send_ns: Nanos,
+    writable_from_ns: Nanos,
+    end: Option<(Nanos, &'static RunPhase)>,
     interrupted_ns: Option<Nanos>,
 }
 
-impl Far {
-    pub fn after(answer_ns: Nanos) -> Self {
+impl ScriptedTransport {
+    pub fn with_delay(response_delay_ns: Nanos) -> Self {
         Self {
-            answer_ns,
-            lost: None,
+            response_delay_ns,
+            lost_datagram: None,
             sent: 0,
-            answers: VecDeque::new(),
-            patience_ns: 0,
-            full_for_ns: 0,
-            room_from_ns: 0,
-            ends: None,
+            responses: VecDeque::new(),
+            receive_timeout_ns: 0,
+            full_after_send_ns: 0,
+            writable_from_ns: 0,
+            end: None,
             interrupted_ns: None,
         }
     }
 
-    pub fn losing(mut self, number: usize) -> Self {
-        self.lost = Some(number);
+    pub fn with_lost(mut self, number: usize) -> Self {
+        self.lost_datagram = Some(number);
         self
     }
 
-    pub fn with_room_each(mut self, full_for_ns: Nanos) -> Self {
-        self.full_for_ns = full_for_ns;
+    pub fn with_full_socket(mut self, full_for_ns: Nanos) -> Self {
+        self.full_after_send_ns = full_for_ns;
         self
     }
 
     /// Advances the time and ends the run as the coordinator would.
-    fn pass(&self, until: Nanos) {
+    fn advance(&self, until: Nanos) {
         let now = NOW.get().max(until);
         NOW.set(now);
-        if let Some((ends, phase)) = self.ends {
-            if now >= ends {
+        if let Some((end_ns, phase)) = self.end {
+            if now >= end_ns {
                 phase.end();
             }
             if self.interrupted_ns.is_some_and(|at| now >= at) {
@@ -81,54 +81,58 @@ impl Far {
 }
 
 /// Runs the request sender of one flow over a scripted transport.
-pub fn asked(plan: &Plan, mut far: Far, interrupted_ns: Option<Nanos>) -> FlowOutcome {
+pub fn run_scripted(
+    plan: &Plan,
+    mut transport: ScriptedTransport,
+    interrupted_ns: Option<Nanos>,
+) -> FlowEndResults {
     NOW.set(START_NS);
-    let phase: &'static Phase = Box::leak(Box::default());
-    let lasts = plan.duration_ns.unwrap_or(Nanos::MAX / 2);
-    far.ends = Some((START_NS + plan.omit_ns + lasts, phase));
-    far.interrupted_ns = interrupted_ns;
-    let lane = Lane {
+    let phase: &'static RunPhase = Box::leak(Box::default());
+    let duration_ns = plan.duration_ns.unwrap_or(Nanos::MAX / 2);
+    transport.end = Some((START_NS + plan.omit_ns + duration_ns, phase));
+    transport.interrupted_ns = interrupted_ns;
+    let worker = WorkerContext {
         plan,
         direction: Direction::Send,
-        part: Part::Source,
-        timeline: Timeline {
+        role: FlowRole::Sender,
+        timeline: RunClock {
             start_ns: START_NS,
             count_from_ns: START_NS + plan.omit_ns,
             interval_ns: None,
-            trace_on_ns: None,
+            trace_stop_call_ns: None,
         },
         phase,
     };
-    let flow = Opened {
-        room: Default::default(),
+    let flow = OpenFlow {
+        histograms: Default::default(),
         id: 1,
         socket: (),
         shared: Default::default(),
         pattern: None,
         framing: Default::default(),
-        reopening: None,
+        reconnect: None,
     };
-    let mut outcomes = super::run(&lane, &mut far, vec![flow]);
-    outcomes.pop().expect("each flow has an outcome")
+    let mut results = super::run(&worker, &mut transport, vec![flow]);
+    results.pop().expect("each flow has an outcome")
 }
 
 const UNUSED: &str = "not used by any test";
 
-impl Transport for Far {
+impl Transport for ScriptedTransport {
     type Socket = ();
 
-    fn turn(&mut self) {}
+    fn poll(&mut self) {}
 
     fn now(&self) -> Nanos {
         NOW.get()
     }
 
-    fn clock() -> Nanos {
+    fn read_clock() -> Nanos {
         NOW.get()
     }
 
     fn idle(&mut self, until: Option<Nanos>) {
-        self.pass(until.unwrap_or(NOW.get() + CALL_NS));
+        self.advance(until.unwrap_or(NOW.get() + CALL_NS));
     }
 
     fn connect(&mut self, _: SocketAddr, _: &FlowOptions) -> io::Result<()> {
@@ -137,12 +141,12 @@ impl Transport for Far {
 
     fn accept(&mut self, (): (), _: &FlowOptions) -> Poll<io::Result<()>> {
         // No client connects.
-        self.pass(NOW.get() + CALL_NS);
+        self.advance(NOW.get() + CALL_NS);
         Poll::Pending
     }
 
-    fn be_patient(&mut self, (): (), patience: Duration) {
-        self.patience_ns = patience.as_nanos() as Nanos;
+    fn set_receive_timeout(&mut self, (): (), timeout: Duration) {
+        self.receive_timeout_ns = timeout.as_nanos() as Nanos;
     }
 
     fn udp_send(
@@ -151,17 +155,17 @@ impl Transport for Far {
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<usize>> {
-        if NOW.get() < self.room_from_ns {
-            self.pass(NOW.get() + CALL_NS);
+        if NOW.get() < self.writable_from_ns {
+            self.advance(NOW.get() + CALL_NS);
             return Poll::Pending;
         }
-        self.room_from_ns = NOW.get() + self.full_for_ns;
+        self.writable_from_ns = NOW.get() + self.full_after_send_ns;
         let mut payload = vec![0; bytes];
         fill(&mut payload);
-        self.pass(NOW.get() + CALL_NS);
-        if self.lost != Some(self.sent) {
-            self.answers
-                .push_back((NOW.get() + self.answer_ns, payload));
+        self.advance(NOW.get() + CALL_NS);
+        if self.lost_datagram != Some(self.sent) {
+            self.responses
+                .push_back((NOW.get() + self.response_delay_ns, payload));
         }
         self.sent += 1;
         Poll::Ready(Ok(bytes))
@@ -170,37 +174,37 @@ impl Transport for Far {
     fn udp_receive<R>(
         &mut self,
         (): (),
-        take: impl FnOnce(&[u8], Meta) -> R,
+        take: impl FnOnce(&[u8], RecvMeta) -> R,
     ) -> Poll<io::Result<R>> {
-        let limit = NOW.get() + self.patience_ns.max(CALL_NS);
-        let next = self.answers.front().map(|(at, _)| *at);
+        let limit = NOW.get() + self.receive_timeout_ns.max(CALL_NS);
+        let next = self.responses.front().map(|(at, _)| *at);
         let Some(at) = next.filter(|&at| at <= limit) else {
-            self.pass(limit);
+            self.advance(limit);
             return Poll::Pending;
         };
-        self.pass(at);
-        let (_, payload) = self.answers.pop_front().expect("it was just seen");
-        Poll::Ready(Ok(take(&payload, Meta::default())))
+        self.advance(at);
+        let (_, payload) = self.responses.pop_front().expect("it was just seen");
+        Poll::Ready(Ok(take(&payload, RecvMeta::default())))
     }
 
-    fn stamp(&mut self, (): (), _: Protocol) -> io::Result<Vec<String>> {
+    fn enable_timestamps(&mut self, (): (), _: TransportProtocol) -> io::Result<Vec<String>> {
         Ok(Vec::new())
     }
 
-    fn receive_stamped<R>(
+    fn receive_with_timestamp<R>(
         &mut self,
         (): (),
         _: usize,
-        take: impl FnOnce(&[u8], Meta) -> R,
+        take: impl FnOnce(&[u8], RecvMeta) -> R,
     ) -> Poll<io::Result<R>> {
         self.udp_receive((), take)
     }
 
-    fn departures(&mut self, (): (), _: impl FnMut(Departure)) -> io::Result<()> {
+    fn take_tx_timestamps(&mut self, (): (), _: impl FnMut(TxTimestamp)) -> io::Result<()> {
         Ok(())
     }
 
-    fn burst(&self, (): (), _: usize) -> usize {
+    fn max_burst(&self, (): (), _: usize) -> usize {
         1
     }
 
@@ -214,7 +218,11 @@ impl Transport for Far {
         unimplemented!("{UNUSED}")
     }
 
-    fn udp_receive_burst(&mut self, (): (), _: impl FnMut(&[u8], Meta)) -> Poll<io::Result<usize>> {
+    fn udp_receive_burst(
+        &mut self,
+        (): (),
+        _: impl FnMut(&[u8], RecvMeta),
+    ) -> Poll<io::Result<usize>> {
         unimplemented!("{UNUSED}")
     }
 
@@ -231,21 +239,21 @@ impl Transport for Far {
         unimplemented!("{UNUSED}")
     }
 
-    fn finish_sending(&mut self, (): ()) -> io::Result<()> {
+    fn shutdown_send(&mut self, (): ()) -> io::Result<()> {
         Ok(())
     }
 
-    fn release(&mut self, (): ()) {}
+    fn deregister(&mut self, (): ()) {}
 
-    fn facts(&self, (): ()) -> SocketFacts {
+    fn socket_facts(&self, (): ()) -> SocketFacts {
         SocketFacts::default()
     }
 
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            sleeps_in_calls: true,
-            stamps_end_waits: false,
-            tells_changes: false,
+    fn capabilities(&self) -> TransportCapabilities {
+        TransportCapabilities {
+            blocks_in_calls: true,
+            timestamps_end_waits: false,
+            has_edge_trigger: false,
         }
     }
 }

@@ -11,94 +11,100 @@ use std::task::Poll;
 use linerate_dialect::control::flow as wire;
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::Protocol;
+use linerate_metric::plan::TransportProtocol;
 
 use super::round_trip::device_timestamps;
-use super::send_schedule::Schedule;
-use super::{Lane, Opened, Progress, Workload, drive};
-use crate::flow::{FlowOutcome, Part, Shared, Timing, is_greeting};
-use crate::flow_counters::Totals;
-use crate::timestamps::{COLD_TRIPS, GivenUp, Instruments, Log};
-use crate::transport::{Place, Transport};
+use super::send_schedule::SendSchedule;
+use super::{OpenFlow, Progress, WorkerContext, Workload, drive};
+use crate::flow::{FlowEndResults, FlowRole, FlowShared, TimingHistograms, is_opening_datagram};
+use crate::flow_counters::PayloadTotals;
+use crate::timestamps::{LostRequest, SchedulerTracer, TimestampRing, WARM_UP_ROUND_TRIPS};
+use crate::transport::{Transport, TxTimestampPoint};
 
 /// Number of round trips after the slow one that ends the run.
-const AFTERMATH_TRIPS: u64 = 64;
+const ROUND_TRIPS_AFTER_SLOW: u64 = 64;
 
 /// Runs the flows of one thread.
 pub fn run<T: Transport>(
-    lane: &Lane<'_>,
+    worker: &WorkerContext<'_>,
     transport: &mut T,
-    flows: Vec<Opened<T::Socket>>,
-) -> Vec<FlowOutcome> {
-    match lane.part {
-        Part::Source => {
-            let flows = flows.into_iter().map(|flow| Asker::new(lane, flow));
+    flows: Vec<OpenFlow<T::Socket>>,
+) -> Vec<FlowEndResults> {
+    match worker.role {
+        FlowRole::Sender => {
+            let flows = flows
+                .into_iter()
+                .map(|flow| TimestampedSender::new(worker, flow));
             drive(transport, flows.collect())
         }
-        Part::Sink => {
-            let flows = flows.into_iter().map(|flow| Responder::new(lane, flow));
+        FlowRole::Receiver => {
+            let flows = flows
+                .into_iter()
+                .map(|flow| TimestampedResponder::new(worker, flow));
             drive(transport, flows.collect())
         }
     }
 }
 
 /// Returns the name of an end in warnings.
-fn end_name(part: Part) -> &'static str {
-    match part {
-        Part::Source => "client",
-        Part::Sink => "server",
+fn role_name(role: FlowRole) -> &'static str {
+    match role {
+        FlowRole::Sender => "client",
+        FlowRole::Receiver => "server",
     }
 }
 
 /// State and figures of either end of a flow.
-struct Notes<'a, S> {
-    lane: &'a Lane<'a>,
+struct FlowRecorder<'a, S> {
+    worker: &'a WorkerContext<'a>,
     id: u32,
     socket: S,
-    shared: Arc<Shared>,
-    totals: Totals,
+    shared: Arc<FlowShared>,
+    totals: PayloadTotals,
     message: Vec<u8>,
-    log: Box<Log>,
-    instruments: Instruments,
-    stamping: bool,
+    ring: Box<TimestampRing>,
+    tracer: SchedulerTracer,
+    has_timestamps: bool,
     /// True if timestamps are collected before each further wait for payload.
-    settles_in_waits: bool,
-    ended_ns: Nanos,
+    drains_in_waits: bool,
+    end_ns: Nanos,
 }
 
-impl<'a, S: Copy> Notes<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
-        let plan = lane.plan;
-        let mut log = Box::new(Log::new());
-        let instruments = Instruments::new(plan.stamps, end_name(lane.part), &mut log);
+impl<'a, S: Copy> FlowRecorder<'a, S> {
+    fn new(worker: &'a WorkerContext<'a>, flow: OpenFlow<S>) -> Self {
+        let plan = worker.plan;
+        let mut log = Box::new(TimestampRing::new());
+        let tracer = SchedulerTracer::new(plan.timestamps, role_name(worker.role), &mut log);
         let mut message: Vec<u8> = (0..plan.payload_bytes).map(|n| (n % 251) as u8).collect();
-        if let Some(stamps) = plan.round_trip.device_stamps {
-            device_timestamps::clear(&mut message, stamps);
+        if let Some(format) = plan.round_trip.device_timestamps {
+            device_timestamps::clear_timestamps(&mut message, format);
         }
         Self {
-            lane,
+            worker,
             id: flow.id,
             socket: flow.socket,
             shared: flow.shared,
-            totals: Totals::default(),
+            totals: PayloadTotals::default(),
             message,
-            log,
-            instruments,
-            stamping: false,
-            settles_in_waits: false,
-            ended_ns: lane.timeline.start_ns,
+            ring: log,
+            tracer,
+            has_timestamps: false,
+            drains_in_waits: false,
+            end_ns: worker.timeline.start_ns,
         }
     }
 
     /// Enables timestamps in the first step.
-    fn start<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<()> {
-        if !self.stamping {
-            let notes = transport.stamp(self.socket, self.lane.plan.protocol)?;
-            let name = end_name(self.lane.part);
-            let notes = notes.into_iter().map(|note| format!("{name}: {note}"));
-            self.log.notes.extend(notes);
-            self.stamping = true;
-            self.settles_in_waits = transport.capabilities().stamps_end_waits;
+    fn enable_timestamps<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<()> {
+        if !self.has_timestamps {
+            let warnings = transport.enable_timestamps(self.socket, self.worker.plan.protocol)?;
+            let name = role_name(self.worker.role);
+            let warnings = warnings
+                .into_iter()
+                .map(|warning| format!("{name}: {warning}"));
+            self.ring.warnings.extend(warnings);
+            self.has_timestamps = true;
+            self.drains_in_waits = transport.capabilities().timestamps_end_waits;
         }
         Ok(())
     }
@@ -106,75 +112,79 @@ impl<'a, S: Copy> Notes<'a, S> {
     /// Called when nothing arrived. Where a separate call waits, a returned timestamp ends that
     /// wait
     /// and every further one until it is read.
-    fn starved<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
-        if self.settles_in_waits {
-            self.settle(transport)?;
+    fn on_starved<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
+        if self.drains_in_waits {
+            self.drain_timestamps(transport)?;
         }
         Ok(Progress::Starved(None))
     }
 
     /// Collects the timestamps so far; not within a round trip, if avoidable.
-    fn settle<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<()> {
-        let stream = self.lane.plan.protocol == Protocol::Tcp;
+    fn drain_timestamps<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<()> {
+        let stream = self.worker.plan.protocol == TransportProtocol::Tcp;
         let bytes = self.message.len() as u64;
-        let log = &mut self.log;
-        transport.departures(self.socket, |departure| {
+        let log = &mut self.ring;
+        transport.take_tx_timestamps(self.socket, |departure| {
             let send = if stream {
-                log.send_of_byte(departure.id, bytes)
+                log.send_of_byte_id(departure.id, bytes)
             } else {
-                log.send_of(departure.id)
+                log.send_of_id(departure.id)
             };
-            let Some(half) = send.and_then(|send| log.trip_of_send(send)) else {
+            let Some(entry) = send.and_then(|send| log.entry_of_send(send)) else {
                 return;
             };
-            if departure.by_device {
-                let number = half.number;
-                return log.left_device(number, departure.at_ns);
+            if departure.is_hardware {
+                let number = entry.number;
+                return log.record_hardware_departure(number, departure.at_ns);
             }
-            match departure.place {
+            match departure.point {
                 // Of the first fragment or copy: a retransmission is late anyway.
-                Place::Queued if half.queued_ns == 0 => half.queued_ns = departure.at_ns,
-                Place::Driver if half.driver_ns == 0 => half.driver_ns = departure.at_ns,
+                TxTimestampPoint::Scheduled if entry.queued_ns == 0 => {
+                    entry.queued_ns = departure.at_ns
+                }
+                TxTimestampPoint::Driver if entry.driver_ns == 0 => {
+                    entry.driver_ns = departure.at_ns
+                }
                 _ => {}
             }
         })?;
-        self.instruments.look(&mut self.log);
+        self.tracer.drain_if_due(&mut self.ring);
         Ok(())
     }
 
-    fn close<T: Transport<Socket = S>>(
+    fn finish<T: Transport<Socket = S>>(
         mut self,
         transport: &T,
         times: Option<Histogram>,
         mismatched: u64,
         error: Option<io::Error>,
-    ) -> FlowOutcome {
+    ) -> FlowEndResults {
         /// Above what clock slewing explains: the clock was stepped.
-        const MOVED_NS: Nanos = 1_000;
-        self.instruments.finish(&mut self.log);
-        self.log.device_error_ns = transport.device_error_ns();
-        let moved = transport.moved_clock_ns();
-        if moved > MOVED_NS {
-            self.log.notes.push(format!(
-                "the system time was set during the pass: timestamps before and after differ by {moved} ns"
+        const MIN_CLOCK_STEP_NS: Nanos = 1_000;
+        self.tracer.finish(&mut self.ring);
+        self.ring.hardware_error_ns = transport.hardware_error_ns();
+        let step_ns = transport.clock_step_ns();
+        if step_ns > MIN_CLOCK_STEP_NS {
+            self.ring.warnings.push(format!(
+                "the system time was set during the pass: timestamps before and after differ by {step_ns} ns"
             ));
         }
-        FlowOutcome {
-            timing: Timing::default(),
+        FlowEndResults {
+            timing: TimingHistograms::default(),
             id: self.id,
-            direction: self.lane.direction,
-            part: self.lane.part,
+            direction: self.worker.direction,
+            role: self.worker.role,
             totals: self.totals,
             sequence: None,
             times,
             mismatched,
             first_mismatch: None,
-            asking: None,
-            log: Some(self.log),
-            facts: transport.facts(self.socket),
+            requests: None,
+            log: Some(self.ring),
+            facts: transport.socket_facts(self.socket),
             ended_ns: match error {
                 Some(_) => transport.now(),
-                None => self.ended_ns,
+                None => self.end_ns,
             },
             error,
         }
@@ -182,102 +192,102 @@ impl<'a, S: Copy> Notes<'a, S> {
 }
 
 /// Sends requests and records timestamps.
-struct Asker<'a, S> {
-    notes: Notes<'a, S>,
-    left: u64,
+struct TimestampedSender<'a, S> {
+    recorder: FlowRecorder<'a, S>,
+    remaining: u64,
     timeout_ns: Nanos,
     /// Round-trip time above which the run ends soon.
-    ends_above_ns: Option<Nanos>,
+    stop_above_ns: Option<Nanos>,
     times: Histogram,
     mismatched: u64,
-    state: Asking,
+    state: TimestampedRequestState,
     /// Time of the first request: the kernel starts to timestamp arrivals a little after it is
     /// enabled.
-    warm_ns: Nanos,
+    first_request_ns: Nanos,
     /// Send times of requests at a rate.
-    schedule: Option<Schedule>,
+    schedule: Option<SendSchedule>,
 }
 
 /// Time in which the kernel starts to timestamp arrivals at both ends, with a reserve.
 const WARM_UP_NS: Nanos = 50_000_000;
 
 #[derive(Clone, Copy)]
-enum Asking {
-    Nothing,
+enum TimestampedRequestState {
+    Idle,
     /// A stream may accept a long message in parts.
     Sending {
-        sent: usize,
+        sent_bytes: usize,
     },
     Waiting {
-        received: usize,
-        right: bool,
+        received_bytes: usize,
+        is_correct: bool,
     },
 }
 
-impl<'a, S: Copy> Asker<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
-        let plan = lane.plan;
-        let mut mailbox = flow.shared.mailbox.lock().expect("no holder panics");
-        mailbox.intervals_ended = u64::MAX;
-        drop(mailbox);
-        let warm_ns = lane.timeline.start_ns + WARM_UP_NS;
-        let mut notes = Notes::new(lane, flow);
-        if plan.round_trip.is_open() {
-            notes.log.notes.push(
+impl<'a, S: Copy> TimestampedSender<'a, S> {
+    fn new(worker: &'a WorkerContext<'a>, flow: OpenFlow<S>) -> Self {
+        let plan = worker.plan;
+        let mut interval_slot = flow.shared.interval_times.lock().expect("no holder panics");
+        interval_slot.intervals_ended = u64::MAX;
+        drop(interval_slot);
+        let first_request_ns = worker.timeline.start_ns + WARM_UP_NS;
+        let mut recorder = FlowRecorder::new(worker, flow);
+        if plan.round_trip.is_pipelined() {
+            recorder.ring.warnings.push(
                 "client: the timestamp passes keep the rate with one request at a time".to_owned(),
             );
         }
         Self {
-            left: plan.round_trips.unwrap_or(u64::MAX),
-            timeout_ns: plan.answer_timeout_ns.unwrap_or(1_000_000_000),
-            ends_above_ns: plan.trace_on_ns,
+            remaining: plan.round_trips.unwrap_or(u64::MAX),
+            timeout_ns: plan.response_timeout_ns.unwrap_or(1_000_000_000),
+            stop_above_ns: plan.trace_on_ns,
             times: Histogram::new(),
             mismatched: 0,
-            state: Asking::Nothing,
-            warm_ns,
-            schedule: (plan.round_trip.rate_per_second).map(|per_second| Schedule {
-                start_ns: warm_ns,
+            state: TimestampedRequestState::Idle,
+            first_request_ns,
+            schedule: (plan.round_trip.rate_per_second).map(|per_second| SendSchedule {
+                start_ns: first_request_ns,
                 per_second,
             }),
-            notes,
+            recorder,
         }
     }
 
     fn is_stream(&self) -> bool {
-        self.notes.lane.plan.protocol == Protocol::Tcp
+        self.recorder.worker.plan.protocol == TransportProtocol::Tcp
     }
 
     /// Returns when the next request is sent, unless at once.
-    fn due(&self) -> Option<Nanos> {
-        let asked = self.notes.totals.calls;
+    fn next_send_ns(&self) -> Option<Nanos> {
+        let completed = self.recorder.totals.calls;
         match &self.schedule {
-            Some(schedule) => Some(schedule.due(asked)),
-            None => (asked == 0).then_some(self.warm_ns),
+            Some(schedule) => Some(schedule.send_time_ns(completed)),
+            None => (completed == 0).then_some(self.first_request_ns),
         }
     }
 
     fn is_over(&self) -> bool {
-        self.left == 0 || self.notes.lane.phase.is_ending()
+        self.remaining == 0 || self.recorder.worker.phase.is_ending()
     }
 
-    fn over(&mut self, now: Nanos) {
-        self.notes.totals.calls += 1;
-        self.notes.ended_ns = now;
-        self.left = self.left.saturating_sub(1);
-        self.notes.shared.meter.publish(&self.notes.totals);
-        self.state = Asking::Nothing;
+    fn complete_request(&mut self, now: Nanos) {
+        self.recorder.totals.calls += 1;
+        self.recorder.end_ns = now;
+        self.remaining = self.remaining.saturating_sub(1);
+        self.recorder.shared.counters.publish(&self.recorder.totals);
+        self.state = TimestampedRequestState::Idle;
     }
 
     /// Ends the run soon if this round trip is the slow one awaited; returns whether it is.
-    fn note_slow(&mut self, number: u64, time_ns: Nanos) -> bool {
-        let warm = number >= COLD_TRIPS;
-        let fires = warm && self.ends_above_ns.is_some_and(|limit| time_ns > limit);
-        if fires {
-            self.ends_above_ns = None;
+    fn stop_if_slow(&mut self, number: u64, time_ns: Nanos) -> bool {
+        let is_warm = number >= WARM_UP_ROUND_TRIPS;
+        let is_trigger = is_warm && self.stop_above_ns.is_some_and(|limit| time_ns > limit);
+        if is_trigger {
+            self.stop_above_ns = None;
             // A few more round trips show what followed.
-            self.left = self.left.min(AFTERMATH_TRIPS);
+            self.remaining = self.remaining.min(ROUND_TRIPS_AFTER_SLOW);
         }
-        fires
+        is_trigger
     }
 
     fn send<T: Transport<Socket = S>>(
@@ -286,38 +296,38 @@ impl<'a, S: Copy> Asker<'a, S> {
         sent: usize,
     ) -> io::Result<Progress> {
         let stream = self.is_stream();
-        let notes = &mut self.notes;
-        let number = notes.totals.calls;
-        let rest = &notes.message[sent..];
+        let recorder = &mut self.recorder;
+        let number = recorder.totals.calls;
+        let rest = &recorder.message[sent..];
         let mut handed_ns = 0;
         let fill = |payload: &mut [u8]| {
             payload.copy_from_slice(&rest[..payload.len()]);
-            handed_ns = T::clock();
+            handed_ns = T::read_clock();
         };
-        let taken = if stream {
-            transport.tcp_send(notes.socket, rest.len(), fill)
+        let accepted = if stream {
+            transport.tcp_send(recorder.socket, rest.len(), fill)
         } else {
-            transport.udp_send(notes.socket, rest.len(), fill)
+            transport.udp_send(recorder.socket, rest.len(), fill)
         };
-        let returned_ns = T::clock();
-        match taken {
-            Poll::Pending if notes.lane.phase.is_ending() => Ok(Progress::Done),
+        let returned_ns = T::read_clock();
+        match accepted {
+            Poll::Pending if recorder.worker.phase.is_ending() => Ok(Progress::Done),
             Poll::Pending => Ok(Progress::Starved(None)),
-            Poll::Ready(taken) => {
-                let taken = taken?;
-                let half = notes.log.trip(number);
+            Poll::Ready(accepted) => {
+                let accepted = accepted?;
+                let entry = recorder.ring.entry(number);
                 if sent == 0 {
-                    half.handed_ns = handed_ns;
+                    entry.send_call_ns = handed_ns;
                 }
-                half.returned_ns = returned_ns;
-                let sent = sent + taken;
-                if sent < notes.message.len() {
-                    self.state = Asking::Sending { sent };
+                entry.send_returned_ns = returned_ns;
+                let sent = sent + accepted;
+                if sent < recorder.message.len() {
+                    self.state = TimestampedRequestState::Sending { sent_bytes: sent };
                 } else {
-                    notes.log.sends(number);
-                    self.state = Asking::Waiting {
-                        received: 0,
-                        right: true,
+                    recorder.ring.record_send(number);
+                    self.state = TimestampedRequestState::Waiting {
+                        received_bytes: 0,
+                        is_correct: true,
                     };
                 }
                 Ok(Progress::Worked)
@@ -325,255 +335,275 @@ impl<'a, S: Copy> Asker<'a, S> {
         }
     }
 
-    fn ask<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
+    fn send_request<T: Transport<Socket = S>>(
+        &mut self,
+        transport: &mut T,
+    ) -> io::Result<Progress> {
         if self.is_over() {
             if self.is_stream() {
                 // An error means that the connection is closed already.
-                let _ = transport.finish_sending(self.notes.socket);
+                let _ = transport.shutdown_send(self.recorder.socket);
             }
             return Ok(Progress::Done);
         }
-        self.notes.settle(transport)?;
-        let number = self.notes.totals.calls;
-        wire::write_header(&mut self.notes.message, number, 0);
+        self.recorder.drain_timestamps(transport)?;
+        let number = self.recorder.totals.calls;
+        wire::write_header(&mut self.recorder.message, number, 0);
         self.send(transport, 0)
     }
 
-    fn hear<T: Transport<Socket = S>>(
+    fn receive<T: Transport<Socket = S>>(
         &mut self,
         transport: &mut T,
         received: usize,
-        right: bool,
+        is_correct: bool,
     ) -> io::Result<Progress> {
         let stream = self.is_stream();
-        let notes = &mut self.notes;
-        let number = notes.totals.calls;
-        let question = &notes.message;
-        let stamps = notes.lane.plan.round_trip.device_stamps;
-        let room = if stream {
-            question.len() - received
+        let recorder = &mut self.recorder;
+        let number = recorder.totals.calls;
+        let request = &recorder.message;
+        let format = recorder.worker.plan.round_trip.device_timestamps;
+        let max_bytes = if stream {
+            request.len() - received
         } else {
             usize::MAX
         };
-        let answer = transport.receive_stamped(notes.socket, room, |payload, meta| {
-            let now = T::clock();
-            let same = match (stream, stamps) {
-                (true, _) => payload == &question[received..received + payload.len()],
-                (false, None) => payload == question.as_slice(),
-                (false, Some(stamps)) => device_timestamps::same_outside(payload, question, stamps),
-            };
-            // The response to a request that was given up, or a repeated flow opening.
-            let stale = !stream
-                && (is_greeting(payload)
-                    || wire::read_header(payload).is_some_and(|header| header.sequence < number));
-            (now, payload.len(), same, stale, meta)
-        });
-        match answer {
-            Poll::Ready(answer) => {
-                let (now, bytes, same, stale, meta) = answer?;
-                if stale {
+        let response =
+            transport.receive_with_timestamp(recorder.socket, max_bytes, |payload, meta| {
+                let now = T::read_clock();
+                let is_equal = match (stream, format) {
+                    (true, _) => payload == &request[received..received + payload.len()],
+                    (false, None) => payload == request.as_slice(),
+                    (false, Some(format)) => {
+                        device_timestamps::equals_outside(payload, request, format)
+                    }
+                };
+                // The response to a request that was given up, or a repeated flow opening.
+                let is_stale = !stream
+                    && (is_opening_datagram(payload)
+                        || wire::read_header(payload)
+                            .is_some_and(|header| header.sequence < number));
+                (now, payload.len(), is_equal, is_stale, meta)
+            });
+        match response {
+            Poll::Ready(response) => {
+                let (now, bytes, is_equal, is_stale, meta) = response?;
+                if is_stale {
                     return Ok(Progress::Worked);
                 }
                 if stream && bytes == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 let received = received + bytes;
-                let right = right && same;
-                if stream && received < question.len() {
-                    self.state = Asking::Waiting { received, right };
+                let is_correct = is_correct && is_equal;
+                if stream && received < request.len() {
+                    self.state = TimestampedRequestState::Waiting {
+                        received_bytes: received,
+                        is_correct,
+                    };
                     return Ok(Progress::Worked);
                 }
-                let half = notes.log.trip(number);
-                half.received_ns = now;
-                half.arrived_ns = meta.stamp_ns.unwrap_or(0);
-                half.woken_ns = meta.queued_ns.unwrap_or(0);
-                let handed_ns = half.handed_ns;
-                if let Some(at_ns) = meta.device_ns {
-                    notes.log.arrived_at_device(number, at_ns);
+                let entry = recorder.ring.entry(number);
+                entry.received_ns = now;
+                entry.arrived_ns = meta.timestamp_ns.unwrap_or(0);
+                entry.woken_ns = meta.queued_ns.unwrap_or(0);
+                let handed_ns = entry.send_call_ns;
+                if let Some(at_ns) = meta.hardware_ns {
+                    recorder.ring.record_hardware_arrival(number, at_ns);
                 }
                 let time = now.saturating_sub(handed_ns);
-                if now >= notes.lane.timeline.count_from_ns {
+                if now >= recorder.worker.timeline.count_from_ns {
                     self.times.record(time);
-                    self.mismatched += u64::from(!right);
+                    self.mismatched += u64::from(!is_correct);
                 }
-                notes.totals.packets += 1;
-                notes.totals.bytes += question.len() as u64;
-                self.note_slow(number, time);
-                self.over(now);
+                recorder.totals.packets += 1;
+                recorder.totals.bytes += request.len() as u64;
+                self.stop_if_slow(number, time);
+                self.complete_request(now);
                 Ok(Progress::Worked)
             }
             Poll::Pending => {
-                let now = T::clock();
-                let handed_ns = notes.log.trip(number).handed_ns;
-                let late = now >= handed_ns.saturating_add(self.timeout_ns);
-                if notes.lane.phase.is_ending() {
+                let now = T::read_clock();
+                let handed_ns = recorder.ring.entry(number).send_call_ns;
+                let is_late = now >= handed_ns.saturating_add(self.timeout_ns);
+                if recorder.worker.phase.is_ending() {
                     return Ok(Progress::Done);
                 }
-                if late && !stream {
+                if is_late && !stream {
                     // A lost response is slower than any limit below the timeout.
-                    notes.totals.missing += 1;
-                    if self.note_slow(number, now.saturating_sub(handed_ns)) {
-                        self.notes.log.given_up = Some(GivenUp {
+                    recorder.totals.missing += 1;
+                    if self.stop_if_slow(number, now.saturating_sub(handed_ns)) {
+                        self.recorder.ring.lost_request = Some(LostRequest {
                             number,
-                            handed_ns,
-                            at_ns: now,
+                            send_call_ns: handed_ns,
+                            given_up_ns: now,
                         });
                     }
-                    self.over(now);
+                    self.complete_request(now);
                     return Ok(Progress::Worked);
                 }
-                self.notes.starved(transport)
+                self.recorder.on_starved(transport)
             }
         }
     }
 }
 
-impl<T: Transport> Workload<T> for Asker<'_, T::Socket> {
+impl<T: Transport> Workload<T> for TimestampedSender<'_, T::Socket> {
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        self.notes.start(transport)?;
+        self.recorder.enable_timestamps(transport)?;
         match self.state {
-            Asking::Nothing => {
-                if let Some(due) = self.due()
-                    && T::clock() < due
+            TimestampedRequestState::Idle => {
+                if let Some(due) = self.next_send_ns()
+                    && T::read_clock() < due
                     && !self.is_over()
                 {
                     return Ok(Progress::Starved(Some(due)));
                 }
-                let progress = self.ask(transport)?;
+                let progress = self.send_request(transport)?;
                 // The response is received at once, as in a run without timestamps.
                 match self.state {
-                    Asking::Waiting { received, right } => self.hear(transport, received, right),
+                    TimestampedRequestState::Waiting {
+                        received_bytes: received,
+                        is_correct,
+                    } => self.receive(transport, received, is_correct),
                     _ => Ok(progress),
                 }
             }
-            Asking::Sending { sent } => self.send(transport, sent),
-            Asking::Waiting { received, right } => self.hear(transport, received, right),
+            TimestampedRequestState::Sending { sent_bytes: sent } => self.send(transport, sent),
+            TimestampedRequestState::Waiting {
+                received_bytes: received,
+                is_correct,
+            } => self.receive(transport, received, is_correct),
         }
     }
 
     fn socket(&self) -> Option<T::Socket> {
-        Some(self.notes.socket)
+        Some(self.recorder.socket)
     }
 
-    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.notes
-            .close(transport, Some(self.times), self.mismatched, error)
+    fn finish(self, transport: &T, error: Option<io::Error>) -> FlowEndResults {
+        self.recorder
+            .finish(transport, Some(self.times), self.mismatched, error)
     }
 }
 
 /// Echoes requests and records timestamps.
-struct Responder<'a, S> {
-    notes: Notes<'a, S>,
-    received: usize,
-    sent: usize,
+struct TimestampedResponder<'a, S> {
+    recorder: FlowRecorder<'a, S>,
+    received_bytes: usize,
+    sent_bytes: usize,
     /// Bytes and number of the response being sent.
-    open: Option<(usize, u64)>,
+    response: Option<(usize, u64)>,
 }
 
-impl<'a, S: Copy> Responder<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+impl<'a, S: Copy> TimestampedResponder<'a, S> {
+    fn new(worker: &'a WorkerContext<'a>, flow: OpenFlow<S>) -> Self {
         Self {
-            notes: Notes::new(lane, flow),
-            received: 0,
-            sent: 0,
-            open: None,
+            recorder: FlowRecorder::new(worker, flow),
+            received_bytes: 0,
+            sent_bytes: 0,
+            response: None,
         }
     }
 
-    fn hear<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
-        let notes = &mut self.notes;
-        let stream = notes.lane.plan.protocol == Protocol::Tcp;
-        let (room, at) = if stream {
-            (notes.message.len() - self.received, self.received)
+    fn receive<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
+        let recorder = &mut self.recorder;
+        let stream = recorder.worker.plan.protocol == TransportProtocol::Tcp;
+        let (max_bytes, at) = if stream {
+            (
+                recorder.message.len() - self.received_bytes,
+                self.received_bytes,
+            )
         } else {
             (usize::MAX, 0)
         };
-        let message = &mut notes.message;
-        let heard = transport.receive_stamped(notes.socket, room, |payload, meta| {
-            let now = T::clock();
-            let bytes = payload.len().min(message.len() - at);
-            message[at..at + bytes].copy_from_slice(&payload[..bytes]);
-            (now, bytes, meta)
-        });
-        let (now, bytes, meta) = match heard {
-            Poll::Ready(heard) => heard?,
+        let message = &mut recorder.message;
+        let received =
+            transport.receive_with_timestamp(recorder.socket, max_bytes, |payload, meta| {
+                let now = T::read_clock();
+                let bytes = payload.len().min(message.len() - at);
+                message[at..at + bytes].copy_from_slice(&payload[..bytes]);
+                (now, bytes, meta)
+            });
+        let (now, bytes, meta) = match received {
+            Poll::Ready(received) => received?,
             Poll::Pending => {
-                let phase = notes.lane.phase;
-                let over = phase.is_aborted() || (!stream && notes.shared.is_over());
-                return match over {
+                let phase = recorder.worker.phase;
+                let is_over = phase.is_aborted() || (!stream && recorder.shared.has_sender_ended());
+                return match is_over {
                     true => Ok(Progress::Done),
-                    false => notes.starved(transport),
+                    false => recorder.on_starved(transport),
                 };
             }
         };
         if stream && bytes == 0 {
             return Ok(Progress::Done);
         }
-        if !stream && is_greeting(&notes.message[..bytes]) {
+        if !stream && is_opening_datagram(&recorder.message[..bytes]) {
             // A repeated flow opening was answered when the flow opened.
             return Ok(Progress::Worked);
         }
-        self.received = at + bytes;
-        if stream && self.received < notes.message.len() {
+        self.received_bytes = at + bytes;
+        if stream && self.received_bytes < recorder.message.len() {
             return Ok(Progress::Worked);
         }
-        let header = wire::read_header(&notes.message[..self.received]);
-        let number = header.map_or(notes.totals.packets, |header| header.sequence);
-        let half = notes.log.trip(number);
-        half.arrived_ns = meta.stamp_ns.unwrap_or(0);
-        half.woken_ns = meta.queued_ns.unwrap_or(0);
-        half.received_ns = now;
-        if let Some(at_ns) = meta.device_ns {
-            notes.log.arrived_at_device(number, at_ns);
+        let header = wire::read_header(&recorder.message[..self.received_bytes]);
+        let number = header.map_or(recorder.totals.packets, |header| header.sequence);
+        let entry = recorder.ring.entry(number);
+        entry.arrived_ns = meta.timestamp_ns.unwrap_or(0);
+        entry.woken_ns = meta.queued_ns.unwrap_or(0);
+        entry.received_ns = now;
+        if let Some(at_ns) = meta.hardware_ns {
+            recorder.ring.record_hardware_arrival(number, at_ns);
         }
-        self.open = Some((self.received, number));
-        (self.received, self.sent) = (0, 0);
+        self.response = Some((self.received_bytes, number));
+        (self.received_bytes, self.sent_bytes) = (0, 0);
         Ok(Progress::Worked)
     }
 
-    fn answer<T: Transport<Socket = S>>(
+    fn respond<T: Transport<Socket = S>>(
         &mut self,
         transport: &mut T,
         bytes: usize,
         number: u64,
     ) -> io::Result<Progress> {
-        let notes = &mut self.notes;
-        let stream = notes.lane.plan.protocol == Protocol::Tcp;
-        let rest = &notes.message[self.sent..bytes];
+        let recorder = &mut self.recorder;
+        let stream = recorder.worker.plan.protocol == TransportProtocol::Tcp;
+        let rest = &recorder.message[self.sent_bytes..bytes];
         let mut handed_ns = 0;
         let fill = |payload: &mut [u8]| {
             payload.copy_from_slice(&rest[..payload.len()]);
-            handed_ns = T::clock();
+            handed_ns = T::read_clock();
         };
-        let taken = if stream {
-            transport.tcp_send(notes.socket, rest.len(), fill)
+        let accepted = if stream {
+            transport.tcp_send(recorder.socket, rest.len(), fill)
         } else {
-            transport.udp_send(notes.socket, rest.len(), fill)
+            transport.udp_send(recorder.socket, rest.len(), fill)
         };
-        let returned_ns = T::clock();
-        let taken = match taken {
-            Poll::Pending if notes.lane.phase.is_aborted() => return Ok(Progress::Done),
+        let returned_ns = T::read_clock();
+        let accepted = match accepted {
+            Poll::Pending if recorder.worker.phase.is_aborted() => return Ok(Progress::Done),
             Poll::Pending => return Ok(Progress::Starved(None)),
-            Poll::Ready(taken) => taken?,
+            Poll::Ready(accepted) => accepted?,
         };
-        let half = notes.log.trip(number);
-        if self.sent == 0 {
-            half.handed_ns = handed_ns;
+        let entry = recorder.ring.entry(number);
+        if self.sent_bytes == 0 {
+            entry.send_call_ns = handed_ns;
         }
-        half.returned_ns = returned_ns;
-        self.sent += taken;
-        if self.sent < bytes {
+        entry.send_returned_ns = returned_ns;
+        self.sent_bytes += accepted;
+        if self.sent_bytes < bytes {
             return Ok(Progress::Worked);
         }
-        notes.log.sends(number);
-        self.open = None;
-        notes.totals.packets += 1;
-        notes.totals.calls += 1;
-        notes.totals.bytes += bytes as u64;
-        notes.ended_ns = returned_ns;
-        notes.shared.meter.publish(&notes.totals);
-        notes.settle(transport)?;
-        Ok(if notes.lane.phase.is_aborted() {
+        recorder.ring.record_send(number);
+        self.response = None;
+        recorder.totals.packets += 1;
+        recorder.totals.calls += 1;
+        recorder.totals.bytes += bytes as u64;
+        recorder.end_ns = returned_ns;
+        recorder.shared.counters.publish(&recorder.totals);
+        recorder.drain_timestamps(transport)?;
+        Ok(if recorder.worker.phase.is_aborted() {
             Progress::Done
         } else {
             Progress::Worked
@@ -581,58 +611,65 @@ impl<'a, S: Copy> Responder<'a, S> {
     }
 }
 
-impl<T: Transport> Workload<T> for Responder<'_, T::Socket> {
+impl<T: Transport> Workload<T> for TimestampedResponder<'_, T::Socket> {
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        self.notes.start(transport)?;
-        if self.open.is_none() {
-            let progress = self.hear(transport)?;
-            if self.open.is_none() {
+        self.recorder.enable_timestamps(transport)?;
+        if self.response.is_none() {
+            let progress = self.receive(transport)?;
+            if self.response.is_none() {
                 return Ok(progress);
             }
         }
-        match self.open {
-            Some((bytes, number)) => self.answer(transport, bytes, number),
+        match self.response {
+            Some((bytes, number)) => self.respond(transport, bytes, number),
             None => Ok(Progress::Worked),
         }
     }
 
     fn socket(&self) -> Option<T::Socket> {
-        Some(self.notes.socket)
+        Some(self.recorder.socket)
     }
 
-    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.notes.close(transport, None, 0, error)
+    fn finish(self, transport: &T, error: Option<io::Error>) -> FlowEndResults {
+        self.recorder.finish(transport, None, 0, error)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::scripted_transport::{Far, asked};
-    use linerate_metric::plan::{Kind, Plan, Stamping};
+    use crate::workload::scripted_transport::{ScriptedTransport, run_scripted};
+    use linerate_metric::plan::{Plan, RunKind, TimestampLevel};
 
     #[test]
-    fn a_lost_answer_is_what_a_slow_one_is() {
-        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far".to_owned());
-        plan.stamps = Stamping::Packets;
+    fn a_lost_response_ends_the_run_like_a_slow_one() {
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far".to_owned());
+        plan.timestamps = TimestampLevel::Packets;
         plan.duration_ns = None;
         plan.round_trips = Some(1_000);
         plan.payload_bytes = 64;
         plan.trace_on_ns = Some(100_000);
-        plan.answer_timeout_ns = Some(20_000_000);
-        let lost = COLD_TRIPS + 4;
-        let far = Far::after(10_000).losing(lost as usize);
-        let outcome = asked(&plan, far, None);
-        assert_eq!(outcome.totals.missing, 1);
-        assert_eq!(outcome.totals.calls, lost + AFTERMATH_TRIPS);
-        let given_up = outcome.log.and_then(|log| log.given_up).expect("it fired");
-        assert_eq!(given_up.number, lost);
-        let waited_ns = given_up.at_ns - given_up.handed_ns;
+        plan.response_timeout_ns = Some(20_000_000);
+        let lost_number = WARM_UP_ROUND_TRIPS + 4;
+        let transport = ScriptedTransport::with_delay(10_000).with_lost(lost_number as usize);
+        let result = run_scripted(&plan, transport, None);
+        assert_eq!(result.totals.missing, 1);
+        assert_eq!(result.totals.calls, lost_number + ROUND_TRIPS_AFTER_SLOW);
+        let lost_request = result
+            .log
+            .and_then(|log| log.lost_request)
+            .expect("it fired");
+        assert_eq!(lost_request.number, lost_number);
+        let waited_ns = lost_request.given_up_ns - lost_request.send_call_ns;
         assert!((20_000_000..40_000_000).contains(&waited_ns), "{waited_ns}");
 
         // A slow round trip during warm-up does not end the run.
-        let outcome = asked(&plan, Far::after(10_000).losing(3), None);
-        assert_eq!((outcome.totals.calls, outcome.totals.missing), (1_000, 1));
-        assert_eq!(outcome.log.and_then(|log| log.given_up), None);
+        let result = run_scripted(
+            &plan,
+            ScriptedTransport::with_delay(10_000).with_lost(3),
+            None,
+        );
+        assert_eq!((result.totals.calls, result.totals.missing), (1_000, 1));
+        assert_eq!(result.log.and_then(|log| log.lost_request), None);
     }
 }

@@ -9,25 +9,25 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use linerate_measure::{Client, Family, MeasureError, Server, ServerOptions};
-use linerate_metric::plan::{Kind, Plan, Protocol};
+use linerate_measure::{AddressFamily, Client, MeasureError, Server, ServerOptions};
+use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
 use linerate_metric::record::Record;
 
 /// Server that is stopped and joined on drop.
-pub struct Far {
+pub struct TestServer {
     pub port: u16,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(), MeasureError>>>,
 }
 
-impl Far {
+impl TestServer {
     pub fn start() -> Self {
         let server = Server::bind(&ServerOptions {
             port: 0,
             address: Some(Ipv4Addr::LOCALHOST.into()),
             interface: None,
-            family: Family::Any,
-            once: false,
+            family: AddressFamily::Any,
+            single_test: false,
             grants: Vec::new(),
             ..ServerOptions::default()
         })
@@ -44,19 +44,19 @@ impl Far {
     }
 
     /// Returns a plan with the defaults, against this server.
-    pub fn plan(&self, kind: Kind, protocol: Protocol) -> Plan {
+    pub fn plan(&self, kind: RunKind, protocol: TransportProtocol) -> Plan {
         let mut plan = Plan::new(kind, protocol, "127.0.0.1");
         plan.port = self.port;
         plan
     }
 }
 
-impl Drop for Far {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
-        let ended = self.thread.take().map(JoinHandle::join);
+        let stopped = self.thread.take().map(JoinHandle::join);
         if !std::thread::panicking() {
-            ended.unwrap().unwrap().unwrap();
+            stopped.unwrap().unwrap().unwrap();
         }
     }
 }
@@ -65,8 +65,8 @@ impl Drop for Far {
 pub fn try_run(plan: Plan) -> Result<Record, MeasureError> {
     let client = Client {
         plan,
-        family: Family::Any,
-        retry: Duration::ZERO,
+        family: AddressFamily::Any,
+        retry_timeout: Duration::ZERO,
         key: None,
     };
     let (record, failure) = client.run(&AtomicBool::new(false), &mut |_| {})?;
@@ -83,6 +83,6 @@ pub fn run(plan: Plan) -> Record {
 /// Returns the ids of a record's warnings.
 pub fn doubts(record: &Record) -> Vec<&str> {
     (record.validity.iter())
-        .map(|doubt| doubt.doubt.as_str())
+        .map(|doubt| doubt.id.as_str())
         .collect()
 }

@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_measure::{Also, MeasureError, PeerOptions, Server, ServerOptions};
-use linerate_metric::event::{Event, Problem, What};
+use linerate_measure::{ExtraPort, InteropOptions, MeasureError, Server, ServerOptions};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::record::{Interval, Record};
 
 /// Longest wait for a record.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Server that is stopped on drop.
-pub struct Host {
+pub struct InteropServer {
     pub port: u16,
     /// Additional ports.
     pub also: Vec<u16>,
@@ -23,23 +23,23 @@ pub struct Host {
     thread: Option<JoinHandle<Result<(), MeasureError>>>,
 }
 
-impl Host {
+impl InteropServer {
     pub fn start() -> Self {
-        Self::with(PeerOptions::default())
+        Self::with(InteropOptions::default())
     }
 
     /// Starts a server with a port for each of these protocols alone.
     pub fn with_ports(dialects: &[&str]) -> Self {
         // Another process may take a port that was free a moment ago.
         for _ in 0..20 {
-            let also = dialects.iter().map(|dialect| {
+            let also = dialects.iter().map(|protocol| {
                 let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
                 let port = port.local_addr().unwrap().port();
-                format!("{port}={dialect}").parse::<Also>().unwrap()
+                format!("{port}={protocol}").parse::<ExtraPort>().unwrap()
             });
-            let peers = PeerOptions {
-                also: also.collect(),
-                ..PeerOptions::default()
+            let peers = InteropOptions {
+                extra_ports: also.collect(),
+                ..InteropOptions::default()
             };
             if let Ok(host) = Self::try_with(peers) {
                 return host;
@@ -48,14 +48,14 @@ impl Host {
         panic!("no free ports");
     }
 
-    pub fn with(peers: PeerOptions) -> Self {
+    pub fn with(peers: InteropOptions) -> Self {
         Self::try_with(peers).unwrap()
     }
 
-    fn try_with(peers: PeerOptions) -> Result<Self, MeasureError> {
+    fn try_with(peers: InteropOptions) -> Result<Self, MeasureError> {
         Self::of(&ServerOptions {
             address: Some(Ipv4Addr::LOCALHOST.into()),
-            peers,
+            interop: peers,
             ..ServerOptions::default()
         })
     }
@@ -63,7 +63,7 @@ impl Host {
     /// Starts a server with these options, in the namespace of the calling thread.
     pub fn of(options: &ServerOptions) -> Result<Self, MeasureError> {
         let server = Server::bind(options)?;
-        let (port, also) = (server.port(), server.also());
+        let (port, also) = (server.port(), server.extra_ports());
         let stop = Arc::new(AtomicBool::new(false));
         let events = Arc::new(Mutex::new(Vec::new()));
         let (flag, log) = (Arc::clone(&stop), Arc::clone(&events));
@@ -79,14 +79,14 @@ impl Host {
     }
 
     /// Removes and returns the first event that matches, within a time.
-    fn take<T>(&self, patience: Duration, want: impl Fn(&What) -> Option<T>) -> Option<T> {
-        let until = Instant::now() + patience;
+    fn take<T>(&self, timeout: Duration, want: impl Fn(&EventKind) -> Option<T>) -> Option<T> {
+        let until = Instant::now() + timeout;
         loop {
             {
                 let mut events = self.events.lock().unwrap();
                 let found = events.iter().enumerate();
                 let found = found
-                    .filter_map(|(at, event)| Some((at, want(&event.what)?)))
+                    .filter_map(|(at, event)| Some((at, want(&event.kind)?)))
                     .next();
                 if let Some((at, found)) = found {
                     events.remove(at);
@@ -102,65 +102,69 @@ impl Host {
 
     /// Returns the next record, after a round trip through JSON.
     pub fn record(&self) -> Record {
-        let record = self.take(PATIENCE, |what| match what {
-            What::Finished { record } => Some(record.clone()),
+        let record = self.take(RECORD_TIMEOUT, |event| match event {
+            EventKind::Finished { record } => Some(record.clone()),
             _ => None,
         });
-        let record = *record.unwrap_or_else(|| panic!("no record: {:#?}", self.told()));
+        let record = *record.unwrap_or_else(|| panic!("no record: {:#?}", self.descriptions()));
         assert_eq!(Record::from_json(&record.to_json()).unwrap(), record);
         record
     }
 
     /// Returns the next interval.
     pub fn interval(&self) -> Option<Interval> {
-        self.take(PATIENCE, |what| match what {
-            What::Interval { interval } => Some(*interval.clone()),
+        self.take(RECORD_TIMEOUT, |event| match event {
+            EventKind::Interval { interval } => Some(*interval.clone()),
             _ => None,
         })
     }
 
     /// Returns the names of the events so far.
-    fn told(&self) -> Vec<String> {
+    fn descriptions(&self) -> Vec<String> {
         let events = self.events.lock().unwrap();
-        let told = events.iter().filter_map(|event| match &event.what {
-            What::Connected { peer, agent } => Some(format!("[{}] {peer} {agent}", event.test)),
-            What::Refused { problem } | What::Failed { problem } => {
+        let described = events.iter().filter_map(|event| match &event.kind {
+            EventKind::Connected { peer, agent } => {
+                Some(format!("[{}] {peer} {agent}", event.test))
+            }
+            EventKind::Refused { problem } | EventKind::Failed { problem } => {
                 Some(format!("[{}] {}", event.test, problem.situation))
             }
             _ => None,
         });
-        told.collect()
+        described.collect()
     }
 
     /// Returns the first rejection whose text contains `text`.
-    pub fn refused(&self, text: &str) -> Option<Problem> {
-        self.take(Duration::from_secs(1), |what| match what {
-            What::Refused { problem } if problem.situation.contains(text) => Some(problem.clone()),
+    pub fn take_rejection(&self, text: &str) -> Option<ErrorReport> {
+        self.take(Duration::from_secs(1), |event| match event {
+            EventKind::Refused { problem } if problem.situation.contains(text) => {
+                Some(problem.clone())
+            }
             _ => None,
         })
     }
 
     /// Returns the number of tests that have started.
-    pub fn begun(&self) -> usize {
+    pub fn started_tests(&self) -> usize {
         let events = self.events.lock().unwrap();
-        let began = |event: &&Event| matches!(event.what, What::Started { .. });
-        events.iter().filter(began).count()
+        let started = |event: &&Event| matches!(event.kind, EventKind::Started { .. });
+        events.iter().filter(started).count()
     }
 
     /// Returns the number of tests that have failed.
     pub fn failures(&self) -> usize {
         let events = self.events.lock().unwrap();
-        let failed = |event: &&Event| matches!(event.what, What::Failed { .. });
+        let failed = |event: &&Event| matches!(event.kind, EventKind::Failed { .. });
         events.iter().filter(failed).count()
     }
 }
 
-impl Drop for Host {
+impl Drop for InteropServer {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
-        let ended = self.thread.take().map(JoinHandle::join);
+        let stopped = self.thread.take().map(JoinHandle::join);
         if !std::thread::panicking() {
-            ended.unwrap().unwrap().unwrap();
+            stopped.unwrap().unwrap().unwrap();
         }
     }
 }

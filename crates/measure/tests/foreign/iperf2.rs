@@ -1,26 +1,30 @@
 //! iperf2 against our server, and features of its protocol.
 
-use linerate_dialect::iperf2::{Amount, Dual, Settings, TcpClient, Way};
+use linerate_dialect::iperf2::{
+    DualTest, Iperf2Direction, Iperf2Settings, Iperf2TcpClient, TestAmount,
+};
 use socket2::{Domain, Socket, Type};
 
 use super::*;
 
 #[test]
 fn iperf2_over_tcp() {
-    if !stock("iperf", "-v") {
+    if !is_installed("iperf", "-v") {
         return;
     }
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     for options in ["-n 20M", "-n 4M -C", "-t 2 -b 100M", "-n 1M --trip-times"] {
         let (rows, record) = iperf2(&host, options);
         let sent = field(rows.last().unwrap(), 7);
-        let got = way(&record, Direction::Send);
+        let got = direction_summary(&record, Direction::Send);
         assert_eq!(
             got.bytes_received,
             Some(sent as u64),
             "{options}: all arrived"
         );
-        let delay = way(&record, Direction::Send).one_way_delay_ns.as_ref();
+        let delay = direction_summary(&record, Direction::Send)
+            .one_way_delay_ns
+            .as_ref();
         if options.ends_with("--trip-times") {
             // 1 MiB in writes of 128 KiB.
             let delay = delay.expect("each write says when it left");
@@ -29,9 +33,11 @@ fn iperf2_over_tcp() {
             assert!(delay.is_none(), "{options}: {delay:?}");
         }
         if options.starts_with("-t") {
-            near_in_time(options, || {
+            assert_close_rates(options, || {
                 let (rows, record) = iperf2(&host, options);
-                let ours = way(&record, Direction::Send).goodput_bps.unwrap();
+                let ours = direction_summary(&record, Direction::Send)
+                    .goodput_bps
+                    .unwrap();
                 (ours, field(rows.last().unwrap(), 8))
             });
         }
@@ -40,7 +46,7 @@ fn iperf2_over_tcp() {
     let (rows, record) = iperf2(&host, "-t 2 -R -b 100M");
     let got = field(rows.last().unwrap(), 7);
     assert_eq!(
-        way(&record, Direction::Receive).bytes_sent,
+        direction_summary(&record, Direction::Receive).bytes_sent,
         Some(got as u64),
         "-R"
     );
@@ -52,8 +58,8 @@ fn iperf2_over_tcp() {
     let record = host.record();
     assert!(text.contains("full-duplex"), "{text}");
     for direction in [Direction::Send, Direction::Receive] {
-        let moved = way(&record, direction);
-        assert!(moved.bytes_received.or(moved.bytes_sent).unwrap() > 0);
+        let figures = direction_summary(&record, direction);
+        assert!(figures.bytes_received.or(figures.bytes_sent).unwrap() > 0);
     }
     let text = run(
         "iperf",
@@ -62,7 +68,10 @@ fn iperf2_over_tcp() {
     let record = host.record();
     assert_eq!(record.directions.len(), 2, "{text}");
     assert!(
-        way(&record, Direction::Receive).bytes_sent.unwrap() > 0,
+        direction_summary(&record, Direction::Receive)
+            .bytes_sent
+            .unwrap()
+            > 0,
         "{text}"
     );
 
@@ -78,27 +87,27 @@ fn iperf2_over_tcp() {
     );
     let record = host.record();
     let rows = text.lines().filter_map(|line| line.split(',').nth(6));
-    let ends = rows.filter_map(|span| span.split('-').nth(1)?.parse::<f64>().ok());
+    let ends = rows.filter_map(|times| times.split('-').nth(1)?.parse::<f64>().ok());
     assert!(
         ends.fold(0.0, f64::max) < 1.9,
         "neither took both times: {text}"
     );
     assert_eq!(record.directions.len(), 2, "{text}");
-    assert!(record.plan.in_turn);
-    let told: Vec<_> = record
+    assert!(record.plan.sequential);
+    let intervals: Vec<_> = record
         .intervals
         .iter()
         .map(|it| (it.direction, it.bytes > 0))
         .collect();
-    assert!(told.iter().all(|(_, moved)| *moved), "{told:?}");
+    assert!(intervals.iter().all(|(_, moved)| *moved), "{intervals:?}");
     assert!(
-        told.is_sorted_by_key(|(way, _)| *way == Direction::Receive),
-        "{told:?}"
+        intervals.is_sorted_by_key(|(way, _)| *way == Direction::Receive),
+        "{intervals:?}"
     );
     assert_eq!(
-        told.last().map(|(way, _)| *way),
+        intervals.last().map(|(way, _)| *way),
         Some(Direction::Receive),
-        "{told:?}"
+        "{intervals:?}"
     );
 
     let text = run(
@@ -106,7 +115,7 @@ fn iperf2_over_tcp() {
         &format!("-c 127.0.0.1 -p {} -t 1 --bounceback", host.port),
     );
     let record = host.record();
-    assert_eq!(record.kind, Kind::Latency, "{text}");
+    assert_eq!(record.kind, RunKind::Latency, "{text}");
     // Ten per second, unless the machine is busy; they are answered at once, and the test goes on.
     assert!(record.summary.round_trips.unwrap() >= 5, "{text}");
     let rate = record.summary.round_trips_per_second.unwrap();
@@ -118,15 +127,15 @@ fn iperf2_over_tcp() {
 fn a_client_that_listens_late_is_connected_to_all_the_same() {
     use std::io::Write;
     use std::net::{Shutdown, TcpListener, TcpStream};
-    let (_alone, host) = (alone(), Host::start());
-    for dual in [Dual::Now, Dual::After] {
+    let (_alone, host) = (alone(), InteropServer::start());
+    for dual in [DualTest::Simultaneous, DualTest::Sequential] {
         let port = free_port();
-        let settings = Settings {
+        let settings = Iperf2Settings {
             dual: Some(dual),
-            amount: Some(Amount::Time(200_000_000)),
-            ..Settings::legacy(port)
+            amount: Some(TestAmount::Time(200_000_000)),
+            ..Iperf2Settings::legacy(port)
         };
-        let client = TcpClient::new(settings).unwrap();
+        let client = Iperf2TcpClient::new(settings).unwrap();
         let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
         stream.write_all(client.header()).unwrap();
         stream.write_all(&[b'1'; 100_000]).unwrap();
@@ -142,70 +151,78 @@ fn a_client_that_listens_late_is_connected_to_all_the_same() {
         back.set_nonblocking(false).unwrap();
         std::io::copy(back, &mut std::io::sink()).unwrap();
         let record = host.record();
-        assert!(way(&record, Direction::Receive).bytes_sent.unwrap() > 0);
+        assert!(
+            direction_summary(&record, Direction::Receive)
+                .bytes_sent
+                .unwrap()
+                > 0
+        );
     }
 }
 
 /// A sending server does not end with the last accepted write: a pause, or a client that reads
 /// nothing, is part of the requested time.
 #[test]
-fn what_is_sent_takes_the_time_that_was_asked_for() {
+fn sending_takes_the_requested_time() {
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
     let _alone = alone();
     // Blocks of 128 KiB are 210 ms apart.
-    let slow = PeerOptions {
+    let slow = InteropOptions {
         max_rate_bps: Some(5_000_000),
-        ..PeerOptions::default()
+        ..InteropOptions::default()
     };
-    for (stalls, peers) in [(false, slow), (true, PeerOptions::default())] {
-        let host = Host::with(peers);
-        let far = SocketAddr::from(([127, 0, 0, 1], host.port));
-        let settings = Settings {
-            way: Way::Reverse,
-            amount: Some(Amount::Time(1_500_000_000)),
-            ..Settings::client(far.port())
+    for (stalls, peers) in [(false, slow), (true, InteropOptions::default())] {
+        let host = InteropServer::with(peers);
+        let remote = SocketAddr::from(([127, 0, 0, 1], host.port));
+        let settings = Iperf2Settings {
+            direction: Iperf2Direction::Reverse,
+            amount: Some(TestAmount::Time(1_500_000_000)),
+            ..Iperf2Settings::client(remote.port())
         };
-        let client = TcpClient::new(settings).unwrap();
+        let client = Iperf2TcpClient::new(settings).unwrap();
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_recv_buffer_size(20_000).unwrap();
-        socket.connect(&far.into()).unwrap();
+        socket.connect(&remote.into()).unwrap();
         let mut stream = TcpStream::from(socket);
         stream.write_all(client.header()).unwrap();
         if stalls {
-            let (began, mut room) = (Instant::now(), [0; 4096]);
-            while began.elapsed() < Duration::from_millis(300) {
-                stream.read_exact(&mut room).unwrap();
+            let (started, mut buffer) = (Instant::now(), [0; 4096]);
+            while started.elapsed() < Duration::from_millis(300) {
+                stream.read_exact(&mut buffer).unwrap();
             }
             std::thread::sleep(Duration::from_millis(2_200));
         }
         std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
         let record = host.record();
-        let sent = way(&record, Direction::Receive);
-        let took = sent.duration_ns.unwrap();
+        let sent = direction_summary(&record, Direction::Receive);
+        let duration_ns = sent.duration_ns.unwrap();
         assert!(
-            (1_480_000_000..1_600_000_000).contains(&took),
+            (1_480_000_000..1_600_000_000).contains(&duration_ns),
             "{stalls}: {sent:?}"
         );
         let bytes = sent.bytes_sent.unwrap();
-        assert_eq!(sent.offered_bps, Some(bytes as f64 * 8e9 / took as f64));
+        assert_eq!(
+            sent.offered_bps,
+            Some(bytes as f64 * 8e9 / duration_ns as f64)
+        );
         let last = record.intervals.last().unwrap();
-        assert!(last.end_ns.abs_diff(took) < 50_000_000, "{last:?}");
-        let told: u64 = record.intervals.iter().map(|it| it.bytes).sum();
-        assert_eq!(told, bytes);
+        assert!(last.end_ns.abs_diff(duration_ns) < 50_000_000, "{last:?}");
+        let interval_bytes: u64 = record.intervals.iter().map(|it| it.bytes).sum();
+        assert_eq!(interval_bytes, bytes);
     }
 }
 
 #[test]
 fn iperf2_over_udp() {
-    if !stock("iperf", "-v") {
+    if !is_installed("iperf", "-v") {
         return;
     }
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     for options in ["-u -t 2 -b 10M", "-u -t 1 -b 2M -l 500", "-u -t 1 -b 4M -C"] {
         let text = run("iperf", &format!("-c 127.0.0.1 -p {} {options}", host.port));
         let record = host.record();
-        let got = way(&record, Direction::Send);
+        let got = direction_summary(&record, Direction::Send);
         // Our report, including the datagram of the end marker: `  3/ 1787 (0.2%)`.
         let report = text.split_once("Server Report:").map(|(_, report)| report);
         let report = report.unwrap_or_else(|| panic!("{options}: no report in {text}"));
@@ -223,7 +240,9 @@ fn iperf2_over_udp() {
     let options = "-u -t 1 -b 1M --trip-times";
     let text = run("iperf", &format!("-c 127.0.0.1 -p {} {options}", host.port));
     let record = host.record();
-    let delay = way(&record, Direction::Send).one_way_delay_ns.unwrap();
+    let delay = direction_summary(&record, Direction::Send)
+        .one_way_delay_ns
+        .unwrap();
     assert!(delay.count > 50 && delay.min > 0, "{delay:?}");
     let report = text.split_once("Server Report:").unwrap().1;
     assert!(report.contains("Latency"), "{text}");
@@ -234,37 +253,45 @@ fn iperf2_over_udp() {
         "iperf",
         &format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port),
     );
-    if host.refused("its address may be forged").is_none() {
+    if host.take_rejection("its address may be forged").is_none() {
         // It was validated, by a connection less than a minute ago.
         let record = host.record();
         assert!(
-            way(&record, Direction::Receive).packets_sent.unwrap() > 50,
+            direction_summary(&record, Direction::Receive)
+                .packets_sent
+                .unwrap()
+                > 50,
             "{text}"
         );
     }
 }
 
 #[test]
-fn iperf2_over_udp_backwards_for_those_who_are_known() {
-    if !stock("iperf", "-v") {
+fn iperf2_over_udp_reverse_for_validated_clients() {
+    if !is_installed("iperf", "-v") {
         return;
     }
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     run(
         "iperf",
         &format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port),
     );
-    let refused = host.refused("its address may be forged").unwrap();
-    assert!(refused.situation.contains("requests a flow"), "{refused:?}");
+    let rejection = host.take_rejection("its address may be forged").unwrap();
+    assert!(
+        rejection.situation.contains("requests a flow"),
+        "{rejection:?}"
+    );
     // A connection validates the address.
     let (_, _) = iperf2(&host, "-n 1000");
     let (rows, record) = iperf2(&host, "-u -t 2 -R -b 10M");
-    let sent = way(&record, Direction::Receive);
+    let sent = direction_summary(&record, Direction::Receive);
     // Its M are binary ones.
-    near_in_time("-u -R", || {
+    assert_close_rates("-u -R", || {
         let (_, record) = iperf2(&host, "-u -t 2 -R -b 10M");
         (
-            way(&record, Direction::Receive).offered_bps.unwrap(),
+            direction_summary(&record, Direction::Receive)
+                .offered_bps
+                .unwrap(),
             10_485_760.0,
         )
     });
@@ -274,28 +301,33 @@ fn iperf2_over_udp_backwards_for_those_who_are_known() {
 }
 
 #[test]
-fn iperf2_over_udp_backwards_for_an_address_that_is_named() {
-    if !stock("iperf", "-v") {
+fn iperf2_over_udp_reverse_for_an_allowed_address() {
+    if !is_installed("iperf", "-v") {
         return;
     }
     let _alone = alone();
     let allowing = |network: &str| {
-        Host::with(PeerOptions {
-            allow: vec![network.parse().unwrap()],
-            ..PeerOptions::default()
+        InteropServer::with(InteropOptions {
+            allowed_networks: vec![network.parse().unwrap()],
+            ..InteropOptions::default()
         })
     };
-    let words = |host: &Host| format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port);
+    let args = |host: &InteropServer| format!("-c 127.0.0.1 -p {} -u -t 1 -R -b 2M", host.port);
     let host = allowing("127.0.0.1");
-    run("iperf", &words(&host));
+    run("iperf", &args(&host));
     let record = host.record();
-    assert!(way(&record, Direction::Receive).packets_sent.unwrap() > 100);
+    assert!(
+        direction_summary(&record, Direction::Receive)
+            .packets_sent
+            .unwrap()
+            > 100
+    );
     // For an allowed network, the message names the option that would allow it.
     let host = allowing("127.0.0.0/8");
-    run("iperf", &words(&host));
-    let refused = host.refused("its address may be forged").unwrap();
+    run("iperf", &args(&host));
+    let rejection = host.take_rejection("its address may be forged").unwrap();
     assert!(
-        refused.next_step.starts_with("--allow 127.0.0.1,"),
-        "{refused:?}"
+        rejection.next_step.starts_with("--allow 127.0.0.1,"),
+        "{rejection:?}"
     );
 }

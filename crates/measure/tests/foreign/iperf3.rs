@@ -9,10 +9,10 @@ fn figure(report: &Value, sum: &str, name: &str) -> f64 {
 
 #[test]
 fn iperf3_over_tcp() {
-    if !stock("iperf3", "--version") {
+    if !is_installed("iperf3", "--version") {
         return;
     }
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     for options in [
         "-t 2 -b 200M",
         "-n 20M -P 3",
@@ -21,7 +21,7 @@ fn iperf3_over_tcp() {
     ] {
         let (report, record) = iperf3(&host, options);
         let sent = figure(&report, "sum_sent", "bytes");
-        let got = way(&record, Direction::Send);
+        let got = direction_summary(&record, Direction::Send);
         assert_eq!(
             got.bytes_received,
             Some(sent as u64),
@@ -29,12 +29,14 @@ fn iperf3_over_tcp() {
         );
         assert_eq!(figure(&report, "sum_received", "bytes"), sent, "{options}");
         assert_eq!(got.lost, None);
-        assert_eq!(record.plan.dialect.as_deref(), Some("iperf3"));
+        assert_eq!(record.plan.peer_protocol.as_deref(), Some("iperf3"));
         if options.starts_with("-t 2") {
             assert!(record.intervals.len() >= 2, "{options}");
-            near_in_time(options, || {
+            assert_close_rates(options, || {
                 let (report, record) = iperf3(&host, options);
-                let ours = way(&record, Direction::Send).goodput_bps.unwrap();
+                let ours = direction_summary(&record, Direction::Send)
+                    .goodput_bps
+                    .unwrap();
                 (ours, figure(&report, "sum_received", "bits_per_second"))
             });
         }
@@ -48,21 +50,23 @@ fn iperf3_over_tcp() {
         }
     }
     let (report, record) = iperf3(&host, "-R -t 2 -b 100M -P 2");
-    let sent = way(&record, Direction::Receive);
+    let sent = direction_summary(&record, Direction::Receive);
     assert_eq!(
         sent.bytes_sent,
         Some(figure(&report, "sum_sent", "bytes") as u64)
     );
-    near_in_time("-R", || {
+    assert_close_rates("-R", || {
         let (report, record) = iperf3(&host, "-R -t 2 -b 100M -P 2");
-        let ours = way(&record, Direction::Receive).offered_bps.unwrap();
+        let ours = direction_summary(&record, Direction::Receive)
+            .offered_bps
+            .unwrap();
         (ours, figure(&report, "sum_received", "bits_per_second"))
     });
 
     let (report, record) = iperf3(&host, "--bidir -t 2 -b 50M");
     let (there, back) = (
-        way(&record, Direction::Send),
-        way(&record, Direction::Receive),
+        direction_summary(&record, Direction::Send),
+        direction_summary(&record, Direction::Receive),
     );
     assert_eq!(
         there.bytes_received,
@@ -72,21 +76,23 @@ fn iperf3_over_tcp() {
     assert_eq!(back.bytes_sent, Some(theirs as u64));
     // The last block is 105 ms before the end; the exchange of results is not part of the test's
     // time.
-    near_in_time("--bidir", || {
+    assert_close_rates("--bidir", || {
         let (report, record) = iperf3(&host, "--bidir -t 2 -b 10M");
         let ends = record.intervals.iter().map(|it| it.end_ns).max();
         assert!(ends < Some(2_090_000_000), "{:?}", record.intervals);
-        let ours = way(&record, Direction::Send).goodput_bps.unwrap();
+        let ours = direction_summary(&record, Direction::Send)
+            .goodput_bps
+            .unwrap();
         (ours, figure(&report, "sum_received", "bits_per_second"))
     });
 }
 
 #[test]
 fn the_largest_segment_of_an_iperf3_client_binds_both_ends() {
-    if !stock("iperf3", "--version") {
+    if !is_installed("iperf3", "--version") {
         return;
     }
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     let (_, record) = iperf3(&host, "-R -n 1M -M 600 -C reno");
     let sent = &record.directions[0].streams[0];
     let state = sent.sender.as_ref().and_then(|socket| socket.tcp.clone());
@@ -98,16 +104,16 @@ fn the_largest_segment_of_an_iperf3_client_binds_both_ends() {
 
 #[test]
 fn iperf3_over_udp() {
-    if !stock("iperf3", "--version") {
+    if !is_installed("iperf3", "--version") {
         return;
     }
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     for options in [
         "-u -t 2 -b 10M -l 1000",
         "-u -t 1 -b 5M -l 500 -P 3 --udp-counters-64bit",
     ] {
         let (report, record) = iperf3(&host, options);
-        let got = way(&record, Direction::Send);
+        let got = direction_summary(&record, Direction::Send);
         // A loaded machine drops datagrams: both ends report the same loss.
         let lost = figure(&report, "sum", "lost_packets") as u64;
         let sent = figure(&report, "sum", "packets") as u64;
@@ -120,29 +126,44 @@ fn iperf3_over_udp() {
         assert!(got.ipdv_ns.is_some());
     }
     let (report, record) = iperf3(&host, "-u -R -t 2 -b 10M -l 1000");
-    let sent = way(&record, Direction::Receive);
+    let sent = direction_summary(&record, Direction::Receive);
     let theirs = figure(&report, "sum", "packets") as u64;
     assert!(sent.packets_sent.unwrap() >= theirs, "-u -R");
     // Datagrams in flight when the client ends the test are not lost.
     let lost = figure(&report, "sum", "lost_packets") as u64;
     assert_eq!(sent.lost, Some(lost), "-u -R");
-    near_in_time("-u -R", || {
+    assert_close_rates("-u -R", || {
         let (_, record) = iperf3(&host, "-u -R -t 2 -b 10M -l 1000");
-        (way(&record, Direction::Receive).offered_bps.unwrap(), 10e6)
+        (
+            direction_summary(&record, Direction::Receive)
+                .offered_bps
+                .unwrap(),
+            10e6,
+        )
     });
 
     let (_, record) = iperf3(&host, "-u --bidir -t 1 -b 4M -l 1200");
-    assert!(way(&record, Direction::Send).packets_received.unwrap() > 300);
-    assert!(way(&record, Direction::Receive).packets_sent.unwrap() > 300);
+    assert!(
+        direction_summary(&record, Direction::Send)
+            .packets_received
+            .unwrap()
+            > 300
+    );
+    assert!(
+        direction_summary(&record, Direction::Receive)
+            .packets_sent
+            .unwrap()
+            > 300
+    );
 }
 
 /// Payload arrives on separate connections and flows, at the same port.
 #[test]
 fn iperf3_on_a_port_that_was_given_to_it() {
-    if !stock("iperf3", "--version") {
+    if !is_installed("iperf3", "--version") {
         return;
     }
-    let (_alone, host) = (alone(), Host::with_ports(&["iperf3"]));
+    let (_alone, host) = (alone(), InteropServer::with_ports(&["iperf3"]));
     let given = host.also[0];
     for options in ["-n 4M -P 2", "-t 1 -u -b 10M -P 2", "-t 1 -R -b 10M"] {
         let text = run("iperf3", &format!("-c 127.0.0.1 -J -p {given} {options}"));
@@ -154,10 +175,10 @@ fn iperf3_on_a_port_that_was_given_to_it() {
 
 #[test]
 fn several_iperf3_at_a_time() {
-    if !stock("iperf3", "--version") {
+    if !is_installed("iperf3", "--version") {
         return;
     }
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     let reports = std::thread::scope(|scope| {
         let clients = [
             "-t 2 -b 20M",
@@ -166,8 +187,8 @@ fn several_iperf3_at_a_time() {
             "-u -t 2 -b 5M -l 900 -R",
         ];
         let clients = clients.map(|options| {
-            let words = format!("-c 127.0.0.1 -J -p {} {options}", host.port);
-            scope.spawn(move || run("iperf3", &words))
+            let args = format!("-c 127.0.0.1 -J -p {} {options}", host.port);
+            scope.spawn(move || run("iperf3", &args))
         });
         clients.map(|client| client.join().unwrap())
     });

@@ -3,16 +3,16 @@
 use super::*;
 
 #[test]
-fn sockperf_in_all_its_ways() {
-    if !stock("sockperf", "--version") {
+fn sockperf_in_all_modes() {
+    if !is_installed("sockperf", "--version") {
         return;
     }
-    let (_alone, host) = (alone(), Host::start());
+    let (_alone, host) = (alone(), InteropServer::start());
     for tcp in ["", "--tcp"] {
-        let words = format!("ping-pong -i 127.0.0.1 -p {} -t 1 {tcp}", host.port);
-        let text = run("sockperf", &words);
+        let args = format!("ping-pong -i 127.0.0.1 -p {} -t 1 {tcp}", host.port);
+        let text = run("sockperf", &args);
         let record = host.record();
-        assert_eq!(record.kind, Kind::Latency, "{text}");
+        assert_eq!(record.kind, RunKind::Latency, "{text}");
         let answered = record.summary.round_trips.unwrap();
         let (_, rest) = text
             .split_once("[Total Run]")
@@ -23,34 +23,40 @@ fn sockperf_in_all_its_ways() {
         // The response to the last request may arrive after the client has stopped reading.
         assert!(answered.abs_diff(sent) <= 2, "{answered} of {sent}: {text}");
 
-        let words = format!(
+        let args = format!(
             "throughput -i 127.0.0.1 -p {} -t 1 -m 1000 --mps 2000 {tcp}",
             host.port
         );
-        let text = run("sockperf", &words);
+        let text = run("sockperf", &args);
         let record = host.record();
-        assert_eq!(record.kind, Kind::Throughput, "{text}");
+        assert_eq!(record.kind, RunKind::Throughput, "{text}");
         assert!(
-            way(&record, Direction::Send).bytes_received.unwrap() > 500_000,
+            direction_summary(&record, Direction::Send)
+                .bytes_received
+                .unwrap()
+                > 500_000,
             "{text}"
         );
 
-        let words = format!(
+        let args = format!(
             "under-load -i 127.0.0.1 -p {} -t 1 --mps 2000 {tcp}",
             host.port
         );
-        let text = run("sockperf", &words);
+        let text = run("sockperf", &args);
         assert!(text.contains("Latency is"), "{text}");
         host.record();
     }
 }
 
 #[test]
-fn the_tools_that_say_nothing_of_themselves() {
-    let (_alone, host) = (alone(), Host::with_ports(&["echo", "discard", "chargen"]));
+fn tools_without_an_identification() {
+    let (_alone, host) = (
+        alone(),
+        InteropServer::with_ports(&["echo", "discard", "chargen"]),
+    );
     use std::io::{Read, Write};
     use std::net::{Shutdown, TcpStream, UdpSocket};
-    let patience = Some(Duration::from_secs(20));
+    let timeout = Some(Duration::from_secs(20));
 
     // Classic ttcp over TCP is a stream of characters.
     let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
@@ -61,15 +67,15 @@ fn the_tools_that_say_nothing_of_themselves() {
     drop(stream);
     let record = host.record();
     assert_eq!(record.summary.bytes_received, Some(8192 * 256));
-    assert_eq!(record.plan.dialect.as_deref(), Some("ttcp"));
+    assert_eq!(record.plan.peer_protocol.as_deref(), Some("ttcp"));
     // Its pattern identifies it. Without that, the payload is plain.
     let mut stream = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
     stream.write_all(&[b' '; 100_000]).unwrap();
     drop(stream);
-    assert_eq!(host.record().plan.dialect.as_deref(), Some("plain"));
+    assert_eq!(host.record().plan.peer_protocol.as_deref(), Some("plain"));
 
     // Over UDP it has markers; datagrams without any end by silence.
-    for (dialect, markers) in [("ttcp", true), ("plain", false)] {
+    for (protocol, markers) in [("ttcp", true), ("plain", false)] {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(("127.0.0.1", host.port)).unwrap();
         if markers {
@@ -83,7 +89,7 @@ fn the_tools_that_say_nothing_of_themselves() {
             socket.send(&[0; 4]).unwrap();
         }
         let record = host.record();
-        assert_eq!(record.plan.dialect.as_deref(), Some(dialect));
+        assert_eq!(record.plan.peer_protocol.as_deref(), Some(protocol));
         assert_eq!(record.summary.bytes_received, Some(50_000));
         assert_eq!(record.summary.packets_received, Some(50));
         assert_eq!(record.plan.payload_bytes, 1000, "markers are none of it");
@@ -99,7 +105,7 @@ fn the_tools_that_say_nothing_of_themselves() {
     }
 
     let mut echo = TcpStream::connect(("127.0.0.1", host.also[0])).unwrap();
-    echo.set_read_timeout(patience).unwrap();
+    echo.set_read_timeout(timeout).unwrap();
     echo.write_all(b"hello").unwrap();
     let mut back = [0; 5];
     echo.read_exact(&mut back).unwrap();
@@ -110,24 +116,24 @@ fn the_tools_that_say_nothing_of_themselves() {
     assert_eq!(record.summary.bytes_received, Some(5));
     assert_eq!(
         (record.kind, record.summary.round_trips),
-        (Kind::Throughput, None)
+        (RunKind::Throughput, None)
     );
 
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(patience).unwrap();
-    let mut room = [0; 2000];
+    socket.set_read_timeout(timeout).unwrap();
+    let mut buffer = [0; 2000];
     for (port, size) in [(host.also[0], 700), (host.also[2], 300)] {
         socket
             .send_to(&payload[..size], ("127.0.0.1", port))
             .unwrap();
         assert_eq!(
-            socket.recv(&mut room).unwrap(),
+            socket.recv(&mut buffer).unwrap(),
             size,
             "no larger than the question"
         );
     }
     assert!(
-        room[..300].starts_with(b" !\"#"),
+        buffer[..300].starts_with(b" !\"#"),
         "characters of the first line"
     );
     for _ in 0..2 {
@@ -144,36 +150,36 @@ fn the_tools_that_say_nothing_of_themselves() {
     // Bytes of another protocol have no meaning there.
     discard.write_all(b"HELO nuttcp v6.1.2\n").unwrap();
     drop(discard);
-    assert_eq!(host.record().plan.dialect.as_deref(), Some("discard"));
+    assert_eq!(host.record().plan.peer_protocol.as_deref(), Some("discard"));
 
     let mut chargen = TcpStream::connect(("127.0.0.1", host.also[2])).unwrap();
     let mut line = [0; 74];
     chargen.read_exact(&mut line).unwrap();
     assert!(line.ends_with(b"\r\n"));
     drop(chargen);
-    assert_eq!(host.record().plan.dialect.as_deref(), Some("chargen"));
+    assert_eq!(host.record().plan.peer_protocol.as_deref(), Some("chargen"));
 }
 
 /// A client may send one probe for a responder, and measure a moment later.
 #[test]
-fn a_first_question_long_before_the_others_opens_no_time() {
+fn an_early_probe_does_not_start_the_time() {
     use std::net::UdpSocket;
-    let (_alone, host) = (alone(), Host::with_ports(&["echo"]));
+    let (_alone, host) = (alone(), InteropServer::with_ports(&["echo"]));
     // A busy machine may interrupt between two clock reads: the next run has another chance.
-    near_in_time("time", || {
+    assert_close_rates("time", || {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(("127.0.0.1", host.also[0])).unwrap();
-        let ask = || {
+        let request = || {
             socket.send(&[0; 64]).unwrap();
             socket.recv(&mut [0; 100]).unwrap();
         };
-        ask();
+        request();
         std::thread::sleep(Duration::from_millis(400));
-        let began = Instant::now();
-        while began.elapsed() < Duration::from_millis(1_500) {
-            ask();
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(1_500) {
+            request();
         }
-        let took = began.elapsed().as_nanos() as f64;
+        let elapsed_ns = started.elapsed().as_nanos() as f64;
         let record = host.record();
         let covered = record.summary.duration_ns.unwrap();
         let trips: Option<u64> = record.intervals.iter().map(|it| it.packets).sum();
@@ -181,48 +187,48 @@ fn a_first_question_long_before_the_others_opens_no_time() {
         let ends = record.intervals.iter().map(|it| it.end_ns).max().unwrap();
         // Intervals that end elsewhere than the total are wrong, too.
         match ends.abs_diff(covered) < 10_000_000 {
-            true => (covered as f64, took),
-            false => (ends as f64 + took, took),
+            true => (covered as f64, elapsed_ns),
+            false => (ends as f64 + elapsed_ns, elapsed_ns),
         }
     });
 }
 
 /// Requests without a response are no round trips, in any interval.
 #[test]
-fn questions_from_afar_are_no_round_trips() {
+fn requests_without_responses_are_no_round_trips() {
     use std::net::UdpSocket;
-    const AFAR: &str = "198.51.100.7";
+    const REMOTE: &str = "198.51.100.7";
     let Some(lab) = lab() else {
         return;
     };
     let _alone = alone();
     let (client, server) = (lab.host("client").unwrap(), lab.host("server").unwrap());
-    let ip = |words: &str| {
-        let done = Command::new("ip").args(words.split(' ')).status();
-        assert!(done.unwrap().success(), "{words}");
+    let ip = |args: &str| {
+        let done = Command::new("ip").args(args.split(' ')).status();
+        assert!(done.unwrap().success(), "{args}");
     };
-    let back = format!("route add {AFAR} via {}", client.address());
+    let back = format!("route add {REMOTE} via {}", client.address());
     server.run(|| ip(&back)).unwrap();
     let options = ServerOptions {
         port: 0,
-        peers: PeerOptions {
-            also: vec!["7".parse().unwrap()],
-            ..PeerOptions::default()
+        interop: InteropOptions {
+            extra_ports: vec!["7".parse().unwrap()],
+            ..InteropOptions::default()
         },
         ..ServerOptions::default()
     };
-    let host = server.run(|| Host::of(&options).unwrap()).unwrap();
+    let host = server.run(|| InteropServer::of(&options).unwrap()).unwrap();
     let to = (server.address(), 7);
-    let ask = || {
-        ip(&format!("addr add {AFAR}/32 dev lo"));
-        let socket = UdpSocket::bind((AFAR, 0)).unwrap();
+    let request = || {
+        ip(&format!("addr add {REMOTE}/32 dev lo"));
+        let socket = UdpSocket::bind((REMOTE, 0)).unwrap();
         for _ in 0..3 {
             socket.send_to(&[0; 64], to).unwrap();
             std::thread::sleep(Duration::from_millis(300));
         }
     };
-    client.run(ask).unwrap();
-    assert!(host.refused("").is_some());
-    let told = host.interval().unwrap();
-    assert_eq!((told.bytes, told.packets), (192, Some(0)));
+    client.run(request).unwrap();
+    assert!(host.take_rejection("").is_some());
+    let interval = host.interval().unwrap();
+    assert_eq!((interval.bytes, interval.packets), (192, Some(0)));
 }

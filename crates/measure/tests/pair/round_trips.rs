@@ -1,13 +1,13 @@
 //! Requests and responses: every mode, and its counts.
 
-use linerate_metric::round_trip::Attachment;
+use linerate_metric::round_trip::SocketMode;
 
 use super::*;
 
 #[test]
 fn round_trips_are_answered_right() {
-    let far = Far::start(false);
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
+    let server = TestServer::start(false);
+    for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
         for wait in [
             "block",
             "spin",
@@ -20,7 +20,7 @@ fn round_trips_are_answered_right() {
             "busy-poll:20us",
         ] {
             for bytes in [1, 14, 64, 20_000] {
-                let mut plan = far.plan(Kind::Latency, protocol);
+                let mut plan = server.plan(RunKind::Latency, protocol);
                 plan.payload_bytes = bytes;
                 plan.wait = Some(wait.parse().unwrap());
                 plan.duration_ns = None;
@@ -49,14 +49,14 @@ fn round_trips_are_answered_right() {
             }
         }
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn slow_answers_are_listed_with_their_causes() {
-    let far = Far::start(false);
-    for protocol in [Protocol::Udp, Protocol::Tcp] {
-        let mut plan = far.plan(Kind::Latency, protocol);
+    let server = TestServer::start(false);
+    for protocol in [TransportProtocol::Udp, TransportProtocol::Tcp] {
+        let mut plan = server.plan(RunKind::Latency, protocol);
         plan.duration_ns = None;
         plan.round_trips = Some(3_000);
         plan.streams = 2;
@@ -73,26 +73,26 @@ fn slow_answers_are_listed_with_their_causes() {
         assert_eq!(record.summary.mismatched, Some(0));
     }
     // Without a limit or a comparison, their figures are absent.
-    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     plan.round_trip.verify = false;
     let record = run(plan);
     assert_eq!((record.summary.slow, record.slow.len()), (None, 0));
     assert_eq!(record.summary.mismatched, None);
     assert_eq!(record.summary.duplicates, Some(0));
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn a_socket_for_each_question_and_its_steps() {
-    let far = Far::start(false);
-    for protocol in [Protocol::Udp, Protocol::Tcp] {
+    let server = TestServer::start(false);
+    for protocol in [TransportProtocol::Udp, TransportProtocol::Tcp] {
         for wait in ["block", "spin", "poll", "epoll", "select"] {
-            let mut plan = far.plan(Kind::Latency, protocol);
+            let mut plan = server.plan(RunKind::Latency, protocol);
             plan.duration_ns = None;
             plan.round_trips = Some(100);
             plan.streams = 2;
             plan.wait = Some(wait.parse().unwrap());
-            plan.round_trip.attachment = Attachment::Reopened;
+            plan.round_trip.socket_mode = SocketMode::Reopened;
             let record = run(plan);
             let summary = &record.summary;
             let context = format!("{protocol} {wait}: {summary:?} {:?}", record.validity);
@@ -102,39 +102,39 @@ fn a_socket_for_each_question_and_its_steps() {
                 (Some(0), Some(0)),
                 "{context}"
             );
-            let whole = summary.whole_ns.unwrap();
-            assert!(whole.p50 > summary.rtt_ns.unwrap().p50, "{context}");
+            let complete = summary.whole_ns.unwrap();
+            assert!(complete.p50 > summary.rtt_ns.unwrap().p50, "{context}");
             for step in ["open_ns", "connect_ns", "send_ns", "receive_ns", "close_ns"] {
                 assert_eq!(record.histograms[step].count, 100, "{step} {context}");
             }
             let binds = record.histograms.contains_key("bind_ns");
-            assert_eq!(binds, protocol == Protocol::Udp, "{context}");
+            assert_eq!(binds, protocol == TransportProtocol::Udp, "{context}");
             let connections = summary.connections_per_second.is_some();
-            assert_eq!(connections, protocol == Protocol::Tcp, "{context}");
+            assert_eq!(connections, protocol == TransportProtocol::Tcp, "{context}");
         }
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn hundreds_of_sleeping_threads_come_to_their_end() {
     // 300 threads on the CPUs of a busy machine: the server's results may arrive after our timeout.
     let ran = (0..4).find_map(|_| {
-        let far = Far::start(true);
-        let mut plan = far.plan(Kind::Latency, Protocol::Tcp);
+        let server = TestServer::start(true);
+        let mut plan = server.plan(RunKind::Latency, TransportProtocol::Tcp);
         plan.streams = 150;
         plan.payload_bytes = 64;
-        plan.wait = Some(Ends::both(Wait::Block));
+        plan.wait = Some(PerEnd::same(WaitMode::Block));
         plan.interval_ns = None;
-        plan.round_trip.attachment = Attachment::Reopened;
+        plan.round_trip.socket_mode = SocketMode::Reopened;
         plan.round_trip.connections = true;
-        plan.answer_timeout_ns = Some(8_000_000_000);
+        plan.response_timeout_ns = Some(8_000_000_000);
         let ran = client(plan).run(&AtomicBool::new(false), &mut |_| {});
         let (record, failure) = ran.unwrap();
-        far.end().unwrap();
+        server.end().unwrap();
         match failure {
             None => Some(record),
-            Some(MeasureError::Vanished { .. }) => None,
+            Some(MeasureError::PeerLost { .. }) => None,
             Some(other) => panic!("{other}"),
         }
     });
@@ -145,36 +145,36 @@ fn hundreds_of_sleeping_threads_come_to_their_end() {
 }
 
 #[test]
-fn unconnected_sockets_ask_too() {
-    let far = Far::start(false);
+fn unconnected_sockets_send_requests() {
+    let server = TestServer::start(false);
     for wait in ["block", "spin", "poll", "epoll"] {
         for bytes in [14, 20_000] {
-            let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+            let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
             plan.duration_ns = None;
             plan.round_trips = Some(100);
             plan.payload_bytes = bytes;
             plan.wait = Some(wait.parse().unwrap());
-            plan.round_trip.attachment = Attachment::Unconnected;
+            plan.round_trip.socket_mode = SocketMode::Unconnected;
             let record = run(plan);
             assert_eq!(record.summary.round_trips, Some(100), "{wait}");
             assert_eq!(record.summary.mismatched, Some(0), "{wait}");
-            let asking = record.directions[0].streams[0].sender.as_ref().unwrap();
-            assert_eq!(asking.remote, None, "it is connected to nobody");
+            let requests = record.directions[0].streams[0].sender.as_ref().unwrap();
+            assert_eq!(requests.remote, None, "it is connected to nobody");
         }
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn a_schedule_is_kept_whatever_the_answers_do() {
-    let far = Far::start(false);
-    for protocol in [Protocol::Udp, Protocol::Tcp] {
+    let server = TestServer::start(false);
+    for protocol in [TransportProtocol::Udp, TransportProtocol::Tcp] {
         for (wait, bytes) in [
             (None, 64),
             (Some("spin/block"), 14),
             (Some("poll/epoll"), 9_000),
         ] {
-            let mut plan = far.plan(Kind::Latency, protocol);
+            let mut plan = server.plan(RunKind::Latency, protocol);
             plan.payload_bytes = bytes;
             plan.streams = 2;
             plan.wait = wait.map(|wait| wait.parse().unwrap());
@@ -184,17 +184,17 @@ fn a_schedule_is_kept_whatever_the_answers_do() {
             let record = run(plan);
             let summary = &record.summary;
             let context = format!("{protocol} {wait:?} {bytes}: {summary:?}");
-            let asked = summary.round_trips.unwrap() + summary.lost.unwrap();
+            let requests_sent = summary.round_trips.unwrap() + summary.lost.unwrap();
             // Exactly 1,000 requests a second on each of two flows, for the planned duration.
             let due = plan_ns * 2_000 / 1_000_000_000;
-            assert_eq!(asked + summary.unsent.unwrap(), due, "{context}");
+            assert_eq!(requests_sent + summary.unsent.unwrap(), due, "{context}");
             assert_eq!(summary.mismatched, Some(0), "{context}");
             let (intended, actual) = (summary.rtt_intended_ns.unwrap(), summary.rtt_ns.unwrap());
             assert!(intended.count >= actual.count, "{context}");
             assert!(intended.mean >= actual.mean, "{context}");
         }
         // As many as may be outstanding, without a schedule.
-        let mut plan = far.plan(Kind::Latency, protocol);
+        let mut plan = server.plan(RunKind::Latency, protocol);
         plan.duration_ns = None;
         plan.round_trips = Some(500);
         plan.round_trip.outstanding = 8;
@@ -203,13 +203,13 @@ fn a_schedule_is_kept_whatever_the_answers_do() {
         assert_eq!(record.summary.mismatched, Some(0), "{protocol}");
         assert_eq!(record.summary.rtt_intended_ns, None);
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn questions_to_a_group_are_answered() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Latency, Protocol::Udp);
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     plan.duration_ns = None;
     plan.round_trips = Some(50);
     plan.round_trip.group = Some("239.77.1.2".parse().unwrap());
@@ -225,5 +225,5 @@ fn questions_to_a_group_are_answered() {
     plan.round_trip.group = Some("ff12::77".parse().unwrap());
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
     assert_eq!(error.exit_code(), exit::MISSING, "{error}");
-    far.end().unwrap();
+    server.end().unwrap();
 }

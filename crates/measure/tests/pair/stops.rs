@@ -4,14 +4,14 @@ use super::*;
 
 #[test]
 fn an_interrupted_run_keeps_what_it_has() {
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     for (kind, protocol) in [
-        (Kind::Throughput, Protocol::Tcp),
-        (Kind::Throughput, Protocol::Udp),
-        (Kind::Latency, Protocol::Udp),
-        (Kind::Latency, Protocol::Tcp),
+        (RunKind::Throughput, TransportProtocol::Tcp),
+        (RunKind::Throughput, TransportProtocol::Udp),
+        (RunKind::Latency, TransportProtocol::Udp),
+        (RunKind::Latency, TransportProtocol::Tcp),
     ] {
-        let mut plan = far.plan(kind, protocol);
+        let mut plan = server.plan(kind, protocol);
         plan.duration_ns = Some(60_000_000_000);
         let stop = AtomicBool::new(false);
         let started = AtomicBool::new(false);
@@ -25,7 +25,7 @@ fn an_interrupted_run_keeps_what_it_has() {
                 stop.store(true, Relaxed);
             });
             let ran = client.run(&stop, &mut |what| {
-                if matches!(what, What::Started { .. }) {
+                if matches!(what, EventKind::Started { .. }) {
                     started.store(true, Relaxed);
                 }
             });
@@ -40,25 +40,25 @@ fn an_interrupted_run_keeps_what_it_has() {
         let moved = record.summary.bytes_received.unwrap();
         assert!(moved > 0, "{kind} {protocol}");
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn a_server_that_ends_ends_its_tests_in_order() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.duration_ns = Some(60_000_000_000);
     let thread = std::thread::spawn(move || {
         let stop = AtomicBool::new(false);
         client(plan).run(&stop, &mut |_| {}).unwrap()
     });
-    let is_started = |event: &Event| matches!(event.what, What::Started { .. });
-    while !far.events.lock().unwrap().iter().any(is_started) {
+    let is_started = |event: &Event| matches!(event.kind, EventKind::Started { .. });
+    while !server.events.lock().unwrap().iter().any(is_started) {
         assert!(!thread.is_finished(), "it ended before it began");
         std::thread::sleep(Duration::from_millis(5));
     }
     std::thread::sleep(Duration::from_millis(500));
-    far.end().unwrap();
+    server.end().unwrap();
     let (record, _) = thread.join().unwrap();
     assert!(record.interrupted);
     assert!(record.summary.bytes_received.unwrap() > 0);
@@ -66,28 +66,31 @@ fn a_server_that_ends_ends_its_tests_in_order() {
 
 #[test]
 fn one_test_and_no_more() {
-    let far = Far::start(true);
-    let record = run(far.plan(Kind::Throughput, Protocol::Tcp));
+    let server = TestServer::start(true);
+    let record = run(server.plan(RunKind::Throughput, TransportProtocol::Tcp));
     assert!(record.summary.goodput_bps.is_some());
     let deadline = Instant::now() + Duration::from_secs(90);
-    while !far.thread.as_ref().unwrap().is_finished() {
+    while !server.thread.as_ref().unwrap().is_finished() {
         assert!(Instant::now() < deadline, "the server goes on");
         std::thread::sleep(Duration::from_millis(10));
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
-fn nobody_there_is_told_apart() {
+fn missing_servers_are_distinguished() {
     let stop = AtomicBool::new(false);
-    let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+    let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "127.0.0.1");
     // A port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     plan.port = free.local_addr().unwrap().port();
     drop(free);
-    let refused = client(plan.clone()).run(&stop, &mut |_| {}).unwrap_err();
-    assert!(matches!(refused, MeasureError::Refused { .. }), "{refused}");
-    assert_eq!(refused.exit_code(), exit::PEER);
+    let rejected = client(plan.clone()).run(&stop, &mut |_| {}).unwrap_err();
+    assert!(
+        matches!(rejected, MeasureError::ConnectionRefused { .. }),
+        "{rejected}"
+    );
+    assert_eq!(rejected.exit_code(), exit::PEER);
 
     plan.host = "no-such-host.invalid".to_owned();
     let unknown = client(plan.clone()).run(&stop, &mut |_| {}).unwrap_err();
@@ -98,9 +101,12 @@ fn nobody_there_is_told_apart() {
 
     plan.host = "127.0.0.1".to_owned();
     let mut wrong = client(plan);
-    wrong.family = Family::V6;
+    wrong.family = AddressFamily::V6;
     let wrong = wrong.run(&stop, &mut |_| {}).unwrap_err();
-    assert!(matches!(wrong, MeasureError::OtherFamily { .. }), "{wrong}");
+    assert!(
+        matches!(wrong, MeasureError::FamilyMismatch { .. }),
+        "{wrong}"
+    );
 }
 
 #[test]
@@ -115,26 +121,26 @@ fn retrying_waits_for_the_server() {
             port,
             address: Some(Ipv4Addr::LOCALHOST.into()),
             interface: None,
-            family: Family::Any,
-            once: true,
+            family: AddressFamily::Any,
+            single_test: true,
             grants: Vec::new(),
             ..ServerOptions::default()
         });
         server.unwrap().run(Arc::default(), Arc::new(|_| {}))
     });
-    let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "localhost");
+    let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "localhost");
     plan.port = port;
     plan.duration_ns = None;
     plan.round_trips = Some(10);
     let mut client = client(plan);
-    client.retry = Duration::from_secs(10);
+    client.retry_timeout = Duration::from_secs(10);
     let (record, _) = client.run(&stop, &mut |_| {}).unwrap();
     assert_eq!(record.summary.round_trips, Some(10));
     late.join().unwrap().unwrap();
 }
 
 #[test]
-fn something_else_on_the_port_is_told() {
+fn another_program_on_the_port_is_reported() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let other = std::thread::spawn(move || {
@@ -143,7 +149,7 @@ fn something_else_on_the_port_is_told() {
         stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
         std::thread::sleep(Duration::from_millis(200));
     });
-    let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+    let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "127.0.0.1");
     plan.port = port;
     let stop = AtomicBool::new(false);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
@@ -152,22 +158,22 @@ fn something_else_on_the_port_is_told() {
 }
 
 #[test]
-fn a_taken_port_is_told() {
-    let far = Far::start(false);
+fn a_port_in_use_is_reported() {
+    let server = TestServer::start(false);
     let error = Server::bind(&ServerOptions {
-        port: far.port,
+        port: server.port,
         address: Some(Ipv4Addr::LOCALHOST.into()),
         interface: None,
-        family: Family::Any,
-        once: false,
+        family: AddressFamily::Any,
+        single_test: false,
         grants: Vec::new(),
         ..ServerOptions::default()
     })
     .err()
     .unwrap();
-    assert!(matches!(error, MeasureError::PortTaken { .. }), "{error}");
+    assert!(matches!(error, MeasureError::PortInUse { .. }), "{error}");
     assert_eq!(error.exit_code(), exit::FAILED);
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
@@ -176,11 +182,11 @@ fn a_peer_that_dies_is_noticed() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let other = std::thread::spawn(move || drop(listener.accept().unwrap()));
-    let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
+    let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "127.0.0.1");
     plan.port = port;
     let stop = AtomicBool::new(false);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
-    assert!(matches!(error, MeasureError::Foreign { .. }), "{error}");
+    assert!(matches!(error, MeasureError::PeerFailed { .. }), "{error}");
     assert_eq!(error.exit_code(), exit::PEER);
     other.join().unwrap();
 }

@@ -6,19 +6,19 @@ use super::*;
 
 #[test]
 fn io_uring_moves_whatever_the_others_do() {
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     for (protocol, streams, bytes, offload, wait) in [
-        (Protocol::Tcp, 1, 1 << 20, false, "io-uring"),
-        (Protocol::Tcp, 1, 100, false, "io-uring/block"),
-        (Protocol::Tcp, 5, 70_000, false, "block/io-uring"),
-        (Protocol::Udp, 1, 1_472, true, "io-uring"),
-        (Protocol::Udp, 1, 16, false, "io-uring"),
-        (Protocol::Udp, 4, 1_000, true, "io-uring"),
-        (Protocol::Udp, 1, 9_000, false, "io-uring/spin"),
+        (TransportProtocol::Tcp, 1, 1 << 20, false, "io-uring"),
+        (TransportProtocol::Tcp, 1, 100, false, "io-uring/block"),
+        (TransportProtocol::Tcp, 5, 70_000, false, "block/io-uring"),
+        (TransportProtocol::Udp, 1, 1_472, true, "io-uring"),
+        (TransportProtocol::Udp, 1, 16, false, "io-uring"),
+        (TransportProtocol::Udp, 4, 1_000, true, "io-uring"),
+        (TransportProtocol::Udp, 1, 9_000, false, "io-uring/spin"),
     ] {
         for direction in [Direction::Send, Direction::Receive] {
             for calls in [false, true] {
-                let mut plan = far.plan(Kind::Throughput, protocol);
+                let mut plan = server.plan(RunKind::Throughput, protocol);
                 plan.duration_ns = Some(150_000_000);
                 plan.directions = vec![direction];
                 plan.streams = streams;
@@ -28,7 +28,7 @@ fn io_uring_moves_whatever_the_others_do() {
                 plan.udp_offload = UdpOffload {
                     gso: Some(offload),
                     gro: Some(offload),
-                    asked: true,
+                    requested: true,
                 };
                 plan.wait = Some(wait.parse().unwrap());
                 let context = format!("{protocol} {streams} {bytes} {wait} {direction} {calls}");
@@ -39,35 +39,35 @@ fn io_uring_moves_whatever_the_others_do() {
                 assert_eq!(summary.mismatched, Some(0), "{context}: {summary:?}");
                 assert!(summary.bytes_received > Some(0), "{context}");
                 match protocol {
-                    Protocol::Tcp => {
+                    TransportProtocol::Tcp => {
                         assert_eq!(summary.bytes_sent, summary.bytes_received, "{context}");
                     }
-                    Protocol::Udp => {
+                    TransportProtocol::Udp => {
                         let sent = summary.packets_sent.unwrap();
                         let received = summary.packets_received.unwrap();
                         assert_eq!(sent, received + summary.lost.unwrap(), "{context}");
                     }
                 }
                 if calls {
-                    let by_ring = [&record.calls, &record.far_calls];
+                    let by_ring = [&record.calls, &record.server_calls];
                     let named = by_ring.iter().any(|c| c.contains_key("io_uring_enter"));
                     assert!(named, "{context}");
                 }
             }
         }
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn tcp_both_ways_counts_the_same_bytes_at_both_ends() {
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     for directions in [
         vec![Direction::Send],
         vec![Direction::Receive],
         vec![Direction::Send, Direction::Receive],
     ] {
-        let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+        let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
         plan.directions.clone_from(&directions);
         plan.streams = 2;
         let record = run(plan);
@@ -94,23 +94,23 @@ fn tcp_both_ways_counts_the_same_bytes_at_both_ends() {
         assert_eq!(record.hosts.len(), 2);
         assert_eq!(record.summary.cpu.len(), 2);
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn udp_accounts_for_every_datagram() {
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     for (direction, wait) in [
-        (Direction::Send, Wait::Block),
-        (Direction::Receive, Wait::Block),
-        (Direction::Send, Wait::Spin),
-        (Direction::Receive, Wait::Spin),
+        (Direction::Send, WaitMode::Block),
+        (Direction::Receive, WaitMode::Block),
+        (Direction::Send, WaitMode::Spin),
+        (Direction::Receive, WaitMode::Spin),
     ] {
-        let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
+        let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Udp);
         plan.directions = vec![direction];
         plan.payload_bytes = 1000;
         plan.rate_bps = Some(40_000_000);
-        plan.wait = Some(Ends::both(wait));
+        plan.wait = Some(PerEnd::same(wait));
         let record = run(plan);
         let summary = &record.summary;
         let (sent, received) = (
@@ -125,12 +125,12 @@ fn udp_accounts_for_every_datagram() {
         let placed: u64 = record.losses.iter().map(|loss| loss.packets).sum();
         assert_eq!(placed, summary.lost.unwrap());
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn udp_in_bursts_counts_datagrams() {
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     for (gso, gro, wait) in [
         (true, true, "spin"),
         (true, true, "block"),
@@ -140,13 +140,13 @@ fn udp_in_bursts_counts_datagrams() {
     ] {
         // Small ones reach the kernel's limit of datagrams in one send, not that of its bytes.
         for bytes in [1, 16, 64, 100, 1472] {
-            let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
+            let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Udp);
             plan.duration_ns = Some(150_000_000);
             plan.payload_bytes = bytes;
             plan.udp_offload = UdpOffload {
                 gso: Some(gso),
                 gro: Some(gro),
-                asked: true,
+                requested: true,
             };
             plan.wait = Some(wait.parse().unwrap());
             let record = run(plan);
@@ -167,12 +167,12 @@ fn udp_in_bursts_counts_datagrams() {
             assert_eq!(sender.datagrams_per_call.is_some(), gso);
         }
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn udp_in_batches_counts_datagrams() {
-    let far = Far::start(false);
+    let server = TestServer::start(false);
     for (batch, wait) in [
         (1, "block"),
         (7, "spin"),
@@ -181,7 +181,7 @@ fn udp_in_batches_counts_datagrams() {
     ] {
         for bytes in [1, 16, 1472] {
             for direction in [Direction::Send, Direction::Receive] {
-                let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
+                let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Udp);
                 plan.duration_ns = Some(100_000_000);
                 plan.directions = vec![direction];
                 plan.payload_bytes = bytes;
@@ -207,13 +207,13 @@ fn udp_in_batches_counts_datagrams() {
             }
         }
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn throughput_flows_under_every_way_of_waiting() {
-    let far = Far::start(false);
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
+    let server = TestServer::start(false);
+    for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
         for wait in [
             "block",
             "spin",
@@ -224,7 +224,7 @@ fn throughput_flows_under_every_way_of_waiting() {
             "io-uring",
             "busy-poll",
         ] {
-            let mut plan = far.plan(Kind::Throughput, protocol);
+            let mut plan = server.plan(RunKind::Throughput, protocol);
             plan.wait = Some(wait.parse().unwrap());
             plan.streams = 3;
             let Some(record) = run_if_possible(plan) else {
@@ -236,29 +236,29 @@ fn throughput_flows_under_every_way_of_waiting() {
             );
         }
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn the_default_datagram_fills_a_packet() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Throughput, Protocol::Udp);
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Udp);
     plan.rate_bps = Some(10_000_000);
     let record = run(plan);
     // Loopback's MTU is larger than any datagram.
     assert_eq!(record.plan.payload_bytes, 65_507);
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
-fn an_amount_arrives_whole() {
-    let far = Far::start(false);
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
-        let mut plan = far.plan(Kind::Throughput, protocol);
+fn an_amount_arrives_completely() {
+    let server = TestServer::start(false);
+    for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
+        let mut plan = server.plan(RunKind::Throughput, protocol);
         plan.duration_ns = None;
         plan.amount_bytes = Some(3_000_000);
         plan.streams = 3;
-        if protocol == Protocol::Udp {
+        if protocol == TransportProtocol::Udp {
             plan.payload_bytes = 1000;
             plan.rate_bps = Some(100_000_000);
         }
@@ -268,13 +268,13 @@ fn an_amount_arrives_whole() {
         let lost = record.summary.lost.unwrap_or(0) * 1000;
         assert_eq!(received + lost, 3_000_000, "{protocol}");
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn omitted_time_is_not_counted() {
-    let far = Far::start(false);
-    let mut plan = far.plan(Kind::Throughput, Protocol::Tcp);
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.omit_ns = 150_000_000;
     let record = run(plan);
     let duration = record.summary.duration_ns.unwrap();
@@ -290,14 +290,14 @@ fn omitted_time_is_not_counted() {
         counted.abs_diff(received) <= received / 5,
         "{counted} {received}"
     );
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn short_intervals_add_up_to_the_whole() {
-    let far = Far::start(false);
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
-        let mut plan = far.plan(Kind::Throughput, protocol);
+    let server = TestServer::start(false);
+    for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
+        let mut plan = server.plan(RunKind::Throughput, protocol);
         plan.interval_ns = Some(10_000_000);
         plan.duration_ns = Some(1_000_000_000);
         plan.directions = vec![Direction::Send, Direction::Receive];
@@ -317,15 +317,15 @@ fn short_intervals_add_up_to_the_whole() {
             assert!(numbers.last().unwrap().abs_diff(99) <= 1, "{numbers:?}");
         }
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }
 
 #[test]
 fn a_paced_flow_is_as_fast_as_asked_and_no_faster() {
-    let far = Far::start(false);
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
+    let server = TestServer::start(false);
+    for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
         // One datagram every half second: the window is the run, not the time between payloads.
-        let mut plan = far.plan(Kind::Throughput, protocol);
+        let mut plan = server.plan(RunKind::Throughput, protocol);
         plan.payload_bytes = 1000;
         plan.rate_bps = Some(16_000);
         plan.duration_ns = Some(1_200_000_000);
@@ -334,5 +334,5 @@ fn a_paced_flow_is_as_fast_as_asked_and_no_faster() {
         let seconds = record.summary.duration_ns.unwrap() as f64 / 1e9;
         assert!((1.19..1.6).contains(&seconds), "{protocol}: {seconds}");
     }
-    far.end().unwrap();
+    server.end().unwrap();
 }

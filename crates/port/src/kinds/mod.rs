@@ -3,14 +3,14 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::capabilities::Interface;
+use crate::capabilities::NetInterface;
 use crate::counters::QueueCounters;
 use crate::error::PortError;
-use crate::frame_pool::Pool;
-use crate::port_url::{Key, PortUrl};
-use crate::queue::{Absence, AnyPort, Partner, Receive, Transmit};
+use crate::frame_pool::FramePool;
+use crate::port_url::{PortUrl, UrlKey};
+use crate::queue::{AnyPort, OutageInterval, PeerState, RxQueue, TxQueue};
 use crate::sys::burst::Burst;
-use crate::sys::frame_memory::{Memory, MemoryPlan};
+use crate::sys::frame_memory::{FrameRegion, MemoryPlan};
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
@@ -24,74 +24,74 @@ pub mod xdp;
 
 /// Name that a kind of port requires in its URLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
+pub enum NameRule {
     /// No name.
     None,
     /// A name of this sort: an interface, a number.
-    Needed(&'static str),
+    Required(&'static str),
     /// The remaining URL, commas included. The kind parses it itself and there are no keys.
-    Whole(&'static str),
+    RestOfUrl(&'static str),
 }
 
 /// Description of a kind of port.
 #[derive(Debug)]
-pub struct Kind {
+pub struct PortKind {
     /// Scheme of its URLs, without the colon.
     pub scheme: &'static str,
     /// Description in one line.
-    pub about: &'static str,
+    pub description: &'static str,
     /// Sort of name that its URLs have.
-    pub name: Name,
+    pub name_rule: NameRule,
     /// Example of a URL.
     pub example: &'static str,
     /// Keys in addition to [`crate::COMMON_KEYS`].
-    pub keys: &'static [Key],
+    pub extra_keys: &'static [UrlKey],
     /// Default number of descriptors of a ring.
     pub descriptors: u32,
     /// Checks relations between keys, without access to the machine.
     pub check: fn(&PortUrl) -> Result<(), PortError>,
     /// Adapts the memory plan of the common keys to the needs of this port.
-    pub memory: fn(&PortUrl, MemoryPlan) -> MemoryPlan,
+    pub adapt_memory_plan: fn(&PortUrl, MemoryPlan) -> MemoryPlan,
     /// Opens the port: one element for each queue.
-    pub open: fn(&PortUrl, &Memory) -> Result<Vec<AnyPort>, PortError>,
+    pub open: fn(&PortUrl, &FrameRegion) -> Result<Vec<AnyPort>, PortError>,
 }
 
 /// Dispatch that inlines the kind's code into the loop: for kinds whose burst costs a few
 /// nanoseconds.
-struct Inlined;
+struct InlinedDispatch;
 
 /// Dispatch that calls the kind's code: for kinds whose burst costs far more than a call. Inlining
 /// them all would leave the fast kinds fewer registers (measured: 2 to 8 % of the ring's rate).
-struct Called;
+struct CalledDispatch;
 
-impl Inlined {
+impl InlinedDispatch {
     #[inline(always)]
-    fn receive(queue: &mut impl Receive, pool: &mut Pool, burst: &mut Burst) -> usize {
+    fn receive(queue: &mut impl RxQueue, pool: &mut FramePool, burst: &mut Burst) -> usize {
         queue.receive(pool, burst)
     }
 
     #[inline(always)]
-    fn transmit(queue: &mut impl Transmit, pool: &mut Pool, burst: &mut Burst) -> usize {
+    fn transmit(queue: &mut impl TxQueue, pool: &mut FramePool, burst: &mut Burst) -> usize {
         queue.transmit(pool, burst)
     }
 }
 
-impl Called {
+impl CalledDispatch {
     #[inline(never)]
-    fn receive(queue: &mut impl Receive, pool: &mut Pool, burst: &mut Burst) -> usize {
+    fn receive(queue: &mut impl RxQueue, pool: &mut FramePool, burst: &mut Burst) -> usize {
         queue.receive(pool, burst)
     }
 
     #[inline(never)]
-    fn transmit(queue: &mut impl Transmit, pool: &mut Pool, burst: &mut Burst) -> usize {
+    fn transmit(queue: &mut impl TxQueue, pool: &mut FramePool, burst: &mut Burst) -> usize {
         queue.transmit(pool, burst)
     }
 }
 
 macro_rules! kinds {
-    ($($(#[$on:meta])* $variant:ident $module:ident::{$receive:ident, $transmit:ident} $way:ident)*) => {
+    ($($(#[$on:meta])* $variant:ident $module:ident::{$receive:ident, $transmit:ident} $dispatch:ident)*) => {
         /// Port kinds in the order of the help text.
-        pub const KINDS: &[&Kind] = &[$($(#[$on])* &$module::KIND),*];
+        pub const KINDS: &[&PortKind] = &[$($(#[$on])* &$module::KIND),*];
 
         /// A receive queue of any kind.
         #[allow(missing_docs, reason = "each variant is a kind's own queue")]
@@ -101,10 +101,10 @@ macro_rules! kinds {
         #[allow(missing_docs, reason = "each variant is a kind's own queue")]
         pub enum AnyTransmit { $($(#[$on])* $variant($module::$transmit)),* }
 
-        impl Receive for AnyReceive {
+        impl RxQueue for AnyReceive {
             #[inline]
-            fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
-                match self { $($(#[$on])* Self::$variant(queue) => $way::receive(queue, pool, burst)),* }
+            fn receive(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
+                match self { $($(#[$on])* Self::$variant(queue) => $dispatch::receive(queue, pool, burst)),* }
             }
 
             fn counters(&self) -> &Arc<QueueCounters> {
@@ -115,36 +115,36 @@ macro_rules! kinds {
                 match self { $($(#[$on])* Self::$variant(queue) => queue.refresh()),* }
             }
 
-            fn ended(&self) -> bool {
-                match self { $($(#[$on])* Self::$variant(queue) => queue.ended()),* }
+            fn is_exhausted(&self) -> bool {
+                match self { $($(#[$on])* Self::$variant(queue) => queue.is_exhausted()),* }
             }
 
             fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
                 match self { $($(#[$on])* Self::$variant(queue) => queue.wait_handle()),* }
             }
 
-            fn partner(&self) -> Option<Partner> {
-                match self { $($(#[$on])* Self::$variant(queue) => queue.partner()),* }
+            fn peer_state(&self) -> Option<PeerState> {
+                match self { $($(#[$on])* Self::$variant(queue) => queue.peer_state()),* }
             }
 
-            fn absences(&self) -> Vec<Absence> {
-                match self { $($(#[$on])* Self::$variant(queue) => queue.absences()),* }
+            fn peer_outages(&self) -> Vec<OutageInterval> {
+                match self { $($(#[$on])* Self::$variant(queue) => queue.peer_outages()),* }
             }
 
             #[inline]
-            fn pass<T: Transmit>(&mut self, to: &mut T, most: usize) -> Option<usize> {
-                match self { $($(#[$on])* Self::$variant(queue) => queue.pass(to, most)),* }
+            fn forward_direct<T: TxQueue>(&mut self, to: &mut T, max_frames: usize) -> Option<usize> {
+                match self { $($(#[$on])* Self::$variant(queue) => queue.forward_direct(to, max_frames)),* }
             }
         }
 
-        impl Transmit for AnyTransmit {
+        impl TxQueue for AnyTransmit {
             #[inline]
-            fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
-                match self { $($(#[$on])* Self::$variant(queue) => $way::transmit(queue, pool, burst)),* }
+            fn transmit(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
+                match self { $($(#[$on])* Self::$variant(queue) => $dispatch::transmit(queue, pool, burst)),* }
             }
 
             #[inline]
-            fn reclaim(&mut self, pool: &mut Pool) -> usize {
+            fn reclaim(&mut self, pool: &mut FramePool) -> usize {
                 match self { $($(#[$on])* Self::$variant(queue) => queue.reclaim(pool)),* }
             }
 
@@ -181,30 +181,30 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Null null::{NullReceive, NullTransmit} Inlined
-    Ring ring::{RingReceive, RingTransmit} Inlined
-    Shm shm::{ShmReceive, ShmTransmit} Called
-    Packet packet::{PacketReceive, PacketTransmit} Called
-    Xdp xdp::{XdpReceive, XdpTransmit} Called
-    Tap tap::{TapReceive, TapTransmit} Called
-    Pcap pcap::{PcapReceive, PcapTransmit} Called
+    Null null::{NullReceive, NullTransmit} InlinedDispatch
+    Ring ring::{RingReceive, RingTransmit} InlinedDispatch
+    Shm shm::{ShmReceive, ShmTransmit} CalledDispatch
+    Packet packet::{PacketReceive, PacketTransmit} CalledDispatch
+    Xdp xdp::{XdpReceive, XdpTransmit} CalledDispatch
+    Tap tap::{TapReceive, TapTransmit} CalledDispatch
+    Pcap pcap::{PcapReceive, PcapTransmit} CalledDispatch
     #[cfg(feature = "dpdk")]
-    Dpdk dpdk::{DpdkReceive, DpdkTransmit} Called
+    Dpdk dpdk::{DpdkReceive, DpdkTransmit} CalledDispatch
 }
 
 /// Kinds that this build lacks: their scheme, and the cargo feature that adds them.
-pub(crate) const UNBUILT: &[(&str, &str)] = &[
+pub(crate) const UNBUILT_SCHEMES: &[(&str, &str)] = &[
     #[cfg(not(feature = "dpdk"))]
     ("dpdk", "dpdk"),
 ];
 
 /// Accepts any URL.
-pub(crate) fn unchecked(_: &PortUrl) -> Result<(), PortError> {
+pub(crate) fn no_check(_: &PortUrl) -> Result<(), PortError> {
     Ok(())
 }
 
 /// Returns the plan of the common keys unchanged.
-pub(crate) fn usual_memory(_: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
+pub(crate) fn common_memory_plan(_: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
     plan
 }
 
@@ -213,7 +213,7 @@ pub(crate) fn usual_memory(_: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
 pub fn memory_plan(urls: &[PortUrl]) -> MemoryPlan {
     urls.iter()
         .map(PortUrl::memory_plan)
-        .reduce(MemoryPlan::joined)
+        .reduce(MemoryPlan::combine)
         .unwrap_or_default()
 }
 
@@ -224,13 +224,13 @@ pub fn memory_plan(urls: &[PortUrl]) -> MemoryPlan {
 ///
 /// # Errors
 /// The reason why the port cannot be opened, with the next step.
-pub fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
+pub fn open(url: &PortUrl, memory: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
     let needed = url.memory_plan();
     let fits = needed.frame_bytes <= memory.frame_bytes()
         && (!needed.power_of_two || memory.slot_bytes().is_power_of_two());
     if !fits {
         return Err(PortError::MemoryTooSmall {
-            port: url.short(),
+            port: url.short_name(),
             needed: needed.slot_bytes(),
             has: memory.slot_bytes(),
         });
@@ -238,7 +238,7 @@ pub fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
     let mut ports = (url.kind().open)(url, memory)?;
     if let Some(name) = url.interface() {
         for port in &mut ports {
-            port.capabilities.interface = Interface::named(name);
+            port.capabilities.interface = NetInterface::from_name(name);
         }
     }
     Ok(ports)
@@ -247,9 +247,9 @@ pub fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
 /// Name of a port, with the queue if there are several.
 pub(crate) fn queue_name(url: &PortUrl, queue: u32, queues: u32) -> String {
     if queues > 1 {
-        format!("{} queue {queue}", url.short())
+        format!("{} queue {queue}", url.short_name())
     } else {
-        url.short()
+        url.short_name()
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
 
     /// The table in the guide has all kinds, and all their keys.
     #[test]
-    fn the_guide_knows_every_key() {
+    fn the_guide_lists_every_key() {
         const GUIDE: &str = include_str!("../../../../docs/GUIDE.md");
         let has = |text: &str, key: &str| {
             text.contains(&format!("`{key}`")) || text.contains(&format!("`{key}="))
@@ -277,7 +277,7 @@ mod tests {
             let begin = format!("| `{}:", kind.scheme);
             let row = GUIDE.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row of {}", kind.scheme));
-            for key in kind.keys {
+            for key in kind.extra_keys {
                 assert!(has(row, key.name), "{} of {}", key.name, kind.scheme);
             }
         }
@@ -288,11 +288,11 @@ mod tests {
 
     #[test]
     fn a_memory_that_is_too_small_is_named() {
-        let memory = Memory::new(MemoryPlan::default()).unwrap();
+        let memory = FrameRegion::new(MemoryPlan::default()).unwrap();
         let url: PortUrl = "ring:0,mtu=9000".parse().unwrap();
-        let refused = open(&url, &memory).map(|_| ()).unwrap_err();
-        assert!(matches!(refused, PortError::MemoryTooSmall { .. }));
-        let memory = Memory::new(memory_plan(std::slice::from_ref(&url))).unwrap();
+        let error = open(&url, &memory).map(|_| ()).unwrap_err();
+        assert!(matches!(error, PortError::MemoryTooSmall { .. }));
+        let memory = FrameRegion::new(memory_plan(std::slice::from_ref(&url))).unwrap();
         let ports = open(&url, &memory).unwrap();
         assert_eq!(ports[0].capabilities().frame_bytes, 9018);
     }

@@ -4,38 +4,38 @@
 
 use std::sync::Arc;
 
-use crate::capabilities::Capabilities;
+use crate::capabilities::PortCapabilities;
 use crate::counters::QueueCounters;
 use crate::error::PortError;
-use crate::frame_pool::Pool;
-use crate::kinds::{Kind, Name, queue_name, unchecked, usual_memory};
-use crate::port_url::{Key, PortUrl, Value};
-use crate::queue::{AnyPort, Pair, Receive, Transmit};
+use crate::frame_pool::FramePool;
+use crate::kinds::{NameRule, PortKind, common_memory_plan, no_check, queue_name};
+use crate::port_url::{PortUrl, UrlKey, ValueKind};
+use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
 use crate::sys::burst::Burst;
-use crate::sys::frame_memory::Memory;
+use crate::sys::frame_memory::FrameRegion;
 
 /// Shortest Ethernet frame without its FCS (IEEE 802.3).
-const SHORTEST: u16 = 60;
+const MIN_FRAME_BYTES: u16 = 60;
 
 /// Description of the kind `null:`.
-pub const KIND: Kind = Kind {
+pub const KIND: PortKind = PortKind {
     scheme: "null",
-    about: "produces and discards frames without I/O: the cost of the loop alone",
-    name: Name::None,
+    description: "produces and discards frames without I/O: the cost of the loop alone",
+    name_rule: NameRule::None,
     example: "null:size=60",
-    keys: &[
-        Key {
+    extra_keys: &[
+        UrlKey {
             name: "size",
-            value: Value::Number {
+            value_kind: ValueKind::Number {
                 min: 14,
                 max: 65_518,
             },
-            about: "bytes of the frames it produces (60)",
+            description: "bytes of the frames it produces (60)",
         },
-        Key {
+        UrlKey {
             name: "silent",
-            value: Value::Flag,
-            about: "produces no frames, only discards them",
+            value_kind: ValueKind::Flag,
+            description: "produces no frames, only discards them",
         },
     ],
     descriptors: 32,
@@ -44,17 +44,17 @@ pub const KIND: Kind = Kind {
             "size",
             &size.to_string(),
             format!("at most {}, the limit of the MTU", url.frame_bytes()),
-            SHORTEST.to_string(),
+            MIN_FRAME_BYTES.to_string(),
         )),
-        _ => unchecked(url),
+        _ => no_check(url),
     },
-    memory: usual_memory,
+    adapt_memory_plan: common_memory_plan,
     open,
 };
 
 /// Receive queue that produces frames; their bytes are those that the slots happen to hold.
 pub struct NullReceive {
-    size: u16,
+    frame_bytes: u16,
     silent: bool,
     counters: Arc<QueueCounters>,
 }
@@ -64,39 +64,42 @@ pub struct NullTransmit {
     counters: Arc<QueueCounters>,
 }
 
-fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
+fn open(url: &PortUrl, _: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
     let queues = url.common().queues.unwrap_or(1);
-    let size = url.number("size").unwrap_or(SHORTEST.into());
+    let frame_bytes = url.number("size").unwrap_or(MIN_FRAME_BYTES.into());
     let ports = (0..queues).map(|queue| {
-        Pair {
+        PortQueues {
             receive: NullReceive {
-                size: u16::try_from(size).unwrap_or(SHORTEST),
-                silent: url.flag("silent"),
+                frame_bytes: u16::try_from(frame_bytes).unwrap_or(MIN_FRAME_BYTES),
+                silent: url.parse_flag("silent"),
                 counters: Arc::default(),
             },
             transmit: NullTransmit {
                 counters: Arc::default(),
             },
-            capabilities: Capabilities::plain(queue_name(url, queue, queues), url.frame_bytes()),
+            capabilities: PortCapabilities::plain(
+                queue_name(url, queue, queues),
+                url.frame_bytes(),
+            ),
         }
-        .any()
+        .into_any()
     });
     Ok(ports.collect())
 }
 
-impl Receive for NullReceive {
+impl RxQueue for NullReceive {
     #[inline]
-    fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+    fn receive(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
         if self.silent {
             return 0;
         }
         let before = burst.len();
-        let count = pool.allocate_burst(burst, burst.room());
+        let count = pool.allocate_burst(burst, burst.remaining());
         for frame in &mut burst.frames_mut()[before..] {
-            frame.set_len(self.size);
+            frame.set_len(self.frame_bytes);
         }
         self.counters
-            .moved(count, count as u64 * u64::from(self.size));
+            .add_frames(count, count as u64 * u64::from(self.frame_bytes));
         count
     }
 
@@ -105,12 +108,12 @@ impl Receive for NullReceive {
     }
 }
 
-impl Transmit for NullTransmit {
+impl TxQueue for NullTransmit {
     #[inline]
-    fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+    fn transmit(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
         let bytes = burst.bytes();
         let count = pool.free_all(burst);
-        self.counters.moved(count, bytes);
+        self.counters.add_frames(count, bytes);
         count
     }
 
@@ -127,7 +130,7 @@ mod tests {
 
     #[test]
     fn frames_come_and_go_without_a_loss() {
-        let memory = Memory::new(MemoryPlan {
+        let memory = FrameRegion::new(MemoryPlan {
             frames: 64,
             ..MemoryPlan::default()
         })
@@ -149,8 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_one_only_takes() {
-        let memory = Memory::new(MemoryPlan::default()).unwrap();
+    fn a_silent_port_receives_nothing() {
+        let memory = FrameRegion::new(MemoryPlan::default()).unwrap();
         let url: PortUrl = "null:silent".parse().unwrap();
         let mut port = kinds::open(&url, &memory).unwrap().remove(0);
         let (mut pool, mut burst) = (memory.pool(), Burst::new());

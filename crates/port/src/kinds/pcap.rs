@@ -11,44 +11,44 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, OFlags};
 
-use crate::capabilities::{Capabilities, Copies};
-use crate::counters::{Cause, QueueCounters};
+use crate::capabilities::{FrameCopy, PortCapabilities};
+use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
-use crate::frame_pool::Pool;
-use crate::kinds::{Kind, Name, usual_memory};
+use crate::frame_pool::FramePool;
+use crate::kinds::{NameRule, PortKind, common_memory_plan};
 use crate::pcap::{CaptureError, CaptureReader, CaptureWriter};
-use crate::port_url::{Key, PortUrl, Value};
-use crate::queue::{AnyPort, Pair, Receive, Transmit};
+use crate::port_url::{PortUrl, UrlKey, ValueKind};
+use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
 use crate::sys::burst::Burst;
 use crate::sys::frame::Frame;
-use crate::sys::frame_memory::Memory;
+use crate::sys::frame_memory::FrameRegion;
 
 /// Description of the kind `pcap:`.
-pub const KIND: Kind = Kind {
+pub const KIND: PortKind = PortKind {
     scheme: "pcap",
-    about: "capture files: receives from one, sends into another",
-    name: Name::None,
+    description: "capture files: receives from one, sends into another",
+    name_rule: NameRule::None,
     example: "pcap:rx=in.pcap,tx=out.pcapng",
-    keys: &[
-        Key {
+    extra_keys: &[
+        UrlKey {
             name: "rx",
-            value: Value::Text("in.pcap"),
-            about: "file to receive from, pcap or pcapng",
+            value_kind: ValueKind::Text("in.pcap"),
+            description: "file to receive from, pcap or pcapng",
         },
-        Key {
+        UrlKey {
             name: "tx",
-            value: Value::Text("out.pcapng"),
-            about: "file to send into, pcapng; replaced",
+            value_kind: ValueKind::Text("out.pcapng"),
+            description: "file to send into, pcapng; replaced",
         },
-        Key {
+        UrlKey {
             name: "timing",
-            value: Value::OneOf(&["full", "recorded"]),
-            about: "full speed (the default), or the recorded times",
+            value_kind: ValueKind::OneOf(&["full", "recorded"]),
+            description: "full speed (the default), or the recorded times",
         },
-        Key {
+        UrlKey {
             name: "loop",
-            value: Value::Flag,
-            about: "restarts the file at its end",
+            value_kind: ValueKind::Flag,
+            description: "restarts the file at its end",
         },
     ],
     descriptors: 32,
@@ -56,61 +56,61 @@ pub const KIND: Kind = Kind {
         if url.text("rx").is_none() && url.text("tx").is_none() {
             return Err(PortError::NoName {
                 url: url.to_string(),
-                what: "file",
+                name_kind: "file",
                 example: KIND.example,
             });
         }
         match url.common().queues {
             Some(queues) if queues > 1 => {
-                let wanted = "1, as a file has one order of frames";
-                Err(url.bad_value("queues", &queues.to_string(), wanted, "1"))
+                let expected = "1, as a file has one order of frames";
+                Err(url.bad_value("queues", &queues.to_string(), expected, "1"))
             }
             _ => Ok(()),
         }
     },
-    memory: usual_memory,
+    adapt_memory_plan: common_memory_plan,
     open,
 };
 
 /// Bytes of an Ethernet header.
-const HEADER_BYTES: usize = 14;
+const ETHERNET_HEADER_BYTES: usize = 14;
 
 /// Receives frames from a file.
 pub struct PcapReceive {
-    source: Option<Source>,
+    source: Option<CaptureSource>,
     counters: Arc<QueueCounters>,
-    ended: bool,
-    stopped: Option<CaptureError>,
+    is_exhausted: bool,
+    stop_error: Option<CaptureError>,
 }
 
-struct Source {
+struct CaptureSource {
     path: PathBuf,
     reader: CaptureReader<File>,
     repeat: bool,
     /// Frames were read since the last start: a file without any is not restarted forever.
-    fruitful: bool,
-    pace: Option<Pace>,
+    has_frames: bool,
+    pace: Option<ReplayPace>,
     /// Frame that was read before its time, and its capture time.
-    early: Option<(Frame, u64)>,
-    memory: Memory,
+    pending: Option<(Frame, u64)>,
+    memory: FrameRegion,
 }
 
-impl Drop for Source {
+impl Drop for CaptureSource {
     fn drop(&mut self) {
         self.memory
-            .take_back(self.early.take().map(|(frame, _)| frame));
+            .reclaim(self.pending.take().map(|(frame, _)| frame));
     }
 }
 
 /// Schedule of recorded times.
 #[derive(Default)]
-struct Pace {
+struct ReplayPace {
     /// Time of the first frame: local clock, and in the file.
     base: Option<(Instant, u64)>,
 }
 
-impl Pace {
-    fn is_due(&mut self, now: Instant, time_ns: u64) -> bool {
+impl ReplayPace {
+    fn time_reached(&mut self, now: Instant, time_ns: u64) -> bool {
         let (start, first) = *self.base.get_or_insert((now, time_ns));
         (now - start).as_nanos() >= u128::from(time_ns.saturating_sub(first))
     }
@@ -118,30 +118,30 @@ impl Pace {
 
 /// Sends frames into a file.
 pub struct PcapTransmit {
-    sink: Option<(PathBuf, CaptureWriter<File>)>,
+    output: Option<(PathBuf, CaptureWriter<File>)>,
     counters: Arc<QueueCounters>,
-    stopped: Option<std::io::Error>,
+    stop_error: Option<std::io::Error>,
     /// Frames of a burst written before an error: they are lost, and the caller does not count them
     /// as sent.
-    uncounted: u64,
+    written_of_burst: u64,
 }
 
-fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
-    let mut capabilities = Capabilities {
-        copies: Copies::EachWay,
+fn open(url: &PortUrl, memory: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
+    let mut capabilities = PortCapabilities {
+        copies: FrameCopy::EachDirection,
         replays: true,
-        ..Capabilities::plain(url.to_string(), url.frame_bytes())
+        ..PortCapabilities::plain(url.to_string(), url.frame_bytes())
     };
     let source = url
         .text("rx")
-        .map(|path| Source::open(path.into(), url, memory));
+        .map(|path| CaptureSource::open(path.into(), url, memory));
     let source = source.transpose()?;
     if source.is_none() {
         capabilities
             .notes
             .push("there is no rx=: no frames are received".to_owned());
     }
-    let mut sink = None;
+    let mut output = None;
     if let Some(path) = url.text("tx").map(PathBuf::from) {
         let failed = |source| PortError::File {
             path: path.clone(),
@@ -150,34 +150,34 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
             source: Some(source),
         };
         let file = open_to_write(&path)?.map_err(failed)?;
-        hold(&file, &path, FlockOperation::NonBlockingLockExclusive)?;
-        if file.metadata().is_ok_and(|facts| facts.is_file()) {
+        lock_file(&file, &path, FlockOperation::NonBlockingLockExclusive)?;
+        if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             file.set_len(0).map_err(failed)?;
         }
         let writer = CaptureWriter::new(file).map_err(failed)?;
-        sink = Some((path, writer));
+        output = Some((path, writer));
     } else {
         capabilities.discards = true;
         capabilities
             .notes
             .push("there is no tx=: sent frames are discarded".to_owned());
     }
-    let port = Pair {
+    let port = PortQueues {
         receive: PcapReceive {
-            ended: source.is_none(),
+            is_exhausted: source.is_none(),
             source,
             counters: Arc::default(),
-            stopped: None,
+            stop_error: None,
         },
         transmit: PcapTransmit {
-            sink,
+            output,
             counters: Arc::default(),
-            stopped: None,
-            uncounted: 0,
+            stop_error: None,
+            written_of_burst: 0,
         },
         capabilities,
     };
-    Ok(vec![port.any()])
+    Ok(vec![port.into_any()])
 }
 
 /// Opens a file to write, without truncating it: that happens after the check that no port reads
@@ -207,9 +207,9 @@ fn open_to_write(path: &Path) -> Result<std::io::Result<File>, PortError> {
 /// Locks a file while it is open, so that no port writes a file that another one reads or writes,
 /// under any name. Anything but a regular file, or on a filesystem without locks, is used without a
 /// lock.
-fn hold(file: &File, path: &Path, how: FlockOperation) -> Result<(), PortError> {
-    let is_file = file.metadata().is_ok_and(|facts| facts.is_file());
-    match is_file.then(|| rustix::fs::flock(file, how)) {
+fn lock_file(file: &File, path: &Path, mode: FlockOperation) -> Result<(), PortError> {
+    let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    match is_file.then(|| rustix::fs::flock(file, mode)) {
         Some(Err(rustix::io::Errno::WOULDBLOCK)) => Err(PortError::File {
             path: path.to_owned(),
             situation: "it would be read and written, or written twice, at the same time"
@@ -225,8 +225,8 @@ fn hold(file: &File, path: &Path, how: FlockOperation) -> Result<(), PortError> 
 ///
 /// # Errors
 /// [`PortError::File`] if a port already writes it.
-pub fn hold_to_read(file: &File, path: &Path) -> Result<(), PortError> {
-    hold(file, path, FlockOperation::NonBlockingLockShared)
+pub fn lock_for_reading(file: &File, path: &Path) -> Result<(), PortError> {
+    lock_file(file, path, FlockOperation::NonBlockingLockShared)
 }
 
 fn file_error(path: PathBuf, error: CaptureError) -> PortError {
@@ -244,81 +244,85 @@ fn file_error(path: PathBuf, error: CaptureError) -> PortError {
     }
 }
 
-impl Source {
-    fn open(path: PathBuf, url: &PortUrl, memory: &Memory) -> Result<Self, PortError> {
+impl CaptureSource {
+    fn open(path: PathBuf, url: &PortUrl, memory: &FrameRegion) -> Result<Self, PortError> {
         let failed = |error| file_error(path.clone(), error);
-        let file = crate::pcap::open(&path).map_err(failed)?;
-        hold_to_read(&file, &path)?;
+        let file = crate::pcap::open_capture(&path).map_err(failed)?;
+        lock_for_reading(&file, &path)?;
         let reader = CaptureReader::new(file).map_err(failed)?;
         Ok(Self {
             path,
             reader,
-            repeat: url.flag("loop"),
-            fruitful: false,
-            pace: (url.text("timing") == Some("recorded")).then(Pace::default),
-            early: None,
+            repeat: url.parse_flag("loop"),
+            has_frames: false,
+            pace: (url.text("timing") == Some("recorded")).then(ReplayPace::default),
+            pending: None,
             memory: memory.clone(),
         })
     }
 
     /// Reads the next valid frame into a slot of the pool, with its time.
-    fn next(&mut self, pool: &mut Pool, counters: &QueueCounters) -> Result<Next, CaptureError> {
+    fn next(
+        &mut self,
+        pool: &mut FramePool,
+        counters: &QueueCounters,
+    ) -> Result<NextFrame, CaptureError> {
         loop {
             let Some(record) = self.reader.read()? else {
-                if !self.repeat || !self.fruitful {
-                    return Ok(Next::End);
+                if !self.repeat || !self.has_frames {
+                    return Ok(NextFrame::End);
                 }
                 self.reader.restart()?;
-                self.fruitful = false;
-                self.pace = self.pace.take().map(|_| Pace::default());
+                self.has_frames = false;
+                self.pace = self.pace.take().map(|_| ReplayPace::default());
                 continue;
             };
-            let whole = record.length as usize <= record.bytes.len();
+            let is_complete = record.length as usize <= record.bytes.len();
             if record.bytes.len() > usize::from(pool.memory().frame_bytes()) {
-                counters.dropped(Cause::TooLong, 1);
-            } else if !whole || record.bytes.len() < HEADER_BYTES {
-                counters.dropped(Cause::Bad, 1);
+                counters.add_drops(DropCause::TooLong, 1);
+            } else if !is_complete || record.bytes.len() < ETHERNET_HEADER_BYTES {
+                counters.add_drops(DropCause::Invalid, 1);
             } else {
                 let Some(mut frame) = pool.allocate() else {
-                    counters.dropped(Cause::NoBuffer, 1);
-                    return Ok(Next::NoSlot);
+                    counters.add_drops(DropCause::NoBuffer, 1);
+                    return Ok(NextFrame::NoSlot);
                 };
                 frame.set_len(record.bytes.len() as u16);
-                let place = pool.memory().bytes_mut(&mut frame);
-                place.copy_from_slice(record.bytes);
-                self.fruitful = true;
-                return Ok(Next::Frame(frame, record.time_ns.unwrap_or(0)));
+                let target = pool.memory().bytes_mut(&mut frame);
+                target.copy_from_slice(record.bytes);
+                self.has_frames = true;
+                return Ok(NextFrame::Frame(frame, record.time_ns.unwrap_or(0)));
             }
         }
     }
 }
 
-enum Next {
+enum NextFrame {
     Frame(Frame, u64),
     NoSlot,
     End,
 }
 
 impl PcapReceive {
-    fn fill(&mut self, pool: &mut Pool, burst: &mut Burst) -> Result<bool, CaptureError> {
+    fn fill(&mut self, pool: &mut FramePool, burst: &mut Burst) -> Result<bool, CaptureError> {
         let Some(source) = &mut self.source else {
             return Ok(true);
         };
         // The clock is read once a burst: one time applies to all of it.
         let now = source.pace.as_ref().map(|_| Instant::now());
         while !burst.is_full() {
-            let (frame, time_ns) = match source.early.take() {
-                Some(early) => early,
+            let (frame, time_ns) = match source.pending.take() {
+                Some(pending) => pending,
                 None => match source.next(pool, &self.counters)? {
-                    Next::Frame(frame, time_ns) => (frame, time_ns),
-                    Next::NoSlot => break,
-                    Next::End => return Ok(true),
+                    NextFrame::Frame(frame, time_ns) => (frame, time_ns),
+                    NextFrame::NoSlot => break,
+                    NextFrame::End => return Ok(true),
                 },
             };
             if let (Some(pace), Some(now)) = (&mut source.pace, now)
-                && !pace.is_due(now, time_ns)
+                && !pace.time_reached(now, time_ns)
             {
-                source.early = Some((frame, time_ns));
+                source.pending = Some((frame, time_ns));
                 break;
             }
             let pushed = burst.push(frame);
@@ -328,19 +332,20 @@ impl PcapReceive {
     }
 }
 
-impl Receive for PcapReceive {
-    fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
-        if self.ended || self.stopped.is_some() {
+impl RxQueue for PcapReceive {
+    fn receive(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
+        if self.is_exhausted || self.stop_error.is_some() {
             return 0;
         }
         let (before, bytes_before) = (burst.len(), burst.bytes());
         match self.fill(pool, burst) {
-            Ok(ended) => self.ended = ended,
-            Err(error) => self.stopped = Some(error),
+            Ok(is_exhausted) => self.is_exhausted = is_exhausted,
+            Err(error) => self.stop_error = Some(error),
         }
         let count = burst.len() - before;
         if count > 0 {
-            self.counters.moved(count, burst.bytes() - bytes_before);
+            self.counters
+                .add_frames(count, burst.bytes() - bytes_before);
         }
         count
     }
@@ -349,14 +354,14 @@ impl Receive for PcapReceive {
         &self.counters
     }
 
-    fn ended(&self) -> bool {
-        self.ended
+    fn is_exhausted(&self) -> bool {
+        self.is_exhausted
     }
 
     fn refresh(&mut self) -> Result<(), PortError> {
-        match (&self.source, self.stopped.take()) {
+        match (&self.source, self.stop_error.take()) {
             (Some(source), Some(error)) => {
-                self.ended = true;
+                self.is_exhausted = true;
                 Err(file_error(source.path.clone(), error))
             }
             _ => Ok(()),
@@ -365,32 +370,32 @@ impl Receive for PcapReceive {
 }
 
 impl PcapTransmit {
-    fn write(&mut self, pool: &Pool, burst: &Burst) -> std::io::Result<()> {
-        let Some((_, writer)) = &mut self.sink else {
+    fn write(&mut self, pool: &FramePool, burst: &Burst) -> std::io::Result<()> {
+        let Some((_, writer)) = &mut self.output else {
             return Ok(());
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let time_ns = now.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(0));
         for (before, frame) in (0..).zip(burst.frames()) {
             let written = writer.write(time_ns, pool.memory().bytes(frame));
-            written.inspect_err(|_| self.uncounted = before)?;
+            written.inspect_err(|_| self.written_of_burst = before)?;
         }
         Ok(())
     }
 }
 
-impl Transmit for PcapTransmit {
-    fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
-        if burst.is_empty() || self.stopped.is_some() {
+impl TxQueue for PcapTransmit {
+    fn transmit(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
+        if burst.is_empty() || self.stop_error.is_some() {
             return 0;
         }
         let bytes = burst.bytes();
         if let Err(error) = self.write(pool, burst) {
-            self.stopped = Some(error);
+            self.stop_error = Some(error);
             return 0;
         }
         let count = pool.free_all(burst);
-        self.counters.moved(count, bytes);
+        self.counters.add_frames(count, bytes);
         count
     }
 
@@ -400,17 +405,17 @@ impl Transmit for PcapTransmit {
 
     /// Also writes the buffered frames.
     fn refresh(&mut self) -> Result<(), PortError> {
-        let Some((path, writer)) = &mut self.sink else {
+        let Some((path, writer)) = &mut self.output else {
             return Ok(());
         };
-        let result = match self.stopped.take() {
+        let result = match self.stop_error.take() {
             Some(error) => Err(error),
             None => writer.flush(),
         };
         result.map_err(|source| {
             // No more is written: a gap would look like frames that were never sent.
-            self.stopped = Some(source.kind().into());
-            let situation = match writer.unwritten().saturating_sub(self.uncounted) {
+            self.stop_error = Some(source.kind().into());
+            let situation = match writer.unwritten().saturating_sub(self.written_of_burst) {
                 0 => "it cannot be written".to_owned(),
                 frames => format!(
                     "it cannot be written, and up to {frames} of the frames counted as sent are not in it"

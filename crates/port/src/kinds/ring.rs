@@ -7,32 +7,32 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::capabilities::Capabilities;
+use crate::capabilities::PortCapabilities;
 use crate::counters::QueueCounters;
 use crate::error::PortError;
-use crate::frame_pool::Pool;
-use crate::kinds::{Kind, Name, queue_name, unchecked, usual_memory};
-use crate::port_url::{Key, PortUrl, Value};
-use crate::queue::{AnyPort, Pair, Receive, Transmit};
+use crate::frame_pool::FramePool;
+use crate::kinds::{NameRule, PortKind, common_memory_plan, no_check, queue_name};
+use crate::port_url::{PortUrl, UrlKey, ValueKind};
+use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
 use crate::sys::burst::Burst;
-use crate::sys::frame_memory::Memory;
-use crate::sys::frame_ring::{FrameReceiver, FrameSender, frame_ring};
+use crate::sys::frame_memory::FrameRegion;
+use crate::sys::frame_ring::{FrameReceiver, FrameSender, new_frame_ring};
 
 /// Description of the kind `ring:`.
-pub const KIND: Kind = Kind {
+pub const KIND: PortKind = PortKind {
     scheme: "ring",
-    about: "a ring in memory: a loopback, or a cable with two ends",
-    name: Name::Needed("ring"),
+    description: "a ring in memory: a loopback, or a cable with two ends",
+    name_rule: NameRule::Required("ring"),
     example: "ring:0",
-    keys: &[Key {
+    extra_keys: &[UrlKey {
         name: "end",
-        value: Value::OneOf(&["a", "b"]),
-        about: "one end of a cable, instead of a loopback",
+        value_kind: ValueKind::OneOf(&["a", "b"]),
+        description: "one end of a cable, instead of a loopback",
     }],
     // The default of DPDK's ring ports, so that results are comparable.
     descriptors: 1024,
-    check: unchecked,
-    memory: usual_memory,
+    check: no_check,
+    adapt_memory_plan: common_memory_plan,
     open,
 };
 
@@ -40,166 +40,172 @@ pub const KIND: Kind = Kind {
 pub struct RingReceive {
     ring: FrameReceiver,
     /// Memory that frames left in the ring return to when the port is closed.
-    memory: Memory,
-    plug: Option<Arc<Plug>>,
+    memory: FrameRegion,
+    cable_end: Option<Arc<RingEnd>>,
     counters: Arc<QueueCounters>,
 }
 
 /// Transmit queue: puts frames into a ring.
 pub struct RingTransmit {
     ring: FrameSender,
-    plug: Option<Arc<Plug>>,
+    cable_end: Option<Arc<RingEnd>>,
     counters: Arc<QueueCounters>,
 }
 
 /// End of a cable: its receive ring, its transmit ring, and the descriptors of each.
-struct End {
+struct CableEnd {
     receiver: FrameReceiver,
     sender: FrameSender,
     capacity: u32,
 }
 
 /// Creates a cable: each end receives the frames sent by the other.
-fn cable(capacity: u32) -> [End; 2] {
-    let (to_b, from_a) = frame_ring(capacity);
-    let (to_a, from_b) = frame_ring(capacity);
-    let end = |(sender, receiver)| End {
+fn new_cable(capacity: u32) -> [CableEnd; 2] {
+    let (to_b, from_a) = new_frame_ring(capacity);
+    let (to_a, from_b) = new_frame_ring(capacity);
+    let new_end = |(sender, receiver)| CableEnd {
         receiver,
         sender,
         capacity,
     };
-    [(to_b, from_b), (to_a, from_a)].map(end)
+    [(to_b, from_b), (to_a, from_a)].map(new_end)
 }
 
 /// End of a cable that is in use by a port. After the port has dropped both queues, the end returns
 /// to the memory; opening it again continues with the same cable.
-struct Plug {
-    memory: Memory,
+struct RingEnd {
+    memory: FrameRegion,
     name: String,
-    end: usize,
+    end_index: usize,
     capacity: u32,
-    parts: Mutex<(Option<FrameReceiver>, Option<FrameSender>)>,
+    ring_halves: Mutex<(Option<FrameReceiver>, Option<FrameSender>)>,
 }
 
-impl Plug {
-    fn parts(&self) -> MutexGuard<'_, (Option<FrameReceiver>, Option<FrameSender>)> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+impl RingEnd {
+    fn ring_halves(&self) -> MutexGuard<'_, (Option<FrameReceiver>, Option<FrameSender>)> {
+        self.ring_halves
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Plug {
+impl Drop for RingEnd {
     fn drop(&mut self) {
-        let parts = std::mem::take(&mut *self.parts());
-        let (Some(receiver), Some(sender)) = parts else {
+        let halves = std::mem::take(&mut *self.ring_halves());
+        let (Some(receiver), Some(sender)) = halves else {
             return;
         };
-        let end = End {
+        let end = CableEnd {
             receiver,
             sender,
             capacity: self.capacity,
         };
         // Both ends are closed: the frames left in the cable return to the memory.
-        let ended = self.memory.leave_half(&self.name, self.end, end);
-        for mut end in ended.into_iter().flatten() {
-            empty(&mut end.receiver, &self.memory);
+        let unclaimed = self.memory.release_end(&self.name, self.end_index, end);
+        for mut end in unclaimed.into_iter().flatten() {
+            drain(&mut end.receiver, &self.memory);
         }
     }
 }
 
-fn empty(ring: &mut FrameReceiver, memory: &Memory) {
+fn drain(ring: &mut FrameReceiver, memory: &FrameRegion) {
     let mut burst = Burst::new();
     while ring.pop(&mut burst).0 > 0 {
-        memory.take_back(std::iter::from_fn(|| burst.pop()));
+        memory.reclaim(std::iter::from_fn(|| burst.pop()));
     }
 }
 
-fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
+fn open(url: &PortUrl, memory: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
     let count = url.common().queues.unwrap_or(1);
     // A loopback has one ring, so one number applies to both queues.
-    let wanted = url.common().rxd.or(url.common().txd).unwrap_or(url.rxd());
+    let requested = url.common().rxd.or(url.common().txd).unwrap_or(url.rxd());
     let mut ports = Vec::new();
     for queue in 0..count {
-        let (receiver, sender, plug) = match url.text("end") {
+        let (receiver, sender, cable_end) = match url.text("end") {
             None => {
-                let (sender, receiver) = frame_ring(wanted);
+                let (sender, receiver) = new_frame_ring(requested);
                 (receiver, sender, None)
             }
             Some(letter) => {
-                let (name, which) = (
+                let (name, end_index) = (
                     format!("ring:{}:{queue}", url.name()),
                     usize::from(letter == "b"),
                 );
-                let end = memory.take_half(&name, which, || cable(wanted));
-                let end = end.ok_or_else(|| PortError::Taken {
-                    port: format!("{},end={letter}", url.short()),
+                let end = memory.claim_end(&name, end_index, || new_cable(requested));
+                let end = end.ok_or_else(|| PortError::InUse {
+                    port: format!("{},end={letter}", url.short_name()),
                     remedy: "open the other end, or give this cable another name".to_owned(),
                 })?;
-                let plug = Plug {
+                let cable_end = RingEnd {
                     memory: memory.clone(),
                     name,
-                    end: which,
+                    end_index,
                     capacity: end.capacity,
-                    parts: Mutex::default(),
+                    ring_halves: Mutex::default(),
                 };
-                (end.receiver, end.sender, Some(Arc::new(plug)))
+                (end.receiver, end.sender, Some(Arc::new(cable_end)))
             }
         };
         // The port that opened the first end determined the descriptors of the cable.
-        let capacity = plug.as_ref().map_or(wanted, |plug| plug.capacity);
+        let capacity = cable_end
+            .as_ref()
+            .map_or(requested, |cable_end| cable_end.capacity);
         let mut capabilities =
-            Capabilities::plain(queue_name(url, queue, count), url.frame_bytes());
+            PortCapabilities::plain(queue_name(url, queue, count), url.frame_bytes());
         capabilities.receive_descriptors = Some(capacity);
         capabilities.transmit_descriptors = Some(capacity);
         ports.push(
-            Pair {
+            PortQueues {
                 receive: RingReceive {
                     ring: receiver,
                     memory: memory.clone(),
-                    plug: plug.clone(),
+                    cable_end: cable_end.clone(),
                     counters: Arc::default(),
                 },
                 transmit: RingTransmit {
                     ring: sender,
-                    plug,
+                    cable_end,
                     counters: Arc::default(),
                 },
                 capabilities,
             }
-            .any(),
+            .into_any(),
         );
     }
     Ok(ports)
 }
 
 /// Placeholder for a ring that was moved out.
-fn no_ring() -> (FrameSender, FrameReceiver) {
-    frame_ring(1)
+fn placeholder_ring() -> (FrameSender, FrameReceiver) {
+    new_frame_ring(1)
 }
 
 impl Drop for RingReceive {
     fn drop(&mut self) {
-        match &self.plug {
+        match &self.cable_end {
             // Frames stay in the ring, for the next port that opens this end.
-            Some(plug) => plug.parts().0 = Some(std::mem::replace(&mut self.ring, no_ring().1)),
-            None => empty(&mut self.ring, &self.memory),
+            Some(plug) => {
+                plug.ring_halves().0 = Some(std::mem::replace(&mut self.ring, placeholder_ring().1))
+            }
+            None => drain(&mut self.ring, &self.memory),
         }
     }
 }
 
 impl Drop for RingTransmit {
     fn drop(&mut self) {
-        if let Some(plug) = &self.plug {
-            plug.parts().1 = Some(std::mem::replace(&mut self.ring, no_ring().0));
+        if let Some(plug) = &self.cable_end {
+            plug.ring_halves().1 = Some(std::mem::replace(&mut self.ring, placeholder_ring().0));
         }
     }
 }
 
-impl Receive for RingReceive {
+impl RxQueue for RingReceive {
     #[inline(always)]
-    fn receive(&mut self, _: &mut Pool, burst: &mut Burst) -> usize {
+    fn receive(&mut self, _: &mut FramePool, burst: &mut Burst) -> usize {
         let (count, bytes) = self.ring.pop(burst);
         if count > 0 {
-            self.counters.moved(count, bytes);
+            self.counters.add_frames(count, bytes);
         }
         count
     }
@@ -209,12 +215,12 @@ impl Receive for RingReceive {
     }
 }
 
-impl Transmit for RingTransmit {
+impl TxQueue for RingTransmit {
     #[inline(always)]
-    fn transmit(&mut self, _: &mut Pool, burst: &mut Burst) -> usize {
+    fn transmit(&mut self, _: &mut FramePool, burst: &mut Burst) -> usize {
         let (count, bytes) = self.ring.push(burst);
         if count > 0 {
-            self.counters.moved(count, bytes);
+            self.counters.add_frames(count, bytes);
         }
         count
     }
@@ -227,20 +233,20 @@ impl Transmit for RingTransmit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::Cause;
+    use crate::counters::DropCause;
     use crate::kinds;
     use crate::sys::frame_memory::MemoryPlan;
 
-    fn memory() -> Memory {
-        Memory::new(MemoryPlan::default()).unwrap()
+    fn memory() -> FrameRegion {
+        FrameRegion::new(MemoryPlan::default()).unwrap()
     }
 
-    fn port(text: &str, memory: &Memory) -> AnyPort {
+    fn port(text: &str, memory: &FrameRegion) -> AnyPort {
         let url: PortUrl = text.parse().unwrap();
         kinds::open(&url, memory).unwrap().remove(0)
     }
 
-    fn send(port: &mut AnyPort, pool: &mut Pool, payload: &[u8]) {
+    fn send(port: &mut AnyPort, pool: &mut FramePool, payload: &[u8]) {
         let mut burst = Burst::new();
         let mut frame = pool.allocate().unwrap();
         frame.set_len(payload.len() as u16);
@@ -249,7 +255,7 @@ mod tests {
         assert_eq!(port.transmit.transmit(pool, &mut burst), 1);
     }
 
-    fn receive(port: &mut AnyPort, pool: &mut Pool) -> Vec<Vec<u8>> {
+    fn receive(port: &mut AnyPort, pool: &mut FramePool) -> Vec<Vec<u8>> {
         let mut burst = Burst::new();
         port.receive.receive(pool, &mut burst);
         let frames = burst.frames().iter();
@@ -286,7 +292,7 @@ mod tests {
         let url: PortUrl = "ring:x,end=a".parse().unwrap();
         assert!(matches!(
             kinds::open(&url, &memory).map(|_| ()),
-            Err(PortError::Taken { .. })
+            Err(PortError::InUse { .. })
         ));
     }
 
@@ -299,22 +305,25 @@ mod tests {
         // The other end has not been opened yet.
         drop(port("ring:x,end=b,rxd=64", &memory));
         let mut ends = ["a", "b"].map(|end| port(&format!("ring:x,end={end}"), &memory));
-        for again in [0, 1, 1, 0] {
-            let (own, other) = ([b'a' + again as u8], [b'b' - again as u8]);
-            send(&mut ends[1 - again], &mut pool, &other);
+        for index in [0, 1, 1, 0] {
+            let (own_payload, peer_payload) = ([b'a' + index as u8], [b'b' - index as u8]);
+            send(&mut ends[1 - index], &mut pool, &peer_payload);
             // Frames inside stay; counters start at zero, and the descriptors are those of the
             // cable.
-            let closed = std::mem::replace(&mut ends[again], port("null:", &memory));
+            let closed = std::mem::replace(&mut ends[index], port("null:", &memory));
             drop(closed.transmit);
             drop(closed.receive);
-            send(&mut ends[1 - again], &mut pool, &other);
-            let end = own.map(char::from)[0];
-            ends[again] = port(&format!("ring:x,end={end},rxd=16"), &memory);
-            assert_eq!(ends[again].capabilities.receive_descriptors, Some(1024));
-            send(&mut ends[again], &mut pool, &own);
-            assert_eq!(receive(&mut ends[again], &mut pool), [other, other]);
-            assert_eq!(receive(&mut ends[1 - again], &mut pool), [own]);
-            assert_eq!(ends[again].receive.counters().read().frames, 2);
+            send(&mut ends[1 - index], &mut pool, &peer_payload);
+            let end = own_payload.map(char::from)[0];
+            ends[index] = port(&format!("ring:x,end={end},rxd=16"), &memory);
+            assert_eq!(ends[index].capabilities.receive_descriptors, Some(1024));
+            send(&mut ends[index], &mut pool, &own_payload);
+            assert_eq!(
+                receive(&mut ends[index], &mut pool),
+                [peer_payload, peer_payload]
+            );
+            assert_eq!(receive(&mut ends[1 - index], &mut pool), [own_payload]);
+            assert_eq!(ends[index].receive.counters().read().frames, 2);
         }
         // Closing both ends removes the cable and frees its frames.
         for end in &mut ends {
@@ -323,32 +332,32 @@ mod tests {
         drop(ends);
         let all = std::iter::from_fn(|| pool.allocate()).count();
         assert_eq!(all, memory.frames() as usize);
-        let again = port("ring:x,end=a,rxd=32", &memory);
-        assert_eq!(again.capabilities.receive_descriptors, Some(32));
+        let index = port("ring:x,end=a,rxd=32", &memory);
+        assert_eq!(index.capabilities.receive_descriptors, Some(32));
     }
 
     /// A thread fills and sends frames, another checks and frees them; the frames return to the
     /// first.
     #[test]
-    fn frames_drift_between_threads_and_come_home() {
+    fn frames_drift_between_threads_and_return() {
         const FRAMES: u64 = 100_000;
-        let memory = Memory::new(MemoryPlan {
+        let memory = FrameRegion::new(MemoryPlan {
             frames: 700,
             ..MemoryPlan::default()
         })
         .unwrap();
         let mut port = port("ring:0,rxd=50", &memory);
         std::thread::scope(|scope| {
-            let (mut transmit, ours) = (port.transmit, memory.clone());
+            let (mut transmit, shared) = (port.transmit, memory.clone());
             scope.spawn(move || {
-                let (mut pool, mut burst, mut next) = (ours.pool(), Burst::new(), 0);
+                let (mut pool, mut burst, mut next) = (shared.pool(), Burst::new(), 0);
                 while next < FRAMES || !burst.is_empty() {
-                    let wanted = usize::try_from(FRAMES - next).unwrap().min(7);
-                    let held = burst.len();
-                    let fresh = pool.allocate_burst(&mut burst, wanted);
-                    for frame in &mut burst.frames_mut()[held..] {
+                    let max_frames = usize::try_from(FRAMES - next).unwrap().min(7);
+                    let before = burst.len();
+                    let fresh = pool.allocate_burst(&mut burst, max_frames);
+                    for frame in &mut burst.frames_mut()[before..] {
                         frame.set_len(64);
-                        let bytes = ours.bytes_mut(frame);
+                        let bytes = shared.bytes_mut(frame);
                         bytes.as_chunks_mut::<8>().0.fill(next.to_ne_bytes());
                         next += 1;
                     }
@@ -395,8 +404,8 @@ mod tests {
         pool.allocate_burst(&mut burst, 32);
         assert_eq!(port.transmit.transmit(&mut pool, &mut burst), 18);
         assert_eq!(burst.len(), 14);
-        assert_eq!(port.transmit.refuse(&mut pool, &mut burst), 14);
+        assert_eq!(port.transmit.drop_unsent(&mut pool, &mut burst), 14);
         let sent = port.transmit.counters().read();
-        assert_eq!((sent.frames, sent.dropped(Cause::RingFull)), (18, 14));
+        assert_eq!((sent.frames, sent.drops_by(DropCause::RingFull)), (18, 14));
     }
 }

@@ -7,16 +7,16 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use super::{
-    ENHANCED_PACKET, INTERFACE, LINK_ETHERNET, OPTION_OFFSET, OPTION_RESOLUTION, ORDER, SECTION,
-    SIMPLE_PACKET,
+    BYTE_ORDER_MAGIC, ENHANCED_PACKET_BLOCK, INTERFACE_BLOCK, LINK_ETHERNET, OPTION_RESOLUTION,
+    OPTION_TIME_OFFSET, SECTION_BLOCK, SIMPLE_PACKET_BLOCK,
 };
 
 /// Bytes of the read buffer. The largest record must fit.
 const BUFFER_BYTES: usize = 1 << 20;
 /// Maximum bytes of a record: tcpdump's limit (`MAXIMUM_SNAPLEN`).
-const RECORD_BYTES: usize = 262_144;
+const MAX_RECORD_BYTES: usize = 262_144;
 /// Maximum number of interfaces per section; a file with more is rejected.
-const INTERFACES: usize = 4096;
+const MAX_INTERFACES: usize = 4096;
 
 /// Error of reading a capture.
 #[derive(Debug, thiserror::Error)]
@@ -34,12 +34,12 @@ pub enum CaptureError {
         link: u32,
     },
     /// Part of the file violates the format.
-    #[error("it is damaged at byte {offset}: {why}")]
+    #[error("it is damaged at byte {offset}: {reason}")]
     Damaged {
         /// Offset of the part in the file.
         offset: u64,
         /// Violation of the format.
-        why: &'static str,
+        reason: &'static str,
     },
 }
 
@@ -47,7 +47,7 @@ pub enum CaptureError {
 ///
 /// # Errors
 /// [`CaptureError::Io`]; also for a pipe, because opening one would block until there is a writer.
-pub fn open(path: &Path) -> Result<File, CaptureError> {
+pub fn open_capture(path: &Path) -> Result<File, CaptureError> {
     if fs::metadata(path)?.file_type().is_fifo() {
         let why = "it is a pipe, which cannot be read twice";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
@@ -57,7 +57,7 @@ pub fn open(path: &Path) -> Result<File, CaptureError> {
 
 /// Captured frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct CaptureRecord<'a> {
     /// Capture time in nanoseconds since 1970; absent if the file does not have it.
     pub time_ns: Option<u64>,
     /// Captured bytes.
@@ -75,28 +75,28 @@ pub struct CaptureReader<R> {
     unread: Range<usize>,
     /// Bytes of the input before `unread`.
     offset: u64,
-    format: Format,
+    format: CaptureFormat,
     swapped: bool,
-    interfaces: Vec<Interface>,
+    interfaces: Vec<CaptureInterface>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Format {
+enum CaptureFormat {
     Pcap { nanoseconds: bool },
     PcapNg,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Interface {
-    ethernet: bool,
-    snap: u32,
+struct CaptureInterface {
+    is_ethernet: bool,
+    snap_bytes: u32,
     /// Time units per second are 10^n, or 2^n with `binary`.
     exponent: u32,
     binary: bool,
     offset_s: i64,
 }
 
-impl Interface {
+impl CaptureInterface {
     fn nanoseconds(&self, units: u64) -> Option<u64> {
         let per_second = if self.binary {
             1u128.checked_shl(self.exponent)?
@@ -120,21 +120,21 @@ impl<R: Read> CaptureReader<R> {
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             unread: 0..0,
             offset: 0,
-            format: Format::PcapNg,
+            format: CaptureFormat::PcapNg,
             swapped: false,
             interfaces: Vec::new(),
         };
-        reader.begin()?;
+        reader.read_header()?;
         Ok(reader)
     }
 
-    fn begin(&mut self) -> Result<(), CaptureError> {
-        if !self.have(4)? {
+    fn read_header(&mut self) -> Result<(), CaptureError> {
+        if !self.fill_to(4)? {
             return Err(CaptureError::NotACapture);
         }
-        let magic = self.word(0);
-        if magic == SECTION {
-            self.format = Format::PcapNg;
+        let magic = self.u32_at(0);
+        if magic == SECTION_BLOCK {
+            self.format = CaptureFormat::PcapNg;
             return Ok(());
         }
         let (swapped, nanoseconds) = match (magic, magic.swap_bytes()) {
@@ -144,13 +144,13 @@ impl<R: Read> CaptureReader<R> {
             (_, 0xa1b2_3c4d) => (true, true),
             _ => return Err(CaptureError::NotACapture),
         };
-        self.format = Format::Pcap { nanoseconds };
+        self.format = CaptureFormat::Pcap { nanoseconds };
         self.swapped = swapped;
-        if !self.have(24)? {
+        if !self.fill_to(24)? {
             return Err(self.damaged("its header is cut off"));
         }
         // The upper bits describe the FCS of frames.
-        let link = self.word(20) & 0x0fff_ffff;
+        let link = self.u32_at(20) & 0x0fff_ffff;
         if link != u32::from(LINK_ETHERNET) {
             return Err(CaptureError::LinkType { link });
         }
@@ -162,10 +162,10 @@ impl<R: Read> CaptureReader<R> {
     ///
     /// # Errors
     /// [`CaptureError`]; no more can be read then.
-    pub fn read(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
+    pub fn read(&mut self) -> Result<Option<CaptureRecord<'_>>, CaptureError> {
         match self.format {
-            Format::Pcap { nanoseconds } => self.read_pcap(nanoseconds),
-            Format::PcapNg => self.read_pcapng(),
+            CaptureFormat::Pcap { nanoseconds } => self.read_pcap(nanoseconds),
+            CaptureFormat::PcapNg => self.read_pcapng(),
         }
     }
 
@@ -182,72 +182,73 @@ impl<R: Read> CaptureReader<R> {
         self.offset = 0;
         self.swapped = false;
         self.interfaces.clear();
-        self.begin()
+        self.read_header()
     }
 
-    fn read_pcap(&mut self, nanoseconds: bool) -> Result<Option<Record<'_>>, CaptureError> {
-        if !self.have(16)? {
+    fn read_pcap(&mut self, nanoseconds: bool) -> Result<Option<CaptureRecord<'_>>, CaptureError> {
+        if !self.fill_to(16)? {
             return self.end();
         }
-        let (seconds, fraction) = (self.word(0), self.word(4));
-        let (captured, length) = (self.word(8) as usize, self.word(12));
-        if captured > RECORD_BYTES {
+        let (seconds, fraction) = (self.u32_at(0), self.u32_at(4));
+        let (captured, length) = (self.u32_at(8) as usize, self.u32_at(12));
+        if captured > MAX_RECORD_BYTES {
             return Err(self.damaged("a frame of more than 256 KiB"));
         }
-        if !self.have(16 + captured)? {
+        if !self.fill_to(16 + captured)? {
             return Err(self.damaged("the last frame is cut off"));
         }
         let scale = if nanoseconds { 1 } else { 1000 };
         let time_ns = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * scale;
         let at = self.unread.start + 16;
         self.consume(16 + captured);
-        Ok(Some(Record {
+        Ok(Some(CaptureRecord {
             time_ns: Some(time_ns),
             bytes: &self.buffer[at..at + captured],
             length,
         }))
     }
 
-    fn read_pcapng(&mut self) -> Result<Option<Record<'_>>, CaptureError> {
+    fn read_pcapng(&mut self) -> Result<Option<CaptureRecord<'_>>, CaptureError> {
         loop {
-            if !self.have(12)? {
+            if !self.fill_to(12)? {
                 return self.end();
             }
-            if self.word(0) == SECTION {
-                self.swapped = match self.word(8) {
-                    ORDER => self.swapped,
-                    other if other.swap_bytes() == ORDER => !self.swapped,
+            if self.u32_at(0) == SECTION_BLOCK {
+                self.swapped = match self.u32_at(8) {
+                    BYTE_ORDER_MAGIC => self.swapped,
+                    order_magic if order_magic.swap_bytes() == BYTE_ORDER_MAGIC => !self.swapped,
                     _ => return Err(self.damaged("a section without a byte order")),
                 };
                 self.interfaces.clear();
             }
-            let (kind, total) = (self.word(0), self.word(4) as usize);
+            let (kind, total) = (self.u32_at(0), self.u32_at(4) as usize);
             if total < 12 || !total.is_multiple_of(4) {
                 return Err(self.damaged("a block of impossible length"));
             }
-            let wanted = [INTERFACE, SIMPLE_PACKET, ENHANCED_PACKET].contains(&kind);
-            if !wanted {
-                self.pass_over(total)?;
+            let is_used =
+                [INTERFACE_BLOCK, SIMPLE_PACKET_BLOCK, ENHANCED_PACKET_BLOCK].contains(&kind);
+            if !is_used {
+                self.skip(total)?;
                 continue;
             }
             if total > BUFFER_BYTES {
                 return Err(self.damaged("a block of more than 1 MiB"));
             }
-            if !self.have(total)? {
+            if !self.fill_to(total)? {
                 return Err(self.damaged("the last block is cut off"));
             }
-            let found = match kind {
-                INTERFACE => {
+            let location = match kind {
+                INTERFACE_BLOCK => {
                     self.add_interface(total)?;
                     None
                 }
-                SIMPLE_PACKET => self.simple_packet(total)?,
+                SIMPLE_PACKET_BLOCK => self.simple_packet(total)?,
                 _ => self.enhanced_packet(total)?,
             };
             let start = self.unread.start;
             self.consume(total);
-            if let Some((time_ns, at, length)) = found {
-                return Ok(Some(Record {
+            if let Some((time_ns, at, length)) = location {
+                return Ok(Some(CaptureRecord {
                     time_ns,
                     bytes: &self.buffer[start + at.start..start + at.end],
                     length,
@@ -257,19 +258,19 @@ impl<R: Read> CaptureReader<R> {
     }
 
     fn add_interface(&mut self, total: usize) -> Result<(), CaptureError> {
-        if total < 20 || self.interfaces.len() == INTERFACES {
+        if total < 20 || self.interfaces.len() == MAX_INTERFACES {
             return Err(self.damaged("an invalid interface block"));
         }
-        let mut interface = Interface {
-            ethernet: self.half(8) == LINK_ETHERNET,
-            snap: self.word(12),
+        let mut interface = CaptureInterface {
+            is_ethernet: self.u16_at(8) == LINK_ETHERNET,
+            snap_bytes: self.u32_at(12),
             exponent: 6,
             binary: false,
             offset_s: 0,
         };
         let mut at = 16;
         while at + 4 <= total - 4 {
-            let (code, size) = (self.half(at), usize::from(self.half(at + 2)));
+            let (code, size) = (self.u16_at(at), usize::from(self.u16_at(at + 2)));
             let value = at + 4;
             if code == 0 || value + size > total - 4 {
                 break;
@@ -280,8 +281,8 @@ impl<R: Read> CaptureReader<R> {
                     interface.binary = byte & 0x80 != 0;
                     interface.exponent = u32::from(byte & 0x7f);
                 }
-                (OPTION_OFFSET, 8) => {
-                    let (one, two) = (self.word(value), self.word(value + 4));
+                (OPTION_TIME_OFFSET, 8) => {
+                    let (one, two) = (self.u32_at(value), self.u32_at(value + 4));
                     // A 64-bit number in the section's byte order.
                     let little = cfg!(target_endian = "little") != self.swapped;
                     let (low, high) = if little { (one, two) } else { (two, one) };
@@ -295,51 +296,51 @@ impl<R: Read> CaptureReader<R> {
         Ok(())
     }
 
-    fn enhanced_packet(&self, total: usize) -> Result<Option<Found>, CaptureError> {
+    fn enhanced_packet(&self, total: usize) -> Result<Option<PacketLocation>, CaptureError> {
         if total < 32 {
             return Err(self.damaged("a frame's block without a frame"));
         }
-        let captured = self.word(20) as usize;
-        if captured > RECORD_BYTES || 28 + captured > total - 4 {
+        let captured = self.u32_at(20) as usize;
+        if captured > MAX_RECORD_BYTES || 28 + captured > total - 4 {
             return Err(self.damaged("a frame longer than its block"));
         }
-        let Some(interface) = self.interfaces.get(self.word(8) as usize) else {
+        let Some(interface) = self.interfaces.get(self.u32_at(8) as usize) else {
             return Err(self.damaged("a frame of no interface"));
         };
-        let units = u64::from(self.word(12)) << 32 | u64::from(self.word(16));
-        let found = (
+        let units = u64::from(self.u32_at(12)) << 32 | u64::from(self.u32_at(16));
+        let location = (
             interface.nanoseconds(units),
             28..28 + captured,
-            self.word(24),
+            self.u32_at(24),
         );
-        Ok(interface.ethernet.then_some(found))
+        Ok(interface.is_ethernet.then_some(location))
     }
 
-    fn simple_packet(&self, total: usize) -> Result<Option<Found>, CaptureError> {
+    fn simple_packet(&self, total: usize) -> Result<Option<PacketLocation>, CaptureError> {
         let Some(interface) = self.interfaces.first() else {
             return Err(self.damaged("a frame of no interface"));
         };
         if total < 16 {
             return Err(self.damaged("a frame's block without a frame"));
         }
-        let length = self.word(8);
+        let length = self.u32_at(8);
         // The block has no captured length: all bytes, unless the interface limits them.
-        let most = if interface.snap == 0 {
+        let max_captured = if interface.snap_bytes == 0 {
             u32::MAX
         } else {
-            interface.snap
+            interface.snap_bytes
         };
-        let captured = length.min(most) as usize;
-        if captured > RECORD_BYTES || 12 + captured > total - 4 {
+        let captured = length.min(max_captured) as usize;
+        if captured > MAX_RECORD_BYTES || 12 + captured > total - 4 {
             return Err(self.damaged("a frame longer than its block"));
         }
         Ok(interface
-            .ethernet
+            .is_ethernet
             .then_some((None, 12..12 + captured, length)))
     }
 
     /// Handles the end of the input, which must be the end of a record.
-    fn end(&self) -> Result<Option<Record<'_>>, CaptureError> {
+    fn end(&self) -> Result<Option<CaptureRecord<'_>>, CaptureError> {
         if self.unread.is_empty() {
             Ok(None)
         } else {
@@ -348,7 +349,7 @@ impl<R: Read> CaptureReader<R> {
     }
 
     /// Reads until `count` bytes are buffered. False if the input ends before.
-    fn have(&mut self, count: usize) -> Result<bool, CaptureError> {
+    fn fill_to(&mut self, count: usize) -> Result<bool, CaptureError> {
         debug_assert!(count <= self.buffer.len());
         while self.unread.len() < count {
             if self.unread.start + count > self.buffer.len() || self.unread.is_empty() {
@@ -370,9 +371,9 @@ impl<R: Read> CaptureReader<R> {
         self.offset += count as u64;
     }
 
-    fn pass_over(&mut self, mut count: usize) -> Result<(), CaptureError> {
+    fn skip(&mut self, mut count: usize) -> Result<(), CaptureError> {
         while count > 0 {
-            if !self.have(1)? {
+            if !self.fill_to(1)? {
                 return Err(self.damaged("the last block is cut off"));
             }
             let step = count.min(self.unread.len());
@@ -385,35 +386,35 @@ impl<R: Read> CaptureReader<R> {
     fn damaged(&self, why: &'static str) -> CaptureError {
         CaptureError::Damaged {
             offset: self.offset,
-            why,
+            reason: why,
         }
     }
 
-    /// 32-bit word of the unread bytes, at an offset that `have` has filled.
-    fn word(&self, at: usize) -> u32 {
+    /// 32-bit word of the unread bytes, at an offset that `fill_to` has filled.
+    fn u32_at(&self, at: usize) -> u32 {
         let at = self.unread.start + at;
         let bytes = self.buffer[at..at + 4].first_chunk();
-        let word = u32::from_ne_bytes(*bytes.expect("four bytes were taken"));
+        let number = u32::from_ne_bytes(*bytes.expect("four bytes were taken"));
         if self.swapped {
-            word.swap_bytes()
+            number.swap_bytes()
         } else {
-            word
+            number
         }
     }
 
-    fn half(&self, at: usize) -> u16 {
+    fn u16_at(&self, at: usize) -> u16 {
         let at = self.unread.start + at;
-        let half = u16::from_ne_bytes([self.buffer[at], self.buffer[at + 1]]);
+        let number = u16::from_ne_bytes([self.buffer[at], self.buffer[at + 1]]);
         if self.swapped {
-            half.swap_bytes()
+            number.swap_bytes()
         } else {
-            half
+            number
         }
     }
 }
 
 /// Time, range in the block, original length.
-type Found = (Option<u64>, Range<usize>, u32);
+type PacketLocation = (Option<u64>, Range<usize>, u32);
 
 #[cfg(test)]
 mod tests;

@@ -2,12 +2,15 @@
 
 use std::io::{self, Write};
 
-use super::{ENHANCED_PACKET, INTERFACE, LINK_ETHERNET, OPTION_RESOLUTION, ORDER, SECTION};
+use super::{
+    BYTE_ORDER_MAGIC, ENHANCED_PACKET_BLOCK, INTERFACE_BLOCK, LINK_ETHERNET, OPTION_RESOLUTION,
+    SECTION_BLOCK,
+};
 
 /// Bytes of the write buffer: reduces the number of calls by two orders of magnitude.
 const BUFFER_BYTES: usize = 1 << 20;
 /// Bytes of a frame's block in addition to the frame, without padding.
-const BLOCK_BYTES: usize = 32;
+const BLOCK_OVERHEAD_BYTES: usize = 32;
 
 /// Writes Ethernet frames as pcapng, in nanoseconds, little-endian on every machine.
 #[derive(Debug)]
@@ -15,7 +18,7 @@ pub struct CaptureWriter<W: Write> {
     output: W,
     buffer: Vec<u8>,
     /// Number of frames in the buffer.
-    gathered: u64,
+    buffered: u64,
     /// Number of frames in buffers that could not be written completely.
     unwritten: u64,
 }
@@ -28,18 +31,35 @@ impl<W: Write> CaptureWriter<W> {
     pub fn new(output: W) -> io::Result<Self> {
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
         // Version 1.0, a section of unknown length.
-        for word in [SECTION, 28, ORDER, 1, u32::MAX, u32::MAX, 28] {
-            buffer.extend(word.to_le_bytes());
+        for field in [
+            SECTION_BLOCK,
+            28,
+            BYTE_ORDER_MAGIC,
+            1,
+            u32::MAX,
+            u32::MAX,
+            28,
+        ] {
+            buffer.extend(field.to_le_bytes());
         }
         // No snap length; times in 10^-9 s; end of options.
         let resolution = u32::from(OPTION_RESOLUTION) | 1 << 16;
-        for word in [INTERFACE, 32, LINK_ETHERNET.into(), 0, resolution, 9, 0, 32] {
-            buffer.extend(word.to_le_bytes());
+        for field in [
+            INTERFACE_BLOCK,
+            32,
+            LINK_ETHERNET.into(),
+            0,
+            resolution,
+            9,
+            0,
+            32,
+        ] {
+            buffer.extend(field.to_le_bytes());
         }
         Ok(Self {
             output,
             buffer,
-            gathered: 0,
+            buffered: 0,
             unwritten: 0,
         })
     }
@@ -51,13 +71,13 @@ impl<W: Write> CaptureWriter<W> {
     #[inline]
     pub fn write(&mut self, time_ns: u64, frame: &[u8]) -> io::Result<()> {
         let padded = frame.len().next_multiple_of(4);
-        let total = BLOCK_BYTES + padded;
+        let total = BLOCK_OVERHEAD_BYTES + padded;
         if self.buffer.len() + total > BUFFER_BYTES {
             self.flush()?;
         }
         let length = frame.len() as u32;
-        let words = [
-            ENHANCED_PACKET,
+        let fields = [
+            ENHANCED_PACKET_BLOCK,
             total as u32,
             0,
             (time_ns >> 32) as u32,
@@ -66,15 +86,15 @@ impl<W: Write> CaptureWriter<W> {
             length,
         ];
         let mut header = [0; 28];
-        for (place, word) in header.chunks_exact_mut(4).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
+        for (target, field) in header.chunks_exact_mut(4).zip(fields) {
+            target.copy_from_slice(&field.to_le_bytes());
         }
         self.buffer.extend_from_slice(&header);
         self.buffer.extend_from_slice(frame);
         self.buffer
             .extend_from_slice(&[0; 3][..padded - frame.len()]);
         self.buffer.extend_from_slice(&(total as u32).to_le_bytes());
-        self.gathered += 1;
+        self.buffered += 1;
         Ok(())
     }
 
@@ -85,9 +105,9 @@ impl<W: Write> CaptureWriter<W> {
     pub fn flush(&mut self) -> io::Result<()> {
         let result = self.output.write_all(&self.buffer);
         self.buffer.clear();
-        let gathered = std::mem::take(&mut self.gathered);
+        let buffered = std::mem::take(&mut self.buffered);
         if result.is_err() {
-            self.unwritten += gathered;
+            self.unwritten += buffered;
         }
         result
     }
@@ -127,7 +147,7 @@ mod tests {
         let file = written(&[(0x0102_0304_0506_0708, b"\xaa\xbb\xcc\xdd\xee")]);
         let hex: Vec<String> = file
             .chunks(4)
-            .map(|word| word.iter().map(|byte| format!("{byte:02x}")).collect())
+            .map(|field| field.iter().map(|byte| format!("{byte:02x}")).collect())
             .collect();
         let section = "0a0d0d0a 1c000000 4d3c2b1a 01000000 ffffffff ffffffff 1c000000";
         let interface = "01000000 20000000 01000000 00000000 09000100 09000000 00000000 20000000";
@@ -137,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told() {
+    fn a_full_disk_is_reported() {
         struct Full;
         impl Write for Full {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {

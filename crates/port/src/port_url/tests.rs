@@ -6,13 +6,13 @@ fn parse(text: &str) -> Result<PortUrl, PortError> {
 }
 
 #[test]
-fn names_and_keys_are_told_apart() {
+fn names_and_keys_are_distinguished() {
     let url = parse("ring:0,rxd=18,burst=8,mtu=9000").unwrap();
     assert_eq!((url.kind().scheme, url.name()), ("ring", "0"));
     assert_eq!((url.rxd(), url.burst(), url.mtu()), (18, 8, 9000));
     assert_eq!(url.frame_bytes(), 9018);
     assert_eq!(url.to_string(), "ring:0,rxd=18,burst=8,mtu=9000");
-    assert_eq!(url.short(), "ring:0");
+    assert_eq!(url.short_name(), "ring:0");
     // Names that are also valid interface names.
     for (text, interface) in [
         ("packet:eth0", Some("eth0")),
@@ -24,16 +24,16 @@ fn names_and_keys_are_told_apart() {
         assert_eq!(parse(text).unwrap().interface(), interface, "{text}");
     }
     let url = parse("null:").unwrap();
-    assert_eq!((url.name(), url.common()), ("", Common::default()));
+    assert_eq!((url.name(), url.common()), ("", CommonOptions::default()));
     assert!(parse("null:force").unwrap().common().force);
     assert!(parse("null:queues=2").unwrap().common().queues == Some(2));
     assert!(!parse("null:force=no").unwrap().common().force);
-    assert!(parse("null:").unwrap().forced().common().force);
+    assert!(parse("null:").unwrap().with_force().common().force);
 }
 
 #[test]
 fn what_is_wrong_is_named_with_what_to_write() {
-    for (text, want) in [
+    for (text, expected) in [
         ("eth0", "`eth0` has no kind"),
         ("ringg:0", "there is no port kind `ringg`"),
         ("ring:", "`ring:` names no"),
@@ -58,8 +58,8 @@ fn what_is_wrong_is_named_with_what_to_write() {
     ] {
         let error = parse(text).unwrap_err();
         assert!(error.is_usage(), "{text}");
-        assert!(error.to_string().contains(want), "{text}: {error}");
-        let problem = error.problem();
+        assert!(error.to_string().contains(expected), "{text}: {error}");
+        let problem = error.report();
         // The display adds a colon after the object.
         assert_eq!(problem.object, text.trim_end_matches(':'));
         assert!(!problem.next_step.is_empty() && !problem.situation.is_empty());
@@ -68,10 +68,10 @@ fn what_is_wrong_is_named_with_what_to_write() {
 
 #[test]
 fn queues_are_a_range() {
-    assert_eq!(queues("0"), Some(0..=0));
-    assert_eq!(queues("1-3"), Some(1..=3));
+    assert_eq!(parse_queues("0"), Some(0..=0));
+    assert_eq!(parse_queues("1-3"), Some(1..=3));
     for text in ["", "3-1", "-", "1-", "x", "0-5000"] {
-        assert_eq!(queues(text), None, "{text}");
+        assert_eq!(parse_queues(text), None, "{text}");
     }
 }
 
@@ -92,7 +92,7 @@ proptest! {
 
 #[test]
 fn a_key_gets_another_value() {
-    for (text, key, value, want) in [
+    for (text, key, value, expected) in [
         ("ring:0", "rxd", "64", "ring:0,rxd=64"),
         ("ring:0,rxd=8,burst=4", "rxd", "64", "ring:0,burst=4,rxd=64"),
         ("null:", "queues", "2", "null:queues=2"),
@@ -109,19 +109,19 @@ fn a_key_gets_another_value() {
             "shm:mtu,role=server,mtu=900",
         ),
     ] {
-        let changed = parse(text).unwrap().with(key, value).unwrap();
-        assert_eq!(changed.to_string(), want);
+        let changed = parse(text).unwrap().with_key(key, value).unwrap();
+        assert_eq!(changed.to_string(), expected);
     }
     let changed = parse("ring:0")
         .unwrap()
-        .forced()
-        .taken(Onward::Port)
-        .with("rxd", "9");
+        .with_force()
+        .with_rx_destination(RxDestination::Port)
+        .with_key("rxd", "9");
     let common = changed.unwrap().common();
-    assert!(common.force && common.onward == Onward::Port && common.rxd == Some(9));
+    assert!(common.force && common.rx_destination == RxDestination::Port && common.rxd == Some(9));
     for (key, value) in [("rxd", "0"), ("rxd", "x"), ("nonsense", "1")] {
         assert!(
-            parse("ring:0").unwrap().with(key, value).is_err(),
+            parse("ring:0").unwrap().with_key(key, value).is_err(),
             "{key}={value}"
         );
     }

@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use super::bpf_program::{ByteOrder, Instruction, encode};
+use super::bpf_program::{BpfInstruction, ByteOrder, encode_program};
 
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE_ELEMENT: libc::c_int = 2;
@@ -37,7 +37,7 @@ const LOG_BYTES: usize = 8192;
 
 /// Position of an XDP program in the kernel's receive path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
+pub enum XdpHook {
     /// In the driver, before the kernel allocates a packet buffer for the frame.
     Native,
     /// After that, in the kernel's common receive path: works with every driver.
@@ -76,7 +76,7 @@ impl SocketMap {
     /// `EPERM` without `CAP_BPF` (or `CAP_SYS_ADMIN`) in the initial user namespace, and before
     /// Linux 5.11 also if `RLIMIT_MEMLOCK` is too low; `EINVAL` if the kernel has no AF_XDP.
     pub fn new(queues: u32) -> io::Result<Self> {
-        let mut wish = MapCreate {
+        let mut attributes = MapCreate {
             map_type: MAP_OF_XDP_SOCKETS,
             key_bytes: 4,
             value_bytes: 4,
@@ -87,7 +87,7 @@ impl SocketMap {
             name: NAME,
         };
         // SAFETY: a map's attributes contain no pointer.
-        unsafe { descriptor(MAP_CREATE, &mut wish) }.map(Self)
+        unsafe { call_bpf_for_descriptor(MAP_CREATE, &mut attributes) }.map(Self)
     }
 
     /// Redirects the frames of `queue` to `socket`. The kernel removes the entry when the socket is
@@ -97,17 +97,17 @@ impl SocketMap {
     /// `E2BIG` for a queue outside the map, `EOPNOTSUPP` for a socket that is not bound or not an
     /// AF_XDP socket.
     pub fn insert(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let value = number(socket);
-        let mut wish = MapUpdate {
-            map: number(self.0.as_fd()),
+        let value = fd_number(socket);
+        let mut attributes = MapUpdate {
+            map: fd_number(self.0.as_fd()),
             padding: 0,
-            key: address(&raw const queue),
-            value: address(&raw const value),
+            key: pointer_value(&raw const queue),
+            value: pointer_value(&raw const value),
             flags: 0,
         };
         // SAFETY: key and value have four bytes each, as the map was created with, and outlive the
         // call.
-        unsafe { command(MAP_UPDATE_ELEMENT, &mut wish) }.map(drop)
+        unsafe { call_bpf(MAP_UPDATE_ELEMENT, &mut attributes) }.map(drop)
     }
 }
 
@@ -119,7 +119,7 @@ impl AsFd for SocketMap {
 
 /// An XDP program loaded into the kernel.
 #[derive(Debug)]
-pub struct Program(OwnedFd);
+pub struct XdpProgram(OwnedFd);
 
 #[repr(C)]
 struct ProgramLoad {
@@ -139,31 +139,31 @@ struct ProgramLoad {
 
 /// Error of loading a program.
 #[derive(Debug)]
-pub struct Refused {
+pub struct ProgramRejection {
     /// Error of the system call.
     pub error: io::Error,
     /// Log of the verifier; empty if it did not run (no privilege, no memory).
     pub log: String,
 }
 
-impl Program {
+impl XdpProgram {
     /// Loads a program; the kernel verifies and translates it.
     ///
     /// # Errors
     /// `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN` in the initial user namespace; the verifier's
     /// log for a program that it rejects.
-    pub fn load(program: &[Instruction]) -> Result<Self, Refused> {
-        let code = encode(program, ByteOrder::NATIVE);
-        let plain = load(&code, program.len(), &mut []);
+    pub fn load_program(program: &[BpfInstruction]) -> Result<Self, ProgramRejection> {
+        let code = encode_program(program, ByteOrder::NATIVE);
+        let plain = load_program(&code, program.len(), &mut []);
         plain.map(Self).map_err(|error| {
             // Second attempt with the log; the first one is faster without.
             let mut log = vec![0; LOG_BYTES];
-            let asked = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EINVAL));
-            if asked {
-                let _ = load(&code, program.len(), &mut log);
+            let has_log = matches!(error.raw_os_error(), Some(libc::EACCES | libc::EINVAL));
+            if has_log {
+                let _ = load_program(&code, program.len(), &mut log);
             }
             let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
-            Refused {
+            ProgramRejection {
                 error,
                 log: String::from_utf8_lossy(&log[..end]).trim().to_owned(),
             }
@@ -171,20 +171,20 @@ impl Program {
     }
 }
 
-fn load(code: &[u8], instructions: usize, log: &mut [u8]) -> io::Result<OwnedFd> {
+fn load_program(code: &[u8], instructions: usize, log: &mut [u8]) -> io::Result<OwnedFd> {
     let license = c"GPL";
     let mut attempt = || {
-        let mut wish = ProgramLoad {
+        let mut attributes = ProgramLoad {
             program_type: PROGRAM_XDP,
             instructions: instructions as u32,
-            code: address(code.as_ptr()),
-            license: address(license.as_ptr()),
+            code: pointer_value(code.as_ptr()),
+            license: pointer_value(license.as_ptr()),
             log_level: u32::from(!log.is_empty()),
             log_bytes: log.len() as u32,
             log: if log.is_empty() {
                 0
             } else {
-                address(log.as_mut_ptr())
+                pointer_value(log.as_mut_ptr())
             },
             kernel_version: 0,
             flags: 0,
@@ -194,14 +194,15 @@ fn load(code: &[u8], instructions: usize, log: &mut [u8]) -> io::Result<OwnedFd>
         };
         // SAFETY: `code` holds that many instructions, the licence ends with a zero, and the kernel
         // writes at most `log_bytes` to `log`; all three outlive the call.
-        unsafe { descriptor(PROGRAM_LOAD, &mut wish) }
+        unsafe { call_bpf_for_descriptor(PROGRAM_LOAD, &mut attributes) }
     };
     // The kernel aborts a load with EAGAIN when a signal arrives meanwhile.
     (1..LOAD_ATTEMPTS)
         .find_map(|_| {
-            let outcome = attempt();
-            let again = matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-            (!again).then_some(outcome)
+            let result = attempt();
+            let is_interrupted =
+                matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            (!is_interrupted).then_some(result)
         })
         .unwrap_or_else(attempt)
 }
@@ -209,7 +210,7 @@ fn load(code: &[u8], instructions: usize, log: &mut [u8]) -> io::Result<OwnedFd>
 /// Link that keeps a program attached to an interface. Detached on drop, and by the kernel when the
 /// process ends in any way.
 #[derive(Debug)]
-pub struct Link {
+pub struct BpfLink {
     descriptor: OwnedFd,
 }
 
@@ -221,52 +222,52 @@ struct LinkCreate {
     flags: u32,
 }
 
-impl Link {
+impl BpfLink {
     /// Attaches a program to an interface of the calling thread's network namespace.
     ///
     /// # Errors
     /// `EBUSY` or `EEXIST` if the interface already has a program, `EOPNOTSUPP` if its driver has
     /// no native hook, `ERANGE` if its MTU is too large for the native hook, `EINVAL` before Linux
     /// 5.9, `EPERM` without `CAP_NET_ADMIN`.
-    pub fn attach(program: &Program, interface: u32, hook: Hook) -> io::Result<Self> {
-        let mut wish = LinkCreate {
-            program: number(program.0.as_fd()),
+    pub fn attach(program: &XdpProgram, interface: u32, hook: XdpHook) -> io::Result<Self> {
+        let mut attributes = LinkCreate {
+            program: fd_number(program.0.as_fd()),
             interface,
             attach_type: ATTACH_XDP,
             flags: match hook {
-                Hook::Native => FLAG_NATIVE,
-                Hook::Generic => FLAG_GENERIC,
+                XdpHook::Native => FLAG_NATIVE,
+                XdpHook::Generic => FLAG_GENERIC,
             },
         };
         // SAFETY: a link's attributes contain no pointer.
-        let descriptor = unsafe { descriptor(LINK_CREATE, &mut wish) }?;
+        let descriptor = unsafe { call_bpf_for_descriptor(LINK_CREATE, &mut attributes) }?;
         Ok(Self { descriptor })
     }
 }
 
-impl Drop for Link {
+impl Drop for BpfLink {
     fn drop(&mut self) {
         #[repr(C)]
         struct LinkDetach {
             link: u32,
         }
-        let mut wish = LinkDetach {
-            link: number(self.descriptor.as_fd()),
+        let mut attributes = LinkDetach {
+            link: fd_number(self.descriptor.as_fd()),
         };
         // Closing the descriptor would detach it too, but some time later; that remains if this
         // fails.
         // SAFETY: a link's attributes contain no pointer.
-        let _ = unsafe { command(LINK_DETACH, &mut wish) };
+        let _ = unsafe { call_bpf(LINK_DETACH, &mut attributes) };
     }
 }
 
 /// A descriptor as in `union bpf_attr`.
-fn number(descriptor: BorrowedFd<'_>) -> u32 {
+fn fd_number(descriptor: BorrowedFd<'_>) -> u32 {
     u32::try_from(descriptor.as_raw_fd()).expect("an open descriptor is not negative")
 }
 
 /// A pointer as in `union bpf_attr`.
-fn address<T>(pointer: *const T) -> u64 {
+fn pointer_value<T>(pointer: *const T) -> u64 {
     pointer.expose_provenance() as u64
 }
 
@@ -274,13 +275,13 @@ fn address<T>(pointer: *const T) -> u64 {
 ///
 /// # Safety
 /// Every pointer in `attributes` is valid for what the command does with it.
-unsafe fn command<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_long> {
+unsafe fn call_bpf<T>(code: libc::c_int, attributes: &mut T) -> io::Result<libc::c_long> {
     // SAFETY: `attributes` has the given length and is exclusively borrowed; the caller guarantees
     // the memory it points to.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
-            command,
+            code,
             std::ptr::from_mut(attributes),
             size_of::<T>() as libc::c_uint,
         )
@@ -295,10 +296,13 @@ unsafe fn command<T>(command: libc::c_int, attributes: &mut T) -> io::Result<lib
 /// Calls bpf(2) with a command that returns a new descriptor (close-on-exec, like all of bpf's).
 ///
 /// # Safety
-/// Like [`command`], and the command returns a descriptor.
-unsafe fn descriptor<T>(number: libc::c_int, attributes: &mut T) -> io::Result<OwnedFd> {
+/// Like [`call_bpf`], and the command returns a descriptor.
+unsafe fn call_bpf_for_descriptor<T>(
+    number: libc::c_int,
+    attributes: &mut T,
+) -> io::Result<OwnedFd> {
     // SAFETY: the caller's promise is the same.
-    let raw = unsafe { command(number, attributes) }?;
+    let raw = unsafe { call_bpf(number, attributes) }?;
     let raw = RawFd::try_from(raw).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
     // SAFETY: the kernel has just created this descriptor, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })

@@ -6,7 +6,7 @@ pub const INSTRUCTION_BYTES: usize = 8;
 
 /// Basic instruction, or one half of the 64-bit immediate load (RFC 9669 sections 3.1 and 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Instruction {
+pub struct BpfInstruction {
     /// Operation code.
     pub opcode: u8,
     /// Destination register, or the base of a store: 0 to 10.
@@ -41,15 +41,15 @@ impl ByteOrder {
 /// `MOV`, 64 bits, immediate.
 const MOVE_IMMEDIATE: u8 = 0xb7;
 /// `LDX | MEM | W`: destination = 32 bits at source + offset.
-const LOAD_WORD: u8 = 0x61;
+const LOAD_32: u8 = 0x61;
 /// `LD | IMM | DW`: 64-bit immediate, in two slots.
-const LOAD_WIDE: u8 = 0x18;
+const LOAD_IMMEDIATE_64: u8 = 0x18;
 /// `CALL` of a helper function by its number.
 const CALL: u8 = 0x85;
 /// `EXIT` with register 0.
 const EXIT: u8 = 0x95;
 
-/// Source number of [`LOAD_WIDE`] that makes the immediate a map's file descriptor (RFC 9669
+/// Source number of [`LOAD_IMMEDIATE_64`] that makes the immediate a map's file descriptor (RFC 9669
 /// section 5.4).
 const MAP_BY_DESCRIPTOR: u8 = 1;
 /// `bpf_redirect_map` in the list of helper functions of linux/bpf.h.
@@ -59,7 +59,7 @@ const PASS: i32 = 2;
 /// Offset of `rx_queue_index` in `struct xdp_md`.
 const RX_QUEUE_INDEX: i16 = 16;
 
-impl Instruction {
+impl BpfInstruction {
     const fn new(opcode: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
         Self {
             opcode,
@@ -73,7 +73,7 @@ impl Instruction {
     /// Encodes the instruction. On big-endian machines the two register numbers are exchanged too,
     /// because the kernel's structure has them as bit fields (RFC 9669 section 3.1).
     #[must_use]
-    pub fn encode(self, order: ByteOrder) -> [u8; INSTRUCTION_BYTES] {
+    pub fn encode_program(self, order: ByteOrder) -> [u8; INSTRUCTION_BYTES] {
         let (registers, offset, immediate) = match order {
             ByteOrder::Little => (
                 self.source << 4 | self.destination,
@@ -98,25 +98,25 @@ impl Instruction {
 /// Program that redirects each frame to the socket that the map (an `XSKMAP`) holds for its receive
 /// queue; frames of queues without a socket go to the kernel's stack (Linux 5.3 and later).
 #[must_use]
-pub fn redirect_by_queue(map_descriptor: i32) -> Vec<Instruction> {
+pub fn redirect_by_queue(map_descriptor: i32) -> Vec<BpfInstruction> {
     // Arguments of a helper are in registers 1 to 5; register 1 holds `struct xdp_md` at the start.
     vec![
-        Instruction::new(LOAD_WORD, 2, 1, RX_QUEUE_INDEX, 0),
-        Instruction::new(LOAD_WIDE, 1, MAP_BY_DESCRIPTOR, 0, map_descriptor),
-        Instruction::new(0, 0, 0, 0, 0),
+        BpfInstruction::new(LOAD_32, 2, 1, RX_QUEUE_INDEX, 0),
+        BpfInstruction::new(LOAD_IMMEDIATE_64, 1, MAP_BY_DESCRIPTOR, 0, map_descriptor),
+        BpfInstruction::new(0, 0, 0, 0, 0),
         // The lower bits of the flags are the action for a queue without a socket.
-        Instruction::new(MOVE_IMMEDIATE, 3, 0, 0, PASS),
-        Instruction::new(CALL, 0, 0, 0, REDIRECT_MAP),
-        Instruction::new(EXIT, 0, 0, 0, 0),
+        BpfInstruction::new(MOVE_IMMEDIATE, 3, 0, 0, PASS),
+        BpfInstruction::new(CALL, 0, 0, 0, REDIRECT_MAP),
+        BpfInstruction::new(EXIT, 0, 0, 0, 0),
     ]
 }
 
 /// Encodes a program for the kernel.
 #[must_use]
-pub fn encode(program: &[Instruction], order: ByteOrder) -> Vec<u8> {
+pub fn encode_program(program: &[BpfInstruction], order: ByteOrder) -> Vec<u8> {
     program
         .iter()
-        .flat_map(|instruction| instruction.encode(order))
+        .flat_map(|instruction| instruction.encode_program(order))
         .collect()
 }
 
@@ -147,7 +147,7 @@ mod tests {
             "95 00 00 00 00 00 00 00",
         ];
         let text = |order| -> Vec<String> {
-            encode(&program, order)
+            encode_program(&program, order)
                 .chunks(INSTRUCTION_BYTES)
                 .map(|bytes| {
                     let bytes: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -164,9 +164,9 @@ mod tests {
         fn every_field_keeps_its_place(
             opcode: u8, destination in 0_u8..16, source in 0_u8..16, offset: i16, immediate: i32,
         ) {
-            let instruction = Instruction { opcode, destination, source, offset, immediate };
-            let little = instruction.encode(ByteOrder::Little);
-            let big = instruction.encode(ByteOrder::Big);
+            let instruction = BpfInstruction { opcode, destination, source, offset, immediate };
+            let little = instruction.encode_program(ByteOrder::Little);
+            let big = instruction.encode_program(ByteOrder::Big);
             prop_assert_eq!(little[0], opcode);
             prop_assert_eq!((little[1] & 15, little[1] >> 4), (destination, source));
             prop_assert_eq!((big[1] >> 4, big[1] & 15), (destination, source));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::slice;
 
 use crate::sys::frame::{Frame, total_bytes};
-use crate::sys::frame_memory::Memory;
+use crate::sys::frame_memory::FrameRegion;
 
 /// Maximum frames moved by one poll: the usual burst of poll-mode programs, so that results are
 /// comparable; 32 handles are 256 B, four cache lines.
@@ -13,10 +13,10 @@ pub const BURST_FRAMES: usize = 32;
 /// Up to 32 frames, in order. The burst owns its frames.
 ///
 /// Dropping a burst that still holds frames loses their slots; free them with
-/// [`Pool::free_all`](crate::Pool::free_all).
+/// [`FramePool::free_all`](crate::FramePool::free_all).
 pub struct Burst {
     /// The first `len` are handles owned by this burst; the others are left over from earlier ones.
-    words: [u64; BURST_FRAMES],
+    handles: [u64; BURST_FRAMES],
     len: usize,
     limit: usize,
     /// Bytes of the frames held; none after an access that may have changed a length. Both queues
@@ -35,7 +35,7 @@ impl Burst {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            words: [0; BURST_FRAMES],
+            handles: [0; BURST_FRAMES],
             len: 0,
             limit: BURST_FRAMES,
             bytes: Some(0),
@@ -68,7 +68,7 @@ impl Burst {
     /// Number of frames that may be added.
     #[inline]
     #[must_use]
-    pub const fn room(&self) -> usize {
+    pub const fn remaining(&self) -> usize {
         self.limit.saturating_sub(self.len)
     }
 
@@ -83,7 +83,7 @@ impl Burst {
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes.unwrap_or_else(|| total_bytes(self.words()))
+        self.bytes.unwrap_or_else(|| total_bytes(self.handles()))
     }
 
     /// Appends a frame.
@@ -95,7 +95,7 @@ impl Burst {
         if self.is_full() {
             return Err(frame);
         }
-        self.words[self.len] = frame.word();
+        self.handles[self.len] = frame.raw();
         self.len += 1;
         self.bytes = self.bytes.map(|bytes| bytes + u64::from(frame.len()));
         Ok(())
@@ -108,7 +108,7 @@ impl Burst {
         self.bytes = None;
         // SAFETY: the value came from a handle owned by this burst, and is beyond `len` from here
         // on.
-        Some(unsafe { frame_from_word(self.words[self.len]) })
+        Some(unsafe { frame_from_handle(self.handles[self.len]) })
     }
 
     /// Frames in order.
@@ -116,7 +116,7 @@ impl Burst {
     pub fn frames(&self) -> &[Frame] {
         // SAFETY: Frame is a transparent u64, and each of the first `len` values is a handle owned
         // by this burst, borrowed for as long as the burst is.
-        unsafe { slice::from_raw_parts(self.words.as_ptr().cast::<Frame>(), self.len) }
+        unsafe { slice::from_raw_parts(self.handles.as_ptr().cast::<Frame>(), self.len) }
     }
 
     /// Frames in order, to be changed or swapped with others.
@@ -125,7 +125,7 @@ impl Burst {
         self.bytes = None;
         // SAFETY: as in `frames`; the burst is borrowed mutably, so there is no other access to
         // these handles. A handle moved out by a swap is replaced by one that the burst then owns.
-        unsafe { slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<Frame>(), self.len) }
+        unsafe { slice::from_raw_parts_mut(self.handles.as_mut_ptr().cast::<Frame>(), self.len) }
     }
 
     /// Passes frames from the front to `take`, in order, until it returns one.
@@ -133,23 +133,23 @@ impl Burst {
     /// Returns the number of frames taken. The returned frame and those behind it stay in the
     /// burst.
     pub fn take_front(&mut self, mut take: impl FnMut(Frame) -> Result<(), Frame>) -> usize {
-        let held = self.len;
+        let before = self.len;
         self.bytes = None;
         // If `take` panics, the burst owns nothing: slots are lost, but none is owned twice.
         self.len = 0;
         let mut taken = 0;
-        while taken < held {
+        while taken < before {
             // SAFETY: a value of the burst, which gave up all of them above; each becomes a handle
             // once.
-            let frame = unsafe { frame_from_word(self.words[taken]) };
-            if let Err(back) = take(frame) {
-                self.words[taken] = back.word();
+            let frame = unsafe { frame_from_handle(self.handles[taken]) };
+            if let Err(rejected) = take(frame) {
+                self.handles[taken] = rejected.raw();
                 break;
             }
             taken += 1;
         }
-        self.words.copy_within(taken..held, 0);
-        self.len = held - taken;
+        self.handles.copy_within(taken..before, 0);
+        self.len = before - taken;
         if self.len == 0 {
             self.bytes = Some(0);
         }
@@ -157,13 +157,13 @@ impl Burst {
     }
 
     /// Moves the last frames of a list, up to 32, into a burst, in order.
-    pub(crate) fn of_last(list: &mut Vec<Frame>) -> Self {
+    pub(crate) fn drain_tail(list: &mut Vec<Frame>) -> Self {
         let from = list.len().saturating_sub(BURST_FRAMES);
         let mut burst = Self::new();
         burst.len = list.len() - from;
         burst.bytes = None;
-        for (word, frame) in burst.words.iter_mut().zip(&list[from..]) {
-            *word = frame.word();
+        for (handle, frame) in burst.handles.iter_mut().zip(&list[from..]) {
+            *handle = frame.raw();
         }
         // The burst owns the slots from here on; dropping a handle has no effect.
         const { assert!(!std::mem::needs_drop::<Frame>()) };
@@ -175,33 +175,33 @@ impl Burst {
     /// one through [`Burst::take_front`]: frames that drift between two pools pass through here
     /// twice.
     #[inline]
-    pub(crate) fn move_to(&mut self, list: &mut Vec<Frame>) -> usize {
-        let held = std::mem::replace(&mut self.len, 0);
+    pub(crate) fn drain_into(&mut self, list: &mut Vec<Frame>) -> usize {
+        let count = std::mem::replace(&mut self.len, 0);
         self.bytes = Some(0);
-        let words = self.words[..held].iter();
+        let handles = self.handles[..count].iter();
         // SAFETY: values of the burst, which gave up all of them above; each becomes a handle once.
-        list.extend(words.map(|&word| unsafe { frame_from_word(word) }));
-        held
+        list.extend(handles.map(|&handle| unsafe { frame_from_handle(handle) }));
+        count
     }
 
-    /// Keeps the frames for which `keep` returns true, and passes the others to `refuse`.
+    /// Keeps the frames for which `max_cached` returns true, and passes the others to `discard`.
     pub fn retain(
         &mut self,
         mut keep: impl FnMut(&mut Frame) -> bool,
-        mut refuse: impl FnMut(Frame),
+        mut discard: impl FnMut(Frame),
     ) {
-        let held = self.len;
+        let before = self.len;
         self.bytes = None;
         self.len = 0;
         let mut kept = 0;
-        for at in 0..held {
+        for index in 0..before {
             // SAFETY: as in `take_front`.
-            let mut frame = unsafe { frame_from_word(self.words[at]) };
+            let mut frame = unsafe { frame_from_handle(self.handles[index]) };
             if keep(&mut frame) {
-                self.words[kept] = frame.word();
+                self.handles[kept] = frame.raw();
                 kept += 1;
             } else {
-                refuse(frame);
+                discard(frame);
             }
         }
         self.len = kept;
@@ -209,8 +209,8 @@ impl Burst {
 
     /// Handles as integers.
     #[inline]
-    pub(crate) fn words(&self) -> &[u64] {
-        &self.words[..self.len]
+    pub(crate) fn handles(&self) -> &[u64] {
+        &self.handles[..self.len]
     }
 
     /// Removes the first `count` frames, whose handles another owner took over as integers.
@@ -219,25 +219,29 @@ impl Burst {
         debug_assert!(count <= self.len);
         self.bytes = Some(0);
         if count < self.len {
-            self.words.copy_within(count..self.len, 0);
+            self.handles.copy_within(count..self.len, 0);
             self.bytes = None;
         }
         self.len -= count;
     }
 
-    /// Calls `change` with the bytes of each frame, in order; lengths do not change.
+    /// Calls `for_each_mut` with the bytes of each frame, in order; lengths do not change.
     #[inline(always)]
-    pub fn change(&mut self, memory: &Memory, mut change: impl FnMut(&mut [u8])) {
-        self.change_numbered(memory, |_, bytes| change(bytes));
+    pub fn for_each_mut(&mut self, memory: &FrameRegion, mut change: impl FnMut(&mut [u8])) {
+        self.for_each_numbered_mut(memory, |_, bytes| change(bytes));
     }
 
-    /// Like [`Burst::change`], with the slot number of each frame ([`Memory::number`]).
+    /// Like [`Burst::for_each_mut`], with the slot number of each frame ([`Memory::number`]).
     #[inline(always)]
-    pub fn change_numbered(&mut self, memory: &Memory, mut change: impl FnMut(usize, &mut [u8])) {
+    pub fn for_each_numbered_mut(
+        &mut self,
+        memory: &FrameRegion,
+        mut change: impl FnMut(usize, &mut [u8]),
+    ) {
         // No handle changes, so the total of the lengths stays valid.
         let bytes = self.bytes;
         for frame in self.frames_mut() {
-            change(memory.number(frame), memory.bytes_mut(frame));
+            change(memory.slot_number(frame), memory.bytes_mut(frame));
         }
         self.bytes = bytes;
     }
@@ -250,27 +254,27 @@ impl Burst {
     /// The first values that `fill` wrote, as many as it returns, are handles without another
     /// owner.
     #[inline(always)]
-    pub(crate) unsafe fn fill_words(
+    pub(crate) unsafe fn fill_handles(
         &mut self,
         fill: impl FnOnce(&mut [u64]) -> (usize, u64),
     ) -> (usize, u64) {
-        let held = self.len;
-        let room = self.room();
-        let (added, more) = fill(&mut self.words[held..held + room]);
-        let added = added.min(room);
-        self.len = held + added;
-        debug_assert_eq!(more, total_bytes(&self.words[held..self.len]));
-        self.bytes = self.bytes.map(|bytes| bytes + more);
-        (added, more)
+        let before = self.len;
+        let remaining = self.remaining();
+        let (added, bytes_added) = fill(&mut self.handles[before..before + remaining]);
+        let added = added.min(remaining);
+        self.len = before + added;
+        debug_assert_eq!(bytes_added, total_bytes(&self.handles[before..self.len]));
+        self.bytes = self.bytes.map(|bytes| bytes + bytes_added);
+        (added, bytes_added)
     }
 }
 
 /// # Safety
-/// `word` is the [`Frame::word`] of a handle that is given up with this call.
+/// `handle` is the [`Frame::handle`] of a handle that is given up with this call.
 #[inline]
-unsafe fn frame_from_word(word: u64) -> Frame {
+unsafe fn frame_from_handle(handle: u64) -> Frame {
     // SAFETY: Frame is a transparent u64; the caller owns the handle.
-    unsafe { std::mem::transmute::<u64, Frame>(word) }
+    unsafe { std::mem::transmute::<u64, Frame>(handle) }
 }
 
 impl fmt::Debug for Burst {
@@ -320,12 +324,12 @@ mod tests {
     fn frames_move_to_lists_and_back() {
         for count in [0, 1, 31, 32, 33, 70] {
             let mut list: Vec<Frame> = (0..count).map(frame).collect();
-            let mut burst = Burst::of_last(&mut list);
-            let held = count.min(BURST_FRAMES as u32);
-            assert_eq!(indices(&burst), Vec::from_iter(count - held..count));
-            assert_eq!(burst.bytes(), u64::from(held) * 60);
-            assert_eq!(list.len() as u32, count - held);
-            assert_eq!(burst.move_to(&mut list) as u32, held);
+            let mut burst = Burst::drain_tail(&mut list);
+            let expected = count.min(BURST_FRAMES as u32);
+            assert_eq!(indices(&burst), Vec::from_iter(count - expected..count));
+            assert_eq!(burst.bytes(), u64::from(expected) * 60);
+            assert_eq!(list.len() as u32, count - expected);
+            assert_eq!(burst.drain_into(&mut list) as u32, expected);
             let back = list.iter().map(Frame::index);
             assert_eq!(Vec::from_iter(back), Vec::from_iter(0..count));
             assert!(burst.is_empty() && burst.bytes() == 0);
@@ -339,7 +343,7 @@ mod tests {
             let bytes = burst.frames().iter().map(|frame| u64::from(frame.len()));
             bytes.sum::<u64>()
         };
-        for (step, want) in [60, 180, 1500, 1500, 120, 1560, 1500, 0, 60]
+        for (step, expected) in [60, 180, 1500, 1500, 120, 1560, 1500, 0, 60]
             .into_iter()
             .enumerate()
         {
@@ -360,33 +364,37 @@ mod tests {
                 }
                 _ => burst.forget_front(1),
             }
-            assert_eq!((burst.bytes(), count(&burst)), (want, want), "step {step}");
+            assert_eq!(
+                (burst.bytes(), count(&burst)),
+                (expected, expected),
+                "step {step}"
+            );
         }
     }
 
     #[test]
     fn a_limit_holds() {
         let mut burst = Burst::with_limit(2);
-        assert_eq!(burst.room(), 2);
+        assert_eq!(burst.remaining(), 2);
         burst.push(frame(0)).unwrap();
         burst.push(frame(1)).unwrap();
         assert!(burst.is_full());
         assert_eq!(burst.push(frame(2)).unwrap_err().index(), 2);
-        assert_eq!(Burst::with_limit(0).room(), 1);
-        assert_eq!(Burst::with_limit(99).room(), BURST_FRAMES);
+        assert_eq!(Burst::with_limit(0).remaining(), 1);
+        assert_eq!(Burst::with_limit(99).remaining(), BURST_FRAMES);
     }
 
     #[test]
-    fn refused_frames_leave() {
+    fn discarded_frames_leave() {
         let mut burst = Burst::new();
         for index in 0..6 {
             burst.push(frame(index)).unwrap();
         }
-        let mut refused = Vec::new();
+        let mut discarded = Vec::new();
         burst.retain(
             |frame| frame.index().is_multiple_of(2),
-            |frame| refused.push(frame.index()),
+            |frame| discarded.push(frame.index()),
         );
-        assert_eq!((indices(&burst), refused), (vec![0, 2, 4], vec![1, 3, 5]));
+        assert_eq!((indices(&burst), discarded), (vec![0, 2, 4], vec![1, 3, 5]));
     }
 }

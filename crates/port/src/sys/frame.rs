@@ -9,7 +9,7 @@ use crate::sys::burst::BURST_FRAMES;
 /// Eight bytes: half the size of a pointer and a descriptor, and the length is available without
 /// access to the frame. A handle owns its slot: it is neither `Copy` nor `Clone`, so its owner may
 /// change the bytes. Dropping it loses the slot for good (not the memory); return it with
-/// [`Pool::free`](crate::Pool::free).
+/// [`FramePool::free`](crate::FramePool::free).
 ///
 /// Slot indices are unique in the process, so one comparison detects both a handle of another
 /// memory and an index out of range.
@@ -37,7 +37,7 @@ impl Frame {
 
     /// The handle as an integer, which does not own the slot.
     #[inline]
-    pub(crate) const fn word(&self) -> u64 {
+    pub(crate) const fn raw(&self) -> u64 {
         self.0
     }
 
@@ -100,12 +100,12 @@ impl fmt::Debug for Frame {
 
 /// Total bytes of frames whose handles are given as integers.
 #[inline]
-pub(crate) fn total_bytes(words: &[u64]) -> u64 {
+pub(crate) fn total_bytes(handles: &[u64]) -> u64 {
     // One shift and one addition each, which the compiler vectorizes; without a loop for a full
     // burst.
-    match <&[u64; BURST_FRAMES]>::try_from(words) {
-        Ok(burst) => burst.iter().map(|word| word >> LEN_SHIFT).sum(),
-        Err(_) => words.iter().map(|word| word >> LEN_SHIFT).sum(),
+    match <&[u64; BURST_FRAMES]>::try_from(handles) {
+        Ok(burst) => burst.iter().map(|handle| handle >> LEN_SHIFT).sum(),
+        Err(_) => handles.iter().map(|handle| handle >> LEN_SHIFT).sum(),
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_stay_apart() {
+    fn fields_are_independent() {
         for (index, len, offset) in [
             (0, 0, 0),
             (u32::MAX, 0, 0),

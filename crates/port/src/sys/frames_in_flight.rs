@@ -1,8 +1,8 @@
 //! Frames in flight: given to the kernel and not yet returned.
 
 use crate::sys::frame::Frame;
-use crate::sys::frame_memory::Memory;
-use crate::sys::xsk_socket::Closed;
+use crate::sys::frame_memory::FrameRegion;
+use crate::sys::xsk_socket::SocketClosed;
 
 /// Bits of one bitmap word.
 const WORD_BITS: u32 = u64::BITS;
@@ -13,25 +13,25 @@ const WORD_BITS: u32 = u64::BITS;
 /// and the bit is set. So no slot can have two handles, whatever address the kernel writes into a
 /// ring, and the number of frames in flight is always exact.
 #[derive(Debug)]
-pub(crate) struct Lent {
-    memory: Memory,
-    marks: Box<[u64]>,
+pub(crate) struct InFlightFrames {
+    memory: FrameRegion,
+    bitmap: Box<[u64]>,
     count: u32,
 }
 
-impl Lent {
+impl InFlightFrames {
     /// No frames in flight, for the slots of `memory`.
-    pub(crate) fn new(memory: &Memory) -> Self {
+    pub(crate) fn new(memory: &FrameRegion) -> Self {
         let words = memory.frames().div_ceil(WORD_BITS) as usize;
         Self {
             memory: memory.clone(),
-            marks: vec![0; words].into_boxed_slice(),
+            bitmap: vec![0; words].into_boxed_slice(),
             count: 0,
         }
     }
 
     /// Memory that the frames belong to.
-    pub(crate) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &FrameRegion {
         &self.memory
     }
 
@@ -46,61 +46,64 @@ impl Lent {
     /// # Panics
     /// If the frame belongs to another memory or exceeds its slot.
     #[inline]
-    pub(crate) fn lend(&mut self, frame: Frame) -> u64 {
-        let span = self.memory.span(&frame);
-        let number = frame.index() - self.memory.first_index();
-        let (word, bit) = place(number);
-        self.marks[word] |= bit;
+    pub(crate) fn give_to_kernel(&mut self, frame: Frame) -> u64 {
+        let range = self.memory.byte_range(&frame);
+        let slot_number = frame.index() - self.memory.first_index();
+        let (word, bit) = word_and_bit(slot_number);
+        self.bitmap[word] |= bit;
         self.count += 1;
-        span.start as u64
+        range.start as u64
     }
 
     /// Creates the handle of a frame that the kernel returned: `bytes` bytes at `address`.
     ///
     /// None for an address whose slot is not in flight, and for bytes that exceed the slot.
     #[inline]
-    pub(crate) fn take(&mut self, address: u64, bytes: u32) -> Option<Frame> {
+    pub(crate) fn take_back(&mut self, address: u64, bytes: u32) -> Option<Frame> {
         let slot_bytes = self.memory.slot_bytes() as u64;
         // AF_XDP chunks are powers of two, which the compiler cannot derive.
         debug_assert!(slot_bytes.is_power_of_two());
         let shift = slot_bytes.trailing_zeros();
-        let number = u32::try_from(address >> shift).ok()?;
+        let slot_number = u32::try_from(address >> shift).ok()?;
         let offset = address & (slot_bytes - 1);
-        if number >= self.memory.frames() || offset + u64::from(bytes) > slot_bytes {
+        if slot_number >= self.memory.frames() || offset + u64::from(bytes) > slot_bytes {
             return None;
         }
         let (len, offset) = (u16::try_from(bytes).ok()?, u16::try_from(offset).ok()?);
-        let (word, bit) = place(number);
-        if self.marks[word] & bit == 0 {
+        let (word, bit) = word_and_bit(slot_number);
+        if self.bitmap[word] & bit == 0 {
             return None;
         }
-        self.marks[word] &= !bit;
+        self.bitmap[word] &= !bit;
         self.count -= 1;
-        // SAFETY: the bit shows that this slot's only handle was dropped in `lend`; it is cleared
+        // SAFETY: the bit shows that this slot's only handle was dropped in `give_to_kernel`; it is cleared
         // now.
-        Some(unsafe { Frame::from_parts(self.memory.first_index() + number, len, offset) })
+        Some(unsafe { Frame::from_parts(self.memory.first_index() + slot_number, len, offset) })
     }
 
     /// Frees all frames that are still in flight.
     ///
     /// Requires that the socket is closed.
-    pub(crate) fn return_all(mut self, _: &Closed) {
+    pub(crate) fn reclaim_all(mut self, _: &SocketClosed) {
         let memory = self.memory.clone();
         let slot_bytes = memory.slot_bytes() as u64;
         let mut pool = memory.pool();
-        for number in 0..memory.frames() {
+        for slot_number in 0..memory.frames() {
             if self.count == 0 {
                 break;
             }
-            if let Some(frame) = self.take(u64::from(number) * slot_bytes, 0) {
+            if let Some(frame) = self.take_back(u64::from(slot_number) * slot_bytes, 0) {
                 pool.free(frame);
             }
         }
     }
 }
 
-fn place(number: u32) -> (usize, u64) {
-    ((number / WORD_BITS) as usize, 1 << (number % WORD_BITS))
+fn word_and_bit(slot_number: u32) -> (usize, u64) {
+    (
+        (slot_number / WORD_BITS) as usize,
+        1 << (slot_number % WORD_BITS),
+    )
 }
 
 #[cfg(test)]
@@ -109,55 +112,55 @@ mod tests {
     use crate::sys::frame_memory::MemoryPlan;
     use proptest::prelude::*;
 
-    fn memory(frames: u32) -> Memory {
-        Memory::new(MemoryPlan {
+    fn memory(frames: u32) -> FrameRegion {
+        FrameRegion::new(MemoryPlan {
             frames,
             power_of_two: true,
-            huge: false,
+            huge_pages: false,
             ..MemoryPlan::default()
         })
         .unwrap()
     }
 
     #[test]
-    fn only_what_was_lent_comes_back_and_once() {
+    fn only_frames_in_flight_come_back_and_once() {
         let memory = memory(100);
         let mut pool = memory.pool();
-        let mut lent = Lent::new(&memory);
+        let mut in_flight = InFlightFrames::new(&memory);
         let mut frame = pool.allocate().unwrap();
         frame.set_len(60);
         let index = frame.index();
-        let address = lent.lend(frame);
+        let address = in_flight.give_to_kernel(frame);
         let slot = address / 2048 * 2048;
-        for (refused, bytes, why) in [
+        for (wrong_address, bytes, why) in [
             (slot ^ 2048, 60, "another slot"),
             (100 * 2048, 60, "beyond the memory"),
             (u64::MAX, 60, "beyond any memory"),
             (slot + 2000, 49, "beyond its slot"),
             (slot, 70_000, "longer than a handle can say"),
         ] {
-            assert!(lent.take(refused, bytes).is_none(), "{why}");
+            assert!(in_flight.take_back(wrong_address, bytes).is_none(), "{why}");
         }
-        let back = lent.take(slot + 256, 1500).unwrap();
+        let returned = in_flight.take_back(slot + 256, 1500).unwrap();
         assert_eq!(
-            (back.index(), back.offset(), back.len()),
+            (returned.index(), returned.offset(), returned.len()),
             (index, 256, 1500)
         );
-        assert!(lent.take(slot + 256, 1500).is_none(), "twice");
-        assert_eq!(lent.count(), 0);
-        pool.free(back);
+        assert!(in_flight.take_back(slot + 256, 1500).is_none(), "twice");
+        assert_eq!(in_flight.count(), 0);
+        pool.free(returned);
     }
 
     #[test]
-    fn what_is_lent_when_a_socket_closes_is_free_again() {
+    fn frames_in_flight_are_freed_when_a_socket_closes() {
         let memory = memory(130);
         let mut pool = memory.pool();
-        let mut lent = Lent::new(&memory);
+        let mut in_flight = InFlightFrames::new(&memory);
         while let Some(frame) = pool.allocate() {
-            lent.lend(frame);
+            in_flight.give_to_kernel(frame);
         }
-        assert_eq!(lent.count(), 130);
-        lent.return_all(&Closed::for_tests());
+        assert_eq!(in_flight.count(), 130);
+        in_flight.reclaim_all(&SocketClosed::for_tests());
         let frames: Vec<Frame> = std::iter::from_fn(|| pool.allocate()).collect();
         assert_eq!(frames.len(), 130);
     }
@@ -168,18 +171,18 @@ mod tests {
         fn the_account_is_exact(steps in proptest::collection::vec((any::<bool>(), 0_u32..80), 0..300)) {
             let memory = memory(70);
             let mut pool = memory.pool();
-            let mut lent = Lent::new(&memory);
+            let mut lent = InFlightFrames::new(&memory);
             let mut there = std::collections::BTreeSet::new();
             for (give, number) in steps {
                 if give {
                     if let Some(frame) = pool.allocate() {
                         prop_assert!(there.insert(frame.index() - memory.first_index()));
-                        lent.lend(frame);
+                        lent.give_to_kernel(frame);
                     } else {
                         prop_assert_eq!(there.len(), 70);
                     }
                 } else {
-                    let frame = lent.take(u64::from(number) * 2048 + 128, 64);
+                    let frame = lent.take_back(u64::from(number) * 2048 + 128, 64);
                     prop_assert_eq!(frame.is_some(), there.remove(&number));
                     if let Some(frame) = frame {
                         pool.free(frame);

@@ -19,7 +19,7 @@ pub(crate) fn name_bytes(name: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ
 }
 
 /// An `ifreq` with the name `name`, otherwise zero.
-pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
+pub(crate) fn new_ifreq(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: an ifreq is plain data; all zeros is a valid one.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name = name_bytes(name)?;
@@ -27,7 +27,7 @@ pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
 }
 
 /// Opens a socket for ioctls.
-pub(crate) fn asking_socket() -> io::Result<OwnedFd> {
+pub(crate) fn ioctl_socket() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
@@ -38,13 +38,13 @@ pub(crate) fn asking_socket() -> io::Result<OwnedFd> {
 }
 
 /// Calls ioctl(2) with an `ifreq`.
-pub(crate) fn ask(
+pub(crate) fn ioctl(
     socket: &OwnedFd,
-    what: libc::Ioctl,
+    code: libc::Ioctl,
     request: &mut libc::ifreq,
 ) -> io::Result<()> {
     // SAFETY: all requests used here read or write an ifreq, which is valid and writable.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), what, std::ptr::from_mut(request)) };
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), code, std::ptr::from_mut(request)) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -53,7 +53,7 @@ pub(crate) fn ask(
 
 /// Attributes of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct LinkAttributes {
     pub index: u32,
     pub mtu: u32,
     pub address: Option<[u8; 6]>,
@@ -62,24 +62,24 @@ pub(crate) struct Facts {
 }
 
 /// Reads the attributes of an interface; `ENODEV` if there is none of that name.
-pub(crate) fn facts(name: &str) -> io::Result<Facts> {
-    let socket = asking_socket()?;
-    let mut answer = request(name)?;
-    ask(&socket, libc::SIOCGIFINDEX as libc::Ioctl, &mut answer)?;
+pub(crate) fn read_attributes(name: &str) -> io::Result<LinkAttributes> {
+    let socket = ioctl_socket()?;
+    let mut reply = new_ifreq(name)?;
+    ioctl(&socket, libc::SIOCGIFINDEX as libc::Ioctl, &mut reply)?;
     // SAFETY: the call above filled this member of the union.
-    let index = unsafe { answer.ifr_ifru.ifru_ifindex };
-    ask(&socket, libc::SIOCGIFMTU as libc::Ioctl, &mut answer)?;
+    let index = unsafe { reply.ifr_ifru.ifru_ifindex };
+    ioctl(&socket, libc::SIOCGIFMTU as libc::Ioctl, &mut reply)?;
     // SAFETY: as above.
-    let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
-    ask(&socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut answer)?;
+    let mtu = unsafe { reply.ifr_ifru.ifru_mtu };
+    ioctl(&socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut reply)?;
     // SAFETY: as above.
-    let flags = libc::c_int::from(unsafe { answer.ifr_ifru.ifru_flags });
-    ask(&socket, libc::SIOCGIFHWADDR as libc::Ioctl, &mut answer)?;
+    let flags = libc::c_int::from(unsafe { reply.ifr_ifru.ifru_flags });
+    ioctl(&socket, libc::SIOCGIFHWADDR as libc::Ioctl, &mut reply)?;
     // SAFETY: as above.
-    let hardware = unsafe { answer.ifr_ifru.ifru_hwaddr };
+    let hardware = unsafe { reply.ifr_ifru.ifru_hwaddr };
     let ethernet = hardware.sa_family == libc::ARPHRD_ETHER;
     let address = std::array::from_fn(|at| hardware.sa_data[at] as u8);
-    Ok(Facts {
+    Ok(LinkAttributes {
         index: u32::try_from(index).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?,
         mtu: u32::try_from(mtu).unwrap_or(0),
         address: ethernet.then_some(address),
@@ -90,34 +90,34 @@ pub(crate) fn facts(name: &str) -> io::Result<Facts> {
 
 /// Attributes of an interface that a port may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct InterfaceConfig {
     pub mtu: u32,
     pub up: bool,
     /// First IPv4 address and its netmask.
     pub address: Option<(Ipv4Addr, Ipv4Addr)>,
 }
 
-impl Settings {
+impl InterfaceConfig {
     /// Reads them for an interface in the socket's network namespace.
     pub(crate) fn read(socket: &OwnedFd, name: &str) -> io::Result<Self> {
-        let mut answer = request(name)?;
-        ask(socket, libc::SIOCGIFMTU as libc::Ioctl, &mut answer)?;
+        let mut reply = new_ifreq(name)?;
+        ioctl(socket, libc::SIOCGIFMTU as libc::Ioctl, &mut reply)?;
         // SAFETY: the call above filled this member of the union.
-        let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
-        ask(socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut answer)?;
+        let mtu = unsafe { reply.ifr_ifru.ifru_mtu };
+        ioctl(socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut reply)?;
         // SAFETY: as above.
-        let flags = libc::c_int::from(unsafe { answer.ifr_ifru.ifru_flags });
-        let mut internet = |what: libc::Ioctl| {
-            ask(socket, what, &mut answer)?;
+        let flags = libc::c_int::from(unsafe { reply.ifr_ifru.ifru_flags });
+        let mut read_ipv4 = |code: libc::Ioctl| {
+            ioctl(socket, code, &mut reply)?;
             // SAFETY: as above.
-            let address = unsafe { answer.ifr_ifru.ifru_addr };
+            let address = unsafe { reply.ifr_ifru.ifru_addr };
             // An Internet address as a plain `sockaddr`: port (none), then the address in network
             // order.
             let byte = |at: usize| address.sa_data[at + 2] as u8;
             io::Result::Ok(Ipv4Addr::new(byte(0), byte(1), byte(2), byte(3)))
         };
-        let address = internet(libc::SIOCGIFADDR as libc::Ioctl);
-        let mask = internet(libc::SIOCGIFNETMASK as libc::Ioctl);
+        let address = read_ipv4(libc::SIOCGIFADDR as libc::Ioctl);
+        let mask = read_ipv4(libc::SIOCGIFNETMASK as libc::Ioctl);
         Ok(Self {
             mtu: u32::try_from(mtu).unwrap_or(0),
             up: flags & libc::IFF_UP != 0,
@@ -133,58 +133,58 @@ impl Settings {
             // Without an address there is no mask to set.
             let none = (Ipv4Addr::UNSPECIFIED, None);
             let (address, mask) = self.address.map_or(none, |(own, mask)| (own, Some(mask)));
-            set_internet(socket, name, libc::SIOCSIFADDR as libc::Ioctl, address)?;
+            set_ipv4(socket, name, libc::SIOCSIFADDR as libc::Ioctl, address)?;
             if let Some(mask) = mask {
-                set_internet(socket, name, libc::SIOCSIFNETMASK as libc::Ioctl, mask)?;
+                set_ipv4(socket, name, libc::SIOCSIFNETMASK as libc::Ioctl, mask)?;
             }
         }
-        let mut change = request(name)?;
+        let mut change = new_ifreq(name)?;
         if now.mtu != self.mtu {
             change.ifr_ifru.ifru_mtu = libc::c_int::try_from(self.mtu).unwrap_or(libc::c_int::MAX);
-            ask(socket, libc::SIOCSIFMTU as libc::Ioctl, &mut change)?;
+            ioctl(socket, libc::SIOCSIFMTU as libc::Ioctl, &mut change)?;
         }
         if now.up != self.up {
-            ask(socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut change)?;
+            ioctl(socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut change)?;
             // SAFETY: the call above filled this member of the union.
             let flags = unsafe { change.ifr_ifru.ifru_flags };
             let up = libc::IFF_UP as libc::c_short;
             change.ifr_ifru.ifru_flags = if self.up { flags | up } else { flags & !up };
-            ask(socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut change)?;
+            ioctl(socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut change)?;
         }
         Ok(())
     }
 }
 
 /// Sets the IPv4 address of an interface, or its netmask.
-pub(crate) fn set_internet(
+pub(crate) fn set_ipv4(
     socket: &OwnedFd,
     name: &str,
-    what: libc::Ioctl,
+    code: libc::Ioctl,
     address: Ipv4Addr,
 ) -> io::Result<()> {
     let mut data = [0; 14];
     for (to, from) in data[2..6].iter_mut().zip(address.octets()) {
         *to = from as libc::c_char;
     }
-    let mut change = request(name)?;
+    let mut change = new_ifreq(name)?;
     change.ifr_ifru.ifru_addr = libc::sockaddr {
         sa_family: libc::AF_INET as libc::sa_family_t,
         sa_data: data,
     };
-    ask(socket, what, &mut change)
+    ioctl(socket, code, &mut change)
 }
 
 /// Sets an interface up with this MTU.
 pub(crate) fn set_up(name: &str, mtu: u16) -> io::Result<()> {
-    let socket = asking_socket()?;
-    let mut change = request(name)?;
+    let socket = ioctl_socket()?;
+    let mut change = new_ifreq(name)?;
     change.ifr_ifru.ifru_mtu = libc::c_int::from(mtu);
-    ask(&socket, libc::SIOCSIFMTU as libc::Ioctl, &mut change)?;
-    ask(&socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut change)?;
+    ioctl(&socket, libc::SIOCSIFMTU as libc::Ioctl, &mut change)?;
+    ioctl(&socket, libc::SIOCGIFFLAGS as libc::Ioctl, &mut change)?;
     // SAFETY: the call above filled this member of the union.
     let flags = unsafe { change.ifr_ifru.ifru_flags };
     change.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
-    ask(&socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut change)
+    ioctl(&socket, libc::SIOCSIFFLAGS as libc::Ioctl, &mut change)
 }
 
 #[cfg(test)]
@@ -193,10 +193,10 @@ mod tests {
 
     #[test]
     fn every_namespace_has_a_loopback() {
-        let lo = facts("lo").unwrap();
+        let lo = read_attributes("lo").unwrap();
         assert!(lo.loopback && lo.index > 0 && lo.address.is_none());
         for name in ["", "no-such-device", "a-name-that-is-far-too-long"] {
-            let error = facts(name).unwrap_err();
+            let error = read_attributes(name).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{name}");
         }
     }

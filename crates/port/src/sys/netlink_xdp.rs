@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// Attributes of an interface that matter for XDP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct XdpLinkInfo {
     /// Interface index.
     pub index: u32,
     /// Interface name.
@@ -29,31 +29,31 @@ pub(crate) struct Link {
     /// Namespace id of `peer`; none if it is in this namespace.
     pub peer_namespace: Option<i32>,
     /// Attached XDP program, if there is one.
-    pub program: Option<Attached>,
+    pub program: Option<AttachedProgram>,
 }
 
-impl Link {
+impl XdpLinkInfo {
     /// Other end of a veth pair, if this process may query it.
-    pub(crate) fn far_end(&self) -> Option<Self> {
+    pub(crate) fn veth_peer(&self) -> Option<Self> {
         if self.kind.as_deref() != Some("veth") {
             return None;
         }
-        link_in(self.peer?, self.peer_namespace).ok()
+        link_by_index(self.peer?, self.peer_namespace).ok()
     }
 }
 
 /// XDP program attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attached {
+pub(crate) struct AttachedProgram {
     /// Program id as shown by `bpftool` and `ip`.
     pub id: u32,
     /// Hook that it is attached to.
-    pub place: Place,
+    pub attach_point: AttachPoint,
 }
 
 /// Hook of an attached program (`XDP_ATTACHED_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum AttachPoint {
     /// In the driver.
     Native,
     /// In the kernel's common receive path.
@@ -61,17 +61,17 @@ pub(crate) enum Place {
     /// Offloaded to the device.
     Device,
     /// More than one hook.
-    Several,
+    Multiple,
 }
 
-impl Place {
+impl AttachPoint {
     /// Name as in `mode=` and `ip link`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Generic => "generic",
             Self::Device => "offloaded",
-            Self::Several => "several hooks",
+            Self::Multiple => "several hooks",
         }
     }
 }
@@ -99,28 +99,31 @@ const IFLA_TARGET_NETNSID: u16 = 46;
 ///
 /// # Errors
 /// `ENODEV` if there is none.
-pub(crate) fn link(name: &str) -> io::Result<Link> {
+pub(crate) fn link_by_name(name: &str) -> io::Result<XdpLinkInfo> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
     let mut value = name.as_bytes().to_vec();
     value.push(0);
-    ask(&request(0, &[(IFLA_IFNAME, &value)]))
+    query_link(&link_request(0, &[(IFLA_IFNAME, &value)]))
 }
 
 /// Queries the interface with this index, here or in the network namespace with this id.
 ///
 /// # Errors
 /// `ENODEV` if there is none, `EPERM` without privileges in the other namespace.
-pub(crate) fn link_in(index: u32, namespace: Option<i32>) -> io::Result<Link> {
+pub(crate) fn link_by_index(index: u32, namespace: Option<i32>) -> io::Result<XdpLinkInfo> {
     match namespace {
-        None => ask(&request(index, &[])),
-        Some(id) => ask(&request(index, &[(IFLA_TARGET_NETNSID, &id.to_ne_bytes())])),
+        None => query_link(&link_request(index, &[])),
+        Some(id) => query_link(&link_request(
+            index,
+            &[(IFLA_TARGET_NETNSID, &id.to_ne_bytes())],
+        )),
     }
 }
 
 /// An `RTM_GETLINK` request: header, struct ifinfomsg, attributes.
-fn request(index: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+fn link_request(index: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
     let mut message = vec![0_u8; HEADER_BYTES + IFINFOMSG_BYTES];
     message[4..6].copy_from_slice(&GET_LINK.to_ne_bytes());
     message[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
@@ -137,10 +140,10 @@ fn request(index: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
     message
 }
 
-fn ask(request: &[u8]) -> io::Result<Link> {
+fn query_link(request: &[u8]) -> io::Result<XdpLinkInfo> {
     /// Buffer for one link of a few KiB; virtual functions, of which there may be hundreds, are not
     /// requested.
-    const ROOM_BYTES: usize = 64 * 1024;
+    const REPLY_BYTES: usize = 64 * 1024;
     let socket = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -152,18 +155,18 @@ fn ask(request: &[u8]) -> io::Result<Link> {
     // defect.
     set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(1)))?;
     write(&socket, request)?;
-    let mut room = vec![0_u8; ROOM_BYTES];
-    let length = read(&socket, &mut room)?;
-    answer(&room[..length])
+    let mut reply = vec![0_u8; REPLY_BYTES];
+    let length = read(&socket, &mut reply)?;
+    parse_reply(&reply[..length])
 }
 
-fn answer(bytes: &[u8]) -> io::Result<Link> {
-    let cut = || io::Error::from(io::ErrorKind::UnexpectedEof);
-    let header = bytes.first_chunk::<HEADER_BYTES>().ok_or_else(cut)?;
+fn parse_reply(bytes: &[u8]) -> io::Result<XdpLinkInfo> {
+    let truncated = || io::Error::from(io::ErrorKind::UnexpectedEof);
+    let header = bytes.first_chunk::<HEADER_BYTES>().ok_or_else(truncated)?;
     let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
-    let body = bytes.get(HEADER_BYTES..length).ok_or_else(cut)?;
+    let body = bytes.get(HEADER_BYTES..length).ok_or_else(truncated)?;
     match u16::from_ne_bytes([header[4], header[5]]) {
-        NEW_LINK => link_of(body).ok_or_else(cut),
+        NEW_LINK => parse_link(body).ok_or_else(truncated),
         ERROR => {
             let code = body
                 .first_chunk()
@@ -174,12 +177,12 @@ fn answer(bytes: &[u8]) -> io::Result<Link> {
     }
 }
 
-fn link_of(body: &[u8]) -> Option<Link> {
+fn parse_link(body: &[u8]) -> Option<XdpLinkInfo> {
     let header = body.first_chunk::<IFINFOMSG_BYTES>()?;
     let index = i32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
-    let mut link = Link {
+    let mut link = XdpLinkInfo {
         index: u32::try_from(index).ok()?,
-        ..Link::default()
+        ..XdpLinkInfo::default()
     };
     for (kind, value) in attributes(&body[IFINFOMSG_BYTES..]) {
         match kind {
@@ -194,28 +197,28 @@ fn link_of(body: &[u8]) -> Option<Link> {
                     .find(|(kind, _)| *kind == IFLA_INFO_KIND)
                     .map(|(_, value)| text(value));
             }
-            IFLA_XDP => link.program = program_of(value),
+            IFLA_XDP => link.program = parse_program(value),
             _ => {}
         }
     }
     (!link.name.is_empty()).then_some(link)
 }
 
-fn program_of(value: &[u8]) -> Option<Attached> {
+fn parse_program(value: &[u8]) -> Option<AttachedProgram> {
     let list = attributes(value);
     let find = |wanted| list.iter().find(|(kind, _)| *kind == wanted);
-    let (_, place) = find(IFLA_XDP_ATTACHED)?;
-    let place = match place.first()? {
-        1 => Place::Native,
-        2 => Place::Generic,
-        3 => Place::Device,
-        4 => Place::Several,
+    let (_, attach_point) = find(IFLA_XDP_ATTACHED)?;
+    let attach_point = match attach_point.first()? {
+        1 => AttachPoint::Native,
+        2 => AttachPoint::Generic,
+        3 => AttachPoint::Device,
+        4 => AttachPoint::Multiple,
         _ => return None,
     };
     let id = find(IFLA_XDP_PROG_ID).and_then(|(_, value)| number(value));
-    Some(Attached {
+    Some(AttachedProgram {
         id: id.unwrap_or(0),
-        place,
+        attach_point,
     })
 }
 
@@ -288,7 +291,7 @@ mod tests {
                 attribute(IFLA_XDP | 0x8000, &program),
             ],
         );
-        let want = Link {
+        let expected = XdpLinkInfo {
             index: 7,
             name: "va".to_owned(),
             mtu: 1500,
@@ -296,21 +299,21 @@ mod tests {
             kind: Some("veth".to_owned()),
             peer: Some(8),
             peer_namespace: Some(0),
-            program: Some(Attached {
+            program: Some(AttachedProgram {
                 id: 9,
-                place: Place::Generic,
+                attach_point: AttachPoint::Generic,
             }),
         };
-        assert_eq!(answer(&bytes).unwrap(), want);
+        assert_eq!(parse_reply(&bytes).unwrap(), expected);
     }
 
     #[test]
     fn loopback_has_no_program_and_a_missing_link_says_so() {
-        let lo = link("lo").unwrap();
+        let lo = link_by_name("lo").unwrap();
         assert_eq!((lo.index, lo.name.as_str(), lo.program), (1, "lo", None));
-        assert_eq!(link_in(lo.index, None).unwrap(), lo);
+        assert_eq!(link_by_index(lo.index, None).unwrap(), lo);
         for name in ["", "no-such-link", "longer-than-any-name"] {
-            let error = link(name).unwrap_err();
+            let error = link_by_name(name).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{name}");
         }
     }
@@ -318,7 +321,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_answer_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = answer(&bytes);
+            let _ = parse_reply(&bytes);
         }
 
         #[test]
@@ -332,7 +335,7 @@ mod tests {
                 *byte = value;
             }
             bytes.truncate(bytes.len().saturating_sub(cut));
-            let _ = answer(&bytes);
+            let _ = parse_reply(&bytes);
         }
     }
 }

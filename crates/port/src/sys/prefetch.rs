@@ -2,19 +2,19 @@
 //! after another; prefetched together they overlap.
 
 /// Bytes of a cache line on common machines; a wrong value only affects speed.
-pub(super) const LINE: usize = 64;
+pub(super) const CACHE_LINE_BYTES: usize = 64;
 
 /// Prefetches all lines of a range that another core wrote.
 #[inline(always)]
-pub(super) fn all_to_read(from: *const u8, bytes: usize) {
-    for at in (0..bytes).step_by(LINE) {
-        to_read(from.wrapping_add(at));
+pub(super) fn range_for_read(from: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(CACHE_LINE_BYTES) {
+        line_for_read(from.wrapping_add(at));
     }
 }
 
 /// Prefetches a line that another core wrote.
 #[inline(always)]
-fn to_read(at: *const u8) {
+fn line_for_read(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -27,7 +27,7 @@ fn to_read(at: *const u8) {
 
 /// Prefetches a line that another core read, for writing.
 #[inline(always)]
-pub(super) fn to_write(at: *const u8) {
+pub(super) fn line_for_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};

@@ -12,26 +12,26 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::ring_cursor::Indices;
-use crate::sys::prefetch::{self, LINE};
+use crate::ring_cursor::RingIndices;
+use crate::sys::prefetch::{self, CACHE_LINE_BYTES};
 
 /// First bytes of the memory; the last one is the version of the layout.
 const MAGIC: [u8; 8] = *b"linrt-s\x01";
 /// Bytes before the first ring.
 const HEADER_BYTES: usize = 128;
 /// Bytes of a huge page, to which mappings are rounded: the usual size on x86-64 and arm64.
-const HUGE_PAGE: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Largest ring accepted, which limits the memory that a peer can make this process map.
-const MOST_SLOTS: u32 = 1 << 17;
+const MAX_SLOTS: u32 = 1 << 17;
 
 mod slot_ring;
 
-pub(crate) use slot_ring::{SlotReceiver, SlotSender, ahead};
+pub(crate) use slot_ring::{SlotReceiver, SlotSender, prefetch_distance};
 
-use slot_ring::Slotted;
+use slot_ring::SlotRing;
 
 #[repr(C)]
-struct Header {
+struct SegmentHeader {
     magic: [u8; 8],
     capacity: u32,
     slot_bytes: u32,
@@ -39,21 +39,21 @@ struct Header {
 
 /// Layout of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct ShmLayout {
     /// Frames per ring.
     pub capacity: u32,
     /// Bytes per slot.
     pub slot_bytes: u32,
 }
 
-impl Shape {
+impl ShmLayout {
     /// Layout for frames of this size: an odd number of cache lines, so that slots spread over all
     /// sets of a cache.
     pub(crate) fn new(capacity: u32, frame_bytes: u16) -> Self {
-        let lines = usize::from(frame_bytes).div_ceil(LINE) | 1;
+        let lines = usize::from(frame_bytes).div_ceil(CACHE_LINE_BYTES) | 1;
         Self {
             capacity,
-            slot_bytes: (lines * LINE) as u32,
+            slot_bytes: (lines * CACHE_LINE_BYTES) as u32,
         }
     }
 
@@ -63,70 +63,72 @@ impl Shape {
 
     fn lengths_bytes(self) -> usize {
         // Separated by two lines: adjacent ones are fetched in pairs.
-        (self.slots() * mem::size_of::<u32>()).next_multiple_of(2 * LINE)
+        (self.slots() * mem::size_of::<u32>()).next_multiple_of(2 * CACHE_LINE_BYTES)
     }
 
     fn ring_bytes(self) -> usize {
         let slots = self.slots() * self.slot_bytes as usize;
-        mem::size_of::<Indices>() + self.lengths_bytes() + slots.next_multiple_of(2 * LINE)
+        mem::size_of::<RingIndices>()
+            + self.lengths_bytes()
+            + slots.next_multiple_of(2 * CACHE_LINE_BYTES)
     }
 
-    fn bytes(self) -> usize {
+    fn segment_bytes(self) -> usize {
         HEADER_BYTES + 2 * self.ring_bytes()
     }
 
-    fn sound(self) -> bool {
-        (1..=MOST_SLOTS).contains(&self.capacity)
-            && (LINE as u32..=1 << 17).contains(&self.slot_bytes)
-            && (self.slot_bytes as usize).is_multiple_of(LINE)
+    fn is_valid(self) -> bool {
+        (1..=MAX_SLOTS).contains(&self.capacity)
+            && (CACHE_LINE_BYTES as u32..=1 << 17).contains(&self.slot_bytes)
+            && (self.slot_bytes as usize).is_multiple_of(CACHE_LINE_BYTES)
     }
 }
 
 /// Shared memory with two rings, one for each direction.
-pub(crate) struct Region {
+pub(crate) struct ShmSegment {
     base: NonNull<u8>,
-    mapped: usize,
-    shape: Shape,
+    mapped_bytes: usize,
+    layout: ShmLayout,
     file: OwnedFd,
 }
 
 // SAFETY: a mapping that no thread owns; its content is accessed through atomics, and through slots
 // that the rings give to one side at a time.
-unsafe impl Send for Region {}
+unsafe impl Send for ShmSegment {}
 // SAFETY: as above.
-unsafe impl Sync for Region {}
+unsafe impl Sync for ShmSegment {}
 
-impl Region {
+impl ShmSegment {
     /// Creates the memory, in huge pages if available.
-    pub(crate) fn create(shape: Shape) -> io::Result<Self> {
+    pub(crate) fn create(layout: ShmLayout) -> io::Result<Self> {
         // Transparent huge pages can back a large ring, where they are enabled.
-        let round = match shape.bytes() > HUGE_PAGE / 2 {
-            true => HUGE_PAGE,
+        let round = match layout.segment_bytes() > HUGE_PAGE_BYTES / 2 {
+            true => HUGE_PAGE_BYTES,
             false => rustix::param::page_size(),
         };
-        Self::create_with(shape, MemfdFlags::HUGETLB, HUGE_PAGE)
-            .or_else(|_| Self::create_with(shape, MemfdFlags::empty(), round))
+        Self::create_with(layout, MemfdFlags::HUGETLB, HUGE_PAGE_BYTES)
+            .or_else(|_| Self::create_with(layout, MemfdFlags::empty(), round))
     }
 
-    fn create_with(shape: Shape, pages: MemfdFlags, round: usize) -> io::Result<Self> {
+    fn create_with(layout: ShmLayout, pages: MemfdFlags, round: usize) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
         let file = rustix::fs::memfd_create("linerate-shm", flags)?;
-        let bytes = shape.bytes().next_multiple_of(round);
+        let bytes = layout.segment_bytes().next_multiple_of(round);
         rustix::fs::ftruncate(&file, bytes as u64)?;
         // Seals: neither side can shrink the memory under the other.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let base = map(&file, bytes)?;
-        let header = Header {
+        let base = map_aligned(&file, bytes)?;
+        let header = SegmentHeader {
             magic: MAGIC,
-            capacity: shape.capacity,
-            slot_bytes: shape.slot_bytes,
+            capacity: layout.capacity,
+            slot_bytes: layout.slot_bytes,
         };
         // SAFETY: the mapping is larger than a header, page aligned, and not shared yet.
-        unsafe { base.cast::<Header>().write(header) };
+        unsafe { base.cast::<SegmentHeader>().write(header) };
         Ok(Self {
             base,
-            mapped: bytes,
-            shape,
+            mapped_bytes: bytes,
+            layout,
             file,
         })
     }
@@ -138,72 +140,77 @@ impl Region {
         if !seals.contains(SealFlags::SHRINK) || bytes < HEADER_BYTES {
             return Ok(None);
         }
-        let mut words = [0; mem::size_of::<Header>()];
-        if rustix::io::pread(&file, &mut words, 0)? < words.len() {
+        let mut header = [0; mem::size_of::<SegmentHeader>()];
+        if rustix::io::pread(&file, &mut header, 0)? < header.len() {
             return Ok(None);
         }
-        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| words[at + byte]));
-        let shape = Shape {
-            capacity: word(mem::offset_of!(Header, capacity)),
-            slot_bytes: word(mem::offset_of!(Header, slot_bytes)),
+        let field = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
+        let layout = ShmLayout {
+            capacity: field(mem::offset_of!(SegmentHeader, capacity)),
+            slot_bytes: field(mem::offset_of!(SegmentHeader, slot_bytes)),
         };
-        if words[..MAGIC.len()] != MAGIC || !shape.sound() || shape.bytes() > bytes {
+        if header[..MAGIC.len()] != MAGIC || !layout.is_valid() || layout.segment_bytes() > bytes {
             return Ok(None);
         }
         // Not more than the rings need, whatever the file's length: all of it is touched.
-        let bytes = bytes.min(shape.bytes().next_multiple_of(HUGE_PAGE));
-        let base = map(&file, bytes)?;
+        let bytes = bytes.min(layout.segment_bytes().next_multiple_of(HUGE_PAGE_BYTES));
+        let base = map_aligned(&file, bytes)?;
         Ok(Some(Self {
             base,
-            mapped: bytes,
-            shape,
+            mapped_bytes: bytes,
+            layout,
             file,
         }))
     }
 }
 
-impl Region {
+impl ShmSegment {
     /// Layout of the memory.
-    pub(crate) fn shape(&self) -> Shape {
-        self.shape
+    pub(crate) fn layout(&self) -> ShmLayout {
+        self.layout
     }
 }
 
-impl AsFd for Region {
+impl AsFd for ShmSegment {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-impl Drop for Region {
+impl Drop for ShmSegment {
     fn drop(&mut self) {
-        // SAFETY: the mapping made by `map`; pointers into it do not outlive `self`.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
+        // SAFETY: the mapping made by `map_aligned`; pointers into it do not outlive `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
     }
 }
 
 /// Maps a file, aligned to a huge page so that the kernel may use huge pages, and touches all of
 /// it.
-fn map(file: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
-    let both = libc::PROT_READ | libc::PROT_WRITE;
-    let shared = |fixed| (libc::MAP_SHARED | fixed, file.as_raw_fd());
+fn map_aligned(file: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let file_mapping = |fixed| (libc::MAP_SHARED | fixed, file.as_raw_fd());
     // Files in huge pages are always aligned like that. A lack of such pages is detected by this
     // call, whose failure does no harm: a failed mapping over another one leaves a gap, which
     // another thread's mapping may fill at once.
-    let anywhere = map_at(ptr::null_mut(), bytes, both, shared(0))?;
-    if anywhere.as_ptr().align_offset(HUGE_PAGE) == 0 {
-        return Ok(advised(anywhere, bytes));
+    let anywhere = map_at(ptr::null_mut(), bytes, access, file_mapping(0))?;
+    if anywhere.as_ptr().align_offset(HUGE_PAGE_BYTES) == 0 {
+        return Ok(populate(anywhere, bytes));
     }
     // SAFETY: the mapping of above, which no other code uses.
     unsafe { libc::munmap(anywhere.as_ptr().cast(), bytes) };
-    let room = bytes + HUGE_PAGE;
+    let reserved = bytes + HUGE_PAGE_BYTES;
     let none = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
-    let start = map_at(ptr::null_mut(), room, libc::PROT_NONE, none)?;
-    let skipped = start.as_ptr().align_offset(HUGE_PAGE);
+    let start = map_at(ptr::null_mut(), reserved, libc::PROT_NONE, none)?;
+    let skipped = start.as_ptr().align_offset(HUGE_PAGE_BYTES);
     // SAFETY: less than a huge page into a mapping that is one longer than `bytes`.
     let base = unsafe { start.add(skipped) };
-    let mapped = map_at(base.as_ptr().cast(), bytes, both, shared(libc::MAP_FIXED));
-    let kept = bytes.next_multiple_of(rustix::param::page_size());
+    let mapped = map_at(
+        base.as_ptr().cast(),
+        bytes,
+        access,
+        file_mapping(libc::MAP_FIXED),
+    );
+    let file_bytes = bytes.next_multiple_of(rustix::param::page_size());
     // If that mapping failed, the range between is a gap that may already belong to another
     // mapping, or still reserved address space.
     if skipped > 0 {
@@ -212,12 +219,17 @@ fn map(file: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
     }
     // SAFETY: the range behind it, up to the end of the reservation; a file in huge pages ends at
     // one.
-    unsafe { libc::munmap(base.as_ptr().add(kept).cast(), room - skipped - kept) };
-    mapped.map(|base| advised(base, bytes))
+    unsafe {
+        libc::munmap(
+            base.as_ptr().add(file_bytes).cast(),
+            reserved - skipped - file_bytes,
+        )
+    };
+    mapped.map(|base| populate(base, bytes))
 }
 
 /// Requests huge pages, and touches all of a mapping of a file.
-fn advised(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
+fn populate(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     // Failures leave ordinary pages, which are touched on first use; that is valid too.
     for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
         // SAFETY: a mapping of a file, with this many bytes.
@@ -232,7 +244,7 @@ fn map_at(
     access: libc::c_int,
     (flags, file): (libc::c_int, libc::c_int),
 ) -> io::Result<NonNull<u8>> {
-    // SAFETY: a new mapping at an address chosen by the kernel, or (`map`) over a reservation that
+    // SAFETY: a new mapping at an address chosen by the kernel, or (`map_aligned`) over a reservation that
     // no other code uses.
     let base = unsafe { libc::mmap(at, bytes, access, flags, file, 0) };
     if base == libc::MAP_FAILED {
@@ -242,36 +254,36 @@ fn map_at(
 }
 
 /// Ring for one direction.
-pub(crate) struct Lane {
-    indices: NonNull<Indices>,
+pub(crate) struct ShmRing {
+    indices: NonNull<RingIndices>,
     lengths: NonNull<u32>,
-    first: NonNull<u8>,
-    shape: Shape,
+    first_slot: NonNull<u8>,
+    layout: ShmLayout,
     mask: usize,
     /// Keeps the memory mapped that the pointers refer to.
-    _region: Arc<Region>,
+    _segment: Arc<ShmSegment>,
 }
 
-// SAFETY: pointers into a region, which may be accessed from any thread as `Region` may.
-unsafe impl Send for Lane {}
+// SAFETY: pointers into a region, which may be accessed from any thread as `ShmSegment` may.
+unsafe impl Send for ShmRing {}
 
-impl Lane {
-    /// Ring `way` (0 or 1). Addresses of its parts are computed once, because each frame needs
+impl ShmRing {
+    /// Ring `ring_index` (0 or 1). Addresses of its parts are computed once, because each frame needs
     /// them.
-    fn new(region: Arc<Region>, way: usize) -> Self {
-        let shape = region.shape;
-        let at = HEADER_BYTES + (way & 1) * shape.ring_bytes();
-        let lengths = at + mem::size_of::<Indices>();
-        let first = lengths + shape.lengths_bytes();
-        // SAFETY: within the mapping, as `shape` was checked against its size.
-        let part = |at: usize| unsafe { region.base.add(at) };
+    fn new(segment: Arc<ShmSegment>, ring_index: usize) -> Self {
+        let layout = segment.layout;
+        let at = HEADER_BYTES + (ring_index & 1) * layout.ring_bytes();
+        let lengths = at + mem::size_of::<RingIndices>();
+        let first = lengths + layout.lengths_bytes();
+        // SAFETY: within the mapping, as `layout` was checked against its size.
+        let part = |at: usize| unsafe { segment.base.add(at) };
         Self {
             indices: part(at).cast(),
             lengths: part(lengths).cast(),
-            first: part(first),
-            shape,
-            mask: shape.slots() - 1,
-            _region: region,
+            first_slot: part(first),
+            layout,
+            mask: layout.slots() - 1,
+            _segment: segment,
         }
     }
 
@@ -285,37 +297,37 @@ impl Lane {
 
     #[inline]
     fn slot(&self, slot: usize) -> *mut u8 {
-        let at = (slot & self.mask) * self.shape.slot_bytes as usize;
+        let at = (slot & self.mask) * self.layout.slot_bytes as usize;
         // SAFETY: within the mapping, since the slot is masked to the number of slots.
-        unsafe { self.first.add(at) }.as_ptr()
+        unsafe { self.first_slot.add(at) }.as_ptr()
     }
 }
 
-impl Slotted for Lane {
-    type Word = AtomicU32;
+impl SlotRing for ShmRing {
+    type Index = AtomicU32;
 
     #[inline]
-    fn shape(&self) -> Shape {
-        self.shape
+    fn layout(&self) -> ShmLayout {
+        self.layout
     }
 
     #[inline]
-    fn indices(&self) -> &Indices {
+    fn indices(&self) -> &RingIndices {
         // SAFETY: aligned to 128 bytes, in a mapping that `self` keeps; only atomics, for which
         // every bit pattern is valid.
         unsafe { self.indices.as_ref() }
     }
 
     #[inline]
-    unsafe fn put(&self, slot: usize, frame: &[u8]) {
+    unsafe fn write_slot(&self, slot: usize, frame: &[u8]) {
         assert!(
-            frame.len() <= self.shape.slot_bytes as usize,
+            frame.len() <= self.layout.slot_bytes as usize,
             "a frame longer than a slot"
         );
         let to = self.slot(slot);
         // SAFETY: the slot is within the mapping and long enough; the caller excludes the other
         // side. Our own frames never lie in this mapping.
-        unsafe { copy(frame.as_ptr(), to, frame.len()) };
+        unsafe { copy_frame(frame.as_ptr(), to, frame.len()) };
         self.length_of(slot).store(frame.len() as u32, Relaxed);
     }
 
@@ -325,28 +337,28 @@ impl Slotted for Lane {
     }
 
     #[inline]
-    unsafe fn get(&self, slot: usize, frame: &mut [u8]) {
-        let most = self.shape.slot_bytes as usize;
-        assert!(frame.len() <= most, "a frame longer than a slot");
+    unsafe fn read_slot(&self, slot: usize, frame: &mut [u8]) {
+        let max_bytes = self.layout.slot_bytes as usize;
+        assert!(frame.len() <= max_bytes, "a frame longer than a slot");
         let from = self.slot(slot);
         // SAFETY: the slot is within the mapping and long enough; the caller excludes the other
         // side. A peer that violates this corrupts the bytes, not the memory: they are copied
         // before use.
-        unsafe { copy(from, frame.as_mut_ptr(), frame.len()) };
+        unsafe { copy_frame(from, frame.as_mut_ptr(), frame.len()) };
     }
 
     #[inline]
-    fn fetch(&self, slot: usize, bytes: usize) {
+    fn prefetch_for_read(&self, slot: usize, bytes: usize) {
         let from = self.slot(slot);
-        prefetch::all_to_read(from, bytes.min(self.shape.slot_bytes as usize));
+        prefetch::range_for_read(from, bytes.min(self.layout.slot_bytes as usize));
     }
 
     #[inline]
-    fn claim(&self, slot: usize, bytes: usize) {
-        prefetch::to_write(self.length_of(slot).as_ptr().cast());
+    fn prefetch_for_write(&self, slot: usize, bytes: usize) {
+        prefetch::line_for_write(self.length_of(slot).as_ptr().cast());
         let to = self.slot(slot);
-        for at in (0..bytes.min(self.shape.slot_bytes as usize)).step_by(LINE) {
-            prefetch::to_write(to.wrapping_add(at));
+        for at in (0..bytes.min(self.layout.slot_bytes as usize)).step_by(CACHE_LINE_BYTES) {
+            prefetch::line_for_write(to.wrapping_add(at));
         }
     }
 }
@@ -356,13 +368,13 @@ impl Slotted for Lane {
 /// # Safety
 /// Like [`ptr::copy_nonoverlapping`].
 #[inline(always)]
-unsafe fn copy(from: *const u8, to: *mut u8, count: usize) {
+unsafe fn copy_frame(from: *const u8, to: *mut u8, count: usize) {
     /// Copies the first and the last `N` bytes of `N` to `2 * N` bytes; the two may overlap.
     ///
     /// # Safety
     /// Like [`ptr::copy_nonoverlapping`], and `count` is at least `N`.
     #[inline(always)]
-    unsafe fn ends<const N: usize>(from: *const u8, to: *mut u8, count: usize) {
+    unsafe fn copy_overlapping<const N: usize>(from: *const u8, to: *mut u8, count: usize) {
         // SAFETY: `count` bytes are readable, and `N` is not more.
         let first = unsafe { from.cast::<[u8; N]>().read_unaligned() };
         // SAFETY: as above; `N` bytes before the end.
@@ -374,9 +386,9 @@ unsafe fn copy(from: *const u8, to: *mut u8, count: usize) {
     }
     match count {
         // SAFETY: the caller's promise, and the range of this arm.
-        32..=64 => unsafe { ends::<32>(from, to, count) },
+        32..=64 => unsafe { copy_overlapping::<32>(from, to, count) },
         // SAFETY: as above.
-        65..=128 => unsafe { ends::<64>(from, to, count) },
+        65..=128 => unsafe { copy_overlapping::<64>(from, to, count) },
         // SAFETY: the caller's promise.
         _ => unsafe { ptr::copy_nonoverlapping(from, to, count) },
     }

@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use crate::sys::interface_ioctl::{Settings, asking_socket, request, set_internet};
-use crate::sys::interface_offloads::{TCP_SEGMENTATION, TX_CHECKSUMS, switch_of};
+use crate::sys::interface_ioctl::{InterfaceConfig, ioctl_socket, new_ifreq, set_ipv4};
+use crate::sys::interface_offloads::{GET_TSO, GET_TX_CHECKSUMS, is_feature_on};
 
 /// Options of a new tap.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct TapOptions {
 }
 
 /// Queue of a tap.
-pub(crate) struct Tap {
+pub(crate) struct TapQueue {
     pub file: File,
     /// The kernel may also deliver unsegmented UDP datagrams of one size (Linux 6.2).
     pub udp_segmentation: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Tap {
 
 /// Creates a tap of this name, or opens another queue of it, in the network namespace of this
 /// thread. It is removed when its last file is closed.
-pub(crate) fn open(name: &str, options: TapOptions) -> io::Result<Tap> {
+pub(crate) fn open(name: &str, options: TapOptions) -> io::Result<TapQueue> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -41,7 +41,7 @@ pub(crate) fn open(name: &str, options: TapOptions) -> io::Result<Tap> {
     if options.multi_queue {
         flags |= libc::IFF_MULTI_QUEUE;
     }
-    let mut wanted = request(name)?;
+    let mut wanted = new_ifreq(name)?;
     // The flags field has 16 bits; all of these fit.
     wanted.ifr_ifru.ifru_flags = flags as libc::c_short;
     // SAFETY: this call reads and writes an ifreq, which is valid and writable.
@@ -51,14 +51,14 @@ pub(crate) fn open(name: &str, options: TapOptions) -> io::Result<Tap> {
     }
     let mut udp_segmentation = false;
     if options.vnet {
-        let usual = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
-        let newer = usual | libc::TUN_F_USO4 | libc::TUN_F_USO6;
-        udp_segmentation = set_offloads(&file, newer).is_ok();
+        let tso_offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+        let uso_offloads = tso_offloads | libc::TUN_F_USO4 | libc::TUN_F_USO6;
+        udp_segmentation = set_offloads(&file, uso_offloads).is_ok();
         if !udp_segmentation {
-            set_offloads(&file, usual)?;
+            set_offloads(&file, tso_offloads)?;
         }
     }
-    Ok(Tap {
+    Ok(TapQueue {
         file,
         udp_segmentation,
     })
@@ -82,60 +82,60 @@ fn set_offloads(file: &File, offloads: libc::c_uint) -> io::Result<()> {
 /// Sets the IPv4 address of the interface.
 pub(crate) fn set_address(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
     let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-    let socket = asking_socket()?;
+    let socket = ioctl_socket()?;
     let steps = [
         (libc::SIOCSIFADDR, address),
         (libc::SIOCSIFNETMASK, Ipv4Addr::from(mask)),
     ];
-    for (what, address) in steps {
-        set_internet(&socket, name, what as libc::Ioctl, address)?;
+    for (code, address) in steps {
+        set_ipv4(&socket, name, code as libc::Ioctl, address)?;
     }
     Ok(())
 }
 
 /// State of a persistent tap (`ip tuntap add`) before it was opened; restored on drop.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct TapRestore {
     name: String,
     /// Socket of the namespace that the tap is in, so that the drop may happen in any namespace.
     socket: OwnedFd,
-    settings: Settings,
+    settings: InterfaceConfig,
     /// Offloads of the previous reader, and a file to restore them through; none unless changed.
     offloads: Option<(libc::c_uint, File)>,
 }
 
-impl Found {
+impl TapRestore {
     /// Records the state before the tap of this name is opened; none if there is no tap.
-    pub(crate) fn look(name: &str) -> Option<Self> {
-        let socket = asking_socket().ok()?;
+    pub(crate) fn capture(name: &str) -> Option<Self> {
+        let socket = ioctl_socket().ok()?;
         Some(Self {
             name: name.to_owned(),
-            settings: Settings::read(&socket, name).ok()?,
+            settings: InterfaceConfig::read(&socket, name).ok()?,
             socket,
             offloads: None,
         })
     }
 
     /// Reads the offloads, to be restored later.
-    pub(crate) fn offloads(&self) -> libc::c_uint {
-        let has = |switch| switch_of(&self.socket, &self.name, switch).unwrap_or(false);
+    pub(crate) fn read_offloads(&self) -> libc::c_uint {
+        let has = |switch| is_feature_on(&self.socket, &self.name, switch).unwrap_or(false);
         let mut offloads = 0;
-        if has(TX_CHECKSUMS) {
+        if has(GET_TX_CHECKSUMS) {
             offloads |= libc::TUN_F_CSUM;
         }
-        if has(TCP_SEGMENTATION) {
+        if has(GET_TSO) {
             offloads |= libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
         }
         offloads
     }
 
     /// Restores these offloads on drop too, through `file`, which was opened afterwards.
-    pub(crate) fn with_offloads(&mut self, offloads: libc::c_uint, file: File) {
+    pub(crate) fn restore_offloads(&mut self, offloads: libc::c_uint, file: File) {
         self.offloads = Some((offloads, file));
     }
 }
 
-impl Drop for Found {
+impl Drop for TapRestore {
     fn drop(&mut self) {
         if let Some((offloads, file)) = self.offloads.take() {
             let _ = set_offloads(&file, offloads);

@@ -9,10 +9,10 @@
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
-use crate::ring_cursor::Word;
+use crate::ring_cursor::SharedIndex;
 
 /// Storage of a ring's entries.
-pub trait Slots {
+pub trait RingEntries {
     /// Type of an entry.
     type Entry: Copy;
     /// Reads the entry with the index `at`.
@@ -23,7 +23,7 @@ pub trait Slots {
 
 /// Producer side of a ring (fill, transmit).
 #[derive(Debug)]
-pub struct Producer<W, S> {
+pub struct RingProducer<W, S> {
     producer: W,
     consumer: W,
     slots: S,
@@ -31,21 +31,21 @@ pub struct Producer<W, S> {
     /// Next entry to write; entries before it that are not published belong to this side.
     next: u32,
     /// Consumer index as last read.
-    consumed: u32,
+    cached_consumer: u32,
 }
 
-impl<W: Word, S: Slots> Producer<W, S> {
+impl<W: SharedIndex, S: RingEntries> RingProducer<W, S> {
     /// Producer side of a ring of `size` slots, a power of two.
     pub fn new(producer: W, consumer: W, slots: S, size: u32) -> Self {
         debug_assert!(size.is_power_of_two(), "{size} slots");
-        let (next, consumed) = (producer.acquire(), consumer.acquire());
+        let (next, cached_consumer) = (producer.acquire(), consumer.acquire());
         Self {
             producer,
             consumer,
             slots,
             size,
             next,
-            consumed,
+            cached_consumer,
         }
     }
 
@@ -57,17 +57,17 @@ impl<W: Word, S: Slots> Producer<W, S> {
     /// Returns the number of entries that can be pushed now. Reads the consumer index on each call:
     /// a fill ring that is refilled by a cached index starves, and no counter shows it.
     #[inline]
-    pub fn room(&mut self) -> u32 {
-        self.consumed = self.consumer.acquire();
-        self.size - self.next.wrapping_sub(self.consumed)
+    pub fn free_slots(&mut self) -> u32 {
+        self.cached_consumer = self.consumer.acquire();
+        self.size - self.next.wrapping_sub(self.cached_consumer)
     }
 
     /// Writes one entry; visible to the other side after [`Self::publish`].
     ///
-    /// Returns false without effect if the last [`Self::room`] is used up.
+    /// Returns false without effect if the last [`Self::free_slots`] is used up.
     #[inline]
     pub fn push(&mut self, entry: S::Entry) -> bool {
-        if self.next.wrapping_sub(self.consumed) >= self.size {
+        if self.next.wrapping_sub(self.cached_consumer) >= self.size {
             return false;
         }
         self.slots.write(self.next, entry);
@@ -84,49 +84,49 @@ impl<W: Word, S: Slots> Producer<W, S> {
     /// Number of entries that the other side has not taken yet.
     #[inline]
     pub fn pending(&mut self) -> u32 {
-        self.size - self.room()
+        self.size - self.free_slots()
     }
 }
 
 /// Consumer side of a ring (receive, completion).
 #[derive(Debug)]
-pub struct Consumer<W, S> {
+pub struct RingConsumer<W, S> {
     producer: W,
     consumer: W,
     slots: S,
     /// Next entry to read.
     next: u32,
     /// Producer index as last read.
-    produced: u32,
+    cached_producer: u32,
 }
 
-impl<W: Word, S: Slots> Consumer<W, S> {
+impl<W: SharedIndex, S: RingEntries> RingConsumer<W, S> {
     /// Consumer side of a ring with these slots.
     pub fn new(producer: W, consumer: W, slots: S) -> Self {
-        let (next, produced) = (consumer.acquire(), producer.acquire());
+        let (next, cached_producer) = (consumer.acquire(), producer.acquire());
         Self {
             producer,
             consumer,
             slots,
             next,
-            produced,
+            cached_producer,
         }
     }
 
     /// Returns the number of entries available. Reads the producer index only when all known
     /// entries are read: it is on a cache line that the other side writes for every burst.
     #[inline]
-    pub fn waiting(&mut self) -> u32 {
-        if self.next == self.produced {
-            self.produced = self.producer.acquire();
+    pub fn available(&mut self) -> u32 {
+        if self.next == self.cached_producer {
+            self.cached_producer = self.producer.acquire();
         }
-        self.produced.wrapping_sub(self.next)
+        self.cached_producer.wrapping_sub(self.next)
     }
 
-    /// Reads the next entry of those counted by the last [`Self::waiting`].
+    /// Reads the next entry of those counted by the last [`Self::available`].
     #[inline]
     pub fn pop(&mut self) -> Option<S::Entry> {
-        if self.next == self.produced {
+        if self.next == self.cached_producer {
             return None;
         }
         let entry = self.slots.read(self.next);
@@ -143,51 +143,51 @@ impl<W: Word, S: Slots> Consumer<W, S> {
 
 /// Ring index in pages shared with the kernel.
 #[derive(Debug)]
-pub struct SharedWord(NonNull<AtomicU32>);
+pub struct KernelIndex(NonNull<AtomicU32>);
 
 // SAFETY: the index is accessed by atomic operations only, from any thread.
-unsafe impl Send for SharedWord {}
+unsafe impl Send for KernelIndex {}
 
-impl SharedWord {
-    /// Index at the address `place`.
+impl KernelIndex {
+    /// Index at the address `pointer`.
     ///
     /// # Safety
-    /// `place` is aligned, and mapped for reading and writing for as long as the value lives.
-    pub unsafe fn new(place: NonNull<AtomicU32>) -> Self {
-        Self(place)
+    /// `pointer` is aligned, and mapped for reading and writing for as long as the value lives.
+    pub unsafe fn new(pointer: NonNull<AtomicU32>) -> Self {
+        Self(pointer)
     }
 
-    fn word(&self) -> &AtomicU32 {
+    fn atomic(&self) -> &AtomicU32 {
         // SAFETY: the caller of `new` promised an aligned, mapped address, and every access is
         // atomic.
         unsafe { self.0.as_ref() }
     }
 }
 
-impl Word for SharedWord {
+impl SharedIndex for KernelIndex {
     #[inline]
     fn acquire(&self) -> u32 {
-        self.word().acquire()
+        self.atomic().acquire()
     }
 
     #[inline]
     fn release(&self, value: u32) {
-        self.word().release(value);
+        self.atomic().release(value);
     }
 }
 
 /// Ring entries in pages shared with the kernel.
 #[derive(Debug)]
-pub struct SharedSlots<T> {
+pub struct KernelSlots<T> {
     base: NonNull<T>,
     mask: u32,
 }
 
 // SAFETY: the entries are plain integers, and the ring's indices give each slot to one side at a
 // time.
-unsafe impl<T: Copy + Send> Send for SharedSlots<T> {}
+unsafe impl<T: Copy + Send> Send for KernelSlots<T> {}
 
-impl<T: Copy> SharedSlots<T> {
+impl<T: Copy> KernelSlots<T> {
     /// The `size` entries at `base`; `size` is a power of two.
     ///
     /// # Safety
@@ -206,7 +206,7 @@ impl<T: Copy> SharedSlots<T> {
     }
 }
 
-impl<T: Copy> Slots for SharedSlots<T> {
+impl<T: Copy> RingEntries for KernelSlots<T> {
     type Entry = T;
 
     #[inline]

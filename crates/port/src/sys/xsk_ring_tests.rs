@@ -12,38 +12,38 @@ fn ring(
     size: u32,
     start: u32,
 ) -> (
-    Producer<SharedWord, SharedSlots<u64>>,
-    Consumer<SharedWord, SharedSlots<u64>>,
+    RingProducer<KernelIndex, KernelSlots<u64>>,
+    RingConsumer<KernelIndex, KernelSlots<u64>>,
 ) {
     // Leaked: a few bytes per test, so that the pointers stay valid for both sides.
-    let words: &'static [AtomicU32; 2] =
+    let indices: &'static [AtomicU32; 2] =
         Box::leak(Box::new([AtomicU32::new(start), AtomicU32::new(start)]));
     let slots: &'static mut [u64] = Box::leak(vec![0_u64; size as usize].into_boxed_slice());
     let base = NonNull::from(slots).cast::<u64>();
     // SAFETY: leaked memory remains, and atomics are accessed as atomics only.
-    let word = |at: usize| unsafe { SharedWord::new(NonNull::from(&words[at])) };
+    let index = |at: usize| unsafe { KernelIndex::new(NonNull::from(&indices[at])) };
     // SAFETY: leaked memory remains, and the ring's indices separate the accesses of both sides.
-    let slots = || unsafe { SharedSlots::new(base, size) };
+    let slots = || unsafe { KernelSlots::new(base, size) };
     (
-        Producer::new(word(0), word(1), slots(), size),
-        Consumer::new(word(0), word(1), slots()),
+        RingProducer::new(index(0), index(1), slots(), size),
+        RingConsumer::new(index(0), index(1), slots()),
     )
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum RingStep {
     Push(u8),
     Publish,
     Pop(u8),
     Release,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = RingStep> {
     prop_oneof![
-        (0_u8..12).prop_map(Step::Push),
-        Just(Step::Publish),
-        (0_u8..12).prop_map(Step::Pop),
-        Just(Step::Release),
+        (0_u8..12).prop_map(RingStep::Push),
+        Just(RingStep::Publish),
+        (0_u8..12).prop_map(RingStep::Pop),
+        Just(RingStep::Release),
     ]
 }
 
@@ -61,9 +61,9 @@ proptest! {
         let mut number = 0_u64;
         for step in steps {
             match step {
-                Step::Push(times) => {
+                RingStep::Push(times) => {
                     let used = hidden.len() as u32 + shown.len() as u32 + held;
-                    prop_assert_eq!(producer.room(), size - used);
+                    prop_assert_eq!(producer.free_slots(), size - used);
                     for pushed in 0..u32::from(times) {
                         let fits = producer.push(number);
                         prop_assert_eq!(fits, pushed < size - used);
@@ -73,15 +73,15 @@ proptest! {
                         }
                     }
                 }
-                Step::Publish => {
+                RingStep::Publish => {
                     producer.publish();
                     shown.append(&mut hidden);
                     prop_assert_eq!(producer.pending(), shown.len() as u32 + held);
                 }
-                Step::Pop(times) => {
+                RingStep::Pop(times) => {
                     // The index is read again only when no entry is known, so fewer may be
                     // reported.
-                    let waiting = consumer.waiting();
+                    let waiting = consumer.available();
                     prop_assert!(waiting as usize <= shown.len());
                     prop_assert_eq!(waiting == 0, shown.is_empty());
                     for popped in 0..u32::from(times) {
@@ -93,7 +93,7 @@ proptest! {
                         }
                     }
                 }
-                Step::Release => {
+                RingStep::Release => {
                     consumer.release();
                     held = 0;
                 }
@@ -103,18 +103,18 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_pushed_before_room_was_looked_for() {
+fn a_push_uses_the_cached_consumer_index() {
     let (mut producer, mut consumer) = ring(2, 7);
     assert!(producer.push(1) && producer.push(2) && !producer.push(3));
     producer.publish();
-    assert_eq!(consumer.waiting(), 2);
+    assert_eq!(consumer.available(), 2);
     assert_eq!(consumer.pop(), Some(1));
     consumer.release();
     assert!(
         !producer.push(3),
         "a push uses the cached index of the other side"
     );
-    assert_eq!(producer.room(), 1);
+    assert_eq!(producer.free_slots(), 1);
     assert!(producer.push(3));
 }
 
@@ -128,9 +128,9 @@ mod weak_memory {
 
     use super::*;
 
-    struct LoomWord(Arc<AtomicU32>);
+    struct LoomIndex(Arc<AtomicU32>);
 
-    impl Word for LoomWord {
+    impl SharedIndex for LoomIndex {
         fn acquire(&self) -> u32 {
             self.0.load(Ordering::Acquire)
         }
@@ -144,35 +144,38 @@ mod weak_memory {
         cells: Arc<Vec<UnsafeCell<u64>>>,
     }
 
-    impl Slots for LoomSlots {
+    impl RingEntries for LoomSlots {
         type Entry = u64;
 
         fn read(&self, at: u32) -> u64 {
             let cell = &self.cells[at as usize % self.cells.len()];
             // SAFETY: loom checks that no other thread writes meanwhile.
-            cell.with(|place| unsafe { *place })
+            cell.with(|value| unsafe { *value })
         }
 
         fn write(&mut self, at: u32, entry: u64) {
             let cell = &self.cells[at as usize % self.cells.len()];
             // SAFETY: loom checks that no other thread reads or writes meanwhile.
-            cell.with_mut(|place| unsafe { *place = entry });
+            cell.with_mut(|value| unsafe { *value = entry });
         }
     }
 
-    fn ends(
+    fn loom_ring(
         size: u32,
         start: u32,
-    ) -> (Producer<LoomWord, LoomSlots>, Consumer<LoomWord, LoomSlots>) {
-        let words = [0, 1].map(|_| Arc::new(AtomicU32::new(start)));
+    ) -> (
+        RingProducer<LoomIndex, LoomSlots>,
+        RingConsumer<LoomIndex, LoomSlots>,
+    ) {
+        let indices = [0, 1].map(|_| Arc::new(AtomicU32::new(start)));
         let cells = Arc::new((0..size).map(|_| UnsafeCell::new(u64::MAX)).collect());
-        let word = |at: usize| LoomWord(Arc::clone(&words[at]));
+        let index = |at: usize| LoomIndex(Arc::clone(&indices[at]));
         let slots = || LoomSlots {
             cells: Arc::clone(&cells),
         };
         (
-            Producer::new(word(0), word(1), slots(), size),
-            Consumer::new(word(0), word(1), slots()),
+            RingProducer::new(index(0), index(1), slots(), size),
+            RingConsumer::new(index(0), index(1), slots()),
         )
     }
 
@@ -183,11 +186,11 @@ mod weak_memory {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
-            let (mut producer, mut consumer) = ends(2, u32::MAX - 1);
-            let far = thread::spawn(move || {
+            let (mut producer, mut consumer) = loom_ring(2, u32::MAX - 1);
+            let sender = thread::spawn(move || {
                 let mut next = 0;
                 while next < 3 {
-                    if producer.room() > 0 {
+                    if producer.free_slots() > 0 {
                         assert!(producer.push(next));
                         producer.publish();
                         next += 1;
@@ -198,7 +201,7 @@ mod weak_memory {
             });
             let mut expected = 0;
             while expected < 3 {
-                if consumer.waiting() == 0 {
+                if consumer.available() == 0 {
                     thread::yield_now();
                     continue;
                 }
@@ -208,26 +211,26 @@ mod weak_memory {
                 }
                 consumer.release();
             }
-            far.join().unwrap();
+            sender.join().unwrap();
         });
     }
 
     /// A burst becomes visible completely or not at all.
     #[test]
-    fn a_burst_appears_whole() {
+    fn a_burst_appears_completely() {
         loom::model(|| {
-            let (mut producer, mut consumer) = ends(4, 0);
-            let far = thread::spawn(move || {
-                assert_eq!(producer.room(), 4);
+            let (mut producer, mut consumer) = loom_ring(4, 0);
+            let sender = thread::spawn(move || {
+                assert_eq!(producer.free_slots(), 4);
                 assert!(producer.push(10) && producer.push(11) && producer.push(12));
                 producer.publish();
             });
-            let waiting = consumer.waiting();
+            let waiting = consumer.available();
             assert!(waiting == 0 || waiting == 3, "{waiting}");
             for at in 0..u64::from(waiting) {
                 assert_eq!(consumer.pop(), Some(10 + at));
             }
-            far.join().unwrap();
+            sender.join().unwrap();
         });
     }
 }

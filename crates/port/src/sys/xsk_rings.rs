@@ -7,17 +7,17 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
-use super::frames_in_flight::Lent;
-use super::xsk_ring::{Consumer, Producer, SharedSlots, SharedWord};
-use super::xsk_socket::{Offsets, Places, RingSizes};
-use crate::ring_cursor::Word;
+use super::frames_in_flight::InFlightFrames;
+use super::xsk_ring::{KernelIndex, KernelSlots, RingConsumer, RingProducer};
+use super::xsk_socket::{MmapOffsets, RingOffsets, RingSizes};
+use crate::ring_cursor::SharedIndex;
 use crate::sys::frame::Frame;
-use crate::sys::frame_memory::Memory;
+use crate::sys::frame_memory::FrameRegion;
 
 /// Entry of the receive and transmit rings (`struct xdp_desc`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-struct Descriptor {
+struct XdpDescriptor {
     /// Offset of the first byte in the memory.
     address: u64,
     /// Number of bytes.
@@ -28,50 +28,51 @@ struct Descriptor {
 
 /// Ring entry that is not a frame in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stray;
+pub struct StaleFrame;
 
 /// Fill and receive ring: free frames go in, and come back with received data.
 #[derive(Debug)]
 pub struct ReceiveRings {
-    fill: Producer<SharedWord, SharedSlots<u64>>,
-    receive: Consumer<SharedWord, SharedSlots<Descriptor>>,
-    fill_flags: SharedWord,
-    lent: Lent,
+    fill: RingProducer<KernelIndex, KernelSlots<u64>>,
+    receive: RingConsumer<KernelIndex, KernelSlots<XdpDescriptor>>,
+    fill_flags: KernelIndex,
+    in_flight: InFlightFrames,
     #[expect(dead_code, reason = "kept mapped for the rings above")]
-    mappings: [Mapping; 2],
+    mappings: [RingMapping; 2],
 }
 
 impl ReceiveRings {
     pub(super) fn map(
         socket: BorrowedFd<'_>,
-        offsets: &Offsets,
+        offsets: &MmapOffsets,
         sizes: RingSizes,
-        memory: &Memory,
+        memory: &FrameRegion,
     ) -> io::Result<Self> {
         const FILL: u64 = libc::XDP_UMEM_PGOFF_FILL_RING;
         const RECEIVE: u64 = libc::XDP_PGOFF_RX_RING as u64;
-        let fill = Mapped::<u64>::new(socket, offsets.fill, sizes.fill, FILL)?;
-        let receive = Mapped::<Descriptor>::new(socket, offsets.receive, sizes.receive, RECEIVE)?;
+        let fill = MappedRing::<u64>::new(socket, offsets.fill, sizes.fill, FILL)?;
+        let receive =
+            MappedRing::<XdpDescriptor>::new(socket, offsets.receive, sizes.receive, RECEIVE)?;
         Ok(Self {
-            fill: Producer::new(fill.producer, fill.consumer, fill.slots, sizes.fill),
-            receive: Consumer::new(receive.producer, receive.consumer, receive.slots),
+            fill: RingProducer::new(fill.producer, fill.consumer, fill.slots, sizes.fill),
+            receive: RingConsumer::new(receive.producer, receive.consumer, receive.slots),
             fill_flags: fill.flags,
-            lent: Lent::new(memory),
+            in_flight: InFlightFrames::new(memory),
             mappings: [fill.mapping, receive.mapping],
         })
     }
 
     /// Returns the number of frames that can be pushed now; reads the kernel's index.
     #[inline]
-    pub fn room(&mut self) -> u32 {
-        self.fill.room()
+    pub fn free_slots(&mut self) -> u32 {
+        self.fill.free_slots()
     }
 
     /// Number of frames that the fill ring is short of. Received frames that were not taken yet
     /// count as in the ring.
     #[inline]
-    pub fn wanted(&self) -> u32 {
-        self.fill.size().saturating_sub(self.lent.count())
+    pub fn missing(&self) -> u32 {
+        self.fill.size().saturating_sub(self.in_flight.count())
     }
 
     /// Maximum number of frames in the fill ring.
@@ -79,32 +80,38 @@ impl ReceiveRings {
         self.fill.size()
     }
 
-    /// Puts a frame into the fill ring; visible to the kernel after [`Self::show`].
+    /// Puts a frame into the fill ring; visible to the kernel after [`Self::publish`].
     ///
     /// # Errors
-    /// Returns the frame if the last [`Self::room`] is used up.
+    /// Returns the frame if the last [`Self::free_slots`] is used up.
     #[inline]
-    pub fn lend(&mut self, frame: Frame) -> Result<(), Frame> {
-        lend(&mut self.lent, frame, |address, _| self.fill.push(address))
+    pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
+        push_in_flight(&mut self.in_flight, frame, |address, _| {
+            self.fill.push(address)
+        })
     }
 
     /// Makes all frames put in so far visible to the kernel.
     #[inline]
-    pub fn show(&mut self) {
+    pub fn publish(&mut self) {
         self.fill.publish();
     }
 
     /// Number of received frames, possibly not up to date.
     #[inline]
-    pub fn waiting(&mut self) -> u32 {
-        self.receive.waiting()
+    pub fn available(&mut self) -> u32 {
+        self.receive.available()
     }
 
-    /// Takes the next frame of those counted by the last [`Self::waiting`].
+    /// Takes the next frame of those counted by the last [`Self::available`].
     #[inline]
-    pub fn take(&mut self) -> Option<Result<Frame, Stray>> {
+    pub fn pop(&mut self) -> Option<Result<Frame, StaleFrame>> {
         let entry = self.receive.pop()?;
-        Some(self.lent.take(entry.address, entry.length).ok_or(Stray))
+        Some(
+            self.in_flight
+                .take_back(entry.address, entry.length)
+                .ok_or(StaleFrame),
+        )
     }
 
     /// Returns the ring entries of the frames taken to the kernel.
@@ -120,64 +127,68 @@ impl ReceiveRings {
     }
 
     /// Frames in flight only, for use after the socket is closed.
-    pub fn into_lent(self) -> Lent {
-        self.lent
+    pub fn into_in_flight(self) -> InFlightFrames {
+        self.in_flight
     }
 }
 
 /// Transmit and completion ring: frames go in, and come back after their transmission.
 #[derive(Debug)]
 pub struct TransmitRings {
-    transmit: Producer<SharedWord, SharedSlots<Descriptor>>,
-    completion: Consumer<SharedWord, SharedSlots<u64>>,
-    transmit_flags: SharedWord,
-    lent: Lent,
+    transmit: RingProducer<KernelIndex, KernelSlots<XdpDescriptor>>,
+    completion: RingConsumer<KernelIndex, KernelSlots<u64>>,
+    transmit_flags: KernelIndex,
+    in_flight: InFlightFrames,
     #[expect(dead_code, reason = "kept mapped for the rings above")]
-    mappings: [Mapping; 2],
+    mappings: [RingMapping; 2],
 }
 
 impl TransmitRings {
     pub(super) fn map(
         socket: BorrowedFd<'_>,
-        offsets: &Offsets,
+        offsets: &MmapOffsets,
         sizes: RingSizes,
-        memory: &Memory,
+        memory: &FrameRegion,
     ) -> io::Result<Self> {
         const TRANSMIT: u64 = libc::XDP_PGOFF_TX_RING as u64;
         const COMPLETION: u64 = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
         let transmit =
-            Mapped::<Descriptor>::new(socket, offsets.transmit, sizes.transmit, TRANSMIT)?;
+            MappedRing::<XdpDescriptor>::new(socket, offsets.transmit, sizes.transmit, TRANSMIT)?;
         let completion =
-            Mapped::<u64>::new(socket, offsets.completion, sizes.completion, COMPLETION)?;
+            MappedRing::<u64>::new(socket, offsets.completion, sizes.completion, COMPLETION)?;
         Ok(Self {
-            transmit: Producer::new(
+            transmit: RingProducer::new(
                 transmit.producer,
                 transmit.consumer,
                 transmit.slots,
                 sizes.transmit,
             ),
-            completion: Consumer::new(completion.producer, completion.consumer, completion.slots),
+            completion: RingConsumer::new(
+                completion.producer,
+                completion.consumer,
+                completion.slots,
+            ),
             transmit_flags: transmit.flags,
-            lent: Lent::new(memory),
+            in_flight: InFlightFrames::new(memory),
             mappings: [transmit.mapping, completion.mapping],
         })
     }
 
     /// Returns the number of frames that can be put in now.
     #[inline]
-    pub fn room(&mut self) -> u32 {
-        self.transmit.room()
+    pub fn free_slots(&mut self) -> u32 {
+        self.transmit.free_slots()
     }
 
-    /// Puts a frame into the transmit ring; visible to the kernel after [`Self::show`].
+    /// Puts a frame into the transmit ring; visible to the kernel after [`Self::publish`].
     ///
     /// # Errors
-    /// Returns the frame if the last [`Self::room`] is used up.
+    /// Returns the frame if the last [`Self::free_slots`] is used up.
     #[inline]
-    pub fn put(&mut self, frame: Frame) -> Result<(), Frame> {
+    pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         let transmit = &mut self.transmit;
-        lend(&mut self.lent, frame, |address, length| {
-            transmit.push(Descriptor {
+        push_in_flight(&mut self.in_flight, frame, |address, length| {
+            transmit.push(XdpDescriptor {
                 address,
                 length: u32::from(length),
                 options: 0,
@@ -187,13 +198,13 @@ impl TransmitRings {
 
     /// Makes all frames put in so far visible to the kernel.
     #[inline]
-    pub fn show(&mut self) {
+    pub fn publish(&mut self) {
         self.transmit.publish();
     }
 
     /// Frames in flight.
-    pub fn lent(&self) -> &Lent {
-        &self.lent
+    pub fn in_flight(&self) -> &InFlightFrames {
+        &self.in_flight
     }
 
     /// Returns true if the kernel has left frames in the ring.
@@ -204,16 +215,16 @@ impl TransmitRings {
 
     /// Number of frames whose transmission is complete, possibly not up to date.
     #[inline]
-    pub fn waiting(&mut self) -> u32 {
-        self.completion.waiting()
+    pub fn available(&mut self) -> u32 {
+        self.completion.available()
     }
 
-    /// Takes the next completed frame of those counted by the last [`Self::waiting`]; its length is
+    /// Takes the next completed frame of those counted by the last [`Self::available`]; its length is
     /// zero.
     #[inline]
-    pub fn take(&mut self) -> Option<Result<Frame, Stray>> {
+    pub fn pop(&mut self) -> Option<Result<Frame, StaleFrame>> {
         let address = self.completion.pop()?;
-        Some(self.lent.take(address, 0).ok_or(Stray))
+        Some(self.in_flight.take_back(address, 0).ok_or(StaleFrame))
     }
 
     /// Returns the ring entries of the frames taken to the kernel.
@@ -229,47 +240,56 @@ impl TransmitRings {
     }
 
     /// Frames in flight only, for use after the socket is closed.
-    pub fn into_lent(self) -> Lent {
-        self.lent
+    pub fn into_in_flight(self) -> InFlightFrames {
+        self.in_flight
     }
 }
 
 /// Drops a frame's handle and pushes its address, or returns the frame if the ring is full.
 #[inline]
-fn lend(lent: &mut Lent, frame: Frame, push: impl FnOnce(u64, u16) -> bool) -> Result<(), Frame> {
+fn push_in_flight(
+    in_flight: &mut InFlightFrames,
+    frame: Frame,
+    push: impl FnOnce(u64, u16) -> bool,
+) -> Result<(), Frame> {
     let length = frame.len();
-    let address = lent.lend(frame);
+    let address = in_flight.give_to_kernel(frame);
     if push(address, length) {
         return Ok(());
     }
-    Err(lent
-        .take(address, u32::from(length))
+    Err(in_flight
+        .take_back(address, u32::from(length))
         .expect("a frame that was not pushed is still in flight"))
 }
 
 /// Mapped ring.
-struct Mapped<T> {
-    producer: SharedWord,
-    consumer: SharedWord,
-    flags: SharedWord,
-    slots: SharedSlots<T>,
-    mapping: Mapping,
+struct MappedRing<T> {
+    producer: KernelIndex,
+    consumer: KernelIndex,
+    flags: KernelIndex,
+    slots: KernelSlots<T>,
+    mapping: RingMapping,
 }
 
-impl<T: Copy> Mapped<T> {
-    fn new(socket: BorrowedFd<'_>, places: Places, size: u32, offset: u64) -> io::Result<Self> {
-        let bytes = places.entries as usize + size as usize * size_of::<T>();
-        let mapping = Mapping::new(socket, bytes, offset)?;
+impl<T: Copy> MappedRing<T> {
+    fn new(
+        socket: BorrowedFd<'_>,
+        offsets: RingOffsets,
+        size: u32,
+        offset: u64,
+    ) -> io::Result<Self> {
+        let bytes = offsets.entries as usize + size as usize * size_of::<T>();
+        let mapping = RingMapping::new(socket, bytes, offset)?;
         // SAFETY: an offset within the mapping, which outlives the index: both queues keep it.
-        let producer = unsafe { SharedWord::new(mapping.at::<AtomicU32>(places.producer, 1)) };
+        let producer = unsafe { KernelIndex::new(mapping.at::<AtomicU32>(offsets.producer, 1)) };
         // SAFETY: as above.
-        let consumer = unsafe { SharedWord::new(mapping.at::<AtomicU32>(places.consumer, 1)) };
+        let consumer = unsafe { KernelIndex::new(mapping.at::<AtomicU32>(offsets.consumer, 1)) };
         // SAFETY: as above.
-        let flags = unsafe { SharedWord::new(mapping.at::<AtomicU32>(places.flags, 1)) };
-        let base = mapping.at::<T>(places.entries, size as usize);
+        let flags = unsafe { KernelIndex::new(mapping.at::<AtomicU32>(offsets.flags, 1)) };
+        let base = mapping.at::<T>(offsets.entries, size as usize);
         // SAFETY: all entries lie within the mapping, and every bit pattern is a valid integer or a
         // descriptor made of integers.
-        let slots = unsafe { SharedSlots::new(base, size) };
+        let slots = unsafe { KernelSlots::new(base, size) };
         Ok(Self {
             producer,
             consumer,
@@ -282,15 +302,15 @@ impl<T: Copy> Mapped<T> {
 
 /// Pages shared with the kernel, unmapped on drop.
 #[derive(Debug)]
-struct Mapping {
+struct RingMapping {
     base: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread.
-unsafe impl Send for Mapping {}
+unsafe impl Send for RingMapping {}
 
-impl Mapping {
+impl RingMapping {
     fn new(socket: BorrowedFd<'_>, bytes: usize, offset: u64) -> io::Result<Self> {
         let offset = libc::off64_t::try_from(offset)
             .map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
@@ -324,7 +344,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for RingMapping {
     fn drop(&mut self) {
         // SAFETY: exactly the mapped range; all pointers into it are dropped with it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };

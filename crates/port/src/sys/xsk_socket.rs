@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::xsk_rings::{ReceiveRings, TransmitRings};
-use crate::sys::frame_memory::Memory;
+use crate::sys::frame_memory::FrameRegion;
 
 /// Bytes in front of each received frame that the kernel uses itself (`XDP_PACKET_HEADROOM`).
 pub const KERNEL_HEADROOM_BYTES: u32 = 256;
@@ -29,7 +29,7 @@ pub struct RingSizes {
 /// Counters of lost frames and rejected descriptors since the socket was created (`struct
 /// xdp_statistics`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct XskStatistics {
     /// Frames lost because they were too long for a buffer or, in copy mode, because no buffer was
     /// free.
     pub rx_dropped: u64,
@@ -48,7 +48,7 @@ pub struct Statistics {
 
 /// Copy mode that a socket is bound with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copying {
+pub enum CopyPolicy {
     /// Zero-copy if the driver supports it, otherwise copy mode.
     Either,
     /// Frames are copied between kernel buffers and ours.
@@ -61,15 +61,15 @@ pub enum Copying {
 #[derive(Debug)]
 pub struct XdpSocket {
     descriptor: OwnedFd,
-    memory: Memory,
+    memory: FrameRegion,
 }
 
 /// Proof that a socket is closed, so the kernel no longer uses frames given to it.
 #[derive(Debug)]
-pub struct Closed(());
+pub struct SocketClosed(());
 
 #[cfg(test)]
-impl Closed {
+impl SocketClosed {
     /// Proof without a socket.
     pub fn for_tests() -> Self {
         Self(())
@@ -81,7 +81,7 @@ impl XdpSocket {
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_RAW`, `EAFNOSUPPORT` if the kernel has no AF_XDP.
-    pub fn new(memory: &Memory) -> io::Result<Self> {
+    pub fn new(memory: &FrameRegion) -> io::Result<Self> {
         // SAFETY: no pointer is passed.
         let raw = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if raw < 0 {
@@ -102,7 +102,7 @@ impl XdpSocket {
     /// `ENOBUFS` if it exceeds `RLIMIT_MEMLOCK` and `CAP_IPC_LOCK` is missing, `EINVAL` for slots
     /// that are not a power of two from 2048 bytes to a page.
     pub fn register_memory(&self) -> io::Result<()> {
-        let (base, mapped) = self.memory.region();
+        let (base, mapped) = self.memory.mapping();
         let slot_bytes = self.memory.slot_bytes();
         let bytes = self.memory.frames() as usize * slot_bytes;
         debug_assert!(bytes <= mapped);
@@ -114,33 +114,33 @@ impl XdpSocket {
             flags: 0,
             tx_metadata_len: 0,
         };
-        self.set(libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)
+        self.set_option(libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)
     }
 
     /// Closes the socket. None with zero-copy: the device may write to the frames for some time
     /// after.
-    pub fn close(self) -> Option<Closed> {
+    pub fn close(self) -> Option<SocketClosed> {
         let copies = self.is_zero_copy().is_ok_and(|zero_copy| !zero_copy);
         drop(self.descriptor);
-        copies.then_some(Closed(()))
+        copies.then_some(SocketClosed(()))
     }
 
     /// Creates the four rings and maps them.
     ///
     /// # Errors
     /// `EINVAL` for sizes that are not powers of two, `Unsupported` before Linux 5.4.
-    pub fn rings(&self, sizes: RingSizes) -> io::Result<(ReceiveRings, TransmitRings)> {
+    pub fn map_rings(&self, sizes: RingSizes) -> io::Result<(ReceiveRings, TransmitRings)> {
         for (option, size) in [
             (libc::XDP_UMEM_FILL_RING, sizes.fill),
             (libc::XDP_UMEM_COMPLETION_RING, sizes.completion),
             (libc::XDP_RX_RING, sizes.receive),
             (libc::XDP_TX_RING, sizes.transmit),
         ] {
-            self.set(libc::SOL_XDP, option, &size)?;
+            self.set_option(libc::SOL_XDP, option, &size)?;
         }
-        let mut offsets = Offsets::default();
-        let bytes = self.get(libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
-        if bytes != size_of::<Offsets>() {
+        let mut offsets = MmapOffsets::default();
+        let bytes = self.get_option(libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
+        if bytes != size_of::<MmapOffsets>() {
             // The shorter reply lacks the offsets of the need-wakeup flags.
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -160,13 +160,13 @@ impl XdpSocket {
         &self,
         interface: u32,
         queue: u32,
-        copying: Copying,
+        copy_policy: CopyPolicy,
         need_wakeup: bool,
     ) -> io::Result<()> {
-        let mut flags = match copying {
-            Copying::Either => 0,
-            Copying::Copy => libc::XDP_COPY,
-            Copying::ZeroCopy => libc::XDP_ZEROCOPY,
+        let mut flags = match copy_policy {
+            CopyPolicy::Either => 0,
+            CopyPolicy::Copy => libc::XDP_COPY,
+            CopyPolicy::ZeroCopy => libc::XDP_ZEROCOPY,
         };
         if need_wakeup {
             flags |= libc::XDP_USE_NEED_WAKEUP;
@@ -181,7 +181,7 @@ impl XdpSocket {
         // SAFETY: the address has the given length and outlives the call.
         let result = unsafe {
             libc::bind(
-                self.raw(),
+                self.raw_fd(),
                 (&raw const address).cast(),
                 size_of_val(&address) as libc::socklen_t,
             )
@@ -199,7 +199,7 @@ impl XdpSocket {
     /// Any error of getsockopt(2).
     pub fn is_zero_copy(&self) -> io::Result<bool> {
         let mut flags = 0_u32;
-        self.get(libc::SOL_XDP, libc::XDP_OPTIONS, &mut flags)?;
+        self.get_option(libc::SOL_XDP, libc::XDP_OPTIONS, &mut flags)?;
         Ok(flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
@@ -207,17 +207,18 @@ impl XdpSocket {
     ///
     /// # Errors
     /// Any error of getsockopt(2).
-    pub fn statistics(&self) -> io::Result<Statistics> {
-        let mut words = [0_u64; 6];
-        let known = self.get(libc::SOL_XDP, libc::XDP_STATISTICS, &mut words)? / size_of::<u64>();
-        let late = |at: usize| (at < known).then_some(words[at]);
-        Ok(Statistics {
-            rx_dropped: words[0],
-            rx_invalid: words[1],
-            tx_invalid: words[2],
-            rx_ring_full: late(3),
-            fill_ring_empty: late(4),
-            tx_ring_empty: late(5),
+    pub fn statistics(&self) -> io::Result<XskStatistics> {
+        let mut values = [0_u64; 6];
+        let available =
+            self.get_option(libc::SOL_XDP, libc::XDP_STATISTICS, &mut values)? / size_of::<u64>();
+        let optional = |at: usize| (at < available).then_some(values[at]);
+        Ok(XskStatistics {
+            rx_dropped: values[0],
+            rx_invalid: values[1],
+            tx_invalid: values[2],
+            rx_ring_full: optional(3),
+            fill_ring_empty: optional(4),
+            tx_ring_empty: optional(5),
         })
     }
 
@@ -232,7 +233,7 @@ impl XdpSocket {
             (libc::SO_BUSY_POLL, microseconds),
             (libc::SO_BUSY_POLL_BUDGET, budget),
         ] {
-            self.set(libc::SOL_SOCKET, option, &value)?;
+            self.set_option(libc::SOL_SOCKET, option, &value)?;
         }
         Ok(())
     }
@@ -242,9 +243,9 @@ impl XdpSocket {
     ///
     /// # Errors
     /// Any error of getsockopt(2).
-    pub fn napi(&self) -> io::Result<u32> {
+    pub fn napi_id(&self) -> io::Result<u32> {
         let mut id = 0_u32;
-        self.get(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID, &mut id)?;
+        self.get_option(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID, &mut id)?;
         Ok(id)
     }
 
@@ -270,15 +271,20 @@ impl XdpSocket {
         Ok(())
     }
 
-    fn raw(&self) -> RawFd {
+    fn raw_fd(&self) -> RawFd {
         self.descriptor.as_raw_fd()
     }
 
-    fn set<T: Copy>(&self, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+    fn set_option<T: Copy>(
+        &self,
+        level: libc::c_int,
+        option: libc::c_int,
+        value: &T,
+    ) -> io::Result<()> {
         // SAFETY: `value` has the given length and outlives the call.
         let result = unsafe {
             libc::setsockopt(
-                self.raw(),
+                self.raw_fd(),
                 level,
                 option,
                 std::ptr::from_ref(value).cast(),
@@ -293,7 +299,7 @@ impl XdpSocket {
     }
 
     /// Reads an option made of integers; returns the number of bytes that the kernel wrote.
-    fn get<T: Numbers>(
+    fn get_option<T: PlainIntegers>(
         &self,
         level: libc::c_int,
         option: libc::c_int,
@@ -304,7 +310,7 @@ impl XdpSocket {
         // is valid.
         let result = unsafe {
             libc::getsockopt(
-                self.raw(),
+                self.raw_fd(),
                 level,
                 option,
                 std::ptr::from_mut(value).cast(),
@@ -326,16 +332,16 @@ impl AsFd for XdpSocket {
 }
 
 /// Types made of integers only, without padding: the kernel may write any bytes into them.
-trait Numbers: Copy {}
+trait PlainIntegers: Copy {}
 
-impl Numbers for u32 {}
-impl Numbers for [u64; 6] {}
-impl Numbers for Offsets {}
+impl PlainIntegers for u32 {}
+impl PlainIntegers for [u64; 6] {}
+impl PlainIntegers for MmapOffsets {}
 
 /// `struct xdp_ring_offset`: offsets of a ring's indices and entries in its mapping.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(super) struct Places {
+pub(super) struct RingOffsets {
     pub producer: u64,
     pub consumer: u64,
     pub entries: u64,
@@ -345,11 +351,11 @@ pub(super) struct Places {
 /// `struct xdp_mmap_offsets`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(super) struct Offsets {
-    pub receive: Places,
-    pub transmit: Places,
-    pub fill: Places,
-    pub completion: Places,
+pub(super) struct MmapOffsets {
+    pub receive: RingOffsets,
+    pub transmit: RingOffsets,
+    pub fill: RingOffsets,
+    pub completion: RingOffsets,
 }
 
 /// Maximum number of bytes that this user may lock (`RLIMIT_MEMLOCK`); `None` for no limit.

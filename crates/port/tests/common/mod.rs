@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use linerate_lab::{Lab, LabHost, Topology, privileged};
 use linerate_port::{
-    AnyPort, Burst, Memory, MemoryPlan, Pool, PortError, PortUrl, Receive, Transmit,
+    AnyPort, Burst, FramePool, FrameRegion, MemoryPlan, PortError, PortUrl, RxQueue, TxQueue,
 };
 
 /// Runs a test that needs labs: here, or again in a user namespace. `name` is the name of the test.
@@ -16,9 +16,9 @@ pub fn with_privilege(name: &str, test: impl FnOnce()) {
         test();
         return;
     }
-    let own = std::env::current_exe().expect("a test has a path");
-    let folder = own.parent().and_then(|deps| deps.parent());
-    let rootless: PathBuf = folder
+    let executable = std::env::current_exe().expect("a test has a path");
+    let target_dir = executable.parent().and_then(|deps| deps.parent());
+    let rootless: PathBuf = target_dir
         .expect("tests lie in target/deps")
         .join("examples/rootless");
     if !rootless.exists() {
@@ -37,7 +37,7 @@ pub fn with_privilege(name: &str, test: impl FnOnce()) {
         return;
     }
     let output = Command::new(&rootless)
-        .arg(own)
+        .arg(executable)
         .args(["--exact", name, "--nocapture"])
         .output()
         .expect("it runs");
@@ -58,8 +58,8 @@ pub fn pair(properties: &str) -> Lab {
 }
 
 /// Creates a memory with this many frames.
-pub fn memory(frames: u32) -> Memory {
-    Memory::new(MemoryPlan {
+pub fn memory(frames: u32) -> FrameRegion {
+    FrameRegion::new(MemoryPlan {
         frames,
         ..MemoryPlan::default()
     })
@@ -67,18 +67,18 @@ pub fn memory(frames: u32) -> Memory {
 }
 
 /// Opens the first queue of a port in this thread's network namespace.
-pub fn try_open(url: &str, memory: &Memory) -> Result<AnyPort, PortError> {
+pub fn try_open(url: &str, memory: &FrameRegion) -> Result<AnyPort, PortError> {
     let url: PortUrl = url.parse()?;
     Ok(linerate_port::open(&url, memory)?.remove(0))
 }
 
 /// Like [`try_open`], but must succeed.
-pub fn open(url: &str, memory: &Memory) -> AnyPort {
-    try_open(url, memory).unwrap_or_else(|error| panic!("{error}: {:?}", error.problem()))
+pub fn open(url: &str, memory: &FrameRegion) -> AnyPort {
+    try_open(url, memory).unwrap_or_else(|error| panic!("{error}: {:?}", error.report()))
 }
 
 /// Opens a port inside a host.
-pub fn open_in(host: &LabHost, url: &str, memory: &Memory) -> AnyPort {
+pub fn open_in(host: &LabHost, url: &str, memory: &FrameRegion) -> AnyPort {
     host.run(|| open(url, memory)).unwrap()
 }
 
@@ -92,7 +92,7 @@ pub fn numbered(number: u32, length: usize) -> Vec<u8> {
 }
 
 /// Sends these frames, and waits while the port accepts none.
-pub fn send(port: &mut AnyPort, pool: &mut Pool, frames: &[Vec<u8>]) {
+pub fn send(port: &mut AnyPort, pool: &mut FramePool, frames: &[Vec<u8>]) {
     let deadline = Instant::now() + Duration::from_secs(10);
     for chunk in frames.chunks(32) {
         let mut burst = Burst::new();
@@ -112,15 +112,15 @@ pub fn send(port: &mut AnyPort, pool: &mut Pool, frames: &[Vec<u8>]) {
     port.transmit.reclaim(pool);
 }
 
-/// Receives until `count` frames that `wanted` accepts have arrived, or until the timeout.
+/// Receives until `count` frames that `accept` accepts have arrived, or until the timeout.
 pub fn receive_within(
     port: &mut AnyPort,
-    pool: &mut Pool,
+    pool: &mut FramePool,
     count: usize,
-    patience: Duration,
-    wanted: impl Fn(&[u8]) -> bool,
+    timeout: Duration,
+    accept: impl Fn(&[u8]) -> bool,
 ) -> Vec<Vec<u8>> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut arrived = Vec::new();
     let mut burst = Burst::new();
     while arrived.len() < count && Instant::now() < deadline {
@@ -130,7 +130,7 @@ pub fn receive_within(
         }
         for frame in burst.frames() {
             let bytes = pool.memory().bytes(frame);
-            if wanted(bytes) {
+            if accept(bytes) {
                 arrived.push(bytes.to_vec());
             }
         }
@@ -140,7 +140,7 @@ pub fn receive_within(
 }
 
 /// Like [`receive_within`], for numbered frames with a long timeout.
-pub fn receive(port: &mut AnyPort, pool: &mut Pool, count: usize) -> Vec<Vec<u8>> {
+pub fn receive(port: &mut AnyPort, pool: &mut FramePool, count: usize) -> Vec<Vec<u8>> {
     let numbered = |frame: &[u8]| frame[12..14] == [0x88, 0xb5];
     receive_within(port, pool, count, Duration::from_secs(10), numbered)
 }

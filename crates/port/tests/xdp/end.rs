@@ -3,27 +3,27 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use linerate_port::{AnyPort, Burst, Frame, Memory, Pool, Port, QueueTotals};
+use linerate_port::{AnyPort, Burst, Frame, FramePool, FrameRegion, Port, QueueTotals};
 
 use crate::net;
 
 /// Timeout far above the time that a test takes on a loaded machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-pub struct End {
+pub struct TestPort {
     pub port: AnyPort,
-    pub memory: Memory,
-    pub pool: Pool,
+    pub memory: FrameRegion,
+    pub pool: FramePool,
 }
 
-impl End {
+impl TestPort {
     /// Opens the only queue of `url`, or prints what is missing.
-    pub fn open(url: &str, memory: &Memory) -> Option<Self> {
+    pub fn open(url: &str, memory: &FrameRegion) -> Option<Self> {
         Some(Self::all(url, memory)?.remove(0))
     }
 
     /// Opens all queues of `url`, or prints what is missing.
-    pub fn all(url: &str, memory: &Memory) -> Option<Vec<Self>> {
+    pub fn all(url: &str, memory: &FrameRegion) -> Option<Vec<Self>> {
         let end = |port| Self {
             port,
             memory: memory.clone(),
@@ -48,7 +48,7 @@ impl End {
     /// Puts all frames with these numbers into the ring.
     pub fn send(&mut self, numbers: Range<u32>, length: impl Fn(u32) -> u16) {
         let mut burst = Burst::new();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let mut next = numbers.start;
         while next < numbers.end || !burst.is_empty() {
             assert!(Instant::now() < end, "{next} of {numbers:?} sent");
@@ -64,16 +64,16 @@ impl End {
     }
 
     /// Makes the kernel send the frames that it left in the ring.
-    pub fn push(&mut self) {
+    pub fn flush(&mut self) {
         self.port.reclaim(&mut self.pool);
     }
 
-    /// Adds the frames received to `held`.
-    pub fn take(&mut self, held: &mut Vec<Frame>) {
+    /// Adds the frames received to `received`.
+    pub fn receive_into(&mut self, received: &mut Vec<Frame>) {
         let mut burst = Burst::new();
         self.port.receive(&mut self.pool, &mut burst);
         while let Some(frame) = burst.pop() {
-            held.push(frame);
+            received.push(frame);
         }
     }
 
@@ -95,46 +95,50 @@ impl End {
         self.port.counters().1.read()
     }
 
-    pub fn has_note(&self, words: &str) -> bool {
+    pub fn has_note(&self, text: &str) -> bool {
         let notes = &self.port.capabilities().notes;
-        notes.iter().any(|note| note.contains(words))
+        notes.iter().any(|note| note.contains(text))
     }
 }
 
-/// Receives `wanted` frames while `near` continues to send; checks all bytes and returns the
+/// Receives `wanted` frames while `local` continues to send; checks all bytes and returns the
 /// numbers.
-pub fn receive(near: &mut End, far: &mut End, wanted: usize) -> Vec<u32> {
+pub fn receive(local: &mut TestPort, remote: &mut TestPort, count: usize) -> Vec<u32> {
     let mut burst = Burst::new();
     let mut numbers = Vec::new();
-    let end = Instant::now() + PATIENCE;
-    while numbers.len() < wanted {
+    let end = Instant::now() + TIMEOUT;
+    while numbers.len() < count {
         assert!(
             Instant::now() < end,
-            "{} of {wanted} received",
+            "{} of {count} received",
             numbers.len()
         );
-        near.push();
-        far.port.receive(&mut far.pool, &mut burst);
+        local.flush();
+        remote.port.receive(&mut remote.pool, &mut burst);
         for frame in burst.frames() {
-            let bytes = far.memory.bytes(frame);
+            let bytes = remote.memory.bytes(frame);
             let number = u32::from_be_bytes(bytes[14..18].try_into().unwrap());
             assert_eq!(bytes[12..14], [0x88, 0xb5]);
             let filled = bytes[18..].iter().all(|byte| *byte == number as u8);
             assert!(filled, "frame {number}: {bytes:x?}");
             numbers.push(number);
         }
-        far.pool.free_all(&mut burst);
+        remote.pool.free_all(&mut burst);
     }
     numbers
 }
 
-/// Waits until the receive counters satisfy `wanted`, while `near` continues to send.
-pub fn settle(near: &mut End, far: &mut End, wanted: impl Fn(QueueTotals) -> bool) -> QueueTotals {
-    let end = Instant::now() + PATIENCE;
+/// Waits until the receive counters satisfy `wanted`, while `local` continues to send.
+pub fn settle(
+    local: &mut TestPort,
+    remote: &mut TestPort,
+    is_settled: impl Fn(QueueTotals) -> bool,
+) -> QueueTotals {
+    let end = Instant::now() + TIMEOUT;
     loop {
-        near.push();
-        let totals = far.received();
-        if wanted(totals) {
+        local.flush();
+        let totals = remote.received();
+        if is_settled(totals) {
             return totals;
         }
         assert!(Instant::now() < end, "{totals:?}");
@@ -147,7 +151,7 @@ pub fn length(number: u32) -> u16 {
 }
 
 /// Number of free frames.
-pub fn free_frames(memory: &Memory) -> usize {
+pub fn free_frames(memory: &FrameRegion) -> usize {
     let mut pool = memory.pool();
     let frames: Vec<Frame> = std::iter::from_fn(|| pool.allocate()).collect();
     let count = frames.len();

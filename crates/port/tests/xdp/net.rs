@@ -6,8 +6,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use linerate_host::sys::namespace::{self, Space};
-use linerate_port::{AnyPort, Memory, PortError, PortUrl, memory_plan};
+use linerate_host::sys::namespace::{self, NamespaceKind};
+use linerate_port::{AnyPort, FrameRegion, PortError, PortUrl, memory_plan};
 
 /// Runs a test in a new network namespace, on a thread that ends with it; if that is impossible,
 /// prints what is missing and returns.
@@ -22,7 +22,7 @@ pub fn in_namespace(test: impl FnOnce() + Send + 'static) {
         return;
     }
     let running = thread::spawn(move || {
-        if let Err(error) = namespace::unshare(Space::Net) {
+        if let Err(error) = namespace::unshare(NamespaceKind::Net) {
             println!("skipped: no network namespace ({error}): run as root");
             return;
         }
@@ -72,13 +72,13 @@ pub fn pair(queues: u32) {
 }
 
 /// Creates the memory for these ports.
-pub fn memory(urls: &[&str]) -> Memory {
+pub fn memory(urls: &[&str]) -> FrameRegion {
     let urls: Vec<PortUrl> = urls.iter().map(|url| url.parse().unwrap()).collect();
-    Memory::new(memory_plan(&urls)).unwrap()
+    FrameRegion::new(memory_plan(&urls)).unwrap()
 }
 
 /// Opens a port, or prints what is missing.
-pub fn open(url: &str, memory: &Memory) -> Option<Vec<AnyPort>> {
+pub fn open(url: &str, memory: &FrameRegion) -> Option<Vec<AnyPort>> {
     match try_open(url, memory) {
         Ok(ports) => Some(ports),
         Err(error) if error.is_missing_privilege() => {
@@ -90,6 +90,6 @@ pub fn open(url: &str, memory: &Memory) -> Option<Vec<AnyPort>> {
 }
 
 /// Opens a port.
-pub fn try_open(url: &str, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
+pub fn try_open(url: &str, memory: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
     linerate_port::open(&url.parse()?, memory)
 }

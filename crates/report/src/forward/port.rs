@@ -2,7 +2,7 @@
 
 use linerate_metric::forward::{BusyPollFacts, ForwardPort, QueueFigures, XdpFacts};
 
-use super::statistics::{line, rule, ruled};
+use super::statistics::{horizontal_rule, push_line, title_with_rules};
 use crate::phrases::or_unknown;
 
 /// Rates of a port since the last display.
@@ -16,41 +16,41 @@ pub struct PortRates {
     pub transmit_bps: f64,
 }
 
-fn cause(queue: &QueueFigures, name: &str) -> u64 {
+fn drops_by_cause(queue: &QueueFigures, name: &str) -> u64 {
     queue.drops.get(name).copied().unwrap_or(0)
 }
 
 /// Number of received frames that were unusable.
 fn receive_errors(queue: &QueueFigures) -> u64 {
-    cause(queue, "bad") + cause(queue, "too-long")
+    drops_by_cause(queue, "bad") + drops_by_cause(queue, "too-long")
 }
 
 /// Renders the traffic of a port (`show port stats`). The last argument holds the lines of
-/// [`displayed`], or is empty.
+/// [`format_displayed`], or is empty.
 #[must_use]
-pub fn port_statistics(port: &ForwardPort, rates: Option<PortRates>, beside: &str) -> String {
+pub fn port_statistics(port: &ForwardPort, rates: Option<PortRates>, displayed: &str) -> String {
     let mut out = String::new();
     let title = format!("NIC statistics for port {:<2}", port.port);
-    line(&mut out, &ruled(&title, '#', 24));
+    push_line(&mut out, &title_with_rules(&title, '#', 24));
     let (receive, transmit) = (&port.receive, &port.transmit);
-    line(
+    push_line(
         &mut out,
         &format!(
             "  RX-packets: {:<10} RX-missed: {:<10} RX-bytes:  {}",
             receive.packets,
-            cause(receive, "ring-full"),
+            drops_by_cause(receive, "ring-full"),
             receive.bytes
         ),
     );
-    line(
+    push_line(
         &mut out,
         &format!("  RX-errors: {}", receive_errors(receive)),
     );
-    line(
+    push_line(
         &mut out,
-        &format!("  RX-nombuf:  {}", cause(receive, "no-buffer")),
+        &format!("  RX-nombuf:  {}", drops_by_cause(receive, "no-buffer")),
     );
-    line(
+    push_line(
         &mut out,
         &format!(
             "  TX-packets: {:<10} TX-errors: {:<10} TX-bytes:  {}",
@@ -59,21 +59,21 @@ pub fn port_statistics(port: &ForwardPort, rates: Option<PortRates>, beside: &st
     );
     if let Some(rates) = rates {
         out.push('\n');
-        line(&mut out, "  Throughput (since last show)");
-        let mut row = |way: &str, pps: f64, bps: f64| {
-            line(
+        push_line(&mut out, "  Throughput (since last show)");
+        let mut row = |direction: &str, pps: f64, bps: f64| {
+            push_line(
                 &mut out,
-                &format!("  {way}-pps: {pps:>12.0}          {way}-bps: {bps:>12.0}"),
+                &format!("  {direction}-pps: {pps:>12.0}          {direction}-bps: {bps:>12.0}"),
             );
         };
         row("Rx", rates.receive_pps, rates.receive_bps);
         row("Tx", rates.transmit_pps, rates.transmit_bps);
     }
-    if !beside.is_empty() {
+    if !displayed.is_empty() {
         out.push('\n');
-        line(&mut out, beside);
+        push_line(&mut out, displayed);
     }
-    line(&mut out, &rule('#'));
+    push_line(&mut out, &horizontal_rule('#'));
     out.truncate(out.trim_end().len());
     out
 }
@@ -86,86 +86,97 @@ pub fn extended_statistics(
     queues: &[(QueueFigures, QueueFigures)],
 ) -> Vec<(String, u64)> {
     let (receive, transmit) = (&port.receive, &port.transmit);
-    let mut all = vec![
+    let mut counters = vec![
         ("rx_good_packets".to_owned(), receive.packets),
         ("tx_good_packets".to_owned(), transmit.packets),
         ("rx_good_bytes".to_owned(), receive.bytes),
         ("tx_good_bytes".to_owned(), transmit.bytes),
-        ("rx_missed_errors".to_owned(), cause(receive, "ring-full")),
+        (
+            "rx_missed_errors".to_owned(),
+            drops_by_cause(receive, "ring-full"),
+        ),
         ("rx_errors".to_owned(), receive_errors(receive)),
         ("tx_errors".to_owned(), transmit.dropped),
         (
             "rx_mbuf_allocation_errors".to_owned(),
-            cause(receive, "no-buffer"),
+            drops_by_cause(receive, "no-buffer"),
         ),
     ];
-    for (at, (queue, _)) in queues.iter().enumerate() {
-        all.push((format!("rx_q{at}_packets"), queue.packets));
-        all.push((format!("rx_q{at}_bytes"), queue.bytes));
-        all.push((format!("rx_q{at}_errors"), queue.dropped));
+    for (number, (queue, _)) in queues.iter().enumerate() {
+        counters.push((format!("rx_q{number}_packets"), queue.packets));
+        counters.push((format!("rx_q{number}_bytes"), queue.bytes));
+        counters.push((format!("rx_q{number}_errors"), queue.dropped));
     }
-    for (at, (_, queue)) in queues.iter().enumerate() {
-        all.push((format!("tx_q{at}_packets"), queue.packets));
-        all.push((format!("tx_q{at}_bytes"), queue.bytes));
+    for (number, (_, queue)) in queues.iter().enumerate() {
+        counters.push((format!("tx_q{number}_packets"), queue.packets));
+        counters.push((format!("tx_q{number}_bytes"), queue.bytes));
     }
-    for (way, queue) in [("rx", receive), ("tx", transmit)] {
+    for (direction, queue) in [("rx", receive), ("tx", transmit)] {
         for name in ["ring-full", "no-buffer", "too-long", "bad"] {
-            let count = cause(queue, name);
-            all.push((format!("{way}_dropped_{}", name.replace('-', "_")), count));
+            let count = drops_by_cause(queue, name);
+            counters.push((
+                format!("{direction}_dropped_{}", name.replace('-', "_")),
+                count,
+            ));
         }
     }
     if let Some(rates) = &port.bit_rates {
-        for (way, rates) in [("in", &rates.receive), ("out", &rates.transmit)] {
-            all.push((format!("mean_bits_{way}"), rates.last_l2_bps as u64));
-            all.push((format!("ewma_bits_{way}"), rates.smoothed_l2_bps as u64));
-            all.push((format!("peak_bits_{way}"), rates.peak_l2_bps as u64));
+        for (direction, rates) in [("in", &rates.receive), ("out", &rates.transmit)] {
+            counters.push((format!("mean_bits_{direction}"), rates.last_l2_bps as u64));
+            counters.push((
+                format!("ewma_bits_{direction}"),
+                rates.smoothed_l2_bps as u64,
+            ));
+            counters.push((format!("peak_bits_{direction}"), rates.peak_l2_bps as u64));
         }
     }
-    all
+    counters
 }
 
 /// Renders selected counters with their growth (`--display-xstats`). `before` holds the counters of
 /// the last display and the seconds since then.
 #[must_use]
-pub fn displayed(
+pub fn format_displayed(
     names: &[String],
     now: &[(String, u64)],
     before: Option<(&[(String, u64)], f64)>,
 ) -> String {
-    let of = |all: &[(String, u64)], name: &str| {
-        let found = all.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| *value)
+    let value_of = |counters: &[(String, u64)], name: &str| {
+        let counter = counters
+            .iter()
+            .find(|(counter_name, _)| counter_name == name);
+        counter.map(|(_, value)| *value)
     };
     let mut out = String::new();
     if names.is_empty() {
         return out;
     }
-    line(
+    push_line(
         &mut out,
         &format!("  {:<25}{:>9}{:>34}", "", "Value", "Rate (since last show)"),
     );
     for name in names {
-        let Some(value) = of(now, name) else {
+        let Some(value) = value_of(now, name) else {
             continue;
         };
         let rate = before.map_or(0.0, |(before, seconds)| {
-            let earlier = of(before, name).unwrap_or(0);
-            value.saturating_sub(earlier) as f64 / seconds.max(1e-9)
+            let previous = value_of(before, name).unwrap_or(0);
+            value.saturating_sub(previous) as f64 / seconds.max(1e-9)
         });
-        line(&mut out, &format!("  {name:<25}{value:>12}{rate:>16.0}"));
+        push_line(&mut out, &format!("  {name:<25}{value:>12}{rate:>16.0}"));
     }
     out.truncate(out.trim_end().len());
     out
 }
 
-fn switch(on: bool) -> &'static str {
+fn enabled_text(on: bool) -> &'static str {
     if on { "enabled" } else { "disabled" }
 }
 
 /// State of the link: no carrier, or the peer is missing.
-fn link(port: &ForwardPort) -> &'static str {
-    let is_gone = (port.absences.last()).is_some_and(|absence| absence.until_ns.is_none());
-    match (port.carrier, port.joined) {
+fn link_state(port: &ForwardPort) -> &'static str {
+    let is_gone = (port.peer_outages.last()).is_some_and(|absence| absence.until_ns.is_none());
+    match (port.carrier, port.peer_seen) {
         (Some(false), _) => "down (no carrier)",
         (_, Some(false)) => "down (the peer has not connected yet)",
         (_, Some(true)) if is_gone => "down (the peer has disconnected)",
@@ -174,7 +185,7 @@ fn link(port: &ForwardPort) -> &'static str {
 }
 
 /// Splits a port URL into its kind and the rest.
-fn driver(port: &ForwardPort) -> (&str, &str) {
+fn split_url(port: &ForwardPort) -> (&str, &str) {
     port.name.split_once(':').unwrap_or((&port.name, ""))
 }
 
@@ -183,44 +194,48 @@ fn driver(port: &ForwardPort) -> (&str, &str) {
 pub fn port_info(port: &ForwardPort) -> String {
     let mut out = String::new();
     let title = format!("Infos for port {:<2}", port.port);
-    line(&mut out, ruled(&title, '*', 21).trim_start());
+    push_line(&mut out, title_with_rules(&title, '*', 21).trim_start());
     let address = port.address.as_deref().unwrap_or("none");
-    line(&mut out, &format!("MAC address: {address}"));
-    line(&mut out, &format!("Device name: {}", port.name));
-    line(&mut out, &format!("Driver name: {}", driver(port).0));
-    line(&mut out, &format!("Link status: {}", link(port)));
+    push_line(&mut out, &format!("MAC address: {address}"));
+    push_line(&mut out, &format!("Device name: {}", port.name));
+    push_line(&mut out, &format!("Driver name: {}", split_url(port).0));
+    push_line(&mut out, &format!("Link status: {}", link_state(port)));
     if let Some(bytes) = port.frame_bytes {
         // The frame length includes the Ethernet header (14 B) and one VLAN tag (4 B), the MTU does
         // not.
-        line(&mut out, &format!("MTU: {}", bytes.saturating_sub(18)));
+        push_line(&mut out, &format!("MTU: {}", bytes.saturating_sub(18)));
     }
     let promiscuous = port
         .promiscuous
-        .map_or("enabled (no address filter)", switch);
-    line(&mut out, &format!("Promiscuous mode: {promiscuous}"));
+        .map_or("enabled (no address filter)", enabled_text);
+    push_line(&mut out, &format!("Promiscuous mode: {promiscuous}"));
     if let Some(bytes) = port.frame_bytes {
-        line(
+        push_line(
             &mut out,
             &format!("Maximum configurable length of RX packet: {bytes} (without FCS)"),
         );
     }
-    let ring = |descriptors: Option<u32>| or_unknown(descriptors, |count| count.to_string());
-    for (way, descriptors) in [("RX", port.rx_descriptors), ("TX", port.tx_descriptors)] {
-        line(
+    let format_count =
+        |descriptors: Option<u32>| or_unknown(descriptors, |count| count.to_string());
+    for (direction, descriptors) in [("RX", port.rx_descriptors), ("TX", port.tx_descriptors)] {
+        push_line(
             &mut out,
-            &format!("Current number of {way} queues: {}", port.queues),
+            &format!("Current number of {direction} queues: {}", port.queues),
         );
-        line(
+        push_line(
             &mut out,
-            &format!("Number of {way}Ds per queue: {}", ring(descriptors)),
+            &format!(
+                "Number of {direction}Ds per queue: {}",
+                format_count(descriptors)
+            ),
         );
     }
-    line(&mut out, &format!("Copies of each frame: {}", port.copies));
+    push_line(&mut out, &format!("Copies of each frame: {}", port.copies));
     if let Some(xdp) = &port.xdp {
-        line(&mut out, &format!("Wake-up: {}", waking(xdp)));
+        push_line(&mut out, &format!("Wake-up: {}", describe_wakeup(xdp)));
     }
     for note in &port.notes {
-        line(&mut out, &format!("Note: {note}"));
+        push_line(&mut out, &format!("Note: {note}"));
     }
     out.truncate(out.trim_end().len());
     out
@@ -228,8 +243,8 @@ pub fn port_info(port: &ForwardPort) -> String {
 
 /// Describes the wake-up between an AF_XDP socket and the kernel: `need-wakeup; busy polling, 64
 /// frames per call (NAPI id 394)`.
-pub(crate) fn waking(xdp: &XdpFacts) -> String {
-    let waking = match xdp.need_wakeup {
+pub(crate) fn describe_wakeup(xdp: &XdpFacts) -> String {
+    let wakeup = match xdp.need_wakeup {
         true => "need-wakeup",
         false => "kernel wake-up for every burst",
     };
@@ -242,7 +257,7 @@ pub(crate) fn waking(xdp: &XdpFacts) -> String {
             format!("busy polling, {budget} frames per call (NAPI id {napi_id})")
         }
     };
-    format!("{waking}; {polling}")
+    format!("{wakeup}; {polling}")
 }
 
 /// Renders one line per port (`show port summary`). The flag is true for a started port.
@@ -251,8 +266,8 @@ pub fn port_summary(ports: &[(ForwardPort, bool)], available: usize) -> String {
     let width = ports.iter().map(|(port, _)| port.name.chars().count());
     let width = width.max().unwrap_or(0).max(12);
     let mut out = String::new();
-    line(&mut out, &format!("Number of available ports: {available}"));
-    line(
+    push_line(&mut out, &format!("Number of available ports: {available}"));
+    push_line(
         &mut out,
         &format!(
             "{:<4} {:<17} {:<width$} {:<8} {:<7} {:<8} Link",
@@ -260,17 +275,17 @@ pub fn port_summary(ports: &[(ForwardPort, bool)], available: usize) -> String {
         ),
     );
     for (port, is_started) in ports {
-        line(
+        push_line(
             &mut out,
             &format!(
                 "{:<4} {:<17} {:<width$} {:<8} {:<7} {:<8} {}",
                 port.port,
                 port.address.as_deref().unwrap_or("-"),
                 port.name,
-                driver(port).0,
+                split_url(port).0,
                 port.queues,
                 if *is_started { "started" } else { "stopped" },
-                if *is_started { link(port) } else { "-" }
+                if *is_started { link_state(port) } else { "-" }
             ),
         );
     }
@@ -278,29 +293,41 @@ pub fn port_summary(ports: &[(ForwardPort, bool)], available: usize) -> String {
     out
 }
 
-/// Renders one queue (`show rxq info`, `show txq info`). The direction is `RX` or `TX`, `polled_by`
+/// Renders one queue (`show rxq info`, `show txq info`). The direction is `RX` or `TX`, `polled_ports`
 /// the polling core.
 #[must_use]
 pub fn queue_info(
     port: &ForwardPort,
-    way: &str,
+    direction: &str,
     queue: u32,
-    moved: &QueueFigures,
+    figures: &QueueFigures,
     polled_by: &str,
 ) -> String {
-    let descriptors = match way {
+    let descriptors = match direction {
         "RX" => port.rx_descriptors,
         _ => port.tx_descriptors,
     };
     let mut out = String::new();
-    let title = format!("Infos for port {:<2}, {way} queue {queue:<2}", port.port);
-    line(&mut out, ruled(&title, '*', 21).trim_start());
-    let ring = or_unknown(descriptors, |count| count.to_string());
-    line(&mut out, &format!("Number of {way}Ds: {ring}"));
-    line(&mut out, &format!("Polled by: {polled_by}"));
-    line(&mut out, &format!("{way}-packets: {}", moved.packets));
-    line(&mut out, &format!("{way}-bytes: {}", moved.bytes));
-    line(&mut out, &format!("{way}-dropped: {}", moved.dropped));
+    let title = format!(
+        "Infos for port {:<2}, {direction} queue {queue:<2}",
+        port.port
+    );
+    push_line(&mut out, title_with_rules(&title, '*', 21).trim_start());
+    let descriptor_count = or_unknown(descriptors, |count| count.to_string());
+    push_line(
+        &mut out,
+        &format!("Number of {direction}Ds: {descriptor_count}"),
+    );
+    push_line(&mut out, &format!("Polled by: {polled_by}"));
+    push_line(
+        &mut out,
+        &format!("{direction}-packets: {}", figures.packets),
+    );
+    push_line(&mut out, &format!("{direction}-bytes: {}", figures.bytes));
+    push_line(
+        &mut out,
+        &format!("{direction}-dropped: {}", figures.dropped),
+    );
     out.truncate(out.trim_end().len());
     out
 }
@@ -310,14 +337,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_have_known_names() {
+    fn counters_have_the_names_of_testpmd() {
         let queue = |packets, cause: &str| QueueFigures {
             packets,
             bytes: packets * 64,
             dropped: 3,
             drops: [(cause.to_owned(), 3)].into(),
         };
-        for (need_wakeup, busy_poll, words) in [
+        for (need_wakeup, busy_poll, text) in [
             (true, None, "need-wakeup; no busy polling"),
             (
                 false,
@@ -336,14 +363,14 @@ mod tests {
                 busy_poll,
                 ..XdpFacts::default()
             };
-            assert_eq!(waking(&xdp), words);
+            assert_eq!(describe_wakeup(&xdp), text);
         }
         let port = ForwardPort {
             receive: queue(10, "no-buffer"),
             transmit: queue(20, "ring-full"),
             ..ForwardPort::default()
         };
-        let all = extended_statistics(&port, &[(port.receive.clone(), port.transmit.clone())]);
+        let counters = extended_statistics(&port, &[(port.receive.clone(), port.transmit.clone())]);
         for (name, value) in [
             ("rx_good_packets", 10),
             ("tx_good_bytes", 1280),
@@ -354,18 +381,21 @@ mod tests {
             ("tx_q0_packets", 20),
             ("tx_dropped_ring_full", 3),
         ] {
-            assert!(all.contains(&(name.to_owned(), value)), "{name}: {all:?}");
+            assert!(
+                counters.contains(&(name.to_owned(), value)),
+                "{name}: {counters:?}"
+            );
         }
-        let names: std::collections::BTreeSet<_> = all.iter().map(|(name, _)| name).collect();
-        assert_eq!(names.len(), all.len());
+        let names: std::collections::BTreeSet<_> = counters.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), counters.len());
         let names = ["rx_good_packets".to_owned(), "tx_q0_bytes".to_owned()];
         let before = [("rx_good_packets".to_owned(), 4)];
         assert_eq!(
-            displayed(&names, &all, Some((&before, 2.0))),
+            format_displayed(&names, &counters, Some((&before, 2.0))),
             "                               Value            Rate (since last show)\n  \
              rx_good_packets                    10               3\n  \
              tx_q0_bytes                      1280             640"
         );
-        assert_eq!(displayed(&[], &all, None), "");
+        assert_eq!(format_displayed(&[], &counters, None), "");
     }
 }

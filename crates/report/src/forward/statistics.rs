@@ -1,32 +1,32 @@
 //! Traffic of streams and ports, line for line in the layout of testpmd.
 
 use linerate_metric::forward::{
-    BitRates, ForwardFigures, ForwardPort, ForwardStream, QueueFigures, Residence,
+    BitRates, ForwardFigures, ForwardPort, ForwardStream, QueueFigures, ResidenceTime,
 };
 use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
 
-pub(super) fn line(out: &mut String, text: &str) {
+pub(super) fn push_line(out: &mut String, text: &str) {
     out.push_str(text.trim_end());
     out.push('\n');
 }
 
 /// Formats a title between two rules of a repeated character.
-pub(super) fn ruled(title: &str, rule: char, each: usize) -> String {
-    let rule = rule.to_string().repeat(each);
+pub(super) fn title_with_rules(title: &str, rule: char, width: usize) -> String {
+    let rule = rule.to_string().repeat(width);
     format!("  {rule} {title} {rule}")
 }
 
-/// Formats a rule that is as wide as the widest [`ruled`] title.
-pub(super) fn rule(rule: char) -> String {
+/// Formats a rule that is as wide as the widest [`title_with_rules`] title.
+pub(super) fn horizontal_rule(rule: char) -> String {
     format!("  {}", rule.to_string().repeat(76))
 }
 
 /// Formats the counters of both queues: `RX-packets: 1 RX-dropped: 0 RX-total: 1`, then the same
 /// for TX.
-fn counts(receive: &QueueFigures, transmit: &QueueFigures) -> String {
-    let row = |way: &str, queue: &QueueFigures| {
+fn format_counts(receive: &QueueFigures, transmit: &QueueFigures) -> String {
+    let row = |direction: &str, queue: &QueueFigures| {
         format!(
-            "  {way}-packets: {:<14} {way}-dropped: {:<14}{way}-total: {}",
+            "  {direction}-packets: {:<14} {direction}-dropped: {:<14}{direction}-total: {}",
             queue.packets,
             queue.dropped,
             queue.packets + queue.dropped
@@ -36,7 +36,7 @@ fn counts(receive: &QueueFigures, transmit: &QueueFigures) -> String {
 }
 
 /// Formats the drops by cause: `TX-dropped because: ring-full 12`.
-fn causes(way: &str, queue: &QueueFigures) -> Option<String> {
+fn format_drop_causes(direction: &str, queue: &QueueFigures) -> Option<String> {
     if queue.drops.is_empty() {
         return None;
     }
@@ -44,46 +44,52 @@ fn causes(way: &str, queue: &QueueFigures) -> Option<String> {
     let causes: Vec<_> = causes
         .map(|(cause, count)| format!("{cause} {count}"))
         .collect();
-    Some(format!("  {way}-dropped because: {}", causes.join(", ")))
+    Some(format!(
+        "  {direction}-dropped because: {}",
+        causes.join(", ")
+    ))
 }
 
 /// Renders the traffic of streams, one block each.
-fn streams(streams: &[ForwardStream]) -> String {
+fn format_streams(streams: &[ForwardStream]) -> String {
     let mut out = String::new();
     for stream in streams {
         let title = format!(
             "Forward Stats for RX Port={:>2}/Queue={:>2} -> TX Port={:>2}/Queue={:>2}",
             stream.rx_port, stream.rx_queue, stream.tx_port, stream.tx_queue
         );
-        line(&mut out, &ruled(&title, '-', 7));
-        line(
+        push_line(&mut out, &title_with_rules(&title, '-', 7));
+        push_line(
             &mut out,
             &format!(
                 "  RX-packets: {:<14} TX-packets: {:<14} TX-dropped: {:<14}",
                 stream.receive.packets, stream.transmit.packets, stream.transmit.dropped
             ),
         );
-        if stream.taken > 0 {
-            line(
+        if stream.consumed > 0 {
+            push_line(
                 &mut out,
-                &format!("  consumed by the mode: {}", stream.taken),
+                &format!("  consumed by the mode: {}", stream.consumed),
             );
         }
-        for (name, count) in stream.counts.iter().filter(|(_, count)| **count > 0) {
-            line(&mut out, &format!("  {name}: {count}"));
+        for (name, count) in stream.mode_counters.iter().filter(|(_, count)| **count > 0) {
+            push_line(&mut out, &format!("  {name}: {count}"));
         }
         let polls: u64 = stream.bursts.iter().sum();
         if polls > 0 {
-            line(
+            push_line(
                 &mut out,
-                &format!("  RX-bursts : {polls} [{}]", spread(&stream.bursts, polls)),
+                &format!(
+                    "  RX-bursts : {polls} [{}]",
+                    format_burst_sizes(&stream.bursts, polls)
+                ),
             );
         }
         if let Some(cycles) = stream.cycles_per_packet {
-            line(&mut out, &format!("  CPU cycles/packet={cycles:.2}"));
+            push_line(&mut out, &format!("  CPU cycles/packet={cycles:.2}"));
         }
         if let Some(times) = &stream.residence {
-            line(&mut out, &residence(times));
+            push_line(&mut out, &format_residence(times));
         }
         out.push('\n');
     }
@@ -93,7 +99,7 @@ fn streams(streams: &[ForwardStream]) -> String {
 
 /// Formats the time frames spend in the forwarder: `Latency, poll to transmit queue: min 90 ns, avg
 /// 120 ns, …`.
-fn residence(times: &Residence) -> String {
+fn format_residence(times: &ResidenceTime) -> String {
     let time = |ns: u64| format_nanos(ns as f64);
     format!(
         "  Latency, poll to transmit queue: min {}, avg {}, max {}, jitter {} ({} polls)",
@@ -106,7 +112,7 @@ fn residence(times: &Residence) -> String {
 }
 
 /// Formats the three most frequent burst sizes: `97% of 32 pkts + 3% of 8 pkts`.
-fn spread(bursts: &[u64], polls: u64) -> String {
+fn format_burst_sizes(bursts: &[u64], polls: u64) -> String {
     let mut sizes: Vec<(usize, u64)> = (1..).zip(bursts.iter().copied()).collect();
     sizes.sort_by_key(|&(size, count)| (std::cmp::Reverse(count), size));
     let shown: Vec<_> = sizes
@@ -114,24 +120,24 @@ fn spread(bursts: &[u64], polls: u64) -> String {
         .take(3)
         .filter(|(_, count)| *count > 0)
         .collect();
-    let mut words: Vec<_> = shown
+    let mut parts: Vec<_> = shown
         .iter()
-        .map(|(size, count)| format!("{} of {size} pkts", share(*count, polls)))
+        .map(|(size, count)| format!("{} of {size} pkts", format_share_of(*count, polls)))
         .collect();
     let rest = polls - shown.iter().map(|(_, count)| count).sum::<u64>();
     if rest > 0 {
-        words.push(format!("{} of others", share(rest, polls)));
+        parts.push(format!("{} of others", format_share_of(rest, polls)));
     }
-    words.join(" + ")
+    parts.join(" + ")
 }
 
-fn share(part: u64, of: u64) -> String {
-    format_share(part as f64 / of.max(1) as f64).replace(' ', "")
+fn format_share_of(part: u64, total: u64) -> String {
+    format_share(part as f64 / total.max(1) as f64).replace(' ', "")
 }
 
-fn bit_rates(way: &str, rates: &BitRates) -> String {
+fn format_bit_rates(direction: &str, rates: &BitRates) -> String {
     format!(
-        "  Bit rate {way}: last second {}, smoothed {}, peak {}",
+        "  Bit rate {direction}: last second {}, smoothed {}, peak {}",
         format_bit_rate(rates.last_l2_bps),
         format_bit_rate(rates.smoothed_l2_bps),
         format_bit_rate(rates.peak_l2_bps)
@@ -139,33 +145,36 @@ fn bit_rates(way: &str, rates: &BitRates) -> String {
 }
 
 /// Renders the traffic of ports, one block each, and the sum of all ports.
-fn ports(ports: &[ForwardPort]) -> String {
+fn format_ports(ports: &[ForwardPort]) -> String {
     let mut out = String::new();
     let (mut received, mut sent) = (QueueFigures::default(), QueueFigures::default());
     for port in ports {
         let title = format!("Forward statistics for port {:<2}", port.port);
-        line(&mut out, &ruled(&title, '-', 22));
-        line(&mut out, &counts(&port.receive, &port.transmit));
-        let why = [causes("RX", &port.receive), causes("TX", &port.transmit)];
+        push_line(&mut out, &title_with_rules(&title, '-', 22));
+        push_line(&mut out, &format_counts(&port.receive, &port.transmit));
+        let why = [
+            format_drop_causes("RX", &port.receive),
+            format_drop_causes("TX", &port.transmit),
+        ];
         for why in why.into_iter().flatten() {
-            line(&mut out, &why);
+            push_line(&mut out, &why);
         }
         if let Some(rates) = &port.bit_rates {
-            line(&mut out, &bit_rates("in ", &rates.receive));
-            line(&mut out, &bit_rates("out", &rates.transmit));
+            push_line(&mut out, &format_bit_rates("in ", &rates.receive));
+            push_line(&mut out, &format_bit_rates("out", &rates.transmit));
         }
-        line(&mut out, &rule('-'));
+        push_line(&mut out, &horizontal_rule('-'));
         out.push('\n');
         received.add(&port.receive);
         sent.add(&port.transmit);
     }
     let ends = "+".repeat(15);
-    line(
+    push_line(
         &mut out,
         &format!("  {ends} Accumulated forward statistics for all ports{ends}"),
     );
-    line(&mut out, &counts(&received, &sent));
-    line(&mut out, &rule('+'));
+    push_line(&mut out, &format_counts(&received, &sent));
+    push_line(&mut out, &horizontal_rule('+'));
     out.truncate(out.trim_end().len());
     out
 }
@@ -178,19 +187,23 @@ pub fn forward_statistics(figures: &ForwardFigures) -> String {
         !stream.bursts.is_empty()
             || stream.cycles_per_packet.is_some()
             || stream.residence.is_some()
-            || stream.counts.values().any(|count| *count > 0)
+            || stream.mode_counters.values().any(|count| *count > 0)
     };
     match figures.streams.len() > figures.ports.len() || figures.streams.iter().any(recorded) {
-        true => whole_statistics(figures),
-        false => ports(&figures.ports),
+        true => full_statistics(figures),
+        false => format_ports(&figures.ports),
     }
 }
 
 /// Renders streams and ports (`show fwd stats all`).
 #[must_use]
-pub fn whole_statistics(figures: &ForwardFigures) -> String {
+pub fn full_statistics(figures: &ForwardFigures) -> String {
     match figures.streams.is_empty() {
-        true => ports(&figures.ports),
-        false => format!("{}\n\n{}", streams(&figures.streams), ports(&figures.ports)),
+        true => format_ports(&figures.ports),
+        false => format!(
+            "{}\n\n{}",
+            format_streams(&figures.streams),
+            format_ports(&figures.ports)
+        ),
     }
 }

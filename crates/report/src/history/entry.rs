@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use linerate_metric::expect::FIGURES;
-use linerate_metric::experiment::{ExperimentResult, Shape, ShapeState};
+use linerate_metric::experiment::{ExpectedShape, ExperimentResult, ShapeState};
 use linerate_metric::facts::Role;
 use linerate_metric::plan::Direction;
 use linerate_metric::record::Record;
@@ -12,11 +12,11 @@ use linerate_metric::run_set::SetResult;
 use serde::{Deserialize, Serialize};
 
 use crate::document::Document;
-use crate::experiment::setting_words;
+use crate::experiment::describe_setting;
 
 /// Headline figure of a sweep, comparison or tuning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct HeadlineFigure {
     /// Name as in `--expect`.
     pub figure: String,
     /// Value in base units.
@@ -25,7 +25,7 @@ pub struct Outcome {
 
 /// Result of an experiment's expectations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shapes {
+pub struct ExpectationCounts {
     /// Number of expectations that hold.
     pub hold: usize,
     /// Number of expectations that were tested.
@@ -34,20 +34,21 @@ pub struct Shapes {
     pub in_doubt: usize,
 }
 
-impl Shapes {
-    fn of(experiment: &ExperimentResult) -> Self {
-        let count = |counts: fn(&&Shape) -> bool| experiment.shapes.iter().filter(counts).count();
+impl ExpectationCounts {
+    fn count(experiment: &ExperimentResult) -> Self {
+        let count =
+            |counts: fn(&&ExpectedShape) -> bool| experiment.shapes.iter().filter(counts).count();
         Self {
             hold: count(|shape| shape.state == ShapeState::Holds),
             tested: count(|shape| shape.state != ShapeState::Untested),
-            in_doubt: count(|shape| !shape.doubts.is_empty()),
+            in_doubt: count(|shape| !shape.caveats.is_empty()),
         }
     }
 }
 
 /// Summary of a stored document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct HistoryEntry {
     pub id: String,
     /// `throughput`, `latency`, `forward`, `generate`; for a set `set:` and the command that made
     /// it.
@@ -59,17 +60,19 @@ pub struct Entry {
     /// Label of the run; for an experiment, label of its table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Name of the experiment: `udp-hops`.
+    /// Name of the experiment: `udp_figures-hops`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experiment: Option<String>,
     /// Role of the host that recorded a copy of a run started elsewhere: a server's copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept_by: Option<Role>,
+    #[serde(rename = "kept_by")]
+    pub recorded_by: Option<Role>,
     /// Remote host as named in the plan, or the ports.
     pub target: String,
     /// Protocol of another program at one end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dialect: Option<String>,
+    #[serde(rename = "dialect")]
+    pub peer_protocol: Option<String>,
     /// Address of the served client, in the record of a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
@@ -95,7 +98,8 @@ pub struct Entry {
     pub points: BTreeMap<String, String>,
     /// Result of an experiment's expectations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shapes: Option<Shapes>,
+    #[serde(rename = "shapes")]
+    pub expectations: Option<ExpectationCounts>,
     /// Number of caveats.
     pub doubts: u64,
     /// Figures by the names of `--expect`; for repeats the medians.
@@ -103,36 +107,37 @@ pub struct Entry {
     /// Headline figure of a sweep, comparison or tuning. Not part of trends, which use figures of
     /// runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
+    #[serde(rename = "outcome")]
+    pub headline: Option<HeadlineFigure>,
     /// Tags in alphabetical order.
     pub tags: BTreeSet<String>,
     /// Notes, the oldest first.
-    pub notes: Vec<Note>,
+    pub notes: Vec<DocumentNote>,
 }
 
 /// Note of a user on a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Note {
+pub struct DocumentNote {
     pub at: Timestamp,
     pub text: String,
 }
 
-impl Entry {
+impl HistoryEntry {
     /// Summarises a document; tags and notes are not part of it.
     #[must_use]
-    pub fn of(document: &Document) -> Self {
+    pub fn summarise(document: &Document) -> Self {
         let first = document.runs().first();
         let mut entry = Self {
             id: document.id().to_owned(),
             started: document.started(),
             runs: document.runs().len() as u64,
-            target: first.map_or_else(String::new, target),
-            dialect: first.and_then(|run| run.plan.dialect.clone()),
-            client: first.and_then(|run| Some(run.served.as_ref()?.address().to_owned())),
+            target: first.map_or_else(String::new, target_of),
+            peer_protocol: first.and_then(|run| run.plan.peer_protocol.clone()),
+            client: first.and_then(|run| Some(run.served_client.as_ref()?.ip().to_owned())),
             directions: first.map_or_else(Vec::new, |run| run.plan.directions.clone()),
-            hosts: first.map_or_else(Vec::new, hosts),
-            protocol: first.and_then(protocol),
-            plan: first.map_or_else(String::new, plan),
+            hosts: first.map_or_else(Vec::new, host_names),
+            protocol: first.and_then(protocol_of),
+            plan: first.map_or_else(String::new, plan_fingerprint),
             doubts: (document.runs().iter())
                 .map(|run| run.validity.len() as u64)
                 .sum(),
@@ -143,11 +148,11 @@ impl Entry {
                 entry.kind = run.kind.to_string();
                 entry.interrupted = run.interrupted;
                 entry.label.clone_from(&run.label);
-                entry.kept_by = run.kept_by;
+                entry.recorded_by = run.recorded_by;
                 let read = FIGURES
                     .iter()
                     .filter_map(|figure| Some((figure.name, (figure.read)(&run.summary)?)));
-                entry.figures = finite(read);
+                entry.figures = finite_figures(read);
             }
             Document::Set(set) => {
                 entry.kind = format!("set:{}", set.kind);
@@ -158,13 +163,14 @@ impl Entry {
                 entry.label = set.result.label.clone().or(of_table);
                 entry.members = set.runs.iter().map(|run| run.id.clone()).collect();
                 let medians = set.result.figures.iter();
-                entry.figures = finite(medians.map(|(name, estimate)| (&**name, estimate.median)));
+                entry.figures =
+                    finite_figures(medians.map(|(name, estimate)| (&**name, estimate.median)));
                 entry
                     .figures
-                    .extend(experiment.map_or_else(BTreeMap::new, of_points));
+                    .extend(experiment.map_or_else(BTreeMap::new, figures_of_points));
                 entry.points = experiment.map_or_else(BTreeMap::new, measured_points);
-                entry.shapes = experiment.map(Shapes::of);
-                entry.outcome = outcome(&set.result);
+                entry.expectations = experiment.map(ExpectationCounts::count);
+                entry.headline = headline_figure(&set.result);
             }
         }
         entry
@@ -172,25 +178,25 @@ impl Entry {
 }
 
 /// Returns the best point of a sweep, side B of a comparison, or the proven settings of a tuning.
-fn outcome(result: &SetResult) -> Option<Outcome> {
-    let (figure, value) = if let Some(found) = result.sweep.as_deref() {
-        let best = found.points.get(found.best?)?;
-        (&found.figure, best.value?)
+fn headline_figure(result: &SetResult) -> Option<HeadlineFigure> {
+    let (figure, value) = if let Some(sweep) = result.sweep.as_deref() {
+        let best = sweep.points.get(sweep.best?)?;
+        (&sweep.figure, best.value?)
     } else {
         let proof = || result.tuning.as_ref()?.proof.as_deref();
         let pairs = result.comparison.as_deref().or_else(proof)?;
         (&pairs.figure, pairs.b.value?)
     };
-    Some(Outcome {
+    Some(HeadlineFigure {
         figure: figure.clone(),
         value: value.median,
     })
 }
 
 /// Returns all figures of all points, by `KNOB=VALUE… FIGURE`.
-fn of_points(experiment: &ExperimentResult) -> BTreeMap<String, f64> {
+fn figures_of_points(experiment: &ExperimentResult) -> BTreeMap<String, f64> {
     let figures = experiment.points.iter().flat_map(|point| {
-        let at = setting_words(experiment, &point.setting);
+        let at = describe_setting(experiment, &point.setting);
         let figures = point.figures.iter();
         figures.map(move |(name, value)| (format!("{at} {name}"), value.median))
     });
@@ -200,41 +206,41 @@ fn of_points(experiment: &ExperimentResult) -> BTreeMap<String, f64> {
 /// Returns the first run of every measured point.
 fn measured_points(experiment: &ExperimentResult) -> BTreeMap<String, String> {
     let points = experiment.points.iter().filter_map(|point| {
-        let at = setting_words(experiment, &point.setting);
+        let at = describe_setting(experiment, &point.setting);
         Some((at, point.runs.first()?.clone()))
     });
     points.collect()
 }
 
-fn finite<'a>(figures: impl Iterator<Item = (&'a str, f64)>) -> BTreeMap<String, f64> {
+fn finite_figures<'a>(figures: impl Iterator<Item = (&'a str, f64)>) -> BTreeMap<String, f64> {
     figures
         .filter(|(_, value)| value.is_finite())
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
 }
 
-fn target(run: &Record) -> String {
+fn target_of(run: &Record) -> String {
     if let Some(forward) = &run.plan.forward {
         return forward.ports.join(" ");
     }
     run.plan.host.clone()
 }
 
-fn hosts(run: &Record) -> Vec<String> {
+fn host_names(run: &Record) -> Vec<String> {
     let names = run.hosts.iter().filter_map(|host| host.hostname.clone());
     let mut hosts: Vec<String> = names.collect();
     hosts.dedup();
     hosts
 }
 
-fn protocol(run: &Record) -> Option<String> {
-    use linerate_metric::plan::Kind;
-    let on_sockets = matches!(run.kind, Kind::Throughput | Kind::Latency);
+fn protocol_of(run: &Record) -> Option<String> {
+    use linerate_metric::plan::RunKind;
+    let on_sockets = matches!(run.kind, RunKind::Throughput | RunKind::Latency);
     on_sockets.then(|| run.plan.protocol.to_string())
 }
 
 /// FNV-1a over the plan as JSON. Ports are left out, because they can differ between equal runs.
-fn plan(run: &Record) -> String {
+fn plan_fingerprint(run: &Record) -> String {
     let mut plan = run.plan.clone();
     plan.port = 0;
     plan.source_port = None;

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::History;
-use super::entry::Entry;
-use super::marks::Marks;
+use super::entry::HistoryEntry;
+use super::marks::DocumentMarks;
 use crate::ReportError;
 use crate::document::{Document, read_document, read_text};
 
@@ -17,48 +17,51 @@ pub const EXPORT_SCHEMA: &str = "linerate/export/1";
 
 /// Documents with their tags and notes, in one file.
 #[derive(Serialize, Deserialize)]
-struct Export {
+struct ExportFile {
     schema: String,
-    entries: Vec<Exported>,
+    entries: Vec<ExportedDocument>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Exported {
+struct ExportedDocument {
     document: Value,
     #[serde(flatten)]
-    marks: Marks,
+    marks: DocumentMarks,
 }
 
 /// Result of importing one document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Arrived {
+pub enum ImportResult {
     /// The document was imported.
-    Taken,
+    #[serde(rename = "taken")]
+    Imported,
     /// An identical document was already stored.
-    Same,
+    #[serde(rename = "same")]
+    Unchanged,
     /// Another document with this id is stored; it was kept.
-    Differs,
+    #[serde(rename = "differs")]
+    Conflict,
 }
 
 impl History {
     /// Exports complete documents with tags and notes, in the format that `import` reads.
     ///
     /// # Errors
-    /// [`ReportError::Read`], [`ReportError::Foreign`].
-    pub fn export_json(&self, entries: &[Entry]) -> Result<String, ReportError> {
+    /// [`ReportError::Read`], [`ReportError::NotARecord`].
+    pub fn export_json(&self, entries: &[HistoryEntry]) -> Result<String, ReportError> {
         let exported = entries.iter().map(|entry| {
             let path = self.file(&entry.id);
             // The file's JSON is exported, so fields unknown to this version are preserved.
-            Ok(Exported {
-                document: value(&path)?,
-                marks: Marks {
+            Ok(ExportedDocument {
+                document: read_json(&path)?,
+                marks: DocumentMarks {
                     tags: entry.tags.clone(),
                     notes: entry.notes.clone(),
                 },
             })
         });
-        let export = Export {
+        let export = ExportFile {
             schema: EXPORT_SCHEMA.to_owned(),
             entries: exported.collect::<Result<_, ReportError>>()?,
         };
@@ -68,11 +71,11 @@ impl History {
     /// Imports the content of a file (a run, a set, an export), or of each `.json` file in a
     /// directory.
     ///
-    /// A set brings its runs. A document whose id is already stored is kept, unless `replace` is
+    /// A set brings its runs. A document whose id is already stored is kept, unless `replace_file` is
     /// set. `tags` are added to all imported documents.
     ///
     /// # Errors
-    /// [`ReportError::Read`] or [`ReportError::Foreign`] before any document of that file is
+    /// [`ReportError::Read`] or [`ReportError::NotARecord`] before any document of that file is
     /// imported; [`ReportError::Store`]. The results include the documents imported before the
     /// error.
     pub fn import(
@@ -80,40 +83,40 @@ impl History {
         path: &Path,
         replace: bool,
         tags: &[String],
-        arrived: &mut Vec<(String, Arrived)>,
+        results: &mut Vec<(String, ImportResult)>,
     ) -> Result<(), ReportError> {
-        for file in files(path)? {
-            for exported in read(&file)? {
-                self.take(exported, &file, replace, tags, arrived)?;
+        for file in json_files(path)? {
+            for exported in read_documents(&file)? {
+                self.import_document(exported, &file, replace, tags, results)?;
             }
         }
         Ok(())
     }
 
-    fn take(
+    fn import_document(
         &self,
-        exported: Exported,
+        exported: ExportedDocument,
         file: &Path,
         replace: bool,
         tags: &[String],
-        arrived: &mut Vec<(String, Arrived)>,
+        results: &mut Vec<(String, ImportResult)>,
     ) -> Result<(), ReportError> {
         let text = exported.document.to_string();
-        let document = Document::from_json(&text).map_err(|error| ReportError::Foreign {
+        let document = Document::from_json(&text).map_err(|error| ReportError::NotARecord {
             path: file.to_owned(),
             why: error.to_string(),
         })?;
         let id = document.id().to_owned();
-        let here = read_document(&self.file(&id)).ok();
-        let state = match here {
-            Some(here) if here == document => Arrived::Same,
-            Some(_) if !replace => Arrived::Differs,
+        let stored = read_document(&self.file(&id)).ok();
+        let state = match stored {
+            Some(stored) if stored == document => ImportResult::Unchanged,
+            Some(_) if !replace => ImportResult::Conflict,
             _ => {
-                self.store.put(&id, &text)?;
-                Arrived::Taken
+                self.store.put_document(&id, &text)?;
+                ImportResult::Imported
             }
         };
-        if state != Arrived::Differs && !(exported.marks.is_empty() && tags.is_empty()) {
+        if state != ImportResult::Conflict && !(exported.marks.is_empty() && tags.is_empty()) {
             self.marks.change(&id, |marks| {
                 marks.tags.extend(exported.marks.tags);
                 marks.tags.extend(tags.iter().cloned());
@@ -125,23 +128,23 @@ impl History {
                 marks.notes.sort_by_key(|note| note.at);
             })?;
         }
-        arrived.push((id, state));
+        results.push((id, state));
         if let Document::Set(_) = &document {
             for run in exported.document["runs"].as_array().into_iter().flatten() {
-                let run = Exported {
+                let run = ExportedDocument {
                     document: run.clone(),
-                    marks: Marks::default(),
+                    marks: DocumentMarks::default(),
                 };
-                self.take(run, file, replace, tags, arrived)?;
+                self.import_document(run, file, replace, tags, results)?;
             }
         }
         Ok(())
     }
 }
 
-fn value(path: &Path) -> Result<Value, ReportError> {
+fn read_json(path: &Path) -> Result<Value, ReportError> {
     let text = read_text(path)?;
-    serde_json::from_str(&text).map_err(|error| ReportError::Foreign {
+    serde_json::from_str(&text).map_err(|error| ReportError::NotARecord {
         path: path.to_owned(),
         // The same description as for other files that are not JSON.
         why: match Document::from_json(&text) {
@@ -152,26 +155,26 @@ fn value(path: &Path) -> Result<Value, ReportError> {
 }
 
 /// Reads and checks the documents of one file.
-fn read(path: &Path) -> Result<Vec<Exported>, ReportError> {
-    let foreign = |why: String| ReportError::Foreign {
+fn read_documents(path: &Path) -> Result<Vec<ExportedDocument>, ReportError> {
+    let not_a_record = |why: String| ReportError::NotARecord {
         path: path.to_owned(),
         why,
     };
-    let value = value(path)?;
+    let value = read_json(path)?;
     let exported = if value["schema"] == EXPORT_SCHEMA {
-        let export: Export =
-            serde_json::from_value(value).map_err(|error| foreign(error.to_string()))?;
+        let export: ExportFile =
+            serde_json::from_value(value).map_err(|error| not_a_record(error.to_string()))?;
         export.entries
     } else {
-        vec![Exported {
+        vec![ExportedDocument {
             document: value,
-            marks: Marks::default(),
+            marks: DocumentMarks::default(),
         }]
     };
     for exported in &exported {
         let document = Document::from_json(&exported.document.to_string())
-            .map_err(|error| foreign(error.to_string()))?;
-        if !crate::store::is_plain(document.id()) {
+            .map_err(|error| not_a_record(error.to_string()))?;
+        if !crate::store::is_plain_id(document.id()) {
             return Err(ReportError::BadId {
                 id: document.id().to_owned(),
             });
@@ -180,7 +183,7 @@ fn read(path: &Path) -> Result<Vec<Exported>, ReportError> {
     Ok(exported)
 }
 
-fn files(path: &Path) -> Result<Vec<PathBuf>, ReportError> {
+fn json_files(path: &Path) -> Result<Vec<PathBuf>, ReportError> {
     let fail = |source| ReportError::Read {
         path: path.to_owned(),
         source,
@@ -189,14 +192,17 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, ReportError> {
         return Ok(vec![path.to_owned()]);
     }
     let mut files = Vec::new();
-    for found in fs::read_dir(path).map_err(fail)? {
-        let found = found.map_err(fail)?.path();
-        if found.extension().is_some_and(|end| end == "json") {
-            files.push(found);
+    for entry in fs::read_dir(path).map_err(fail)? {
+        let entry = entry.map_err(fail)?.path();
+        if entry
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
+            files.push(entry);
         }
     }
     if files.is_empty() {
-        return Err(ReportError::Foreign {
+        return Err(ReportError::NotARecord {
             path: path.to_owned(),
             why: "a directory without .json files".to_owned(),
         });

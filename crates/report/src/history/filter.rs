@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 use linerate_metric::expect::Expectation;
 
-use super::entry::Entry;
+use super::entry::HistoryEntry;
 
 /// Conditions that must all hold; an empty condition always holds.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
+pub struct HistoryFilter {
     /// Accepted kinds; `set` matches all sets.
     pub kinds: Vec<String>,
     /// Accepted names: remote host, a host name, or the address of a served client.
@@ -25,16 +25,16 @@ pub struct Filter {
     /// Thresholds; a document without the figure does not match.
     pub thresholds: Vec<Expectation>,
     /// True to leave out runs that belong to a set.
-    pub whole: bool,
+    pub skip_members: bool,
     /// True to include copies recorded by a server.
     pub copies: bool,
     /// Largest number of documents; the newest are kept.
     pub limit: Option<usize>,
 }
 
-impl Filter {
+impl HistoryFilter {
     /// Returns whether a document matches; the flag is true if it belongs to a set.
-    pub(super) fn takes(&self, entry: &Entry, member: bool) -> bool {
+    pub(super) fn matches(&self, entry: &HistoryEntry, is_member: bool) -> bool {
         let kind = |kind: &String| {
             entry.kind == *kind || (kind == "set" && entry.kind.starts_with("set:"))
         };
@@ -56,11 +56,11 @@ impl Filter {
             && self.since.is_none_or(|since| entry.started >= since)
             && self.until.is_none_or(|until| entry.started < until)
             && self.plan.as_ref().is_none_or(|plan| entry.plan == *plan)
-            && !(self.whole && member)
-            && (self.copies || entry.kept_by.is_none())
+            && !(self.skip_members && is_member)
+            && (self.copies || entry.recorded_by.is_none())
             && self.thresholds.iter().all(|threshold| {
                 let value = entry.figures.get(threshold.figure().name);
-                value.is_some_and(|value| threshold.holds(*value))
+                value.is_some_and(|value| threshold.is_met_by(*value))
             })
     }
 }

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 
-use super::entry::{Entry, Note};
+use super::entry::{DocumentNote, HistoryEntry};
 use super::marks;
 use crate::document::Document;
-use crate::store::locked_within;
+use crate::store::lock_within;
 
 /// Schema migrations. Each step takes a database to the next version; `user_version` holds the
 /// number of applied steps.
@@ -81,22 +81,22 @@ DELETE FROM file;
 ];
 
 /// Time to wait for another process that updates the index.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An open index.
-pub(super) struct Index {
+pub(super) struct HistoryIndex {
     connection: Connection,
     /// Held while the database is in use, so that no other process deletes it.
     _lock: Option<File>,
     /// Reason for an index in memory; `None` if it is on disk.
-    pub(super) remark: Option<String>,
+    pub(super) memory_reason: Option<String>,
 }
 
 /// Files that are not records, with a description of their content.
-pub(super) type Strange = Vec<(String, String)>;
+pub(super) type UnreadableFiles = Vec<(String, String)>;
 
 /// Failure of the database.
-enum Trouble {
+enum IndexError {
     /// Damaged; it can be deleted and rebuilt.
     Damaged(rusqlite::Error),
     /// Not usable on this disk now.
@@ -104,7 +104,7 @@ enum Trouble {
 }
 
 /// Describes a database error where SQLite's message is unclear, such as `disk I/O error`.
-pub(super) fn words(error: &rusqlite::Error) -> String {
+pub(super) fn describe_error(error: &rusqlite::Error) -> String {
     let meaning = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => "no space left on the disk",
         // With a memory-mapped log, SQLite reports a full disk as an I/O error.
@@ -119,71 +119,71 @@ pub(super) fn words(error: &rusqlite::Error) -> String {
     meaning.to_owned()
 }
 
-impl From<rusqlite::Error> for Trouble {
+impl From<rusqlite::Error> for IndexError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged(error),
-            _ => Self::Unusable(words(&error)),
+            _ => Self::Unusable(describe_error(&error)),
         }
     }
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for IndexError {
     fn from(error: io::Error) -> Self {
         Self::Unusable(error.to_string())
     }
 }
 
-impl Index {
+impl HistoryIndex {
     /// Opens the index at `path` and updates it from the files of both directories. A damaged index
     /// is rebuilt. If no index can be written (full disk, read-only directory, index of a newer
     /// version), one is built in memory, with a remark.
     pub(super) fn open(path: &Path, runs: &Path, marks: &Path) -> Result<Self, rusqlite::Error> {
-        let why = match Self::on_disk(path, runs, marks) {
+        let reason = match Self::on_disk(path, runs, marks) {
             Ok(index) => return Ok(index),
-            Err(Trouble::Damaged(error)) => match Self::anew(path, runs, marks) {
+            Err(IndexError::Damaged(error)) => match Self::rebuild(path, runs, marks) {
                 Ok(index) => return Ok(index),
-                Err(Trouble::Unusable(why)) => why,
-                Err(Trouble::Damaged(_)) => error.to_string(),
+                Err(IndexError::Unusable(reason)) => reason,
+                Err(IndexError::Damaged(_)) => error.to_string(),
             },
             // Before the first run is stored, the directory does not exist and needs no index.
-            Err(Trouble::Unusable(_)) if path.parent().is_some_and(|base| !base.exists()) => {
+            Err(IndexError::Unusable(_)) if path.parent().is_some_and(|base| !base.exists()) => {
                 String::new()
             }
-            Err(Trouble::Unusable(why)) => why,
+            Err(IndexError::Unusable(reason)) => reason,
         };
         let mut connection = Connection::open_in_memory()?;
-        prepare(&mut connection)?;
+        migrate(&mut connection)?;
         refresh(&mut connection, runs, marks)?;
         Ok(Self {
             connection,
             _lock: None,
-            remark: (!why.is_empty()).then(|| {
+            memory_reason: (!reason.is_empty()).then(|| {
                 format!(
-                    "the index {} cannot be used ({why}); the records were indexed in memory",
+                    "the index {} cannot be used ({reason}); the records were indexed in memory",
                     path.display()
                 )
             }),
         })
     }
 
-    fn on_disk(path: &Path, runs: &Path, marks: &Path) -> Result<Self, Trouble> {
+    fn on_disk(path: &Path, runs: &Path, marks: &Path) -> Result<Self, IndexError> {
         let lock = lock_of(path)?;
         lock.lock_shared()?;
         Self::with_lock(lock, path, runs, marks)
     }
 
     /// Deletes and rebuilds a damaged index when no other process uses it.
-    fn anew(path: &Path, runs: &Path, marks: &Path) -> Result<Self, Trouble> {
+    fn rebuild(path: &Path, runs: &Path, marks: &Path) -> Result<Self, IndexError> {
         let lock = lock_of(path)?;
-        if !locked_within(&lock, PATIENCE)? {
-            return Err(Trouble::Unusable(
+        if !lock_within(&lock, LOCK_TIMEOUT)? {
+            return Err(IndexError::Unusable(
                 "it is damaged and in use by another process".to_owned(),
             ));
         }
         // Another process may have rebuilt it in the meantime.
-        let sound = open_file(path).and_then(|connection| is_sound(&connection));
-        if !matches!(sound, Ok(true)) {
+        let integrity = open_file(path).and_then(|connection| is_sound(&connection));
+        if !matches!(integrity, Ok(true)) {
             for suffix in ["", "-wal", "-shm"] {
                 let mut name = path.as_os_str().to_owned();
                 name.push(suffix);
@@ -198,31 +198,31 @@ impl Index {
         Self::with_lock(lock, path, runs, marks)
     }
 
-    fn with_lock(lock: File, path: &Path, runs: &Path, marks: &Path) -> Result<Self, Trouble> {
+    fn with_lock(lock: File, path: &Path, runs: &Path, marks: &Path) -> Result<Self, IndexError> {
         let mut connection = open_file(path)?;
         if !is_sound(&connection)? {
-            return Err(Trouble::Damaged(rusqlite::Error::InvalidQuery));
+            return Err(IndexError::Damaged(rusqlite::Error::InvalidQuery));
         }
         let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         if version > MIGRATIONS.len() as i64 {
-            return Err(Trouble::Unusable(format!(
+            return Err(IndexError::Unusable(format!(
                 "made by a newer linerate: layout {version}, this version supports {}",
                 MIGRATIONS.len()
             )));
         }
-        prepare(&mut connection)?;
+        migrate(&mut connection)?;
         refresh(&mut connection, runs, marks)?;
         // Downgrades the lock: from here on the index is only read, and others may read it too.
         lock.lock_shared()?;
         Ok(Self {
             connection,
             _lock: Some(lock),
-            remark: None,
+            memory_reason: None,
         })
     }
 
     /// Returns all documents, the oldest first; the flag is true if the document belongs to a set.
-    pub(super) fn entries(&self) -> Result<Vec<(Entry, bool)>, rusqlite::Error> {
+    pub(super) fn entries(&self) -> Result<Vec<(HistoryEntry, bool)>, rusqlite::Error> {
         let mut statement = self.connection.prepare(
             "SELECT entry, mark.tags, mark.notes,
                     EXISTS (SELECT 1 FROM member WHERE member.run = document.id)
@@ -239,22 +239,23 @@ impl Index {
         })?;
         let mut entries = Vec::new();
         for row in rows {
-            let (entry, tags, notes, member) = row?;
+            let (entry, tags, notes, is_member) = row?;
             // This version wrote the row, so a row that it cannot parse is damaged.
-            let Ok(mut entry) = serde_json::from_str::<Entry>(&entry) else {
+            let Ok(mut entry) = serde_json::from_str::<HistoryEntry>(&entry) else {
                 continue;
             };
             let tags = tags.and_then(|tags| serde_json::from_str::<BTreeSet<String>>(&tags).ok());
-            let notes = notes.and_then(|notes| serde_json::from_str::<Vec<Note>>(&notes).ok());
+            let notes =
+                notes.and_then(|notes| serde_json::from_str::<Vec<DocumentNote>>(&notes).ok());
             entry.tags = tags.unwrap_or_default();
             entry.notes = notes.unwrap_or_default();
-            entries.push((entry, member));
+            entries.push((entry, is_member));
         }
         Ok(entries)
     }
 
     /// Returns the files in the record directory that are not records.
-    pub(super) fn strange(&self) -> Result<Strange, rusqlite::Error> {
+    pub(super) fn unreadable_files(&self) -> Result<UnreadableFiles, rusqlite::Error> {
         let mut statement = self
             .connection
             .prepare("SELECT name, why FROM file WHERE why IS NOT NULL ORDER BY name")?;
@@ -274,7 +275,7 @@ fn open_file(path: &Path) -> Result<Connection, rusqlite::Error> {
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(LOCK_TIMEOUT)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     // Safe with WAL: a power failure may lose the latest rows, but does not damage the database.
     // Lost rows are read from their files again.
@@ -288,39 +289,43 @@ fn is_sound(connection: &Connection) -> Result<bool, rusqlite::Error> {
 }
 
 /// Migrates the tables to the newest layout, under the writer's lock.
-fn prepare(connection: &mut Connection) -> Result<(), rusqlite::Error> {
+fn migrate(connection: &mut Connection) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "foreign_keys", true)?;
-    let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let version: i64 = change.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let taken = usize::try_from(version).unwrap_or(0);
-    for (position, step) in MIGRATIONS.iter().enumerate().skip(taken) {
-        change.execute_batch(step)?;
-        change.pragma_update(None, "user_version", position as i64 + 1)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let version: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    let applied = usize::try_from(version).unwrap_or(0);
+    for (position, step) in MIGRATIONS.iter().enumerate().skip(applied) {
+        transaction.execute_batch(step)?;
+        transaction.pragma_update(None, "user_version", position as i64 + 1)?;
     }
-    change.commit()
+    transaction.commit()
 }
 
 /// Fingerprint of a file version. Each record is written to a new file that is renamed, so the
 /// inode changes.
-fn stamp(facts: &fs::Metadata) -> String {
-    let (time, nanoseconds) = (facts.mtime(), facts.mtime_nsec());
-    format!("{} {} {time}.{nanoseconds:09}", facts.ino(), facts.len())
+fn file_fingerprint(metadata: &fs::Metadata) -> String {
+    let (time, nanoseconds) = (metadata.mtime(), metadata.mtime_nsec());
+    format!(
+        "{} {} {time}.{nanoseconds:09}",
+        metadata.ino(),
+        metadata.len()
+    )
 }
 
 /// Returns the JSON files of a directory with their fingerprints; empty if there is no directory.
-fn files(folder: &Path) -> BTreeMap<String, String> {
+fn json_files(dir: &Path) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
-    for found in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let Ok(name) = found.file_name().into_string() else {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
         if name.starts_with('.') || !name.ends_with(".json") {
             continue;
         }
-        if let Ok(facts) = found.metadata()
-            && facts.is_file()
+        if let Ok(metadata) = entry.metadata()
+            && metadata.is_file()
         {
-            files.insert(name, stamp(&facts));
+            files.insert(name, file_fingerprint(&metadata));
         }
     }
     files
@@ -328,58 +333,66 @@ fn files(folder: &Path) -> BTreeMap<String, String> {
 
 /// Updates the tables from the files, in one transaction.
 fn refresh(connection: &mut Connection, runs: &Path, marks: &Path) -> Result<(), rusqlite::Error> {
-    let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Listed under the lock, so that files indexed by another process are not indexed twice.
-    let now = files(runs);
-    let known = stamps(&change, "SELECT name, stamp FROM file")?;
-    for name in known.keys().filter(|name| !now.contains_key(*name)) {
-        forget(&change, name)?;
+    let present = json_files(runs);
+    let indexed = read_fingerprints(&transaction, "SELECT name, stamp FROM file")?;
+    for name in indexed.keys().filter(|name| !present.contains_key(*name)) {
+        remove_rows(&transaction, name)?;
     }
-    for (name, stamp) in &now {
-        if known.get(name) != Some(stamp) {
-            take(&change, runs, name, stamp)?;
+    for (name, stamp) in &present {
+        if indexed.get(name) != Some(stamp) {
+            index_file(&transaction, runs, name, stamp)?;
         }
     }
-    let now = files(marks);
-    let known = stamps(&change, "SELECT id || '.json', stamp FROM mark")?;
-    for name in known.keys().filter(|name| !now.contains_key(*name)) {
-        change.execute("DELETE FROM mark WHERE id || '.json' = ?1", [name])?;
+    let present = json_files(marks);
+    let indexed = read_fingerprints(&transaction, "SELECT id || '.json', stamp FROM mark")?;
+    for name in indexed.keys().filter(|name| !present.contains_key(*name)) {
+        transaction.execute("DELETE FROM mark WHERE id || '.json' = ?1", [name])?;
     }
-    for (name, stamp) in now {
-        if known.get(&name) == Some(&stamp) {
+    for (name, stamp) in present {
+        if indexed.get(&name) == Some(&stamp) {
             continue;
         }
-        let found = marks::read(&marks.join(&name)).unwrap_or_default();
+        let marks_of_file = marks::read(&marks.join(&name)).unwrap_or_default();
         let id = name.trim_end_matches(".json");
         let json = |value: serde_json::Result<String>| value.unwrap_or_default();
         let (tags, notes) = (
-            json(serde_json::to_string(&found.tags)),
-            json(serde_json::to_string(&found.notes)),
+            json(serde_json::to_string(&marks_of_file.tags)),
+            json(serde_json::to_string(&marks_of_file.notes)),
         );
-        change.execute(
+        transaction.execute(
             "INSERT OR REPLACE INTO mark (id, stamp, tags, notes) VALUES (?1, ?2, ?3, ?4)",
             params![id, stamp, tags, notes],
         )?;
     }
-    change.commit()
+    transaction.commit()
 }
 
-fn stamps(change: &Transaction, query: &str) -> Result<HashMap<String, String>, rusqlite::Error> {
-    let mut statement = change.prepare(query)?;
+fn read_fingerprints(
+    transaction: &Transaction,
+    query: &str,
+) -> Result<HashMap<String, String>, rusqlite::Error> {
+    let mut statement = transaction.prepare(query)?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     rows.collect()
 }
 
-fn forget(change: &Transaction, name: &str) -> Result<(), rusqlite::Error> {
+fn remove_rows(transaction: &Transaction, name: &str) -> Result<(), rusqlite::Error> {
     let id = name.trim_end_matches(".json");
-    change.execute("DELETE FROM document WHERE id = ?1", [id])?;
-    change.execute("DELETE FROM file WHERE name = ?1", [name])?;
+    transaction.execute("DELETE FROM document WHERE id = ?1", [id])?;
+    transaction.execute("DELETE FROM file WHERE name = ?1", [name])?;
     Ok(())
 }
 
 /// Indexes one file.
-fn take(change: &Transaction, runs: &Path, name: &str, stamp: &str) -> Result<(), rusqlite::Error> {
-    forget(change, name)?;
+fn index_file(
+    transaction: &Transaction,
+    runs: &Path,
+    name: &str,
+    stamp: &str,
+) -> Result<(), rusqlite::Error> {
+    remove_rows(transaction, name)?;
     let read = fs::read_to_string(runs.join(name)).map_err(|error| error.to_string());
     let document =
         read.and_then(|text| Document::from_json(&text).map_err(|error| error.to_string()));
@@ -392,21 +405,21 @@ fn take(change: &Transaction, runs: &Path, name: &str, stamp: &str) -> Result<()
         )),
     });
     let why = document.as_ref().err();
-    change.execute(
+    transaction.execute(
         "INSERT INTO file (name, stamp, why) VALUES (?1, ?2, ?3)",
         params![name, stamp, why],
     )?;
     let Ok(document) = document else {
         return Ok(());
     };
-    let entry = Entry::of(&document);
+    let entry = HistoryEntry::summarise(&document);
     let text = serde_json::to_string(&entry).expect("an entry has a JSON form");
-    change.execute(
+    transaction.execute(
         "INSERT INTO document (id, started, kind, target, plan, entry)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         params![
             entry.id,
-            order(&entry),
+            sortable_time(&entry),
             entry.kind,
             entry.target,
             entry.plan,
@@ -414,13 +427,13 @@ fn take(change: &Transaction, runs: &Path, name: &str, stamp: &str) -> Result<()
         ],
     )?;
     for (figure, value) in &entry.figures {
-        change.execute(
+        transaction.execute(
             "INSERT INTO figure (document, name, value) VALUES (?1, ?2, ?3)",
             params![entry.id, figure, value],
         )?;
     }
     for run in &entry.members {
-        change.execute(
+        transaction.execute(
             "INSERT OR IGNORE INTO member (run, document) VALUES (?1, ?2)",
             params![run, entry.id],
         )?;
@@ -429,6 +442,6 @@ fn take(change: &Transaction, runs: &Path, name: &str, stamp: &str) -> Result<()
 }
 
 /// Formats a time so that it sorts as text, with all digits of the nanoseconds.
-fn order(entry: &Entry) -> String {
+fn sortable_time(entry: &HistoryEntry) -> String {
     format!("{:.9}", entry.started)
 }

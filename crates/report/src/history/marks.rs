@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::entry::Note;
+use super::entry::DocumentNote;
 use crate::ReportError;
-use crate::store::{is_plain, replace};
+use crate::store::{is_plain_id, replace_file};
 
 /// Tags and notes of one document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Marks {
+pub struct DocumentMarks {
     pub tags: BTreeSet<String>,
     /// Notes, the oldest first.
-    pub notes: Vec<Note>,
+    pub notes: Vec<DocumentNote>,
 }
 
-impl Marks {
+impl DocumentMarks {
     /// Returns whether there are no tags and no notes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -33,12 +33,12 @@ impl Marks {
 
 /// Directory of tags and notes.
 #[derive(Clone, Debug)]
-pub(super) struct Folder {
+pub(super) struct MarksDir {
     path: PathBuf,
 }
 
-impl Folder {
-    pub(super) fn at(path: PathBuf) -> Self {
+impl MarksDir {
+    pub(super) fn new(path: PathBuf) -> Self {
         Self { path }
     }
 
@@ -47,7 +47,7 @@ impl Folder {
     }
 
     fn file(&self, id: &str) -> Result<PathBuf, ReportError> {
-        if !is_plain(id) {
+        if !is_plain_id(id) {
             return Err(ReportError::BadId { id: id.to_owned() });
         }
         Ok(self.path.join(format!("{id}.json")))
@@ -57,25 +57,26 @@ impl Folder {
     pub(super) fn change(
         &self,
         id: &str,
-        change: impl FnOnce(&mut Marks),
+        change: impl FnOnce(&mut DocumentMarks),
     ) -> Result<(), ReportError> {
         let path = self.file(id)?;
         let changed = self.lock().and_then(|_lock| {
             let mut marks = read(&path)?;
             change(&mut marks);
             if marks.is_empty() {
-                return absent_is_fine(fs::remove_file(&path));
+                return ignore_not_found(fs::remove_file(&path));
             }
             let text = serde_json::to_string(&marks).map_err(io::Error::other)?;
-            replace(&path, text.as_bytes())
+            replace_file(&path, text.as_bytes())
         });
-        changed.map_err(|source| ReportError::Keep { path, source })
+        changed.map_err(|source| ReportError::Update { path, source })
     }
 
     /// Removes the marks of a removed document.
     pub(super) fn remove(&self, id: &str) -> Result<(), ReportError> {
         let path = self.file(id)?;
-        absent_is_fine(fs::remove_file(&path)).map_err(|source| ReportError::Keep { path, source })
+        ignore_not_found(fs::remove_file(&path))
+            .map_err(|source| ReportError::Update { path, source })
     }
 
     fn lock(&self) -> io::Result<File> {
@@ -100,17 +101,17 @@ pub(super) fn open_lock(path: &Path) -> io::Result<File> {
 }
 
 /// Reads the marks of a file; empty if the file is missing or invalid.
-pub(super) fn read(path: &Path) -> io::Result<Marks> {
+pub(super) fn read(path: &Path) -> io::Result<DocumentMarks> {
     match fs::read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Marks::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(DocumentMarks::default()),
         Err(error) => Err(error),
     }
 }
 
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+        unexpected => unexpected,
     }
 }

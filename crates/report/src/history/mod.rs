@@ -20,35 +20,35 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 
-pub use entry::{Entry, Note, Outcome, Shapes};
-pub use exchange::{Arrived, EXPORT_SCHEMA};
-pub use filter::Filter;
+pub use entry::{DocumentNote, ExpectationCounts, HeadlineFigure, HistoryEntry};
+pub use exchange::{EXPORT_SCHEMA, ImportResult};
+pub use filter::HistoryFilter;
 #[cfg(feature = "parquet")]
-pub use table::parquet;
-pub use table::{Form, csv};
-pub use trend::{Point, Trend, trend};
+pub use table::entries_to_parquet;
+pub use table::{HistoryExportFormat, entries_to_csv};
+pub use trend::{FigureTrend, TrendPoint, trend};
 
 use crate::ReportError;
 use crate::document::{Document, read_document};
-use crate::store::Store;
-use index::Index;
+use crate::store::RecordStore;
+use index::HistoryIndex;
 
 /// Records of this user on this machine.
 pub struct History {
-    store: Store,
+    store: RecordStore,
     base: PathBuf,
-    marks: marks::Folder,
-    index: Index,
+    marks: marks::MarksDir,
+    index: HistoryIndex,
 }
 
 impl History {
     /// Opens the history of the default store.
     ///
     /// # Errors
-    /// [`ReportError::NoDataFolder`], [`ReportError::Index`].
+    /// [`ReportError::NoDataDirectory`], [`ReportError::Index`].
     pub fn open_default() -> Result<Self, ReportError> {
-        let store = Store::open_default()?;
-        let base = store.folder().parent().unwrap_or(store.folder()).to_owned();
+        let store = RecordStore::open_default()?;
+        let base = store.dir().parent().unwrap_or(store.dir()).to_owned();
         Self::open(base)
     }
 
@@ -59,22 +59,22 @@ impl History {
     /// [`ReportError::Read`] when the records are not readable.
     pub fn open(base: impl Into<PathBuf>) -> Result<Self, ReportError> {
         let base = base.into();
-        let store = Store::at(base.join("runs"));
-        match fs::read_dir(store.folder()) {
+        let store = RecordStore::in_dir(base.join("runs"));
+        match fs::read_dir(store.dir()) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 return Err(ReportError::Read {
-                    path: store.folder().to_owned(),
+                    path: store.dir().to_owned(),
                     source,
                 });
             }
             _ => {}
         }
-        let marks = marks::Folder::at(base.join("marks"));
+        let marks = marks::MarksDir::new(base.join("marks"));
         let path = base.join("index.sqlite");
-        let index = Index::open(&path, store.folder(), marks.path()).map_err(|error| {
+        let index = HistoryIndex::open(&path, store.dir(), marks.path()).map_err(|error| {
             ReportError::Index {
                 path,
-                why: index::words(&error),
+                why: index::describe_error(&error),
             }
         })?;
         Ok(Self {
@@ -97,8 +97,8 @@ impl History {
 
     /// Reason for an index in memory; `None` if the index is on disk.
     #[must_use]
-    pub fn remark(&self) -> Option<&str> {
-        self.index.remark.as_deref()
+    pub fn index_remark(&self) -> Option<&str> {
+        self.index.memory_reason.as_deref()
     }
 
     /// Returns the files in the record directory that are not records, with a description of their
@@ -106,25 +106,30 @@ impl History {
     ///
     /// # Errors
     /// [`ReportError::Index`].
-    pub fn strange(&self) -> Result<Vec<(String, String)>, ReportError> {
-        self.index.strange().map_err(|error| self.trouble(&error))
+    pub fn unreadable_files(&self) -> Result<Vec<(String, String)>, ReportError> {
+        self.index
+            .unreadable_files()
+            .map_err(|error| self.index_error(&error))
     }
 
     /// Returns the documents that match a filter, the oldest first.
     ///
     /// # Errors
     /// [`ReportError::Index`].
-    pub fn entries(&self, filter: &Filter) -> Result<Vec<Entry>, ReportError> {
-        let all = self.index.entries().map_err(|error| self.trouble(&error))?;
-        let mut taken: Vec<Entry> = all
+    pub fn entries(&self, filter: &HistoryFilter) -> Result<Vec<HistoryEntry>, ReportError> {
+        let all = self
+            .index
+            .entries()
+            .map_err(|error| self.index_error(&error))?;
+        let mut matching: Vec<HistoryEntry> = all
             .into_iter()
-            .filter(|(entry, member)| filter.takes(entry, *member))
+            .filter(|(entry, member)| filter.matches(entry, *member))
             .map(|(entry, _)| entry)
             .collect();
         if let Some(limit) = filter.limit {
-            taken.drain(..taken.len().saturating_sub(limit));
+            matching.drain(..matching.len().saturating_sub(limit));
         }
-        Ok(taken)
+        Ok(matching)
     }
 
     /// Returns whether the store is empty.
@@ -132,8 +137,11 @@ impl History {
     /// # Errors
     /// [`ReportError::Index`].
     pub fn is_empty(&self) -> Result<bool, ReportError> {
-        let all = self.index.entries().map_err(|error| self.trouble(&error))?;
-        Ok(all.is_empty())
+        let entries = self
+            .index
+            .entries()
+            .map_err(|error| self.index_error(&error))?;
+        Ok(entries.is_empty())
     }
 
     /// Finds a document by its id, by the beginning or end of its id, or by `last` (`last~1` is the
@@ -142,34 +150,34 @@ impl History {
     ///
     /// # Errors
     /// [`ReportError::Unknown`] when no document matches, or several do.
-    pub fn find(&self, asked: &str) -> Result<Entry, ReportError> {
-        let unknown = |found| ReportError::Unknown {
-            asked: asked.to_owned(),
-            found,
+    pub fn find(&self, query: &str) -> Result<HistoryEntry, ReportError> {
+        let unknown = |matches| ReportError::NoUniqueMatch {
+            query: query.to_owned(),
+            matches,
         };
-        if let Some(back) = back_from_last(asked) {
-            let whole = Filter {
-                whole: true,
-                ..Filter::default()
+        if let Some(steps_back) = parse_last(query) {
+            let without_members = HistoryFilter {
+                skip_members: true,
+                ..HistoryFilter::default()
             };
-            let mut entries = self.entries(&whole)?;
-            let at = entries.len().checked_sub(back + 1);
-            return at
-                .map(|at| entries.swap_remove(at))
+            let mut entries = self.entries(&without_members)?;
+            let position = entries.len().checked_sub(steps_back + 1);
+            return position
+                .map(|position| entries.swap_remove(position))
                 .ok_or_else(|| unknown(0));
         }
-        let everything = Filter {
+        let all_documents = HistoryFilter {
             copies: true,
-            ..Filter::default()
+            ..HistoryFilter::default()
         };
-        let mut entries = self.entries(&everything)?;
-        if let Some(at) = entries.iter().position(|entry| entry.id == asked) {
-            return Ok(entries.swap_remove(at));
+        let mut entries = self.entries(&all_documents)?;
+        if let Some(position) = entries.iter().position(|entry| entry.id == query) {
+            return Ok(entries.swap_remove(position));
         }
-        entries.retain(|entry| entry.id.starts_with(asked) || entry.id.ends_with(asked));
+        entries.retain(|entry| entry.id.starts_with(query) || entry.id.ends_with(query));
         match entries.len() {
-            1 if !asked.is_empty() => Ok(entries.swap_remove(0)),
-            found => Err(unknown(found)),
+            1 if !query.is_empty() => Ok(entries.swap_remove(0)),
+            matches => Err(unknown(matches)),
         }
     }
 
@@ -182,7 +190,7 @@ impl History {
     /// Reads a document.
     ///
     /// # Errors
-    /// [`ReportError::Read`], [`ReportError::Foreign`].
+    /// [`ReportError::Read`], [`ReportError::NotARecord`].
     pub fn document(&self, id: &str) -> Result<Document, ReportError> {
         read_document(&self.file(id))
     }
@@ -190,12 +198,12 @@ impl History {
     /// Removes a document with its tags and notes. The runs of a set stay.
     ///
     /// # Errors
-    /// [`ReportError::Keep`].
+    /// [`ReportError::Update`].
     pub fn remove(&self, id: &str) -> Result<(), ReportError> {
         let path = self.file(id);
         match fs::remove_file(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(ReportError::Keep { path, source });
+                return Err(ReportError::Update { path, source });
             }
             _ => {}
         }
@@ -205,21 +213,21 @@ impl History {
     /// Adds tags to a document and removes others.
     ///
     /// # Errors
-    /// [`ReportError::Keep`].
-    pub fn tag(&self, id: &str, add: &[String], take: &[String]) -> Result<(), ReportError> {
+    /// [`ReportError::Update`].
+    pub fn tag(&self, id: &str, add: &[String], remove: &[String]) -> Result<(), ReportError> {
         self.marks.change(id, |marks| {
             marks.tags.extend(add.iter().cloned());
-            marks.tags.retain(|tag| !take.contains(tag));
+            marks.tags.retain(|tag| !remove.contains(tag));
         })
     }
 
     /// Adds a note to a document.
     ///
     /// # Errors
-    /// [`ReportError::Keep`].
+    /// [`ReportError::Update`].
     pub fn note(&self, id: &str, at: Timestamp, text: &str) -> Result<(), ReportError> {
         self.marks.change(id, |marks| {
-            marks.notes.push(Note {
+            marks.notes.push(DocumentNote {
                 at,
                 text: text.to_owned(),
             });
@@ -229,23 +237,23 @@ impl History {
     /// Removes all notes of a document.
     ///
     /// # Errors
-    /// [`ReportError::Keep`].
+    /// [`ReportError::Update`].
     pub fn clear_notes(&self, id: &str) -> Result<(), ReportError> {
         self.marks.change(id, |marks| marks.notes.clear())
     }
 
-    fn trouble(&self, error: &rusqlite::Error) -> ReportError {
+    fn index_error(&self, error: &rusqlite::Error) -> ReportError {
         ReportError::Index {
             path: self.base.join("index.sqlite"),
-            why: index::words(error),
+            why: index::describe_error(error),
         }
     }
 }
 
 /// Parses `last` as 0 and `last~2` as 2.
-fn back_from_last(text: &str) -> Option<usize> {
+fn parse_last(text: &str) -> Option<usize> {
     match text.strip_prefix("last")? {
         "" => Some(0),
-        back => back.strip_prefix('~')?.parse().ok(),
+        steps => steps.strip_prefix('~')?.parse().ok(),
     }
 }

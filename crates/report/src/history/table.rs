@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use linerate_metric::expect::FIGURES;
 use linerate_metric::facts::Role;
 
-use super::entry::Entry;
+use super::entry::HistoryEntry;
 #[cfg(feature = "parquet")]
 use crate::ReportError;
-use crate::csv::{column, field};
+use crate::csv::{column_name, quote_field};
 
 /// Export format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum HistoryExportFormat {
     /// Complete documents with tags and notes, for `import`.
     Json,
     /// Table with a row per document.
@@ -23,9 +23,9 @@ pub enum Form {
 }
 
 /// Text column: name and reader.
-type Text = (&'static str, fn(&Entry) -> String);
+type TextColumn = (&'static str, fn(&HistoryEntry) -> String);
 
-const TEXTS: &[Text] = &[
+const TEXT_COLUMNS: &[TextColumn] = &[
     ("id", |e| e.id.clone()),
     ("kind", |e| e.kind.clone()),
     ("started", |e| e.started.to_string()),
@@ -41,19 +41,21 @@ const TEXTS: &[Text] = &[
         let notes: Vec<_> = e.notes.iter().map(|note| note.text.clone()).collect();
         notes.join(" | ")
     }),
-    ("recorded_by", |e| match e.kept_by {
+    ("recorded_by", |e| match e.recorded_by {
         None => String::new(),
         Some(Role::Client) => "client".to_owned(),
         Some(Role::Server) => "server".to_owned(),
     }),
-    ("peer_protocol", |e| e.dialect.clone().unwrap_or_default()),
+    ("peer_protocol", |e| {
+        e.peer_protocol.clone().unwrap_or_default()
+    }),
     ("client", |e| e.client.clone().unwrap_or_default()),
     ("experiment", |e| e.experiment.clone().unwrap_or_default()),
 ];
 
-type Count = (&'static str, fn(&Entry) -> i64);
+type CountColumn = (&'static str, fn(&HistoryEntry) -> i64);
 
-const COUNTS: &[Count] = &[
+const COUNT_COLUMNS: &[CountColumn] = &[
     ("interrupted", |e| i64::from(e.interrupted)),
     ("runs", |e| i64::try_from(e.runs).unwrap_or(i64::MAX)),
     ("doubts", |e| i64::try_from(e.doubts).unwrap_or(i64::MAX)),
@@ -61,18 +63,22 @@ const COUNTS: &[Count] = &[
 
 /// Renders entries as CSV (RFC 4180) with a header. Unknown values are empty fields.
 #[must_use]
-pub fn csv(entries: &[Entry]) -> String {
-    let texts = TEXTS.iter().map(|(name, _)| (*name).to_owned());
-    let counts = COUNTS.iter().map(|(name, _)| (*name).to_owned());
+pub fn entries_to_csv(entries: &[HistoryEntry]) -> String {
+    let texts = TEXT_COLUMNS.iter().map(|(name, _)| (*name).to_owned());
+    let counts = COUNT_COLUMNS.iter().map(|(name, _)| (*name).to_owned());
     let figures = FIGURES
         .iter()
-        .map(|figure| column(figure.name, figure.unit));
-    let head: Vec<String> = texts.chain(counts).chain(figures).collect();
-    let mut out = head.join(",");
+        .map(|figure| column_name(figure.name, figure.unit));
+    let header: Vec<String> = texts.chain(counts).chain(figures).collect();
+    let mut out = header.join(",");
     out.push('\n');
     for entry in entries {
-        let texts = TEXTS.iter().map(|(_, read)| field(&read(entry)));
-        let counts = COUNTS.iter().map(|(_, read)| read(entry).to_string());
+        let texts = TEXT_COLUMNS
+            .iter()
+            .map(|(_, read)| quote_field(&read(entry)));
+        let counts = COUNT_COLUMNS
+            .iter()
+            .map(|(_, read)| read(entry).to_string());
         let figures = FIGURES.iter().map(|figure| {
             let value = entry.figures.get(figure.name);
             value.map_or_else(String::new, ToString::to_string)
@@ -89,15 +95,15 @@ pub fn csv(entries: &[Entry]) -> String {
 /// # Errors
 /// [`ReportError::Export`] with the writer's message.
 #[cfg(feature = "parquet")]
-pub fn parquet(entries: &[Entry]) -> Result<Vec<u8>, ReportError> {
+pub fn entries_to_parquet(entries: &[HistoryEntry]) -> Result<Vec<u8>, ReportError> {
     write_parquet(entries).map_err(|error| ReportError::Export {
-        form: "Parquet",
+        format: "Parquet",
         why: error.to_string(),
     })
 }
 
 #[cfg(feature = "parquet")]
-fn write_parquet(entries: &[Entry]) -> parquet::errors::Result<Vec<u8>> {
+fn write_parquet(entries: &[HistoryEntry]) -> parquet::errors::Result<Vec<u8>> {
     use parquet::basic::Compression;
     use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
     use parquet::file::properties::WriterProperties;
@@ -106,17 +112,17 @@ fn write_parquet(entries: &[Entry]) -> parquet::errors::Result<Vec<u8>> {
     use std::sync::Arc;
 
     let mut schema = String::from("message linerate {\n");
-    for (name, _) in TEXTS {
+    for (name, _) in TEXT_COLUMNS {
         let _ = writeln!(schema, "required binary {name} (UTF8);");
     }
-    for (name, _) in COUNTS {
+    for (name, _) in COUNT_COLUMNS {
         let _ = writeln!(schema, "required int64 {name};");
     }
     for figure in FIGURES {
         let _ = writeln!(
             schema,
             "optional double {};",
-            column(figure.name, figure.unit)
+            column_name(figure.name, figure.unit)
         );
     }
     schema.push('}');
@@ -128,21 +134,22 @@ fn write_parquet(entries: &[Entry]) -> parquet::errors::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut writer = SerializedFileWriter::new(&mut bytes, schema, Arc::new(properties))?;
     let mut group = writer.next_row_group()?;
-    let short = || parquet::errors::ParquetError::General("a column is missing".to_owned());
-    for (_, read) in TEXTS {
+    let missing_column =
+        || parquet::errors::ParquetError::General("a column is missing".to_owned());
+    for (_, read) in TEXT_COLUMNS {
         let values: Vec<ByteArray> = entries
             .iter()
             .map(|entry| ByteArray::from(read(entry).into_bytes()))
             .collect();
-        let mut column = group.next_column()?.ok_or_else(short)?;
+        let mut column = group.next_column()?.ok_or_else(missing_column)?;
         column
             .typed::<ByteArrayType>()
             .write_batch(&values, None, None)?;
         column.close()?;
     }
-    for (_, read) in COUNTS {
+    for (_, read) in COUNT_COLUMNS {
         let values: Vec<i64> = entries.iter().map(read).collect();
-        let mut column = group.next_column()?.ok_or_else(short)?;
+        let mut column = group.next_column()?.ok_or_else(missing_column)?;
         column
             .typed::<Int64Type>()
             .write_batch(&values, None, None)?;
@@ -154,11 +161,11 @@ fn write_parquet(entries: &[Entry]) -> parquet::errors::Result<Vec<u8>> {
             .map(|entry| entry.figures.get(figure.name).copied())
             .collect();
         let levels: Vec<i16> = values.iter().map(|v| i16::from(v.is_some())).collect();
-        let known: Vec<f64> = values.into_iter().flatten().collect();
-        let mut column = group.next_column()?.ok_or_else(short)?;
+        let present_values: Vec<f64> = values.into_iter().flatten().collect();
+        let mut column = group.next_column()?.ok_or_else(missing_column)?;
         column
             .typed::<DoubleType>()
-            .write_batch(&known, Some(&levels), None)?;
+            .write_batch(&present_values, Some(&levels), None)?;
         column.close()?;
     }
     group.close()?;

@@ -1,32 +1,32 @@
 //! Figure over time, with its change points.
 
 use jiff::Timestamp;
-use linerate_metric::change_points::{Level, levels};
-use linerate_metric::expect::Unit;
+use linerate_metric::change_points::{SeriesLevel, split_levels};
+use linerate_metric::expect::FigureUnit;
 use serde::Serialize;
 
-use super::entry::Entry;
+use super::entry::HistoryEntry;
 
 /// Figure of many runs, the oldest first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Trend {
+pub struct FigureTrend {
     /// `linerate/trend/1`.
     pub schema: &'static str,
     /// Name as in `--expect`; for an experiment's point `KNOB=VALUE… FIGURE`.
     pub figure: String,
     /// Unit of the values.
-    pub unit: Unit,
+    pub unit: FigureUnit,
     /// Values in time order.
-    pub points: Vec<Point>,
+    pub points: Vec<TrendPoint>,
     /// Ranges of runs with the same level; a single one if nothing changed.
-    pub levels: Vec<Level>,
+    pub levels: Vec<SeriesLevel>,
     /// Number of different plans; with more than one, a change may come from the plan.
     pub plans: usize,
 }
 
 /// Figure of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Point {
+pub struct TrendPoint {
     /// Id of the record.
     pub id: String,
     /// Start time.
@@ -38,33 +38,36 @@ pub struct Point {
 /// Returns the trend of a figure over the entries that have it. A point of an experiment counts
 /// once per run, because a growing table is stored again with all of its points.
 #[must_use]
-pub fn trend(figure: &str, unit: Unit, entries: &[Entry]) -> Trend {
+pub fn trend(figure: &str, unit: FigureUnit, entries: &[HistoryEntry]) -> FigureTrend {
     let point = figure.rsplit_once(' ').map_or("", |(point, _)| point);
-    let mut seen: Vec<&str> = Vec::new();
-    let having: Vec<(&Entry, f64)> = entries
+    let mut counted_runs: Vec<&str> = Vec::new();
+    let values_of_entries: Vec<(&HistoryEntry, f64)> = entries
         .iter()
         .filter_map(|entry| Some((entry, *entry.figures.get(figure)?)))
         .filter(|(entry, _)| match entry.points.get(point) {
-            Some(run) if seen.contains(&run.as_str()) => false,
+            Some(run) if counted_runs.contains(&run.as_str()) => false,
             run => {
-                seen.extend(run.map(String::as_str));
+                counted_runs.extend(run.map(String::as_str));
                 true
             }
         })
         .collect();
-    let mut plans: Vec<&str> = having.iter().map(|(entry, _)| &*entry.plan).collect();
+    let mut plans: Vec<&str> = values_of_entries
+        .iter()
+        .map(|(entry, _)| &*entry.plan)
+        .collect();
     plans.sort_unstable();
     plans.dedup();
-    let values: Vec<f64> = having.iter().map(|(_, value)| *value).collect();
-    Trend {
+    let values: Vec<f64> = values_of_entries.iter().map(|(_, value)| *value).collect();
+    FigureTrend {
         schema: "linerate/trend/1",
         figure: figure.to_owned(),
         unit,
         plans: plans.len(),
-        levels: levels(&values),
-        points: having
+        levels: split_levels(&values),
+        points: values_of_entries
             .iter()
-            .map(|(entry, value)| Point {
+            .map(|(entry, value)| TrendPoint {
                 id: entry.id.clone(),
                 started: entry.started,
                 value: *value,
@@ -80,7 +83,7 @@ mod tests {
     /// `--label` stores the complete table again with each added point.
     #[test]
     fn a_point_of_a_table_that_grows_counts_once() {
-        let table = |id: &str, points: &[(&str, &str, f64)]| Entry {
+        let table = |id: &str, points: &[(&str, &str, f64)]| HistoryEntry {
             id: id.to_owned(),
             points: (points.iter())
                 .map(|(at, run, _)| ((*at).to_owned(), (*run).to_owned()))
@@ -88,7 +91,7 @@ mod tests {
             figures: (points.iter())
                 .map(|(at, _, value)| (format!("{at} trip"), *value))
                 .collect(),
-            ..Entry::default()
+            ..HistoryEntry::default()
         };
         let entries = [
             table("first", &[("hops=0 size=64", "a", 10.0)]),
@@ -101,15 +104,15 @@ mod tests {
                 &[("hops=0 size=64", "c", 10.0), ("hops=1 size=64", "b", 20.0)],
             ),
         ];
-        let found = |figure: &str| -> Vec<String> {
-            let trend = trend(figure, Unit::Nanos, &entries);
+        let ids_of = |figure: &str| -> Vec<String> {
+            let trend = trend(figure, FigureUnit::Nanos, &entries);
             trend.points.into_iter().map(|point| point.id).collect()
         };
         assert_eq!(
-            found("hops=0 size=64 trip"),
+            ids_of("hops=0 size=64 trip"),
             ["first", "third"],
             "measured again with an equal value"
         );
-        assert_eq!(found("hops=1 size=64 trip"), ["second"]);
+        assert_eq!(ids_of("hops=1 size=64 trip"), ["second"]);
     }
 }

@@ -2,40 +2,49 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::capacity::{Capacity, DelayAt, SizeCapacity};
+use linerate_metric::capacity::{Capacity, DelayPoint, SizeCapacity};
 use linerate_metric::units::{format_nanos, format_per_second, format_share};
 
-use super::figure::{self, Data, Row};
-use super::pretty;
-use crate::svg::{Axis, Bar, BarChart, COLORS, Chart, Mark, Series, Unit, escape};
+use super::figure::{self, ChartData, ChartRow};
+use super::with_micro_sign;
+use crate::svg::{
+    AxisUnit, BarChart, ChartAxis, ChartSeries, LineChart, SERIES_COLORS, SeriesMark, ValueBar,
+    escape_markup,
+};
 use crate::text::capacity as text;
 
 /// Renders rates by frame size and loss goal, delay, loss, bursts, and all trials.
-pub(super) fn section(capacity: &Capacity) -> String {
+pub(super) fn capacity_section(capacity: &Capacity) -> String {
     let mut out = format!(
         "<section>\n<h2>Capacity of the device</h2>\n<p class=\"muted\">{}</p>\n",
-        escape(&pretty(&text::title(capacity)))
+        escape_markup(&with_micro_sign(&text::describe_setup(capacity)))
     );
-    let grid = |title: &str, grid: Option<crate::text::Grid>| match grid {
-        Some(grid) => format!("<h3>{title}</h3>\n{}", figure::grid(&grid)),
+    let grid = |title: &str, grid: Option<crate::text::TextTable>| match grid {
+        Some(grid) => format!("<h3>{title}</h3>\n{}", figure::render_grid(&grid)),
         None => String::new(),
     };
-    out.push_str(&grid("Throughput by loss goal", text::throughput(capacity)));
-    for sentence in text::endings(capacity) {
-        out.push_str(&format!("<p class=\"callout\">{}</p>\n", escape(sentence)));
+    out.push_str(&grid(
+        "Throughput by loss goal",
+        text::throughput_table(capacity),
+    ));
+    for sentence in text::result_notes(capacity) {
+        out.push_str(&format!(
+            "<p class=\"callout\">{}</p>\n",
+            escape_markup(sentence)
+        ));
     }
-    out.push_str(&throughput(capacity));
-    out.push_str(&forwarding(capacity));
-    out.push_str(&grid("Delay at load", text::latency(capacity)));
-    out.push_str(&delays(capacity));
-    out.push_str(&grid("Frame loss", text::frame_loss(capacity)));
-    out.push_str(&loss(capacity));
-    out.push_str(&grid("Back-to-back frames", text::bursts(capacity)));
-    if let Some(trials) = text::trials(capacity) {
+    out.push_str(&throughput_bars(capacity));
+    out.push_str(&forwarding_chart(capacity));
+    out.push_str(&grid("Delay at load", text::delay_table(capacity)));
+    out.push_str(&delay_charts(capacity));
+    out.push_str(&grid("Frame loss", text::frame_loss_table(capacity)));
+    out.push_str(&loss_chart(capacity));
+    out.push_str(&grid("Back-to-back frames", text::burst_table(capacity)));
+    if let Some(trials) = text::trial_table(capacity) {
         out.push_str(&format!(
             "<details><summary>{} trials</summary>{}</details>\n",
             trials.rows.len(),
-            figure::grid(&trials)
+            figure::render_grid(&trials)
         ));
     }
     out.push_str("</section>\n");
@@ -43,27 +52,27 @@ pub(super) fn section(capacity: &Capacity) -> String {
 }
 
 /// Names a frame size: `64 B`, `imix`.
-fn name(size: &SizeCapacity) -> String {
+fn size_name(size: &SizeCapacity) -> String {
     match size.size.bytes().all(|digit| digit.is_ascii_digit()) {
         true => format!("{} B", size.size),
         false => size.size.clone(),
     }
 }
 
-fn throughput(capacity: &Capacity) -> String {
+fn throughput_bars(capacity: &Capacity) -> String {
     let goals = capacity.sizes.iter().map(|size| size.throughput.len());
     let several = goals.max().unwrap_or(0) > 1;
     let mut bars = Vec::new();
     for size in &capacity.sizes {
         for (color, found) in size.throughput.iter().enumerate() {
             let name = match several {
-                true => format!("{}, {}", name(size), text::goal(found)),
-                false => name(size),
+                true => format!("{}, {}", size_name(size), text::loss_goal_name(found)),
+                false => size_name(size),
             };
-            bars.extend(found.fps.map(|value| Bar {
+            bars.extend(found.fps.map(|value| ValueBar {
                 name,
                 value,
-                reach: None,
+                interval: None,
                 text: format_per_second(value),
                 color,
             }));
@@ -74,27 +83,32 @@ fn throughput(capacity: &Capacity) -> String {
     if bars.is_empty() {
         return String::new();
     }
-    figure::bars(&BarChart {
+    figure::render_bars(&BarChart {
         title: "Throughput in frames per second, by frame size".to_owned(),
-        axis: Axis::of_bars("frames", lowest, highest, Unit::of_frequency(highest)),
+        axis: ChartAxis::for_bars(
+            "frames",
+            lowest,
+            highest,
+            AxisUnit::for_packet_rate(highest),
+        ),
         bars,
     })
 }
 
 /// Curves by frame size: name and ascending points.
-type Lines = Vec<(String, Vec<(f64, f64)>)>;
+type SizeCurves = Vec<(String, Vec<(f64, f64)>)>;
 
 /// Renders lines over two axes; the closures format x and y for the data table. When there are more
 /// lines than colours, sizes from the middle are left out.
 fn lines_chart(
     title: &str,
-    axes: (Axis, Axis),
-    mut lines: Lines,
+    axes: (ChartAxis, ChartAxis),
+    mut lines: SizeCurves,
     headings: &str,
     write: (impl Fn(f64) -> String, impl Fn(f64) -> String),
 ) -> String {
     lines.retain(|(_, points)| points.len() > 1);
-    while lines.len() > COLORS {
+    while lines.len() > SERIES_COLORS {
         lines.remove(lines.len() / 2);
     }
     if lines.is_empty() {
@@ -103,65 +117,76 @@ fn lines_chart(
     for (_, points) in &mut lines {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
-    let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
+    let mut rows: BTreeMap<u64, ChartRow> = BTreeMap::new();
     for (column, (_, points)) in lines.iter().enumerate() {
         for &(x, y) in points {
             // The bits of positive floats have the same order as their values.
-            let row = rows.entry(x.to_bits()).or_insert_with(|| Row {
+            let row = rows.entry(x.to_bits()).or_insert_with(|| ChartRow {
                 x,
-                text: pretty(&write.0(x)),
+                text: with_micro_sign(&write.0(x)),
                 cells: (0..lines.len()).map(|_| None).collect(),
             });
-            row.cells[column] = Some((y, pretty(&write.1(y))));
+            row.cells[column] = Some((y, with_micro_sign(&write.1(y))));
         }
     }
     let mut columns = vec![headings.to_owned()];
     columns.extend(lines.iter().map(|(name, _)| name.clone()));
-    let chart = Chart {
+    let chart = LineChart {
         title: title.to_owned(),
-        low: false,
+        is_secondary: false,
         x: axes.0,
         y: axes.1,
         series: lines
             .into_iter()
-            .map(|(name, points)| Series {
+            .map(|(name, points)| ChartSeries {
                 name,
                 // Each trial is marked, because lines without loss coincide.
-                mark: Mark::Measured(points.into_iter().map(|(x, y)| (x, y, (y, y))).collect()),
+                mark: SeriesMark::Measured(
+                    points.into_iter().map(|(x, y)| (x, y, (y, y))).collect(),
+                ),
             })
             .collect(),
         shades: Vec::new(),
         references: Vec::new(),
     };
-    let data = Data {
+    let data = ChartData {
         headings: columns,
         rows: rows.into_values().collect(),
     };
-    figure::chart(&chart, &data)
+    figure::render_chart(&chart, &data)
 }
 
-fn highest(lines: &Lines, which: impl Fn(&(f64, f64)) -> f64) -> f64 {
+fn highest_of(lines: &SizeCurves, coordinate: impl Fn(&(f64, f64)) -> f64) -> f64 {
     let points = lines.iter().flat_map(|(_, points)| points);
-    points.map(which).fold(0.0, f64::max)
+    points.map(coordinate).fold(0.0, f64::max)
 }
 
 /// Renders received against offered load; the device starts to lose frames where the line leaves
 /// the diagonal.
-fn forwarding(capacity: &Capacity) -> String {
-    let lines: Lines = (capacity.sizes.iter())
+fn forwarding_chart(capacity: &Capacity) -> String {
+    let lines: SizeCurves = (capacity.sizes.iter())
         .map(|size| {
             let trials = size.trials.iter();
             let paced = trials.filter(|trial| trial.test != "back-to-back");
             let points = paced.map(|trial| (trial.offered_fps, trial.forwarding_fps));
-            (name(size), points.collect())
+            (size_name(size), points.collect())
         })
         .collect();
-    let (most, arrived) = (highest(&lines, |p| p.0), highest(&lines, |p| p.1));
+    let (max_offered, max_received) = (highest_of(&lines, |p| p.0), highest_of(&lines, |p| p.1));
     lines_chart(
         "Received by offered load",
         (
-            Axis::between("offered", 0.0, most, Unit::of_frequency(most)),
-            Axis::from_zero("received", arrived, Unit::of_frequency(arrived)),
+            ChartAxis::between(
+                "offered",
+                0.0,
+                max_offered,
+                AxisUnit::for_packet_rate(max_offered),
+            ),
+            ChartAxis::from_zero(
+                "received",
+                max_received,
+                AxisUnit::for_packet_rate(max_received),
+            ),
         ),
         lines,
         "offered",
@@ -171,16 +196,16 @@ fn forwarding(capacity: &Capacity) -> String {
 
 /// Renders delay by share of the throughput: percentiles for one size, medians and 99th percentiles
 /// for several.
-fn delays(capacity: &Capacity) -> String {
-    let of = |size: &SizeCapacity, read: fn(&DelayAt) -> Option<u64>| {
+fn delay_charts(capacity: &Capacity) -> String {
+    let points_of = |size: &SizeCapacity, read: fn(&DelayPoint) -> Option<u64>| {
         let points = size.latency.iter();
-        let points = points.filter_map(|at| Some((at.share * 100.0, read(at)? as f64)));
+        let points = points.filter_map(|delay| Some((delay.share * 100.0, read(delay)? as f64)));
         points.collect::<Vec<_>>()
     };
-    let p50: fn(&DelayAt) -> Option<u64> = |at| Some(at.one_way_delay_ns?.p50);
-    let p99: fn(&DelayAt) -> Option<u64> = |at| Some(at.one_way_delay_ns?.p99);
-    let max: fn(&DelayAt) -> Option<u64> = |at| Some(at.one_way_delay_ns?.max);
-    let draw = |title: &str, lines: Lines| {
+    let p50: fn(&DelayPoint) -> Option<u64> = |delay| Some(delay.one_way_delay_ns?.p50);
+    let p99: fn(&DelayPoint) -> Option<u64> = |delay| Some(delay.one_way_delay_ns?.p99);
+    let max: fn(&DelayPoint) -> Option<u64> = |delay| Some(delay.one_way_delay_ns?.max);
+    let draw = |title: &str, lines: SizeCurves| {
         let points = || lines.iter().flat_map(|(_, points)| points);
         let low = points().map(|p| p.1).fold(f64::INFINITY, f64::min);
         let high = points().map(|p| p.1).fold(0.0, f64::max);
@@ -190,12 +215,12 @@ fn delays(capacity: &Capacity) -> String {
         lines_chart(
             title,
             (
-                Axis::from_zero(
+                ChartAxis::from_zero(
                     "offered, % of throughput",
-                    highest(&lines, |p| p.0),
-                    Unit::COUNT,
+                    highest_of(&lines, |p| p.0),
+                    AxisUnit::COUNT,
                 ),
-                Axis::log_time("one-way delay", low, high),
+                ChartAxis::log_time("one-way delay", low, high),
             ),
             lines,
             "of the throughput",
@@ -209,14 +234,16 @@ fn delays(capacity: &Capacity) -> String {
         [size] => draw(
             "One-way delay by load",
             [("p50", p50), ("p99", p99), ("max", max)]
-                .map(|(name, read)| (name.to_owned(), of(size, read)))
+                .map(|(name, read)| (name.to_owned(), points_of(size, read)))
                 .into(),
         ),
         sizes => {
-            type Read = fn(&DelayAt) -> Option<u64>;
-            let lines = |read: Read| {
-                let lines = sizes.iter().map(|size| (name(size), of(size, read)));
-                lines.collect::<Lines>()
+            type DelayReader = fn(&DelayPoint) -> Option<u64>;
+            let lines = |read: DelayReader| {
+                let lines = sizes
+                    .iter()
+                    .map(|size| (size_name(size), points_of(size, read)));
+                lines.collect::<SizeCurves>()
             };
             let median = draw("Median one-way delay by load", lines(p50));
             median + &draw("99th percentile of one-way delay by load", lines(p99))
@@ -224,23 +251,28 @@ fn delays(capacity: &Capacity) -> String {
     }
 }
 
-fn loss(capacity: &Capacity) -> String {
-    let lines: Lines = (capacity.sizes.iter())
+fn loss_chart(capacity: &Capacity) -> String {
+    let lines: SizeCurves = (capacity.sizes.iter())
         .map(|size| {
             let points = size.frame_loss.iter();
-            let points = points.map(|at| (at.offered_fps, at.loss_fraction));
-            (name(size), points.collect())
+            let points = points.map(|point| (point.offered_fps, point.loss_fraction));
+            (size_name(size), points.collect())
         })
         .collect();
-    let (most, lost) = (highest(&lines, |p| p.0), highest(&lines, |p| p.1));
+    let (max_offered, lost) = (highest_of(&lines, |p| p.0), highest_of(&lines, |p| p.1));
     if lost == 0.0 {
         return String::new();
     }
     lines_chart(
         "Frames lost by offered load",
         (
-            Axis::between("offered", 0.0, most, Unit::of_frequency(most)),
-            Axis::from_zero("lost", lost, Unit::SHARE),
+            ChartAxis::between(
+                "offered",
+                0.0,
+                max_offered,
+                AxisUnit::for_packet_rate(max_offered),
+            ),
+            ChartAxis::from_zero("lost", lost, AxisUnit::SHARE),
         ),
         lines,
         "offered",

@@ -2,29 +2,29 @@
 
 use linerate_metric::cost::StreamInterval;
 use linerate_metric::plan::Direction;
-use linerate_metric::record::{CountedAt, Interval, Record};
+use linerate_metric::record::{FlowEnd, Interval, Record};
 use linerate_metric::units::{format_bit_rate, format_count, format_share};
 
 use super::figure;
-use super::pretty;
-use super::run::{Columns, directions, of, omitted, time_axis};
+use super::run::{SeriesTable, directions_of, intervals_of, omitted_range, time_axis};
+use super::with_micro_sign;
 use crate::phrases::{self, or_unknown};
-use crate::svg::{Axis, Chart, Mark, Series, Unit, escape};
+use crate::svg::{AxisUnit, ChartAxis, ChartSeries, LineChart, SeriesMark, escape_markup};
 use crate::{costs, figures};
 
 /// Largest number of streams with a line each.
-const LINES: usize = 8;
+const MAX_LINES: usize = 8;
 
 /// Renders the goodput of each stream over time, or of the slowest, median and fastest stream.
 pub(super) fn streams_over_time(run: &Record) -> String {
-    directions(run)
+    directions_of(run)
         .into_iter()
         .map(|direction| stream_chart(run, direction))
         .collect()
 }
 
 fn stream_chart(run: &Record, direction: Direction) -> String {
-    let intervals: Vec<&Interval> = of(run, direction)
+    let intervals: Vec<&Interval> = intervals_of(run, direction)
         .into_iter()
         .filter(|interval| !interval.streams.is_empty())
         .collect();
@@ -33,70 +33,75 @@ fn stream_chart(run: &Record, direction: Direction) -> String {
         return String::new();
     }
     let (x, unit) = time_axis(run);
-    let mut columns = Columns::new(unit);
+    let mut columns = SeriesTable::new(unit);
     let mut series = Vec::new();
     let mut highest: f64 = 0.0;
-    let mut add = |name: String, read: &dyn Fn(&Interval) -> Option<f64>| {
-        let spans = columns.add(&name, &intervals, read, format_bit_rate);
+    let mut add_series = |name: String, read: &dyn Fn(&Interval) -> Option<f64>| {
+        let spans = columns.add_series(&name, &intervals, read, format_bit_rate);
         highest = spans.iter().map(|span| span.2).fold(highest, f64::max);
-        series.push(Series {
+        series.push(ChartSeries {
             name,
-            mark: Mark::Step(spans),
+            mark: SeriesMark::Step(spans),
         });
     };
-    if count <= LINES {
+    if count <= MAX_LINES {
         let ids = intervals
             .iter()
             .flat_map(|i| i.streams.iter().map(|s| s.id));
         let ids: std::collections::BTreeSet<u32> = ids.collect();
         for id in ids {
-            add(format!("stream {id}"), &|interval| {
+            add_series(format!("stream {id}"), &|interval| {
                 let stream = interval.streams.iter().find(|stream| stream.id == id)?;
-                Some(rate(interval, stream))
+                Some(goodput_of_stream(interval, stream))
             });
         }
     } else {
-        for (name, place) in [("slowest", 0.0), ("median", 0.5), ("fastest", 1.0)] {
-            add(name.to_owned(), &|interval| {
-                let mut rates: Vec<f64> =
-                    interval.streams.iter().map(|s| rate(interval, s)).collect();
+        for (name, quantile) in [("slowest", 0.0), ("median", 0.5), ("fastest", 1.0)] {
+            add_series(name.to_owned(), &|interval| {
+                let mut rates: Vec<f64> = interval
+                    .streams
+                    .iter()
+                    .map(|s| goodput_of_stream(interval, s))
+                    .collect();
                 rates.sort_by(f64::total_cmp);
                 let last = rates.len().checked_sub(1)?;
-                rates.get((last as f64 * place).round() as usize).copied()
+                rates
+                    .get((last as f64 * quantile).round() as usize)
+                    .copied()
             });
         }
     }
     if highest == 0.0 {
         return String::new();
     }
-    let chart = Chart {
+    let chart = LineChart {
         title: match run.directions.len() {
             0 | 1 => "Goodput of each stream over time".to_owned(),
             _ => format!(
                 "Goodput of each stream over time, {}",
-                phrases::way_of(run, direction)
+                phrases::recorded_direction(run, direction)
             ),
         },
-        low: true,
+        is_secondary: true,
         x,
-        y: Axis::from_zero("", highest * 1.05, Unit::of_rate(highest)),
+        y: ChartAxis::from_zero("", highest * 1.05, AxisUnit::for_bit_rate(highest)),
         series,
-        shades: omitted(run),
+        shades: omitted_range(run),
         references: Vec::new(),
     };
-    figure::chart(&chart, &columns.data())
+    figure::render_chart(&chart, &columns.into_chart_data())
 }
 
-fn rate(interval: &Interval, stream: &StreamInterval) -> f64 {
+fn goodput_of_stream(interval: &Interval, stream: &StreamInterval) -> f64 {
     stream.bytes as f64 * 8e9 / (interval.end_ns - interval.start_ns) as f64
 }
 
 /// Renders the tables of measuring threads and of TCP figures.
-pub(super) fn tables(run: &Record) -> String {
-    threads(run) + &tcp(run)
+pub(super) fn cost_tables(run: &Record) -> String {
+    thread_table(run) + &tcp_table(run)
 }
 
-fn threads(run: &Record) -> String {
+fn thread_table(run: &Record) -> String {
     let all: Vec<_> = (run.summary.cpu.iter())
         .flat_map(|cost| cost.threads.iter().map(move |thread| (cost.role, thread)))
         .collect();
@@ -109,25 +114,25 @@ fn threads(run: &Record) -> String {
     for (role, thread) in all {
         let share = |ns: Option<u64>| {
             let wall = thread.wall_ns.max(1) as f64;
-            or_unknown(ns, |ns| pretty(&format_share(ns as f64 / wall)))
+            or_unknown(ns, |ns| with_micro_sign(&format_share(ns as f64 / wall)))
         };
-        let does = match thread.part {
-            CountedAt::Sender => "sends",
-            CountedAt::Receiver => "receives",
+        let verb = match thread.flow_end {
+            FlowEnd::Sender => "sends",
+            FlowEnd::Receiver => "receives",
         };
         let rate = thread
             .cycles
             .filter(|&cycles| cycles > 0)
             .zip(thread.instructions);
         out.push_str(&format!(
-            "<tr><th scope=\"row\">{} {does}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td><td>{}</td></tr>",
-            figures::role(role),
+            "<tr><th scope=\"row\">{} {verb}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td><td>{}</td></tr>",
+            figures::role_name(role),
             thread.direction,
             format_count(thread.flows.into()),
             share(Some(thread.cpu_ns)),
             share(thread.blocked_ns),
-            share(thread.delay().map(|delay| delay.waking_ns)),
-            share(thread.delay().map(|delay| delay.waited_ns)),
+            share(thread.run_delay().map(|delay| delay.wakeup_ns)),
+            share(thread.run_delay().map(|delay| delay.core_wait_ns)),
             format_count(thread.voluntary_switches),
             format_count(thread.involuntary_switches),
             or_unknown(thread.cpus.as_ref(), ToString::to_string),
@@ -139,25 +144,25 @@ fn threads(run: &Record) -> String {
     }
     out.push_str("</tbody></table></div>");
     for cost in &run.summary.cpu {
-        if let Some(why) = &cost.uncounted_because {
+        if let Some(why) = &cost.uncounted_reason {
             out.push_str(&format!(
                 "<p class=\"muted\">{}: cycles unknown: {}.</p>",
-                figures::role(cost.role),
-                escape(why)
+                figures::role_name(cost.role),
+                escape_markup(why)
             ));
         }
     }
-    if let Some(memory) = costs::memory_words(run) {
+    if let Some(memory) = costs::describe_memory(run) {
         out.push_str(&format!(
             "<p class=\"muted\">Memory per stream: {}.</p>",
-            escape(&pretty(&memory))
+            escape_markup(&with_micro_sign(&memory))
         ));
     }
     out.push_str("</details>\n");
     out
 }
 
-fn tcp(run: &Record) -> String {
+fn tcp_table(run: &Record) -> String {
     let rows = costs::tcp_rows(run);
     if rows.is_empty() {
         return String::new();
@@ -168,7 +173,7 @@ fn tcp(run: &Record) -> String {
     for (name, value, meaning) in rows {
         out.push_str(&format!(
             "<tr><th scope=\"row\">{name}</th><td>{}</td><td class=\"text\">{meaning}</td></tr>",
-            escape(&pretty(&value))
+            escape_markup(&with_micro_sign(&value))
         ));
     }
     out.push_str("</tbody></table></div></details>\n");

@@ -2,136 +2,160 @@
 
 use std::fmt::Write as _;
 
-use linerate_metric::expect::Unit;
-use linerate_metric::experiment::{ExperimentResult, PlotOf, Point, Setting, ShapeState, number};
+use linerate_metric::expect::FigureUnit;
+use linerate_metric::experiment::{
+    ExperimentPoint, ExperimentResult, KnobValues, PlotSpec, ShapeState, parse_number,
+};
 use linerate_metric::run_set::RunSet;
 use linerate_metric::statistics::Estimate;
 use linerate_metric::units::{format_count, format_nanos};
 
-use super::figure::{Data, Row, chart};
-use super::{experiment_points, hosts, pretty};
+use super::figure::{ChartData, ChartRow, render_chart};
+use super::{experiment_points, hosts, with_micro_sign};
 use crate::experiment::{
-    Grid, circumstances, grid, published, shape_words, skipped, state, trends, verdict,
+    ResultTable, build_table, compare_trends, conditions, describe_expectation, expectation_state,
+    published_tables, skipped_points, verdict,
 };
 use crate::markdown;
-use crate::phrases::{self, capitalised};
-use crate::svg::{self, Axis, Bar, BarChart, Chart, Mark, Series, escape};
+use crate::phrases::{self, capitalise};
+use crate::svg::{
+    self, BarChart, ChartAxis, ChartSeries, LineChart, SeriesMark, ValueBar, escape_markup,
+};
 use crate::text;
 
 /// Text for an experiment with reduced duration.
-const QUICK: &str = "quick: fewer points, each shorter";
+const QUICK_NOTE: &str = "quick: fewer points, each shorter";
 
 /// Renders the body of the page.
-pub(super) fn body(result: &ExperimentResult, set: &RunSet) -> String {
+pub(super) fn page_body(result: &ExperimentResult, set: &RunSet) -> String {
     let mut out = format!(
         "<header>\n<p class=\"brand\">linerate</p>\n<h1>{}</h1>\n<p class=\"lead\">{}</p>\n<p class=\"lead\">{}</p>\n",
-        escape(&result.title),
-        escape(&verdict(result)),
-        escape(&result.question)
+        escape_markup(&result.title),
+        escape_markup(&verdict(result)),
+        escape_markup(&result.question)
     );
-    let mut about = format!(
+    let mut details = format!(
         "{}, started {}",
-        phrases::amount(set.runs.len() as u64, "run"),
+        phrases::count_of(set.runs.len() as u64, "run"),
         set.started.strftime("%Y-%m-%d %H:%M:%S UTC")
     );
-    for how in circumstances(result) {
-        let how = if how == "quick" { QUICK } else { &how };
-        let _ = write!(about, ", {how}");
+    for condition in conditions(result) {
+        let condition = if condition == "quick" {
+            QUICK_NOTE
+        } else {
+            &condition
+        };
+        let _ = write!(details, ", {condition}");
     }
-    let _ = writeln!(out, "<p class=\"muted\">{}</p>", escape(&about));
+    let _ = writeln!(out, "<p class=\"muted\">{}</p>", escape_markup(&details));
     if set.interrupted {
-        let _ = writeln!(out, "<p class=\"callout\">{}</p>", super::INTERRUPTED);
+        let _ = writeln!(out, "<p class=\"callout\">{}</p>", super::INTERRUPTED_NOTE);
     }
     for note in &set.result.notes {
-        let _ = writeln!(out, "<p class=\"callout\">{}</p>", escape(note));
+        let _ = writeln!(out, "<p class=\"callout\">{}</p>", escape_markup(note));
     }
-    for kind in phrases::counted(&set.runs) {
+    for kind in phrases::count_caveats(&set.runs) {
         let _ = writeln!(
             out,
             "<p class=\"callout\"><b>Note.</b> {} <code>{}</code></p>",
-            escape(&capitalised(&pretty(&kind.words()))),
-            escape(&kind.example.doubt)
+            escape_markup(&capitalise(&with_micro_sign(&kind.describe()))),
+            escape_markup(&kind.example.id)
         );
     }
     out.push_str("</header>\n");
-    out.push_str(&shapes(result));
+    out.push_str(&expectation_section(result));
     let plots: String = result
         .plots
         .iter()
-        .filter_map(|plot| plotted(result, plot))
+        .filter_map(|plot| line_chart(result, plot))
         .collect();
     if !plots.is_empty() {
         let _ = writeln!(out, "<section>\n<h2>Curves</h2>\n{plots}</section>");
     }
     for table in &result.tables {
-        out.push_str(&tabled(&grid(result, table)));
+        out.push_str(&table_section(&build_table(result, table)));
     }
-    for grid in published(result) {
-        out.push_str(&tabled(&grid));
+    for grid in published_tables(result) {
+        out.push_str(&table_section(&grid));
     }
-    out.push_str(&slow(set));
-    out.push_str(&experiment_points::section(result, set));
-    out.push_str(&meanings(result));
-    out.push_str(&experiment_points::ways(result, set));
-    out.push_str(&hosts::section(set.runs.get(..1).unwrap_or_default()));
-    out.push_str(&commands(result));
+    out.push_str(&slow_responses(set));
+    out.push_str(&experiment_points::detail_section(result, set));
+    out.push_str(&figure_meanings(result));
+    out.push_str(&experiment_points::path_diagrams(result, set));
+    out.push_str(&hosts::host_section(set.runs.get(..1).unwrap_or_default()));
+    out.push_str(&command_section(result));
     out
 }
 
-fn shapes(result: &ExperimentResult) -> String {
+fn expectation_section(result: &ExperimentResult) -> String {
     let mut out = String::from("<section>\n<h2>Expectations</h2>\n<ul>\n");
     for shape in &result.shapes {
         let _ = writeln!(
             out,
             "<li><b>{}</b>: {}</li>",
-            escape(&state(shape).replace("DOES NOT AGREE", "does not agree")),
-            escape(&pretty(&shape_words(shape)))
+            escape_markup(&expectation_state(shape).replace("DOES NOT AGREE", "does not agree")),
+            escape_markup(&with_micro_sign(&describe_expectation(shape)))
         );
     }
     out.push_str("</ul>\n");
-    let trends = trends(result);
-    let told = trends
+    let trends = compare_trends(result);
+    let listed = trends
         .iter()
         .filter(|trend| trend.state != ShapeState::Untested);
-    let told: String = told
+    let listed: String = listed
         .map(|trend| {
-            let word = trend.word.replace("NOT", "not");
-            format!("<li><b>{word}</b>: {}</li>\n", escape(&pretty(&trend.text)))
+            let verdict = trend.verdict.replace("NOT", "not");
+            format!(
+                "<li><b>{verdict}</b>: {}</li>\n",
+                escape_markup(&with_micro_sign(&trend.text))
+            )
         })
         .collect();
-    if !told.is_empty() {
-        let _ = writeln!(out, "<h3>Published changes</h3>\n<ul>\n{told}</ul>");
+    if !listed.is_empty() {
+        let _ = writeln!(out, "<h3>Published changes</h3>\n<ul>\n{listed}</ul>");
     }
     out.push_str("</section>\n");
-    for figure in &result.unread {
+    for figure in &result.missing_figures {
         let _ = writeln!(
             out,
             "<p class=\"callout\"><b>Note.</b> Figure missing from all records: {}</p>",
-            escape(figure)
+            escape_markup(figure)
         );
     }
     out
 }
 
-fn tabled(grid: &Grid) -> String {
+fn table_section(grid: &ResultTable) -> String {
     let mut out = format!(
         "<section>\n<h2>{}</h2>\n<div class=\"scroll\"><table><thead><tr>",
-        escape(&grid.title)
+        escape_markup(&grid.title)
     );
     for (position, heading) in grid.headings.iter().enumerate() {
-        let class = match position < grid.left {
+        let class = match position < grid.label_columns {
             true => " class=\"text\"",
             false => "",
         };
-        let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", escape(heading));
+        let _ = write!(
+            out,
+            "<th scope=\"col\"{class}>{}</th>",
+            escape_markup(heading)
+        );
     }
     out.push_str("</tr></thead><tbody>\n");
     for row in &grid.rows {
         out.push_str("<tr>");
         for (position, cell) in row.iter().enumerate() {
-            let _ = match position < grid.left {
-                true => write!(out, "<th scope=\"row\">{}</th>", escape(&pretty(cell))),
-                false => write!(out, "<td>{}</td>", figure_cell(&pretty(cell))),
+            let _ = match position < grid.label_columns {
+                true => write!(
+                    out,
+                    "<th scope=\"row\">{}</th>",
+                    escape_markup(&with_micro_sign(cell))
+                ),
+                false => write!(
+                    out,
+                    "<td>{}</td>",
+                    render_figure_cell(&with_micro_sign(cell))
+                ),
             };
         }
         out.push_str("</tr>\n");
@@ -142,68 +166,70 @@ fn tabled(grid: &Grid) -> String {
 
 /// Renders a figure with its interval and its change on separate lines, so that the columns of a
 /// table stay narrow.
-fn figure_cell(cell: &str) -> String {
+fn render_figure_cell(cell: &str) -> String {
     let with_interval = cell.split_once(" (").and_then(|(value, rest)| {
         let (interval, after) = rest.split_once(')')?;
         Some((value, vec![interval, after.trim_start_matches(", ")]))
     });
-    let moved = || {
-        let (value, way) = cell.split_once(", ")?;
-        Some((value, vec![way]))
+    let with_change = || {
+        let (value, change) = cell.split_once(", ")?;
+        Some((value, vec![change]))
     };
-    let (value, below) = with_interval.or_else(moved).unwrap_or((cell, Vec::new()));
-    let mut out = escape(value);
-    for line in below.iter().filter(|line| !line.is_empty()) {
-        let line = super::figure::below(line);
+    let (value, second_lines) = with_interval
+        .or_else(with_change)
+        .unwrap_or((cell, Vec::new()));
+    let mut out = escape_markup(value);
+    for line in second_lines.iter().filter(|line| !line.is_empty()) {
+        let line = super::figure::render_second_line(line);
         let _ = write!(out, "<span class=\"interval\">{line}</span>");
     }
     out
 }
 
 /// Number of slow responses shown on a page.
-const SLOW: usize = 200;
+const MAX_SLOW_RESPONSES: usize = 200;
 
 /// Renders the slowest responses above the limit, folded; empty if there are none.
-fn slow(set: &RunSet) -> String {
-    let mut answers: Vec<_> = (set.runs.iter())
+fn slow_responses(set: &RunSet) -> String {
+    let mut responses: Vec<_> = (set.runs.iter())
         .flat_map(|run| run.slow.iter().map(move |slow| (run, slow)))
         .collect();
-    answers.sort_by_key(|(_, slow)| std::cmp::Reverse(slow.time_ns));
-    let listed = answers.len();
-    let rows: Vec<Vec<String>> = (answers.iter().take(SLOW))
+    responses.sort_by_key(|(_, slow)| std::cmp::Reverse(slow.time_ns));
+    let listed = responses.len();
+    let rows: Vec<Vec<String>> = (responses.iter().take(MAX_SLOW_RESPONSES))
         .map(|(run, slow)| {
             vec![
-                phrases::name(run),
+                phrases::run_name(run),
                 slow.number.to_string(),
                 format_nanos(slow.time_ns as f64),
                 slow.cause.clone(),
             ]
         })
         .collect();
-    let Some(grid) = text::Grid::new(&["run", "response", "time", "cause"], rows, 1) else {
+    let Some(grid) = text::TextTable::new(&["run", "response", "time", "cause"], rows, 1) else {
         return String::new();
     };
     // A record lists a limited number of slow responses, but counts all of them.
-    let all: u64 = set.runs.iter().filter_map(|run| run.summary.slow).sum();
-    let all = all.max(listed as u64);
-    let summary = match all {
-        all if all > SLOW as u64 => format!("The {SLOW} slowest"),
+    let total: u64 = set.runs.iter().filter_map(|run| run.summary.slow).sum();
+    let total = total.max(listed as u64);
+    let summary = match total {
+        total if total > MAX_SLOW_RESPONSES as u64 => format!("The {MAX_SLOW_RESPONSES} slowest"),
         _ => "All slow responses".to_owned(),
     };
-    let rest = match all {
-        all if all > SLOW as u64 => {
+    let listed_note = match total {
+        total if total > MAX_SLOW_RESPONSES as u64 => {
             format!("; the records list {} of them", format_count(listed as u64))
         }
         _ => String::new(),
     };
     format!(
-        "<section>\n<h2>Slow responses</h2>\n<p>{} responses took longer than the limit{rest}.</p>\n<details><summary>{summary}</summary>\n{}</details>\n</section>\n",
-        format_count(all),
-        super::figure::grid(&grid)
+        "<section>\n<h2>Slow responses</h2>\n<p>{} responses took longer than the limit{listed_note}.</p>\n<details><summary>{summary}</summary>\n{}</details>\n</section>\n",
+        format_count(total),
+        super::figure::render_grid(&grid)
     )
 }
 
-fn meanings(result: &ExperimentResult) -> String {
+fn figure_meanings(result: &ExperimentResult) -> String {
     let mut out = String::from(
         "<section>\n<h2>Figures</h2>\n<details><summary>Meaning of each figure, and limits without root</summary>\n<ul>\n",
     );
@@ -211,34 +237,34 @@ fn meanings(result: &ExperimentResult) -> String {
         let _ = writeln!(
             out,
             "<li><b>{}</b>: {}</li>",
-            escape(&figure.name.replace('_', " ")),
-            escape(&figure.says)
+            escape_markup(&figure.name.replace('_', " ")),
+            escape_markup(&figure.description)
         );
     }
     let _ = writeln!(
         out,
         "</ul>\n<p>Without root: {}</p>\n</details>\n</section>",
-        escape(&result.without_root)
+        escape_markup(&result.without_root)
     );
     out
 }
 
 /// Renders the skipped points, and the commands of each point.
-fn commands(result: &ExperimentResult) -> String {
+fn command_section(result: &ExperimentResult) -> String {
     let mut out = String::from("<section>\n<h2>Points</h2>\n");
-    for (because, points) in skipped(result) {
+    for (reason, points) in skipped_points(result) {
         let _ = writeln!(
             out,
             "<p class=\"callout\">Not tested: {}: {}.</p>",
-            escape(&points.join(", ")),
-            escape(&because)
+            escape_markup(&points.join(", ")),
+            escape_markup(&reason)
         );
     }
     out.push_str(
         "<details><summary>Commands and records of each point</summary>\n<div class=\"scroll\"><table><thead><tr>",
     );
     for knob in &result.knobs {
-        let name = escape(&knob.name);
+        let name = escape_markup(&knob.name);
         let _ = write!(out, "<th scope=\"col\" class=\"text\">{name}</th>");
     }
     out.push_str(
@@ -248,13 +274,13 @@ fn commands(result: &ExperimentResult) -> String {
         out.push_str("<tr>");
         for knob in &result.knobs {
             let value = point.setting.get(&knob.name).map_or("", String::as_str);
-            let _ = write!(out, "<th scope=\"row\">{}</th>", escape(value));
+            let _ = write!(out, "<th scope=\"row\">{}</th>", escape_markup(value));
         }
         let _ = writeln!(
             out,
             "<td class=\"text command\">{}</td><td class=\"text\">{}</td></tr>",
-            coded(point),
-            escape(&point.runs.join(" "))
+            point_commands(point),
+            escape_markup(&point.runs.join(" "))
         );
     }
     out.push_str("</tbody></table></div></details>\n</section>\n");
@@ -262,25 +288,25 @@ fn commands(result: &ExperimentResult) -> String {
 }
 
 /// Renders the commands that repeat a point, one per line: setup, then measurement.
-fn coded(point: &Point) -> String {
-    let lines = point.around.iter().chain(&point.commands);
+fn point_commands(point: &ExperimentPoint) -> String {
+    let lines = point.setup_commands.iter().chain(&point.commands);
     let lines: Vec<String> = lines
-        .map(|line| format!("<code>{}</code>", escape(line)))
+        .map(|line| format!("<code>{}</code>", escape_markup(line)))
         .collect();
     lines.join("<br>")
 }
 
 /// Ratio of the highest interval bound to the highest value above which the axis is logarithmic.
-const PRESSED: f64 = 3.0;
+const MAX_LINEAR_INTERVAL_RATIO: f64 = 3.0;
 
 /// Formats the name of a figure: `tcp send rate` for `tcp_send_rate`.
-fn figure_words(name: &str) -> String {
+fn spaced_name(name: &str) -> String {
     name.replace('_', " ")
 }
 
 /// Renders a figure by a non-numeric knob: one group of bars per combination of the other knobs.
-fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
-    let mut groups: Vec<(Setting, Vec<(String, Estimate)>)> = Vec::new();
+fn bar_charts(result: &ExperimentResult, plot: &PlotSpec, unit: FigureUnit) -> String {
+    let mut groups: Vec<(KnobValues, Vec<(String, Estimate)>)> = Vec::new();
     for point in &result.points {
         let (Some(value), Some(x)) = (point.figures.get(&plot.figure), point.setting.get(&plot.x))
         else {
@@ -289,7 +315,10 @@ fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
         let mut setting = point.setting.clone();
         setting.retain(|knob, _| plot.series.contains(knob));
         let bar = (x.clone(), *value);
-        match groups.iter_mut().find(|(known, _)| *known == setting) {
+        match groups
+            .iter_mut()
+            .find(|(group_setting, _)| *group_setting == setting)
+        {
             Some((_, bars)) => bars.push(bar),
             None => groups.push((setting, vec![bar])),
         }
@@ -299,54 +328,58 @@ fn barred(result: &ExperimentResult, plot: &PlotOf, unit: Unit) -> String {
         let named: Vec<&str> = setting.values().map(String::as_str).collect();
         // The axis includes the intervals, and shows the shortest bar next to the longest.
         let values = || bars.iter().map(|bar| bar.1);
-        let most = values().map(|value| value.median.max(value.high));
-        let most = most.fold(0.0, f64::max);
-        let least = values().map(|value| value.median).fold(most, f64::min);
-        if most <= 0.0 {
+        let highest = values().map(|value| value.median.max(value.high));
+        let highest = highest.fold(0.0, f64::max);
+        let lowest = values().map(|value| value.median).fold(highest, f64::min);
+        if highest <= 0.0 {
             continue;
         }
-        let drawn = BarChart {
+        let bar_chart = BarChart {
             title: match named.is_empty() {
                 true => plot.title.clone(),
                 false => format!("{}: {}", plot.title, named.join(", ")),
             },
-            axis: Axis::of_bars(
-                &figure_words(&plot.figure),
-                least,
-                most,
-                super::unit(unit, most),
+            axis: ChartAxis::for_bars(
+                &spaced_name(&plot.figure),
+                lowest,
+                highest,
+                super::axis_unit(unit, highest),
             ),
             bars: bars
                 .into_iter()
-                .map(|(name, value)| Bar {
+                .map(|(name, value)| ValueBar {
                     name,
                     value: value.median,
-                    reach: Some((value.low, value.high)),
-                    text: pretty(&markdown::figure(unit, &value)),
+                    interval: Some((value.low, value.high)),
+                    text: with_micro_sign(&markdown::format_figure(unit, &value)),
                     color: position,
                 })
                 .collect(),
         };
-        out.push_str(&super::figure::bars(&drawn));
+        out.push_str(&super::figure::render_bars(&bar_chart));
     }
     out
 }
 
 /// Renders a figure by a numeric knob, one line per combination of the others; `None` with fewer
 /// than two values.
-fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
+fn line_chart(result: &ExperimentResult, plot: &PlotSpec) -> Option<String> {
     let figure = result.figure(&plot.figure)?;
     let knob = result.knobs.iter().find(|knob| knob.name == plot.x)?;
-    if knob.values.iter().any(|value| number(value).is_none()) {
-        return Some(barred(result, plot, figure.unit));
+    if knob
+        .values
+        .iter()
+        .any(|value| parse_number(value).is_none())
+    {
+        return Some(bar_charts(result, plot, figure.unit));
     }
     let mut xs: Vec<(f64, &String)> = knob
         .values
         .iter()
-        .filter_map(|value| Some((number(value)?, value)))
+        .filter_map(|value| Some((parse_number(value)?, value)))
         .collect();
-    xs.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let mut names: Vec<Setting> = Vec::new();
+    xs.sort_by(|left, right| left.0.total_cmp(&right.0));
+    let mut names: Vec<KnobValues> = Vec::new();
     for point in &result.points {
         let mut setting = point.setting.clone();
         setting.retain(|knob, _| plot.series.contains(knob));
@@ -354,20 +387,26 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
             names.push(setting);
         }
     }
-    let value = |setting: &Setting, x: &String| {
-        let mut asked = setting.clone();
-        asked.insert(plot.x.clone(), x.clone());
-        let mut fitting = result.fitting(&asked);
-        fitting.find_map(|point| point.figures.get(&plot.figure).copied())
+    let value = |setting: &KnobValues, x: &String| {
+        let mut full_setting = setting.clone();
+        full_setting.insert(plot.x.clone(), x.clone());
+        let mut matching = result.matching_points(&full_setting);
+        matching.find_map(|point| point.figures.get(&plot.figure).copied())
     };
-    let all: Vec<Estimate> = names
+    let estimates: Vec<Estimate> = names
         .iter()
         .flat_map(|name| xs.iter().filter_map(|(_, x)| value(name, x)))
         .collect();
-    let highest = all.iter().map(|value| value.median).reduce(f64::max)?;
-    let reach = all.iter().map(|value| value.high).fold(highest, f64::max);
-    let least = all.iter().map(|value| value.low.min(value.median));
-    let least = least.fold(highest, f64::min);
+    let highest = estimates
+        .iter()
+        .map(|value| value.median)
+        .reduce(f64::max)?;
+    let highest_bound = estimates
+        .iter()
+        .map(|value| value.high)
+        .fold(highest, f64::max);
+    let lowest_bound = estimates.iter().map(|value| value.low.min(value.median));
+    let lowest_bound = lowest_bound.fold(highest, f64::min);
     // The axis is logarithmic if a line would lie on the zero line, or if a wide interval would
     // compress the rest.
     let lowest_line = names.iter().filter_map(|name| {
@@ -375,48 +414,49 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
         values.map(|value| value.median).reduce(f64::max)
     });
     let lowest_line = lowest_line.fold(highest, f64::min);
-    let is_pressed = Axis::are_apart(lowest_line, highest) || reach > highest * PRESSED;
+    let needs_logarithmic = ChartAxis::needs_logarithmic(lowest_line, highest)
+        || highest_bound > highest * MAX_LINEAR_INTERVAL_RATIO;
     let (first, last) = (xs.first()?.0, xs.last()?.0);
     if xs.len() < 2 {
         return None;
     }
-    let unit = super::unit(figure.unit, highest);
-    let y_name = figure_words(&figure.name);
-    let y = match is_pressed && least > 0.0 {
-        true => Axis::log(&y_name, least, reach, unit),
-        false => Axis::from_zero(&y_name, reach, unit),
+    let unit = super::axis_unit(figure.unit, highest);
+    let y_name = spaced_name(&figure.name);
+    let y = match needs_logarithmic && lowest_bound > 0.0 {
+        true => ChartAxis::logarithmic(&y_name, lowest_bound, highest_bound, unit),
+        false => ChartAxis::from_zero(&y_name, highest_bound, unit),
     };
     let x = match plot.log_x && first > 0.0 {
-        true => Axis::log_count(&plot.x, first, last),
-        false => Axis::between(&plot.x, first, last, svg::Unit::COUNT),
+        true => ChartAxis::log_count(&plot.x, first, last),
+        false => ChartAxis::between(&plot.x, first, last, svg::AxisUnit::COUNT),
     };
-    let named = |setting: &Setting| {
-        let words = plot.series.iter().filter_map(|knob| {
+    let named = |setting: &KnobValues| {
+        let parts = plot.series.iter().filter_map(|knob| {
             let value = setting.get(knob)?;
-            Some(match number(value).is_some() {
+            Some(match parse_number(value).is_some() {
                 true => format!("{knob} {value}"),
                 false => value.clone(),
             })
         });
-        words.collect::<Vec<_>>().join(", ")
+        parts.collect::<Vec<_>>().join(", ")
     };
     let series = names
         .iter()
-        .map(|name| Series {
+        .map(|name| ChartSeries {
             name: named(name),
-            mark: Mark::Measured(
+            mark: SeriesMark::Measured(
                 xs.iter()
-                    .filter_map(|(at, x)| {
+                    .filter_map(|(knob_value, x)| {
                         let value = value(name, x)?;
-                        Some((*at, value.median, (value.low, value.high)))
+                        Some((*knob_value, value.median, (value.low, value.high)))
                     })
                     .collect(),
             ),
         })
         .collect();
-    let drawn = Chart {
+    let chart_data = LineChart {
         title: plot.title.clone(),
-        low: false,
+        is_secondary: false,
         x,
         y,
         series,
@@ -427,41 +467,46 @@ fn plotted(result: &ExperimentResult, plot: &PlotOf) -> Option<String> {
     headings.extend(names.iter().map(named));
     let rows = xs
         .iter()
-        .map(|(at, x)| Row {
-            x: *at,
+        .map(|(knob_value, x)| ChartRow {
+            x: *knob_value,
             text: (*x).clone(),
             cells: names
                 .iter()
                 .map(|name| {
-                    value(name, x).map(|v| (v.median, pretty(&markdown::figure(figure.unit, &v))))
+                    value(name, x).map(|v| {
+                        (
+                            v.median,
+                            with_micro_sign(&markdown::format_figure(figure.unit, &v)),
+                        )
+                    })
                 })
                 .collect(),
         })
         .collect();
-    Some(chart(&drawn, &Data { headings, rows }))
+    Some(render_chart(&chart_data, &ChartData { headings, rows }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::experiment::{FigureOf, Knob};
+    use linerate_metric::experiment::{FigureSpec, KnobAxis};
 
     /// Renders one point per value of a knob, with its figure and interval.
     fn drawn(knob: &str, points: &[(&str, f64, (f64, f64))]) -> String {
-        let named = |value: &str| Setting::from([(knob.to_owned(), value.to_owned())]);
+        let named = |value: &str| KnobValues::from([(knob.to_owned(), value.to_owned())]);
         let result = ExperimentResult {
-            knobs: vec![Knob {
+            knobs: vec![KnobAxis {
                 name: knob.to_owned(),
                 values: points.iter().map(|point| point.0.to_owned()).collect(),
             }],
-            figures: vec![FigureOf {
+            figures: vec![FigureSpec {
                 name: "trip".to_owned(),
-                unit: Unit::Nanos,
-                says: String::new(),
+                unit: FigureUnit::Nanos,
+                description: String::new(),
                 exact: false,
             }],
             points: (points.iter())
-                .map(|&(value, median, (low, high))| Point {
+                .map(|&(value, median, (low, high))| ExperimentPoint {
                     setting: named(value),
                     figures: [(
                         "trip".to_owned(),
@@ -473,32 +518,32 @@ mod tests {
                         },
                     )]
                     .into(),
-                    ..Point::default()
+                    ..ExperimentPoint::default()
                 })
                 .collect(),
             ..ExperimentResult::default()
         };
-        let plot = PlotOf {
+        let plot = PlotSpec {
             title: "Trip".to_owned(),
             figure: "trip".to_owned(),
             x: knob.to_owned(),
-            ..PlotOf::default()
+            ..PlotSpec::default()
         };
-        plotted(&result, &plot).expect("a drawing")
+        line_chart(&result, &plot).expect("a drawing")
     }
 
     /// Counts the caps of all whiskers in both drawings (wide and narrow).
     fn caps(drawing: &str, step: char) -> usize {
         let whiskers = drawing.split("class=\"whisker\" d=\"").skip(1);
-        let ends = |whisker: &str| {
+        let count_caps = |whisker: &str| {
             let (path, _) = whisker.split_once('"').unwrap_or_default();
             path.matches(step).count()
         };
-        whiskers.map(ends).sum()
+        whiskers.map(count_caps).sum()
     }
 
     #[test]
-    fn what_is_said_of_a_figure_stands_below_it() {
+    fn interval_and_change_are_below_the_figure() {
         for (cell, value, below) in [
             ("23.5 Mb/s, up 71x", "23.5 Mb/s", &["up 71x"][..]),
             (
@@ -514,9 +559,9 @@ mod tests {
         ] {
             let line = |text: &&str| format!("<span class=\"interval\">{text}</span>");
             let lines: String = below.iter().map(line).collect();
-            assert_eq!(figure_cell(cell), format!("{value}{lines}"));
+            assert_eq!(render_figure_cell(cell), format!("{value}{lines}"));
         }
-        assert_eq!(figure_cell("1,234 /s"), "1,234 /s");
+        assert_eq!(render_figure_cell("1,234 /s"), "1,234 /s");
     }
 
     #[test]
@@ -529,19 +574,19 @@ mod tests {
             ],
         );
         assert_eq!(caps(&bars, 'v'), 8);
-        for far in [70e3, 900e3] {
+        for upper_bound in [70e3, 900e3] {
             let line = drawn(
                 "hops",
-                &[("0", 20e3, (18e3, 22e3)), ("1", 40e3, (30e3, far))],
+                &[("0", 20e3, (18e3, 22e3)), ("1", 40e3, (30e3, upper_bound))],
             );
-            assert_eq!(caps(&line, 'h'), 8, "{far}");
+            assert_eq!(caps(&line, 'h'), 8, "{upper_bound}");
             // A wide interval selects the logarithmic axis.
-            assert_eq!(line.contains("logarithmic"), far > 100e3);
+            assert_eq!(line.contains("logarithmic"), upper_bound > 100e3);
         }
     }
 
     #[test]
-    fn bars_far_apart_are_seen_beside_each_other() {
+    fn bars_of_very_different_length_are_visible() {
         let none = (0.0, 0.0);
         let bars = drawn("setup", &[("default", 55e3, none), ("kernel", 434e6, none)]);
         assert!(bars.contains("trip, logarithmic"), "{bars}");

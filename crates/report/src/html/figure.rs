@@ -2,22 +2,24 @@
 
 use std::fmt::Write;
 
-use super::pretty;
-use crate::svg::{BarChart, COLORS, Chart, Heat, NARROW, WIDE, escape};
-use crate::text::Grid;
+use super::with_micro_sign;
+use crate::svg::{
+    BarChart, HeatMap, LineChart, NARROW_SIZE, SERIES_COLORS, WIDE_SIZE, escape_markup,
+};
+use crate::text::TextTable;
 
 /// Largest number of rows in a data table; of more rows, every n-th is shown.
-const ROWS: usize = 240;
+const MAX_ROWS: usize = 240;
 
 /// Data of a chart.
-pub(super) struct Data {
+pub(super) struct ChartData {
     /// Headings of the x column and of each series.
     pub(super) headings: Vec<String>,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<ChartRow>,
 }
 
 /// Row of the data table: an x with the value of each series.
-pub(super) struct Row {
+pub(super) struct ChartRow {
     pub(super) x: f64,
     pub(super) text: String,
     /// Value for the drawing and as text; `None` if unknown.
@@ -25,17 +27,17 @@ pub(super) struct Row {
 }
 
 /// Length of a text that is kept on one line.
-const SHORT: usize = 16;
+const MAX_UNBROKEN_CHARS: usize = 16;
 
 /// Renders a text table as HTML.
-pub(super) fn grid(grid: &Grid) -> String {
+pub(super) fn render_grid(grid: &TextTable) -> String {
     let longest = |column: usize| {
         let cells = grid.rows.iter().filter_map(|row| row.get(column));
         let lengths = cells.map(|cell| cell.chars().count());
         lengths.max().unwrap_or(0)
     };
-    let class = |column: usize| match column < grid.left {
-        true if longest(column) <= SHORT => " class=\"text short\"",
+    let class = |column: usize| match column < grid.left_columns {
+        true if longest(column) <= MAX_UNBROKEN_CHARS => " class=\"text short\"",
         true => " class=\"text\"",
         false => "",
     };
@@ -44,7 +46,7 @@ pub(super) fn grid(grid: &Grid) -> String {
         out.push_str(&format!(
             "<th scope=\"col\"{}>{}</th>",
             class(column),
-            escape(heading)
+            escape_markup(heading)
         ));
     }
     out.push_str("</tr></thead><tbody>");
@@ -54,9 +56,9 @@ pub(super) fn grid(grid: &Grid) -> String {
             out.push_str(&format!(
                 "<td{}>{}</td>",
                 class(column),
-                match column < grid.left {
-                    true => breakable(&pretty(cell)),
-                    false => above_interval(&pretty(cell)),
+                match column < grid.left_columns {
+                    true => with_break_points(&with_micro_sign(cell)),
+                    false => render_interval_cell(&with_micro_sign(cell)),
                 }
             ));
         }
@@ -67,17 +69,19 @@ pub(super) fn grid(grid: &Grid) -> String {
 }
 
 /// Escapes a text and allows line breaks after dots and underscores of long names.
-fn breakable(text: &str) -> String {
-    let word = |word: &str| match word.chars().count() > SHORT {
-        true => escape(word).replace('.', ".<wbr>").replace('_', "_<wbr>"),
-        false => escape(word),
+fn with_break_points(text: &str) -> String {
+    let with_breaks = |with_breaks: &str| match with_breaks.chars().count() > MAX_UNBROKEN_CHARS {
+        true => escape_markup(with_breaks)
+            .replace('.', ".<wbr>")
+            .replace('_', "_<wbr>"),
+        false => escape_markup(with_breaks),
     };
-    let words: Vec<String> = text.split(' ').map(word).collect();
-    words.join(" ")
+    let tokens: Vec<String> = text.split(' ').map(with_breaks).collect();
+    tokens.join(" ")
 }
 
 /// Escapes a figure and puts its interval on a line below, which halves the width of the table.
-fn above_interval(text: &str) -> String {
+fn render_interval_cell(text: &str) -> String {
     let parts = text.split_once(" (").and_then(|(value, rest)| {
         let interval = rest.strip_suffix(')')?;
         interval.contains(" to ").then_some((value, interval))
@@ -85,36 +89,39 @@ fn above_interval(text: &str) -> String {
     match parts {
         Some((value, interval)) => format!(
             "{}<span class=\"interval\">{}</span>",
-            escape(value),
-            below(interval)
+            escape_markup(value),
+            render_second_line(interval)
         ),
-        None => escape(text),
+        None => escape_markup(text),
     }
 }
 
 /// Escapes the line below a figure. It may break between the bounds of an interval, but not between
 /// a number and its unit.
-pub(super) fn below(text: &str) -> String {
-    const KEPT: &str = "\u{a0}";
-    let ends: Vec<String> = (text.split(" to "))
-        .map(|end| escape(end).replace(' ', KEPT))
+pub(super) fn render_second_line(text: &str) -> String {
+    const NO_BREAK_SPACE: &str = "\u{a0}";
+    let bounds: Vec<String> = (text.split(" to "))
+        .map(|bound| escape_markup(bound).replace(' ', NO_BREAK_SPACE))
         .collect();
-    match ends.len() {
-        1 => escape(text),
-        _ => ends.join(&format!(" to{KEPT}")),
+    match bounds.len() {
+        1 => escape_markup(text),
+        _ => bounds.join(&format!(" to{NO_BREAK_SPACE}")),
     }
 }
 
 /// Renders commands or a settings file for copying; they are not wrapped.
-pub(super) fn commands(text: &str) -> String {
+pub(super) fn render_commands(text: &str) -> String {
     // Lines are escaped one by one, because escaping removes line ends.
-    let lines: Vec<String> = text.lines().map(escape).collect();
+    let lines: Vec<String> = text.lines().map(escape_markup).collect();
     format!("<pre class=\"command\">{}</pre>\n", lines.join("\n"))
 }
 
 /// Renders preformatted text; control characters are removed.
-pub(super) fn lines(text: &str) -> String {
-    let lines: Vec<String> = text.lines().map(|line| escape(&pretty(line))).collect();
+pub(super) fn render_preformatted(text: &str) -> String {
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| escape_markup(&with_micro_sign(line)))
+        .collect();
     format!(
         "<div class=\"scroll\"><pre>{}</pre></div>\n",
         lines.join("\n")
@@ -122,7 +129,7 @@ pub(super) fn lines(text: &str) -> String {
 }
 
 /// Renders a chart with axes.
-pub(super) fn chart(chart: &Chart, data: &Data) -> String {
+pub(super) fn render_chart(chart: &LineChart, data: &ChartData) -> String {
     let legend = if chart.series.len() > 1 {
         let items: String = chart
             .series
@@ -131,8 +138,8 @@ pub(super) fn chart(chart: &Chart, data: &Data) -> String {
             .map(|(position, series)| {
                 format!(
                     "<label class=\"k{position} c{}\"><input type=\"checkbox\" checked><i></i>{}</label>",
-                    position % COLORS,
-                    escape(&series.name)
+                    position % SERIES_COLORS,
+                    escape_markup(&series.name)
                 )
             })
             .collect();
@@ -140,79 +147,87 @@ pub(super) fn chart(chart: &Chart, data: &Data) -> String {
     } else {
         String::new()
     };
-    framed(
+    render_figure(
         &chart.title,
         &legend,
-        &(chart.draw(WIDE) + &chart.draw(NARROW)),
-        &table(chart, data),
+        &(chart.draw(WIDE_SIZE) + &chart.draw(NARROW_SIZE)),
+        &data_table(chart, data),
     )
 }
 
 /// Renders horizontal bars.
-pub(super) fn bars(bars: &BarChart) -> String {
+pub(super) fn render_bars(bars: &BarChart) -> String {
     let mut rows = String::new();
     for bar in &bars.bars {
         write!(
             rows,
             "<tr><th scope=\"row\">{}</th><td>{}</td></tr>",
-            escape(&bar.name),
-            escape(&bar.text)
+            escape_markup(&bar.name),
+            escape_markup(&bar.text)
         )
         .expect("a string takes all that is written");
     }
     let table = format!(
         "<details><summary>Data</summary><div class=\"scroll\"><table><thead><tr><th>measurement</th><th>{}</th></tr></thead><tbody>{rows}</tbody></table></div></details>",
-        escape(&bars.axis.label)
+        escape_markup(&bars.axis.label)
     );
-    framed(
+    render_figure(
         &bars.title,
         "",
-        &(bars.draw(WIDE) + &bars.draw(NARROW)),
+        &(bars.draw(WIDE_SIZE) + &bars.draw(NARROW_SIZE)),
         &table,
     )
 }
 
 /// Renders a heat map, whose cells show its data.
-pub(super) fn heat(heat: &Heat) -> String {
-    framed(&heat.title, "", &(heat.draw(WIDE) + &heat.draw(NARROW)), "")
-}
-
-fn framed(title: &str, legend: &str, drawing: &str, table: &str) -> String {
-    format!(
-        "<figure class=\"chart\">\n<figcaption><h4>{}</h4>{legend}</figcaption>\n<div class=\"canvas\">{drawing}<div class=\"tip\" hidden></div></div>\n{table}\n</figure>\n",
-        escape(title)
+pub(super) fn render_heat_map(heat: &HeatMap) -> String {
+    render_figure(
+        &heat.title,
+        "",
+        &(heat.draw(WIDE_SIZE) + &heat.draw(NARROW_SIZE)),
+        "",
     )
 }
 
-fn table(chart: &Chart, data: &Data) -> String {
+fn render_figure(title: &str, legend: &str, drawing: &str, table: &str) -> String {
+    format!(
+        "<figure class=\"chart\">\n<figcaption><h4>{}</h4>{legend}</figcaption>\n<div class=\"canvas\">{drawing}<div class=\"tip\" hidden></div></div>\n{table}\n</figure>\n",
+        escape_markup(title)
+    )
+}
+
+fn data_table(chart: &LineChart, data: &ChartData) -> String {
     let mut out = String::from("<details><summary>Data</summary>");
-    let every = data.rows.len().div_ceil(ROWS).max(1);
-    if every > 1 {
+    let row_step = data.rows.len().div_ceil(MAX_ROWS).max(1);
+    if row_step > 1 {
         write!(
             out,
-            "<p class=\"muted\">Every {every}th of {} rows; the record has all rows.</p>",
+            "<p class=\"muted\">Every {row_step}th of {} rows; the record has all rows.</p>",
             data.rows.len()
         )
         .expect("a string takes all that is written");
     }
     out.push_str("<div class=\"scroll\"><table><thead><tr>");
     for heading in &data.headings {
-        out.push_str(&format!("<th scope=\"col\">{}</th>", escape(heading)));
+        out.push_str(&format!(
+            "<th scope=\"col\">{}</th>",
+            escape_markup(heading)
+        ));
     }
     out.push_str("</tr></thead><tbody>");
-    for row in data.rows.iter().step_by(every) {
+    for row in data.rows.iter().step_by(row_step) {
         // Positions are shares of the plot, valid for both drawings.
         out.push_str(&format!(
             "<tr data-x=\"{:.4}\"><th scope=\"row\">{}</th>",
             chart.x.position(row.x),
-            escape(&row.text)
+            escape_markup(&row.text)
         ));
         for cell in &row.cells {
             match cell {
                 Some((value, text)) => out.push_str(&format!(
                     "<td data-y=\"{:.3}\">{}</td>",
                     chart.y.position(*value),
-                    escape(text)
+                    escape_markup(text)
                 )),
                 None => out.push_str("<td>-</td>"),
             }
@@ -228,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_break_where_people_would_break_them() {
+    fn cells_break_at_dots_and_underscores() {
         let rows = vec![
             vec![
                 "sysctls.net.core.busy_poll <x>".to_owned(),
@@ -237,7 +252,7 @@ mod tests {
             ],
             vec!["mtu".to_owned(), "on".to_owned(), "12 (star)".to_owned()],
         ];
-        let page = grid(&Grid::new(&["what", "value", "figure"], rows, 2).unwrap());
+        let page = render_grid(&TextTable::new(&["what", "value", "figure"], rows, 2).unwrap());
         for cell in [
             "<td class=\"text\">sysctls.<wbr>net.<wbr>core.<wbr>busy_<wbr>poll &lt;x&gt;</td>",
             "<td class=\"text\">mtu</td>",
@@ -251,9 +266,9 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_copied_as_they_are() {
+    fn commands_are_not_changed() {
         let text = "[tuned]\nmtu = 9000 # 5 us & more\n";
-        let page = commands(text);
+        let page = render_commands(text);
         assert!(
             page.contains(">[tuned]\nmtu = 9000 # 5 us &amp; more</pre>"),
             "{page}"

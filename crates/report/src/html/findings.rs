@@ -4,72 +4,80 @@ use linerate_metric::finding::{Finding, FindingKind};
 use linerate_metric::record::Record;
 use linerate_metric::units::format_share;
 
-use super::{pretty, ticked};
+use super::{mark_code, with_micro_sign};
 use crate::phrases;
-use crate::svg::escape;
+use crate::svg::escape_markup;
 
 /// Renders the findings of a run; empty without findings.
-pub(super) fn section(run: &Record) -> String {
+pub(super) fn findings_section(run: &Record) -> String {
     if run.findings.is_empty() {
         return String::new();
     }
-    let items: String = run.findings.iter().map(item).collect();
+    let items: String = run.findings.iter().map(render_finding).collect();
     format!("<h3>Findings</h3>\n{items}")
 }
 
 /// Renders the costliest finding for the head of the page; empty without findings.
-pub(super) fn verdict(run: &Record) -> String {
-    let known = |found: &&Finding| found.kind != FindingKind::Unknown;
-    let Some(found) = run.findings.iter().find(known) else {
+pub(super) fn costliest_finding(run: &Record) -> String {
+    let has_cause = |finding: &&Finding| finding.kind != FindingKind::Unknown;
+    let Some(finding) = run.findings.iter().find(has_cause) else {
         return String::new();
     };
     format!(
         "<p class=\"lead\">Bottleneck: {}.</p>\n",
-        ticked(&pretty(&found.what))
+        mark_code(&with_micro_sign(&finding.summary))
     )
 }
 
-fn item(found: &Finding) -> String {
-    let kind = match found.kind {
+fn render_finding(finding: &Finding) -> String {
+    let kind = match finding.kind {
         FindingKind::Cause => "Cause",
         FindingKind::Limit => "Limit",
         FindingKind::Unknown => "Unknown",
     };
-    let mut about = vec![phrases::finding_end(found.end).to_owned()];
-    about.extend(found.direction.map(|direction| direction.to_string()));
-    if found.kind != FindingKind::Unknown {
-        about.push(pretty(&format_share(found.cost)));
+    let mut attributes = vec![phrases::finding_location(finding.end).to_owned()];
+    attributes.extend(finding.direction.map(|direction| direction.to_string()));
+    if finding.kind != FindingKind::Unknown {
+        attributes.push(with_micro_sign(&format_share(finding.cost)));
     }
-    about.extend(
-        found
+    attributes.extend(
+        finding
             .follows_from
             .as_ref()
             .map(|from| format!("follows from {from}")),
     );
     let mut out = format!(
         "<div class=\"callout\"><p><b>{kind}: {}.</b> {} <span class=\"muted\">({})</span></p>\n",
-        escape(&found.cause),
-        ticked(&pretty(&found.what)),
-        escape(&about.join(", "))
+        escape_markup(&finding.cause),
+        mark_code(&with_micro_sign(&finding.summary)),
+        escape_markup(&attributes.join(", "))
     );
-    let readings: String = found
+    let readings: String = finding
         .evidence
         .iter()
-        .map(|reading| format!("<li>{}</li>", escape(&pretty(&phrases::evidence(reading)))))
+        .map(|reading| {
+            format!(
+                "<li>{}</li>",
+                escape_markup(&with_micro_sign(&phrases::describe_evidence(reading)))
+            )
+        })
         .collect();
     out.push_str(&format!("<ul class=\"muted\">{readings}</ul>\n"));
-    out.push_str(&format!("<p>Remedy: {}", ticked(&pretty(&found.remedy))));
-    if let Some(command) = &found.command {
+    out.push_str(&format!(
+        "<p>Remedy: {}",
+        mark_code(&with_micro_sign(&finding.remedy))
+    ));
+    if let Some(command) = &finding.command {
         out.push_str(&format!(
             " <code class=\"typed\">{}</code>",
-            escape(command)
+            escape_markup(command)
         ));
     }
-    if let Some(gain) = found.gain {
-        let formula = found.gain_formula.as_deref().unwrap_or("");
+    if let Some(gain) = finding.gain {
+        let formula = finding.gain_formula.as_deref().unwrap_or("");
         out.push_str(&format!(
             " Gain: up to {gain:.2} times <span class=\"muted\">({})</span>",
-            ticked(&pretty(formula))
+            mark_code(&with_micro_sign(formula))
         ));
     }
     out.push_str("</p></div>\n");
@@ -82,14 +90,18 @@ mod tests {
 
     /// Next to the sentence the command would run into its code parts.
     #[test]
-    fn what_is_typed_has_a_line_of_its_own() {
-        let found: Finding = serde_json::from_value(serde_json::json!({
+    fn commands_have_their_own_line() {
+        let finding: Finding = serde_json::from_value(serde_json::json!({
             "kind": "cause", "cause": "slow", "end": "server", "cost": 0.5, "what": "it is slow",
             "evidence": [], "remedy": "start it with `--grant sched`", "command": "linerate x",
         }))
         .unwrap();
-        let words = "<code>--grant sched</code> <code class=\"typed\">linerate x</code>";
-        assert!(item(&found).contains(words), "{}", item(&found));
+        let expected = "<code>--grant sched</code> <code class=\"typed\">linerate x</code>";
+        assert!(
+            render_finding(&finding).contains(expected),
+            "{}",
+            render_finding(&finding)
+        );
         let style = include_str!("style.css");
         assert!(style.contains(".typed { display: block;"));
     }

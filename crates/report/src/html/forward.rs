@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::forward::{QueueFigures, Saturation};
+use linerate_metric::forward::{QueueFigures, SaturationCurve};
 use linerate_metric::record::Record;
 use linerate_metric::statistics::median;
 use linerate_metric::units::{format_bytes, format_count, format_per_second, format_share};
 
-use super::figure::{self, Data, Row};
+use super::figure::{self, ChartData, ChartRow};
 use crate::forward;
-use crate::phrases::{amount, or_unknown};
-use crate::svg::{Axis, Chart, Mark, Series, Unit, escape};
-use crate::text::Grid;
+use crate::phrases::{count_of, or_unknown};
+use crate::svg::{AxisUnit, ChartAxis, ChartSeries, LineChart, SeriesMark, escape_markup};
+use crate::text::TextTable;
 
 /// Renders ports, emulated links and threads; also the statistics as text in testpmd's layout.
-pub(super) fn section(run: &Record) -> String {
+pub(super) fn forward_section(run: &Record) -> String {
     let Some(figures) = &run.forward else {
         return String::new();
     };
@@ -47,13 +47,13 @@ pub(super) fn section(run: &Record) -> String {
         "bytes",
         "dropped on send",
     ];
-    if let Some(grid) = Grid::new(&headings, ports.collect(), 1) {
+    if let Some(grid) = TextTable::new(&headings, ports.collect(), 1) {
         out.push_str("<h3>Ports</h3>\n");
-        out.push_str(&figure::grid(&grid));
+        out.push_str(&figure::render_grid(&grid));
     }
     if let Some(grid) = forward::link_table(figures) {
         out.push_str("<h3>Emulated link</h3>\n");
-        out.push_str(&figure::grid(&grid));
+        out.push_str(&figure::render_grid(&grid));
     }
     let cores = figures.cores.iter().map(|core| {
         vec![
@@ -66,7 +66,7 @@ pub(super) fn section(run: &Record) -> String {
             format_count(core.voluntary_switches),
             format_count(core.involuntary_switches),
             or_unknown(
-                forward::waiting_briefly(core, figures.duration_ns),
+                forward::idle_delay_cell(core, figures.duration_ns),
                 |words| words,
             ),
         ]
@@ -82,13 +82,13 @@ pub(super) fn section(run: &Record) -> String {
         "involuntary switches",
         "delay when idle",
     ];
-    if let Some(grid) = Grid::new(&headings, cores.collect(), 1) {
+    if let Some(grid) = TextTable::new(&headings, cores.collect(), 1) {
         out.push_str("<h3>Threads</h3>\n");
-        out.push_str(&figure::grid(&grid));
+        out.push_str(&figure::render_grid(&grid));
     }
     out.push_str(&format!(
         "<details><summary>Forward statistics</summary>{}</details>\n",
-        figure::lines(&format!(
+        figure::render_preformatted(&format!(
             "{}\n\n{}",
             forward::forward_statistics(figures),
             forward::core_statistics(figures)
@@ -99,67 +99,72 @@ pub(super) fn section(run: &Record) -> String {
 
 /// Renders packets per second by packets in flight, one line per number of cores; empty without a
 /// sweep.
-pub(super) fn saturation(walks: &[Saturation]) -> String {
-    if walks.is_empty() {
+pub(super) fn saturation_section(sweeps: &[SaturationCurve]) -> String {
+    if sweeps.is_empty() {
         return String::new();
     }
     let mut out = String::from("<section>\n<h2>Saturation</h2>\n");
-    for walk in walks {
+    for sweep in sweeps {
         out.push_str(&format!(
             "<p>{}</p>\n",
-            escape(&forward::saturation_words(walk))
+            escape_markup(&forward::describe_saturation(sweep))
         ));
     }
-    out.push_str(&saturation_chart(walks));
-    let rows = walks.iter().flat_map(forward::saturation_rows).collect();
-    out.extend(Grid::new(&forward::SATURATION, rows, 1).map(|grid| figure::grid(&grid)));
+    out.push_str(&saturation_chart(sweeps));
+    let rows = sweeps.iter().flat_map(forward::saturation_rows).collect();
+    out.extend(
+        TextTable::new(&forward::SATURATION_HEADINGS, rows, 1)
+            .map(|grid| figure::render_grid(&grid)),
+    );
     out.push_str("</section>\n");
     out
 }
 
-fn saturation_chart(walks: &[Saturation]) -> String {
+fn saturation_chart(sweeps: &[SaturationCurve]) -> String {
     let mut lines: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
-    for walk in walks {
+    for sweep in sweeps {
         // Steps beyond full rings have the same number in flight, so they become one point.
         let mut rates: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-        for point in walk.points.iter().filter(|point| point.in_flight > 0) {
-            let same = rates.entry(point.in_flight).or_default();
-            same.push(point.packets_per_second);
+        for point in sweep.points.iter().filter(|point| point.in_flight > 0) {
+            let rates_at_step = rates.entry(point.in_flight).or_default();
+            rates_at_step.push(point.packets_per_second);
         }
         let points = rates.into_iter();
         let points = points.filter_map(|(step, rates)| Some((step as f64, median(&rates)?)));
-        lines.entry(walk.cores).or_default().extend(points);
+        lines.entry(sweep.cores).or_default().extend(points);
     }
     lines.retain(|_, points| points.len() > 1);
     if lines.is_empty() {
         return String::new();
     }
-    let all = || lines.values().flatten();
-    let low = all().map(|point| point.0).fold(f64::INFINITY, f64::min);
-    let high = all().map(|point| point.0).fold(0.0, f64::max);
-    let highest = all().map(|point| point.1).fold(0.0, f64::max);
-    let name = |cores: &u32| amount((*cores).into(), "core");
-    let chart = Chart {
+    let all_points = || lines.values().flatten();
+    let low = all_points()
+        .map(|point| point.0)
+        .fold(f64::INFINITY, f64::min);
+    let high = all_points().map(|point| point.0).fold(0.0, f64::max);
+    let highest = all_points().map(|point| point.1).fold(0.0, f64::max);
+    let name = |cores: &u32| count_of((*cores).into(), "core");
+    let chart = LineChart {
         title: "Packets per second by packets in flight".to_owned(),
-        low: false,
-        x: Axis::log_count("packets in flight", low, high),
-        y: Axis::from_zero("packets", highest, Unit::of_frequency(highest)),
+        is_secondary: false,
+        x: ChartAxis::log_count("packets in flight", low, high),
+        y: ChartAxis::from_zero("packets", highest, AxisUnit::for_packet_rate(highest)),
         series: lines
             .iter()
-            .map(|(cores, points)| Series {
+            .map(|(cores, points)| ChartSeries {
                 name: name(cores),
-                mark: Mark::Measured(points.iter().map(|&(x, y)| (x, y, (y, y))).collect()),
+                mark: SeriesMark::Measured(points.iter().map(|&(x, y)| (x, y, (y, y))).collect()),
             })
             .collect(),
         shades: Vec::new(),
         references: Vec::new(),
     };
-    let mut steps: Vec<f64> = all().map(|point| point.0).collect();
+    let mut steps: Vec<f64> = all_points().map(|point| point.0).collect();
     steps.sort_by(f64::total_cmp);
     steps.dedup();
     let mut headings = vec!["packets in flight".to_owned()];
     headings.extend(lines.keys().map(name));
-    let rows = steps.into_iter().map(|step| Row {
+    let rows = steps.into_iter().map(|step| ChartRow {
         x: step,
         text: format_count(step as u64),
         cells: lines
@@ -170,9 +175,9 @@ fn saturation_chart(walks: &[Saturation]) -> String {
             })
             .collect(),
     });
-    let data = Data {
+    let data = ChartData {
         headings,
         rows: rows.collect(),
     };
-    figure::chart(&chart, &data)
+    figure::render_chart(&chart, &data)
 }

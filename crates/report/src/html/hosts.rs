@@ -1,22 +1,22 @@
 //! Tables of hosts, folded behind one line each.
 
-use linerate_metric::facts::Host;
-use linerate_metric::plan::Kind;
+use linerate_metric::facts::HostFacts;
+use linerate_metric::plan::RunKind;
 use linerate_metric::record::Record;
 
-use crate::facts::{self, Fact, Row};
-use crate::phrases::{self, amount};
-use crate::svg::escape;
+use crate::facts::{self, FactValue, HostFactRow};
+use crate::phrases::{self, count_of};
+use crate::svg::escape_markup;
 
 /// Number of hosts per table, limited by the width.
-const BESIDE: usize = 2;
+const HOSTS_PER_TABLE: usize = 2;
 
 /// Renders the hosts of the first run, and for other runs the facts that differ.
-pub(super) fn section(runs: &[Record]) -> String {
+pub(super) fn host_section(runs: &[Record]) -> String {
     if runs.is_empty() {
         return String::new();
     }
-    let first: &[Host] = runs
+    let first: &[HostFacts] = runs
         .iter()
         .map(|run| &run.hosts[..])
         .find(|hosts| !hosts.is_empty())
@@ -25,128 +25,138 @@ pub(super) fn section(runs: &[Record]) -> String {
     if first.is_empty() {
         out.push_str("<p class=\"muted\">No host facts recorded.</p>\n");
     }
-    let has_far_end = |run: &Record| matches!(run.kind, Kind::Throughput | Kind::Latency);
+    let has_server = |run: &Record| matches!(run.kind, RunKind::Throughput | RunKind::Latency);
     if runs
         .iter()
-        .any(|run| run.hosts.len() == 1 && has_far_end(run))
+        .any(|run| run.hosts.len() == 1 && has_server(run))
     {
         out.push_str(
             "<p class=\"muted\">The facts of the server are missing in at least one run.</p>\n",
         );
     }
-    let shared = |run: &Record| match &run.hosts[..] {
-        [near, far] => near.boot_id.is_some() && near.boot_id == far.boot_id,
+    let share_a_kernel = |run: &Record| match &run.hosts[..] {
+        [client, server] => client.boot_id.is_some() && client.boot_id == server.boot_id,
         _ => false,
     };
-    if runs.iter().any(shared) {
+    if runs.iter().any(share_a_kernel) {
         out.push_str(
             "<p class=\"muted\">Client and server run on the same kernel and share its cores.</p>\n",
         );
     }
-    for hosts in first.chunks(BESIDE) {
-        let names: Vec<String> = hosts.iter().map(in_a_line).collect();
-        out.push_str(&folded(&names.join("; "), &facts::rows(hosts), hosts));
+    for hosts in first.chunks(HOSTS_PER_TABLE) {
+        let names: Vec<String> = hosts.iter().map(host_summary).collect();
+        out.push_str(&render_folded(
+            &names.join("; "),
+            &facts::host_fact_rows(hosts),
+            hosts,
+        ));
     }
-    let mut told: Vec<Vec<String>> = Vec::new();
+    let mut shown: Vec<Vec<String>> = Vec::new();
     for run in runs {
-        if run.hosts.is_empty() || run.hosts.len() > BESIDE {
+        if run.hosts.is_empty() || run.hosts.len() > HOSTS_PER_TABLE {
             continue;
         }
         // With another number of hosts, positions do not correspond.
         let rows = match run.hosts.len() == first.len() {
-            true => unlike(first, &run.hosts),
-            false => facts::rows(&run.hosts),
+            true => differing_rows(first, &run.hosts),
+            false => facts::host_fact_rows(&run.hosts),
         };
         if rows.is_empty() {
             continue;
         }
-        let texts: Vec<String> = rows.iter().map(|row| line(row, &run.hosts)).collect();
+        let texts: Vec<String> = rows.iter().map(|row| fact_row(row, &run.hosts)).collect();
         // Equal differences of several runs are shown once.
-        if told.contains(&texts) || told.len() == OTHERS {
+        if shown.contains(&texts) || shown.len() == MAX_DIFFERENCE_TABLES {
             continue;
         }
-        let what: Vec<&str> = rows.iter().map(|row| row.name).collect();
+        let fact_names: Vec<&str> = rows.iter().map(|row| row.name).collect();
         let summary = match run.hosts.len() == first.len() {
-            true => format!("Of {}: other {}", phrases::name(run), what.join(", ")),
+            true => format!(
+                "Of {}: other {}",
+                phrases::run_name(run),
+                fact_names.join(", ")
+            ),
             false => {
-                let names: Vec<String> = run.hosts.iter().map(in_a_line).collect();
-                format!("Of {}: {}", phrases::name(run), names.join("; "))
+                let names: Vec<String> = run.hosts.iter().map(host_summary).collect();
+                format!("Of {}: {}", phrases::run_name(run), names.join("; "))
             }
         };
-        out.push_str(&folded(&summary, &rows, &run.hosts));
-        told.push(texts);
+        out.push_str(&render_folded(&summary, &rows, &run.hosts));
+        shown.push(texts);
     }
     out.push_str("</section>\n");
     out
 }
 
 /// Largest number of tables of differences.
-const OTHERS: usize = 8;
+const MAX_DIFFERENCE_TABLES: usize = 8;
 
 /// Returns the rows in which hosts differ from the hosts of the first run at the same positions.
-fn unlike(first: &[Host], other: &[Host]) -> Vec<Row> {
-    let known = facts::rows(first);
-    let mut rows = facts::rows(other);
+fn differing_rows(first: &[HostFacts], hosts: &[HostFacts]) -> Vec<HostFactRow> {
+    let first_rows = facts::host_fact_rows(first);
+    let mut rows = facts::host_fact_rows(hosts);
     rows.retain(|row| {
-        let before = known.iter().find(|known| known.name == row.name);
-        before.is_none_or(|before| before.values != row.values)
+        let first_row = first_rows
+            .iter()
+            .find(|first_rows| first_rows.name == row.name);
+        first_row.is_none_or(|first_row| first_row.values != row.values)
     });
     rows
 }
 
 /// Describes a host in one line: `client (alpha): Linux 6.18, 2 processors, eth0`.
-fn in_a_line(host: &Host) -> String {
-    let mut words: Vec<String> = Vec::new();
-    words.extend(host.kernel.as_ref().map(|kernel| format!("Linux {kernel}")));
+fn host_summary(host: &HostFacts) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend(host.kernel.as_ref().map(|kernel| format!("Linux {kernel}")));
     let processors = host.cpu.logical.map(u64::from);
-    words.extend(processors.map(|count| amount(count, "processor")));
-    words.extend(host.interface.as_ref().map(|i| i.name.clone()));
-    match words.is_empty() {
-        true => facts::heading(host),
-        false => format!("{}: {}", facts::heading(host), words.join(", ")),
+    parts.extend(processors.map(|count| count_of(count, "processor")));
+    parts.extend(host.interface.as_ref().map(|i| i.name.clone()));
+    match parts.is_empty() {
+        true => facts::host_heading(host),
+        false => format!("{}: {}", facts::host_heading(host), parts.join(", ")),
     }
 }
 
-fn folded(summary: &str, rows: &[Row], hosts: &[Host]) -> String {
+fn render_folded(summary: &str, rows: &[HostFactRow], hosts: &[HostFacts]) -> String {
     format!(
         "<details><summary>{}</summary>\n{}</details>\n",
-        escape(summary),
-        table(rows, hosts)
+        escape_markup(summary),
+        host_table(rows, hosts)
     )
 }
 
-fn table(rows: &[Row], hosts: &[Host]) -> String {
+fn host_table(rows: &[HostFactRow], hosts: &[HostFacts]) -> String {
     let mut out = String::from("<table class=\"hosts\"><thead><tr><td></td>");
     for host in hosts {
         out.push_str(&format!(
             "<th scope=\"col\">{}</th>",
-            escape(&facts::heading(host))
+            escape_markup(&facts::host_heading(host))
         ));
     }
     out.push_str("</tr></thead><tbody>");
     for row in rows {
-        out.push_str(&line(row, hosts));
+        out.push_str(&fact_row(row, hosts));
     }
     out.push_str("</tbody></table>\n");
     out
 }
 
-fn line(row: &Row, hosts: &[Host]) -> String {
-    let mut out = format!("<tr><th scope=\"row\">{}</th>", escape(row.name));
-    let same = row.values.len() > 1 && row.values.iter().all(|value| *value == row.values[0]);
-    if same {
+fn fact_row(row: &HostFactRow, hosts: &[HostFacts]) -> String {
+    let mut out = format!("<tr><th scope=\"row\">{}</th>", escape_markup(row.name));
+    let is_shared = row.values.len() > 1 && row.values.iter().all(|value| *value == row.values[0]);
+    if is_shared {
         // A value shared by both hosts has one cell, so that differences are visible.
         out.push_str(&format!(
             "<td colspan=\"{}\">{}</td>",
             hosts.len(),
-            cell(&row.values[0])
+            fact_cell(&row.values[0])
         ));
     } else {
         for (value, host) in row.values.iter().zip(hosts) {
             out.push_str(&format!(
                 "<td data-host=\"{}\">{}</td>",
-                escape(&facts::heading(host)),
-                cell(value)
+                escape_markup(&facts::host_heading(host)),
+                fact_cell(value)
             ));
         }
     }
@@ -154,18 +164,24 @@ fn line(row: &Row, hosts: &[Host]) -> String {
     out
 }
 
-fn cell(fact: &Fact) -> String {
+fn fact_cell(fact: &FactValue) -> String {
     match fact {
-        Fact::Unknown => "-".to_owned(),
-        Fact::Value(value) => escape(value),
-        Fact::List { summary, entries } => {
+        FactValue::Unknown => "-".to_owned(),
+        FactValue::Text(value) => escape_markup(value),
+        FactValue::List { summary, entries } => {
             let entries: String = entries
                 .iter()
-                .map(|(name, value)| format!("<dt>{}</dt><dd>{}</dd>", escape(name), escape(value)))
+                .map(|(name, value)| {
+                    format!(
+                        "<dt>{}</dt><dd>{}</dd>",
+                        escape_markup(name),
+                        escape_markup(value)
+                    )
+                })
                 .collect();
             format!(
                 "<details><summary>{}</summary><dl>{entries}</dl></details>",
-                escape(summary)
+                escape_markup(summary)
             )
         }
     }

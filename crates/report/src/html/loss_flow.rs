@@ -3,12 +3,12 @@
 use linerate_metric::record::Record;
 use linerate_metric::units::{format_count, format_share};
 
-use super::pretty;
+use super::with_micro_sign;
 use crate::phrases;
-use crate::svg::{Flow, NARROW, WIDE, escape};
+use crate::svg::{LossFlow, NARROW_SIZE, WIDE_SIZE, escape_markup};
 
 /// Places of loss in path order.
-const ORDER: &[&str] = &[
+const PATH_ORDER: &[&str] = &[
     "sender-socket",
     "qdisc",
     "interface-tx",
@@ -21,7 +21,7 @@ const ORDER: &[&str] = &[
 
 /// Renders one diagram per direction; empty for a run without losses or with an unknown number of
 /// packets received.
-pub(super) fn flows(run: &Record) -> String {
+pub(super) fn loss_flows(run: &Record) -> String {
     let mut out = String::new();
     for way in &run.directions {
         let mut losses: Vec<_> = run
@@ -29,40 +29,42 @@ pub(super) fn flows(run: &Record) -> String {
             .iter()
             .filter(|loss| loss.direction == way.direction && loss.packets > 0)
             .collect();
-        let Some(arrived) = way.summary.packets_received.filter(|_| !losses.is_empty()) else {
+        let Some(received) = way.summary.packets_received.filter(|_| !losses.is_empty()) else {
             continue;
         };
         losses.sort_by_key(|loss| {
-            let known = ORDER.iter().position(|place| *place == loss.place);
-            known.unwrap_or(ORDER.len())
+            let position = PATH_ORDER
+                .iter()
+                .position(|place_id| *place_id == loss.place);
+            position.unwrap_or(PATH_ORDER.len())
         });
-        let arrived = arrived.saturating_sub(way.summary.duplicates.unwrap_or(0));
+        let received = received.saturating_sub(way.summary.duplicates.unwrap_or(0));
         let lost: u64 = losses.iter().map(|loss| loss.packets).sum();
-        let sent = way.summary.packets_sent.unwrap_or(0).max(arrived + lost);
+        let sent = way.summary.packets_sent.unwrap_or(0).max(received + lost);
         let share = |count: u64| {
-            pretty(&format!(
+            with_micro_sign(&format!(
                 "{} ({})",
                 format_count(count),
                 format_share(count as f64 / sent.max(1) as f64)
             ))
         };
-        let flow = Flow {
+        let flow = LossFlow {
             title: format!(
                 "Datagrams sent, lost and received, {}",
-                phrases::way_of(run, way.direction)
+                phrases::recorded_direction(run, way.direction)
             ),
             sent: (format!("{} sent", format_count(sent)), sent),
-            lost: losses
+            losses: losses
                 .iter()
                 .map(|loss| (loss.place.clone(), loss.packets, share(loss.packets)))
                 .collect(),
-            arrived: (share(arrived), "received".to_owned()),
+            received: (share(received), "received".to_owned()),
         };
         out.push_str(&format!(
             "<figure class=\"flow\">\n<figcaption><h4>{}</h4></figcaption>\n<div class=\"canvas\">{}{}</div>\n</figure>\n",
-            escape(&flow.title),
-            flow.draw(WIDE),
-            flow.draw(NARROW)
+            escape_markup(&flow.title),
+            flow.draw(WIDE_SIZE),
+            flow.draw(NARROW_SIZE)
         ));
     }
     out

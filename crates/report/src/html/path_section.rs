@@ -1,96 +1,107 @@
 //! Path diagram of a run: hosts, switches, ports, queues, threads.
 
-use linerate_metric::facts::{Host, Role};
+use linerate_metric::facts::{HostFacts, Role};
 use linerate_metric::forward::ForwardFigures;
 use linerate_metric::generate::GeneratePlan;
-use linerate_metric::plan::{Cpus, Direction, Kind, Plan, Sched, Wait};
+use linerate_metric::plan::{CpuList, Direction, Plan, RunKind, SchedPolicy, WaitMode};
 use linerate_metric::record::{CpuCost, Record};
 use linerate_metric::stack::STACK_NAME;
 use linerate_metric::units::format_bit_rate;
 
-use super::pretty;
-use crate::svg::{Column, Crossing, NARROW, Place, WIDE, Way, escape};
+use super::with_micro_sign;
+use crate::svg::{
+    ForwardDiagram, HostColumn, NARROW_SIZE, PathBox, PathDiagram, WIDE_SIZE, escape_markup,
+};
 use crate::{facts, phrases};
 
 /// Largest number of boxes in a row; more threads are shown as a number.
-const BESIDE: usize = 3;
+const MAX_BOXES_PER_ROW: usize = 3;
 
 /// Largest number of ports and of threads in a forwarding diagram.
-const DRAWN: usize = 16;
+const MAX_DRAWN: usize = 16;
 
 /// Renders the diagram of a run; empty if there is none for its kind.
-pub(super) fn section(run: &Record) -> String {
-    through(run, &facts::switches(run))
+pub(super) fn path_section(run: &Record) -> String {
+    path_via(run, &facts::switches(run))
 }
 
 /// Renders the diagram with given devices between the hosts.
-pub(super) fn through(run: &Record, between: &[String]) -> String {
+pub(super) fn path_via(run: &Record, between: &[String]) -> String {
     let (title, drawings) = match run.kind {
-        Kind::Throughput | Kind::Latency => {
-            let way = between_hosts(run, between);
+        RunKind::Throughput | RunKind::Latency => {
+            let diagram = host_path(run, between);
             (
                 "Packet path",
-                [WIDE, NARROW].map(|size| way.draw(size)).concat(),
+                [WIDE_SIZE, NARROW_SIZE]
+                    .map(|size| diagram.draw(size))
+                    .concat(),
             )
         }
-        Kind::Forward => match run.forward.as_deref().and_then(crossing) {
+        RunKind::Forward => match run.forward.as_deref().and_then(forwarder_diagram) {
             Some(crossing) => (
                 "Ports, queues and threads",
-                [WIDE, NARROW].map(|size| crossing.draw(size)).concat(),
+                [WIDE_SIZE, NARROW_SIZE]
+                    .map(|size| crossing.draw(size))
+                    .concat(),
             ),
             None => return String::new(),
         },
-        Kind::Generate => match run.plan.generate.as_deref() {
+        RunKind::Generate => match run.plan.generate.as_deref() {
             Some(plan) => {
-                let way = through_a_device(plan);
+                let diagram = generator_path(plan);
                 (
                     "Frame path",
-                    [WIDE, NARROW].map(|size| way.draw(size)).concat(),
+                    [WIDE_SIZE, NARROW_SIZE]
+                        .map(|size| diagram.draw(size))
+                        .concat(),
                 )
             }
             None => return String::new(),
         },
-        Kind::Stack => return String::new(),
+        RunKind::Stack => return String::new(),
     };
     format!(
         "<figure class=\"path\">\n<figcaption><h4>{}</h4></figcaption>\n<div class=\"canvas\">{drawings}</div>\n</figure>\n",
-        escape(title)
+        escape_markup(title)
     )
 }
 
-fn between_hosts(run: &Record, between: &[String]) -> Way {
+fn host_path(run: &Record, between: &[String]) -> PathDiagram {
     let plan = &run.plan;
     let host = |role| run.hosts.iter().find(|host| host.role == Some(role));
-    let latency = run.kind == Kind::Latency;
-    Way {
+    let latency = run.kind == RunKind::Latency;
+    PathDiagram {
         title: format!("Packet path: {}", phrases::run_title(run)),
-        near: end(run, host(Role::Client), Role::Client),
-        far: end(run, host(Role::Server), Role::Server),
+        client: host_column(run, host(Role::Client), Role::Client),
+        server: host_column(run, host(Role::Server), Role::Server),
         between: between.to_vec(),
-        there: latency || plan.flows(Direction::Send),
-        back: latency || plan.flows(Direction::Receive),
+        to_server: latency || plan.has_direction(Direction::Send),
+        to_client: latency || plan.has_direction(Direction::Receive),
     }
 }
 
 /// Builds the column of one host, from the program to the port.
-fn end(run: &Record, host: Option<&Host>, role: Role) -> Column {
+fn host_column(run: &Record, host: Option<&HostFacts>, role: Role) -> HostColumn {
     let plan = &run.plan;
-    let near = role == Role::Client;
+    let is_client = role == Role::Client;
     let title = host.map_or_else(
         || {
-            let name = crate::figures::role(role);
-            match near {
+            let name = crate::figures::role_name(role);
+            match is_client {
                 true => name.to_owned(),
-                false => format!("{name} {}", phrases::address(&plan.host, plan.port)),
+                false => format!("{name} {}", phrases::format_address(&plan.host, plan.port)),
             }
         },
-        facts::heading,
+        facts::host_heading,
     );
-    let stack = match near {
-        true => &plan.stack.near,
-        false => &plan.stack.far,
+    let stack = match is_client {
+        true => &plan.stack.client,
+        false => &plan.stack.server,
     };
-    let mut rows = vec![threads(run, role), vec![stack_of(plan, host, stack, near)]];
+    let mut rows = vec![
+        thread_boxes(run, role),
+        vec![stack_box(plan, host, stack, is_client)],
+    ];
     match host.and_then(|host| host.interface.as_ref()) {
         Some(interface) => {
             let queue = |count: Option<u32>, name: &str, descriptors: Option<u32>| {
@@ -111,22 +122,25 @@ fn end(run: &Record, host: Option<&Host>, role: Role) -> Column {
             ));
             queues.extend(interface.qdisc.clone());
             if !queues.is_empty() {
-                rows.push(vec![Place::new("queues", queues.join(", "))]);
+                rows.push(vec![PathBox::new("queues", queues.join(", "))]);
             }
-            let mut about: Vec<String> = interface.driver.clone().into_iter().collect();
-            about.extend(interface.mtu.map(|mtu| format!("MTU {mtu}")));
-            about.extend(
+            let mut details: Vec<String> = interface.driver.clone().into_iter().collect();
+            details.extend(interface.mtu.map(|mtu| format!("MTU {mtu}")));
+            details.extend(
                 interface
                     .speed_bps
                     .or(interface.qdisc_rate_bps)
                     .map(|speed| format_bit_rate(speed as f64)),
             );
-            rows.push(vec![Place::new(interface.name.clone(), about.join(", "))]);
+            rows.push(vec![PathBox::new(
+                interface.name.clone(),
+                details.join(", "),
+            )]);
         }
         None => {
-            let device = plan.near_stack.as_ref().filter(|_| near);
+            let device = plan.client_stack.as_ref().filter(|_| is_client);
             rows.push(vec![match device {
-                Some(stack) => Place::new(
+                Some(stack) => PathBox::new(
                     stack.device.clone(),
                     [
                         ("rx_descriptors", "receive descriptors"),
@@ -139,81 +153,90 @@ fn end(run: &Record, host: Option<&Host>, role: Role) -> Column {
                     .collect::<Vec<_>>()
                     .join(", "),
                 ),
-                None => Place::new("port", "unknown"),
+                None => PathBox::new("port", "unknown"),
             }]);
         }
     }
-    Column { title, rows }
+    HostColumn { title, rows }
 }
 
 /// Builds the boxes of a host's measuring threads.
-fn threads(run: &Record, role: Role) -> Vec<Place> {
+fn thread_boxes(run: &Record, role: Role) -> Vec<PathBox> {
     let plan = &run.plan;
-    let near = role == Role::Client;
-    if !near && plan.dialect.is_some() {
-        let name = plan.dialect.clone().unwrap_or_default();
-        return vec![Place::new(name, "another program")];
+    let is_client = role == Role::Client;
+    if !is_client && plan.peer_protocol.is_some() {
+        let name = plan.peer_protocol.clone().unwrap_or_default();
+        return vec![PathBox::new(name, "another program")];
     }
-    let (wait, cpus, sched) = match near {
+    let (wait, cpus, sched) = match is_client {
         true => (
-            plan.wait.as_ref().map(|wait| wait.near).or(plan.near_wait),
-            &plan.cpu.near,
-            plan.sched.near,
+            plan.wait
+                .as_ref()
+                .map(|wait| wait.client)
+                .or(plan.client_wait),
+            &plan.cpu.client,
+            plan.sched.client,
         ),
         false => (
-            plan.wait.as_ref().map(|wait| wait.far),
-            &plan.cpu.far,
-            plan.sched.far,
+            plan.wait.as_ref().map(|wait| wait.server),
+            &plan.cpu.server,
+            plan.sched.server,
         ),
     };
     let cost = run.summary.cpu.iter().find(|cost| cost.role == role);
-    let about = |seen: Option<&Cpus>| about_thread(wait, cpus, seen, sched);
-    let seen: &[_] = cost.map_or(&[], |cost: &CpuCost| &cost.threads);
-    let asked =
-        plan.threads.as_ref().map_or(
-            plan.streams,
-            |threads| {
-                if near { threads.near } else { threads.far }
-            },
-        );
-    let count = match seen.len() {
-        0 => asked.max(1) as usize,
+    let details_of = |observed: Option<&CpuList>| describe_thread(wait, cpus, observed, sched);
+    let observed: &[_] = cost.map_or(&[], |cost: &CpuCost| &cost.threads);
+    let configured = plan.threads.as_ref().map_or(plan.streams, |threads| {
+        if is_client {
+            threads.client
+        } else {
+            threads.server
+        }
+    });
+    let count = match observed.len() {
+        0 => configured.max(1) as usize,
         n => n,
     };
     match count {
-        1 => vec![Place::new(
+        1 => vec![PathBox::new(
             "thread",
-            about(seen.first().and_then(|thread| thread.cpus.as_ref())),
+            details_of(observed.first().and_then(|thread| thread.cpus.as_ref())),
         )],
-        n if n <= BESIDE => (0..n)
+        n if n <= MAX_BOXES_PER_ROW => (0..n)
             .map(|number| {
-                let thread = seen.get(number);
-                Place::new(
+                let thread = observed.get(number);
+                PathBox::new(
                     format!("thread {}", number + 1),
-                    about(thread.and_then(|thread| thread.cpus.as_ref())),
+                    details_of(thread.and_then(|thread| thread.cpus.as_ref())),
                 )
             })
             .collect(),
-        n => vec![Place::new(format!("{n} threads"), about(None))],
+        n => vec![PathBox::new(format!("{n} threads"), details_of(None))],
     }
 }
 
 /// Describes a thread: wait mode, configured CPUs, scheduling. If any CPU is allowed, the observed
 /// CPUs are added.
-fn about_thread(wait: Option<Wait>, cpus: &Cpus, seen: Option<&Cpus>, sched: Sched) -> String {
-    let mut about: Vec<String> = wait.map(phrases::waiting).into_iter().collect();
-    let mut where_to = phrases::cores(cpus);
-    if let Some(seen) = seen.filter(|seen| cpus.0.is_empty() && !seen.0.is_empty()) {
-        where_to.push_str(&format!(" (seen on {})", phrases::cores(seen)));
+fn describe_thread(
+    wait: Option<WaitMode>,
+    cpus: &CpuList,
+    observed: Option<&CpuList>,
+    sched: SchedPolicy,
+) -> String {
+    let mut details: Vec<String> = wait.map(phrases::wait_mode_name).into_iter().collect();
+    let mut location = phrases::core_list(cpus);
+    if let Some(observed) = observed.filter(|observed| cpus.0.is_empty() && !observed.0.is_empty())
+    {
+        location.push_str(&format!(" (seen on {})", phrases::core_list(observed)));
     }
-    about.push(where_to);
-    if sched != Sched::Inherited {
-        about.push(sched.to_string());
+    details.push(location);
+    if sched != SchedPolicy::Inherited {
+        details.push(sched.to_string());
     }
-    pretty(&about.join(", "))
+    with_micro_sign(&details.join(", "))
 }
 
-fn stack_of(plan: &Plan, host: Option<&Host>, stack: &str, near: bool) -> Place {
+fn stack_box(plan: &Plan, host: Option<&HostFacts>, stack: &str, is_client: bool) -> PathBox {
     let facts = host.and_then(|host| host.stack.as_ref());
     let streams = match plan.streams {
         1 => String::new(),
@@ -221,105 +244,112 @@ fn stack_of(plan: &Plan, host: Option<&Host>, stack: &str, near: bool) -> Place 
     };
     if stack == STACK_NAME || facts.is_some() {
         let profile = plan
-            .near_stack
+            .client_stack
             .as_ref()
-            .filter(|_| near)
+            .filter(|_| is_client)
             .map(|stack| format!(", profile {}", stack.profile));
-        return Place::new(
+        return PathBox::new(
             "our stack",
             format!("{}{streams}{}", plan.protocol, profile.unwrap_or_default()),
         );
     }
     let name = match stack {
         "kernel" => "kernel's sockets".to_owned(),
-        other => other.to_owned(),
+        other_stack => other_stack.to_owned(),
     };
-    let control = plan.congestion_control.as_ref();
-    let control = control.map(|name| format!(", {name}"));
-    Place::new(
+    let congestion_control = plan.congestion_control.as_ref();
+    let congestion_control = congestion_control.map(|name| format!(", {name}"));
+    PathBox::new(
         name,
-        format!("{}{streams}{}", plan.protocol, control.unwrap_or_default()),
+        format!(
+            "{}{streams}{}",
+            plan.protocol,
+            congestion_control.unwrap_or_default()
+        ),
     )
 }
 
 /// Builds the path of a generator run: sending port, device, receiving port.
-fn through_a_device(plan: &GeneratePlan) -> Way {
-    let cpus = Cpus(plan.cpus.clone());
+fn generator_path(plan: &GeneratePlan) -> PathDiagram {
+    let cpus = CpuList(plan.cpus.clone());
     let count = plan.threads.max(1);
-    let generator = Place::new(
+    let generator = PathBox::new(
         match count {
             1 => "generator".to_owned(),
             n => format!("generator, {n} threads"),
         },
-        about_thread(None, &cpus, None, Sched::Inherited),
+        describe_thread(None, &cpus, None, SchedPolicy::Inherited),
     );
-    let far = match &plan.receive {
+    let receiver_rows = match &plan.receive {
         Some(port) => vec![
-            vec![Place::new("receiver", "counts, times")],
-            vec![Place::new(port.clone(), "receive queue")],
+            vec![PathBox::new("receiver", "counts, times")],
+            vec![PathBox::new(port.clone(), "receive queue")],
         ],
-        None => vec![vec![Place::new("no receiver", "not counted")]],
+        None => vec![vec![PathBox::new("no receiver", "not counted")]],
     };
-    let same = plan.receive.as_ref() == Some(&plan.send);
-    Way {
+    let is_same_port = plan.receive.as_ref() == Some(&plan.send);
+    PathDiagram {
         title: "Frame path".to_owned(),
-        near: Column {
+        client: HostColumn {
             title: "sent".to_owned(),
             rows: vec![
                 vec![generator],
-                vec![Place::new(
+                vec![PathBox::new(
                     plan.send.clone(),
                     format!("send queue, bursts of {}", plan.burst),
                 )],
             ],
         },
-        far: Column {
+        server: HostColumn {
             title: "received".to_owned(),
-            rows: far,
+            rows: receiver_rows,
         },
-        between: match same && plan.send.starts_with("ring:") {
+        between: match is_same_port && plan.send.starts_with("ring:") {
             true => Vec::new(),
             false => vec!["device".to_owned()],
         },
-        there: true,
-        back: false,
+        to_server: true,
+        to_client: false,
     }
 }
 
 /// Builds the diagram of a forwarder; `None` if it has too many ports or threads.
-fn crossing(figures: &ForwardFigures) -> Option<Crossing> {
+fn forwarder_diagram(figures: &ForwardFigures) -> Option<ForwardDiagram> {
     let mut from: Vec<(u32, u32)> = Vec::new();
     let mut to: Vec<(u32, u32)> = Vec::new();
     for stream in &figures.streams {
         from.push((stream.rx_port, stream.rx_queue));
         to.push((stream.tx_port, stream.tx_queue));
     }
-    for places in [&mut from, &mut to] {
-        places.sort_unstable();
-        places.dedup();
+    for queues in [&mut from, &mut to] {
+        queues.sort_unstable();
+        queues.dedup();
     }
     let cores: Vec<u32> = figures.cores.iter().map(|core| core.core).collect();
-    if from.is_empty() || from.len() > DRAWN || cores.is_empty() || cores.len() > DRAWN {
+    if from.is_empty() || from.len() > MAX_DRAWN || cores.is_empty() || cores.len() > MAX_DRAWN {
         return None;
     }
     let queue = |&(port, queue): &(u32, u32), receives: bool| {
-        let found = figures.ports.iter().find(|known| known.port == port);
-        let name = found.map_or_else(|| port.to_string(), |port| port.name.clone());
-        let descriptors = found.and_then(|port| match receives {
+        let forward_port = figures
+            .ports
+            .iter()
+            .find(|candidate| candidate.port == port);
+        let name = forward_port.map_or_else(|| port.to_string(), |port| port.name.clone());
+        let descriptors = forward_port.and_then(|port| match receives {
             true => port.rx_descriptors,
             false => port.tx_descriptors,
         });
         let descriptors = descriptors.map_or(String::new(), |n| format!(", {n} descriptors"));
-        Place::new(
+        PathBox::new(
             format!("{port} {name}"),
             format!("queue {queue}{descriptors}"),
         )
     };
     let threads = figures.cores.iter().map(|core| {
-        let cpus = Cpus(core.cpu.into_iter().collect());
-        Place::new(
+        let cpus = CpuList(core.cpu.into_iter().collect());
+        PathBox::new(
             format!("thread {}", core.core),
-            about_thread(None, &cpus, None, Sched::Inherited),
+            describe_thread(None, &cpus, None, SchedPolicy::Inherited),
         )
     });
     let streams = figures.streams.iter().filter_map(|stream| {
@@ -330,12 +360,12 @@ fn crossing(figures: &ForwardFigures) -> Option<Crossing> {
         let core = cores.iter().position(|&core| core == stream.core)?;
         Some((from, core, to))
     });
-    Some(Crossing {
+    Some(ForwardDiagram {
         title: "Ports, queues and threads of the forwarder".to_owned(),
         streams: streams.collect(),
-        from: from.iter().map(|place| queue(place, true)).collect(),
+        receive_queues: from.iter().map(|queue_id| queue(queue_id, true)).collect(),
         threads: threads.collect(),
-        to: to.iter().map(|place| queue(place, false)).collect(),
+        transmit_queues: to.iter().map(|queue_id| queue(queue_id, false)).collect(),
     })
 }
 
@@ -344,22 +374,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_a_thread_was_seen_is_not_where_it_has_to_run() {
-        let cpus = |list: &[u32]| Cpus(list.to_vec());
-        let about = |asked: &[u32], seen: Option<&[u32]>| {
-            let seen = seen.map(cpus);
-            about_thread(
-                Some(Wait::Block),
-                &cpus(asked),
-                seen.as_ref(),
-                Sched::Inherited,
+    fn observed_cpus_are_shown_only_without_configured_ones() {
+        let cpus = |list: &[u32]| CpuList(list.to_vec());
+        let describe = |configured: &[u32], observed: Option<&[u32]>| {
+            let observed = observed.map(cpus);
+            describe_thread(
+                Some(WaitMode::Block),
+                &cpus(configured),
+                observed.as_ref(),
+                SchedPolicy::Inherited,
             )
         };
         assert_eq!(
-            about(&[], Some(&[1])),
+            describe(&[], Some(&[1])),
             "blocking, any core (seen on core 1)"
         );
-        assert_eq!(about(&[1], Some(&[1])), "blocking, core 1");
-        assert_eq!(about(&[], None), "blocking, any core");
+        assert_eq!(describe(&[1], Some(&[1])), "blocking, core 1");
+        assert_eq!(describe(&[], None), "blocking, any core");
     }
 }

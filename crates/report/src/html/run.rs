@@ -1,111 +1,119 @@
 //! One run: key figures, charts, all figures, losses, plan.
 
-use linerate_metric::plan::{Direction, Kind, Protocol};
-use linerate_metric::record::{CountedAt, Interval, Record, Summary};
+use linerate_metric::plan::{Direction, RunKind, TransportProtocol};
+use linerate_metric::record::{FlowEnd, Interval, Record, Summary};
 use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
 
-use super::figure::{self, Data, Row};
-use super::{costs, pretty, run_comparison, stages};
-use crate::figures::{self, Figure};
+use super::figure::{self, ChartData, ChartRow};
+use super::{costs, run_comparison, stages, with_micro_sign};
+use crate::figures::{self, SummaryFigure};
 use crate::phrases::{self, or_unknown};
 use crate::round_trips;
-use crate::svg::{Axis, Chart, Mark, Reference, Series, Shade, Unit, escape};
+use crate::svg::{
+    AxisUnit, ChartAxis, ChartSeries, LineChart, ReferenceLine, SeriesMark, ShadedRange,
+    escape_markup,
+};
 
 /// Number of streams shown in the table.
-const STREAMS: usize = 64;
+const MAX_STREAMS: usize = 64;
 
-/// Renders one run with the HTML id `anchor`. The last argument is its path diagram, or empty if
+/// Renders one run with the HTML id `run_anchor`. The last argument is its path diagram, or empty if
 /// the page already has it.
-pub(super) fn section(run: &Record, anchor: &str, way: &str) -> String {
+pub(super) fn run_section(run: &Record, anchor: &str, path: &str) -> String {
     let mut out = format!(
         "<section class=\"run\" id=\"{anchor}\">\n<h2>{}</h2>\n",
-        escape(&phrases::name(run))
+        escape_markup(&phrases::run_name(run))
     );
-    let mut details = phrases::details(&run.plan);
+    let mut details = phrases::plan_details(&run.plan);
     if let Some(wait) = &run.plan.wait {
-        details.push(phrases::ends("client", "server", wait, &run.plan.cpu));
+        details.push(phrases::describe_wait(
+            "client",
+            "server",
+            wait,
+            &run.plan.cpu,
+        ));
     }
     out.push_str(&format!(
         "<p class=\"muted\">{}: {}</p>\n",
-        escape(&phrases::run_title(run)),
-        escape(&pretty(&details.join(", ")))
+        escape_markup(&phrases::run_title(run)),
+        escape_markup(&with_micro_sign(&details.join(", ")))
     ));
     if run.interrupted {
-        let until = or_unknown(run.summary.duration_ns, |time| {
-            pretty(&format_nanos(time as f64))
+        let covered_time = or_unknown(run.summary.duration_ns, |time| {
+            with_micro_sign(&format_nanos(time as f64))
         });
         out.push_str(&format!(
-            "<p class=\"callout\"><b>Interrupted.</b> The figures cover {until}.</p>\n"
+            "<p class=\"callout\"><b>Interrupted.</b> The figures cover {covered_time}.</p>\n"
         ));
     }
     for doubt in &run.validity {
         out.push_str(&format!(
             "<p class=\"callout\"><b>Note.</b> {} <code>{}</code></p>\n",
-            escape(&doubt.why),
-            escape(&doubt.doubt)
+            escape_markup(&doubt.reason),
+            escape_markup(&doubt.id)
         ));
     }
-    out.push_str(&cards(run));
-    out.push_str(&super::findings::section(run));
-    out.push_str(way);
+    out.push_str(&key_figures(run));
+    out.push_str(&super::findings::findings_section(run));
+    out.push_str(path);
     match run.kind {
-        Kind::Throughput => {
+        RunKind::Throughput => {
             out.push_str(&goodput_over_time(run));
             out.push_str(&costs::streams_over_time(run));
             out.push_str(&lost_over_time(run));
-            out.push_str(&stages::section(run));
+            out.push_str(&stages::stage_section(run));
         }
-        Kind::Generate => out.push_str(&super::generate::section(run)),
-        Kind::Stack => {}
-        Kind::Latency => {
-            out.push_str(&run_comparison::distribution(
+        RunKind::Generate => out.push_str(&super::generate::generator_section(run)),
+        RunKind::Stack => {}
+        RunKind::Latency => {
+            out.push_str(&run_comparison::rtt_distribution(
                 "Round-trip times by percentile",
                 &[run],
             ));
             out.push_str(&percentiles_over_time(run));
-            out.push_str(&stages::section(run));
+            out.push_str(&stages::stage_section(run));
         }
-        Kind::Forward => out.push_str(&super::forward::section(run)),
+        RunKind::Forward => out.push_str(&super::forward::forward_section(run)),
     }
-    out.push_str(&more_times(run));
-    out.push_str(&slow(run));
-    if let Some(cost) = figures::verification(run) {
+    out.push_str(&further_times(run));
+    out.push_str(&slow_responses(run));
+    if let Some(cost) = figures::describe_verification(run) {
         out.push_str(&format!(
             "<p class=\"muted\">Verified: {}.</p>\n",
-            escape(&cost)
+            escape_markup(&cost)
         ));
     }
-    out.push_str(&losses(run));
-    out.push_str(&super::calls::section(run));
-    out.push_str(&all_figures(run));
-    out.push_str(&streams(run));
-    out.push_str(&costs::tables(run));
-    out.push_str(&plan(run));
+    out.push_str(&loss_section(run));
+    out.push_str(&super::calls::calls_section(run));
+    out.push_str(&figure_table(run));
+    out.push_str(&stream_table(run));
+    out.push_str(&costs::cost_tables(run));
+    out.push_str(&plan_table(run));
     out.push_str("</section>\n");
     out
 }
 
-fn cards(run: &Record) -> String {
+fn key_figures(run: &Record) -> String {
     let mut cards = Vec::new();
     let mut card = |label: &str, value: Option<String>, meaning: &str| {
         cards.push(format!(
             "<div class=\"card\"><div class=\"name\">{}</div><div class=\"figure\">{}</div><div class=\"muted\">{}</div></div>",
-            escape(label),
-            escape(&pretty(&or_unknown(value, |value| value))),
-            escape(meaning)
+            escape_markup(label),
+            escape_markup(&with_micro_sign(&or_unknown(value, |value| value))),
+            escape_markup(meaning)
         ));
     };
     match run.kind {
-        Kind::Throughput => {
+        RunKind::Throughput => {
             let several = run.directions.len() > 1;
-            let ways: Vec<(String, &Summary)> = if run.directions.is_empty() {
+            let summaries: Vec<(String, &Summary)> = if run.directions.is_empty() {
                 vec![(String::new(), &run.summary)]
             } else {
                 run.directions
                     .iter()
                     .map(|way| {
                         let label = if several {
-                            format!(", {}", phrases::way_of(run, way.direction))
+                            format!(", {}", phrases::recorded_direction(run, way.direction))
                         } else {
                             String::new()
                         };
@@ -113,15 +121,15 @@ fn cards(run: &Record) -> String {
                     })
                     .collect()
             };
-            let wanted: &[&str] = match (run.plan.protocol, several) {
-                (Protocol::Tcp, false) => &["goodput", "retransmits", "calls/s"],
-                (Protocol::Tcp, true) => &["goodput", "retransmits"],
-                (Protocol::Udp, false) => &["goodput", "packets/s", "loss"],
-                (Protocol::Udp, true) => &["goodput", "loss"],
+            let shown_names: &[&str] = match (run.plan.protocol, several) {
+                (TransportProtocol::Tcp, false) => &["goodput", "retransmits", "calls/s"],
+                (TransportProtocol::Tcp, true) => &["goodput", "retransmits"],
+                (TransportProtocol::Udp, false) => &["goodput", "packets/s", "loss"],
+                (TransportProtocol::Udp, true) => &["goodput", "loss"],
             };
-            for (label, summary) in &ways {
-                for figure in figures::figures(&run.plan, summary) {
-                    if wanted.contains(&figure.name) {
+            for (label, summary) in &summaries {
+                for figure in figures::summary_figures(&run.plan, summary) {
+                    if shown_names.contains(&figure.name) {
                         card(
                             &format!("{}{label}", figure.name),
                             figure.value,
@@ -132,14 +140,14 @@ fn cards(run: &Record) -> String {
             }
         }
         // A stack host is described in words.
-        Kind::Stack => {}
-        Kind::Generate => {
-            for figure in figures::figures(&run.plan, &run.summary) {
+        RunKind::Stack => {}
+        RunKind::Generate => {
+            for figure in figures::summary_figures(&run.plan, &run.summary) {
                 card(figure.name, figure.value, figure.meaning);
             }
         }
-        Kind::Latency => {
-            for figure in figures::figures(&run.plan, &run.summary) {
+        RunKind::Latency => {
+            for figure in figures::summary_figures(&run.plan, &run.summary) {
                 if matches!(
                     figure.name,
                     "p50" | "p99" | "p99.9" | "max" | "rate" | "lost"
@@ -148,64 +156,69 @@ fn cards(run: &Record) -> String {
                 }
             }
         }
-        Kind::Forward => {
-            for figure in figures::figures(&run.plan, &run.summary) {
+        RunKind::Forward => {
+            for figure in figures::summary_figures(&run.plan, &run.summary) {
                 card(figure.name, figure.value, figure.meaning);
             }
         }
     }
-    let ends = figures::cpu(&run.summary);
-    let ends = ends.into_iter().filter(|_| has_ends(run.kind));
-    for (role, cost) in ends {
+    let hosts = figures::cpu_costs(&run.summary);
+    let hosts = hosts
+        .into_iter()
+        .filter(|_| has_client_and_server(run.kind));
+    for (role, cost) in hosts {
         card(
-            &format!("{} CPU", figures::role(role)),
+            &format!("{} CPU", figures::role_name(role)),
             cost.map(|cost| format_share(cost.share)),
             "of one core, for the threads that moved payload",
         );
     }
     // Cards per row: rows of equal length where the number allows it.
-    let beside = match cards.len() {
+    let cards_per_row = match cards.len() {
         n @ 1..=6 => n.max(3),
         7 | 8 => 4,
         _ => 5,
     };
-    format!("<div class=\"cards by{beside}\">{}</div>\n", cards.concat())
+    format!(
+        "<div class=\"cards by{cards_per_row}\">{}</div>\n",
+        cards.concat()
+    )
 }
 
 /// Returns whether a kind of run has a client and a server with CPU costs of their own.
-fn has_ends(kind: Kind) -> bool {
-    matches!(kind, Kind::Throughput | Kind::Latency)
+fn has_client_and_server(kind: RunKind) -> bool {
+    matches!(kind, RunKind::Throughput | RunKind::Latency)
 }
 
 /// Returns the intervals of one direction.
-pub(super) fn of(run: &Record, direction: Direction) -> Vec<&Interval> {
+pub(super) fn intervals_of(run: &Record, direction: Direction) -> Vec<&Interval> {
     run.intervals
         .iter()
         .filter(|interval| interval.direction == direction && interval.end_ns > interval.start_ns)
         .collect()
 }
 
-pub(super) fn directions(run: &Record) -> Vec<Direction> {
+pub(super) fn directions_of(run: &Record) -> Vec<Direction> {
     [Direction::Send, Direction::Receive]
         .into_iter()
         .filter(|&direction| run.intervals.iter().any(|i| i.direction == direction))
         .collect()
 }
 
-pub(super) fn time_axis(run: &Record) -> (Axis, Unit) {
+pub(super) fn time_axis(run: &Record) -> (ChartAxis, AxisUnit) {
     let end = run.intervals.iter().map(|i| i.end_ns).max().unwrap_or(0) as f64;
-    let unit = Unit::of_time(end);
-    (Axis::between("time", 0.0, end, unit), unit)
+    let unit = AxisUnit::for_time(end);
+    (ChartAxis::between("time", 0.0, end, unit), unit)
 }
 
-pub(super) fn omitted(run: &Record) -> Vec<Shade> {
+pub(super) fn omitted_range(run: &Record) -> Vec<ShadedRange> {
     let last = run
         .intervals
         .iter()
         .filter(|interval| interval.omitted)
         .map(|interval| interval.end_ns)
         .max();
-    last.map(|to| Shade {
+    last.map(|to| ShadedRange {
         from: 0.0,
         to: to as f64,
         label: "omitted",
@@ -214,19 +227,19 @@ pub(super) fn omitted(run: &Record) -> Vec<Shade> {
     .collect()
 }
 
-fn rate(interval: &Interval) -> f64 {
+fn goodput_of(interval: &Interval) -> f64 {
     interval.bytes as f64 * 8e9 / (interval.end_ns - interval.start_ns) as f64
 }
 
 /// Table behind a chart: one column per series, one row per interval.
-pub(super) struct Columns {
-    unit: Unit,
+pub(super) struct SeriesTable {
+    unit: AxisUnit,
     headings: Vec<String>,
-    rows: Vec<Row>,
+    rows: Vec<ChartRow>,
 }
 
-impl Columns {
-    pub(super) fn new(unit: Unit) -> Self {
+impl SeriesTable {
+    pub(super) fn new(unit: AxisUnit) -> Self {
         Self {
             unit,
             headings: vec!["time".to_owned()],
@@ -235,7 +248,7 @@ impl Columns {
     }
 
     /// Adds a series; its intervals are matched with existing rows by time.
-    pub(super) fn add(
+    pub(super) fn add_series(
         &mut self,
         name: &str,
         intervals: &[&Interval],
@@ -245,35 +258,35 @@ impl Columns {
         let column = self.headings.len() - 1;
         self.headings.push(name.to_owned());
         let mut spans = Vec::new();
-        let mut at = 0;
+        let mut position = 0;
         for interval in intervals {
             let (from, to) = (interval.start_ns as f64, interval.end_ns as f64);
             let x = f64::midpoint(from, to);
             let value = read(interval);
             spans.extend(value.map(|value| (from, to, value)));
             // Both lists ascend, so the search continues at the last position.
-            while self.rows.get(at).is_some_and(|row| row.x < x) {
-                at += 1;
+            while self.rows.get(position).is_some_and(|row| row.x < x) {
+                position += 1;
             }
-            if self.rows.get(at).is_none_or(|row| row.x != x) {
+            if self.rows.get(position).is_none_or(|row| row.x != x) {
                 let text = format!(
                     "{}-{} {}",
-                    phrases::short(from / self.unit.size),
-                    phrases::short(to / self.unit.size),
+                    phrases::format_short(from / self.unit.size),
+                    phrases::format_short(to / self.unit.size),
                     self.unit.name
                 );
                 self.rows.insert(
-                    at,
-                    Row {
+                    position,
+                    ChartRow {
                         x,
                         text,
                         cells: Vec::new(),
                     },
                 );
             }
-            let cells = &mut self.rows[at].cells;
+            let cells = &mut self.rows[position].cells;
             cells.resize_with(column, || None);
-            cells.push(value.map(|value| (value, pretty(&write(value)))));
+            cells.push(value.map(|value| (value, with_micro_sign(&write(value)))));
         }
         for row in &mut self.rows {
             row.cells.resize_with(column + 1, || None);
@@ -281,8 +294,8 @@ impl Columns {
         spans
     }
 
-    pub(super) fn data(self) -> Data {
-        Data {
+    pub(super) fn into_chart_data(self) -> ChartData {
+        ChartData {
             headings: self.headings,
             rows: self.rows,
         }
@@ -291,20 +304,20 @@ impl Columns {
 
 fn goodput_over_time(run: &Record) -> String {
     let (x, unit) = time_axis(run);
-    let mut columns = Columns::new(unit);
+    let mut columns = SeriesTable::new(unit);
     let mut series = Vec::new();
     let mut highest: f64 = 0.0;
-    for direction in directions(run) {
-        let spans = columns.add(
-            phrases::way_of(run, direction),
-            &of(run, direction),
-            |interval| Some(rate(interval)),
+    for direction in directions_of(run) {
+        let spans = columns.add_series(
+            phrases::recorded_direction(run, direction),
+            &intervals_of(run, direction),
+            |interval| Some(goodput_of(interval)),
             format_bit_rate,
         );
         highest = spans.iter().map(|span| span.2).fold(highest, f64::max);
-        series.push(Series {
-            name: phrases::way_of(run, direction).to_owned(),
-            mark: Mark::Step(spans),
+        series.push(ChartSeries {
+            name: phrases::recorded_direction(run, direction).to_owned(),
+            mark: SeriesMark::Step(spans),
         });
     }
     // A single interval gives no curve.
@@ -313,7 +326,7 @@ fn goodput_over_time(run: &Record) -> String {
     }
     // With two directions, a line for the mean of one would cross the curve of the other.
     let references = match (&run.directions[..], run.summary.goodput_bps) {
-        ([_], Some(mean)) => vec![Reference {
+        ([_], Some(mean)) => vec![ReferenceLine {
             value: mean,
             label: format!("mean {}", format_bit_rate(mean)),
         }],
@@ -322,63 +335,63 @@ fn goodput_over_time(run: &Record) -> String {
     let sent = run
         .intervals
         .iter()
-        .any(|interval| interval.counted_at == CountedAt::Sender);
-    let chart = Chart {
+        .any(|interval| interval.counted_at == FlowEnd::Sender);
+    let chart = LineChart {
         title: if sent {
             "Sent over time (received amount unknown)".to_owned()
         } else {
             "Goodput over time".to_owned()
         },
-        low: false,
+        is_secondary: false,
         x,
-        y: Axis::from_zero("", highest * 1.05, Unit::of_rate(highest)),
+        y: ChartAxis::from_zero("", highest * 1.05, AxisUnit::for_bit_rate(highest)),
         series,
-        shades: omitted(run),
+        shades: omitted_range(run),
         references,
     };
-    figure::chart(&chart, &columns.data())
+    figure::render_chart(&chart, &columns.into_chart_data())
 }
 
 /// Renders losses or retransmits per interval; empty if there are none.
 fn lost_over_time(run: &Record) -> String {
     let (read, title): (fn(&Interval) -> Option<u64>, _) = match run.plan.protocol {
-        Protocol::Tcp => (|i| i.retransmits, "Retransmits over time"),
-        Protocol::Udp => (|i| i.lost, "Lost datagrams over time"),
+        TransportProtocol::Tcp => (|i| i.retransmits, "Retransmits over time"),
+        TransportProtocol::Udp => (|i| i.lost, "Lost datagrams over time"),
     };
     let (x, unit) = time_axis(run);
-    let mut columns = Columns::new(unit);
+    let mut columns = SeriesTable::new(unit);
     let mut series = Vec::new();
     let mut highest: f64 = 0.0;
-    for direction in directions(run) {
-        let intervals = of(run, direction);
+    for direction in directions_of(run) {
+        let intervals = intervals_of(run, direction);
         if intervals.iter().all(|i| read(i).unwrap_or(0) == 0) {
             continue;
         }
-        let spans = columns.add(
-            phrases::way_of(run, direction),
+        let spans = columns.add_series(
+            phrases::recorded_direction(run, direction),
             &intervals,
             |interval| read(interval).map(|count| count as f64),
             |count| format_count(count as u64),
         );
         highest = spans.iter().map(|span| span.2).fold(highest, f64::max);
-        series.push(Series {
-            name: phrases::way_of(run, direction).to_owned(),
-            mark: Mark::Bars(spans),
+        series.push(ChartSeries {
+            name: phrases::recorded_direction(run, direction).to_owned(),
+            mark: SeriesMark::Bars(spans),
         });
     }
     if highest == 0.0 || columns.rows.len() < 2 {
         return String::new();
     }
-    let chart = Chart {
+    let chart = LineChart {
         title: title.to_owned(),
-        low: true,
+        is_secondary: true,
         x,
-        y: Axis::from_zero("per interval", highest, Unit::COUNT),
+        y: ChartAxis::from_zero("per interval", highest, AxisUnit::COUNT),
         series,
-        shades: omitted(run),
+        shades: omitted_range(run),
         references: Vec::new(),
     };
-    figure::chart(&chart, &columns.data())
+    figure::render_chart(&chart, &columns.into_chart_data())
 }
 
 fn percentiles_over_time(run: &Record) -> String {
@@ -396,16 +409,16 @@ fn percentiles_over_time(run: &Record) -> String {
     {
         return String::new();
     }
-    let mut columns = Columns::new(unit);
+    let mut columns = SeriesTable::new(unit);
     let (mut lowest, mut highest) = (f64::INFINITY, 0.0f64);
     let series = [("p50", 0), ("p99", 1), ("max", 2)]
         .into_iter()
-        .map(|(name, which)| {
-            let spans = columns.add(
+        .map(|(name, quantile)| {
+            let spans = columns.add_series(
                 name,
                 &intervals,
                 |interval| {
-                    interval.rtt_ns.map(|q| match which {
+                    interval.rtt_ns.map(|q| match quantile {
                         0 => q.p50,
                         1 => q.p99,
                         _ => q.max,
@@ -417,26 +430,26 @@ fn percentiles_over_time(run: &Record) -> String {
                 lowest = lowest.min(span.2);
                 highest = highest.max(span.2);
             }
-            Series {
+            ChartSeries {
                 name: name.to_owned(),
-                mark: Mark::Step(spans),
+                mark: SeriesMark::Step(spans),
             }
         })
         .collect();
-    let chart = Chart {
+    let chart = LineChart {
         title: "Round-trip times over time".to_owned(),
-        low: false,
+        is_secondary: false,
         x,
-        y: Axis::log_time("round-trip time", lowest, highest),
+        y: ChartAxis::log_time("round-trip time", lowest, highest),
         series,
-        shades: omitted(run),
+        shades: omitted_range(run),
         references: Vec::new(),
     };
-    figure::chart(&chart, &columns.data())
+    figure::render_chart(&chart, &columns.into_chart_data())
 }
 
-fn more_times(run: &Record) -> String {
-    let Some((headings, rows)) = round_trips::more_times(run) else {
+fn further_times(run: &Record) -> String {
+    let Some((headings, rows)) = round_trips::further_distributions(run) else {
         return String::new();
     };
     let has = |name| run.histograms.contains_key(name);
@@ -464,7 +477,10 @@ fn more_times(run: &Record) -> String {
             } else {
                 ""
             };
-            out.push_str(&format!("<td{class}>{}</td>", escape(&pretty(cell))));
+            out.push_str(&format!(
+                "<td{class}>{}</td>",
+                escape_markup(&with_micro_sign(cell))
+            ));
         }
         out.push_str("</tr>");
     }
@@ -473,22 +489,22 @@ fn more_times(run: &Record) -> String {
 }
 
 /// Number of slow responses shown in the table.
-const SLOW: usize = 200;
+const MAX_SLOW_RESPONSES: usize = 200;
 
-fn slow(run: &Record) -> String {
-    let (headings, rows) = round_trips::slow_rows(run, SLOW);
+fn slow_responses(run: &Record) -> String {
+    let (headings, rows) = round_trips::slow_response_rows(run, MAX_SLOW_RESPONSES);
     if rows.is_empty() {
         return String::new();
     }
     let mut out = format!(
         "<h3>Slow responses</h3>\n<p>{} above {}; of the {} listed: {}.</p>\n<div class=\"scroll\"><table><thead><tr>",
         or_unknown(run.summary.slow, format_count),
-        escape(&pretty(&or_unknown(
+        escape_markup(&with_micro_sign(&or_unknown(
             run.plan.round_trip.limit_ns,
-            phrases::duration
+            phrases::format_duration
         ))),
         format_count(run.slow.len() as u64),
-        escape(&round_trips::causes(run))
+        escape_markup(&round_trips::count_causes(run))
     );
     let class = |position: usize| match position + 2 < headings.len() {
         true => "",
@@ -504,7 +520,7 @@ fn slow(run: &Record) -> String {
             out.push_str(&format!(
                 "<td{}>{}</td>",
                 class(position),
-                escape(&pretty(cell))
+                escape_markup(&with_micro_sign(cell))
             ));
         }
         out.push_str("</tr>");
@@ -513,41 +529,44 @@ fn slow(run: &Record) -> String {
     out
 }
 
-fn losses(run: &Record) -> String {
+fn loss_section(run: &Record) -> String {
     if run.losses.is_empty() {
         return String::new();
     }
     let mut out = String::from("<h3>Where packets were lost</h3>\n");
-    out.push_str(&super::loss_flow::flows(run));
+    out.push_str(&super::loss_flow::loss_flows(run));
     out.push_str(
         "<div class=\"scroll\"><table><thead><tr><th>place</th><th class=\"text\">direction</th><th>packets</th><th class=\"text\">meaning</th></tr></thead><tbody>",
     );
     for loss in &run.losses {
         out.push_str(&format!(
             "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td><td>{}</td><td class=\"text\">{}</td></tr>",
-            escape(&loss.place),
-            phrases::way_of(run, loss.direction),
-            figures::loss_count(loss),
-            figures::place(&loss.place).unwrap_or_default()
+            escape_markup(&loss.place),
+            phrases::recorded_direction(run, loss.direction),
+            figures::format_loss_count(loss),
+            figures::describe_loss_place(&loss.place).unwrap_or_default()
         ));
     }
     out.push_str("</tbody></table></div>\n");
     out
 }
 
-fn all_figures(run: &Record) -> String {
-    let mut columns: Vec<(String, Vec<Figure>)> = run
+fn figure_table(run: &Record) -> String {
+    let mut columns: Vec<(String, Vec<SummaryFigure>)> = run
         .directions
         .iter()
-        .filter(|_| run.kind == Kind::Throughput)
-        .map(|way| {
-            let mut figures = figures::figures(&run.plan, &way.summary);
-            figures.extend(figures::times_of(&way.summary));
-            (phrases::way_of(run, way.direction).to_owned(), figures)
+        .filter(|_| run.kind == RunKind::Throughput)
+        .map(|direction| {
+            let mut figures = figures::summary_figures(&run.plan, &direction.summary);
+            figures.extend(figures::timing_figures(&direction.summary));
+            (
+                phrases::recorded_direction(run, direction.direction).to_owned(),
+                figures,
+            )
         })
         .collect();
     if columns.is_empty() {
-        let figures = figures::figures(&run.plan, &run.summary);
+        let figures = figures::summary_figures(&run.plan, &run.summary);
         columns.push(("value".to_owned(), figures));
     }
     let mut out = String::from(
@@ -564,11 +583,11 @@ fn all_figures(run: &Record) -> String {
         ));
         for (_, figures) in &columns {
             let name = columns[0].1[position].name;
-            let same = figures.iter().find(|figure| figure.name == name);
-            let value = same.and_then(|figure| figure.value.clone());
+            let matching = figures.iter().find(|figure| figure.name == name);
+            let value = matching.and_then(|figure| figure.value.clone());
             out.push_str(&format!(
                 "<td>{}</td>",
-                escape(&pretty(&or_unknown(value, |v| v)))
+                escape_markup(&with_micro_sign(&or_unknown(value, |v| v)))
             ));
         }
         out.push_str(&format!(
@@ -577,27 +596,30 @@ fn all_figures(run: &Record) -> String {
         ));
     }
     let empty = "<td></td>".repeat(columns.len() - 1);
-    let ends = figures::cpu(&run.summary).into_iter();
-    for (role, cost) in ends.filter(|_| has_ends(run.kind)) {
+    let hosts = figures::cpu_costs(&run.summary).into_iter();
+    for (role, cost) in hosts.filter(|_| has_client_and_server(run.kind)) {
         out.push_str(&format!(
             "<tr><th scope=\"row\">{} CPU</th><td>{}</td>{empty}<td class=\"text\">{}</td></tr>",
-            figures::role(role),
+            figures::role_name(role),
             or_unknown(cost, |cost| format_share(cost.share)),
-            or_unknown(cost, |cost| escape(&figures::cpu_words(cost)))
+            or_unknown(cost, |cost| escape_markup(&figures::describe_cpu(cost)))
         ));
     }
     out.push_str("</tbody></table></div></details>\n");
     out
 }
 
-fn streams(run: &Record) -> String {
+fn stream_table(run: &Record) -> String {
     let flows: Vec<_> = run
         .directions
         .iter()
-        .flat_map(|way| {
-            way.streams
-                .iter()
-                .map(move |stream| (phrases::way_of(run, way.direction), stream))
+        .flat_map(|direction_figures| {
+            direction_figures.streams.iter().map(move |stream| {
+                (
+                    phrases::recorded_direction(run, direction_figures.direction),
+                    stream,
+                )
+            })
         })
         .collect();
     if flows.len() <= run.directions.len() {
@@ -611,9 +633,11 @@ fn streams(run: &Record) -> String {
         out.push_str(&format!("<th>{}</th>", figure.name));
     }
     out.push_str("</tr></thead><tbody>");
-    for (direction, stream) in flows.iter().take(STREAMS) {
-        let socket = |read: fn(&linerate_metric::record::Socket) -> Option<String>| {
-            or_unknown(stream.sender.as_ref().and_then(read), |text| escape(&text))
+    for (direction, stream) in flows.iter().take(MAX_STREAMS) {
+        let socket = |read: fn(&linerate_metric::record::SocketFacts) -> Option<String>| {
+            or_unknown(stream.sender.as_ref().and_then(read), |text| {
+                escape_markup(&text)
+            })
         };
         out.push_str(&format!(
             "<tr><th scope=\"row\">{}</th><td class=\"text\">{direction}</td><td class=\"text\">{}</td><td class=\"text\">{}</td>",
@@ -624,16 +648,16 @@ fn streams(run: &Record) -> String {
         for figure in figures::stream_figures(&run.plan, &stream.summary) {
             out.push_str(&format!(
                 "<td>{}</td>",
-                escape(&pretty(&or_unknown(figure.value, |v| v)))
+                escape_markup(&with_micro_sign(&or_unknown(figure.value, |v| v)))
             ));
         }
         out.push_str("</tr>");
     }
     out.push_str("</tbody></table></div>");
-    if flows.len() > STREAMS {
+    if flows.len() > MAX_STREAMS {
         out.push_str(&format!(
             "<p class=\"muted\">… and {} more in the record.</p>",
-            flows.len() - STREAMS
+            flows.len() - MAX_STREAMS
         ));
     }
     out.push_str("</details>\n");
@@ -641,7 +665,7 @@ fn streams(run: &Record) -> String {
 }
 
 /// Renders every effective option under its key in the record.
-fn plan(run: &Record) -> String {
+fn plan_table(run: &Record) -> String {
     let value = serde_json::to_value(&run.plan).expect("a plan is JSON");
     let mut out =
         String::from("<details><summary>Plan</summary><div class=\"scroll\"><table><tbody>");
@@ -649,17 +673,17 @@ fn plan(run: &Record) -> String {
         let text = match value {
             serde_json::Value::Null => "-".to_owned(),
             serde_json::Value::String(text) => text.clone(),
-            other => other.to_string(),
+            other_value => other_value.to_string(),
         };
         out.push_str(&format!(
             "<tr><th scope=\"row\"><code>{}</code></th><td class=\"text\">{}</td></tr>",
-            escape(name),
-            escape(&text)
+            escape_markup(name),
+            escape_markup(&text)
         ));
     }
     out.push_str(&format!(
         "<tr><th scope=\"row\"><code>id</code></th><td class=\"text\">{}</td></tr></tbody></table></div></details>\n",
-        escape(&run.id)
+        escape_markup(&run.id)
     ));
     out
 }

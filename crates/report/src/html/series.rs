@@ -3,34 +3,34 @@
 use std::collections::BTreeMap;
 
 use linerate_metric::histogram::Quantiles;
-use linerate_metric::plan::Kind;
+use linerate_metric::plan::RunKind;
 use linerate_metric::record::Record;
 use linerate_metric::units::{format_bytes, format_count, format_nanos};
 
-use super::figure::{self, Data, Row};
-use super::pretty;
+use super::figure::{self, ChartData, ChartRow};
+use super::with_micro_sign;
 use crate::phrases;
-use crate::svg::{Axis, Chart, Mark, Series, Unit};
+use crate::svg::{AxisUnit, ChartAxis, ChartSeries, LineChart, SeriesMark};
 
 /// Line of a chart: name, and values by x.
-struct Line {
+struct FigureCurve {
     name: String,
     points: BTreeMap<u64, f64>,
 }
 
-impl Line {
+impl FigureCurve {
     /// Collects a figure of each run that has an x value.
-    fn of(
+    fn over_runs(
         name: &str,
         runs: &[&Record],
-        place: impl Fn(&Record) -> Option<u64>,
+        x_of: impl Fn(&Record) -> Option<u64>,
         read: impl Fn(&Record) -> Option<u64>,
     ) -> Self {
         let points = runs.iter();
         Self {
             name: name.to_owned(),
             points: points
-                .filter_map(|run| Some((place(run)?, read(run)? as f64)))
+                .filter_map(|run| Some((x_of(run)?, read(run)? as f64)))
                 .collect(),
         }
     }
@@ -39,133 +39,158 @@ impl Line {
 /// Renders the chart of what varies between the runs of a document; empty if nothing varies. `name`
 /// is the name of the document, empty if there is only one. `runs` must have their original names,
 /// so that repeats have equal names.
-pub(super) fn section(name: &str, runs: &[Record]) -> String {
-    let of = |title: &str| match name {
+pub(super) fn series_section(name: &str, runs: &[Record]) -> String {
+    let titled = |title: &str| match name {
         "" => title.to_owned(),
         name => format!("{title}: {name}"),
     };
-    let trips: Vec<&Record> = (runs.iter())
-        .filter(|run| run.kind == Kind::Latency)
+    let round_trips: Vec<&Record> = (runs.iter())
+        .filter(|run| run.kind == RunKind::Latency)
         .collect();
     let size = |run: &Record| Some(run.plan.payload_bytes);
     let rate = |run: &Record| {
         let flows = u64::from(run.plan.streams.max(1));
         Some(run.plan.round_trip.rate_per_second? * flows)
     };
-    let count = |place: &dyn Fn(&Record) -> Option<u64>| {
-        let mut places: Vec<u64> = trips.iter().filter_map(|run| place(run)).collect();
-        places.sort_unstable();
-        places.dedup();
-        places.len()
+    let distinct_positions = |x_of: &dyn Fn(&Record) -> Option<u64>| {
+        let mut positions: Vec<u64> = round_trips.iter().filter_map(|run| x_of(run)).collect();
+        positions.sort_unstable();
+        positions.dedup();
+        positions.len()
     };
     // Two points do not make a curve.
-    if count(&rate) > 2 {
-        let due = |of: fn(&Quantiles) -> u64| {
-            move |run: &Record| run.summary.rtt_intended_ns.as_ref().map(of)
+    if distinct_positions(&rate) > 2 {
+        let scheduled_quantile = |titled: fn(&Quantiles) -> u64| {
+            move |run: &Record| run.summary.rtt_intended_ns.as_ref().map(titled)
         };
         let lines = [
-            Line::of("p50 from scheduled", &trips, rate, due(|q| q.p50)),
-            Line::of("p90 from scheduled", &trips, rate, due(|q| q.p90)),
-            Line::of("p99 from scheduled", &trips, rate, due(|q| q.p99)),
-            Line::of("p99 from sent", &trips, rate, sent(|q| q.p99)),
+            FigureCurve::over_runs(
+                "p50 from scheduled",
+                &round_trips,
+                rate,
+                scheduled_quantile(|q| q.p50),
+            ),
+            FigureCurve::over_runs(
+                "p90 from scheduled",
+                &round_trips,
+                rate,
+                scheduled_quantile(|q| q.p90),
+            ),
+            FigureCurve::over_runs(
+                "p99 from scheduled",
+                &round_trips,
+                rate,
+                scheduled_quantile(|q| q.p99),
+            ),
+            FigureCurve::over_runs(
+                "p99 from sent",
+                &round_trips,
+                rate,
+                sent_quantile(|q| q.p99),
+            ),
         ];
-        return chart(
-            &of("Round-trip times by load"),
+        return curve_chart(
+            &titled("Round-trip times by load"),
             "requests/s",
             &lines,
-            |count| format!("{}/s", format_count(count)),
+            |distinct_positions| format!("{}/s", format_count(distinct_positions)),
         );
     }
-    if count(&size) > 2 {
+    if distinct_positions(&size) > 2 {
         let lines = [
-            Line::of("p50", &trips, size, sent(|q| q.p50)),
-            Line::of("p90", &trips, size, sent(|q| q.p90)),
-            Line::of("p99", &trips, size, sent(|q| q.p99)),
+            FigureCurve::over_runs("p50", &round_trips, size, sent_quantile(|q| q.p50)),
+            FigureCurve::over_runs("p90", &round_trips, size, sent_quantile(|q| q.p90)),
+            FigureCurve::over_runs("p99", &round_trips, size, sent_quantile(|q| q.p99)),
         ];
-        return chart(
-            &of("Round-trip times by size"),
+        return curve_chart(
+            &titled("Round-trip times by size"),
             "message, B",
             &lines,
             format_bytes,
         );
     }
-    rounds(&of("Median of each round"), &trips)
+    round_chart(&titled("Median of each round"), &round_trips)
 }
 
-fn sent(of: fn(&Quantiles) -> u64) -> impl Fn(&Record) -> Option<u64> {
-    move |run| run.summary.rtt_ns.as_ref().map(of)
+fn sent_quantile(quantile: fn(&Quantiles) -> u64) -> impl Fn(&Record) -> Option<u64> {
+    move |run| run.summary.rtt_ns.as_ref().map(quantile)
 }
 
 /// Renders the medians of alternating runs by round, one line per name.
-fn rounds(title: &str, trips: &[&Record]) -> String {
-    let mut lines: Vec<Line> = Vec::new();
-    for run in trips {
-        let name = phrases::name(run);
+fn round_chart(title: &str, round_trips: &[&Record]) -> String {
+    let mut lines: Vec<FigureCurve> = Vec::new();
+    for run in round_trips {
+        let name = phrases::run_name(run);
         let Some(median) = run.summary.rtt_ns.map(|rtt| rtt.p50 as f64) else {
             continue;
         };
-        let place = match lines.iter().position(|line| line.name == name) {
-            Some(place) => place,
+        let line_index = match lines.iter().position(|line| line.name == name) {
+            Some(line_index) => line_index,
             None => {
-                lines.push(Line {
+                lines.push(FigureCurve {
                     name,
                     points: BTreeMap::new(),
                 });
                 lines.len() - 1
             }
         };
-        let points = &mut lines[place].points;
+        let points = &mut lines[line_index].points;
         points.insert(points.len() as u64 + 1, median);
     }
     lines.retain(|line| line.points.len() > 2);
     if lines.is_empty() {
         return String::new();
     }
-    chart(title, "round", &lines, |round| format!("round {round}"))
+    curve_chart(title, "round", &lines, |round| format!("round {round}"))
 }
 
-fn chart(title: &str, along: &str, lines: &[Line], write: impl Fn(u64) -> String) -> String {
+fn curve_chart(
+    title: &str,
+    x_label: &str,
+    lines: &[FigureCurve],
+    format_x: impl Fn(u64) -> String,
+) -> String {
     let values = || lines.iter().flat_map(|line| line.points.values().copied());
-    let places = || lines.iter().flat_map(|line| line.points.keys().copied());
-    let (Some(first), Some(last)) = (places().min(), places().max()) else {
+    let positions = || lines.iter().flat_map(|line| line.points.keys().copied());
+    let (Some(first), Some(last)) = (positions().min(), positions().max()) else {
         return String::new();
     };
     let (lowest, highest) = (
         values().fold(f64::INFINITY, f64::min),
         values().fold(0.0, f64::max),
     );
-    let series = lines.iter().map(|line| Series {
+    let series = lines.iter().map(|line| ChartSeries {
         name: line.name.clone(),
-        mark: Mark::Line((line.points.iter()).map(|(x, y)| (*x as f64, *y)).collect()),
+        mark: SeriesMark::Line((line.points.iter()).map(|(x, y)| (*x as f64, *y)).collect()),
     });
-    let chart = Chart {
+    let chart = LineChart {
         title: title.to_owned(),
-        low: false,
-        x: Axis::between(along, first as f64, last as f64, Unit::COUNT),
-        y: Axis::log_time("round-trip time", lowest, highest),
+        is_secondary: false,
+        x: ChartAxis::between(x_label, first as f64, last as f64, AxisUnit::COUNT),
+        y: ChartAxis::log_time("round-trip time", lowest, highest),
         series: series.collect(),
         shades: Vec::new(),
         references: Vec::new(),
     };
-    let mut headings = vec![along.to_owned()];
+    let mut headings = vec![x_label.to_owned()];
     headings.extend(lines.iter().map(|line| line.name.clone()));
-    let mut rows: Vec<u64> = places().collect();
+    let mut rows: Vec<u64> = positions().collect();
     rows.sort_unstable();
     rows.dedup();
-    let rows = rows.into_iter().map(|place| Row {
-        x: place as f64,
-        text: write(place),
+    let rows = rows.into_iter().map(|position| ChartRow {
+        x: position as f64,
+        text: format_x(position),
         cells: lines
             .iter()
             .map(|line| {
-                let value = *line.points.get(&place)?;
-                Some((value, pretty(&format_nanos(value))))
+                let value = *line.points.get(&position)?;
+                Some((value, with_micro_sign(&format_nanos(value))))
             })
             .collect(),
     });
-    let data = Data {
+    let data = ChartData {
         headings,
         rows: rows.collect(),
     };
-    figure::chart(&chart, &data)
+    figure::render_chart(&chart, &data)
 }

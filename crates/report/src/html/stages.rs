@@ -2,31 +2,32 @@
 
 use std::fmt::Write;
 
-use linerate_metric::record::{Record, Stage};
+use linerate_metric::record::{Record, RoundTripStage};
 use linerate_metric::units::{format_nanos, format_share};
 
-use super::{pretty, timeline};
-use crate::svg::{NARROW, Size, WIDE, escape};
-use crate::text::pass_words;
+use super::{timeline, with_micro_sign};
+use crate::svg::{DrawingSize, NARROW_SIZE, WIDE_SIZE, escape_markup};
+use crate::text::describe_pass;
 
 /// Renders stages and timeline; empty if neither was recorded.
-pub(super) fn section(run: &Record) -> String {
+pub(super) fn stage_section(run: &Record) -> String {
     let picture = run
         .timeline
         .as_ref()
-        .map(timeline::picture)
+        .map(timeline::render_timeline)
         .unwrap_or_default();
     let Some(pass) = &run.stage_pass else {
         return picture;
     };
     let mut out = String::from("<h3>Stages of a round trip</h3>\n");
     if !run.stages.is_empty() {
-        out.push_str(&split(run));
+        out.push_str(&stage_bar(run));
     }
-    let words = escape(&pretty(&pass_words(run, pass)));
-    writeln!(out, "<p class=\"muted\">{words}</p>").expect("a string takes all that is written");
+    let description = escape_markup(&with_micro_sign(&describe_pass(run, pass)));
+    writeln!(out, "<p class=\"muted\">{description}</p>")
+        .expect("a string takes all that is written");
     for note in &pass.notes {
-        let note = escape(note);
+        let note = escape_markup(note);
         writeln!(out, "<p class=\"callout\"><b>Note.</b> {note}</p>")
             .expect("a string takes all that is written");
     }
@@ -35,20 +36,20 @@ pub(super) fn section(run: &Record) -> String {
 }
 
 /// Renders the stacked bar and its table; empty for a run without stages.
-pub(super) fn split(run: &Record) -> String {
+pub(super) fn stage_bar(run: &Record) -> String {
     if run.stages.is_empty() {
         return String::new();
     }
-    let bars = [WIDE, NARROW].map(|size| stacked(&run.stages, size));
+    let bars = [WIDE_SIZE, NARROW_SIZE].map(|size| stacked_bar(&run.stages, size));
     format!(
         "<figure class=\"stages\"><div class=\"canvas\">{}</div></figure>\n{}",
         bars.concat(),
-        table(&run.stages)
+        stage_table(&run.stages)
     )
 }
 
 /// Colour of a stage: client, server or path.
-fn color(stage: &str) -> usize {
+fn stage_color(stage: &str) -> usize {
     if stage.starts_with("client-") {
         0
     } else if stage.starts_with("server-") {
@@ -59,11 +60,11 @@ fn color(stage: &str) -> usize {
 }
 
 /// Renders one bar with a part per stage, in path order.
-fn stacked(stages: &[Stage], size: Size) -> String {
+fn stacked_bar(stages: &[RoundTripStage], size: DrawingSize) -> String {
     const TOP: f64 = 20.0;
     const BAR: f64 = 34.0;
-    let whole: u64 = stages.iter().map(|stage| stage.p50_ns).sum();
-    let scale = size.width / whole.max(1) as f64;
+    let total_ns: u64 = stages.iter().map(|stage| stage.p50_ns).sum();
+    let scale = size.width / total_ns.max(1) as f64;
     let mut out = format!(
         "<svg class=\"{}\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"Stages of a round trip\">",
         size.class,
@@ -76,9 +77,9 @@ fn stacked(stages: &[Stage], size: Size) -> String {
         write!(
             out,
             "<g class=\"c{}\"><title>{}: {}</title><rect class=\"bar\" x=\"{x:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{BAR}\" opacity=\"{}\"/></g>",
-            color(&stage.stage),
-            escape(&stage.stage),
-            escape(&pretty(&format_nanos(stage.p50_ns as f64))),
+            stage_color(&stage.stage),
+            escape_markup(&stage.stage),
+            escape_markup(&with_micro_sign(&format_nanos(stage.p50_ns as f64))),
             (width - 1.0).max(0.5),
             // Adjacent stages of one host differ in opacity.
             if position % 2 == 0 { "1" } else { "0.72" },
@@ -91,7 +92,7 @@ fn stacked(stages: &[Stage], size: Size) -> String {
                 out,
                 "<text class=\"mid\" x=\"{:.1}\" y=\"14\">{}</text>",
                 x + width / 2.0,
-                escape(name)
+                escape_markup(name)
             )
             .expect("a string takes all that is written");
         }
@@ -101,8 +102,8 @@ fn stacked(stages: &[Stage], size: Size) -> String {
     out
 }
 
-fn table(stages: &[Stage]) -> String {
-    let whole: u64 = stages.iter().map(|stage| stage.p50_ns).sum();
+fn stage_table(stages: &[RoundTripStage]) -> String {
+    let total_ns: u64 = stages.iter().map(|stage| stage.p50_ns).sum();
     let mut out = String::from(
         "<div class=\"scroll\"><table><thead><tr><th>stage</th><th>share</th><th>p50</th><th>p90</th><th>p99</th><th class=\"text\">timestamps</th></tr></thead><tbody>",
     );
@@ -111,22 +112,22 @@ fn table(stages: &[Stage]) -> String {
         std::iter::once((stage, false)).chain(parts)
     });
     for (stage, is_part) in with_parts {
-        let time = |ns: u64| escape(&pretty(&format_nanos(ns as f64)));
+        let time = |ns: u64| escape_markup(&with_micro_sign(&format_nanos(ns as f64)));
         write!(
             out,
             "<tr class=\"c{}{}\"><th scope=\"row\"><i class=\"swatch\"></i>{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td></tr>",
-            color(&stage.stage),
+            stage_color(&stage.stage),
             if is_part { " part" } else { "" },
-            escape(&stage.stage),
+            escape_markup(&stage.stage),
             if is_part {
                 String::new()
             } else {
-                escape(&pretty(&format_share(stage.p50_ns as f64 / whole.max(1) as f64)))
+                escape_markup(&with_micro_sign(&format_share(stage.p50_ns as f64 / total_ns.max(1) as f64)))
             },
             time(stage.p50_ns),
             time(stage.p90_ns),
             time(stage.p99_ns),
-            escape(&stage.stamps)
+            escape_markup(&stage.timestamp_source)
         )
         .expect("a string takes all that is written");
     }

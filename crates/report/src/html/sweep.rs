@@ -6,23 +6,23 @@ use linerate_metric::run_set::RunSet;
 use linerate_metric::sweep::{Sweep, SweepPoint};
 use linerate_metric::units::{format_bytes, format_nanos};
 
-use super::figure::{self, Data, Row};
-use super::{pretty, unit};
-use crate::svg::{Axis, Chart, Heat, Mark, Series, Unit, escape};
-use crate::text::{front_words, sweep_cells, sweep_grid, sweep_rank};
+use super::figure::{self, ChartData, ChartRow};
+use super::{axis_unit, with_micro_sign};
+use crate::svg::{AxisUnit, ChartAxis, ChartSeries, HeatMap, LineChart, SeriesMark, escape_markup};
+use crate::text::{front_legend, sweep_cells, sweep_grid, sweep_rank};
 
 /// Renders all points: heat map, figure by cost, table.
-pub(super) fn section(set: &RunSet) -> String {
-    let Some(found) = &set.result.sweep else {
+pub(super) fn sweep_section(set: &RunSet) -> String {
+    let Some(sweep) = &set.result.sweep else {
         return String::new();
     };
-    let mut out = format!("<section>\n{}", heat(found));
-    out.push_str(&front(found));
-    if let Some(grid) = sweep_grid(found) {
+    let mut out = format!("<section>\n{}", heat_map(sweep));
+    out.push_str(&front_chart(sweep));
+    if let Some(grid) = sweep_grid(sweep) {
         out.push_str(&format!(
             "<h3>All points</h3>\n{}<p class=\"muted\">{}</p>\n",
-            figure::grid(&grid),
-            escape(&front_words(found))
+            figure::render_grid(&grid),
+            escape_markup(&front_legend(sweep))
         ));
     }
     out.push_str("</section>\n");
@@ -30,35 +30,36 @@ pub(super) fn section(set: &RunSet) -> String {
 }
 
 /// Returns one run per point on the front, the best point first.
-pub(super) fn shown(found: &Sweep, runs: &[Record]) -> Vec<Record> {
-    let mut points: Vec<_> = (found.points.iter().enumerate())
-        .filter(|(number, point)| point.pareto || Some(*number) == found.best)
-        .filter_map(|(_, point)| Some((sweep_rank(found, point.value?.median), point)))
+pub(super) fn runs_on_front(sweep: &Sweep, runs: &[Record]) -> Vec<Record> {
+    let mut points: Vec<_> = (sweep.points.iter().enumerate())
+        .filter(|(number, point)| point.pareto || Some(*number) == sweep.best)
+        .filter_map(|(_, point)| Some((sweep_rank(sweep, point.value?.median), point)))
         .collect();
     points.sort_by(|a, b| b.0.total_cmp(&a.0));
     // The run closest to the median represents its point.
-    let figure = figures::named(&found.figure);
+    let figure = figures::find(&sweep.figure);
     let run = |point: &SweepPoint| {
-        let middle = point.value?.median;
-        let off = |run: &&Record| {
-            let value = figure.and_then(|figure| figure.of(run));
-            value.map_or(f64::INFINITY, |value| (value - middle).abs())
+        let center = point.value?.median;
+        let distance = |run: &&Record| {
+            let value = figure.and_then(|figure| figure.value_in(run));
+            value.map_or(f64::INFINITY, |value| (value - center).abs())
         };
-        let made = runs.iter().filter(|run| point.records.contains(&run.id));
-        made.min_by(|one, other| off(one).total_cmp(&off(other)))
+        let runs_of_point = runs.iter().filter(|run| point.records.contains(&run.id));
+        runs_of_point
+            .min_by(|left, right| distance(left).total_cmp(&distance(right)))
             .cloned()
     };
     points.iter().filter_map(|(_, point)| run(point)).collect()
 }
 
 /// Renders the figure by memory or CPU time.
-fn front(found: &Sweep) -> String {
-    let has_memory = (found.points.iter()).any(|point| point.memory_bytes.is_some());
+fn front_chart(sweep: &Sweep) -> String {
+    let has_memory = (sweep.points.iter()).any(|point| point.memory_bytes.is_some());
     let cost = |point: &SweepPoint| match has_memory {
         true => point.memory_bytes.map(|bytes| bytes / 1024.0),
         false => point.cpu_ns,
     };
-    let mut points: Vec<_> = (found.points.iter())
+    let mut points: Vec<_> = (sweep.points.iter())
         .filter_map(|point| {
             let value = point.value?;
             Some((cost(point).filter(|cost| *cost > 0.0)?, value, point))
@@ -75,85 +76,91 @@ fn front(found: &Sweep) -> String {
     let (x, cost_name) = match has_memory {
         // Within a factor of two a logarithmic axis would be mostly empty.
         true if last.0 < first.0 * 2.0 => (
-            Axis::between("memory (KiB)", first.0, last.0, Unit::COUNT),
+            ChartAxis::between("memory (KiB)", first.0, last.0, AxisUnit::COUNT),
             "memory",
         ),
-        true => (Axis::log_count("memory (KiB)", first.0, last.0), "memory"),
-        false => (Axis::log_time("CPU time", first.0, last.0), "CPU time"),
+        true => (
+            ChartAxis::log_count("memory (KiB)", first.0, last.0),
+            "memory",
+        ),
+        false => (ChartAxis::log_time("CPU time", first.0, last.0), "CPU time"),
     };
     let highest = points
         .iter()
         .map(|(_, value, _)| value.high.max(value.median))
         .fold(0.0, f64::max);
-    let unit = figures::named(&found.figure).map_or(Unit::COUNT, |known| unit(known.unit, highest));
-    let of = |on_front: bool| {
+    let unit = figures::find(&sweep.figure).map_or(AxisUnit::COUNT, |named_figure| {
+        axis_unit(named_figure.unit, highest)
+    });
+    let points_on_front = |on_front: bool| {
         points
             .iter()
             .filter(move |(.., point)| point.pareto == on_front)
     };
-    let front = of(true).map(|(cost, value, _)| (*cost, value.median, (value.low, value.high)));
-    let others: Vec<_> = of(false)
+    let front = points_on_front(true)
+        .map(|(cost, value, _)| (*cost, value.median, (value.low, value.high)));
+    let dominated: Vec<_> = points_on_front(false)
         .map(|(cost, value, _)| (*cost, value.median))
         .collect();
-    let mut series = vec![Series {
+    let mut series = vec![ChartSeries {
         name: "front".to_owned(),
-        mark: Mark::Measured(front.collect()),
+        mark: SeriesMark::Measured(front.collect()),
     }];
     let mut headings = vec![cost_name.to_owned(), "front".to_owned()];
-    let has_others = !others.is_empty();
-    if has_others {
+    let has_dominated = !dominated.is_empty();
+    if has_dominated {
         headings.push("other points".to_owned());
-        series.push(Series {
+        series.push(ChartSeries {
             name: "other points".to_owned(),
-            mark: Mark::Points(others),
+            mark: SeriesMark::Points(dominated),
         });
     }
     let rows = points.iter().map(|(cost, value, point)| {
         let cell = Some((
             value.median,
-            pretty(&figures::format(&found.figure, value.median)),
+            with_micro_sign(&figures::format(&sweep.figure, value.median)),
         ));
         let mut cells = match point.pareto {
             true => vec![cell, None],
             false => vec![None, cell],
         };
         cells.truncate(headings.len() - 1);
-        Row {
+        ChartRow {
             x: *cost,
             text: match has_memory {
                 true => format_bytes((cost * 1024.0) as u64),
-                false => pretty(&format_nanos(*cost)),
+                false => with_micro_sign(&format_nanos(*cost)),
             },
             cells,
         }
     });
     let rows = rows.collect();
-    let chart = Chart {
-        title: format!("{} by {cost_name}", found.figure),
-        low: false,
+    let chart = LineChart {
+        title: format!("{} by {cost_name}", sweep.figure),
+        is_secondary: false,
         x,
-        y: Axis::from_zero(&found.figure, highest, unit),
+        y: ChartAxis::from_zero(&sweep.figure, highest, unit),
         series,
         shades: Vec::new(),
         references: Vec::new(),
     };
-    figure::chart(&chart, &Data { headings, rows })
+    figure::render_chart(&chart, &ChartData { headings, rows })
 }
 
 /// Renders the first two axes as a heat map; empty for one axis.
-fn heat(found: &Sweep) -> String {
-    let Some(cells) = sweep_cells(found) else {
+fn heat_map(sweep: &Sweep) -> String {
+    let Some(cells) = sweep_cells(sweep) else {
         return String::new();
     };
-    let (rows, columns) = (&found.axes[0], &found.axes[1]);
-    let others = match found.axes.len() {
+    let (rows, columns) = (&sweep.axes[0], &sweep.axes[1]);
+    let suffix = match sweep.axes.len() {
         2 => "",
         _ => ", best over all other axes",
     };
-    let heat = Heat {
+    let heat = HeatMap {
         title: format!(
-            "{} by {} and {}{others}",
-            found.figure, rows.name, columns.name
+            "{} by {} and {}{suffix}",
+            sweep.figure, rows.name, columns.name
         ),
         row_label: rows.name.clone(),
         column_label: columns.name.clone(),
@@ -162,12 +169,12 @@ fn heat(found: &Sweep) -> String {
         cells: (cells.iter())
             .map(|row| {
                 let cell = |value: &Option<f64>| {
-                    let text = |value| pretty(&figures::format(&found.figure, value));
-                    value.map(|value| (sweep_rank(found, value), text(value)))
+                    let text = |value| with_micro_sign(&figures::format(&sweep.figure, value));
+                    value.map(|value| (sweep_rank(sweep, value), text(value)))
                 };
                 row.iter().map(cell).collect()
             })
             .collect(),
     };
-    figure::heat(&heat)
+    figure::render_heat_map(&heat)
 }

@@ -7,65 +7,65 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use linerate_metric::facts::Role;
-use linerate_metric::timeline::{Lane, Slice, Timeline};
+use linerate_metric::timeline::{Timeline, TimelineSlice, TimelineTrack};
 use linerate_metric::units::format_nanos;
 
-use super::pretty;
+use super::with_micro_sign;
 use crate::figures;
-use crate::svg::{NARROW, Size, WIDE, escape};
+use crate::svg::{DrawingSize, NARROW_SIZE, WIDE_SIZE, escape_markup};
 
 /// Number of round trips in the initial view.
-const TRIPS: u64 = 3;
+const INITIAL_ROUND_TRIPS: u64 = 3;
 
 /// Number of slices on the page, the latest; larger tables are slow to open on a phone.
-const KEPT: usize = 600;
+const MAX_SLICES: usize = 600;
 
 /// Height of a lane, and of the bar in it.
-const LANE: f64 = 44.0;
-const BAR: f64 = 18.0;
+const LANE_HEIGHT: f64 = 44.0;
+const BAR_HEIGHT: f64 = 18.0;
 const BAR_TOP: f64 = 20.0;
 /// Height of the time axis.
-const AXIS: f64 = 20.0;
+const AXIS_HEIGHT: f64 = 20.0;
 /// Width of a character in a bar.
-const CHARACTER: f64 = 6.7;
+const CHARACTER_WIDTH: f64 = 6.7;
 
 /// Key of a lane: kind, host, CPU or thread.
-type LaneKey = (Lane, Role, Option<u32>);
+type TrackKey = (TimelineTrack, Role, Option<u32>);
 
 /// Returns the position of a lane: client thread, client kernel, server kernel, server thread (the
 /// path of a request), then drivers.
-fn order(key: &LaneKey) -> (u8, u32) {
-    let (lane, role, number) = key;
-    let place = match (lane, role) {
-        (Lane::Thread, Role::Client) => 0,
-        (Lane::Kernel, Role::Client) => 1,
-        (Lane::Kernel, Role::Server) => 2,
-        (Lane::Thread, Role::Server) => 3,
-        (Lane::Driver, Role::Client) => 4,
-        (Lane::Driver, Role::Server) => 5,
+fn track_order(key: &TrackKey) -> (u8, u32) {
+    let (track, role, number) = key;
+    let position = match (track, role) {
+        (TimelineTrack::Thread, Role::Client) => 0,
+        (TimelineTrack::Kernel, Role::Client) => 1,
+        (TimelineTrack::Kernel, Role::Server) => 2,
+        (TimelineTrack::Thread, Role::Server) => 3,
+        (TimelineTrack::Driver, Role::Client) => 4,
+        (TimelineTrack::Driver, Role::Server) => 5,
     };
-    (place, number.unwrap_or(0))
+    (position, number.unwrap_or(0))
 }
 
-fn key(slice: &Slice) -> LaneKey {
-    (slice.lane, slice.role, slice.cpu.or(slice.thread))
+fn track_key(slice: &TimelineSlice) -> TrackKey {
+    (slice.track, slice.role, slice.cpu.or(slice.thread))
 }
 
-fn name(key: &LaneKey) -> String {
-    let (lane, role, cpu) = key;
-    let role = figures::role(*role);
-    match (lane, cpu) {
-        (Lane::Thread, None) => format!("{role} thread"),
-        (Lane::Thread, Some(number)) => format!("{role} thread {}", number + 1),
-        (Lane::Kernel, _) => format!("{role} kernel"),
-        (Lane::Driver, Some(cpu)) => format!("{role} receive work, cpu {cpu}"),
-        (Lane::Driver, None) => format!("{role} receive work"),
+fn track_name(key: &TrackKey) -> String {
+    let (track, role, cpu) = key;
+    let role = figures::role_name(*role);
+    match (track, cpu) {
+        (TimelineTrack::Thread, None) => format!("{role} thread"),
+        (TimelineTrack::Thread, Some(number)) => format!("{role} thread {}", number + 1),
+        (TimelineTrack::Kernel, _) => format!("{role} kernel"),
+        (TimelineTrack::Driver, Some(cpu)) => format!("{role} receive work, cpu {cpu}"),
+        (TimelineTrack::Driver, None) => format!("{role} receive work"),
     }
 }
 
-fn color(key: &LaneKey) -> usize {
+fn track_color(key: &TrackKey) -> usize {
     match key {
-        (Lane::Driver, _, _) => 3,
+        (TimelineTrack::Driver, _, _) => 3,
         (_, Role::Client, _) => 0,
         (_, Role::Server, _) => 1,
     }
@@ -77,22 +77,22 @@ fn is_waiting(name: &str) -> bool {
 }
 
 /// Lanes of a timeline with their slices; times count from the first slice.
-struct Lanes<'a> {
-    keys: Vec<LaneKey>,
-    slices: Vec<(usize, &'a Slice)>,
+struct TimelineTracks<'a> {
+    keys: Vec<TrackKey>,
+    slices: Vec<(usize, &'a TimelineSlice)>,
     first: u64,
 }
 
-impl<'a> Lanes<'a> {
-    fn of(slices: &[&'a Slice]) -> Self {
-        let lanes: BTreeMap<(u8, u32), LaneKey> = slices
+impl<'a> TimelineTracks<'a> {
+    fn of_slices(slices: &[&'a TimelineSlice]) -> Self {
+        let tracks: BTreeMap<(u8, u32), TrackKey> = slices
             .iter()
-            .map(|slice| (order(&key(slice)), key(slice)))
+            .map(|slice| (track_order(&track_key(slice)), track_key(slice)))
             .collect();
-        let keys: Vec<LaneKey> = lanes.into_values().collect();
-        let place = |slice: &Slice| {
-            let wanted = order(&key(slice));
-            keys.iter().position(|key| order(key) == wanted)
+        let keys: Vec<TrackKey> = tracks.into_values().collect();
+        let place = |slice: &TimelineSlice| {
+            let wanted = track_order(&track_key(slice));
+            keys.iter().position(|key| track_order(key) == wanted)
         };
         Self {
             slices: slices
@@ -106,40 +106,47 @@ impl<'a> Lanes<'a> {
 }
 
 /// Renders the last round trips or calls on one time axis.
-pub(super) fn picture(timeline: &Timeline) -> String {
+pub(super) fn render_timeline(timeline: &Timeline) -> String {
     let mut latest = timeline.clone();
-    latest.keep_last(TRIPS);
-    let span = |slices: &mut dyn Iterator<Item = &Slice>| {
-        slices.fold(None, |span: Option<(u64, u64)>, slice| {
-            let (from, to) = span.unwrap_or((u64::MAX, 0));
+    latest.keep_last(INITIAL_ROUND_TRIPS);
+    let time_range = |slices: &mut dyn Iterator<Item = &TimelineSlice>| {
+        slices.fold(None, |time_range: Option<(u64, u64)>, slice| {
+            let (from, to) = time_range.unwrap_or((u64::MAX, 0));
             Some((from.min(slice.start_ns), to.max(slice.end_ns)))
         })
     };
     // Slices without a round trip can continue after the last one.
-    let of_trips = span(&mut latest.slices.iter().filter(|slice| slice.trip.is_some()));
-    let Some((from, to)) = of_trips.or_else(|| span(&mut latest.slices.iter())) else {
+    let round_trip_range = time_range(
+        &mut latest
+            .slices
+            .iter()
+            .filter(|slice| slice.round_trip.is_some()),
+    );
+    let Some((from, to)) = round_trip_range.or_else(|| time_range(&mut latest.slices.iter()))
+    else {
         return String::new();
     };
     // Later slices, such as driver work after the last round trip, are left out.
-    let until = timeline
+    let end_index = timeline
         .slices
         .partition_point(|slice| slice.start_ns <= to);
-    let kept: Vec<&Slice> = timeline.slices[until.saturating_sub(KEPT)..until]
+    let shown_slices: Vec<&TimelineSlice> = timeline.slices
+        [end_index.saturating_sub(MAX_SLICES)..end_index]
         .iter()
         .collect();
-    let lanes = Lanes::of(&kept);
-    let Some((first, last)) = span(&mut kept.iter().copied()) else {
+    let tracks = TimelineTracks::of_slices(&shown_slices);
+    let Some((first, last)) = time_range(&mut shown_slices.iter().copied()) else {
         return String::new();
     };
     // Early slices of the view may be missing if there are more slices than the page keeps.
     let view = (from.max(first) - first, to.max(first) - first);
-    let what = if latest.slices.iter().any(|slice| slice.trip.is_some()) {
-        format!("The last {TRIPS} timestamped round trips")
+    let caption = if latest.slices.iter().any(|slice| slice.round_trip.is_some()) {
+        format!("The last {INITIAL_ROUND_TRIPS} timestamped round trips")
     } else {
         "The last calls".to_owned()
     };
     let mut out = format!(
-        "<figure class=\"timeline\" data-view=\"{} {}\" data-all=\"{}\">\n<figcaption><h4>{what}</h4>\
+        "<figure class=\"timeline\" data-view=\"{} {}\" data-all=\"{}\">\n<figcaption><h4>{caption}</h4>\
          <div class=\"zoom\" hidden><button type=\"button\" data-do=\"in\" aria-label=\"zoom in\">+</button>\
          <button type=\"button\" data-do=\"out\" aria-label=\"zoom out\">−</button>\
          <button type=\"button\" data-do=\"left\" aria-label=\"earlier\">◂</button>\
@@ -150,55 +157,55 @@ pub(super) fn picture(timeline: &Timeline) -> String {
         view.1,
         last.max(to) - first
     );
-    for size in [WIDE, NARROW] {
-        out.push_str(&drawn(&lanes, view, size));
+    for size in [WIDE_SIZE, NARROW_SIZE] {
+        out.push_str(&draw_timeline(&tracks, view, size));
     }
     out.push_str("<div class=\"tip\" hidden></div></div>\n");
     out.push_str(
         "<p class=\"muted zoom\" hidden>Drag over a part to zoom in, or turn the wheel with Ctrl; double-click to reset.</p>\n",
     );
-    out.push_str(&table(&lanes));
+    out.push_str(&slice_table(&tracks));
     out.push_str("</figure>\n");
     out
 }
 
-fn time(ns: u64) -> String {
-    pretty(&format_nanos(ns as f64))
+fn format_time(ns: u64) -> String {
+    with_micro_sign(&format_nanos(ns as f64))
 }
 
-fn drawn(lanes: &Lanes<'_>, (from, to): (u64, u64), size: Size) -> String {
+fn draw_timeline(tracks: &TimelineTracks<'_>, (from, to): (u64, u64), size: DrawingSize) -> String {
     let scale = size.width / (to - from).max(1) as f64;
-    let height = lanes.keys.len() as f64 * LANE;
+    let height = tracks.keys.len() as f64 * LANE_HEIGHT;
     let mut out = format!(
         "<svg class=\"{}\" viewBox=\"0 0 {} {}\" role=\"img\" tabindex=\"0\" aria-label=\"Timeline\" data-height=\"{height}\">",
         size.class,
         size.width,
-        height + AXIS
+        height + AXIS_HEIGHT
     );
-    for (number, key) in lanes.keys.iter().enumerate() {
-        let top = number as f64 * LANE;
+    for (number, key) in tracks.keys.iter().enumerate() {
+        let top = number as f64 * LANE_HEIGHT;
         let _ = write!(
             out,
-            "<text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text><rect class=\"track\" x=\"0\" y=\"{:.1}\" width=\"{}\" height=\"{BAR}\"/>",
+            "<text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text><rect class=\"track\" x=\"0\" y=\"{:.1}\" width=\"{}\" height=\"{BAR_HEIGHT}\"/>",
             top + 14.0,
-            escape(&name(key)),
+            escape_markup(&track_name(key)),
             top + BAR_TOP,
             size.width
         );
     }
     out.push_str("<g class=\"slices\">");
-    for (lane, slice) in &lanes.slices {
-        let (start, end) = (slice.start_ns - lanes.first, slice.end_ns - lanes.first);
+    for (track, slice) in &tracks.slices {
+        let (start, end) = (slice.start_ns - tracks.first, slice.end_ns - tracks.first);
         if end < from || start > to {
             continue;
         }
-        let left = (start.max(from) - from) as f64 * scale;
+        let left_x = (start.max(from) - from) as f64 * scale;
         let width = (end.min(to).saturating_sub(start.max(from))) as f64 * scale;
-        let top = *lane as f64 * LANE + BAR_TOP;
+        let top = *track as f64 * LANE_HEIGHT + BAR_TOP;
         let _ = write!(
             out,
-            "<g class=\"c{}\"><rect class=\"bar\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{BAR}\" opacity=\"{}\"/></g>",
-            color(&lanes.keys[*lane]),
+            "<g class=\"c{}\"><rect class=\"bar\" x=\"{left_x:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{BAR_HEIGHT}\" opacity=\"{}\"/></g>",
+            track_color(&tracks.keys[*track]),
             width.max(0.8),
             if is_waiting(&slice.name) {
                 "0.35"
@@ -206,13 +213,13 @@ fn drawn(lanes: &Lanes<'_>, (from, to): (u64, u64), size: Size) -> String {
                 "0.9"
             },
         );
-        if width > slice.name.chars().count() as f64 * CHARACTER + 8.0 {
+        if width > slice.name.chars().count() as f64 * CHARACTER_WIDTH + 8.0 {
             let _ = write!(
                 out,
                 "<text class=\"mid note\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                left + width / 2.0,
+                left_x + width / 2.0,
                 top + 13.0,
-                escape(&slice.name)
+                escape_markup(&slice.name)
             );
         }
     }
@@ -220,37 +227,37 @@ fn drawn(lanes: &Lanes<'_>, (from, to): (u64, u64), size: Size) -> String {
     let _ = write!(
         out,
         "<text x=\"0\" y=\"{y}\">{}</text><text class=\"end\" x=\"{}\" y=\"{y}\">{}</text></g></svg>",
-        escape(&time(from)),
+        escape_markup(&format_time(from)),
         size.width,
-        escape(&time(to)),
+        escape_markup(&format_time(to)),
         y = height + 14.0,
     );
     out
 }
 
 /// Renders the slices on the page as a table, which is also the data of the script.
-fn table(lanes: &Lanes<'_>) -> String {
+fn slice_table(tracks: &TimelineTracks<'_>) -> String {
     let mut out = format!(
         "<details><summary>Data: the last {} recorded slices</summary><div class=\"scroll\"><table><thead><tr><th>slice</th><th class=\"text\">lane</th><th>start</th><th>duration</th><th>round trip</th></tr></thead><tbody>",
-        lanes.slices.len()
+        tracks.slices.len()
     );
-    for (lane, slice) in &lanes.slices {
-        let key = &lanes.keys[*lane];
-        let (start, took) = (
-            slice.start_ns - lanes.first,
+    for (track, slice) in &tracks.slices {
+        let key = &tracks.keys[*track];
+        let (start, duration_ns) = (
+            slice.start_ns - tracks.first,
             slice.end_ns.saturating_sub(slice.start_ns),
         );
         let _ = write!(
             out,
-            "<tr data-at=\"{start} {took} {lane} {}{}\"><th scope=\"row\">{}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            color(key),
+            "<tr data-at=\"{start} {duration_ns} {track} {}{}\"><th scope=\"row\">{}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            track_color(key),
             if is_waiting(&slice.name) { " 1" } else { " 0" },
-            escape(&slice.name),
-            escape(&name(key)),
-            escape(&time(start)),
-            escape(&time(took)),
+            escape_markup(&slice.name),
+            escape_markup(&track_name(key)),
+            escape_markup(&format_time(start)),
+            escape_markup(&format_time(duration_ns)),
             slice
-                .trip
+                .round_trip
                 .map_or_else(|| "-".to_owned(), |trip| trip.to_string()),
         );
     }

@@ -1,87 +1,87 @@
 //! Text of caveats and findings.
 
-use linerate_metric::finding::{End, Evidence, Value};
-use linerate_metric::record::{Doubt, Record};
+use linerate_metric::finding::{Evidence, EvidenceValue, FindingLocation};
+use linerate_metric::record::{Caveat, Record};
 use linerate_metric::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_share,
 };
 
-use super::name;
+use super::run_name;
 
 /// Returns each distinct caveat of some runs, with the names of the runs that have it.
-pub(crate) fn doubts(runs: &[Record]) -> Vec<(&Doubt, Vec<String>)> {
-    let mut found: Vec<(&Doubt, Vec<String>)> = Vec::new();
+pub(crate) fn distinct_caveats(runs: &[Record]) -> Vec<(&Caveat, Vec<String>)> {
+    let mut caveats: Vec<(&Caveat, Vec<String>)> = Vec::new();
     for run in runs {
         for doubt in &run.validity {
-            match found.iter_mut().find(|(known, _)| *known == doubt) {
-                Some((_, names)) => names.push(name(run)),
-                None => found.push((doubt, vec![name(run)])),
+            match caveats.iter_mut().find(|(caveat, _)| *caveat == doubt) {
+                Some((_, names)) => names.push(run_name(run)),
+                None => caveats.push((doubt, vec![run_name(run)])),
             }
         }
     }
-    found
+    caveats
 }
 
 /// A kind of caveat, counted over many runs.
-pub(crate) struct Counted<'a> {
+pub(crate) struct CaveatCount<'a> {
     /// First caveat of this kind.
-    pub(crate) example: &'a Doubt,
+    pub(crate) example: &'a Caveat,
     /// Run of the example.
-    pub(crate) of: &'a Record,
+    pub(crate) run: &'a Record,
     /// Number of runs with this kind, and number of all runs.
     pub(crate) runs: (usize, usize),
 }
 
-impl Counted<'_> {
+impl CaveatCount<'_> {
     /// Describes the caveat: `in 24 of 24 runs, for example hops=0: …`.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let (runs, of) = self.runs;
-        let example = match &self.of.label {
+        let example = match &self.run.label {
             Some(label) => format!("for example {label}: "),
             None => "for example ".to_owned(),
         };
-        format!("in {runs} of {of} runs, {example}{}", self.example.why)
+        format!("in {runs} of {of} runs, {example}{}", self.example.reason)
     }
 }
 
 /// Counts the runs that have each kind of caveat; the most frequent first.
-pub(crate) fn counted(runs: &[Record]) -> Vec<Counted<'_>> {
-    let mut found: Vec<Counted<'_>> = Vec::new();
+pub(crate) fn count_caveats(runs: &[Record]) -> Vec<CaveatCount<'_>> {
+    let mut counts: Vec<CaveatCount<'_>> = Vec::new();
     for run in runs {
-        let mut here: Vec<&str> = Vec::new();
+        let mut kinds_of_run: Vec<&str> = Vec::new();
         for doubt in &run.validity {
             // A run may have several of one kind, such as one per host.
-            if here.contains(&&*doubt.doubt) {
+            if kinds_of_run.contains(&&*doubt.id) {
                 continue;
             }
-            here.push(&doubt.doubt);
-            match (found.iter_mut()).find(|known| known.example.doubt == doubt.doubt) {
-                Some(known) => known.runs.0 += 1,
-                None => found.push(Counted {
+            kinds_of_run.push(&doubt.id);
+            match (counts.iter_mut()).find(|count| count.example.id == doubt.id) {
+                Some(count) => count.runs.0 += 1,
+                None => counts.push(CaveatCount {
                     example: doubt,
-                    of: run,
+                    run,
                     runs: (1, runs.len()),
                 }),
             }
         }
     }
-    found.sort_by_key(|kind| std::cmp::Reverse(kind.runs.0));
-    found
+    counts.sort_by_key(|kind| std::cmp::Reverse(kind.runs.0));
+    counts
 }
 
 /// Returns the end that a finding is about, as text.
-pub(crate) fn finding_end(end: End) -> &'static str {
+pub(crate) fn finding_location(end: FindingLocation) -> &'static str {
     match end {
-        End::Client => "client",
-        End::Server => "server",
-        End::Both => "both ends",
-        End::Path => "path",
+        FindingLocation::Client => "client",
+        FindingLocation::Server => "server",
+        FindingLocation::Both => "both ends",
+        FindingLocation::Path => "path",
     }
 }
 
 /// Describes a reading that supports a finding: `tcpi_rtt 120 us (client TCP_INFO)`.
-pub(crate) fn evidence(reading: &Evidence) -> String {
-    let number = |value: f64| match reading.unit.as_str() {
+pub(crate) fn describe_evidence(reading: &Evidence) -> String {
+    let format_number = |value: f64| match reading.unit.as_str() {
         "share" => format_share(value),
         "ns" => format_nanos(value),
         "bit/s" => format_bit_rate(value),
@@ -91,13 +91,13 @@ pub(crate) fn evidence(reading: &Evidence) -> String {
         unit => format!("{value:.2} {unit}"),
     };
     let value = match (&reading.value, &reading.missing) {
-        (Some(Value::Count(count)), _) => number(*count as f64),
-        (Some(Value::Number(value)), _) => number(*value),
-        (Some(Value::Word(word)), _) => word.clone(),
+        (Some(EvidenceValue::Count(count)), _) => format_number(*count as f64),
+        (Some(EvidenceValue::Number(value)), _) => format_number(*value),
+        (Some(EvidenceValue::Text(text)), _) => text.clone(),
         (None, Some(why)) => format!("unknown ({why})"),
         (None, None) => "unknown".to_owned(),
     };
-    format!("{} {value} ({})", reading.counter, reading.read)
+    format!("{} {value} ({})", reading.counter, reading.source)
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
             let mut run: Record = serde_json::from_str(text).unwrap();
             run.label = Some(label.to_owned());
             run.validity = (doubts.iter())
-                .map(|(doubt, why)| Doubt::new(doubt, *why))
+                .map(|(doubt, why)| Caveat::new(doubt, *why))
                 .collect();
             run
         };
@@ -123,9 +123,12 @@ mod tests {
             ),
             run("hops=2", &[("crowded-cores", "client had 10 %")]),
         ];
-        let told: Vec<String> = counted(&runs).iter().map(Counted::words).collect();
+        let texts: Vec<String> = count_caveats(&runs)
+            .iter()
+            .map(CaveatCount::describe)
+            .collect();
         assert_eq!(
-            told,
+            texts,
             [
                 "in 2 of 3 runs, for example hops=1: client",
                 "in 1 of 3 runs, for example hops=0: 9 trips"

@@ -1,73 +1,75 @@
 //! Sentences that compare documents.
 
-use linerate_metric::comparison::{Question, SIGNIFICANCE, Side, of_samples};
-use linerate_metric::expect::Figure;
+use linerate_metric::comparison::{ComparisonSide, ComparisonSpec, SIGNIFICANCE, compare_samples};
+use linerate_metric::expect::NamedFigure;
 use linerate_metric::figure;
-use linerate_metric::plan::Kind;
+use linerate_metric::plan::RunKind;
 use linerate_metric::record::Record;
 use linerate_metric::statistics::median;
 
-use super::{headline, set_headline};
+use super::{run_headlines, set_headlines};
 use crate::document::Document;
 
 /// Smallest relative difference that counts as an effect: the default of `compare`.
-const EFFECT: f64 = 0.05;
+const RELEVANT_EFFECT: f64 = 0.05;
 
 /// Compares documents of one kind: the figure of each, and a verdict if there are two. Documents
 /// without a common figure get a headline each. `names` are the display names.
-pub(crate) fn against(documents: &[Document], names: &[String]) -> Vec<String> {
+pub(crate) fn compare_documents(documents: &[Document], names: &[String]) -> Vec<String> {
     if documents.len() < 2 {
         return Vec::new();
     }
-    let kinds: Option<Vec<Kind>> = documents.iter().map(kind).collect();
-    let alike = kinds.and_then(|kinds| {
+    let kinds: Option<Vec<RunKind>> = documents.iter().map(common_kind).collect();
+    let common_kind = kinds.and_then(|kinds| {
         let first = *kinds.first()?;
         kinds.iter().all(|kind| *kind == first).then_some(first)
     });
-    let Some(figure) = alike.map(figure::of_kind) else {
-        return each(documents, names);
+    let Some(figure) = common_kind.map(figure::default_for) else {
+        return headline_of_each(documents, names);
     };
     let values: Vec<Vec<f64>> = (documents.iter())
-        .map(|document| values(document, figure))
+        .map(|document| figure_values(document, figure))
         .collect();
     if values.iter().any(Vec::is_empty) {
-        return each(documents, names);
+        return headline_of_each(documents, names);
     }
-    let told = names
-        .iter()
-        .zip(&values)
-        .enumerate()
-        .map(|(number, (name, own))| {
-            let letter = letter(number);
-            let value = median(own).map_or_else(String::new, |value| figure.unit.format(value));
-            let of = match own.len() {
-                1 => String::new(),
-                n => format!(", median of {n} runs"),
-            };
-            format!("{letter} {value} ({name}{of})")
-        });
-    let told = told.collect::<Vec<_>>().join(", ");
-    let mut sentences = vec![format!("{} per document: {told}.", figure.name)];
+    let listed =
+        names
+            .iter()
+            .zip(&values)
+            .enumerate()
+            .map(|(number, (name, values_of_document))| {
+                let letter = letter_of(number);
+                let value = median(values_of_document)
+                    .map_or_else(String::new, |value| figure.unit.format(value));
+                let suffix = match values_of_document.len() {
+                    1 => String::new(),
+                    n => format!(", median of {n} runs"),
+                };
+                format!("{letter} {value} ({name}{suffix})")
+            });
+    let listed = listed.collect::<Vec<_>>().join(", ");
+    let mut sentences = vec![format!("{} per document: {listed}.", figure.name)];
     if let [a, b] = &values[..] {
-        let question = Question {
+        let question = ComparisonSpec {
             figure: figure.name.to_owned(),
-            better: figure.better(),
-            effect: EFFECT,
+            better: figure.better_when(),
+            effect: RELEVANT_EFFECT,
             significance: SIGNIFICANCE,
         };
-        let side = |name: &String| Side {
+        let side_of = |name: &String| ComparisonSide {
             label: name.clone(),
             value: None,
             records: Vec::new(),
         };
-        let found = of_samples(&question, [side(&names[0]), side(&names[1])], a, b);
-        sentences.push(crate::text::verdict_words(&found));
+        let comparison = compare_samples(&question, [side_of(&names[0]), side_of(&names[1])], a, b);
+        sentences.push(crate::text::describe_verdict(&comparison));
     }
     sentences
 }
 
 /// Returns the letter of a document: `A` to `Z`, then `A2` to `Z2`.
-fn letter(number: usize) -> String {
+fn letter_of(number: usize) -> String {
     let letter = char::from(b'A' + (number % 26) as u8);
     match number / 26 {
         0 => letter.to_string(),
@@ -77,7 +79,7 @@ fn letter(number: usize) -> String {
 
 /// Returns the kind of a document's runs; `None` for a set whose runs are not repeats of one
 /// another.
-fn kind(document: &Document) -> Option<Kind> {
+fn common_kind(document: &Document) -> Option<RunKind> {
     if let Document::Set(set) = document
         && set.result.figures.is_empty()
     {
@@ -86,25 +88,27 @@ fn kind(document: &Document) -> Option<Kind> {
     document.runs().first().map(|run| run.kind)
 }
 
-fn values(document: &Document, figure: &Figure) -> Vec<f64> {
-    let known = |run: &Record| figure.of(run).filter(|value| value.is_finite());
-    document.runs().iter().filter_map(known).collect()
+fn figure_values(document: &Document, figure: &NamedFigure) -> Vec<f64> {
+    let finite_value = |run: &Record| figure.value_in(run).filter(|value| value.is_finite());
+    document.runs().iter().filter_map(finite_value).collect()
 }
 
 /// Returns the headline of each document, prefixed with its name.
-fn each(documents: &[Document], names: &[String]) -> Vec<String> {
-    let of_one = |(document, name): (&Document, &String)| -> Vec<String> {
+fn headline_of_each(documents: &[Document], names: &[String]) -> Vec<String> {
+    let headline_of = |(document, name): (&Document, &String)| -> Vec<String> {
         let sentences = match document {
             Document::Set(set) => match &set.result.experiment {
                 Some(experiment) => vec![crate::experiment::verdict(experiment)],
-                None => set_headline(&set.result, &set.runs),
+                None => set_headlines(&set.result, &set.runs),
             },
-            Document::Run(run) => headline(std::slice::from_ref(run)),
+            Document::Run(run) => run_headlines(std::slice::from_ref(run)),
         };
-        let named = sentences.into_iter().map(|said| format!("{name}: {said}"));
+        let named = sentences
+            .into_iter()
+            .map(|sentence| format!("{name}: {sentence}"));
         named.collect()
     };
-    documents.iter().zip(names).flat_map(of_one).collect()
+    documents.iter().zip(names).flat_map(headline_of).collect()
 }
 
 #[cfg(test)]
@@ -131,31 +135,37 @@ mod tests {
             kind: "repeat".to_owned(),
             started: runs[0].started,
             interrupted: false,
-            result: SetResult::of_repeats(&runs),
+            result: SetResult::from_repeats(&runs),
             runs,
         }))
     }
 
-    fn told(documents: &[Document]) -> Vec<String> {
+    fn compared(documents: &[Document]) -> Vec<String> {
         let names = ["before", "after", "later"].map(str::to_owned);
-        against(documents, &names[..documents.len()])
+        compare_documents(documents, &names[..documents.len()])
     }
 
     #[test]
-    fn two_runs_are_held_against_each_other() {
-        let told = told(&[single(1e9), single(2e9)]);
+    fn two_runs_are_compared() {
+        let sentences = compared(&[single(1e9), single(2e9)]);
         assert_eq!(
-            told[0],
+            sentences[0],
             "goodput per document: A 1.00 Gb/s (before), B 2.00 Gb/s (after)."
         );
-        assert!(told[1].contains("B's goodput is 2.0x as high"), "{told:?}");
-        assert!(told[1].contains("with one run per side"), "{told:?}");
+        assert!(
+            sentences[1].contains("B's goodput is 2.0x as high"),
+            "{sentences:?}"
+        );
+        assert!(
+            sentences[1].contains("with one run per side"),
+            "{sentences:?}"
+        );
     }
 
     #[test]
     fn repeats_give_the_ratio_its_interval() {
         let few = |middle: f64| repeats(&[middle, middle * 1.01, middle * 0.99]);
-        let text = told(&[few(1e9), few(2e9)]);
+        let text = compared(&[few(1e9), few(2e9)]);
         assert!(
             text[0].contains("B 2.00 Gb/s (after, median of 3 runs)"),
             "{text:?}"
@@ -165,7 +175,7 @@ mod tests {
             let noise = (0..8).map(|n| middle * (1.0 + f64::from(n) / 1e3));
             repeats(&noise.collect::<Vec<_>>())
         };
-        let text = told(&[many(1e9), many(2e9)]);
+        let text = compared(&[many(1e9), many(2e9)]);
         assert!(
             text[1].starts_with("B is faster: its goodput is 2.0x as high (+"),
             "{text:?}"
@@ -174,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn of_several_each_is_told_and_of_different_ones_each_alone() {
-        let three = told(&[single(1e9), single(2e9), single(3e9)]);
+    fn three_documents_are_listed_and_different_kinds_get_their_own_headlines() {
+        let three = compared(&[single(1e9), single(2e9), single(3e9)]);
         assert_eq!(three.len(), 1, "{three:?}");
         assert!(three[0].contains("C 3.00 Gb/s (later)"), "{three:?}");
-        let mut other = run(2e9);
-        other.kind = Kind::Latency;
-        other.summary.rtt_ns = None;
-        let mixed = told(&[single(1e9), Document::Run(Box::new(other))]);
+        let mut latency_run = run(2e9);
+        latency_run.kind = RunKind::Latency;
+        latency_run.summary.rtt_ns = None;
+        let mixed = compared(&[single(1e9), Document::Run(Box::new(latency_run))]);
         assert!(mixed[0].starts_with("before: "), "{mixed:?}");
         assert!(!mixed.concat().contains("median of 2"), "{mixed:?}");
     }

@@ -1,17 +1,17 @@
 //! Measurements as table rows: name, main figure, meaning.
 
-use linerate_metric::plan::{Ends, Kind, Protocol, Wait};
+use linerate_metric::plan::{PerEnd, RunKind, TransportProtocol, WaitMode};
 use linerate_metric::record::{Record, Summary};
 use linerate_metric::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
-use super::headline::faster;
+use super::headline::speed_change;
 use super::or_unknown;
-use super::plan_text::{many_in_one_call, name};
+use super::plan_text::{run_name, udp_offloads};
 
 /// Measurement as a table row.
-pub(crate) struct Measurement<'a> {
+pub(crate) struct MeasurementRow<'a> {
     pub(crate) run: &'a Record,
     pub(crate) name: String,
     pub(crate) figure: String,
@@ -19,57 +19,57 @@ pub(crate) struct Measurement<'a> {
 }
 
 /// Returns one row per run; two for a run with two directions.
-pub(crate) fn measurements(runs: &[Record]) -> Vec<Measurement<'_>> {
-    runs.iter().flat_map(|run| rows(run, runs)).collect()
+pub(crate) fn measurements(runs: &[Record]) -> Vec<MeasurementRow<'_>> {
+    runs.iter().flat_map(|run| rows_of_run(run, runs)).collect()
 }
 
-fn rows<'a>(run: &'a Record, runs: &[Record]) -> Vec<Measurement<'a>> {
-    let name = name(run);
+fn rows_of_run<'a>(run: &'a Record, runs: &[Record]) -> Vec<MeasurementRow<'a>> {
+    let name = run_name(run);
     match run.kind {
-        Kind::Latency => vec![Measurement {
+        RunKind::Latency => vec![MeasurementRow {
             run,
             name,
             figure: or_unknown(run.summary.rtt_ns, |rtt| format_nanos(rtt.p50 as f64)),
-            meaning: round_trip_meaning(run, runs),
+            meaning: explain_round_trips(run, runs),
         }],
-        Kind::Generate => vec![Measurement {
+        RunKind::Generate => vec![MeasurementRow {
             run,
             name,
             figure: or_unknown(run.summary.packets_per_second, format_per_second),
-            meaning: crate::generate::meaning(run),
+            meaning: crate::generate::explain_headline(run),
         }],
-        Kind::Throughput if run.directions.len() > 1 => run
+        RunKind::Throughput if run.directions.len() > 1 => run
             .directions
             .iter()
-            .map(|way| Measurement {
+            .map(|way| MeasurementRow {
                 run,
                 name: format!("{name}: {}", way.direction),
                 figure: or_unknown(way.summary.goodput_bps, format_bit_rate),
-                meaning: goodput_meaning(run, &way.summary),
+                meaning: explain_goodput(run, &way.summary),
             })
             .collect(),
-        Kind::Throughput => vec![Measurement {
+        RunKind::Throughput => vec![MeasurementRow {
             run,
             name,
             figure: or_unknown(run.summary.goodput_bps, format_bit_rate),
-            meaning: goodput_meaning(run, &run.summary),
+            meaning: explain_goodput(run, &run.summary),
         }],
-        Kind::Stack => vec![Measurement {
+        RunKind::Stack => vec![MeasurementRow {
             run,
             name,
             figure: or_unknown(run.summary.bytes_received, format_bytes),
             meaning: "payload received by its services".to_owned(),
         }],
-        Kind::Forward => vec![Measurement {
+        RunKind::Forward => vec![MeasurementRow {
             run,
             name,
             figure: or_unknown(run.summary.packets_per_second, format_per_second),
-            meaning: crate::forward::meaning(run),
+            meaning: crate::forward::explain_headline(run),
         }],
     }
 }
 
-fn goodput_meaning(run: &Record, summary: &Summary) -> String {
+fn explain_goodput(run: &Record, summary: &Summary) -> String {
     if summary.goodput_bps.is_none() {
         return match summary.offered_bps {
             Some(rate) => format!("received amount unknown; sent at {}", format_bit_rate(rate)),
@@ -78,7 +78,7 @@ fn goodput_meaning(run: &Record, summary: &Summary) -> String {
     }
     let mut text = format!("{} goodput: payload received per second", run.plan.protocol);
     match run.plan.protocol {
-        Protocol::Tcp => {
+        TransportProtocol::Tcp => {
             if let Some(count) = summary.retransmits {
                 text.push_str(&match count {
                     0 => "; no retransmits".to_owned(),
@@ -87,7 +87,7 @@ fn goodput_meaning(run: &Record, summary: &Summary) -> String {
                 });
             }
         }
-        Protocol::Udp => {
+        TransportProtocol::Udp => {
             if let Some(rate) = summary.packets_per_second {
                 text.push_str(&format!(
                     ", as {} datagrams of {}",
@@ -95,8 +95,8 @@ fn goodput_meaning(run: &Record, summary: &Summary) -> String {
                     format_bytes(run.plan.payload_bytes)
                 ));
             }
-            if let Some(many) = many_in_one_call(&run.plan) {
-                text.push_str(&format!(", batched by {many}"));
+            if let Some(offloads) = udp_offloads(&run.plan) {
+                text.push_str(&format!(", batched by {offloads}"));
             }
             if let Some(loss) = summary.loss_fraction {
                 text.push_str(&if loss > 0.0 {
@@ -110,25 +110,25 @@ fn goodput_meaning(run: &Record, summary: &Summary) -> String {
     text
 }
 
-fn round_trip_meaning(run: &Record, runs: &[Record]) -> String {
+fn explain_round_trips(run: &Record, runs: &[Record]) -> String {
     let Some(rtt) = run.summary.rtt_ns else {
         return "no response received".to_owned();
     };
     let mut text = format!("p50 (p99 {})", format_nanos(rtt.p99 as f64));
     let wait = run.plan.wait.as_ref();
-    if wait == Some(&Ends::both(Wait::Block)) {
+    if wait == Some(&PerEnd::same(WaitMode::Block)) {
         text.push_str(", blocking at both ends");
     }
-    if wait == Some(&Ends::both(Wait::Spin)) {
+    if wait == Some(&PerEnd::same(WaitMode::Spin)) {
         text.push_str(", spinning at both ends");
-        let blocking = runs.iter().find(|other| {
-            other.kind == Kind::Latency
-                && other.plan.protocol == run.plan.protocol
-                && other.plan.payload_bytes == run.plan.payload_bytes
-                && other.plan.wait == Some(Ends::both(Wait::Block))
+        let blocking = runs.iter().find(|candidate| {
+            candidate.kind == RunKind::Latency
+                && candidate.plan.protocol == run.plan.protocol
+                && candidate.plan.payload_bytes == run.plan.payload_bytes
+                && candidate.plan.wait == Some(PerEnd::same(WaitMode::Block))
         });
-        if let Some(slow) = blocking.and_then(|other| other.summary.rtt_ns) {
-            let faster = faster(slow.p50 as f64, rtt.p50 as f64);
+        if let Some(blocking_rtt) = blocking.and_then(|candidate| candidate.summary.rtt_ns) {
+            let faster = speed_change(blocking_rtt.p50 as f64, rtt.p50 as f64);
             if !faster.is_empty() {
                 text.push_str(&faster);
                 text.push_str(" than blocking");

@@ -7,13 +7,16 @@ mod headline;
 mod measurements;
 mod plan_text;
 
-pub(crate) use caveats_and_findings::{counted, doubts, evidence, finding_end};
-pub(crate) use document_comparison::against;
-pub(crate) use headline::{capitalised, headline, set_headline};
+pub(crate) use caveats_and_findings::{
+    count_caveats, describe_evidence, distinct_caveats, finding_location,
+};
+pub(crate) use document_comparison::compare_documents;
+pub(crate) use headline::{capitalise, run_headlines, set_headlines};
 pub(crate) use measurements::measurements;
 pub(crate) use plan_text::{
-    cores, details, ends, granted_buffers, name, near_end, run_title, served_title, skipped, title,
-    told_apart, waiting, way, way_of,
+    core_list, describe_granted_buffers, describe_local_wait, describe_wait, direction_name,
+    plan_details, plan_title, recorded_direction, run_name, run_title, server_view_title,
+    skipped_copies, wait_mode_name, with_distinct_labels,
 };
 
 use linerate_metric::units::format_count;
@@ -27,13 +30,13 @@ pub(crate) fn or_unknown<T>(value: Option<T>, format: impl FnOnce(T) -> String) 
 }
 
 /// Formats a count with its noun: `1 run`, `1,234 runs`.
-pub(crate) fn amount(count: u64, what: &str) -> String {
+pub(crate) fn count_of(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
-    format!("{} {what}{plural}", format_count(count))
+    format!("{} {noun}{plural}", format_count(count))
 }
 
 /// Formats a socket address: `10.77.0.2:5201`, `[fd00::1]:5201`.
-pub(crate) fn address(host: &str, port: u16) -> String {
+pub(crate) fn format_address(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]:{port}")
     } else {
@@ -42,18 +45,18 @@ pub(crate) fn address(host: &str, port: u16) -> String {
 }
 
 /// Formats a configured duration without padding zeros: `10 s`, `1.5 s`, `500 ms`.
-pub(crate) fn duration(nanoseconds: u64) -> String {
+pub(crate) fn format_duration(nanoseconds: u64) -> String {
     let (unit, name) = match nanoseconds {
         n if n >= 1_000_000_000 => (1e9, "s"),
         n if n >= 1_000_000 => (1e6, "ms"),
         n if n >= 1_000 => (1e3, "us"),
         _ => (1.0, "ns"),
     };
-    format!("{} {name}", short(nanoseconds as f64 / unit))
+    format!("{} {name}", format_short(nanoseconds as f64 / unit))
 }
 
 /// Formats a number with up to three decimals and no trailing zeros.
-pub(crate) fn short(value: f64) -> String {
+pub(crate) fn format_short(value: f64) -> String {
     let text = format!("{value:.3}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" {
@@ -65,7 +68,7 @@ pub(crate) fn short(value: f64) -> String {
 
 /// Formats a ratio with three significant digits, or more for large ratios: `0.736`, `2.57`,
 /// `1,544`.
-pub(crate) fn ratio(ratio: f64) -> String {
+pub(crate) fn format_ratio(ratio: f64) -> String {
     match ratio {
         r if r < 0.0995 => format!("{r:.4}"),
         r if r < 0.9995 => format!("{r:.3}"),
@@ -77,7 +80,7 @@ pub(crate) fn ratio(ratio: f64) -> String {
 }
 
 /// Formats a factor with one decimal below ten: `7.9x`, `12x`.
-pub(crate) fn times(ratio: f64) -> String {
+pub(crate) fn format_factor(ratio: f64) -> String {
     if ratio >= 9.95 {
         format!("{ratio:.0}x")
     } else {
@@ -99,27 +102,27 @@ mod tests {
             (34.351, "34.4"),
             (1544.462, "1,544"),
         ] {
-            assert_eq!(ratio(value), text);
+            assert_eq!(format_ratio(value), text);
         }
     }
 
     #[test]
     fn chosen_lengths_print_short() {
-        for (nanoseconds, want) in [
+        for (nanoseconds, expected) in [
             (10_000_000_000, "10 s"),
             (1_500_000_000, "1.5 s"),
             (500_000_000, "500 ms"),
             (20_000, "20 us"),
             (0, "0 ns"),
         ] {
-            assert_eq!(duration(nanoseconds), want);
+            assert_eq!(format_duration(nanoseconds), expected);
         }
     }
 
     #[test]
     fn addresses_of_both_families() {
-        assert_eq!(address("10.0.0.1", 7), "10.0.0.1:7");
-        assert_eq!(address("fd00::1", 7), "[fd00::1]:7");
-        assert_eq!(address("[fd00::1]", 7), "[fd00::1]:7");
+        assert_eq!(format_address("10.0.0.1", 7), "10.0.0.1:7");
+        assert_eq!(format_address("fd00::1", 7), "[fd00::1]:7");
+        assert_eq!(format_address("[fd00::1]", 7), "[fd00::1]:7");
     }
 }

@@ -1,18 +1,18 @@
 //! Plans as text: titles, names and details.
 
-use linerate_metric::pace::Pacing;
+use linerate_metric::pace::PacingMethod;
 use linerate_metric::plan::{
-    BUSY_POLL_NS, Copies, Cpus, Direction, Ends, Kind, Plan, Protocol, ReceiveCopy, Sched,
-    SendCopy, Wait,
+    CopyModes, CpuList, DEFAULT_BUSY_POLL_NS, Direction, PerEnd, Plan, ReceiveCopy, RunKind,
+    SchedPolicy, SendCopy, TransportProtocol, WaitMode,
 };
-use linerate_metric::record::{Record, Stream};
+use linerate_metric::record::{Record, StreamFigures};
 use linerate_metric::units::{format_bit_rate, format_bytes, format_count, format_exact_bytes};
 
-use super::{address, duration};
+use super::{format_address, format_duration};
 
 /// Names the copies that were skipped. Such figures are not comparable with others, so they are
 /// always marked.
-pub(crate) fn skipped(copies: Copies) -> Option<String> {
+pub(crate) fn skipped_copies(copies: CopyModes) -> Option<String> {
     let send = match copies.send {
         SendCopy::Copied => None,
         SendCopy::ZeroCopy => Some("zero-copy sends"),
@@ -23,79 +23,88 @@ pub(crate) fn skipped(copies: Copies) -> Option<String> {
         ReceiveCopy::Copied => None,
         ReceiveCopy::Discarded => Some("receive copy skipped"),
     };
-    let words: Vec<_> = send.into_iter().chain(receive).collect();
-    (!words.is_empty()).then(|| words.join(", "))
+    let parts: Vec<_> = send.into_iter().chain(receive).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// Returns the title of a run from the view of the program that recorded it.
 pub(crate) fn run_title(record: &Record) -> String {
-    match &record.served {
-        None => title(&record.plan),
-        Some(served) => with_dialect(served_title(&record.plan, &served.client), &record.plan),
+    match &record.served_client {
+        None => plan_title(&record.plan),
+        Some(served) => with_peer_protocol(
+            server_view_title(&record.plan, &served.address),
+            &record.plan,
+        ),
     }
 }
 
 /// Appends the protocol of another program: `TCP from 10.77.0.1:40000 (iperf3)`.
-fn with_dialect(title: String, plan: &Plan) -> String {
-    match &plan.dialect {
+fn with_peer_protocol(title: String, plan: &Plan) -> String {
+    match &plan.peer_protocol {
         None => title,
-        Some(dialect) => format!("{title} ({dialect})"),
+        Some(peer_protocol) => format!("{title} ({peer_protocol})"),
     }
 }
 
 /// Returns the direction of the payload from the view of the program that recorded it.
-pub(crate) fn way_of(record: &Record, direction: Direction) -> &'static str {
-    way(direction, record.served.is_some())
+pub(crate) fn recorded_direction(record: &Record, direction: Direction) -> &'static str {
+    direction_name(direction, record.served_client.is_some())
 }
 
 /// Returns the title of a run: `TCP send to 10.77.0.2:5201`.
-pub(crate) fn title(plan: &Plan) -> String {
-    let mut far = address(&plan.host, plan.port);
-    if let Some(dialect) = &plan.dialect {
-        far.push_str(&format!(" ({dialect})"));
+pub(crate) fn plan_title(plan: &Plan) -> String {
+    let mut server = format_address(&plan.host, plan.port);
+    if let Some(peer_protocol) = &plan.peer_protocol {
+        server.push_str(&format!(" ({peer_protocol})"));
     }
-    if let Some(skipped) = skipped(plan.copies) {
-        let mut honest = plan.clone();
-        honest.copies = Copies::default();
-        return format!("{} ({skipped})", title(&honest));
+    if let Some(skipped) = skipped_copies(plan.copies) {
+        let mut copying_plan = plan.clone();
+        copying_plan.copies = CopyModes::default();
+        return format!("{} ({skipped})", plan_title(&copying_plan));
     }
     match plan.kind {
-        Kind::Latency if plan.round_trip.connections => {
-            format!("{} connections with {far}", plan.protocol)
+        RunKind::Latency if plan.round_trip.connections => {
+            format!("{} connections with {server}", plan.protocol)
         }
-        Kind::Latency => format!("{} round trips with {far}", plan.protocol),
-        Kind::Generate => crate::generate::title(plan),
-        Kind::Throughput => match directions(plan) {
-            Ways::Send => format!("{} send to {far}", plan.protocol),
-            Ways::Receive => format!("{} receive from {far}", plan.protocol),
-            Ways::Both => format!("{} {} with {far}", plan.protocol, both_ways(plan)),
+        RunKind::Latency => format!("{} round trips with {server}", plan.protocol),
+        RunKind::Generate => crate::generate::describe_load(plan),
+        RunKind::Throughput => match test_directions(plan) {
+            TestDirections::Send => format!("{} send to {server}", plan.protocol),
+            TestDirections::Receive => format!("{} receive from {server}", plan.protocol),
+            TestDirections::Bidirectional => format!(
+                "{} {} with {server}",
+                plan.protocol,
+                bidirectional_name(plan)
+            ),
         },
-        Kind::Forward => crate::forward::title(plan),
-        Kind::Stack => stack_title(plan),
+        RunKind::Forward => crate::forward::describe_forwarding(plan),
+        RunKind::Stack => stack_host_title(plan),
     }
 }
 
 /// Returns the title of a run from the server's view: `TCP from 10.77.0.1:40000`.
-pub(crate) fn served_title(plan: &Plan, peer: &str) -> String {
+pub(crate) fn server_view_title(plan: &Plan, peer: &str) -> String {
     let protocol = plan.protocol;
-    match (plan.kind, directions(plan)) {
-        (Kind::Latency, _) => format!("{protocol} round trips requested by {peer}"),
-        (_, Ways::Send) => format!("{protocol} from {peer}"),
-        (_, Ways::Receive) => format!("{protocol} to {peer}"),
-        (_, Ways::Both) => format!("{protocol} {} with {peer}", both_ways(plan)),
+    match (plan.kind, test_directions(plan)) {
+        (RunKind::Latency, _) => format!("{protocol} round trips requested by {peer}"),
+        (_, TestDirections::Send) => format!("{protocol} from {peer}"),
+        (_, TestDirections::Receive) => format!("{protocol} to {peer}"),
+        (_, TestDirections::Bidirectional) => {
+            format!("{protocol} {} with {peer}", bidirectional_name(plan))
+        }
     }
 }
 
 /// Names two directions: concurrent or one after the other.
-fn both_ways(plan: &Plan) -> &'static str {
-    match plan.in_turn {
+fn bidirectional_name(plan: &Plan) -> &'static str {
+    match plan.sequential {
         false => "bidirectional",
         true => "one direction after the other",
     }
 }
 
 /// Names the direction of the payload from the view of the client or of the server.
-pub(crate) fn way(direction: Direction, serving: bool) -> &'static str {
+pub(crate) fn direction_name(direction: Direction, serving: bool) -> &'static str {
     match (direction, serving) {
         (Direction::Send, false) => "send",
         (Direction::Receive, false) => "receive",
@@ -105,8 +114,8 @@ pub(crate) fn way(direction: Direction, serving: bool) -> &'static str {
 }
 
 /// Describes a host on the user-space stack: `our stack on tap:t0 as 10.0.0.2/24`.
-fn stack_title(plan: &Plan) -> String {
-    let stack = plan.near_stack.as_ref();
+fn stack_host_title(plan: &Plan) -> String {
+    let stack = plan.client_stack.as_ref();
     stack.map_or_else(
         || "our stack".to_owned(),
         |stack| {
@@ -120,54 +129,63 @@ fn stack_title(plan: &Plan) -> String {
 }
 
 /// Returns the name of a run among others: its label, or a short description.
-pub(crate) fn name(record: &Record) -> String {
+pub(crate) fn run_name(record: &Record) -> String {
     if let Some(label) = &record.label {
         return label.clone();
     }
     let plan = &record.plan;
-    if let Some(served) = &record.served {
-        return with_dialect(served_title(plan, served.address()), plan);
+    if let Some(served) = &record.served_client {
+        return with_peer_protocol(server_view_title(plan, served.ip()), plan);
     }
     match plan.kind {
-        Kind::Latency => {
+        RunKind::Latency => {
             let wait = plan.wait.as_ref().map_or(String::new(), |wait| {
-                if wait.near == wait.far {
-                    format!(", {}", waiting(wait.near))
+                if wait.client == wait.server {
+                    format!(", {}", wait_mode_name(wait.client))
                 } else {
-                    format!(", {} and {}", waiting(wait.near), waiting(wait.far))
+                    format!(
+                        ", {} and {}",
+                        wait_mode_name(wait.client),
+                        wait_mode_name(wait.server)
+                    )
                 }
             });
             format!("{} round trips{wait}", plan.protocol)
         }
-        Kind::Generate => crate::generate::title(plan),
-        Kind::Throughput => {
-            let way = match directions(plan) {
-                Ways::Send => "sending",
-                Ways::Receive => "receiving",
-                Ways::Both => both_ways(plan),
+        RunKind::Generate => crate::generate::describe_load(plan),
+        RunKind::Throughput => {
+            let direction = match test_directions(plan) {
+                TestDirections::Send => "sending",
+                TestDirections::Receive => "receiving",
+                TestDirections::Bidirectional => bidirectional_name(plan),
             };
-            match skipped(plan.copies) {
-                None => format!("{} {way}", plan.protocol),
-                Some(skipped) => format!("{} {way} ({skipped})", plan.protocol),
+            match skipped_copies(plan.copies) {
+                None => format!("{} {direction}", plan.protocol),
+                Some(skipped) => format!("{} {direction} ({skipped})", plan.protocol),
             }
         }
-        Kind::Stack => stack_title(plan),
-        Kind::Forward => crate::forward::title(plan),
+        RunKind::Stack => stack_host_title(plan),
+        RunKind::Forward => crate::forward::describe_forwarding(plan),
     }
 }
 
 /// Returns the runs with distinct labels: runs with the same name get a number.
-pub(crate) fn told_apart(runs: &[Record]) -> Vec<Record> {
-    let names: Vec<String> = runs.iter().map(name).collect();
+pub(crate) fn with_distinct_labels(runs: &[Record]) -> Vec<Record> {
+    let names: Vec<String> = runs.iter().map(run_name).collect();
     runs.iter()
         .zip(&names)
         .enumerate()
         .map(|(position, (run, name))| {
             let mut run = run.clone();
-            if names.iter().filter(|other| *other == name).count() > 1 {
+            if names
+                .iter()
+                .filter(|other_name| *other_name == name)
+                .count()
+                > 1
+            {
                 let number = names[..=position]
                     .iter()
-                    .filter(|other| *other == name)
+                    .filter(|other_name| *other_name == name)
                     .count();
                 run.label = Some(format!("{name}, run {number}"));
             }
@@ -176,67 +194,77 @@ pub(crate) fn told_apart(runs: &[Record]) -> Vec<Record> {
         .collect()
 }
 
-enum Ways {
+enum TestDirections {
     Send,
     Receive,
-    Both,
+    Bidirectional,
 }
 
-fn directions(plan: &Plan) -> Ways {
-    match (plan.flows(Direction::Send), plan.flows(Direction::Receive)) {
-        (true, true) => Ways::Both,
-        (false, true) => Ways::Receive,
-        _ => Ways::Send,
+fn test_directions(plan: &Plan) -> TestDirections {
+    match (
+        plan.has_direction(Direction::Send),
+        plan.has_direction(Direction::Receive),
+    ) {
+        (true, true) => TestDirections::Bidirectional,
+        (false, true) => TestDirections::Receive,
+        _ => TestDirections::Send,
     }
 }
 
 /// Names a wait mode: `blocking`.
-pub(crate) fn waiting(wait: Wait) -> String {
+pub(crate) fn wait_mode_name(wait: WaitMode) -> String {
     match wait {
-        Wait::Block => "blocking".to_owned(),
-        Wait::Spin => "spinning".to_owned(),
-        Wait::IoUring => "waiting in io_uring".to_owned(),
-        Wait::BusyPoll { .. } => "busy polling".to_owned(),
-        Wait::Interval { time_ns } => format!("polling every {}", duration(time_ns)),
-        Wait::Poll | Wait::Select { .. } | Wait::Epoll => format!("waiting in {wait}"),
+        WaitMode::Block => "blocking".to_owned(),
+        WaitMode::Spin => "spinning".to_owned(),
+        WaitMode::IoUring => "waiting in io_uring".to_owned(),
+        WaitMode::BusyPoll { .. } => "busy polling".to_owned(),
+        WaitMode::Interval { time_ns } => format!("polling every {}", format_duration(time_ns)),
+        WaitMode::Poll | WaitMode::Select { .. } | WaitMode::Epoll => format!("waiting in {wait}"),
     }
 }
 
 /// Describes wait mode and CPUs of the local host only, for a remote host that runs another
 /// program.
-pub(crate) fn near_end(name: &str, wait: Wait, cpu: &Cpus) -> String {
-    let both = ends(name, "", &Ends::both(wait), &Ends::both(cpu.clone()));
-    let only = both.split_once(", ").map(|(near, _)| near.to_owned());
-    only.unwrap_or(both)
+pub(crate) fn describe_local_wait(name: &str, wait: WaitMode, cpu: &CpuList) -> String {
+    let both = describe_wait(name, "", &PerEnd::same(wait), &PerEnd::same(cpu.clone()));
+    let local_part = both.split_once(", ").map(|(local, _)| local.to_owned());
+    local_part.unwrap_or(both)
 }
 
 /// Describes wait mode and CPUs of both hosts: `client blocks on any core, server spins on core 1`.
-pub(crate) fn ends(near: &str, far: &str, wait: &Ends<Wait>, cpu: &Ends<Cpus>) -> String {
-    let one = |name: &str, wait: Wait, cpu: &Cpus| {
+pub(crate) fn describe_wait(
+    client: &str,
+    server: &str,
+    wait: &PerEnd<WaitMode>,
+    cpu: &PerEnd<CpuList>,
+) -> String {
+    let describe = |name: &str, wait: WaitMode, cpu: &CpuList| {
         let verb = match wait {
-            Wait::Block => "blocks".to_owned(),
-            Wait::Spin => "spins".to_owned(),
-            Wait::IoUring => "waits in io_uring".to_owned(),
-            Wait::BusyPoll { time_ns } => {
+            WaitMode::Block => "blocks".to_owned(),
+            WaitMode::Spin => "spins".to_owned(),
+            WaitMode::IoUring => "waits in io_uring".to_owned(),
+            WaitMode::BusyPoll { time_ns } => {
                 format!(
                     "busy-polls for {}",
-                    duration(time_ns.unwrap_or(BUSY_POLL_NS))
+                    format_duration(time_ns.unwrap_or(DEFAULT_BUSY_POLL_NS))
                 )
             }
-            Wait::Interval { time_ns } => format!("polls every {}", duration(time_ns)),
-            Wait::Poll | Wait::Select { .. } | Wait::Epoll => format!("waits in {wait}"),
+            WaitMode::Interval { time_ns } => format!("polls every {}", format_duration(time_ns)),
+            WaitMode::Poll | WaitMode::Select { .. } | WaitMode::Epoll => {
+                format!("waits in {wait}")
+            }
         };
-        format!("{name} {verb} on {}", cores(cpu))
+        format!("{name} {verb} on {}", core_list(cpu))
     };
     format!(
         "{}, {}",
-        one(near, wait.near, &cpu.near),
-        one(far, wait.far, &cpu.far)
+        describe(client, wait.client, &cpu.client),
+        describe(server, wait.server, &cpu.server)
     )
 }
 
 /// Names a set of CPUs: `any core`, `core 1`, `cores 0-3`.
-pub(crate) fn cores(cpus: &Cpus) -> String {
+pub(crate) fn core_list(cpus: &CpuList) -> String {
     match cpus.0.len() {
         0 => "any core".to_owned(),
         1 => format!("core {cpus}"),
@@ -245,101 +273,105 @@ pub(crate) fn cores(cpus: &Cpus) -> String {
 }
 
 /// Returns the details of a plan beyond its title: streams, duration, sizes, options.
-pub(crate) fn details(plan: &Plan) -> Vec<String> {
-    if plan.kind == Kind::Generate {
-        return crate::generate::details(plan);
+pub(crate) fn plan_details(plan: &Plan) -> Vec<String> {
+    if plan.kind == RunKind::Generate {
+        return crate::generate::describe_run(plan);
     }
     let streams = match plan.streams {
         1 => "1 stream".to_owned(),
-        n => format!("{} streams{}", format_count(n.into()), on_threads(plan)),
+        n => format!("{} streams{}", format_count(n.into()), threads_suffix(plan)),
     };
     // On a host with the user-space stack, the number of streams is chosen by its clients.
     let profile = plan
-        .near_stack
+        .client_stack
         .as_ref()
-        .filter(|_| plan.kind == Kind::Stack);
-    let mut words = vec![profile.map_or(streams, |stack| format!("profile {}", stack.profile))];
+        .filter(|_| plan.kind == RunKind::Stack);
+    let mut parts = vec![profile.map_or(streams, |stack| format!("profile {}", stack.profile))];
     match (
         plan.kind,
         plan.round_trips,
         plan.amount_bytes,
         plan.duration_ns,
     ) {
-        (Kind::Latency, Some(count), _, _) => {
-            words.push(format!("{} round trips", format_count(count)));
+        (RunKind::Latency, Some(count), _, _) => {
+            parts.push(format!("{} round trips", format_count(count)));
         }
-        (Kind::Throughput, _, Some(bytes), _) => words.push(format_bytes(bytes)),
-        (_, _, _, Some(time)) => words.push(duration(time)),
+        (RunKind::Throughput, _, Some(bytes), _) => parts.push(format_bytes(bytes)),
+        (_, _, _, Some(time)) => parts.push(format_duration(time)),
         _ => {}
     }
     if plan.omit_ns > 0 {
-        words.push(format!("first {} omitted", duration(plan.omit_ns)));
+        parts.push(format!("first {} omitted", format_duration(plan.omit_ns)));
     }
     // A UDP payload of 0 is derived from the path MTU later.
     if plan.payload_bytes > 0 {
         let unit = match (plan.kind, plan.protocol) {
-            (Kind::Latency, _) => "messages",
-            (Kind::Generate | Kind::Stack, _) => "frames",
-            (Kind::Throughput, Protocol::Tcp) => "writes",
-            (Kind::Throughput, Protocol::Udp) => "datagrams",
-            (Kind::Forward, _) => "frames",
+            (RunKind::Latency, _) => "messages",
+            (RunKind::Generate | RunKind::Stack, _) => "frames",
+            (RunKind::Throughput, TransportProtocol::Tcp) => "writes",
+            (RunKind::Throughput, TransportProtocol::Udp) => "datagrams",
+            (RunKind::Forward, _) => "frames",
         };
-        words.push(format!("{} {unit}", format_exact_bytes(plan.payload_bytes)));
+        parts.push(format!("{} {unit}", format_exact_bytes(plan.payload_bytes)));
     }
-    if let Some(many) = many_in_one_call(plan) {
-        words.push(many);
+    if let Some(offloads) = udp_offloads(plan) {
+        parts.push(offloads);
     }
-    words.extend(plan.batch.map(|batch| match batch {
+    parts.extend(plan.batch.map(|batch| match batch {
         1 => "1 datagram per call".to_owned(),
         n => format!("batches of {n} datagrams"),
     }));
-    words.extend(plan.congestion_control.clone());
-    words.extend(pace(plan));
-    words.extend(buffers(plan));
-    if plan.forced_buffers.near || plan.forced_buffers.far {
-        words.push("socket buffers forced above the system's limit".to_owned());
+    parts.extend(plan.congestion_control.clone());
+    parts.extend(describe_pacing(plan));
+    parts.extend(describe_buffers(plan));
+    if plan.forced_buffers.client || plan.forced_buffers.server {
+        parts.push("socket buffers forced above the system's limit".to_owned());
     }
-    words.extend(plan.verify.then(|| "content verified".to_owned()));
-    words.extend(plan.calls.then(|| "every call timed".to_owned()));
-    words.extend(scheduling(plan));
-    words.extend(
+    parts.extend(plan.verify.then(|| "content verified".to_owned()));
+    parts.extend(plan.calls.then(|| "every call timed".to_owned()));
+    parts.extend(describe_scheduling(plan));
+    parts.extend(
         plan.hold_latency
             .then(|| "CPU idle states disabled (--hold-latency)".to_owned()),
     );
-    words.extend(plan.bind.as_ref().map(|bind| format!("from {bind}")));
-    words.extend(crate::round_trips::details(&plan.round_trip));
+    parts.extend(plan.bind.as_ref().map(|bind| format!("from {bind}")));
+    parts.extend(crate::round_trips::describe_options(&plan.round_trip));
     // The stack of another program is unknown.
-    let far_known = plan.dialect.is_none() || plan.stack.far != "unknown";
+    let server_stack_known = plan.peer_protocol.is_none() || plan.stack.server != "unknown";
     // Ports of a forwarder have no stack; for a stack host the title names it.
-    let has_stack = !matches!(plan.kind, Kind::Forward | Kind::Stack);
-    let others = plan.stack.near != "kernel" || (far_known && plan.stack.far != "kernel");
-    match has_stack && others {
-        true if far_known => words.push(format!("stack {}", plan.stack)),
-        true => words.push(format!("stack {}", plan.stack.near)),
+    let has_stack = !matches!(plan.kind, RunKind::Forward | RunKind::Stack);
+    let has_user_space_stack =
+        plan.stack.client != "kernel" || (server_stack_known && plan.stack.server != "kernel");
+    match has_stack && has_user_space_stack {
+        true if server_stack_known => parts.push(format!("stack {}", plan.stack)),
+        true => parts.push(format!("stack {}", plan.stack.client)),
         false => {}
     }
-    words
+    parts
 }
 
 /// Describes the requested scheduling: `both ends scheduled fifo:50`, `client scheduled fifo:50`.
-fn scheduling(plan: &Plan) -> Option<String> {
-    let Ends { near, far } = plan.sched;
+fn describe_scheduling(plan: &Plan) -> Option<String> {
+    let PerEnd { client, server } = plan.sched;
     // The scheduling of another program is unknown.
-    let far = match plan.dialect {
-        Some(_) => Sched::Inherited,
-        None => far,
+    let server = match plan.peer_protocol {
+        Some(_) => SchedPolicy::Inherited,
+        None => server,
     };
-    match (near == Sched::Inherited, far == Sched::Inherited) {
+    match (
+        client == SchedPolicy::Inherited,
+        server == SchedPolicy::Inherited,
+    ) {
         (true, true) => None,
-        (false, true) => Some(format!("client scheduled {near}")),
-        (true, false) => Some(format!("server scheduled {far}")),
-        _ if near == far => Some(format!("both ends scheduled {near}")),
-        _ => Some(format!("client scheduled {near}, server {far}")),
+        (false, true) => Some(format!("client scheduled {client}")),
+        (true, false) => Some(format!("server scheduled {server}")),
+        _ if client == server => Some(format!("both ends scheduled {client}")),
+        _ => Some(format!("client scheduled {client}, server {server}")),
     }
 }
 
 /// Describes the requested buffer sizes: `256 KiB socket buffers`, `128 KiB send buffers`.
-fn buffers(plan: &Plan) -> Vec<String> {
+fn describe_buffers(plan: &Plan) -> Vec<String> {
     let send = plan.socket.send_buffer_bytes.or(plan.window_bytes);
     let receive = plan.socket.receive_buffer_bytes.or(plan.window_bytes);
     if send == receive {
@@ -355,42 +387,42 @@ fn buffers(plan: &Plan) -> Vec<String> {
 /// Describes the socket buffers granted by the kernel if sizes were requested: `client send 512
 /// KiB, server receive 256 KiB`. The kernel doubles the requested size for its overhead
 /// (socket(7)).
-pub(crate) fn granted_buffers(record: &Record) -> Option<String> {
+pub(crate) fn describe_granted_buffers(record: &Record) -> Option<String> {
     let plan = &record.plan;
-    let asked = plan.window_bytes.is_some()
+    let is_requested = plan.window_bytes.is_some()
         || plan.socket.send_buffer_bytes.is_some()
         || plan.socket.receive_buffer_bytes.is_some();
-    let mut words = Vec::new();
-    for way in record.directions.iter().filter(|_| asked) {
-        let (sender, receiver) = match way.direction {
+    let mut parts = Vec::new();
+    for direction in record.directions.iter().filter(|_| is_requested) {
+        let (sender, receiver) = match direction.direction {
             Direction::Send => ("client", "server"),
             Direction::Receive => ("server", "client"),
         };
-        let sizes = |read: fn(&Stream) -> Option<u64>| {
-            let sizes: Vec<_> = way.streams.iter().filter_map(read).collect();
-            let least = sizes.iter().min().copied()?;
-            let most = sizes.iter().max().copied()?;
-            Some(match least == most {
-                true => format_bytes(least),
-                false => format!("{} to {}", format_bytes(least), format_bytes(most)),
+        let sizes = |read: fn(&StreamFigures) -> Option<u64>| {
+            let sizes: Vec<_> = direction.streams.iter().filter_map(read).collect();
+            let smallest = sizes.iter().min().copied()?;
+            let largest = sizes.iter().max().copied()?;
+            Some(match smallest == largest {
+                true => format_bytes(smallest),
+                false => format!("{} to {}", format_bytes(smallest), format_bytes(largest)),
             })
         };
         let send = sizes(|stream| stream.sender.as_ref()?.send_buffer_bytes);
         let receive = sizes(|stream| stream.receiver.as_ref()?.receive_buffer_bytes);
-        words.extend(send.map(|size| format!("{sender} send {size}")));
-        words.extend(receive.map(|size| format!("{receiver} receive {size}")));
+        parts.extend(send.map(|size| format!("{sender} send {size}")));
+        parts.extend(receive.map(|size| format!("{receiver} receive {size}")));
     }
-    (!words.is_empty()).then(|| words.join(", "))
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// Describes the pacing: `at 100 Mb/s per stream in bursts of 16, paced by the socket`.
-fn pace(plan: &Plan) -> Option<String> {
+fn describe_pacing(plan: &Plan) -> Option<String> {
     let rate = plan.rate_bps?;
-    let mut words = match plan.pace.packets_per_second {
+    let mut text = match plan.pace.packets_per_second {
         Some(count) => {
             let unit = match plan.protocol {
-                Protocol::Udp => "datagrams/s",
-                Protocol::Tcp => "calls/s",
+                TransportProtocol::Udp => "datagrams/s",
+                TransportProtocol::Tcp => "calls/s",
             };
             format!("at {} {unit} per stream", format_count(count))
         }
@@ -399,21 +431,21 @@ fn pace(plan: &Plan) -> Option<String> {
     let payload = plan.payload_bytes.max(1);
     if plan.payload_bytes > 0 && plan.pace.has_bursts(payload) {
         let count = plan.pace.burst_bytes(payload) / payload;
-        words.push_str(&format!(" in bursts of {}", format_count(count)));
+        text.push_str(&format!(" in bursts of {}", format_count(count)));
     }
-    match plan.pace.by {
-        Pacing::User => {}
-        Pacing::Socket => words.push_str(", paced by the socket"),
-        Pacing::Txtime => words.push_str(", paced by the qdisc"),
+    match plan.pace.method {
+        PacingMethod::User => {}
+        PacingMethod::Socket => text.push_str(", paced by the socket"),
+        PacingMethod::Txtime => text.push_str(", paced by the qdisc"),
     }
-    Some(words)
+    Some(text)
 }
 
 /// Describes the threads if one thread serves several streams: ` on 2 threads`.
-fn on_threads(plan: &Plan) -> String {
+fn threads_suffix(plan: &Plan) -> String {
     match &plan.threads {
-        Some(threads) if threads.near < plan.streams || threads.far < plan.streams => {
-            let plural = if threads.near == 1 && threads.far == 1 {
+        Some(threads) if threads.client < plan.streams || threads.server < plan.streams => {
+            let plural = if threads.client == 1 && threads.server == 1 {
                 ""
             } else {
                 "s"
@@ -425,7 +457,7 @@ fn on_threads(plan: &Plan) -> String {
 }
 
 /// Names the UDP offloads in use: `GSO and GRO`.
-pub(super) fn many_in_one_call(plan: &Plan) -> Option<String> {
+pub(super) fn udp_offloads(plan: &Plan) -> Option<String> {
     let offload = &plan.udp_offload;
     match (offload.gso == Some(true), offload.gro == Some(true)) {
         (true, true) => Some("GSO and GRO".to_owned()),
@@ -440,44 +472,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scheduling_and_held_cores_are_told() {
-        let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "far");
-        let usual = details(&plan);
-        for (sched, want) in [
+    fn details_include_scheduling_and_disabled_idle_states() {
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far");
+        let usual = plan_details(&plan);
+        for (sched, expected) in [
             ("fifo:50", "both ends scheduled fifo:50"),
             ("fifo:50/inherited", "client scheduled fifo:50"),
             ("inherited/nice:-5", "server scheduled nice:-5"),
             ("fifo:50/rr:3", "client scheduled fifo:50, server rr:3"),
         ] {
             plan.sched = sched.parse().unwrap();
-            assert!(details(&plan).contains(&want.to_owned()), "{sched}");
+            assert!(
+                plan_details(&plan).contains(&expected.to_owned()),
+                "{sched}"
+            );
         }
-        plan.sched = Ends::default();
-        assert_eq!(details(&plan), usual);
+        plan.sched = PerEnd::default();
+        assert_eq!(plan_details(&plan), usual);
         plan.hold_latency = true;
-        assert_eq!(details(&plan).len(), usual.len() + 1);
+        assert_eq!(plan_details(&plan).len(), usual.len() + 1);
     }
 
     /// The stack host's details once gave a number of streams, although its clients choose that.
     #[test]
-    fn a_host_on_our_stack_says_how_it_is_configured() {
-        let mut plan = Plan::new(Kind::Stack, Protocol::Udp, "10.0.0.2/24");
+    fn details_of_a_stack_host_include_its_profile() {
+        let mut plan = Plan::new(RunKind::Stack, TransportProtocol::Udp, "10.0.0.2/24");
         plan.payload_bytes = 0;
         plan.duration_ns = Some(2_000_000_000);
-        plan.stack = Ends::both(linerate_metric::stack::STACK_NAME.to_owned());
-        plan.near_stack = Some(Box::new(linerate_metric::stack::StackPlan {
+        plan.stack = PerEnd::same(linerate_metric::stack::STACK_NAME.to_owned());
+        plan.client_stack = Some(Box::new(linerate_metric::stack::StackPlan {
             profile: "embedded-tuned".to_owned(),
             ..Default::default()
         }));
-        assert_eq!(details(&plan), ["profile embedded-tuned", "2 s"]);
+        assert_eq!(plan_details(&plan), ["profile embedded-tuned", "2 s"]);
     }
 
     #[test]
-    fn ends_say_how_they_wait_and_where() {
+    fn wait_modes_and_cores_of_both_hosts_are_described() {
         let wait = "block/spin".parse().unwrap();
-        for (cpu, want) in [
+        for (cpu, expected) in [
             (
-                Ends::default(),
+                PerEnd::default(),
                 "client blocks on any core, server spins on any core",
             ),
             (
@@ -485,7 +520,7 @@ mod tests {
                 "client blocks on core 0, server spins on cores 1-2",
             ),
         ] {
-            assert_eq!(ends("client", "server", &wait, &cpu), want);
+            assert_eq!(describe_wait("client", "server", &wait, &cpu), expected);
         }
     }
 }

@@ -2,99 +2,106 @@
 
 use std::fmt::Write;
 
-use super::axis::Axis;
-use super::{BOLD, CHARACTER, COLORS, Size, escape, number, open};
+use super::axis::ChartAxis;
+use super::{
+    BOLD_FACTOR, CHARACTER_WIDTH, DrawingSize, SERIES_COLORS, escape_markup, format_coordinate,
+    open_svg,
+};
 
 /// Horizontal bars over one axis that starts at zero.
 pub(crate) struct BarChart {
     /// Title and accessible name.
     pub(crate) title: String,
-    pub(crate) axis: Axis,
-    pub(crate) bars: Vec<Bar>,
+    pub(crate) axis: ChartAxis,
+    pub(crate) bars: Vec<ValueBar>,
 }
 
 /// Bar with its name and value.
-pub(crate) struct Bar {
+pub(crate) struct ValueBar {
     pub(crate) name: String,
     pub(crate) value: f64,
     /// Confidence interval, drawn as a whisker; `None` if unknown.
-    pub(crate) reach: Option<(f64, f64)>,
+    pub(crate) interval: Option<(f64, f64)>,
     /// Formatted value.
     pub(crate) text: String,
     pub(crate) color: usize,
 }
 
-impl Bar {
+impl ValueBar {
     /// Returns name and value shortened to the width. The interval is dropped first, since it is
     /// also drawn and in the table; then the end of the name.
-    fn written(&self, width: f64) -> (String, &str) {
-        let room = |text: &str| {
-            let taken = text.chars().count() as f64 * VALUE_CHARACTER + GAP;
-            ((width - taken) / NAME_CHARACTER).max(0.0) as usize
+    fn fit_text(&self, width: f64) -> (String, &str) {
+        let max_name_chars = |text: &str| {
+            let value_width = text.chars().count() as f64 * VALUE_CHARACTER_WIDTH + NAME_VALUE_GAP;
+            ((width - value_width) / NAME_CHARACTER_WIDTH).max(0.0) as usize
         };
         let text = match self.text.split_once(" (") {
-            Some((value, _)) if self.name.chars().count() > room(&self.text) => value,
+            Some((value, _)) if self.name.chars().count() > max_name_chars(&self.text) => value,
             _ => &self.text,
         };
-        (cut(&self.name, room(text)), text)
+        (shorten(&self.name, max_name_chars(text)), text)
     }
 }
 
 /// Width of a character of a name (13 px) and of a value (bold).
-const NAME_CHARACTER: f64 = CHARACTER * 1.12;
-const VALUE_CHARACTER: f64 = CHARACTER * BOLD;
+const NAME_CHARACTER_WIDTH: f64 = CHARACTER_WIDTH * 1.12;
+const VALUE_CHARACTER_WIDTH: f64 = CHARACTER_WIDTH * BOLD_FACTOR;
 /// Smallest gap between a name and its value.
-const GAP: f64 = 12.0;
-const ROW: f64 = 42.0;
-const BAR: f64 = 14.0;
+const NAME_VALUE_GAP: f64 = 12.0;
+const ROW_HEIGHT: f64 = 42.0;
+const BAR_HEIGHT: f64 = 14.0;
 /// Height of the axis labels and axis title below the bars; only a logarithmic axis has them.
-const AXIS: f64 = 40.0;
+const AXIS_HEIGHT: f64 = 40.0;
 
 impl BarChart {
     /// Renders the bars as SVG.
-    pub(crate) fn draw(&self, size: Size) -> String {
-        let rows = self.bars.len() as f64 * ROW;
+    pub(crate) fn draw(&self, size: DrawingSize) -> String {
+        let rows = self.bars.len() as f64 * ROW_HEIGHT;
         let is_logarithmic = self.axis.is_logarithmic();
-        let height = rows + if is_logarithmic { AXIS } else { 6.0 };
+        let height = rows + if is_logarithmic { AXIS_HEIGHT } else { 6.0 };
         let mut out = String::new();
-        open(&mut out, size, height, &self.title, None);
+        open_svg(&mut out, size, height, &self.title, None);
         let lines = match is_logarithmic {
-            true => self.scale(&mut out, size, rows),
+            true => self.draw_scale(&mut out, size, rows),
             false => Vec::new(),
         };
         for (position, bar) in self.bars.iter().enumerate() {
-            let top = position as f64 * ROW;
+            let top = position as f64 * ROW_HEIGHT;
             let width = (self.axis.position(bar.value) * size.width).max(2.0);
-            let (name, text) = bar.written(size.width);
+            let (name, text) = bar.fit_text(size.width);
             write!(
                 out,
                 "<text class=\"name\" x=\"0\" y=\"{}\">{}</text><text class=\"value end\" x=\"{}\" y=\"{}\">{}</text>\
-                 <rect class=\"track\" x=\"0\" y=\"{y}\" width=\"{}\" height=\"{BAR}\" rx=\"3\"/>{}\
-                 <g class=\"c{}\"><rect class=\"bar\" x=\"0\" y=\"{y}\" width=\"{}\" height=\"{BAR}\" rx=\"3\"/></g>",
-                number(top + 15.0),
-                escape(&name),
-                number(size.width),
-                number(top + 15.0),
-                escape(text),
-                number(size.width),
-                across(&lines, top + 21.0),
-                bar.color % COLORS,
-                number(width),
-                y = number(top + 21.0),
+                 <rect class=\"track\" x=\"0\" y=\"{y}\" width=\"{}\" height=\"{BAR_HEIGHT}\" rx=\"3\"/>{}\
+                 <g class=\"c{}\"><rect class=\"bar\" x=\"0\" y=\"{y}\" width=\"{}\" height=\"{BAR_HEIGHT}\" rx=\"3\"/></g>",
+                format_coordinate(top + 15.0),
+                escape_markup(&name),
+                format_coordinate(size.width),
+                format_coordinate(top + 15.0),
+                escape_markup(text),
+                format_coordinate(size.width),
+                grid_lines(&lines, top + 21.0),
+                bar.color % SERIES_COLORS,
+                format_coordinate(width),
+                y = format_coordinate(top + 21.0),
             )
             .expect("a string takes all that is written");
-            if let Some((low, high)) = bar.reach.filter(|(low, high)| low < high) {
+            if let Some((low, high)) = bar.interval.filter(|(low, high)| low < high) {
                 let at = |value: f64| self.axis.position(value) * size.width;
                 let mut d = format!(
                     "M{} {y}H{}",
-                    number(at(low)),
-                    number(at(high)),
-                    y = number(top + 28.0)
+                    format_coordinate(at(low)),
+                    format_coordinate(at(high)),
+                    y = format_coordinate(top + 28.0)
                 );
                 // An end outside the drawing has no cap.
                 for end in [low, high] {
                     if self.axis.shows(end) {
-                        d.push_str(&format!("M{} {}v6", number(at(end)), number(top + 25.0)));
+                        d.push_str(&format!(
+                            "M{} {}v6",
+                            format_coordinate(at(end)),
+                            format_coordinate(top + 25.0)
+                        ));
                     }
                 }
                 write!(out, "<path class=\"whisker\" d=\"{d}\"/>")
@@ -107,56 +114,62 @@ impl BarChart {
 
     /// Draws tick labels below the bars, needed when lengths are not proportional to amounts.
     /// Returns their positions.
-    fn scale(&self, out: &mut String, size: Size, rows: f64) -> Vec<f64> {
+    fn draw_scale(&self, out: &mut String, size: DrawingSize, rows: f64) -> Vec<f64> {
         let mut lines = Vec::new();
         let bottom = rows + 2.0;
-        let mut taken = f64::NEG_INFINITY;
+        let mut last_label_end = f64::NEG_INFINITY;
         for tick in self.axis.ticks(size.width, 110.0) {
-            let x = tick.at * size.width;
-            let long = tick.label.chars().count() as f64 * CHARACTER;
+            let x = tick.position * size.width;
+            let label_width = tick.label.chars().count() as f64 * CHARACTER_WIDTH;
             let (class, from) = match x {
-                x if x < long / 2.0 => ("start", x),
-                x if x > size.width - long / 2.0 => ("end", x - long),
-                x => ("mid", x - long / 2.0),
+                x if x < label_width / 2.0 => ("start", x),
+                x if x > size.width - label_width / 2.0 => ("end", x - label_width),
+                x => ("mid", x - label_width / 2.0),
             };
             lines.push(x);
-            if from > taken + 6.0 {
-                taken = from + long;
+            if from > last_label_end + 6.0 {
+                last_label_end = from + label_width;
                 let _ = write!(
                     out,
                     "<text class=\"tick {class}\" x=\"{}\" y=\"{}\">{}</text>",
-                    number(x),
-                    number(bottom + 12.0),
-                    escape(&tick.label)
+                    format_coordinate(x),
+                    format_coordinate(bottom + 12.0),
+                    escape_markup(&tick.label)
                 );
             }
         }
         let _ = write!(
             out,
             "<text class=\"label end\" x=\"{}\" y=\"{}\">{}</text>",
-            number(size.width),
-            number(bottom + 30.0),
-            escape(&self.axis.label)
+            format_coordinate(size.width),
+            format_coordinate(bottom + 30.0),
+            escape_markup(&self.axis.label)
         );
         lines
     }
 }
 
 /// Draws the grid lines of an axis across the track of a bar at `top`.
-fn across(lines: &[f64], top: f64) -> String {
+fn grid_lines(lines: &[f64], top: f64) -> String {
     if lines.is_empty() {
         return String::new();
     }
-    let line = |x: &f64| format!("M{} {}v{BAR}", number(*x), number(top));
+    let line = |x: &f64| {
+        format!(
+            "M{} {}v{BAR_HEIGHT}",
+            format_coordinate(*x),
+            format_coordinate(top)
+        )
+    };
     let d: String = lines.iter().map(line).collect();
     format!("<path class=\"grid decades\" d=\"{d}\"/>")
 }
 
-fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
+fn shorten(text: &str, max_chars: usize) -> String {
+    if text.chars().count() <= max_chars {
         return text.to_owned();
     }
-    let mut short: String = text.chars().take(most.saturating_sub(1)).collect();
+    let mut short: String = text.chars().take(max_chars.saturating_sub(1)).collect();
     short.push('…');
     short
 }
@@ -164,27 +177,27 @@ fn cut(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::svg::{Unit, WIDE};
+    use crate::svg::{AxisUnit, WIDE_SIZE};
 
     fn drawn(values: &[(f64, (f64, f64))]) -> String {
-        let bars = values.iter().map(|&(value, reach)| Bar {
+        let bars = values.iter().map(|&(value, interval)| ValueBar {
             name: "kernel".to_owned(),
             value,
-            reach: Some(reach),
+            interval: Some(interval),
             text: value.to_string(),
             color: 0,
         });
-        let most = values.iter().map(|value| value.1.1).fold(0.0, f64::max);
-        let least = values
+        let highest = values.iter().map(|value| value.1.1).fold(0.0, f64::max);
+        let lowest = values
             .iter()
             .map(|value| value.0)
             .fold(f64::INFINITY, f64::min);
         let chart = BarChart {
             title: "trip".to_owned(),
-            axis: Axis::of_bars("trip", least, most, Unit::of_time(most)),
+            axis: ChartAxis::for_bars("trip", lowest, highest, AxisUnit::for_time(highest)),
             bars: bars.collect(),
         };
-        chart.draw(WIDE)
+        chart.draw(WIDE_SIZE)
     }
 
     fn lengths(drawing: &str) -> Vec<f64> {
@@ -197,38 +210,41 @@ mod tests {
     }
 
     #[test]
-    fn a_name_and_its_value_never_lie_on_each_other() {
-        let written = |name: &str, text: &str, width: f64| {
-            let bar = Bar {
+    fn a_name_and_its_value_never_overlap() {
+        let fit = |name: &str, text: &str, width: f64| {
+            let bar = ValueBar {
                 name: name.to_owned(),
                 value: 1.0,
-                reach: None,
+                interval: None,
                 text: text.to_owned(),
                 color: 0,
             };
-            let (name, text) = bar.written(width);
+            let (name, text) = bar.fit_text(width);
             (name, text.to_owned())
         };
         let value = "36.5 Mb/s (7.78 Mb/s to 65.2 Mb/s)";
         let name = "window-and-descriptors";
-        let both = |name: &str, text: &str| (name.to_owned(), text.to_owned());
-        assert_eq!(written(name, value, WIDE.width), both(name, value));
-        let narrow = crate::svg::NARROW.width;
-        assert_eq!(written(name, value, narrow), both(name, "36.5 Mb/s"));
+        let pair = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        assert_eq!(fit(name, value, WIDE_SIZE.width), pair(name, value));
+        let narrow = crate::svg::NARROW_SIZE.width;
+        assert_eq!(fit(name, value, narrow), pair(name, "36.5 Mb/s"));
         assert_eq!(
-            written("tuned", "20.0 Mb/s", narrow),
-            both("tuned", "20.0 Mb/s")
+            fit("tuned", "20.0 Mb/s", narrow),
+            pair("tuned", "20.0 Mb/s")
         );
         let long = "x".repeat(60);
-        let (cut, text) = written(&long, value, narrow);
-        assert!(cut.ends_with('…') && text == "36.5 Mb/s", "{cut}");
-        let taken = cut.chars().count() as f64 * NAME_CHARACTER
-            + text.chars().count() as f64 * VALUE_CHARACTER;
-        assert!(taken < narrow, "{taken}");
+        let (shortened, text) = fit(&long, value, narrow);
+        assert!(
+            shortened.ends_with('…') && text == "36.5 Mb/s",
+            "{shortened}"
+        );
+        let total_width = shortened.chars().count() as f64 * NAME_CHARACTER_WIDTH
+            + text.chars().count() as f64 * VALUE_CHARACTER_WIDTH;
+        assert!(total_width < narrow, "{total_width}");
     }
 
     #[test]
-    fn a_bar_is_seen_beside_one_that_is_a_thousand_times_longer() {
+    fn a_bar_is_visible_next_to_one_that_is_a_thousand_times_longer() {
         let drawing = drawn(&[(1e3, (1e3, 1e3)), (1e6, (1e6, 1e6))]);
         let lengths = lengths(&drawing);
         assert!(lengths[0] > 50.0 && lengths[1] > 2.0 * lengths[0]);

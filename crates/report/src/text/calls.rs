@@ -2,19 +2,19 @@
 
 use linerate_metric::record::Record;
 
-use super::table::table;
+use super::table::render_table;
 use crate::calls;
-use crate::style::{Paint, Style, clean, wrap};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap};
 
 /// Renders the times of each call; `None` for a run that did not record calls.
-pub(super) fn calls(record: &Record, style: &Style) -> Option<String> {
-    let rows: Vec<_> = calls::rows(record)
+pub(super) fn render_calls(record: &Record, style: &TextStyle) -> Option<String> {
+    let rows: Vec<_> = calls::call_rows(record)
         .into_iter()
         .map(|row| {
             let mut cells = vec![
-                row.end.to_owned(),
-                clean(&row.call).into_owned(),
-                row.found.to_owned(),
+                row.role.to_owned(),
+                strip_control_characters(&row.call).into_owned(),
+                row.result.to_owned(),
             ];
             cells.extend(row.figures);
             cells
@@ -25,11 +25,11 @@ pub(super) fn calls(record: &Record, style: &Style) -> Option<String> {
     }
     let mut headings = vec!["host", "call", "result"];
     headings.extend(calls::COLUMNS.map(|(name, _)| name));
-    let mut text = table(&headings, rows, 3, style);
-    for clock in calls::clocks(record) {
-        for line in wrap(&clean(&clock), style.width) {
+    let mut text = render_table(&headings, rows, 3, style);
+    for clock in calls::describe_clocks(record) {
+        for line in wrap(&strip_control_characters(&clock), style.width) {
             text.push('\n');
-            text.push_str(&style.paint(Paint::Dim, &line));
+            text.push_str(&style.paint(PaintRole::Dim, &line));
         }
     }
     Some(text)

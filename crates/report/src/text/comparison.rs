@@ -1,71 +1,76 @@
 //! Comparison of two sides in one figure: medians, difference, verdict.
 
-use linerate_metric::comparison::{Better, Comparison, Pair, Side, Test, Verdict, fewest};
-use linerate_metric::expect::Unit;
+use linerate_metric::comparison::{
+    BetterWhen, Comparison, ComparisonSide, ComparisonVerdict, RankTest, RunPair, min_samples,
+};
+use linerate_metric::expect::FigureUnit;
 use linerate_metric::figure;
 use linerate_metric::statistics::Estimate;
 
-use super::table::{Grid, table};
+use super::table::{TextTable, render_table};
 use crate::phrases;
-use crate::style::{Paint, Style, clean, hang, wrap};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
 /// Describes a pair of runs: `pair 3: A 9.41 Gb/s, B 9.80 Gb/s: +4.1 %`.
 #[must_use]
-pub fn pair(number: usize, name: &str, pair: &Pair, width: usize) -> String {
+pub fn describe_pair(number: usize, name: &str, pair: &RunPair, width: usize) -> String {
     let prefix = format!("pair {number}: ");
     let change = match pair.a > 0.0 && pair.b > 0.0 {
-        true => signed(pair.b / pair.a - 1.0),
-        false => signed_value(name, pair.b - pair.a),
+        true => format_change(pair.b / pair.a - 1.0),
+        false => format_difference(name, pair.b - pair.a),
     };
     let dropped = match &pair.dropped {
-        Some(why) => format!(" (excluded: {})", clean(why)),
+        Some(why) => format!(" (excluded: {})", strip_control_characters(why)),
         None => String::new(),
     };
-    let said = format!(
+    let text = format!(
         "A {}, B {}: {change}{dropped}",
         figure::format(name, pair.a),
         figure::format(name, pair.b)
     );
-    hang(&prefix, &prefix, &said, width)
+    wrap_with_prefix(&prefix, &prefix, &text, width)
 }
 
 /// Describes the comparison: `goodput of A and B: 8 alternating pairs`.
-pub(crate) fn title(found: &Comparison) -> String {
-    let name = clean(&found.figure);
-    match found.test {
-        Test::SignedRank => {
-            let pairs = found.pairs.iter().filter(|pair| pair.dropped.is_none());
+pub(crate) fn comparison_title(comparison: &Comparison) -> String {
+    let name = strip_control_characters(&comparison.figure);
+    match comparison.test {
+        RankTest::SignedRank => {
+            let pairs = comparison
+                .pairs
+                .iter()
+                .filter(|pair| pair.dropped.is_none());
             format!(
                 "{name} of A and B: {}",
-                many(pairs.count(), "alternating pair")
+                count_of(pairs.count(), "alternating pair")
             )
         }
-        Test::MannWhitney => format!("{name} of A and B, independent runs"),
+        RankTest::MannWhitney => format!("{name} of A and B, independent runs"),
     }
 }
 
 /// Returns the table of both sides with their descriptions.
-pub(crate) fn sides(found: &Comparison) -> Grid {
+pub(crate) fn side_table(comparison: &Comparison) -> TextTable {
     let mut headings = vec!["side", "description"];
-    headings.extend(&FIGURES[1..]);
-    let what = |mut row: Vec<String>, side: &Side| {
-        row.insert(1, clean(&side.label).into_owned());
+    headings.extend(&SIDE_HEADINGS[1..]);
+    let with_label = |mut row: Vec<String>, side: &ComparisonSide| {
+        row.insert(1, strip_control_characters(&side.label).into_owned());
         row
     };
-    let [a, b] = rows(found);
-    Grid {
+    let [a, b] = side_rows(comparison);
+    TextTable {
         headings: headings.into_iter().map(str::to_owned).collect(),
-        rows: vec![what(a, &found.a), what(b, &found.b)],
-        left: 2,
+        rows: vec![with_label(a, &comparison.a), with_label(b, &comparison.b)],
+        left_columns: 2,
     }
 }
 
 /// Headings of the figures of a side.
-const FIGURES: [&str; 5] = ["side", "median", "95 % from", "to", "runs"];
+const SIDE_HEADINGS: [&str; 5] = ["side", "median", "95 % from", "to", "runs"];
 
-fn rows(found: &Comparison) -> [Vec<String>; 2] {
-    let value = |value: f64| figure::format(&found.figure, value);
-    let row = |letter: &str, side: &Side| {
+fn side_rows(comparison: &Comparison) -> [Vec<String>; 2] {
+    let value = |value: f64| figure::format(&comparison.figure, value);
+    let row = |letter: &str, side: &ComparisonSide| {
         vec![
             letter.to_owned(),
             phrases::or_unknown(side.value, |v| value(v.median)),
@@ -74,13 +79,16 @@ fn rows(found: &Comparison) -> [Vec<String>; 2] {
             phrases::or_unknown(side.value, |v| v.runs.to_string()),
         ]
     };
-    [row("A", &found.a), row("B", &found.b)]
+    [row("A", &comparison.a), row("B", &comparison.b)]
 }
 
 /// Returns notes on the verdict: the number of pairs needed, and the excluded pairs.
-pub(crate) fn notes(found: &Comparison) -> Vec<String> {
-    let mut notes = vec![needed_words(found)];
-    let dropped = found.pairs.iter().filter(|pair| pair.dropped.is_some());
+pub(crate) fn comparison_notes(comparison: &Comparison) -> Vec<String> {
+    let mut notes = vec![describe_needed_runs(comparison)];
+    let dropped = comparison
+        .pairs
+        .iter()
+        .filter(|pair| pair.dropped.is_some());
     let dropped = match dropped.count() {
         0 => return notes,
         1 => "1 pair was excluded".to_owned(),
@@ -94,28 +102,41 @@ pub(crate) fn notes(found: &Comparison) -> Vec<String> {
 }
 
 /// Renders a comparison as a table with its verdict.
-pub(super) fn comparison(found: &Comparison, style: &Style) -> String {
-    let mut text = style.paint(Paint::Bold, &title(found));
+pub(super) fn render_comparison(found: &Comparison, style: &TextStyle) -> String {
+    let mut text = style.paint(PaintRole::Bold, &comparison_title(found));
     text.push('\n');
-    text.push_str(&table(&FIGURES, rows(found).into(), 1, style));
+    text.push_str(&render_table(
+        &SIDE_HEADINGS,
+        side_rows(found).into(),
+        1,
+        style,
+    ));
     for (letter, side) in [("A: ", &found.a), ("B: ", &found.b)] {
         text.push('\n');
-        text.push_str(&hang(letter, letter, &clean(&side.label), style.width));
+        text.push_str(&wrap_with_prefix(
+            letter,
+            letter,
+            &strip_control_characters(&side.label),
+            style.width,
+        ));
     }
     text.push_str("\n\n");
-    let verdict = verdict_words(found);
+    let verdict = describe_verdict(found);
     let color = match found.verdict {
-        _ if found.regression => Paint::Bad,
-        Verdict::Faster => Paint::Good,
-        Verdict::Undecided => Paint::Warn,
-        _ => Paint::Bold,
+        _ if found.regression => PaintRole::Bad,
+        ComparisonVerdict::Faster => PaintRole::Good,
+        ComparisonVerdict::Undecided => PaintRole::Warn,
+        _ => PaintRole::Bold,
     };
-    let said: Vec<_> = wrap(&verdict, style.width)
+    let painted_lines: Vec<_> = wrap(&verdict, style.width)
         .iter()
         .map(|line| style.paint(color, line))
         .collect();
-    text.push_str(&said.join("\n"));
-    for line in notes(found).iter().flat_map(|note| wrap(note, style.width)) {
+    text.push_str(&painted_lines.join("\n"));
+    for line in comparison_notes(found)
+        .iter()
+        .flat_map(|note| wrap(note, style.width))
+    {
         text.push('\n');
         text.push_str(&line);
     }
@@ -123,65 +144,65 @@ pub(super) fn comparison(found: &Comparison, style: &Style) -> String {
 }
 
 /// Describes the verdict in a sentence.
-pub(crate) fn verdict_words(found: &Comparison) -> String {
-    let Some(told) = found.ratio.or(found.difference) else {
+pub(crate) fn describe_verdict(comparison: &Comparison) -> String {
+    let Some(estimate) = comparison.ratio.or(comparison.difference) else {
         return "Undecided: no valid pair.".to_owned();
     };
-    let name = clean(&found.figure);
-    let p = phrases::or_unknown(found.p_value, probability);
-    let (size, low, high, largest) = match found.ratio {
-        Some(ratio) => sizes(ratio, found.largest_difference),
-        None => differences(&found.figure, told),
+    let name = strip_control_characters(&comparison.figure);
+    let p = phrases::or_unknown(comparison.p_value, format_p_value);
+    let (size, low, high, largest) = match comparison.ratio {
+        Some(ratio) => describe_ratio(ratio, comparison.largest_difference),
+        None => describe_difference(&comparison.figure, estimate),
     };
     let bounds = format!(
         "{low} to {high} with {} % confidence, {p}",
-        (found.confidence * 100.0).round()
+        (comparison.confidence * 100.0).round()
     );
-    match found.verdict {
-        Verdict::Faster => format!(
+    match comparison.verdict {
+        ComparisonVerdict::Faster => format!(
             "B is {}: its {name} is {size} ({bounds}).",
-            better_word(found)
+            better_adjective(comparison)
         ),
-        Verdict::Slower if found.regression => {
+        ComparisonVerdict::Slower if comparison.regression => {
             format!(
                 "B is {}: its {name} is {size} ({bounds}).",
-                worse_word(found)
+                worse_adjective(comparison)
             )
         }
-        Verdict::Slower => format!(
+        ComparisonVerdict::Slower => format!(
             "B is {}, but by less than the relevant effect: its {name} is {size} ({bounds}).",
-            worse_word(found)
+            worse_adjective(comparison)
         ),
-        Verdict::NoDifference if largest.is_empty() => {
+        ComparisonVerdict::NoDifference if largest.is_empty() => {
             format!("No difference: {name} was equal on both sides each time ({bounds}).")
         }
-        Verdict::NoDifference => {
+        ComparisonVerdict::NoDifference => {
             format!("No difference larger than {largest} ({bounds}).")
         }
-        Verdict::Undecided if told.runs < 2 => format!(
+        ComparisonVerdict::Undecided if estimate.runs < 2 => format!(
             "Undecided: B's {name} is {size}, but with one run per side a difference cannot be separated \
              from noise."
         ),
-        Verdict::Undecided => {
-            let what = match found.test {
-                Test::SignedRank => "pair",
-                Test::MannWhitney => "run",
+        ComparisonVerdict::Undecided => {
+            let noun = match comparison.test {
+                RankTest::SignedRank => "pair",
+                RankTest::MannWhitney => "run",
             };
-            let sides = match found.test {
-                Test::SignedRank => "",
-                Test::MannWhitney => " per side",
+            let sides = match comparison.test {
+                RankTest::SignedRank => "",
+                RankTest::MannWhitney => " per side",
             };
-            let fewest = fewest(found.test, found.significance);
-            let seen = counted(found);
-            match seen < fewest {
+            let min_samples = min_samples(comparison.test, comparison.significance);
+            let samples = count_samples(comparison);
+            match samples < min_samples {
                 true => format!(
-                    "Undecided: only {}{sides}, at least {fewest} are needed. \
+                    "Undecided: only {}{sides}, at least {min_samples} are needed. \
                      B's {name} is {size} ({bounds}).",
-                    many(seen, what)
+                    count_of(samples, noun)
                 ),
                 false => format!(
                     "Undecided: the noise hides a difference of {}. B's {name} is {size} ({bounds}).",
-                    share(found.effect)
+                    format_relative(comparison.effect)
                 ),
             }
         }
@@ -190,31 +211,35 @@ pub(crate) fn verdict_words(found: &Comparison) -> String {
 
 /// Describes a ratio: its size, the bounds of its interval, and the largest plausible difference.
 /// The last is empty if the sides never differed.
-fn sizes(ratio: Estimate, largest: Option<f64>) -> (String, String, String, String) {
+fn describe_ratio(ratio: Estimate, largest: Option<f64>) -> (String, String, String, String) {
     let change = ratio.median - 1.0;
-    let way = if change > 0.0 { "higher" } else { "lower" };
+    let direction = if change > 0.0 { "higher" } else { "lower" };
     let size = match change.abs() >= 1.0 {
-        true => format!("{} as high", phrases::times(ratio.median)),
-        false => format!("{} {way}", share(change.abs())),
+        true => format!("{} as high", phrases::format_factor(ratio.median)),
+        false => format!("{} {direction}", format_relative(change.abs())),
     };
-    let [low, high] = [ratio.low, ratio.high].map(|end| signed(end - 1.0));
+    let [low, high] = [ratio.low, ratio.high].map(|bound| format_change(bound - 1.0));
     let largest = match (ratio.low, ratio.high) == (1.0, 1.0) {
         true => String::new(),
-        false => phrases::or_unknown(largest, share),
+        false => phrases::or_unknown(largest, format_relative),
     };
     (size, low, high, largest)
 }
 
-/// Like [`sizes`] for a difference, used when a figure was zero.
-fn differences(figure: &str, found: Estimate) -> (String, String, String, String) {
-    let way = if found.median > 0.0 {
+/// Like [`describe_ratio`] for a difference, used when a figure was zero.
+fn describe_difference(figure: &str, difference: Estimate) -> (String, String, String, String) {
+    let direction = if difference.median > 0.0 {
         "higher"
     } else {
         "lower"
     };
-    let size = format!("{} {way}", figure::format(figure, found.median.abs()));
-    let [low, high] = [found.low, found.high].map(|end| signed_value(figure, end));
-    let largest = found.low.abs().max(found.high.abs());
+    let size = format!(
+        "{} {direction}",
+        figure::format(figure, difference.median.abs())
+    );
+    let [low, high] =
+        [difference.low, difference.high].map(|bound| format_difference(figure, bound));
+    let largest = difference.low.abs().max(difference.high.abs());
     let largest = match largest > 0.0 {
         true => figure::format(figure, largest),
         false => String::new(),
@@ -223,65 +248,82 @@ fn differences(figure: &str, found: Estimate) -> (String, String, String, String
 }
 
 /// Number of valid pairs, or of runs of the side that has fewer.
-fn counted(found: &Comparison) -> usize {
-    match found.test {
-        Test::SignedRank => {
-            let counts = found.pairs.iter().filter(|pair| pair.dropped.is_none());
+fn count_samples(comparison: &Comparison) -> usize {
+    match comparison.test {
+        RankTest::SignedRank => {
+            let counts = comparison
+                .pairs
+                .iter()
+                .filter(|pair| pair.dropped.is_none());
             counts.count()
         }
-        Test::MannWhitney => {
-            let runs = |side: &Side| side.value.map_or(0, |value| value.runs);
-            runs(&found.a).min(runs(&found.b))
+        RankTest::MannWhitney => {
+            let runs = |side: &ComparisonSide| side.value.map_or(0, |value| value.runs);
+            runs(&comparison.a).min(runs(&comparison.b))
         }
     }
 }
 
 /// Returns whether the figure is a rate or time (faster, slower) rather than a loss or cost
 /// (better, worse).
-fn is_speed(found: &Comparison) -> bool {
-    figure::named(&found.figure).is_some_and(|figure| {
-        figure.name != figure::CPU.name
-            && matches!(figure.unit, Unit::BitRate | Unit::PerSecond | Unit::Nanos)
+fn is_speed(comparison: &Comparison) -> bool {
+    figure::find(&comparison.figure).is_some_and(|figure| {
+        figure.name != figure::CPU_FIGURE.name
+            && matches!(
+                figure.unit,
+                FigureUnit::BitRate | FigureUnit::PerSecond | FigureUnit::Nanos
+            )
     })
 }
 
-fn better_word(found: &Comparison) -> &'static str {
-    if is_speed(found) { "faster" } else { "better" }
+fn better_adjective(comparison: &Comparison) -> &'static str {
+    if is_speed(comparison) {
+        "faster"
+    } else {
+        "better"
+    }
 }
 
-fn worse_word(found: &Comparison) -> &'static str {
-    if is_speed(found) { "slower" } else { "worse" }
+fn worse_adjective(comparison: &Comparison) -> &'static str {
+    if is_speed(comparison) {
+        "slower"
+    } else {
+        "worse"
+    }
 }
 
-fn needed_words(found: &Comparison) -> String {
-    let better = match found.better {
-        Better::Higher => "higher",
-        Better::Lower => "lower",
+fn describe_needed_runs(comparison: &Comparison) -> String {
+    let better = match comparison.better {
+        BetterWhen::Higher => "higher",
+        BetterWhen::Lower => "lower",
     };
-    let (what, whose) = match found.test {
-        Test::SignedRank => ("pair", ""),
-        Test::MannWhitney => ("run", " per side"),
+    let (noun, per_side) = match comparison.test {
+        RankTest::SignedRank => ("pair", ""),
+        RankTest::MannWhitney => ("run", " per side"),
     };
-    let effect = share(found.effect);
-    let needed = match found.pairs_needed {
+    let effect = format_relative(comparison.effect);
+    let needed = match comparison.pairs_needed {
         Some(needed) => {
-            let count = many(usize::try_from(needed).unwrap_or(usize::MAX), what);
-            format!("With this noise, a difference of {effect} needs {count}{whose}")
+            let count = count_of(usize::try_from(needed).unwrap_or(usize::MAX), noun);
+            format!("With this noise, a difference of {effect} needs {count}{per_side}")
         }
-        None => format!("The number of {what}s needed for a difference of {effect} is unknown"),
+        None => format!("The number of {noun}s needed for a difference of {effect} is unknown"),
     };
-    format!("{needed}; {better} {} is better.", clean(&found.figure))
+    format!(
+        "{needed}; {better} {} is better.",
+        strip_control_characters(&comparison.figure)
+    )
 }
 
-fn many(count: usize, what: &str) -> String {
+fn count_of(count: usize, noun: &str) -> String {
     match count {
-        1 => format!("1 {what}"),
-        n => format!("{n} {what}s"),
+        1 => format!("1 {noun}"),
+        n => format!("{n} {noun}s"),
     }
 }
 
 /// Formats a relative difference with two significant digits: `4.1 %`.
-pub(crate) fn share(share: f64) -> String {
+pub(crate) fn format_relative(share: f64) -> String {
     let percent = share * 100.0;
     match percent.abs() {
         p if p < 0.095 => format!("{percent:.2} %"),
@@ -291,16 +333,16 @@ pub(crate) fn share(share: f64) -> String {
 }
 
 /// Formats a relative change: `+4.1 %`.
-pub(crate) fn signed(change: f64) -> String {
+pub(crate) fn format_change(change: f64) -> String {
     format!(
         "{}{}",
         if change < 0.0 { "-" } else { "+" },
-        share(change.abs())
+        format_relative(change.abs())
     )
 }
 
 /// Formats a difference in the unit of the figure: `+12`.
-fn signed_value(figure: &str, value: f64) -> String {
+fn format_difference(figure: &str, value: f64) -> String {
     format!(
         "{}{}",
         if value < 0.0 { "-" } else { "+" },
@@ -309,7 +351,7 @@ fn signed_value(figure: &str, value: f64) -> String {
 }
 
 /// Formats a p-value: `p = 0.03`.
-fn probability(p: f64) -> String {
+fn format_p_value(p: f64) -> String {
     match p {
         p if p < 1e-4 => "p < 0.0001".to_owned(),
         p if p < 0.01 => format!("p = {p:.4}"),
@@ -320,33 +362,33 @@ fn probability(p: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::comparison::{Question, SIGNIFICANCE, of_pairs};
+    use linerate_metric::comparison::{ComparisonSpec, SIGNIFICANCE, compare_pairs};
 
-    fn compared(figure: &str, a: f64, b: f64) -> String {
-        let side = |label: &str| Side {
+    fn verdict_of(figure: &str, a: f64, b: f64) -> String {
+        let side = |label: &str| ComparisonSide {
             label: label.to_owned(),
             value: None,
             records: Vec::new(),
         };
-        let pair = Pair {
+        let pair = RunPair {
             a,
             b,
             b_first: false,
-            line_rtt_ns: None,
+            cache_line_rtt_ns: None,
             dropped: None,
         };
-        let question = Question {
+        let spec = ComparisonSpec {
             figure: figure.to_owned(),
-            better: Better::Lower,
+            better: BetterWhen::Lower,
             effect: 0.05,
             significance: SIGNIFICANCE,
         };
-        verdict_words(&of_pairs(&question, [side("A"), side("B")], vec![pair; 8]))
+        describe_verdict(&compare_pairs(&spec, [side("A"), side("B")], vec![pair; 8]))
     }
 
     #[test]
-    fn figures_at_zero_are_told_in_their_unit() {
-        for (figure, a, b, want) in [
+    fn differences_from_zero_have_the_unit_of_the_figure() {
+        for (figure, a, b, expected) in [
             (
                 "loss",
                 0.0,
@@ -378,26 +420,26 @@ mod tests {
                 "B is worse: its loss is 2.0x as high (+100 % to +100 % with 98 % confidence, p = 0.0078).",
             ),
         ] {
-            assert_eq!(compared(figure, a, b), want);
+            assert_eq!(verdict_of(figure, a, b), expected);
         }
     }
 
     #[test]
     fn a_figure_that_is_the_same_each_time_has_no_difference() {
         assert_eq!(
-            compared("took", 0.4, 0.4),
+            verdict_of("took", 0.4, 0.4),
             "No difference: took was equal on both sides each time (+0.00 % to +0.00 % with 98 % confidence, p = 1.00)."
         );
     }
 
     #[test]
-    fn probabilities_are_told_as_far_as_they_are_known() {
-        for (p, want) in [
+    fn p_values_have_two_significant_digits() {
+        for (p, expected) in [
             (0.000_01, "p < 0.0001"),
             (0.0078, "p = 0.0078"),
             (0.983, "p = 0.98"),
         ] {
-            assert_eq!(probability(p), want);
+            assert_eq!(format_p_value(p), expected);
         }
     }
 }

@@ -1,33 +1,34 @@
 //! Conclusions from several runs: cost by size, by wait mode, by load.
 
-use linerate_metric::forward::Saturation;
+use linerate_metric::forward::SaturationCurve;
 use linerate_metric::histogram::Quantiles;
-use linerate_metric::load::{KNEE_ANSWERED, LoadCurve, LoadPoint, UnderLoad};
+use linerate_metric::load::{KNEE_RESPONSE_SHARE, LatencyUnderLoad, LoadCurve, LoadPoint};
 use linerate_metric::run_set::SetResult;
-use linerate_metric::size_costs::{Cost, SizeCosts};
+use linerate_metric::size_costs::{CostEstimate, SizeCosts};
 use linerate_metric::statistics::Estimate;
 use linerate_metric::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 use linerate_metric::waiting_costs::WaitingCosts;
 
-use super::table::{Grid, table};
+use super::table::{TextTable, render_table};
 use crate::forward;
 use crate::phrases;
-use crate::style::{Style, clean, wrap};
+use crate::style::{TextStyle, strip_control_characters, wrap};
 
 /// Conclusion from several runs: a table and its explanation.
 pub(crate) struct Conclusion {
-    pub(crate) grid: Option<Grid>,
+    pub(crate) grid: Option<TextTable>,
     /// Sentences below the table; may be empty.
-    pub(crate) said: String,
+    pub(crate) explanation: String,
 }
 
 impl Conclusion {
-    fn text(self, style: &Style) -> String {
-        let grid = self.grid.map(|grid| grid.text(style));
-        let said = (!self.said.is_empty()).then(|| wrap(&self.said, style.width).join("\n"));
-        let blocks: Vec<String> = grid.into_iter().chain(said).collect();
+    fn render(self, style: &TextStyle) -> String {
+        let grid = self.grid.map(|grid| grid.render(style));
+        let explanation =
+            (!self.explanation.is_empty()).then(|| wrap(&self.explanation, style.width).join("\n"));
+        let blocks: Vec<String> = grid.into_iter().chain(explanation).collect();
         blocks.join("\n\n")
     }
 }
@@ -35,78 +36,83 @@ impl Conclusion {
 /// Returns the conclusions by size, wait mode and load. Other results of a set have modules of
 /// their own.
 pub(crate) fn conclusions_of(result: &SetResult) -> Vec<Conclusion> {
-    let mut all = Vec::new();
-    all.extend(result.size_costs.as_ref().map(by_size));
-    all.extend(result.waiting_costs.as_ref().map(waiting));
-    all.extend(result.load_curve.as_ref().map(curve));
-    all.extend(result.under_load.as_ref().map(under_load));
-    all
+    let mut conclusions = Vec::new();
+    conclusions.extend(result.size_costs.as_ref().map(size_conclusion));
+    conclusions.extend(result.waiting_costs.as_ref().map(waiting_conclusion));
+    conclusions.extend(result.load_curve.as_ref().map(load_curve_conclusion));
+    conclusions.extend(result.under_load.as_ref().map(under_load_conclusion));
+    conclusions
 }
 
 /// Renders all results of a set, one block each.
-pub(super) fn conclusions(result: &SetResult, style: &Style) -> Vec<String> {
+pub(super) fn render_conclusions(result: &SetResult, style: &TextStyle) -> Vec<String> {
     let mut blocks: Vec<String> = (conclusions_of(result).into_iter())
-        .map(|found| found.text(style))
+        .map(|part| part.render(style))
         .collect();
-    blocks.extend(saturation(result, style));
+    blocks.extend(render_saturation(result, style));
     let compared = result.comparison.as_ref();
-    blocks.extend(compared.map(|found| super::comparison::comparison(found, style)));
+    blocks.extend(compared.map(|part| super::comparison::render_comparison(part, style)));
     blocks.extend(
         result
             .sweep
             .as_ref()
-            .map(|found| super::sweep::sweep(found, style)),
+            .map(|part| super::sweep::render_sweep(part, style)),
     );
     blocks.extend(
         result
             .tuning
             .as_ref()
-            .map(|found| super::tuning::tuning(found, style)),
+            .map(|part| super::tuning::render_tuning(part, style)),
     );
     blocks
 }
 
 /// Renders packets per second by packets in flight, with the plateau of each sweep.
-fn saturation(result: &SetResult, style: &Style) -> Vec<String> {
-    let walks = &result.saturation;
-    if walks.is_empty() {
+fn render_saturation(result: &SetResult, style: &TextStyle) -> Vec<String> {
+    let sweeps = &result.saturation;
+    if sweeps.is_empty() {
         return Vec::new();
     }
-    let rows = walks.iter().flat_map(|walk| {
-        let bars = bars(walk, style);
-        let rows = forward::saturation_rows(walk).into_iter().zip(bars);
+    let rows = sweeps.iter().flat_map(|sweep| {
+        let bars = rate_bars(sweep, style);
+        let rows = forward::saturation_rows(sweep).into_iter().zip(bars);
         rows.map(|(mut row, bar)| {
-            row.insert(BARS_AT, bar);
+            row.insert(BAR_COLUMN, bar);
             row
         })
     });
-    let mut headings = forward::SATURATION.to_vec();
-    headings.insert(BARS_AT, "");
-    let words = walks.iter().map(forward::saturation_words);
-    let lines: Vec<_> = words.flat_map(|words| wrap(&words, style.width)).collect();
-    vec![table(&headings, rows.collect(), 0, style), lines.join("\n")]
+    let mut headings = forward::SATURATION_HEADINGS.to_vec();
+    headings.insert(BAR_COLUMN, "");
+    let sentences = sweeps.iter().map(forward::describe_saturation);
+    let lines: Vec<_> = sentences
+        .flat_map(|sentences| wrap(&sentences, style.width))
+        .collect();
+    vec![
+        render_table(&headings, rows.collect(), 0, style),
+        lines.join("\n"),
+    ]
 }
 
 /// Column of the bars, after the rates.
-const BARS_AT: usize = 4;
+const BAR_COLUMN: usize = 4;
 /// Characters of the longest bar.
-const BAR: usize = 14;
+const MAX_BAR_CHARS: usize = 14;
 
 /// Draws the rates of a sweep as bars relative to its highest rate.
-fn bars(walk: &Saturation, style: &Style) -> Vec<String> {
-    let rates = walk.points.iter().map(|point| point.packets_per_second);
+fn rate_bars(sweep: &SaturationCurve, style: &TextStyle) -> Vec<String> {
+    let rates = sweep.points.iter().map(|point| point.packets_per_second);
     let highest = rates.clone().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
     rates
         .map(|rate| {
-            let signs = (rate / highest * BAR as f64).round() as usize;
+            let signs = (rate / highest * MAX_BAR_CHARS as f64).round() as usize;
             let bar = style.glyph("█", "#").repeat(signs);
-            format!("{bar:<BAR$}")
+            format!("{bar:<MAX_BAR_CHARS$}")
         })
         .collect()
 }
 
 /// Formats a time that may be negative or below a nanosecond.
-fn fine(ns: f64) -> String {
+fn format_small_time(ns: f64) -> String {
     let sign = if ns < 0.0 { "-" } else { "" };
     let size = ns.abs();
     match size {
@@ -116,23 +122,23 @@ fn fine(ns: f64) -> String {
     }
 }
 
-fn by_size(costs: &SizeCosts) -> Conclusion {
-    let row = |name: &str, cost: &Cost, meaning: &str| {
+fn size_conclusion(costs: &SizeCosts) -> Conclusion {
+    let cost_row = |name: &str, cost: &CostEstimate, meaning: &str| {
         vec![
             name.to_owned(),
-            fine(cost.ns),
-            phrases::or_unknown(cost.low_ns, fine),
-            phrases::or_unknown(cost.high_ns, fine),
+            format_small_time(cost.ns),
+            phrases::or_unknown(cost.low_ns, format_small_time),
+            phrases::or_unknown(cost.high_ns, format_small_time),
             meaning.to_owned(),
         ]
     };
     let mut rows = vec![
-        row(
+        cost_row(
             "fixed",
             &costs.fixed,
             "cost of a round trip without payload",
         ),
-        row(
+        cost_row(
             "per byte",
             &costs.per_byte,
             match costs.fragments_in_bytes {
@@ -145,16 +151,16 @@ fn by_size(costs: &SizeCosts) -> Conclusion {
         ),
     ];
     rows.extend(costs.per_fragment.as_ref().map(|cost| {
-        row(
+        cost_row(
             "per fragment",
             cost,
             "added by each IP fragment beyond the first, both directions together",
         )
     }));
-    let misses = match costs.residual_ns {
+    let deviation = match costs.residual_ns {
         Some(residual) => format!(
             "The fitted line deviates from the medians by {} (root mean square).",
-            fine(residual)
+            format_small_time(residual)
         ),
         None => {
             "With as many sizes as parameters the line fits every median exactly, so it is not \
@@ -168,22 +174,22 @@ fn by_size(costs: &SizeCosts) -> Conclusion {
     };
     Conclusion {
         grid: rows_with_meaning(&["cost", "median", "95 % from", "to"], rows),
-        said: format!("{misses}{error}"),
+        explanation: format!("{deviation}{error}"),
     }
 }
 
 /// Builds a table whose last column holds explanations, which move to lines of their own when they
 /// do not fit.
-fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>) -> Option<Grid> {
+fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>) -> Option<TextTable> {
     let mut headings = headings.to_vec();
     headings.push("meaning");
-    let left = headings.len();
-    Grid::new(&headings, rows, left)
+    let label_columns = headings.len();
+    TextTable::new(&headings, rows, label_columns)
 }
 
 /// Describes a difference between two modes: a cost, no significant difference, or below zero with
 /// a reason.
-fn difference(cost: &Estimate, meaning: &str, below_zero: &str) -> String {
+fn describe_difference(cost: &Estimate, meaning: &str, below_zero: &str) -> String {
     if cost.low > 0.0 {
         return meaning.to_owned();
     }
@@ -193,18 +199,18 @@ fn difference(cost: &Estimate, meaning: &str, below_zero: &str) -> String {
     format!("{meaning}. No difference within the spread of the rounds")
 }
 
-fn waiting(costs: &WaitingCosts) -> Conclusion {
+fn waiting_conclusion(costs: &WaitingCosts) -> Conclusion {
     let row = |name: &str, cost: &Estimate, meaning: &str| {
         vec![
             name.to_owned(),
-            fine(cost.median),
-            fine(cost.low),
-            fine(cost.high),
+            format_small_time(cost.median),
+            format_small_time(cost.low),
+            format_small_time(cost.high),
             meaning.to_owned(),
         ]
     };
     let mut rows = vec![row("blocking", &costs.blocking_ns, "both ends block")];
-    rows.extend(costs.held_ns.as_ref().map(|cost| {
+    rows.extend(costs.no_halt_ns.as_ref().map(|cost| {
         row(
             "blocking, held",
             cost,
@@ -213,7 +219,7 @@ fn waiting(costs: &WaitingCosts) -> Conclusion {
     }));
     rows.push(row("spinning", &costs.spinning_ns, "both ends spin"));
     rows.extend(costs.halt_ns.as_ref().map(|cost| {
-        let meaning = difference(
+        let meaning = describe_difference(
             cost,
             "blocking minus held: exit from CPU idle states",
             "disabling idle states made it slower: the cores share power or a host with others",
@@ -224,20 +230,20 @@ fn waiting(costs: &WaitingCosts) -> Conclusion {
     const SPINNING_COST: &str = "spinning made it slower: the spinning threads lack a core each, or \
                                  occupy one that moves the packets";
     rows.extend(costs.wake_up_ns.as_ref().map(|cost| {
-        let meaning = difference(
+        let meaning = describe_difference(
             cost,
             "held minus spinning: wake-up of both threads by the scheduler",
             SPINNING_COST,
         );
         row("wake-up", cost, &meaning)
     }));
-    let both = match costs.halt_ns {
+    let meaning_of_sum = match costs.halt_ns {
         Some(_) => "blocking minus spinning: wake-up and idle-state exit together",
         None => {
             "blocking minus spinning: wake-up and idle-state exit together; `--hold-latency` separates them"
         }
     };
-    let meaning = difference(&costs.sleeping_ns, both, SPINNING_COST);
+    let meaning = describe_difference(&costs.sleeping_ns, meaning_of_sum, SPINNING_COST);
     rows.push(row("sleeping", &costs.sleeping_ns, &meaning));
     let (low, high) = if costs.sleeping_ns.runs < 6 {
         ("lowest", "highest")
@@ -246,12 +252,13 @@ fn waiting(costs: &WaitingCosts) -> Conclusion {
     };
     Conclusion {
         grid: rows_with_meaning(&["p50", "median", low, high], rows),
-        said: String::new(),
+        explanation: String::new(),
     }
 }
 
-fn curve(found: &LoadCurve) -> Conclusion {
-    let time = |read: fn(&Quantiles) -> u64, from: &Quantiles| format_nanos(read(from) as f64);
+fn load_curve_conclusion(load_curve: &LoadCurve) -> Conclusion {
+    let time =
+        |read: fn(&Quantiles) -> u64, quantiles: &Quantiles| format_nanos(read(quantiles) as f64);
     let row = |point: &LoadPoint| {
         vec![
             format_share(point.share),
@@ -264,7 +271,7 @@ fn curve(found: &LoadCurve) -> Conclusion {
             time(|q| q.p99, &point.rtt_ns),
         ]
     };
-    let mut rows: Vec<_> = found.points.iter().map(row).collect();
+    let mut rows: Vec<_> = load_curve.points.iter().map(row).collect();
     let mut headings = vec![
         "load",
         "intended",
@@ -276,38 +283,38 @@ fn curve(found: &LoadCurve) -> Conclusion {
         "p99 sent",
     ];
     let mut missing = "";
-    if found
+    if load_curve
         .points
         .iter()
         .any(|point| point.lost + point.unsent > 0)
     {
         // Replaces the column that varies least, so that the table fits.
         headings[6] = "missing";
-        for (row, point) in rows.iter_mut().zip(&found.points) {
+        for (row, point) in rows.iter_mut().zip(&load_curve.points) {
             row[6] = format_count(point.lost + point.unsent);
         }
         missing = " \"missing\": lost, or scheduled and not sent.";
     }
-    let knee = match &found.knee {
+    let knee = match &load_curve.knee {
         Some(knee) => format!(
             "The knee is at {} of the capacity ({} requests): up to this load, p90 from the scheduled send time stays within twice that of the lowest load, and {} of the requests get a response.",
             format_share(knee.share),
             format_per_second(knee.intended_per_second),
-            format_share(KNEE_ANSWERED)
+            format_share(KNEE_RESPONSE_SHARE)
         ),
         None => "No knee was found: just above the lowest load, p90 from the scheduled send time is already more than twice as high, or requests get no response.".to_owned(),
     };
-    let all = format!(
+    let explanation = format!(
         "Capacity: {} requests, each sent as soon as a slot was free. \"sched\" counts from the scheduled send time, \"sent\" from the actual one.{missing} {knee}",
-        format_per_second(found.capacity_per_second)
+        format_per_second(load_curve.capacity_per_second)
     );
     Conclusion {
-        grid: Grid::new(&headings, rows, 0),
-        said: all,
+        grid: TextTable::new(&headings, rows, 0),
+        explanation,
     }
 }
 
-fn under_load(found: &UnderLoad) -> Conclusion {
+fn under_load_conclusion(found: &LatencyUnderLoad) -> Conclusion {
     let rows = [
         ("p50", found.idle_ns.p50, found.loaded_ns.p50),
         ("p90", found.idle_ns.p90, found.loaded_ns.p90),
@@ -321,15 +328,15 @@ fn under_load(found: &UnderLoad) -> Conclusion {
             name.to_owned(),
             format_nanos(idle),
             format_nanos(loaded),
-            fine(loaded - idle),
+            format_small_time(loaded - idle),
         ]
     });
-    let load = clean(&found.load);
-    let mut what = match found.load_goodput_bps {
+    let load = strip_control_characters(&found.load);
+    let mut explanation = match found.load_goodput_bps {
         Some(rate) => format!("Goodput of the load ({load}): {}.", format_bit_rate(rate)),
         None => format!("Load: {load}."),
     };
-    what.push_str(match (found.added_p50_ns < 0.0, found.load_goodput_bps) {
+    explanation.push_str(match (found.added_p50_ns < 0.0, found.load_goodput_bps) {
         (true, _) => {
             " The median is lower under load: the load keeps cores out of idle states, which hides the delay it adds. `--hold-latency` disables idle states in both runs."
         }
@@ -339,14 +346,14 @@ fn under_load(found: &UnderLoad) -> Conclusion {
         (false, None) => " The added time is the wait of the threads for a CPU.",
     });
     if let Some(rate) = found.rate_per_second {
-        what.push_str(&format!(
+        explanation.push_str(&format!(
             " Each flow sent {} requests per second in both runs; times count from the scheduled send time.",
             format_count(rate)
         ));
     }
     Conclusion {
-        grid: Grid::new(&["rtt", "idle", "loaded", "added"], rows.into(), 1),
-        said: what,
+        grid: TextTable::new(&["rtt", "idle", "loaded", "added"], rows.into(), 1),
+        explanation,
     }
 }
 
@@ -358,66 +365,70 @@ mod tests {
 
     #[test]
     fn differences_below_zero_are_explained() {
-        let told = |low, median, high| {
+        let describe = |low, median, high| {
             let cost = Estimate {
                 runs: 5,
                 median,
                 low,
                 high,
             };
-            difference(&cost, "a minus b", "b is slower")
+            describe_difference(&cost, "a minus b", "b is slower")
         };
-        assert_eq!(told(1.0, 2.0, 3.0), "a minus b");
-        assert_eq!(told(-3.0, -2.0, -1.0), "a minus b. Below zero: b is slower");
+        assert_eq!(describe(1.0, 2.0, 3.0), "a minus b");
+        assert_eq!(
+            describe(-3.0, -2.0, -1.0),
+            "a minus b. Below zero: b is slower"
+        );
         for (low, median, high) in [(-1.0, 2.0, 3.0), (-3.0, -2.0, 1.0), (0.0, 0.0, 0.0)] {
-            assert!(told(low, median, high).contains("No difference within the spread"));
+            assert!(describe(low, median, high).contains("No difference within the spread"));
         }
     }
 
     #[test]
-    fn a_walk_is_drawn_beside_its_rates() {
+    fn bars_show_the_rates_of_a_sweep() {
         let point = |tx_first: u64, rate: f64| SaturationPoint {
             tx_first,
             in_flight: 32 * tx_first,
             packets_per_second: rate,
             ..SaturationPoint::default()
         };
-        let walk = |cores, rates: [f64; 3]| Saturation {
+        let sweep = |cores, rates: [f64; 3]| SaturationCurve {
             cores,
             points: [1, 2, 4]
                 .into_iter()
                 .zip(rates)
                 .map(|(at, rate)| point(at, rate))
                 .collect(),
-            ..Saturation::default()
+            ..SaturationCurve::default()
         };
         // Bars are relative to the highest rate of their own sweep.
         let result = SetResult {
-            saturation: vec![walk(1, [1e9, 2e9, 2e9]), walk(2, [0.0, 1e6, 4e6])],
+            saturation: vec![sweep(1, [1e9, 2e9, 2e9]), sweep(2, [0.0, 1e6, 4e6])],
             ..SetResult::default()
         };
-        let plain = Style {
+        let plain = TextStyle {
             color: false,
             width: 80,
             unicode: false,
         };
-        let mut text = saturation(&result, &plain);
-        let (text, words) = (text.remove(0), text.remove(0));
+        let mut text = render_saturation(&result, &plain);
+        let (text, notes) = (text.remove(0), text.remove(0));
         let bars: Vec<usize> = (text.lines().skip(1))
             .map(|line| line.matches('#').count())
             .collect();
         assert_eq!(bars, [7, 14, 14, 0, 4, 14], "{text}");
-        assert_eq!(words.lines().count(), 2, "{words}");
+        assert_eq!(notes.lines().count(), 2, "{notes}");
         let fits = |text: &str| text.lines().all(|line| line.chars().count() <= 80);
         assert!(fits(&text), "{text}");
         // The note on a disturbed sweep is longer than a line.
         let mut disturbed = result;
-        for walk in &mut disturbed.saturation {
-            walk.points
+        for sweep in &mut disturbed.saturation {
+            sweep
+                .points
                 .iter_mut()
                 .for_each(|point| point.disturbed = true);
         }
-        let words = saturation(&disturbed, &plain).remove(1);
-        assert!(fits(&words) && words.contains("core-disturbed"), "{words}");
+        let notes = render_saturation(&disturbed, &plain).remove(1);
+        assert!(fits(&notes) && notes.contains("core-disturbed"), "{notes}");
     }
 }

@@ -1,23 +1,23 @@
 //! Report of `linerate doctor`.
 
-use linerate_metric::facts::{Ability, Examination};
+use linerate_metric::facts::{DoctorReport, Support};
 
-use crate::style::{Paint, Style, clean, hang, wrap};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
 /// Returns the mark of a support level: glyph, ASCII word, colour.
-fn mark(ability: Ability) -> (&'static str, &'static str, Paint) {
-    match ability {
-        Ability::Ok => ("✓", "ok", Paint::Good),
-        Ability::Limited => ("!", "limited", Paint::Warn),
-        Ability::Missing => ("✗", "missing", Paint::Bad),
-        Ability::Unknown => ("?", "unknown", Paint::Dim),
+fn support_mark(support: Support) -> (&'static str, &'static str, PaintRole) {
+    match support {
+        Support::Ok => ("✓", "ok", PaintRole::Good),
+        Support::Limited => ("!", "limited", PaintRole::Warn),
+        Support::Missing => ("✗", "missing", PaintRole::Bad),
+        Support::Unknown => ("?", "unknown", PaintRole::Dim),
     }
 }
 
 /// Renders one line per check, followed by the remedy for what is missing.
 #[must_use]
-pub fn examination(examination: &Examination, style: &Style) -> String {
-    let name_width = examination
+pub fn render_doctor_report(report: &DoctorReport, style: &TextStyle) -> String {
+    let name_width = report
         .checks
         .iter()
         .map(|check| check.name.chars().count())
@@ -25,48 +25,59 @@ pub fn examination(examination: &Examination, style: &Style) -> String {
         .unwrap_or(0);
     let mark_width = if style.unicode { 1 } else { "missing".len() };
     let mut lines = Vec::new();
-    for check in &examination.checks {
-        let (glyph, word, paint) = mark(check.ability);
-        let mark = format!("{:<mark_width$}", style.glyph(glyph, word));
-        let name = format!("{:<name_width$}", clean(&check.name));
+    for check in &report.checks {
+        let (glyph, label, paint) = support_mark(check.support);
+        let mark = format!("{:<mark_width$}", style.glyph(glyph, label));
+        let name = format!("{:<name_width$}", strip_control_characters(&check.name));
         let prefix = format!("{mark}  {name}  ");
         let painted = format!("{}  {name}  ", style.paint(paint, &mark));
-        lines.push(hang(&prefix, &painted, &clean(&check.found), style.width));
+        lines.push(wrap_with_prefix(
+            &prefix,
+            &painted,
+            &strip_control_characters(&check.detail),
+            style.width,
+        ));
         if let Some(enable) = &check.enable {
             let indent = " ".repeat(mark_width + 2);
             for line in enable.lines() {
                 // An indented line is a command: it is not wrapped, so that it can be pasted.
-                let pieces = if line.starts_with(' ') {
-                    vec![clean(line.trim_end()).into_owned()]
+                let wrapped = if line.starts_with(' ') {
+                    vec![strip_control_characters(line.trim_end()).into_owned()]
                 } else {
-                    wrap(&clean(line), style.width - indent.len() - 2)
+                    wrap(
+                        &strip_control_characters(line),
+                        style.width - indent.len() - 2,
+                    )
                 };
-                for piece in pieces {
-                    lines.push(format!("{indent}  {}", style.paint(Paint::Head, &piece)));
+                for part in wrapped {
+                    lines.push(format!(
+                        "{indent}  {}",
+                        style.paint(PaintRole::Heading, &part)
+                    ));
                 }
             }
         }
     }
     let counts: Vec<_> = [
-        Ability::Ok,
-        Ability::Limited,
-        Ability::Missing,
-        Ability::Unknown,
+        Support::Ok,
+        Support::Limited,
+        Support::Missing,
+        Support::Unknown,
     ]
     .into_iter()
-    .filter_map(|ability| {
-        let (glyph, word, paint) = mark(ability);
-        let count = examination
+    .filter_map(|support| {
+        let (glyph, label, paint) = support_mark(support);
+        let count = report
             .checks
             .iter()
-            .filter(|check| check.ability == ability)
+            .filter(|check| check.support == support)
             .count();
         let sign = if style.unicode {
             format!("{} ", style.paint(paint, glyph))
         } else {
             String::new()
         };
-        (count > 0).then(|| format!("{sign}{count} {word}"))
+        (count > 0).then(|| format!("{sign}{count} {label}"))
     })
     .collect();
     lines.push(String::new());

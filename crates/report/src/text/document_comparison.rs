@@ -1,39 +1,39 @@
 //! Comparison of documents as text.
 
-use super::sentence_note;
-use super::table::table;
-use crate::comparison::SideBySide;
-use crate::differences::{NONE, grid};
-use crate::markdown::{INTERVALS, figure};
+use super::render_note;
+use super::table::render_table;
+use crate::comparison::DocumentComparison;
+use crate::differences::{NO_DIFFERENCES, difference_table};
+use crate::markdown::{INTERVAL_LEGEND, format_figure};
 use crate::phrases;
-use crate::style::{Style, clean, wrap};
+use crate::style::{TextStyle, strip_control_characters, wrap};
 
 /// Renders one row per figure and one column per document; two documents get a ratio column.
 #[must_use]
-pub fn side_by_side(sides: &SideBySide, style: &Style) -> String {
-    let two = sides.sides.len() == 2;
+pub fn render_comparison(sides: &DocumentComparison, style: &TextStyle) -> String {
+    let two = sides.documents.len() == 2;
     let mut headings = vec!["figure".to_owned()];
     headings.extend(
         sides
-            .sides
+            .documents
             .iter()
-            .map(|side| clean(&side.name).into_owned()),
+            .map(|side| strip_control_characters(&side.name).into_owned()),
     );
     if two {
         headings.push("second/first".to_owned());
     }
     let rows = sides
         .figures()
-        .map(|known| {
-            let name = known.name();
-            let mut row = vec![clean(&name).into_owned()];
-            row.extend(sides.sides.iter().map(|side| {
+        .map(|figure_row| {
+            let name = figure_row.key();
+            let mut row = vec![strip_control_characters(&name).into_owned()];
+            row.extend(sides.documents.iter().map(|side| {
                 let value = side.figures.get(&name);
-                phrases::or_unknown(value, |value| figure(known.unit, value))
+                phrases::or_unknown(value, |value| format_figure(figure_row.unit, value))
             }));
             if two {
                 let ratio = sides.ratio(&name);
-                row.push(phrases::or_unknown(ratio, phrases::ratio));
+                row.push(phrases::or_unknown(ratio, phrases::format_ratio));
             }
             row
         })
@@ -41,37 +41,44 @@ pub fn side_by_side(sides: &SideBySide, style: &Style) -> String {
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     let mut text = String::new();
     for sentence in &sides.verdict {
-        text.push_str(&wrap(&clean(sentence), style.width).join("\n"));
+        text.push_str(&wrap(&strip_control_characters(sentence), style.width).join("\n"));
         text.push_str("\n\n");
     }
-    text.push_str(&differences(sides, style));
-    text.push_str(&table(&headings, rows, 1, style));
+    text.push_str(&render_differences(sides, style));
+    text.push_str(&render_table(&headings, rows, 1, style));
     text.push_str("\n\n");
-    text.push_str(&sentence_note(INTERVALS, style, style.width));
-    for side in &sides.sides {
+    text.push_str(&render_note(INTERVAL_LEGEND, style, style.width));
+    for side in &sides.documents {
         for doubt in &side.doubts {
             text.push('\n');
-            let doubt = format!("{}: {}", clean(&side.name), clean(doubt));
-            text.push_str(&sentence_note(&doubt, style, style.width));
+            let doubt = format!(
+                "{}: {}",
+                strip_control_characters(&side.name),
+                strip_control_characters(doubt)
+            );
+            text.push_str(&render_note(&doubt, style, style.width));
         }
     }
     text
 }
 
 /// Renders the differences in options and hosts; empty for one document.
-fn differences(sides: &SideBySide, style: &Style) -> String {
-    if sides.sides.len() < 2 {
+fn render_differences(sides: &DocumentComparison, style: &TextStyle) -> String {
+    if sides.documents.len() < 2 {
         return String::new();
     }
     if sides.differences.is_empty() {
-        return format!("{}\n\n", wrap(NONE, style.width).join("\n"));
+        return format!("{}\n\n", wrap(NO_DIFFERENCES, style.width).join("\n"));
     }
-    let clean_of = |texts: Vec<String>| -> Vec<String> {
-        texts.iter().map(|text| clean(text).into_owned()).collect()
+    let clean_all = |texts: Vec<String>| -> Vec<String> {
+        texts
+            .iter()
+            .map(|text| strip_control_characters(text).into_owned())
+            .collect()
     };
-    let (headings, rows) = grid(&sides.differences, &sides.names());
-    let headings = clean_of(headings);
+    let (headings, rows) = difference_table(&sides.differences, &sides.names());
+    let headings = clean_all(headings);
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
-    let rows = rows.into_iter().map(clean_of).collect();
-    format!("{}\n\n", table(&headings, rows, 1, style))
+    let rows = rows.into_iter().map(clean_all).collect();
+    format!("{}\n\n", render_table(&headings, rows, 1, style))
 }

@@ -2,54 +2,59 @@
 
 use linerate_metric::experiment::{ExperimentResult, ShapeState};
 
-use super::sentence_note;
-use super::table::table;
+use super::render_note;
+use super::table::render_table;
 use crate::experiment::{
-    grid, heading, published, remarks, shape_words, skipped, state, trends, verdict,
+    build_table, compare_trends, describe_expectation, expectation_state, heading, notes,
+    published_tables, skipped_points, verdict,
 };
-use crate::style::{Paint, Style, clean, hang, wrap};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
 /// Renders the title of a table; each line is coloured separately because wrapping breaks escape
 /// sequences.
-fn title(text: &str, style: &Style) -> String {
-    let lines = wrap(&clean(text), style.width).into_iter();
-    let painted = lines.map(|line| style.paint(Paint::Bold, &line));
+fn render_title(text: &str, style: &TextStyle) -> String {
+    let lines = wrap(&strip_control_characters(text), style.width).into_iter();
+    let painted = lines.map(|line| style.paint(PaintRole::Bold, &line));
     painted.collect::<Vec<_>>().join("\n")
 }
 
 /// Renders an experiment.
-pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
+pub(super) fn render_experiment(result: &ExperimentResult, style: &TextStyle) -> String {
     let mut blocks = vec![format!(
         "{}\n{}",
-        style.paint(Paint::Bold, &clean(&heading(result))),
-        wrap(&clean(&result.question), style.width).join("\n")
+        style.paint(PaintRole::Bold, &strip_control_characters(&heading(result))),
+        wrap(&strip_control_characters(&result.question), style.width).join("\n")
     )];
-    let tables = result.tables.iter().map(|table| grid(result, table));
-    for grid in tables.chain(published(result)) {
+    let tables = result.tables.iter().map(|table| build_table(result, table));
+    for grid in tables.chain(published_tables(result)) {
         let headings: Vec<&str> = grid.headings.iter().map(String::as_str).collect();
         let rows = grid
             .rows
             .iter()
-            .map(|row| row.iter().map(|text| clean(text).into_owned()).collect())
+            .map(|row| {
+                row.iter()
+                    .map(|text| strip_control_characters(text).into_owned())
+                    .collect()
+            })
             .collect();
         blocks.push(format!(
             "{}\n{}",
-            title(&grid.title, style),
-            table(&headings, rows, grid.left, style)
+            render_title(&grid.title, style),
+            render_table(&headings, rows, grid.label_columns, style)
         ));
     }
     let mut lines = Vec::new();
     for shape in &result.shapes {
-        let word = state(shape);
+        let state_text = expectation_state(shape);
         let paint = match shape.state {
-            ShapeState::Holds if !shape.doubts.is_empty() => Paint::Warn,
-            ShapeState::Holds => Paint::Good,
-            ShapeState::Misses => Paint::Bad,
-            ShapeState::Untested => Paint::Warn,
+            ShapeState::Holds if !shape.caveats.is_empty() => PaintRole::Warn,
+            ShapeState::Holds => PaintRole::Good,
+            ShapeState::Misses => PaintRole::Bad,
+            ShapeState::Untested => PaintRole::Warn,
         };
-        let text = clean(&shape_words(shape)).into_owned();
-        let prefix = format!("{word}: ");
-        lines.push(hang(
+        let text = strip_control_characters(&describe_expectation(shape)).into_owned();
+        let prefix = format!("{state_text}: ");
+        lines.push(wrap_with_prefix(
             &prefix,
             &style.paint(paint, &prefix),
             &text,
@@ -57,29 +62,33 @@ pub(super) fn experiment(result: &ExperimentResult, style: &Style) -> String {
         ));
     }
     // Trends that agree are counted in the verdict and listed only in the HTML report.
-    let others = trends(result).into_iter();
-    for trend in others.filter(|trend| trend.state == ShapeState::Misses) {
-        let paint = Paint::Warn;
-        let prefix = format!("{}: ", trend.word);
-        lines.push(hang(
+    let comparisons = compare_trends(result).into_iter();
+    for trend in comparisons.filter(|trend| trend.state == ShapeState::Misses) {
+        let paint = PaintRole::Warn;
+        let prefix = format!("{}: ", trend.verdict);
+        lines.push(wrap_with_prefix(
             &prefix,
             &style.paint(paint, &prefix),
-            &clean(&trend.text),
+            &strip_control_characters(&trend.text),
             style.width,
         ));
     }
     blocks.push(lines.join("\n"));
     blocks.push(wrap(&verdict(result), style.width).join("\n"));
-    let notes: Vec<String> = skipped(result)
+    let skipped: Vec<String> = skipped_points(result)
         .into_iter()
-        .map(|(because, points)| {
-            let text = format!("not tested: {}: {}", points.join(", "), because);
-            sentence_note(&clean(&text), style, style.width)
+        .map(|(reason, points)| {
+            let text = format!("not tested: {}: {}", points.join(", "), reason);
+            render_note(&strip_control_characters(&text), style, style.width)
         })
         .collect();
-    blocks.push(notes.join("\n"));
-    for text in remarks(result) {
-        blocks.push(sentence_note(&clean(&text), style, style.width));
+    blocks.push(skipped.join("\n"));
+    for text in notes(result) {
+        blocks.push(render_note(
+            &strip_control_characters(&text),
+            style,
+            style.width,
+        ));
     }
     blocks.retain(|block| !block.is_empty());
     blocks.join("\n\n")

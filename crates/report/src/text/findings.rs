@@ -1,42 +1,45 @@
 //! Findings as text: causes, limits, evidence, remedies.
 
 use linerate_metric::finding::{Finding, FindingKind};
-use linerate_metric::plan::{Kind, Protocol};
+use linerate_metric::plan::{RunKind, TransportProtocol};
 use linerate_metric::record::Record;
 use linerate_metric::units::format_share;
 
 use crate::phrases;
-use crate::style::{Paint, Style, clean, hang};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 
 /// Number of findings shown of a long list.
-const SHOWN: usize = 6;
+const MAX_FINDINGS: usize = 6;
 
 /// Renders the title of a record and its findings, or that there is none.
 #[must_use]
-pub fn explained(record: &Record, style: &Style) -> String {
+pub fn render_explanation(record: &Record, style: &TextStyle) -> String {
     let title = match &record.label {
         Some(label) => format!("{label}: {}", phrases::run_title(record)),
         None => phrases::run_title(record),
     };
-    let title = style.paint(Paint::Bold, &clean(&title));
+    let title = style.paint(PaintRole::Bold, &strip_control_characters(&title));
     match record.findings.is_empty() {
-        true => format!("{title}\n{}", unexplained(record)),
+        true => format!("{title}\n{}", text_without_findings(record)),
         false => {
-            let serving = record.served.is_some();
-            format!("{title}\n\n{}", told(&record.findings, serving, style))
+            let serving = record.served_client.is_some();
+            format!(
+                "{title}\n\n{}",
+                render_findings_for(&record.findings, serving, style)
+            )
         }
     }
 }
 
 /// Text for a run without findings; a run whose losses or received amount are unknown gets no clean
 /// bill.
-fn unexplained(record: &Record) -> &'static str {
-    let of_payload = record.kind == Kind::Throughput;
-    let ways = || record.directions.iter().filter(move |_| of_payload);
-    let udp = record.plan.protocol == Protocol::Udp;
-    if ways().any(|way| way.summary.goodput_bps.is_none()) {
+fn text_without_findings(record: &Record) -> &'static str {
+    let of_payload = record.kind == RunKind::Throughput;
+    let directions = || record.directions.iter().filter(move |_| of_payload);
+    let udp = record.plan.protocol == TransportProtocol::Udp;
+    if directions().any(|direction| direction.summary.goodput_bps.is_none()) {
         "The received amount is unknown, so no bottleneck can be identified."
-    } else if udp && ways().any(|way| way.summary.loss_fraction.is_none()) {
+    } else if udp && directions().any(|direction| direction.summary.loss_fraction.is_none()) {
         "No bottleneck found; the loss is unknown."
     } else {
         "No bottleneck found."
@@ -45,89 +48,95 @@ fn unexplained(record: &Record) -> &'static str {
 
 /// Renders all findings with evidence, remedy and expected gain; empty text for none.
 #[must_use]
-pub fn findings(findings: &[Finding], style: &Style) -> String {
-    told(findings, false, style)
+pub fn render_findings(findings: &[Finding], style: &TextStyle) -> String {
+    render_findings_for(findings, false, style)
 }
 
 /// Renders findings; `serving` selects the server's names of directions.
-pub(super) fn told(findings: &[Finding], serving: bool, style: &Style) -> String {
+pub(super) fn render_findings_for(
+    findings: &[Finding],
+    serving: bool,
+    style: &TextStyle,
+) -> String {
     let mut blocks: Vec<String> = findings
         .iter()
-        .take(SHOWN)
-        .map(|found| one(found, serving, style))
+        .take(MAX_FINDINGS)
+        .map(|finding| render_finding(finding, serving, style))
         .collect();
-    if findings.len() > SHOWN {
-        blocks.push(super::and_more(findings.len() - SHOWN, style));
+    if findings.len() > MAX_FINDINGS {
+        blocks.push(super::more_entries(findings.len() - MAX_FINDINGS, style));
     }
     blocks.join("\n")
 }
 
-fn one(found: &Finding, serving: bool, style: &Style) -> String {
-    let (word, paint) = match found.kind {
-        FindingKind::Cause => ("cause", Paint::Bad),
-        FindingKind::Limit => ("limit", Paint::Head),
-        FindingKind::Unknown => ("unknown", Paint::Warn),
+fn render_finding(finding: &Finding, serving: bool, style: &TextStyle) -> String {
+    let (kind_name, paint) = match finding.kind {
+        FindingKind::Cause => ("cause", PaintRole::Bad),
+        FindingKind::Limit => ("limit", PaintRole::Heading),
+        FindingKind::Unknown => ("unknown", PaintRole::Warn),
     };
-    let prefix = format!("{word} ");
-    let mut about = vec![phrases::finding_end(found.end).to_owned()];
-    about.extend((found.direction).map(|direction| phrases::way(direction, serving).to_owned()));
-    if found.kind != FindingKind::Unknown {
-        about.push(format_share(found.cost));
+    let prefix = format!("{kind_name} ");
+    let mut attributes = vec![phrases::finding_location(finding.end).to_owned()];
+    attributes.extend(
+        (finding.direction).map(|direction| phrases::direction_name(direction, serving).to_owned()),
+    );
+    if finding.kind != FindingKind::Unknown {
+        attributes.push(format_share(finding.cost));
     }
-    about.extend(
-        found
+    attributes.extend(
+        finding
             .follows_from
             .as_ref()
-            .map(|from| format!("follows from {}", clean(from))),
+            .map(|from| format!("follows from {}", strip_control_characters(from))),
     );
     let text = format!(
         "{} ({}): {}",
-        clean(&found.cause),
-        about.join(", "),
-        clean(&found.what)
+        strip_control_characters(&finding.cause),
+        attributes.join(", "),
+        strip_control_characters(&finding.summary)
     );
-    let mut lines = vec![hang(
+    let mut lines = vec![wrap_with_prefix(
         &prefix,
         &style.paint(paint, &prefix),
         &text,
         style.width,
     )];
-    let mut more = |name: &str, text: &str| {
+    let mut push_line = |name: &str, text: &str| {
         let indented = format!("  {name} ");
-        lines.push(hang(
+        lines.push(wrap_with_prefix(
             &indented,
-            &style.paint(Paint::Dim, &indented),
-            &clean(text),
+            &style.paint(PaintRole::Dim, &indented),
+            &strip_control_characters(text),
             style.width,
         ));
     };
-    more("evidence", &evidence(found));
-    more("try     ", &found.remedy);
-    if let Some(command) = &found.command {
+    push_line("evidence", &evidence_line(finding));
+    push_line("try     ", &finding.remedy);
+    if let Some(command) = &finding.command {
         // Not wrapped, so that it can be copied.
-        lines.push(format!("           {}", clean(command)));
+        lines.push(format!("           {}", strip_control_characters(command)));
     }
-    let mut more = |name: &str, text: &str| {
+    let mut push_line = |name: &str, text: &str| {
         let indented = format!("  {name} ");
-        lines.push(hang(
+        lines.push(wrap_with_prefix(
             &indented,
-            &style.paint(Paint::Dim, &indented),
-            &clean(text),
+            &style.paint(PaintRole::Dim, &indented),
+            &strip_control_characters(text),
             style.width,
         ));
     };
-    if !found.tried.is_empty() {
-        more("tried   ", &found.tried.join(", "));
+    if !finding.tried.is_empty() {
+        push_line("tried   ", &finding.tried.join(", "));
     }
-    if let (Some(gain), formula) = (found.gain, &found.gain_formula) {
+    if let (Some(gain), formula) = (finding.gain, &finding.gain_formula) {
         let formula = formula.as_deref().unwrap_or("");
-        more("gain    ", &format!("up to {gain:.2} times ({formula})"));
+        push_line("gain    ", &format!("up to {gain:.2} times ({formula})"));
     }
     lines.join("\n")
 }
 
 /// Renders the evidence in one line.
-fn evidence(found: &Finding) -> String {
-    let readings = found.evidence.iter().map(phrases::evidence);
+fn evidence_line(finding: &Finding) -> String {
+    let readings = finding.evidence.iter().map(phrases::describe_evidence);
     readings.collect::<Vec<_>>().join("; ")
 }

@@ -7,32 +7,32 @@ use linerate_metric::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 
-use super::table::Grid;
-use super::{SHOWN, and_more};
+use super::table::TextTable;
+use super::{MAX_LIST_ENTRIES, more_entries};
 use crate::phrases::or_unknown;
-use crate::style::Style;
+use crate::style::TextStyle;
 
 /// Returns the tables of a run: load, losses and order, delay, rate error, flows.
-pub(crate) fn tables(record: &Record, style: &Style) -> Vec<String> {
+pub(crate) fn generator_tables(record: &Record, style: &TextStyle) -> Vec<String> {
     let Some(figures) = record.generate.as_deref() else {
         return Vec::new();
     };
-    let mut blocks = vec![rates(record, figures)];
-    blocks.push(losses(figures));
-    blocks.push(times(record, figures));
+    let mut blocks = vec![load_table(record, figures)];
+    blocks.push(loss_table(figures));
+    blocks.push(time_table(record, figures));
     let mut blocks: Vec<String> = (blocks.into_iter().flatten())
-        .map(|grid| grid.text(style))
+        .map(|grid| grid.render(style))
         .collect();
     if let Some(error) = rate_error(record)
         && let Some(last) = blocks.last_mut()
     {
         last.push_str(&format!("\nrate error  {error}"));
     }
-    if let Some(grid) = flows(figures, SHOWN) {
-        let mut text = grid.text(style);
-        if figures.flows.len() > SHOWN {
+    if let Some(grid) = flow_table(figures, MAX_LIST_ENTRIES) {
+        let mut text = grid.render(style);
+        if figures.flows.len() > MAX_LIST_ENTRIES {
             text.push('\n');
-            text.push_str(&and_more(figures.flows.len() - SHOWN, style));
+            text.push_str(&more_entries(figures.flows.len() - MAX_LIST_ENTRIES, style));
         }
         blocks.push(text);
     }
@@ -47,21 +47,21 @@ pub(crate) fn rate_error(record: &Record) -> Option<String> {
 }
 
 /// Returns the table of intended, offered and received load.
-pub(crate) fn rates(record: &Record, figures: &GenerateFigures) -> Option<Grid> {
+pub(crate) fn load_table(record: &Record, figures: &GenerateFigures) -> Option<TextTable> {
     let mut rows = Vec::new();
-    let asked = record
+    let intended = record
         .plan
         .generate
         .as_ref()
         .and_then(|plan| plan.intended_fps);
-    if let Some(asked) = asked {
-        let dash = String::new;
+    if let Some(intended) = intended {
+        let empty_cell = String::new;
         rows.push(vec![
             "intended".to_owned(),
-            dash(),
-            format_per_second(asked),
-            dash(),
-            dash(),
+            empty_cell(),
+            format_per_second(intended),
+            empty_cell(),
+            empty_cell(),
         ]);
     }
     rows.push(vec![
@@ -80,11 +80,11 @@ pub(crate) fn rates(record: &Record, figures: &GenerateFigures) -> Option<Grid> 
             or_unknown(figures.forwarding_l1_bps, format_bit_rate),
         ]);
     }
-    Grid::new(&["load", "frames", "frames/s", "L2", "L1"], rows, 1)
+    TextTable::new(&["load", "frames", "frames/s", "L2", "L1"], rows, 1)
 }
 
 /// Returns the table of losses and order; `None` without a receive port.
-pub(crate) fn losses(figures: &GenerateFigures) -> Option<Grid> {
+pub(crate) fn loss_table(figures: &GenerateFigures) -> Option<TextTable> {
     figures.received?;
     let headings = [
         "lost",
@@ -100,13 +100,13 @@ pub(crate) fn losses(figures: &GenerateFigures) -> Option<Grid> {
         or_unknown(figures.out_of_order, format_count),
         or_unknown(figures.duplicates, format_count),
         or_unknown(figures.corrupted, format_count),
-        format_count(figures.foreign),
+        format_count(figures.unrelated),
     ];
-    Grid::new(&headings, vec![row], 0)
+    TextTable::new(&headings, vec![row], 0)
 }
 
 /// Returns the table of one-way delay and of lateness at the sender.
-pub(crate) fn times(record: &Record, figures: &GenerateFigures) -> Option<Grid> {
+pub(crate) fn time_table(record: &Record, figures: &GenerateFigures) -> Option<TextTable> {
     let row = |name: &str, times: &Quantiles| {
         let mut row = vec![
             name.to_owned(),
@@ -129,17 +129,17 @@ pub(crate) fn times(record: &Record, figures: &GenerateFigures) -> Option<Grid> 
             .map(|times| row("lateness", &times)),
     );
     let headings = ["time", "min", "mean", "p50", "p90", "p99", "p99.9", "max"];
-    Grid::new(&headings, rows, 1)
+    TextTable::new(&headings, rows, 1)
 }
 
 /// Returns the table of the first flows; `None` for a single flow.
-pub(crate) fn flows(figures: &GenerateFigures, most: usize) -> Option<Grid> {
+pub(crate) fn flow_table(figures: &GenerateFigures, max_rows: usize) -> Option<TextTable> {
     if figures.flows.len() < 2 {
         return None;
     }
     let corrupted = figures.flows.iter().any(|flow| flow.corrupted > 0);
-    let rows = figures.flows.iter().take(most).map(|flow| {
-        let at = |quantile: fn(&Quantiles) -> u64| {
+    let rows = figures.flows.iter().take(max_rows).map(|flow| {
+        let delay = |quantile: fn(&Quantiles) -> u64| {
             let times = flow.one_way_delay_ns.as_ref();
             or_unknown(times, |times| format_nanos(quantile(times) as f64))
         };
@@ -148,18 +148,18 @@ pub(crate) fn flows(figures: &GenerateFigures, most: usize) -> Option<Grid> {
         row.extend(corrupted.then(|| format_count(flow.corrupted)));
         row.extend([
             format_count(flow.out_of_order),
-            at(|times| times.p50),
-            at(|times| times.p99),
-            at(|times| times.max),
+            delay(|times| times.p50),
+            delay(|times| times.p99),
+            delay(|times| times.max),
         ]);
         row
     });
-    let first = match figures.flows_each {
+    let first = match figures.flows_per_entry {
         0 | 1 => "flow".to_owned(),
-        each => format!("{each} flows"),
+        flows_per_row => format!("{flows_per_row} flows"),
     };
     let mut headings = vec![&*first, "sent", "received", "lost"];
     headings.extend(corrupted.then_some("corrupted"));
     headings.extend(["out of order", "p50", "p99", "max"]);
-    Grid::new(&headings, rows.collect(), 0)
+    TextTable::new(&headings, rows.collect(), 0)
 }

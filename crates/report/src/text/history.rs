@@ -1,16 +1,16 @@
 //! History as text: lists of runs, marks, trends.
 
-use linerate_metric::expect::{FIGURES, Unit};
+use linerate_metric::expect::{FIGURES, FigureUnit};
 use linerate_metric::plan::Direction;
 
-use super::sentence_note;
-use super::table::table;
-use crate::history::{Entry, Shapes, Trend};
+use super::render_note;
+use super::table::render_table;
+use crate::history::{ExpectationCounts, FigureTrend, HistoryEntry};
 use crate::phrases;
-use crate::style::{Paint, Style, clean, hang, wrap};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
 /// Figures in the order of preference for a list; the first that an entry has is shown.
-const SHOWN: &[&str] = &[
+const RESULT_FIGURES: &[&str] = &[
     "goodput",
     "p50",
     "connections",
@@ -19,13 +19,13 @@ const SHOWN: &[&str] = &[
     "round_trips",
 ];
 
-fn unit(name: &str) -> Unit {
-    let found = FIGURES.iter().find(|figure| figure.name == name);
-    found.map_or(Unit::Count, |figure| figure.unit)
+fn unit_of(name: &str) -> FigureUnit {
+    let entry = FIGURES.iter().find(|figure| figure.name == name);
+    entry.map_or(FigureUnit::Count, |figure| figure.unit)
 }
 
 /// Describes the expectations of an experiment: `5 of 6 expectations hold, 2 in doubt`.
-fn verdict(shapes: &Shapes) -> String {
+fn describe_expectations(shapes: &ExpectationCounts) -> String {
     let doubt = match shapes.in_doubt {
         0 => String::new(),
         n => format!(", {n} in doubt"),
@@ -46,26 +46,34 @@ fn count_of(runs: u64) -> String {
 
 /// Describes the result of an entry: `goodput 37.1 Gb/s`, `p50 56.1 us, p99 90.4 us`, `5 of 6
 /// expectations hold (24 runs)`.
-fn figure(entry: &Entry) -> String {
-    if let Some(shapes) = &entry.shapes {
-        return format!("{} ({})", verdict(shapes), count_of(entry.runs));
+fn describe_result(entry: &HistoryEntry) -> String {
+    if let Some(shapes) = &entry.expectations {
+        return format!(
+            "{} ({})",
+            describe_expectations(shapes),
+            count_of(entry.runs)
+        );
     }
-    let shown = SHOWN
+    let shown = RESULT_FIGURES
         .iter()
         .find_map(|name| Some((*name, *entry.figures.get(*name)?)));
     let Some((name, value)) = shown else {
-        return match (&entry.outcome, entry.runs) {
+        return match (&entry.headline, entry.runs) {
             (None, 0 | 1) => phrases::UNKNOWN.to_owned(),
             (None, runs) => count_of(runs),
-            (Some(came), runs) => {
-                let said = linerate_metric::figure::format(&came.figure, came.value);
-                format!("{} {said} ({})", clean(&came.figure), count_of(runs))
+            (Some(headline), runs) => {
+                let formatted = linerate_metric::figure::format(&headline.figure, headline.value);
+                format!(
+                    "{} {formatted} ({})",
+                    strip_control_characters(&headline.figure),
+                    count_of(runs)
+                )
             }
         };
     };
-    let mut text = format!("{name} {}", unit(name).format(value));
-    if let ("p50", Some(tail)) = (name, entry.figures.get("p99")) {
-        text.push_str(&format!(", p99 {}", Unit::Nanos.format(*tail)));
+    let mut text = format!("{name} {}", unit_of(name).format(value));
+    if let ("p50", Some(p99)) = (name, entry.figures.get("p99")) {
+        text.push_str(&format!(", p99 {}", FigureUnit::Nanos.format(*p99)));
     }
     if entry.runs > 1 {
         text.push_str(&format!(" ({})", count_of(entry.runs)));
@@ -75,132 +83,150 @@ fn figure(entry: &Entry) -> String {
 
 /// Text for an empty store.
 #[must_use]
-pub fn nothing_yet(folder: &str) -> String {
+pub fn empty_store_text(dir: &str) -> String {
     format!(
         "No records in {}: nothing was measured yet, or results were not stored.\n\n\
          Try first:\n  \
          linerate demo                  all workloads on this machine, no root needed\n  \
          linerate throughput HOST       with `linerate server` running there\n  \
          linerate runs import FILE      add records of another machine",
-        clean(folder)
+        strip_control_characters(dir)
     )
 }
 
 /// Names the peer of a run: `10.77.0.2`, `10.77.0.2 (iperf3)`; in a server's record `from 10.77.0.1
 /// (iperf3)`, with the direction from the server's view.
-fn whom(entry: &Entry) -> String {
+fn describe_peer(entry: &HistoryEntry) -> String {
     let (sends, receives) = (
         entry.directions.contains(&Direction::Receive),
         entry.directions.contains(&Direction::Send),
     );
-    let mut whom = match &entry.client {
+    let mut peer = match &entry.client {
         None => entry.target.clone(),
         Some(client) if entry.kind == "latency" => format!("requests from {client}"),
         Some(client) if sends && receives => format!("bidirectional, {client}"),
         Some(client) if sends => format!("to {client}"),
         Some(client) => format!("from {client}"),
     };
-    if let Some(dialect) = &entry.dialect {
-        whom.push_str(&format!(" ({dialect})"));
+    if let Some(peer_protocol) = &entry.peer_protocol {
+        peer.push_str(&format!(" ({peer_protocol})"));
     }
-    whom
+    peer
 }
 
 /// Renders a list of documents, newest last. When the rows do not fit the width, result and notes
 /// follow below each row.
 #[must_use]
-pub fn runs(entries: &[Entry], style: &Style) -> String {
+pub fn render_list(entries: &[HistoryEntry], style: &TextStyle) -> String {
     if entries.is_empty() {
         return "no record matches; `linerate runs list --all` lists all records".to_owned();
     }
     let rows: Vec<Vec<String>> = entries
         .iter()
         .map(|entry| {
-            let mut about: Vec<String> = Vec::new();
+            let mut notes: Vec<String> = Vec::new();
             if entry.interrupted {
-                about.push("interrupted".to_owned());
+                notes.push("interrupted".to_owned());
             }
-            if entry.kept_by.is_some() {
-                about.push("recorded by the server".to_owned());
+            if entry.recorded_by.is_some() {
+                notes.push("recorded by the server".to_owned());
             }
-            about.extend(entry.label.iter().map(|label| clean(label).into_owned()));
-            about.extend(entry.tags.iter().map(|tag| format!("#{}", clean(tag))));
+            notes.extend(
+                entry
+                    .label
+                    .iter()
+                    .map(|label| strip_control_characters(label).into_owned()),
+            );
+            notes.extend(
+                entry
+                    .tags
+                    .iter()
+                    .map(|tag| format!("#{}", strip_control_characters(tag))),
+            );
             if let Some(note) = entry.notes.last() {
-                about.push(format!("\"{}\"", clean(&note.text)));
+                notes.push(format!("\"{}\"", strip_control_characters(&note.text)));
             }
             let protocol = entry.protocol.clone().unwrap_or_default();
             let kind = entry
                 .experiment
                 .as_ref()
                 .map(|name| format!("{} {name}", entry.kind));
-            let what = match entry.kind.starts_with("set:") {
+            let kind_cell = match entry.kind.starts_with("set:") {
                 true => kind.unwrap_or_else(|| entry.kind.clone()),
                 false => format!("{} {protocol}", entry.kind).trim_end().to_owned(),
             };
             vec![
-                clean(&entry.id).into_owned(),
-                clean(&what).into_owned(),
-                clean(&whom(entry)).into_owned(),
-                figure(entry),
-                about.join(" "),
+                strip_control_characters(&entry.id).into_owned(),
+                strip_control_characters(&kind_cell).into_owned(),
+                strip_control_characters(&describe_peer(entry)).into_owned(),
+                describe_result(entry),
+                notes.join(" "),
             ]
         })
         .collect();
     let headings = ["id", "kind", "peer", "result", "notes"];
-    let flat = table(&headings, rows.clone(), headings.len(), style);
+    let flat = render_table(&headings, rows.clone(), headings.len(), style);
     match flat.lines().all(|line| line.chars().count() <= style.width) {
         true => flat,
-        false => stacked(rows, style),
+        false => render_two_lines_per_row(rows, style),
     }
 }
 
 /// Renders rows with their last two columns below the others, indented.
-fn stacked(rows: Vec<Vec<String>>, style: &Style) -> String {
+fn render_two_lines_per_row(rows: Vec<Vec<String>>, style: &TextStyle) -> String {
     const INDENT: &str = "    ";
-    let below: Vec<String> = (rows.iter())
+    let second_lines: Vec<String> = (rows.iter())
         .map(|row| match row[4].as_str() {
             "" => row[3].clone(),
-            about => format!("{}; {about}", row[3]),
+            notes => format!("{}; {notes}", row[3]),
         })
         .collect();
     // The unlimited width keeps each row on one line.
-    let wide = Style {
+    let wide = TextStyle {
         width: usize::MAX,
         ..*style
     };
-    let above = rows.into_iter().map(|row| row[..3].to_vec()).collect();
-    let above = table(&["id", "kind", "peer"], above, 3, &wide);
-    let mut lines = above.lines();
+    let first_lines = rows.into_iter().map(|row| row[..3].to_vec()).collect();
+    let first_lines = render_table(&["id", "kind", "peer"], first_lines, 3, &wide);
+    let mut lines = first_lines.lines();
     let mut out: Vec<String> = lines.next().map(str::to_owned).into_iter().collect();
-    for (line, below) in lines.zip(below) {
+    for (line, second_lines) in lines.zip(second_lines) {
         out.push(line.to_owned());
-        let below = wrap(&below, style.width.saturating_sub(INDENT.len()));
-        out.extend(below.into_iter().map(|line| format!("{INDENT}{line}")));
+        let second_lines = wrap(&second_lines, style.width.saturating_sub(INDENT.len()));
+        out.extend(
+            second_lines
+                .into_iter()
+                .map(|line| format!("{INDENT}{line}")),
+        );
     }
     out.join("\n")
 }
 
 /// Renders tags and notes of one document.
 #[must_use]
-pub fn marks(entry: &Entry, style: &Style) -> String {
+pub fn render_marks(entry: &HistoryEntry, style: &TextStyle) -> String {
     let mut lines = Vec::new();
     if !entry.tags.is_empty() {
-        let tags: Vec<_> = entry.tags.iter().map(|tag| clean(tag)).collect();
+        let tags: Vec<_> = entry
+            .tags
+            .iter()
+            .map(|tag| strip_control_characters(tag))
+            .collect();
         lines.push(format!("tags  {}", tags.join(" ")));
     }
     for note in &entry.notes {
         let when = note.at.strftime("%Y-%m-%d %H:%M UTC");
-        let text = format!("{when}: {}", clean(&note.text));
-        lines.push(hang("note  ", "note  ", &text, style.width));
+        let text = format!("{when}: {}", strip_control_characters(&note.text));
+        lines.push(wrap_with_prefix("note  ", "note  ", &text, style.width));
     }
     lines.join("\n")
 }
 
 /// Renders a figure over time: chart, levels, changes.
 #[must_use]
-pub fn trend(trend: &Trend, style: &Style) -> String {
+pub fn render_trend(trend: &FigureTrend, style: &TextStyle) -> String {
     let format = |value: f64| match trend.unit {
-        Unit::Count if value.fract() != 0.0 => phrases::short(value),
+        FigureUnit::Count if value.fract() != 0.0 => phrases::format_short(value),
         unit => unit.format(value),
     };
     let (Some(first), Some(last)) = (trend.points.first(), trend.points.last()) else {
@@ -209,16 +235,16 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
             trend.figure
         );
     };
-    let runs = phrases::amount(trend.points.len() as u64, "run");
+    let runs = phrases::count_of(trend.points.len() as u64, "run");
     let title = format!(
         "{} of {runs}, {} to {}",
         trend.figure,
         first.started.strftime("%Y-%m-%d %H:%M"),
         last.started.strftime("%Y-%m-%d %H:%M UTC")
     );
-    let mut blocks = vec![style.paint(Paint::Bold, &title)];
+    let mut blocks = vec![style.paint(PaintRole::Bold, &title)];
     if style.unicode {
-        blocks.push(picture(trend, style.width));
+        blocks.push(bar_chart(trend, style.width));
     }
     // Without a change there is no column of changes.
     let columns = match trend.levels.len() {
@@ -229,10 +255,13 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
         .levels
         .iter()
         .map(|level| {
-            let from = &trend.points[level.from];
+            let first_point = &trend.points[level.from];
             let mut row = vec![
-                from.started.strftime("%Y-%m-%d %H:%M:%S").to_string(),
-                clean(&from.id).into_owned(),
+                first_point
+                    .started
+                    .strftime("%Y-%m-%d %H:%M:%S")
+                    .to_string(),
+                strip_control_characters(&first_point.id).into_owned(),
                 (level.to - level.from).to_string(),
                 format(level.figure.median),
                 format(level.figure.low),
@@ -254,7 +283,7 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
         "to",
         "change",
     ];
-    blocks.push(table(&headings[..columns], rows, 2, style));
+    blocks.push(render_table(&headings[..columns], rows, 2, style));
     if trend.levels.len() == 1 {
         blocks.push("The level did not change.".to_owned());
     }
@@ -264,18 +293,18 @@ pub fn trend(trend: &Trend, style: &Style) -> String {
              runs with the plan of ID",
             trend.plans
         );
-        blocks.push(sentence_note(&note, style, style.width));
+        blocks.push(render_note(&note, style, style.width));
     }
     blocks.join("\n\n")
 }
 
 /// Renders a bar per run, or per group of runs when there are more runs than columns.
-fn picture(trend: &Trend, width: usize) -> String {
+fn bar_chart(trend: &FigureTrend, width: usize) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values: Vec<f64> = trend.points.iter().map(|point| point.value).collect();
-    let each = values.len().div_ceil(width.max(1)).max(1);
+    let values_per_bar = values.len().div_ceil(width.max(1)).max(1);
     let means: Vec<f64> = values
-        .chunks(each)
+        .chunks(values_per_bar)
         .map(|chunk| chunk.iter().sum::<f64>() / chunk.len() as f64)
         .collect();
     let high = means.iter().copied().fold(f64::MIN, f64::max);
@@ -298,52 +327,52 @@ mod tests {
 
     #[test]
     fn an_experiment_is_listed_with_its_verdict() {
-        let entry = |shapes| Entry {
+        let entry = |shapes| HistoryEntry {
             kind: "set:experiment".to_owned(),
             experiment: Some("udp-hops".to_owned()),
             runs: 24,
-            shapes: Some(shapes),
-            ..Entry::default()
+            expectations: Some(shapes),
+            ..HistoryEntry::default()
         };
-        for (hold, tested, in_doubt, told) in [
+        for (hold, tested, in_doubt, expected) in [
             (5, 6, 0, "5 of 6 expectations hold (24 runs)"),
             (6, 6, 2, "6 of 6 expectations hold, 2 in doubt (24 runs)"),
             (0, 0, 0, "no expectation tested (24 runs)"),
         ] {
-            let shapes = Shapes {
+            let shapes = ExpectationCounts {
                 hold,
                 tested,
                 in_doubt,
             };
-            let style = Style {
+            let style = TextStyle {
                 color: false,
                 width: 120,
                 unicode: true,
             };
-            let list = runs(&[entry(shapes)], &style);
-            assert!(list.contains(told), "{list}");
-            let one = Entry {
+            let list = render_list(&[entry(shapes)], &style);
+            assert!(list.contains(expected), "{list}");
+            let single_run = HistoryEntry {
                 runs: 1,
                 ..entry(shapes)
             };
-            let list = runs(&[one], &style);
+            let list = render_list(&[single_run], &style);
             assert!(list.contains("(1 run)"), "{list}");
         }
     }
 
     #[test]
     fn a_list_keeps_within_its_lines() {
-        let entry = |id: &str, shapes| Entry {
+        let entry = |id: &str, shapes| HistoryEntry {
             id: id.to_owned(),
             kind: "set:experiment".to_owned(),
             target: "10.77.0.2".to_owned(),
             experiment: Some("udp-response".to_owned()),
             runs: 36,
             interrupted: true,
-            shapes,
-            ..Entry::default()
+            expectations: shapes,
+            ..HistoryEntry::default()
         };
-        let shapes = Some(Shapes {
+        let shapes = Some(ExpectationCounts {
             hold: 8,
             tested: 8,
             in_doubt: 7,
@@ -352,43 +381,43 @@ mod tests {
             entry("20261126T125413Z-677736", shapes),
             entry("20261126T125457Z-f1616e", None),
         ];
-        let style = Style {
+        let style = TextStyle {
             color: false,
             width: 80,
             unicode: false,
         };
-        insta::assert_snapshot!(runs(&entries, &style), @r"
+        insta::assert_snapshot!(render_list(&entries, &style), @r"
         id                       kind                         peer
         20261126T125413Z-677736  set:experiment udp-response  10.77.0.2
             8 of 8 expectations hold, 7 in doubt (36 runs); interrupted
         20261126T125457Z-f1616e  set:experiment udp-response  10.77.0.2
             36 runs; interrupted
         ");
-        let wide = Style {
+        let wide = TextStyle {
             width: usize::MAX,
             ..style
         };
         // One line per entry, for grep.
-        assert_eq!(runs(&entries, &wide).lines().count(), 3);
+        assert_eq!(render_list(&entries, &wide).lines().count(), 3);
     }
 
     #[test]
     fn a_level_that_did_not_change_has_no_column_of_changes() {
-        let entry = |second: i64| Entry {
+        let entry = |second: i64| HistoryEntry {
             id: format!("20261101T0000{second:02}Z-000001"),
             started: jiff::Timestamp::from_second(second).unwrap(),
             figures: [("goodput".to_owned(), 9e9)].into(),
-            ..Entry::default()
+            ..HistoryEntry::default()
         };
-        let style = Style {
+        let style = TextStyle {
             color: false,
             width: 80,
             unicode: false,
         };
         for (count, runs) in [(1, "goodput of 1 run, "), (7, "goodput of 7 runs, ")] {
-            let entries: Vec<Entry> = (0..count).map(entry).collect();
-            let found = crate::history::trend("goodput", Unit::BitRate, &entries);
-            let text = trend(&found, &style);
+            let entries: Vec<HistoryEntry> = (0..count).map(entry).collect();
+            let trend_of_entries = crate::history::trend("goodput", FigureUnit::BitRate, &entries);
+            let text = render_trend(&trend_of_entries, &style);
             assert!(text.starts_with(runs), "{text}");
             assert_eq!(text.matches("first run").count(), 1, "one table: {text}");
         }

@@ -23,76 +23,91 @@ mod table;
 pub(crate) mod tuning;
 mod verdicts;
 
-pub use capacity::trial as capacity_trial;
-pub use comparison::pair;
+pub use capacity::describe_trial as capacity_trial;
+pub use comparison::describe_pair;
 pub(crate) use comparison::{
-    notes as comparison_notes, sides as comparison_sides, title as comparison_title, verdict_words,
+    comparison_notes, comparison_title, describe_verdict, side_table as comparison_sides,
 };
 pub(crate) use conclusions::conclusions_of;
-pub use doctor::examination;
-pub use document_comparison::side_by_side;
-pub use findings::{explained, findings};
-pub(crate) use generate::tables as generate_tables;
-pub use hosts::hosts;
-pub use search::trial;
-pub(crate) use search::{headline as search_words, trials};
-pub use set::set;
-pub(crate) use stages::pass_words;
-pub use summary::{served_summary, summary};
+pub use doctor::render_doctor_report;
+pub use document_comparison::render_comparison;
+pub use findings::{render_explanation, render_findings};
+pub(crate) use generate::generator_tables as generate_tables;
+pub use hosts::render_hosts;
+pub use search::describe_trial;
+pub(crate) use search::{search_headline as search_words, trial_table};
+pub use set::render_set;
+pub(crate) use stages::describe_pass;
+pub use summary::{render_server_summary, render_summary};
 pub(crate) use sweep::{
-    best_words, cells as sweep_cells, front_words, grid as sweep_grid, rank as sweep_rank,
+    best_values as sweep_cells, describe_best, front_legend, point_table as sweep_grid,
+    rank as sweep_rank,
 };
-pub(crate) use table::Grid;
-pub use verdicts::verdicts;
+pub(crate) use table::TextTable;
+pub use verdicts::render_verdicts;
 
-pub use crate::figures::loss_count;
+pub use crate::figures::format_loss_count;
 
-use linerate_metric::event::Problem;
-use linerate_metric::record::Doubt;
+use linerate_metric::event::ErrorReport;
+use linerate_metric::record::Caveat;
 
-use crate::style::{Paint, Style, clean, hang};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 
 /// Number of entries shown of a long list.
-const SHOWN: usize = 10;
+const MAX_LIST_ENTRIES: usize = 10;
 
 /// Renders a request that a server refused.
 #[must_use]
-pub fn refusal(problem: &Problem, style: &Style) -> String {
-    let mut said = format!("{}: {}", clean(&problem.object), clean(&problem.situation));
+pub fn render_refusal(problem: &ErrorReport, style: &TextStyle) -> String {
+    let mut text = format!(
+        "{}: {}",
+        strip_control_characters(&problem.object),
+        strip_control_characters(&problem.situation)
+    );
     if !problem.next_step.is_empty() {
         // Only some refusals can be lifted with an option.
-        let allows = ["--", "`ulimit "];
-        let lead = match allows.iter().any(|word| problem.next_step.contains(word)) {
+        let option_marks = ["--", "`ulimit "];
+        let lead = match option_marks
+            .iter()
+            .any(|option| problem.next_step.contains(option))
+        {
             true => "to allow it: ",
             false => "",
         };
-        said.push_str(&format!(" ({lead}{})", clean(&problem.next_step)));
+        text.push_str(&format!(
+            " ({lead}{})",
+            strip_control_characters(&problem.next_step)
+        ));
     }
     let prefix = "refused ";
-    hang(
+    wrap_with_prefix(
         prefix,
-        &style.paint(Paint::Head, prefix),
-        &said,
+        &style.paint(PaintRole::Heading, prefix),
+        &text,
         style.width,
     )
 }
 
 /// Renders an error: object, situation and next step.
 #[must_use]
-pub fn problem(problem: &Problem, style: &Style) -> String {
-    let error = format!("{}: {}", clean(&problem.object), clean(&problem.situation));
-    let mut text = hang(
+pub fn render_error(problem: &ErrorReport, style: &TextStyle) -> String {
+    let error = format!(
+        "{}: {}",
+        strip_control_characters(&problem.object),
+        strip_control_characters(&problem.situation)
+    );
+    let mut text = wrap_with_prefix(
         "error: ",
-        &style.paint(Paint::Bad, "error: "),
+        &style.paint(PaintRole::Bad, "error: "),
         &error,
         style.width,
     );
     if !problem.next_step.is_empty() {
         text.push('\n');
-        text.push_str(&hang(
+        text.push_str(&wrap_with_prefix(
             "help:  ",
-            &style.paint(Paint::Head, "help:  "),
-            &clean(&problem.next_step),
+            &style.paint(PaintRole::Heading, "help:  "),
+            &strip_control_characters(&problem.next_step),
             style.width,
         ));
     }
@@ -101,29 +116,43 @@ pub fn problem(problem: &Problem, style: &Style) -> String {
 
 /// Renders names with a sentence each, one per line: `udp-hops       What does each switch add?`.
 #[must_use]
-pub fn named(entries: &[(String, String)], style: &Style) -> String {
+pub fn render_named_list(entries: &[(String, String)], style: &TextStyle) -> String {
     let names = entries.iter().map(|(name, _)| name.chars().count());
     let width = names.max().unwrap_or(0) + 2;
-    let line = |(name, said): &(String, String)| {
+    let line = |(name, sentence): &(String, String)| {
         let prefix = format!("{name:width$}");
-        hang(&prefix, &prefix, &clean(said), style.width)
+        wrap_with_prefix(
+            &prefix,
+            &prefix,
+            &strip_control_characters(sentence),
+            style.width,
+        )
     };
     entries.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Renders a caveat: `note: why [id]`.
-pub(crate) fn note(doubt: &Doubt, style: &Style, width: usize) -> String {
-    let text = format!("{} [{}]", clean(&doubt.why), clean(&doubt.doubt));
-    sentence_note(&text, style, width)
+pub(crate) fn render_caveat(doubt: &Caveat, style: &TextStyle, width: usize) -> String {
+    let text = format!(
+        "{} [{}]",
+        strip_control_characters(&doubt.reason),
+        strip_control_characters(&doubt.id)
+    );
+    render_note(&text, style, width)
 }
 
-fn sentence_note(text: &str, style: &Style, width: usize) -> String {
-    hang("note: ", &style.paint(Paint::Warn, "note: "), text, width)
+fn render_note(text: &str, style: &TextStyle, width: usize) -> String {
+    wrap_with_prefix(
+        "note: ",
+        &style.paint(PaintRole::Warn, "note: "),
+        text,
+        width,
+    )
 }
 
 /// Renders the end of a shortened list: `… and 5 more`.
-fn and_more(left: usize, style: &Style) -> String {
-    format!("{} and {left} more", style.glyph("…", "..."))
+fn more_entries(remaining: usize, style: &TextStyle) -> String {
+    format!("{} and {remaining} more", style.glyph("…", "..."))
 }
 
 #[cfg(test)]
@@ -131,12 +160,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_would_allow_it_is_said_to() {
-        let style = Style {
+    fn only_refusals_with_an_option_name_it() {
+        let style = TextStyle {
             width: 400,
-            ..Style::PLAIN
+            ..TextStyle::PLAIN
         };
-        for (next, said) in [
+        for (next, suffix) in [
             ("--allow 10.0.0.1", "(to allow it: --allow 10.0.0.1)"),
             (
                 "start the server behind `ulimit -n 1234`",
@@ -144,8 +173,8 @@ mod tests {
             ),
             ("try again later", "(try again later)"),
         ] {
-            let text = refusal(&Problem::new("why", "a test", next), &style);
-            assert!(text.ends_with(said), "{text}");
+            let text = render_refusal(&ErrorReport::new("why", "a test", next), &style);
+            assert!(text.ends_with(suffix), "{text}");
         }
     }
 }

@@ -4,13 +4,13 @@ use linerate_metric::histogram::Quantiles;
 use linerate_metric::record::{DirectionFigures, Record};
 use linerate_metric::units::{format_nanos, format_share};
 
-use super::table::table;
+use super::table::render_table;
 use crate::phrases::{self, or_unknown};
-use crate::style::Style;
+use crate::style::TextStyle;
 
 /// Renders how precisely the rate was kept, and the recorded delays; `None` for a run without
 /// either.
-pub(super) fn pacing(record: &Record, serving: bool, style: &Style) -> Option<String> {
+pub(super) fn render_pacing(record: &Record, serving: bool, style: &TextStyle) -> Option<String> {
     let has_delay = |way: &DirectionFigures| way.summary.one_way_delay_ns.is_some();
     if record.plan.rate_bps.is_none() && !record.directions.iter().any(has_delay) {
         return None;
@@ -24,15 +24,15 @@ pub(super) fn pacing(record: &Record, serving: bool, style: &Style) -> Option<St
             ("delay variation", summary.delay_variation_ns),
             ("one-way delay", summary.one_way_delay_ns),
         ];
-        let mut error = Some(or_unknown(summary.rate_error, signed));
+        let mut error = Some(or_unknown(summary.rate_error, format_signed));
         for (name, quantiles) in kinds {
             if let Some(quantiles) = quantiles {
                 let mut row = vec![
-                    phrases::way(way.direction, serving).to_owned(),
+                    phrases::direction_name(way.direction, serving).to_owned(),
                     error.take().unwrap_or_default(),
                     name.to_owned(),
                 ];
-                row.extend(shown(&quantiles));
+                row.extend(quantile_cells(&quantiles));
                 rows.push(row);
             }
         }
@@ -47,16 +47,16 @@ pub(super) fn pacing(record: &Record, serving: bool, style: &Style) -> Option<St
         "p99.9",
         "max",
     ];
-    (!rows.is_empty()).then(|| table(&headings, rows, 3, style))
+    (!rows.is_empty()).then(|| render_table(&headings, rows, 3, style))
 }
 
 /// Formats a relative error: `+0.02 %`, `-1.50 %`.
-fn signed(error: f64) -> String {
+fn format_signed(error: f64) -> String {
     let sign = if error < 0.0 { '-' } else { '+' };
     format!("{sign}{}", format_share(error.abs()))
 }
 
-fn shown(quantiles: &Quantiles) -> [String; 5] {
+fn quantile_cells(quantiles: &Quantiles) -> [String; 5] {
     [
         quantiles.p50,
         quantiles.p90,

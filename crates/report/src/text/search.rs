@@ -1,58 +1,65 @@
 //! Search for the highest rate: trials and result.
 
-use linerate_metric::run_set::{RateSearch, RunSet, Trial};
+use linerate_metric::run_set::{RateSearchResult, RateSearchTrial, RunSet};
 use linerate_metric::units::{format_bit_rate, format_share};
 
-use super::table::Grid;
+use super::table::TextTable;
 use crate::phrases;
-use crate::style::{Paint, Style, clean, hang, wrap};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
 /// Describes a trial: `trial 3: 52.0 Mb/s intended, 52.0 Mb/s offered, 48.2 Mb/s received, 7.30 %
 /// lost: fails`.
 #[must_use]
-pub fn trial(trial: &Trial, width: usize) -> String {
-    let asked = match trial.asked_bps {
+pub fn describe_trial(trial: &RateSearchTrial, width: usize) -> String {
+    let intended = match trial.intended_bps {
         Some(rate) => format!("{} intended", format_bit_rate(rate)),
         None => "maximum rate".to_owned(),
     };
-    let verdict = match (trial.passed, trial.confirms) {
+    let verdict = match (trial.passed, trial.is_confirmation) {
         (true, true) => "confirmed",
         (true, false) => "passes",
         (false, true) => "not confirmed",
         (false, false) => "fails",
     };
     let prefix = format!("trial {}: ", trial.number);
-    let said = format!(
-        "{asked}, {} offered, {} received, {} lost: {verdict}",
+    let text = format!(
+        "{intended}, {} offered, {} received, {} lost: {verdict}",
         format_bit_rate(trial.offered_bps),
         format_bit_rate(trial.goodput_bps),
         format_share(trial.loss_fraction)
     );
-    hang(&prefix, &prefix, &said, width)
+    wrap_with_prefix(&prefix, &prefix, &text, width)
 }
 
 /// Renders the result of a search and its trials.
-pub(super) fn search(set: &RunSet, search: &RateSearch, style: &Style) -> String {
+pub(super) fn render_search(set: &RunSet, search: &RateSearchResult, style: &TextStyle) -> String {
     let title = set.runs.first().map_or_else(String::new, |run| {
-        format!("{}: ", clean(&phrases::title(&run.plan)))
+        format!(
+            "{}: ",
+            strip_control_characters(&phrases::plan_title(&run.plan))
+        )
     });
-    let title = format!("{title}highest rate with {}", limit(search));
-    let mut text = style.paint(Paint::Bold, &title);
-    for line in wrap(&sentence(search), style.width) {
+    let title = format!("{title}highest rate with {}", loss_limit_name(search));
+    let mut text = style.paint(PaintRole::Bold, &title);
+    for line in wrap(&describe_result(search), style.width) {
         text.push('\n');
         text.push_str(&line);
     }
     text.push_str("\n\n");
-    text.push_str(&trials(search).text(style));
+    text.push_str(&trial_table(search).render(style));
     text
 }
 
 /// Summarises a search: `Highest rate with no loss: 48.1 Mb/s offered, 48.1 Mb/s received, …`.
-pub(crate) fn headline(search: &RateSearch) -> String {
-    format!("Highest rate with {}: {}", limit(search), sentence(search))
+pub(crate) fn search_headline(search: &RateSearchResult) -> String {
+    format!(
+        "Highest rate with {}: {}",
+        loss_limit_name(search),
+        describe_result(search)
+    )
 }
 
-fn limit(search: &RateSearch) -> String {
+fn loss_limit_name(search: &RateSearchResult) -> String {
     match search.loss_limit > 0.0 {
         true => format!("at most {} loss", format_share(search.loss_limit)),
         false => "no loss".to_owned(),
@@ -60,7 +67,7 @@ fn limit(search: &RateSearch) -> String {
 }
 
 /// Returns the table of trials.
-pub(crate) fn trials(search: &RateSearch) -> Grid {
+pub(crate) fn trial_table(search: &RateSearchResult) -> TextTable {
     let rows = search
         .trials
         .iter()
@@ -68,12 +75,12 @@ pub(crate) fn trials(search: &RateSearch) -> Grid {
             vec![
                 trial.number.to_string(),
                 trial
-                    .asked_bps
+                    .intended_bps
                     .map_or_else(|| "maximum".to_owned(), format_bit_rate),
                 format_bit_rate(trial.offered_bps),
                 format_bit_rate(trial.goodput_bps),
                 format_share(trial.loss_fraction),
-                match (trial.passed, trial.confirms) {
+                match (trial.passed, trial.is_confirmation) {
                     (true, true) => "confirms",
                     (true, false) => "passes",
                     (false, true) => "does not confirm",
@@ -84,16 +91,16 @@ pub(crate) fn trials(search: &RateSearch) -> Grid {
         })
         .collect();
     let headings = ["trial", "intended", "offered", "goodput", "lost", "verdict"];
-    Grid {
+    TextTable {
         headings: headings.map(str::to_owned).into(),
         rows,
-        left: 0,
+        left_columns: 0,
     }
 }
 
 /// Describes the result: `48.1 Mb/s offered, 48.1 Mb/s received, 0 % lost, confirmed. 48.6 Mb/s
 /// failed.`
-fn sentence(search: &RateSearch) -> String {
+fn describe_result(search: &RateSearchResult) -> String {
     let Some(rate) = search.rate_bps else {
         return match search.stopped_by.as_str() {
             "floor" => "No rate passed: there was loss at every rate.".to_owned(),
@@ -145,12 +152,12 @@ mod tests {
 
     /// The first trial floods the path and must not be shown as the result.
     #[test]
-    fn what_a_search_found_comes_first_on_every_surface() {
+    fn the_result_of_a_search_comes_first_in_every_format() {
         let run = include_str!("../../tests/fixtures/run-1.json");
         let run: Record = serde_json::from_str(run).unwrap();
-        let trial = |number, offered: f64, lost: f64| Trial {
+        let trial = |number, offered: f64, lost: f64| RateSearchTrial {
             number,
-            asked_bps: (number > 1).then_some(offered),
+            intended_bps: (number > 1).then_some(offered),
             offered_bps: offered,
             goodput_bps: offered * (1.0 - lost),
             loss_fraction: lost,
@@ -161,7 +168,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let found = RateSearch {
+        let found = RateSearchResult {
             loss_limit: 0.0,
             resolution: 0.02,
             rate_bps: Some(6e9),
@@ -184,7 +191,7 @@ mod tests {
                 ..SetResult::default()
             },
         };
-        let page = crate::html::of_set("x", &set);
+        let page = crate::html::render_set("x", &set);
         let (head, rest) = page.split_once("</header>").unwrap();
         for part in [
             "Highest rate with no loss",
@@ -195,7 +202,7 @@ mod tests {
         }
         assert!(!head.contains("12.0&nbsp;Gb/s"), "{head}");
         assert!(rest.contains("Trials of the search") && rest.contains("All 2 runs"));
-        let markdown = crate::markdown::search(&found);
+        let markdown = crate::markdown::render_search(&found);
         assert!(
             markdown.starts_with("Highest rate with no loss: 6.00 Gb/s offered")
                 && markdown.contains("| 1 | maximum | 24.0 Gb/s | 12.0 Gb/s | 50.0 % | fails |"),

@@ -1,57 +1,64 @@
 //! Sets of runs: repeats as medians with intervals, different measurements in one table.
 
-use linerate_metric::expect::{FIGURES, Unit};
-use linerate_metric::record::{Doubt, Record};
+use linerate_metric::expect::{FIGURES, FigureUnit};
+use linerate_metric::record::{Caveat, Record};
 use linerate_metric::run_set::RunSet;
 
-use super::conclusions::conclusions;
-use super::table::table;
-use super::{SHOWN, and_more, note, sentence_note};
+use super::conclusions::render_conclusions;
+use super::table::render_table;
+use super::{MAX_LIST_ENTRIES, more_entries, render_caveat, render_note};
 use crate::phrases::{self, or_unknown};
-use crate::style::{Paint, Style, clean, wrap};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap};
 
 /// Renders a set: for repeats the median and interval of every figure, otherwise one row per
 /// measurement with an explanation.
 #[must_use]
-pub fn set(set: &RunSet, style: &Style) -> String {
+pub fn render_set(set: &RunSet, style: &TextStyle) -> String {
     let mut blocks = Vec::new();
     if set.interrupted {
-        blocks.push(sentence_note(
+        blocks.push(render_note(
             "interrupted: these are the results up to the interruption",
             style,
             style.width,
         ));
     }
     if let Some(result) = &set.result.experiment {
-        blocks.push(super::experiment::experiment(result, style));
+        blocks.push(super::experiment::render_experiment(result, style));
     } else if let Some(capacity) = &set.result.capacity {
-        blocks.push(super::capacity::capacity(capacity, style));
+        blocks.push(super::capacity::render_capacity(capacity, style));
         // All runs use the same ports.
-        let ways = set.runs.first().map(|run| super::summary::ways(run, style));
-        blocks.extend(ways.map(|lines| lines.join("\n")));
+        let direction_lines = set
+            .runs
+            .first()
+            .map(|run| super::summary::access_mode_lines(run, style));
+        blocks.extend(direction_lines.map(|lines| lines.join("\n")));
     } else if let Some(search) = &set.result.search {
-        blocks.push(super::search::search(set, search, style));
-    } else if set.result.is_many_alike() {
+        blocks.push(super::search::render_search(set, search, style));
+    } else if set.result.has_uniform_runs() {
         // The conclusion below summarises the runs, so they are not listed.
     } else if let (Some(_), Some(run)) = (&set.result.waiting_costs, set.runs.first()) {
         // There are many rounds, so only their number is shown.
         let title = format!(
             "{}: {} alternating runs",
-            clean(&phrases::title(&run.plan)),
+            strip_control_characters(&phrases::plan_title(&run.plan)),
             set.runs.len()
         );
-        blocks.push(style.paint(Paint::Bold, &title));
+        blocks.push(style.paint(PaintRole::Bold, &title));
     } else if let (false, Some(run)) = (set.result.saturation.is_empty(), set.runs.first()) {
         let ports = run
             .plan
             .forward
             .as_ref()
             .map_or_else(String::new, |plan| plan.ports.join(" "));
-        let title = format!("saturation of {}: {} runs", clean(&ports), set.runs.len());
-        blocks.push(style.paint(Paint::Bold, &title));
+        let title = format!(
+            "saturation of {}: {} runs",
+            strip_control_characters(&ports),
+            set.runs.len()
+        );
+        blocks.push(style.paint(PaintRole::Bold, &title));
     } else if set.result.figures.is_empty() {
-        blocks.push(measurements(set, style));
-        let sentences: Vec<_> = phrases::headline(&set.runs)
+        blocks.push(render_measurements(set, style));
+        let sentences: Vec<_> = phrases::run_headlines(&set.runs)
             .iter()
             .flat_map(|sentence| wrap(sentence, style.width))
             .collect();
@@ -59,33 +66,40 @@ pub fn set(set: &RunSet, style: &Style) -> String {
             blocks.push(sentences.join("\n"));
         }
     } else {
-        blocks.push(repeats(set, style));
+        blocks.push(render_repeats(set, style));
     }
-    blocks.extend(conclusions(&set.result, style));
-    blocks.extend(calls(set, style));
-    blocks.extend(notes(set, style));
+    blocks.extend(render_conclusions(&set.result, style));
+    blocks.extend(render_calls_of_runs(set, style));
+    blocks.extend(render_notes(set, style));
     blocks.retain(|block| !block.is_empty());
     blocks.join("\n\n")
 }
 
 /// Renders the calls of each run that recorded them. Rounds of a comparison are too many to list;
 /// experiments and searches have tables of their own.
-fn calls(set: &RunSet, style: &Style) -> Vec<String> {
+fn render_calls_of_runs(set: &RunSet, style: &TextStyle) -> Vec<String> {
     let result = &set.result;
-    let own = result.experiment.is_some() || result.search.is_some() || result.capacity.is_some();
-    if own || result.is_many_alike() || result.waiting_costs.is_some() {
+    let has_own_tables =
+        result.experiment.is_some() || result.search.is_some() || result.capacity.is_some();
+    if has_own_tables || result.has_uniform_runs() || result.waiting_costs.is_some() {
         return Vec::new();
     }
-    let runs = phrases::told_apart(&set.runs);
+    let runs = phrases::with_distinct_labels(&set.runs);
     let table = |run: &Record| {
-        let calls = super::calls::calls(run, style)?;
-        let title = format!("calls, {}", clean(&phrases::name(run)));
-        Some(format!("{}\n{calls}", style.paint(Paint::Bold, &title)))
+        let calls = super::calls::render_calls(run, style)?;
+        let title = format!(
+            "calls, {}",
+            strip_control_characters(&phrases::run_name(run))
+        );
+        Some(format!("{}\n{calls}", style.paint(PaintRole::Bold, &title)))
     };
-    runs.iter().filter_map(table).take(SHOWN).collect()
+    runs.iter()
+        .filter_map(table)
+        .take(MAX_LIST_ENTRIES)
+        .collect()
 }
 
-fn repeats(set: &RunSet, style: &Style) -> String {
+fn render_repeats(set: &RunSet, style: &TextStyle) -> String {
     let figures = &set.result.figures;
     let runs = figures
         .values()
@@ -93,9 +107,12 @@ fn repeats(set: &RunSet, style: &Style) -> String {
         .max()
         .unwrap_or(0);
     let title = set.runs.first().map_or_else(String::new, |run| {
-        format!("{}: ", clean(&phrases::title(&run.plan)))
+        format!(
+            "{}: ",
+            strip_control_characters(&phrases::plan_title(&run.plan))
+        )
     });
-    let mut text = style.paint(Paint::Bold, &format!("{title}median of {runs} runs"));
+    let mut text = style.paint(PaintRole::Bold, &format!("{title}median of {runs} runs"));
     text.push('\n');
     // A 95 % interval of the median needs six runs; with fewer, low and high are the extremes.
     let (low, high) = if runs < 6 {
@@ -109,7 +126,7 @@ fn repeats(set: &RunSet, style: &Style) -> String {
         .map(|(figure, estimate)| {
             // The median of an even number of counts may be fractional.
             let format = |value: f64| match figure.unit {
-                Unit::Count if value.fract() != 0.0 => phrases::short(value),
+                FigureUnit::Count if value.fract() != 0.0 => phrases::format_short(value),
                 unit => unit.format(value),
             };
             vec![
@@ -120,7 +137,12 @@ fn repeats(set: &RunSet, style: &Style) -> String {
             ]
         })
         .collect();
-    text.push_str(&table(&["figure", "median", low, high], rows, 1, style));
+    text.push_str(&render_table(
+        &["figure", "median", low, high],
+        rows,
+        1,
+        style,
+    ));
     for name in ["goodput", "p50"] {
         let Some(figure) = FIGURES
             .iter()
@@ -131,19 +153,19 @@ fn repeats(set: &RunSet, style: &Style) -> String {
         let mut values: Vec<_> = set
             .runs
             .iter()
-            .take(SHOWN)
+            .take(MAX_LIST_ENTRIES)
             .map(|run| {
                 or_unknown((figure.read)(&run.summary), |value| {
                     figure.unit.format(value)
                 })
             })
             .collect();
-        if set.runs.len() > SHOWN {
-            values.push(and_more(set.runs.len() - SHOWN, style));
+        if set.runs.len() > MAX_LIST_ENTRIES {
+            values.push(more_entries(set.runs.len() - MAX_LIST_ENTRIES, style));
         }
         let prefix = format!("{name} of each run: ");
         text.push_str("\n\n");
-        text.push_str(&crate::style::hang(
+        text.push_str(&crate::style::wrap_with_prefix(
             &prefix,
             &prefix,
             &values.join(", "),
@@ -156,8 +178,8 @@ fn repeats(set: &RunSet, style: &Style) -> String {
 /// Maximum width of a measurement's name.
 const NAME_WIDTH: usize = 34;
 
-fn measurements(set: &RunSet, style: &Style) -> String {
-    let runs = phrases::told_apart(&set.runs);
+fn render_measurements(set: &RunSet, style: &TextStyle) -> String {
+    let runs = phrases::with_distinct_labels(&set.runs);
     let rows = phrases::measurements(&runs);
     let name_width = rows
         .iter()
@@ -172,17 +194,17 @@ fn measurements(set: &RunSet, style: &Style) -> String {
         .unwrap_or(0)
         .max("result".len());
     let indent = name_width + 2 + figure_width + 2;
-    let head = format!(
+    let header = format!(
         "{:<name_width$}  {:>figure_width$}  meaning",
         "measurement", "result"
     );
-    let mut lines = vec![style.paint(Paint::Head, &head)];
+    let mut lines = vec![style.paint(PaintRole::Heading, &header)];
     for row in rows {
         let meaning = wrap(
-            &clean(&row.meaning),
+            &strip_control_characters(&row.meaning),
             style.width - indent.min(style.width - 24),
         );
-        let name = clean(&row.name);
+        let name = strip_control_characters(&row.name);
         let mut name_lines = wrap(&name, name_width).into_iter();
         for (position, meaning) in meaning.iter().enumerate() {
             let name = name_lines.next().unwrap_or_default();
@@ -194,7 +216,7 @@ fn measurements(set: &RunSet, style: &Style) -> String {
             let figure = format!("{figure:>figure_width$}");
             let line = format!(
                 "{name:<name_width$}  {}  {meaning}",
-                style.paint(Paint::Bold, &figure)
+                style.paint(PaintRole::Bold, &figure)
             );
             lines.push(line.trim_end().to_owned());
         }
@@ -205,37 +227,37 @@ fn measurements(set: &RunSet, style: &Style) -> String {
 
 /// Returns whether caveats are counted by kind, because there are many runs: rounds or points of an
 /// experiment.
-fn counts_doubts(set: &RunSet) -> bool {
+fn counts_caveats_by_kind(set: &RunSet) -> bool {
     let result = &set.result;
-    result.waiting_costs.is_some() || result.is_many_alike() || result.experiment.is_some()
+    result.waiting_costs.is_some() || result.has_uniform_runs() || result.experiment.is_some()
 }
 
 /// Renders the notes of a set, then the caveats of its runs: each once with its runs, or for many
 /// runs each kind with the number of runs that have it.
-fn notes(set: &RunSet, style: &Style) -> Option<String> {
+fn render_notes(set: &RunSet, style: &TextStyle) -> Option<String> {
     let mut notes: Vec<_> = set
         .result
         .notes
         .iter()
-        .map(|text| sentence_note(&clean(text), style, style.width))
+        .map(|text| render_note(&strip_control_characters(text), style, style.width))
         .collect();
     // The notes of a capacity measurement already contain the caveats of its trials.
     let runs = match set.result.capacity {
         Some(_) => &[][..],
         None => &set.runs[..],
     };
-    if counts_doubts(set) {
-        notes.extend(phrases::counted(runs).iter().map(|kind| {
-            let doubt = Doubt::new(&kind.example.doubt, kind.words());
-            note(&doubt, style, style.width)
+    if counts_caveats_by_kind(set) {
+        notes.extend(phrases::count_caveats(runs).iter().map(|kind| {
+            let doubt = Caveat::new(&kind.example.id, kind.describe());
+            render_caveat(&doubt, style, style.width)
         }));
     } else {
-        for (doubt, names) in phrases::doubts(runs) {
+        for (doubt, names) in phrases::distinct_caveats(runs) {
             let mut doubt = doubt.clone();
             if names.len() < set.runs.len() {
-                doubt.why = format!("{}: {}", names.join("; "), doubt.why);
+                doubt.reason = format!("{}: {}", names.join("; "), doubt.reason);
             }
-            notes.push(note(&doubt, style, style.width));
+            notes.push(render_caveat(&doubt, style, style.width));
         }
     }
     (!notes.is_empty()).then(|| notes.join("\n"))

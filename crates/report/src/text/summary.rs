@@ -1,88 +1,95 @@
 //! Summary of one run.
 
-use linerate_metric::plan::{Kind, Plan};
+use linerate_metric::plan::{Plan, RunKind};
 use linerate_metric::record::{DirectionFigures, Record, Summary};
 use linerate_metric::units::{format_count, format_nanos};
 
-use super::table::table;
-use super::{SHOWN, and_more, note, stages};
+use super::table::render_table;
+use super::{MAX_LIST_ENTRIES, more_entries, render_caveat, stages};
 use crate::costs;
-use crate::figures::{self, Figure};
+use crate::figures::{self, SummaryFigure};
 use crate::forward;
 use crate::phrases::{self, UNKNOWN, or_unknown};
 use crate::round_trips;
-use crate::style::{Paint, Style, clean, hang, wrap};
-use crate::timeline::{file_words, trigger_words};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
+use crate::timeline::{describe_file, describe_trigger};
 
 /// Renders a run: title, figures by direction and stream, cost, losses, findings, caveats. A record
 /// of a server is rendered from the server's view.
 #[must_use]
-pub fn summary(record: &Record, style: &Style) -> String {
-    told(record, record.served.as_ref().map(|it| &*it.client), style)
+pub fn render_summary(record: &Record, style: &TextStyle) -> String {
+    render_for(
+        record,
+        record.served_client.as_ref().map(|it| &*it.address),
+        style,
+    )
 }
 
 /// Renders a run from the view of the server, for a test with this client.
 #[must_use]
-pub fn served_summary(record: &Record, peer: &str, style: &Style) -> String {
+pub fn render_server_summary(record: &Record, peer: &str, style: &TextStyle) -> String {
     let peer = match peer {
         "" => "a client",
         peer => peer,
     };
-    told(record, Some(peer), style)
+    render_for(record, Some(peer), style)
 }
 
-fn told(record: &Record, client: Option<&str>, style: &Style) -> String {
+fn render_for(record: &Record, client: Option<&str>, style: &TextStyle) -> String {
     let serving = client.is_some();
-    let mut blocks = vec![heading(record, client, style)];
+    let mut blocks = vec![render_heading(record, client, style)];
     blocks.extend(match record.kind {
-        Kind::Throughput => vec![by_direction(record, serving, style)],
-        Kind::Generate => super::generate_tables(record, style),
-        Kind::Latency => vec![
-            one_row(figures::round_trip_times(&record.summary), style),
-            one_row(figures::round_trips(&record.summary), style),
+        RunKind::Throughput => vec![render_directions(record, serving, style)],
+        RunKind::Generate => super::generate_tables(record, style),
+        RunKind::Latency => vec![
+            render_one_row(figures::rtt_figures(&record.summary), style),
+            render_one_row(figures::round_trip_figures(&record.summary), style),
         ],
-        Kind::Forward => forward_blocks(record, style),
-        Kind::Stack => Vec::new(),
+        RunKind::Forward => forward_blocks(record, style),
+        RunKind::Stack => Vec::new(),
     });
-    blocks.extend(super::stack::blocks(record, style));
+    blocks.extend(super::stack::stack_blocks(record, style));
     blocks.extend(
-        round_trips::more_times(record)
-            .map(|(headings, rows)| table(&headings, rows, headings.len(), style)),
+        round_trips::further_distributions(record)
+            .map(|(headings, rows)| render_table(&headings, rows, headings.len(), style)),
     );
-    blocks.extend(slow(record, style));
-    blocks.extend(super::pacing::pacing(record, serving, style));
-    blocks.extend(streams(record, serving, style));
-    if !matches!(record.kind, Kind::Forward | Kind::Generate | Kind::Stack) {
-        let mut costs = vec![cpu(&record.summary, style)];
-        costs.extend(memory(record, style));
-        costs.extend(buffers(record, style));
+    blocks.extend(render_slow_responses(record, style));
+    blocks.extend(super::pacing::render_pacing(record, serving, style));
+    blocks.extend(render_streams(record, serving, style));
+    if !matches!(
+        record.kind,
+        RunKind::Forward | RunKind::Generate | RunKind::Stack
+    ) {
+        let mut costs = vec![render_cpu(&record.summary, style)];
+        costs.extend(render_memory(record, style));
+        costs.extend(render_granted_buffers(record, style));
         blocks.push(costs.join(
             "
 ",
         ));
     }
-    blocks.extend(figures::verification(record).map(|cost| {
+    blocks.extend(figures::describe_verification(record).map(|cost| {
         let prefix = "verified: ";
-        hang(
+        wrap_with_prefix(
             prefix,
-            &style.paint(Paint::Head, prefix),
+            &style.paint(PaintRole::Heading, prefix),
             &cost,
             style.width,
         )
     }));
-    blocks.extend(losses(record, serving, style));
-    blocks.extend(super::calls::calls(record, style));
-    blocks.extend(stages::stages(record, style));
-    blocks.extend(stages::drivers(record, style));
-    blocks.extend(timeline(record, style));
+    blocks.extend(render_losses(record, serving, style));
+    blocks.extend(super::calls::render_calls(record, style));
+    blocks.extend(stages::render_stages(record, style));
+    blocks.extend(stages::render_receive_drivers(record, style));
+    blocks.extend(render_timeline(record, style));
     if !record.findings.is_empty() {
-        let told = super::findings::told(&record.findings, serving, style);
-        blocks.push(told);
+        let findings = super::findings::render_findings_for(&record.findings, serving, style);
+        blocks.push(findings);
     }
     let notes: Vec<_> = record
         .validity
         .iter()
-        .map(|doubt| note(doubt, style, style.width))
+        .map(|doubt| render_caveat(doubt, style, style.width))
         .collect();
     if !notes.is_empty() {
         blocks.push(notes.join("\n"));
@@ -91,20 +98,20 @@ fn told(record: &Record, client: Option<&str>, style: &Style) -> String {
 }
 
 /// Renders a forwarding run, which has no client and server.
-fn forward_blocks(record: &Record, style: &Style) -> Vec<String> {
-    let mut blocks = vec![one_row(
-        figures::figures(&record.plan, &record.summary),
+fn forward_blocks(record: &Record, style: &TextStyle) -> Vec<String> {
+    let mut blocks = vec![render_one_row(
+        figures::summary_figures(&record.plan, &record.summary),
         style,
     )];
     if let Some(figures) = &record.forward {
-        blocks.extend(forward::link_table(figures).map(|grid| grid.text(style)));
+        blocks.extend(forward::link_table(figures).map(|grid| grid.render(style)));
         blocks.push(forward::core_statistics(figures));
-        blocks.extend(forward::memory(figures).map(|words| {
+        blocks.extend(forward::describe_memory(figures).map(|text| {
             let prefix = "memory  ";
-            hang(
+            wrap_with_prefix(
                 prefix,
-                &style.paint(Paint::Head, prefix),
-                &words,
+                &style.paint(PaintRole::Heading, prefix),
+                &text,
                 style.width,
             )
         }));
@@ -112,45 +119,49 @@ fn forward_blocks(record: &Record, style: &Style) -> Vec<String> {
     blocks
 }
 
-fn heading(record: &Record, client: Option<&str>, style: &Style) -> String {
+fn render_heading(record: &Record, client: Option<&str>, style: &TextStyle) -> String {
     let plan = &record.plan;
-    let title = match (client, &plan.dialect) {
-        (None, _) => phrases::title(plan),
-        (Some(client), None) => phrases::served_title(plan, client),
-        (Some(client), Some(dialect)) => {
-            format!("{} ({dialect})", phrases::served_title(plan, client))
+    let title = match (client, &plan.peer_protocol) {
+        (None, _) => phrases::plan_title(plan),
+        (Some(client), None) => phrases::server_view_title(plan, client),
+        (Some(client), Some(peer_protocol)) => {
+            format!(
+                "{} ({peer_protocol})",
+                phrases::server_view_title(plan, client)
+            )
         }
     };
     let title = match &record.label {
         Some(label) => format!("{label}: {title}"),
         None => title,
     };
-    let mut lines = vec![style.paint(Paint::Bold, &clean(&title))];
+    let mut lines = vec![style.paint(PaintRole::Bold, &strip_control_characters(&title))];
     let mut details = match &plan.forward {
         Some(forward) => {
-            forward::details(forward, record.summary.duration_ns.or(plan.duration_ns)).join(", ")
+            forward::describe_plan(forward, record.summary.duration_ns.or(plan.duration_ns))
+                .join(", ")
         }
-        None => phrases::details(plan).join(", "),
+        None => phrases::plan_details(plan).join(", "),
     };
     if let Some(wait) = &plan.wait {
         details.push_str("; ");
-        details.push_str(&phrases::ends("client", "server", wait, &plan.cpu));
+        details.push_str(&phrases::describe_wait("client", "server", wait, &plan.cpu));
     }
     lines.extend(
-        wrap(&clean(&details), style.width)
+        wrap(&strip_control_characters(&details), style.width)
             .iter()
-            .map(|line| style.paint(Paint::Dim, line)),
+            .map(|line| style.paint(PaintRole::Dim, line)),
     );
-    lines.extend(ways(record, style));
+    lines.extend(access_mode_lines(record, style));
     if record.interrupted {
-        let until = record.summary.duration_ns.map_or_else(
+        let covered_time = record.summary.duration_ns.map_or_else(
             || "the figures cover the time until then".to_owned(),
             |time| format!("the figures cover {}", format_nanos(time as f64)),
         );
-        lines.push(hang(
+        lines.push(wrap_with_prefix(
             "interrupted: ",
-            &style.paint(Paint::Warn, "interrupted: "),
-            &until,
+            &style.paint(PaintRole::Warn, "interrupted: "),
+            &covered_time,
             style.width,
         ));
     }
@@ -158,46 +169,48 @@ fn heading(record: &Record, client: Option<&str>, style: &Style) -> String {
 }
 
 /// Renders the access mode of each port that had a choice, one line per port.
-pub(super) fn ways(record: &Record, style: &Style) -> Vec<String> {
-    let line = |(port, words): &(String, String)| {
-        let prefix = format!("{}: ", clean(port));
-        let head = style.paint(Paint::Head, &prefix);
-        hang(&prefix, &head, &clean(words), style.width)
+pub(super) fn access_mode_lines(record: &Record, style: &TextStyle) -> Vec<String> {
+    let render_line = |(port, text): &(String, String)| {
+        let prefix = format!("{}: ", strip_control_characters(port));
+        let head = style.paint(PaintRole::Heading, &prefix);
+        wrap_with_prefix(&prefix, &head, &strip_control_characters(text), style.width)
     };
-    obtained(record).iter().map(line).collect()
+    access_modes(record).iter().map(render_line).collect()
 }
 
 /// Returns the access mode of ports that had a choice: `xdp:eth0`, `XDP native; copy: …`.
-fn obtained(record: &Record) -> Vec<(String, String)> {
+fn access_modes(record: &Record) -> Vec<(String, String)> {
     let forward = record.forward.iter().flat_map(|figures| &figures.ports);
     let forward = forward.map(|port| (&port.name, &port.notes, &port.xdp));
     let generate = record.generate.iter();
     let generate =
         generate.flat_map(|figures| std::iter::once(&figures.send).chain(&figures.receive));
-    let all = forward.chain(generate.map(|port| (&port.name, &port.notes, &port.xdp)));
-    let mut found: Vec<(String, String)> = all
+    let ports = forward.chain(generate.map(|port| (&port.name, &port.notes, &port.xdp)));
+    let mut modes_by_port: Vec<(String, String)> = ports
         .filter_map(|(name, notes, xdp)| {
-            let ways = way_of(notes).into_iter();
-            let ways: Vec<_> = ways.chain(xdp.as_ref().map(forward::waking)).collect();
-            (!ways.is_empty()).then(|| (name.clone(), ways.join("; ")))
+            let modes = access_mode_of(notes).into_iter();
+            let modes: Vec<_> = modes
+                .chain(xdp.as_ref().map(forward::describe_wakeup))
+                .collect();
+            (!modes.is_empty()).then(|| (name.clone(), modes.join("; ")))
         })
         .collect();
-    found.dedup();
-    found
+    modes_by_port.dedup();
+    modes_by_port
 }
 
 /// Selects the notes that name an access mode; the others are advice.
-fn way_of(notes: &[String]) -> Option<String> {
-    const BEGIN: [&str; 3] = ["XDP ", "copy: ", "zero-copy: "];
-    let is_way = |note: &&String| {
-        BEGIN.iter().any(|begin| note.starts_with(begin)) && !note.starts_with("XDP programs")
+fn access_mode_of(notes: &[String]) -> Option<String> {
+    const PREFIXES: [&str; 3] = ["XDP ", "copy: ", "zero-copy: "];
+    let is_mode = |note: &&String| {
+        PREFIXES.iter().any(|begin| note.starts_with(begin)) && !note.starts_with("XDP programs")
     };
-    let ways: Vec<&str> = notes.iter().filter(is_way).map(String::as_str).collect();
-    (!ways.is_empty()).then(|| ways.join("; "))
+    let modes: Vec<&str> = notes.iter().filter(is_mode).map(String::as_str).collect();
+    (!modes.is_empty()).then(|| modes.join("; "))
 }
 
-fn by_direction(record: &Record, serving: bool, style: &Style) -> String {
-    let whole = [DirectionFigures {
+fn render_directions(record: &Record, serving: bool, style: &TextStyle) -> String {
+    let full_summary = [DirectionFigures {
         direction: *record
             .plan
             .directions
@@ -208,42 +221,42 @@ fn by_direction(record: &Record, serving: bool, style: &Style) -> String {
     }];
     // A run that ended before its directions were set up still has a summary.
     let directions = if record.directions.is_empty() {
-        &whole[..]
+        &full_summary[..]
     } else {
         &record.directions
     };
     let mut headings = vec!["direction", "time"];
     let mut rows = Vec::new();
     for direction in directions {
-        let shown = figures::figures(&record.plan, &direction.summary);
+        let shown = figures::summary_figures(&record.plan, &direction.summary);
         if rows.is_empty() {
             headings.extend(shown.iter().map(|figure| figure.name));
         }
         let mut row = vec![
-            phrases::way(direction.direction, serving).to_owned(),
+            phrases::direction_name(direction.direction, serving).to_owned(),
             or_unknown(direction.summary.duration_ns, |time| {
                 format_nanos(time as f64)
             }),
         ];
-        row.extend(values(shown));
+        row.extend(figure_values(shown));
         rows.push(row);
     }
-    table(&headings, rows, 1, style)
+    render_table(&headings, rows, 1, style)
 }
 
-fn one_row(shown: Vec<Figure>, style: &Style) -> String {
-    let headings: Vec<_> = shown.iter().map(|figure| figure.name).collect();
-    table(&headings, vec![values(shown).collect()], 0, style)
+fn render_one_row(figures: Vec<SummaryFigure>, style: &TextStyle) -> String {
+    let headings: Vec<_> = figures.iter().map(|figure| figure.name).collect();
+    render_table(&headings, vec![figure_values(figures).collect()], 0, style)
 }
 
-fn values(shown: Vec<Figure>) -> impl Iterator<Item = String> {
-    shown
+fn figure_values(figures: Vec<SummaryFigure>) -> impl Iterator<Item = String> {
+    figures
         .into_iter()
         .map(|figure| or_unknown(figure.value, |value| value))
 }
 
 /// Renders the streams and their total; `None` for a single stream.
-fn streams(record: &Record, serving: bool, style: &Style) -> Option<String> {
+fn render_streams(record: &Record, serving: bool, style: &TextStyle) -> Option<String> {
     let flows: Vec<_> = record
         .directions
         .iter()
@@ -254,74 +267,78 @@ fn streams(record: &Record, serving: bool, style: &Style) -> Option<String> {
                 .map(move |stream| (direction, stream))
         })
         .collect();
-    let both_ways = record.directions.len() > 1;
+    let bidirectional = record.directions.len() > 1;
     if flows.len() <= record.directions.len() {
         return None;
     }
     let mut headings = vec!["stream"];
-    if both_ways {
+    if bidirectional {
         headings.push("direction");
     }
     headings.extend(
-        stream_figures(&record.plan, &Summary::default())
+        figures_of_stream(&record.plan, &Summary::default())
             .iter()
             .map(|f| f.name),
     );
-    let row = |name: String, way: Option<String>, summary: &Summary| {
+    let row = |name: String, direction_name: Option<String>, summary: &Summary| {
         let mut row = vec![name];
-        if both_ways {
-            row.push(way.unwrap_or_default());
+        if bidirectional {
+            row.push(direction_name.unwrap_or_default());
         }
-        row.extend(values(stream_figures(&record.plan, summary)));
+        row.extend(figure_values(figures_of_stream(&record.plan, summary)));
         row
     };
     let mut rows: Vec<_> = flows
         .iter()
-        .take(SHOWN)
+        .take(MAX_LIST_ENTRIES)
         .map(|(direction, stream)| {
-            let way = phrases::way(direction.direction, serving).to_owned();
-            row(stream.id.to_string(), Some(way), &stream.summary)
+            let direction_name = phrases::direction_name(direction.direction, serving).to_owned();
+            row(stream.id.to_string(), Some(direction_name), &stream.summary)
         })
         .collect();
-    if flows.len() > SHOWN {
-        let mut more = vec![and_more(flows.len() - SHOWN, style)];
-        more.resize(headings.len(), String::new());
-        rows.push(more);
+    if flows.len() > MAX_LIST_ENTRIES {
+        let mut remaining_row = vec![more_entries(flows.len() - MAX_LIST_ENTRIES, style)];
+        remaining_row.resize(headings.len(), String::new());
+        rows.push(remaining_row);
     }
     for direction in &record.directions {
-        let way = phrases::way(direction.direction, serving).to_owned();
-        rows.push(row("all".to_owned(), Some(way), &direction.summary));
+        let direction_name = phrases::direction_name(direction.direction, serving).to_owned();
+        rows.push(row(
+            "all".to_owned(),
+            Some(direction_name),
+            &direction.summary,
+        ));
     }
-    let left = if both_ways { 2 } else { 1 };
-    Some(table(&headings, rows, left, style))
+    let label_columns = if bidirectional { 2 } else { 1 };
+    Some(render_table(&headings, rows, label_columns, style))
 }
 
 /// Returns a stream's figures; for round trips only those that differ between streams.
-fn stream_figures(plan: &Plan, summary: &Summary) -> Vec<Figure> {
+fn figures_of_stream(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
     let mut shown = figures::stream_figures(plan, summary);
-    if plan.kind == Kind::Latency {
+    if plan.kind == RunKind::Latency {
         shown
             .retain(|figure| matches!(figure.name, "p50" | "p99" | "max" | "round trips" | "lost"));
     }
     shown
 }
 
-fn cpu(summary: &Summary, style: &Style) -> String {
-    let lines: Vec<_> = figures::cpu(summary)
+fn render_cpu(summary: &Summary, style: &TextStyle) -> String {
+    let lines: Vec<_> = figures::cpu_costs(summary)
         .into_iter()
         .map(|(role, cost)| {
-            let prefix = format!("cpu {}  ", figures::role(role));
-            let words = cost.map_or_else(|| UNKNOWN.to_owned(), figures::cpu_words);
-            let mut line = hang(
+            let prefix = format!("cpu {}  ", figures::role_name(role));
+            let text = cost.map_or_else(|| UNKNOWN.to_owned(), figures::describe_cpu);
+            let mut line = wrap_with_prefix(
                 &prefix,
-                &style.paint(Paint::Head, &prefix),
-                &words,
+                &style.paint(PaintRole::Heading, &prefix),
+                &text,
                 style.width,
             );
-            if let Some(time) = cost.and_then(costs::time_words) {
+            if let Some(time) = cost.and_then(costs::describe_time) {
                 let indent = " ".repeat(prefix.len());
                 line.push('\n');
-                line.push_str(&hang(&indent, &indent, &time, style.width));
+                line.push_str(&wrap_with_prefix(&indent, &indent, &time, style.width));
             }
             line
         })
@@ -330,62 +347,66 @@ fn cpu(summary: &Summary, style: &Style) -> String {
 }
 
 /// Renders the memory per stream; `None` for a single stream.
-fn memory(record: &Record, style: &Style) -> Option<String> {
-    let words = costs::memory_words(record)?;
+fn render_memory(record: &Record, style: &TextStyle) -> Option<String> {
+    let text = costs::describe_memory(record)?;
     let prefix = "memory per stream  ";
-    let head = style.paint(Paint::Head, prefix);
-    Some(hang(prefix, &head, &words, style.width))
+    let head = style.paint(PaintRole::Heading, prefix);
+    Some(wrap_with_prefix(prefix, &head, &text, style.width))
 }
 
 /// Renders the file of the timeline and the state of its trigger.
-fn timeline(record: &Record, style: &Style) -> Option<String> {
-    let lines: Vec<_> = [file_words(record), trigger_words(record)]
+fn render_timeline(record: &Record, style: &TextStyle) -> Option<String> {
+    let lines: Vec<_> = [describe_file(record), describe_trigger(record)]
         .into_iter()
         .flatten()
-        .map(|words| {
+        .map(|text| {
             let prefix = "timeline: ";
-            let head = style.paint(Paint::Head, prefix);
-            hang(prefix, &head, &clean(&words), style.width)
+            let head = style.paint(PaintRole::Heading, prefix);
+            wrap_with_prefix(prefix, &head, &strip_control_characters(&text), style.width)
         })
         .collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 /// Renders the socket buffers granted by the kernel, if sizes were requested.
-fn buffers(record: &Record, style: &Style) -> Option<String> {
-    let words = phrases::granted_buffers(record)?;
+fn render_granted_buffers(record: &Record, style: &TextStyle) -> Option<String> {
+    let text = phrases::describe_granted_buffers(record)?;
     let prefix = "granted buffers  ";
-    let head = style.paint(Paint::Head, prefix);
-    Some(hang(prefix, &head, &words, style.width))
+    let head = style.paint(PaintRole::Heading, prefix);
+    Some(wrap_with_prefix(prefix, &head, &text, style.width))
 }
 
 /// Renders the first slow responses with their causes, and the number of each cause.
-fn slow(record: &Record, style: &Style) -> Option<String> {
-    let (headings, rows) = round_trips::slow_rows(record, SHOWN);
+fn render_slow_responses(record: &Record, style: &TextStyle) -> Option<String> {
+    let (headings, rows) = round_trips::slow_response_rows(record, MAX_LIST_ENTRIES);
     if rows.is_empty() {
         return None;
     }
     let rows: Vec<Vec<String>> = rows
         .into_iter()
-        .map(|row| row.iter().map(|cell| clean(cell).into_owned()).collect())
+        .map(|row| {
+            row.iter()
+                .map(|cell| strip_control_characters(cell).into_owned())
+                .collect()
+        })
         .collect();
-    let mut text = table(&headings, rows, headings.len(), style);
-    if record.slow.len() > SHOWN {
+    let mut text = render_table(&headings, rows, headings.len(), style);
+    if record.slow.len() > MAX_LIST_ENTRIES {
         text.push('\n');
-        text.push_str(&and_more(record.slow.len() - SHOWN, style));
+        text.push_str(&more_entries(record.slow.len() - MAX_LIST_ENTRIES, style));
     }
-    let counted = record.summary.slow.unwrap_or(0);
-    let listed = match record.slow.len() as u64 {
-        listed if listed < counted => format!("causes of the first {}: ", format_count(listed)),
+    let count = record.summary.slow.unwrap_or(0);
+    let prefix = match record.slow.len() as u64 {
+        prefix if prefix < count => format!("causes of the first {}: ", format_count(prefix)),
         _ => "causes: ".to_owned(),
     };
-    let causes = clean(&round_trips::causes(record)).into_owned();
+    let causes = strip_control_characters(&round_trips::count_causes(record)).into_owned();
     text.push_str("\n\n");
-    text.push_str(&hang(&listed, &listed, &causes, style.width));
+    text.push_str(&wrap_with_prefix(&prefix, &prefix, &causes, style.width));
     Some(text)
 }
 
-fn losses(record: &Record, serving: bool, style: &Style) -> Option<String> {
+fn render_losses(record: &Record, serving: bool, style: &TextStyle) -> Option<String> {
     if record.losses.is_empty() {
         return None;
     }
@@ -394,14 +415,16 @@ fn losses(record: &Record, serving: bool, style: &Style) -> Option<String> {
         .iter()
         .map(|loss| {
             vec![
-                clean(&loss.place).into_owned(),
-                phrases::way(loss.direction, serving).to_owned(),
-                figures::loss_count(loss),
-                figures::place(&loss.place).unwrap_or_default().to_owned(),
+                strip_control_characters(&loss.place).into_owned(),
+                phrases::direction_name(loss.direction, serving).to_owned(),
+                figures::format_loss_count(loss),
+                figures::describe_loss_place(&loss.place)
+                    .unwrap_or_default()
+                    .to_owned(),
             ]
         })
         .collect();
-    Some(table(
+    Some(render_table(
         &["lost at", "direction", "packets", "meaning"],
         rows,
         4,

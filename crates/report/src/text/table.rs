@@ -3,35 +3,39 @@
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
-use crate::style::{Paint, Style, wrap};
+use crate::style::{PaintRole, TextStyle, wrap};
 
 /// Narrowest column for sentences: below this width an overlong line is easier to read.
-const NARROWEST_SENTENCE: usize = 20;
+const MIN_SENTENCE_WIDTH: usize = 20;
 
 /// A table for text or HTML.
-pub(crate) struct Grid {
+pub(crate) struct TextTable {
     pub(crate) headings: Vec<String>,
     /// Rows; each has as many cells as there are headings.
     pub(crate) rows: Vec<Vec<String>>,
     /// Number of left-aligned columns.
-    pub(crate) left: usize,
+    pub(crate) left_columns: usize,
 }
 
-impl Grid {
+impl TextTable {
     /// Creates a table; `None` without rows.
-    pub(crate) fn new(headings: &[&str], rows: Vec<Vec<String>>, left: usize) -> Option<Self> {
+    pub(crate) fn new(
+        headings: &[&str],
+        rows: Vec<Vec<String>>,
+        left_columns: usize,
+    ) -> Option<Self> {
         let headings = headings.iter().map(|&heading| heading.to_owned());
         (!rows.is_empty()).then(|| Self {
             headings: headings.collect(),
             rows,
-            left,
+            left_columns,
         })
     }
 
     /// Renders the table as text.
-    pub(super) fn text(self, style: &Style) -> String {
+    pub(super) fn render(self, style: &TextStyle) -> String {
         let headings: Vec<_> = self.headings.iter().map(String::as_str).collect();
-        table(&headings, self.rows, self.left, style)
+        render_table(&headings, self.rows, self.left_columns, style)
     }
 }
 
@@ -40,11 +44,11 @@ impl Grid {
 /// a second table.
 ///
 /// Cells must not contain control characters.
-pub(super) fn table(
+pub(super) fn render_table(
     headings: &[&str],
     mut rows: Vec<Vec<String>>,
-    left: usize,
-    style: &Style,
+    left_columns: usize,
+    style: &TextStyle,
 ) -> String {
     let widths: Vec<_> = (0..headings.len())
         .map(|column| {
@@ -56,67 +60,79 @@ pub(super) fn table(
                 .max(headings[column].chars().count())
         })
         .collect();
-    let room = |columns: usize, gap: usize| {
+    let width_of = |columns: usize, gap: usize| {
         widths[..columns].iter().sum::<usize>() + gap * columns.saturating_sub(1)
     };
-    let all = headings.len();
-    let has_sentences = left == all;
-    let for_sentences = |gap: usize| style.width.saturating_sub(room(all - 1, gap) + gap);
+    let column_count = headings.len();
+    let has_sentences = left_columns == column_count;
+    let sentence_width = |gap: usize| {
+        style
+            .width
+            .saturating_sub(width_of(column_count - 1, gap) + gap)
+    };
     // The gap shrinks to one space if that makes the column of sentences wide enough.
-    let is_helped = |gap| for_sentences(gap) >= NARROWEST_SENTENCE;
-    let sentences_keep = has_sentences && (is_helped(2) || !is_helped(1));
-    let gap = if room(all, 2) <= style.width || sentences_keep {
+    let is_wide_enough = |gap| sentence_width(gap) >= MIN_SENTENCE_WIDTH;
+    let keeps_wide_gap = has_sentences && (is_wide_enough(2) || !is_wide_enough(1));
+    let gap = if width_of(column_count, 2) <= style.width || keeps_wide_gap {
         2
     } else {
         1
     };
-    if room(all, gap) > style.width {
+    if width_of(column_count, gap) > style.width {
         if has_sentences {
-            let width = for_sentences(gap).max(NARROWEST_SENTENCE);
+            let width = sentence_width(gap).max(MIN_SENTENCE_WIDTH);
             for sentence in rows.iter_mut().filter_map(|row| row.last_mut()) {
                 *sentence = wrap(sentence, width).join("\n");
             }
         } else {
-            let fitting = (left + 1..all).rev().find(|&n| room(n, gap) <= style.width);
-            let first = fitting.unwrap_or(left + 1);
-            if first < all {
-                let (upper, lower) = split(headings, &rows, left, first);
-                let upper = table(&upper.0, upper.1, left, style);
-                return format!("{upper}\n{}", table(&lower.0, lower.1, left, style));
+            let last_fitting = (left_columns + 1..column_count)
+                .rev()
+                .find(|&n| width_of(n, gap) <= style.width);
+            let first_below = last_fitting.unwrap_or(left_columns + 1);
+            if first_below < column_count {
+                let (upper, lower) = split_columns(headings, &rows, left_columns, first_below);
+                let upper = render_table(&upper.0, upper.1, left_columns, style);
+                return format!(
+                    "{upper}\n{}",
+                    render_table(&lower.0, lower.1, left_columns, style)
+                );
             }
         }
     }
-    lay_out(headings, rows, left, gap, style)
+    lay_out(headings, rows, left_columns, gap, style)
 }
 
-type Part<'a> = (Vec<&'a str>, Vec<Vec<String>>);
+type TablePart<'a> = (Vec<&'a str>, Vec<Vec<String>>);
 
 /// Splits a table in two; the second part repeats the columns that name the rows.
-fn split<'a>(
+fn split_columns<'a>(
     headings: &[&'a str],
     rows: &[Vec<String>],
-    left: usize,
-    first: usize,
-) -> (Part<'a>, Part<'a>) {
-    fn lower<T: Clone>(cells: &[T], left: usize, first: usize) -> Vec<T> {
-        let mut part = cells[..left].to_vec();
-        part.extend_from_slice(&cells[first..]);
+    left_columns: usize,
+    first_below: usize,
+) -> (TablePart<'a>, TablePart<'a>) {
+    fn lower_cells<T: Clone>(cells: &[T], left_columns: usize, first_below: usize) -> Vec<T> {
+        let mut part = cells[..left_columns].to_vec();
+        part.extend_from_slice(&cells[first_below..]);
         part
     }
-    let upper = rows.iter().map(|row| row[..first].to_vec()).collect();
-    let below = rows.iter().map(|row| lower(row, left, first)).collect();
+    let upper = rows.iter().map(|row| row[..first_below].to_vec()).collect();
+    let lower_rows = rows
+        .iter()
+        .map(|row| lower_cells(row, left_columns, first_below))
+        .collect();
     (
-        (headings[..first].to_vec(), upper),
-        (lower(headings, left, first), below),
+        (headings[..first_below].to_vec(), upper),
+        (lower_cells(headings, left_columns, first_below), lower_rows),
     )
 }
 
 fn lay_out(
     headings: &[&str],
     rows: Vec<Vec<String>>,
-    left: usize,
+    left_columns: usize,
     gap: usize,
-    style: &Style,
+    style: &TextStyle,
 ) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);
@@ -127,7 +143,7 @@ fn lay_out(
     for (position, column) in table.column_iter_mut().enumerate() {
         let last = position + 1 == headings.len();
         column.set_padding((0, if last { 0 } else { gap as u16 }));
-        column.set_cell_alignment(if position < left {
+        column.set_cell_alignment(if position < left_columns {
             CellAlignment::Left
         } else {
             CellAlignment::Right
@@ -140,7 +156,7 @@ fn lay_out(
         .map(|(position, line)| {
             let line = line.trim_end();
             if position == 0 {
-                style.paint(Paint::Head, line)
+                style.paint(PaintRole::Heading, line)
             } else {
                 line.to_owned()
             }
@@ -154,10 +170,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_move_together_before_a_sentence_is_too_long_for_its_line() {
-        let style = Style {
+    fn the_gap_shrinks_before_sentences_get_too_narrow() {
+        let style = TextStyle {
             width: 80,
-            ..Style::PLAIN
+            ..TextStyle::PLAIN
         };
         let mut cells: Vec<String> = vec!["connect".into()];
         cells.extend(["2.36 us"; 6].map(str::to_owned));
@@ -165,7 +181,7 @@ mod tests {
         let headings = [
             "step", "min", "p50", "p90", "p99", "p99.9", "max", "meaning",
         ];
-        let text = table(&headings, vec![cells], headings.len(), &style);
+        let text = render_table(&headings, vec![cells], headings.len(), &style);
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"
@@ -175,9 +191,9 @@ mod tests {
 
     #[test]
     fn narrow_lines_hold_wide_tables() {
-        let style = Style {
+        let style = TextStyle {
             width: 24,
-            ..Style::PLAIN
+            ..TextStyle::PLAIN
         };
         let rows = || {
             vec![
@@ -191,7 +207,7 @@ mod tests {
             ]
         };
         let headings = ["dir", "goodput", "lost", "reordered"];
-        insta::assert_snapshot!(table(&headings, rows(), 1, &style), @r"
+        insta::assert_snapshot!(render_table(&headings, rows(), 1, &style), @r"
         dir       goodput   lost
         send    31.0 Gb/s 60,391
         receive    1 Gb/s      1
@@ -203,7 +219,7 @@ mod tests {
             "path".into(),
             "between the hosts, or nowhere at all".into(),
         ]];
-        let lines = table(&["lost at", "meaning"], sentence, 2, &style);
+        let lines = render_table(&["lost at", "meaning"], sentence, 2, &style);
         insta::assert_snapshot!(lines, @r"
         lost at  meaning
         path     between the hosts,

@@ -1,62 +1,78 @@
 //! Result of a search over knobs: changes, their proof, rejected settings.
 
-use linerate_metric::comparison::Side;
+use linerate_metric::comparison::ComparisonSide;
 use linerate_metric::figure;
-use linerate_metric::tuning::{Change, Pointed, Tuning};
+use linerate_metric::tuning::{FindingHint, Tuning, TuningChange};
 use linerate_metric::units::{format_bytes, format_nanos, format_share};
 
-use super::comparison::{signed, verdict_words};
-use super::table::Grid;
+use super::comparison::{describe_verdict, format_change};
+use super::table::TextTable;
 use crate::phrases;
-use crate::style::{Paint, Style, clean, hang, wrap};
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
 /// Renders the result of `tune`.
-pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
-    let name = clean(&found.goal);
-    let title = format!("{name} of {}", clean(&found.command));
-    let mut blocks = vec![style.paint(Paint::Bold, &title), spent(found, style)];
-    blocks.extend(pointed(found, style));
+pub(super) fn render_tuning(found: &Tuning, style: &TextStyle) -> String {
+    let name = strip_control_characters(&found.goal);
+    let title = format!("{name} of {}", strip_control_characters(&found.command));
+    let mut blocks = vec![
+        style.paint(PaintRole::Bold, &title),
+        render_spent_runs(found, style),
+    ];
+    blocks.extend(render_findings(found, style));
     match &found.proof {
         Some(proof) => {
-            blocks.extend(before_and_after(found).map(|grid| grid.text(style)));
-            blocks.push(wrap(&verdict_words(proof), style.width).join("\n"));
+            blocks.extend(before_after_table(found).map(|grid| grid.render(style)));
+            blocks.push(wrap(&describe_verdict(proof), style.width).join("\n"));
         }
-        None => blocks.push(wrap(&without_proof(found), style.width).join("\n")),
+        None => blocks.push(wrap(&explain_missing_proof(found), style.width).join("\n")),
     }
-    if let Some(grid) = changes(found) {
-        let mut text = grid.text(style);
+    if let Some(grid) = change_table(found) {
+        let mut text = grid.render(style);
         text.push_str("\n\n");
-        if let Some(mark) = undecided(found) {
+        if let Some(mark) = undecided_note(found) {
             text.push_str(&wrap(mark, style.width).join("\n"));
             text.push_str("\n\n");
         }
         if found.proof.is_some() {
-            let command = format!("linerate {}", clean(&found.tuned_command));
-            text.push_str(&hang("run:  ", "run:  ", &command, style.width));
+            let command = format!(
+                "linerate {}",
+                strip_control_characters(&found.tuned_command)
+            );
+            text.push_str(&wrap_with_prefix("run:  ", "run:  ", &command, style.width));
         } else {
-            text.push_str(UNPROVED);
+            text.push_str(UNPROVED_NOTE);
         }
         for command in found.changes.iter().flat_map(|change| &change.commands) {
             text.push('\n');
-            text.push_str(&hang("set:  ", "set:  ", &clean(command), style.width));
+            text.push_str(&wrap_with_prefix(
+                "set:  ",
+                "set:  ",
+                &strip_control_characters(command),
+                style.width,
+            ));
         }
-        if found.kept {
+        if found.settings_kept {
             text.push('\n');
-            text.push_str(KEPT);
+            text.push_str(KEPT_NOTE);
         }
         for snippet in &found.snippets {
-            text.push_str(&format!("\n\n{}:", of_format(&snippet.format)));
+            text.push_str(&format!("\n\n{}:", snippet_use(&snippet.format)));
             for line in snippet.text.lines() {
-                text.push_str(&format!("\n  {}", clean(line)));
+                text.push_str(&format!("\n  {}", strip_control_characters(line)));
             }
         }
         blocks.push(text);
     }
-    if !found.vain.is_empty() {
+    if !found.rejected.is_empty() {
         let mut lines = vec!["Rejected settings:".to_owned()];
-        for vain in &found.vain {
-            let said = format!("{}={}: {}", vain.knob, vain.value, vain.why);
-            lines.push(hang("  ", "  ", &clean(&said), style.width));
+        for rejected in &found.rejected {
+            let sentence = format!("{}={}: {}", rejected.knob, rejected.value, rejected.reason);
+            lines.push(wrap_with_prefix(
+                "  ",
+                "  ",
+                &strip_control_characters(&sentence),
+                style.width,
+            ));
         }
         blocks.push(lines.join("\n"));
     }
@@ -64,50 +80,50 @@ pub(super) fn tuning(found: &Tuning, style: &Style) -> String {
 }
 
 /// Text for changes without a final comparison of all of them together.
-pub(crate) const UNPROVED: &str = "Each change was tested in pairs; the proof of all changes together against the start is missing.";
+pub(crate) const UNPROVED_NOTE: &str = "Each change was tested in pairs; the proof of all changes together against the start is missing.";
 
 /// Text for settings that were not restored.
-pub(crate) const KEPT: &str = "These settings were left in place.";
+pub(crate) const KEPT_NOTE: &str = "These settings were left in place.";
 
 /// Returns the table of goal and cost before and after; `None` without a proof.
-pub(crate) fn before_and_after(found: &Tuning) -> Option<Grid> {
-    let proof = found.proof.as_deref()?;
-    let name = clean(&found.goal);
-    let value = |value: f64| figure::format(&found.goal, value);
-    let side = |side: &Side| phrases::or_unknown(side.value, |v| value(v.median));
+pub(crate) fn before_after_table(tuning: &Tuning) -> Option<TextTable> {
+    let proof = tuning.proof.as_deref()?;
+    let name = strip_control_characters(&tuning.goal);
+    let value = |value: f64| figure::format(&tuning.goal, value);
+    let side = |side: &ComparisonSide| phrases::or_unknown(side.value, |v| value(v.median));
     let bytes = |value: Option<f64>| phrases::or_unknown(value, |v| format_bytes(v as u64));
     let cost = |value: Option<f64>| phrases::or_unknown(value, format_nanos);
-    let row = |what: &str, before: String, after: String| vec![what.to_owned(), before, after];
+    let row = |label: &str, before: String, after: String| vec![label.to_owned(), before, after];
     let rows = vec![
         row(&name, side(&proof.a), side(&proof.b)),
         row(
             "buffers",
-            bytes(found.memory_bytes[0]),
-            bytes(found.memory_bytes[1]),
+            bytes(tuning.memory_bytes[0]),
+            bytes(tuning.memory_bytes[1]),
         ),
-        row("cpu", cost(found.cpu_ns[0]), cost(found.cpu_ns[1])),
+        row("cpu", cost(tuning.cpu_ns[0]), cost(tuning.cpu_ns[1])),
     ];
-    Grid::new(&["", "start (A)", "tuned (B)"], rows, 1)
+    TextTable::new(&["", "start (A)", "tuned (B)"], rows, 1)
 }
 
 /// Returns the table of changes with the loss without each; `None` without changes.
-pub(crate) fn changes(found: &Tuning) -> Option<Grid> {
-    let rows = found.changes.iter().map(|change| {
+pub(crate) fn change_table(tuning: &Tuning) -> Option<TextTable> {
+    let rows = tuning.changes.iter().map(|change| {
         vec![
-            clean(&change.knob).into_owned(),
-            clean(&change.from).into_owned(),
-            clean(&change.to).into_owned(),
-            without(change),
+            strip_control_characters(&change.knob).into_owned(),
+            strip_control_characters(&change.from).into_owned(),
+            strip_control_characters(&change.to).into_owned(),
+            format_loss_without(change),
         ]
     });
-    let heading = format!("{} without it", clean(&found.goal));
-    Grid::new(&["change", "from", "to", &heading], rows.collect(), 3)
+    let heading = format!("{} without it", strip_control_characters(&tuning.goal));
+    TextTable::new(&["change", "from", "to", &heading], rows.collect(), 3)
 }
 
 /// Explains the question mark after a change; `None` if no change has one.
-pub(crate) fn undecided(found: &Tuning) -> Option<&'static str> {
-    let is_there = found.changes.iter().any(|change| change.undecided);
-    let mark = match found.proof {
+pub(crate) fn undecided_note(tuning: &Tuning) -> Option<&'static str> {
+    let is_there = tuning.changes.iter().any(|change| change.undecided);
+    let mark = match tuning.proof {
         Some(_) => {
             "(?) Kept although its pairs were too few or too noisy for a verdict, or it could not be measured without \
              it; the proof covers all changes together."
@@ -121,8 +137,8 @@ pub(crate) fn undecided(found: &Tuning) -> Option<&'static str> {
 }
 
 /// Formats the loss without a change; a question mark if its pairs were too few or too noisy.
-fn without(change: &Change) -> String {
-    let lost = phrases::or_unknown(change.without, |ratio| signed(ratio.median - 1.0));
+fn format_loss_without(change: &TuningChange) -> String {
+    let lost = phrases::or_unknown(change.without, |ratio| format_change(ratio.median - 1.0));
     match change.undecided {
         true => format!("{lost} (?)"),
         false => lost,
@@ -130,13 +146,13 @@ fn without(change: &Change) -> String {
 }
 
 /// Renders the number of runs by purpose.
-fn spent(found: &Tuning, style: &Style) -> String {
-    wrap(&spent_words(found), style.width).join("\n")
+fn render_spent_runs(tuning: &Tuning, style: &TextStyle) -> String {
+    wrap(&describe_spent_runs(tuning), style.width).join("\n")
 }
 
 /// Describes the number of runs by purpose: `53 runs: 14 search, 12 minimal set, 24 proof`.
-pub(crate) fn spent_words(found: &Tuning) -> String {
-    let spent = &found.spent;
+pub(crate) fn describe_spent_runs(tuning: &Tuning) -> String {
+    let spent = &tuning.run_counts;
     let parts = [
         (spent.search, "search"),
         (spent.check, "availability check"),
@@ -145,34 +161,39 @@ pub(crate) fn spent_words(found: &Tuning) -> String {
     ];
     let parts: Vec<_> = (parts.iter())
         .filter(|(runs, _)| *runs > 0)
-        .map(|(runs, what)| format!("{runs} {what}"))
+        .map(|(runs, purpose)| format!("{runs} {purpose}"))
         .collect();
     match parts.is_empty() {
-        true => format!("{} runs", found.runs),
-        false => format!("{} runs: {}", found.runs, parts.join(", ")),
+        true => format!("{} runs", tuning.runs),
+        false => format!("{} runs: {}", tuning.runs, parts.join(", ")),
     }
 }
 
 /// Renders the findings of the first measurement.
-fn pointed(found: &Tuning, style: &Style) -> Option<String> {
-    if found.findings.is_empty() {
+fn render_findings(tuning: &Tuning, style: &TextStyle) -> Option<String> {
+    if tuning.findings.is_empty() {
         return None;
     }
     let mut lines = vec!["Findings of the first measurement:".to_owned()];
-    for finding in &found.findings {
-        let knobs = pointed_words(finding);
-        let said = format!(
+    for finding in &tuning.findings {
+        let knobs = describe_knobs(finding);
+        let text = format!(
             "{} (costs {}): {knobs}",
             finding.cause,
             format_share(finding.cost)
         );
-        lines.push(hang("  ", "  ", &clean(&said), style.width));
+        lines.push(wrap_with_prefix(
+            "  ",
+            "  ",
+            &strip_control_characters(&text),
+            style.width,
+        ));
     }
     Some(lines.join("\n"))
 }
 
 /// Lists the knobs related to a finding.
-pub(crate) fn pointed_words(finding: &Pointed) -> String {
+pub(crate) fn describe_knobs(finding: &FindingHint) -> String {
     match finding.knobs.is_empty() {
         true => "no knob available here".to_owned(),
         false => finding.knobs.join(", "),
@@ -180,12 +201,12 @@ pub(crate) fn pointed_words(finding: &Pointed) -> String {
 }
 
 /// Explains the missing proof: no improvement, or an interruption.
-pub(crate) fn without_proof(found: &Tuning) -> String {
-    let best = found.best_seen.as_ref().map(|best| {
+pub(crate) fn explain_missing_proof(tuning: &Tuning) -> String {
+    let best = tuning.best_trial.as_ref().map(|best| {
         let setting: Vec<_> = (best.setting.iter())
             .map(|(knob, value)| format!("{knob}={value}"))
             .collect();
-        let value = |value: f64| figure::format(&found.goal, value);
+        let value = |value: f64| figure::format(&tuning.goal, value);
         let start = best
             .start
             .map_or_else(String::new, |start| format!(" (start {})", value(start)));
@@ -193,13 +214,13 @@ pub(crate) fn without_proof(found: &Tuning) -> String {
             true => format!("Best so far: the start, {}.", value(best.value)),
             false => format!(
                 "Best so far, not proved: {} with {}{start}, median of {}.",
-                clean(&setting.join(" ")),
+                strip_control_characters(&setting.join(" ")),
                 value(best.value),
-                phrases::amount(best.runs as u64, "run")
+                phrases::count_of(best.runs as u64, "run")
             ),
         }
     });
-    match &found.stopped_in {
+    match &tuning.stopped_in {
         None => "No tested change improved the goal by more than noise.".to_owned(),
         Some(stage) => {
             let stage = match stage.as_str() {
@@ -215,26 +236,26 @@ pub(crate) fn without_proof(found: &Tuning) -> String {
 }
 
 /// Describes the use of a snippet.
-pub(crate) fn of_format(format: &str) -> &str {
+pub(crate) fn snippet_use(format: &str) -> &str {
     match format {
         "sysctl" => "for a file in /etc/sysctl.d",
         "ethtool" => "as a script",
         "stack.toml" => "for a file of --config",
         "toml" => "as TOML",
-        other => other,
+        other_format => other_format,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::comparison::Better;
-    use linerate_metric::tuning::Best;
+    use linerate_metric::comparison::BetterWhen;
+    use linerate_metric::tuning::BestTrial;
 
-    fn interrupted(stage: &str, best: Option<Best>) -> Tuning {
+    fn interrupted(stage: &str, best: Option<BestTrial>) -> Tuning {
         Tuning {
             goal: "goodput".to_owned(),
-            better: Better::Higher,
+            better: BetterWhen::Higher,
             memory_limit_bytes: None,
             command: "throughput h".to_owned(),
             tuned_command: "throughput h".to_owned(),
@@ -242,25 +263,25 @@ mod tests {
             knobs: Vec::new(),
             changes: Vec::new(),
             snippets: Vec::new(),
-            vain: Vec::new(),
+            rejected: Vec::new(),
             trials: Vec::new(),
             proof: None,
             memory_bytes: [None; 2],
             cpu_ns: [None; 2],
             runs: 5,
-            spent: linerate_metric::tuning::Spent::default(),
+            run_counts: linerate_metric::tuning::RunCounts::default(),
             stopped_in: (!stage.is_empty()).then(|| stage.to_owned()),
-            best_seen: best,
+            best_trial: best,
             seed: 1,
-            kept: false,
+            settings_kept: false,
         }
     }
 
     #[test]
-    fn what_nobody_is_sure_of_is_not_called_proved() {
+    fn undecided_changes_are_not_called_proved() {
         let mut found = interrupted("proof", None);
-        assert_eq!(undecided(&found), None);
-        found.changes.push(Change {
+        assert_eq!(undecided_note(&found), None);
+        found.changes.push(TuningChange {
             knob: "mtu".to_owned(),
             from: "1500".to_owned(),
             to: "9000".to_owned(),
@@ -268,7 +289,7 @@ mod tests {
             without: None,
             undecided: true,
         });
-        let text = tuning(&found, &Style::PLAIN);
+        let text = render_tuning(&found, &TextStyle::PLAIN);
         assert!(text.contains("may have no effect"), "{text}");
         assert!(!text.contains("covers all changes"), "{text}");
         assert!(!text.contains("shown to matter"), "{text}");
@@ -276,25 +297,25 @@ mod tests {
 
     #[test]
     fn an_interrupt_never_says_that_nothing_helps() {
-        let best = Best {
+        let best = BestTrial {
             setting: [("wait".to_owned(), "spin".to_owned())].into(),
             value: 9.0e9,
             runs: 2,
             start: Some(1.0e9),
         };
-        let text = without_proof(&interrupted("search", Some(best)));
+        let text = explain_missing_proof(&interrupted("search", Some(best)));
         assert!(!text.contains("No tested change"), "{text}");
         assert!(
             text.contains("wait=spin with 9.00 Gb/s (start 1.00 Gb/s)"),
             "{text}"
         );
         assert!(text.contains("median of 2 runs"), "{text}");
-        let text = without_proof(&interrupted("check", None));
+        let text = explain_missing_proof(&interrupted("check", None));
         assert!(
             text.contains("not decided") && text.contains("Only the start"),
             "{text}"
         );
-        let text = without_proof(&interrupted("", None));
+        let text = explain_missing_proof(&interrupted("", None));
         assert!(
             text.contains("No tested change improved the goal"),
             "{text}"

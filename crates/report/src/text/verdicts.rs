@@ -1,12 +1,12 @@
 //! Results of thresholds (`--expect`).
 
-use linerate_metric::expect::Verdict;
+use linerate_metric::expect::ExpectationResult;
 
-use crate::style::{Paint, Style, clean};
+use crate::style::{PaintRole, TextStyle, strip_control_characters};
 
 /// Renders one line per threshold: whether it holds, and the measured value.
 #[must_use]
-pub fn verdicts(verdicts: &[Verdict], style: &Style) -> String {
+pub fn render_verdicts(verdicts: &[ExpectationResult], style: &TextStyle) -> String {
     let width = verdicts
         .iter()
         .map(|verdict| verdict.expectation.chars().count())
@@ -15,16 +15,16 @@ pub fn verdicts(verdicts: &[Verdict], style: &Style) -> String {
     let lines: Vec<_> = verdicts
         .iter()
         .map(|verdict| {
-            let (glyph, word, paint) = if verdict.holds {
-                (style.glyph("✓ ", ""), "holds ", Paint::Good)
+            let (glyph, label, paint) = if verdict.holds {
+                (style.glyph("✓ ", ""), "holds ", PaintRole::Good)
             } else {
-                (style.glyph("✗ ", ""), "missed", Paint::Bad)
+                (style.glyph("✗ ", ""), "missed", PaintRole::Bad)
             };
             format!(
                 "{}  {:<width$}  {}",
-                style.paint(paint, &format!("{glyph}{word}")),
-                clean(&verdict.expectation),
-                clean(&verdict.measured)
+                style.paint(paint, &format!("{glyph}{label}")),
+                strip_control_characters(&verdict.expectation),
+                strip_control_characters(&verdict.measured)
             )
         })
         .collect();

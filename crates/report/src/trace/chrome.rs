@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use linerate_metric::timeline::Timeline;
 use serde_json::{Value, json};
 
-use super::{Track, process};
+use super::{ViewerTrack, process_of_role};
 
 /// Renders a timeline as JSON. Times are microseconds with three decimals, as the format requires.
 #[must_use]
 pub fn chrome(timeline: &Timeline) -> String {
-    let tracks: BTreeSet<Track> = timeline.slices.iter().map(Track::of).collect();
-    let tracks: Vec<Track> = tracks.into_iter().collect();
+    let tracks: BTreeSet<ViewerTrack> = timeline.slices.iter().map(ViewerTrack::of_slice).collect();
+    let tracks: Vec<ViewerTrack> = tracks.into_iter().collect();
     let mut events: Vec<Value> = Vec::new();
     for (number, &track) in tracks.iter().enumerate() {
-        let (pid, name) = process(track.role);
+        let (pid, name) = process_of_role(track.role);
         events.push(json!({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}));
         events.push(json!({
             "ph": "M", "name": "thread_name", "pid": pid, "tid": number + 1,
@@ -22,15 +22,15 @@ pub fn chrome(timeline: &Timeline) -> String {
         }));
     }
     for slice in &timeline.slices {
-        let track = Track::of(slice);
+        let track = ViewerTrack::of_slice(slice);
         let number = tracks.binary_search(&track).map_or(0, |number| number + 1);
         let mut event = json!({
-            "ph": "X", "name": slice.name, "pid": process(slice.role).0, "tid": number,
+            "ph": "X", "name": slice.name, "pid": process_of_role(slice.role).0, "tid": number,
             "ts": slice.start_ns as f64 / 1e3,
             "dur": slice.end_ns.saturating_sub(slice.start_ns) as f64 / 1e3,
         });
-        if let Some(trip) = slice.trip {
-            event["args"] = json!({"round_trip": trip});
+        if let Some(round_trip) = slice.round_trip {
+            event["args"] = json!({"round_trip": round_trip});
         }
         events.push(event);
     }

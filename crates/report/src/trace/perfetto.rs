@@ -8,16 +8,16 @@
 use std::collections::BTreeSet;
 
 use linerate_metric::facts::Role;
-use linerate_metric::timeline::{Lane, Timeline};
+use linerate_metric::timeline::{Timeline, TimelineTrack};
 
-use super::{Track, process};
+use super::{ViewerTrack, process_of_role};
 
 /// Encoder of a protocol buffers message.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtobufMessage(Vec<u8>);
 
-impl Message {
-    fn varint(&mut self, mut value: u64) {
+impl ProtobufMessage {
+    fn put_varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push((value & 0x7f) as u8 | 0x80);
             value >>= 7;
@@ -25,27 +25,27 @@ impl Message {
         self.0.push(value as u8);
     }
 
-    fn number(&mut self, field: u64, value: u64) -> &mut Self {
-        self.varint(field << 3);
-        self.varint(value);
+    fn put_varint_field(&mut self, field: u64, value: u64) -> &mut Self {
+        self.put_varint(field << 3);
+        self.put_varint(value);
         self
     }
 
-    fn fixed64(&mut self, field: u64, value: u64) -> &mut Self {
-        self.varint(field << 3 | 1);
+    fn put_fixed64_field(&mut self, field: u64, value: u64) -> &mut Self {
+        self.put_varint(field << 3 | 1);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    fn bytes(&mut self, field: u64, bytes: &[u8]) -> &mut Self {
-        self.varint(field << 3 | 2);
-        self.varint(bytes.len() as u64);
+    fn put_bytes_field(&mut self, field: u64, bytes: &[u8]) -> &mut Self {
+        self.put_varint(field << 3 | 2);
+        self.put_varint(bytes.len() as u64);
         self.0.extend(bytes);
         self
     }
 
-    fn message(&mut self, field: u64, inner: &Self) -> &mut Self {
-        self.bytes(field, &inner.0)
+    fn put_message_field(&mut self, field: u64, inner: &Self) -> &mut Self {
+        self.put_bytes_field(field, &inner.0)
     }
 }
 
@@ -59,48 +59,51 @@ const SLICE_END: u64 = 2;
 /// Renders a timeline for ui.perfetto.dev and `trace_processor`.
 #[must_use]
 pub fn perfetto(timeline: &Timeline) -> Vec<u8> {
-    let mut trace = Message::default();
+    let mut trace = ProtobufMessage::default();
     for role in [Role::Client, Role::Server] {
-        let (pid, name) = process(role);
-        let mut own = Message::default();
-        own.number(1, u64::from(pid)).bytes(6, name.as_bytes());
-        let mut descriptor = Message::default();
+        let (pid, name) = process_of_role(role);
+        let mut own = ProtobufMessage::default();
+        own.put_varint_field(1, u64::from(pid))
+            .put_bytes_field(6, name.as_bytes());
+        let mut descriptor = ProtobufMessage::default();
         descriptor
-            .number(1, process_uuid(role))
-            .bytes(2, name.as_bytes())
-            .message(3, &own);
-        describe(&mut trace, &descriptor);
+            .put_varint_field(1, process_uuid(role))
+            .put_bytes_field(2, name.as_bytes())
+            .put_message_field(3, &own);
+        push_descriptor(&mut trace, &descriptor);
     }
-    let tracks: BTreeSet<Track> = timeline.slices.iter().map(Track::of).collect();
-    let tracks: Vec<Track> = tracks.into_iter().collect();
+    let tracks: BTreeSet<ViewerTrack> = timeline.slices.iter().map(ViewerTrack::of_slice).collect();
+    let tracks: Vec<ViewerTrack> = tracks.into_iter().collect();
     for (number, track) in tracks.iter().enumerate() {
-        let mut descriptor = Message::default();
+        let mut descriptor = ProtobufMessage::default();
         descriptor
-            .number(1, track_uuid(number))
-            .bytes(2, track.name().as_bytes())
-            .number(5, process_uuid(track.role));
-        describe(&mut trace, &descriptor);
+            .put_varint_field(1, track_uuid(number))
+            .put_bytes_field(2, track.name().as_bytes())
+            .put_varint_field(5, process_uuid(track.role));
+        push_descriptor(&mut trace, &descriptor);
     }
-    for (at_ns, event) in events(timeline, &tracks) {
-        let mut packet = Message::default();
+    for (at_ns, event) in ordered_events(timeline, &tracks) {
+        let mut packet = ProtobufMessage::default();
         packet
-            .number(8, at_ns)
-            .number(58, CLOCK_MONOTONIC)
-            .number(10, SEQUENCE)
-            .message(11, &event);
-        trace.message(1, &packet);
+            .put_varint_field(8, at_ns)
+            .put_varint_field(58, CLOCK_MONOTONIC)
+            .put_varint_field(10, SEQUENCE)
+            .put_message_field(11, &event);
+        trace.put_message_field(1, &packet);
     }
     trace.0
 }
 
-fn describe(trace: &mut Message, descriptor: &Message) {
-    let mut packet = Message::default();
-    packet.number(10, SEQUENCE).message(60, descriptor);
-    trace.message(1, &packet);
+fn push_descriptor(trace: &mut ProtobufMessage, descriptor: &ProtobufMessage) {
+    let mut packet = ProtobufMessage::default();
+    packet
+        .put_varint_field(10, SEQUENCE)
+        .put_message_field(60, descriptor);
+    trace.put_message_field(1, &packet);
 }
 
 fn process_uuid(role: Role) -> u64 {
-    u64::from(process(role).0)
+    u64::from(process_of_role(role).0)
 }
 
 fn track_uuid(number: usize) -> u64 {
@@ -109,27 +112,29 @@ fn track_uuid(number: usize) -> u64 {
 
 /// Returns starts and ends of slices in time order. At equal times ends come first, so that
 /// adjacent slices do not nest.
-fn events(timeline: &Timeline, tracks: &[Track]) -> Vec<(u64, Message)> {
+fn ordered_events(timeline: &Timeline, tracks: &[ViewerTrack]) -> Vec<(u64, ProtobufMessage)> {
     let mut events = Vec::with_capacity(2 * timeline.slices.len());
     for slice in &timeline.slices {
-        let track = tracks.binary_search(&Track::of(slice));
+        let track = tracks.binary_search(&ViewerTrack::of_slice(slice));
         let uuid = track_uuid(track.expect("the tracks are those of the slices"));
-        let mut begin = Message::default();
+        let mut begin = ProtobufMessage::default();
         begin
-            .number(9, SLICE_BEGIN)
-            .number(11, uuid)
-            .bytes(23, slice.name.as_bytes());
-        if let Some(trip) = slice.trip {
-            let mut note = Message::default();
-            note.number(3, trip).bytes(10, b"round_trip");
-            begin.message(4, &note);
-            if slice.lane == Lane::Thread {
+            .put_varint_field(9, SLICE_BEGIN)
+            .put_varint_field(11, uuid)
+            .put_bytes_field(23, slice.name.as_bytes());
+        if let Some(round_trip) = slice.round_trip {
+            let mut note = ProtobufMessage::default();
+            note.put_varint_field(3, round_trip)
+                .put_bytes_field(10, b"round_trip");
+            begin.put_message_field(4, &note);
+            if slice.track == TimelineTrack::Thread {
                 // A flow arrow connects the calls of a round trip across both hosts.
-                begin.fixed64(47, trip + 1);
+                begin.put_fixed64_field(47, round_trip + 1);
             }
         }
-        let mut end = Message::default();
-        end.number(9, SLICE_END).number(11, uuid);
+        let mut end = ProtobufMessage::default();
+        end.put_varint_field(9, SLICE_END)
+            .put_varint_field(11, uuid);
         let end_ns = slice.end_ns.max(slice.start_ns);
         // The end of an empty slice sorts after its start.
         let rank = if end_ns == slice.start_ns { 2 } else { 0 };

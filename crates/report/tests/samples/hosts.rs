@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::facts::{Ability, Check, Cpu, Examination, Host, Interface, Role};
+use linerate_metric::facts::{
+    CpuFacts, DoctorCheck, DoctorReport, HostFacts, InterfaceFacts, Role, Support,
+};
 
-pub fn client() -> Host {
+pub fn client() -> HostFacts {
     let text = |text: &str| Some(text.to_owned());
     let pairs = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs
@@ -12,14 +14,14 @@ pub fn client() -> Host {
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect()
     };
-    Host {
+    HostFacts {
         role: Some(Role::Client),
         hostname: text("alpha"),
         boot_id: text("5c7e1c5c-2b5e-4b1c-9b53-0a6f3a2a3d11"),
         kernel: text("6.18.5"),
         distribution: text("Debian GNU/Linux 12 (bookworm)"),
         architecture: text("x86_64"),
-        cpu: Cpu {
+        cpu: CpuFacts {
             model: text("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"),
             usable: Some(2),
             logical: Some(2),
@@ -50,7 +52,7 @@ pub fn client() -> Host {
         clock_source: text("tsc"),
         wake_up_ns: None,
         started_as: None,
-        interface: Some(Interface {
+        interface: Some(InterfaceFacts {
             name: "client-eth0".to_owned(),
             driver: text("veth"),
             driver_version: text("1.0"),
@@ -74,7 +76,7 @@ pub fn client() -> Host {
             gso_ipv4_max_bytes: Some(65_536),
             rx_queues: Some(1),
             tx_queues: Some(1),
-            ..Interface::default()
+            ..InterfaceFacts::default()
         }),
         stack: None,
         sysctls: pairs(&[
@@ -87,7 +89,7 @@ pub fn client() -> Host {
     }
 }
 
-pub fn server() -> Host {
+pub fn server() -> HostFacts {
     let mut host = client();
     host.role = Some(Role::Server);
     if let Some(interface) = &mut host.interface {
@@ -99,19 +101,19 @@ pub fn server() -> Host {
 
 /// Another kind of machine: physical hardware with firmware facts, and facts that could not be
 /// read.
-pub fn board() -> Host {
-    Host {
+pub fn board() -> HostFacts {
+    HostFacts {
         role: Some(Role::Server),
         hostname: Some("board-7".to_owned()),
         kernel: Some("5.10.0-rt17".to_owned()),
         architecture: Some("aarch64".to_owned()),
-        cpu: Cpu {
+        cpu: CpuFacts {
             logical: Some(4),
             usable: Some(3),
             governor: Some("ondemand".to_owned()),
-            ..Cpu::default()
+            ..CpuFacts::default()
         },
-        interface: Some(Interface {
+        interface: Some(InterfaceFacts {
             name: "enp3s0".to_owned(),
             driver: Some("igb".to_owned()),
             driver_version: Some("5.10.0".to_owned()),
@@ -127,33 +129,33 @@ pub fn board() -> Host {
             tx_queues: Some(8),
             rx_descriptors: Some(256),
             tx_descriptors: Some(256),
-            ..Interface::default()
+            ..InterfaceFacts::default()
         }),
-        ..Host::default()
+        ..HostFacts::default()
     }
 }
 
 /// Doctor report with all support levels.
-pub fn examination() -> Examination {
-    let check = |name: &str, ability, found: &str, enable: Option<&str>| Check {
+pub fn doctor_report() -> DoctorReport {
+    let check = |name: &str, support, detail: &str, enable: Option<&str>| DoctorCheck {
         name: name.to_owned(),
-        ability,
-        found: found.to_owned(),
+        support,
+        detail: detail.to_owned(),
         enable: enable.map(str::to_owned),
     };
-    Examination {
-        schema: linerate_metric::facts::EXAMINATION_SCHEMA.to_owned(),
+    DoctorReport {
+        schema: linerate_metric::facts::DOCTOR_SCHEMA.to_owned(),
         host: client(),
         checks: vec![
             check(
                 "user-namespaces",
-                Ability::Ok,
+                Support::Ok,
                 "can be created, so labs need no root",
                 None,
             ),
             check(
                 "idle-states",
-                Ability::Limited,
+                Support::Limited,
                 "cores halt between packets, and waking one takes most of a round trip that blocks; /dev/cpu_dma_latency cannot be opened",
                 Some(
                     "run as root, or let a group open it:\n  chgrp net /dev/cpu_dma_latency && chmod 660 /dev/cpu_dma_latency",
@@ -161,13 +163,13 @@ pub fn examination() -> Examination {
             ),
             check(
                 "netem",
-                Ability::Missing,
+                Support::Missing,
                 "links with delay, loss or reordering cannot be made",
                 Some("modprobe sch_netem, or a kernel with CONFIG_NET_SCH_NETEM"),
             ),
             check(
                 "steal",
-                Ability::Unknown,
+                Support::Unknown,
                 "/proc/stat could not be read",
                 None,
             ),

@@ -9,8 +9,8 @@ mod streams;
 
 use linerate_metric::cost::{MachineTime, ThreadCost};
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Cpus, Direction, Ends, Plan, Wait};
-use linerate_metric::record::{CountedAt, CpuCost, Interval, Record};
+use linerate_metric::plan::{CpuList, Direction, PerEnd, Plan, WaitMode};
+use linerate_metric::record::{CpuCost, FlowEnd, Interval, Record};
 
 pub use hosts::*;
 pub use round_trips::*;
@@ -67,22 +67,22 @@ fn times(p50: u64) -> Option<linerate_metric::histogram::Quantiles> {
     })
 }
 
-fn cpu(near: f64, far: f64) -> Vec<CpuCost> {
+fn cpu(client: f64, server: f64) -> Vec<CpuCost> {
     vec![
         CpuCost {
             role: Role::Client,
-            share: near,
-            user_share: Some(near * 0.05),
+            share: client,
+            user_share: Some(client * 0.05),
             voluntary_switches: 1_204,
             involuntary_switches: 12,
-            blocked_share: Some((0.99 - near).max(0.0)),
+            blocked_share: Some((0.99 - client).max(0.0)),
             runnable_share: Some(0.01),
             empty_share: None,
             ns_per_byte: Some(0.121),
             ns_per_packet: None,
             cycles: Some(31_400_000_000),
             instructions: Some(27_900_000_000),
-            uncounted_because: None,
+            uncounted_reason: None,
             machine: Some(MachineTime {
                 processors: 4,
                 user_ns: 1_210_000_000,
@@ -95,17 +95,17 @@ fn cpu(near: f64, far: f64) -> Vec<CpuCost> {
             processors: Vec::new(),
             threads: vec![ThreadCost {
                 direction: Direction::Send,
-                part: CountedAt::Sender,
+                flow_end: FlowEnd::Sender,
                 flows: 1,
                 wall_ns: 10_000_200_000,
-                cpu_ns: (near * 1e10) as u64,
-                user_ns: (near * 5e8) as u64,
-                system_ns: (near * 9.5e9) as u64,
+                cpu_ns: (client * 1e10) as u64,
+                user_ns: (client * 5e8) as u64,
+                system_ns: (client * 9.5e9) as u64,
                 runnable_ns: Some(100_000_000),
-                blocked_ns: Some(((0.99 - near) * 1e10) as u64),
+                blocked_ns: Some(((0.99 - client) * 1e10) as u64),
                 voluntary_switches: 1_204,
                 involuntary_switches: 12,
-                cpus: Some(Cpus(vec![0])),
+                cpus: Some(CpuList(vec![0])),
                 calls: Some(81_230),
                 empty_calls: Some(0),
                 cycles: Some(31_400_000_000),
@@ -114,8 +114,8 @@ fn cpu(near: f64, far: f64) -> Vec<CpuCost> {
         },
         CpuCost {
             role: Role::Server,
-            share: far,
-            user_share: Some(far * 0.08),
+            share: server,
+            user_share: Some(server * 0.08),
             voluntary_switches: 0,
             involuntary_switches: 1,
             blocked_share: Some(0.0),
@@ -125,7 +125,7 @@ fn cpu(near: f64, far: f64) -> Vec<CpuCost> {
             ns_per_packet: None,
             cycles: None,
             instructions: None,
-            uncounted_because: Some(
+            uncounted_reason: Some(
                 "this machine has no hardware counters (virtual machines often have none)"
                     .to_owned(),
             ),
@@ -144,7 +144,7 @@ fn interval(direction: Direction) -> Interval {
         end_ns: 0,
         direction,
         omitted: false,
-        counted_at: CountedAt::Receiver,
+        counted_at: FlowEnd::Receiver,
         bytes: 0,
         packets: None,
         calls: None,
@@ -163,9 +163,9 @@ fn interval(direction: Direction) -> Interval {
 }
 
 /// Wait modes of the samples: the client blocks, the server spins.
-pub fn block_spin() -> Ends<Wait> {
-    Ends {
-        near: Wait::Block,
-        far: Wait::Spin,
+pub fn block_spin() -> PerEnd<WaitMode> {
+    PerEnd {
+        client: WaitMode::Block,
+        server: WaitMode::Spin,
     }
 }

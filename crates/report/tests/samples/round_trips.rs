@@ -2,27 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::call_times::{Call, CallClock, CallTimes};
+use linerate_metric::call_times::{CallClock, CallOutcomes, CallTimes};
 use linerate_metric::facts::Role;
 use linerate_metric::histogram::{Histogram, HistogramData};
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Wait};
+use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_metric::record::{
-    CountedAt, DirectionFigures, Interval, Record, SlowAnswer, Stream, Summary,
+    DirectionFigures, FlowEnd, Interval, Record, SlowResponse, StreamFigures, Summary,
 };
-use linerate_metric::round_trip::Attachment;
+use linerate_metric::round_trip::SocketMode;
 
 use super::{Noise, SECOND, cpu, empty, interval};
 
 /// UDP round trips with blocking sockets: 48 us, with a tail.
 pub fn latency_blocking() -> Record {
-    latency("20261121T144118Z-c0ffee", Wait::Block, 48_000.0, 101)
+    latency("20261121T144118Z-c0ffee", WaitMode::Block, 48_000.0, 101)
 }
 
 /// Latency run with a limit, and with responses that were slow, wrong, late and duplicated.
 pub fn latency_limited() -> Record {
-    let mut record = latency("20261121T144121Z-51011e", Wait::Block, 48_000.0, 101);
+    let mut record = latency("20261121T144121Z-51011e", WaitMode::Block, 48_000.0, 101);
     record.plan.round_trip.limit_ns = Some(200_000);
-    let slow = |number: u64, time_ns: u64, cause: &str, evidence: &str| SlowAnswer {
+    let slow = |number: u64, time_ns: u64, cause: &str, evidence: &str| SlowResponse {
         flow: 1,
         number,
         at_ns: number * 50_000,
@@ -59,8 +59,8 @@ pub fn latency_limited() -> Record {
 /// One socket per round trip, with a send schedule. (Real runs have one or the other; each has its
 /// table.)
 pub fn latency_reopened() -> Record {
-    let mut record = latency("20261121T144122Z-0be0ed", Wait::Block, 48_000.0, 101);
-    record.plan.round_trip.attachment = Attachment::Reopened;
+    let mut record = latency("20261121T144122Z-0be0ed", WaitMode::Block, 48_000.0, 101);
+    record.plan.round_trip.socket_mode = SocketMode::Reopened;
     for (name, share) in [
         ("open_ns", 0.04),
         ("bind_ns", 0.02),
@@ -84,14 +84,14 @@ pub fn latency_reopened() -> Record {
 
 /// UDP round trips with spinning sockets: 6 us.
 pub fn latency_spinning() -> Record {
-    latency("20261121T144124Z-facade", Wait::Spin, 6_050.0, 202)
+    latency("20261121T144124Z-facade", WaitMode::Spin, 6_050.0, 202)
 }
 
-pub(super) fn latency(id: &str, wait: Wait, typical: f64, seed: u64) -> Record {
-    let mut plan = Plan::new(Kind::Latency, Protocol::Udp, "10.77.0.2");
+pub(super) fn latency(id: &str, wait: WaitMode, typical: f64, seed: u64) -> Record {
+    let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "10.77.0.2");
     plan.duration_ns = Some(5 * SECOND);
     plan.interval_ns = Some(SECOND / 2);
-    plan.wait = Some(Ends::both(wait));
+    plan.wait = Some(PerEnd::same(wait));
     plan.cpu = "0/1".parse().unwrap();
     let mut record = empty(id, plan);
     let mut noise = Noise::new(seed);
@@ -118,7 +118,7 @@ pub(super) fn latency(id: &str, wait: Wait, typical: f64, seed: u64) -> Record {
             end_ns: (step + 1) * SECOND / 2,
             direction: Direction::Send,
             omitted: false,
-            counted_at: CountedAt::Sender,
+            counted_at: FlowEnd::Sender,
             bytes: 5_000 * 64,
             packets: Some(5_000),
             calls: Some(10_000),
@@ -135,7 +135,7 @@ pub(super) fn latency(id: &str, wait: Wait, typical: f64, seed: u64) -> Record {
     record
         .histograms
         .insert("rtt_ns".to_owned(), HistogramData::from(&all));
-    let busy = if wait == Wait::Spin { 1.0 } else { 0.31 };
+    let busy = if wait == WaitMode::Spin { 1.0 } else { 0.31 };
     record.summary = Summary {
         duration_ns: Some(5 * SECOND),
         bytes_sent: Some(50_000 * 64),
@@ -152,10 +152,10 @@ pub(super) fn latency(id: &str, wait: Wait, typical: f64, seed: u64) -> Record {
     record.directions = vec![DirectionFigures {
         direction: Direction::Send,
         summary: record.summary.clone(),
-        streams: vec![Stream {
+        streams: vec![StreamFigures {
             id: 1,
             summary: record.summary.clone(),
-            ..Stream::default()
+            ..StreamFigures::default()
         }],
     }];
     record
@@ -168,28 +168,28 @@ pub fn timed() -> Record {
         for n in 0..count {
             histogram.record(around + n % 97 * (around / 50).max(1));
         }
-        CallTimes::of(&histogram)
+        CallTimes::from_histogram(&histogram)
     };
     let mut record = latency_blocking();
     record.plan.calls = true;
     record.calls = BTreeMap::from([
         (
             "sendto".to_owned(),
-            Call {
-                room: times(3_600, 20_000),
-                ..Call::default()
+            CallOutcomes {
+                accepted: times(3_600, 20_000),
+                ..CallOutcomes::default()
             },
         ),
         (
             "recvfrom".to_owned(),
-            Call {
+            CallOutcomes {
                 ready: times(560, 120),
                 waited: times(44_000, 19_880),
-                ..Call::default()
+                ..CallOutcomes::default()
             },
         ),
     ]);
-    record.far_calls.clone_from(&record.calls);
+    record.server_calls.clone_from(&record.calls);
     let clock = |role| CallClock {
         role,
         source: "tsc".to_owned(),

@@ -1,18 +1,20 @@
 //! Sample sets of runs with their results.
 
-use linerate_metric::load::{LoadCurve, LoadPoint, UnderLoad};
-use linerate_metric::plan::{Direction, Protocol, Wait};
+use linerate_metric::load::{LatencyUnderLoad, LoadCurve, LoadPoint};
+use linerate_metric::plan::{Direction, TransportProtocol, WaitMode};
 use linerate_metric::record::Record;
 use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_metric::size_costs::{Cost, SizeCosts};
-use linerate_metric::waiting_costs::Turns;
+use linerate_metric::size_costs::{CostEstimate, SizeCosts};
+use linerate_metric::waiting_costs::WaitingRuns;
 
-use super::{latency, latency_blocking, latency_spinning, tcp, tcp_receive, tcp_send, udp_both};
+use super::{
+    latency, latency_blocking, latency_spinning, tcp, tcp_receive, tcp_send, udp_bidirectional,
+};
 
 /// Set with costs of all kinds.
 pub fn conclusions() -> RunSet {
     let mut set = demo();
-    let cost = |ns: f64| Cost {
+    let cost = |ns: f64| CostEstimate {
         ns,
         low_ns: Some(ns * 0.95),
         high_ns: Some(ns * 1.05),
@@ -40,9 +42,9 @@ pub fn conclusions() -> RunSet {
         points: vec![point(0.1), point(0.5), point(0.95)],
         knee: Some(point(0.5)),
     });
-    set.result.under_load = Some(UnderLoad {
+    set.result.under_load = Some(LatencyUnderLoad {
         rate_per_second: Some(500),
-        ..UnderLoad::compare("TCP".to_owned(), loaded, idle, Some(13.5e9))
+        ..LatencyUnderLoad::compare("TCP".to_owned(), loaded, idle, Some(13.5e9))
     });
     set
 }
@@ -50,9 +52,9 @@ pub fn conclusions() -> RunSet {
 /// Alternating runs with several wait modes.
 pub fn waiting() -> RunSet {
     let mut set = demo();
-    set.result.waiting_costs = Turns {
+    set.result.waiting_costs = WaitingRuns {
         blocking: vec![48_000.0, 49_000.0, 47_500.0],
-        held: vec![10_100.0, 10_300.0, 10_000.0],
+        no_halt: vec![10_100.0, 10_300.0, 10_000.0],
         spinning: vec![6_100.0, 6_000.0, 6_050.0],
     }
     .costs();
@@ -68,23 +70,23 @@ fn labelled(label: &str, mut record: Record) -> Record {
 pub fn demo() -> RunSet {
     let mut tcp_blocking = labelled(
         "TCP round trips, blocking",
-        latency("", Wait::Block, 55_000.0, 303),
+        latency("", WaitMode::Block, 55_000.0, 303),
     );
     let mut tcp_spinning = labelled(
         "TCP round trips, spinning",
-        latency("", Wait::Spin, 8_300.0, 404),
+        latency("", WaitMode::Spin, 8_300.0, 404),
     );
     for (run, id) in [
         (&mut tcp_blocking, "20261121T144130Z-111111"),
         (&mut tcp_spinning, "20261121T144136Z-222222"),
     ] {
         run.id = id.to_owned();
-        run.plan.protocol = Protocol::Tcp;
+        run.plan.protocol = TransportProtocol::Tcp;
     }
     let runs = vec![
         labelled("TCP, sending", tcp_send()),
         labelled("TCP, receiving", tcp_receive()),
-        labelled("UDP, bidirectional", udp_both()),
+        labelled("UDP, bidirectional", udp_bidirectional()),
         labelled("UDP round trips, blocking", latency_blocking()),
         labelled("UDP round trips, spinning", latency_spinning()),
         tcp_blocking,
@@ -120,7 +122,7 @@ pub fn repeats() -> RunSet {
         kind: "repeat".to_owned(),
         started: runs[0].started,
         interrupted: false,
-        result: SetResult::of_repeats(&runs),
+        result: SetResult::from_repeats(&runs),
         runs,
     }
 }

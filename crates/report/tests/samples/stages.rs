@@ -1,8 +1,8 @@
 //! Sample latency run with stages.
 
 use linerate_metric::facts::Role;
-use linerate_metric::record::{Record, Stage, StagePass};
-use linerate_metric::timeline::{DriverWork, Lane, Slice, Timeline};
+use linerate_metric::record::{Record, RoundTripStage, StagePass};
+use linerate_metric::timeline::{DriverActivity, Timeline, TimelineSlice, TimelineTrack};
 
 use super::latency_blocking;
 
@@ -23,13 +23,13 @@ pub fn staged() -> Record {
     ];
     record.stages = times
         .iter()
-        .map(|&(stage, p50_ns)| Stage {
+        .map(|&(stage, p50_ns)| RoundTripStage {
             stage: stage.to_owned(),
             p50_ns,
             p90_ns: p50_ns * 5 / 4,
             p99_ns: p50_ns * 3,
             mean_ns: p50_ns as f64 * 1.1,
-            stamps: "software".to_owned(),
+            timestamp_source: "software".to_owned(),
             clock_error_ns: stage.starts_with("path").then_some(1_250),
             parts: Vec::new(),
         })
@@ -41,7 +41,7 @@ pub fn staged() -> Record {
     ];
     record.stages[3].parts = parts
         .iter()
-        .map(|&(stage, p50_ns)| Stage {
+        .map(|&(stage, p50_ns)| RoundTripStage {
             stage: stage.to_owned(),
             p50_ns,
             p90_ns: p50_ns * 2,
@@ -51,33 +51,40 @@ pub fn staged() -> Record {
         .collect();
     record.stage_pass = Some(StagePass {
         round_trips: 15_998,
-        left_out: 2,
+        incomplete: 2,
         rtt_ns: record.summary.rtt_ns,
         sum_of_medians_ns: times.iter().map(|&(_, time)| time).sum(),
-        asking_ns: Some(1_340),
-        watching_ns: Some(4_100),
+        timestamp_overhead_ns: Some(1_340),
+        tracing_overhead_ns: Some(4_100),
         notes: vec![
             "client: when its thread was woken is not known (Permission denied)".to_owned(),
         ],
     });
-    let slice = |role, lane, name: &str, start_ns, end_ns, cpu| Slice {
+    let slice = |role, track, name: &str, start_ns, end_ns, cpu| TimelineSlice {
         role,
-        lane,
+        track,
         name: name.to_owned(),
         start_ns,
         end_ns,
-        trip: (lane != Lane::Driver).then_some(start_ns / 25_000),
+        round_trip: (track != TimelineTrack::Driver).then_some(start_ns / 25_000),
         cpu,
         thread: None,
     };
     let mut timeline = Timeline::default();
-    for trip in 0..3u64 {
-        let at = 25_000 * trip;
+    for round_trip in 0..3u64 {
+        let at = 25_000 * round_trip;
         timeline.slices.extend([
-            slice(Role::Client, Lane::Thread, "send", at, at + 3_000, None),
             slice(
                 Role::Client,
-                Lane::Kernel,
+                TimelineTrack::Thread,
+                "send",
+                at,
+                at + 3_000,
+                None,
+            ),
+            slice(
+                Role::Client,
+                TimelineTrack::Kernel,
                 "stack-out",
                 at,
                 at + 1_510,
@@ -85,7 +92,7 @@ pub fn staged() -> Record {
             ),
             slice(
                 Role::Client,
-                Lane::Kernel,
+                TimelineTrack::Kernel,
                 "qdisc",
                 at + 1_510,
                 at + 1_971,
@@ -93,7 +100,7 @@ pub fn staged() -> Record {
             ),
             slice(
                 Role::Server,
-                Lane::Kernel,
+                TimelineTrack::Kernel,
                 "stack-in",
                 at + 2_162,
                 at + 4_000,
@@ -101,7 +108,7 @@ pub fn staged() -> Record {
             ),
             slice(
                 Role::Server,
-                Lane::Driver,
+                TimelineTrack::Driver,
                 "net-rx",
                 at + 2_400,
                 at + 4_400,
@@ -109,7 +116,7 @@ pub fn staged() -> Record {
             ),
             slice(
                 Role::Client,
-                Lane::Thread,
+                TimelineTrack::Thread,
                 "receive",
                 at + 3_000,
                 at + 24_000,
@@ -117,7 +124,7 @@ pub fn staged() -> Record {
             ),
             slice(
                 Role::Server,
-                Lane::Kernel,
+                TimelineTrack::Kernel,
                 "wake-up",
                 at + 4_000,
                 at + 7_752,
@@ -125,7 +132,7 @@ pub fn staged() -> Record {
             ),
             slice(
                 Role::Server,
-                Lane::Thread,
+                TimelineTrack::Thread,
                 "receive",
                 at + 7_752,
                 at + 9_382,
@@ -133,7 +140,7 @@ pub fn staged() -> Record {
             ),
             slice(
                 Role::Server,
-                Lane::Thread,
+                TimelineTrack::Thread,
                 "send",
                 at + 9_562,
                 at + 13_000,
@@ -141,7 +148,7 @@ pub fn staged() -> Record {
             ),
             slice(
                 Role::Server,
-                Lane::Kernel,
+                TimelineTrack::Kernel,
                 "stack-out",
                 at + 9_562,
                 at + 11_152,
@@ -149,7 +156,7 @@ pub fn staged() -> Record {
             ),
             slice(
                 Role::Client,
-                Lane::Kernel,
+                TimelineTrack::Kernel,
                 "stack-in",
                 at + 11_804,
                 at + 23_000,
@@ -158,7 +165,7 @@ pub fn staged() -> Record {
         ]);
     }
     let quantiles = record.summary.rtt_ns.unwrap();
-    timeline.driver = vec![DriverWork {
+    timeline.driver = vec![DriverActivity {
         role: Role::Server,
         period_ns: quantiles,
         duration_ns: quantiles,

@@ -2,33 +2,35 @@
 
 use linerate_metric::cost::{MemoryCost, StreamInterval, TcpInterval, ThreadShares};
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, ReceiveCopy, Wait};
+use linerate_metric::plan::{
+    Direction, PerEnd, Plan, ReceiveCopy, RunKind, TransportProtocol, WaitMode,
+};
 use linerate_metric::record::{
-    CountedAt, DirectionFigures, Doubt, Interval, Loss, Record, Socket, Stream, Summary, TcpState,
-    Verification,
+    Caveat, DirectionFigures, FlowEnd, Interval, PacketLoss, Record, SocketFacts, StreamFigures,
+    Summary, TcpFacts, VerificationCost,
 };
 
 use super::{Noise, SECOND, block_spin, cpu, empty, interval, times};
 
-fn tcp_stream(id: u32, summary: Summary) -> Stream {
-    let (near, far) = (format!("10.77.0.1:{}", 40_000 + id), "10.77.0.2:5201");
-    Stream {
+fn tcp_stream(id: u32, summary: Summary) -> StreamFigures {
+    let (client, server) = (format!("10.77.0.1:{}", 40_000 + id), "10.77.0.2:5201");
+    StreamFigures {
         id,
         mismatch: None,
-        sender: Some(Socket {
-            local: Some(near.clone()),
-            remote: Some(far.to_owned()),
+        sender: Some(SocketFacts {
+            local: Some(client.clone()),
+            remote: Some(server.to_owned()),
             send_buffer_bytes: Some(4_194_304),
             receive_buffer_bytes: Some(131_072),
             congestion_control: Some("cubic".to_owned()),
             receive_queue_drops: None,
-            refusals: None,
+            port_unreachable: None,
             unroutable: None,
             send_refused: None,
             datagrams_per_call: None,
             napi_id: None,
             zero_copy: None,
-            tcp: Some(TcpState {
+            tcp: Some(TcpFacts {
                 retransmits: summary.retransmits.unwrap_or(0),
                 cwnd_segments: 874,
                 mss_bytes: 1448,
@@ -49,10 +51,10 @@ fn tcp_stream(id: u32, summary: Summary) -> Stream {
                 ecn: Some(false),
             }),
         }),
-        receiver: Some(Socket {
-            local: Some(far.to_owned()),
-            remote: Some(near),
-            ..Socket::default()
+        receiver: Some(SocketFacts {
+            local: Some(server.to_owned()),
+            remote: Some(client),
+            ..SocketFacts::default()
         }),
         summary,
     }
@@ -69,7 +71,7 @@ pub fn tcp_receive() -> Record {
 }
 
 pub(super) fn tcp(id: &str, direction: Direction, goodput: f64, seed: u64) -> Record {
-    let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "10.77.0.2");
+    let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "10.77.0.2");
     plan.directions = vec![direction];
     plan.congestion_control = Some("cubic".to_owned());
     plan.omit_ns = SECOND;
@@ -87,7 +89,7 @@ pub(super) fn tcp(id: &str, direction: Direction, goodput: f64, seed: u64) -> Re
             end_ns: (second + 1) * SECOND,
             direction,
             omitted: second == 0,
-            counted_at: CountedAt::Receiver,
+            counted_at: FlowEnd::Receiver,
             bytes,
             packets: None,
             calls: Some(bytes / (1 << 20)),
@@ -177,10 +179,12 @@ pub fn ten_streams() -> Record {
     for interval in &mut record.intervals {
         let part = interval.bytes / (2 * count);
         interval.streams = (ids.iter().zip(0..))
-            .map(|(&id, place)| StreamInterval {
+            .map(|(&id, location)| StreamInterval {
                 id,
-                bytes: part + part * 2 * place / (count - 1),
-                retransmits: interval.retransmits.map(|n| if place == 0 { n } else { 0 }),
+                bytes: part + part * 2 * location / (count - 1),
+                retransmits: interval
+                    .retransmits
+                    .map(|n| if location == 0 { n } else { 0 }),
                 cwnd_bytes: interval.cwnd_bytes.map(|bytes| bytes / count),
                 tcp_rtt_ns: interval.tcp_rtt_ns,
                 ..StreamInterval::default()
@@ -202,12 +206,12 @@ pub fn ten_streams() -> Record {
 }
 
 /// UDP in both directions with 0.3 % loss from client to server.
-pub fn udp_both() -> Record {
-    let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "10.77.0.2");
+pub fn udp_bidirectional() -> Record {
+    let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "10.77.0.2");
     plan.directions = vec![Direction::Send, Direction::Receive];
     plan.payload_bytes = 1472;
     plan.rate_bps = Some(3_500_000_000);
-    plan.wait = Some(Ends::both(Wait::Block));
+    plan.wait = Some(PerEnd::same(WaitMode::Block));
     let mut record = empty("20261121T144106Z-b2c4d6", plan);
     record.label = Some("UDP at 3.5 Gb/s".to_owned());
     let mut noise = Noise::new(11);
@@ -227,7 +231,7 @@ pub fn udp_both() -> Record {
                 end_ns: (second + 1) * SECOND,
                 direction,
                 omitted: false,
-                counted_at: CountedAt::Receiver,
+                counted_at: FlowEnd::Receiver,
                 bytes: packets * 1472,
                 packets: Some(packets),
                 calls: Some(packets / 16),
@@ -265,20 +269,20 @@ pub fn udp_both() -> Record {
         };
         if lost_all > 0 {
             let at_socket = lost_all * 9 / 10;
-            for (place, packets, exact) in [
+            for (location, packets, exact) in [
                 ("softnet-backlog", 120, false),
                 ("udp-receive-queue", at_socket, true),
                 ("path", lost_all - at_socket - 120, false),
             ] {
                 // Losses that the shared counter may not have seen belong to the path.
-                let at_most = match place {
+                let at_most = match location {
                     "path" => lost_all - at_socket,
                     _ => packets,
                 };
-                let at_least = if place == "path" { packets } else { 0 };
-                record.losses.push(Loss {
+                let at_least = if location == "path" { packets } else { 0 };
+                record.losses.push(PacketLoss {
                     direction,
-                    place: place.to_owned(),
+                    place: location.to_owned(),
                     packets,
                     exact,
                     at_least: (!exact).then_some(at_least),
@@ -289,28 +293,32 @@ pub fn udp_both() -> Record {
         record.directions.push(DirectionFigures {
             direction,
             summary: summary.clone(),
-            streams: vec![Stream {
+            streams: vec![StreamFigures {
                 id: record.directions.len() as u32 + 1,
                 summary,
-                ..Stream::default()
+                ..StreamFigures::default()
             }],
         });
     }
     record.intervals.sort_by_key(|interval| interval.start_ns);
-    let whole = |read: fn(&Summary) -> Option<f64>| -> Option<f64> {
-        record.directions.iter().map(|way| read(&way.summary)).sum()
+    let total = |read: fn(&Summary) -> Option<f64>| -> Option<f64> {
+        record
+            .directions
+            .iter()
+            .map(|figures_of_direction| read(&figures_of_direction.summary))
+            .sum()
     };
     record.summary = Summary {
         duration_ns: Some(10 * SECOND),
-        goodput_bps: whole(|s| s.goodput_bps),
-        offered_bps: whole(|s| s.offered_bps),
-        packets_per_second: whole(|s| s.packets_per_second),
+        goodput_bps: total(|s| s.goodput_bps),
+        offered_bps: total(|s| s.offered_bps),
+        packets_per_second: total(|s| s.packets_per_second),
         loss_fraction: record.directions[0].summary.loss_fraction,
         lost: record.directions[0].summary.lost,
         cpu: cpu(1.62, 1.71),
         ..Summary::default()
     };
-    record.validity = vec![Doubt::new(
+    record.validity = vec![Caveat::new(
         "cores-shared",
         "both ends run on the same 2 cores: each takes time from the other, so two machines would do better",
     )];
@@ -330,13 +338,13 @@ pub fn interrupted() -> Record {
 }
 
 /// TCP run whose server was lost, so the received amount is unknown.
-pub fn far_unknown() -> Record {
+pub fn server_unknown() -> Record {
     let mut record = tcp_send();
     record.id = "20261121T145500Z-0ff11e".to_owned();
     record.hosts.truncate(1);
     record.plan.host = "fd00::7".to_owned();
     for interval in &mut record.intervals {
-        interval.counted_at = CountedAt::Sender;
+        interval.counted_at = FlowEnd::Sender;
         interval.tcp_rtt_ns = None;
         interval.cwnd_bytes = None;
         interval.retransmits = None;
@@ -349,7 +357,7 @@ pub fn far_unknown() -> Record {
     figures.summary.duration_ns = None;
     figures.summary.cpu.truncate(1);
     record.summary = figures.summary.clone();
-    record.validity = vec![Doubt::new(
+    record.validity = vec![Caveat::new(
         "far-count-unknown",
         "the server was lost before it reported the received amount; only the sent amount is known",
     )];
@@ -358,7 +366,7 @@ pub fn far_unknown() -> Record {
 
 /// Record with texts that a hostile peer could send.
 pub fn hostile() -> Record {
-    let mut record = udp_both();
+    let mut record = udp_bidirectional();
     record.id = "20261121T145900Z-666666".to_owned();
     let evil = "</script><script>alert(1)</script>\x1b[2J\"'&";
     record.label = Some(evil.to_owned());
@@ -368,7 +376,7 @@ pub fn hostile() -> Record {
     record.hosts[1]
         .sysctls
         .insert(evil.to_owned(), evil.to_owned());
-    record.validity.push(Doubt::new(evil, evil));
+    record.validity.push(Caveat::new(evil, evil));
     record.losses[0].place = evil.to_owned();
     record
 }
@@ -388,12 +396,12 @@ pub fn corrupted() -> Record {
         summary.mismatched = Some(1);
     }
     record.verification = vec![
-        Verification {
+        VerificationCost {
             role: Role::Client,
             fill_ns_per_kib: Some(21.3),
             check_ns_per_kib: None,
         },
-        Verification {
+        VerificationCost {
             role: Role::Server,
             fill_ns_per_kib: None,
             check_ns_per_kib: Some(24.0),

@@ -2,55 +2,58 @@
 
 use std::time::Duration;
 
-use linerate_metric::plan::Cpus;
+use linerate_metric::plan::CpuList;
 
-use super::value::{size, span, span_text, switch, switch_text, word, word_of};
-use super::{Checksum, Config, CongestionControl, Psh};
+use super::value::{
+    format_duration, format_keyword, format_switch, parse_duration_within, parse_keyword,
+    parse_size, parse_switch,
+};
+use super::{ChecksumMode, CongestionAlgorithm, PshPolicy, StackConfig};
 use crate::error::StackError;
 
 /// Configuration key.
-pub struct Key {
+pub struct ConfigKey {
     /// Dotted name.
     pub name: &'static str,
     /// Meaning, in one line of help.
-    pub about: &'static str,
+    pub description: &'static str,
     /// Accepted values, as errors and help show them.
-    pub takes: &'static str,
-    read: fn(&Config) -> String,
-    write: fn(&mut Config, &str) -> Option<()>,
+    pub accepted_values: &'static str,
+    format: fn(&StackConfig) -> String,
+    parse: fn(&mut StackConfig, &str) -> Option<()>,
 }
 
-impl Key {
-    pub(super) fn read(&self, config: &Config) -> String {
-        (self.read)(config)
+impl ConfigKey {
+    pub(super) fn format(&self, config: &StackConfig) -> String {
+        (self.format)(config)
     }
 
-    pub(super) fn write(&self, config: &mut Config, value: &str) -> Result<(), StackError> {
-        (self.write)(config, value).ok_or_else(|| StackError::BadValue {
+    pub(super) fn parse(&self, config: &mut StackConfig, value: &str) -> Result<(), StackError> {
+        (self.parse)(config, value).ok_or_else(|| StackError::BadValue {
             key: self.name.to_owned(),
             value: value.to_owned(),
-            wanted: self.takes.to_owned(),
+            accepted_values: self.accepted_values.to_owned(),
         })
     }
 }
 
-const CHECKSUMS: &[(&str, Checksum)] = &[
-    ("software", Checksum::Software),
-    ("offload", Checksum::Offload),
+const CHECKSUM_MODES: &[(&str, ChecksumMode)] = &[
+    ("software", ChecksumMode::Software),
+    ("offload", ChecksumMode::Offload),
 ];
-const PSHS: &[(&str, Psh)] = &[
-    ("buffer-empty", Psh::BufferEmpty),
-    ("always", Psh::Always),
-    ("never", Psh::Never),
+const PSH_POLICIES: &[(&str, PshPolicy)] = &[
+    ("buffer-empty", PshPolicy::BufferEmpty),
+    ("always", PshPolicy::Always),
+    ("never", PshPolicy::Never),
 ];
-const CONTROLS: &[(&str, CongestionControl)] = &[
-    ("none", CongestionControl::None),
-    ("reno", CongestionControl::Reno),
-    ("cubic", CongestionControl::Cubic),
+const CONGESTION_CONTROLS: &[(&str, CongestionAlgorithm)] = &[
+    ("none", CongestionAlgorithm::None),
+    ("reno", CongestionAlgorithm::Reno),
+    ("cubic", CongestionAlgorithm::Cubic),
 ];
 
 /// Chosen from the table in `tests/probes.rs`.
-const PROBE_SLACK: Duration = Duration::from_millis(10);
+const DEFAULT_TAIL_PROBE: Duration = Duration::from_millis(10);
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -59,13 +62,13 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 macro_rules! number {
     ($name:literal, $about:literal, $takes:literal, $least:literal..=$most:literal, $($field:ident).+) => {
-        Key {
+        ConfigKey {
             name: $name,
-            about: $about,
-            takes: $takes,
-            read: |config| config.$($field).+.to_string(),
-            write: |config, text| {
-                config.$($field).+ = size(text, $least, $most)?.try_into().ok()?;
+            description: $about,
+            accepted_values: $takes,
+            format: |config| config.$($field).+.to_string(),
+            parse: |config, text| {
+                config.$($field).+ = parse_size(text, $least, $most)?.try_into().ok()?;
                 Some(())
             },
         }
@@ -74,60 +77,60 @@ macro_rules! number {
 
 macro_rules! switch {
     ($name:literal, $about:literal, $($field:ident).+) => {
-        Key {
+        ConfigKey {
             name: $name,
-            about: $about,
-            takes: "on or off",
-            read: |config| switch_text(config.$($field).+),
-            write: |config, text| {
-                config.$($field).+ = switch(text)?;
+            description: $about,
+            accepted_values: "on or off",
+            format: |config| format_switch(config.$($field).+),
+            parse: |config, text| {
+                config.$($field).+ = parse_switch(text)?;
                 Some(())
             },
         }
     };
 }
 
-macro_rules! word {
+macro_rules! keyword {
     ($name:literal, $about:literal, $takes:literal, $words:ident, $($field:ident).+) => {
-        Key {
+        ConfigKey {
             name: $name,
-            about: $about,
-            takes: $takes,
-            read: |config| word_of(config.$($field).+, $words),
-            write: |config, text| {
-                config.$($field).+ = word(text, $words)?;
+            description: $about,
+            accepted_values: $takes,
+            format: |config| format_keyword(config.$($field).+, $words),
+            parse: |config, text| {
+                config.$($field).+ = parse_keyword(text, $words)?;
                 Some(())
             },
         }
     };
 }
 
-macro_rules! span {
+macro_rules! duration {
     ($name:literal, $about:literal, $takes:literal, $least:expr, $most:expr, $($field:ident).+) => {
-        Key {
+        ConfigKey {
             name: $name,
-            about: $about,
-            takes: $takes,
-            read: |config| span_text(config.$($field).+),
-            write: |config, text| {
-                config.$($field).+ = span(text, $least, $most)?;
+            description: $about,
+            accepted_values: $takes,
+            format: |config| format_duration(config.$($field).+),
+            parse: |config, text| {
+                config.$($field).+ = parse_duration_within(text, $least, $most)?;
                 Some(())
             },
         }
     };
 }
 
-macro_rules! optional_span {
+macro_rules! optional_duration {
     ($name:literal, $about:literal, $takes:literal, $without:literal, $least:expr, $most:expr, $($field:ident).+) => {
-        Key {
+        ConfigKey {
             name: $name,
-            about: $about,
-            takes: $takes,
-            read: |config| config.$($field).+.map_or_else(|| $without.to_owned(), span_text),
-            write: |config, text| {
+            description: $about,
+            accepted_values: $takes,
+            format: |config| config.$($field).+.map_or_else(|| $without.to_owned(), format_duration),
+            parse: |config, text| {
                 config.$($field).+ = match text {
                     $without => None,
-                    _ => Some(span(text, $least, $most)?),
+                    _ => Some(parse_duration_within(text, $least, $most)?),
                 };
                 Some(())
             },
@@ -137,12 +140,12 @@ macro_rules! optional_span {
 
 macro_rules! parsed {
     ($name:literal, $about:literal, $takes:literal, $($field:ident).+) => {
-        Key {
+        ConfigKey {
             name: $name,
-            about: $about,
-            takes: $takes,
-            read: |config| config.$($field).+.to_string(),
-            write: |config, text| {
+            description: $about,
+            accepted_values: $takes,
+            format: |config| config.$($field).+.to_string(),
+            parse: |config, text| {
                 config.$($field).+ = text.parse().ok()?;
                 Some(())
             },
@@ -152,14 +155,14 @@ macro_rules! parsed {
 
 macro_rules! cpus {
     ($name:literal, $about:literal, $($field:ident).+) => {
-        Key {
+        ConfigKey {
             name: $name,
-            about: $about,
-            takes: "any, or CPU numbers such as 0 or 0-3",
-            read: |config| config.$($field).+.to_string(),
-            write: |config, text| {
+            description: $about,
+            accepted_values: "any, or CPU numbers such as 0 or 0-3",
+            format: |config| config.$($field).+.to_string(),
+            parse: |config, text| {
                 config.$($field).+ = match text {
-                    "any" => Cpus::default(),
+                    "any" => CpuList::default(),
                     _ => text.parse().ok()?,
                 };
                 Some(())
@@ -169,7 +172,7 @@ macro_rules! cpus {
 }
 
 /// Configuration keys, in the order of help and records.
-pub const KEYS: &[Key] = &[
+pub const KEYS: &[ConfigKey] = &[
     number!(
         "rx_descriptors",
         "maximum frames received by one poll; receive descriptors",
@@ -192,11 +195,11 @@ pub const KEYS: &[Key] = &[
         576..=65_500,
         mtu
     ),
-    word!(
+    keyword!(
         "checksum",
         "where checksums are computed: by the stack, or offloaded to the port",
         "software or offload",
-        CHECKSUMS,
+        CHECKSUM_MODES,
         checksum
     ),
     // smoltcp's windows end at 1 GiB (RFC 7323).
@@ -214,7 +217,7 @@ pub const KEYS: &[Key] = &[
         256..=0x4000_0000,
         tcp.receive_window
     ),
-    optional_span!(
+    optional_duration!(
         "tcp.delayed_ack",
         "time that an acknowledgement may be delayed",
         "off, or 1us to 1s",
@@ -228,21 +231,21 @@ pub const KEYS: &[Key] = &[
         "Nagle's algorithm: hold a small segment while another is unacknowledged",
         tcp.nagle
     ),
-    word!(
+    keyword!(
         "tcp.psh",
         "when the PSH flag is set",
         "buffer-empty, always or never",
-        PSHS,
+        PSH_POLICIES,
         tcp.psh
     ),
-    word!(
+    keyword!(
         "tcp.congestion_control",
         "congestion control",
         "none, reno or cubic",
-        CONTROLS,
+        CONGESTION_CONTROLS,
         tcp.congestion_control
     ),
-    span!(
+    duration!(
         "tcp.min_rto",
         "minimum retransmission timeout",
         "1ms to 1s",
@@ -250,37 +253,37 @@ pub const KEYS: &[Key] = &[
         SECOND,
         tcp.min_rto
     ),
-    Key {
+    ConfigKey {
         name: "tcp.tail_probe",
-        about: "tail loss probe: time after two round trips without an acknowledgement",
-        takes: "off, on (10ms), or 1us to 1s",
-        read: |config| match config.tcp.tail_probe {
+        description: "tail loss probe: time after two round trips without an acknowledgement",
+        accepted_values: "off, on (10ms), or 1us to 1s",
+        format: |config| match config.tcp.tail_probe {
             None => "off".to_owned(),
-            Some(PROBE_SLACK) => "on".to_owned(),
-            Some(slack) => span_text(slack),
+            Some(DEFAULT_TAIL_PROBE) => "on".to_owned(),
+            Some(slack) => format_duration(slack),
         },
-        write: |config, text| {
+        parse: |config, text| {
             config.tcp.tail_probe = match text {
                 "off" => None,
-                "on" => Some(PROBE_SLACK),
-                _ => Some(span(text, MICROSECOND, SECOND)?),
+                "on" => Some(DEFAULT_TAIL_PROBE),
+                _ => Some(parse_duration_within(text, MICROSECOND, SECOND)?),
             };
             Some(())
         },
     },
     // The lower bound is that of Linux's TCP_MAXSEG; the upper one is a packet of 64 KiB.
-    Key {
+    ConfigKey {
         name: "tcp.mss",
-        about: "maximum segment size, for sending and receiving",
-        takes: "mtu (derived from the MTU), or 88 to 65495 bytes",
-        read: |config| {
+        description: "maximum segment size, for sending and receiving",
+        accepted_values: "mtu (derived from the MTU), or 88 to 65495 bytes",
+        format: |config| {
             let mss = config.tcp.mss;
             mss.map_or_else(|| "mtu".to_owned(), |bytes| bytes.to_string())
         },
-        write: |config, text| {
+        parse: |config, text| {
             config.tcp.mss = match text {
                 "mtu" => None,
-                _ => Some(size(text, 88, 65_495)?.try_into().ok()?),
+                _ => Some(parse_size(text, 88, 65_495)?.try_into().ok()?),
             };
             Some(())
         },
@@ -330,7 +333,7 @@ pub const KEYS: &[Key] = &[
         1_480..=65_535,
         ip.reassembly_bytes
     ),
-    span!(
+    duration!(
         "ip.reassembly_buffers.timeout",
         "time until an incomplete datagram is dropped",
         "1ms to 60s",
@@ -345,7 +348,7 @@ pub const KEYS: &[Key] = &[
         1..=65_536,
         arp_cache
     ),
-    optional_span!(
+    optional_duration!(
         "poll.interval",
         "time from one poll to the next",
         "spin, or 1us to 1s",

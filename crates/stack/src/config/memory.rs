@@ -2,16 +2,16 @@
 
 use linerate_port::{MemoryPlan, PortUrl};
 
-use super::Config;
-use crate::addressing::Addressing;
-use crate::link::Link;
-use crate::neighbors::Neighbors;
-use crate::pmtu_cache::Paths;
-use crate::stack::{frames_of_its_own, memory_plan};
-use crate::tcp::Tcp;
-use crate::udp::Udp;
+use super::StackConfig;
+use crate::addressing::StackAddressing;
+use crate::link::LinkLayer;
+use crate::neighbors::NeighborCache;
+use crate::pmtu_cache::PmtuCache;
+use crate::stack::{frames_needed, memory_plan};
+use crate::tcp::TcpLayer;
+use crate::udp::UdpLayer;
 use crate::udp::fragment::Fragmenter;
-use crate::udp::reassembly::Reassembly;
+use crate::udp::reassembly::ReassemblyBuffers;
 
 /// Memory used for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct MemoryItem {
 
 /// Memory that a stack takes when it is created; it allocates none afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemoryAccount {
+pub struct MemoryUsage {
     /// Heap memory of the stack itself.
     pub heap: Vec<MemoryItem>,
     /// Frame slots that the stack and its port need. They lie in the memory that the caller maps
@@ -34,7 +34,7 @@ pub struct MemoryAccount {
     pub slot_bytes: usize,
 }
 
-impl MemoryAccount {
+impl MemoryUsage {
     /// Returns the heap memory in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
@@ -63,24 +63,24 @@ impl MemoryAccount {
     }
 }
 
-impl Config {
+impl StackConfig {
     /// Returns the memory that a stack with this configuration takes, over a port of this URL.
     #[must_use]
-    pub fn memory(&self, url: &PortUrl) -> MemoryAccount {
+    pub fn memory_usage(&self, url: &PortUrl) -> MemoryUsage {
         let plan = memory_plan(self, url);
-        MemoryAccount {
-            heap: self.heap(&plan),
+        MemoryUsage {
+            heap: self.heap_items(&plan),
             frames: plan.frames,
             slot_bytes: plan.slot_bytes(),
         }
     }
 
-    fn heap(&self, plan: &MemoryPlan) -> Vec<MemoryItem> {
-        debug_assert!(plan.frames >= frames_of_its_own(self, plan.frame_bytes));
-        let (connections, buffers) = Tcp::heap_bytes(self);
+    fn heap_items(&self, plan: &MemoryPlan) -> Vec<MemoryItem> {
+        debug_assert!(plan.frames >= frames_needed(self, plan.frame_bytes));
+        let (connections, buffers) = TcpLayer::heap_bytes(self);
         let (sockets, ports) =
-            Udp::heap_bytes(self.udp_sockets as usize, self.udp.receive_queue as usize);
-        let reassembly = Reassembly::heap_bytes(
+            UdpLayer::heap_bytes(self.udp_sockets as usize, self.udp.receive_queue as usize);
+        let reassembly = ReassemblyBuffers::heap_bytes(
             self.ip.reassembly,
             self.ip.reassembly_count,
             self.ip.reassembly_bytes,
@@ -97,13 +97,19 @@ impl Config {
                 "fragmentation buffer",
                 Fragmenter::heap_bytes(self.ip.fragmentation),
             ),
-            item("neighbours", Neighbors::heap_bytes(self.arp_cache as usize)),
-            item("path MTU cache", Paths::heap_bytes()),
+            item(
+                "neighbours",
+                NeighborCache::heap_bytes(self.arp_cache as usize),
+            ),
+            item("path MTU cache", PmtuCache::heap_bytes()),
             item(
                 "frame pool and scratch packet",
-                Link::heap_bytes(plan, self),
+                LinkLayer::heap_bytes(plan, self),
             ),
-            item("settings", Addressing::HEAP_BYTES + cpus * size_of::<u32>()),
+            item(
+                "settings",
+                StackAddressing::HEAP_BYTES + cpus * size_of::<u32>(),
+            ),
         ]
     }
 }

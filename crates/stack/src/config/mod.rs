@@ -6,13 +6,13 @@ mod value;
 
 use std::time::Duration;
 
-use linerate_metric::plan::{Cpus, Sched};
+use linerate_metric::plan::{CpuList, SchedPolicy};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::StackError;
-pub use keys::{KEYS, Key};
-pub use memory::{MemoryAccount, MemoryItem};
+pub use keys::{ConfigKey, KEYS};
+pub use memory::{MemoryItem, MemoryUsage};
 
 /// Built-in configurations: name, purpose, TOML text.
 pub const PROFILES: &[(&str, &str, &str)] = &[
@@ -35,7 +35,7 @@ pub const PROFILES: &[(&str, &str, &str)] = &[
 
 /// Place where checksums are computed and verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checksum {
+pub enum ChecksumMode {
     /// By the stack.
     Software,
     /// By the other side of the port through the vnet header; on ports within memory no checksum is
@@ -45,7 +45,7 @@ pub enum Checksum {
 
 /// Policy for the PSH flag of TCP segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Psh {
+pub enum PshPolicy {
     /// Set on the segment that empties the send buffer.
     BufferEmpty,
     /// Set on every segment with payload.
@@ -56,7 +56,7 @@ pub enum Psh {
 
 /// Congestion control of TCP senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CongestionControl {
+pub enum CongestionAlgorithm {
     /// Limited by the receiver's window alone.
     None,
     /// RFC 5681.
@@ -65,9 +65,9 @@ pub enum CongestionControl {
     Cubic,
 }
 
-/// TCP settings of a [`Config`].
+/// TCP settings of a [`StackConfig`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tcp {
+pub struct TcpConfig {
     /// Bytes of one connection that may be queued or unacknowledged.
     pub send_buffer: usize,
     /// Bytes of one connection that may wait for the application to read them.
@@ -77,9 +77,9 @@ pub struct Tcp {
     /// Nagle's algorithm: a small segment waits while another is unacknowledged (RFC 896).
     pub nagle: bool,
     /// Policy for the PSH flag.
-    pub psh: Psh,
+    pub psh: PshPolicy,
     /// Congestion control of the sender.
-    pub congestion_control: CongestionControl,
+    pub congestion_control: CongestionAlgorithm,
     /// Shortest retransmission timeout, also the initial one.
     pub min_rto: Duration,
     /// Time beyond two round trips without an acknowledgement after which a tail loss probe is sent
@@ -91,18 +91,18 @@ pub struct Tcp {
     pub mss: Option<u16>,
 }
 
-/// UDP settings of a [`Config`].
+/// UDP settings of a [`StackConfig`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Udp {
+pub struct UdpConfig {
     /// Capacity of one socket's receive queue, in packets.
     pub receive_queue: u32,
     /// Packets that may wait in the receive queues of all sockets together.
     pub buffers: u32,
 }
 
-/// IP settings of a [`Config`].
+/// IP settings of a [`StackConfig`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ip {
+pub struct IpConfig {
     /// Type of service or traffic class of the TCP segments and UDP datagrams sent.
     pub tos: u8,
     /// Datagrams longer than the MTU are sent in fragments.
@@ -119,11 +119,11 @@ pub struct Ip {
 
 /// Scheduling of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Thread {
+pub struct ThreadConfig {
     /// Scheduling class and priority.
-    pub sched: Sched,
+    pub sched: SchedPolicy,
     /// CPUs that it may run on; an empty set means any.
-    pub cpus: Cpus,
+    pub cpus: CpuList,
 }
 
 /// Configuration of a stack.
@@ -139,7 +139,7 @@ pub struct Thread {
 /// # Ok::<(), linerate_stack::StackError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct StackConfig {
     /// Maximum number of frames received by one poll, and receive descriptors requested from the
     /// port.
     pub rx_descriptors: u32,
@@ -148,13 +148,13 @@ pub struct Config {
     /// Largest IP packet in a frame, in bytes.
     pub mtu: u16,
     /// Place where checksums are computed and verified.
-    pub checksum: Checksum,
+    pub checksum: ChecksumMode,
     /// TCP settings.
-    pub tcp: Tcp,
+    pub tcp: TcpConfig,
     /// UDP settings.
-    pub udp: Udp,
+    pub udp: UdpConfig,
     /// IP settings.
-    pub ip: Ip,
+    pub ip: IpConfig,
     /// Capacity of the neighbour cache (ARP and neighbour discovery together).
     pub arp_cache: u32,
     /// Time from one poll to the next; `None`: no pause (spin).
@@ -166,31 +166,37 @@ pub struct Config {
     /// Number of threads: 1 for driver and application together, 2 for one each.
     pub threads: u32,
     /// Thread that polls the port.
-    pub driver: Thread,
+    pub driver: ThreadConfig,
     /// Thread that runs the application.
-    pub application: Thread,
+    pub application: ThreadConfig,
 }
 
-impl Default for Config {
+impl Default for StackConfig {
     fn default() -> Self {
         Self::profile("default").expect("the profile is checked by a test")
     }
 }
 
-impl Config {
+impl StackConfig {
     /// Returns a built-in configuration.
     ///
     /// # Errors
     /// [`StackError::UnknownProfile`], with the names of all profiles.
     pub fn profile(name: &str) -> Result<Self, StackError> {
-        let Some((.., file)) = PROFILES.iter().find(|(known, ..)| *known == name) else {
-            let names: Vec<_> = PROFILES.iter().map(|(known, ..)| *known).collect();
+        let Some((.., file)) = PROFILES
+            .iter()
+            .find(|(profile_name, ..)| *profile_name == name)
+        else {
+            let names: Vec<_> = PROFILES
+                .iter()
+                .map(|(profile_name, ..)| *profile_name)
+                .collect();
             return Err(StackError::UnknownProfile {
                 name: name.to_owned(),
-                known: names.join(", "),
+                valid_profiles: names.join(", "),
             });
         };
-        let mut config = Self::bare();
+        let mut config = Self::minimal();
         config.read_toml(file)?;
         Ok(config)
     }
@@ -198,11 +204,11 @@ impl Config {
     /// Changes one setting, as `--set KEY=VALUE` does.
     ///
     /// # Errors
-    /// Errors of [`Config::set`], or [`StackError::NotASetting`] without `=`.
+    /// Errors of [`StackConfig::set`], or [`StackError::MissingValue`] without `=`.
     pub fn apply(&mut self, setting: &str) -> Result<(), StackError> {
         match setting.split_once('=') {
             Some((key, value)) => self.set(key.trim(), value.trim()),
-            None => Err(StackError::NotASetting {
+            None => Err(StackError::MissingValue {
                 text: setting.to_owned(),
             }),
         }
@@ -213,50 +219,50 @@ impl Config {
     /// # Errors
     /// [`StackError::UnknownKey`] with all keys; [`StackError::BadValue`] with the accepted values.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), StackError> {
-        let Some(found) = KEYS.iter().find(|known| known.name == key) else {
-            let names: Vec<_> = KEYS.iter().map(|known| known.name).collect();
+        let Some(key_entry) = KEYS.iter().find(|candidate| candidate.name == key) else {
+            let names: Vec<_> = KEYS.iter().map(|candidate| candidate.name).collect();
             return Err(StackError::UnknownKey {
                 key: key.to_owned(),
-                known: names.join(", "),
+                valid_keys: names.join(", "),
             });
         };
-        found.write(self, value)
+        key_entry.parse(self, value)
     }
 
-    /// Returns the value of a key in the form that [`Config::set`] accepts; `None` for an unknown
+    /// Returns the value of a key in the form that [`StackConfig::set`] accepts; `None` for an unknown
     /// key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<String> {
-        let found = KEYS.iter().find(|known| known.name == key)?;
-        Some(found.read(self))
+        let key_entry = KEYS.iter().find(|candidate| candidate.name == key)?;
+        Some(key_entry.format(self))
     }
 
     /// Returns all keys and their values, in the order of [`KEYS`].
-    pub fn rows(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
-        KEYS.iter().map(|key| (key.name, key.read(self)))
+    pub fn entries(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
+        KEYS.iter().map(|key| (key.name, key.format(self)))
     }
 
     /// Changes the settings listed in a TOML file.
     ///
     /// # Errors
-    /// [`StackError::BadToml`], or those of [`Config::set`].
+    /// [`StackError::BadToml`], or those of [`StackConfig::set`].
     pub fn read_toml(&mut self, text: &str) -> Result<(), StackError> {
-        for (key, value) in Self::settings(text)? {
+        for (key, value) in Self::parse_toml(text)? {
             self.set(&key, &value)?;
         }
         Ok(())
     }
 
-    /// Returns the keys of a TOML file, with values in the form that [`Config::set`] accepts.
+    /// Returns the keys of a TOML file, with values in the form that [`StackConfig::set`] accepts.
     /// Tables and dotted keys are equivalent.
     ///
     /// # Errors
     /// [`StackError::BadToml`].
-    pub fn settings(text: &str) -> Result<Vec<(String, String)>, StackError> {
-        let table: toml::Table = toml::from_str(text).map_err(|error| StackError::BadToml {
-            why: match error.span() {
-                Some(span) => {
-                    let before = text.get(..span.start).unwrap_or(text);
+    pub fn parse_toml(text: &str) -> Result<Vec<(String, String)>, StackError> {
+        let root: toml::Table = toml::from_str(text).map_err(|error| StackError::BadToml {
+            reason: match error.span() {
+                Some(byte_range) => {
+                    let before = text.get(..byte_range.start).unwrap_or(text);
                     let line = before.matches('\n').count() + 1;
                     format!("line {line}: {}", error.message())
                 }
@@ -264,33 +270,33 @@ impl Config {
             },
         })?;
         let mut settings = Vec::new();
-        add_settings("", &table, &mut settings);
+        add_settings("", &root, &mut settings);
         Ok(settings)
     }
 
     /// Returns the state before a profile is read; every profile sets all values that matter.
-    fn bare() -> Self {
+    fn minimal() -> Self {
         Self {
             rx_descriptors: 1,
             tx_descriptors: 1,
             mtu: 1500,
-            checksum: Checksum::Software,
-            tcp: Tcp {
+            checksum: ChecksumMode::Software,
+            tcp: TcpConfig {
                 send_buffer: 1024,
                 receive_window: 1024,
                 delayed_ack: None,
                 nagle: true,
-                psh: Psh::BufferEmpty,
-                congestion_control: CongestionControl::None,
+                psh: PshPolicy::BufferEmpty,
+                congestion_control: CongestionAlgorithm::None,
                 min_rto: Duration::from_secs(1),
                 tail_probe: None,
                 mss: None,
             },
-            udp: Udp {
+            udp: UdpConfig {
                 receive_queue: 1,
                 buffers: 1,
             },
-            ip: Ip {
+            ip: IpConfig {
                 tos: 0,
                 fragmentation: true,
                 reassembly: true,
@@ -303,8 +309,8 @@ impl Config {
             tcp_sockets: 1,
             udp_sockets: 1,
             threads: 1,
-            driver: Thread::default(),
-            application: Thread::default(),
+            driver: ThreadConfig::default(),
+            application: ThreadConfig::default(),
         }
     }
 }
@@ -322,24 +328,24 @@ fn add_settings(prefix: &str, table: &toml::Table, settings: &mut Vec<(String, S
                 continue;
             }
             toml::Value::String(text) => text.clone(),
-            toml::Value::Boolean(yes) => if *yes { "on" } else { "off" }.to_owned(),
-            other => other.to_string(),
+            toml::Value::Boolean(is_on) => if *is_on { "on" } else { "off" }.to_owned(),
+            scalar => scalar.to_string(),
         };
         settings.push((key, value));
     }
 }
 
-impl Serialize for Config {
+impl Serialize for StackConfig {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.rows())
+        serializer.collect_map(self.entries())
     }
 }
 
-impl<'de> Deserialize<'de> for Config {
+impl<'de> Deserialize<'de> for StackConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let rows = std::collections::BTreeMap::<String, String>::deserialize(deserializer)?;
+        let entries = std::collections::BTreeMap::<String, String>::deserialize(deserializer)?;
         let mut config = Self::default();
-        for (key, value) in rows {
+        for (key, value) in entries {
             config.set(&key, &value).map_err(D::Error::custom)?;
         }
         Ok(config)

@@ -3,13 +3,13 @@ use super::*;
 #[test]
 fn profiles_are_those_of_the_experiment() {
     for (name, ..) in PROFILES {
-        let config = Config::profile(name).unwrap();
-        // Every profile sets it; `Config::bare` has 1.
+        let config = StackConfig::profile(name).unwrap();
+        // Every profile sets it; `StackConfig::minimal` has 1.
         assert!(config.rx_descriptors > 1, "{name}");
     }
-    let small = Config::profile("embedded-default").unwrap();
-    let tuned = Config::profile("embedded-tuned").unwrap();
-    let figures = |config: &Config| {
+    let small = StackConfig::profile("embedded-default").unwrap();
+    let tuned = StackConfig::profile("embedded-tuned").unwrap();
+    let figures = |config: &StackConfig| {
         (
             config.tcp.send_buffer,
             config.tcp.receive_window,
@@ -18,14 +18,14 @@ fn profiles_are_those_of_the_experiment() {
             config.tcp.psh,
         )
     };
-    assert_eq!(figures(&small), (1024, 1024, 1, 4, Psh::Never));
-    assert_eq!(figures(&tuned), (16384, 32768, 255, 18, Psh::Never));
+    assert_eq!(figures(&small), (1024, 1024, 1, 4, PshPolicy::Never));
+    assert_eq!(figures(&tuned), (16384, 32768, 255, 18, PshPolicy::Never));
     assert!(
         tuned.driver.sched.real_time_priority() > tuned.application.sched.real_time_priority(),
         "the driver is above the application"
     );
     assert!(
-        Config::profile("fast")
+        StackConfig::profile("fast")
             .unwrap_err()
             .to_string()
             .contains("embedded-tuned")
@@ -35,9 +35,9 @@ fn profiles_are_those_of_the_experiment() {
 #[test]
 fn every_key_takes_what_it_gives() {
     for (name, ..) in PROFILES {
-        let config = Config::profile(name).unwrap();
-        let mut copy = Config::bare();
-        for (key, value) in config.rows() {
+        let config = StackConfig::profile(name).unwrap();
+        let mut copy = StackConfig::minimal();
+        for (key, value) in config.entries() {
             copy.set(key, &value).unwrap();
         }
         assert_eq!(copy, config);
@@ -45,8 +45,8 @@ fn every_key_takes_what_it_gives() {
 }
 
 #[test]
-fn values_out_of_range_are_refused() {
-    let mut config = Config::default();
+fn values_out_of_range_are_rejected() {
+    let mut config = StackConfig::default();
     for (key, value) in [
         ("rx_descriptors", "0"),
         ("mtu", "100"),
@@ -62,13 +62,13 @@ fn values_out_of_range_are_refused() {
         ("threads.driver.sched", "fifo:100"),
         ("threads.driver.cpus", "x"),
     ] {
-        let refused = config.set(key, value);
+        let rejected = config.set(key, value);
         assert!(
-            matches!(refused, Err(StackError::BadValue { .. })),
-            "{key}={value}: {refused:?}"
+            matches!(rejected, Err(StackError::BadValue { .. })),
+            "{key}={value}: {rejected:?}"
         );
     }
-    assert_eq!(config, Config::default());
+    assert_eq!(config, StackConfig::default());
     let unknown = config.set("tcp.window", "1").unwrap_err().to_string();
     assert!(unknown.contains("tcp.receive_window"), "{unknown}");
     assert!(config.apply("mtu").is_err());
@@ -82,23 +82,23 @@ fn values_out_of_range_are_refused() {
 fn tables_and_dotted_keys_are_the_same() {
     let tables = "mtu = 1400\n[tcp]\nnagle = true\n[ip.reassembly_buffers]\ntimeout = \"2s\"\n";
     let dotted = "ip.reassembly_buffers.timeout = \"2s\"\nmtu = 1400\ntcp.nagle = true\n";
-    let want = [
+    let expected = [
         ("ip.reassembly_buffers.timeout", "2s"),
         ("mtu", "1400"),
         ("tcp.nagle", "on"),
     ];
     for text in [tables, dotted] {
-        let mut settings = Config::settings(text).unwrap();
+        let mut settings = StackConfig::parse_toml(text).unwrap();
         settings.sort();
         let settings = settings.iter().map(|(key, value)| (&**key, &**value));
-        assert_eq!(settings.collect::<Vec<_>>(), want, "{text}");
+        assert_eq!(settings.collect::<Vec<_>>(), expected, "{text}");
     }
 }
 
 #[test]
-fn words_are_read() {
-    let mut config = Config::default();
-    for (setting, same) in [
+fn keywords_are_parsed() {
+    let mut config = StackConfig::default();
+    for (setting, expected) in [
         ("poll.interval=125us", "125us"),
         ("poll.interval=spin", "spin"),
         ("tcp.delayed_ack=off", "off"),
@@ -114,6 +114,6 @@ fn words_are_read() {
     ] {
         config.apply(setting).unwrap();
         let key = setting.split('=').next().unwrap();
-        assert_eq!(config.get(key).unwrap(), same, "{setting}");
+        assert_eq!(config.get(key).unwrap(), expected, "{setting}");
     }
 }

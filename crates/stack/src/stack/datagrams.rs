@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::task::Poll;
 
 use super::Stack;
-use crate::addressing::on_the_link;
+use crate::addressing::without_scope;
 use crate::error::StackError;
-use crate::socket::{Echo, Meta, SocketId};
+use crate::socket::{DatagramMeta, EchoResult, SocketId};
 
 /// UDP calls.
 impl Stack {
@@ -14,11 +14,11 @@ impl Stack {
     /// free one.
     ///
     /// # Errors
-    /// [`StackError::PortTaken`], [`StackError::NotLocal`], [`StackError::TooManySockets`].
+    /// [`StackError::PortInUse`], [`StackError::NotLocal`], [`StackError::TooManySockets`].
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<SocketId, StackError> {
-        let local = on_the_link(local);
+        let local = without_scope(local);
         let address = local.ip();
-        if !address.is_unspecified() && !self.link.own.is_own(address) {
+        if !address.is_unspecified() && !self.link.addressing.is_local(address) {
             return Err(StackError::NotLocal { address });
         }
         self.udp.open(local, self.config.udp_sockets)
@@ -29,21 +29,21 @@ impl Stack {
     /// socket as before.
     ///
     /// # Errors
-    /// [`StackError::PortTaken`] when there is such a socket, [`StackError::NotLocal`],
+    /// [`StackError::PortInUse`] when there is such a socket, [`StackError::NotLocal`],
     /// [`StackError::NoRoute`], [`StackError::TooManySockets`].
     pub fn udp_bind_pair(
         &mut self,
         local: SocketAddr,
         peer: SocketAddr,
     ) -> Result<SocketId, StackError> {
-        if !self.link.own.is_own(local.ip()) {
+        if !self.link.addressing.is_local(local.ip()) {
             return Err(StackError::NotLocal {
                 address: local.ip(),
             });
         }
         let address = peer.ip();
         self.link
-            .hop(address)
+            .next_hop(address)
             .ok_or(StackError::NoRoute { address })?;
         self.udp.open_pair(local, peer, self.config.udp_sockets)
     }
@@ -53,10 +53,10 @@ impl Stack {
     /// # Errors
     /// [`StackError::Stale`], [`StackError::NoRoute`].
     pub fn udp_connect(&mut self, socket: SocketId, peer: SocketAddr) -> Result<(), StackError> {
-        let peer = on_the_link(peer);
+        let peer = without_scope(peer);
         let address = peer.ip();
         self.link
-            .hop(address)
+            .next_hop(address)
             .ok_or(StackError::NoRoute { address })?;
         self.udp.connect(socket, peer)
     }
@@ -64,13 +64,13 @@ impl Stack {
     /// Returns whether a datagram can be sent now: the ring has space, and no fragmented datagram
     /// is still leaving.
     #[inline]
-    pub fn udp_has_room(&mut self) -> bool {
-        self.udp.has_room(&mut self.link)
+    pub fn udp_can_send(&mut self) -> bool {
+        self.udp.can_send(&mut self.link)
     }
 
     /// Sends a datagram of `bytes`, written by `fill`, to `to` or to the connected peer.
     ///
-    /// It leaves with the next [`Stack::turn`] or [`Stack::flush`]. Pending while the ring is full,
+    /// It leaves with the next [`Stack::poll`] or [`Stack::flush`]. Pending while the ring is full,
     /// or while a datagram is leaving in fragments. The buffer's content before `fill` is
     /// undefined.
     ///
@@ -116,12 +116,12 @@ impl Stack {
     pub fn udp_receive<R>(
         &mut self,
         socket: SocketId,
-        take: impl FnOnce(&[u8], Meta) -> R,
+        take: impl FnOnce(&[u8], DatagramMeta) -> R,
     ) -> Poll<Result<R, StackError>> {
         self.udp.receive(&mut self.link, socket, take)
     }
 
-    /// Receives the waiting datagrams, up to `most`, and passes each to `take`; returns the number
+    /// Receives the waiting datagrams, up to `max_count`, and passes each to `take`; returns the number
     /// received.
     ///
     /// # Errors
@@ -130,27 +130,27 @@ impl Stack {
     pub fn udp_receive_burst(
         &mut self,
         socket: SocketId,
-        most: usize,
-        mut take: impl FnMut(&[u8], Meta),
+        max_count: usize,
+        mut take: impl FnMut(&[u8], DatagramMeta),
     ) -> Poll<Result<usize, StackError>> {
-        for number in 0..most {
-            let got = self.udp.receive(&mut self.link, socket, |bytes, meta| {
+        for number in 0..max_count {
+            let result = self.udp.receive(&mut self.link, socket, |bytes, meta| {
                 take(bytes, meta);
             });
-            match got {
+            match result {
                 Poll::Ready(Ok(())) => {}
                 _ if number > 0 => return Poll::Ready(Ok(number)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             }
         }
-        Poll::Ready(Ok(most))
+        Poll::Ready(Ok(max_count))
     }
 
     /// Sends the first datagram of the queue back in the frame in which it arrived: as many bytes
-    /// of it as `answer` returns, which may write into them. If `answer` returns `None`, the
+    /// of it as `reply` returns, which may write into them. If `reply` returns `None`, the
     /// datagram is not a request, and is removed. A datagram that is not from `to` or from the
-    /// connected peer stays ([`Echo::Elsewhere`]).
+    /// connected peer stays ([`Echo::StillQueued`]).
     ///
     /// Payload is neither copied nor moved: only headers are written. The frame leaves as those of
     /// [`Stack::udp_send`] do. Pending when the queue is empty.
@@ -162,9 +162,9 @@ impl Stack {
         &mut self,
         socket: SocketId,
         to: Option<SocketAddr>,
-        answer: impl FnOnce(&mut [u8], Meta) -> Option<usize>,
-    ) -> Poll<Result<Echo, StackError>> {
-        self.udp.echo(&mut self.link, socket, to, answer)
+        reply: impl FnOnce(&mut [u8], DatagramMeta) -> Option<usize>,
+    ) -> Poll<Result<EchoResult, StackError>> {
+        self.udp.echo(&mut self.link, socket, to, reply)
     }
 
     /// Passes the datagram that [`Stack::udp_receive`] would return next, and its sender, to a
@@ -175,33 +175,33 @@ impl Stack {
     pub fn udp_peek<R>(
         &mut self,
         socket: SocketId,
-        look: impl FnOnce(&[u8], SocketAddr) -> R,
+        peek: impl FnOnce(&[u8], SocketAddr) -> R,
     ) -> Result<Option<R>, StackError> {
-        self.udp.peek(&self.link, socket, look)
+        self.udp.peek(&self.link, socket, peek)
     }
 
     /// Returns whether no datagram waits in its frame at any socket.
     #[inline]
     #[must_use]
-    pub fn udp_none_waits(&self) -> bool {
-        self.udp.none_waits()
+    pub fn udp_queues_are_empty(&self) -> bool {
+        self.udp.queues_are_empty()
     }
 
     /// Returns the number of packets that wait at a socket.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
-    pub fn udp_waiting(&mut self, socket: SocketId) -> Result<usize, StackError> {
-        self.udp.waiting(socket)
+    pub fn udp_queued(&mut self, socket: SocketId) -> Result<usize, StackError> {
+        self.udp.queued(socket)
     }
 
     /// Returns the number of datagrams that a socket has sent since it was opened, modulo 2^32: the
-    /// number of the next one in [`Departure`](crate::Departure)s.
+    /// number of the next one in [`FrameDeparture`](crate::FrameDeparture)s.
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
-    pub fn udp_sent(&mut self, socket: SocketId) -> Result<u32, StackError> {
-        self.udp.sent(socket)
+    pub fn udp_sent_count(&mut self, socket: SocketId) -> Result<u32, StackError> {
+        self.udp.sent_count(socket)
     }
 
     /// Excludes a socket from [`Stack::stamp_payload`]: for payload that has data of its own at the
@@ -209,7 +209,7 @@ impl Stack {
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
-    pub fn udp_leave_unstamped(&mut self, socket: SocketId) -> Result<(), StackError> {
-        self.udp.leave_unstamped(socket)
+    pub fn udp_disable_stamps(&mut self, socket: SocketId) -> Result<(), StackError> {
+        self.udp.disable_stamps(socket)
     }
 }

@@ -6,31 +6,31 @@ use linerate_port::Frame;
 use linerate_port::vnet::VnetHeader;
 
 use super::Stack;
-use crate::icmp::{self, News};
-use crate::link::Link;
+use crate::icmp::{self, UdpIcmpError};
+use crate::link::LinkLayer;
 use crate::parameter_problem;
-use crate::tcp::Tcp;
-use crate::udp::reassembly::Outcome;
-use crate::udp::{Arrival, Refusal, Udp};
-use crate::wire::ip::{self, Header};
+use crate::tcp::TcpLayer;
+use crate::udp::reassembly::FragmentResult;
+use crate::udp::{DatagramRejection, ReceivedDatagram, UdpLayer};
+use crate::wire::ip::{self, IpHeader};
 use crate::wire::{
-    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, TCP, UDP, word,
+    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, TCP, UDP, read_u16,
 };
 
 impl Stack {
-    pub(super) fn input(&mut self, frame: Frame) {
-        if let Some(frame) = self.sort(frame) {
+    pub(super) fn input_frame(&mut self, frame: Frame) {
+        if let Some(frame) = self.classify_frame(frame) {
             self.link.pool.free(frame);
         }
     }
 
     /// Processes a frame; returns it unless a queue keeps it.
     #[inline]
-    fn sort(&mut self, frame: Frame) -> Option<Frame> {
+    fn classify_frame(&mut self, frame: Frame) -> Option<Frame> {
         let bytes = self.memory.bytes(&frame);
-        let mut at = self.link.vnet;
+        let mut at = self.link.vnet_bytes;
         let vnet = if at > 0 {
-            VnetHeader::read(bytes).unwrap_or_default()
+            VnetHeader::parse(bytes).unwrap_or_default()
         } else {
             VnetHeader::default()
         };
@@ -46,14 +46,14 @@ impl Stack {
         // Separate paths for IPv4 and IPv6: a header of known version stays in registers, while a
         // header that may be of either is copied through memory, and the copy waits for the short
         // stores that wrote it.
-        match word(ethernet, 12) {
+        match read_u16(ethernet, 12) {
             ETHERTYPE_IPV4 => {
                 let packet = &bytes[at..];
-                let header = ip::parse_v4(packet, self.verify);
-                let found = judge(&mut self.link, &mut self.udp, packet, header, vnet);
-                self.hand_on(frame, at, vnet, found)
+                let header = ip::parse_v4(packet, self.verifies_checksums);
+                let class = classify_packet(&mut self.link, &mut self.udp, packet, header, vnet);
+                self.dispatch(frame, at, vnet, class)
             }
-            ETHERTYPE_IPV6 => self.sort_v6(frame, at, vnet),
+            ETHERTYPE_IPV6 => self.classify_v6(frame, at, vnet),
             ETHERTYPE_ARP => {
                 self.link.input_arp(&bytes[at..]);
                 Some(frame)
@@ -66,48 +66,53 @@ impl Stack {
     }
 
     #[inline(never)]
-    fn sort_v6(&mut self, frame: Frame, at: usize, vnet: VnetHeader) -> Option<Frame> {
+    fn classify_v6(&mut self, frame: Frame, at: usize, vnet: VnetHeader) -> Option<Frame> {
         let packet = &self.memory.bytes(&frame)[at..];
         let header = ip::parse_v6(packet);
         let is_header = header.is_some();
-        let found = judge(&mut self.link, &mut self.udp, packet, header, vnet);
+        let class = classify_packet(&mut self.link, &mut self.udp, packet, header, vnet);
         if !is_header {
-            self.refuse_v6(&frame, at);
+            self.report_v6_problem(&frame, at);
         }
-        self.hand_on(frame, at, vnet, found)
+        self.dispatch(frame, at, vnet, class)
     }
 
     /// Sends a Parameter Problem to the sender of an IPv6 packet whose headers are rejected, if RFC
     /// 4443 calls for one.
     #[cold]
-    fn refuse_v6(&mut self, frame: &Frame, at: usize) {
+    fn report_v6_problem(&mut self, frame: &Frame, at: usize) {
         let bytes = self.memory.bytes(frame);
-        if let Some(told) = ip::problem(&bytes[at..]) {
-            let to_many = bytes[at - ETHERNET_BYTES] & 1 != 0;
-            parameter_problem::tell(&mut self.link, &bytes[at..], told, to_many);
+        if let Some(field) = ip::find_problem(&bytes[at..]) {
+            let is_group_frame = bytes[at - ETHERNET_BYTES] & 1 != 0;
+            parameter_problem::send_parameter_problem(
+                &mut self.link,
+                &bytes[at..],
+                field,
+                is_group_frame,
+            );
         }
     }
 
     /// Passes a packet, which begins at offset `at` of the frame, to its protocol.
     #[inline(always)]
-    fn hand_on(
+    fn dispatch(
         &mut self,
         frame: Frame,
         at: usize,
         vnet: VnetHeader,
-        found: Found,
+        class: PacketClass,
     ) -> Option<Frame> {
-        match found {
-            Found::Nothing => Some(frame),
-            Found::Datagram(header, arrival) => {
+        match class {
+            PacketClass::Dropped => Some(frame),
+            PacketClass::Datagram(header, arrival) => {
                 (self.udp).input(&mut self.link, frame, at, &header, arrival)
             }
-            Found::NoPort(header) => {
-                self.no_port(header, &frame, at);
+            PacketClass::ClosedPort(header) => {
+                self.reject_closed_port(header, &frame, at);
                 Some(frame)
             }
-            Found::Other(header) => {
-                self.take_in(header, &frame, at, vnet);
+            PacketClass::OtherProtocol(header) => {
+                self.input_packet(header, &frame, at, vnet);
                 Some(frame)
             }
         }
@@ -116,43 +121,48 @@ impl Stack {
     /// Processes everything but complete datagrams. Not inlined, and the header is passed by value:
     /// by reference the caller would have to write it to memory, on the path of datagrams too.
     #[inline(never)]
-    fn take_in(&mut self, header: Header, frame: &Frame, at: usize, vnet: VnetHeader) {
+    fn input_packet(&mut self, header: IpHeader, frame: &Frame, at: usize, vnet: VnetHeader) {
         let v4 = header.to.is_ipv4();
         let packet = &self.memory.bytes(frame)[at..];
-        if let Some(piece) = header.piece {
-            let payload = &packet[header.body..header.end];
+        if let Some(fragment) = header.fragment {
+            let payload = &packet[header.transport..header.end];
             let counters = &mut self.link.counters;
             let now = self.link.now;
-            let outcome = self
+            let result = self
                 .udp
                 .reassembly
-                .input(&header, piece, payload, now, counters);
-            if let Outcome::Whole(buffer, length, protocol) = outcome {
-                self.input_whole(&Header { protocol, ..header }, buffer, length);
+                .input(&header, fragment, payload, now, counters);
+            if let FragmentResult::Complete(buffer, length, protocol) = result {
+                self.input_reassembled(&IpHeader { protocol, ..header }, buffer, length);
             }
             return;
         }
         match header.protocol {
-            TCP if !v4 && header.body != ip::V6_BYTES => {
-                let segment = &packet[header.body..header.end];
+            TCP if !v4 && header.transport != ip::V6_BYTES => {
+                let segment = &packet[header.transport..header.end];
                 input_segment(&mut self.link, &mut self.tcp, &header, segment, vnet);
             }
             TCP => {
                 self.link.counters.ip.in_delivers += 1;
-                self.tcp.input(&mut self.link, &header, packet, vnet);
+                self.tcp
+                    .input_segment(&mut self.link, &header, packet, vnet);
             }
             ICMP | ICMPV6 if (header.protocol == ICMP) == v4 => {
                 self.link.counters.ip.in_delivers += 1;
-                let message = &packet[header.body..header.end];
-                self.tcp.told(&mut self.link, &header, message);
+                let message = &packet[header.transport..header.end];
+                self.tcp.input_icmp(&mut self.link, &header, message);
                 let hops = match v4 {
                     true => packet[8],
                     // Neighbour discovery messages are never fragmented, not even into a single
                     // fragment (RFC 6980, section 5).
-                    false if header.body != ip::V6_BYTES && ip::has_fragment_header(packet) => 0,
+                    false
+                        if header.transport != ip::V6_BYTES && ip::has_fragment_header(packet) =>
+                    {
+                        0
+                    }
                     false => packet[7],
                 };
-                let news = icmp::input(
+                let icmp_error = icmp::input_message(
                     &mut self.link,
                     &mut self.udp.fragmenter,
                     &header,
@@ -160,12 +170,12 @@ impl Stack {
                     hops,
                     self.mtu,
                 );
-                match news {
-                    Some(News::NoPort(port, remote)) => {
+                match icmp_error {
+                    Some(UdpIcmpError::PortUnreachable(port, remote)) => {
                         let local = SocketAddr::new(header.to, port);
-                        self.udp.unreachable(local, remote);
+                        self.udp.report_port_unreachable(local, remote);
                     }
-                    Some(News::TooLong(packet)) => packet.heed(&mut self.link),
+                    Some(UdpIcmpError::PacketTooBig(packet)) => packet.apply(&mut self.link),
                     None => {}
                 }
             }
@@ -174,26 +184,26 @@ impl Stack {
     }
 
     #[cold]
-    fn no_port(&mut self, header: Header, frame: &Frame, at: usize) {
+    fn reject_closed_port(&mut self, header: IpHeader, frame: &Frame, at: usize) {
         self.link.counters.udp.no_ports += 1;
         let bytes = self.memory.bytes(frame);
         // No errors for frames to a group: every host on the link would send one (RFC 1122, section
         // 3.2.2).
         if bytes[at - ETHERNET_BYTES] & 1 == 0 {
-            icmp::port_unreachable(&mut self.link, &header, &bytes[at..]);
+            icmp::send_port_unreachable(&mut self.link, &header, &bytes[at..]);
         }
     }
 
     /// Processes a reassembled datagram.
-    fn input_whole(&mut self, header: &Header, buffer: u32, length: usize) {
+    fn input_reassembled(&mut self, header: &IpHeader, buffer: u32, length: usize) {
         let v4 = header.to.is_ipv4();
-        let whole = &self.udp.reassembly.bytes(buffer)[..length];
+        let datagram = &self.udp.reassembly.bytes(buffer)[..length];
         // Fragments of IPv6 may contain further extension headers in front of the transport header.
-        let behind = match v4 {
+        let transport = match v4 {
             true => Some((header.protocol, 0)),
-            false => ip::past_extensions(whole, header.protocol, (0, 0)).ok(),
+            false => ip::skip_extensions(datagram, header.protocol, (0, 0)).ok(),
         };
-        let Some((protocol, start)) = behind else {
+        let Some((protocol, start)) = transport else {
             self.link.counters.ip.in_header_errors += 1;
             self.udp.reassembly.free(buffer);
             return;
@@ -201,15 +211,16 @@ impl Stack {
         match protocol {
             UDP => {
                 self.link.counters.ip.in_delivers += 1;
-                let within = start..length;
-                let known = (self.udp).input_whole(&mut self.link, header, buffer, within);
-                self.link.counters.udp.no_ports += u64::from(!known);
+                let range = start..length;
+                let has_socket =
+                    (self.udp).input_reassembled(&mut self.link, header, buffer, range);
+                self.link.counters.udp.no_ports += u64::from(!has_socket);
                 return;
             }
             ICMP | ICMPV6 if (protocol == ICMP) == v4 => {
                 self.link.counters.ip.in_delivers += 1;
-                let message = &whole[start..];
-                icmp::input(
+                let message = &datagram[start..];
+                icmp::input_message(
                     &mut self.link,
                     &mut self.udp.fragmenter,
                     header,
@@ -222,7 +233,7 @@ impl Stack {
             // Fragmented by a router in front of a link with a smaller MTU, where the sender allows
             // that.
             TCP => {
-                let segment = &whole[start..];
+                let segment = &datagram[start..];
                 let vnet = VnetHeader::default();
                 input_segment(&mut self.link, &mut self.tcp, header, segment, vnet);
             }
@@ -233,47 +244,47 @@ impl Stack {
 }
 
 /// Classification of a received packet.
-enum Found {
+enum PacketClass {
     /// Dropped, and counted.
-    Nothing,
+    Dropped,
     /// Complete datagram for a socket.
-    Datagram(Header, Arrival),
+    Datagram(IpHeader, ReceivedDatagram),
     /// Datagram for a port without a socket.
-    NoPort(Header),
+    ClosedPort(IpHeader),
     /// Any other packet for this host.
-    Other(Header),
+    OtherProtocol(IpHeader),
 }
 
-/// Classifies a packet; `header` is `None` if it could not be parsed.
+/// Classifies a packet; `ipv4_header` is `None` if it could not be parsed.
 #[inline(always)]
-fn judge(
-    link: &mut Link,
-    udp: &mut Udp,
+fn classify_packet(
+    link: &mut LinkLayer,
+    udp: &mut UdpLayer,
     packet: &[u8],
-    header: Option<Header>,
+    header: Option<IpHeader>,
     vnet: VnetHeader,
-) -> Found {
+) -> PacketClass {
     link.counters.ip.in_receives += 1;
     let Some(header) = header else {
         link.counters.ip.in_header_errors += 1;
-        return Found::Nothing;
+        return PacketClass::Dropped;
     };
-    if !link.own.accepts(header.to) {
+    if !link.addressing.accepts(header.to) {
         link.counters.ip.in_address_errors += 1;
-        return Found::Nothing;
+        return PacketClass::Dropped;
     }
-    if link.own.is_nobody(header.from) {
+    if link.addressing.is_invalid_source(header.from) {
         link.counters.ip.in_source_errors += 1;
-        return Found::Nothing;
+        return PacketClass::Dropped;
     }
-    if header.protocol != UDP || header.piece.is_some() {
-        return Found::Other(header);
+    if header.protocol != UDP || header.fragment.is_some() {
+        return PacketClass::OtherProtocol(header);
     }
     link.counters.ip.in_delivers += 1;
-    match udp.judge(&mut link.counters.udp, packet, &header, vnet) {
-        Ok(arrival) => Found::Datagram(header, arrival),
-        Err(Refusal::NoPort) => Found::NoPort(header),
-        Err(Refusal::Wrong) => Found::Nothing,
+    match udp.validate(&mut link.counters.udp, packet, &header, vnet) {
+        Ok(arrival) => PacketClass::Datagram(header, arrival),
+        Err(DatagramRejection::NoPort) => PacketClass::ClosedPort(header),
+        Err(DatagramRejection::Invalid) => PacketClass::Dropped,
     }
 }
 
@@ -281,9 +292,9 @@ fn judge(
 /// neither, so it receives the segment behind a plain IP header.
 #[cold]
 fn input_segment(
-    link: &mut Link,
-    tcp: &mut Tcp,
-    header: &Header,
+    link: &mut LinkLayer,
+    tcp: &mut TcpLayer,
+    header: &IpHeader,
     segment: &[u8],
     vnet: VnetHeader,
 ) {
@@ -293,24 +304,24 @@ fn input_segment(
         link.counters.ip.in_too_long += 1;
         return;
     }
-    let Some(mut plain) = link.pool.allocate() else {
+    let Some(mut frame) = link.pool.allocate() else {
         link.counters.ip.in_no_buffer += 1;
         return;
     };
     link.counters.ip.in_delivers += 1;
     let memory = link.memory.clone();
-    plain.set_len(end as u16);
-    let packet = memory.bytes_mut(&mut plain);
-    ip::write(packet, header.from, header.to, TCP, segment.len(), 0);
-    ip::mark(packet, header.tos);
+    frame.set_len(end as u16);
+    let packet = memory.bytes_mut(&mut frame);
+    ip::write_header(packet, header.from, header.to, TCP, segment.len(), 0);
+    ip::write_tos(packet, header.tos);
     packet[body..].copy_from_slice(segment);
-    let header = Header {
+    let header = IpHeader {
         protocol: TCP,
-        body,
+        transport: body,
         end,
-        piece: None,
+        fragment: None,
         ..*header
     };
-    tcp.input(link, &header, packet, vnet);
-    link.pool.free(plain);
+    tcp.input_segment(link, &header, packet, vnet);
+    link.pool.free(frame);
 }

@@ -2,58 +2,62 @@
 
 use linerate_port::vnet::VNET_HEADER_BYTES;
 use linerate_port::{
-    BURST_FRAMES, Capabilities, Frame, Memory, MemoryPlan, Pool, PortError, PortUrl,
+    BURST_FRAMES, Frame, FramePool, FrameRegion, MemoryPlan, PortCapabilities, PortError, PortUrl,
 };
 
-use crate::config::{Checksum, Config};
+use crate::config::{ChecksumMode, StackConfig};
 use crate::error::StackError;
-use crate::link::most_pieces;
-use crate::neighbors::WAITING;
+use crate::link::max_parts;
+use crate::neighbors::MAX_WAITING_FRAMES;
 use crate::wire::ETHERNET_BYTES;
 
 /// Frames longer than this come from ports with a vnet header (64 KiB), and memory holds few of
 /// them.
 pub(crate) const LONG_FRAME_BYTES: usize = 16 << 10;
-const LONG_FRAMES_HELD: u32 = 256;
+const MAX_QUEUED_LONG_FRAMES: u32 = 256;
 
 /// Returns the maximum number of frames in all receive queues.
-pub(crate) fn held_frames(config: &Config, frame_bytes: u16) -> u32 {
-    let all = config
+pub(crate) fn max_queued_frames(config: &StackConfig, frame_bytes: u16) -> u32 {
+    let queued_frames = config
         .udp
         .receive_queue
         .saturating_mul(config.udp_sockets)
         .min(config.udp.buffers);
     if usize::from(frame_bytes) > LONG_FRAME_BYTES {
-        all.min(LONG_FRAMES_HELD)
+        queued_frames.min(MAX_QUEUED_LONG_FRAMES)
     } else {
-        all
+        queued_frames
     }
 }
 
 /// Returns the number of frames that a stack may hold in addition to its port's.
-pub(crate) fn frames_of_its_own(config: &Config, frame_bytes: u16) -> u32 {
+pub(crate) fn frames_needed(config: &StackConfig, frame_bytes: u16) -> u32 {
     // A burst for each direction, and one that a pool keeps back (`Pool` shares what is beyond);
     // frames that wait for a neighbour, and segments that wait for a full port; and one frame in
     // which a segment is rebuilt.
-    let pieces = most_pieces(config.mtu) as u32;
-    held_frames(config, frame_bytes) + WAITING as u32 + 2 * BURST_FRAMES as u32 + pieces + 1
+    let waiting_segments = max_parts(config.mtu) as u32;
+    max_queued_frames(config, frame_bytes)
+        + MAX_WAITING_FRAMES as u32
+        + 2 * BURST_FRAMES as u32
+        + waiting_segments
+        + 1
 }
 
 /// Returns the memory that a stack with this configuration and its port need. Combine several plans
 /// with [`MemoryPlan::joined`] when they share one memory.
 #[must_use]
-pub fn memory_plan(config: &Config, url: &PortUrl) -> MemoryPlan {
+pub fn memory_plan(config: &StackConfig, url: &PortUrl) -> MemoryPlan {
     let mut plan = url.memory_plan();
     plan.frames = plan
         .frames
-        .saturating_add(frames_of_its_own(config, plan.frame_bytes))
-        .saturating_add(frames_between_threads(config));
+        .saturating_add(frames_needed(config, plan.frame_bytes))
+        .saturating_add(thread_ring_frames(config));
     plan
 }
 
 /// Returns the number of frames between the driver thread and the application thread: two full
 /// rings, a burst each way, and what the pools of both threads may keep back.
-fn frames_between_threads(config: &Config) -> u32 {
+fn thread_ring_frames(config: &StackConfig) -> u32 {
     match config.threads {
         1 => 0,
         _ => 2 * (ring_slots(config) + BURST_FRAMES as u32 + POOL_FRAMES),
@@ -61,16 +65,16 @@ fn frames_between_threads(config: &Config) -> u32 {
 }
 
 /// Frames that a pool may keep back.
-const POOL_FRAMES: u32 = (Pool::HEAP_BYTES / size_of::<Frame>()) as u32;
+const POOL_FRAMES: u32 = (FramePool::HEAP_BYTES / size_of::<Frame>()) as u32;
 
-fn ring_slots(config: &Config) -> u32 {
+fn ring_slots(config: &StackConfig) -> u32 {
     config.rx_descriptors.max(config.tx_descriptors)
 }
 
 /// Returns the URL of the ring between the driver thread and the application thread; `end` names
 /// the end.
 #[must_use]
-pub fn ring_url(config: &Config, end: &str) -> String {
+pub fn ring_url(config: &StackConfig, end: &str) -> String {
     let (slots, mtu) = (ring_slots(config), config.mtu);
     format!("ring:threads,end={end},rxd={slots},mtu={mtu}")
 }
@@ -80,9 +84,9 @@ pub fn ring_url(config: &Config, end: &str) -> String {
 ///
 /// # Errors
 /// The parser's errors.
-pub fn port_url(config: &Config, text: &str) -> Result<PortUrl, PortError> {
-    let plain: PortUrl = text.parse()?;
-    let common = plain.common();
+pub fn port_url(config: &StackConfig, text: &str) -> Result<PortUrl, PortError> {
+    let parsed: PortUrl = text.parse()?;
+    let common = parsed.common();
     let mut full = text.to_owned();
     if common.rxd.is_none() {
         full += &format!(",rxd={}", config.rx_descriptors);
@@ -97,7 +101,7 @@ pub fn port_url(config: &Config, text: &str) -> Result<PortUrl, PortError> {
 }
 
 /// Returns the remedy for a port whose frames are too short.
-fn longer_frames(port: &str, mtu: u16) -> String {
+fn short_frame_remedy(port: &str, mtu: u16) -> String {
     let interface = ["packet:", "xdp:"]
         .iter()
         .find_map(|kind| port.strip_prefix(kind));
@@ -112,15 +116,15 @@ fn longer_frames(port: &str, mtu: u16) -> String {
 }
 
 /// Rejects a configuration that requires what the port cannot do.
-pub(super) fn check(
-    config: &Config,
-    capabilities: &Capabilities,
-    memory: &Memory,
+pub(super) fn check_port(
+    config: &StackConfig,
+    capabilities: &PortCapabilities,
+    memory: &FrameRegion,
 ) -> Result<(), StackError> {
     let vnet = usize::from(capabilities.vnet_header);
     if vnet != 0 && vnet != VNET_HEADER_BYTES {
         return Err(StackError::Contradiction {
-            why: format!(
+            reason: format!(
                 "{} has a header of {vnet} B, which the stack does not support",
                 capabilities.name
             ),
@@ -128,23 +132,23 @@ pub(super) fn check(
         });
     }
     let needed = vnet + ETHERNET_BYTES + usize::from(config.mtu);
-    let has = usize::from(capabilities.frame_bytes.min(memory.frame_bytes()));
-    if has < needed {
+    let available = usize::from(capabilities.frame_bytes.min(memory.frame_bytes()));
+    if available < needed {
         return Err(StackError::Contradiction {
-            why: format!(
-                "frames of {} hold {has} B, but an mtu of {} needs {needed} B",
+            reason: format!(
+                "frames of {} hold {available} B, but an mtu of {} needs {needed} B",
                 capabilities.name, config.mtu
             ),
-            remedy: longer_frames(&capabilities.name, config.mtu),
+            remedy: short_frame_remedy(&capabilities.name, config.mtu),
         });
     }
     // Frames that stay in memory need no checksum; any other receiver drops frames without one.
-    let inside = ["ring:", "shm:", "null:"]
+    let is_in_memory = ["ring:", "shm:", "null:"]
         .iter()
         .any(|kind| capabilities.name.starts_with(kind));
-    if config.checksum == Checksum::Offload && vnet == 0 && !inside {
+    if config.checksum == ChecksumMode::Offload && vnet == 0 && !is_in_memory {
         return Err(StackError::Contradiction {
-            why: format!(
+            reason: format!(
                 "{} cannot offload checksums to its other side",
                 capabilities.name
             ),
@@ -161,13 +165,16 @@ mod tests {
 
     /// Writing the configuration's MTU into the URL would be no remedy: the URL has it already.
     #[test]
-    fn a_remedy_for_frames_that_are_too_short_is_one() {
+    fn short_frames_have_a_remedy() {
         for (port, remedy) in [
             ("packet:eth0", "`ip link set eth0 mtu 9000`"),
             ("xdp:eth1,mode=generic", "`ip link set eth1 mtu 9000`"),
             ("tap:t0,mtu=1500", "write mtu=9000 in its URL"),
         ] {
-            assert!(longer_frames(port, 9_000).starts_with(remedy), "{port}");
+            assert!(
+                short_frame_remedy(port, 9_000).starts_with(remedy),
+                "{port}"
+            );
         }
     }
 }

@@ -17,7 +17,7 @@ impl Stack {
         match socket.kind() {
             SocketKind::Udp => self.udp.close(socket, &mut self.link),
             SocketKind::Tcp => self.tcp.close(&mut self.link, socket, false),
-            SocketKind::Listener => self.tcp.unlisten(&mut self.link, socket),
+            SocketKind::Listener => self.tcp.close_listener(&mut self.link, socket),
         }
     }
 
@@ -39,15 +39,17 @@ impl Stack {
     /// [`StackError::Stale`].
     pub fn local(&mut self, socket: SocketId) -> Result<SocketAddr, StackError> {
         if socket.kind() == SocketKind::Tcp {
-            return Ok(self.tcp.ends(socket)?.0);
+            return Ok(self.tcp.endpoints(socket)?.0);
         }
         let ((bound, port), peer) = match socket.kind() {
-            SocketKind::Listener => (self.tcp.listens_on(socket)?, None),
+            SocketKind::Listener => (self.tcp.listen_address(socket)?, None),
             _ => (self.udp.local(socket)?, self.udp.peer(socket)?),
         };
-        let toward = |peer: SocketAddr| self.link.own.source_for(peer.ip());
-        let first: IpAddr = self.link.own.networks[0].address;
-        let address = bound.or_else(|| peer.and_then(toward)).unwrap_or(first);
+        let source_towards = |peer: SocketAddr| self.link.addressing.source_for(peer.ip());
+        let first_address: IpAddr = self.link.addressing.networks[0].address;
+        let address = bound
+            .or_else(|| peer.and_then(source_towards))
+            .unwrap_or(first_address);
         Ok(SocketAddr::new(address, port))
     }
 
@@ -57,7 +59,7 @@ impl Stack {
     /// [`StackError::Stale`], [`StackError::WrongKind`] for a listener.
     pub fn remote(&mut self, socket: SocketId) -> Result<Option<SocketAddr>, StackError> {
         if socket.kind() == SocketKind::Tcp {
-            return Ok(Some(self.tcp.ends(socket)?.1));
+            return Ok(Some(self.tcp.endpoints(socket)?.1));
         }
         self.udp.peer(socket)
     }

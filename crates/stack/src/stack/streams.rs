@@ -5,9 +5,9 @@ use std::task::Poll;
 
 use super::Stack;
 use crate::Nanos;
-use crate::addressing::on_the_link;
+use crate::addressing::without_scope;
 use crate::error::StackError;
-use crate::socket::{SocketId, TcpState, Unreachable};
+use crate::socket::{SocketId, TcpState, UnreachableReason};
 
 /// TCP calls.
 impl Stack {
@@ -15,11 +15,11 @@ impl Stack {
     /// beyond are dropped, so that clients retransmit them.
     ///
     /// # Errors
-    /// [`StackError::PortTaken`] (also for port 0), [`StackError::NotLocal`],
+    /// [`StackError::PortInUse`] (also for port 0), [`StackError::NotLocal`],
     /// [`StackError::TooManySockets`].
     pub fn tcp_listen(&mut self, local: SocketAddr, backlog: u32) -> Result<SocketId, StackError> {
         let address = local.ip();
-        if !address.is_unspecified() && !self.link.own.is_own(address) {
+        if !address.is_unspecified() && !self.link.addressing.is_local(address) {
             return Err(StackError::NotLocal { address });
         }
         self.tcp.listen(local, backlog)
@@ -38,17 +38,17 @@ impl Stack {
     /// caller's timeout limits the attempt.
     ///
     /// # Errors
-    /// [`StackError::NoRoute`], [`StackError::NotLocal`], [`StackError::PortTaken`],
+    /// [`StackError::NoRoute`], [`StackError::NotLocal`], [`StackError::PortInUse`],
     /// [`StackError::TooManySockets`].
     pub fn tcp_connect(
         &mut self,
         remote: SocketAddr,
         local: Option<SocketAddr>,
     ) -> Result<SocketId, StackError> {
-        let remote = on_the_link(remote);
+        let remote = without_scope(remote);
         let socket = self
             .tcp
-            .connect(remote, &mut self.link, local.map(on_the_link))?;
+            .connect(remote, &mut self.link, local.map(without_scope))?;
         self.link.counters.tcp.active_opens += 1;
         Ok(socket)
     }
@@ -66,21 +66,21 @@ impl Stack {
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
-    pub fn tcp_trouble(
+    pub fn tcp_icmp_error(
         &self,
         socket: SocketId,
-    ) -> Result<Option<(Unreachable, IpAddr)>, StackError> {
-        self.tcp.trouble(socket)
+    ) -> Result<Option<(UnreachableReason, IpAddr)>, StackError> {
+        self.tcp.icmp_error(socket)
     }
 
     /// Passes free space of the send buffer to `fill`, which returns how many bytes it wrote from
     /// the start.
     ///
     /// The slice is never empty, and may be less than all free space: where the buffer wraps, call
-    /// again. Payload leaves with the next [`Stack::turn`] or [`Stack::flush`].
+    /// again. Payload leaves with the next [`Stack::poll`] or [`Stack::flush`].
     ///
     /// # Errors
-    /// [`StackError::Refused`], [`StackError::Reset`], [`StackError::Finished`],
+    /// [`StackError::Refused`], [`StackError::ConnectionReset`], [`StackError::Finished`],
     /// [`StackError::Stale`].
     #[inline]
     pub fn tcp_send(
@@ -96,7 +96,7 @@ impl Stack {
     /// every call after that.
     ///
     /// # Errors
-    /// [`StackError::Refused`], [`StackError::Reset`], [`StackError::Stale`].
+    /// [`StackError::Refused`], [`StackError::ConnectionReset`], [`StackError::Stale`].
     #[inline]
     pub fn tcp_receive<R>(
         &mut self,
@@ -120,7 +120,7 @@ impl Stack {
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
     pub fn tcp_queued(&mut self, socket: SocketId) -> Result<(usize, usize), StackError> {
-        self.tcp.queued(socket)
+        self.tcp.buffered_bytes(socket)
     }
 
     /// Returns when the last payload arrived: at the port ("driver in") and in the connection's
@@ -128,7 +128,10 @@ impl Stack {
     ///
     /// # Errors
     /// [`StackError::Stale`], [`StackError::WrongKind`].
-    pub fn tcp_came(&self, socket: SocketId) -> Result<Option<(Nanos, Nanos)>, StackError> {
-        self.tcp.came(socket)
+    pub fn tcp_arrival_times(
+        &self,
+        socket: SocketId,
+    ) -> Result<Option<(Nanos, Nanos)>, StackError> {
+        self.tcp.arrival_times(socket)
     }
 }

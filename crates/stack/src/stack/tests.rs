@@ -4,27 +4,29 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
-use common::{Bulk, FAR, FAR_V6, Link, World, any, at};
+use common::{
+    BulkTransfer, LinkModel, REMOTE, REMOTE_V6, TwoStackSim, any_address, socket_address,
+};
 
 use crate::Nanos;
-use crate::wire::{ETHERNET_BYTES, ETHERTYPE_IPV4, ip, word};
+use crate::wire::{ETHERNET_BYTES, ETHERTYPE_IPV4, ip, read_u16};
 
 /// Ring with more descriptors than a poll uses.
-const RING: u32 = 4_096;
+const RING_SLOTS: u32 = 4_096;
 
 /// Returns a link that loses `parts` of a thousand frames.
-fn losing(parts: u32) -> Link {
-    Link {
+fn lossy_link(parts: u32) -> LinkModel {
+    LinkModel {
         loss: parts * 1_000,
         delay_ns: 300_000,
         seed: 5,
-        ..Link::CLEAN
+        ..LinkModel::CLEAN
     }
 }
 
 /// Observable result of a stream in each direction.
 #[derive(Default, PartialEq, Eq)]
-struct Carried {
+struct StreamTrace {
     /// Frames of both stacks, each with the time at which it was on the wire.
     sent: Vec<(Nanos, Vec<u8>)>,
     /// Numbers of the departures that the first stack reports.
@@ -35,46 +37,55 @@ struct Carried {
 
 /// Runs both streams, and counts the polls in which the first stack wrote a packet longer than the
 /// MTU.
-fn carry(to: &str, settings: &[&str], (ring, loss): (u32, u32), single: bool) -> (Carried, u32) {
-    let mut world = World::on_rings(settings, losing(loss), ring);
-    if single {
-        world.near.tcp.make_single();
-        world.far.tcp.make_single();
+fn run_streams(
+    to: &str,
+    settings: &[&str],
+    (ring, loss): (u32, u32),
+    single_segments: bool,
+) -> (StreamTrace, u32) {
+    let mut sim = TwoStackSim::with_descriptors(settings, lossy_link(loss), ring);
+    if single_segments {
+        sim.local.tcp.disable_super_segments();
+        sim.remote.tcp.disable_super_segments();
     }
-    world.near.watch_stages(|| 7, 1_000);
-    let listener = world.far.tcp_listen(any(80), 1).unwrap();
-    let (client, server) = world.connect_to(listener, at(to, 80));
-    let frames = world.kept(|_, _| true);
-    let mut sides = [Bulk::new(client, 500_000), Bulk::new(server, 50_000)];
-    let mut carried = Carried::default();
-    let (mut longs, mut writes) = (0, fastrand::Rng::with_seed(3));
-    let mtu = world.near.mtu;
-    world.until(120, |world| {
-        for (side, end) in sides.iter_mut().zip([&mut world.near, &mut world.far]) {
-            side.most = writes.usize(1..60_000);
+    sim.local.watch_stages(|| 7, 1_000);
+    let listener = sim.remote.tcp_listen(any_address(80), 1).unwrap();
+    let (client, server) = sim.connect_to(listener, socket_address(to, 80));
+    let frames = sim.capture(|_, _| true);
+    let mut sides = [
+        BulkTransfer::new(client, 500_000),
+        BulkTransfer::new(server, 50_000),
+    ];
+    let mut trace = StreamTrace::default();
+    let (mut super_segments, mut write_sizes) = (0, fastrand::Rng::with_seed(3));
+    let mtu = sim.local.mtu;
+    sim.run_until(120, |sim| {
+        for (side, end) in sides.iter_mut().zip([&mut sim.local, &mut sim.remote]) {
+            side.max_write = write_sizes.usize(1..60_000);
             side.step(end);
         }
         for bytes in frames.borrow_mut().drain(..) {
             assert!(bytes.len() <= ETHERNET_BYTES + mtu);
-            carried.sent.push((world.now, bytes));
+            trace.sent.push((sim.now, bytes));
         }
-        longs += u32::from(written(&mut world.near.link.scratch) > mtu);
-        let missed = (world.near).departures(|departure| carried.departures.push(departure.number));
-        assert_eq!(missed, 0);
-        sides.iter().all(|side| side.ended)
+        super_segments += u32::from(take_written_length(&mut sim.local.link.scratch) > mtu);
+        let missed_departures =
+            (sim.local).take_departures(|departure| trace.departures.push(departure.number));
+        assert_eq!(missed_departures, 0);
+        sides.iter().all(|side| side.has_received_end)
     });
     assert_eq!(sides.map(|side| side.received), [50_000, 500_000]);
-    let counters = world.near.counters();
+    let counters = sim.local.counters();
     assert_eq!(counters.link.out_ring_full, 0);
-    carried.counters = format!("{:?}", counters.tcp);
-    (carried, longs)
+    trace.counters = format!("{:?}", counters.tcp);
+    (trace, super_segments)
 }
 
 /// Returns the length of the packet written here since the last call; zero for none.
-fn written(scratch: &mut [u8]) -> usize {
+fn take_written_length(scratch: &mut [u8]) -> usize {
     let bytes = match scratch[0] >> 4 {
-        4 => word(scratch, 2).into(),
-        6 => ip::V6_BYTES + usize::from(word(scratch, 4)),
+        4 => read_u16(scratch, 2).into(),
+        6 => ip::V6_BYTES + usize::from(read_u16(scratch, 4)),
         _ => 0,
     };
     scratch[..6].fill(0);
@@ -82,17 +93,17 @@ fn written(scratch: &mut [u8]) -> usize {
 }
 
 /// Returns whether a frame carries payload of the first stack over IPv4.
-fn carries(frame: &[u8]) -> bool {
+fn has_client_payload(frame: &[u8]) -> bool {
     let packet = &frame[ETHERNET_BYTES..];
-    if word(frame, 12) != ETHERTYPE_IPV4 || packet[12..16] != [10, 0, 0, 1] {
+    if read_u16(frame, 12) != ETHERTYPE_IPV4 || packet[12..16] != [10, 0, 0, 1] {
         return false;
     }
-    let head = usize::from(word(packet, ip::V4_BYTES + 12) >> 12) * 4;
-    usize::from(word(packet, 2)) > ip::V4_BYTES + head
+    let head = usize::from(read_u16(packet, ip::V4_BYTES + 12) >> 12) * 4;
+    usize::from(read_u16(packet, 2)) > ip::V4_BYTES + head
 }
 
 #[test]
-fn on_the_wire_long_segments_are_what_single_ones_are() {
+fn super_segments_equal_single_segments_on_the_wire() {
     for settings in [
         &[][..],
         &["tcp.congestion_control=none"],
@@ -111,46 +122,55 @@ fn on_the_wire_long_segments_are_what_single_ones_are() {
         &["checksum=offload", "tcp.congestion_control=none"],
     ] {
         for loss in [0, 10, 50] {
-            let (long, made) = carry(FAR, settings, (RING, loss), false);
-            let (single, never) = carry(FAR, settings, (RING, loss), true);
-            let case = format!("{settings:?}, loss {loss}");
-            assert_eq!(never, 0, "{case}");
+            let (super_trace, super_segments) =
+                run_streams(REMOTE, settings, (RING_SLOTS, loss), false);
+            let (single_trace, single_super_segments) =
+                run_streams(REMOTE, settings, (RING_SLOTS, loss), true);
+            let name = format!("{settings:?}, loss {loss}");
+            assert_eq!(single_super_segments, 0, "{name}");
             // With much loss there are few: retransmissions are never super-segments.
             let least = if loss == 0 { 3 } else { 1 };
-            assert!(made >= least, "{case}: {made}");
-            let mut pairs = long.sent.iter().zip(&single.sent);
-            let differs = pairs.position(|(one, other)| one != other);
-            let frames = (long.sent.len(), single.sent.len());
-            assert_eq!((differs, frames.0), (None, frames.1), "{case}");
-            assert_eq!(long.counters, single.counters, "{case}");
-            assert!(long.departures == single.departures, "{case}");
-            let payloads = single.sent.iter().filter(|(_, frame)| carries(frame));
-            assert_eq!(long.departures.len(), payloads.count(), "{case}");
+            assert!(super_segments >= least, "{name}: {super_segments}");
+            let mut pairs = super_trace.sent.iter().zip(&single_trace.sent);
+            let differs = pairs.position(|(super_frame, single_frame)| super_frame != single_frame);
+            let frames = (super_trace.sent.len(), single_trace.sent.len());
+            assert_eq!((differs, frames.0), (None, frames.1), "{name}");
+            assert_eq!(super_trace.counters, single_trace.counters, "{name}");
+            assert!(super_trace.departures == single_trace.departures, "{name}");
+            let payloads = single_trace
+                .sent
+                .iter()
+                .filter(|(_, frame)| has_client_payload(frame));
+            assert_eq!(super_trace.departures.len(), payloads.count(), "{name}");
         }
     }
 }
 
 /// Segments that do not fit wait, or are made later.
 #[test]
-fn a_short_ring_loses_no_piece() {
-    for (ring, makes) in [(4, false), (64, true)] {
-        let (_, made) = carry(FAR, &["tx_descriptors=200"], (ring, 0), false);
-        assert_eq!(made > 0, makes, "{ring}: {made}");
+fn a_short_ring_loses_no_segment() {
+    for (ring, expects_super_segments) in [(4, false), (64, true)] {
+        let (_, super_segments) = run_streams(REMOTE, &["tx_descriptors=200"], (ring, 0), false);
+        assert_eq!(
+            super_segments > 0,
+            expects_super_segments,
+            "{ring}: {super_segments}"
+        );
     }
 }
 
 /// The conditions for super-segments do not hold, or the port splits them.
 #[test]
-fn where_single_segments_are_called_for_none_is_long() {
+fn unsuitable_settings_make_no_super_segment() {
     for (to, settings) in [
-        (FAR_V6, &[][..]),
-        (FAR, &["tx_descriptors=7"]),
-        (FAR, &["tcp.send_buffer=16K"]),
-        (FAR, &["tcp.receive_window=8K"]),
-        (FAR, &["mtu=9000"]),
+        (REMOTE_V6, &[][..]),
+        (REMOTE, &["tx_descriptors=7"]),
+        (REMOTE, &["tcp.send_buffer=16K"]),
+        (REMOTE, &["tcp.receive_window=8K"]),
+        (REMOTE, &["mtu=9000"]),
     ] {
         assert_eq!(
-            carry(to, settings, (RING, 0), false).1,
+            run_streams(to, settings, (RING_SLOTS, 0), false).1,
             0,
             "{to} {settings:?}"
         );

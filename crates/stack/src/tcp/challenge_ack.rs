@@ -14,99 +14,101 @@
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
 
-use super::Tcp;
-use super::connection::Owner;
-use super::window_edge::Bare;
-use crate::link::Link;
-use crate::wire::ip::Header;
-use crate::wire::{ACK, RST, SYN, long, word};
+use super::TcpLayer;
+use super::connection::ConnectionOwner;
+use super::window_edge::HeadersOnly;
+use crate::link::LinkLayer;
+use crate::wire::ip::IpHeader;
+use crate::wire::{ACK, RST, SYN, read_u16, read_u32};
 
 const SYN_RST_ACK: u16 = SYN | RST | ACK;
 
 /// Result of checking a SYN or reset between the addresses of a connection.
-pub(super) enum Unasked {
+pub(super) enum SynRstOutcome {
     /// Expected by the connection: to be processed.
-    Usual,
+    Process,
     /// Handled.
-    Answered,
+    Handled,
     /// The connection is gone; a new one may use its addresses.
-    Over,
+    ConnectionGone,
 }
 
-impl Tcp {
+impl TcpLayer {
     /// Checks a segment with SYN or RST for this connection.
     #[cold]
-    pub(super) fn challenged(
+    pub(super) fn check_syn_rst(
         &mut self,
-        link: &mut Link,
+        link: &mut LinkLayer,
         now: Instant,
         index: u32,
-        header: &Header,
+        header: &IpHeader,
         packet: &[u8],
-    ) -> Unasked {
-        let segment = &packet[header.body..header.end];
-        let flags = word(segment, 12);
-        let asks = flags & SYN_RST_ACK == SYN;
+    ) -> SynRstOutcome {
+        let segment = &packet[header.transport..header.end];
+        let flags = read_u16(segment, 12);
+        let is_syn = flags & SYN_RST_ACK == SYN;
         let connection = &mut self.connections[index as usize];
         let state = connection.socket().state();
         match (state, connection.owner) {
-            (State::Listen | State::SynSent, _) => Unasked::Usual,
+            (State::Listen | State::SynSent, _) => SynRstOutcome::Process,
             // In TIME-WAIT, a SYN with a sequence number beyond all that were used starts a new
             // connection (RFC 1122, section 4.2.2.13; RFC 6191); any other may be an old duplicate.
-            (State::TimeWait, Owner::Nobody) if asks && connection.is_beyond(long(segment, 4)) => {
-                self.drop_connection(index);
-                Unasked::Over
+            (State::TimeWait, ConnectionOwner::Orphaned)
+                if is_syn && connection.is_beyond_received(read_u32(segment, 4)) =>
+            {
+                self.free_connection(index);
+                SynRstOutcome::ConnectionGone
             }
             // Closed, and not yet freed by the stack.
-            (State::Closed, Owner::Nobody) if asks => {
-                self.drop_connection(index);
-                Unasked::Over
+            (State::Closed, ConnectionOwner::Orphaned) if is_syn => {
+                self.free_connection(index);
+                SynRstOutcome::ConnectionGone
             }
             // Not yet closed by the application, which may still have data to read.
-            (State::Closed, _) if asks => {
-                self.unname(index);
-                Unasked::Over
+            (State::Closed, _) if is_syn => {
+                self.remove_from_table(index);
+                SynRstOutcome::ConnectionGone
             }
-            (State::Closed, _) => Unasked::Usual,
+            (State::Closed, _) => SynRstOutcome::Process,
             _ if flags & RST != 0 => {
-                self.broken_off(link, now, index, header, packet);
-                Unasked::Answered
+                self.input_rst(link, now, index, header, packet);
+                SynRstOutcome::Handled
             }
-            (State::SynReceived, _) => Unasked::Usual,
+            (State::SynReceived, _) => SynRstOutcome::Process,
             _ => {
-                self.challenge(link, now, index);
-                Unasked::Answered
+                self.send_challenge_ack(link, now, index);
+                SynRstOutcome::Handled
             }
         }
     }
 
-    fn broken_off(
+    fn input_rst(
         &mut self,
-        link: &mut Link,
+        link: &mut LinkLayer,
         now: Instant,
         index: u32,
-        header: &Header,
+        header: &IpHeader,
         packet: &[u8],
     ) {
         let connection = &mut self.connections[index as usize];
-        let Some(expected) = connection.next_number() else {
+        let Some(expected) = connection.next_sequence() else {
             return;
         };
         let socket = connection.socket();
-        let room = socket.recv_capacity() - socket.recv_queue();
-        let ahead = long(packet, header.body + 4).wrapping_sub(expected);
-        if ahead == 0 {
+        let window = socket.recv_capacity() - socket.recv_queue();
+        let offset = read_u32(packet, header.transport + 4).wrapping_sub(expected);
+        if offset == 0 {
             // A reset may have a reason as payload (RFC 9293, section 3.10.7.4), which must not
             // exceed the window.
-            let bare = Bare::of(expected, header, packet);
-            let packet = bare.as_ref().map_or(packet, Bare::packet);
-            self.show(link, now, index, packet);
-            self.look(link, index);
+            let headers_only = HeadersOnly::ack_of(expected, header, packet);
+            let packet = headers_only.as_ref().map_or(packet, HeadersOnly::packet);
+            self.feed(link, now, index, packet);
+            self.update_state(link, index);
             self.dirty.push(index);
-        } else if ahead as usize <= room {
+        } else if offset as usize <= window {
             // The right edge of the window is included: a peer that has filled the window is there
             // (as in Linux).
-            self.challenge(link, now, index);
+            self.send_challenge_ack(link, now, index);
         }
     }
 
@@ -115,24 +117,29 @@ impl Tcp {
     /// whatever is in its buffer, which would never be sent. Returns false before the connection is
     /// established, when smoltcp replies with a reset.
     #[cold]
-    pub(super) fn refused(&mut self, link: &mut Link, now: Instant, index: u32) -> bool {
-        let stands = !matches!(
+    pub(super) fn challenge_unsent_ack(
+        &mut self,
+        link: &mut LinkLayer,
+        now: Instant,
+        index: u32,
+    ) -> bool {
+        let is_established = !matches!(
             self.connections[index as usize].socket().state(),
             State::Closed | State::Listen | State::SynSent | State::SynReceived
         );
-        if stands {
-            self.challenge(link, now, index);
+        if is_established {
+            self.send_challenge_ack(link, now, index);
         }
-        stands
+        is_established
     }
 
     /// Sends the current stream positions to the peer.
-    fn challenge(&mut self, link: &mut Link, now: Instant, index: u32) {
-        let Some(question) = self.connections[index as usize].question() else {
+    fn send_challenge_ack(&mut self, link: &mut LinkLayer, now: Instant, index: u32) {
+        let Some(probe) = self.connections[index as usize].keepalive_probe() else {
             return;
         };
         let before = link.counters.tcp.out_segments;
-        self.show(link, now, index, question.packet());
+        self.feed(link, now, index, probe.packet());
         link.counters.tcp.out_challenges += link.counters.tcp.out_segments - before;
         self.dirty.push(index);
     }

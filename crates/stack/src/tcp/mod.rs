@@ -26,113 +26,113 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
 use crate::Nanos;
-use crate::addressing::Addressing;
-use crate::config::{Checksum, Config, CongestionControl, Psh};
+use crate::addressing::StackAddressing;
+use crate::config::{ChecksumMode, CongestionAlgorithm, PshPolicy, StackConfig};
 use crate::error::StackError;
 use crate::index_queue::IndexQueue;
-use crate::index_table::{Table, pair_hash};
-use crate::link::Link;
-use crate::socket::{SocketId, SocketKind, Unreachable};
-use crate::timer_heap::Timers;
+use crate::index_table::{IndexTable, pair_hash};
+use crate::link::LinkLayer;
+use crate::socket::{SocketId, SocketKind, UnreachableReason};
+use crate::timer_heap::TimerHeap;
 use crate::udp::FIRST_FREE_PORT;
 use crate::wire::ip;
-pub(crate) use connection::Connection;
-use connection::Owner;
-pub(crate) use listen_socket::Listener;
-pub(crate) use super_segment::Cut;
-use super_segment::Long;
+use connection::ConnectionOwner;
+pub(crate) use connection::TcpConnection;
+pub(crate) use listen_socket::ListenSocket;
+pub(crate) use super_segment::SegmentSplit;
+use super_segment::SuperSegmentSender;
 
 /// Listening sockets of a stack: a linerate server has a port for each of its protocols.
-pub(crate) const LISTENERS: usize = 64;
+pub(crate) const MAX_LISTENERS: usize = 64;
 
 /// TCP side of a stack.
-pub(crate) struct Tcp {
+pub(crate) struct TcpLayer {
     interface: Interface,
     /// Interface that makes super-segments, to be split here; `None` if the port's other side
     /// segments, or none would be long enough.
-    long: Option<Long>,
-    wire: Wire,
-    connections: Vec<Connection>,
+    super_segments: Option<SuperSegmentSender>,
+    format: SegmentFormat,
+    connections: Vec<TcpConnection>,
     free: Vec<u32>,
     /// Position of the search for a connection in TIME-WAIT that can be freed, and time of the last
     /// search without result.
-    sweep: u32,
-    swept: Option<Nanos>,
-    listeners: Vec<Listener>,
-    table: Table,
+    reclaim_position: u32,
+    reclaim_failed_at: Option<Nanos>,
+    listeners: Vec<ListenSocket>,
+    table: IndexTable,
     /// Connection of the last segment, which is likely that of the next one.
-    latest: u32,
+    last_connection: u32,
     seed: u64,
-    timers: Timers,
+    timers: TimerHeap,
     /// Connections that may have something to send.
     dirty: IndexQueue,
     /// Half-open connections whose SYN-ACK waits: SYN-ACKs have a share of the frames of a poll.
-    unanswered: IndexQueue,
+    waiting_syn_acks: IndexQueue,
     /// Connections and, after them, listeners with an event.
     pub(crate) ready: IndexQueue,
     /// Socket set without sockets: smoltcp answers a segment given to it with a reset.
-    nobody: SocketSet<'static>,
-    clock: Clock,
+    empty_set: SocketSet<'static>,
+    clock: SmoltcpClock,
     next_port: u16,
-    settings: Settings,
+    settings: TcpSettings,
 }
 
 /// Format of outgoing segments.
-pub(crate) struct Wire {
+pub(crate) struct SegmentFormat {
     capabilities: DeviceCapabilities,
-    psh: Psh,
+    psh: PshPolicy,
     /// The stack computes checksums.
-    sums: bool,
+    software_checksum: bool,
     /// The port's other side computes checksums.
-    offload: bool,
+    checksum_offload: bool,
     /// Type of service or traffic class.
     tos: u8,
     /// Maximum payload of a segment.
-    longest: Longest,
+    max_payload: MaxSegmentPayload,
 }
 
 /// Maximum payload of a segment for each IP version, in bytes. It may be less than follows from the
 /// MTU given to smoltcp.
 #[derive(Clone, Copy)]
-struct Longest {
+struct MaxSegmentPayload {
     v4: u16,
     v6: u16,
 }
 
-impl Longest {
+impl MaxSegmentPayload {
     /// Derives the limits from the MTU and the configured maximum segment size.
-    fn new(mtu: u16, asked: Option<u16>) -> Self {
-        let of = |headers: usize| {
-            let fits = mtu.saturating_sub((headers + crate::wire::TCP_BYTES) as u16);
-            asked.map_or(fits, |asked| asked.min(fits))
+    fn new(mtu: u16, configured: Option<u16>) -> Self {
+        let limit = |ip_header_bytes: usize| {
+            let max_payload = mtu.saturating_sub((ip_header_bytes + crate::wire::TCP_BYTES) as u16);
+            configured.map_or(max_payload, |configured| configured.min(max_payload))
         };
         Self {
-            v4: of(ip::V4_BYTES),
-            v6: of(ip::V6_BYTES),
+            v4: limit(ip::V4_BYTES),
+            v6: limit(ip::V6_BYTES),
         }
     }
 
     #[inline]
-    fn of(&self, v4: bool) -> u16 {
+    fn for_version(&self, v4: bool) -> u16 {
         if v4 { self.v4 } else { self.v6 }
     }
 }
 
-impl Wire {
+impl SegmentFormat {
     /// Returns whether the port's other side splits packets into segments.
     #[inline]
-    fn cuts(&self) -> bool {
+    fn offloads_segmentation(&self) -> bool {
         self.capabilities.segmentation.tcpv4.is_some()
     }
 }
 
-struct Settings {
+struct TcpSettings {
     delayed_ack: Option<Duration>,
     nagle: bool,
-    control: CongestionControl,
-    verify: bool,
+    congestion_control: CongestionAlgorithm,
+    verifies_checksums: bool,
     /// Partial checksums are accepted.
-    takes_open: bool,
+    accepts_partial_checksum: bool,
     /// Time that a tail loss probe waits beyond two round trips.
     tail_probe: Option<Nanos>,
     sockets: u32,
@@ -140,49 +140,59 @@ struct Settings {
 
 /// Clock of smoltcp. Its minimum retransmission timeout is fixed at one second; for any other
 /// setting its clock runs at another speed, and delays given to it are scaled.
-struct Clock {
+struct SmoltcpClock {
     start: Option<Nanos>,
     /// Configured minimum timeout in microseconds of the stack's time: one second on smoltcp's
     /// clock.
-    second_us: u64,
+    min_rto_us: u64,
 }
 
-impl Clock {
+impl SmoltcpClock {
     /// Converts the stack's time; the result is never zero.
-    fn instant(&mut self, now: Nanos) -> Instant {
+    fn smoltcp_instant(&mut self, now: Nanos) -> Instant {
         let start = *self.start.get_or_insert(now);
         let ns = u128::from(now.saturating_sub(start));
-        let us = ns * 1_000 / u128::from(self.second_us);
+        let us = ns * 1_000 / u128::from(self.min_rto_us);
         Instant::from_micros(us as i64 + 1)
     }
 
-    /// Returns the stack's time at which smoltcp's clock shows `instant`.
-    fn nanos(&self, instant: Instant) -> Nanos {
+    /// Returns the stack's time at which smoltcp's clock shows `smoltcp_instant`.
+    fn stack_time(&self, instant: Instant) -> Nanos {
         let us = instant.total_micros().max(1) as u128 - 1;
-        let ns = (us * u128::from(self.second_us)).div_ceil(1_000);
+        let ns = (us * u128::from(self.min_rto_us)).div_ceil(1_000);
         self.start.unwrap_or(0) + ns as u64
     }
 
-    fn stretched(&self, delay: Duration) -> smoltcp::time::Duration {
-        let us = delay.as_micros() * 1_000_000 / u128::from(self.second_us);
+    fn scale_delay(&self, delay: Duration) -> smoltcp::time::Duration {
+        let us = delay.as_micros() * 1_000_000 / u128::from(self.min_rto_us);
         smoltcp::time::Duration::from_micros(us as u64)
     }
 }
 
 /// Returns the size of the super-segments that the port's other side splits, if it does.
-fn segmentation(config: &Config, vnet: usize, frame_bytes: usize) -> Option<usize> {
-    let long = frame_bytes.min(65_000);
-    (config.checksum == Checksum::Offload && vnet > 0 && long > 2 * usize::from(config.mtu))
-        .then_some(long - vnet - crate::wire::ETHERNET_BYTES)
+fn offloaded_segment_bytes(config: &StackConfig, vnet: usize, frame_bytes: usize) -> Option<usize> {
+    let segment_bytes = frame_bytes.min(65_000);
+    (config.checksum == ChecksumMode::Offload
+        && vnet > 0
+        && segment_bytes > 2 * usize::from(config.mtu))
+    .then_some(segment_bytes - vnet - crate::wire::ETHERNET_BYTES)
 }
 
 /// Returns a smoltcp interface with the stack's addresses, over a device with these capabilities.
-fn engine(own: &Addressing, capabilities: &DeviceCapabilities, start: Instant) -> Interface {
+fn new_interface(
+    addressing: &StackAddressing,
+    capabilities: &DeviceCapabilities,
+    start: Instant,
+) -> Interface {
     let mut config = InterfaceConfig::new(HardwareAddress::Ip);
-    config.random_seed = own.seed;
-    let mut engine = Interface::new(config, &mut smoltcp_device::Still(capabilities), start);
+    config.random_seed = addressing.seed;
+    let mut engine = Interface::new(
+        config,
+        &mut smoltcp_device::CapabilityDevice(capabilities),
+        start,
+    );
     engine.update_ip_addrs(|list| {
-        for network in &own.networks {
+        for network in &addressing.networks {
             // Cannot fail: `StackAddressing` allows as many addresses as smoltcp does.
             let _ = list.push(IpCidr::new(network.address.into(), network.prefix));
         }
@@ -190,82 +200,85 @@ fn engine(own: &Addressing, capabilities: &DeviceCapabilities, start: Instant) -
     engine
 }
 
-impl Tcp {
+impl TcpLayer {
     pub(crate) fn new(
-        config: &Config,
-        own: &Addressing,
-        (verify, takes_open): (bool, bool),
+        config: &StackConfig,
+        addressing: &StackAddressing,
+        (verifies_checksums, accepts_partial_checksum): (bool, bool),
         (vnet, frame_bytes): (usize, usize),
     ) -> Self {
-        let offload = config.checksum == Checksum::Offload;
+        let offload = config.checksum == ChecksumMode::Offload;
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
         // Received checksums are verified before smoltcp sees a packet; sent ones are computed,
         // faster, once the segment is final.
         capabilities.checksum.ipv4 = Sums::None;
         capabilities.checksum.tcp = Sums::None;
-        let long = segmentation(config, vnet, frame_bytes);
-        let long = long.and_then(std::num::NonZeroUsize::new);
-        capabilities.segmentation.tcpv4 = long;
-        capabilities.segmentation.tcpv6 = long;
+        let offloaded_bytes = offloaded_segment_bytes(config, vnet, frame_bytes);
+        let offloaded_bytes = offloaded_bytes.and_then(std::num::NonZeroUsize::new);
+        capabilities.segmentation.tcpv4 = offloaded_bytes;
+        capabilities.segmentation.tcpv6 = offloaded_bytes;
         // smoltcp limits IPv6 packets to the MTU even if the port segments them. So it is given a
         // larger MTU, and the true segment size is written into SYNs in both directions.
-        let usual = usize::from(config.mtu);
-        capabilities.max_transmission_unit = long.map_or(usual, |long| long.get().max(usual));
-        let wire = Wire {
+        let link_mtu = usize::from(config.mtu);
+        capabilities.max_transmission_unit = offloaded_bytes.map_or(link_mtu, |offloaded_bytes| {
+            offloaded_bytes.get().max(link_mtu)
+        });
+        let format = SegmentFormat {
             capabilities,
             psh: config.tcp.psh,
-            sums: !offload,
-            offload: offload && vnet > 0,
+            software_checksum: !offload,
+            checksum_offload: offload && vnet > 0,
             tos: config.ip.tos,
-            longest: Longest::new(config.mtu, config.tcp.mss),
+            max_payload: MaxSegmentPayload::new(config.mtu, config.tcp.mss),
         };
-        let mut clock = Clock {
+        let mut clock = SmoltcpClock {
             start: None,
-            second_us: config.tcp.min_rto.as_micros() as u64,
+            min_rto_us: config.tcp.min_rto.as_micros() as u64,
         };
-        let start = clock.instant(0);
+        let start = clock.smoltcp_instant(0);
         clock.start = None;
-        let interface = engine(own, &wire.capabilities, start);
-        let cut = Cut::of(config).filter(|_| !wire.cuts());
-        let long = cut.map(|cut| {
-            let capabilities = Long::capabilities(cut, &wire.capabilities);
-            Long::new(cut, engine(own, &capabilities, start))
+        let interface = new_interface(addressing, &format.capabilities, start);
+        let split = SegmentSplit::for_config(config).filter(|_| !format.offloads_segmentation());
+        let offloaded_bytes = split.map(|split| {
+            let capabilities = SuperSegmentSender::capabilities(split, &format.capabilities);
+            SuperSegmentSender::new(split, new_interface(addressing, &capabilities, start))
         });
         let count = config.tcp_sockets as usize;
         let mut connections = Vec::with_capacity(count);
         connections.extend(
-            (0..count).map(|_| Connection::new(config.tcp.receive_window, config.tcp.send_buffer)),
+            (0..count)
+                .map(|_| TcpConnection::new(config.tcp.receive_window, config.tcp.send_buffer)),
         );
         let mut free = Vec::with_capacity(count);
         free.extend((0..config.tcp_sockets).rev());
-        let mut listeners = Vec::with_capacity(LISTENERS);
-        listeners.extend((0..LISTENERS).map(|_| Listener::default()));
+        let mut listeners = Vec::with_capacity(MAX_LISTENERS);
+        listeners.extend((0..MAX_LISTENERS).map(|_| ListenSocket::default()));
         Self {
             interface,
-            long,
-            wire,
+            super_segments: offloaded_bytes,
+            format,
             connections,
             free,
-            sweep: 0,
-            swept: None,
+            reclaim_position: 0,
+            reclaim_failed_at: None,
             listeners,
-            table: Table::new(count),
-            latest: 0,
-            seed: own.seed,
-            timers: Timers::new(count),
+            table: IndexTable::new(count),
+            last_connection: 0,
+            seed: addressing.seed,
+            timers: TimerHeap::new(count),
             dirty: IndexQueue::new(count),
-            unanswered: IndexQueue::new(count),
-            ready: IndexQueue::new(count + LISTENERS),
-            nobody: SocketSet::new(Vec::new()),
+            waiting_syn_acks: IndexQueue::new(count),
+            ready: IndexQueue::new(count + MAX_LISTENERS),
+            empty_set: SocketSet::new(Vec::new()),
             clock,
-            next_port: FIRST_FREE_PORT + ((own.seed >> 16) as u16 & 0x3fff),
-            settings: Settings {
+            next_port: FIRST_FREE_PORT + ((addressing.seed >> 16) as u16 & 0x3fff),
+            settings: TcpSettings {
                 delayed_ack: config.tcp.delayed_ack,
                 nagle: config.tcp.nagle,
-                control: config.tcp.congestion_control,
-                verify,
-                takes_open,
+                congestion_control: config.tcp.congestion_control,
+                verifies_checksums,
+                accepts_partial_checksum,
                 tail_probe: (config.tcp.tail_probe).map(|slack| slack.as_nanos() as Nanos),
                 sockets: config.tcp_sockets,
             },
@@ -273,31 +286,32 @@ impl Tcp {
     }
 
     /// Returns the heap memory in bytes: connections without buffers, and tables; then buffers.
-    pub(crate) const fn heap_bytes(config: &Config) -> (usize, usize) {
+    pub(crate) const fn heap_bytes(config: &StackConfig) -> (usize, usize) {
         let count = config.tcp_sockets as usize;
-        let queues = (3 * count + LISTENERS) * (size_of::<u32>() + size_of::<bool>());
+        let queues = (3 * count + MAX_LISTENERS) * (size_of::<u32>() + size_of::<bool>());
         let timers = count * (2 * size_of::<u32>() + size_of::<Nanos>());
-        let each = size_of::<Connection>() + Connection::SET_BYTES + size_of::<u32>();
-        let table = Table::slots_for(count) * size_of::<u32>();
-        let listeners = LISTENERS * size_of::<Listener>();
+        let connection_bytes =
+            size_of::<TcpConnection>() + TcpConnection::SET_BYTES + size_of::<u32>();
+        let table = IndexTable::slots_for(count) * size_of::<u32>();
+        let listeners = MAX_LISTENERS * size_of::<ListenSocket>();
         (
-            count * each + queues + timers + table + listeners,
+            count * connection_bytes + queues + timers + table + listeners,
             count * (config.tcp.send_buffer + config.tcp.receive_window),
         )
     }
 
     /// Turns super-segments off.
     #[cfg(test)]
-    pub(crate) fn make_single(&mut self) {
-        self.long = None;
+    pub(crate) fn disable_super_segments(&mut self) {
+        self.super_segments = None;
     }
 
-    fn hash(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
+    fn pair_hash(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
         pair_hash(self.seed, local, remote)
     }
 
-    fn find(&self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
-        self.table.find(self.hash(local, remote), |index| {
+    fn find_connection(&self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+        self.table.find(self.pair_hash(local, remote), |index| {
             let connection = &self.connections[index as usize];
             connection.remote == remote && connection.local == local
         })
@@ -306,23 +320,23 @@ impl Tcp {
     /// Finds the connection of a segment, first at the position of the last one: segments arrive in
     /// trains.
     #[inline]
-    fn find_again(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
-        let latest = self.connections.get(self.latest as usize);
-        let is = |connection: &Connection| {
-            connection.owner != Owner::Free
+    fn find_connection_cached(&mut self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+        let last = self.connections.get(self.last_connection as usize);
+        let is_match = |connection: &TcpConnection| {
+            connection.owner != ConnectionOwner::Free
                 && connection.remote == remote
                 && connection.local == local
         };
-        if latest.is_some_and(is) {
-            return Some(self.latest);
+        if last.is_some_and(is_match) {
+            return Some(self.last_connection);
         }
-        let found = self.find(local, remote)?;
-        self.latest = found;
-        Some(found)
+        let index = self.find_connection(local, remote)?;
+        self.last_connection = index;
+        Some(index)
     }
 
     #[inline]
-    fn index(&self, id: SocketId, call: &'static str) -> Result<usize, StackError> {
+    fn connection_index(&self, id: SocketId, call: &'static str) -> Result<usize, StackError> {
         if id.kind != SocketKind::Tcp {
             return Err(StackError::WrongKind {
                 kind: id.kind.name(),
@@ -332,56 +346,62 @@ impl Tcp {
         let index = id.index as usize;
         let connection = self.connections.get(index);
         connection
-            .filter(|found| found.owner == Owner::Application && found.generation == id.generation)
+            .filter(|entry| {
+                entry.owner == ConnectionOwner::Application && entry.generation == id.generation
+            })
             .map(|_| index)
-            .ok_or(StackError::Stale)
+            .ok_or(StackError::SocketClosed)
     }
 
     /// Starts a connection; its state reports when it is established.
     pub(crate) fn connect(
         &mut self,
         remote: SocketAddr,
-        link: &mut Link,
+        link: &mut LinkLayer,
         local: Option<SocketAddr>,
     ) -> Result<SocketId, StackError> {
         let address = remote.ip();
-        let own = &link.own;
-        own.next_hop(address)
+        let addressing = &link.addressing;
+        addressing
+            .next_hop(address)
             .ok_or(StackError::NoRoute { address })?;
-        let named = local
+        let given_address = local
             .map(|local| local.ip())
             .filter(|ip| !ip.is_unspecified());
-        if let Some(address) = named
-            && !own.is_own(address)
+        if let Some(address) = given_address
+            && !addressing.is_local(address)
         {
             return Err(StackError::NotLocal { address });
         }
-        let from = named.or_else(|| own.source_for(address));
+        let from = given_address.or_else(|| addressing.source_for(address));
         let from = from.ok_or(StackError::NoRoute { address })?;
         let port = match local.map_or(0, |local| local.port()) {
             0 => self.free_port(from, remote)?,
-            port if self.find(SocketAddr::new(from, port), remote).is_some() => {
-                return Err(StackError::PortTaken { port });
+            port if self
+                .find_connection(SocketAddr::new(from, port), remote)
+                .is_some() =>
+            {
+                return Err(StackError::PortInUse { port });
             }
             port => port,
         };
         let local = SocketAddr::new(from, port);
-        let index = self.take(link)?;
+        let index = self.allocate_connection(link)?;
         let connection = &mut self.connections[index as usize];
         let socket = connection.socket();
-        let opened = socket.connect(
+        let result = socket.connect(
             self.interface.context(),
             (remote.ip(), remote.port()),
             (local.ip(), local.port()),
         );
-        if opened.is_err() {
+        if result.is_err() {
             self.free.push(index);
             return Err(StackError::NoRoute { address });
         }
-        connection.begin(local, remote, Owner::Application, link.now);
+        connection.reset_for(local, remote, ConnectionOwner::Application, link.now);
         connection.state = tcp::State::SynSent;
         let generation = connection.generation;
-        self.table.insert(self.hash(local, remote), index);
+        self.table.insert(self.pair_hash(local, remote), index);
         self.dirty.push(index);
         Ok(SocketId {
             kind: SocketKind::Tcp,
@@ -394,59 +414,62 @@ impl Tcp {
         for _ in FIRST_FREE_PORT..=u16::MAX {
             let port = self.next_port;
             self.next_port = port.checked_add(1).unwrap_or(FIRST_FREE_PORT);
-            if self.find(SocketAddr::new(from, port), remote).is_none() {
+            if self
+                .find_connection(SocketAddr::new(from, port), remote)
+                .is_none()
+            {
                 return Ok(port);
             }
         }
-        Err(StackError::PortTaken { port: 0 })
+        Err(StackError::PortInUse { port: 0 })
     }
 
     /// Takes a free connection and configures its socket.
-    fn take(&mut self, link: &mut Link) -> Result<u32, StackError> {
-        if self.free.is_empty() && !self.give_one_up(link.now) {
-            self.give_up_half_open(link, None);
+    fn allocate_connection(&mut self, link: &mut LinkLayer) -> Result<u32, StackError> {
+        if self.free.is_empty() && !self.reclaim_time_wait(link.now) {
+            self.evict_half_open(link, None);
         }
         let index = self.free.pop().ok_or(StackError::TooManySockets {
             kind: "TCP",
             limit: self.settings.sockets,
-            key: "set sockets.tcp higher",
+            remedy: "set sockets.tcp higher",
         })?;
         let delay = self
             .settings
             .delayed_ack
-            .map(|delay| self.clock.stretched(delay));
+            .map(|delay| self.clock.scale_delay(delay));
         let socket = self.connections[index as usize].socket();
         socket.set_ack_delay(delay);
         socket.set_nagle_enabled(self.settings.nagle);
         // This also resets the congestion window left by the last connection.
-        socket.set_congestion_control(match self.settings.control {
-            CongestionControl::None => tcp::CongestionControl::None,
-            CongestionControl::Reno => tcp::CongestionControl::Reno,
-            CongestionControl::Cubic => tcp::CongestionControl::Cubic,
+        socket.set_congestion_control(match self.settings.congestion_control {
+            CongestionAlgorithm::None => tcp::CongestionControl::None,
+            CongestionAlgorithm::Reno => tcp::CongestionControl::Reno,
+            CongestionAlgorithm::Cubic => tcp::CongestionControl::Cubic,
         });
         Ok(index)
     }
 
     /// Frees a connection in TIME-WAIT (RFC 6191 allows that for new connections); returns whether
     /// there was one.
-    fn give_one_up(&mut self, now: Nanos) -> bool {
+    fn reclaim_time_wait(&mut self, now: Nanos) -> bool {
         // Limits a flood of SYNs to one search of all connections a poll.
-        if self.swept == Some(now) {
+        if self.reclaim_failed_at == Some(now) {
             return false;
         }
         let count = self.connections.len() as u32;
         for step in 0..count {
-            let index = (self.sweep + step) % count;
+            let index = (self.reclaim_position + step) % count;
             let connection = &mut self.connections[index as usize];
-            if connection.owner == Owner::Nobody
+            if connection.owner == ConnectionOwner::Orphaned
                 && connection.socket().state() == tcp::State::TimeWait
             {
-                self.sweep = index + 1;
-                self.drop_connection(index);
+                self.reclaim_position = index + 1;
+                self.free_connection(index);
                 return true;
             }
         }
-        self.swept = Some(now);
+        self.reclaim_failed_at = Some(now);
         false
     }
 
@@ -457,27 +480,27 @@ impl Tcp {
         id: SocketId,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Poll<Result<usize, StackError>> {
-        let index = match self.index(id, "tcp_send") {
+        let index = match self.connection_index(id, "tcp_send") {
             Ok(index) => index,
             Err(error) => return Poll::Ready(Err(error)),
         };
         let connection = &mut self.connections[index];
-        let finished = connection.finished;
+        let finished = connection.send_finished;
         let socket = connection.socket();
         if finished || !socket.may_send() {
-            return connection.why_no_sending();
+            return connection.send_error();
         }
         if !socket.can_send() {
             return Poll::Pending;
         }
         let sent = socket
-            .send(|room| {
-                let wrote = fill(room).min(room.len());
-                (wrote, wrote)
+            .send(|space| {
+                let written = fill(space).min(space.len());
+                (written, written)
             })
             .expect("it may send");
         if sent > 0 {
-            connection.written = connection.written.wrapping_add(sent as u32);
+            connection.written_bytes = connection.written_bytes.wrapping_add(sent as u32);
             self.dirty.push(index as u32);
         }
         Poll::Ready(Ok(sent))
@@ -491,7 +514,7 @@ impl Tcp {
         id: SocketId,
         take: impl FnOnce(&[u8]) -> (usize, R),
     ) -> Poll<Result<R, StackError>> {
-        let index = match self.index(id, "tcp_receive") {
+        let index = match self.connection_index(id, "tcp_receive") {
             Ok(index) => index,
             Err(error) => return Poll::Ready(Err(error)),
         };
@@ -499,14 +522,14 @@ impl Tcp {
         let socket = connection.socket();
         if socket.can_recv() {
             let mut count = 0;
-            let taken = socket.recv(|bytes| {
-                let (taken, result) = take(bytes);
-                count = taken.min(bytes.len());
+            let consumed = socket.recv(|bytes| {
+                let (consumed, result) = take(bytes);
+                count = consumed.min(bytes.len());
                 (count, result)
             });
-            return match taken {
+            return match consumed {
                 Ok(result) => {
-                    connection.far_base = connection.far_base.wrapping_add(count as u32);
+                    connection.read_sequence = connection.read_sequence.wrapping_add(count as u32);
                     // The window has grown: a window update may be due.
                     self.dirty.push(index as u32);
                     Poll::Ready(Ok(result))
@@ -517,47 +540,47 @@ impl Tcp {
         match socket.recv(|_| (0, ())) {
             Ok(()) => Poll::Pending,
             Err(tcp::RecvError::Finished) => Poll::Ready(Ok(take(&[]).1)),
-            Err(tcp::RecvError::InvalidState) => connection.why_no_receiving(),
+            Err(tcp::RecvError::InvalidState) => connection.receive_error(),
         }
     }
 
     /// Returns local and remote address of a connection.
-    pub(crate) fn ends(&self, id: SocketId) -> Result<(SocketAddr, SocketAddr), StackError> {
-        let connection = &self.connections[self.index(id, "ends")?];
+    pub(crate) fn endpoints(&self, id: SocketId) -> Result<(SocketAddr, SocketAddr), StackError> {
+        let connection = &self.connections[self.connection_index(id, "ends")?];
         Ok((connection.local, connection.remote))
     }
 
     /// Returns the bytes in the send buffer and in the receive buffer.
-    pub(crate) fn queued(&mut self, id: SocketId) -> Result<(usize, usize), StackError> {
-        let index = self.index(id, "queued")?;
+    pub(crate) fn buffered_bytes(&mut self, id: SocketId) -> Result<(usize, usize), StackError> {
+        let index = self.connection_index(id, "queued")?;
         let socket = self.connections[index].socket();
         Ok((socket.send_queue(), socket.recv_queue()))
     }
 
     /// Returns when payload last arrived: at the port, and in the buffer.
-    pub(crate) fn came(&self, id: SocketId) -> Result<Option<(Nanos, Nanos)>, StackError> {
-        Ok(self.connections[self.index(id, "tcp_came")?].came)
+    pub(crate) fn arrival_times(&self, id: SocketId) -> Result<Option<(Nanos, Nanos)>, StackError> {
+        Ok(self.connections[self.connection_index(id, "tcp_came")?].arrival_times)
     }
 
     /// Returns the last ICMP error about the connection, and its sender.
-    pub(crate) fn trouble(
+    pub(crate) fn icmp_error(
         &self,
         id: SocketId,
-    ) -> Result<Option<(Unreachable, IpAddr)>, StackError> {
-        Ok(self.connections[self.index(id, "tcp_trouble")?].trouble)
+    ) -> Result<Option<(UnreachableReason, IpAddr)>, StackError> {
+        Ok(self.connections[self.connection_index(id, "tcp_trouble")?].icmp_error)
     }
 
     pub(crate) fn state(&mut self, id: SocketId) -> Result<crate::TcpState, StackError> {
-        let index = self.index(id, "tcp_state")?;
-        Ok(self.connections[index].shown_state())
+        let index = self.connection_index(id, "tcp_state")?;
+        Ok(self.connections[index].public_state())
     }
 
     /// Finishes sending; what is in the send buffer is still delivered.
     pub(crate) fn finish(&mut self, id: SocketId) -> Result<(), StackError> {
-        let index = self.index(id, "tcp_finish")?;
+        let index = self.connection_index(id, "tcp_finish")?;
         let connection = &mut self.connections[index];
-        connection.finished = true;
-        connection.end();
+        connection.send_finished = true;
+        connection.end_stream();
         self.dirty.push(index as u32);
         Ok(())
     }
@@ -566,20 +589,20 @@ impl Tcp {
     /// unread.
     pub(crate) fn close(
         &mut self,
-        link: &mut Link,
+        link: &mut LinkLayer,
         id: SocketId,
         abort: bool,
     ) -> Result<(), StackError> {
-        let index = self.index(id, "close")?;
-        self.swept = None;
+        let index = self.connection_index(id, "close")?;
+        self.reclaim_failed_at = None;
         let connection = &mut self.connections[index];
-        connection.disown(link.now);
+        connection.orphan(link.now);
         // Unread payload was not delivered, which calls for a reset (RFC 2525, section 2.17).
-        let opens = connection.socket().state() == tcp::State::SynSent;
-        if abort || opens || connection.socket().can_recv() {
-            connection.break_off(&mut link.counters);
+        let is_connecting = connection.socket().state() == tcp::State::SynSent;
+        if abort || is_connecting || connection.socket().can_recv() {
+            connection.reset(&mut link.counters);
         } else {
-            connection.end();
+            connection.end_stream();
         }
         self.dirty.push(index as u32);
         Ok(())
@@ -591,22 +614,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_engines_clock_runs_as_fast_as_its_time_out_is_short() {
+    fn smoltcps_clock_runs_at_the_inverse_of_the_minimum_timeout() {
         for (rto_ms, factor) in [(1_000u64, 1), (200, 5), (1, 1_000), (333, 3)] {
-            let mut clock = Clock {
+            let mut clock = SmoltcpClock {
                 start: None,
-                second_us: rto_ms * 1_000,
+                min_rto_us: rto_ms * 1_000,
             };
             let start = 77_000_000;
-            assert_eq!(clock.instant(start).total_micros(), 1);
-            let later = clock.instant(start + 6_000_000).total_micros() - 1;
-            assert!((later - 6_000 * factor).abs() < 20, "{rto_ms}: {later}");
-            // `nanos` is exact: the deadline has passed at that time, and not 10 us earlier.
+            assert_eq!(clock.smoltcp_instant(start).total_micros(), 1);
+            let elapsed_us = clock.smoltcp_instant(start + 6_000_000).total_micros() - 1;
+            assert!(
+                (elapsed_us - 6_000 * factor).abs() < 20,
+                "{rto_ms}: {elapsed_us}"
+            );
+            // `stack_time` is exact: the deadline has passed at that time, and not 10 us earlier.
             let deadline = Instant::from_micros(1_000_001);
-            let at = clock.nanos(deadline);
+            let at = clock.stack_time(deadline);
             assert_eq!(at, start + rto_ms * 1_000_000);
-            assert!(clock.instant(at) >= deadline);
-            assert!(clock.instant(at - 10_000) < deadline);
+            assert!(clock.smoltcp_instant(at) >= deadline);
+            assert!(clock.smoltcp_instant(at - 10_000) < deadline);
         }
     }
 }

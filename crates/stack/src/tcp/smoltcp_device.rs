@@ -7,115 +7,117 @@ use linerate_port::vnet::{Segmentation, VnetHeader};
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::time::Instant;
 
-use super::Wire;
-use super::path_mtu::{self, Trial, Written};
-use super::recovery::Nudge;
+use super::SegmentFormat;
+use super::path_mtu::{self, MtuProbe, WrittenPacket};
+use super::recovery::AckReplay;
 use super::window_edge;
 use crate::Nanos;
-use crate::config::Psh;
-use crate::link::Link;
-use crate::pmtu_cache::LEAST_V4;
+use crate::config::PshPolicy;
+use crate::link::LinkLayer;
+use crate::pmtu_cache::MIN_PMTU_V4;
 use crate::socket::SocketId;
-use crate::stage_watch::Mark;
+use crate::stage_watch::FrameMark;
 use crate::wire::ip;
-use crate::wire::{ACK, ETHERNET_BYTES, FIN, PSH, RST, SYN, Sum, TCP, long, put, word};
+use crate::wire::{
+    ACK, ETHERNET_BYTES, FIN, PSH, RST, SYN, TCP, UnfoldedSum, read_u16, read_u32, write_u16,
+};
 
 const ACK_RST: u16 = ACK | RST;
 
 /// Device for one poll of one connection: at most one packet to receive.
-pub(super) struct Glance<'a> {
+pub(super) struct SmoltcpDevice<'a> {
     pub(super) packet: Option<&'a [u8]>,
-    pub(super) link: &'a mut Link,
-    pub(super) wire: &'a Wire,
-    pub(super) sent: &'a mut Sent,
+    pub(super) link: &'a mut LinkLayer,
+    pub(super) format: &'a SegmentFormat,
+    pub(super) send_state: &'a mut SendState,
     /// Connection whose segments leave; `None` for resets without one.
     pub(super) socket: Option<SocketId>,
 }
 
 /// Send variables of a connection.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Sent {
+pub(crate) struct SendState {
     /// SND.NXT: sequence number after all data sent.
-    pub(super) up_to: Option<u32>,
+    pub(super) snd_nxt: Option<u32>,
     /// Sequence number of the first byte of the stream.
-    pub(super) first: u32,
+    pub(super) first_sequence: u32,
     /// Payload of the longest segment sent, in bytes.
-    pub(super) largest: u32,
+    pub(super) max_payload: u32,
     /// Maximum segment size announced by the peer, in bytes.
-    pub(super) told: u16,
+    pub(super) peer_mss: u16,
     /// Last retransmission: its sequence number, and SND.NXT at that time.
-    pub(super) again: Option<(u32, u32)>,
+    pub(super) last_retransmit: Option<(u32, u32)>,
     /// The next retransmission was requested by replayed acknowledgements.
-    pub(super) asked: bool,
+    pub(super) retransmit_requested: bool,
     /// smoltcp has retransmitted on its own timeout.
     pub(super) timed_out: bool,
     /// Sequence number of a FIN that smoltcp does not have yet.
-    pub(super) ends: Option<u32>,
+    pub(super) deferred_fin: Option<u32>,
     /// smoltcp was made to send a segment that can carry this FIN: once, as it may be about to
     /// retransmit the last one.
-    pub(super) asked_end: bool,
+    pub(super) fin_requested: bool,
     /// smoltcp got the FIN after it had left, and will send it a second time.
-    pub(super) repeats_end: bool,
+    pub(super) skips_redundant_fin: bool,
     /// Path MTU in bytes, if smaller than that of the local link; otherwise zero.
     pub(super) path_mtu: u16,
     /// Time of the next MTU probe, and the probe in flight.
-    pub(super) wider_at: Nanos,
-    pub(super) trial: Option<Trial>,
+    pub(super) probe_at: Nanos,
+    pub(super) mtu_probe: Option<MtuProbe>,
     /// Sequence number of an MTU probe that a router reported as dropped: no other data is missing.
-    pub(super) dropped: Option<u32>,
+    pub(super) dropped_probe: Option<u32>,
     /// The peer's window is closed, and smoltcp probes it with one byte.
-    pub(super) closed: bool,
+    pub(super) window_closed: bool,
     /// Segment retransmitted by timeouts alone since the last progress: its sequence number, and
     /// the number of times.
-    pub(super) vain: (u32, u8),
+    pub(super) timeout_repeats: (u32, u8),
     /// The FIN left with data, or data was retransmitted since. If all data is acknowledged and the
     /// FIN is not, it is lost: some peers (this stack included) keep data beyond a gap, but not a
     /// FIN.
-    pub(super) end_rode: bool,
+    pub(super) fin_left_with_data: bool,
     /// Sequence number of the reset that closes the connection.
-    pub(super) broken_off: Option<u32>,
+    pub(super) reset_sequence: Option<u32>,
 }
 
-impl Sent {
+impl SendState {
     /// Records that smoltcp is made to retransmit.
-    pub(super) fn ask(&mut self, nudge: Nudge) -> Nudge {
-        self.asked = true;
-        nudge
+    pub(super) fn request_retransmit(&mut self, replay: AckReplay) -> AckReplay {
+        self.retransmit_requested = true;
+        replay
     }
 
-    /// Returns whether a segment that ends at `behind` is the last one and must carry the FIN.
+    /// Returns whether a segment that ends at `end` is the last one and must carry the FIN.
     #[inline]
-    fn is_last(&self, behind: u32, payload: usize) -> bool {
-        self.ends == Some(behind) && (payload > 0 || self.up_to == self.ends)
+    fn carries_fin(&self, end: u32, payload: usize) -> bool {
+        self.deferred_fin == Some(end) && (payload > 0 || self.snd_nxt == self.deferred_fin)
     }
 
     /// Returns the bytes sent since SND.NXT was `before`.
     #[inline]
-    pub(super) fn beyond(&self, before: Option<u32>) -> usize {
-        match (self.up_to, before) {
+    pub(super) fn bytes_since(&self, before: Option<u32>) -> usize {
+        match (self.snd_nxt, before) {
             (Some(up_to), Some(before)) => up_to.wrapping_sub(before) as usize,
             _ => 0,
         }
     }
 
     /// Records a segment that leaves; returns whether it is a retransmission.
-    fn leaves(&mut self, sequence: u32, length: u32) -> bool {
+    fn record_segment(&mut self, sequence: u32, length: u32) -> bool {
         let end = sequence.wrapping_add(length);
-        if self.trial.is_some() {
-            self.leaves_again(sequence, end);
+        if self.mtu_probe.is_some() {
+            self.cancel_overlapping_probe(sequence, end);
         }
-        match self.up_to {
+        match self.snd_nxt {
             Some(last) if end.wrapping_sub(last) as i32 <= 0 => {
-                if length == 1 && self.closed && !self.asked {
+                if length == 1 && self.window_closed && !self.retransmit_requested {
                     // A repeated window probe: nothing was lost.
                     return false;
                 }
-                self.again = Some((sequence, last));
-                (self.dropped).take_if(|from| end.wrapping_sub(*from) as i32 > 0);
-                let asked = std::mem::take(&mut self.asked);
-                self.timed_out |= !asked;
-                match &mut self.vain {
-                    _ if asked => {}
+                self.last_retransmit = Some((sequence, last));
+                (self.dropped_probe).take_if(|from| end.wrapping_sub(*from) as i32 > 0);
+                let was_requested = std::mem::take(&mut self.retransmit_requested);
+                self.timed_out |= !was_requested;
+                match &mut self.timeout_repeats {
+                    _ if was_requested => {}
                     (from, times @ 0) => (*from, *times) = (sequence, 1),
                     (from, times) if *from == sequence => *times = times.saturating_add(1),
                     _ => {}
@@ -123,68 +125,68 @@ impl Sent {
                 true
             }
             _ => {
-                self.up_to = Some(end);
+                self.snd_nxt = Some(end);
                 false
             }
         }
     }
 }
 
-impl Device for Glance<'_> {
+impl Device for SmoltcpDevice<'_> {
     type RxToken<'b>
-        = Came<'b>
+        = ReceivedPacket<'b>
     where
         Self: 'b;
     type TxToken<'b>
-        = Goes<'b>
+        = PacketSender<'b>
     where
         Self: 'b;
 
-    fn receive(&mut self, _: Instant) -> Option<(Came<'_>, Goes<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(ReceivedPacket<'_>, PacketSender<'_>)> {
         // Receiving never waits for transmit space: two stacks that both did would deadlock.
         let packet = self.packet.take()?;
-        Some((Came(packet), self.goes()))
+        Some((ReceivedPacket(packet), self.packet_sender()))
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<Goes<'_>> {
-        self.link.has_room().then(|| self.goes())
+    fn transmit(&mut self, _: Instant) -> Option<PacketSender<'_>> {
+        self.link.can_send().then(|| self.packet_sender())
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        self.wire.capabilities.clone()
+        self.format.capabilities.clone()
     }
 }
 
-impl Glance<'_> {
-    fn goes(&mut self) -> Goes<'_> {
-        Goes {
+impl SmoltcpDevice<'_> {
+    fn packet_sender(&mut self) -> PacketSender<'_> {
+        PacketSender {
             link: self.link,
-            wire: self.wire,
-            sent: self.sent,
+            format: self.format,
+            send_state: self.send_state,
             socket: self.socket,
-            segment: None,
+            segment_payload: None,
         }
     }
 }
 
 /// Device that only reports capabilities.
-pub(super) struct Still<'a>(pub(super) &'a DeviceCapabilities);
+pub(super) struct CapabilityDevice<'a>(pub(super) &'a DeviceCapabilities);
 
-impl Device for Still<'_> {
+impl Device for CapabilityDevice<'_> {
     type RxToken<'b>
-        = Came<'b>
+        = ReceivedPacket<'b>
     where
         Self: 'b;
     type TxToken<'b>
-        = Goes<'b>
+        = PacketSender<'b>
     where
         Self: 'b;
 
-    fn receive(&mut self, _: Instant) -> Option<(Came<'_>, Goes<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(ReceivedPacket<'_>, PacketSender<'_>)> {
         None
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<Goes<'_>> {
+    fn transmit(&mut self, _: Instant) -> Option<PacketSender<'_>> {
         None
     }
 
@@ -194,9 +196,9 @@ impl Device for Still<'_> {
 }
 
 /// Received packet.
-pub(super) struct Came<'a>(&'a [u8]);
+pub(super) struct ReceivedPacket<'a>(&'a [u8]);
 
-impl RxToken for Came<'_> {
+impl RxToken for ReceivedPacket<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
         take(self.0)
     }
@@ -204,167 +206,194 @@ impl RxToken for Came<'_> {
 
 /// Permission to send one packet. Unused it costs nothing: the frame is allocated when the packet
 /// is written.
-pub(super) struct Goes<'a> {
-    link: &'a mut Link,
-    wire: &'a Wire,
-    sent: &'a mut Sent,
+pub(super) struct PacketSender<'a> {
+    link: &'a mut LinkLayer,
+    format: &'a SegmentFormat,
+    send_state: &'a mut SendState,
     socket: Option<SocketId>,
     /// Payload of each segment if the packet is a super-segment, to be split by the port's other
     /// side or here.
-    segment: Option<u16>,
+    segment_payload: Option<u16>,
 }
 
-impl TxToken for Goes<'_> {
+impl TxToken for PacketSender<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(mut self, length: usize, write: F) -> R {
-        let narrow = self.sent.path_mtu != 0 && length > usize::from(self.sent.path_mtu);
-        let decides = (narrow && self.link.now >= self.sent.wider_at)
-            || (self.sent.is_suspected() && length > usize::from(LEAST_V4));
-        let here = self.segment.filter(|_| !self.wire.cuts());
-        if decides || (narrow && !self.wire.cuts()) {
-            debug_assert_eq!(here, None, "of these none is made long");
-            return self.cut(length, write);
+        let exceeds_path_mtu =
+            self.send_state.path_mtu != 0 && length > usize::from(self.send_state.path_mtu);
+        let is_probe_or_suspect = (exceeds_path_mtu && self.link.now >= self.send_state.probe_at)
+            || (self.send_state.is_length_suspected() && length > usize::from(MIN_PMTU_V4));
+        let split_payload = self
+            .segment_payload
+            .filter(|_| !self.format.offloads_segmentation());
+        if is_probe_or_suspect || (exceeds_path_mtu && !self.format.offloads_segmentation()) {
+            debug_assert_eq!(split_payload, None, "of these none is made long");
+            return self.send_within_path_mtu(length, write);
         }
-        if let Some(each) = here {
-            return self.split(length, each, write);
+        if let Some(segment_payload) = split_payload {
+            return self.send_split(length, segment_payload, write);
         }
-        let Some(mut frame) = self.link.make(length) else {
+        let Some(mut frame) = self.link.allocate_frame(length) else {
             // As on a device without a free buffer, the packet is lost; `make` counted that.
-            let mut nowhere = std::mem::take(&mut self.link.scratch);
-            let result = write(&mut nowhere[..length]);
-            self.link.scratch = nowhere;
+            let mut scratch = std::mem::take(&mut self.link.scratch);
+            let result = write(&mut scratch[..length]);
+            self.link.scratch = scratch;
             return result;
         };
         let packet = self.link.packet(&mut frame);
         let result = write(packet);
-        if narrow {
+        if exceeds_path_mtu {
             // The port's other side splits the packet, into shorter segments.
-            let fits = path_mtu::payload_within(packet, self.sent.path_mtu);
-            let fits = fits.min(self.sent.told);
-            self.segment = Some(self.segment.map_or(fits, |segment| segment.min(fits)));
+            let fitting_payload = path_mtu::payload_limit(packet, self.send_state.path_mtu);
+            let fitting_payload = fitting_payload.min(self.send_state.peer_mss);
+            self.segment_payload = Some(
+                self.segment_payload
+                    .map_or(fitting_payload, |segment| segment.min(fitting_payload)),
+            );
         }
-        self.leave(frame);
+        self.send_segment(frame);
         result
     }
 
     fn set_meta(&mut self, meta: PacketMeta) {
-        self.segment = meta
+        self.segment_payload = meta
             .segmentation_offload_size
             .map(std::num::NonZeroU16::get);
     }
 }
 
-impl Goes<'_> {
+impl PacketSender<'_> {
     /// Chooses the segment length for a path with reduced MTU, and splits the packet; FIN and PSH
     /// move to the last segment.
     #[cold]
-    fn cut<R>(mut self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
-        let mut whole = std::mem::take(&mut self.link.scratch);
-        let result = write(&mut whole[..length]);
-        let (packet, now) = (&whole[..length], self.link.now);
-        let written = Written::of(packet);
-        let most = self.wire.longest.of(written.is_v4()).min(self.sent.told);
-        let mut each = self.segment.unwrap_or(most);
-        let guesses = self.sent.guess(&written, each, now);
-        self.link.counters.tcp.path_mtu_guesses += u64::from(guesses);
-        let mut trial = self.sent.tries(&written, most, now);
-        let mut longest = u16::MAX;
-        if self.sent.path_mtu != 0 {
-            each = each.min(path_mtu::payload_within(packet, self.sent.path_mtu));
-            if !self.wire.cuts() {
-                longest = self.sent.path_mtu;
+    fn send_within_path_mtu<R>(mut self, length: usize, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        let mut packet_bytes = std::mem::take(&mut self.link.scratch);
+        let result = write(&mut packet_bytes[..length]);
+        let (packet, now) = (&packet_bytes[..length], self.link.now);
+        let written = WrittenPacket::parse(packet);
+        let max_payload = self
+            .format
+            .max_payload
+            .for_version(written.is_v4())
+            .min(self.send_state.peer_mss);
+        let mut segment_payload = self.segment_payload.unwrap_or(max_payload);
+        let is_reduced = self
+            .send_state
+            .reduce_if_black_hole(&written, segment_payload, now);
+        self.link.counters.tcp.path_mtu_guesses += u64::from(is_reduced);
+        let mut mtu_probe = self.send_state.propose_probe(&written, max_payload, now);
+        let mut part_mtu = u16::MAX;
+        if self.send_state.path_mtu != 0 {
+            segment_payload =
+                segment_payload.min(path_mtu::payload_limit(packet, self.send_state.path_mtu));
+            if !self.format.offloads_segmentation() {
+                part_mtu = self.send_state.path_mtu;
             }
         }
-        let asked = self.sent.asked;
+        let was_requested = self.send_state.retransmit_requested;
         let mut first = None;
-        self.link.cutting = true;
-        let begins = trial.map_or(longest, |trial| trial.mtu);
-        for piece in path_mtu::pieces(packet, begins, longest) {
-            let tries = trial.take();
+        self.link.is_splitting = true;
+        let first_mtu = mtu_probe.map_or(part_mtu, |mtu_probe| mtu_probe.mtu);
+        for part in path_mtu::split_packet(packet, first_mtu, part_mtu) {
+            let part_probe = mtu_probe.take();
             // A failed allocation is counted by `make`.
-            let Some(mut frame) = self.link.make(piece.bytes()) else {
+            let Some(mut frame) = self.link.allocate_frame(part.packet_bytes()) else {
                 continue;
             };
-            piece.write(self.link.packet(&mut frame));
+            part.write(self.link.packet(&mut frame));
             // The request covers all parts.
-            self.sent.asked = asked;
-            let largest = self.sent.largest;
+            self.send_state.retransmit_requested = was_requested;
+            let saved_max_payload = self.send_state.max_payload;
             // The port's other side splits the longer parts further.
-            self.segment = (tries.is_none() && piece.payload > usize::from(each)).then_some(each);
-            self.leave(frame);
-            if let Some(trial) = tries {
-                self.sent.largest = largest;
-                self.sent.tried(trial, now);
+            self.segment_payload = (part_probe.is_none()
+                && part.payload_bytes > usize::from(segment_payload))
+            .then_some(segment_payload);
+            self.send_segment(frame);
+            if let Some(mtu_probe) = part_probe {
+                self.send_state.max_payload = saved_max_payload;
+                self.send_state.record_probe(mtu_probe, now);
             }
-            first.get_or_insert((self.sent.again, self.sent.vain));
+            first.get_or_insert((
+                self.send_state.last_retransmit,
+                self.send_state.timeout_repeats,
+            ));
         }
-        self.link.cutting = false;
-        if let Some((again, vain)) = first {
-            (self.sent.again, self.sent.vain) = (again, vain);
+        self.link.is_splitting = false;
+        if let Some((last_retransmit, timeout_repeats)) = first {
+            (
+                self.send_state.last_retransmit,
+                self.send_state.timeout_repeats,
+            ) = (last_retransmit, timeout_repeats);
         }
-        if guesses {
+        if is_reduced {
             // At the new length it was sent once.
-            self.sent.vain.1 = 0;
+            self.send_state.timeout_repeats.1 = 0;
         }
-        self.link.scratch = whole;
+        self.link.scratch = packet_bytes;
         result
     }
 
     /// Splits a super-segment into segments, for each of which there is space. They are sent and
     /// counted as if smoltcp had made them one by one.
-    fn split<R>(mut self, length: usize, each: u16, write: impl FnOnce(&mut [u8]) -> R) -> R {
-        let mut whole = std::mem::take(&mut self.link.scratch);
-        let result = write(&mut whole[..length]);
-        let packet = &whole[..length];
-        self.segment = None;
-        let mtu = path_mtu::packet_of(packet, each);
-        for piece in path_mtu::pieces(packet, mtu, mtu) {
+    fn send_split<R>(
+        mut self,
+        length: usize,
+        segment_payload: u16,
+        write: impl FnOnce(&mut [u8]) -> R,
+    ) -> R {
+        let mut packet_bytes = std::mem::take(&mut self.link.scratch);
+        let result = write(&mut packet_bytes[..length]);
+        let packet = &packet_bytes[..length];
+        self.segment_payload = None;
+        let mtu = path_mtu::packet_bytes(packet, segment_payload);
+        for part in path_mtu::split_packet(packet, mtu, mtu) {
             // A failed allocation is counted by `make`.
-            let Some(mut frame) = self.link.make(piece.bytes()) else {
+            let Some(mut frame) = self.link.allocate_frame(part.packet_bytes()) else {
                 continue;
             };
-            piece.write(self.link.packet(&mut frame));
-            self.leave(frame);
+            part.write(self.link.packet(&mut frame));
+            self.send_segment(frame);
         }
-        self.link.scratch = whole;
+        self.link.scratch = packet_bytes;
         result
     }
 
     /// Sends a frame with a segment.
     #[inline(always)]
-    fn leave(&mut self, mut frame: Frame) {
+    fn send_segment(&mut self, mut frame: Frame) {
         let packet = self.link.packet(&mut frame);
-        let (to, header) = finish(packet, self.wire, self.segment, self.sent);
-        if header.repeats {
-            self.link.unmake(frame);
+        let (to, header) =
+            finish_segment(packet, self.format, self.segment_payload, self.send_state);
+        if header.is_redundant_fin {
+            self.link.free_frame(frame);
             return;
         }
         let flags = header.flags;
         let counters = &mut self.link.counters;
         counters.tcp.out_segments += 1;
         counters.ip.out_requests += 1;
-        counters.tcp.retransmitted_segments += u64::from(header.again);
+        counters.tcp.retransmitted_segments += u64::from(header.is_retransmission);
         counters.tcp.out_resets += u64::from(flags & RST != 0);
-        if let Some(watch) = &self.link.watch
+        if let Some(watch) = &self.link.stage_watch
             && let (Some(socket), Some(number)) = (self.socket, header.last_byte)
         {
-            self.link.mark = Some(Mark {
+            self.link.mark = Some(FrameMark {
                 socket,
                 number,
-                asked: None,
-                handed: watch.stage_now(),
-                datagram: 0,
-                summed: false,
+                request_arrived: None,
+                finished_at: watch.read_stage_clock(),
+                udp_offset: 0,
+                has_checksum: false,
             });
         }
         self.link.send(frame, to, header.vnet);
     }
 }
 
-struct Finished {
+struct FinishedSegment {
     flags: u16,
-    again: bool,
+    is_retransmission: bool,
     /// Not to be sent: the FIN has left before, which smoltcp does not know.
-    repeats: bool,
+    is_redundant_fin: bool,
     /// Stream position of the last byte of payload, from 0.
     last_byte: Option<u32>,
     vnet: VnetHeader,
@@ -372,22 +401,22 @@ struct Finished {
 
 /// Applies the configuration to a segment that smoltcp wrote; returns its destination and
 /// properties.
-fn finish(
+fn finish_segment(
     packet: &mut [u8],
-    wire: &Wire,
-    segment: Option<u16>,
-    sent: &mut Sent,
-) -> (IpAddr, Finished) {
+    format: &SegmentFormat,
+    segment_payload: Option<u16>,
+    send_state: &mut SendState,
+) -> (IpAddr, FinishedSegment) {
     // smoltcp writes IP headers without options, and no padding.
-    if wire.tos != 0 {
-        ip::mark(packet, wire.tos);
+    if format.tos != 0 {
+        ip::write_tos(packet, format.tos);
     }
     let v4 = packet[0] >> 4 == 4;
     let (head, from, to) = if v4 {
         // smoltcp has left the field zero.
         let header = packet.first_chunk().expect("a header");
-        let checksum = !Sum::of_header(header).folded();
-        put(packet, 10, checksum);
+        let checksum = !UnfoldedSum::from_ipv4_header(header).to_u16();
+        write_u16(packet, 10, checksum);
         let address = |at: usize| -> [u8; 4] { packet[at..at + 4].try_into().expect("four") };
         (ip::V4_BYTES, address(12).into(), address(16).into())
     } else {
@@ -395,77 +424,79 @@ fn finish(
         (ip::V6_BYTES, address(8).into(), address(24).into())
     };
     let tcp = &mut packet[head..];
-    let before = word(tcp, 12);
-    let packet_head = usize::from(before >> 12) * 4;
+    let original_flags = read_u16(tcp, 12);
+    let packet_head = usize::from(original_flags >> 12) * 4;
     let payload = tcp.len() - packet_head;
     // A reset that replies to an unknown segment has the number of its acknowledgement, and no ACK
     // flag.
-    if before & ACK_RST == ACK_RST
-        && let Some(number) = sent.broken_off
+    if original_flags & ACK_RST == ACK_RST
+        && let Some(number) = send_state.reset_sequence
     {
         tcp[4..8].copy_from_slice(&number.to_be_bytes());
     }
-    let sequence = long(tcp, 4);
-    let behind = sequence.wrapping_add(payload as u32);
-    let mut flags = before;
-    if sent.is_last(behind, payload) && flags & RST == 0 {
+    let sequence = read_u32(tcp, 4);
+    let end = sequence.wrapping_add(payload as u32);
+    let mut flags = original_flags;
+    if send_state.carries_fin(end, payload) && flags & RST == 0 {
         flags |= FIN;
     }
-    match wire.psh {
-        Psh::Never => flags &= !PSH,
-        Psh::Always if payload > 0 => flags |= PSH,
-        Psh::Always | Psh::BufferEmpty => {}
+    match format.psh {
+        PshPolicy::Never => flags &= !PSH,
+        PshPolicy::Always if payload > 0 => flags |= PSH,
+        PshPolicy::Always | PshPolicy::BufferEmpty => {}
     }
-    if flags != before {
-        put(tcp, 12, flags);
+    if flags != original_flags {
+        write_u16(tcp, 12, flags);
     }
-    let longest = wire.longest.of(v4);
+    let max_payload = format.max_payload.for_version(v4);
     if flags & SYN != 0 {
-        window_edge::limit_mss(tcp, longest);
+        window_edge::limit_mss(tcp, max_payload);
     }
     // smoltcp requests segmentation for IPv4 packets, and not for IPv6.
-    let segment = segment.or_else(|| {
-        let each = longest.min(sent.told);
-        (!v4 && payload > usize::from(each)).then_some(each)
+    let segment_payload = segment_payload.or_else(|| {
+        let payload_each = max_payload.min(send_state.peer_mss);
+        (!v4 && payload > usize::from(payload_each)).then_some(payload_each)
     });
-    let repeats = flags & FIN != 0 && std::mem::take(&mut sent.repeats_end) && payload == 0;
+    let is_redundant_fin =
+        flags & FIN != 0 && std::mem::take(&mut send_state.skips_redundant_fin) && payload == 0;
     let length = payload as u32 + u32::from(flags & (SYN | FIN) != 0);
-    let mut again = false;
-    if length > 0 && flags & RST == 0 && !repeats {
-        again = sent.leaves(sequence, length);
-        sent.end_rode = payload > 0 && (again || flags & FIN != 0);
-        let each = segment.map_or(payload as u32, u32::from);
-        sent.largest = sent.largest.max(each);
+    let mut is_retransmission = false;
+    if length > 0 && flags & RST == 0 && !is_redundant_fin {
+        is_retransmission = send_state.record_segment(sequence, length);
+        send_state.fin_left_with_data = payload > 0 && (is_retransmission || flags & FIN != 0);
+        let payload_each = segment_payload.map_or(payload as u32, u32::from);
+        send_state.max_payload = send_state.max_payload.max(payload_each);
         if flags & SYN != 0 {
-            sent.first = sequence.wrapping_add(1);
+            send_state.first_sequence = sequence.wrapping_add(1);
         }
     }
-    let last_byte = (payload > 0).then(|| behind.wrapping_sub(sent.first).wrapping_sub(1));
+    let last_byte =
+        (payload > 0).then(|| end.wrapping_sub(send_state.first_sequence).wrapping_sub(1));
     let mut vnet = VnetHeader::default();
-    if wire.sums {
+    if format.software_checksum {
         // smoltcp has left the field zero.
         let pseudo = ip::pseudo_sum(from, to, TCP, tcp.len());
-        let checksum = !(pseudo + Sum::of(tcp)).folded();
-        put(tcp, 16, checksum);
-    } else if wire.offload {
-        let pseudo = ip::pseudo(from, to, TCP, tcp.len());
-        put(tcp, 16, pseudo);
+        let checksum = !(pseudo + UnfoldedSum::from_bytes(tcp)).to_u16();
+        write_u16(tcp, 16, checksum);
+    } else if format.checksum_offload {
+        let pseudo = ip::folded_pseudo_sum(from, to, TCP, tcp.len());
+        write_u16(tcp, 16, pseudo);
         vnet.needs_checksum = true;
         vnet.checksum_start = (ETHERNET_BYTES + head) as u16;
         vnet.checksum_offset = 16;
-        if let Some(segment) = segment {
+        if let Some(segment_payload) = segment_payload {
             vnet.segmentation = match v4 {
                 true => Segmentation::TcpV4,
                 false => Segmentation::TcpV6,
             };
-            vnet.segment_bytes = segment;
+            vnet.segment_bytes = segment_payload;
             vnet.header_bytes = (ETHERNET_BYTES + head + packet_head) as u16;
         }
     }
-    let finished = Finished {
+    let finished = FinishedSegment {
         flags,
-        again,
-        repeats,
+        is_retransmission,
+        is_redundant_fin,
         last_byte,
         vnet,
     };
@@ -475,56 +506,57 @@ fn finish(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::StackConfig;
     use crate::wire::TCP_BYTES;
 
-    fn wire(settings: &[&str]) -> Wire {
-        let mut config = Config::default();
+    fn wire(settings: &[&str]) -> SegmentFormat {
+        let mut config = StackConfig::default();
         for setting in settings {
             config.apply(setting).unwrap();
         }
-        let own = crate::addressing::Addressing::new(&["10.0.0.1/24", "fd00::1/64"]).unwrap();
-        super::super::Tcp::new(&config, &own, (true, false), (10, 65_000)).wire
+        let own = crate::addressing::StackAddressing::new(&["10.0.0.1/24", "fd00::1/64"]).unwrap();
+        super::super::TcpLayer::new(&config, &own, (true, false), (10, 65_000)).format
     }
 
     /// Returns a segment as smoltcp writes it, with `options` bytes of options.
     fn segment(v6: bool, options: usize, payload: usize) -> Vec<u8> {
-        let ends = match v6 {
+        let addresses = match v6 {
             true => ["fd00::1", "fd00::2"],
             false => ["10.0.0.1", "10.0.0.2"],
         };
-        let [from, to]: [IpAddr; 2] = ends.map(|end| end.parse().unwrap());
+        let [from, to]: [IpAddr; 2] = addresses.map(|end| end.parse().unwrap());
         let head = ip::header_bytes(to);
         let tcp = TCP_BYTES + options + payload;
         let mut packet = vec![0; head + tcp];
-        ip::write(&mut packet, from, to, TCP, tcp, 0);
+        ip::write_header(&mut packet, from, to, TCP, tcp, 0);
         if !v6 {
-            put(&mut packet, 10, 0);
+            write_u16(&mut packet, 10, 0);
         }
-        let words = (TCP_BYTES + options) as u16 / 4;
-        put(&mut packet, head + 12, words << 12 | 0x10);
+        let header_words = (TCP_BYTES + options) as u16 / 4;
+        write_u16(&mut packet, head + 12, header_words << 12 | 0x10);
         packet
     }
 
     #[test]
-    fn what_is_to_be_cut_says_of_which_protocol_it_is() {
-        let wire = wire(&["checksum=offload"]);
-        for (v6, kind, head, told, each) in [
+    fn offloaded_segments_name_their_protocol() {
+        let format = wire(&["checksum=offload"]);
+        for (v6, kind, head, peer_mss, each) in [
             (false, Segmentation::TcpV4, 20, 1_460, 1_448),
             (true, Segmentation::TcpV6, 40, 1_220, 1_220),
             // Local packets hold less than the peer would accept.
             (true, Segmentation::TcpV6, 40, 8_960, 1_440),
         ] {
             let mut packet = segment(v6, 12, 5 * usize::from(each) + 7);
-            let mut sent = Sent {
-                told,
-                ..Sent::default()
+            let mut send_state = SendState {
+                peer_mss,
+                ..SendState::default()
             };
             // smoltcp requests it for IPv4.
-            let says = (!v6).then_some(each);
-            let (to, header) = finish(&mut packet, &wire, says, &mut sent);
+            let requested_segment = (!v6).then_some(each);
+            let (to, header) =
+                finish_segment(&mut packet, &format, requested_segment, &mut send_state);
             let from: IpAddr = if v6 { "fd00::1" } else { "10.0.0.1" }.parse().unwrap();
-            let want = VnetHeader {
+            let expected = VnetHeader {
                 needs_checksum: true,
                 checksum_valid: false,
                 segmentation: kind,
@@ -533,34 +565,37 @@ mod tests {
                 checksum_start: 14 + head,
                 checksum_offset: 16,
             };
-            assert_eq!(header.vnet, want, "IPv6 {v6}");
-            assert_eq!(sent.largest, u32::from(each));
+            assert_eq!(header.vnet, expected, "IPv6 {v6}");
+            assert_eq!(send_state.max_payload, u32::from(each));
             // The field has the sum of the pseudo header, to be completed by the device.
             let tcp = &packet[usize::from(head)..];
-            assert_eq!(word(tcp, 16), ip::pseudo(from, to, TCP, tcp.len()));
+            assert_eq!(
+                read_u16(tcp, 16),
+                ip::folded_pseudo_sum(from, to, TCP, tcp.len())
+            );
         }
     }
 
     /// Also with the larger MTU that smoltcp has for offloaded segmentation.
     #[test]
-    fn greetings_ask_for_what_a_packet_holds() {
+    fn syns_announce_what_a_packet_holds() {
         for (settings, v4, v6) in [
             (&["checksum=offload"][..], 1_460, 1_440),
             (&["checksum=offload", "tcp.mss=600"], 600, 600),
             (&["checksum=offload", "mtu=9000"], 8_960, 8_940),
             (&[], 1_460, 1_440),
         ] {
-            let wire = wire(settings);
-            for (is_v6, want) in [(false, v4), (true, v6)] {
+            let format = wire(settings);
+            for (is_v6, expected) in [(false, v4), (true, v6)] {
                 let mut packet = segment(is_v6, 4, 0);
                 let head = if is_v6 { ip::V6_BYTES } else { ip::V4_BYTES };
-                put(&mut packet, head + 12, 6 << 12 | SYN);
+                write_u16(&mut packet, head + 12, 6 << 12 | SYN);
                 packet[head + 20..].copy_from_slice(&[2, 4, 250, 0]);
-                finish(&mut packet, &wire, None, &mut Sent::default());
+                finish_segment(&mut packet, &format, None, &mut SendState::default());
                 let tcp = &packet[head..];
                 assert_eq!(
-                    window_edge::told_mss(tcp),
-                    want,
+                    window_edge::peer_mss(tcp),
+                    expected,
                     "{settings:?} IPv6 {is_v6}"
                 );
             }
@@ -568,21 +603,23 @@ mod tests {
     }
 
     #[test]
-    fn what_a_packet_holds_is_not_to_be_cut() {
+    fn single_segments_request_no_segmentation() {
         for (settings, sums) in [(&["checksum=offload"][..], false), (&[], true)] {
-            let wire = wire(settings);
+            let format = wire(settings);
             for v6 in [false, true] {
                 let mut packet = segment(v6, 0, 1_000);
-                let mut sent = Sent {
-                    told: 1_000,
-                    ..Sent::default()
+                let mut send_state = SendState {
+                    peer_mss: 1_000,
+                    ..SendState::default()
                 };
-                let (to, header) = finish(&mut packet, &wire, None, &mut sent);
+                let (to, header) = finish_segment(&mut packet, &format, None, &mut send_state);
                 assert_eq!(header.vnet.segmentation, Segmentation::None);
                 assert_eq!(header.vnet.needs_checksum, !sums);
                 let tcp = &packet[ip::header_bytes(to)..];
                 let from: IpAddr = if v6 { "fd00::1" } else { "10.0.0.1" }.parse().unwrap();
-                let right = (ip::pseudo_sum(from, to, TCP, tcp.len()) + Sum::of(tcp)).is_right();
+                let right = (ip::pseudo_sum(from, to, TCP, tcp.len())
+                    + UnfoldedSum::from_bytes(tcp))
+                .is_valid();
                 assert_eq!(right, sums, "{settings:?} IPv6 {v6}");
             }
         }
@@ -591,59 +628,64 @@ mod tests {
     /// Without an offloading port smoltcp makes no segments longer than a packet, for either IP
     /// version.
     #[test]
-    fn the_engine_is_told_of_both_protocols_alike() {
+    fn smoltcp_gets_equal_limits_for_both_versions() {
         for (settings, some) in [(&["checksum=offload"][..], true), (&[], false)] {
-            let cuts = wire(settings).capabilities.segmentation;
-            assert_eq!((cuts.tcpv4.is_some(), cuts.tcpv6.is_some()), (some, some));
-            assert_eq!(cuts.tcpv4, cuts.tcpv6);
+            let segmentation = wire(settings).capabilities.segmentation;
+            assert_eq!(
+                (segmentation.tcpv4.is_some(), segmentation.tcpv6.is_some()),
+                (some, some)
+            );
+            assert_eq!(segmentation.tcpv4, segmentation.tcpv6);
         }
     }
 
     /// A single place is left: the rest of the segment waits and is not lost.
     #[test]
-    fn all_pieces_of_a_segment_leave_a_ring_that_is_full() {
-        use linerate_port::{BURST_FRAMES, Burst, Receive};
+    fn all_parts_of_a_segment_leave_a_full_ring() {
+        use linerate_port::{BURST_FRAMES, Burst, RxQueue};
 
         const RING: u32 = 8;
-        let wire = wire(&[]);
-        let (mut link, _receive, mut far) = crate::link::tests::on_ring(&[], RING);
+        let format = wire(&[]);
+        let (mut link, _receive, mut remote_port) = crate::link::tests::on_ring(&[], RING);
         let to: IpAddr = "10.0.0.2".parse().unwrap();
         link.neighbors.learn(to, [2, 0, 0, 0, 0, 2], true, 0);
-        link.begin(1);
+        link.begin_poll(1);
         for _ in 0..RING as usize + BURST_FRAMES - 1 {
-            let frame = link.make(20).unwrap();
+            let frame = link.allocate_frame(20).unwrap();
             link.push(frame);
         }
-        assert!(link.has_room());
-        let whole = segment(false, 0, 1_460);
-        let mut sent = Sent {
+        assert!(link.can_send());
+        let packet_bytes = segment(false, 0, 1_460);
+        let mut send_state = SendState {
             path_mtu: 552,
-            told: 1_460,
-            ..Sent::default()
+            peer_mss: 1_460,
+            ..SendState::default()
         };
-        let goes = Goes {
+        let sender = PacketSender {
             link: &mut link,
-            wire: &wire,
-            sent: &mut sent,
+            format: &format,
+            send_state: &mut send_state,
             socket: None,
-            segment: None,
+            segment_payload: None,
         };
-        goes.consume(whole.len(), |packet| packet.copy_from_slice(&whole));
-        assert!(!link.has_room());
-        let (mut pool, mut pieces) = (link.memory.pool(), Vec::new());
+        sender.consume(packet_bytes.len(), |packet| {
+            packet.copy_from_slice(&packet_bytes)
+        });
+        assert!(!link.can_send());
+        let (mut pool, mut part_lengths) = (link.memory.pool(), Vec::new());
         loop {
             let mut burst = Burst::new();
-            if far.receive.receive(&mut pool, &mut burst) == 0 {
+            if remote_port.receive.receive(&mut pool, &mut burst) == 0 {
                 break;
             }
             let lengths = burst.frames().iter().map(|frame| usize::from(frame.len()));
-            pieces.extend(lengths.filter(|&length| length > ETHERNET_BYTES + 20));
+            part_lengths.extend(lengths.filter(|&length| length > ETHERNET_BYTES + 20));
             pool.free_all(&mut burst);
             link.flush();
         }
         let head = ETHERNET_BYTES + ip::V4_BYTES + TCP_BYTES;
-        assert_eq!(pieces, [head + 512, head + 512, head + 436]);
+        assert_eq!(part_lengths, [head + 512, head + 512, head + 436]);
         assert_eq!(link.counters.link.out_ring_full, 0);
-        assert!(link.has_room() && !link.is_behind());
+        assert!(link.can_send() && !link.has_unsent());
     }
 }

@@ -16,48 +16,52 @@ use smoltcp::iface::{Interface, PollResult, SocketSet};
 use smoltcp::phy::DeviceCapabilities;
 use smoltcp::time::Instant;
 
-use super::Longest;
-use super::connection::Connection;
-use super::smoltcp_device::Glance;
-use super::smoltcp_driver::SEGMENTS_AT_A_TIME;
-use crate::config::Config;
+use super::MaxSegmentPayload;
+use super::connection::TcpConnection;
+use super::smoltcp_device::SmoltcpDevice;
+use super::smoltcp_driver::MAX_SEGMENTS_PER_VISIT;
+use crate::config::StackConfig;
 use crate::wire::{TCP_BYTES, ip};
 
 /// Segments in a super-segment: the row `stack/tcp/1500_64K` was as fast with 4, 8 and 16 of them,
 /// and 8 are what a connection sends at a time.
-const MOST: usize = SEGMENTS_AT_A_TIME as usize;
+const MAX_SEGMENTS: usize = MAX_SEGMENTS_PER_VISIT as usize;
 
 /// With fewer (longer) segments the additional copy of their payload counts for more; whether those
 /// pay was not measured.
-const LEAST: usize = 4;
+const MIN_SEGMENTS: usize = 4;
 
 /// Limit of a super-segment in bytes: it is still in the L1 cache when it is copied.
-const MOST_BYTES: usize = 16 << 10;
+const MAX_BYTES: usize = 16 << 10;
 
 /// Split of a super-segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
-    pub(super) pieces: usize,
+pub(crate) struct SegmentSplit {
+    pub(super) segments: usize,
     /// Payload of each segment, in bytes.
-    pub(super) each: u16,
+    pub(super) segment_payload: u16,
 }
 
-impl Cut {
+impl SegmentSplit {
     /// Returns the split for a configuration whose port does not segment; `None` if no
     /// super-segment would be long enough.
-    pub(crate) fn of(config: &Config) -> Option<Self> {
-        let each = Longest::new(config.mtu, config.tcp.mss).v4;
-        let pieces = (MOST_BYTES / usize::from(each.max(1))).min(MOST);
+    pub(crate) fn for_config(config: &StackConfig) -> Option<Self> {
+        let segment_payload = MaxSegmentPayload::new(config.mtu, config.tcp.mss).v4;
+        let segments = (MAX_BYTES / usize::from(segment_payload.max(1))).min(MAX_SEGMENTS);
         // A send buffer must hold two of them: with less, each would wait for the acknowledgement
         // of the one before.
-        let fills = config.tcp.send_buffer >= 2 * pieces * usize::from(each);
-        let leaves = config.tx_descriptors as usize >= pieces;
-        (pieces >= LEAST && fills && leaves).then_some(Self { pieces, each })
+        let fits_send_buffer =
+            config.tcp.send_buffer >= 2 * segments * usize::from(segment_payload);
+        let fits_ring = config.tx_descriptors as usize >= segments;
+        (segments >= MIN_SEGMENTS && fits_send_buffer && fits_ring).then_some(Self {
+            segments,
+            segment_payload,
+        })
     }
 
     /// Returns the payload of all segments, in bytes.
     fn payload(self) -> usize {
-        self.pieces * usize::from(self.each)
+        self.segments * usize::from(self.segment_payload)
     }
 
     /// Returns the length of the packet before the split.
@@ -67,29 +71,40 @@ impl Cut {
 }
 
 /// Interface that makes super-segments.
-pub(super) struct Long {
-    engine: Interface,
-    cut: Cut,
+pub(super) struct SuperSegmentSender {
+    interface: Interface,
+    split: SegmentSplit,
 }
 
-impl Long {
+impl SuperSegmentSender {
     /// Returns the capabilities of a device for super-segments, derived from those of the
     /// single-segment one.
-    pub(super) fn capabilities(cut: Cut, usual: &DeviceCapabilities) -> DeviceCapabilities {
-        let mut capabilities = usual.clone();
-        capabilities.segmentation.tcpv4 = NonZeroUsize::new(cut.packet_bytes());
+    pub(super) fn capabilities(
+        split: SegmentSplit,
+        single_segment: &DeviceCapabilities,
+    ) -> DeviceCapabilities {
+        let mut capabilities = single_segment.clone();
+        capabilities.segmentation.tcpv4 = NonZeroUsize::new(split.packet_bytes());
         capabilities
     }
 
-    pub(super) fn new(cut: Cut, engine: Interface) -> Self {
-        Self { engine, cut }
+    pub(super) fn new(split: SegmentSplit, interface: Interface) -> Self {
+        Self { interface, split }
     }
 
     /// Returns the bytes that a connection may send in full segments; zero if single segments are
     /// required.
     #[inline]
-    pub(super) fn room(&self, connection: &Connection, controls: bool) -> usize {
-        connection.room_for_whole(self.cut.each, self.cut.payload() as u32, controls)
+    pub(super) fn sendable_bytes(
+        &self,
+        connection: &TcpConnection,
+        has_congestion_control: bool,
+    ) -> usize {
+        connection.full_segment_bytes(
+            self.split.segment_payload,
+            self.split.payload() as u32,
+            has_congestion_control,
+        )
     }
 
     /// Sends super-segments while the ring has space for all of one and `room` allows it. Returns
@@ -101,32 +116,38 @@ impl Long {
     pub(super) fn send(
         &mut self,
         now: Instant,
-        glance: &mut Glance,
+        device: &mut SmoltcpDevice,
         set: &mut SocketSet<'static>,
-        mut room: usize,
+        mut sendable: usize,
     ) -> (u32, PollResult) {
-        let Cut { pieces, .. } = self.cut;
-        let mut left = SEGMENTS_AT_A_TIME;
-        while room >= self.cut.payload()
-            && left as usize >= pieces
-            && glance.link.has_room_for(pieces)
+        let SegmentSplit {
+            segments: split_segments,
+            ..
+        } = self.split;
+        let mut segments_left = MAX_SEGMENTS_PER_VISIT;
+        while sendable >= self.split.payload()
+            && segments_left as usize >= split_segments
+            && device.link.can_send_frames(split_segments)
         {
-            let before = (glance.sent.up_to, glance.link.counters.tcp.out_segments);
-            let state = self.engine.poll_egress(now, glance, set);
+            let before = (
+                device.send_state.snd_nxt,
+                device.link.counters.tcp.out_segments,
+            );
+            let state = self.interface.poll_egress(now, device, set);
             if state == PollResult::None {
                 return (0, state);
             }
             // Fewer where the buffer wraps.
-            let segments = glance.link.counters.tcp.out_segments - before.1;
-            left = left.saturating_sub(segments.max(1) as u32);
-            if glance.sent.timed_out {
+            let segments = device.link.counters.tcp.out_segments - before.1;
+            segments_left = segments_left.saturating_sub(segments.max(1) as u32);
+            if device.send_state.timed_out {
                 // A timeout: everything is retransmitted.
                 break;
             }
-            room = room.saturating_sub(glance.sent.beyond(before.0));
+            sendable = sendable.saturating_sub(device.send_state.bytes_since(before.0));
         }
-        match glance.link.has_room() {
-            true => (left, PollResult::SocketStateChanged),
+        match device.link.can_send() {
+            true => (segments_left, PollResult::SocketStateChanged),
             false => (0, PollResult::SocketStateChanged),
         }
     }
@@ -137,8 +158,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_descriptors_short_buffers_and_long_packets_are_left_alone() {
-        for (settings, cut) in [
+    fn unsuitable_settings_have_no_split() {
+        for (settings, split) in [
             (&[][..], Some((8, 1_460))),
             (&["tcp.send_buffer=23360"], Some((8, 1_460))),
             (&["tcp.send_buffer=23359"], None),
@@ -151,17 +172,18 @@ mod tests {
             (&["mtu=4137"], None),
             (&["mtu=9000"], None),
         ] {
-            let mut config = Config::default();
+            let mut config = StackConfig::default();
             for setting in settings {
                 config.apply(setting).unwrap();
             }
-            let is = Cut::of(&config).map(|cut| (cut.pieces, cut.each));
-            assert_eq!(is, cut, "{settings:?}");
+            let actual = SegmentSplit::for_config(&config)
+                .map(|split| (split.segments, split.segment_payload));
+            assert_eq!(actual, split, "{settings:?}");
         }
         // The memory and the intended behaviour of these profiles stay unchanged.
         for profile in ["embedded-default", "embedded-tuned"] {
-            let config = Config::profile(profile).unwrap();
-            assert_eq!(Cut::of(&config), None, "{profile}");
+            let config = StackConfig::profile(profile).unwrap();
+            assert_eq!(SegmentSplit::for_config(&config), None, "{profile}");
         }
     }
 }

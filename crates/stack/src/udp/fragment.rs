@@ -4,20 +4,20 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_port::vnet::VnetHeader;
 
-use crate::link::Link;
+use crate::link::LinkLayer;
 use crate::prefault;
-use crate::wire::ip::{self, FRAGMENT_BYTES, Piece, V4_BYTES, V6_BYTES};
-use crate::wire::{FRAGMENT_V6, put};
+use crate::wire::ip::{self, FRAGMENT_BYTES, FragmentPosition, V4_BYTES, V6_BYTES};
+use crate::wire::{FRAGMENT_HEADER_V6, write_u16};
 
 /// Longest payload of a packet: IPv4's total length includes the header.
-const LONGEST_V4: usize = 65_535 - V4_BYTES;
-const LONGEST_V6: usize = 65_535;
+const MAX_PAYLOAD_V4: usize = 65_535 - V4_BYTES;
+const MAX_PAYLOAD_V6: usize = 65_535;
 
 /// Returns the longest IP payload for a destination.
-pub(crate) const fn longest(to: IpAddr) -> usize {
+pub(crate) const fn max_payload(to: IpAddr) -> usize {
     match to {
-        IpAddr::V4(_) => LONGEST_V4,
-        IpAddr::V6(_) => LONGEST_V6,
+        IpAddr::V4(_) => MAX_PAYLOAD_V4,
+        IpAddr::V6(_) => MAX_PAYLOAD_V6,
     }
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Fragmenter {
 }
 
 /// Returns the length of a fragment's headers.
-const fn head_bytes(to: IpAddr) -> usize {
+const fn fragment_header_bytes(to: IpAddr) -> usize {
     match to {
         IpAddr::V4(_) => V4_BYTES,
         IpAddr::V6(_) => V6_BYTES + FRAGMENT_BYTES,
@@ -46,13 +46,13 @@ const fn head_bytes(to: IpAddr) -> usize {
 
 /// Returns the payload of a fragment in a packet of `mtu` bytes: all but the last hold a multiple
 /// of eight bytes.
-fn step(to: IpAddr, mtu: usize) -> usize {
-    (mtu - head_bytes(to)) & !7
+fn fragment_payload(to: IpAddr, mtu: usize) -> usize {
+    (mtu - fragment_header_bytes(to)) & !7
 }
 
 /// Returns the number of fragments of a datagram.
-pub(crate) fn pieces(to: IpAddr, length: usize, mtu: usize) -> usize {
-    length.div_ceil(step(to, mtu))
+pub(crate) fn fragment_count(to: IpAddr, length: usize, mtu: usize) -> usize {
+    length.div_ceil(fragment_payload(to, mtu))
 }
 
 impl Fragmenter {
@@ -70,7 +70,7 @@ impl Fragmenter {
     }
 
     pub(crate) const fn heap_bytes(on: bool) -> usize {
-        if on { LONGEST_V6 } else { 0 }
+        if on { MAX_PAYLOAD_V6 } else { 0 }
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -87,70 +87,77 @@ impl Fragmenter {
         if !self.is_idle() {
             return None;
         }
-        let room = self.datagram.get_mut(..length)?;
+        let buffer = self.datagram.get_mut(..length)?;
         (self.length, self.sent) = (length, length);
-        Some(room)
+        Some(buffer)
     }
 
     /// Starts sending the datagram in the buffer of [`Fragmenter::begin`], in packets of at most
     /// `mtu` bytes.
     pub(crate) fn send(
         &mut self,
-        link: &mut Link,
-        ends: (IpAddr, IpAddr),
+        link: &mut LinkLayer,
+        addresses: (IpAddr, IpAddr),
         protocol: u8,
         mtu: usize,
     ) {
-        ((self.from, self.to), self.protocol) = (ends, protocol);
+        ((self.from, self.to), self.protocol) = (addresses, protocol);
         (self.sent, self.mtu) = (0, mtu);
-        self.id = link.numbers.next(self.from, self.to);
+        self.id = link.ip_ids.next(self.from, self.to);
     }
 
     /// Makes fragments while the ring has space.
-    pub(crate) fn work(&mut self, link: &mut Link) {
+    pub(crate) fn poll(&mut self, link: &mut LinkLayer) {
         if self.is_idle() {
             return;
         }
-        let head = head_bytes(self.to);
-        let step = step(self.to, self.mtu);
-        while !self.is_idle() && link.has_room() {
-            let length = step.min(self.length - self.sent);
-            let Some(mut frame) = link.make(head + length) else {
+        let head = fragment_header_bytes(self.to);
+        let payload_step = fragment_payload(self.to, self.mtu);
+        while !self.is_idle() && link.can_send() {
+            let length = payload_step.min(self.length - self.sent);
+            let Some(mut frame) = link.allocate_frame(head + length) else {
                 return;
             };
-            let piece = Piece {
+            let fragment = FragmentPosition {
                 id: self.id,
                 offset: self.sent,
-                more: self.sent + length < self.length,
+                has_more: self.sent + length < self.length,
             };
             let packet = link.packet(&mut frame);
-            self.write_head(packet, length, piece);
-            link.label(packet, self.to);
+            self.write_fragment_headers(packet, length, fragment);
+            link.set_tos_and_hops(packet, self.to);
             if self.to.is_ipv4() {
-                ip::seal(&mut packet[..V4_BYTES]);
+                ip::write_checksum(&mut packet[..V4_BYTES]);
             }
             packet[head..].copy_from_slice(&self.datagram[self.sent..self.sent + length]);
             self.sent += length;
             link.counters.ip.fragments_created += 1;
-            if !piece.more {
+            if !fragment.has_more {
                 link.counters.ip.fragmented_ok += 1;
             }
             link.send(frame, self.to, VnetHeader::default());
         }
     }
 
-    fn write_head(&self, packet: &mut [u8], length: usize, piece: Piece) {
+    fn write_fragment_headers(&self, packet: &mut [u8], length: usize, fragment: FragmentPosition) {
         match self.to {
             IpAddr::V4(_) => {
-                let id = piece.id as u16;
-                ip::write(packet, self.from, self.to, self.protocol, length, id);
-                let more = if piece.more { 0x2000 } else { 0 };
-                put(packet, 6, (piece.offset / 8) as u16 | more);
+                let id = fragment.id as u16;
+                ip::write_header(packet, self.from, self.to, self.protocol, length, id);
+                let more = if fragment.has_more { 0x2000 } else { 0 };
+                write_u16(packet, 6, (fragment.offset / 8) as u16 | more);
             }
             IpAddr::V6(_) => {
-                let behind = FRAGMENT_BYTES + length;
-                ip::write(packet, self.from, self.to, FRAGMENT_V6, behind, 0);
-                ip::write_fragment(&mut packet[V6_BYTES..], self.protocol, piece);
+                let payload_bytes = FRAGMENT_BYTES + length;
+                ip::write_header(
+                    packet,
+                    self.from,
+                    self.to,
+                    FRAGMENT_HEADER_V6,
+                    payload_bytes,
+                    0,
+                );
+                ip::write_fragment_header(&mut packet[V6_BYTES..], self.protocol, fragment);
             }
         }
     }

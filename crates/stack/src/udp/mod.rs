@@ -15,85 +15,87 @@ use linerate_port::Frame;
 use linerate_port::vnet::{Segmentation, VnetHeader};
 
 use crate::Nanos;
-use crate::addressing::Addressing;
-use crate::config::{Checksum, Config};
+use crate::addressing::StackAddressing;
+use crate::config::{ChecksumMode, StackConfig};
 use crate::error::StackError;
 use crate::index_queue::IndexQueue;
-use crate::link::Link;
-use crate::neighbors::Unreached;
-use crate::socket::{Meta, SocketId, SocketKind};
-use crate::wire::ip::{self, Header};
-use crate::wire::{Sum, UDP, UDP_BYTES, Verdict, word};
+use crate::link::LinkLayer;
+use crate::neighbors::UndeliveredDatagram;
+use crate::socket::{DatagramMeta, SocketId, SocketKind};
+use crate::wire::ip::{self, IpHeader};
+use crate::wire::{ChecksumVerdict, UDP, UDP_BYTES, UnfoldedSum, read_u16};
 use fragment::Fragmenter;
-use ports::Ports;
-use reassembly::Reassembly;
-use receive_queue::{Body, ReceiveQueue};
-use send::Template;
+use ports::PortTable;
+use reassembly::ReassemblyBuffers;
+use receive_queue::{DatagramBody, ReceiveQueue};
+use send::HeaderTemplate;
 
 /// First of the dynamic ports, assigned when port 0 is requested (RFC 6335).
 pub(crate) const FIRST_FREE_PORT: u16 = 49_152;
 
 /// UDP sockets of a stack.
-pub(crate) struct Udp {
-    sockets: Vec<Socket>,
+pub(crate) struct UdpLayer {
+    sockets: Vec<UdpSocket>,
     free: Vec<u32>,
-    ports: Ports,
+    ports: PortTable,
     /// Socket bound to one peer that received the last datagram.
-    latest: u32,
+    last_pair_socket: u32,
     /// Packets in all queues, and their limit.
-    held: u32,
-    limit: u32,
+    queued_frames: u32,
+    queued_frames_limit: u32,
     ready: IndexQueue,
-    pub(crate) reassembly: Reassembly,
+    pub(crate) reassembly: ReassemblyBuffers,
     pub(crate) fragmenter: Fragmenter,
-    verify: bool,
+    verifies_checksums: bool,
     /// Partial checksums are accepted.
-    takes_open: bool,
+    accepts_partial_checksum: bool,
     /// The stack has several addresses: a reply must come from the address of the request.
-    several: bool,
-    checksum: Checksum,
+    has_several_addresses: bool,
+    checksum: ChecksumMode,
     mtu: usize,
 }
 
-struct Socket {
+struct UdpSocket {
     generation: u32,
-    open: bool,
+    is_open: bool,
     address: Option<IpAddr>,
     port: u16,
     peer: Option<SocketAddr>,
     /// Bound to one peer, in addition to the owner of the port.
-    paired: bool,
+    is_pair: bool,
     /// Error reported for a datagram that it sent.
-    fault: Option<Fault>,
+    delivery_error: Option<DeliveryError>,
     queue: ReceiveQueue,
     drops: u32,
-    template: Template,
+    template: HeaderTemplate,
     /// Arrival of the datagram received last, if replies are stamped.
-    asked: Option<Nanos>,
+    request_arrived: Option<Nanos>,
     /// Datagrams that it sends may be stamped replies.
-    answers: bool,
+    stamps_replies: bool,
     /// Number of datagrams sent.
     sent: u32,
     /// Source and local destination of the datagram received last; only if the stack has several
     /// addresses.
-    heard: Option<(SocketAddr, IpAddr)>,
+    last_request: Option<(SocketAddr, IpAddr)>,
 }
 
 /// Reason why a sent datagram was not delivered.
 #[derive(Clone, Copy)]
-enum Fault {
+enum DeliveryError {
     /// Port Unreachable from the peer.
-    Refused(SocketAddr),
+    PortUnreachable(SocketAddr),
     /// No reply from this next hop.
-    Unreached(IpAddr),
+    NeighborSilent(IpAddr),
 }
 
-impl Socket {
+impl UdpSocket {
     /// Returns the result of a receive call on an empty queue: the pending error, or `Pending`.
-    fn nothing_came<R>(&mut self) -> Poll<Result<R, StackError>> {
-        match self.fault.take() {
-            Some(Fault::Refused(remote)) => Poll::Ready(Err(StackError::Refused { remote })),
-            Some(Fault::Unreached(neighbor)) => {
+    fn pending_or_error<R>(&mut self) -> Poll<Result<R, StackError>> {
+        match self.delivery_error.take() {
+            Some(DeliveryError::PortUnreachable(remote)) => {
+                Poll::Ready(Err(StackError::ConnectionRefused { remote }))
+            }
+            Some(DeliveryError::NeighborSilent(neighbor)) => {
                 Poll::Ready(Err(StackError::NeighborSilent { neighbor }))
             }
             None => Poll::Pending,
@@ -102,48 +104,48 @@ impl Socket {
 }
 
 /// Reason why a received datagram is dropped.
-pub(crate) enum Refusal {
+pub(crate) enum DatagramRejection {
     /// Invalid, and counted.
-    Wrong,
+    Invalid,
     /// No socket at its port.
     NoPort,
 }
 
 /// Validated datagram in a frame, and its socket.
 #[derive(Clone, Copy)]
-pub(crate) struct Arrival {
+pub(crate) struct ReceivedDatagram {
     socket: u32,
     /// Source port.
     from: u16,
-    payload: u16,
+    payload_bytes: u16,
     /// Payload of each datagram, if the frame holds several of one size; otherwise zero.
-    segment: u16,
+    segment_bytes: u16,
 }
 
-impl Udp {
+impl UdpLayer {
     pub(crate) fn new(
-        config: &Config,
-        limit: u32,
-        (verify, takes_open): (bool, bool),
-        own: &Addressing,
+        config: &StackConfig,
+        queued_frames_limit: u32,
+        (verify, accepts_partial_checksum): (bool, bool),
+        addressing: &StackAddressing,
     ) -> Self {
         let count = config.udp_sockets as usize;
-        let depth = config.udp.receive_queue as usize;
-        let socket = || Socket {
+        let queue_depth = config.udp.receive_queue as usize;
+        let socket = || UdpSocket {
             generation: 0,
-            open: false,
+            is_open: false,
             address: None,
             port: 0,
             peer: None,
-            paired: false,
-            fault: None,
-            queue: ReceiveQueue::new(depth),
+            is_pair: false,
+            delivery_error: None,
+            queue: ReceiveQueue::new(queue_depth),
             drops: 0,
-            template: Template::default(),
-            asked: None,
-            answers: true,
+            template: HeaderTemplate::default(),
+            request_arrived: None,
+            stamps_replies: true,
             sent: 0,
-            heard: None,
+            last_request: None,
         };
         let mut sockets = Vec::with_capacity(count);
         sockets.extend((0..count).map(|_| socket()));
@@ -152,43 +154,44 @@ impl Udp {
         Self {
             sockets,
             free,
-            ports: Ports::new(count, own.seed),
-            latest: 0,
-            held: 0,
-            limit,
+            ports: PortTable::new(count, addressing.seed),
+            last_pair_socket: 0,
+            queued_frames: 0,
+            queued_frames_limit,
             ready: IndexQueue::new(count),
-            reassembly: Reassembly::new(
+            reassembly: ReassemblyBuffers::new(
                 config.ip.reassembly,
                 config.ip.reassembly_count,
                 config.ip.reassembly_bytes,
                 config.ip.reassembly_timeout.as_nanos() as Nanos,
             ),
             fragmenter: Fragmenter::new(config.ip.fragmentation),
-            verify,
-            takes_open,
-            several: own.networks.len() > 1,
+            verifies_checksums: verify,
+            accepts_partial_checksum,
+            has_several_addresses: addressing.networks.len() > 1,
             checksum: config.checksum,
             mtu: config.mtu.into(),
         }
     }
 
     /// Returns the heap memory in bytes: sockets with their queues; port table.
-    pub(crate) const fn heap_bytes(sockets: usize, depth: usize) -> (usize, usize) {
-        let queues = 2 * size_of::<u32>() + size_of::<bool>();
-        let each = size_of::<Socket>() + queues + ReceiveQueue::heap_bytes(depth);
-        (sockets * each, Ports::heap_bytes(sockets))
+    pub(crate) const fn heap_bytes(sockets: usize, queue_depth: usize) -> (usize, usize) {
+        let ready_bytes = 2 * size_of::<u32>() + size_of::<bool>();
+        let socket_bytes =
+            size_of::<UdpSocket>() + ready_bytes + ReceiveQueue::heap_bytes(queue_depth);
+        (sockets * socket_bytes, PortTable::heap_bytes(sockets))
     }
 
     pub(crate) fn open(&mut self, local: SocketAddr, limit: u32) -> Result<SocketId, StackError> {
         let port = match local.port() {
-            0 => (self.ports.free()).ok_or(StackError::PortTaken { port: 0 })?,
+            0 => (self.ports.find_free()).ok_or(StackError::PortInUse { port: 0 })?,
             port if self.ports.owner(port).is_some() => {
-                return Err(StackError::PortTaken { port });
+                return Err(StackError::PortInUse { port });
             }
             port => port,
         };
-        let index = self.take(SocketAddr::new(local.ip(), port), limit)?;
-        self.ports.give(port, index);
+        let index = self.allocate(SocketAddr::new(local.ip(), port), limit)?;
+        self.ports.assign(port, index);
         Ok(self.id(index))
     }
 
@@ -199,32 +202,32 @@ impl Udp {
         remote: SocketAddr,
         limit: u32,
     ) -> Result<SocketId, StackError> {
-        if self.paired(local, remote).is_some() {
-            return Err(StackError::PortTaken { port: local.port() });
+        if self.pair_socket(local, remote).is_some() {
+            return Err(StackError::PortInUse { port: local.port() });
         }
-        let index = self.take(local, limit)?;
+        let index = self.allocate(local, limit)?;
         let socket = &mut self.sockets[index as usize];
-        (socket.peer, socket.paired) = (Some(remote), true);
+        (socket.peer, socket.is_pair) = (Some(remote), true);
         self.ports.add_pair(local, remote, index);
         Ok(self.id(index))
     }
 
     /// Takes a free socket and sets its address and port.
-    fn take(&mut self, local: SocketAddr, limit: u32) -> Result<u32, StackError> {
+    fn allocate(&mut self, local: SocketAddr, limit: u32) -> Result<u32, StackError> {
         let index = self.free.pop().ok_or(StackError::TooManySockets {
             kind: "UDP",
             limit,
-            key: "set sockets.udp higher",
+            remedy: "set sockets.udp higher",
         })?;
         let socket = &mut self.sockets[index as usize];
-        socket.open = true;
+        socket.is_open = true;
         socket.address = (!local.ip().is_unspecified()).then_some(local.ip());
         socket.port = local.port();
-        (socket.peer, socket.paired, socket.fault) = (None, false, None);
+        (socket.peer, socket.is_pair, socket.delivery_error) = (None, false, None);
         socket.drops = 0;
-        socket.template = Template::default();
-        (socket.asked, socket.answers, socket.sent) = (None, true, 0);
-        socket.heard = None;
+        socket.template = HeaderTemplate::default();
+        (socket.request_arrived, socket.stamps_replies, socket.sent) = (None, true, 0);
+        socket.last_request = None;
         Ok(index)
     }
 
@@ -237,27 +240,27 @@ impl Udp {
     }
 
     /// Returns the socket bound to this pair, if any.
-    fn paired(&self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+    fn pair_socket(&self, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
         self.ports
-            .pair(local, remote, |index| self.is_pair(index, local, remote))
+            .find_pair(local, remote, |index| self.is_pair(index, local, remote))
     }
 
     /// Returns whether a socket is bound to this pair.
     #[inline]
     fn is_pair(&self, index: u32, local: SocketAddr, remote: SocketAddr) -> bool {
         let socket = &self.sockets[index as usize];
-        socket.paired
+        socket.is_pair
             && socket.port == local.port()
             && socket.address == Some(local.ip())
             && socket.peer == Some(remote)
     }
 
     #[inline]
-    fn socket(&mut self, id: SocketId, call: &'static str) -> Result<&mut Socket, StackError> {
+    fn socket(&mut self, id: SocketId, call: &'static str) -> Result<&mut UdpSocket, StackError> {
         match self.sockets.get_mut(id.index as usize) {
             Some(socket)
                 if id.kind == SocketKind::Udp
-                    && socket.open
+                    && socket.is_open
                     && socket.generation == id.generation =>
             {
                 Ok(socket)
@@ -269,7 +272,7 @@ impl Udp {
     #[cold]
     fn no_socket(id: SocketId, call: &'static str) -> StackError {
         match id.kind {
-            SocketKind::Udp => StackError::Stale,
+            SocketKind::Udp => StackError::SocketClosed,
             kind => StackError::WrongKind {
                 kind: kind.name(),
                 call,
@@ -277,28 +280,28 @@ impl Udp {
         }
     }
 
-    pub(crate) fn close(&mut self, id: SocketId, link: &mut Link) -> Result<(), StackError> {
+    pub(crate) fn close(&mut self, id: SocketId, link: &mut LinkLayer) -> Result<(), StackError> {
         self.socket(id, "close")?;
         while let Some(body) = self.sockets[id.index as usize].queue.pop() {
-            self.release(body, link);
+            self.free_body(body, link);
         }
         let socket = &mut self.sockets[id.index as usize];
-        socket.open = false;
+        socket.is_open = false;
         socket.generation = socket.generation.wrapping_add(1);
         let (address, port, peer) = (socket.address, socket.port, socket.peer);
-        match (std::mem::take(&mut socket.paired), address, peer) {
+        match (std::mem::take(&mut socket.is_pair), address, peer) {
             (true, Some(address), Some(peer)) => {
                 let sockets = &self.sockets;
-                let ends = |other: u32| {
-                    let socket = &sockets[other as usize];
-                    let ends = socket.address.zip(socket.peer);
-                    let (address, peer) = ends.expect("a pair has two ends");
+                let addresses_of = |other_index: u32| {
+                    let socket = &sockets[other_index as usize];
+                    let addresses_of = socket.address.zip(socket.peer);
+                    let (address, peer) = addresses_of.expect("a pair has two ends");
                     (SocketAddr::new(address, socket.port), peer)
                 };
                 let local = SocketAddr::new(address, port);
-                self.ports.remove_pair(local, peer, id.index, ends);
+                self.ports.remove_pair(local, peer, id.index, addresses_of);
             }
-            _ => self.ports.take_back(port),
+            _ => self.ports.unassign(port),
         }
         self.free.push(id.index);
         Ok(())
@@ -307,7 +310,7 @@ impl Udp {
     pub(crate) fn connect(&mut self, id: SocketId, peer: SocketAddr) -> Result<(), StackError> {
         let socket = self.socket(id, "connect")?;
         // A socket bound to one peer is looked up by it and keeps it.
-        if !socket.paired {
+        if !socket.is_pair {
             socket.peer = Some(peer);
         }
         Ok(())
@@ -323,14 +326,14 @@ impl Udp {
     }
 
     /// Returns the number of datagrams that a socket has sent, modulo 2^32.
-    pub(crate) fn sent(&mut self, id: SocketId) -> Result<u32, StackError> {
+    pub(crate) fn sent_count(&mut self, id: SocketId) -> Result<u32, StackError> {
         Ok(self.socket(id, "udp_sent")?.sent)
     }
 
     /// Excludes a socket from stamping.
-    pub(crate) fn leave_unstamped(&mut self, id: SocketId) -> Result<(), StackError> {
+    pub(crate) fn disable_stamps(&mut self, id: SocketId) -> Result<(), StackError> {
         let socket = self.socket(id, "udp_leave_unstamped")?;
-        (socket.answers, socket.asked) = (false, None);
+        (socket.stamps_replies, socket.request_arrived) = (false, None);
         Ok(())
     }
 
@@ -338,7 +341,7 @@ impl Udp {
     pub(crate) fn next_ready(&mut self) -> Option<SocketId> {
         loop {
             let index = self.ready.pop()?;
-            if self.sockets[index as usize].open {
+            if self.sockets[index as usize].is_open {
                 return Some(self.id(index));
             }
         }
@@ -346,62 +349,62 @@ impl Udp {
 
     /// Returns whether no queue holds a frame.
     #[inline]
-    pub(crate) fn none_waits(&self) -> bool {
-        self.held == 0
+    pub(crate) fn queues_are_empty(&self) -> bool {
+        self.queued_frames == 0
     }
 
     /// Returns the number of packets in a socket's queue.
-    pub(crate) fn waiting(&mut self, id: SocketId) -> Result<usize, StackError> {
+    pub(crate) fn queued(&mut self, id: SocketId) -> Result<usize, StackError> {
         Ok(self.socket(id, "udp_waiting")?.queue.len())
     }
 
     #[inline]
-    fn release(&mut self, body: Body, link: &mut Link) {
+    fn free_body(&mut self, body: DatagramBody, link: &mut LinkLayer) {
         match body {
-            Body::Frame(frame) => {
-                self.held -= 1;
+            DatagramBody::Frame(frame) => {
+                self.queued_frames -= 1;
                 link.pool.free(frame);
             }
-            Body::Buffer(buffer, ..) => self.reassembly.free(buffer),
-            Body::Empty => {}
+            DatagramBody::Buffer(buffer, ..) => self.reassembly.free(buffer),
+            DatagramBody::Empty => {}
         }
     }
 
     /// Validates an unfragmented datagram and finds its socket.
     #[inline(always)]
-    pub(crate) fn judge(
+    pub(crate) fn validate(
         &mut self,
         counters: &mut crate::counters::Udp,
         packet: &[u8],
-        header: &Header,
+        header: &IpHeader,
         vnet: VnetHeader,
-    ) -> Result<Arrival, Refusal> {
+    ) -> Result<ReceivedDatagram, DatagramRejection> {
         let packet = &packet[..header.end];
-        let datagram = &packet[header.body..];
-        let checked = vnet.needs_checksum || vnet.checksum_valid || !self.verify;
-        let split = vnet.segmentation == Segmentation::Udp;
-        let checks = (checked || split, self.takes_open);
+        let datagram = &packet[header.transport..];
+        let is_checked = vnet.needs_checksum || vnet.checksum_valid || !self.verifies_checksums;
+        let is_coalesced = vnet.segmentation == Segmentation::Udp;
+        let checksum_options = (is_checked || is_coalesced, self.accepts_partial_checksum);
         let v4 = header.to.is_ipv4();
-        let pseudo = ip::pseudo_sum_in(packet, v4, UDP);
-        let Some(length) = check(counters, v4, datagram, checks, pseudo) else {
-            return Err(Refusal::Wrong);
+        let pseudo = ip::pseudo_sum_of_packet(packet, v4, UDP);
+        let Some(length) = check_datagram(counters, v4, datagram, checksum_options, pseudo) else {
+            return Err(DatagramRejection::Invalid);
         };
-        let ports = (word(datagram, 0), word(datagram, 2));
-        let Some(socket) = self.find(header, ports) else {
-            return Err(Refusal::NoPort);
+        let ports = (read_u16(datagram, 0), read_u16(datagram, 2));
+        let Some(socket) = self.find_socket(header, ports) else {
+            return Err(DatagramRejection::NoPort);
         };
-        let payload = length - UDP_BYTES;
+        let payload_bytes = length - UDP_BYTES;
         // The frame holds all datagrams; each but the last has `segment_bytes` of payload.
-        let segment = if split && usize::from(vnet.segment_bytes) < payload {
+        let segment_bytes = if is_coalesced && usize::from(vnet.segment_bytes) < payload_bytes {
             vnet.segment_bytes
         } else {
             0
         };
-        Ok(Arrival {
+        Ok(ReceivedDatagram {
             socket,
             from: ports.0,
-            payload: payload as u16,
-            segment,
+            payload_bytes: payload_bytes as u16,
+            segment_bytes,
         })
     }
 
@@ -410,65 +413,72 @@ impl Udp {
     #[inline(always)]
     pub(crate) fn input(
         &mut self,
-        link: &mut Link,
+        link: &mut LinkLayer,
         mut frame: Frame,
         at: usize,
-        header: &Header,
-        arrival: Arrival,
+        header: &IpHeader,
+        received: ReceivedDatagram,
     ) -> Option<Frame> {
-        let socket = &mut self.sockets[arrival.socket as usize];
-        if self.held >= self.limit && !socket.queue.is_full() {
+        let socket = &mut self.sockets[received.socket as usize];
+        if self.queued_frames >= self.queued_frames_limit && !socket.queue.is_full() {
             socket.drops = socket.drops.wrapping_add(1);
             link.counters.udp.no_buffer += 1;
             return Some(frame);
         }
-        let Some(slot) = socket.queue.add() else {
+        let Some(slot) = socket.queue.push_slot() else {
             socket.drops = socket.drops.wrapping_add(1);
             link.counters.udp.receive_queue_full += 1;
             return Some(frame);
         };
-        let start = usize::from(frame.offset()) + at + header.body + UDP_BYTES;
+        let start = usize::from(frame.offset()) + at + header.transport + UDP_BYTES;
         frame.set_offset(start as u16);
-        frame.set_len(arrival.payload);
-        slot.fill(Body::Frame(frame), header, arrival.from, link);
-        slot.segment = arrival.segment;
-        self.held += 1;
+        frame.set_len(received.payload_bytes);
+        slot.fill(DatagramBody::Frame(frame), header, received.from, link);
+        slot.segment_bytes = received.segment_bytes;
+        self.queued_frames += 1;
         link.counters.udp.in_datagrams += 1;
-        self.ready.push(arrival.socket);
+        self.ready.push(received.socket);
         None
     }
 
     /// Queues a reassembled datagram, which keeps its buffer. Returns false if no socket has the
     /// port.
-    pub(crate) fn input_whole(
+    pub(crate) fn input_reassembled(
         &mut self,
-        link: &mut Link,
-        header: &Header,
+        link: &mut LinkLayer,
+        header: &IpHeader,
         buffer: u32,
-        within: Range<usize>,
+        range: Range<usize>,
     ) -> bool {
-        let checks = (!self.verify, self.takes_open);
-        let start = within.start;
-        let datagram = &self.reassembly.bytes(buffer)[within];
+        let checksum_options = (!self.verifies_checksums, self.accepts_partial_checksum);
+        let start = range.start;
+        let datagram = &self.reassembly.bytes(buffer)[range];
         let pseudo = ip::pseudo_sum(header.from, header.to, UDP, 0);
         let v4 = header.to.is_ipv4();
-        let Some(length) = check(&mut link.counters.udp, v4, datagram, checks, pseudo) else {
+        let Some(length) = check_datagram(
+            &mut link.counters.udp,
+            v4,
+            datagram,
+            checksum_options,
+            pseudo,
+        ) else {
             self.reassembly.free(buffer);
             return true;
         };
-        let ports = (word(datagram, 0), word(datagram, 2));
-        let Some(index) = self.find(header, ports) else {
+        let ports = (read_u16(datagram, 0), read_u16(datagram, 2));
+        let Some(index) = self.find_socket(header, ports) else {
             self.reassembly.free(buffer);
             return false;
         };
         let socket = &mut self.sockets[index as usize];
-        let Some(slot) = socket.queue.add() else {
+        let Some(slot) = socket.queue.push_slot() else {
             socket.drops = socket.drops.wrapping_add(1);
             link.counters.udp.receive_queue_full += 1;
             self.reassembly.free(buffer);
             return true;
         };
-        let body = Body::Buffer(buffer, (start + UDP_BYTES) as u32, (start + length) as u32);
+        let body =
+            DatagramBody::Buffer(buffer, (start + UDP_BYTES) as u32, (start + length) as u32);
         slot.fill(body, header, ports.0, link);
         link.counters.udp.in_datagrams += 1;
         self.ready.push(index);
@@ -476,44 +486,48 @@ impl Udp {
     }
 
     #[inline(always)]
-    fn find(&mut self, header: &Header, (from, to): (u16, u16)) -> Option<u32> {
+    fn find_socket(&mut self, header: &IpHeader, (from, to): (u16, u16)) -> Option<u32> {
         let sender = SocketAddr::new(header.from, from);
         if self.ports.has_pairs() {
-            let own = SocketAddr::new(header.to, to);
+            let local = SocketAddr::new(header.to, to);
             // Most datagrams are for the same socket as the last one.
-            if self.is_pair(self.latest, own, sender) {
-                return Some(self.latest);
+            if self.is_pair(self.last_pair_socket, local, sender) {
+                return Some(self.last_pair_socket);
             }
-            if let Some(index) = self.paired(own, sender) {
-                self.latest = index;
+            if let Some(index) = self.pair_socket(local, sender) {
+                self.last_pair_socket = index;
                 return Some(index);
             }
         }
         let index = self.ports.owner(to)?;
         let socket = &self.sockets[index as usize];
-        let bound = socket.address.is_none_or(|own| own == header.to);
-        (bound && socket.peer.is_none_or(|peer| peer == sender)).then_some(index)
+        let matches_address = socket.address.is_none_or(|local| local == header.to);
+        (matches_address && socket.peer.is_none_or(|peer| peer == sender)).then_some(index)
     }
 
     /// Reports Port Unreachable to the sending socket.
-    pub(crate) fn unreachable(&mut self, local: SocketAddr, remote: SocketAddr) {
-        self.fail(local, remote, Fault::Refused(remote));
+    pub(crate) fn report_port_unreachable(&mut self, local: SocketAddr, remote: SocketAddr) {
+        self.set_error(local, remote, DeliveryError::PortUnreachable(remote));
     }
 
     /// Reports to the sending socket that its next hop did not reply.
-    pub(crate) fn unreached(&mut self, lost: &Unreached) {
-        self.fail(lost.local, lost.remote, Fault::Unreached(lost.hop));
+    pub(crate) fn report_neighbor_silent(&mut self, undelivered: &UndeliveredDatagram) {
+        self.set_error(
+            undelivered.local,
+            undelivered.remote,
+            DeliveryError::NeighborSilent(undelivered.hop),
+        );
     }
 
     /// Sets the error of the socket with these addresses, if it is connected.
-    fn fail(&mut self, local: SocketAddr, remote: SocketAddr, fault: Fault) {
-        let found = self.paired(local, remote);
-        let Some(index) = found.or_else(|| self.ports.owner(local.port())) else {
+    fn set_error(&mut self, local: SocketAddr, remote: SocketAddr, error: DeliveryError) {
+        let pair_index = self.pair_socket(local, remote);
+        let Some(index) = pair_index.or_else(|| self.ports.owner(local.port())) else {
             return;
         };
         let socket = &mut self.sockets[index as usize];
         if socket.peer == Some(remote) {
-            socket.fault = Some(fault);
+            socket.delivery_error = Some(error);
             self.ready.push(index);
         }
     }
@@ -521,7 +535,7 @@ impl Udp {
     /// Passes the first datagram of the queue to a closure without removing it.
     pub(crate) fn peek<R>(
         &mut self,
-        link: &Link,
+        link: &LinkLayer,
         id: SocketId,
         look: impl FnOnce(&[u8], SocketAddr) -> R,
     ) -> Result<Option<R>, StackError> {
@@ -530,72 +544,75 @@ impl Udp {
         let Some(packet) = self.sockets[index].queue.front() else {
             return Ok(None);
         };
-        let shown = match &packet.body {
-            Body::Frame(frame) => {
+        let result = match &packet.body {
+            DatagramBody::Frame(frame) => {
                 let bytes = link.memory.bytes(frame);
-                let first = match packet.segment {
+                let first_bytes = match packet.segment_bytes {
                     0 => bytes.len(),
                     segment => bytes.len().min(segment.into()),
                 };
-                look(&bytes[..first], packet.from)
+                look(&bytes[..first_bytes], packet.from)
             }
-            Body::Buffer(buffer, start, end) => {
+            DatagramBody::Buffer(buffer, start, end) => {
                 let bytes = self.reassembly.bytes(*buffer);
                 look(&bytes[*start as usize..*end as usize], packet.from)
             }
-            Body::Empty => unreachable!("the one in front has a body"),
+            DatagramBody::Empty => unreachable!("the one in front has a body"),
         };
-        Ok(Some(shown))
+        Ok(Some(result))
     }
 
     #[inline]
     pub(crate) fn receive<R>(
         &mut self,
-        link: &mut Link,
+        link: &mut LinkLayer,
         id: SocketId,
-        take: impl FnOnce(&[u8], Meta) -> R,
+        take: impl FnOnce(&[u8], DatagramMeta) -> R,
     ) -> Poll<Result<R, StackError>> {
-        let several = self.several;
+        let has_several_addresses = self.has_several_addresses;
         let socket = match self.socket(id, "udp_receive") {
             Ok(socket) => socket,
             Err(error) => return Poll::Ready(Err(error)),
         };
         let Some(packet) = socket.queue.front_mut() else {
-            return socket.nothing_came();
+            return socket.pending_or_error();
         };
         let meta = packet.meta(socket.drops);
-        socket.asked = socket.answers.then_some(packet.arrived);
-        if several && link.own.is_own(packet.to) {
-            socket.heard = Some((packet.from, packet.to));
+        socket.request_arrived = socket.stamps_replies.then_some(packet.arrived_at);
+        if has_several_addresses && link.addressing.is_local(packet.to) {
+            socket.last_request = Some((packet.from, packet.to));
         }
-        let segment = packet.segment;
-        if let Body::Frame(frame) = &mut packet.body
-            && segment > 0
-            && frame.len() > segment
+        let segment_bytes = packet.segment_bytes;
+        if let DatagramBody::Frame(frame) = &mut packet.body
+            && segment_bytes > 0
+            && frame.len() > segment_bytes
         {
-            let result = take(&link.memory.bytes(frame)[..usize::from(segment)], meta);
-            frame.set_offset(frame.offset() + segment);
-            frame.set_len(frame.len() - segment);
+            let result = take(
+                &link.memory.bytes(frame)[..usize::from(segment_bytes)],
+                meta,
+            );
+            frame.set_offset(frame.offset() + segment_bytes);
+            frame.set_len(frame.len() - segment_bytes);
             return Poll::Ready(Ok(result));
         }
         let body = socket.queue.pop().expect("there is one in front");
         let result = match &body {
-            Body::Frame(frame) => take(link.memory.bytes(frame), meta),
-            Body::Buffer(buffer, start, end) => {
+            DatagramBody::Frame(frame) => take(link.memory.bytes(frame), meta),
+            DatagramBody::Buffer(buffer, start, end) => {
                 let bytes = self.reassembly.bytes(*buffer);
                 take(&bytes[*start as usize..*end as usize], meta)
             }
-            Body::Empty => unreachable!("the one in front has a body"),
+            DatagramBody::Empty => unreachable!("the one in front has a body"),
         };
-        self.release(body, link);
+        self.free_body(body, link);
         Poll::Ready(Ok(result))
     }
 
     /// Frees all queued packets.
-    pub(crate) fn drain(&mut self, link: &mut Link) {
+    pub(crate) fn free_queued(&mut self, link: &mut LinkLayer) {
         for index in 0..self.sockets.len() {
             while let Some(body) = self.sockets[index].queue.pop() {
-                self.release(body, link);
+                self.free_body(body, link);
             }
         }
     }
@@ -604,33 +621,37 @@ impl Udp {
 /// Validates header and checksum of a datagram and returns its length with header; `pseudo` is the
 /// sum of its pseudo header without the length.
 #[inline(always)]
-fn check(
+fn check_datagram(
     counters: &mut crate::counters::Udp,
     v4: bool,
     datagram: &[u8],
-    (checked, takes_open): (bool, bool),
-    pseudo: Sum,
+    (is_checked, accepts_partial_checksum): (bool, bool),
+    pseudo: UnfoldedSum,
 ) -> Option<usize> {
     let length = match datagram.len() {
         0..UDP_BYTES => 0,
-        _ => usize::from(word(datagram, 4)),
+        _ => usize::from(read_u16(datagram, 4)),
     };
     if length < UDP_BYTES || length > datagram.len() {
         counters.in_errors += 1;
         return None;
     }
-    let sent = word(datagram, 6);
+    let field = read_u16(datagram, 6);
     // Checksum zero means "none" over IPv4 (RFC 768), and is invalid over IPv6 (RFC 8200).
-    let none = sent == 0 && v4;
-    if !checked && !none {
-        match Verdict::of(pseudo + Sum::word(length as u16), &datagram[..length], sent) {
-            Verdict::Right => {}
-            Verdict::Open if takes_open => counters.in_open_checksums += 1,
-            Verdict::Open => {
+    let is_omitted = field == 0 && v4;
+    if !is_checked && !is_omitted {
+        match ChecksumVerdict::verify(
+            pseudo + UnfoldedSum::from_u16(length as u16),
+            &datagram[..length],
+            field,
+        ) {
+            ChecksumVerdict::Valid => {}
+            ChecksumVerdict::Partial if accepts_partial_checksum => counters.in_open_checksums += 1,
+            ChecksumVerdict::Partial => {
                 counters.open_checksum_drops += 1;
                 return None;
             }
-            Verdict::Wrong => {
+            ChecksumVerdict::Invalid => {
                 counters.in_checksum_errors += 1;
                 return None;
             }

@@ -6,32 +6,32 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::Nanos;
 use crate::counters::Counters;
 use crate::prefault;
-use crate::wire::ip::{Header, Piece};
+use crate::wire::ip::{FragmentPosition, IpHeader};
 
 /// Separate runs of bytes that a datagram may have before the gaps between them are filled. RFC 815
 /// needs no limit; a datagram of 64 KiB in fragments for an MTU of 576 has 119, and packets are
 /// rarely reordered by more than a few.
-const RUNS: usize = 32;
+const MAX_RUNS: usize = 32;
 
 /// Finished datagrams that are remembered. Far fewer than a sender has identification numbers
 /// (65,536), so that none is reused while it is remembered.
-const REMEMBERED: usize = 16;
+const FINISHED_SLOTS: usize = 16;
 
 /// Reassembly buffers of a stack.
-pub(crate) struct Reassembly {
-    buffers: Vec<Buffer>,
+pub(crate) struct ReassemblyBuffers {
+    buffers: Vec<ReassemblyBuffer>,
     /// Datagrams completed or dropped last, and the time until which their fragments are ignored.
-    over: [Option<(Key, Nanos)>; REMEMBERED],
-    next_over: usize,
+    finished: [Option<(FragmentKey, Nanos)>; FINISHED_SLOTS],
+    next_finished: usize,
     /// Size of a buffer in bytes.
-    longest: usize,
+    buffer_bytes: usize,
     timeout: Nanos,
     next_deadline: Option<Nanos>,
 }
 
 /// Fields that all fragments of a datagram have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
+struct FragmentKey {
     from: IpAddr,
     to: IpAddr,
     /// Zero for IPv6, where numbers apply to all protocols, and later fragments may name any.
@@ -39,63 +39,63 @@ struct Key {
     id: u32,
 }
 
-const NOBODY: Key = Key {
+const NO_KEY: FragmentKey = FragmentKey {
     from: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     protocol: 0,
     id: 0,
 };
 
-struct Buffer {
-    state: State,
+struct ReassemblyBuffer {
+    state: BufferState,
     bytes: Vec<u8>,
-    key: Key,
+    key: FragmentKey,
     /// Protocol in the first fragment.
     protocol: u8,
     deadline: Nanos,
     /// Ranges received, in order; they neither overlap nor touch.
-    runs: [(u32, u32); RUNS],
-    count: usize,
-    total: Option<u32>,
+    runs: [(u32, u32); MAX_RUNS],
+    run_count: usize,
+    total_bytes: Option<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum BufferState {
     Free,
-    Gathering,
+    Incomplete,
     /// Complete, and in use by the receive queue.
-    Lent,
+    InUse,
 }
 
 /// Result of adding a fragment.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum FragmentResult {
     /// Incomplete, or the fragment was dropped.
-    Waiting,
+    Incomplete,
     /// Complete: index of the buffer, length in bytes, and protocol.
-    Whole(u32, usize, u8),
+    Complete(u32, usize, u8),
 }
 
-impl Reassembly {
+impl ReassemblyBuffers {
     pub(crate) fn new(on: bool, count: u32, bytes: u32, timeout: Nanos) -> Self {
-        let buffer = || Buffer {
-            state: State::Free,
+        let buffer = || ReassemblyBuffer {
+            state: BufferState::Free,
             bytes: prefault::filled(bytes as usize),
-            key: NOBODY,
+            key: NO_KEY,
             protocol: 0,
             deadline: 0,
-            runs: [(0, 0); RUNS],
-            count: 0,
-            total: None,
+            runs: [(0, 0); MAX_RUNS],
+            run_count: 0,
+            total_bytes: None,
         };
         let count = if on { count as usize } else { 0 };
         let mut buffers = Vec::with_capacity(count);
         buffers.extend((0..count).map(|_| buffer()));
         Self {
             buffers,
-            over: [None; REMEMBERED],
-            next_over: 0,
-            longest: bytes as usize,
+            finished: [None; FINISHED_SLOTS],
+            next_finished: 0,
+            buffer_bytes: bytes as usize,
             timeout,
             next_deadline: None,
         }
@@ -103,7 +103,7 @@ impl Reassembly {
 
     pub(crate) const fn heap_bytes(on: bool, count: u32, bytes: u32) -> usize {
         if on {
-            count as usize * (size_of::<Buffer>() + bytes as usize)
+            count as usize * (size_of::<ReassemblyBuffer>() + bytes as usize)
         } else {
             0
         }
@@ -112,115 +112,122 @@ impl Reassembly {
     /// Adds a fragment.
     pub(crate) fn input(
         &mut self,
-        header: &Header,
-        piece: Piece,
+        header: &IpHeader,
+        fragment: FragmentPosition,
         payload: &[u8],
         now: Nanos,
         counters: &mut Counters,
-    ) -> Outcome {
+    ) -> FragmentResult {
         counters.ip.reassembly_required += 1;
         if self.buffers.is_empty() {
             counters.ip.reassembly_errors += 1;
-            return Outcome::Waiting;
+            return FragmentResult::Incomplete;
         }
         self.expire(now, counters);
-        let key = Key {
+        let key = FragmentKey {
             from: header.from,
             to: header.to,
             protocol: match header.to {
                 IpAddr::V4(_) => header.protocol,
                 IpAddr::V6(_) => 0,
             },
-            id: piece.id,
+            id: fragment.id,
         };
-        let same = |buffer: &Buffer| buffer.state == State::Gathering && buffer.key == key;
-        let found = self.buffers.iter().position(same);
-        if piece.offset + payload.len() > self.longest {
+        let is_same_datagram = |buffer: &ReassemblyBuffer| {
+            buffer.state == BufferState::Incomplete && buffer.key == key
+        };
+        let position = self.buffers.iter().position(is_same_datagram);
+        if fragment.offset + payload.len() > self.buffer_bytes {
             counters.ip.reassembly_too_long += 1;
             // The rest of such a datagram would only occupy a buffer.
-            if let Some(at) = found {
-                self.give_up(at, now);
+            if let Some(at) = position {
+                self.discard(at, now);
             }
-            return Outcome::Waiting;
+            return FragmentResult::Incomplete;
         }
-        let at = match found {
+        let at = match position {
             Some(at) => at,
-            None if self.is_over(key, now) => {
+            None if self.is_finished(key, now) => {
                 counters.ip.reassembly_late += 1;
-                return Outcome::Waiting;
+                return FragmentResult::Incomplete;
             }
-            None => match self.begin(key, now, counters) {
+            None => match self.start_datagram(key, now, counters) {
                 Some(at) => at,
                 None => {
                     counters.ip.reassembly_no_buffer += 1;
-                    return Outcome::Waiting;
+                    return FragmentResult::Incomplete;
                 }
             },
         };
         let buffer = &mut self.buffers[at];
-        if !buffer.add(piece, payload) {
+        if !buffer.insert(fragment, payload) {
             // Contradicting or overlapping fragments are an attack or a fault: the datagram is
             // dropped (RFC 5722 requires that for IPv6, and Linux does it for IPv4 as well).
             counters.ip.reassembly_errors += 1;
-            self.give_up(at, now);
-            return Outcome::Waiting;
+            self.discard(at, now);
+            return FragmentResult::Incomplete;
         }
-        if piece.offset == 0 {
+        if fragment.offset == 0 {
             buffer.protocol = header.protocol;
         }
-        match buffer.total {
-            Some(total) if buffer.count == 1 && buffer.runs[0] == (0, total) => {
+        match buffer.total_bytes {
+            Some(total) if buffer.run_count == 1 && buffer.runs[0] == (0, total) => {
                 counters.ip.reassembly_ok += 1;
-                buffer.state = State::Lent;
+                buffer.state = BufferState::InUse;
                 let protocol = buffer.protocol;
-                self.remember(key, now);
-                Outcome::Whole(at as u32, total as usize, protocol)
+                self.record_finished(key, now);
+                FragmentResult::Complete(at as u32, total as usize, protocol)
             }
-            _ => Outcome::Waiting,
+            _ => FragmentResult::Incomplete,
         }
     }
 
     /// Starts a datagram in a free buffer. If there is none, the oldest incomplete datagram is
     /// dropped: one lost fragment would otherwise occupy its buffer until the timeout.
-    fn begin(&mut self, key: Key, now: Nanos, counters: &mut Counters) -> Option<usize> {
-        let free = |buffer: &Buffer| buffer.state == State::Free;
-        let at = match self.buffers.iter().position(free) {
+    fn start_datagram(
+        &mut self,
+        key: FragmentKey,
+        now: Nanos,
+        counters: &mut Counters,
+    ) -> Option<usize> {
+        let is_free = |buffer: &ReassemblyBuffer| buffer.state == BufferState::Free;
+        let at = match self.buffers.iter().position(is_free) {
             Some(at) => at,
             None => {
-                let gathering = |&at: &usize| self.buffers[at].state == State::Gathering;
+                let is_incomplete = |&at: &usize| self.buffers[at].state == BufferState::Incomplete;
                 let oldest = (0..self.buffers.len())
-                    .filter(gathering)
+                    .filter(is_incomplete)
                     .min_by_key(|&at| self.buffers[at].deadline)?;
                 counters.ip.reassembly_evicted += 1;
-                self.give_up(oldest, now);
+                self.discard(oldest, now);
                 oldest
             }
         };
         let deadline = now + self.timeout;
-        let first = self.next_deadline.unwrap_or(deadline);
-        self.next_deadline = Some(first.min(deadline));
+        let first_deadline = self.next_deadline.unwrap_or(deadline);
+        self.next_deadline = Some(first_deadline.min(deadline));
         let buffer = &mut self.buffers[at];
-        buffer.state = State::Gathering;
+        buffer.state = BufferState::Incomplete;
         (buffer.key, buffer.deadline) = (key, deadline);
-        (buffer.count, buffer.total) = (0, None);
+        (buffer.run_count, buffer.total_bytes) = (0, None);
         Some(at)
     }
 
     /// Drops an incomplete datagram; its later fragments are ignored.
-    fn give_up(&mut self, at: usize, now: Nanos) {
-        self.buffers[at].state = State::Free;
-        self.remember(self.buffers[at].key, now);
+    fn discard(&mut self, at: usize, now: Nanos) {
+        self.buffers[at].state = BufferState::Free;
+        self.record_finished(self.buffers[at].key, now);
     }
 
-    fn remember(&mut self, key: Key, now: Nanos) {
-        self.over[self.next_over] = Some((key, now + self.timeout));
-        self.next_over = (self.next_over + 1) % REMEMBERED;
+    fn record_finished(&mut self, key: FragmentKey, now: Nanos) {
+        self.finished[self.next_finished] = Some((key, now + self.timeout));
+        self.next_finished = (self.next_finished + 1) % FINISHED_SLOTS;
     }
 
     /// Returns whether a datagram was completed or dropped recently.
-    fn is_over(&self, key: Key, now: Nanos) -> bool {
-        let mut over = self.over.iter().flatten();
-        over.any(|&(other, until)| other == key && now < until)
+    fn is_finished(&self, key: FragmentKey, now: Nanos) -> bool {
+        let mut finished = self.finished.iter().flatten();
+        finished.any(|&(other_key, expires_at)| other_key == key && now < expires_at)
     }
 
     /// Returns the bytes of a complete datagram.
@@ -230,7 +237,7 @@ impl Reassembly {
 
     /// Frees the buffer of a complete datagram.
     pub(crate) fn free(&mut self, buffer: u32) {
-        self.buffers[buffer as usize].state = State::Free;
+        self.buffers[buffer as usize].state = BufferState::Free;
     }
 
     /// Drops incomplete datagrams whose timeout has passed.
@@ -241,15 +248,15 @@ impl Reassembly {
         self.next_deadline = None;
         for at in 0..self.buffers.len() {
             let buffer = &self.buffers[at];
-            if buffer.state != State::Gathering {
+            if buffer.state != BufferState::Incomplete {
                 continue;
             }
             if now >= buffer.deadline {
-                self.give_up(at, now);
+                self.discard(at, now);
                 counters.ip.reassembly_timeouts += 1;
             } else {
-                let first = self.next_deadline.unwrap_or(buffer.deadline);
-                self.next_deadline = Some(first.min(buffer.deadline));
+                let first_deadline = self.next_deadline.unwrap_or(buffer.deadline);
+                self.next_deadline = Some(first_deadline.min(buffer.deadline));
             }
         }
     }
@@ -259,29 +266,29 @@ impl Reassembly {
     }
 }
 
-impl Buffer {
+impl ReassemblyBuffer {
     /// Inserts a fragment; false if it contradicts the bytes present. An equal fragment counts as a
     /// duplicate.
-    fn add(&mut self, piece: Piece, payload: &[u8]) -> bool {
-        let (start, end) = (piece.offset, piece.offset + payload.len());
+    fn insert(&mut self, fragment: FragmentPosition, payload: &[u8]) -> bool {
+        let (start, end) = (fragment.offset, fragment.offset + payload.len());
         if payload.is_empty()
             || end > self.bytes.len()
-            || (piece.more && !payload.len().is_multiple_of(8))
+            || (fragment.has_more && !payload.len().is_multiple_of(8))
         {
             return false;
         }
         let (start32, end32) = (start as u32, end as u32);
-        let last = self.runs[..self.count].last().map_or(0, |run| run.1);
-        match self.total {
-            Some(total) if end32 > total || (!piece.more && end32 != total) => return false,
-            None if !piece.more && end32 < last => return false,
-            None if !piece.more => self.total = Some(end32),
+        let received_end = self.runs[..self.run_count].last().map_or(0, |run| run.1);
+        match self.total_bytes {
+            Some(total) if end32 > total || (!fragment.has_more && end32 != total) => return false,
+            None if !fragment.has_more && end32 < received_end => return false,
+            None if !fragment.has_more => self.total_bytes = Some(end32),
             _ => {}
         }
         // The first run that does not end before this fragment begins.
-        let runs = &self.runs[..self.count];
+        let runs = &self.runs[..self.run_count];
         let at = runs.iter().position(|run| run.1 >= start32);
-        let at = at.unwrap_or(self.count);
+        let at = at.unwrap_or(self.run_count);
         if let Some(&(from, to)) = runs.get(at) {
             if from <= start32 && end32 <= to {
                 return self.bytes[start..end] == *payload;
@@ -290,27 +297,27 @@ impl Buffer {
                 return false;
             }
         }
-        let joins_before = runs.get(at).is_some_and(|run| run.1 == start32);
-        let behind = if joins_before { at + 1 } else { at };
-        if runs.get(behind).is_some_and(|run| run.0 < end32) {
+        let joins_previous = runs.get(at).is_some_and(|run| run.1 == start32);
+        let next = if joins_previous { at + 1 } else { at };
+        if runs.get(next).is_some_and(|run| run.0 < end32) {
             return false;
         }
-        let joins_behind = runs.get(behind).is_some_and(|run| run.0 == end32);
-        match (joins_before, joins_behind) {
+        let joins_next = runs.get(next).is_some_and(|run| run.0 == end32);
+        match (joins_previous, joins_next) {
             (true, true) => {
-                self.runs[at].1 = self.runs[behind].1;
-                self.runs.copy_within(behind + 1..self.count, behind);
-                self.count -= 1;
+                self.runs[at].1 = self.runs[next].1;
+                self.runs.copy_within(next + 1..self.run_count, next);
+                self.run_count -= 1;
             }
             (true, false) => self.runs[at].1 = end32,
             (false, true) => self.runs[at].0 = start32,
             (false, false) => {
-                if self.count == RUNS {
+                if self.run_count == MAX_RUNS {
                     return false;
                 }
-                self.runs.copy_within(at..self.count, at + 1);
+                self.runs.copy_within(at..self.run_count, at + 1);
                 self.runs[at] = (start32, end32);
-                self.count += 1;
+                self.run_count += 1;
             }
         }
         self.bytes[start..end].copy_from_slice(payload);
@@ -323,15 +330,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn header() -> Header {
-        Header {
+    fn ipv4_header() -> IpHeader {
+        IpHeader {
             from: [10, 0, 0, 1].into(),
             to: [10, 0, 0, 2].into(),
             protocol: 17,
             tos: 0,
-            body: 20,
+            transport: 20,
             end: 0,
-            piece: None,
+            fragment: None,
         }
     }
 
@@ -339,37 +346,48 @@ mod tests {
         (0..length).map(|at| (at * 7 / 3) as u8).collect()
     }
 
-    fn pieces(id: u32, length: usize, step: usize) -> Vec<(Piece, Vec<u8>)> {
+    fn fragments(id: u32, length: usize, step: usize) -> Vec<(FragmentPosition, Vec<u8>)> {
         let all = content(length);
-        let cut = |(number, part): (usize, &[u8])| {
+        let make_fragment = |(number, part): (usize, &[u8])| {
             let offset = number * step;
             let more = offset + part.len() < length;
-            (Piece { id, offset, more }, part.to_vec())
+            (
+                FragmentPosition {
+                    id,
+                    offset,
+                    has_more: more,
+                },
+                part.to_vec(),
+            )
         };
-        all.chunks(step).enumerate().map(cut).collect()
+        all.chunks(step).enumerate().map(make_fragment).collect()
     }
 
     struct Fixture {
-        reassembly: Reassembly,
+        reassembly: ReassemblyBuffers,
         counters: Counters,
     }
 
     impl Fixture {
         fn new(count: u32) -> Self {
             Self {
-                reassembly: Reassembly::new(true, count, 65_515, 1_000),
+                reassembly: ReassemblyBuffers::new(true, count, 65_515, 1_000),
                 counters: Counters::default(),
             }
         }
 
-        fn give(&mut self, (piece, payload): &(Piece, Vec<u8>), now: Nanos) -> Option<Vec<u8>> {
+        fn input(
+            &mut self,
+            (fragment, payload): &(FragmentPosition, Vec<u8>),
+            now: Nanos,
+        ) -> Option<Vec<u8>> {
             let Self {
                 reassembly,
                 counters,
             } = self;
-            match reassembly.input(&header(), *piece, payload, now, counters) {
-                Outcome::Waiting => None,
-                Outcome::Whole(buffer, length, protocol) => {
+            match reassembly.input(&ipv4_header(), *fragment, payload, now, counters) {
+                FragmentResult::Incomplete => None,
+                FragmentResult::Complete(buffer, length, protocol) => {
                     assert_eq!(protocol, 17);
                     let bytes = reassembly.bytes(buffer)[..length].to_vec();
                     reassembly.free(buffer);
@@ -388,20 +406,20 @@ mod tests {
             step in prop::sample::select(vec![552usize, 1480]),
             seed: u64,
         ) {
-            let mut parts = pieces(7, length, step);
+            let mut parts = fragments(7, length, step);
             let mut random = fastrand::Rng::with_seed(seed);
             // Fewer than the separate runs allowed, in any order.
-            prop_assume!(parts.len() <= 2 * RUNS);
+            prop_assume!(parts.len() <= 2 * MAX_RUNS);
             random.shuffle(&mut parts);
             let mut fixture = Fixture::new(1);
             let last = parts.len() - 1;
             for (number, part) in parts.iter().enumerate() {
-                let whole = fixture.give(part, 0);
+                let whole = fixture.input(part, 0);
                 prop_assert_eq!(whole.is_some(), number == last);
                 if let Some(whole) = whole {
                     prop_assert_eq!(whole, content(length));
                 } else if random.bool() {
-                    prop_assert!(fixture.give(part, 0).is_none());
+                    prop_assert!(fixture.input(part, 0).is_none());
                 }
             }
             prop_assert_eq!(fixture.counters.ip.reassembly_errors, 0);
@@ -409,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_is_given_up() {
+    fn overlapping_fragments_are_discarded() {
         let mut fixture = Fixture::new(1);
         for ((first, second), id) in [
             ((0, 16, true), (8, 16, true)),
@@ -426,13 +444,17 @@ mod tests {
         .into_iter()
         .zip(100..)
         {
-            let piece = |offset, more| Piece { id, offset, more };
+            let position = |offset, more| FragmentPosition {
+                id,
+                offset,
+                has_more: more,
+            };
             let make = |(offset, length, more): (usize, usize, bool), fill: u8| {
-                (piece(offset, more), vec![fill; length])
+                (position(offset, more), vec![fill; length])
             };
             let before = fixture.counters.ip.reassembly_errors;
-            assert!(fixture.give(&make(first, 1), 0).is_none());
-            assert!(fixture.give(&make(second, 2), 0).is_none());
+            assert!(fixture.input(&make(first, 1), 0).is_none());
+            assert!(fixture.input(&make(second, 2), 0).is_none());
             assert_eq!(
                 fixture.counters.ip.reassembly_errors,
                 before + 1,
@@ -440,22 +462,26 @@ mod tests {
             );
         }
         // The one buffer is free again: a valid datagram is reassembled.
-        let whole = pieces(2, 3000, 1480);
-        assert!(whole.iter().any(|part| fixture.give(part, 0).is_some()));
+        let fragments = fragments(2, 3000, 1480);
+        assert!(
+            fragments
+                .iter()
+                .any(|part| fixture.input(part, 0).is_some())
+        );
     }
 
     #[test]
-    fn what_misses_a_piece_is_given_up_in_time() {
+    fn incomplete_datagrams_are_discarded_after_the_timeout() {
         let mut fixture = Fixture::new(2);
         for (id, now) in [(0, 0), (1, 400)] {
-            fixture.give(&pieces(id, 3000, 1480)[0], now);
+            fixture.input(&fragments(id, 3000, 1480)[0], now);
         }
         assert_eq!(fixture.reassembly.next_deadline(), Some(1_000));
-        let rest = |id: u32| pieces(id, 3000, 1480).split_off(1);
+        let rest = |id: u32| fragments(id, 3000, 1480).split_off(1);
         assert!(
             rest(0)
                 .iter()
-                .all(|part| fixture.give(part, 1_000).is_none())
+                .all(|part| fixture.input(part, 1_000).is_none())
         );
         assert_eq!(fixture.counters.ip.reassembly_timeouts, 1);
         // Its remaining fragments take no buffer.
@@ -463,7 +489,7 @@ mod tests {
         assert!(
             rest(1)
                 .iter()
-                .any(|part| fixture.give(part, 1_000).is_some())
+                .any(|part| fixture.input(part, 1_000).is_some())
         );
         assert_eq!(fixture.counters.ip.reassembly_ok, 1);
     }
@@ -471,31 +497,31 @@ mod tests {
     /// A fragment in eight is lost: each incomplete datagram would keep its buffer until the
     /// timeout.
     #[test]
-    fn losses_do_not_stop_what_comes_after() {
+    fn losses_do_not_block_later_datagrams() {
         let mut fixture = Fixture::new(2);
-        let mut whole = 0;
+        let mut complete = 0;
         for id in 0..100 {
-            for (number, part) in pieces(id, 3000, 1480).iter().enumerate() {
+            for (number, part) in fragments(id, 3000, 1480).iter().enumerate() {
                 if (id as usize * 3 + number) % 8 != 7 {
-                    whole += u32::from(fixture.give(part, 0).is_some());
+                    complete += u32::from(fixture.input(part, 0).is_some());
                 }
             }
         }
-        assert_eq!(whole, 63);
+        assert_eq!(complete, 63);
         let ip = fixture.counters.ip;
         assert_eq!((ip.reassembly_ok, ip.reassembly_evicted), (63, 36));
         assert_eq!((ip.reassembly_no_buffer, ip.reassembly_timeouts), (0, 0));
     }
 
     #[test]
-    fn the_oldest_makes_room() {
+    fn the_oldest_is_evicted() {
         let mut fixture = Fixture::new(2);
         for (id, now) in [(1, 0), (2, 10), (3, 20)] {
-            fixture.give(&pieces(id, 3000, 1480)[0], now);
+            fixture.input(&fragments(id, 3000, 1480)[0], now);
         }
         let mut finish = |id: u32| {
-            let rest = pieces(id, 3000, 1480).split_off(1);
-            rest.iter().any(|part| fixture.give(part, 30).is_some())
+            let rest = fragments(id, 3000, 1480).split_off(1);
+            rest.iter().any(|part| fixture.input(part, 30).is_some())
         };
         assert_eq!([1, 2, 3].map(&mut finish), [false, true, true]);
         assert_eq!(fixture.counters.ip.reassembly_evicted, 1);
@@ -503,18 +529,18 @@ mod tests {
 
     /// Complete datagrams that were not read yet are never dropped.
     #[test]
-    fn a_buffer_that_is_lent_stays_so() {
+    fn buffers_in_use_are_never_evicted() {
         let mut fixture = Fixture::new(1);
         let Fixture {
             reassembly,
             counters,
         } = &mut fixture;
-        for (piece, payload) in pieces(1, 3000, 1480) {
-            reassembly.input(&header(), piece, &payload, 0, counters);
+        for (fragment, payload) in fragments(1, 3000, 1480) {
+            reassembly.input(&ipv4_header(), fragment, &payload, 0, counters);
         }
-        for (piece, payload) in pieces(2, 3000, 1480) {
-            let outcome = reassembly.input(&header(), piece, &payload, 0, counters);
-            assert_eq!(outcome, Outcome::Waiting);
+        for (fragment, payload) in fragments(2, 3000, 1480) {
+            let result = reassembly.input(&ipv4_header(), fragment, &payload, 0, counters);
+            assert_eq!(result, FragmentResult::Incomplete);
         }
         assert_eq!(counters.ip.reassembly_no_buffer, 3);
         assert_eq!(reassembly.bytes(0)[..3000], content(3000));
@@ -523,28 +549,36 @@ mod tests {
     #[test]
     fn a_late_duplicate_takes_no_buffer() {
         let mut fixture = Fixture::new(1);
-        let first = pieces(1, 3000, 1480);
-        assert!(first.iter().any(|part| fixture.give(part, 0).is_some()));
-        assert!(fixture.give(&first[1], 10).is_none());
+        let first = fragments(1, 3000, 1480);
+        assert!(first.iter().any(|part| fixture.input(part, 0).is_some()));
+        assert!(fixture.input(&first[1], 10).is_none());
         assert_eq!(fixture.counters.ip.reassembly_late, 1);
-        fixture.give(&pieces(2, 3000, 1480)[0], 20);
+        fixture.input(&fragments(2, 3000, 1480)[0], 20);
         assert_eq!(fixture.counters.ip.reassembly_evicted, 0);
         // The same number later belongs to another datagram.
-        let again = pieces(1, 3000, 1480);
-        assert!(again.iter().any(|part| fixture.give(part, 1_000).is_some()));
+        let reused = fragments(1, 3000, 1480);
+        assert!(
+            reused
+                .iter()
+                .any(|part| fixture.input(part, 1_000).is_some())
+        );
     }
 
     #[test]
-    fn what_is_too_long_or_odd_is_refused() {
+    fn fragments_that_are_too_long_or_malformed_are_rejected() {
         let mut fixture = Fixture::new(1);
-        let of = |id, offset, more| Piece { id, offset, more };
-        let place = |offset, more| of(1, offset, more);
+        let position = |id, offset, more| FragmentPosition {
+            id,
+            offset,
+            has_more: more,
+        };
+        let position_of_first = |offset, more| position(1, offset, more);
         for part in [
-            (of(3, 65_512, true), vec![0; 8]),
-            (of(4, 0, true), vec![0; 9]),
-            (of(5, 8, false), vec![]),
+            (position(3, 65_512, true), vec![0; 8]),
+            (position(4, 0, true), vec![0; 9]),
+            (position(5, 8, false), vec![]),
         ] {
-            assert!(fixture.give(&part, 0).is_none());
+            assert!(fixture.input(&part, 0).is_none());
         }
         let counted = &fixture.counters.ip;
         assert_eq!(
@@ -552,13 +586,17 @@ mod tests {
             (1, 2)
         );
         // A datagram with a fragment beyond the limit keeps no buffer from the next one.
-        assert!(fixture.give(&(place(0, true), vec![0; 16]), 0).is_none());
         assert!(
             fixture
-                .give(&(place(65_512, true), vec![0; 64]), 0)
+                .input(&(position_of_first(0, true), vec![0; 16]), 0)
                 .is_none()
         );
-        let mut whole = pieces(2, 3000, 1480).into_iter();
-        assert!(whole.any(|part| fixture.give(&part, 0).is_some()));
+        assert!(
+            fixture
+                .input(&(position_of_first(65_512, true), vec![0; 64]), 0)
+                .is_none()
+        );
+        let mut fragments = fragments(2, 3000, 1480).into_iter();
+        assert!(fragments.any(|part| fixture.input(&part, 0).is_some()));
     }
 }

@@ -5,24 +5,24 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use linerate_port::Frame;
 
 use crate::Nanos;
-use crate::link::Link;
+use crate::link::LinkLayer;
 use crate::prefault;
-use crate::socket::Meta;
-use crate::wire::ip::Header;
+use crate::socket::DatagramMeta;
+use crate::wire::ip::IpHeader;
 
 /// Datagram in a receive queue.
-pub(super) struct Packet {
-    pub(super) body: Body,
+pub(super) struct QueuedDatagram {
+    pub(super) body: DatagramBody,
     pub(super) from: SocketAddr,
     pub(super) to: IpAddr,
     pub(super) tos: u8,
-    pub(super) arrived: Nanos,
-    pub(super) queued: Option<Nanos>,
+    pub(super) arrived_at: Nanos,
+    pub(super) queued_at: Option<Nanos>,
     /// Payload of each datagram, if the frame holds several of one size; otherwise zero.
-    pub(super) segment: u16,
+    pub(super) segment_bytes: u16,
 }
 
-pub(super) enum Body {
+pub(super) enum DatagramBody {
     /// Frame in which it arrived, narrowed to its payload.
     Frame(Frame),
     /// Reassembly buffer: its index, start and end of the payload.
@@ -31,51 +31,57 @@ pub(super) enum Body {
     Empty,
 }
 
-impl Packet {
+impl QueuedDatagram {
     /// Overwrites the slot in place with a datagram just received.
     #[inline(always)]
-    pub(super) fn fill(&mut self, whole: Body, header: &Header, port: u16, link: &Link) {
+    pub(super) fn fill(
+        &mut self,
+        new_body: DatagramBody,
+        header: &IpHeader,
+        port: u16,
+        link: &LinkLayer,
+    ) {
         let Self {
             body,
             from,
             to,
             tos,
-            arrived,
-            queued,
-            segment,
+            arrived_at,
+            queued_at,
+            segment_bytes,
         } = self;
-        *body = whole;
+        *body = new_body;
         *from = SocketAddr::new(header.from, port);
         *to = header.to;
         *tos = header.tos;
-        *arrived = link.came;
-        *queued = (link.watch.as_ref()).and_then(|watch| watch.stage_now());
-        *segment = 0;
+        *arrived_at = link.arrived_at;
+        *queued_at = (link.stage_watch.as_ref()).and_then(|watch| watch.read_stage_clock());
+        *segment_bytes = 0;
     }
 
     #[inline]
-    pub(super) fn meta(&self, queue_drops: u32) -> Meta {
-        Meta {
+    pub(super) fn meta(&self, queue_drops: u32) -> DatagramMeta {
+        DatagramMeta {
             from: self.from,
             to: self.to,
-            arrived_ns: self.arrived,
-            queued_ns: self.queued,
+            arrived_ns: self.arrived_at,
+            queued_ns: self.queued_at,
             queue_drops,
             tos: self.tos,
         }
     }
 }
 
-impl Default for Packet {
+impl Default for QueuedDatagram {
     fn default() -> Self {
         Self {
-            body: Body::Empty,
+            body: DatagramBody::Empty,
             from: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
             to: Ipv4Addr::UNSPECIFIED.into(),
             tos: 0,
-            arrived: 0,
-            queued: None,
-            segment: 0,
+            arrived_at: 0,
+            queued_at: None,
+            segment_bytes: 0,
         }
     }
 }
@@ -85,15 +91,15 @@ impl Default for Packet {
 /// With the standard library's queue each datagram was built on the stack in short stores, then
 /// copied by a call whose wider loads wait for them.
 pub(super) struct ReceiveQueue {
-    slots: Vec<Packet>,
+    slots: Vec<QueuedDatagram>,
     first: usize,
     count: usize,
 }
 
 impl ReceiveQueue {
     pub(super) fn new(depth: usize) -> Self {
-        let mut slots = prefault::room(depth);
-        slots.resize_with(depth, Packet::default);
+        let mut slots = prefault::with_capacity(depth);
+        slots.resize_with(depth, QueuedDatagram::default);
         Self {
             slots,
             first: 0,
@@ -103,7 +109,7 @@ impl ReceiveQueue {
 
     /// Returns the heap memory in bytes.
     pub(super) const fn heap_bytes(depth: usize) -> usize {
-        depth * size_of::<Packet>()
+        depth * size_of::<QueuedDatagram>()
     }
 
     #[inline]
@@ -118,7 +124,7 @@ impl ReceiveQueue {
 
     /// Adds a slot at the end, to be filled by the caller; `None` if the queue is full.
     #[inline(always)]
-    pub(super) fn add(&mut self) -> Option<&mut Packet> {
+    pub(super) fn push_slot(&mut self) -> Option<&mut QueuedDatagram> {
         if self.is_full() {
             return None;
         }
@@ -129,19 +135,19 @@ impl ReceiveQueue {
     }
 
     #[inline]
-    pub(super) fn front(&self) -> Option<&Packet> {
+    pub(super) fn front(&self) -> Option<&QueuedDatagram> {
         (self.count > 0).then(|| &self.slots[self.first])
     }
 
     #[inline]
-    pub(super) fn front_mut(&mut self) -> Option<&mut Packet> {
+    pub(super) fn front_mut(&mut self) -> Option<&mut QueuedDatagram> {
         (self.count > 0).then(|| &mut self.slots[self.first])
     }
 
     /// Removes the first datagram and returns its body.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<Body> {
-        let body = std::mem::replace(&mut self.front_mut()?.body, Body::Empty);
+    pub(super) fn pop(&mut self) -> Option<DatagramBody> {
+        let body = std::mem::replace(&mut self.front_mut()?.body, DatagramBody::Empty);
         self.first += 1;
         if self.first == self.slots.len() {
             self.first = 0;
@@ -158,9 +164,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn number(body: &Body) -> Option<u32> {
+    fn number(body: &DatagramBody) -> Option<u32> {
         match body {
-            Body::Buffer(number, ..) => Some(*number),
+            DatagramBody::Buffer(number, ..) => Some(*number),
             _ => None,
         }
     }
@@ -172,10 +178,10 @@ mod tests {
             let (mut waiting, mut model) = (ReceiveQueue::new(depth), VecDeque::new());
             for (step, add) in (0u32..).zip(steps) {
                 if add {
-                    let slot = waiting.add();
+                    let slot = waiting.push_slot();
                     prop_assert_eq!(slot.is_some(), model.len() < depth);
                     if let Some(slot) = slot {
-                        slot.body = Body::Buffer(step, 0, 0);
+                        slot.body = DatagramBody::Buffer(step, 0, 0);
                         model.push_back(step);
                     }
                 } else {

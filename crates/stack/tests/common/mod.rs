@@ -14,17 +14,21 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use linerate_port::vnet::VNET_HEADER_BYTES;
-use linerate_port::{AnyPort, Burst, Memory, MemoryPlan, Pool, PortUrl, Receive, Transmit};
-use linerate_stack::{Addressing, Config, SocketId, Stack, StackError, TcpState, memory_plan};
+use linerate_port::{
+    AnyPort, Burst, FramePool, FrameRegion, MemoryPlan, PortUrl, RxQueue, TxQueue,
+};
+use linerate_stack::{
+    SocketId, Stack, StackAddressing, StackConfig, StackError, TcpState, memory_plan,
+};
 
-pub const NEAR: &str = "10.0.0.1";
-pub const FAR: &str = "10.0.0.2";
-pub const NEAR_V6: &str = "fd00::1";
-pub const FAR_V6: &str = "fd00::2";
+pub const LOCAL: &str = "10.0.0.1";
+pub const REMOTE: &str = "10.0.0.2";
+pub const LOCAL_V6: &str = "fd00::1";
+pub const REMOTE_V6: &str = "fd00::2";
 
 /// Behaviour of the link. Probabilities in parts per million.
 #[derive(Clone, Copy, Debug)]
-pub struct Link {
+pub struct LinkModel {
     pub loss: u32,
     pub duplicate: u32,
     /// Frames that are delayed by up to `shuffle_ns` more.
@@ -34,7 +38,7 @@ pub struct Link {
     pub seed: u64,
 }
 
-impl Link {
+impl LinkModel {
     pub const CLEAN: Self = Self {
         loss: 0,
         duplicate: 0,
@@ -46,81 +50,82 @@ impl Link {
 }
 
 /// Frames in flight in one direction.
-struct Flight {
+struct FramesInFlight {
     frames: VecDeque<(u64, Vec<u8>)>,
 }
 
 /// Filter called with a frame and the index of its sender; returns whether the frame is delivered.
-pub type Watch = Box<dyn FnMut(usize, &mut Vec<u8>) -> bool>;
+pub type FrameFilter = Box<dyn FnMut(usize, &mut Vec<u8>) -> bool>;
 
 /// Wire between two ports: it holds the other end of each port's ring.
-pub struct Wire {
-    ends: [AnyPort; 2],
-    pool: Pool,
-    flights: [Flight; 2],
-    link: Link,
+pub struct SimulatedWire {
+    ports: [AnyPort; 2],
+    pool: FramePool,
+    in_flight: [FramesInFlight; 2],
+    link: LinkModel,
     random: fastrand::Rng,
     /// Called with each frame sent, and the index of its sender; may drop it.
-    pub watch: Watch,
+    pub filter: FrameFilter,
     /// Frames were delivered to a stack that has not polled since.
-    came: bool,
+    has_delivered: bool,
     /// At each end there is a device that offloads checksums and segmentation.
-    devices: bool,
+    has_devices: bool,
 }
 
-impl Wire {
-    pub fn carry(&mut self, now: u64) {
+impl SimulatedWire {
+    pub fn transfer(&mut self, now: u64) {
         let mut burst = Burst::new();
         for end in 0..2 {
-            while self.ends[end].receive.receive(&mut self.pool, &mut burst) > 0 {
+            while self.ports[end].receive.receive(&mut self.pool, &mut burst) > 0 {
                 let memory = self.pool.memory();
                 let frames = burst.frames().iter().flat_map(|frame| {
                     let bytes = memory.bytes(frame);
-                    match self.devices {
-                        true => device::frames(bytes),
+                    match self.has_devices {
+                        true => device::split_frame(bytes),
                         false => vec![bytes.to_vec()],
                     }
                 });
                 for mut bytes in frames.collect::<Vec<_>>() {
-                    if !(self.watch)(end, &mut bytes) || self.chance(self.link.loss) {
+                    if !(self.filter)(end, &mut bytes) || self.chance(self.link.loss) {
                         continue;
                     }
                     let copies = 1 + usize::from(self.chance(self.link.duplicate));
                     for _ in 0..copies {
-                        let more = if self.chance(self.link.reorder) {
+                        let extra_ns = if self.chance(self.link.reorder) {
                             self.random.u64(0..self.link.shuffle_ns.max(1))
                         } else {
                             0
                         };
-                        let at = now + self.link.delay_ns + more;
-                        let frames = &mut self.flights[end].frames;
-                        let place = frames.partition_point(|(other, _)| *other <= at);
-                        frames.insert(place, (at, bytes.clone()));
+                        let arrives_at = now + self.link.delay_ns + extra_ns;
+                        let frames = &mut self.in_flight[end].frames;
+                        let index =
+                            frames.partition_point(|(other_end, _)| *other_end <= arrives_at);
+                        frames.insert(index, (arrives_at, bytes.clone()));
                     }
                 }
                 self.pool.free_all(&mut burst);
             }
-            let other = 1 - end;
-            while let Some((at, _)) = self.flights[end].frames.front()
-                && *at <= now
+            let other_end = 1 - end;
+            while let Some((arrives_at, _)) = self.in_flight[end].frames.front()
+                && *arrives_at <= now
             {
-                let (_, bytes) = self.flights[end].frames.pop_front().unwrap();
-                self.put(other, &bytes);
-                self.came = true;
+                let (_, bytes) = self.in_flight[end].frames.pop_front().unwrap();
+                self.deliver(other_end, &bytes);
+                self.has_delivered = true;
             }
         }
     }
 
     /// Delivers a frame to a stack, as if it had arrived over the wire.
-    pub fn put(&mut self, end: usize, bytes: &[u8]) {
-        if self.devices {
-            return self.put_as_is(end, &device::closed(bytes));
+    pub fn deliver(&mut self, end: usize, bytes: &[u8]) {
+        if self.has_devices {
+            return self.deliver_raw(end, &device::with_vnet_header(bytes));
         }
-        self.put_as_is(end, bytes);
+        self.deliver_raw(end, bytes);
     }
 
     /// Delivers a frame that already has a vnet header.
-    pub fn put_as_is(&mut self, end: usize, bytes: &[u8]) {
+    pub fn deliver_raw(&mut self, end: usize, bytes: &[u8]) {
         let Some(mut frame) = self.pool.allocate() else {
             return;
         };
@@ -131,9 +136,9 @@ impl Wire {
             .copy_from_slice(bytes);
         let mut burst = Burst::new();
         burst.push(frame).unwrap();
-        let transmit = &mut self.ends[end].transmit;
+        let transmit = &mut self.ports[end].transmit;
         transmit.transmit(&mut self.pool, &mut burst);
-        transmit.refuse(&mut self.pool, &mut burst);
+        transmit.drop_unsent(&mut self.pool, &mut burst);
     }
 
     fn chance(&mut self, parts: u32) -> bool {
@@ -141,82 +146,93 @@ impl Wire {
     }
 
     /// Returns when the next frame arrives.
-    pub fn next(&self) -> Option<u64> {
-        let first = |flight: &Flight| flight.frames.front().map(|(at, _)| *at);
-        self.flights.iter().filter_map(first).min()
+    pub fn next_arrival(&self) -> Option<u64> {
+        let first = |flight: &FramesInFlight| flight.frames.front().map(|(position, _)| *position);
+        self.in_flight.iter().filter_map(first).min()
     }
 
-    pub fn in_flight(&self) -> usize {
-        self.flights.iter().map(|flight| flight.frames.len()).sum()
+    pub fn frames_in_flight(&self) -> usize {
+        self.in_flight
+            .iter()
+            .map(|flight| flight.frames.len())
+            .sum()
     }
 }
 
-/// Simulation of two stacks, `near` and `far`, with a wire between them and a clock of its own.
-pub struct World {
-    pub near: Stack,
-    pub far: Stack,
-    pub wire: Wire,
+/// Simulation of two stacks, `local` and `remote`, with a wire between them and a clock of its own.
+pub struct TwoStackSim {
+    pub local: Stack,
+    pub remote: Stack,
+    pub wire: SimulatedWire,
     pub now: u64,
 }
 
-pub fn config(settings: &[&str]) -> Config {
-    let mut config = Config::default();
+pub fn config(settings: &[&str]) -> StackConfig {
+    let mut config = StackConfig::default();
     for setting in settings {
         config.apply(setting).unwrap();
     }
     config
 }
 
-pub fn addressing(address: &str, address_v6: &str) -> Addressing {
-    Addressing::new(&[&format!("{address}/24"), &format!("{address_v6}/64")]).unwrap()
+pub fn addressing(address: &str, address_v6: &str) -> StackAddressing {
+    StackAddressing::new(&[&format!("{address}/24"), &format!("{address_v6}/64")]).unwrap()
 }
 
 /// Captured frames.
-pub type Frames = Rc<RefCell<Vec<Vec<u8>>>>;
+pub type CapturedFrames = Rc<RefCell<Vec<Vec<u8>>>>;
 
-impl World {
-    /// Captures the frames selected by `is_meant`, by index of the sender, from now on; none is
+impl TwoStackSim {
+    /// Captures the frames selected by `is_selected`, by index of the sender, from now on; none is
     /// dropped.
-    pub fn kept(&mut self, is_meant: impl Fn(usize, &[u8]) -> bool + 'static) -> Frames {
-        let kept = Frames::default();
-        let list = Rc::clone(&kept);
-        self.wire.watch = Box::new(move |end, frame| {
-            if is_meant(end, frame) {
-                list.borrow_mut().push(frame.clone());
+    pub fn capture(
+        &mut self,
+        is_selected: impl Fn(usize, &[u8]) -> bool + 'static,
+    ) -> CapturedFrames {
+        let captured = CapturedFrames::default();
+        let frames = Rc::clone(&captured);
+        self.wire.filter = Box::new(move |end, frame| {
+            if is_selected(end, frame) {
+                frames.borrow_mut().push(frame.clone());
             }
             true
         });
-        kept
+        captured
     }
 
-    pub fn new(near: &Config, far: &Config, link: Link) -> Self {
-        Self::between(near, far, link, &addressing(FAR, FAR_V6))
+    pub fn new(local: &StackConfig, remote: &StackConfig, link: LinkModel) -> Self {
+        Self::with_remote_addressing(local, remote, link, &addressing(REMOTE, REMOTE_V6))
     }
 
     /// Creates a simulation with other addresses of the remote stack.
-    pub fn between(near: &Config, far: &Config, link: Link, far_own: &Addressing) -> Self {
-        let mtu = near.mtu.max(far.mtu);
-        Self::over(near, far, link, far_own, (mtu, 4_096, 20_000))
+    pub fn with_remote_addressing(
+        local: &StackConfig,
+        remote: &StackConfig,
+        link: LinkModel,
+        remote_addressing: &StackAddressing,
+    ) -> Self {
+        let mtu = local.mtu.max(remote.mtu);
+        Self::over_ports(local, remote, link, remote_addressing, (mtu, 4_096, 20_000))
     }
 
     /// Creates two equal stacks, each over a device that offloads checksums and segmentation.
-    pub fn with_devices(settings: &[&str], link: Link) -> Self {
+    pub fn with_devices(settings: &[&str], link: LinkModel) -> Self {
         let mut config = config(settings);
         config.apply("checksum=offload").unwrap();
-        let own = addressing(FAR, FAR_V6);
-        Self::over(&config, &config, link, &own, (65_000, 256, 1_000))
+        let own = addressing(REMOTE, REMOTE_V6);
+        Self::over_ports(&config, &config, link, &own, (65_000, 256, 1_000))
     }
 
     /// Creates a simulation over ports with this MTU, number of descriptors, and number of spare
     /// frames. If the MTU exceeds that of the stacks, devices segment the packets.
-    fn over(
-        near: &Config,
-        far: &Config,
-        link: Link,
-        far_own: &Addressing,
+    fn over_ports(
+        local: &StackConfig,
+        remote: &StackConfig,
+        link: LinkModel,
+        remote_addressing: &StackAddressing,
         (mtu, descriptors, frames): (u16, u32, u32),
     ) -> Self {
-        let devices = mtu > near.mtu.max(far.mtu);
+        let devices = mtu > local.mtu.max(remote.mtu);
         let url = |text: &str| -> PortUrl {
             let keys = format!("mtu={mtu},rxd={descriptors},txd={descriptors}");
             format!("{text},{keys}").parse().unwrap()
@@ -227,10 +243,10 @@ impl World {
             url("ring:f,end=a"),
             url("ring:f,end=b"),
         ];
-        let plan = memory_plan(near, &urls[0]).joined(memory_plan(far, &urls[2]));
-        let memory = Memory::new(MemoryPlan {
+        let plan = memory_plan(local, &urls[0]).combine(memory_plan(remote, &urls[2]));
+        let memory = FrameRegion::new(MemoryPlan {
             frames: plan.frames + frames,
-            huge: false,
+            huge_pages: false,
             ..plan
         })
         .unwrap();
@@ -244,101 +260,105 @@ impl World {
             }
         }
         let mut next = || ports.pop_front().unwrap();
-        let near_stack = Stack::new(next(), &memory, near, &addressing(NEAR, NEAR_V6)).unwrap();
-        let near_end = next();
-        let far_stack = Stack::new(next(), &memory, far, far_own).unwrap();
-        let far_end = next();
+        let local_stack = Stack::new(next(), &memory, local, &addressing(LOCAL, LOCAL_V6)).unwrap();
+        let local_wire_end = next();
+        let remote_stack = Stack::new(next(), &memory, remote, remote_addressing).unwrap();
+        let remote_wire_end = next();
         Self {
-            near: near_stack,
-            far: far_stack,
-            wire: Wire {
-                ends: [near_end, far_end],
+            local: local_stack,
+            remote: remote_stack,
+            wire: SimulatedWire {
+                ports: [local_wire_end, remote_wire_end],
                 pool: memory.pool(),
-                flights: [0, 1].map(|_| Flight {
+                in_flight: [0, 1].map(|_| FramesInFlight {
                     frames: VecDeque::new(),
                 }),
                 link,
                 random: fastrand::Rng::with_seed(link.seed),
-                watch: Box::new(|_, _| true),
-                came: false,
-                devices,
+                filter: Box::new(|_, _| true),
+                has_delivered: false,
+                has_devices: devices,
             },
             now: 1_000_000,
         }
     }
 
     /// Creates two equal stacks.
-    pub fn alike(settings: &[&str], link: Link) -> Self {
+    pub fn symmetric(settings: &[&str], link: LinkModel) -> Self {
         let config = config(settings);
         Self::new(&config, &config, link)
     }
 
     /// Creates two equal stacks over ports with this many descriptors.
-    pub fn on_rings(settings: &[&str], link: Link, descriptors: u32) -> Self {
+    pub fn with_descriptors(settings: &[&str], link: LinkModel, descriptors: u32) -> Self {
         let config = config(settings);
-        let own = addressing(FAR, FAR_V6);
-        let shape = (config.mtu, descriptors, 20_000);
-        Self::over(&config, &config, link, &own, shape)
+        let own = addressing(REMOTE, REMOTE_V6);
+        let ring_shape = (config.mtu, descriptors, 20_000);
+        Self::over_ports(&config, &config, link, &own, ring_shape)
     }
 
     /// Drops the simulation and returns the number of frames that were not returned to the pool.
-    pub fn lost_frames(self) -> usize {
-        let Wire { ends, mut pool, .. } = self.wire;
-        drop((self.near, self.far, ends));
-        let home = std::iter::from_fn(|| pool.allocate()).count();
-        pool.memory().frames() as usize - home
+    pub fn leaked_frames(self) -> usize {
+        let SimulatedWire {
+            ports: addresses,
+            mut pool,
+            ..
+        } = self.wire;
+        drop((self.local, self.remote, addresses));
+        let free_frames = std::iter::from_fn(|| pool.allocate()).count();
+        pool.memory().frames() as usize - free_frames
     }
 
     /// Polls both stacks once, at the present time.
-    pub fn turn(&mut self) {
-        self.near.turn(self.now);
-        self.far.turn(self.now);
-        self.wire.carry(self.now);
+    pub fn poll(&mut self) {
+        self.local.poll(self.now);
+        self.remote.poll(self.now);
+        self.wire.transfer(self.now);
     }
 
     /// Advances the time to the next event, by a millisecond at most. A stack with delivered frames
     /// polls at once: it would otherwise wait for the next event, and the round trip would be
     /// longer than the link's.
-    pub fn pass(&mut self) {
-        if std::mem::take(&mut self.wire.came) {
+    pub fn advance(&mut self) {
+        if std::mem::take(&mut self.wire.has_delivered) {
             self.now += 1_000;
             return;
         }
         let next = [
-            self.near.next_deadline(),
-            self.far.next_deadline(),
-            self.wire.next(),
+            self.local.next_deadline(),
+            self.remote.next_deadline(),
+            self.wire.next_arrival(),
         ];
         let next = next.into_iter().flatten().min();
         let next = next.unwrap_or(u64::MAX).max(self.now + 1_000);
         self.now = next.min(self.now + 1_000_000);
     }
 
-    pub fn run(&mut self, turns: usize) {
-        for _ in 0..turns {
-            self.turn();
-            self.pass();
+    pub fn run(&mut self, polls: usize) {
+        for _ in 0..polls {
+            self.poll();
+            self.advance();
         }
     }
 
     /// Runs until `done`, or panics when simulated `seconds` are over.
-    pub fn until(&mut self, seconds: u64, mut done: impl FnMut(&mut Self) -> bool) {
+    pub fn run_until(&mut self, seconds: u64, mut done: impl FnMut(&mut Self) -> bool) {
         let end = self.now + seconds * 1_000_000_000;
         while !done(self) {
             assert!(
                 self.now < end,
                 "not within {seconds} s: {:#?}",
-                self.near.counters().tcp
+                self.local.counters().tcp
             );
-            self.turn();
-            self.pass();
+            self.poll();
+            self.advance();
         }
     }
 
     /// Runs until both stacks have announced their addresses and are idle.
-    pub fn announced(mut self) -> Self {
-        self.until(5, |world| {
-            world.near.next_deadline().is_none() && world.far.next_deadline().is_none()
+    pub fn after_announcements(mut self) -> Self {
+        self.run_until(5, |sim| {
+            sim.local.next_deadline().is_none() && sim.remote.next_deadline().is_none()
         });
         // The last announcements arrive.
         self.run(20);
@@ -346,94 +366,95 @@ impl World {
     }
 
     /// Establishes a connection from the local to the remote stack.
-    pub fn connected(&mut self, port: u16) -> (SocketId, SocketId) {
-        let listener = self.far.tcp_listen(any(port), 8).unwrap();
-        let pair = self.connect_to(listener, at(FAR, port));
-        self.far.close(listener).unwrap();
+    pub fn connect(&mut self, port: u16) -> (SocketId, SocketId) {
+        let listener = self.remote.tcp_listen(any_address(port), 8).unwrap();
+        let pair = self.connect_to(listener, socket_address(REMOTE, port));
+        self.remote.close(listener).unwrap();
         pair
     }
 
     pub fn connect_to(&mut self, listener: SocketId, to: SocketAddr) -> (SocketId, SocketId) {
-        let client = self.near.tcp_connect(to, None).unwrap();
+        let client = self.local.tcp_connect(to, None).unwrap();
         let mut server = None;
-        self.until(20, |world| {
-            if let Poll::Ready(accepted) = world.far.tcp_accept(listener) {
+        self.run_until(20, |sim| {
+            if let Poll::Ready(accepted) = sim.remote.tcp_accept(listener) {
                 server = Some(accepted.unwrap());
             }
-            server.is_some() && world.near.tcp_state(client).unwrap() == TcpState::Established
+            server.is_some() && sim.local.tcp_state(client).unwrap() == TcpState::Established
         });
         (client, server.unwrap())
     }
 }
 
-pub fn at(address: &str, port: u16) -> SocketAddr {
+pub fn socket_address(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
 }
 
-pub fn any(port: u16) -> SocketAddr {
-    at("0.0.0.0", port)
+pub fn any_address(port: u16) -> SocketAddr {
+    socket_address("0.0.0.0", port)
 }
 
 /// Returns the byte at a position of a stream.
-pub fn byte(place: usize) -> u8 {
-    (place.wrapping_mul(2_654_435_761) >> 13) as u8
+pub fn pattern_byte(position: usize) -> u8 {
+    (position.wrapping_mul(2_654_435_761) >> 13) as u8
 }
 
 /// End of a bulk transfer: sends `send` bytes and checks those received.
-pub struct Bulk {
+pub struct BulkTransfer {
     pub socket: SocketId,
     pub send: usize,
     /// Maximum number of bytes written in one step.
-    pub most: usize,
+    pub max_write: usize,
     pub sent: usize,
     pub received: usize,
-    pub ended: bool,
-    finished: bool,
+    pub has_received_end: bool,
+    has_finished: bool,
 }
 
-impl Bulk {
+impl BulkTransfer {
     pub fn new(socket: SocketId, send: usize) -> Self {
         Self {
             socket,
             send,
-            most: usize::MAX,
+            max_write: usize::MAX,
             sent: 0,
             received: 0,
-            ended: false,
-            finished: false,
+            has_received_end: false,
+            has_finished: false,
         }
     }
 
     /// Sends and receives as much as possible; finishes sending after the last byte.
     pub fn step(&mut self, stack: &mut Stack) {
-        let end = self.send.min(self.sent.saturating_add(self.most));
+        let end = self.send.min(self.sent.saturating_add(self.max_write));
         while self.sent < end {
-            let (from, most) = (self.sent, end - self.sent);
-            let sent = stack.tcp_send(self.socket, |room| {
-                let room_bytes = room.len().min(most);
-                for (number, place) in room[..room_bytes].iter_mut().enumerate() {
-                    *place = byte(from + number);
+            let (from, limit) = (self.sent, end - self.sent);
+            let sent = stack.tcp_send(self.socket, |space| {
+                let space_bytes = space.len().min(limit);
+                for (number, slot) in space[..space_bytes].iter_mut().enumerate() {
+                    *slot = pattern_byte(from + number);
                 }
-                room_bytes
+                space_bytes
             });
             match sent {
                 Poll::Ready(sent) => self.sent += sent.unwrap(),
                 Poll::Pending => break,
             }
         }
-        if self.sent == self.send && !self.finished {
+        if self.sent == self.send && !self.has_finished {
             stack.tcp_finish(self.socket).unwrap();
-            self.finished = true;
+            self.has_finished = true;
         }
-        while !self.ended {
+        while !self.has_received_end {
             let from = self.received;
             let got = stack.tcp_receive(self.socket, |bytes| {
-                let wrong = (0..bytes.len()).find(|&number| bytes[number] != byte(from + number));
+                let wrong =
+                    (0..bytes.len()).find(|&number| bytes[number] != pattern_byte(from + number));
                 assert_eq!(wrong, None, "content differs behind {from}");
                 (bytes.len(), bytes.len())
             });
             match got {
-                Poll::Ready(Ok(0)) => self.ended = true,
+                Poll::Ready(Ok(0)) => self.has_received_end = true,
                 Poll::Ready(Ok(count)) => self.received += count,
                 Poll::Ready(Err(error)) => panic!("{error} after {from}"),
                 Poll::Pending => break,
@@ -442,7 +463,7 @@ impl Bulk {
     }
 }
 
-pub fn ready<T>(poll: Poll<Result<T, StackError>>) -> T {
+pub fn expect_ready<T>(poll: Poll<Result<T, StackError>>) -> T {
     match poll {
         Poll::Ready(result) => result.unwrap(),
         Poll::Pending => panic!("nothing could be done"),

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Key;
+use super::SettingKey;
 
 /// Properties that identify an interface independently of its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
+pub struct InterfaceIdentity {
     /// Interface index; it is kept across namespaces unless it is already used there.
     pub index: u32,
     /// Link-layer address; the permanent one if the hardware has one.
@@ -19,62 +19,73 @@ pub struct Device {
 
 /// Interface that exists now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct InterfaceEntry {
     /// Number of its network namespace, assigned by the caller.
-    pub network: usize,
+    pub namespace: usize,
     pub name: String,
-    pub device: Device,
+    pub identity: InterfaceIdentity,
 }
 
 /// Current location of a saved setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SettingLocation {
     /// Exists under this key, as far as can be determined.
-    At(Key),
+    At(SettingKey),
     /// Removed with its interface or its network namespace.
-    Gone,
+    Removed,
     /// Cannot be determined; the text is the reason.
     Unknown(String),
 }
 
-impl Device {
+impl InterfaceIdentity {
     /// Finds this interface among `all`; `home` is the namespace in which it was.
     ///
     /// # Errors
     /// The candidates, if there are several.
-    pub fn find<'a>(
+    pub fn find_among<'a>(
         &self,
         home: Option<usize>,
-        all: &'a [Seen],
-    ) -> Result<Option<&'a Seen>, Vec<&'a Seen>> {
-        let (near, far): (Vec<&Seen>, Vec<&Seen>) =
-            all.iter().partition(|seen| Some(seen.network) == home);
-        if let Some(same) = near.iter().find(|seen| seen.device == *self) {
-            return Ok(Some(*same));
+        all: &'a [InterfaceEntry],
+    ) -> Result<Option<&'a InterfaceEntry>, Vec<&'a InterfaceEntry>> {
+        let (home_entries, other_entries): (Vec<&InterfaceEntry>, Vec<&InterfaceEntry>) =
+            all.iter().partition(|entry| Some(entry.namespace) == home);
+        if let Some(exact_match) = home_entries.iter().find(|entry| entry.identity == *self) {
+            return Ok(Some(*exact_match));
         }
-        let has_number = |seen: &Seen| seen.device.index == self.index;
-        let is_taken = |network: usize| {
-            let mut there = far.iter().filter(|seen| seen.network == network);
-            there.any(|seen| has_number(seen))
+        let has_index = |entry: &InterfaceEntry| entry.identity.index == self.index;
+        let index_is_taken = |namespace: usize| {
+            let mut entries_there = other_entries
+                .iter()
+                .filter(|entry| entry.namespace == namespace);
+            entries_there.any(|entry| has_index(entry))
         };
         // Several virtual interfaces may share one address, for example VLANs of one device.
-        let is_it = |seen: &Seen| {
-            let Device { address, kind, .. } = &seen.device;
-            let is_like = address.is_some() && *address == self.address && *kind == self.kind;
-            is_like && (kind.is_none() || has_number(seen) || is_taken(seen.network))
+        let is_match = |entry: &InterfaceEntry| {
+            let InterfaceIdentity { address, kind, .. } = &entry.identity;
+            let address_matches =
+                address.is_some() && *address == self.address && *kind == self.kind;
+            address_matches
+                && (kind.is_none() || has_index(entry) || index_is_taken(entry.namespace))
         };
-        let chosen = |is_it: &dyn Fn(&Seen) -> bool, among: &[&'a Seen]| -> Vec<&'a Seen> {
-            among.iter().copied().filter(|seen| is_it(seen)).collect()
+        let select = |is_match: &dyn Fn(&InterfaceEntry) -> bool,
+                      among: &[&'a InterfaceEntry]|
+         -> Vec<&'a InterfaceEntry> {
+            among
+                .iter()
+                .copied()
+                .filter(|entry| is_match(entry))
+                .collect()
         };
-        let like = chosen(&is_it, &far);
-        match (&like[..], &chosen(&has_number, &like)[..]) {
+        let candidates = select(&is_match, &other_entries);
+        match (&candidates[..], &select(&has_index, &candidates)[..]) {
             (&[one], _) | (_, &[one]) => return Ok(Some(one)),
             ([], _) => {}
-            _ => return Err(like),
+            _ => return Err(candidates),
         }
         // In its own namespace its address may have been changed.
-        let is_it = |seen: &&&Seen| has_number(seen) && seen.device.kind == self.kind;
-        Ok(near.iter().find(is_it).copied())
+        let is_match =
+            |entry: &&&InterfaceEntry| has_index(entry) && entry.identity.kind == self.kind;
+        Ok(home_entries.iter().find(is_match).copied())
     }
 }
 
@@ -82,23 +93,25 @@ impl Device {
 mod tests {
     use super::*;
 
-    fn seen((network, name, index, address, kind): (usize, &str, u32, &str, &str)) -> Seen {
-        let said = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        Seen {
-            network,
+    fn interface_entry(
+        (network, name, index, address, kind): (usize, &str, u32, &str, &str),
+    ) -> InterfaceEntry {
+        let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        InterfaceEntry {
+            namespace: network,
             name: name.to_owned(),
-            device: Device {
+            identity: InterfaceIdentity {
                 index,
-                address: said(address),
-                kind: said(kind),
+                address: non_empty(address),
+                kind: non_empty(kind),
             },
         }
     }
 
     #[test]
-    fn an_interface_is_found_whatever_it_is_called_and_wherever_it_is() {
+    fn an_interface_is_found_after_a_rename_or_a_move() {
         let (tap, nic) = ((0, "t0", 5, "02:07", "tun"), (0, "eth1", 2, "00:1b", ""));
-        for (was, all, want) in [
+        for (original, all, expected) in [
             (tap, &[tap][..], Some((0, "t0"))),
             (tap, &[(0, "t1", 5, "02:07", "tun")], Some((0, "t1"))),
             // Its name is used by another interface.
@@ -142,21 +155,21 @@ mod tests {
             ((0, "lo", 1, "", ""), &[(1, "lo", 1, "", "")], None),
             (nic, &[], None),
         ] {
-            let all: Vec<Seen> = all.iter().map(|it| seen(*it)).collect();
-            let device = seen(was).device;
-            let found = device.find(Some(0), &all).unwrap();
-            let found = found.map(|seen| (seen.network, seen.name.as_str()));
-            assert_eq!(found, want, "{was:?} among {all:?}");
+            let all: Vec<InterfaceEntry> = all.iter().map(|it| interface_entry(*it)).collect();
+            let identity = interface_entry(original).identity;
+            let result = identity.find_among(Some(0), &all).unwrap();
+            let result = result.map(|entry| (entry.namespace, entry.name.as_str()));
+            assert_eq!(result, expected, "{original:?} among {all:?}");
         }
     }
 
     #[test]
     fn one_of_several_is_not_guessed() {
-        let tap = seen((0, "t0", 5, "02:07", "tun"));
-        let twice = [1, 2].map(|network| seen((network, "t0", 5, "02:07", "tun")));
-        assert_eq!(tap.device.find(None, &twice).unwrap_err().len(), 2);
+        let tap = interface_entry((0, "t0", 5, "02:07", "tun"));
+        let copies = [1, 2].map(|network| interface_entry((network, "t0", 5, "02:07", "tun")));
+        assert_eq!(tap.identity.find_among(None, &copies).unwrap_err().len(), 2);
         // Its own namespace is gone, and the interface with its index is unrelated.
-        let other = [seen((1, "x", 5, "02:08", "veth"))];
-        assert_eq!(tap.device.find(None, &other), Ok(None));
+        let unrelated = [interface_entry((1, "x", 5, "02:08", "veth"))];
+        assert_eq!(tap.identity.find_among(None, &unrelated), Ok(None));
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Kind of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum SettingKind {
     /// A sysctl by its dotted name.
     Sysctl,
     /// GSO and GRO maximum sizes of an interface: four numbers (GSO, GRO, GSO IPv4, GRO IPv4),
@@ -39,45 +39,47 @@ pub enum Kind {
 
 /// Key of a setting of a host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Key {
+pub struct SettingKey {
     /// Host name for display.
     pub host: String,
     /// Inode number of the network namespace.
-    pub namespace: u64,
+    #[serde(rename = "namespace")]
+    pub namespace_inode: u64,
     /// Cookie of that namespace, if the kernel has one: inode numbers are reused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cookie: Option<u64>,
-    pub kind: Kind,
+    #[serde(rename = "cookie")]
+    pub namespace_cookie: Option<u64>,
+    pub kind: SettingKind,
     /// Sysctl, interface, or interface with its rule.
     pub name: String,
 }
 
-impl Key {
+impl SettingKey {
     /// Returns whether the setting belongs to this namespace; a cookie missing on either side is
     /// ignored.
     #[must_use]
-    pub fn is_of(&self, namespace: u64, cookie: Option<u64>) -> bool {
-        let other = self
-            .cookie
-            .zip(cookie)
-            .is_some_and(|(own, other)| own != other);
-        self.namespace == namespace && !other
+    pub fn is_in_namespace(&self, namespace_inode: u64, namespace_cookie: Option<u64>) -> bool {
+        let is_other_cookie = self
+            .namespace_cookie
+            .zip(namespace_cookie)
+            .is_some_and(|(own_cookie, is_other_cookie)| own_cookie != is_other_cookie);
+        self.namespace_inode == namespace_inode && !is_other_cookie
     }
 
     /// Interface of the setting; `None` for sysctls and commands.
     #[must_use]
     pub fn interface(&self) -> Option<&str> {
         match self.kind {
-            Kind::Sysctl | Kind::Command => None,
+            SettingKind::Sysctl | SettingKind::Command => None,
             _ => self.name.split(' ').next(),
         }
     }
 
     /// Key of the same setting on the interface `name`.
     #[must_use]
-    pub fn of_interface(&self, name: &str) -> Self {
+    pub fn with_interface(&self, name: &str) -> Self {
         let name = match self.name.split_once(' ') {
-            Some((_, which)) => format!("{name} {which}"),
+            Some((_, rule)) => format!("{name} {rule}"),
             None => name.to_owned(),
         };
         Self {
@@ -88,40 +90,40 @@ impl Key {
 
     /// Key of a knob set by a user command; it belongs to no namespace.
     #[must_use]
-    pub fn of_command(knob: &str) -> Self {
+    pub fn for_command(knob: &str) -> Self {
         Self {
             host: "this host".to_owned(),
-            namespace: 0,
-            cookie: None,
-            kind: Kind::Command,
+            namespace_inode: 0,
+            namespace_cookie: None,
+            kind: SettingKind::Command,
             name: knob.to_owned(),
         }
     }
 
     /// Command that sets the value, for display.
     #[must_use]
-    pub fn command(&self, value: &str) -> String {
+    pub fn shell_command(&self, value: &str) -> String {
         let name = &self.name;
         let pairs = || value.replace('=', " ");
         let queues = |kind: &str, file: &str| {
-            let folder = format!("/sys/class/net/{name}/queues");
+            let queues_dir = format!("/sys/class/net/{name}/queues");
             let masks: Vec<&str> = value.split_whitespace().collect();
-            let own = |(number, mask): (usize, &&str)| {
-                format!("echo {mask} > {folder}/{kind}-{number}/{file}")
+            let specific = |(number, mask): (usize, &&str)| {
+                format!("echo {mask} > {queues_dir}/{kind}-{number}/{file}")
             };
             match masks.len() {
                 2.. => masks
                     .iter()
                     .enumerate()
-                    .map(own)
+                    .map(specific)
                     .collect::<Vec<_>>()
                     .join("; "),
-                _ => format!("for f in {folder}/{kind}-*/{file}; do echo {value} > $f; done"),
+                _ => format!("for f in {queues_dir}/{kind}-*/{file}; do echo {value} > $f; done"),
             }
         };
         match self.kind {
-            Kind::Sysctl => format!("sysctl -w {name}='{value}'"),
-            Kind::SegmentSizes => {
+            SettingKind::Sysctl => format!("sysctl -w {name}='{value}'"),
+            SettingKind::SegmentSizes => {
                 let sizes: Vec<&str> = value.split(' ').collect();
                 // A single size applies to all four.
                 let size = |at: usize| sizes.get(at).or(sizes.first()).copied().unwrap_or_default();
@@ -131,9 +133,9 @@ impl Key {
                     size(1)
                 );
                 // Up to 64 KiB the IPv4 sizes follow; `ip` has options for them since 6.3.
-                let follows = |common: usize, own: usize| {
+                let follows = |common: usize, specific: usize| {
                     let small = size(common).parse().is_ok_and(|bytes: u32| bytes <= 65_536);
-                    small && size(common) == size(own)
+                    small && size(common) == size(specific)
                 };
                 match follows(0, 2) && follows(1, 3) {
                     true => common,
@@ -144,30 +146,37 @@ impl Key {
                     ),
                 }
             }
-            Kind::Mtu => format!("ip link set dev {name} mtu {value}"),
-            Kind::State => format!("ip link set dev {name} {value}"),
-            Kind::Addresses => std::iter::once(format!("ip address flush dev {name} scope global"))
-                .chain(value.split_whitespace().map(|word| given(word, name)))
-                .collect::<Vec<_>>()
-                .join("; "),
-            Kind::Rings => format!("ethtool -G {name} {}", pairs()),
-            Kind::Channels => format!("ethtool -L {name} {}", pairs()),
-            Kind::Rss => format!("ethtool -X {name} {}", spread(value)),
-            Kind::Flow => rule(name, value),
-            Kind::Coalescing => format!("ethtool -C {name} {}", pairs()),
-            Kind::Offloads => format!("ethtool -K {name} {}", pairs()),
-            Kind::Rps => queues("rx", "rps_cpus"),
-            Kind::Xps => queues("tx", "xps_cpus"),
-            Kind::Command => value.to_owned(),
+            SettingKind::Mtu => format!("ip link set dev {name} mtu {value}"),
+            SettingKind::State => format!("ip link set dev {name} {value}"),
+            SettingKind::Addresses => {
+                std::iter::once(format!("ip address flush dev {name} scope global"))
+                    .chain(
+                        value
+                            .split_whitespace()
+                            .map(|token| address_command(token, name)),
+                    )
+                    .collect::<Vec<_>>()
+                    .join("; ")
+            }
+            SettingKind::Rings => format!("ethtool -G {name} {}", pairs()),
+            SettingKind::Channels => format!("ethtool -L {name} {}", pairs()),
+            SettingKind::Rss => format!("ethtool -X {name} {}", rss_arguments(value)),
+            SettingKind::Flow => flow_rule_command(name, value),
+            SettingKind::Coalescing => format!("ethtool -C {name} {}", pairs()),
+            SettingKind::Offloads => format!("ethtool -K {name} {}", pairs()),
+            SettingKind::Rps => queues("rx", "rps_cpus"),
+            SettingKind::Xps => queues("tx", "xps_cpus"),
+            SettingKind::Command => value.to_owned(),
         }
     }
 }
 
 /// Command that adds or deletes the flow rule `eth0 udp4:7>0`.
-fn rule(name: &str, value: &str) -> String {
-    let mut words = name.split([' ', ':', '>']);
-    let mut word = || words.next().unwrap_or_default();
-    let (interface, protocol, port, queue) = (word(), word(), word(), word());
+fn flow_rule_command(name: &str, value: &str) -> String {
+    let mut tokens = name.split([' ', ':', '>']);
+    let mut next_token = || tokens.next().unwrap_or_default();
+    let (interface, protocol, port, queue) =
+        (next_token(), next_token(), next_token(), next_token());
     match value {
         "on" => {
             format!("ethtool -N {interface} flow-type {protocol} dst-port {port} action {queue}")
@@ -178,15 +187,15 @@ fn rule(name: &str, value: &str) -> String {
 
 /// Command that adds an address `ADDRESS[>PEER]/LENGTH[+BROADCAST][@SCOPE]`; what follows `,` or
 /// `~` has no text form.
-fn given(word: &str, interface: &str) -> String {
-    let word = word.split([',', '~']).next().unwrap_or_default();
-    let word = word.replace('>', " peer ").replace('+', " broadcast ");
-    let word = word.replace('@', " scope ");
-    format!("ip address add {word} dev {interface}")
+fn address_command(token: &str, interface: &str) -> String {
+    let token = token.split([',', '~']).next().unwrap_or_default();
+    let token = token.replace('>', " peer ").replace('+', " broadcast ");
+    let token = token.replace('@', " scope ");
+    format!("ip address add {token} dev {interface}")
 }
 
 /// Arguments of `ethtool -X` for an indirection table: `equal` from a start, or weights.
-fn spread(value: &str) -> String {
+fn rss_arguments(value: &str) -> String {
     let queues: Vec<u32> = value
         .split_whitespace()
         .filter_map(|queue| queue.parse().ok())
@@ -194,7 +203,11 @@ fn spread(value: &str) -> String {
     let Some(first) = queues.first() else {
         return value.to_owned();
     };
-    if queues.iter().zip(*first..).all(|(queue, at)| *queue == at) {
+    if queues
+        .iter()
+        .zip(*first..)
+        .all(|(queue, expected)| *queue == expected)
+    {
         let start = match first {
             0 => String::new(),
             _ => format!("start {first} "),
@@ -202,7 +215,7 @@ fn spread(value: &str) -> String {
         return format!("{start}equal {}", queues.len());
     }
     let last = queues.iter().copied().max().unwrap_or(0);
-    let weight = |queue| queues.iter().filter(|other| **other == queue).count();
+    let weight = |queue| queues.iter().filter(|entry| **entry == queue).count();
     let weights: Vec<String> = (0..=last).map(|queue| weight(queue).to_string()).collect();
     format!("weight {}", weights.join(" "))
 }
@@ -212,107 +225,116 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_those_that_people_type() {
-        for (kind, value, command) in [
-            (Kind::Sysctl, "1 2", "sysctl -w eth0='1 2'"),
-            (Kind::Mtu, "9000", "ip link set dev eth0 mtu 9000"),
-            (Kind::State, "down", "ip link set dev eth0 down"),
+    fn commands_match_the_usual_tools() {
+        for (kind, value, expected) in [
+            (SettingKind::Sysctl, "1 2", "sysctl -w eth0='1 2'"),
+            (SettingKind::Mtu, "9000", "ip link set dev eth0 mtu 9000"),
+            (SettingKind::State, "down", "ip link set dev eth0 down"),
             (
-                Kind::Addresses,
+                SettingKind::Addresses,
                 "10.0.0.1/24+10.0.0.255,9=4d000000 10.0.0.2>10.0.0.3/32 fd00::1/64~90:60",
                 "ip address flush dev eth0 scope global; ip address add 10.0.0.1/24 broadcast 10.0.0.255 dev eth0; \
                  ip address add 10.0.0.2 peer 10.0.0.3/32 dev eth0; ip address add fd00::1/64 dev eth0",
             ),
             (
-                Kind::Rings,
+                SettingKind::Rings,
                 "rx=512 tx=512",
                 "ethtool -G eth0 rx 512 tx 512",
             ),
-            (Kind::Channels, "rx=2 tx=2", "ethtool -L eth0 rx 2 tx 2"),
-            (Kind::Rss, "default", "ethtool -X eth0 default"),
-            (Kind::Rss, "0 1", "ethtool -X eth0 equal 2"),
-            (Kind::Rss, "2 3", "ethtool -X eth0 start 2 equal 2"),
-            (Kind::Rss, "0 3 3", "ethtool -X eth0 weight 1 0 0 2"),
             (
-                Kind::Coalescing,
+                SettingKind::Channels,
+                "rx=2 tx=2",
+                "ethtool -L eth0 rx 2 tx 2",
+            ),
+            (SettingKind::Rss, "default", "ethtool -X eth0 default"),
+            (SettingKind::Rss, "0 1", "ethtool -X eth0 equal 2"),
+            (SettingKind::Rss, "2 3", "ethtool -X eth0 start 2 equal 2"),
+            (SettingKind::Rss, "0 3 3", "ethtool -X eth0 weight 1 0 0 2"),
+            (
+                SettingKind::Coalescing,
                 "rx-usecs=0 adaptive-rx=off",
                 "ethtool -C eth0 rx-usecs 0 adaptive-rx off",
             ),
-            (Kind::Offloads, "tso=off", "ethtool -K eth0 tso off"),
+            (SettingKind::Offloads, "tso=off", "ethtool -K eth0 tso off"),
             (
-                Kind::Rps,
+                SettingKind::Rps,
                 "3",
                 "for f in /sys/class/net/eth0/queues/rx-*/rps_cpus; do echo 3 > $f; done",
             ),
             (
-                Kind::Xps,
+                SettingKind::Xps,
                 "1 2",
                 "echo 1 > /sys/class/net/eth0/queues/tx-0/xps_cpus; echo 2 > /sys/class/net/eth0/queues/tx-1/xps_cpus",
             ),
             (
-                Kind::SegmentSizes,
+                SettingKind::SegmentSizes,
                 "65536 65536 65536 65536",
                 "ip link set dev eth0 gso_max_size 65536 gro_max_size 65536",
             ),
             (
-                Kind::SegmentSizes,
+                SettingKind::SegmentSizes,
                 "16384",
                 "ip link set dev eth0 gso_max_size 16384 gro_max_size 16384",
             ),
             (
-                Kind::SegmentSizes,
+                SettingKind::SegmentSizes,
                 "131072",
                 "ip link set dev eth0 gso_max_size 131072 gro_max_size 131072 gso_ipv4_max_size 131072 gro_ipv4_max_size 131072",
             ),
         ] {
-            let key = Key {
+            let key = SettingKey {
                 host: "client".to_owned(),
-                namespace: 7,
-                cookie: None,
+                namespace_inode: 7,
+                namespace_cookie: None,
                 kind,
                 name: "eth0".to_owned(),
             };
-            assert_eq!(key.command(value), command);
+            assert_eq!(key.shell_command(value), expected);
         }
     }
 
     #[test]
     fn a_rule_for_a_flow_is_made_and_taken_away() {
-        let key = Key {
-            kind: Kind::Flow,
-            ..Key::of_command("eth0 udp4:7>3")
+        let key = SettingKey {
+            kind: SettingKind::Flow,
+            ..SettingKey::for_command("eth0 udp4:7>3")
         };
         let make = "ethtool -N eth0 flow-type udp4 dst-port 7 action 3";
-        assert_eq!(key.command("on"), make);
+        assert_eq!(key.shell_command("on"), make);
         let take = "ethtool -N eth0 delete N, as `ethtool -n eth0` numbers it";
-        assert_eq!(key.command("off"), take);
+        assert_eq!(key.shell_command("off"), take);
     }
 
     #[test]
     fn a_setting_goes_with_its_interface() {
         for (kind, name, interface, renamed) in [
-            (Kind::Mtu, "eth0", Some("eth0"), "lan"),
-            (Kind::Flow, "eth0 udp4:7>3", Some("eth0"), "lan udp4:7>3"),
-            (Kind::Sysctl, "net.core.rmem_max", None, "lan"),
-            (Kind::Command, "eth0", None, "lan"),
+            (SettingKind::Mtu, "eth0", Some("eth0"), "lan"),
+            (
+                SettingKind::Flow,
+                "eth0 udp4:7>3",
+                Some("eth0"),
+                "lan udp4:7>3",
+            ),
+            (SettingKind::Sysctl, "net.core.rmem_max", None, "lan"),
+            (SettingKind::Command, "eth0", None, "lan"),
         ] {
-            let key = Key {
+            let key = SettingKey {
                 kind,
-                ..Key::of_command(name)
+                ..SettingKey::for_command(name)
             };
             assert_eq!(key.interface(), interface, "{name}");
-            assert_eq!(key.of_interface("lan").name, renamed, "{name}");
+            assert_eq!(key.with_interface("lan").name, renamed, "{name}");
         }
     }
 
     #[test]
-    fn a_network_that_came_later_is_another_one() {
-        let of = |cookie| Key {
-            cookie,
-            namespace: 7,
-            ..Key::of_command("a")
+    fn a_later_namespace_with_the_same_inode_is_another_one() {
+        let key_with_cookie = |cookie| SettingKey {
+            namespace_cookie: cookie,
+            namespace_inode: 7,
+            ..SettingKey::for_command("a")
         };
-        for (own, inode, cookie, is_it) in [
+        for (own_cookie, inode, cookie, expected) in [
             (Some(3), 7, Some(3), true),
             (Some(3), 7, Some(4), false),
             (Some(3), 8, Some(3), false),
@@ -321,13 +343,13 @@ mod tests {
             (Some(3), 7, None, true),
         ] {
             assert_eq!(
-                of(own).is_of(inode, cookie),
-                is_it,
-                "{own:?} {inode} {cookie:?}"
+                key_with_cookie(own_cookie).is_in_namespace(inode, cookie),
+                expected,
+                "{own_cookie:?} {inode} {cookie:?}"
             );
         }
         let line = r#"{"host":"a","namespace":7,"kind":"sysctl","name":"b"}"#;
-        let old: Key = serde_json::from_str(line).expect("as it was written before");
-        assert_eq!(old.cookie, None);
+        let old: SettingKey = serde_json::from_str(line).expect("as it was written before");
+        assert_eq!(old.namespace_cookie, None);
     }
 }

@@ -1,320 +1,430 @@
 //! Table of the built-in knobs.
 
-use super::{DEFAULT, Ground, Knob, Set};
-use crate::guard::Kind;
+use super::{DEFAULT_VALUE, Knob, KnobContext, KnobTarget};
+use crate::guard::SettingKind;
 
 /// Entry of the table: target of the knob and its values in a given context; no values if it does
 /// not apply.
-struct Line {
+struct KnobDefinition {
     name: &'static str,
     ordered: bool,
     /// True if a value may be rejected.
-    uncertain: bool,
-    set: Turned,
-    values: fn(&Ground) -> Vec<String>,
+    may_be_rejected: bool,
+    target: StaticTarget,
+    values: fn(&KnobContext) -> Vec<String>,
 }
 
-/// [`Set`] in a form that a constant can hold.
-enum Turned {
+/// [`KnobTarget`] in a form that a constant can hold.
+enum StaticTarget {
     Option(&'static str),
     StackKey(&'static str),
     Sysctl(&'static str),
-    Interfaces(Kind),
-    Far(&'static str),
+    InterfaceSetting(SettingKind),
+    RemoteSysctl(&'static str),
 }
 
-impl Turned {
-    fn set(&self) -> Set {
+impl StaticTarget {
+    fn to_target(&self) -> KnobTarget {
         match self {
-            Self::Option(name) => Set::Option((*name).to_owned()),
-            Self::StackKey(name) => Set::StackKey((*name).to_owned()),
-            Self::Sysctl(name) => Set::Host {
-                kind: Kind::Sysctl,
+            Self::Option(name) => KnobTarget::Option((*name).to_owned()),
+            Self::StackKey(name) => KnobTarget::StackKey((*name).to_owned()),
+            Self::Sysctl(name) => KnobTarget::HostSetting {
+                kind: SettingKind::Sysctl,
                 name: (*name).to_owned(),
             },
-            Self::Interfaces(kind) => Set::Host {
+            Self::InterfaceSetting(kind) => KnobTarget::HostSetting {
                 kind: *kind,
                 name: String::new(),
             },
-            Self::Far(name) => Set::Far((*name).to_owned()),
+            Self::RemoteSysctl(name) => KnobTarget::RemoteSysctl((*name).to_owned()),
         }
     }
 }
 
-fn list(values: &[&str]) -> Vec<String> {
+fn to_strings(values: &[&str]) -> Vec<String> {
     values.iter().map(|&value| value.to_owned()).collect()
 }
 
-fn when(holds: bool, values: &[&str]) -> Vec<String> {
-    if holds { list(values) } else { Vec::new() }
+fn values_if(condition: bool, values: &[&str]) -> Vec<String> {
+    if condition {
+        to_strings(values)
+    } else {
+        Vec::new()
+    }
 }
 
-fn bulk(ground: &Ground) -> bool {
-    !ground.latency && !ground.own_stack
+fn is_bulk(context: &KnobContext) -> bool {
+    !context.is_latency && !context.uses_netstack
 }
 
-fn bulk_tcp(ground: &Ground) -> bool {
-    bulk(ground) && !ground.udp
+fn is_bulk_tcp(context: &KnobContext) -> bool {
+    is_bulk(context) && !context.is_udp
 }
 
 /// CPU mask in hexadecimal, as `rps_cpus` and `xps_cpus` take it.
-fn masks(ground: &Ground) -> Vec<String> {
-    let all = ground.processors.iter().filter(|&&cpu| cpu < 32);
-    let mask = all.fold(0_u32, |mask, cpu| mask | 1 << cpu);
-    when(
-        ground.links && ground.processors.len() > 1,
+fn cpu_masks(context: &KnobContext) -> Vec<String> {
+    let unique_names = context.cpus.iter().filter(|&&cpu| cpu < 32);
+    let mask = unique_names.fold(0_u32, |mask, cpu| mask | 1 << cpu);
+    values_if(
+        context.link_settings && context.cpus.len() > 1,
         &[&format!("{mask:x}")],
     )
 }
 
-const fn option(name: &'static str, ordered: bool, values: fn(&Ground) -> Vec<String>) -> Line {
-    Line {
+const fn option_knob(
+    name: &'static str,
+    ordered: bool,
+    values: fn(&KnobContext) -> Vec<String>,
+) -> KnobDefinition {
+    KnobDefinition {
         name,
         ordered,
-        uncertain: false,
-        set: Turned::Option(name),
+        may_be_rejected: false,
+        target: StaticTarget::Option(name),
         values,
     }
 }
 
-const fn called(name: &'static str, line: Line) -> Line {
-    Line { name, ..line }
+const fn with_name(name: &'static str, knob: KnobDefinition) -> KnobDefinition {
+    KnobDefinition { name, ..knob }
 }
 
-const fn uncertain(line: Line) -> Line {
-    Line {
-        uncertain: true,
-        ..line
+const fn rejectable(knob: KnobDefinition) -> KnobDefinition {
+    KnobDefinition {
+        may_be_rejected: true,
+        ..knob
     }
 }
 
-const fn stack(
+const fn stack_knob(
     name: &'static str,
     key: &'static str,
     ordered: bool,
-    values: fn(&Ground) -> Vec<String>,
-) -> Line {
-    Line {
+    values: fn(&KnobContext) -> Vec<String>,
+) -> KnobDefinition {
+    KnobDefinition {
         name,
         ordered,
-        uncertain: false,
-        set: Turned::StackKey(key),
+        may_be_rejected: false,
+        target: StaticTarget::StackKey(key),
         values,
     }
 }
 
-const fn host(name: &'static str, set: Turned, values: fn(&Ground) -> Vec<String>) -> Line {
-    Line {
+const fn host_knob(
+    name: &'static str,
+    target: StaticTarget,
+    values: fn(&KnobContext) -> Vec<String>,
+) -> KnobDefinition {
+    KnobDefinition {
         name,
         ordered: true,
-        uncertain: true,
-        set,
+        may_be_rejected: true,
+        target,
         values,
     }
 }
 
-/// Built-in knobs in the order of `--knobs`: process options, the user-space stack, host settings,
+/// Built-in knobs in the order of `--applicable_knobs`: process options, the user-space stack, host settings,
 /// the remote host.
-const KNOBS: &[Line] = &[
-    uncertain(option("congestion", false, |ground| {
-        match ground.udp || ground.own_stack {
+const BUILTIN_KNOBS: &[KnobDefinition] = &[
+    rejectable(option_knob("congestion", false, |context| {
+        match context.is_udp || context.uses_netstack {
             true => Vec::new(),
-            false => ground.congestion.clone(),
+            false => context.congestion_controls.clone(),
         }
     })),
-    uncertain(option("wait", false, |ground| {
-        match (ground.own_stack, ground.latency) {
+    rejectable(option_knob("wait", false, |context| {
+        match (context.uses_netstack, context.is_latency) {
             (true, _) => Vec::new(),
-            (_, true) => list(&["block", "spin", "busy-poll", "epoll", "io-uring"]),
-            (_, false) => list(&["block", "spin", "block/spin", "epoll", "io-uring"]),
+            (_, true) => to_strings(&["block", "spin", "busy-poll", "epoll", "io-uring"]),
+            (_, false) => to_strings(&["block", "spin", "block/spin", "epoll", "io-uring"]),
         }
     })),
-    called(
+    with_name(
         "write-size",
-        option("length", true, |ground| {
+        option_knob("length", true, |context| {
             let sizes = &["16K", "64K", "128K", "256K", "1M"];
-            when(!ground.latency && !ground.udp, sizes)
+            values_if(!context.is_latency && !context.is_udp, sizes)
         }),
     ),
-    uncertain(option("cpu", false, |ground| {
-        match ground.processors.as_slice() {
+    rejectable(option_knob("cpu", false, |context| {
+        match context.cpus.as_slice() {
             &[first, second, ..] => vec![format!("{first}/{second}"), format!("{first}/{first}")],
             _ => Vec::new(),
         }
     })),
-    option("sndbuf", true, |ground| {
-        when(bulk(ground), &["16K", "64K", "256K", "1M", "4M"])
+    option_knob("sndbuf", true, |context| {
+        values_if(is_bulk(context), &["16K", "64K", "256K", "1M", "4M"])
     }),
-    option("rcvbuf", true, |ground| {
-        when(bulk(ground), &["16K", "64K", "256K", "1M", "4M"])
+    option_knob("rcvbuf", true, |context| {
+        values_if(is_bulk(context), &["16K", "64K", "256K", "1M", "4M"])
     }),
-    option("rcvlowat", true, |ground| {
-        when(bulk_tcp(ground), &["64K", "256K"])
+    option_knob("rcvlowat", true, |context| {
+        values_if(is_bulk_tcp(context), &["64K", "256K"])
     }),
-    called(
+    with_name(
         "streams",
-        option("parallel", true, |ground| when(bulk(ground), &["2", "4"])),
+        option_knob("parallel", true, |context| {
+            values_if(is_bulk(context), &["2", "4"])
+        }),
     ),
     // For TCP only the modes that send without a copy: received data must be read, so `trunc` is
     // left out.
-    uncertain(option("offload", false, |ground| {
-        match (bulk(ground), ground.udp) {
-            (true, true) => list(&["gso,gro", "gso", "none"]),
-            (true, false) => list(&["zerocopy", "sendfile", "splice"]),
+    rejectable(option_knob("offload", false, |context| {
+        match (is_bulk(context), context.is_udp) {
+            (true, true) => to_strings(&["gso,gro", "gso", "none"]),
+            (true, false) => to_strings(&["zerocopy", "sendfile", "splice"]),
             (false, _) => Vec::new(),
         }
     })),
-    option("batch", true, |ground| {
-        when(bulk(ground) && ground.udp, &["8", "32"])
+    option_knob("batch", true, |context| {
+        values_if(is_bulk(context) && context.is_udp, &["8", "32"])
     }),
-    option("no-delay", false, |ground| {
-        when(!ground.udp && !ground.own_stack, &["on"])
+    option_knob("no-delay", false, |context| {
+        values_if(!context.is_udp && !context.uses_netstack, &["on"])
     }),
-    uncertain(option("hold-latency", false, |_| list(&["on"]))),
-    uncertain(option("sched", false, |_| list(&["nice:-20", "fifo:50"]))),
-    stack("stack-sndbuf", "tcp.send_buffer", true, |ground| {
+    rejectable(option_knob("hold-latency", false, |_| to_strings(&["on"]))),
+    rejectable(option_knob("sched", false, |_| {
+        to_strings(&["nice:-20", "fifo:50"])
+    })),
+    stack_knob("stack-sndbuf", "tcp.send_buffer", true, |context| {
         let sizes = &["1K", "2K", "4K", "8K", "16K", "32K", "64K"];
-        when(ground.own_stack && !ground.udp, sizes)
+        values_if(context.uses_netstack && !context.is_udp, sizes)
     }),
-    stack("stack-rcvbuf", "tcp.receive_window", true, |ground| {
+    stack_knob("stack-rcvbuf", "tcp.receive_window", true, |context| {
         let sizes = &["1K", "2K", "4K", "8K", "16K", "32K", "64K"];
-        when(ground.own_stack && !ground.udp, sizes)
+        values_if(context.uses_netstack && !context.is_udp, sizes)
     }),
-    stack("stack-queue", "udp.receive_queue", true, |ground| {
-        when(
-            ground.own_stack && ground.udp,
+    stack_knob("stack-queue", "udp.receive_queue", true, |context| {
+        values_if(
+            context.uses_netstack && context.is_udp,
             &["1", "4", "16", "64", "255"],
         )
     }),
-    stack("stack-rx", "rx_descriptors", true, |ground| {
-        when(ground.own_stack, &["4", "8", "18", "32", "128"])
+    stack_knob("stack-rx", "rx_descriptors", true, |context| {
+        values_if(context.uses_netstack, &["4", "8", "18", "32", "128"])
     }),
-    stack("stack-tx", "tx_descriptors", true, |ground| {
-        when(ground.own_stack, &["4", "8", "18", "32", "128"])
+    stack_knob("stack-tx", "tx_descriptors", true, |context| {
+        values_if(context.uses_netstack, &["4", "8", "18", "32", "128"])
     }),
-    stack("stack-nagle", "tcp.nagle", false, |ground| {
-        when(ground.own_stack && !ground.udp, &["on", "off"])
+    stack_knob("stack-nagle", "tcp.nagle", false, |context| {
+        values_if(context.uses_netstack && !context.is_udp, &["on", "off"])
     }),
-    stack("stack-psh", "tcp.psh", false, |ground| {
-        let when_asked = &["buffer-empty", "always"];
-        when(ground.own_stack && !ground.udp, when_asked)
+    stack_knob("stack-psh", "tcp.psh", false, |context| {
+        let opt_in = &["buffer-empty", "always"];
+        values_if(context.uses_netstack && !context.is_udp, opt_in)
     }),
-    stack("stack-delayed-ack", "tcp.delayed_ack", false, |ground| {
-        when(ground.own_stack && !ground.udp, &["off", "10ms"])
+    stack_knob("stack-delayed-ack", "tcp.delayed_ack", false, |context| {
+        values_if(context.uses_netstack && !context.is_udp, &["off", "10ms"])
     }),
     // 524280 is the kernel's maximum.
-    host(
+    host_knob(
         "gso-size",
-        Turned::Interfaces(Kind::SegmentSizes),
-        |ground| {
-            when(
-                ground.links && bulk(ground),
+        StaticTarget::InterfaceSetting(SettingKind::SegmentSizes),
+        |context| {
+            values_if(
+                context.link_settings && is_bulk(context),
                 &["131072", "262144", "524280"],
             )
         },
     ),
-    host("mtu", Turned::Interfaces(Kind::Mtu), |ground| {
-        when(ground.links && bulk(ground), &["1500", "4000", "9000"])
-    }),
-    host("offloads", Turned::Interfaces(Kind::Offloads), |ground| {
-        let (on, off) = (
-            "tx=on sg=on tso=on gso=on gro=on",
-            "tso=off gso=off gro=off",
-        );
-        when(ground.links && !ground.own_stack, &[on, off])
-    }),
-    host("rings", Turned::Interfaces(Kind::Rings), |ground| {
-        when(
-            ground.links,
-            &["rx=256 tx=256", "rx=1024 tx=1024", "rx=4096 tx=4096"],
-        )
-    }),
-    host(
-        "coalescing",
-        Turned::Interfaces(Kind::Coalescing),
-        |ground| {
-            let none = "rx-usecs=0 tx-usecs=0 adaptive-rx=off";
-            let some = "rx-usecs=50 tx-usecs=50 adaptive-rx=off";
-            when(ground.links, &[none, some, "adaptive-rx=on"])
+    host_knob(
+        "mtu",
+        StaticTarget::InterfaceSetting(SettingKind::Mtu),
+        |context| {
+            values_if(
+                context.link_settings && is_bulk(context),
+                &["1500", "4000", "9000"],
+            )
         },
     ),
-    host("rps", Turned::Interfaces(Kind::Rps), masks),
-    host("xps", Turned::Interfaces(Kind::Xps), masks),
-    host("tcp-rmem", Turned::Sysctl("net.ipv4.tcp_rmem"), |ground| {
-        when(ground.hosts && bulk_tcp(ground), TCP_MEMORY)
-    }),
-    host("tcp-wmem", Turned::Sysctl("net.ipv4.tcp_wmem"), |ground| {
-        when(ground.hosts && bulk_tcp(ground), TCP_MEMORY)
-    }),
-    host(
+    host_knob(
+        "offloads",
+        StaticTarget::InterfaceSetting(SettingKind::Offloads),
+        |context| {
+            let (on, off) = (
+                "tx=on sg=on tso=on gso=on gro=on",
+                "tso=off gso=off gro=off",
+            );
+            values_if(context.link_settings && !context.uses_netstack, &[on, off])
+        },
+    ),
+    host_knob(
+        "rings",
+        StaticTarget::InterfaceSetting(SettingKind::Rings),
+        |context| {
+            values_if(
+                context.link_settings,
+                &["rx=256 tx=256", "rx=1024 tx=1024", "rx=4096 tx=4096"],
+            )
+        },
+    ),
+    host_knob(
+        "coalescing",
+        StaticTarget::InterfaceSetting(SettingKind::Coalescing),
+        |context| {
+            let no_delay = "rx-usecs=0 tx-usecs=0 adaptive-rx=off";
+            let moderate = "rx-usecs=50 tx-usecs=50 adaptive-rx=off";
+            values_if(
+                context.link_settings,
+                &[no_delay, moderate, "adaptive-rx=on"],
+            )
+        },
+    ),
+    host_knob(
+        "rps",
+        StaticTarget::InterfaceSetting(SettingKind::Rps),
+        cpu_masks,
+    ),
+    host_knob(
+        "xps",
+        StaticTarget::InterfaceSetting(SettingKind::Xps),
+        cpu_masks,
+    ),
+    host_knob(
+        "tcp-rmem",
+        StaticTarget::Sysctl("net.ipv4.tcp_rmem"),
+        |context| {
+            values_if(
+                context.host_settings && is_bulk_tcp(context),
+                TCP_MEMORY_VALUES,
+            )
+        },
+    ),
+    host_knob(
+        "tcp-wmem",
+        StaticTarget::Sysctl("net.ipv4.tcp_wmem"),
+        |context| {
+            values_if(
+                context.host_settings && is_bulk_tcp(context),
+                TCP_MEMORY_VALUES,
+            )
+        },
+    ),
+    host_knob(
         "tcp-limit-output",
-        Turned::Sysctl("net.ipv4.tcp_limit_output_bytes"),
-        |ground| when(ground.hosts && bulk_tcp(ground), &["1048576", "16777216"]),
+        StaticTarget::Sysctl("net.ipv4.tcp_limit_output_bytes"),
+        |context| {
+            values_if(
+                context.host_settings && is_bulk_tcp(context),
+                &["1048576", "16777216"],
+            )
+        },
     ),
-    host("rmem-max", Turned::Sysctl("net.core.rmem_max"), |ground| {
-        when(ground.hosts && bulk(ground), LARGEST_BUFFERS)
-    }),
-    host("wmem-max", Turned::Sysctl("net.core.wmem_max"), |ground| {
-        when(ground.hosts && bulk(ground), LARGEST_BUFFERS)
-    }),
-    host(
+    host_knob(
+        "rmem-max",
+        StaticTarget::Sysctl("net.core.rmem_max"),
+        |context| values_if(context.host_settings && is_bulk(context), BUFFER_MAX_VALUES),
+    ),
+    host_knob(
+        "wmem-max",
+        StaticTarget::Sysctl("net.core.wmem_max"),
+        |context| values_if(context.host_settings && is_bulk(context), BUFFER_MAX_VALUES),
+    ),
+    host_knob(
         "backlog",
-        Turned::Sysctl("net.core.netdev_max_backlog"),
-        |ground| when(ground.hosts && bulk(ground), &["4096", "16384"]),
+        StaticTarget::Sysctl("net.core.netdev_max_backlog"),
+        |context| {
+            values_if(
+                context.host_settings && is_bulk(context),
+                &["4096", "16384"],
+            )
+        },
     ),
-    host(
+    host_knob(
         "busy-read",
-        Turned::Sysctl("net.core.busy_read"),
-        |ground| when(ground.hosts && ground.latency && !ground.own_stack, &["50"]),
+        StaticTarget::Sysctl("net.core.busy_read"),
+        |context| {
+            values_if(
+                context.host_settings && context.is_latency && !context.uses_netstack,
+                &["50"],
+            )
+        },
     ),
-    host("far-tcp-rmem", Turned::Far("net.ipv4.tcp_rmem"), |ground| {
-        when(ground.far && !ground.latency && !ground.udp, TCP_MEMORY)
-    }),
-    host("far-tcp-wmem", Turned::Far("net.ipv4.tcp_wmem"), |ground| {
-        when(ground.far && !ground.latency && !ground.udp, TCP_MEMORY)
-    }),
-    host("far-rmem-max", Turned::Far("net.core.rmem_max"), |ground| {
-        when(ground.far && !ground.latency, LARGEST_BUFFERS)
-    }),
-    host("far-wmem-max", Turned::Far("net.core.wmem_max"), |ground| {
-        when(ground.far && !ground.latency, LARGEST_BUFFERS)
-    }),
+    host_knob(
+        "far-tcp-rmem",
+        StaticTarget::RemoteSysctl("net.ipv4.tcp_rmem"),
+        |context| {
+            values_if(
+                context.remote_settings && !context.is_latency && !context.is_udp,
+                TCP_MEMORY_VALUES,
+            )
+        },
+    ),
+    host_knob(
+        "far-tcp-wmem",
+        StaticTarget::RemoteSysctl("net.ipv4.tcp_wmem"),
+        |context| {
+            values_if(
+                context.remote_settings && !context.is_latency && !context.is_udp,
+                TCP_MEMORY_VALUES,
+            )
+        },
+    ),
+    host_knob(
+        "far-rmem-max",
+        StaticTarget::RemoteSysctl("net.core.rmem_max"),
+        |context| {
+            values_if(
+                context.remote_settings && !context.is_latency,
+                BUFFER_MAX_VALUES,
+            )
+        },
+    ),
+    host_knob(
+        "far-wmem-max",
+        StaticTarget::RemoteSysctl("net.core.wmem_max"),
+        |context| {
+            values_if(
+                context.remote_settings && !context.is_latency,
+                BUFFER_MAX_VALUES,
+            )
+        },
+    ),
 ];
 
 /// Values for `net.ipv4.tcp_rmem` and `tcp_wmem`: minimum, default, maximum. The second numbers
 /// hold 10 Gb/s over 0.1 and 1 ms.
-const TCP_MEMORY: &[&str] = &["4096 131072 16777216", "4096 1048576 33554432"];
+const TCP_MEMORY_VALUES: &[&str] = &["4096 131072 16777216", "4096 1048576 33554432"];
 
 /// Values for `net.core.rmem_max` and `wmem_max`, bytes.
-const LARGEST_BUFFERS: &[&str] = &["4194304", "33554432"];
+const BUFFER_MAX_VALUES: &[&str] = &["4194304", "33554432"];
 
 /// Names of all built-in knobs.
 #[must_use]
-pub fn names() -> Vec<&'static str> {
-    KNOBS.iter().map(|line| line.name).collect()
+pub fn knob_names() -> Vec<&'static str> {
+    BUILTIN_KNOBS
+        .iter()
+        .map(|definition| definition.name)
+        .collect()
 }
 
 /// Target of the built-in knob `name`, in any context.
 #[must_use]
-pub fn set_of(name: &str) -> Option<Set> {
-    let line = KNOBS.iter().find(|line| line.name == name)?;
-    Some(line.set.set())
+pub fn target_of(name: &str) -> Option<KnobTarget> {
+    let definition = BUILTIN_KNOBS
+        .iter()
+        .find(|definition| definition.name == name)?;
+    Some(definition.target.to_target())
 }
 
-/// Built-in knobs that apply in `ground`, each with the start as its first value.
+/// Built-in knobs that apply in `context`, each with the start as its first value.
 #[must_use]
-pub fn knobs(ground: &Ground) -> Vec<Knob> {
-    KNOBS
+pub fn applicable_knobs(context: &KnobContext) -> Vec<Knob> {
+    BUILTIN_KNOBS
         .iter()
-        .filter_map(|line| {
-            let values = (line.values)(ground);
+        .filter_map(|definition| {
+            let values = (definition.values)(context);
             (!values.is_empty()).then(|| Knob {
-                name: line.name.to_owned(),
-                values: std::iter::once(DEFAULT.to_owned()).chain(values).collect(),
-                set: line.set.set(),
-                ordered: line.ordered,
-                uncertain: line.uncertain,
-                memory: None,
+                name: definition.name.to_owned(),
+                values: std::iter::once(DEFAULT_VALUE.to_owned())
+                    .chain(values)
+                    .collect(),
+                target: definition.target.to_target(),
+                ordered: definition.ordered,
+                may_be_rejected: definition.may_be_rejected,
+                bytes_per_unit: None,
             })
         })
         .collect()
@@ -324,46 +434,51 @@ pub fn knobs(ground: &Ground) -> Vec<Knob> {
 mod tests {
     use super::*;
 
-    fn names_on(ground: &Ground) -> Vec<String> {
-        knobs(ground).into_iter().map(|knob| knob.name).collect()
+    fn names_in(context: &KnobContext) -> Vec<String> {
+        applicable_knobs(context)
+            .into_iter()
+            .map(|knob| knob.name)
+            .collect()
     }
 
     #[test]
-    fn knobs_fit_the_ground() {
-        let ground = Ground {
-            processors: vec![0, 1],
-            congestion: list(&["cubic"]),
-            ..Ground::default()
+    fn knobs_fit_the_context() {
+        let context = KnobContext {
+            cpus: vec![0, 1],
+            congestion_controls: to_strings(&["cubic"]),
+            ..KnobContext::default()
         };
-        let has = |ground: &Ground, name: &str| names_on(ground).contains(&name.to_owned());
-        assert!(has(&ground, "write-size") && has(&ground, "congestion"));
+        let has = |context: &KnobContext, name: &str| names_in(context).contains(&name.to_owned());
+        assert!(has(&context, "write-size") && has(&context, "congestion"));
         for name in ["gso-size", "rps", "tcp-rmem", "far-tcp-rmem", "stack-rx"] {
-            assert!(!has(&ground, name), "{name}");
+            assert!(!has(&context, name), "{name}");
         }
-        let trips = Ground {
-            udp: true,
-            latency: true,
-            ..ground.clone()
+        let latency_context = KnobContext {
+            is_udp: true,
+            is_latency: true,
+            ..context.clone()
         };
-        assert!(has(&trips, "wait") && !has(&trips, "no-delay"));
-        for ground in [&ground, &trips] {
-            let wait = knobs(ground).into_iter().find(|knob| knob.name == "wait");
+        assert!(has(&latency_context, "wait") && !has(&latency_context, "no-delay"));
+        for context in [&context, &latency_context] {
+            let wait = applicable_knobs(context)
+                .into_iter()
+                .find(|knob| knob.name == "wait");
             let values = wait.unwrap().values;
-            for way in ["block", "spin", "epoll", "io-uring"] {
-                assert!(values.contains(&way.to_owned()), "{way}: {values:?}");
+            for mode in ["block", "spin", "epoll", "io-uring"] {
+                assert!(values.contains(&mode.to_owned()), "{mode}: {values:?}");
             }
         }
-        let stack = Ground {
-            own_stack: true,
-            ..ground.clone()
+        let stack_context = KnobContext {
+            uses_netstack: true,
+            ..context.clone()
         };
-        assert!(has(&stack, "stack-sndbuf") && has(&stack, "write-size"));
-        assert!(!has(&stack, "sndbuf") && !has(&stack, "wait"));
-        let lab = Ground {
-            hosts: true,
-            links: true,
-            far: true,
-            ..ground
+        assert!(has(&stack_context, "stack-sndbuf") && has(&stack_context, "write-size"));
+        assert!(!has(&stack_context, "sndbuf") && !has(&stack_context, "wait"));
+        let lab_context = KnobContext {
+            host_settings: true,
+            link_settings: true,
+            remote_settings: true,
+            ..context
         };
         for name in [
             "gso-size",
@@ -373,25 +488,31 @@ mod tests {
             "tcp-rmem",
             "far-tcp-rmem",
         ] {
-            assert!(has(&lab, name), "{name}");
+            assert!(has(&lab_context, name), "{name}");
         }
-        let rps = knobs(&lab).into_iter().find(|knob| knob.name == "rps");
-        assert_eq!(rps.unwrap().values, [DEFAULT, "3"]);
+        let rps = applicable_knobs(&lab_context)
+            .into_iter()
+            .find(|knob| knob.name == "rps");
+        assert_eq!(rps.unwrap().values, [DEFAULT_VALUE, "3"]);
     }
 
     #[test]
-    fn every_knob_starts_as_it_is_and_has_a_name_of_its_own() {
-        let lab = Ground {
-            processors: vec![0, 1],
-            hosts: true,
-            links: true,
-            far: true,
-            ..Ground::default()
+    fn every_knob_starts_at_its_default_and_has_a_unique_name() {
+        let lab_context = KnobContext {
+            cpus: vec![0, 1],
+            host_settings: true,
+            link_settings: true,
+            remote_settings: true,
+            ..KnobContext::default()
         };
-        assert!(knobs(&lab).iter().all(|knob| knob.values[0] == DEFAULT));
-        let mut all = names();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), names().len());
+        assert!(
+            applicable_knobs(&lab_context)
+                .iter()
+                .all(|knob| knob.values[0] == DEFAULT_VALUE)
+        );
+        let mut unique_names = knob_names();
+        unique_names.sort_unstable();
+        unique_names.dedup();
+        assert_eq!(unique_names.len(), knob_names().len());
     }
 }

@@ -5,19 +5,19 @@ use std::path::Path;
 use linerate_metric::units::{ByteSize, parse_seconds};
 use serde::Deserialize;
 
-use super::{DEFAULT, Knob, Limit, Set};
+use super::{DEFAULT_VALUE, Knob, KnobLimit, KnobTarget};
 use crate::TuneError;
-use crate::guard::Kind;
+use crate::guard::SettingKind;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
-    knob: Vec<Own>,
+struct KnobFile {
+    knob: Vec<KnobEntry>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Own {
+struct KnobEntry {
     name: String,
     values: Vec<toml::Value>,
     set: Option<String>,
@@ -42,34 +42,34 @@ struct Own {
 /// value. Values outside `least` and `most` are removed.
 ///
 /// # Errors
-/// [`TuneError::Knobs`] with the reason.
+/// [`TuneError::InvalidKnobFile`] with the reason.
 pub fn from_toml(path: &Path, text: &str) -> Result<Vec<Knob>, TuneError> {
-    let shape = |why: String| TuneError::Knobs {
+    let invalid = |reason: String| TuneError::InvalidKnobFile {
         path: path.to_owned(),
-        why,
+        reason,
     };
-    let file: File = toml::from_str(text).map_err(|error| {
+    let file: KnobFile = toml::from_str(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
         let line = before.map(|before| before.matches('\n').count() + 1);
-        shape(match line {
+        invalid(match line {
             Some(line) => format!("line {line}: {}", error.message()),
             None => error.message().to_owned(),
         })
     })?;
-    let mut seen = std::collections::BTreeSet::new();
+    let mut names = std::collections::BTreeSet::new();
     file.knob
         .into_iter()
-        .map(|own| {
-            if !seen.insert(own.name.clone()) {
-                return Err(shape(format!("knob `{}` is defined twice", own.name)));
+        .map(|entry| {
+            if !names.insert(entry.name.clone()) {
+                return Err(invalid(format!("knob `{}` is defined twice", entry.name)));
             }
-            own.knob().map_err(shape)
+            entry.into_knob().map_err(invalid)
         })
         .collect()
 }
 
-impl Own {
-    fn knob(self) -> Result<Knob, String> {
+impl KnobEntry {
+    fn into_knob(self) -> Result<Knob, String> {
         let Self { name, restore, .. } = self;
         let within_s = self.within.as_deref().map(parse_seconds);
         if within_s == Some(None) {
@@ -78,42 +78,44 @@ impl Own {
             ));
         }
         let within_s = within_s.flatten();
-        let wrong = |why: &str| Err(format!("`{name}` {why}"));
-        let parts = |c: char| c.is_whitespace() || "=,;".contains(c);
-        if name.is_empty() || name.contains(parts) {
-            return wrong("is not a valid name on the command line: use no blanks and no = , ;");
+        let reject = |reason: &str| Err(format!("`{name}` {reason}"));
+        let is_separator = |c: char| c.is_whitespace() || "=,;".contains(c);
+        if name.is_empty() || name.contains(is_separator) {
+            return reject("is not a valid name on the command line: use no blanks and no = , ;");
         }
-        let set = match (self.set, self.option, self.stack, self.sysctl) {
-            (Some(line), None, None, None) => {
-                if !line.contains("{}") {
-                    return wrong("has no {} for the value in its command");
+        let target = match (self.set, self.option, self.stack, self.sysctl) {
+            (Some(command), None, None, None) => {
+                if !command.contains("{}") {
+                    return reject("has no {} for the value in its command");
                 }
-                Set::Command {
-                    line,
+                KnobTarget::Command {
+                    command,
                     restore: restore.clone(),
-                    within_s,
+                    timeout_s: within_s,
                 }
             }
-            (None, Some(option), None, None) => Set::Option(option),
-            (None, None, Some(key), None) => Set::StackKey(key),
-            (None, None, None, Some(sysctl)) => Set::Host {
-                kind: Kind::Sysctl,
+            (None, Some(option), None, None) => KnobTarget::Option(option),
+            (None, None, Some(key), None) => KnobTarget::StackKey(key),
+            (None, None, None, Some(sysctl)) => KnobTarget::HostSetting {
+                kind: SettingKind::Sysctl,
                 name: sysctl,
             },
-            _ => return wrong("needs one of set, option, stack and sysctl"),
+            _ => return reject("needs one of set, option, stack and sysctl"),
         };
-        if restore.is_some() && !matches!(set, Set::Command { .. }) {
-            return wrong("has restore, which only set may have: other targets restore themselves");
+        if restore.is_some() && !matches!(target, KnobTarget::Command { .. }) {
+            return reject(
+                "has restore, which only set may have: other targets restore themselves",
+            );
         }
-        if within_s.is_some() && !matches!(set, Set::Command { .. }) {
-            return wrong("has within, which only set may have: other targets need no timeout");
+        if within_s.is_some() && !matches!(target, KnobTarget::Command { .. }) {
+            return reject("has within, which only set may have: other targets need no timeout");
         }
         let memory = match self.memory {
             None => None,
             Some(toml::Value::Float(bytes)) if bytes.is_finite() && bytes >= 0.0 => Some(bytes),
             Some(toml::Value::Integer(bytes @ 0..)) => Some(bytes as f64),
             Some(_) => {
-                return wrong(
+                return reject(
                     "has a memory that is not a number from 0 up: give the bytes per unit of the value, memory = 1 \
                      where the value is a size",
                 );
@@ -124,30 +126,30 @@ impl Own {
             let value = match value {
                 toml::Value::String(text) => text,
                 toml::Value::Array(_) | toml::Value::Table(_) => {
-                    return wrong(&format!(
+                    return reject(&format!(
                         "has {value} among its values: write strings or numbers"
                     ));
                 }
-                other => other.to_string(),
+                scalar => scalar.to_string(),
             };
             if values.contains(&value) {
-                return wrong(&format!("has the value {value} twice"));
+                return reject(&format!("has the value {value} twice"));
             }
-            let is_size = value == DEFAULT || value.parse::<ByteSize>().is_ok();
+            let is_size = value == DEFAULT_VALUE || value.parse::<ByteSize>().is_ok();
             if memory.is_some() && !is_size {
-                return wrong(&format!(
+                return reject(&format!(
                     "has memory (bytes per unit of the value), but its value {value} is not a number"
                 ));
             }
             values.push(value);
         }
-        let uncertain = !matches!(set, Set::Command { .. });
+        let uncertain = !matches!(target, KnobTarget::Command { .. });
         let mut knob = Knob {
             values,
-            set,
+            target,
             ordered: self.ordered,
-            uncertain,
-            memory,
+            may_be_rejected: uncertain,
+            bytes_per_unit: memory,
             name: name.clone(),
         };
         if self
@@ -155,13 +157,13 @@ impl Own {
             .zip(self.most)
             .is_some_and(|(least, most)| least > most)
         {
-            return wrong("has a least above its most");
+            return reject("has a least above its most");
         }
         if self.least.is_some() || self.most.is_some() {
-            Limit::new(&name, self.least, self.most).apply(&mut knob);
+            KnobLimit::new(&name, self.least, self.most).apply(&mut knob);
         }
         if knob.values.len() < 2 {
-            return wrong("needs at least two values");
+            return reject("needs at least two values");
         }
         Ok(knob)
     }
@@ -172,39 +174,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knobs_of_the_users_own() {
+    fn user_defined_knobs_have_commands() {
         let path = Path::new("knobs.toml");
         let text = "[[knob]]\nname = \"window\"\nvalues = [1024, 4096, 65536]\nset = \"make flash WND={}\"\n\
                     memory = 2\nordered = true\nmost = 8192\n";
         let knobs = from_toml(path, text).unwrap();
         assert_eq!(knobs[0].values, ["1024", "4096"]);
-        let lines = knobs[0].lines("4096").unwrap();
+        let lines = knobs[0].commands_for("4096").unwrap();
         assert_eq!(lines.0, "make flash WND=4096");
         assert_eq!(
             lines.1, "make flash WND=1024",
             "the first value is what was"
         );
         let text = "[[knob]]\nname = \"w\"\nvalues = [1, 2]\nset = \"x {}\"\nrestore = \"y\"\n";
-        let lines = from_toml(path, text).unwrap()[0].lines("2").unwrap();
+        let lines = from_toml(path, text).unwrap()[0].commands_for("2").unwrap();
         assert_eq!(lines, ("x 2".to_owned(), "y".to_owned()));
     }
 
     #[test]
-    fn a_command_may_take_its_time() {
+    fn a_command_may_have_a_timeout() {
         let path = Path::new("knobs.toml");
-        let of = |rest: &str| {
+        let parse_target = |rest: &str| {
             let text = format!("[[knob]]\nname = \"w\"\nvalues = [1, 2]\n{rest}\n");
-            from_toml(path, &text).map(|knobs| knobs[0].set.clone())
+            from_toml(path, &text).map(|knobs| knobs[0].target.clone())
         };
-        for (rest, want) in [
+        for (rest, expected) in [
             ("set = \"x {}\"", None),
             ("set = \"x {}\"\nwithin = \"30m\"", Some(1_800)),
             ("set = \"x {}\"\nwithin = \"5\"", Some(5)),
         ] {
-            let set = of(rest).unwrap();
+            let target = parse_target(rest).unwrap();
             assert!(
-                matches!(set, Set::Command { within_s, .. } if within_s == want),
-                "{rest}: {set:?}"
+                matches!(target, KnobTarget::Command { timeout_s, .. } if timeout_s == expected),
+                "{rest}: {target:?}"
             );
         }
         for rest in [
@@ -213,15 +215,18 @@ mod tests {
             "option = \"x\"\nwithin = \"1m\"",
         ] {
             assert!(
-                of(rest).unwrap_err().to_string().contains("within"),
+                parse_target(rest)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("within"),
                 "{rest}"
             );
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_told() {
-        for (text, said) in [
+    fn invalid_knobs_are_rejected() {
+        for (text, message) in [
             ("[[knob]]\nname = \"x\"\nvalues = [1, 2]\n", "one of set"),
             (
                 "[[knob]]\nname = \"x\"\nvalues = [1]\nset = \"y {}\"\n",
@@ -284,7 +289,7 @@ mod tests {
             let error = from_toml(Path::new("knobs.toml"), text)
                 .unwrap_err()
                 .to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(message), "{error}");
         }
     }
 }

@@ -4,65 +4,61 @@ use std::str::FromStr;
 
 use linerate_metric::units::ByteSize;
 
-use super::{DEFAULT, Knob};
+use super::{DEFAULT_VALUE, Knob};
 use crate::TuneError;
 
 /// Minimum and maximum value that a search may set a knob to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct KnobLimit {
     pub name: String,
-    least: Option<u64>,
-    most: Option<u64>,
+    min: Option<u64>,
+    max: Option<u64>,
 }
 
-impl FromStr for Limit {
+impl FromStr for KnobLimit {
     type Err = TuneError;
 
     /// Parses `rcvbuf=16K..1M`, `mtu=..9000` or `streams=2..`.
     fn from_str(text: &str) -> Result<Self, TuneError> {
-        let refuse = |why: &str| TuneError::Limit {
+        let reject = |reason: &str| TuneError::InvalidLimit {
             text: text.to_owned(),
-            why: why.to_owned(),
+            reason: reason.to_owned(),
         };
         let (name, range) = text
             .split_once('=')
-            .ok_or_else(|| refuse("write KNOB=LEAST..MOST"))?;
-        let (least, most) = range
+            .ok_or_else(|| reject("write KNOB=LEAST..MOST"))?;
+        let (min, max) = range
             .split_once("..")
-            .ok_or_else(|| refuse("write KNOB=LEAST..MOST"))?;
-        let end = |text: &str| match text.trim() {
+            .ok_or_else(|| reject("write KNOB=LEAST..MOST"))?;
+        let parse_bound = |text: &str| match text.trim() {
             "" => Ok(None),
-            text => number(text)
+            text => parse_number(text)
                 .map(Some)
-                .ok_or_else(|| refuse("each limit must be a number or a size")),
+                .ok_or_else(|| reject("each limit must be a number or a size")),
         };
         let limit = Self {
             name: name.trim().to_owned(),
-            least: end(least)?,
-            most: end(most)?,
+            min: parse_bound(min)?,
+            max: parse_bound(max)?,
         };
-        if limit.least.is_none() && limit.most.is_none() {
-            return Err(refuse("the minimum or the maximum must be given"));
+        if limit.min.is_none() && limit.max.is_none() {
+            return Err(reject("the minimum or the maximum must be given"));
         }
-        if limit
-            .least
-            .zip(limit.most)
-            .is_some_and(|(least, most)| least > most)
-        {
-            return Err(refuse("the minimum is above the maximum"));
+        if limit.min.zip(limit.max).is_some_and(|(min, max)| min > max) {
+            return Err(reject("the minimum is above the maximum"));
         }
         Ok(limit)
     }
 }
 
-impl Limit {
+impl KnobLimit {
     /// Limit read from a file.
     #[must_use]
-    pub fn new(name: &str, least: Option<u64>, most: Option<u64>) -> Self {
+    pub fn new(name: &str, min: Option<u64>, max: Option<u64>) -> Self {
         Self {
             name: name.to_owned(),
-            least,
-            most,
+            min,
+            max,
         }
     }
 
@@ -72,71 +68,72 @@ impl Limit {
     pub fn apply(&self, knob: &mut Knob) {
         let start = knob.values.first().cloned();
         knob.values
-            .retain(|value| Some(value) == start.as_ref() || self.holds(value));
+            .retain(|value| Some(value) == start.as_ref() || self.contains(value));
     }
 
     /// Returns whether every number in `value` is within the limit.
     #[must_use]
-    pub fn holds(&self, value: &str) -> bool {
-        if value == DEFAULT {
+    pub fn contains(&self, value: &str) -> bool {
+        if value == DEFAULT_VALUE {
             return true;
         }
         let numbers: Vec<u64> = value
             .split_whitespace()
-            .filter_map(|word| number(word.rsplit_once('=').map_or(word, |(_, number)| number)))
+            .filter_map(|token| {
+                parse_number(token.rsplit_once('=').map_or(token, |(_, number)| number))
+            })
             .collect();
         let within = |number: &u64| {
-            self.least.is_none_or(|least| *number >= least)
-                && self.most.is_none_or(|most| *number <= most)
+            self.min.is_none_or(|min| *number >= min) && self.max.is_none_or(|max| *number <= max)
         };
         !numbers.is_empty() && numbers.iter().all(within)
     }
 }
 
-fn number(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     text.parse::<ByteSize>().ok().map(|size| size.0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::knob::Set;
+    use crate::knob::KnobTarget;
 
     #[test]
     fn values_beyond_a_limit_are_left_out() {
-        for (limit, values, left) in [
+        for (limit, values, remaining) in [
             ("a=16K..1M", "default 4K 16K 1M 4M", "default 16K 1M"),
             ("a=..9000", "default 1500 9000 9001", "default 1500 9000"),
             ("a=2..", "1 2 4", "1 2 4"),
             ("a=..5", "default on 4", "default 4"),
         ] {
-            let limit: Limit = limit.parse().unwrap();
+            let limit: KnobLimit = limit.parse().unwrap();
             let mut knob = Knob {
                 name: "a".to_owned(),
                 values: values.split(' ').map(str::to_owned).collect(),
-                set: Set::Option("a".to_owned()),
+                target: KnobTarget::Option("a".to_owned()),
                 ordered: true,
-                uncertain: false,
-                memory: None,
+                may_be_rejected: false,
+                bytes_per_unit: None,
             };
             limit.apply(&mut knob);
-            assert_eq!(knob.values.join(" "), left, "{limit:?}");
+            assert_eq!(knob.values.join(" "), remaining, "{limit:?}");
         }
     }
 
     #[test]
     fn every_number_of_a_value_counts() {
-        let limit: Limit = "tcp-rmem=..20000000".parse().unwrap();
-        assert!(limit.holds("4096 131072 16777216"));
-        assert!(!limit.holds("4096 131072 33554432"));
-        let rings: Limit = "rings=..1024".parse().unwrap();
-        assert!(rings.holds("rx=1024 tx=1024") && !rings.holds("rx=1024 tx=4096"));
+        let limit: KnobLimit = "tcp-rmem=..20000000".parse().unwrap();
+        assert!(limit.contains("4096 131072 16777216"));
+        assert!(!limit.contains("4096 131072 33554432"));
+        let rings: KnobLimit = "rings=..1024".parse().unwrap();
+        assert!(rings.contains("rx=1024 tx=1024") && !rings.contains("rx=1024 tx=4096"));
     }
 
     #[test]
-    fn nonsense_is_told() {
+    fn invalid_limits_are_rejected() {
         for text in ["a", "a=1", "a=..", "a=8..1", "a=x..2"] {
-            assert!(text.parse::<Limit>().is_err(), "{text}");
+            assert!(text.parse::<KnobLimit>().is_err(), "{text}");
         }
     }
 }

@@ -4,26 +4,26 @@ mod builtin;
 mod file;
 mod limit;
 
-pub use builtin::{knobs, names, set_of};
+pub use builtin::{applicable_knobs, knob_names, target_of};
 pub use file::from_toml;
-pub use limit::Limit;
+pub use limit::KnobLimit;
 
 use serde::{Deserialize, Serialize};
 
-use crate::guard::Kind;
+use crate::guard::SettingKind;
 
 /// Value that omits an option and leaves a setting unchanged.
-pub const DEFAULT: &str = "default";
+pub const DEFAULT_VALUE: &str = "default";
 
 /// Default timeout of a command that sets or restores a knob, s.
 ///
 /// Loading a driver takes seconds, booting another kernel minutes.
-pub const TURNING_S: u64 = 600;
+pub const COMMAND_TIMEOUT_S: u64 = 600;
 
 /// Target of a knob: where its value is applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Set {
+pub enum KnobTarget {
     /// An option of the measuring command, by its long name.
     Option(String),
     /// A key of the user-space stack's configuration: `--set KEY=VALUE` of the measuring command.
@@ -31,22 +31,26 @@ pub enum Set {
     /// A knob of an experiment: `--point NAME=VALUE` of `linerate run`.
     Point,
     /// A setting of all hosts whose settings may be changed.
-    Host {
-        kind: Kind,
+    #[serde(rename = "host")]
+    HostSetting {
+        kind: SettingKind,
         /// Name of the sysctl; empty for interface settings, which apply to all interfaces that may
         /// be changed.
         name: String,
     },
     /// A sysctl of the remote host, set by its server.
-    Far(String),
+    #[serde(rename = "far")]
+    RemoteSysctl(String),
     /// A shell command in which `{}` is replaced by the value; it runs when the value changes.
     Command {
-        line: String,
-        /// Command that restores the original state; absent: `line` with the first value.
+        #[serde(rename = "line")]
+        command: String,
+        /// Command that restores the original state; absent: `command` with the first value.
         restore: Option<String>,
-        /// Timeout of either command, s; absent: [`TURNING_S`].
+        /// Timeout of either command, s; absent: [`COMMAND_TIMEOUT_S`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        within_s: Option<u64>,
+        #[serde(rename = "within_s")]
+        timeout_s: Option<u64>,
     },
 }
 
@@ -55,27 +59,30 @@ pub enum Set {
 pub struct Knob {
     pub name: String,
     pub values: Vec<String>,
-    pub set: Set,
+    #[serde(rename = "set")]
+    pub target: KnobTarget,
     /// True if the values are in ascending order, so that neighbors are meaningful.
     pub ordered: bool,
     /// True if a value may be rejected on this host: missing privilege, missing grant, or the
     /// kernel.
-    pub uncertain: bool,
+    #[serde(rename = "uncertain")]
+    pub may_be_rejected: bool,
     /// Memory per unit of the value, bytes; only for user-defined knobs that declare it.
-    pub memory: Option<f64>,
+    #[serde(rename = "memory")]
+    pub bytes_per_unit: Option<f64>,
 }
 
 /// Sysctls that a server sets for a remote client, with the largest number that it accepts for
 /// each.
-pub const FAR: &[(&str, u64)] = &[
-    ("net.ipv4.tcp_rmem", FAR_MOST),
-    ("net.ipv4.tcp_wmem", FAR_MOST),
-    ("net.core.rmem_max", FAR_MOST),
-    ("net.core.wmem_max", FAR_MOST),
+pub const REMOTE_SYSCTLS: &[(&str, u64)] = &[
+    ("net.ipv4.tcp_rmem", MAX_REMOTE_BYTES),
+    ("net.ipv4.tcp_wmem", MAX_REMOTE_BYTES),
+    ("net.core.rmem_max", MAX_REMOTE_BYTES),
+    ("net.core.wmem_max", MAX_REMOTE_BYTES),
 ];
 
 /// 64 MiB for one socket: the bandwidth-delay product of 50 Gb/s over 10 ms.
-const FAR_MOST: u64 = 64 << 20;
+const MAX_REMOTE_BYTES: u64 = 64 << 20;
 
 impl Knob {
     /// Knob that sets an option of the measuring command.
@@ -84,45 +91,48 @@ impl Knob {
         Self {
             name: name.to_owned(),
             values,
-            set: Set::Option(name.to_owned()),
+            target: KnobTarget::Option(name.to_owned()),
             ordered: false,
-            uncertain: true,
-            memory: None,
+            may_be_rejected: true,
+            bytes_per_unit: None,
         }
     }
 
     /// Returns the command that sets `value` and the command that restores, for knobs with a user
     /// command.
     #[must_use]
-    pub fn lines(&self, value: &str) -> Option<(String, String)> {
-        let Set::Command { line, restore, .. } = &self.set else {
+    pub fn commands_for(&self, value: &str) -> Option<(String, String)> {
+        let KnobTarget::Command {
+            command, restore, ..
+        } = &self.target
+        else {
             return None;
         };
-        let back = restore.clone().unwrap_or_else(|| {
+        let restore_command = restore.clone().unwrap_or_else(|| {
             let first = self.values.first().map_or("", String::as_str);
-            line.replace("{}", first)
+            command.replace("{}", first)
         });
-        Some((line.replace("{}", value), back))
+        Some((command.replace("{}", value), restore_command))
     }
 }
 
 /// Facts about the run and the hosts that decide which knobs apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ground {
+pub struct KnobContext {
     /// True for a latency run, false for throughput.
-    pub latency: bool,
+    pub is_latency: bool,
     /// True for UDP, false for TCP.
-    pub udp: bool,
+    pub is_udp: bool,
     /// True if the client uses the user-space stack instead of the kernel's.
-    pub own_stack: bool,
+    pub uses_netstack: bool,
     /// CPUs that may be used.
-    pub processors: Vec<u32>,
+    pub cpus: Vec<u32>,
     /// Congestion control algorithms that sockets may select.
-    pub congestion: Vec<String>,
+    pub congestion_controls: Vec<String>,
     /// True if host settings may be changed.
-    pub hosts: bool,
+    pub host_settings: bool,
     /// True if there are interfaces whose settings may be changed.
-    pub links: bool,
+    pub link_settings: bool,
     /// True if the remote server applies requested settings.
-    pub far: bool,
+    pub remote_settings: bool,
 }

@@ -5,29 +5,29 @@
 //! run would not be tried again. So when no move improves the best any more, the settings that may
 //! still be better are measured again.
 
-use super::{Doing, Point, Search, middle};
+use super::{Search, SearchPhase, SearchPoint, median_score};
 
 /// Divisor of the run budget: this phase, with the moves it triggers, gets one in so many runs.
-const SHARE: usize = 6;
+const LEADER_BUDGET_DIVISOR: usize = 6;
 
 /// Maximum number of runs of one setting: another one would move its median by less than a tenth of
 /// the noise.
-const MOST_RUNS: usize = 8;
+const MAX_RUNS_PER_POINT: usize = 8;
 
 /// Standard errors by which a setting may be better than its score: one in fifteen exceeds it
 /// (one-sided normal).
-const REACH: f64 = 1.5;
+const MAX_STANDARD_ERRORS: f64 = 1.5;
 
 /// Median absolute difference of two runs for noise with a standard deviation of 1: 0.6745 · √2.
-const MIDDLE_DIFFERENCE: f64 = 0.954;
+const UNIT_NOISE_MEDIAN_DIFFERENCE: f64 = 0.954;
 
 impl Search {
     /// Sets the smallest difference of scores that matters.
     ///
     /// Without it every difference matters, and leaders are compared until the runs are used up.
     #[must_use]
-    pub fn worth(mut self, difference: f64) -> Self {
-        self.worth = difference;
+    pub fn with_min_difference(mut self, difference: f64) -> Self {
+        self.min_difference = difference;
         self
     }
 
@@ -36,73 +36,81 @@ impl Search {
     /// If the best has changed since its knobs were last moved, starts a new round of moves;
     /// otherwise
     /// ends the search.
-    pub(super) fn close(&mut self) {
-        if !self.closing {
-            self.closing = true;
-            self.settled.clone_from(&self.from);
+    pub(super) fn compare_leaders(&mut self) {
+        if !self.is_closing {
+            self.is_closing = true;
+            self.last_explored.clone_from(&self.incumbent);
             // Most of the runs that the search did not need stay unspent.
-            self.left = self.left.min(self.all / SHARE);
+            self.remaining_runs = self
+                .remaining_runs
+                .min(self.max_runs / LEADER_BUDGET_DIVISOR);
         }
-        if let Some(rival) = self.rival() {
-            let count = |point| self.seen(point).map_or(0, |(_, runs)| runs);
+        if let Some(rival) = self.strongest_rival() {
+            let run_count = |point| self.raw_score(point).map_or(0, |(_, runs)| runs);
             // Uncertainty of the best affects every comparison, so its own runs come first.
-            let again = count(&self.from) < 2 * (count(&rival) + 1);
+            let repeat_incumbent = run_count(&self.incumbent) < 2 * (run_count(&rival) + 1);
             self.queue.push_back(rival);
-            self.queue.extend(again.then(|| self.from.clone()));
-            self.doing = Doing::Closing;
+            self.queue
+                .extend(repeat_incumbent.then(|| self.incumbent.clone()));
+            self.phase = SearchPhase::CloseLeaders;
             return;
         }
-        if self.settled == self.from {
-            self.over = true;
+        if self.last_explored == self.incumbent {
+            self.is_over = true;
             return;
         }
-        self.settled.clone_from(&self.from);
+        self.last_explored.clone_from(&self.incumbent);
         self.improved = true;
     }
 
     /// Makes the setting with the highest score the new best to start from.
-    pub(super) fn lead(&mut self) {
-        let leads = |best: &Point| self.score(best) > self.score(&self.from);
-        if let Some(best) = self.best().filter(leads) {
-            self.from = best;
+    pub(super) fn adopt_leader(&mut self) {
+        let is_ahead =
+            |best: &SearchPoint| self.corrected_score(best) > self.corrected_score(&self.incumbent);
+        if let Some(best) = self.best_point().filter(is_ahead) {
+            self.incumbent = best;
         }
     }
 
-    /// Setting that may exceed the best by more than `worth`, given the noise; the one with the
+    /// Setting that may exceed the best by more than `with_min_difference`, given the noise; the one with the
     /// largest possible lead.
-    fn rival(&self) -> Option<Point> {
-        let noise = self.noise()?;
-        let (best, runs) = self.known(&self.from)?;
-        let reach = |point: &Point| {
-            let (score, count) = self.known(point)?;
-            let unknown = noise * (1.0 / count as f64 + 1.0 / runs as f64).sqrt();
-            let ahead = score - best + REACH * unknown;
-            (count < MOST_RUNS && ahead > self.worth).then_some(ahead)
+    fn strongest_rival(&self) -> Option<SearchPoint> {
+        let noise = self.run_noise()?;
+        let (best, runs) = self.score_and_runs(&self.incumbent)?;
+        let possible_lead = |point: &SearchPoint| {
+            let (score, count) = self.score_and_runs(point)?;
+            let standard_error = noise * (1.0 / count as f64 + 1.0 / runs as f64).sqrt();
+            let possible_lead_value = score - best + MAX_STANDARD_ERRORS * standard_error;
+            (count < MAX_RUNS_PER_POINT && possible_lead_value > self.min_difference)
+                .then_some(possible_lead_value)
         };
-        self.runs
-            .settings()
-            .filter(|(point, _)| **point != self.from && !self.is_refused(point))
-            .filter_map(|(point, _)| Some((point, reach(point)?)))
+        self.history
+            .measured_points()
+            .filter(|(point, _)| **point != self.incumbent && !self.is_rejected(point))
+            .filter_map(|(point, _)| Some((point, possible_lead(point)?)))
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .map(|(point, _)| point.clone())
     }
 
     /// Median score without drift, and number of runs of a setting.
-    fn known(&self, point: &Point) -> Option<(f64, usize)> {
-        let runs = self.runs.corrected(point);
-        (!runs.is_empty()).then(|| (middle(&runs), runs.len()))
+    fn score_and_runs(&self, point: &SearchPoint) -> Option<(f64, usize)> {
+        let runs = self.history.corrected_scores(point);
+        (!runs.is_empty()).then(|| (median_score(&runs), runs.len()))
     }
 
     /// Standard deviation of a run, from the differences between runs of the same setting.
     ///
     /// Uses the median of the differences, so that single outliers do not matter. `None` while no
     /// setting was measured twice.
-    fn noise(&self) -> Option<f64> {
-        let mut steps = Vec::new();
-        for (point, _) in self.runs.settings() {
-            let runs = self.runs.corrected(point);
-            steps.extend(runs.windows(2).map(|two| (two[1] - two[0]).abs()));
+    fn run_noise(&self) -> Option<f64> {
+        let mut differences = Vec::new();
+        for (point, _) in self.history.measured_points() {
+            let runs = self.history.corrected_scores(point);
+            differences.extend(
+                runs.windows(2)
+                    .map(|consecutive| (consecutive[1] - consecutive[0]).abs()),
+            );
         }
-        (!steps.is_empty()).then(|| middle(&steps) / MIDDLE_DIFFERENCE)
+        (!differences.is_empty()).then(|| median_score(&differences) / UNIT_NOISE_MEDIAN_DIFFERENCE)
     }
 }

@@ -15,59 +15,59 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use drift::Runs;
+use drift::RunHistory;
 
 /// Setting of all knobs: the index of each knob's value; 0 is the start.
-pub type Point = Vec<usize>;
+pub type SearchPoint = Vec<usize>;
 
 /// Number of runs of the start before any other: one lucky run must not be the reference.
 const START_RUNS: usize = 2;
 
 /// Number of spread settings measured again, the best ones, so that none leads by one lucky run.
-const HALF: usize = 2;
+const REPEATED_SPREAD_POINTS: usize = 2;
 
 /// Maximum number of rounds of a race; each round is one more run of both sides.
-const MOST_ROUNDS: u32 = 3;
+const MAX_RACE_ROUNDS: u32 = 3;
 
 /// Maximum number of runs between two of the best setting, whose repeats reveal the machine's
 /// drift.
 ///
 /// Simulated on 200 searches over wait modes with wave-shaped drift: 14 misses 15, 8 misses 4; 6
 /// takes 5 % more runs and misses as many as 8.
-const LOOK_BACK: usize = 8;
+const MAX_RUNS_WITHOUT_INCUMBENT: usize = 8;
 
 /// Number of failures after which a value that never had a score is given up.
-pub const FAILURES: usize = 3;
+pub const MAX_VALUE_FAILURES: usize = 3;
 
 /// Values of one knob as the search sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dial {
-    pub values: usize,
+pub struct KnobSpace {
+    pub value_count: usize,
     /// True if the values are in an order along which the score rises and falls smoothly.
     pub ordered: bool,
 }
 
 /// Purpose of the queued settings.
 #[derive(Clone, Debug, PartialEq)]
-enum Doing {
-    Nothing,
-    Moving(usize),
-    Spreading(Vec<Point>),
+enum SearchPhase {
+    Idle,
+    OneKnob(usize),
+    Spread(Vec<SearchPoint>),
     /// The best settings of the spread, measured again.
-    Halving(Vec<Point>),
+    RepeatedSpread(Vec<SearchPoint>),
     /// Settings that differ from the best in two knobs.
-    Diagonals(Vec<Point>),
+    KnobPairs(Vec<SearchPoint>),
     /// A rival that may be better than the best, measured again.
-    Closing,
+    CloseLeaders,
     /// A candidate that seems better, against the best so far.
-    Racing {
-        candidate: Point,
+    Race {
+        candidate: SearchPoint,
         rounds: u32,
     },
 }
 
 /// State of a race.
-enum Race {
+enum RaceState {
     Won,
     Lost,
     Open,
@@ -76,169 +76,183 @@ enum Race {
 /// Search for the best setting of several knobs.
 #[derive(Clone, Debug)]
 pub struct Search {
-    dials: Vec<Dial>,
+    spaces: Vec<KnobSpace>,
     /// Maximum number of runs, and the number that remains.
-    all: usize,
-    left: usize,
+    max_runs: usize,
+    remaining_runs: usize,
     /// Smallest difference of scores that matters.
-    worth: f64,
+    min_difference: f64,
     random: fastrand::Rng,
-    runs: Runs,
+    history: RunHistory,
     /// Number of failed or rejected runs of each setting.
-    failures: BTreeMap<Point, u32>,
+    failures: BTreeMap<SearchPoint, u32>,
     /// Failed settings in which this value (knob, value) was the only one not yet proven to work.
-    blamed: BTreeMap<(usize, usize), Vec<Point>>,
+    suspects: BTreeMap<(usize, usize), Vec<SearchPoint>>,
     /// Values (knob, value) that are not tried any more.
-    given_up: BTreeSet<(usize, usize)>,
-    queue: VecDeque<Point>,
-    doing: Doing,
+    abandoned_values: BTreeSet<(usize, usize)>,
+    queue: VecDeque<SearchPoint>,
+    phase: SearchPhase,
     /// Knobs that are moved before any other.
-    first: VecDeque<usize>,
+    first_knobs: VecDeque<usize>,
     /// Knobs still to be moved in this round.
-    round: Vec<usize>,
+    round_knobs: Vec<usize>,
     /// The best so far: moves start from it and races run against it.
-    from: Point,
+    incumbent: SearchPoint,
     improved: bool,
-    spread: bool,
-    diagonals: bool,
+    is_spread: bool,
+    pairs_tried: bool,
     /// True once the comparison of close leaders has begun.
-    closing: bool,
+    is_closing: bool,
     /// The best setting whose knobs were last moved.
-    settled: Point,
-    over: bool,
+    last_explored: SearchPoint,
+    is_over: bool,
 }
 
 impl Search {
     /// Search over these knobs with at most `runs` runs.
     #[must_use]
-    pub fn new(dials: Vec<Dial>, runs: usize, seed: u64) -> Self {
-        let start = vec![0; dials.len()];
+    pub fn new(spaces: Vec<KnobSpace>, runs: usize, seed: u64) -> Self {
+        let start = vec![0; spaces.len()];
         Self {
-            all: runs,
-            left: runs,
-            worth: 0.0,
+            max_runs: runs,
+            remaining_runs: runs,
+            min_difference: 0.0,
             random: fastrand::Rng::with_seed(seed),
-            runs: Runs::default(),
+            history: RunHistory::default(),
             failures: BTreeMap::new(),
-            blamed: BTreeMap::new(),
-            given_up: BTreeSet::new(),
+            suspects: BTreeMap::new(),
+            abandoned_values: BTreeSet::new(),
             queue: std::iter::repeat_n(start.clone(), START_RUNS).collect(),
-            doing: Doing::Nothing,
-            first: VecDeque::new(),
-            round: Vec::new(),
-            settled: start.clone(),
-            from: start,
+            phase: SearchPhase::Idle,
+            first_knobs: VecDeque::new(),
+            round_knobs: Vec::new(),
+            last_explored: start.clone(),
+            incumbent: start,
             improved: true,
-            spread: false,
-            diagonals: false,
-            closing: false,
-            over: false,
-            dials,
+            is_spread: false,
+            pairs_tried: false,
+            is_closing: false,
+            is_over: false,
+            spaces,
         }
     }
 
     /// Sets the knobs to move before any other, in this order.
     #[must_use]
-    pub fn beginning_with(mut self, knobs: &[usize]) -> Self {
-        let known = knobs
+    pub fn with_first_knobs(mut self, knobs: &[usize]) -> Self {
+        let valid_knobs = knobs
             .iter()
             .copied()
-            .filter(|&knob| knob < self.dials.len());
-        self.first = known.collect();
+            .filter(|&knob| knob < self.spaces.len());
+        self.first_knobs = valid_knobs.collect();
         self
     }
 
     /// Returns the next setting to measure; `None` when the search has ended.
-    pub fn propose(&mut self) -> Option<Point> {
-        while self.left > 0 && self.queue.is_empty() && !self.over {
-            self.plan();
+    pub fn propose(&mut self) -> Option<SearchPoint> {
+        while self.remaining_runs > 0 && self.queue.is_empty() && !self.is_over {
+            self.plan_next();
         }
-        self.look_back();
-        if self.left == 1 {
-            self.settle_last();
+        self.requeue_incumbent();
+        if self.remaining_runs == 1 {
+            self.spend_last_run();
         }
         // `plan` may have reduced the budget to zero.
-        self.left = self.left.checked_sub(1)?;
+        self.remaining_runs = self.remaining_runs.checked_sub(1)?;
         self.queue.pop_front()
     }
 
     /// Queues the best so far again if its last run is long ago; its repeats reveal the machine's
     /// drift.
-    fn look_back(&mut self) {
-        let Some(next) = self.queue.front() else {
+    fn requeue_incumbent(&mut self) {
+        let Some(next_point) = self.queue.front() else {
             return;
         };
-        let long_ago = self.runs.since(&self.from) >= LOOK_BACK;
-        if long_ago && *next != self.from && self.score(&self.from).is_some() {
-            self.queue.push_front(self.from.clone());
+        let is_overdue = self.history.runs_since(&self.incumbent) >= MAX_RUNS_WITHOUT_INCUMBENT;
+        if is_overdue
+            && *next_point != self.incumbent
+            && self.corrected_score(&self.incumbent).is_some()
+        {
+            self.queue.push_front(self.incumbent.clone());
         }
     }
 
     /// Spends the last run on the most promising setting with a single run.
     ///
-    /// A setting measured once is not chosen by `best`, however much better its score is.
-    fn settle_last(&mut self) {
-        let Some(best) = self.best() else {
+    /// A setting measured once is not chosen by `best_point`, however much better its score is.
+    fn spend_last_run(&mut self) {
+        let Some(best) = self.best_point() else {
             return;
         };
-        let ahead = |point: &Point| Some(self.score(point)? - self.score(&best)?);
-        let once = self.runs.settings().filter(|&(_, runs)| runs == 1);
-        let promising = once
-            .filter_map(|(point, _)| Some((point, ahead(point)?)))
-            .filter(|(_, ahead)| *ahead > self.worth)
+        let lead =
+            |point: &SearchPoint| Some(self.corrected_score(point)? - self.corrected_score(&best)?);
+        let single_runs = self
+            .history
+            .measured_points()
+            .filter(|&(_, runs)| runs == 1);
+        let promising = single_runs
+            .filter_map(|(point, _)| Some((point, lead(point)?)))
+            .filter(|(_, lead)| *lead > self.min_difference)
             .max_by(|a, b| a.1.total_cmp(&b.1));
         if let Some((point, _)) = promising {
             self.queue = [point.clone()].into();
         }
     }
 
-    /// Records that a setting could not be applied or that its run failed; `ran` is false if no run
+    /// Records that a setting could not be applied or that its run failed; `run_spent` is false if no run
     /// was spent.
     ///
     /// Returns the knob and value given up because of it: one that failed often enough in
     /// combination
     /// with values that work.
-    pub fn fail(&mut self, point: &Point, ran: bool) -> Option<(usize, usize)> {
+    pub fn record_failure(
+        &mut self,
+        point: &SearchPoint,
+        run_spent: bool,
+    ) -> Option<(usize, usize)> {
         *self.failures.entry(point.clone()).or_default() += 1;
-        self.left += usize::from(!ran);
-        let works =
-            |knob: usize, value: usize| self.runs.settings().any(|(seen, _)| seen[knob] == value);
-        let mut unknown =
-            (point.iter().copied().enumerate()).filter(|&(knob, value)| !works(knob, value));
+        self.remaining_runs += usize::from(!run_spent);
+        let is_proven = |knob: usize, value: usize| {
+            self.history
+                .measured_points()
+                .any(|(measured_point, _)| measured_point[knob] == value)
+        };
+        let mut unproven =
+            (point.iter().copied().enumerate()).filter(|&(knob, value)| !is_proven(knob, value));
         // With two unproven values the failure cannot be attributed to one of them.
-        let (Some(blamed), None) = (unknown.next(), unknown.next()) else {
+        let (Some(suspect), None) = (unproven.next(), unproven.next()) else {
             return None;
         };
-        let failed = self.blamed.entry(blamed).or_default();
-        failed.push(point.clone());
-        if failed.len() < FAILURES {
+        let failed_points = self.suspects.entry(suspect).or_default();
+        failed_points.push(point.clone());
+        if failed_points.len() < MAX_VALUE_FAILURES {
             return None;
         }
         // The failures may come from a combination with one other value: a run of the value alone
         // decides.
-        let beside_one = (0..point.len()).any(|knob| {
-            let same = |other: &Point| other[knob] == point[knob];
-            knob != blamed.0 && point[knob] != 0 && failed.iter().all(same)
+        let shares_one_value = (0..point.len()).any(|knob| {
+            let has_value = |failed_point: &SearchPoint| failed_point[knob] == point[knob];
+            knob != suspect.0 && point[knob] != 0 && failed_points.iter().all(has_value)
         });
-        if beside_one {
-            let mut alone = vec![0; point.len()];
-            alone[blamed.0] = blamed.1;
-            if !self.queue.contains(&alone) {
-                self.queue.push_back(alone);
+        if shares_one_value {
+            let mut isolated = vec![0; point.len()];
+            isolated[suspect.0] = suspect.1;
+            if !self.queue.contains(&isolated) {
+                self.queue.push_back(isolated);
             }
             return None;
         }
-        if !self.given_up.insert(blamed) {
+        if !self.abandoned_values.insert(suspect) {
             return None;
         }
-        self.queue.retain(|point| point[blamed.0] != blamed.1);
-        Some(blamed)
+        self.queue.retain(|point| point[suspect.0] != suspect.1);
+        Some(suspect)
     }
 
     /// Records the score of a setting; `None`: it may not be chosen.
-    pub fn tell(&mut self, point: &Point, score: Option<f64>) {
+    pub fn record_score(&mut self, point: &SearchPoint, score: Option<f64>) {
         match score.filter(|score| score.is_finite()) {
-            Some(score) => self.runs.tell(point, score),
+            Some(score) => self.history.record(point, score),
             None => *self.failures.entry(point.clone()).or_default() += 1,
         }
     }
@@ -248,53 +262,56 @@ impl Search {
     /// A setting measured once is not chosen while any was measured twice: of many settings the
     /// luckiest single run looks best.
     #[must_use]
-    pub fn best(&self) -> Option<Point> {
-        let best = |least: usize| {
-            let measured = self.runs.settings().filter(|&(_, runs)| runs >= least);
+    pub fn best_point(&self) -> Option<SearchPoint> {
+        let best_of = |min_runs: usize| {
+            let measured = self
+                .history
+                .measured_points()
+                .filter(|&(_, runs)| runs >= min_runs);
             measured
-                .filter_map(|(point, _)| Some((point, self.score(point)?)))
+                .filter_map(|(point, _)| Some((point, self.corrected_score(point)?)))
                 .max_by(|a, b| a.1.total_cmp(&b.1))
                 .map(|(point, _)| point.clone())
         };
-        best(START_RUNS).or_else(|| best(1))
+        best_of(START_RUNS).or_else(|| best_of(1))
     }
 
     /// Returns the median raw score of a setting and its number of runs.
     #[must_use]
-    pub fn seen(&self, point: &Point) -> Option<(f64, usize)> {
-        let runs = self.runs.measured(point);
-        (!runs.is_empty()).then(|| (middle(&runs), runs.len()))
+    pub fn raw_score(&self, point: &SearchPoint) -> Option<(f64, usize)> {
+        let runs = self.history.raw_scores(point);
+        (!runs.is_empty()).then(|| (median_score(&runs), runs.len()))
     }
 
     /// Median score of a setting that may be chosen, with the machine's drift removed.
-    fn score(&self, point: &Point) -> Option<f64> {
-        let may_be = self.runs.has(point) && !self.is_refused(point);
-        may_be.then(|| middle(&self.runs.corrected(point)))
+    fn corrected_score(&self, point: &SearchPoint) -> Option<f64> {
+        let is_eligible = self.history.contains(point) && !self.is_rejected(point);
+        is_eligible.then(|| median_score(&self.history.corrected_scores(point)))
     }
 
     /// Fills the queue, or ends the search.
-    fn plan(&mut self) {
-        match std::mem::replace(&mut self.doing, Doing::Nothing) {
-            Doing::Nothing => self.go_on(),
-            Doing::Moving(knob) => {
-                let moves = self.moves(knob);
-                self.challenge(&moves);
+    fn plan_next(&mut self) {
+        match std::mem::replace(&mut self.phase, SearchPhase::Idle) {
+            SearchPhase::Idle => self.start_next_phase(),
+            SearchPhase::OneKnob(knob) => {
+                let moves = self.single_moves(knob);
+                self.challenge_incumbent(&moves);
             }
-            Doing::Diagonals(points) => self.challenge(&points),
-            Doing::Spreading(mut points) => {
-                points.retain(|point| self.score(point).is_some());
-                points.sort_by(|a, b| self.order(b, a));
-                points.truncate(HALF);
+            SearchPhase::KnobPairs(points) => self.challenge_incumbent(&points),
+            SearchPhase::Spread(mut points) => {
+                points.retain(|point| self.corrected_score(point).is_some());
+                points.sort_by(|a, b| self.compare_scores(b, a));
+                points.truncate(REPEATED_SPREAD_POINTS);
                 self.queue.extend(points.iter().cloned());
-                self.doing = Doing::Halving(points);
+                self.phase = SearchPhase::RepeatedSpread(points);
             }
-            Doing::Halving(points) => self.challenge(&points),
-            Doing::Closing => self.lead(),
-            Doing::Racing { candidate, rounds } => match self.race(&candidate, rounds) {
-                Race::Open => self.run_race(candidate, rounds + 1),
-                Race::Lost => {}
-                Race::Won => {
-                    self.from = candidate;
+            SearchPhase::RepeatedSpread(points) => self.challenge_incumbent(&points),
+            SearchPhase::CloseLeaders => self.adopt_leader(),
+            SearchPhase::Race { candidate, rounds } => match self.race_state(&candidate, rounds) {
+                RaceState::Open => self.queue_race(candidate, rounds + 1),
+                RaceState::Lost => {}
+                RaceState::Won => {
+                    self.incumbent = candidate;
                     self.improved = true;
                 }
             },
@@ -302,96 +319,99 @@ impl Search {
     }
 
     /// Starts the next phase.
-    fn go_on(&mut self) {
-        if let Some(knob) = self.first.pop_front() {
-            return self.move_knob(knob);
+    fn start_next_phase(&mut self) {
+        if let Some(knob) = self.first_knobs.pop_front() {
+            return self.queue_knob_moves(knob);
         }
-        if !self.spread {
-            self.spread = true;
-            return self.spread();
+        if !self.is_spread {
+            self.is_spread = true;
+            return self.plan_spread();
         }
-        if let Some(knob) = self.round.pop() {
-            return self.move_knob(knob);
+        if let Some(knob) = self.round_knobs.pop() {
+            return self.queue_knob_moves(knob);
         }
         if self.improved {
             self.improved = false;
             // Pairs of knobs were already tried around a setting close to this one.
-            self.diagonals = self.closing;
-            self.round = (0..self.dials.len()).collect();
-            self.random.shuffle(&mut self.round);
+            self.pairs_tried = self.is_closing;
+            self.round_knobs = (0..self.spaces.len()).collect();
+            self.random.shuffle(&mut self.round_knobs);
             return;
         }
-        if self.diagonals {
-            return self.close();
+        if self.pairs_tried {
+            return self.compare_leaders();
         }
-        self.diagonals = true;
-        let points = self.diagonals();
+        self.pairs_tried = true;
+        let points = self.pair_moves();
         self.queue.extend(points.iter().cloned());
-        self.doing = Doing::Diagonals(points);
+        self.phase = SearchPhase::KnobPairs(points);
     }
 
-    fn move_knob(&mut self, knob: usize) {
-        let fresh = (self.moves(knob).into_iter()).filter(|point| self.is_fresh(point));
-        let fresh: Vec<Point> = fresh.collect();
-        self.queue.extend(fresh);
-        self.doing = Doing::Moving(knob);
+    fn queue_knob_moves(&mut self, knob: usize) {
+        let untried = (self.single_moves(knob).into_iter()).filter(|point| self.is_untried(point));
+        let untried: Vec<SearchPoint> = untried.collect();
+        self.queue.extend(untried);
+        self.phase = SearchPhase::OneKnob(knob);
     }
 
     /// Returns whether a setting never had a score or failed more than once.
     ///
     /// One failed run among successful ones does not disqualify a setting.
-    fn is_refused(&self, point: &Point) -> bool {
-        (self.failures.get(point)).is_some_and(|&failures| failures > 1 || !self.runs.has(point))
+    fn is_rejected(&self, point: &SearchPoint) -> bool {
+        (self.failures.get(point))
+            .is_some_and(|&failures| failures > 1 || !self.history.contains(point))
     }
 
-    fn is_fresh(&self, point: &Point) -> bool {
+    fn is_untried(&self, point: &SearchPoint) -> bool {
         let mut values = point.iter().copied().enumerate();
-        let given_up = values.any(|value| self.given_up.contains(&value));
-        !given_up && !self.runs.has(point) && !self.is_refused(point)
+        let is_abandoned = values.any(|value| self.abandoned_values.contains(&value));
+        !is_abandoned && !self.history.contains(point) && !self.is_rejected(point)
     }
 
-    fn order(&self, a: &Point, b: &Point) -> std::cmp::Ordering {
-        let score = |point| self.score(point).unwrap_or(f64::MIN);
+    fn compare_scores(&self, a: &SearchPoint, b: &SearchPoint) -> std::cmp::Ordering {
+        let score = |point| self.corrected_score(point).unwrap_or(f64::MIN);
         score(a).total_cmp(&score(b))
     }
 
-    /// Starts a race of the best of `points` against the best so far, if its score is higher.
-    fn challenge(&mut self, points: &[Point]) {
-        let better = points
-            .iter()
-            .filter(|point| **point != self.from && self.score(point) > self.score(&self.from));
-        let Some(candidate) = better.max_by(|a, b| self.order(a, b)).cloned() else {
+    /// Starts a race of the best of `all_points` against the best so far, if its score is higher.
+    fn challenge_incumbent(&mut self, points: &[SearchPoint]) {
+        let better = points.iter().filter(|point| {
+            **point != self.incumbent
+                && self.corrected_score(point) > self.corrected_score(&self.incumbent)
+        });
+        let Some(candidate) = better.max_by(|a, b| self.compare_scores(a, b)).cloned() else {
             return;
         };
-        if self.score(&self.from).is_none() {
+        if self.corrected_score(&self.incumbent).is_none() {
             // The current best has no score, so there is no race.
-            self.from = candidate;
+            self.incumbent = candidate;
             self.improved = true;
             return;
         }
-        self.run_race(candidate, 1);
+        self.queue_race(candidate, 1);
     }
 
-    fn run_race(&mut self, candidate: Point, rounds: u32) {
-        self.queue.extend([candidate.clone(), self.from.clone()]);
-        self.doing = Doing::Racing { candidate, rounds };
+    fn queue_race(&mut self, candidate: SearchPoint, rounds: u32) {
+        self.queue
+            .extend([candidate.clone(), self.incumbent.clone()]);
+        self.phase = SearchPhase::Race { candidate, rounds };
     }
 
     /// State of a race: won at once if each run of the candidate is above each run of the best; by
     /// medians after the last round.
-    fn race(&self, candidate: &Point, rounds: u32) -> Race {
-        let ahead = self.score(candidate) > self.score(&self.from);
-        let runs = |point: &Point| self.runs.corrected(point).into_iter();
+    fn race_state(&self, candidate: &SearchPoint, rounds: u32) -> RaceState {
+        let is_ahead = self.corrected_score(candidate) > self.corrected_score(&self.incumbent);
+        let runs = |point: &SearchPoint| self.history.corrected_scores(point).into_iter();
         let lowest = runs(candidate).fold(f64::MAX, f64::min);
-        let highest = runs(&self.from).fold(f64::MIN, f64::max);
-        match ahead {
-            false => Race::Lost,
-            true if lowest > highest || rounds >= MOST_ROUNDS => Race::Won,
-            true => Race::Open,
+        let highest = runs(&self.incumbent).fold(f64::MIN, f64::max);
+        match is_ahead {
+            false => RaceState::Lost,
+            true if lowest > highest || rounds >= MAX_RACE_ROUNDS => RaceState::Won,
+            true => RaceState::Open,
         }
     }
 }
 
-fn middle(values: &[f64]) -> f64 {
+fn median_score(values: &[f64]) -> f64 {
     linerate_metric::statistics::median(values).unwrap_or(f64::MIN)
 }

@@ -3,22 +3,22 @@ mod drift_scenarios;
 use super::*;
 
 /// Half of the default goal of 5 % of `tune`, as a difference of logarithms.
-const WORTH: f64 = 0.0247;
+const MIN_DIFFERENCE: f64 = 0.0247;
 
 /// Response surface to search: knobs, score of a setting, and whether the setting may be chosen.
-struct Surface {
+struct ResponseSurface {
     name: &'static str,
     /// Number of values of each knob, and whether they are ordered.
-    dials: &'static [(usize, bool)],
+    knobs: &'static [(usize, bool)],
     /// Score; higher is better.
-    of: fn(&Point) -> f64,
-    allowed: fn(&Point) -> bool,
+    score: fn(&SearchPoint) -> f64,
+    is_allowed: fn(&SearchPoint) -> bool,
 }
 
 /// A window that saturates, write sizes that help until they exceed a cache, a congestion control
 /// that
 /// limits all else, and an interaction: a spinning receiver with the wrong congestion control.
-fn stream(point: &Point) -> f64 {
+fn stream(point: &SearchPoint) -> f64 {
     let window = 2f64.powi(point[0] as i32);
     let write = [0.3, 0.6, 0.9, 1.0, 0.8][point[1]];
     let congestion = [0.35, 1.0, 0.9][point[2]];
@@ -33,7 +33,7 @@ fn stream(point: &Point) -> f64 {
 
 /// Send buffer, window, descriptors and queue of a small stack: the smaller of the first two
 /// limits.
-fn embedded(point: &Point) -> f64 {
+fn embedded(point: &SearchPoint) -> f64 {
     let size = |at: usize| 2f64.powi(point[at] as i32);
     let window = size(0).min(size(1));
     let descriptors = [0.4, 0.7, 0.95, 1.0, 1.0][point[2]];
@@ -42,7 +42,7 @@ fn embedded(point: &Point) -> f64 {
 }
 
 /// Memory budget of 36 KiB.
-fn embedded_allowed(point: &Point) -> bool {
+fn embedded_allowed(point: &SearchPoint) -> bool {
     let size = |at: usize| 1usize << point[at];
     size(0) + size(1) + [4, 8, 16, 32, 64][point[2]] / 2 + point[3] <= 36
 }
@@ -50,7 +50,7 @@ fn embedded_allowed(point: &Point) -> bool {
 /// Wait modes, idle states, scheduling class, CPUs and a busy-poll time: round-trip rates as
 /// measured on a
 /// virtual machine (docs/method/defaults.md: blocking 48 us, without idle states 11, spinning 5.6).
-fn trips(point: &Point) -> f64 {
+fn round_trips(point: &SearchPoint) -> f64 {
     let wait = [1.0, 8.0, 1.5, 0.95, 0.9][point[0]];
     let idle = if point[0] == 1 {
         1.0
@@ -69,27 +69,27 @@ fn trips(point: &Point) -> f64 {
 
 /// Datagrams: segmentation offload that multiplies, a queue that drops what does not fit, wait
 /// modes.
-fn datagrams(point: &Point) -> f64 {
+fn datagrams(point: &SearchPoint) -> f64 {
     let offload = [1.0, 1.6, 6.0, 0.9][point[0]];
     let length = [0.2, 0.4, 0.7, 0.9, 1.0, 0.98][point[1]];
-    let need = offload / 6.0;
+    let required_queue = offload / 6.0;
     let queue: f64 = [0.1, 0.3, 0.6, 1.0, 1.0][point[2]];
     let waiting = [0.8, 1.0, 0.7][point[3]];
-    1e6 * offload * length * waiting * (queue / need).min(1.0)
+    1e6 * offload * length * waiting * (queue / required_queue).min(1.0)
 }
 
 /// Buffers of both ends of a long path, which help only together, and knobs without effect.
-fn long_path(point: &Point) -> f64 {
+fn long_path(point: &SearchPoint) -> f64 {
     let size = |at: usize| 2f64.powi(point[at] as i32);
     let window = size(0).min(size(1)).min(24.0);
-    let nothing = 1.0 + 0.002 * (point[2] + point[3]) as f64;
-    window * nothing
+    let negligible_gain = 1.0 + 0.002 * (point[2] + point[3]) as f64;
+    window * negligible_gain
 }
 
 /// Segment sizes whose last step gains 6 % and whose whole gain needs large writes and offloads, an
 /// MTU with almost
 /// no gain, and two knobs without any: the lab `hosts` of `make bench-tune`, with more sizes.
-fn hosts(point: &Point) -> f64 {
+fn hosts(point: &SearchPoint) -> f64 {
     let pays = point[1] != 2 && point[3] >= 2;
     let segments = match pays {
         true => [1.0, 1.3, 1.55, 1.74, 1.88, 2.0][point[0]],
@@ -98,13 +98,13 @@ fn hosts(point: &Point) -> f64 {
     let offloads = [1.0, 1.0, 0.2][point[1]];
     let mtu = [1.0, 1.0, 1.005, 1.015][point[2]];
     let write = [0.15, 0.6, 0.95, 1.0][point[3]];
-    let least = [1.0, 0.99][point[4]];
-    40e9 * segments * offloads * mtu * write * least
+    let smallest_effect = [1.0, 0.99][point[4]];
+    40e9 * segments * offloads * mtu * write * smallest_effect
 }
 
-const HOSTS: Surface = Surface {
+const HOSTS: ResponseSurface = ResponseSurface {
     name: "hosts",
-    dials: &[
+    knobs: &[
         (6, true),
         (3, true),
         (4, true),
@@ -112,61 +112,64 @@ const HOSTS: Surface = Surface {
         (2, true),
         (2, false),
     ],
-    of: hosts,
-    allowed: |_| true,
+    score: hosts,
+    is_allowed: |_| true,
 };
 
-const SURFACES: &[Surface] = &[
-    Surface {
+const SURFACES: &[ResponseSurface] = &[
+    ResponseSurface {
         name: "stream",
-        dials: &[(8, true), (5, true), (3, false), (3, false)],
-        of: stream,
-        allowed: |_| true,
+        knobs: &[(8, true), (5, true), (3, false), (3, false)],
+        score: stream,
+        is_allowed: |_| true,
     },
-    Surface {
+    ResponseSurface {
         name: "embedded",
-        dials: &[(6, true), (6, true), (5, true), (4, true)],
-        of: embedded,
-        allowed: embedded_allowed,
+        knobs: &[(6, true), (6, true), (5, true), (4, true)],
+        score: embedded,
+        is_allowed: embedded_allowed,
     },
-    Surface {
+    ResponseSurface {
         name: "trips",
-        dials: &[(5, false), (2, false), (3, false), (3, false), (3, true)],
-        of: trips,
-        allowed: |_| true,
+        knobs: &[(5, false), (2, false), (3, false), (3, false), (3, true)],
+        score: round_trips,
+        is_allowed: |_| true,
     },
-    Surface {
+    ResponseSurface {
         name: "datagrams",
-        dials: &[(4, false), (6, true), (5, true), (3, false)],
-        of: datagrams,
-        allowed: |_| true,
+        knobs: &[(4, false), (6, true), (5, true), (3, false)],
+        score: datagrams,
+        is_allowed: |_| true,
     },
-    Surface {
+    ResponseSurface {
         name: "long path",
-        dials: &[(6, true), (6, true), (5, false), (3, false)],
-        of: long_path,
-        allowed: |_| true,
+        knobs: &[(6, true), (6, true), (5, false), (3, false)],
+        score: long_path,
+        is_allowed: |_| true,
     },
 ];
 
-impl Surface {
-    fn dials(&self) -> Vec<Dial> {
-        let dials = self.dials.iter();
-        dials
-            .map(|&(values, ordered)| Dial { values, ordered })
+impl ResponseSurface {
+    fn spaces(&self) -> Vec<KnobSpace> {
+        let spaces = self.knobs.iter();
+        spaces
+            .map(|&(values, ordered)| KnobSpace {
+                value_count: values,
+                ordered,
+            })
             .collect()
     }
 
     /// Score of the best setting that may be chosen, and the number of settings.
     fn exhaustive(&self) -> (f64, usize) {
-        let mut all: Vec<Point> = vec![Vec::new()];
-        for &(count, _) in self.dials {
-            all = (all.into_iter())
+        let mut points: Vec<SearchPoint> = vec![Vec::new()];
+        for &(count, _) in self.knobs {
+            points = (points.into_iter())
                 .flat_map(|point| (0..count).map(move |value| [&point[..], &[value]].concat()))
                 .collect();
         }
-        let allowed = all.iter().filter(|point| (self.allowed)(point));
-        (allowed.map(self.of).fold(0.0, f64::max), all.len())
+        let allowed = points.iter().filter(|point| (self.is_allowed)(point));
+        (allowed.map(self.score).fold(0.0, f64::max), points.len())
     }
 
     /// Noise-free score of the setting that a search chose, and its number of runs; `noise` is a
@@ -178,23 +181,23 @@ impl Surface {
         seed: u64,
     ) -> (f64, usize) {
         let mut random = fastrand::Rng::with_seed(seed + 100);
-        let mut spent = 0;
+        let mut runs_spent = 0;
         while let Some(point) = search.propose() {
-            spent += 1;
-            let counts = self.dials.iter().map(|(count, _)| *count);
+            runs_spent += 1;
+            let counts = self.knobs.iter().map(|(count, _)| *count);
             assert!(
                 point
                     .iter()
                     .zip(counts)
                     .all(|(value, count)| *value < count)
             );
-            let noisy = (self.of)(&point) * (1.0 + noise(&mut random));
+            let noisy = (self.score)(&point) * (1.0 + noise(&mut random));
             // The logarithm, as `tune` passes it.
-            search.tell(&point, (self.allowed)(&point).then(|| noisy.ln()));
+            search.record_score(&point, (self.is_allowed)(&point).then(|| noisy.ln()));
         }
-        let best = search.best().unwrap();
-        assert!((self.allowed)(&best), "{}: {best:?}", self.name);
-        ((self.of)(&best), spent)
+        let best = search.best_point().unwrap();
+        assert!((self.is_allowed)(&best), "{}: {best:?}", self.name);
+        ((self.score)(&best), runs_spent)
     }
 }
 
@@ -202,15 +205,19 @@ impl Surface {
 #[test]
 fn near_the_best_of_five_surfaces_with_a_fifth_of_all_runs() {
     for surface in SURFACES {
-        let (best, all) = surface.exhaustive();
+        let (best, point_count) = surface.exhaustive();
         let mut missed = Vec::new();
         for seed in 0..40 {
-            let search = Search::new(surface.dials(), all / 5, seed);
-            let even = |random: &mut fastrand::Rng| 0.03 * (random.f64() - 0.5) * 2.0;
-            let (found, spent) = surface.search(search, even, seed);
-            assert!(spent <= all / 5, "{}: {spent} of {all}", surface.name);
-            if found < 0.95 * best {
-                missed.push((seed, found / best));
+            let search = Search::new(surface.spaces(), point_count / 5, seed);
+            let uniform_noise = |random: &mut fastrand::Rng| 0.03 * (random.f64() - 0.5) * 2.0;
+            let (best_score, runs_spent) = surface.search(search, uniform_noise, seed);
+            assert!(
+                runs_spent <= point_count / 5,
+                "{}: {runs_spent} of {point_count}",
+                surface.name
+            );
+            if best_score < 0.95 * best {
+                missed.push((seed, best_score / best));
             }
         }
         println!(
@@ -223,38 +230,46 @@ fn near_the_best_of_five_surfaces_with_a_fifth_of_all_runs() {
 }
 
 /// Number of 200 seeds that miss the mark with Gaussian noise, and the average number of runs.
-fn missed(surface: &Surface, deviation: f64) -> (usize, f64) {
+fn count_misses(surface: &ResponseSurface, deviation: f64) -> (usize, f64) {
     const SEEDS: usize = 200;
-    let (best, all) = surface.exhaustive();
-    let normal =
+    let (best, point_count) = surface.exhaustive();
+    let gaussian_noise =
         |random: &mut fastrand::Rng| deviation * ((0..12).map(|_| random.f64()).sum::<f64>() - 6.0);
-    let (mut missed, mut runs) = (0, 0);
+    let (mut misses, mut runs) = (0, 0);
     for seed in 0..SEEDS as u64 {
-        let search = Search::new(surface.dials(), all / 5, seed).worth(WORTH);
-        let (found, spent) = surface.search(search, normal, seed);
-        assert!(spent <= all / 5, "{}: {spent} of {all}", surface.name);
-        missed += usize::from(found < 0.95 * best);
-        runs += spent;
+        let search = Search::new(surface.spaces(), point_count / 5, seed)
+            .with_min_difference(MIN_DIFFERENCE);
+        let (best_score, runs_spent) = surface.search(search, gaussian_noise, seed);
+        assert!(
+            runs_spent <= point_count / 5,
+            "{}: {runs_spent} of {point_count}",
+            surface.name
+        );
+        misses += usize::from(best_score < 0.95 * best);
+        runs += runs_spent;
     }
-    (missed, runs as f64 / SEEDS as f64)
+    (misses, runs as f64 / SEEDS as f64)
 }
 
 #[test]
 fn a_last_step_of_six_percent_is_found_through_noise_of_its_size() {
-    for (deviation, most) in [(0.03, 1), (0.04, 2), (0.05, 4)] {
-        let (missed, runs) = missed(&HOSTS, deviation);
-        println!("hosts, {deviation}: {missed} of 200 missed, {runs} runs");
-        assert!(missed <= most, "{deviation}: {missed} of 200, {runs} runs");
+    for (deviation, max_misses) in [(0.03, 1), (0.04, 2), (0.05, 4)] {
+        let (misses, runs) = count_misses(&HOSTS, deviation);
+        println!("hosts, {deviation}: {misses} of 200 missed, {runs} runs");
+        assert!(
+            misses <= max_misses,
+            "{deviation}: {misses} of 200, {runs} runs"
+        );
     }
 }
 
 #[test]
-fn knobs_that_findings_point_at_are_turned_first() {
+fn knobs_of_findings_are_moved_first() {
     let surface = &SURFACES[0];
-    let mut search = Search::new(surface.dials(), 60, 3).beginning_with(&[2, 3]);
+    let mut search = Search::new(surface.spaces(), 60, 3).with_first_knobs(&[2, 3]);
     let mut proposed = Vec::new();
     while let Some(point) = search.propose() {
-        search.tell(&point, Some(stream(&point).ln()));
+        search.record_score(&point, Some(stream(&point).ln()));
         proposed.push(point);
     }
     assert_eq!(proposed[..2], [vec![0; 4], vec![0; 4]]);
@@ -273,14 +288,14 @@ fn knobs_that_findings_point_at_are_turned_first() {
 
 #[test]
 fn one_lucky_run_is_not_the_best() {
-    let dials = vec![
-        Dial {
-            values: 4,
+    let spaces = vec![
+        KnobSpace {
+            value_count: 4,
             ordered: false
         };
         2
     ];
-    let mut search = Search::new(dials, 40, 5);
+    let mut search = Search::new(spaces, 40, 5);
     let mut first = true;
     while let Some(point) = search.propose() {
         let lucky = point[0] == 3 && std::mem::take(&mut first);
@@ -288,39 +303,42 @@ fn one_lucky_run_is_not_the_best() {
             true => 10.0,
             false => 1.0 + 0.1 * point[1] as f64,
         };
-        search.tell(&point, Some(score));
+        search.record_score(&point, Some(score));
     }
-    let best = search.best().unwrap();
+    let best = search.best_point().unwrap();
     assert_eq!(best[1], 3, "{best:?}");
-    assert!(search.seen(&best).unwrap().1 >= 2);
+    assert!(search.raw_score(&best).unwrap().1 >= 2);
 }
 
 #[test]
-fn what_is_refused_is_never_the_best() {
-    let dials = [(4, true), (3, false)].map(|(values, ordered)| Dial { values, ordered });
-    let mut search = Search::new(dials.to_vec(), 60, 1);
+fn rejected_points_are_never_the_best() {
+    let spaces = [(4, true), (3, false)].map(|(values, ordered)| KnobSpace {
+        value_count: values,
+        ordered,
+    });
+    let mut search = Search::new(spaces.to_vec(), 60, 1);
     while let Some(point) = search.propose() {
         // The fastest values are rejected.
         let allowed = point[0] < 3 && point[1] < 2;
-        search.tell(&point, allowed.then_some((point[0] * 10 + point[1]) as f64));
+        search.record_score(&point, allowed.then_some((point[0] * 10 + point[1]) as f64));
     }
-    assert_eq!(search.best(), Some(vec![2, 1]));
+    assert_eq!(search.best_point(), Some(vec![2, 1]));
 }
 
 #[test]
-fn a_start_that_may_not_be_chosen_is_left() {
-    let dials = vec![
-        Dial {
-            values: 5,
+fn a_start_that_may_not_be_chosen_is_abandoned() {
+    let spaces = vec![
+        KnobSpace {
+            value_count: 5,
             ordered: true
         };
         2
     ];
-    let mut search = Search::new(dials, 60, 1);
+    let mut search = Search::new(spaces, 60, 1);
     while let Some(point) = search.propose() {
-        search.tell(&point, (point[0] > 0).then(|| -(point[0] as f64)));
+        search.record_score(&point, (point[0] > 0).then(|| -(point[0] as f64)));
     }
-    assert_eq!(search.best().unwrap()[0], 1);
+    assert_eq!(search.best_point().unwrap()[0], 1);
 }
 
 #[test]
@@ -328,112 +346,127 @@ fn nothing_to_search_ends_at_once() {
     let mut search = Search::new(Vec::new(), 50, 1);
     let mut runs = 0;
     while let Some(point) = search.propose() {
-        search.tell(&point, Some(1.0));
+        search.record_score(&point, Some(1.0));
         runs += 1;
         assert!(runs < 10);
     }
-    assert_eq!(search.best(), Some(Vec::new()));
+    assert_eq!(search.best_point(), Some(Vec::new()));
 }
 
 #[test]
 fn one_failed_run_bars_no_setting_that_has_scores() {
-    let dials = vec![Dial {
-        values: 3,
+    let spaces = vec![KnobSpace {
+        value_count: 3,
         ordered: true,
     }];
-    let mut search = Search::new(dials, 20, 1);
-    search.tell(&vec![0], Some(1.0));
-    search.tell(&vec![0], Some(1.0));
-    search.tell(&vec![2], Some(5.0));
-    search.tell(&vec![2], Some(5.0));
-    search.tell(&vec![2], None);
-    assert_eq!(search.best(), Some(vec![2]));
-    search.tell(&vec![1], None);
-    search.tell(&vec![2], None);
-    assert_eq!(search.best(), Some(vec![0]), "it failed twice");
+    let mut search = Search::new(spaces, 20, 1);
+    search.record_score(&vec![0], Some(1.0));
+    search.record_score(&vec![0], Some(1.0));
+    search.record_score(&vec![2], Some(5.0));
+    search.record_score(&vec![2], Some(5.0));
+    search.record_score(&vec![2], None);
+    assert_eq!(search.best_point(), Some(vec![2]));
+    search.record_score(&vec![1], None);
+    search.record_score(&vec![2], None);
+    assert_eq!(search.best_point(), Some(vec![0]), "it failed twice");
 }
 
 /// A device that rejects two of its windows costs no runs, and the values are not requested over
 /// and over.
 #[test]
-fn what_always_fails_is_given_up_and_costs_no_runs() {
-    let dials =
-        [(4, true), (3, false), (5, true)].map(|(values, ordered)| Dial { values, ordered });
+fn failing_values_are_given_up_and_cost_no_runs() {
+    let spaces = [(4, true), (3, false), (5, true)].map(|(values, ordered)| KnobSpace {
+        value_count: values,
+        ordered,
+    });
     for seed in 0..40 {
-        for ran in [false, true] {
-            let mut search = Search::new(dials.to_vec(), 60, seed);
-            let (mut runs, mut asked, mut given_up) = (0, [0; 2], Vec::new());
+        for run_spent in [false, true] {
+            let mut search = Search::new(spaces.to_vec(), 60, seed);
+            let (mut runs, mut proposals, mut abandoned_values) = (0, [0; 2], Vec::new());
             while let Some(point) = search.propose() {
                 let fails = point[0] > 1;
-                runs += usize::from(!fails || ran);
+                runs += usize::from(!fails || run_spent);
                 match fails {
                     true => {
-                        asked[point[0] - 2] += 1;
-                        assert!(!given_up.contains(&(0, point[0])), "{seed}: {point:?}");
-                        given_up.extend(search.fail(&point, ran));
+                        proposals[point[0] - 2] += 1;
+                        assert!(
+                            !abandoned_values.contains(&(0, point[0])),
+                            "{seed}: {point:?}"
+                        );
+                        abandoned_values.extend(search.record_failure(&point, run_spent));
                     }
                     false => {
                         let score = [1.0, 0.9][point[0]] + point[1] as f64 + point[2] as f64 * 0.1;
-                        search.tell(&point, Some(score));
+                        search.record_score(&point, Some(score));
                     }
                 }
             }
-            given_up.sort_unstable();
+            abandoned_values.sort_unstable();
             assert!(runs <= 60, "{seed}: {runs}");
             assert!(
-                asked.iter().all(|&times| times <= 2 * FAILURES),
-                "{seed}: {asked:?}"
+                proposals
+                    .iter()
+                    .all(|&times| times <= 2 * MAX_VALUE_FAILURES),
+                "{seed}: {proposals:?}"
             );
-            assert_eq!(search.best(), Some(vec![0, 2, 4]), "{seed}");
+            assert_eq!(search.best_point(), Some(vec![0, 2, 4]), "{seed}");
             // A value may be requested less often than it takes to give it up.
             assert!(
-                given_up
+                abandoned_values
                     .iter()
                     .all(|value| [(0, 2), (0, 3)].contains(value)),
-                "{seed}: {given_up:?}"
+                "{seed}: {abandoned_values:?}"
             );
         }
     }
 }
 
 #[test]
-fn one_that_fails_beside_another_unknown_value_is_not_blamed() {
-    let dials = vec![
-        Dial {
-            values: 3,
+fn a_value_that_fails_with_another_unproven_value_is_not_suspected() {
+    let spaces = vec![
+        KnobSpace {
+            value_count: 3,
             ordered: false
         };
         2
     ];
-    let mut search = Search::new(dials, 20, 1);
-    search.tell(&vec![0, 0], Some(1.0));
-    assert!((0..5).all(|_| search.fail(&vec![1, 1], true).is_none()));
-    assert_eq!(search.fail(&vec![1, 0], true), None);
-    assert_eq!(search.fail(&vec![1, 0], true), None);
-    assert_eq!(search.fail(&vec![1, 0], true), Some((0, 1)));
-    assert_eq!(search.fail(&vec![1, 0], true), None, "it is told once");
+    let mut search = Search::new(spaces, 20, 1);
+    search.record_score(&vec![0, 0], Some(1.0));
+    assert!((0..5).all(|_| search.record_failure(&vec![1, 1], true).is_none()));
+    assert_eq!(search.record_failure(&vec![1, 0], true), None);
+    assert_eq!(search.record_failure(&vec![1, 0], true), None);
+    assert_eq!(search.record_failure(&vec![1, 0], true), Some((0, 1)));
+    assert_eq!(
+        search.record_failure(&vec![1, 0], true),
+        None,
+        "it is told once"
+    );
     // A value that worked once is not given up because of failed runs.
-    search.tell(&vec![2, 0], Some(1.0));
-    assert!((0..5).all(|_| search.fail(&vec![2, 0], true).is_none()));
+    search.record_score(&vec![2, 0], Some(1.0));
+    assert!((0..5).all(|_| search.record_failure(&vec![2, 0], true).is_none()));
 }
 
 /// Eight runs end before the setting with twice the start's score was measured twice.
 #[test]
 fn the_last_run_settles_what_looks_best() {
     for seed in 0..20 {
-        let dials = [(3, false), (3, true)].map(|(values, ordered)| Dial { values, ordered });
+        let spaces = [(3, false), (3, true)].map(|(values, ordered)| KnobSpace {
+            value_count: values,
+            ordered,
+        });
         for runs in 4..12 {
-            let mut search = Search::new(dials.to_vec(), runs, seed).worth(WORTH);
-            let mut seen = 0;
-            let mut tried = false;
+            let mut search =
+                Search::new(spaces.to_vec(), runs, seed).with_min_difference(MIN_DIFFERENCE);
+            let mut proposed_runs = 0;
+            let mut was_tried = false;
             while let Some(point) = search.propose() {
-                seen += 1;
-                tried |= point[0] == 1 && seen < runs;
+                proposed_runs += 1;
+                was_tried |= point[0] == 1 && proposed_runs < runs;
                 let score = [10.0, 20.0, 5.0][point[0]] + 0.001 * point[1] as f64;
-                search.tell(&point, Some(f64::ln(score)));
+                search.record_score(&point, Some(f64::ln(score)));
             }
-            let best = search.best().unwrap_or_default();
-            assert_eq!(best[0] == 1, tried, "{seed}, {runs} runs: {best:?}");
+            let best = search.best_point().unwrap_or_default();
+            assert_eq!(best[0] == 1, was_tried, "{seed}, {runs} runs: {best:?}");
         }
     }
 }
@@ -441,22 +474,28 @@ fn the_last_run_settles_what_looks_best() {
 /// Two knobs share one memory budget: a value that fails only in combination is not given up, and
 /// is found in another.
 #[test]
-fn a_value_that_fails_beside_one_other_is_not_given_up() {
-    let dials = [(3, true), (2, false), (3, true), (3, true)]
-        .map(|(values, ordered)| Dial { values, ordered });
+fn a_value_that_fails_with_one_other_value_is_not_given_up() {
+    let spaces = [(3, true), (2, false), (3, true), (3, true)].map(|(values, ordered)| KnobSpace {
+        value_count: values,
+        ordered,
+    });
     for seed in 0..40 {
-        for ran in [false, true] {
-            let mut search = Search::new(dials.to_vec(), 60, seed);
+        for run_spent in [false, true] {
+            let mut search = Search::new(spaces.to_vec(), 60, seed);
             while let Some(point) = search.propose() {
                 if (point[0], point[1]) == (2, 1) {
-                    assert_eq!(search.fail(&point, ran), None, "{seed}: {point:?}");
+                    assert_eq!(
+                        search.record_failure(&point, run_spent),
+                        None,
+                        "{seed}: {point:?}"
+                    );
                     continue;
                 }
                 let rest = (point[2] + point[3]) as f64 * 0.1;
                 let score = point[0] as f64 + 3.0 * point[1] as f64 + rest;
-                search.tell(&point, Some(score));
+                search.record_score(&point, Some(score));
             }
-            assert_eq!(search.best(), Some(vec![1, 1, 2, 2]), "{seed}");
+            assert_eq!(search.best_point(), Some(vec![1, 1, 2, 2]), "{seed}");
         }
     }
 }

@@ -4,109 +4,113 @@ mod pair_runner;
 mod pair_source;
 mod stored_results;
 
-pub use pair_runner::{Machine, Turns};
+pub use pair_runner::{MachineState, PairRunner};
 
 use std::cell::RefCell;
 
 use jiff::Timestamp;
 use linerate_metric::comparison::{
-    Better, Comparison, Question, Side, Test, Verdict, fewest, of_pairs,
+    BetterWhen, Comparison, ComparisonSide, ComparisonSpec, ComparisonVerdict, RankTest,
+    compare_pairs, min_samples,
 };
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
 use linerate_metric::figure;
 use linerate_metric::record::{Record, new_id};
 use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_tune::knob::Knob;
-use linerate_tune::pair_scheduler::{Amount, Interleave, TRIES};
-use linerate_tune::search::Point;
+use linerate_tune::pair_scheduler::{MAX_TRIES_PER_PAIR, PairBudget, PairScheduler};
+use linerate_tune::search::SearchPoint;
 use regex_lite::Regex;
 
-use self::pair_source::Half;
+use self::pair_source::PairSource;
 use super::measure::stop_on_signals;
-use super::measuring_command::{fresh_seed, kind_of, timed};
-use super::series::Ended;
+use super::measuring_command::{add_default_time, fresh_seed, kind_of};
+use super::series::SeriesEnd;
 use crate::args::{CompareArgs, PairArgs};
-use crate::failure::Failure;
-use crate::knob_applier::{self, Turner};
-use crate::knobs::{self, Knobs};
-use crate::output::Output;
-use crate::ui_update::Part;
+use crate::failure::CommandFailure;
+use crate::knob_applier::{self, KnobApplier};
+use crate::knobs::{self, AvailableKnobs};
+use crate::output::CommandOutput;
+use crate::ui_update::SeriesPart;
 use crate::{child_process, live, shell_words};
 
 /// Default maximum of pairs.
-const MOST_PAIRS: usize = 100;
+const DEFAULT_MAX_PAIRS: usize = 100;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &CompareArgs) -> u8 {
     let mut output =
-        Output::new(&args.output).with_page(args.many.html.as_deref(), "linerate compare");
-    let result = compare(args, &mut output);
+        CommandOutput::new(&args.output).with_report(args.many.html.as_deref(), "linerate compare");
+    let result = run_compare(args, &mut output);
     result.unwrap_or_else(|failure| {
-        output.failure(&failure);
+        output.report_failure(&failure);
         failure.code
     })
 }
 
-fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failure> {
-    Err(Failure::usage(Problem::new(situation, object, next_step)))
+fn reject<T>(object: &str, situation: &str, next_step: &str) -> Result<T, CommandFailure> {
+    Err(CommandFailure::usage(ErrorReport::new(
+        situation, object, next_step,
+    )))
 }
 
-fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
-    output.check_file()?;
-    live::check(args.screen.is_asked())?;
-    check_until(&args.until)?;
+fn run_compare(args: &CompareArgs, output: &mut CommandOutput) -> Result<u8, CommandFailure> {
+    output.check_files()?;
+    live::check_terminal(args.screen.is_enabled())?;
+    check_pair_args(&args.pairs_until)?;
     if args.pairs == Some(0) {
-        return refuse("--pairs", "no pair to measure", "give 1 or more");
+        return reject("--pairs", "no pair to measure", "give 1 or more");
     }
-    child_process::check_page("compare", &args.command)?;
-    let ways = [
+    child_process::check_report_option("compare", &args.command)?;
+    let has_source = [
         !args.results.is_empty(),
         !args.command.is_empty(),
         args.command_a.is_some(),
     ];
-    match ways {
-        [true, false, false] => stored_results::apart(args, output),
+    match has_source {
+        [true, false, false] => stored_results::compare_stored(args, output),
         [false, true, false] => {
-            let measured = [&args.a, &args.b].map(|side| measuring(&args.command, side.as_deref()));
+            let measured =
+                [&args.a, &args.b].map(|side| side_command(&args.command, side.as_deref()));
             let [a, b] = measured;
             let (a, b) = (a?, b?);
-            let same = args.prepare_a == args.prepare_b && args.knob_a == args.knob_b;
-            if a == b && same {
-                output.remark("note: both sides are equal: the result shows the noise");
+            let has_same_settings = args.prepare_a == args.prepare_b && args.knob_a == args.knob_b;
+            if a == b && has_same_settings {
+                output.warn("note: both sides are equal: the result shows the noise");
             }
             let kind = kind_of("compare", &a)?;
             kind_of("compare", &b)?;
             let figure = args
                 .figure
                 .clone()
-                .unwrap_or_else(|| figure::of_kind(kind).name.to_owned());
-            if figure::named(&figure).is_none() {
-                return refuse(
+                .unwrap_or_else(|| figure::default_for(kind).name.to_owned());
+            if figure::find(&figure).is_none() {
+                return reject(
                     &format!("--figure {figure}"),
                     "no figure of a run has that name",
                     &format!("choose one of {}", figure::names()),
                 );
             }
-            in_turn(
+            compare_interleaved(
                 args,
                 &figure,
                 None,
-                [Half::Measure(a), Half::Measure(b)],
+                [PairSource::Measure(a), PairSource::Measure(b)],
                 output,
             )
         }
         [false, false, true] => {
             let (Some(a), Some(b)) = (&args.command_a, &args.command_b) else {
-                return refuse("--command-a", "needs a second side", "add --command-b");
+                return reject("--command-a", "needs a second side", "add --command-b");
             };
             let figure = args.figure.clone().unwrap_or_else(|| "output".to_owned());
-            let expression = match (figure::named(&figure), &args.figure) {
+            let pattern = match (figure::find(&figure), &args.figure) {
                 (Some(_), _) | (None, None) => None,
                 (None, Some(text)) => match Regex::new(text) {
-                    Ok(expression) => Some(expression),
+                    Ok(pattern) => Some(pattern),
                     Err(error) => {
-                        return refuse(
+                        return reject(
                             &format!("--figure {text}"),
                             &format!(
                                 "neither the name of a figure nor a regular expression ({error})"
@@ -119,15 +123,15 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
                     }
                 },
             };
-            let halves = [a, b].map(|line| Half::Command(line.clone()));
-            in_turn(args, &figure, expression.as_ref(), halves, output)
+            let sources = [a, b].map(|line| PairSource::Command(line.clone()));
+            compare_interleaved(args, &figure, pattern.as_ref(), sources, output)
         }
-        [false, false, false] => refuse(
+        [false, false, false] => reject(
             "compare",
             "nothing to compare",
             "name two results, or a measuring command with --a and --b, or --command-a and --command-b",
         ),
-        _ => refuse(
+        _ => reject(
             "compare",
             "results, a measuring command and --command-a exclude each other",
             "use one of them",
@@ -136,49 +140,52 @@ fn compare(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
 }
 
 /// Checks the smallest difference and the maximum of pairs.
-pub fn check_until(until: &PairArgs) -> Result<(), Failure> {
+pub fn check_pair_args(until: &PairArgs) -> Result<(), CommandFailure> {
     if !(until.effect > 0.0 && until.effect < 10.0) {
-        return refuse("--effect", "out of range", "give 0.1% to 900%");
+        return reject("--effect", "out of range", "give 0.1% to 900%");
     }
     match until.max_pairs {
-        Some(0) => refuse("--max-pairs", "no pair to measure", "give 1 or more"),
+        Some(0) => reject("--max-pairs", "no pair to measure", "give 1 or more"),
         _ => Ok(()),
     }
 }
 
 /// Returns the full command of a side. Its own options replace those of both sides.
-fn measuring(command: &[String], options: Option<&str>) -> Result<Vec<String>, Failure> {
+fn side_command(command: &[String], options: Option<&str>) -> Result<Vec<String>, CommandFailure> {
     let mut all = command.to_vec();
-    let own = shell_words::split(options.unwrap_or_default()).map_err(|error| {
-        Failure::usage(Problem::new(
+    let own_args = shell_words::split_args(options.unwrap_or_default()).map_err(|error| {
+        CommandFailure::usage(ErrorReport::new(
             error,
             options.unwrap_or_default(),
             "close the quote",
         ))
     })?;
-    shell_words::add(&mut all, &own);
-    timed(&mut all);
+    shell_words::add_args(&mut all, &own_args);
+    add_default_time(&mut all);
     Ok(all)
 }
 
 /// Returns the knobs of both sides, and the point of each side. A knob that only one side names has
 /// its start value on the other.
-fn turned(args: &CompareArgs, known: &Knobs) -> Result<(Vec<Knob>, [Point; 2]), Failure> {
+fn side_knobs(
+    args: &CompareArgs,
+    available: &AvailableKnobs,
+) -> Result<(Vec<Knob>, [SearchPoint; 2]), CommandFailure> {
     let sides = [&args.knob_a, &args.knob_b].map(|side| {
-        let pairs = side.iter().map(|text| knobs::pair(text));
+        let pairs = side.iter().map(|text| knobs::parse_knob_value(text));
         pairs.collect::<Result<Vec<_>, _>>()
     });
     let [a, b] = sides;
     let sides = [a?, b?];
     let mut all: Vec<Knob> = Vec::new();
-    let mut points = [Point::new(), Point::new()];
+    let mut points = [SearchPoint::new(), SearchPoint::new()];
     for (side, overs) in sides.iter().enumerate() {
         for over in overs {
-            let mut knob = known.named(over, &args.command)?;
-            let place = match all.iter().position(|known| known.name == knob.name) {
-                Some(place) => place,
+            let mut knob = available.resolve(over, &args.command)?;
+            let index = match all.iter().position(|available| available.name == knob.name) {
+                Some(index) => index,
                 None => {
-                    let start = known.start(&knob);
+                    let start = available.initial_value(&knob);
                     knob.values = vec![start];
                     all.push(knob);
                     points.iter_mut().for_each(|point| point.push(0));
@@ -186,8 +193,8 @@ fn turned(args: &CompareArgs, known: &Knobs) -> Result<(Vec<Knob>, [Point; 2]), 
                 }
             };
             let value = &over.values[0];
-            let values = &mut all[place].values;
-            points[side][place] = match values.iter().position(|known| known == value) {
+            let values = &mut all[index].values;
+            points[side][index] = match values.iter().position(|available| available == value) {
                 Some(number) => number,
                 None => {
                     values.push(value.clone());
@@ -199,101 +206,106 @@ fn turned(args: &CompareArgs, known: &Knobs) -> Result<(Vec<Knob>, [Point; 2]), 
     Ok((all, points))
 }
 
-fn in_turn(
+fn compare_interleaved(
     args: &CompareArgs,
     name: &str,
-    expression: Option<&Regex>,
-    halves: [Half; 2],
-    output: &mut Output,
-) -> Result<u8, Failure> {
-    let known = Knobs::of(&args.knobs, &args.command)?;
-    known.check_limits()?;
-    let (knobs, points) = turned(args, &known)?;
+    pattern: Option<&Regex>,
+    sources: [PairSource; 2],
+    output: &mut CommandOutput,
+) -> Result<u8, CommandFailure> {
+    let available = AvailableKnobs::collect(&args.knobs, &args.command)?;
+    available.check_limits()?;
+    let (knobs, points) = side_knobs(args, &available)?;
     let stop = stop_on_signals()?;
-    knob_applier::left_note()
+    knob_applier::unrestored_note()
         .iter()
-        .for_each(|note| output.remark(note));
-    let turner = RefCell::new(Turner::new(knobs, &known, &args.command, &stop)?);
+        .for_each(|note| output.warn(note));
+    let applier = RefCell::new(KnobApplier::new(knobs, &available, &args.command, &stop)?);
     let seed = args.many.seed.unwrap_or_else(|| u64::from(fresh_seed()));
     let amount = match args.pairs {
-        Some(pairs) => Amount::Exactly(pairs),
-        None => Amount::UntilDecided {
-            limit: args.until.max_pairs.unwrap_or(MOST_PAIRS),
+        Some(pairs) => PairBudget::Exactly(pairs),
+        None => PairBudget::UntilDecided {
+            limit: args.pairs_until.max_pairs.unwrap_or(DEFAULT_MAX_PAIRS),
         },
     };
-    let better = better(args, name);
+    let better = better_direction(args, name);
     let side_knobs = [&args.knob_a, &args.knob_b].map(|knobs| knobs.join(" "));
     let labels = [0, 1].map(|side| {
-        let label = halves[side].label();
+        let label = sources[side].label();
         match side_knobs[side].is_empty() {
             true => label,
             false => format!("{label} ({})", side_knobs[side]),
         }
     });
-    output.progress(&format!(
+    output.report_progress(&format!(
         "A: {}\nB: {}\n{}, in random order, seed {seed}",
         labels[0],
         labels[1],
-        how_many(amount)
+        describe_amount(amount)
     ));
-    too_few(amount, output);
+    warn_if_too_few(amount, output);
     let prepare = [&args.prepare_a, &args.prepare_b];
     let runs = RefCell::new(Vec::new());
-    let half = |output: &Output, number: usize, side: usize| -> Result<f64, Ended> {
-        output.part(Part {
-            name: "pair",
-            number,
-            of: Some(amount.most()),
-            at_most: true,
-            words: format!("{}: {}", ["A", "B"][side], labels[side]),
-        });
-        let mut turner = turner.borrow_mut();
-        if let Err(why) = turner.apply(&points[side])? {
-            return Err(Ended::Over(Failure::failed(Problem::new(
-                why,
-                labels[side].clone(),
-                "choose another value",
-            ))));
-        }
-        if let Some(line) = prepare[side] {
-            child_process::shell(line, &stop)?;
-        }
-        let turned = match &halves[side] {
-            Half::Measure(words) => Half::Measure(turner.command(words, &points[side])?),
-            Half::Command(line) => Half::Command(line.clone()),
+    let measure_side =
+        |output: &CommandOutput, number: usize, side: usize| -> Result<f64, SeriesEnd> {
+            output.show_part(SeriesPart {
+                name: "pair",
+                number,
+                total: Some(amount.max_pairs()),
+                at_most: true,
+                settings: format!("{}: {}", ["A", "B"][side], labels[side]),
+            });
+            let mut applier = applier.borrow_mut();
+            if let Err(why) = applier.apply(&points[side])? {
+                return Err(SeriesEnd::Failed(CommandFailure::failed(ErrorReport::new(
+                    why,
+                    labels[side].clone(),
+                    "choose another value",
+                ))));
+            }
+            if let Some(line) = prepare[side] {
+                child_process::run_shell(line, &stop)?;
+            }
+            let source = match &sources[side] {
+                PairSource::Measure(command) => {
+                    PairSource::Measure(applier.measuring_command(command, &points[side])?)
+                }
+                PairSource::Command(line) => PairSource::Command(line.clone()),
+            };
+            let (value, record) = source.run(name, pattern, &stop, output.event_sender())?;
+            if let Some(mut record) = record {
+                record.label = Some(["A", "B"][side].to_owned());
+                runs.borrow_mut().push(record);
+            }
+            Ok(value)
         };
-        let (value, record) = turned.run(name, expression, &stop, output.teller())?;
-        if let Some(mut record) = record {
-            record.label = Some(["A", "B"][side].to_owned());
-            runs.borrow_mut().push(record);
-        }
-        Ok(value)
-    };
-    let mut turns = Turns {
-        order: Interleave::new(amount, args.until.effect, seed),
-        machine: Machine::new(),
+    let mut pair_runner = PairRunner {
+        order: PairScheduler::new(amount, args.pairs_until.effect, seed),
+        machine: MachineState::new(),
         pairs: Vec::new(),
         significance: amount.significance(),
     };
     let started = Timestamp::now();
     let title = format!("compare by {name}");
-    let ended = live::series(args.screen.is_asked(), &title, &stop, output, |output| {
-        turns.run(
-            |number, side| half(output, number, side),
+    let end = live::run_series(args.screen.is_enabled(), &title, &stop, output, |output| {
+        pair_runner.run(
+            |number, side| measure_side(output, number, side),
             |number, pair| {
-                output.progress(&linerate_report::text::pair(number, name, pair, 100));
+                output.report_progress(&linerate_report::text::describe_pair(
+                    number, name, pair, 100,
+                ));
             },
         )
     })?;
-    let mut notes: Vec<String> = (turner.into_inner().back().into_iter())
+    let mut notes: Vec<String> = (applier.into_inner().restore().into_iter())
         .map(|why| format!("could not be restored: {why}"))
         .collect();
     let runs = runs.into_inner();
-    if turns.pairs.is_empty() {
-        knob_applier::warn_of(&notes, output);
-        return Err(match ended {
-            Err(Ended::Over(failure)) => failure,
-            _ => Failure::from(linerate_measure::MeasureError::Interrupted),
+    if pair_runner.pairs.is_empty() {
+        knob_applier::report_unrestored(&notes, output);
+        return Err(match end {
+            Err(SeriesEnd::Failed(failure)) => failure,
+            _ => CommandFailure::from(linerate_measure::MeasureError::Interrupted),
         });
     }
     let ids = |label: &str| -> Vec<String> {
@@ -303,85 +315,96 @@ fn in_turn(
         .map(|run| run.id.clone())
         .collect()
     };
-    let question = Question {
+    let test = ComparisonSpec {
         figure: name.to_owned(),
         better,
-        effect: args.until.effect,
-        significance: turns.significance,
+        effect: args.pairs_until.effect,
+        significance: pair_runner.significance,
     };
-    let side = |position: usize, letter: &str| Side {
+    let side = |position: usize, letter: &str| ComparisonSide {
         label: labels[position].clone(),
         value: None,
         records: ids(letter),
     };
-    let mut found = of_pairs(&question, [side(0, "A"), side(1, "B")], turns.pairs);
-    found.seed = Some(seed);
-    notes.extend(short_of(amount, &found).filter(|_| ended.is_ok()));
-    let failure = match ended {
-        Err(Ended::Over(failure)) => Some(failure),
+    let mut comparison = compare_pairs(&test, [side(0, "A"), side(1, "B")], pair_runner.pairs);
+    comparison.seed = Some(seed);
+    notes.extend(too_few_counted(amount, &comparison).filter(|_| end.is_ok()));
+    let failure = match end {
+        Err(SeriesEnd::Failed(failure)) => Some(failure),
         _ => None,
     };
-    finish(found, runs, started, stop.is_set(), failure, notes, output)
+    finish_comparison(
+        comparison,
+        runs,
+        started,
+        stop.is_set(),
+        failure,
+        notes,
+        output,
+    )
 }
 
-fn how_many(amount: Amount) -> String {
+fn describe_amount(amount: PairBudget) -> String {
     match amount {
-        Amount::Exactly(1) => "1 pair that counts".to_owned(),
-        Amount::Exactly(pairs) => format!(
+        PairBudget::Exactly(1) => "1 pair that counts".to_owned(),
+        PairBudget::Exactly(pairs) => format!(
             "{pairs} pairs that count (2 runs each; {} pairs at most)",
-            pairs.saturating_mul(TRIES)
+            pairs.saturating_mul(MAX_TRIES_PER_PAIR)
         ),
-        Amount::UntilDecided { limit } => {
+        PairBudget::UntilDecided { limit } => {
             format!("pairs (2 runs each) until decided, {limit} at most")
         }
     }
 }
 
 /// Reports before the runs that the pairs cannot suffice.
-pub fn too_few(amount: Amount, output: &Output) {
-    let most = match amount {
-        Amount::Exactly(pairs) => pairs,
-        Amount::UntilDecided { limit } => limit,
+pub fn warn_if_too_few(amount: PairBudget, output: &CommandOutput) {
+    let max_pairs = match amount {
+        PairBudget::Exactly(pairs) => pairs,
+        PairBudget::UntilDecided { limit } => limit,
     };
-    let fewest = fewest(Test::SignedRank, amount.significance());
-    if most < fewest {
-        output.remark(&format!(
-            "note: {most} pairs cannot prove a difference of any size: at least {fewest} are needed"
+    let min_pairs = min_samples(RankTest::SignedRank, amount.significance());
+    if max_pairs < min_pairs {
+        output.warn(&format!(
+            "note: {max_pairs} pairs cannot prove a difference of any size: at least {min_pairs} are needed"
         ));
     }
 }
 
 /// Returns a note if fewer pairs count than requested.
-fn short_of(amount: Amount, found: &Comparison) -> Option<String> {
-    let Amount::Exactly(wanted) = amount else {
+fn too_few_counted(amount: PairBudget, comparison: &Comparison) -> Option<String> {
+    let PairBudget::Exactly(requested) = amount else {
         return None;
     };
-    let counts = found.pairs.iter().filter(|pair| pair.dropped.is_none());
+    let counts = comparison
+        .pairs
+        .iter()
+        .filter(|pair| pair.dropped.is_none());
     let counts = counts.count();
-    (counts < wanted).then(|| {
+    (counts < requested).then(|| {
         format!(
-            "only {counts} of {wanted} pairs count after {} tries, because the machine kept changing its state: \
+            "only {counts} of {requested} pairs count after {} tries, because the machine kept changing its state: \
              repeat it when the machine is quieter",
-            found.pairs.len()
+            comparison.pairs.len()
         )
     })
 }
 
-fn better(args: &CompareArgs, name: &str) -> Better {
-    let own = figure::named(name).map(linerate_metric::expect::Figure::better);
-    args.better.or(own).unwrap_or(Better::Higher)
+fn better_direction(args: &CompareArgs, name: &str) -> BetterWhen {
+    let own_direction = figure::find(name).map(linerate_metric::expect::NamedFigure::better_when);
+    args.better.or(own_direction).unwrap_or(BetterWhen::Higher)
 }
 
-fn finish(
-    found: Comparison,
+fn finish_comparison(
+    comparison: Comparison,
     runs: Vec<Record>,
     started: Timestamp,
     interrupted: bool,
-    failure: Option<Failure>,
+    failure: Option<CommandFailure>,
     notes: Vec<String>,
-    output: &mut Output,
-) -> Result<u8, Failure> {
-    let (verdict, regression) = (found.verdict, found.regression);
+    output: &mut CommandOutput,
+) -> Result<u8, CommandFailure> {
+    let (verdict, regression) = (comparison.verdict, comparison.regression);
     let set = RunSet {
         schema: SET_SCHEMA.to_owned(),
         id: new_id(started),
@@ -390,20 +413,22 @@ fn finish(
         interrupted: interrupted || failure.is_some(),
         runs,
         result: SetResult {
-            comparison: Some(Box::new(found)),
+            comparison: Some(Box::new(comparison)),
             notes,
             ..SetResult::default()
         },
     };
-    output.set(&set, &[])?;
+    output.write_set(&set, &[])?;
     if let Some(failure) = failure {
-        output.after_result(&failure);
+        output.report_late_failure(&failure);
         return Ok(failure.code);
     }
     Ok(match verdict {
         _ if interrupted => exit::INTERRUPTED,
         _ if regression => exit::GATE,
-        Verdict::Undecided => exit::UNDECIDED,
-        Verdict::Faster | Verdict::Slower | Verdict::NoDifference => exit::OK,
+        ComparisonVerdict::Undecided => exit::UNDECIDED,
+        ComparisonVerdict::Faster | ComparisonVerdict::Slower | ComparisonVerdict::NoDifference => {
+            exit::OK
+        }
     })
 }

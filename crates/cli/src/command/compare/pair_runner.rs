@@ -1,62 +1,63 @@
 //! Interleaved pairs, and the state of the machine around each of them.
 
-use linerate_host::doctor::cache_line::{NEAR_BELOW, cache_line_round_trip};
+use linerate_host::doctor::cache_line::{NEAR_LIMIT, measure_cache_line};
 use linerate_host::sys::cpu;
-use linerate_metric::comparison::Pair;
-use linerate_tune::pair_scheduler::{Interleave, Next};
+use linerate_metric::comparison::RunPair;
+use linerate_tune::pair_scheduler::{PairScheduler, PairStep};
 
-use crate::command::series::Ended;
+use crate::command::series::SeriesEnd;
 
 /// Pairs measured one after the other.
-pub struct Turns {
+pub struct PairRunner {
     /// Decides order and number of the pairs.
-    pub order: Interleave,
+    pub order: PairScheduler,
     /// State of the processors.
-    pub machine: Machine,
+    pub machine: MachineState,
     /// Pairs so far.
-    pub pairs: Vec<Pair>,
+    pub pairs: Vec<RunPair>,
     /// Significance level of the decision.
     pub significance: f64,
 }
 
-impl Turns {
-    /// Measures until there are enough pairs; `half` measures side 0 or 1 of a pair, counted from
+impl PairRunner {
+    /// Measures until there are enough pairs; `measure` measures side 0 or 1 of a pair, counted from
     /// 1.
     ///
     /// # Errors
     /// Returns what ended it early; the pairs so far are kept.
     pub fn run(
         &mut self,
-        half: impl Fn(usize, usize) -> Result<f64, Ended>,
-        mut tell: impl FnMut(usize, &Pair),
-    ) -> Result<(), Ended> {
+        measure: impl Fn(usize, usize) -> Result<f64, SeriesEnd>,
+        mut report: impl FnMut(usize, &RunPair),
+    ) -> Result<(), SeriesEnd> {
         let mut before = self.machine.line_rtt_ns();
         loop {
-            let b_first = match self.order.next(&self.pairs) {
-                Next::Judge { significance } => {
+            let b_first = match self.order.next_step(&self.pairs) {
+                PairStep::Judge { significance } => {
                     self.significance = significance;
                     return Ok(());
                 }
-                Next::Measure { b_first } => b_first,
+                PairStep::Measure { b_first } => b_first,
             };
             let number = self.pairs.len() + 1;
-            let first = half(number, usize::from(b_first))?;
-            let second = half(number, usize::from(!b_first))?;
+            let first = measure(number, usize::from(b_first))?;
+            let second = measure(number, usize::from(!b_first))?;
             let after = self.machine.line_rtt_ns();
             let line_rtt_ns = before.zip(after).map(|(before, after)| [before, after]);
-            let moved = line_rtt_ns.is_some_and(|[before, after]| Machine::moved(before, after));
+            let has_changed =
+                line_rtt_ns.is_some_and(|[before, after]| MachineState::has_changed(before, after));
             let (a, b) = match b_first {
                 true => (second, first),
                 false => (first, second),
             };
-            let pair = Pair {
+            let pair = RunPair {
                 a,
                 b,
                 b_first,
-                line_rtt_ns,
-                dropped: moved.then(|| "machine-state".to_owned()),
+                cache_line_rtt_ns: line_rtt_ns,
+                dropped: has_changed.then(|| "machine-state".to_owned()),
             };
-            tell(number, &pair);
+            report(number, &pair);
             self.pairs.push(pair);
             before = after;
         }
@@ -64,14 +65,14 @@ impl Turns {
 }
 
 /// Two processors whose cache-line round trip shows the state of a virtual machine.
-pub struct Machine {
+pub struct MachineState {
     processors: Option<(u32, u32)>,
 }
 
-impl Machine {
+impl MachineState {
     /// Selects the first two processors that this process may use.
     pub fn new() -> Self {
-        let usable = cpu::usable().unwrap_or_default();
+        let usable = cpu::list_usable().unwrap_or_default();
         let processors = match usable.as_slice() {
             &[first, second, ..] => Some((first, second)),
             _ => None,
@@ -82,12 +83,12 @@ impl Machine {
     /// Returns the round-trip time of a cache line in nanoseconds.
     fn line_rtt_ns(&self) -> Option<f64> {
         let (first, second) = self.processors?;
-        cache_line_round_trip(first, second).map(|time| time.as_nanos() as f64)
+        measure_cache_line(first, second).map(|time| time.as_nanos() as f64)
     }
 
     /// Returns whether the state of the machine changed (near to far, or far to near).
-    fn moved(before: f64, after: f64) -> bool {
-        let near = NEAR_BELOW.as_nanos() as f64;
-        (before < near) != (after < near)
+    fn has_changed(before: f64, after: f64) -> bool {
+        let near_below_ns = NEAR_LIMIT.as_nanos() as f64;
+        (before < near_below_ns) != (after < near_below_ns)
     }
 }

@@ -1,18 +1,18 @@
 //! Comparison of existing results, measured separately.
 
 use jiff::Timestamp;
-use linerate_metric::comparison::{Question, SIGNIFICANCE, Side, of_samples};
+use linerate_metric::comparison::{ComparisonSide, ComparisonSpec, SIGNIFICANCE, compare_samples};
 use linerate_metric::figure;
 use linerate_metric::record::Record;
 
-use super::{better, finish, refuse};
+use super::{better_direction, finish_comparison, reject};
 use crate::args::CompareArgs;
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
 use crate::stored_results;
 
 /// Returns an option that only applies to new measurements, if one is given.
-fn of_halves(args: &CompareArgs) -> Option<&'static str> {
+fn measuring_option(args: &CompareArgs) -> Option<&'static str> {
     [
         ("--a", args.a.is_some()),
         ("--b", args.b.is_some()),
@@ -22,29 +22,32 @@ fn of_halves(args: &CompareArgs) -> Option<&'static str> {
         ("--knob-b", !args.knob_b.is_empty()),
     ]
     .into_iter()
-    .find_map(|(name, is_said)| is_said.then_some(name))
+    .find_map(|(name, is_given)| is_given.then_some(name))
 }
 
 /// Compares two stored results.
-pub fn apart(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
+pub fn compare_stored(
+    args: &CompareArgs,
+    output: &mut CommandOutput,
+) -> Result<u8, CommandFailure> {
     let [a, b] = args.results.as_slice() else {
-        return refuse(
+        return reject(
             args.results.first().map_or("compare", String::as_str),
             "no second result to compare with",
             "name two results",
         );
     };
-    if let Some(option) = of_halves(args) {
-        return refuse(
+    if let Some(option) = measuring_option(args) {
+        return reject(
             &format!("{option} with results"),
             "stored results cannot be changed",
             "leave it out, or name a measuring command",
         );
     }
-    let sides = [stored_results::runs(a)?, stored_results::runs(b)?];
+    let sides = [stored_results::load_runs(a)?, stored_results::load_runs(b)?];
     for (name, runs) in [(a, &sides[0]), (b, &sides[1])] {
         if runs.is_empty() {
-            return refuse(
+            return reject(
                 name,
                 "contains no run",
                 "name a record, or a set with runs: sets of other commands store only their numbers",
@@ -53,57 +56,58 @@ pub fn apart(args: &CompareArgs, output: &mut Output) -> Result<u8, Failure> {
     }
     let first = sides[0].first().or(sides[1].first());
     let kind = first.map(|run| run.kind);
-    let named = args.figure.as_deref().map(figure::named);
+    let named = args.figure.as_deref().map(figure::find);
     let figure = match (named, kind) {
         (Some(Some(figure)), _) => figure,
-        (None, Some(kind)) => figure::of_kind(kind),
+        (None, Some(kind)) => figure::default_for(kind),
         _ => {
-            return refuse(
+            return reject(
                 "--figure",
                 "no figure of a run has that name",
                 &format!("choose one of {}", figure::names()),
             );
         }
     };
-    let values =
-        |runs: &[Record]| -> Vec<f64> { runs.iter().filter_map(|run| figure.of(run)).collect() };
-    let (of_a, of_b) = (values(&sides[0]), values(&sides[1]));
-    for (name, values) in [(a, &of_a), (b, &of_b)] {
+    let values = |runs: &[Record]| -> Vec<f64> {
+        runs.iter().filter_map(|run| figure.value_in(run)).collect()
+    };
+    let (values_a, values_b) = (values(&sides[0]), values(&sides[1]));
+    for (name, values) in [(a, &values_a), (b, &values_b)] {
         if values.is_empty() {
-            return refuse(
+            return reject(
                 name,
                 &format!("has no run with {}", figure.name),
                 "choose another --figure",
             );
         }
     }
-    let question = Question {
+    let test = ComparisonSpec {
         figure: figure.name.to_owned(),
-        better: better(args, figure.name),
-        effect: args.until.effect,
+        better: better_direction(args, figure.name),
+        effect: args.pairs_until.effect,
         significance: SIGNIFICANCE,
     };
-    let side = |label: &str, runs: &[Record]| Side {
+    let side = |label: &str, runs: &[Record]| ComparisonSide {
         label: label.to_owned(),
         value: None,
         records: runs.iter().map(|run| run.id.clone()).collect(),
     };
-    let found = of_samples(
-        &question,
+    let comparison = compare_samples(
+        &test,
         [side(a, &sides[0]), side(b, &sides[1])],
-        &of_a,
-        &of_b,
+        &values_a,
+        &values_b,
     );
-    let [mut runs, of_b] = sides;
+    let [mut runs, values_b] = sides;
     for run in &mut runs {
         run.label = Some("A".to_owned());
     }
-    runs.extend(of_b.into_iter().map(|run| Record {
+    runs.extend(values_b.into_iter().map(|run| Record {
         label: Some("B".to_owned()),
         ..run
     }));
-    finish(
-        found,
+    finish_comparison(
+        comparison,
         runs,
         Timestamp::now(),
         false,

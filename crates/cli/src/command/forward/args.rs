@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_measure::forward::{BURST_FRAMES, CACHED_FRAMES, Peer};
-use linerate_metric::forward::{Idle, PortTopology};
-use linerate_metric::plan::Cpus;
+use linerate_measure::forward::{BURST_FRAMES, CACHED_FRAMES_RANGE, PeerAddress};
+use linerate_metric::forward::{IdleStrategy, PortTopology};
+use linerate_metric::plan::CpuList;
 
-use super::testpmd_options::{NamedMode, NoisyArgs};
+use super::testpmd_options::{ModeArg, NoisyArgs};
 use crate::args::{OutputArgs, duration, heading};
 
 /// Maximum frame length in bytes.
@@ -17,46 +17,46 @@ const FRAME_LIMIT: u32 = 65_518;
 
 /// Parses a frame length: `64`, or the segments `64,100` of testpmd, which are added up.
 pub fn frame_length(text: &str) -> Result<u16, String> {
-    let refused = || format!("`{text}` is not a frame length: give 42 to {FRAME_LIMIT} bytes");
+    let error = || format!("`{text}` is not a frame length: give 42 to {FRAME_LIMIT} bytes");
     let mut total: u32 = 0;
     for part in text.split(',') {
-        let part: u32 = part.trim().parse().map_err(|_| refused())?;
+        let part: u32 = part.trim().parse().map_err(|_| error())?;
         total = total.saturating_add(part);
     }
-    let bytes = u16::try_from(total).map_err(|_| refused())?;
+    let bytes = u16::try_from(total).map_err(|_| error())?;
     if (42..=FRAME_LIMIT).contains(&u32::from(bytes)) {
         Ok(bytes)
     } else {
-        Err(refused())
+        Err(error())
     }
 }
 
 /// Parses a source and a destination address: `198.18.0.1,198.18.0.2`.
 fn addresses(text: &str) -> Result<(Ipv4Addr, Ipv4Addr), String> {
-    let refused = || format!("`{text}` is not SOURCE,DESTINATION: write 198.18.0.1,198.18.0.2");
-    let (source, destination) = text.split_once(',').ok_or_else(refused)?;
+    let error = || format!("`{text}` is not SOURCE,DESTINATION: write 198.18.0.1,198.18.0.2");
+    let (source, destination) = text.split_once(',').ok_or_else(error)?;
     Ok((
-        source.parse().map_err(|_| refused())?,
-        destination.parse().map_err(|_| refused())?,
+        source.parse().map_err(|_| error())?,
+        destination.parse().map_err(|_| error())?,
     ))
 }
 
 /// Parses a source and a destination port: `9,9`, or one number for both.
 fn udp_ports(text: &str) -> Result<(u16, u16), String> {
-    let refused = || format!("`{text}` is not SOURCE[,DESTINATION]: write 9,9");
+    let error = || format!("`{text}` is not SOURCE[,DESTINATION]: write 9,9");
     let (source, destination) = text.split_once(',').unwrap_or((text, text));
     Ok((
-        source.parse().map_err(|_| refused())?,
-        destination.parse().map_err(|_| refused())?,
+        source.parse().map_err(|_| error())?,
+        destination.parse().map_err(|_| error())?,
     ))
 }
 
-fn processors(text: &str) -> Result<Cpus, String> {
-    Cpus::in_order(text)
+fn processors(text: &str) -> Result<CpuList, String> {
+    CpuList::in_order(text)
 }
 
 /// Parses a mask such as `0x3` into the numbers of its bits.
-pub fn mask(text: &str) -> Result<Vec<u32>, String> {
+pub fn parse_mask(text: &str) -> Result<Vec<u32>, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     match u64::from_str_radix(digits, 16) {
         Ok(bits) if bits != 0 => Ok((0..64).filter(|bit| bits >> bit & 1 == 1).collect()),
@@ -66,21 +66,21 @@ pub fn mask(text: &str) -> Result<Vec<u32>, String> {
 
 /// Value of an option that takes a mask.
 #[derive(Clone, Debug)]
-pub struct Mask(pub Vec<u32>);
+pub struct PortMask(pub Vec<u32>);
 
-impl std::str::FromStr for Mask {
+impl std::str::FromStr for PortMask {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        mask(text).map(Self)
+        parse_mask(text).map(Self)
     }
 }
 
 /// Maximum number of flows that modes generate.
 pub const FLOWS_LIMIT: u32 = 1_048_576;
 
-/// Parses the number of bursts of `--tx-first`.
-fn bursts(text: &str) -> Result<u64, String> {
+/// Parses the number of bursts of `--tx-measure_start`.
+fn parse_bursts(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| {
         format!("`{text}` is not a number of bursts: write --tx-first 4, or --tx-first for one")
     })
@@ -98,17 +98,17 @@ fn max_packet(text: &str) -> Result<u32, String> {
 }
 
 /// Parses a burst size of 1 to 32 frames.
-pub fn burst(text: &str) -> Result<u8, String> {
-    let refused = || {
+pub fn parse_burst(text: &str) -> Result<u8, String> {
+    let error = || {
         format!(
             "`{text}` is not a valid burst: a poll moves 1 to {BURST_FRAMES} frames; a larger --tx-first \
              puts more frames into circulation"
         )
     };
-    let frames: u32 = text.parse().map_err(|_| refused())?;
+    let frames: u32 = text.parse().map_err(|_| error())?;
     let fits = u8::try_from(frames).ok();
     fits.filter(|&frames| (1..=BURST_FRAMES).contains(&usize::from(frames)))
-        .ok_or_else(refused)
+        .ok_or_else(error)
 }
 
 /// `linerate forward`.
@@ -149,7 +149,7 @@ pub struct ForwardArgs {
         default_value = "io",
         env = "LINERATE_MODE"
     )]
-    pub mode: NamedMode,
+    pub mode: ModeArg,
     /// Number of forwarding threads, each pinned to a processor
     #[arg(
         long,
@@ -162,7 +162,7 @@ pub struct ForwardArgs {
     pub cores: u32,
     /// Processors of the threads, in order [default: the last free ones]
     #[arg(long, value_name = "LIST", value_parser = processors, help_heading = heading::CPU, env = "LINERATE_CORELIST")]
-    pub corelist: Option<Cpus>,
+    pub corelist: Option<CpuList>,
     /// Processors of the threads as a mask
     #[arg(
         long,
@@ -171,7 +171,7 @@ pub struct ForwardArgs {
         help_heading = heading::CPU,
         env = "LINERATE_COREMASK"
     )]
-    pub coremask: Option<Mask>,
+    pub coremask: Option<PortMask>,
     /// Pairs of ports: paired, chained or loop
     #[arg(
         long,
@@ -199,7 +199,7 @@ pub struct ForwardArgs {
         help_heading = heading::PORTS,
         env = "LINERATE_PORTMASK"
     )]
-    pub portmask: Option<Mask>,
+    pub portmask: Option<PortMask>,
     /// Only the first N ports take part
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["portlist", "portmask"], help_heading = heading::PORTS, env = "LINERATE_NB_PORTS")]
     pub nb_ports: Option<u32>,
@@ -222,16 +222,16 @@ pub struct ForwardArgs {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..), help_heading = heading::PORTS, env = "LINERATE_MBUF_SIZE")]
     pub mbuf_size: Option<u32>,
     /// Free buffers that each thread caches [default: 256]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(i64::from(*CACHED_FRAMES.start())..=i64::from(*CACHED_FRAMES.end())), help_heading = heading::PORTS, env = "LINERATE_MBCACHE")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(i64::from(*CACHED_FRAMES_RANGE.start())..=i64::from(*CACHED_FRAMES_RANGE.end())), help_heading = heading::PORTS, env = "LINERATE_MBCACHE")]
     pub mbcache: Option<u16>,
     /// Maximum frame length including the FCS: 1518 is an MTU of 1500
     #[arg(long, value_name = "BYTES", value_parser = max_packet, help_heading = heading::PORTS, env = "LINERATE_MAX_PKT_LEN")]
     pub max_pkt_len: Option<u32>,
     /// Frames moved by one poll
-    #[arg(long, value_name = "N", default_value = "32", value_parser = burst, help_heading = heading::LOAD, env = "LINERATE_BURST")]
+    #[arg(long, value_name = "N", default_value = "32", value_parser = parse_burst, help_heading = heading::LOAD, env = "LINERATE_BURST")]
     pub burst: u8,
     /// Send N bursts from each stream before forwarding (1 without a number)
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", value_parser = bursts, help_heading = heading::LOAD, env = "LINERATE_TX_FIRST")]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", value_parser = parse_bursts, help_heading = heading::LOAD, env = "LINERATE_TX_FIRST")]
     pub tx_first: Option<u64>,
     /// Keep frames that wait in receive queues before the start
     #[arg(long, help_heading = heading::LOAD, env = "LINERATE_NO_FLUSH_RX")]
@@ -247,7 +247,7 @@ pub struct ForwardArgs {
         help_heading = heading::CPU,
         env = "LINERATE_IDLE"
     )]
-    pub idle: Idle,
+    pub idle: IdleStrategy,
     /// Bytes of generated frames, from the Ethernet header on
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = frame_length, help_heading = heading::FRAMES, env = "LINERATE_TXPKTS")]
     pub txpkts: u16,
@@ -281,7 +281,7 @@ pub struct ForwardArgs {
     pub flowgen_clones: u32,
     /// Ethernet address of the peer of a port; repeatable
     #[arg(long, value_name = "PORT,MAC", help_heading = heading::PORTS, env = "LINERATE_ETH_PEER")]
-    pub eth_peer: Vec<Peer>,
+    pub eth_peer: Vec<PeerAddress>,
     /// Seed of all random values
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = heading::FRAMES, env = "LINERATE_SEED")]
     pub seed: u64,
@@ -376,22 +376,22 @@ mod tests {
         assert_eq!(frame_length("64"), Ok(64));
         assert_eq!(frame_length("64,100"), Ok(164));
         assert!(frame_length("41").is_err() && frame_length("65519").is_err());
-        assert_eq!((burst("1"), burst("32")), (Ok(1), Ok(32)));
+        assert_eq!((parse_burst("1"), parse_burst("32")), (Ok(1), Ok(32)));
         for text in ["0", "33", "512", "x", ""] {
             assert!(
-                burst(text).is_err_and(|why| why.contains("1 to 32")),
+                parse_burst(text).is_err_and(|why| why.contains("1 to 32")),
                 "{text}"
             );
         }
         assert_eq!((max_packet("1518"), max_packet("86")), (Ok(1500), Ok(68)));
         assert!(max_packet("85").is_err() && max_packet("x").is_err());
-        assert_eq!(bursts("4"), Ok(4));
-        assert!(bursts("x").is_err_and(|why| why.contains("--tx-first 4")));
+        assert_eq!(parse_bursts("4"), Ok(4));
+        assert!(parse_bursts("x").is_err_and(|why| why.contains("--tx-first 4")));
         assert_eq!(udp_ports("9"), Ok((9, 9)));
         assert_eq!(udp_ports("9,10"), Ok((9, 10)));
         assert!(addresses("198.18.0.1").is_err());
-        assert_eq!(mask("0x5"), Ok(vec![0, 2]));
-        assert_eq!(mask("3"), Ok(vec![0, 1]));
-        assert!(mask("0").is_err() && mask("x").is_err());
+        assert_eq!(parse_mask("0x5"), Ok(vec![0, 2]));
+        assert_eq!(parse_mask("3"), Ok(vec![0, 1]));
+        assert!(parse_mask("0").is_err() && parse_mask("x").is_err());
     }
 }

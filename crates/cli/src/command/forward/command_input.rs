@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use linerate_host::sys::terminal::Taken;
+use linerate_host::sys::terminal::TerminalGuard;
 use rustyline::completion::{Completer, Pair};
 use rustyline::config::Behavior;
 use rustyline::error::ReadlineError;
@@ -25,7 +25,7 @@ use super::grammar;
 pub const PROMPT: &str = "forward> ";
 
 /// Result of a read.
-pub enum Line {
+pub enum ShellInput {
     /// A line of text.
     Text(String),
     /// End of the input.
@@ -35,109 +35,111 @@ pub enum Line {
 }
 
 /// Lines, read on request.
-pub struct Lines {
-    ask: Sender<()>,
-    answers: Receiver<Line>,
+pub struct CommandInput {
+    requests: Sender<()>,
+    lines: Receiver<ShellInput>,
     /// Restores the terminal settings on drop, because a thread that still reads has changed them.
-    _taken: Option<Taken>,
+    _terminal_guard: Option<TerminalGuard>,
     /// Lines are typed on a terminal, which shows them already.
-    pub typed: bool,
+    pub is_typed: bool,
     /// Printer for text above the line being typed.
-    above: Option<Box<dyn ExternalPrinter + Send>>,
+    line_printer: Option<Box<dyn ExternalPrinter + Send>>,
     /// Port numbers, for completion.
     ports: Arc<Mutex<Vec<u32>>>,
 }
 
-impl Lines {
+impl CommandInput {
     /// Reads standard input. A terminal's echo goes to standard output, unless that is for programs
     /// or redirected.
-    pub fn of_stdin(ports: Vec<u32>, for_people: bool) -> Self {
-        let typed = stdin().is_terminal();
-        let (ask, asked) = mpsc::channel();
-        let (answer, answers) = mpsc::channel();
+    pub fn from_stdin(ports: Vec<u32>, for_people: bool) -> Self {
+        let is_typed = stdin().is_terminal();
+        let (request_sender, requests) = mpsc::channel();
+        let (replies, lines) = mpsc::channel();
         let ports = Arc::new(Mutex::new(ports));
-        let mut editor = match typed {
+        let mut editor = match is_typed {
             true => {
-                let beside = !for_people || !stdout().is_terminal();
-                editor(Arc::clone(&ports), beside).ok()
+                let on_terminal = !for_people || !stdout().is_terminal();
+                new_editor(Arc::clone(&ports), on_terminal).ok()
             }
             false => None,
         };
-        let above = editor.as_mut().and_then(|editor| {
+        let line_printer = editor.as_mut().and_then(|editor| {
             let printer = editor.create_external_printer().ok()?;
             Some(Box::new(printer) as Box<dyn ExternalPrinter + Send>)
         });
         thread::spawn(move || {
             if let Some(editor) = editor {
-                type_in(editor, &asked, &answer);
+                read_typed_lines(editor, &requests, &replies);
                 return;
             }
-            read_from(stdin().lock(), &asked, &answer);
+            read_lines(stdin().lock(), &requests, &replies);
         });
         Self {
-            ask,
-            answers,
-            _taken: typed.then(|| Taken::settings().ok()).flatten(),
-            typed,
-            above,
+            requests: request_sender,
+            lines,
+            _terminal_guard: is_typed
+                .then(|| TerminalGuard::for_settings().ok())
+                .flatten(),
+            is_typed,
+            line_printer,
             ports,
         }
     }
 
     /// Sets the port numbers for completion.
-    pub fn know(&self, ports: Vec<u32>) {
+    pub fn set_ports(&self, ports: Vec<u32>) {
         *self.ports.lock().unwrap_or_else(PoisonError::into_inner) = ports;
     }
 
     /// Prints while a line is awaited: above it on a terminal, else with `plain`.
-    pub fn print(&mut self, text: &str, plain: impl FnOnce(&str)) {
-        match &mut self.above {
+    pub fn print_above(&mut self, text: &str, plain: impl FnOnce(&str)) {
+        match &mut self.line_printer {
             // A terminal that has hung up is detected at the next line.
-            Some(above) => drop(above.print(format!("{text}\n"))),
+            Some(line_printer) => drop(line_printer.print(format!("{text}\n"))),
             None => plain(text),
         }
     }
 
     /// Requests a line.
-    pub fn ask(&self) {
-        // A reader that has ended is detected in `wait`.
-        let _ = self.ask.send(());
+    pub fn request_line(&self) {
+        // A reader that has ended is detected in `wait_for_line`.
+        let _ = self.requests.send(());
     }
 
     /// Waits for the requested line; `None` if it does not arrive in time.
-    pub fn wait(&self, patience: Duration) -> Option<Line> {
-        match self.answers.recv_timeout(patience) {
+    pub fn wait_for_line(&self, timeout: Duration) -> Option<ShellInput> {
+        match self.lines.recv_timeout(timeout) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Line::End),
+            Err(RecvTimeoutError::Disconnected) => Some(ShellInput::End),
         }
     }
 }
 
 /// Returns the file of the history: `$XDG_STATE_HOME/linerate/forward_history`.
 fn history_file() -> Option<PathBuf> {
-    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let state = named("XDG_STATE_HOME").map(PathBuf::from);
-    let state = state.or_else(|| Some(PathBuf::from(named("HOME")?).join(".local/state")))?;
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let state = variable("XDG_STATE_HOME").map(PathBuf::from);
+    let state = state.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".local/state")))?;
     Some(state.join("linerate/forward_history"))
 }
 
 /// Creates an editor on standard output, or on the terminal device itself if standard output holds
 /// a document.
-fn editor(
+fn new_editor(
     ports: Arc<Mutex<Vec<u32>>>,
-    beside: bool,
-) -> rustyline::Result<Editor<Completions, FileHistory>> {
+    on_terminal: bool,
+) -> rustyline::Result<Editor<CommandCompleter, FileHistory>> {
     // As in a shell: first the common prefix of all candidates, then their list.
     let list = Config::builder().completion_type(CompletionType::List);
     // Without bracketed paste, each pasted line is a command of its own, and a signal that ends the
     // process leaves no terminal mode to reset.
-    let list = list.bracketed_paste(false).behavior(match beside {
+    let list = list.bracketed_paste(false).behavior(match on_terminal {
         true => Behavior::PreferTerm,
         false => Behavior::Stdio,
     });
     let mut editor = Editor::with_config(list.build())?;
-    editor.set_helper(Some(Completions { ports }));
+    editor.set_helper(Some(CommandCompleter { ports }));
     if let Some(file) = history_file() {
         // The file does not exist at first use.
         let _ = editor.load_history(&file);
@@ -147,37 +149,37 @@ fn editor(
 
 /// Reads lines of a pipe or a file. Invalid UTF-8 becomes an unknown command, not the end of the
 /// input.
-fn read_from(mut input: impl BufRead, asked: &Receiver<()>, answer: &Sender<Line>) {
-    while asked.recv().is_ok() {
+fn read_lines(mut input: impl BufRead, requests: &Receiver<()>, replies: &Sender<ShellInput>) {
+    while requests.recv().is_ok() {
         let mut bytes = Vec::new();
         let line = match input.read_until(b'\n', &mut bytes) {
-            Ok(0) | Err(_) => Line::End,
-            Ok(_) => Line::Text(String::from_utf8_lossy(&bytes).trim_end().to_owned()),
+            Ok(0) | Err(_) => ShellInput::End,
+            Ok(_) => ShellInput::Text(String::from_utf8_lossy(&bytes).trim_end().to_owned()),
         };
-        if answer.send(line).is_err() {
+        if replies.send(line).is_err() {
             return;
         }
     }
 }
 
-fn type_in(
-    mut editor: Editor<Completions, FileHistory>,
-    asked: &Receiver<()>,
-    answer: &Sender<Line>,
+fn read_typed_lines(
+    mut editor: Editor<CommandCompleter, FileHistory>,
+    requests: &Receiver<()>,
+    replies: &Sender<ShellInput>,
 ) {
-    while asked.recv().is_ok() {
+    while requests.recv().is_ok() {
         let line = match editor.readline(PROMPT) {
             Ok(line) => {
                 if !line.trim().is_empty() {
                     let _ = editor.add_history_entry(&line);
-                    keep(&mut editor);
+                    save_history(&mut editor);
                 }
-                Line::Text(line)
+                ShellInput::Text(line)
             }
-            Err(ReadlineError::Interrupted) => Line::Interrupted,
-            Err(_) => Line::End,
+            Err(ReadlineError::Interrupted) => ShellInput::Interrupted,
+            Err(_) => ShellInput::End,
         };
-        if answer.send(line).is_err() {
+        if replies.send(line).is_err() {
             return;
         }
     }
@@ -185,21 +187,21 @@ fn type_in(
 
 /// Saves the history after each command, so that a killed shell keeps it too. Without a writable
 /// directory it lasts as long as the shell.
-fn keep(editor: &mut Editor<Completions, FileHistory>) {
+fn save_history(editor: &mut Editor<CommandCompleter, FileHistory>) {
     if let Some(file) = history_file() {
-        if let Some(folder) = file.parent() {
-            let _ = std::fs::create_dir_all(folder);
+        if let Some(dir) = file.parent() {
+            let _ = std::fs::create_dir_all(dir);
         }
         let _ = editor.save_history(&file);
     }
 }
 
 /// Completion with the table of commands.
-struct Completions {
+struct CommandCompleter {
     ports: Arc<Mutex<Vec<u32>>>,
 }
 
-impl Completer for Completions {
+impl Completer for CommandCompleter {
     type Candidate = Pair;
 
     fn complete(
@@ -209,23 +211,23 @@ impl Completer for Completions {
         _: &Context<'_>,
     ) -> rustyline::Result<(usize, Vec<Pair>)> {
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        let (start, found) = grammar::complete(&line[..position], &ports);
-        let pairs = found.into_iter().map(|word| Pair {
+        let (start, candidates) = grammar::completions(&line[..position], &ports);
+        let pairs = candidates.into_iter().map(|candidate| Pair {
             // After a colon, the same word continues.
-            replacement: match word.ends_with(':') {
-                true => word.clone(),
-                false => format!("{word} "),
+            replacement: match candidate.ends_with(':') {
+                true => candidate.clone(),
+                false => format!("{candidate} "),
             },
-            display: word,
+            display: candidate,
         });
         Ok((start, pairs.collect()))
     }
 }
 
-impl Helper for Completions {}
-impl Highlighter for Completions {}
-impl Validator for Completions {}
-impl Hinter for Completions {
+impl Helper for CommandCompleter {}
+impl Highlighter for CommandCompleter {}
+impl Validator for CommandCompleter {}
+impl Hinter for CommandCompleter {
     type Hint = String;
 }
 
@@ -235,17 +237,22 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_end_nothing() {
-        let ((ask, asked), (answer, answers)) = (mpsc::channel(), mpsc::channel());
-        (0..4).for_each(|_| ask.send(()).unwrap());
-        drop(ask);
-        read_from(&b"start\r\n\xff\xfe set\nstop"[..], &asked, &answer);
-        drop(answer);
-        let lines: Vec<_> = answers.iter().collect();
+        let ((request_sender, requests), (reply_sender, replies)) =
+            (mpsc::channel(), mpsc::channel());
+        (0..4).for_each(|_| request_sender.send(()).unwrap());
+        drop(request_sender);
+        read_lines(
+            &b"start\r\n\xff\xfe set\nstop"[..],
+            &requests,
+            &reply_sender,
+        );
+        drop(reply_sender);
+        let lines: Vec<_> = replies.iter().collect();
         let texts: Vec<_> = (lines.iter())
             .map(|line| match line {
-                Line::Text(text) => text.as_str(),
-                Line::End => "the end",
-                Line::Interrupted => "Ctrl-C",
+                ShellInput::Text(text) => text.as_str(),
+                ShellInput::End => "the end",
+                ShellInput::Interrupted => "Ctrl-C",
             })
             .collect();
         assert_eq!(texts, ["start", "\u{fffd}\u{fffd} set", "stop", "the end"]);

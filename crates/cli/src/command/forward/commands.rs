@@ -1,28 +1,28 @@
 //! Table of the shell's commands: words, description, function.
 
-use super::shell::{Reply, Shell};
+use super::shell::{CommandReply, ForwardShell};
 
-pub struct Command {
+pub struct ShellCommand {
     /// Words of the command: lower case is literal, `a|b` a choice, upper case a placeholder.
-    pub words: &'static str,
+    pub pattern: &'static str,
     /// Description for help.
     pub about: &'static str,
     /// Runs the command with the values of choices and placeholders.
-    pub run: fn(&mut Shell<'_>, &[&str]) -> Result<Reply, String>,
+    pub run: fn(&mut ForwardShell<'_>, &[&str]) -> Result<CommandReply, String>,
 }
 
 /// Section of the help.
-pub struct Section {
+pub struct HelpSection {
     pub name: &'static str,
-    pub commands: &'static [Command],
+    pub commands: &'static [ShellCommand],
 }
 
 macro_rules! commands {
-    ($($name:literal { $($words:literal $about:literal => $run:expr;)+ })+) => {
+    ($($name:literal { $($pattern:literal $about:literal => $run:expr;)+ })+) => {
         /// Shell commands in the order of help.
-        pub const SECTIONS: &[Section] = &[$(Section {
+        pub const SECTIONS: &[HelpSection] = &[$(HelpSection {
             name: $name,
-            commands: &[$(Command { words: $words, about: $about, run: $run }),+],
+            commands: &[$(ShellCommand { pattern: $pattern, about: $about, run: $run }),+],
         }),+];
     };
 }
@@ -32,7 +32,7 @@ commands! {
         "start" "forward frames" => |shell, _| shell.start(0);
         "start tx_first" "send one burst from each stream, then forward" => |shell, _| shell.start(1);
         "start tx_first N" "send N bursts from each stream, then forward" => |shell, words| {
-            shell.start(number(words[0])?)
+            shell.start(parse_number(words[0])?)
         };
         "stop" "stop forwarding, and print statistics" => |shell, _| shell.stop();
         "sleep TIME" "wait: 1, 500ms" => |shell, words| shell.sleep(words[0]);
@@ -61,7 +61,7 @@ commands! {
             |shell, words| shell.queue_info(words[0], words[1], words[2])
         };
         "show config fwd|rxtx|cores|txpkts" "settings, and which core polls which queue" => {
-            |shell, words| shell.config(words[0])
+            |shell, words| shell.show_config(words[0])
         };
         "clear port stats|xstats PORT" "reset the counters of a port" => {
             |shell, words| shell.clear_port(words[1])
@@ -79,7 +79,7 @@ commands! {
         "set burst tx delay US retry N" "retry frames that find a full ring" => {
             |shell, words| shell.set_retry(words[0], words[1])
         };
-        "set nbcore N" "number of forwarding threads" => |shell, words| shell.set_cores(words[0]);
+        "set nbcore N" "number of forwarding threads" => |shell, words| shell.set_core_count(words[0]);
         "set corelist LIST" "processors of the threads: 0,1" => |shell, words| shell.set_corelist(words[0]);
         "set coremask MASK" "processors of the threads as a mask: 0x3" => |shell, words| shell.set_coremask(words[0]);
         "set nbport N" "forward on the first N ports" => |shell, words| shell.set_nbport(words[0]);
@@ -91,12 +91,12 @@ commands! {
             |shell, words| shell.set_topology(words[0])
         };
         "set txpkts BYTES" "length of generated frames" => |shell, words| shell.set_txpkts(words[0]);
-        "set txonly-flows N" "number of flows of mode txonly" => |shell, words| shell.set_flows(words[0]);
+        "set txonly-flows N" "number of flows of mode txonly" => |shell, words| shell.set_txonly_flows(words[0]);
         "set flowgen-flows N" "number of flows of mode flowgen" => |shell, words| {
-            shell.set_generated(words[0])
+            shell.set_flowgen_flows(words[0])
         };
         "set flowgen-clones N" "copies that mode flowgen sends after each frame" => |shell, words| {
-            shell.set_clones(words[0])
+            shell.set_flowgen_clones(words[0])
         };
         "set port PORT queue QUEUE rate MBPS" "limit a transmit queue to a rate in Mbit/s; 0: no limit" => {
             |shell, words| shell.set_rate(words[0], words[1], words[2])
@@ -114,21 +114,21 @@ commands! {
             |shell, words| shell.set_idle(words[0])
         };
         "set flush_rx on|off" "empty receive queues before a start" => |shell, words| {
-            shell.switch("flush_rx", words[0], |settings, on| settings.flush = on)
+            shell.set_switch("flush_rx", words[0], |settings, on| settings.flush = on)
         };
         "set record-core-cycles on|off" "count cycles of polls that returned frames" => |shell, words| {
-            shell.switch("record-core-cycles", words[0], |settings, on| settings.record_cycles = on)
+            shell.set_switch("record-core-cycles", words[0], |settings, on| settings.record_cycles = on)
         };
         "set record-burst-stats on|off" "count frames per poll" => |shell, words| {
-            shell.switch("record-burst-stats", words[0], |settings, on| settings.record_bursts = on)
+            shell.set_switch("record-burst-stats", words[0], |settings, on| settings.record_bursts = on)
         };
         "set record-latency on|off" "time frames from the poll to the transmit queue (--latencystats)" => {
-            |shell, words| shell.switch("record-latency", words[0], |settings, on| {
+            |shell, words| shell.set_switch("record-latency", words[0], |settings, on| {
                 settings.record_residence = on;
             })
         };
         "set record-bitrates on|off" "measure bit rates each second (--bitrate-stats)" => {
-            |shell, words| shell.switch("record-bitrates", words[0], |settings, on| {
+            |shell, words| shell.set_switch("record-bitrates", words[0], |settings, on| {
                 settings.record_bit_rates = on;
             })
         };
@@ -136,7 +136,7 @@ commands! {
             |shell, words| shell.csum_set(words[0], words[1], words[2])
         };
         "csum show PORT" "where mode csum computes checksums, as set" => |shell, words| shell.csum_show(words[0]);
-        "set default" "reset the settings to those at the start of the shell" => |shell, _| shell.reset();
+        "set default" "reset the settings to those at the start of the shell" => |shell, _| shell.reset_settings();
     }
     "ports" {
         "port stop PORT" "close the queues of a port" => |shell, words| shell.port_stop(words[0]);
@@ -160,7 +160,7 @@ commands! {
 }
 
 /// Parses a number.
-pub fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+pub fn parse_number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse()
         .map_err(|_| format!("`{text}` is not a valid number: write one like 4"))
 }

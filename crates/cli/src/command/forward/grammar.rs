@@ -2,120 +2,123 @@
 
 use linerate_measure::forward::{KINDS, MODES};
 
-use super::commands::{Command, SECTIONS};
+use super::commands::{SECTIONS, ShellCommand};
 use super::testpmd_commands;
 
 /// Returns whether a word of the table is a placeholder.
-fn is_free(word: &str) -> bool {
+fn is_placeholder(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_uppercase())
 }
 
 /// Matches a line against a command; returns the values of choices and placeholders.
-fn matched<'a>(command: &Command, line: &[&'a str]) -> Option<Vec<&'a str>> {
-    let words: Vec<_> = command.words.split(' ').collect();
-    if words.len() != line.len() {
+fn match_line<'a>(command: &ShellCommand, line: &[&'a str]) -> Option<Vec<&'a str>> {
+    let pattern: Vec<_> = command.pattern.split(' ').collect();
+    if pattern.len() != line.len() {
         return None;
     }
-    let mut free = Vec::new();
-    for (word, said) in words.into_iter().zip(line) {
-        if is_free(word) {
-            free.push(*said);
+    let mut values = Vec::new();
+    for (word, given) in pattern.into_iter().zip(line) {
+        if is_placeholder(word) {
+            values.push(*given);
         } else if word.contains('|') {
-            word.split('|').find(|choice| choice == said)?;
-            free.push(*said);
-        } else if word != *said {
+            word.split('|').find(|choice| choice == given)?;
+            values.push(*given);
+        } else if word != *given {
             return None;
         }
     }
-    Some(free)
+    Some(values)
 }
 
 /// Returns the command of a line with its values.
-pub fn find<'a>(line: &[&'a str]) -> Option<(&'static Command, Vec<&'a str>)> {
+pub fn find_command<'a>(line: &[&'a str]) -> Option<(&'static ShellCommand, Vec<&'a str>)> {
     let mut all = SECTIONS.iter().flat_map(|section| section.commands);
-    all.find_map(|command| Some((command, matched(command, line)?)))
+    all.find_map(|command| Some((command, match_line(command, line)?)))
 }
 
 /// Returns the error message for a line that is not a command.
-pub fn unknown(line: &[&str]) -> String {
-    let said = line.join(" ");
-    if let Some((command, beyond)) = too_long(line) {
-        let many = match beyond.len() {
+pub fn unknown_command(line: &[&str]) -> String {
+    let given = line.join(" ");
+    if let Some((command, extra)) = too_long(line) {
+        let problem = match extra.len() {
             1 => "one word too many",
             _ => "too many words",
         };
-        let longer = going_on(command);
-        let longer = match longer.is_empty() {
+        let continuations = continuations(command);
+        let continuations = match continuations.is_empty() {
             true => String::new(),
-            false => format!(", or continues as:\n  {}", longer.join("\n  ")),
+            false => format!(", or continues as:\n  {}", continuations.join("\n  ")),
         };
-        let beyond = beyond.join(" ");
-        return format!("{many}: {beyond}: `{}` ends before{longer}", command.words);
+        let extra = extra.join(" ");
+        return format!(
+            "{problem}: {extra}: `{}` ends before{continuations}",
+            command.pattern
+        );
     }
-    let similar = similar(line);
-    match (testpmd_commands::instead_of(line), &similar[..]) {
-        (Some(instead), _) => format!("not available: {said}: {instead}"),
-        (None, []) => format!("no such command: {said}: `help` lists the commands"),
+    let similar = similar_commands(line);
+    match (testpmd_commands::hint_for(line), &similar[..]) {
+        (Some(instead), _) => format!("not available: {given}: {instead}"),
+        (None, []) => format!("no such command: {given}: `help` lists the commands"),
         // One per line, because there may be twenty.
-        (None, known) => format!(
-            "no such command: {said}: there is:\n  {}",
-            known.join("\n  ")
+        (None, suggestions) => format!(
+            "no such command: {given}: there is:\n  {}",
+            suggestions.join("\n  ")
         ),
     }
 }
 
 /// Returns the longest command that a line starts with, and the extra words.
-fn too_long<'a>(line: &'a [&'a str]) -> Option<(&'static Command, &'a [&'a str])> {
+fn too_long<'a>(line: &'a [&'a str]) -> Option<(&'static ShellCommand, &'a [&'a str])> {
     (1..line.len()).rev().find_map(|end| {
-        let (said, beyond) = line.split_at(end);
-        find(said).map(|(command, _)| (command, beyond))
+        let (given, extra) = line.split_at(end);
+        find_command(given).map(|(command, _)| (command, extra))
     })
 }
 
 /// Returns longer commands that start with this one.
-fn going_on(command: &Command) -> Vec<&'static str> {
+fn continuations(command: &ShellCommand) -> Vec<&'static str> {
     let all = SECTIONS.iter().flat_map(|section| section.commands);
-    let rest = |words: &&str| {
-        words
-            .strip_prefix(command.words)
+    let continues = |pattern: &&str| {
+        pattern
+            .strip_prefix(command.pattern)
             .map(|it| it.starts_with(' '))
     };
-    all.map(|other| other.words)
-        .filter(|words| rest(words) == Some(true))
+    all.map(|other_command| other_command.pattern)
+        .filter(|pattern| continues(pattern) == Some(true))
         .collect()
 }
 
 /// Returns commands that start like a mistyped line.
-fn similar(line: &[&str]) -> Vec<&'static str> {
+fn similar_commands(line: &[&str]) -> Vec<&'static str> {
     let all = SECTIONS.iter().flat_map(|section| section.commands);
     let first = line.first().copied().unwrap_or("");
-    let mut found: Vec<_> = all
-        .map(|command| command.words)
-        .filter(|words| words.split(' ').next() == Some(first))
+    let mut candidates: Vec<_> = all
+        .map(|command| command.pattern)
+        .filter(|pattern| pattern.split(' ').next() == Some(first))
         .collect();
     // If some match the second word too, only those are returned.
-    let second = |words: &&str| words.split(' ').nth(1) == line.get(1).copied();
-    if line.len() > 1 && found.iter().any(second) {
-        found.retain(second);
+    let second = |pattern: &&str| pattern.split(' ').nth(1) == line.get(1).copied();
+    if line.len() > 1 && candidates.iter().any(second) {
+        candidates.retain(second);
     }
-    found
+    candidates
 }
 
 /// Returns the completions of a line: the start of the last word, and its candidates.
-pub fn complete(line: &str, ports: &[u32]) -> (usize, Vec<String>) {
+pub fn completions(line: &str, ports: &[u32]) -> (usize, Vec<String>) {
     let start = line.rfind(' ').map_or(0, |at| at + 1);
-    let (before, begun) = (&line[..start], &line[start..]);
-    let said: Vec<_> = before.split_whitespace().collect();
-    let mut found: Vec<String> = Vec::new();
+    let (before, prefix) = (&line[..start], &line[start..]);
+    let given: Vec<_> = before.split_whitespace().collect();
+    let mut candidates: Vec<String> = Vec::new();
     for command in SECTIONS.iter().flat_map(|section| section.commands) {
-        let words: Vec<_> = command.words.split(' ').collect();
-        let agrees = |(word, said): (&&str, &&str)| {
-            is_free(word) || word.split('|').any(|choice| choice == *said)
+        let pattern: Vec<_> = command.pattern.split(' ').collect();
+        let agrees = |(word, given): (&&str, &&str)| {
+            is_placeholder(word) || word.split('|').any(|choice| choice == *given)
         };
-        let Some(next) = words.get(said.len()) else {
+        let Some(next) = pattern.get(given.len()) else {
             continue;
         };
-        if !words.iter().zip(&said).all(agrees) {
+        if !pattern.iter().zip(&given).all(agrees) {
             continue;
         }
         let choices: Vec<String> = match *next {
@@ -136,18 +139,18 @@ pub fn complete(line: &str, ports: &[u32]) -> (usize, Vec<String>) {
                 let names = SECTIONS.iter().map(|section| section.name.to_owned());
                 names.chain(["all", "absent"].map(str::to_owned)).collect()
             }
-            word if is_free(word) => Vec::new(),
+            word if is_placeholder(word) => Vec::new(),
             word => word.split('|').map(str::to_owned).collect(),
         };
-        found.extend(
+        candidates.extend(
             choices
                 .into_iter()
-                .filter(|choice| choice.starts_with(begun)),
+                .filter(|choice| choice.starts_with(prefix)),
         );
     }
-    found.sort();
-    found.dedup();
-    (start, found)
+    candidates.sort();
+    candidates.dedup();
+    (start, candidates)
 }
 
 #[cfg(test)]
@@ -155,8 +158,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_told_apart() {
-        for (line, words, free) in [
+    fn commands_are_distinguished() {
+        for (line, pattern, values) in [
             ("start", "start", vec![]),
             ("start tx_first 8", "start tx_first N", vec!["8"]),
             ("show port stats all", "show port stats PORT", vec!["all"]),
@@ -208,16 +211,18 @@ mod tests {
             ),
         ] {
             let line: Vec<_> = line.split(' ').collect();
-            let (command, said) = find(&line).unwrap();
-            assert_eq!((command.words, said), (words, free));
+            let (command, said) = find_command(&line).unwrap();
+            assert_eq!((command.pattern, said), (pattern, values));
         }
-        assert!(find(&["strat"]).is_none() && find(&["show", "config", "x"]).is_none());
-        assert_eq!(similar(&["show", "fwd"]), ["show fwd stats all"]);
+        assert!(
+            find_command(&["strat"]).is_none() && find_command(&["show", "config", "x"]).is_none()
+        );
+        assert_eq!(similar_commands(&["show", "fwd"]), ["show fwd stats all"]);
     }
 
     #[test]
-    fn what_is_wrong_with_a_line_is_said() {
-        for (line, want) in [
+    fn errors_of_a_line_are_reported() {
+        for (line, expected) in [
             (
                 "show port stats all EXTRA",
                 "one word too many: EXTRA: `show port stats PORT` ends before",
@@ -240,14 +245,14 @@ mod tests {
                 "not available: show port 0: ports have info, summary, stats and xstats",
             ),
         ] {
-            let words: Vec<_> = line.split(' ').collect();
-            assert_eq!(unknown(&words), want, "{line}");
+            let line_words: Vec<_> = line.split(' ').collect();
+            assert_eq!(unknown_command(&line_words), expected, "{line}");
         }
     }
 
     #[test]
-    fn every_word_completes() {
-        for (line, want) in [
+    fn each_word_has_completions() {
+        for (line, expected) in [
             ("st", vec!["start", "stop"]),
             ("start ", vec!["tx_first"]),
             ("show port st", vec!["stats"]),
@@ -260,15 +265,15 @@ mod tests {
             ("csum set ip ", vec!["hw", "sw"]),
             ("nonsense ", vec![]),
         ] {
-            let (start, found) = complete(line, &[0, 1]);
-            assert_eq!(found, want, "{line}");
+            let (start, candidates) = completions(line, &[0, 1]);
+            assert_eq!(candidates, expected, "{line}");
             assert_eq!(start, line.rfind(' ').map_or(0, |at| at + 1));
         }
     }
 
     /// Commands that users of testpmd expect.
     #[test]
-    fn known_words_are_understood() {
+    fn commands_of_testpmd_are_accepted() {
         for line in [
             "start",
             "start tx_first",
@@ -329,31 +334,38 @@ mod tests {
             "set port 0 queue 0 rate 100",
             "load script",
         ] {
-            let words: Vec<_> = line.split(' ').collect();
-            assert!(find(&words).is_some(), "{line}");
+            let line_words: Vec<_> = line.split(' ').collect();
+            assert!(find_command(&line_words).is_some(), "{line}");
         }
     }
 
     /// The table in the guide has all commands, as help prints them.
     #[test]
-    fn the_guide_knows_every_command() {
+    fn the_guide_lists_each_command() {
         const GUIDE: &str = include_str!("../../../../../docs/GUIDE.md");
         let guide = GUIDE.replace("\\|", "|");
         for command in SECTIONS.iter().flat_map(|section| section.commands) {
-            let words = format!("`{}`", command.words);
-            assert!(guide.contains(&words), "{words} is not in docs/GUIDE.md");
+            let pattern = format!("`{}`", command.pattern);
+            assert!(
+                guide.contains(&pattern),
+                "{pattern} is not in docs/GUIDE.md"
+            );
         }
     }
 
     #[test]
-    fn no_two_commands_are_one() {
+    fn commands_are_unique() {
         let all: Vec<_> = SECTIONS
             .iter()
             .flat_map(|section| section.commands)
             .collect();
         for (at, command) in all.iter().enumerate() {
-            assert!(all[..at].iter().all(|other| other.words != command.words));
-            assert!(!command.about.is_empty() && command.words.split(' ').all(|w| !w.is_empty()));
+            assert!(
+                all[..at]
+                    .iter()
+                    .all(|other| other.pattern != command.pattern)
+            );
+            assert!(!command.about.is_empty() && command.pattern.split(' ').all(|w| !w.is_empty()));
         }
     }
 }

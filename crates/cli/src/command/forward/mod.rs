@@ -18,67 +18,71 @@ use jiff::Timestamp;
 use linerate_measure::MeasureError;
 use linerate_measure::carrier;
 use linerate_measure::forward::frame::FrameSpec;
-use linerate_measure::forward::{Cause, PortError, PortTotals, QueueTotals, Verbose};
+use linerate_measure::forward::{DropCause, PortError, PortTotals, QueueTotals, VerboseLevel};
 use linerate_measure::forward::{
-    Forwarder, MemoryWish, Onward, PortUrl, Primed, Reading, Retry, Settings, Times, Told, plan,
-    record, run as forward,
+    ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, PortUrl,
+    PrimedFrames, RunTimes, RxDestination, TransmitRetry, plan, record, run as forward,
 };
-use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::exit;
 use linerate_metric::forward::{ForwardPort, QueueFigures};
-use linerate_metric::plan::{Cpus, Ends, Plan, Wait};
+use linerate_metric::plan::{CpuList, PerEnd, Plan, WaitMode};
 use linerate_metric::units::format_count;
 use linerate_report::forward::{
-    PortRates, displayed, extended_statistics, forward_statistics, port_statistics, stream_map,
+    PortRates, extended_statistics, format_displayed, forward_statistics, port_statistics,
+    stream_map,
 };
 
 use super::measure::stop_on_signals;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::port_devices::Nics;
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
+use crate::port_devices::PortDevices;
 use args::ForwardArgs;
 
 /// Time without frames after which receive queues within our own process are empty.
-const QUIET: Duration = Duration::from_micros(100);
+const QUIET_TIME: Duration = Duration::from_micros(100);
 
 /// Default interval of the record's series.
-const INTERVAL: Duration = Duration::from_secs(1);
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the command and returns the exit code.
 pub fn run(args: ForwardArgs) -> u8 {
-    let mut output = Output::new(&args.output)
-        .labelled(args.label.as_deref())
-        .with_page(args.html.as_deref(), "linerate forward");
-    let result = go(&args, &mut output);
+    let mut output = CommandOutput::new(&args.output)
+        .with_label(args.label.as_deref())
+        .with_report(args.html.as_deref(), "linerate forward");
+    let result = run_forward(&args, &mut output);
     let code = result.unwrap_or_else(|failure| {
-        output.failure(&failure);
+        output.report_failure(&failure);
         failure.code
     });
-    output.gated(code, args.fail_on_finding)
+    output.gate_exit_code(code, args.fail_on_finding)
 }
 
-fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
-    output.check_file()?;
-    crate::live::check(args.is_shown())?;
-    let urls = urls(args)?;
-    let settings = settings(args, urls.len())?;
+fn run_forward(args: &ForwardArgs, output: &mut CommandOutput) -> Result<u8, CommandFailure> {
+    output.check_files()?;
+    crate::live::check_terminal(args.is_shown())?;
+    let urls = port_urls(args)?;
+    let settings = forward_settings(args, urls.len())?;
     let shell = has_shell(args, output);
-    let onward = onward(&settings, shell);
-    let urls: Vec<PortUrl> = urls.into_iter().map(|url| url.taken(onward)).collect();
+    let destination = receive_destination(&settings, shell);
+    let urls: Vec<PortUrl> = urls
+        .into_iter()
+        .map(|url| url.with_rx_destination(destination))
+        .collect();
     // Before ports open, so that they are closed on any signal.
     let stop = stop_on_signals()?;
-    let wish = MemoryWish {
+    let memory_request = FrameMemoryRequest {
         frames: Forwarder::frames_for(&urls, &settings.mode).max(args.total_num_mbufs),
         slot_bytes: args.mbuf_size,
         cached_frames: args.mbcache,
     };
     // Dropped after the ports in each case.
-    let nics = Nics::for_ports(&urls, &stop, output)?;
-    let mut forwarder = Forwarder::open(&urls, wish)?;
-    check_displayed(args, &forwarder)?;
+    let devices = PortDevices::for_ports(&urls, &stop, output)?;
+    let mut forwarder = Forwarder::open(&urls, memory_request)?;
+    check_display_xstats(args, &forwarder)?;
     let streams = forwarder.streams_of(&settings)?;
     if args.cores as usize > streams && !args.saturate {
-        return Err(Failure::usage(Problem::new(
+        return Err(CommandFailure::usage(ErrorReport::new(
             match streams {
                 1 => "1 stream keeps only 1 thread busy".to_owned(),
                 _ => format!("{streams} streams keep only {streams} threads busy"),
@@ -91,128 +95,143 @@ fn go(args: &ForwardArgs, output: &mut Output) -> Result<u8, Failure> {
         return saturation::run(args, &urls, &settings, &mut forwarder, &stop, output);
     }
     if shell {
-        return shell::run(args, settings, (forwarder, nics), &stop, output);
+        return shell::run(args, settings, (forwarder, devices), &stop, output);
     }
-    at_once_until_stopped(args, &urls, &settings, &mut forwarder, &stop, output)
+    forward_until_stopped(args, &urls, &settings, &mut forwarder, &stop, output)
 }
 
-fn has_shell(args: &ForwardArgs, output: &Output) -> bool {
-    let terminal = is_in_front() && std::io::stdout().is_terminal();
-    let at_once = args.is_shown()
+fn has_shell(args: &ForwardArgs, output: &CommandOutput) -> bool {
+    let terminal = stdin_is_foreground() && std::io::stdout().is_terminal();
+    let is_direct = args.is_shown()
         || args.time.is_some()
-        || period(args).is_some()
+        || stats_period(args).is_some()
         || output.is_json()
         || output.is_stream();
-    args.interactive || args.commands.is_some() || (terminal && !at_once)
+    args.interactive || args.commands.is_some() || (terminal && !is_direct)
 }
 
 /// Returns the destination of the ports' frames: a shell may change to a mode that reads them.
-fn onward(settings: &Settings, shell: bool) -> Onward {
-    match settings.mode.onward() {
-        Onward::Counter if shell => Onward::Reader,
-        onward => onward,
+fn receive_destination(settings: &ForwardSettings, shell: bool) -> RxDestination {
+    match settings.mode.rx_destination() {
+        RxDestination::Counter if shell => RxDestination::Reader,
+        destination => destination,
     }
 }
 
 /// Returns whether standard input is a terminal in whose foreground we run: a read from the
 /// background would stop the program (SIGTTIN).
-fn is_in_front() -> bool {
+fn stdin_is_foreground() -> bool {
     std::io::stdin().is_terminal()
-        && std::fs::read_to_string("/proc/self/stat").map_or(true, |stat| leads(&stat))
+        && std::fs::read_to_string("/proc/self/stat").map_or(true, |stat| is_foreground(&stat))
 }
 
 /// Returns whether the process group of `/proc/PID/stat` is the foreground group of its terminal.
 /// In another PID namespace, as inside a lab, both are 0 and count as equal.
-fn leads(stat: &str) -> bool {
+fn is_foreground(stat: &str) -> bool {
     // After the name in parentheses, which may contain anything: state, parent, group, session,
     // terminal, foreground group of the terminal.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let words: Vec<&str> = rest.split_ascii_whitespace().collect();
-    match (words.get(2), words.get(5)) {
-        (Some(own), Some(front)) => own == front,
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    match (fields.get(2), fields.get(5)) {
+        (Some(group), Some(foreground)) => group == foreground,
         _ => true,
     }
 }
 
 /// Returns the period of statistics, if any are printed.
-fn period(args: &ForwardArgs) -> Option<Duration> {
+fn stats_period(args: &ForwardArgs) -> Option<Duration> {
     args.stats_period.filter(|period| !period.is_zero())
 }
 
 /// Forwards until the time ends or Ctrl-C.
-fn at_once_until_stopped(
+fn forward_until_stopped(
     args: &ForwardArgs,
     urls: &[PortUrl],
-    settings: &Settings,
+    settings: &ForwardSettings,
     forwarder: &mut Forwarder,
-    stop: &linerate_host::stop_flag::Stop,
-    output: &mut Output,
-) -> Result<u8, Failure> {
-    let times = Times {
+    stop: &linerate_host::stop_flag::StopFlag,
+    output: &mut CommandOutput,
+) -> Result<u8, CommandFailure> {
+    let times = RunTimes {
         duration: args.time,
-        interval: period(args).unwrap_or(INTERVAL),
-        quiet: QUIET,
+        interval: stats_period(args).unwrap_or(DEFAULT_INTERVAL),
+        flush_quiet: QUIET_TIME,
     };
     let facts = forwarder.port_facts();
     let (mode, ports) = (settings.mode.to_string(), urls.len());
     let mut sums: Vec<PortTotals> = Vec::new();
     let names = &args.display_xstats;
     let mut number = 0;
-    let mut told = |told: Told<'_>| match told {
-        Told::Started(places) => {
+    let mut on_update = |on_update: ForwardEvent<'_>| match on_update {
+        ForwardEvent::Started(streams) => {
             if output.is_stream() {
-                let what = started(plan(urls, settings, &times, places));
-                output.event(&Event { test: 1, what }, Timestamp::now());
+                let what = started_event(plan(urls, settings, &times, streams));
+                output.print_event(
+                    &Event {
+                        test: 1,
+                        kind: what,
+                    },
+                    Timestamp::now(),
+                );
             }
-            say(output, &stream_map(&mode, ports, places));
-            for port in facts.iter().filter(|port| port.joined == Some(false)) {
+            print_text(output, &stream_map(&mode, ports, streams));
+            for port in facts.iter().filter(|port| port.peer_seen == Some(false)) {
                 let text = format!("{}: not connected yet", port.name);
-                say(output, &text);
+                print_text(output, &text);
             }
             for port in facts.iter().filter(|port| port.carrier == Some(false)) {
-                output.remark(&format!("warning: {}", carrier::warning(&port.name)));
+                output.warn(&format!("warning: {}", carrier::start_warning(&port.name)));
             }
         }
-        Told::Primed(primed) => {
-            if let Some(words) = few_in_flight(settings.tx_first, primed) {
-                say(output, &words);
+        ForwardEvent::Primed(primed) => {
+            if let Some(note) = too_few_in_flight(settings.tx_first, primed) {
+                print_text(output, &note);
             }
         }
-        Told::Interval(reading) => {
+        ForwardEvent::Interval(reading) => {
             if output.is_stream() {
                 let interval = Box::new(reading.interval(number));
                 number += 1;
-                let what = What::Interval { interval };
-                output.event(&Event { test: 1, what }, Timestamp::now());
-            } else if period(args).is_some() {
+                let what = EventKind::Interval { interval };
+                output.print_event(
+                    &Event {
+                        test: 1,
+                        kind: what,
+                    },
+                    Timestamp::now(),
+                );
+            } else if stats_period(args).is_some() {
                 sums.resize_with(reading.ports.len(), PortTotals::default);
-                for (sum, moved) in sums.iter_mut().zip(&reading.ports) {
-                    *sum = sum.plus(*moved);
+                for (sum, interval_totals) in sums.iter_mut().zip(&reading.ports) {
+                    *sum = sum.plus(*interval_totals);
                 }
-                say(
+                print_text(
                     output,
-                    &format!("\n{}", readings(&facts, &sums, reading, names)),
+                    &format!("\n{}", interval_statistics(&facts, &sums, reading, names)),
                 );
             }
         }
     };
-    let flag = stop.as_flag();
-    let mut ran = match args.is_shown() {
+    let flag = stop.atomic();
+    let mut outcome = match args.is_shown() {
         true => screen::run(urls, settings, forwarder, args.time, stop, output)?,
-        false => forward(forwarder, settings, &times, &flag, &mut told)?,
+        false => forward(forwarder, settings, &times, &flag, &mut on_update)?,
     };
-    let trouble = ran.trouble.as_ref().map(Failure::from);
-    say(output, &format!("\n{}\n", forward_statistics(&ran.figures)));
+    let run_failure = outcome.port_error.as_ref().map(CommandFailure::from);
+    print_text(
+        output,
+        &format!("\n{}\n", forward_statistics(&outcome.figures)),
+    );
     // Without -t, Ctrl-C is the normal end.
-    ran.interrupted &= args.time.is_some();
-    let interrupted = ran.interrupted;
-    let record = record(urls, settings, &times, ran);
-    output.record(&record, &[])?;
-    if let Some(failure) = trouble {
+    outcome.interrupted &= args.time.is_some();
+    let interrupted = outcome.interrupted;
+    let record = record(urls, settings, &times, outcome);
+    output.write_record(&record, &[])?;
+    if let Some(failure) = run_failure {
         if output.is_json() {
-            output.remark(&format!("error: {}", failure.problem));
+            output.warn(&format!("error: {}", failure.problem));
         } else {
-            output.failure(&failure);
+            output.report_failure(&failure);
         }
         return Ok(failure.code);
     }
@@ -224,80 +243,84 @@ fn at_once_until_stopped(
 }
 
 /// Returns the event that a run starts, for a stream or the screen.
-fn started(plan: Plan) -> What {
+fn started_event(plan: Plan) -> EventKind {
     let cpus = plan.forward.as_ref().map(|forward| forward.cpus.clone());
-    What::Started {
-        wait: Ends::both(Wait::Spin),
-        cpu: Ends::both(Cpus(cpus.unwrap_or_default())),
+    EventKind::Started {
+        wait: PerEnd::same(WaitMode::Spin),
+        cpu: PerEnd::same(CpuList(cpus.unwrap_or_default())),
         plan: Box::new(plan),
-        because: None,
+        wait_reason: None,
     }
 }
 
 /// Prints to standard output, or to standard error if standard output holds JSON.
-fn say(output: &Output, text: &str) {
+fn print_text(output: &CommandOutput, text: &str) {
     if output.is_quiet() {
         return;
     }
     if output.is_json() || output.is_stream() {
-        output.remark(text);
+        output.warn(text);
     } else {
-        crate::output::print(text);
+        crate::output::print_stdout(text);
     }
 }
 
 /// Returns port statistics since the start, with the rates of the interval, as `show port stats`
 /// prints them.
-fn readings(
+fn interval_statistics(
     facts: &[ForwardPort],
     sums: &[PortTotals],
-    reading: &Reading,
+    reading: &ForwardInterval,
     names: &[String],
 ) -> String {
     let seconds = (reading.end_ns - reading.start_ns) as f64 / 1e9;
     let queue = queue_figures;
     let ports = facts.iter().zip(sums).zip(&reading.ports);
-    let blocks = ports.map(|((port, sum), moved)| {
-        let of = |totals: &PortTotals| ForwardPort {
+    let blocks = ports.map(|((port, sum), interval_totals)| {
+        let with_totals = |totals: &PortTotals| ForwardPort {
             receive: queue(totals.receive),
             transmit: queue(totals.transmit),
             ..port.clone()
         };
-        let (port, before) = (of(sum), of(&sum.since(*moved)));
-        let rates = rates(&queue(moved.receive), &queue(moved.transmit), seconds);
+        let (port, before) = (with_totals(sum), with_totals(&sum.since(*interval_totals)));
+        let rates = rates(
+            &queue(interval_totals.receive),
+            &queue(interval_totals.transmit),
+            seconds,
+        );
         let counters = extended_statistics(&port, &[]);
         let before = extended_statistics(&before, &[]);
-        let beside = displayed(names, &counters, Some((&before, seconds)));
-        port_statistics(&port, Some(rates), &beside)
+        let extra_counters = format_displayed(names, &counters, Some((&before, seconds)));
+        port_statistics(&port, Some(rates), &extra_counters)
     });
     blocks.collect::<Vec<_>>().join("\n\n")
 }
 
 /// Converts queue totals to the figures of statistics.
 fn queue_figures(totals: QueueTotals) -> QueueFigures {
-    let causes = Cause::ALL.iter();
-    let drops = causes.map(|&cause| (cause.name().to_owned(), totals.dropped(cause)));
+    let causes = DropCause::ALL.iter();
+    let drops = causes.map(|&cause| (cause.name().to_owned(), totals.drops_by(cause)));
     QueueFigures {
         packets: totals.frames,
         bytes: totals.bytes,
-        dropped: totals.all_dropped(),
+        dropped: totals.total_drops(),
         drops: drops.filter(|(_, count)| *count > 0).collect(),
     }
 }
 
 /// Returns a note if fewer packets circulate than requested.
-fn few_in_flight(tx_first: u64, primed: Primed) -> Option<String> {
-    (primed.sent < primed.wanted).then(|| {
+fn too_few_in_flight(tx_first: u64, primed: PrimedFrames) -> Option<String> {
+    (primed.sent < primed.requested).then(|| {
         format!(
             "tx_first {tx_first}: {} of {} packets are in flight: rings have no space for more (rxd=, txd=)",
             format_count(primed.sent),
-            format_count(primed.wanted)
+            format_count(primed.requested)
         )
     })
 }
 
 /// Returns `is 1 port` or `are 2 ports`.
-fn ports_there(count: usize) -> String {
+fn ports_available(count: usize) -> String {
     match count {
         1 => "is 1 port".to_owned(),
         _ => format!("are {count} ports"),
@@ -322,9 +345,9 @@ fn max_packet_mtu(text: &str) -> Result<u32, String> {
 const MAX_PACKET_OVERHEAD: u32 = 18;
 
 /// Rejects counter names that no port has.
-fn check_displayed(args: &ForwardArgs, forwarder: &Forwarder) -> Result<(), Failure> {
+fn check_display_xstats(args: &ForwardArgs, forwarder: &Forwarder) -> Result<(), CommandFailure> {
     let facts = forwarder.port_facts();
-    let known: Vec<String> = match facts.first() {
+    let known_names: Vec<String> = match facts.first() {
         Some(port) => extended_statistics(port, &[]),
         None => Vec::new(),
     }
@@ -334,13 +357,13 @@ fn check_displayed(args: &ForwardArgs, forwarder: &Forwarder) -> Result<(), Fail
     match args
         .display_xstats
         .iter()
-        .find(|name| !known.contains(name))
+        .find(|name| !known_names.contains(name))
     {
         None => Ok(()),
-        Some(name) => Err(Failure::usage(Problem::new(
+        Some(name) => Err(CommandFailure::usage(ErrorReport::new(
             "no port has such a counter",
             format!("--display-xstats {name}"),
-            format!("choose from {}", known.join(", ")),
+            format!("choose from {}", known_names.join(", ")),
         ))),
     }
 }
@@ -357,17 +380,17 @@ fn rates(receive: &QueueFigures, transmit: &QueueFigures, seconds: f64) -> PortR
 }
 
 /// Returns the ports with the options that apply to all of them.
-fn urls(args: &ForwardArgs) -> Result<Vec<PortUrl>, Failure> {
+fn port_urls(args: &ForwardArgs) -> Result<Vec<PortUrl>, CommandFailure> {
     if let (Some(rxq), Some(txq)) = (args.rxq, args.txq)
         && rxq != txq
     {
-        return Err(Failure::usage(Problem::new(
+        return Err(CommandFailure::usage(ErrorReport::new(
             format!("{rxq} receive queues and {txq} transmit queues do not form pairs"),
             "--txq",
             "queues are pairs: give the same number for both",
         )));
     }
-    let common = [
+    let defaults = [
         ("queues", args.rxq.or(args.txq)),
         ("rxd", args.rxd),
         ("txd", args.txd),
@@ -375,36 +398,38 @@ fn urls(args: &ForwardArgs) -> Result<Vec<PortUrl>, Failure> {
     ];
     let read = |text: &String| -> Result<PortUrl, PortError> {
         let mut url: PortUrl = text.parse()?;
-        let said = url.common();
-        for (key, value) in common {
-            let is_said = match key {
-                "queues" => said.queues.is_some(),
-                "rxd" => said.rxd.is_some(),
-                "txd" => said.txd.is_some(),
-                _ => said.mtu.is_some(),
+        let common = url.common();
+        for (key, value) in defaults {
+            let is_given = match key {
+                "queues" => common.queues.is_some(),
+                "rxd" => common.rxd.is_some(),
+                "txd" => common.txd.is_some(),
+                _ => common.mtu.is_some(),
             };
-            if let Some(value) = value.filter(|_| !is_said) {
-                url = url.with(key, &value.to_string())?;
+            if let Some(value) = value.filter(|_| !is_given) {
+                url = url.with_key(key, &value.to_string())?;
             }
         }
-        Ok(if args.force { url.forced() } else { url })
+        Ok(if args.force { url.with_force() } else { url })
     };
     let urls: Result<Vec<_>, _> = args.dev.iter().map(read).collect();
     Ok(urls.map_err(MeasureError::Port)?)
 }
 
 /// Rejects unknown ports and duplicates.
-fn check_ports(args: &ForwardArgs, all: u32) -> Result<(), Failure> {
+fn check_ports(args: &ForwardArgs, all: u32) -> Result<(), CommandFailure> {
     let usage = |situation: String, object: String| {
         let next = match all {
             1 => "the only port is 0".to_owned(),
             _ => format!("ports are numbered 0 to {}", all.saturating_sub(1)),
         };
-        Err(Failure::usage(Problem::new(situation, object, next)))
+        Err(CommandFailure::usage(ErrorReport::new(
+            situation, object, next,
+        )))
     };
     if let Some(count) = args.nb_ports.filter(|&count| count > all) {
-        let there = format!("there {}", ports_there(all as usize));
-        return usage(there, format!("--nb-ports {count}"));
+        let error_text = format!("there {}", ports_available(all as usize));
+        return usage(error_text, format!("--nb-ports {count}"));
     }
     for (at, port) in args.portlist.iter().enumerate() {
         if args.portlist[..at].contains(port) {
@@ -417,7 +442,7 @@ fn check_ports(args: &ForwardArgs, all: u32) -> Result<(), Failure> {
         return usage(unknown, format!("port {} of --eth-peer", peer.port));
     }
     if args.saturate && args.trial.is_zero() {
-        return Err(Failure::usage(Problem::new(
+        return Err(CommandFailure::usage(ErrorReport::new(
             "a step needs a time above 0",
             "--trial 0",
             "use 1s, or 100ms for a quick test",
@@ -426,10 +451,10 @@ fn check_ports(args: &ForwardArgs, all: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-fn settings(args: &ForwardArgs, ports: usize) -> Result<Settings, Failure> {
-    let mode = args.noisy.applied(&args.mode)?;
+fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings, CommandFailure> {
+    let mode = args.noisy.apply_to(&args.mode)?;
     if args.cores == 0 {
-        return Err(Failure::usage(Problem::new(
+        return Err(CommandFailure::usage(ErrorReport::new(
             "forwarding needs a thread",
             "--cores 0",
             "use 1 or more",
@@ -447,13 +472,13 @@ fn settings(args: &ForwardArgs, ports: usize) -> Result<Settings, Failure> {
     }
     let all = u32::try_from(ports).unwrap_or(u32::MAX);
     check_ports(args, all)?;
-    let listed = |mask: &Option<args::Mask>| mask.as_ref().map(|mask| mask.0.clone());
+    let listed = |mask: &Option<args::PortMask>| mask.as_ref().map(|mask| mask.0.clone());
     let cpus = args.corelist.as_ref().map(|cpus| cpus.0.clone());
-    Ok(Settings {
+    Ok(ForwardSettings {
         mode,
         cores: args.cores,
         cpus: cpus.or_else(|| listed(&args.coremask)).unwrap_or_default(),
-        pinned: true,
+        is_pinned: true,
         topology: args.port_topology,
         ports: match (&args.portlist[..], args.nb_ports) {
             ([], Some(count)) => (0..count.min(all)).collect(),
@@ -467,9 +492,9 @@ fn settings(args: &ForwardArgs, ports: usize) -> Result<Settings, Failure> {
         generated_flows: args.flowgen_flows,
         flow_clones: args.flowgen_clones,
         peers: args.eth_peer.clone(),
-        retry: args.tx_retry.map(|times| Retry {
+        retry: args.tx_retry.map(|times| TransmitRetry {
             times,
-            ..Retry::default()
+            ..TransmitRetry::default()
         }),
         rates: Vec::new(),
         idle: args.idle,
@@ -478,22 +503,22 @@ fn settings(args: &ForwardArgs, ports: usize) -> Result<Settings, Failure> {
         record_cycles: args.record_core_cycles,
         record_residence: args.latencystats.is_some(),
         record_bit_rates: args.bitrate_stats.is_some(),
-        verbose: Verbose::default(),
+        verbose: VerboseLevel::default(),
         seed: args.seed,
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::leads;
+    use super::is_foreground;
 
     #[test]
-    fn who_is_listened_to() {
-        assert!(leads("70 (a) b) S 1 70 70 34816 70 4194304 1"));
-        assert!(!leads("70 (linerate) R 1 70 60 34816 60 4194304 1"));
+    fn the_foreground_group_is_detected() {
+        assert!(is_foreground("70 (a) b) S 1 70 70 34816 70 4194304 1"));
+        assert!(!is_foreground("70 (linerate) R 1 70 60 34816 60 4194304 1"));
         // In a lab both group numbers are 0; without a terminal there is no foreground group.
-        assert!(leads("7 (linerate) R 0 0 0 34816 0 4194304 1"));
-        assert!(!leads("7 (linerate) R 1 7 7 0 -1 4194304 1"));
-        assert!(leads(""));
+        assert!(is_foreground("7 (linerate) R 0 0 0 34816 0 4194304 1"));
+        assert!(!is_foreground("7 (linerate) R 1 7 7 0 -1 4194304 1"));
+        assert!(is_foreground(""));
     }
 }

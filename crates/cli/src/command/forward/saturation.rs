@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use linerate_host::stop_flag::Stop;
+use linerate_host::stop_flag::StopFlag;
 use linerate_measure::MeasureError;
-use linerate_measure::forward::saturation::Walk;
+use linerate_measure::forward::saturation::SaturationSweep;
 use linerate_measure::forward::{
-    Forwarder, PortUrl, Ran, Settings, Times, plan, record, run as forward,
+    ForwardRun, ForwardSettings, Forwarder, PortUrl, RunTimes, plan, record, run as forward,
 };
-use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 use linerate_metric::exit;
 use linerate_metric::forward::{SaturationPoint, circulates};
 use linerate_metric::record::{Record, new_id};
@@ -17,28 +17,28 @@ use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_metric::units::{format_count, format_per_second};
 
 use super::args::ForwardArgs;
-use super::screen::{self, Shown};
-use super::{say, started};
-use crate::failure::Failure;
+use super::screen::{self, ForwardEvents};
+use super::{print_text, started_event};
+use crate::failure::CommandFailure;
 use crate::live;
-use crate::output::Output;
-use crate::ui_update::Part;
+use crate::output::CommandOutput;
+use crate::ui_update::SeriesPart;
 
 /// Time for packets of the previous step to leave: those in another process arrive late.
-const QUIET: Duration = Duration::from_millis(20);
+const QUIET_TIME: Duration = Duration::from_millis(20);
 
 /// Runs the steps for 1 to `--cores` threads, prints the set and returns the exit code.
 pub fn run(
     args: &ForwardArgs,
     urls: &[PortUrl],
-    settings: &Settings,
+    settings: &ForwardSettings,
     forwarder: &mut Forwarder,
-    stop: &Stop,
-    output: &mut Output,
-) -> Result<u8, Failure> {
+    stop: &StopFlag,
+    output: &mut CommandOutput,
+) -> Result<u8, CommandFailure> {
     let mode = settings.mode.to_string();
     if !circulates(&mode) {
-        return Err(Failure::usage(Problem::new(
+        return Err(CommandFailure::usage(ErrorReport::new(
             format!("no packets circulate in mode {mode}: it drops or generates frames"),
             "--saturate",
             "use a mode that forwards frames, like io or macswap",
@@ -46,12 +46,12 @@ pub fn run(
     }
     let started = Timestamp::now();
     let title = format!("packets in flight for the highest rate, mode {mode}");
-    let walked = live::series(args.is_shown(), &title, stop, output, |output| {
-        walked(args, urls, settings, forwarder, stop, output)
+    let outcome = live::run_series(args.is_shown(), &title, stop, output, |output| {
+        run_steps(args, urls, settings, forwarder, stop, output)
     })?;
-    let (runs, result) = walked?;
+    let (runs, result) = outcome?;
     if runs.is_empty() {
-        return Err(Failure::from(MeasureError::Interrupted));
+        return Err(CommandFailure::from(MeasureError::Interrupted));
     }
     let interrupted = stop.is_set();
     let set = RunSet {
@@ -63,7 +63,7 @@ pub fn run(
         runs,
         result,
     };
-    output.set(&set, &[])?;
+    output.write_set(&set, &[])?;
     Ok(if interrupted {
         exit::INTERRUPTED
     } else {
@@ -72,69 +72,70 @@ pub fn run(
 }
 
 /// Runs the steps; returns their records and the result.
-fn walked(
+fn run_steps(
     args: &ForwardArgs,
     urls: &[PortUrl],
-    settings: &Settings,
+    settings: &ForwardSettings,
     forwarder: &mut Forwarder,
-    stop: &Stop,
-    output: &mut Output,
-) -> Result<(Vec<Record>, SetResult), Failure> {
-    let interval = match output.teller() {
-        Some(_) => args.trial.min(screen::INTERVAL),
+    stop: &StopFlag,
+    output: &mut CommandOutput,
+) -> Result<(Vec<Record>, SetResult), CommandFailure> {
+    let interval = match output.event_sender() {
+        Some(_) => args.trial.min(screen::SCREEN_INTERVAL),
         None => args.trial,
     };
-    let times = Times {
+    let times = RunTimes {
         duration: Some(args.trial),
         interval: interval.max(Duration::from_millis(10)),
-        quiet: QUIET,
+        flush_quiet: QUIET_TIME,
     };
     let mut runs: Vec<Record> = Vec::new();
     let mut result = SetResult::default();
     for cores in 1..=args.cores {
-        let places = forwarder.places(&Settings {
+        let streams = forwarder.routes(&ForwardSettings {
             cores,
             ..settings.clone()
         })?;
-        let threads = places.iter().map(|place| place.core + 1).max();
+        let threads = streams.iter().map(|stream| stream.core + 1).max();
         if threads.is_some_and(|threads| threads < cores) {
-            let streams = places.len();
-            result.notes.push(match streams {
+            let stream_count = streams.len();
+            result.notes.push(match stream_count {
                 1 => "1 stream keeps only 1 core busy: more cores are not tried".to_owned(),
                 _ => format!(
-                    "{streams} streams keep only {streams} cores busy: more cores are not tried"
+                    "{stream_count} streams keep only {stream_count} cores busy: more cores are not tried"
                 ),
             });
             break;
         }
         let plural = if cores == 1 { "" } else { "s" };
-        let mut walk = Walk::default();
-        while let Some(tx_first) = walk.next_step().filter(|_| !stop.is_set()) {
-            let step = Settings {
+        let mut sweep = SaturationSweep::default();
+        while let Some(tx_first) = sweep.next_bursts().filter(|_| !stop.is_set()) {
+            let step = ForwardSettings {
                 cores,
                 tx_first,
                 flush: true,
                 ..settings.clone()
             };
-            let words = format!("{cores} core{plural}, tx_first {tx_first}");
-            output.part(Part {
+            let step_name = format!("{cores} core{plural}, tx_first {tx_first}");
+            output.show_part(SeriesPart {
                 name: "step",
                 number: runs.len() + 1,
-                words: words.clone(),
-                ..Part::default()
+                settings: step_name.clone(),
+                ..SeriesPart::default()
             });
             let test = u32::try_from(runs.len() + 1).unwrap_or(u32::MAX);
             if output.is_stream() {
-                let what = started(plan(urls, &step, &times, &places));
-                output.event(&Event { test, what }, Timestamp::now());
+                let what = started_event(plan(urls, &step, &times, &streams));
+                output.print_event(&Event { test, kind: what }, Timestamp::now());
             }
-            let Some(ran) = undisturbed(forwarder, urls, &step, &times, stop, output)? else {
+            let Some(outcome) = run_undisturbed(forwarder, urls, &step, &times, stop, output)?
+            else {
                 break;
             };
-            let disturbed = ran.is_disturbed(&step);
-            let in_flight = ran.figures.primed;
-            let mut record = record(urls, &step, &times, ran);
-            record.label = Some(words.clone());
+            let disturbed = outcome.is_disturbed(&step);
+            let in_flight = outcome.figures.primed;
+            let mut record = record(urls, &step, &times, outcome);
+            record.label = Some(step_name.clone());
             let point = SaturationPoint {
                 tx_first,
                 in_flight,
@@ -144,24 +145,24 @@ fn walked(
                 record: record.id.clone(),
             };
             let line = format!(
-                "{words}: {} in flight, {}{}",
+                "{step_name}: {} in flight, {}{}",
                 format_count(in_flight),
                 format_per_second(point.packets_per_second),
                 if disturbed { ", disturbed" } else { "" }
             );
-            match output.teller() {
-                Some(_) => output.progress(&line),
-                None => say(output, &line),
+            match output.event_sender() {
+                Some(_) => output.report_progress(&line),
+                None => print_text(output, &line),
             }
             if output.is_stream() {
                 let record = Box::new(record.clone());
-                let what = What::Finished { record };
-                output.event(&Event { test, what }, Timestamp::now());
+                let what = EventKind::Finished { record };
+                output.print_event(&Event { test, kind: what }, Timestamp::now());
             }
-            walk.take(point);
+            sweep.record(point);
             runs.push(record);
         }
-        result.saturation.push(walk.conclude(cores));
+        result.saturation.push(sweep.conclude(cores));
         if stop.is_set() {
             break;
         }
@@ -170,37 +171,38 @@ fn walked(
 }
 
 /// Maximum number of tries of a disturbed step.
-const TRIES: u32 = 3;
+const MAX_TRIES: u32 = 3;
 
 /// Runs a step, repeated while other load takes its processors: the least disturbed try counts.
 /// `None` if it was interrupted.
-fn undisturbed(
+fn run_undisturbed(
     forwarder: &mut Forwarder,
     urls: &[PortUrl],
-    step: &Settings,
-    times: &Times,
-    stop: &Stop,
-    output: &Output,
-) -> Result<Option<Ran>, Failure> {
-    let mut best: Option<Ran> = None;
-    for _ in 0..TRIES {
-        let mut shown = (output.teller()).map(|teller| Shown::new(urls, times.duration, teller));
-        let ran = forward(forwarder, step, times, &stop.as_flag(), &mut |told| {
+    step: &ForwardSettings,
+    times: &RunTimes,
+    stop: &StopFlag,
+    output: &CommandOutput,
+) -> Result<Option<ForwardRun>, CommandFailure> {
+    let mut best: Option<ForwardRun> = None;
+    for _ in 0..MAX_TRIES {
+        let mut shown =
+            (output.event_sender()).map(|events| ForwardEvents::new(urls, times.duration, events));
+        let outcome = forward(forwarder, step, times, &stop.atomic(), &mut |update| {
             if let Some(shown) = &mut shown {
-                shown.take(&told);
+                shown.on_update(&update);
             }
         })?;
-        if let Some(error) = ran.trouble {
-            return Err(Failure::from(MeasureError::Port(error)));
+        if let Some(error) = outcome.port_error {
+            return Err(CommandFailure::from(MeasureError::Port(error)));
         }
-        if ran.interrupted {
+        if outcome.interrupted {
             return Ok(None);
         }
         if best
             .as_ref()
-            .is_none_or(|best| ran.least_share() > best.least_share())
+            .is_none_or(|best| outcome.min_core_share() > best.min_core_share())
         {
-            best = Some(ran);
+            best = Some(outcome);
         }
         if best.as_ref().is_some_and(|best| !best.is_disturbed(step)) {
             break;

@@ -2,67 +2,68 @@
 
 use std::time::Duration;
 
-use linerate_host::stop_flag::Stop;
+use linerate_host::stop_flag::StopFlag;
 use linerate_measure::forward::{
-    Forwarder, PortTotals, PortUrl, Ran, Reading, Settings, Times, Told, run as forward,
+    ForwardEvent, ForwardInterval, ForwardRun, ForwardSettings, Forwarder, PortTotals, PortUrl,
+    RunTimes, run as forward,
 };
-use linerate_metric::event::{Event, What};
-use linerate_metric::plan::{Kind, Plan, Protocol};
+use linerate_metric::event::{Event, EventKind};
+use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
 
-use super::{QUIET, started};
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::printer::Teller;
-use crate::ui_update::Scene;
+use super::{QUIET_TIME, started_event};
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
+use crate::printer::EventSender;
+use crate::ui_update::UiUpdate;
 
 /// Interval of the full-screen display.
-pub const INTERVAL: Duration = Duration::from_millis(250);
+pub const SCREEN_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Forwards with the full-screen display.
 pub fn run(
     urls: &[PortUrl],
-    settings: &Settings,
+    settings: &ForwardSettings,
     forwarder: &mut Forwarder,
     duration: Option<Duration>,
-    stop: &Stop,
-    output: &mut Output,
-) -> Result<Ran, Failure> {
-    let times = Times {
+    stop: &StopFlag,
+    output: &mut CommandOutput,
+) -> Result<ForwardRun, CommandFailure> {
+    let times = RunTimes {
         duration,
-        interval: INTERVAL,
-        quiet: QUIET,
+        interval: SCREEN_INTERVAL,
+        flush_quiet: QUIET_TIME,
     };
-    let flag = stop.as_flag();
-    let ran = crate::live::while_told(true, stop, output, |teller| {
-        let mut shown = Shown::new(urls, duration, teller);
-        forward(forwarder, settings, &times, &flag, &mut |told| {
-            shown.take(&told);
+    let flag = stop.atomic();
+    let outcome = crate::live::run_with_output(true, stop, output, |events| {
+        let mut forward_events = ForwardEvents::new(urls, duration, events);
+        forward(forwarder, settings, &times, &flag, &mut |update| {
+            forward_events.on_update(&update);
         })
     })?;
-    Ok(ran?)
+    Ok(outcome?)
 }
 
 /// Sends the events of a run to the screen.
-pub struct Shown<'a> {
-    teller: &'a Teller,
+pub struct ForwardEvents<'a> {
+    events: &'a EventSender,
     names: Vec<String>,
     /// Totals of the ports so far.
     sums: Vec<PortTotals>,
     number: u64,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> ForwardEvents<'a> {
     /// Starts a run of this duration; `None` runs until it is stopped.
-    pub fn new(urls: &[PortUrl], duration: Option<Duration>, teller: &'a Teller) -> Self {
+    pub fn new(urls: &[PortUrl], duration: Option<Duration>, events: &'a EventSender) -> Self {
         let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
-        let mut plan = Plan::new(Kind::Forward, Protocol::Udp, names.join(" "));
+        let mut plan = Plan::new(RunKind::Forward, TransportProtocol::Udp, names.join(" "));
         plan.duration_ns = duration.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        teller.tell(Event {
+        events.send(Event {
             test: 1,
-            what: started(plan),
+            kind: started_event(plan),
         });
         Self {
-            teller,
+            events,
             names,
             sums: Vec::new(),
             number: 0,
@@ -70,28 +71,31 @@ impl<'a> Shown<'a> {
     }
 
     /// Handles an event of the run.
-    pub fn take(&mut self, told: &Told<'_>) {
-        if let Told::Interval(reading) = told {
-            self.interval(reading);
+    pub fn on_update(&mut self, update: &ForwardEvent<'_>) {
+        if let ForwardEvent::Interval(reading) = update {
+            self.on_interval(reading);
         }
     }
 
-    fn interval(&mut self, reading: &Reading) {
+    fn on_interval(&mut self, reading: &ForwardInterval) {
         let interval = Box::new(reading.interval(self.number));
         self.number += 1;
-        let what = What::Interval { interval };
-        self.teller.tell(Event { test: 1, what });
+        let what = EventKind::Interval { interval };
+        self.events.send(Event {
+            test: 1,
+            kind: what,
+        });
         self.sums
             .resize_with(reading.ports.len(), PortTotals::default);
-        for (sum, moved) in self.sums.iter_mut().zip(&reading.ports) {
-            *sum = sum.plus(*moved);
+        for (sum, interval_totals) in self.sums.iter_mut().zip(&reading.ports) {
+            *sum = sum.plus(*interval_totals);
         }
-        let ways = self.names.iter().zip(&self.sums).flat_map(|(name, sum)| {
+        let queues = self.names.iter().zip(&self.sums).flat_map(|(name, sum)| {
             [
                 (format!("{name} receiving"), sum.receive),
                 (format!("{name} sending"), sum.transmit),
             ]
         });
-        self.teller.show(Scene::drops(ways));
+        self.events.show(UiUpdate::port_drops(queues));
     }
 }

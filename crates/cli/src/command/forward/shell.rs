@@ -9,9 +9,9 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_host::stop_flag::Stop;
+use linerate_host::stop_flag::StopFlag;
 use linerate_measure::MeasureError;
-use linerate_measure::forward::{Forwarder, Ran, Settings, Times, plan, record};
+use linerate_measure::forward::{ForwardRun, ForwardSettings, Forwarder, RunTimes, plan, record};
 use linerate_metric::event::Event;
 use linerate_metric::exit;
 use linerate_metric::forward::ForwardFigures;
@@ -21,55 +21,58 @@ use linerate_metric::units::parse_duration;
 use linerate_report::forward::{core_statistics, forward_statistics, stream_map};
 
 use super::args::ForwardArgs;
-use super::command_input::{Line, Lines, PROMPT};
+use super::command_input::{CommandInput, PROMPT, ShellInput};
 use super::commands::SECTIONS;
-use super::{INTERVAL, QUIET, few_in_flight, grammar, say, started, testpmd_commands};
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::port_devices::Nics;
+use super::{
+    DEFAULT_INTERVAL, QUIET_TIME, grammar, print_text, started_event, testpmd_commands,
+    too_few_in_flight,
+};
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
+use crate::port_devices::PortDevices;
 
 /// Result of a command.
-pub enum Reply {
+pub enum CommandReply {
     /// Text to print, possibly empty.
-    Said(String),
+    Text(String),
     /// Ends the shell.
     Quit,
 }
 
 /// Time between two polls for a signal while the shell waits for a command.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Timing of a run in the shell, which a command ends.
-const TIMES: Times = Times {
+const SHELL_TIMES: RunTimes = RunTimes {
     duration: None,
-    interval: INTERVAL,
-    quiet: QUIET,
+    interval: DEFAULT_INTERVAL,
+    flush_quiet: QUIET_TIME,
 };
 
 /// Maximum number of pending commands of files: beyond it, a file loads itself.
-const LOADED_LINES: usize = 100_000;
+const MAX_PENDING_LINES: usize = 100_000;
 
 /// A shell with open ports.
-pub struct Shell<'a> {
+pub struct ForwardShell<'a> {
     forwarder: Forwarder,
     /// Applied device settings. Declared after the ports, so that they drop after them.
-    nics: Nics,
-    settings: Settings,
-    defaults: Settings,
-    output: &'a mut Output,
-    stop: &'a Stop,
+    devices: PortDevices,
+    settings: ForwardSettings,
+    defaults: ForwardSettings,
+    output: &'a mut CommandOutput,
+    stop: &'a StopFlag,
     /// Time and settings of the current run; later changes apply to the next one.
-    started: Option<(Timestamp, Settings)>,
+    started: Option<(Timestamp, ForwardSettings)>,
     /// Counters of the ports at the last `show`, start or clear, with its time.
-    shown: Option<show::Shown>,
+    last_shown: Option<show::PortCounters>,
     /// Names of counters that are shown with the port statistics.
     displayed: Vec<String>,
     /// Figures of the last run, for `show` after its end.
-    last: Option<ForwardFigures>,
+    last_figures: Option<ForwardFigures>,
     /// Pending commands of files.
-    loaded: VecDeque<String>,
+    pending_lines: VecDeque<String>,
     /// A command failed, which sets the exit code of a script.
-    failed: bool,
+    has_failed: bool,
     /// Ctrl-C was pressed at the prompt.
     interrupted: bool,
     /// Records for the one document on standard output.
@@ -79,102 +82,102 @@ pub struct Shell<'a> {
 /// Runs the shell and returns the exit code.
 pub fn run(
     args: &ForwardArgs,
-    settings: Settings,
-    (forwarder, nics): (Forwarder, Nics),
-    stop: &Stop,
-    output: &mut Output,
-) -> Result<u8, Failure> {
+    settings: ForwardSettings,
+    (forwarder, nics): (Forwarder, PortDevices),
+    stop: &StopFlag,
+    output: &mut CommandOutput,
+) -> Result<u8, CommandFailure> {
     let tx_first = settings.tx_first;
-    let mut shell = Shell {
+    let mut shell = ForwardShell {
         forwarder,
-        nics,
+        devices: nics,
         defaults: settings.clone(),
         settings,
         output,
         stop,
         started: None,
-        shown: None,
+        last_shown: None,
         displayed: args.display_xstats.clone(),
-        last: None,
-        loaded: VecDeque::new(),
-        failed: false,
+        last_figures: None,
+        pending_lines: VecDeque::new(),
+        has_failed: false,
         interrupted: false,
         runs: Vec::new(),
     };
-    let began = Timestamp::now();
+    let shell_started = Timestamp::now();
     if let Some(file) = &args.commands
         && let Err(error) = shell.load(&file.display().to_string())
     {
-        return Err(Failure::usage(linerate_metric::event::Problem::new(
-            error,
-            "--commands",
-            "name a readable file",
-        )));
+        return Err(CommandFailure::usage(
+            linerate_metric::event::ErrorReport::new(error, "--commands", "name a readable file"),
+        ));
     }
     if args.auto_start || args.tx_first.is_some() {
         let reply = shell.start(tx_first);
-        shell.tell(reply);
+        shell.print_reply(reply);
     }
     // A command file ends the shell with its last line, unless a terminal or a pipe follows.
-    let goes_on = args.interactive || args.commands.is_none();
-    let code = shell.serve(goes_on);
+    let continues = args.interactive || args.commands.is_none();
+    let code = shell.run_commands(continues);
     // However it ends: the statistics are printed, and the record is stored.
     if shell.forwarder.is_running() {
         let reply = shell.stop();
-        shell.tell(reply);
+        shell.print_reply(reply);
     }
-    shell.document(began)?;
+    shell.print_document(shell_started)?;
     // A user at a terminal has seen the failures; a script needs the exit code.
-    let is_typed = goes_on && std::io::stdin().is_terminal();
+    let is_typed = continues && std::io::stdin().is_terminal();
     Ok(match code {
-        exit::OK if shell.failed && !is_typed => exit::FAILED,
+        exit::OK if shell.has_failed && !is_typed => exit::FAILED,
         code => code,
     })
 }
 
-impl Shell<'_> {
-    fn serve(&mut self, goes_on: bool) -> u8 {
-        if let Some(code) = self.take_loaded() {
+impl ForwardShell<'_> {
+    fn run_commands(&mut self, continues: bool) -> u8 {
+        if let Some(code) = self.run_pending_lines() {
             return code;
         }
-        if !goes_on {
+        if !continues {
             return exit::OK;
         }
-        let mut lines = Lines::of_stdin(self.forwarder.numbers(), self.output.is_for_people());
+        let mut lines = CommandInput::from_stdin(self.forwarder.numbers(), self.output.is_text());
         loop {
-            lines.know(self.forwarder.numbers());
-            lines.ask();
+            lines.set_ports(self.forwarder.numbers());
+            lines.request_line();
             let line = loop {
-                if let Some(line) = lines.wait(LOOK) {
+                if let Some(line) = lines.wait_for_line(POLL_INTERVAL) {
                     break line;
                 }
                 if self.stop.is_set() {
                     return exit::INTERRUPTED;
                 }
-                self.forwarder.look();
-                let passed = self.forwarder.described();
-                if !passed.is_empty() {
-                    lines.print(&passed.join("\n"), |text| say(self.output, text));
+                self.forwarder.poll_background();
+                let packets = self.forwarder.take_descriptions();
+                if !packets.is_empty() {
+                    lines.print_above(&packets.join("\n"), |text| print_text(self.output, text));
                 }
                 if self.forwarder.is_running()
-                    && (self.forwarder.has_ended() || self.forwarder.is_troubled())
+                    && (self.forwarder.has_ended() || self.forwarder.has_port_error())
                 {
                     let reply = self.stop();
-                    self.tell(reply);
+                    self.print_reply(reply);
                 }
             };
             match line {
-                Line::Text(line) => {
-                    if !lines.typed {
+                ShellInput::Text(line) => {
+                    if !lines.is_typed {
                         self.echo(&line);
                     }
-                    let ended = self.ended_by(&line).or_else(|| self.take_loaded());
-                    if let Some(code) = ended {
+                    let exit_code = self
+                        .run_line_or_stop(&line)
+                        .or_else(|| self.run_pending_lines());
+                    if let Some(code) = exit_code {
                         return code;
                     }
                 }
-                Line::End => return exit::OK,
-                Line::Interrupted => {
+                ShellInput::End => return exit::OK,
+                ShellInput::Interrupted => {
                     self.interrupted = true;
                     return exit::INTERRUPTED;
                 }
@@ -184,18 +187,18 @@ impl Shell<'_> {
 
     /// Runs a line; returns the exit code if the shell ends: on `quit`, or on Ctrl-C meanwhile,
     /// which also ends a script.
-    fn ended_by(&mut self, line: &str) -> Option<u8> {
-        match self.take(line) {
+    fn run_line_or_stop(&mut self, line: &str) -> Option<u8> {
+        match self.run_line(line) {
             true => Some(exit::OK),
             false => self.stop.is_set().then_some(exit::INTERRUPTED),
         }
     }
 
     /// Runs the pending lines of files.
-    fn take_loaded(&mut self) -> Option<u8> {
-        while let Some(line) = self.loaded.pop_front() {
+    fn run_pending_lines(&mut self) -> Option<u8> {
+        while let Some(line) = self.pending_lines.pop_front() {
             self.echo(&line);
-            if let Some(code) = self.ended_by(&line) {
+            if let Some(code) = self.run_line_or_stop(&line) {
                 return Some(code);
             }
         }
@@ -203,14 +206,14 @@ impl Shell<'_> {
     }
 
     /// Prints the document of `--json`: the record of the only run, or a set.
-    fn document(&mut self, began: Timestamp) -> Result<(), Failure> {
+    fn print_document(&mut self, shell_started: Timestamp) -> Result<(), CommandFailure> {
         if !self.output.is_json() {
             return Ok(());
         }
         if let [record] = &self.runs[..] {
-            return self.output.document_of(record);
+            return self.output.write_record_document(record);
         }
-        let started = self.runs.first().map_or(began, |run| run.started);
+        let started = self.runs.first().map_or(shell_started, |run| run.started);
         let set = RunSet {
             schema: SET_SCHEMA.to_owned(),
             id: new_id(started),
@@ -222,8 +225,8 @@ impl Shell<'_> {
         };
         match set.runs.is_empty() {
             // An empty set is printed, but not stored.
-            true => self.output.document(&set, |_| String::new()),
-            false => self.output.set(&set, &[]),
+            true => self.output.write_document(&set, |_| String::new()),
+            false => self.output.write_set(&set, &[]),
         }
     }
 
@@ -233,164 +236,182 @@ impl Shell<'_> {
 
     /// Prints a command that was not typed, as if it was.
     fn echo(&self, line: &str) {
-        say(self.output, &format!("{PROMPT}{line}"));
+        print_text(self.output, &format!("{PROMPT}{line}"));
     }
 
     /// Runs a line; returns whether the shell ends.
-    fn take(&mut self, line: &str) -> bool {
-        let said = line.split('#').next().unwrap_or("");
-        let words: Vec<_> = said.split_whitespace().collect();
+    fn run_line(&mut self, line: &str) -> bool {
+        let command_text = line.split('#').next().unwrap_or("");
+        let words: Vec<_> = command_text.split_whitespace().collect();
         if words.is_empty() {
             return false;
         }
-        let Some((command, free)) = grammar::find(&words) else {
-            self.failed = true;
-            say(self.output, &grammar::unknown(&words));
+        let Some((command, values)) = grammar::find_command(&words) else {
+            self.has_failed = true;
+            print_text(self.output, &grammar::unknown_command(&words));
             return false;
         };
-        let reply = (command.run)(self, &free);
-        let ends = self.tell(reply);
-        self.show_passed();
-        ends
+        let reply = (command.run)(self, &values);
+        let is_end = self.print_reply(reply);
+        self.print_packets();
+        is_end
     }
 
     /// Prints the result of a command; returns whether the shell ends.
-    fn tell(&mut self, reply: Result<Reply, String>) -> bool {
+    fn print_reply(&mut self, reply: Result<CommandReply, String>) -> bool {
         match reply {
-            Ok(Reply::Said(text)) => {
+            Ok(CommandReply::Text(text)) => {
                 if !text.is_empty() {
-                    say(self.output, &text);
+                    print_text(self.output, &text);
                 }
                 false
             }
-            Ok(Reply::Quit) => true,
+            Ok(CommandReply::Quit) => true,
             Err(error) => {
-                self.failed = true;
-                say(self.output, &format!("error: {error}"));
+                self.has_failed = true;
+                print_text(self.output, &format!("error: {error}"));
                 false
             }
         }
     }
 
-    pub fn start(&mut self, tx_first: u64) -> Result<Reply, String> {
-        let settings = Settings {
+    pub fn start(&mut self, tx_first: u64) -> Result<CommandReply, String> {
+        let settings = ForwardSettings {
             tx_first,
             ..self.settings.clone()
         };
-        let before = self.look();
-        let places = self.forwarder.start(&settings, QUIET).map_err(words)?;
+        let before = self.read_counters();
+        let streams = self
+            .forwarder
+            .start(&settings, QUIET_TIME)
+            .map_err(failure_text)?;
         // The first `show` prints rates since here.
-        self.shown = Some(before);
+        self.last_shown = Some(before);
         let ports = self.forwarder.numbers().len();
-        let mut map = stream_map(&settings.mode.to_string(), ports, &places);
+        let mut map = stream_map(&settings.mode.to_string(), ports, &streams);
         if self.output.is_stream() {
-            let what = started(plan(&self.forwarder.urls(), &settings, &TIMES, &places));
-            self.output
-                .event(&Event { test: 1, what }, Timestamp::now());
+            let what = started_event(plan(
+                &self.forwarder.urls(),
+                &settings,
+                &SHELL_TIMES,
+                &streams,
+            ));
+            self.output.print_event(
+                &Event {
+                    test: 1,
+                    kind: what,
+                },
+                Timestamp::now(),
+            );
         }
         self.started = Some((Timestamp::now(), settings));
         // Wait until the number of circulating packets is known, which takes long only if a peer
         // does not receive.
         while tx_first > 0 && self.forwarder.is_running() && !self.stop.is_set() {
             if let Some(primed) = self.forwarder.primed() {
-                map.extend(few_in_flight(tx_first, primed).map(|note| format!("\n{note}")));
+                map.extend(too_few_in_flight(tx_first, primed).map(|note| format!("\n{note}")));
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(Reply::Said(map))
+        Ok(CommandReply::Text(map))
     }
 
     /// Prints descriptions of packets, if enabled.
-    fn show_passed(&mut self) {
-        let passed = self.forwarder.described();
-        if !passed.is_empty() {
-            say(self.output, &passed.join("\n"));
+    fn print_packets(&mut self) {
+        let packets = self.forwarder.take_descriptions();
+        if !packets.is_empty() {
+            print_text(self.output, &packets.join("\n"));
         }
     }
 
-    pub fn stop(&mut self) -> Result<Reply, String> {
-        let Some(mut outcome) = self.forwarder.stop() else {
+    pub fn stop(&mut self) -> Result<CommandReply, String> {
+        let Some(mut stopped) = self.forwarder.stop() else {
             return Err("forwarding is not running: use `start`".to_owned());
         };
-        if !outcome.described.is_empty() {
-            say(self.output, &outcome.described.join("\n"));
+        if !stopped.descriptions.is_empty() {
+            print_text(self.output, &stopped.descriptions.join("\n"));
         }
         // Counters cleared meanwhile are printed from there; the record has the full figures.
-        let shown = outcome.since_cleared.take();
-        let shown = shown.unwrap_or_else(|| outcome.figures.clone());
+        let shown = stopped.since_cleared.take();
+        let shown = shown.unwrap_or_else(|| stopped.figures.clone());
         let mut text = format!(
             "{}\n\n{}",
             forward_statistics(&shown),
-            core_statistics(&outcome.figures)
+            core_statistics(&stopped.figures)
         );
-        self.last = Some(shown);
-        if let Some(error) = &outcome.trouble {
-            self.failed = true;
+        self.last_figures = Some(shown);
+        if let Some(error) = &stopped.port_error {
+            self.has_failed = true;
             text.push_str(&format!("\nerror: {error}"));
         }
-        if let Some(doubt) = &outcome.numa {
-            text.push_str(&format!("\nwarning: {}", doubt.why));
+        if let Some(doubt) = &stopped.numa_caveat {
+            text.push_str(&format!("\nwarning: {}", doubt.reason));
         }
         let (started, settings) =
             (self.started.take()).unwrap_or_else(|| (Timestamp::now(), self.settings.clone()));
-        let ran = Ran {
+        let finished_run = ForwardRun {
             started,
-            places: outcome.places,
-            figures: outcome.figures,
-            readings: Vec::new(),
+            routes: stopped.routes,
+            figures: stopped.figures,
+            intervals: Vec::new(),
             interrupted: self.is_interrupted(),
-            trouble: outcome.trouble.take(),
-            numa: outcome.numa.take(),
+            port_error: stopped.port_error.take(),
+            numa_caveat: stopped.numa_caveat.take(),
         };
-        let record = record(&self.forwarder.urls(), &settings, &TIMES, ran);
-        let kept = self.output.keep(&record);
+        let record = record(
+            &self.forwarder.urls(),
+            &settings,
+            &SHELL_TIMES,
+            finished_run,
+        );
+        let stored = self.output.store_result(&record);
         if self.output.is_json() {
             self.runs.push(record);
         }
-        kept.map_err(|failure| failure.problem.to_string())?;
-        Ok(Reply::Said(text))
+        stored.map_err(|failure| failure.problem.to_string())?;
+        Ok(CommandReply::Text(text))
     }
 
-    pub fn quit(&mut self) -> Result<Reply, String> {
-        Ok(Reply::Quit)
+    pub fn quit(&mut self) -> Result<CommandReply, String> {
+        Ok(CommandReply::Quit)
     }
 
-    pub fn sleep(&mut self, time: &str) -> Result<Reply, String> {
+    pub fn sleep(&mut self, time: &str) -> Result<CommandReply, String> {
         let time = parse_duration(time).map_err(|error| error.to_string())?;
-        let until = Instant::now() + time.min(Duration::from_secs(86_400));
+        let end = Instant::now() + time.min(Duration::from_secs(86_400));
         while !self.stop.is_set() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = end.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 break;
             }
-            std::thread::sleep(left.min(LOOK));
-            self.forwarder.look();
-            self.show_passed();
-            if self.forwarder.is_troubled() {
+            std::thread::sleep(remaining.min(POLL_INTERVAL));
+            self.forwarder.poll_background();
+            self.print_packets();
+            if self.forwarder.has_port_error() {
                 // Reported now, not at the next `stop`; there is nothing left to wait for.
                 return self.stop();
             }
         }
-        Ok(Reply::Said(String::new()))
+        Ok(CommandReply::Text(String::new()))
     }
 
-    pub fn load(&mut self, file: &str) -> Result<Reply, String> {
+    pub fn load(&mut self, file: &str) -> Result<CommandReply, String> {
         let text = std::fs::read_to_string(file)
             .map_err(|error| format!("cannot read {file}: {error}"))?;
-        if self.loaded.len() > LOADED_LINES {
+        if self.pending_lines.len() > MAX_PENDING_LINES {
             return Err(format!("{file} loads itself"));
         }
         for line in text.lines().rev() {
-            self.loaded.push_front(line.to_owned());
+            self.pending_lines.push_front(line.to_owned());
         }
-        Ok(Reply::Said(String::new()))
+        Ok(CommandReply::Text(String::new()))
     }
 
-    pub fn help(&mut self, part: Option<&str>) -> Result<Reply, String> {
+    pub fn help(&mut self, part: Option<&str>) -> Result<CommandReply, String> {
         let Some(part) = part else {
             let names: Vec<_> = SECTIONS.iter().map(|section| section.name).collect();
-            return Ok(Reply::Said(format!(
+            return Ok(CommandReply::Text(format!(
                 "help SECTION, where SECTION is one of {}, all\nhelp absent: commands of testpmd that are not \
                  available\nmost used: start tx_first 1, stop, show port stats all, set fwd macswap, quit",
                 names.join(", ")
@@ -406,7 +427,7 @@ impl Shell<'_> {
         ]
         .contains(&part)
         {
-            return Ok(Reply::Said(testpmd_commands::list()));
+            return Ok(CommandReply::Text(testpmd_commands::list_hints()));
         }
         let sections: Vec<_> = SECTIONS
             .iter()
@@ -416,15 +437,16 @@ impl Shell<'_> {
             return Err(format!("no help section `{part}`: use `help`"));
         }
         let commands = sections.iter().flat_map(|section| section.commands);
-        let width = commands.clone().map(|command| command.words.len()).max();
+        let width = commands.clone().map(|command| command.pattern.len()).max();
         let width = width.unwrap_or(0);
-        let lines = commands.map(|command| format!("{:<width$}  {}", command.words, command.about));
-        Ok(Reply::Said(lines.collect::<Vec<_>>().join("\n")))
+        let lines =
+            commands.map(|command| format!("{:<width$}  {}", command.pattern, command.about));
+        Ok(CommandReply::Text(lines.collect::<Vec<_>>().join("\n")))
     }
 }
 
 /// Formats a failure in one line, with the next step.
-fn words(error: MeasureError) -> String {
+fn failure_text(error: MeasureError) -> String {
     let problem = error.problem();
     format!("{problem}; {}", problem.next_step)
 }

@@ -2,7 +2,7 @@
 //! effect is rejected, not ignored.
 
 /// First words of commands, with their hints.
-const FOREIGN: &[(&str, &str)] = &[
+const COMMAND_HINTS: &[(&str, &str)] = &[
     (
         "show port rxq desc used count",
         "a ring is not read while a thread polls it: `set record-burst-stats on` counts the frames per poll, \
@@ -159,33 +159,33 @@ const FOREIGN: &[(&str, &str)] = &[
 
 /// Returns whether a line starts with the words of an entry. Numbers and `all` between them, which
 /// name ports and queues, are skipped.
-fn begins(line: &[&str], entry: &str) -> bool {
-    let mut said = line.iter().filter(|word| {
+fn matches_entry(line: &[&str], entry: &str) -> bool {
+    let mut words = line.iter().filter(|word| {
         let is_number = word.parse::<u32>().is_ok();
         !is_number && **word != "all"
     });
     entry.split(' ').all(|word| {
-        said.next().is_some_and(|said| match word.ends_with('_') {
-            true => said.starts_with(word),
-            false => *said == word,
+        words.next().is_some_and(|words| match word.ends_with('_') {
+            true => words.starts_with(word),
+            false => *words == word,
         })
     })
 }
 
 /// Returns the hint for a command of testpmd; `None` if testpmd has no such command.
-pub fn instead_of(line: &[&str]) -> Option<&'static str> {
-    let mut entries = FOREIGN.iter();
-    let (_, instead) = entries.find(|(entry, _)| begins(line, entry))?;
-    Some(instead)
+pub fn hint_for(line: &[&str]) -> Option<&'static str> {
+    let mut entries = COMMAND_HINTS.iter();
+    let (_, hint) = entries.find(|(entry, _)| matches_entry(line, entry))?;
+    Some(hint)
 }
 
 /// Returns all entries as text, for help.
-pub fn list() -> String {
-    let width = FOREIGN.iter().map(|(entry, _)| entry.len()).max();
+pub fn list_hints() -> String {
+    let width = COMMAND_HINTS.iter().map(|(entry, _)| entry.len()).max();
     let width = width.unwrap_or(0);
-    let lines = FOREIGN
+    let lines = COMMAND_HINTS
         .iter()
-        .map(|(entry, instead)| format!("{entry:<width$}  {instead}"));
+        .map(|(entry, hint)| format!("{entry:<width$}  {hint}"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -195,8 +195,8 @@ mod tests {
     use crate::command::forward::grammar;
 
     #[test]
-    fn words_of_nics_are_answered() {
-        for (line, wanted) in [
+    fn commands_of_nics_have_a_hint() {
+        for (line, expected) in [
             ("show port 0 rxq 0 desc used count", "record-burst-stats"),
             ("vlan set strip on 0", "tags"),
             ("flow create 0 ingress", "rules"),
@@ -207,23 +207,25 @@ mod tests {
             ("show port 0 rss-hash", "hash"),
         ] {
             let words: Vec<_> = line.split(' ').collect();
-            let said = instead_of(&words).unwrap_or_else(|| panic!("{line}"));
-            assert!(said.contains(wanted), "{line}: {said}");
-            assert!(grammar::find(&words).is_none(), "{line}");
+            let hint = hint_for(&words).unwrap_or_else(|| panic!("{line}"));
+            assert!(hint.contains(expected), "{line}: {hint}");
+            assert!(grammar::find_command(&words).is_none(), "{line}");
         }
         for line in ["strat", "set", "show", "dump", "help flow"] {
             let words: Vec<_> = line.split(' ').collect();
-            assert_eq!(instead_of(&words), None, "{line}");
+            assert_eq!(hint_for(&words), None, "{line}");
         }
     }
 
     /// The more specific of two matching entries comes first.
     #[test]
     fn no_entry_hides_another() {
-        for (at, (entry, instead)) in FOREIGN.iter().enumerate() {
-            assert!(!instead.is_empty() && !instead.ends_with('.'), "{entry}");
+        for (at, (entry, hint)) in COMMAND_HINTS.iter().enumerate() {
+            assert!(!hint.is_empty() && !hint.ends_with('.'), "{entry}");
             let words: Vec<_> = entry.split(' ').collect();
-            let first = FOREIGN.iter().position(|(other, _)| begins(&words, other));
+            let first = COMMAND_HINTS
+                .iter()
+                .position(|(other_entry, _)| matches_entry(&words, other_entry));
             assert_eq!(first, Some(at), "{entry}");
         }
     }

@@ -5,25 +5,25 @@ use std::str::FromStr;
 
 use clap::Args;
 use linerate_measure::forward::ModeSpec;
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 
 use crate::args::heading;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Forwarding mode of the command line, and whether it was given without options.
 #[derive(Clone, Debug)]
-pub struct NamedMode {
+pub struct ModeArg {
     spec: ModeSpec,
-    is_bare: bool,
+    has_no_options: bool,
 }
 
-impl FromStr for NamedMode {
+impl FromStr for ModeArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         Ok(Self {
             spec: text.parse()?,
-            is_bare: !text.contains(':'),
+            has_no_options: !text.contains(':'),
         })
     }
 }
@@ -48,7 +48,7 @@ pub struct NoisyArgs {
 
 impl NoisyArgs {
     /// Returns the given options with their values.
-    fn given(&self) -> Vec<(&'static str, u32)> {
+    fn given_options(&self) -> Vec<(&'static str, u32)> {
         let all = [
             ("--noisy-lkup-memory", self.noisy_lkup_memory),
             ("--noisy-lkup-num-reads", self.noisy_lkup_num_reads),
@@ -58,8 +58,8 @@ impl NoisyArgs {
                 self.noisy_lkup_num_reads_writes,
             ),
         ];
-        let given = all.into_iter();
-        given
+        let options = all.into_iter();
+        options
             .filter_map(|(name, value)| Some((name, value?)))
             .collect()
     }
@@ -68,20 +68,20 @@ impl NoisyArgs {
     ///
     /// # Errors
     /// Fails if the mode is not noisy, or if a value is out of range.
-    pub fn applied(&self, named: &NamedMode) -> Result<ModeSpec, Failure> {
-        let (given, mode) = (self.given(), &named.spec);
-        let Some((name, value)) = given.first() else {
+    pub fn apply_to(&self, named: &ModeArg) -> Result<ModeSpec, CommandFailure> {
+        let (options, mode) = (self.given_options(), &named.spec);
+        let Some((name, value)) = options.first() else {
             return Ok(mode.clone());
         };
-        let refused = |situation: String, next: &str| {
-            Err(Failure::usage(Problem::new(
+        let reject = |situation: String, next: &str| {
+            Err(CommandFailure::usage(ErrorReport::new(
                 situation,
                 format!("{name} {value}"),
                 next,
             )))
         };
         let ModeSpec::Noisy(plan) = mode else {
-            return refused(
+            return reject(
                 format!(
                     "applies to mode noisy only, but the mode is {}",
                     mode.name()
@@ -95,27 +95,27 @@ impl NoisyArgs {
             self.noisy_lkup_num_writes,
             self.noisy_lkup_num_reads_writes,
         ];
-        if named.is_bare && counts.iter().any(Option::is_some) {
+        if named.has_no_options && counts.iter().any(Option::is_some) {
             // In testpmd, a count that is not given is 0.
             (plan.reads, plan.writes) = (0, 0);
         }
         plan.reads = self.noisy_lkup_num_reads.unwrap_or(plan.reads);
         plan.writes = self.noisy_lkup_num_writes.unwrap_or(plan.writes);
-        let both = self.noisy_lkup_num_reads_writes.unwrap_or(0);
-        plan.reads = plan.reads.saturating_add(both);
-        plan.writes = plan.writes.saturating_add(both);
+        let reads_and_writes = self.noisy_lkup_num_reads_writes.unwrap_or(0);
+        plan.reads = plan.reads.saturating_add(reads_and_writes);
+        plan.writes = plan.writes.saturating_add(reads_and_writes);
         if let Some(mebibytes) = self.noisy_lkup_memory {
             plan.memory_bytes = u64::from(mebibytes) << 20;
         }
         // Parsed again to check the bounds of these values too.
         let text = ModeSpec::Noisy(plan).to_string();
         text.parse()
-            .or_else(|why| refused(why, "use 1 to 4096 MiB, and up to 100000 reads and writes"))
+            .or_else(|why| reject(why, "use 1 to 4096 MiB, and up to 100000 reads and writes"))
     }
 }
 
 /// Options, or common prefixes of options, with hints for a replacement. The first match counts.
-const ABSENT: &[(&str, &str)] = &[
+const OPTION_HINTS: &[(&str, &str)] = &[
     (
         "--noisy-tx-sw-buffer-size",
         "frames are delayed by time, not by queue length: --mode noisy:delay=1ms",
@@ -298,14 +298,14 @@ const ABSENT: &[(&str, &str)] = &[
 ];
 
 /// Returns the hint for an option of testpmd; `None` if testpmd has no such option.
-pub fn instead_of(option: &str) -> Option<&'static str> {
-    Some(ABSENT[place(option)?].1)
+pub fn hint_for(option: &str) -> Option<&'static str> {
+    Some(OPTION_HINTS[hint_index(option)?].1)
 }
 
-fn place(option: &str) -> Option<usize> {
+fn hint_index(option: &str) -> Option<usize> {
     let option = option.split('=').next().unwrap_or(option);
     let fits = |name: &str| option == name || (name.ends_with('-') && option.starts_with(name));
-    ABSENT.iter().position(|(name, _)| fits(name))
+    OPTION_HINTS.iter().position(|(name, _)| fits(name))
 }
 
 #[cfg(test)]
@@ -318,13 +318,13 @@ mod tests {
 
     #[test]
     fn work_of_mode_noisy_has_two_names() {
-        let args = |memory, reads, writes, both| NoisyArgs {
+        let args = |memory, reads, writes, reads_and_writes| NoisyArgs {
             noisy_lkup_memory: memory,
             noisy_lkup_num_reads: reads,
             noisy_lkup_num_writes: writes,
-            noisy_lkup_num_reads_writes: both,
+            noisy_lkup_num_reads_writes: reads_and_writes,
         };
-        for (given, said, want) in [
+        for (noisy_args, mode_text, expected) in [
             (args(None, None, None, None), "io", "io"),
             (args(None, None, None, None), "noisy", "noisy"),
             (args(Some(1), None, None, None), "noisy", "noisy:memory=1M"),
@@ -355,10 +355,10 @@ mod tests {
                 "noisy:reads=4,writes=2",
             ),
         ] {
-            let found = given.applied(&said.parse().unwrap()).unwrap();
-            assert_eq!(found, mode(want), "{given:?}");
+            let applied = noisy_args.apply_to(&mode_text.parse().unwrap()).unwrap();
+            assert_eq!(applied, mode(expected), "{noisy_args:?}");
         }
-        for (given, said, wanted) in [
+        for (noisy_args, mode_text, wanted) in [
             (args(None, Some(1), None, None), "io", "mode is io"),
             (args(Some(0), None, None, None), "noisy", "8 and 4G"),
             (args(Some(5000), None, None, None), "noisy", "8 and 4G"),
@@ -368,15 +368,17 @@ mod tests {
                 "0 and 100000",
             ),
         ] {
-            let refused = given.applied(&said.parse().unwrap()).unwrap_err();
-            let situation = refused.problem.situation;
-            assert!(situation.contains(wanted), "{given:?}: {situation}");
+            let failure = noisy_args
+                .apply_to(&mode_text.parse().unwrap())
+                .unwrap_err();
+            let situation = failure.problem.situation;
+            assert!(situation.contains(wanted), "{noisy_args:?}: {situation}");
         }
     }
 
     #[test]
-    fn options_of_nics_are_answered() {
-        for (option, wanted) in [
+    fn options_of_nics_have_a_hint() {
+        for (option, expected) in [
             ("--numa", "numactl"),
             ("--no-numa", "leave it out"),
             ("--noisy-tx-sw-buffer-size=32", "noisy:delay"),
@@ -384,13 +386,13 @@ mod tests {
             ("--rss-udp", "hash"),
             ("--vdev", "--dev"),
         ] {
-            let said = instead_of(option).unwrap_or_else(|| panic!("{option}"));
-            assert!(said.contains(wanted), "{option}: {said}");
+            let said = hint_for(option).unwrap_or_else(|| panic!("{option}"));
+            assert!(said.contains(expected), "{option}: {said}");
         }
-        assert_eq!(instead_of("--nonsense"), None);
-        for (at, (name, instead)) in ABSENT.iter().enumerate() {
-            assert!(!instead.is_empty() && !instead.ends_with('.'), "{name}");
-            assert_eq!(place(name), Some(at), "{name}");
+        assert_eq!(hint_for("--nonsense"), None);
+        for (at, (name, hint)) in OPTION_HINTS.iter().enumerate() {
+            assert!(!hint.is_empty() && !hint.ends_with('.'), "{name}");
+            assert_eq!(hint_index(name), Some(at), "{name}");
         }
     }
 }

@@ -2,34 +2,34 @@
 
 use std::path::{Path, PathBuf};
 
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::run_set::RunSet;
 use linerate_report::document::Document;
-use linerate_report::store::Store;
+use linerate_report::store::RecordStore;
 
-use super::journal::Asked;
-use crate::failure::Failure;
+use super::journal::ExperimentRequest;
+use crate::failure::CommandFailure;
 
 /// Checks that the points of a table were measured in the same place and with the same duration.
 ///
 /// # Errors
 /// Fails if they differ.
-pub fn check_table(before: &RunSet, asked: &Asked) -> Result<(), Failure> {
+pub fn check_table(before: &RunSet, request: &ExperimentRequest) -> Result<(), CommandFailure> {
     let Some(result) = &before.result.experiment else {
         return Ok(());
     };
-    let label = asked.label.as_deref().unwrap_or_default();
-    let told = |quick, in_lab| match (quick, in_lab) {
+    let label = request.label.as_deref().unwrap_or_default();
+    let describe = |quick, in_lab| match (quick, in_lab) {
         (true, true) => "--quick, in labs of this machine",
         (true, false) => "--quick, on real hosts (--on)",
         (false, true) => "at full length, in labs of this machine",
         (false, false) => "at full length, on real hosts (--on)",
     };
-    let was = told(result.quick, result.place == "lab");
-    match was == told(asked.quick, asked.on.is_none()) {
+    let measured = describe(result.quick, result.location == "lab");
+    match measured == describe(request.quick, request.on.is_none()) {
         true => Ok(()),
-        false => Err(Failure::usage(Problem::new(
-            format!("its points were measured {was}"),
+        false => Err(CommandFailure::usage(ErrorReport::new(
+            format!("its points were measured {measured}"),
             format!("--label {label}"),
             "measure in the same way, or choose another label",
         ))),
@@ -37,7 +37,7 @@ pub fn check_table(before: &RunSet, asked: &Asked) -> Result<(), Failure> {
 }
 
 /// Returns the table of a label: the newest one in the directory or the store.
-pub fn table_of(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
+pub fn find_table(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
     let fits = |set: &RunSet| {
         let result = set.result.experiment.as_ref();
         result.is_some_and(|result| result.name == name && result.label.as_deref() == Some(label))
@@ -46,22 +46,22 @@ pub fn table_of(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
         Ok(Document::Set(set)) if fits(&set) => Some(*set),
         _ => None,
     };
-    let store = Store::open_default().ok();
+    let store = RecordStore::open_default().ok();
     let stored = store
         .iter()
-        .flat_map(|store| std::fs::read_dir(store.folder()).into_iter());
+        .flat_map(|store| std::fs::read_dir(store.dir()).into_iter());
     let stored = stored
         .flatten()
         .flatten()
-        .filter_map(|found| read(found.path()));
-    newest(stored, read(dir.join("result.json")))
+        .filter_map(|entry| read(entry.path()));
+    newest_table(stored, read(dir.join("result.json")))
 }
 
 /// Returns the table that was written last, which has all points. The start time does not decide,
-/// because an interrupted table may be resumed later. Of two with the same latest run, `here` was
+/// because an interrupted table may be resumed later. Of two with the same latest run, `in_current_dir` was
 /// written last, because its directory is locked meanwhile; in the store, which is not locked, the
 /// one with more runs counts.
-fn newest(stored: impl Iterator<Item = RunSet>, here: Option<RunSet>) -> Option<RunSet> {
+fn newest_table(stored: impl Iterator<Item = RunSet>, here: Option<RunSet>) -> Option<RunSet> {
     let latest = |set: &RunSet| set.runs.iter().map(|run| run.started).max();
     let stored = stored.max_by_key(|set| (latest(set), set.runs.len(), set.started));
     let is_last = |here: &RunSet| latest(here) >= stored.as_ref().and_then(latest);
@@ -72,21 +72,21 @@ fn newest(stored: impl Iterator<Item = RunSet>, here: Option<RunSet>) -> Option<
 mod tests {
     use super::*;
     use jiff::Timestamp;
-    use linerate_metric::plan::{Kind, Plan, Protocol};
+    use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
     use linerate_metric::record::Record;
 
     /// A table with this start second and runs at these seconds.
-    fn table(id: &str, begun: i64, runs: &[i64]) -> RunSet {
+    fn table(id: &str, started_s: i64, runs: &[i64]) -> RunSet {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let run = |&second: &i64| {
-            let plan = Plan::new(Kind::Latency, Protocol::Udp, "far.example");
+            let plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far.example");
             Record::new(second.to_string(), at(second), plan)
         };
         RunSet {
             schema: linerate_metric::run_set::SET_SCHEMA.to_owned(),
             id: id.to_owned(),
             kind: "experiment".to_owned(),
-            started: at(begun),
+            started: at(started_s),
             interrupted: false,
             runs: runs.iter().map(run).collect(),
             result: Default::default(),
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_newest_table_is_the_one_that_was_written_last() {
-        for (tables, wanted) in [
+        for (tables, expected) in [
             (vec![], None),
             // Each point is added to the previous table.
             (
@@ -119,8 +119,8 @@ mod tests {
             ),
         ] {
             let all: Vec<String> = tables.iter().map(|table| table.id.clone()).collect();
-            let found = newest(tables.into_iter(), None).map(|table| table.id);
-            assert_eq!(found.as_deref(), wanted, "{all:?}");
+            let found = newest_table(tables.into_iter(), None).map(|table| table.id);
+            assert_eq!(found.as_deref(), expected, "{all:?}");
         }
     }
 
@@ -129,17 +129,17 @@ mod tests {
     fn a_table_with_fewer_runs_may_be_the_one_that_was_written_last() {
         let before = || table("before", 3, &[1, 2, 7]);
         let here = |runs: &[i64]| Some(table("here", 1, runs));
-        for (here, wanted) in [
+        for (here, expected) in [
             // Started before the other and written after it, with one run in place of two.
             (here(&[6, 7]), "here"),
             // Resumed in another directory since.
             (here(&[1, 2, 6]), "before"),
             (None, "before"),
         ] {
-            let found = newest([before()].into_iter(), here).map(|table| table.id);
-            assert_eq!(found.as_deref(), Some(wanted));
+            let found = newest_table([before()].into_iter(), here).map(|table| table.id);
+            assert_eq!(found.as_deref(), Some(expected));
         }
-        let alone = newest([].into_iter(), here(&[1])).map(|table| table.id);
-        assert_eq!(alone.as_deref(), Some("here"));
+        let only = newest_table([].into_iter(), here(&[1])).map(|table| table.id);
+        assert_eq!(only.as_deref(), Some("here"));
     }
 }

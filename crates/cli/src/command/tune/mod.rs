@@ -8,65 +8,69 @@ mod trial_runner;
 mod verification;
 
 use jiff::Timestamp;
-use linerate_metric::comparison::{Better, Comparison, Verdict};
-use linerate_metric::event::Problem;
+use linerate_metric::comparison::{BetterWhen, Comparison, ComparisonVerdict};
+use linerate_metric::event::ErrorReport;
 use linerate_metric::exit;
 use linerate_metric::figure;
 use linerate_metric::record::Record;
-use linerate_metric::tuning::{Best, Change, Pointed, Spent, Trial, Vain};
+use linerate_metric::tuning::{
+    BestTrial, FindingHint, RejectedSetting, RunCounts, TuningChange, TuningTrial,
+};
 use linerate_metric::units::format_bytes;
-use linerate_tune::guard::Key;
-use linerate_tune::knob::Set;
-use linerate_tune::search::Point;
-use linerate_tune::snippet::Turned;
+use linerate_tune::guard::SettingKey;
+use linerate_tune::knob::KnobTarget;
+use linerate_tune::search::SearchPoint;
+use linerate_tune::snippet::KnobChange;
 
-use self::trial_runner::Bench;
+use self::trial_runner::TrialRunner;
 use super::compare;
 use super::measure::stop_on_signals;
 use super::measuring_command::fresh_seed;
-use super::series::Ended;
+use super::series::SeriesEnd;
 use crate::args::TuneArgs;
-use crate::failure::Failure;
-use crate::knob_applier::{self, Turner};
-use crate::knobs::Knobs;
-use crate::output::Output;
+use crate::failure::CommandFailure;
+use crate::knob_applier::{self, KnobApplier};
+use crate::knobs::AvailableKnobs;
+use crate::output::CommandOutput;
 use crate::{child_process, live, shell_words};
 
 /// Default maximum of pairs per comparison.
-const MOST_PAIRS: usize = 30;
+const DEFAULT_MAX_PAIRS: usize = 30;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &TuneArgs) -> u8 {
     let mut output =
-        Output::new(&args.output).with_page(args.many.html.as_deref(), "linerate tune");
+        CommandOutput::new(&args.output).with_report(args.many.html.as_deref(), "linerate tune");
     let result = match args.restore {
-        true => restore(&output),
-        false => tune(args, &mut output),
+        true => restore_settings(&output),
+        false => run_tune(args, &mut output),
     };
     result.unwrap_or_else(|failure| {
-        output.failure(&failure);
+        output.report_failure(&failure);
         failure.code
     })
 }
 
-fn refuse<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Failure> {
-    Err(Failure::usage(Problem::new(situation, object, next_step)))
+fn reject<T>(object: &str, situation: &str, next_step: &str) -> Result<T, CommandFailure> {
+    Err(CommandFailure::usage(ErrorReport::new(
+        situation, object, next_step,
+    )))
 }
 
 /// Restores the settings that a killed search left changed.
-fn restore(output: &Output) -> Result<u8, Failure> {
-    let restored = knob_applier::restore_left()?;
-    for pid in &restored.running {
-        output.remark(&format!(
+fn restore_settings(output: &CommandOutput) -> Result<u8, CommandFailure> {
+    let restored = knob_applier::restore_leftovers()?;
+    for pid in &restored.running_pids {
+        output.warn(&format!(
             "note: process {pid} is still running and restores its changes itself"
         ));
     }
-    let mut elsewhere: Vec<String> = restored.moved.iter().map(moved).collect();
-    elsewhere.dedup();
-    for moved in &elsewhere {
-        output.progress(moved);
+    let mut moved_notes: Vec<String> = restored.relocated.iter().map(moved_note).collect();
+    moved_notes.dedup();
+    for note in &moved_notes {
+        output.report_progress(note);
     }
-    let gone = match restored.gone {
+    let gone_note = match restored.removed {
         0 => None,
         1 => {
             Some("1 setting no longer exists, because its network or interface is gone".to_owned())
@@ -75,30 +79,32 @@ fn restore(output: &Output) -> Result<u8, Failure> {
             "{n} settings no longer exist, because their networks or interfaces are gone"
         )),
     };
-    if let Some(gone) = &gone {
-        output.progress(&format!(
-            "{gone} (for example a lab that was taken down): nothing to restore there"
+    if let Some(gone_note) = &gone_note {
+        output.report_progress(&format!(
+            "{gone_note} (for example a lab that was taken down): nothing to restore there"
         ));
     }
-    let back = match restored.settings {
-        0 if !restored.wrong.is_empty() || gone.is_some() => None,
+    let restored_note = match restored.restored {
+        0 if !restored.errors.is_empty() || gone_note.is_some() => None,
         0 => Some("nothing to restore".to_owned()),
         1 => Some("1 setting restored".to_owned()),
         n => Some(format!("{n} settings restored")),
     };
-    back.iter().for_each(|back| output.progress(back));
-    let Some(first) = restored.wrong.first() else {
+    restored_note
+        .iter()
+        .for_each(|restored_note| output.report_progress(restored_note));
+    let Some(first) = restored.errors.first() else {
         return Ok(exit::OK);
     };
-    let count = match restored.wrong.len() {
+    let count = match restored.errors.len() {
         1 => "1 setting".to_owned(),
         n => format!("{n} settings"),
     };
     let journals = restored
-        .journals
+        .failed_journals
         .iter()
         .map(|path| path.display().to_string());
-    Err(Failure::failed(Problem::new(
+    Err(CommandFailure::failed(ErrorReport::new(
         format!("{count} could not be restored: {first}"),
         "settings that a killed command left",
         format!(
@@ -110,23 +116,23 @@ fn restore(output: &Output) -> Result<u8, Failure> {
 }
 
 /// Returns a note on an interface that was renamed or moved since its settings were changed.
-fn moved((was, is): &(Key, Key)) -> String {
-    let [was_called, is_called] = [was, is].map(|key| key.interface().unwrap_or(&key.name));
-    match was.is_of(is.namespace, is.cookie) {
+fn moved_note((old_key, new_key): &(SettingKey, SettingKey)) -> String {
+    let [old_name, new_name] = [old_key, new_key].map(|key| key.interface().unwrap_or(&key.name));
+    match old_key.is_in_namespace(new_key.namespace_inode, new_key.namespace_cookie) {
         true => format!(
-            "{was_called} of {} is named {is_called} now: its settings are restored there",
-            was.host
+            "{old_name} of {} is named {new_name} now: its settings are restored there",
+            old_key.host
         ),
         false => format!(
-            "{was_called} of {} is {is_called} of {} now: its settings are restored there",
-            was.host, is.host
+            "{old_name} of {} is {new_name} of {} now: its settings are restored there",
+            old_key.host, new_key.host
         ),
     }
 }
 
 /// Stage of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum TuneStage {
     #[default]
     Check,
     Search,
@@ -134,7 +140,7 @@ enum Stage {
     Proof,
 }
 
-impl Stage {
+impl TuneStage {
     fn name(self) -> &'static str {
         match self {
             Self::Check => "check",
@@ -147,90 +153,95 @@ impl Stage {
 
 /// State and results of a search.
 #[derive(Default)]
-struct Found {
-    stage: Stage,
-    spent: Spent,
-    pointed: Vec<Pointed>,
-    trials: Vec<Trial>,
-    best_seen: Option<Best>,
-    vain: Vec<Vain>,
+struct TuneState {
+    stage: TuneStage,
+    spent: RunCounts,
+    finding_hints: Vec<FindingHint>,
+    trials: Vec<TuningTrial>,
+    best_so_far: Option<BestTrial>,
+    rejected: Vec<RejectedSetting>,
     untried: Vec<String>,
-    changes: Vec<Change>,
-    turned: Vec<Turned>,
+    changes: Vec<TuningChange>,
+    applied: Vec<KnobChange>,
     proof: Option<Comparison>,
     runs: Vec<Record>,
-    winner: Point,
+    winner: SearchPoint,
 }
 
-impl Found {
+impl TuneState {
     fn is_proven(&self) -> bool {
-        (self.proof.as_ref()).is_some_and(|proof| proof.verdict == Verdict::Faster)
+        (self.proof.as_ref()).is_some_and(|proof| proof.verdict == ComparisonVerdict::Faster)
     }
 }
 
-fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
-    output.check_file()?;
-    live::check(args.screen.is_asked())?;
-    compare::check_until(&args.until)?;
+fn run_tune(args: &TuneArgs, output: &mut CommandOutput) -> Result<u8, CommandFailure> {
+    output.check_files()?;
+    live::check_terminal(args.screen.is_enabled())?;
+    compare::check_pair_args(&args.pairs_until)?;
     if args.runs == 0 {
-        return refuse("--runs 0", "no run to search with", "give 1 or more");
+        return reject("--runs 0", "no run to search with", "give 1 or more");
     }
-    let words = request::words_of(args)?;
-    child_process::check_page("tune", &words)?;
-    request::check(&words)?;
-    let known = Knobs::of(&args.knobs, &words)?;
-    let knobs = request::knobs_of(args, &words, &known)?;
-    let figure = figure::named(args.goal.figure()).expect("every goal is a figure");
+    let command = request::command_args(args)?;
+    child_process::check_report_option("tune", &command)?;
+    request::check_command(&command)?;
+    let available = AvailableKnobs::collect(&args.knobs, &command)?;
+    let knobs = request::searched_knobs(args, &command, &available)?;
+    let figure = figure::find(args.goal.figure()).expect("every goal is a figure");
     let seed = (args.many.seed).unwrap_or_else(|| u64::from(fresh_seed()));
     let stop = stop_on_signals()?;
     let names: Vec<_> = knobs.iter().map(|knob| knob.name.clone()).collect();
-    let most = verification::most_runs(args);
-    output.progress(&format!(
-        "linerate {}\ngoal: {}, {} better; seed {seed}\nruns: at most {} for the search, then at most {most} for each \
-         change that it finds, and {most} for the proof of all changes\nknobs: {}",
-        shell_words::join(&words),
+    let max_runs = verification::max_runs(args);
+    output.report_progress(&format!(
+        "linerate {}\ngoal: {}, {} better; seed {seed}\nruns: at most {} for the search, then at most {max_runs} for each \
+         change that it finds, and {max_runs} for the proof of all changes\nknobs: {}",
+        shell_words::join_args(&command),
         figure.name,
-        match figure.better() {
-            Better::Higher => "higher is",
-            Better::Lower => "lower is",
+        match figure.better_when() {
+            BetterWhen::Higher => "higher is",
+            BetterWhen::Lower => "lower is",
         },
         args.runs,
         names.join(", ")
     ));
-    compare::too_few(verification::amount(args), output);
-    knob_applier::left_note()
+    compare::warn_if_too_few(verification::pair_amount(args), output);
+    knob_applier::unrestored_note()
         .iter()
-        .for_each(|note| output.remark(note));
-    let turner = Turner::new(knobs, &known, &words, &stop)?;
+        .for_each(|note| output.warn(note));
+    let applier = KnobApplier::new(knobs, &available, &command, &stop)?;
     let limit = args.under.map(|under| under.memory_bytes);
-    let mut bench = Bench::new(turner, words, figure, limit, &stop);
+    let mut bench = TrialRunner::new(applier, command, figure, limit, &stop);
     let started = Timestamp::now();
-    let mut found = Found::default();
+    let mut state = TuneState::default();
     let title = format!(
         "tune {} for {}",
-        shell_words::join(&bench.words),
+        shell_words::join_args(&bench.command),
         figure.name
     );
-    let ended = live::series(args.screen.is_asked(), &title, &stop, output, |output| {
-        bench.screen = output.teller().cloned();
-        let ended = all(args, seed, &mut bench, &mut found, output);
+    let end = live::run_series(args.screen.is_enabled(), &title, &stop, output, |output| {
+        bench.screen = output.event_sender().cloned();
+        let end = run_stages(args, seed, &mut bench, &mut state, output);
         bench.screen = None;
-        ended
+        end
     })?;
-    let complete = ended.is_ok();
+    let complete = end.is_ok();
     let mut notes = Vec::new();
     // Settings of the remote host are restored when its connection closes.
-    let stands = |turned: &Turned| matches!(turned.set, Set::Host { .. } | Set::Command { .. });
-    let is_far = |turned: &Turned| matches!(turned.set, Set::Far(_));
-    let mut stuck = Vec::new();
-    let proven = complete && found.is_proven();
-    let keeps = args.keep && proven && found.turned.iter().any(stands);
-    if args.keep && proven && found.turned.iter().any(is_far) {
+    let is_local = |change: &KnobChange| {
+        matches!(
+            change.target,
+            KnobTarget::HostSetting { .. } | KnobTarget::Command { .. }
+        )
+    };
+    let is_remote = |change: &KnobChange| matches!(change.target, KnobTarget::RemoteSysctl(_));
+    let mut unrestored = Vec::new();
+    let is_proven = complete && state.is_proven();
+    let keeps_changes = args.keep && is_proven && state.applied.iter().any(is_local);
+    if args.keep && is_proven && state.applied.iter().any(is_remote) {
         notes.push("--keep does not apply to the remote host: make its changes there".to_owned());
     }
-    if args.keep && !keeps {
+    if args.keep && !keeps_changes {
         notes.push(
-            match proven {
+            match is_proven {
                 true => "--keep kept nothing here: the verified changes are options of the command or settings of the \
                          remote host",
                 false => "--keep kept nothing: no change was verified",
@@ -239,49 +250,57 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
         );
     }
     // The last measurement of the proof may have been the start.
-    let not_made = (keeps.then(|| bench.turner.apply(&found.winner))).and_then(not_made);
-    let keeps = keeps && not_made.is_none();
-    notes.extend(not_made.map(|why| format!("--keep kept nothing: {why}")));
-    let wrong = if keeps {
-        let (ways_back, wrong) = bench.turner.keep(&found.winner);
-        let each = ways_back.into_iter();
+    let not_applied =
+        (keeps_changes.then(|| bench.applier.apply(&state.winner))).and_then(reason_not_applied);
+    let keeps_changes = keeps_changes && not_applied.is_none();
+    notes.extend(not_applied.map(|why| format!("--keep kept nothing: {why}")));
+    let failures = if keeps_changes {
+        let (restore_commands, failures) = bench.applier.keep_settings(&state.winner);
+        let each = restore_commands.into_iter();
         notes.extend(each.map(|line| format!("to restore it: {line}")));
-        wrong
+        failures
     } else {
-        let wrong = bench.turner.back();
-        if !complete && wrong.is_empty() {
-            output.progress("all settings are restored");
+        let failures = bench.applier.restore();
+        if !complete && failures.is_empty() {
+            output.report_progress("all settings are restored");
         }
-        wrong
+        failures
     };
-    stuck.extend(
-        wrong
+    unrestored.extend(
+        failures
             .into_iter()
             .map(|why| format!("could not be restored: {why}")),
     );
-    let failure = match ended {
-        Err(Ended::Over(failure)) => Some(failure),
+    let failure = match end {
+        Err(SeriesEnd::Failed(failure)) => Some(failure),
         _ => None,
     };
-    if found.trials.iter().all(|trial| trial.value.is_none()) {
-        knob_applier::warn_of(&stuck, output);
+    if state.trials.iter().all(|trial| trial.value.is_none()) {
+        knob_applier::report_unrestored(&unrestored, output);
         return Err(failure.unwrap_or_else(|| match stop.is_set() {
-            true => Failure::from(linerate_measure::MeasureError::Interrupted),
-            false => Failure::failed(Problem::new(
-                (found.trials.first())
-                    .and_then(|trial| trial.refused.clone())
+            true => CommandFailure::from(linerate_measure::MeasureError::Interrupted),
+            false => CommandFailure::failed(ErrorReport::new(
+                (state.trials.first())
+                    .and_then(|trial| trial.rejected.clone())
                     .unwrap_or_else(|| "no run has the figure".to_owned()),
                 "the start",
                 "run the measuring command by itself to see its output",
             )),
         }));
     }
-    notes.extend(stuck);
-    notes.extend(limit.and_then(|limit| none_fits(&found.trials, limit)));
-    let set = result_set::set_of(&bench, found, seed, started, (!complete, keeps), notes);
-    output.set(&set, &[])?;
+    notes.extend(unrestored);
+    notes.extend(limit.and_then(|limit| none_fits_note(&state.trials, limit)));
+    let set = result_set::set_of(
+        &bench,
+        state,
+        seed,
+        started,
+        (!complete, keeps_changes),
+        notes,
+    );
+    output.write_set(&set, &[])?;
     if let Some(failure) = failure {
-        output.after_result(&failure);
+        output.report_late_failure(&failure);
         return Ok(failure.code);
     }
     Ok(match complete {
@@ -291,101 +310,103 @@ fn tune(args: &TuneArgs, output: &mut Output) -> Result<u8, Failure> {
 }
 
 /// Returns why verified settings could not be applied again, if so.
-fn not_made(made: Result<Result<(), String>, Ended>) -> Option<String> {
-    match made {
-        Ok(made) => made.err(),
-        Err(Ended::Over(failure)) => Some(failure.problem.to_string()),
-        Err(Ended::Stopped) => Some("interrupted while the changes were applied again".to_owned()),
+fn reason_not_applied(applied: Result<Result<(), String>, SeriesEnd>) -> Option<String> {
+    match applied {
+        Ok(applied) => applied.err(),
+        Err(SeriesEnd::Failed(failure)) => Some(failure.problem.to_string()),
+        Err(SeriesEnd::Interrupted) => {
+            Some("interrupted while the changes were applied again".to_owned())
+        }
     }
 }
 
 /// Returns a note if no measured setting is within the memory limit, with the smallest memory of
 /// one.
-fn none_fits(trials: &[Trial], limit: u64) -> Option<String> {
+fn none_fits_note(trials: &[TuningTrial], limit: u64) -> Option<String> {
     let measured = || trials.iter().filter(|trial| trial.value.is_some());
-    let fits = |trial: &Trial| trial.refused.is_none();
-    let least = measured()
+    let fits = |trial: &TuningTrial| trial.rejected.is_none();
+    let min_bytes = measured()
         .filter_map(|trial| trial.memory_bytes)
         .min_by(f64::total_cmp)?;
-    (!measured().any(fits) && least > limit as f64).then(|| {
+    (!measured().any(fits) && min_bytes > limit as f64).then(|| {
         format!(
             "no measured setting fits --under memory: the smallest takes {} (buffers of both ends, and all memory of our \
              stack), the limit is {}. Raise the limit, or choose a smaller start",
-            format_bytes(least.ceil() as u64),
+            format_bytes(min_bytes.ceil() as u64),
             format_bytes(limit)
         )
     })
 }
 
 /// Runs all stages, from the first measurement to the proof.
-fn all(
+fn run_stages(
     args: &TuneArgs,
     seed: u64,
-    bench: &mut Bench<'_>,
-    found: &mut Found,
-    output: &Output,
-) -> Result<(), Ended> {
-    let start: Point = vec![0; bench.turner.knobs.len()];
+    bench: &mut TrialRunner<'_>,
+    state: &mut TuneState,
+    output: &CommandOutput,
+) -> Result<(), SeriesEnd> {
+    let start: SearchPoint = vec![0; bench.applier.knobs.len()];
     bench.purpose = "first measurement";
-    let first = search::first(bench, &start, found, output)?;
-    search::check(bench, found, output)?;
-    let Some(winner) = search::search(args, seed, bench, found, first, output)? else {
+    let first = search::measure_start(bench, &start, state, output)?;
+    search::check_values(bench, state, output)?;
+    let Some(winner) = search::run_search(args, seed, bench, state, first, output)? else {
         return Ok(());
     };
-    verification::prove(args, seed, bench, found, winner, output)
+    verification::verify_changes(args, seed, bench, state, winner, output)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_tune::guard::Kind;
+    use linerate_tune::guard::SettingKind;
 
     #[test]
-    fn what_goes_back_elsewhere_is_told() {
-        let of = |host: &str, namespace, kind, name: &str| Key {
+    fn a_moved_interface_is_reported() {
+        let of = |host: &str, namespace, kind, name: &str| SettingKey {
             host: host.to_owned(),
-            namespace,
+            namespace_inode: namespace,
             kind,
-            ..Key::of_command(name)
+            ..SettingKey::for_command(name)
         };
-        let was = of("this host", 7, Kind::Mtu, "t0");
+        let old_key = of("this host", 7, SettingKind::Mtu, "t0");
         assert_eq!(
-            moved(&(was.clone(), was.of_interface("t1"))),
+            moved_note(&(old_key.clone(), old_key.with_interface("t1"))),
             "t0 of this host is named t1 now: its settings are restored there"
         );
-        let rule = of("this host", 7, Kind::Flow, "eth0 udp4:7>0");
-        let there = of("network 9", 9, Kind::Flow, "eth0 udp4:7>0");
+        let rule = of("this host", 7, SettingKind::Flow, "eth0 udp4:7>0");
+        let new_key = of("network 9", 9, SettingKind::Flow, "eth0 udp4:7>0");
         assert_eq!(
-            moved(&(rule, there)),
+            moved_note(&(rule, new_key)),
             "eth0 of this host is eth0 of network 9 now: its settings are restored there"
         );
     }
 
-    fn trial(memory_bytes: f64, refused: bool) -> Trial {
-        Trial {
+    fn trial(memory_bytes: f64, is_rejected: bool) -> TuningTrial {
+        TuningTrial {
             setting: Default::default(),
             value: Some(1.0),
             memory_bytes: Some(memory_bytes),
             record: None,
-            refused: refused.then(|| "too much".to_owned()),
+            rejected: is_rejected.then(|| "too much".to_owned()),
         }
     }
 
     /// A knob between two values is not the verified setting, and must stay in the journal.
     #[test]
-    fn what_could_not_be_made_again_is_not_kept() {
-        assert_eq!(not_made(Ok(Ok(()))), None);
-        assert!(not_made(Ok(Err("no space".to_owned()))).is_some());
-        assert!(not_made(Err(Ended::Stopped)).is_some());
+    fn changes_that_cannot_be_applied_again_are_not_kept() {
+        assert_eq!(reason_not_applied(Ok(Ok(()))), None);
+        assert!(reason_not_applied(Ok(Err("no space".to_owned()))).is_some());
+        assert!(reason_not_applied(Err(SeriesEnd::Interrupted)).is_some());
     }
 
     #[test]
-    fn where_nothing_fits_the_least_is_told() {
-        let none = none_fits(&[trial(9e4, true), trial(65_536.0, true)], 24 << 10);
-        let none = none.expect("a note");
-        assert!(none.contains("64 KiB") && none.contains("24 KiB"), "{none}");
-        let one = none_fits(&[trial(9e4, true), trial(2e4, false)], 24 << 10);
-        assert_eq!(one, None);
-        assert_eq!(none_fits(&[], 24 << 10), None);
+    fn if_nothing_fits_the_smallest_is_reported() {
+        let note = none_fits_note(&[trial(9e4, true), trial(65_536.0, true)], 24 << 10);
+        let note = note.expect("a note");
+        assert!(note.contains("64 KiB") && note.contains("24 KiB"), "{note}");
+        let note_or_none = none_fits_note(&[trial(9e4, true), trial(2e4, false)], 24 << 10);
+        assert_eq!(note_or_none, None);
+        assert_eq!(none_fits_note(&[], 24 << 10), None);
     }
 }

@@ -1,134 +1,134 @@
 //! First measurement and its findings, check of possible values, and the search.
 
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::figure;
-use linerate_metric::tuning::{Best, Pointed, Trial, Vain};
-use linerate_tune::finding_knobs::{self, pointers};
-use linerate_tune::knob::{Knob, Set, set_of};
-use linerate_tune::search::{Dial, FAILURES, Point, Search};
+use linerate_metric::tuning::{BestTrial, FindingHint, RejectedSetting, TuningTrial};
+use linerate_tune::finding_knobs::{self, knobs_for_findings};
+use linerate_tune::knob::{Knob, KnobTarget, target_of};
+use linerate_tune::search::{KnobSpace, MAX_VALUE_FAILURES, Search, SearchPoint};
 
-use super::request::says;
-use super::trial_runner::{Bench, Seen};
-use super::{Found, Stage};
+use super::request::sets_option_or_key;
+use super::trial_runner::{MeasuredTrial, TrialRunner};
+use super::{TuneStage, TuneState};
 use crate::args::TuneArgs;
-use crate::command::series::Ended;
-use crate::failure::Failure;
+use crate::command::series::SeriesEnd;
+use crate::failure::CommandFailure;
 use crate::knobs::is_default;
-use crate::output::Output;
+use crate::output::CommandOutput;
 
 /// Time of a run that only checks whether a value is possible.
-const CHECK: &str = "100ms";
+const CHECK_TIME: &str = "100ms";
 
 /// Divisor of --effect for the search: settings within that fraction count as equal, so that the
 /// losses of the search and of dropped changes together stay below --effect.
-const WITHIN: f64 = 2.0;
+const EFFECT_DIVISOR: f64 = 2.0;
 
 /// Maximum number of findings that are printed.
-const TOLD: usize = 5;
+const MAX_PRINTED_FINDINGS: usize = 5;
 
 /// Measures the start, and prints the knobs that its findings point at.
 ///
 /// # Errors
-/// As [`Bench::measure`].
-pub fn first(
-    bench: &mut Bench<'_>,
-    start: &Point,
-    found: &mut Found,
-    output: &Output,
-) -> Result<Seen, Ended> {
+/// As [`TrialRunner::measure`].
+pub fn measure_start(
+    bench: &mut TrialRunner<'_>,
+    start: &SearchPoint,
+    state: &mut TuneState,
+    output: &CommandOutput,
+) -> Result<MeasuredTrial, SeriesEnd> {
     // Without a working start there is nothing to compare with.
-    if let Err(why) = bench.turner.apply(start)? {
-        return Err(Ended::Over(Failure::failed(Problem::new(
+    if let Err(why) = bench.applier.apply(start)? {
+        return Err(SeriesEnd::Failed(CommandFailure::failed(ErrorReport::new(
             why,
             "the start",
             "run its command by itself to see its output, or put a working value first",
         ))));
     }
-    let mut seen = bench.measure(start, None)?;
-    found.spent.search += 1;
-    note(bench, start, &seen, found, "first measurement", output);
-    let Some(record) = seen.record.as_mut() else {
-        return Ok(seen);
+    let mut result = bench.measure(start, None)?;
+    state.spent.search += 1;
+    record_trial(bench, start, &result, state, "first measurement", output);
+    let Some(record) = result.record.as_mut() else {
+        return Ok(result);
     };
     if record.findings.is_empty() {
-        linerate_explain::complete(record);
+        linerate_explain::add_findings(record);
     }
-    let names: Vec<&str> = (bench.turner.knobs.iter())
+    let names: Vec<&str> = (bench.applier.knobs.iter())
         .map(|knob| knob.name.as_str())
         .collect();
-    let pointers = pointers(&record.findings, &names);
-    for pointer in pointers.iter().take(TOLD) {
-        let knobs = pointed_at(pointer, &names, &bench.words);
-        output.progress(&format!(
+    let hints = knobs_for_findings(&record.findings, &names);
+    for hint in hints.iter().take(MAX_PRINTED_FINDINGS) {
+        let knobs = describe_hint(hint, &names, &bench.command);
+        output.report_progress(&format!(
             "  {} (costs {:.0} %) points at: {knobs}",
-            pointer.cause,
-            pointer.cost * 100.0
+            hint.cause,
+            hint.cost * 100.0
         ));
     }
-    if pointers.is_empty() {
-        output.progress("  no finding: the search starts with all knobs");
+    if hints.is_empty() {
+        output.report_progress("  no finding: the search starts with all knobs");
     }
-    found.pointed = pointers
+    state.finding_hints = hints
         .into_iter()
-        .map(|pointer| Pointed {
-            cause: pointer.cause,
-            cost: pointer.cost,
-            what: pointer.what,
-            knobs: pointer.knobs,
+        .map(|hint| FindingHint {
+            cause: hint.cause,
+            cost: hint.cost,
+            summary: hint.summary,
+            knobs: hint.knobs,
         })
         .collect();
-    order(bench, found, output);
-    Ok(seen)
+    order_knobs(bench, state, output);
+    Ok(result)
 }
 
 /// Returns the knobs that a finding points at, and those that the command line fixes, which
 /// `compare` can try.
-fn pointed_at(pointer: &finding_knobs::Pointer, turned: &[&str], words: &[String]) -> String {
-    let mut said = match pointer.knobs.is_empty() {
+fn describe_hint(hint: &finding_knobs::FindingKnobs, searched: &[&str], args: &[String]) -> String {
+    let mut text = match hint.knobs.is_empty() {
         true => "no knob that can be set here".to_owned(),
-        false => pointer.knobs.join(", "),
+        false => hint.knobs.join(", "),
     };
-    let given: Vec<&str> = (finding_knobs::of_cause(&pointer.cause).iter().copied())
-        .filter(|knob| !turned.contains(knob))
-        .filter(|knob| set_of(knob).is_some_and(|set| says(words, &set)))
+    let fixed: Vec<&str> = (finding_knobs::knobs_for_cause(&hint.cause).iter().copied())
+        .filter(|knob| !searched.contains(knob))
+        .filter(|knob| target_of(knob).is_some_and(|set| sets_option_or_key(args, &set)))
         .collect();
-    if !given.is_empty() {
-        said.push_str(&format!(
+    if !fixed.is_empty() {
+        text.push_str(&format!(
             "; fixed by the command line: {}",
-            given.join(", ")
+            fixed.join(", ")
         ));
     }
-    said
+    text
 }
 
 /// Moves the knobs that findings point at to the front.
-fn order(bench: &mut Bench<'_>, found: &Found, output: &Output) {
-    let pointers: Vec<_> = (found.pointed.iter())
-        .map(|pointed| finding_knobs::Pointer {
-            cause: pointed.cause.clone(),
-            cost: pointed.cost,
-            what: pointed.what.clone(),
-            knobs: pointed.knobs.clone(),
+fn order_knobs(bench: &mut TrialRunner<'_>, state: &TuneState, output: &CommandOutput) {
+    let hints: Vec<_> = (state.finding_hints.iter())
+        .map(|hint| finding_knobs::FindingKnobs {
+            cause: hint.cause.clone(),
+            cost: hint.cost,
+            summary: hint.summary.clone(),
+            knobs: hint.knobs.clone(),
         })
         .collect();
-    let first = finding_knobs::first(&pointers);
-    let place = |name: &str| first.iter().position(|known| known == name);
-    (bench.turner.knobs).sort_by_key(|knob| place(&knob.name).unwrap_or(usize::MAX));
+    let first = finding_knobs::first_knobs(&hints);
+    let rank = |name: &str| first.iter().position(|known_name| known_name == name);
+    (bench.applier.knobs).sort_by_key(|knob| rank(&knob.name).unwrap_or(usize::MAX));
     if !first.is_empty() {
-        output.progress(&format!("tried first: {}", first.join(", ")));
+        output.report_progress(&format!("tried first: {}", first.join(", ")));
     }
 }
 
 /// Reports a run and stores its trial.
-fn note(
-    bench: &Bench<'_>,
-    point: &Point,
-    seen: &Seen,
-    found: &mut Found,
-    what: &str,
-    output: &Output,
+fn record_trial(
+    bench: &TrialRunner<'_>,
+    point: &SearchPoint,
+    result: &MeasuredTrial,
+    state: &mut TuneState,
+    run_name: &str,
+    output: &CommandOutput,
 ) {
-    let said = match (&seen.refused, seen.value) {
+    let text = match (&result.rejection, result.value) {
         (Some(why), None) => why.clone(),
         (Some(why), Some(value)) => {
             format!("{}, but {why}", figure::format(bench.figure.name, value))
@@ -136,193 +136,207 @@ fn note(
         (None, Some(value)) => figure::format(bench.figure.name, value),
         (None, None) => format!("no {}", bench.figure.name),
     };
-    found.trials.push(Trial {
+    state.trials.push(TuningTrial {
         setting: bench.setting(point),
-        value: seen.value,
-        memory_bytes: seen.memory_bytes,
-        record: seen.record.as_ref().map(|record| record.id.clone()),
-        refused: seen.refused.clone(),
+        value: result.value,
+        memory_bytes: result.memory_bytes,
+        record: result.record.as_ref().map(|record| record.id.clone()),
+        rejected: result.rejection.clone(),
     });
-    output.progress(&format!("{what}: {}: {said}", bench.said(point)));
+    output.report_progress(&format!(
+        "{run_name}: {}: {text}",
+        bench.describe_setting(point)
+    ));
 }
 
 /// Finds impossible values before the search: by a short run each, or for settings of hosts by an
 /// attempt to set them.
 ///
 /// # Errors
-/// As [`Bench::measure`].
-pub fn check(bench: &mut Bench<'_>, found: &mut Found, output: &Output) -> Result<(), Ended> {
-    found.stage = Stage::Check;
+/// As [`TrialRunner::measure`].
+pub fn check_values(
+    bench: &mut TrialRunner<'_>,
+    state: &mut TuneState,
+    output: &CommandOutput,
+) -> Result<(), SeriesEnd> {
+    state.stage = TuneStage::Check;
     bench.purpose = "check";
-    let start: Point = vec![0; bench.turner.knobs.len()];
-    let mut refused: Vec<(usize, usize, String)> = Vec::new();
+    let start: SearchPoint = vec![0; bench.applier.knobs.len()];
+    let mut rejections: Vec<(usize, usize, String)> = Vec::new();
     let uncertain: Vec<usize> = (0..start.len())
-        .filter(|&knob| bench.turner.knobs[knob].uncertain)
+        .filter(|&knob| bench.applier.knobs[knob].may_be_rejected)
         .collect();
     let runs: usize = (uncertain.iter())
-        .map(|&knob| &bench.turner.knobs[knob])
-        .filter(|knob| matches!(knob.set, Set::Option(_) | Set::StackKey(_)))
+        .map(|&knob| &bench.applier.knobs[knob])
+        .filter(|knob| matches!(knob.target, KnobTarget::Option(_) | KnobTarget::StackKey(_)))
         .map(|knob| knob.values.len() - 1)
         .sum();
     if runs > 0 {
-        output.progress(&format!(
-            "checking which values are possible: {runs} runs of {CHECK} each"
+        output.report_progress(&format!(
+            "checking which values are possible: {runs} runs of {CHECK_TIME} each"
         ));
     }
     for knob in uncertain {
         let measured = matches!(
-            bench.turner.knobs[knob].set,
-            Set::Option(_) | Set::StackKey(_)
+            bench.applier.knobs[knob].target,
+            KnobTarget::Option(_) | KnobTarget::StackKey(_)
         );
-        for value in 1..bench.turner.knobs[knob].values.len() {
+        for value in 1..bench.applier.knobs[knob].values.len() {
             let mut point = start.clone();
             point[knob] = value;
             let why = match measured {
                 true => {
-                    let seen = bench.measure(&point, Some(CHECK))?;
-                    found.spent.check += 1;
-                    seen.refused.filter(|_| seen.record.is_none())
+                    let result = bench.measure(&point, Some(CHECK_TIME))?;
+                    state.spent.check += 1;
+                    result.rejection.filter(|_| result.record.is_none())
                 }
-                false => bench.turner.apply(&point)?.err(),
+                false => bench.applier.apply(&point)?.err(),
             };
-            refused.extend(why.map(|why| (knob, value, why)));
+            rejections.extend(why.map(|why| (knob, value, why)));
         }
         // A value may have been applied only in part.
-        bench.turner.apply(&start)?.ok();
+        bench.applier.apply(&start)?.ok();
     }
-    let mut not_to_be_had: Vec<Vain> = Vec::new();
-    for (knob, value, why) in refused.into_iter().rev() {
-        let knob = &mut bench.turner.knobs[knob];
+    let mut impossible: Vec<RejectedSetting> = Vec::new();
+    for (knob, value, why) in rejections.into_iter().rev() {
+        let knob = &mut bench.applier.knobs[knob];
         let value = knob.values.remove(value);
         // Values with the same reason share one line.
-        match (not_to_be_had.iter_mut()).find(|vain| vain.knob == knob.name && vain.why == why) {
-            Some(vain) => vain.value = format!("{value}, {}", vain.value),
-            None => not_to_be_had.push(Vain {
+        match (impossible.iter_mut())
+            .find(|rejected| rejected.knob == knob.name && rejected.reason == why)
+        {
+            Some(rejected) => rejected.value = format!("{value}, {}", rejected.value),
+            None => impossible.push(RejectedSetting {
                 knob: knob.name.clone(),
                 value,
-                why,
+                reason: why,
             }),
         }
     }
-    for vain in &not_to_be_had {
-        output.progress(&format!(
+    for rejected in &impossible {
+        output.report_progress(&format!(
             "not possible: {}={}: {}",
-            vain.knob, vain.value, vain.why
+            rejected.knob, rejected.value, rejected.reason
         ));
     }
-    found.vain.extend(not_to_be_had);
+    state.rejected.extend(impossible);
     // An option of the start stays one of the command, even if no other value is possible.
-    let is_said = |knob: &Knob| {
-        let of_command = matches!(knob.set, Set::Option(_) | Set::StackKey(_));
+    let is_option = |knob: &Knob| {
+        let of_command = matches!(knob.target, KnobTarget::Option(_) | KnobTarget::StackKey(_));
         of_command && knob.values.iter().any(|value| !is_default(value))
     };
-    (bench.turner.knobs).retain(|knob| knob.values.len() > 1 || is_said(knob));
+    (bench.applier.knobs).retain(|knob| knob.values.len() > 1 || is_option(knob));
     Ok(())
 }
 
 /// Runs the search; returns the best setting, or `None` if no run has the figure.
 ///
 /// # Errors
-/// As [`Bench::measure`]; earlier trials are kept.
-pub fn search(
+/// As [`TrialRunner::measure`]; earlier trials are kept.
+pub fn run_search(
     args: &TuneArgs,
     seed: u64,
-    bench: &mut Bench<'_>,
-    found: &mut Found,
-    first: Seen,
-    output: &Output,
-) -> Result<Option<Point>, Ended> {
-    found.stage = Stage::Search;
+    bench: &mut TrialRunner<'_>,
+    state: &mut TuneState,
+    first: MeasuredTrial,
+    output: &CommandOutput,
+) -> Result<Option<SearchPoint>, SeriesEnd> {
+    state.stage = TuneStage::Search;
     bench.purpose = "search";
-    let dials = (bench.turner.knobs.iter())
-        .map(|knob| Dial {
-            values: knob.values.len(),
+    let knob_spaces = (bench.applier.knobs.iter())
+        .map(|knob| KnobSpace {
+            value_count: knob.values.len(),
             ordered: knob.ordered,
         })
         .collect();
-    let pointed = |name: &str| {
-        let mut knobs = found.pointed.iter().flat_map(|pointed| &pointed.knobs);
-        knobs.any(|known| known == name)
+    let is_hinted = |name: &str| {
+        let mut knobs = state
+            .finding_hints
+            .iter()
+            .flat_map(|is_hinted| &is_hinted.knobs);
+        knobs.any(|known_name| known_name == name)
     };
-    let before: Vec<usize> = (0..bench.turner.knobs.len())
-        .filter(|&knob| pointed(&bench.turner.knobs[knob].name))
+    let hinted_knobs: Vec<usize> = (0..bench.applier.knobs.len())
+        .filter(|&knob| is_hinted(&bench.applier.knobs[knob].name))
         .collect();
-    let mut search = Search::new(dials, args.runs, seed)
-        .beginning_with(&before)
-        .worth((args.until.effect / WITHIN).ln_1p());
+    let mut search = Search::new(knob_spaces, args.runs, seed)
+        .with_first_knobs(&hinted_knobs)
+        .with_min_difference((args.pairs_until.effect / EFFECT_DIVISOR).ln_1p());
     // The first measurement counts as the first run of the start.
     let mut first = Some(first);
-    let mut ended = Ok(());
+    let mut end = Ok(());
     while let Some(point) = search.propose() {
-        let mut ran = true;
-        let seen = match first.take() {
-            Some(seen) => seen,
+        let mut has_run = true;
+        let result = match first.take() {
+            Some(result) => result,
             None => {
-                let before = bench.runs;
-                let seen = match bench.measure(&point, None) {
-                    Ok(seen) => seen,
+                let hinted_knobs = bench.runs;
+                let result = match bench.measure(&point, None) {
+                    Ok(result) => result,
                     Err(stopped) => {
-                        ended = Err(stopped);
+                        end = Err(stopped);
                         break;
                     }
                 };
-                ran = bench.runs > before;
-                found.spent.search += u32::from(ran);
-                let what = match ran {
-                    true => format!("search run {} of {} at most", found.spent.search, args.runs),
+                has_run = bench.runs > hinted_knobs;
+                state.spent.search += u32::from(has_run);
+                let run_name = match has_run {
+                    true => format!("search run {} of {} at most", state.spent.search, args.runs),
                     false => "no run".to_owned(),
                 };
-                note(bench, &point, &seen, found, &what, output);
-                seen
+                record_trial(bench, &point, &result, state, &run_name, output);
+                result
             }
         };
         // A value of zero has no ratio to others.
-        match seen.value.filter(|value| *value > 0.0) {
+        match result.value.filter(|value| *value > 0.0) {
             Some(value) => {
-                let score = seen.refused.is_none().then(|| bench.score(value));
-                search.tell(&point, score);
+                let score = result.rejection.is_none().then(|| bench.score(value));
+                search.record_score(&point, score);
             }
             None => {
-                if let Some(value) = search.fail(&point, ran) {
-                    give_up(bench, value, seen.refused, found, output);
+                if let Some(value) = search.record_failure(&point, has_run) {
+                    exclude_value(bench, value, result.rejection, state, output);
                 }
             }
         }
     }
-    let start: Point = vec![0; bench.turner.knobs.len()];
-    let best = search.best();
+    let start: SearchPoint = vec![0; bench.applier.knobs.len()];
+    let best = search.best_point();
     if let Some((point, (score, runs))) = best
         .as_ref()
-        .and_then(|best| Some((best, search.seen(best)?)))
+        .and_then(|best| Some((best, search.raw_score(best)?)))
     {
-        found.best_seen = Some(Best {
+        state.best_so_far = Some(BestTrial {
             setting: bench.setting(point),
             value: bench.value(score),
             runs: u32::try_from(runs).unwrap_or(u32::MAX),
-            start: search.seen(&start).map(|(score, _)| bench.value(score)),
+            start: search
+                .raw_score(&start)
+                .map(|(score, _)| bench.value(score)),
         });
     }
-    ended.map(|()| best)
+    end.map(|()| best)
 }
 
 /// Reports that a value is not tried any more.
-fn give_up(
-    bench: &Bench<'_>,
+fn exclude_value(
+    bench: &TrialRunner<'_>,
     (knob, value): (usize, usize),
-    refused: Option<String>,
-    found: &mut Found,
-    output: &Output,
+    rejection: Option<String>,
+    state: &mut TuneState,
+    output: &CommandOutput,
 ) {
-    let knob = &bench.turner.knobs[knob];
-    let why = refused.unwrap_or_else(|| format!("no {}", bench.figure.name));
-    output.progress(&format!(
-        "excluded: {}={}: it failed {FAILURES} times without a result: {why}",
+    let knob = &bench.applier.knobs[knob];
+    let why = rejection.unwrap_or_else(|| format!("no {}", bench.figure.name));
+    output.report_progress(&format!(
+        "excluded: {}={}: it failed {MAX_VALUE_FAILURES} times without a result: {why}",
         knob.name, knob.values[value]
     ));
-    found.vain.push(Vain {
+    state.rejected.push(RejectedSetting {
         knob: knob.name.clone(),
         value: knob.values[value].clone(),
-        why: format!("excluded after {FAILURES} failures: {why}"),
+        reason: format!("excluded after {MAX_VALUE_FAILURES} failures: {why}"),
     });
 }
 
@@ -331,8 +345,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_given_is_told_beside_what_can_be_turned() {
-        for (cause, knobs, command, said) in [
+    fn fixed_knobs_are_listed_after_searchable_ones() {
+        for (cause, knobs, command, text) in [
             (
                 "shared-core",
                 &["wait"][..],
@@ -372,14 +386,14 @@ mod tests {
                 "stack-psh; fixed by the command line: stack-sndbuf",
             ),
         ] {
-            let pointer = finding_knobs::Pointer {
+            let hint = finding_knobs::FindingKnobs {
                 cause: cause.to_owned(),
                 cost: 0.3,
-                what: String::new(),
+                summary: String::new(),
                 knobs: knobs.iter().map(ToString::to_string).collect(),
             };
-            let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
-            assert_eq!(pointed_at(&pointer, knobs, &words), said, "{command}");
+            let args: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            assert_eq!(describe_hint(&hint, knobs, &args), text, "{command}");
         }
     }
 }

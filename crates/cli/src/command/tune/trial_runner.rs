@@ -3,38 +3,38 @@
 use std::thread;
 use std::time::Duration;
 
-use linerate_host::stop_flag::Stop;
-use linerate_metric::comparison::Better;
+use linerate_host::stop_flag::StopFlag;
+use linerate_metric::comparison::BetterWhen;
 use linerate_metric::exit;
-use linerate_metric::expect::Figure;
-use linerate_metric::experiment::Setting;
+use linerate_metric::expect::NamedFigure;
+use linerate_metric::experiment::KnobValues;
 use linerate_metric::record::Record;
 use linerate_metric::sweep::buffer_bytes;
 use linerate_metric::units::format_bytes;
-use linerate_tune::search::Point;
+use linerate_tune::search::SearchPoint;
 
 use super::request;
 use crate::child_process;
-use crate::command::series::Ended;
-use crate::failure::Failure;
-use crate::knob_applier::Turner;
-use crate::printer::Teller;
+use crate::command::series::SeriesEnd;
+use crate::failure::CommandFailure;
+use crate::knob_applier::KnobApplier;
+use crate::printer::EventSender;
 use crate::shell_words;
-use crate::ui_update::{Part, Scene};
+use crate::ui_update::{SeriesPart, UiUpdate};
 
 /// Time of a run that only checks whether the server responds. A new setting may need a moment to
 /// take effect, so it is repeated.
-const ANSWER: &str = "100ms";
-const ANSWERS: u32 = 3;
-const BETWEEN: Duration = Duration::from_secs(1);
+const RESPONSE_CHECK_TIME: &str = "100ms";
+const RESPONSE_CHECKS: u32 = 3;
+const RESPONSE_CHECK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Knobs, the measuring command, and the figure to optimise.
-pub struct Bench<'a> {
-    pub turner: Turner<'a>,
+pub struct TrialRunner<'a> {
+    pub applier: KnobApplier<'a>,
     /// Measuring command of the start.
-    pub words: Vec<String>,
+    pub command: Vec<String>,
     /// Figure to optimise.
-    pub figure: &'static Figure,
+    pub figure: &'static NamedFigure,
     /// Maximum memory of a setting.
     pub memory_limit: Option<u64>,
     /// Number of runs so far.
@@ -42,8 +42,8 @@ pub struct Bench<'a> {
     /// Purpose of the current runs, for the screen.
     pub purpose: &'static str,
     /// Screen that shows the runs.
-    pub screen: Option<Teller>,
-    stop: &'a Stop,
+    pub screen: Option<EventSender>,
+    stop: &'a StopFlag,
 }
 
 /// Returns why a setting is rejected that takes too much memory.
@@ -56,28 +56,28 @@ fn over_memory(bytes: f64, limit: u64) -> String {
 }
 
 /// Result of a run.
-pub struct Seen {
+pub struct MeasuredTrial {
     /// Value of the figure.
     pub value: Option<f64>,
     /// Memory of the setting.
     pub memory_bytes: Option<f64>,
     pub record: Option<Record>,
     /// Reason why the setting may not be chosen.
-    pub refused: Option<String>,
+    pub rejection: Option<String>,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> TrialRunner<'a> {
     /// Creates it without a measurement.
     pub fn new(
-        turner: Turner<'a>,
-        words: Vec<String>,
-        figure: &'static Figure,
+        applier: KnobApplier<'a>,
+        args: Vec<String>,
+        figure: &'static NamedFigure,
         memory_limit: Option<u64>,
-        stop: &'a Stop,
+        stop: &'a StopFlag,
     ) -> Self {
         Self {
-            turner,
-            words,
+            applier,
+            command: args,
             figure,
             memory_limit,
             runs: 0,
@@ -91,61 +91,65 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// Fails if the server is lost, or on Ctrl-C.
-    pub fn measure(&mut self, point: &Point, time: Option<&str>) -> Result<Seen, Ended> {
-        let refused = |why: String| Seen {
+    pub fn measure(
+        &mut self,
+        point: &SearchPoint,
+        time: Option<&str>,
+    ) -> Result<MeasuredTrial, SeriesEnd> {
+        let rejected = |why: String| MeasuredTrial {
             value: None,
             memory_bytes: None,
             record: None,
-            refused: Some(why),
+            rejection: Some(why),
         };
-        let mut words = self.turner.command(&self.words, point)?;
+        let mut args = self.applier.measuring_command(&self.command, point)?;
         if let Some(time) = time {
-            shell_words::set_option(&mut words, "time", time)?;
+            shell_words::set_option(&mut args, "time", time)?;
         }
-        if let Err(failure) = request::check(&words) {
-            return Ok(refused(reason(&failure)));
+        if let Err(failure) = request::check_command(&args) {
+            return Ok(rejected(rejection_reason(&failure)));
         }
-        if let Err(why) = self.turner.apply(point)? {
-            return Ok(refused(why));
+        if let Err(why) = self.applier.apply(point)? {
+            return Ok(rejected(why));
         }
         self.runs += 1;
         if let Some(screen) = &self.screen {
-            screen.show(Scene::Part(Part {
+            screen.show(UiUpdate::PartStarted(SeriesPart {
                 name: "run",
                 number: self.runs as usize,
-                words: format!("{}: {}", self.purpose, self.said(point)),
-                ..Part::default()
+                settings: format!("{}: {}", self.purpose, self.describe_setting(point)),
+                ..SeriesPart::default()
             }));
         }
-        let record = match self.run(&words) {
+        let record = match self.run_command(&args) {
             Ok(record) => record,
             // A server that responds at the start setting fails at this setting only, like a board
             // that does not boot with it.
-            Err(Ended::Over(failure))
-                if failure.code != exit::PEER || self.start_answers(point)? =>
+            Err(SeriesEnd::Failed(failure))
+                if failure.code != exit::PEER || self.start_responds(point)? =>
             {
-                return Ok(refused(reason(&failure)));
+                return Ok(rejected(rejection_reason(&failure)));
             }
-            Err(ended) => return Err(ended),
+            Err(end) => return Err(end),
         };
-        let memory_bytes = self.memory(&record, point);
-        let over = (self.memory_limit)
+        let memory_bytes = self.total_memory(&record, point);
+        let exceeded = (self.memory_limit)
             .filter(|&limit| memory_bytes.is_none_or(|bytes| bytes > limit as f64));
-        Ok(Seen {
-            value: self.figure.of(&record),
+        Ok(MeasuredTrial {
+            value: self.figure.value_in(&record),
             memory_bytes,
             record: Some(record),
-            refused: over.map(|limit| match memory_bytes {
+            rejection: exceeded.map(|limit| match memory_bytes {
                 Some(bytes) => over_memory(bytes, limit),
                 None => "its memory is unknown".to_owned(),
             }),
         })
     }
 
-    fn run(&self, words: &[String]) -> Result<Record, Ended> {
-        match request::is_experiment(words) {
-            true => child_process::point(words, self.stop),
-            false => child_process::measure(words, self.stop, self.screen.as_ref()),
+    fn run_command(&self, args: &[String]) -> Result<Record, SeriesEnd> {
+        match request::is_experiment(args) {
+            true => child_process::measure_point(args, self.stop),
+            false => child_process::run_measurement(args, self.stop, self.screen.as_ref()),
         }
     }
 
@@ -154,19 +158,19 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// Fails on Ctrl-C.
-    fn start_answers(&mut self, point: &Point) -> Result<bool, Ended> {
-        let start: Point = vec![0; point.len()];
-        if *point == start || self.turner.apply(&start)?.is_err() {
+    fn start_responds(&mut self, point: &SearchPoint) -> Result<bool, SeriesEnd> {
+        let start: SearchPoint = vec![0; point.len()];
+        if *point == start || self.applier.apply(&start)?.is_err() {
             return Ok(false);
         }
-        let mut words = self.turner.command(&self.words, &start)?;
-        if !request::is_experiment(&words) {
-            shell_words::set_option(&mut words, "time", ANSWER)?;
+        let mut args = self.applier.measuring_command(&self.command, &start)?;
+        if !request::is_experiment(&args) {
+            shell_words::set_option(&mut args, "time", RESPONSE_CHECK_TIME)?;
         }
-        for _ in 0..ANSWERS {
-            match self.run(&words) {
+        for _ in 0..RESPONSE_CHECKS {
+            match self.run_command(&args) {
                 Ok(_) => return Ok(true),
-                Err(Ended::Over(_)) => thread::sleep(BETWEEN),
+                Err(SeriesEnd::Failed(_)) => thread::sleep(RESPONSE_CHECK_PAUSE),
                 Err(stopped) => return Err(stopped),
             }
         }
@@ -174,42 +178,42 @@ impl<'a> Bench<'a> {
     }
 
     /// Returns the memory of the buffers and of the user's knobs in bytes.
-    fn memory(&self, record: &Record, point: &Point) -> Option<f64> {
-        let own = self.turner.memory(point);
+    fn total_memory(&self, record: &Record, point: &SearchPoint) -> Option<f64> {
+        let knob_bytes = self.applier.memory(point);
         match buffer_bytes(record) {
-            Some(bytes) => Some(bytes + own),
+            Some(bytes) => Some(bytes + knob_bytes),
             // A board does not report its buffers: only its knobs count.
-            None => (own > 0.0).then_some(own),
+            None => (knob_bytes > 0.0).then_some(knob_bytes),
         }
     }
 
     /// Returns the score of a value above zero: higher is better, and a difference is a ratio of
     /// values.
     pub fn score(&self, value: f64) -> f64 {
-        match self.figure.better() {
-            Better::Higher => value.ln(),
-            Better::Lower => -value.ln(),
+        match self.figure.better_when() {
+            BetterWhen::Higher => value.ln(),
+            BetterWhen::Lower => -value.ln(),
         }
     }
 
     /// Returns the value of a score.
     pub fn value(&self, score: f64) -> f64 {
-        match self.figure.better() {
-            Better::Higher => score.exp(),
-            Better::Lower => (-score).exp(),
+        match self.figure.better_when() {
+            BetterWhen::Higher => score.exp(),
+            BetterWhen::Lower => (-score).exp(),
         }
     }
 
     /// Returns the differences from the start.
-    pub fn setting(&self, point: &Point) -> Setting {
-        (self.turner.knobs.iter().zip(point))
+    pub fn setting(&self, point: &SearchPoint) -> KnobValues {
+        (self.applier.knobs.iter().zip(point))
             .filter(|(_, value)| **value != 0)
             .map(|(knob, &value)| (knob.name.clone(), knob.values[value].clone()))
             .collect()
     }
 
     /// Returns the differences from the start as text.
-    pub fn said(&self, point: &Point) -> String {
+    pub fn describe_setting(&self, point: &SearchPoint) -> String {
         let setting = self.setting(point);
         let parts = setting
             .iter()
@@ -222,7 +226,7 @@ impl<'a> Bench<'a> {
 }
 
 /// Returns why a setting was rejected; for a missing privilege or feature, with the next step.
-fn reason(failure: &Failure) -> String {
+fn rejection_reason(failure: &CommandFailure) -> String {
     let problem = &failure.problem;
     match failure.code {
         exit::MISSING => format!("{problem} ({})", problem.next_step),
@@ -233,12 +237,12 @@ fn reason(failure: &Failure) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::event::Problem;
+    use linerate_metric::event::ErrorReport;
 
     #[test]
-    fn what_is_missing_is_told_with_what_gives_it() {
-        let problem = Problem::new("not allowed for ordinary users", "-C cubic", "run as root");
-        for (code, want) in [
+    fn a_missing_feature_is_reported_with_its_remedy() {
+        let problem = ErrorReport::new("not allowed for ordinary users", "-C cubic", "run as root");
+        for (code, expected) in [
             (
                 exit::MISSING,
                 "-C cubic: not allowed for ordinary users (run as root)",
@@ -246,7 +250,10 @@ mod tests {
             (exit::FAILED, "-C cubic: not allowed for ordinary users"),
         ] {
             let problem = problem.clone();
-            assert_eq!(reason(&Failure { problem, code }), want);
+            assert_eq!(
+                rejection_reason(&CommandFailure { problem, code }),
+                expected
+            );
         }
     }
 }

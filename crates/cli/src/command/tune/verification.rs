@@ -3,64 +3,70 @@
 use std::cell::RefCell;
 
 use linerate_metric::comparison::{
-    Better, Comparison, Question, Side, Verdict, differences, of_pairs,
+    BetterWhen, Comparison, ComparisonSide, ComparisonSpec, ComparisonVerdict, compare_pairs,
+    pair_differences,
 };
-use linerate_metric::event::Problem;
+use linerate_metric::event::ErrorReport;
 use linerate_metric::record::Record;
 use linerate_metric::statistics::Estimate;
-use linerate_metric::tuning::{Change, Trial, Vain};
+use linerate_metric::tuning::{RejectedSetting, TuningChange, TuningTrial};
 use linerate_metric::units::format_share;
-use linerate_tune::pair_scheduler::{Amount, Interleave, is_clear};
-use linerate_tune::search::Point;
+use linerate_tune::pair_scheduler::{PairBudget, PairScheduler, is_clear};
+use linerate_tune::search::SearchPoint;
 
-use super::trial_runner::Bench;
-use super::{Found, MOST_PAIRS, Stage};
+use super::trial_runner::TrialRunner;
+use super::{DEFAULT_MAX_PAIRS, TuneStage, TuneState};
 use crate::args::TuneArgs;
-use crate::command::compare::{Machine, Turns};
-use crate::command::series::Ended;
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::command::compare::{MachineState, PairRunner};
+use crate::command::series::SeriesEnd;
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
 
 /// Drops changes that do not matter, and proves the others against the start.
 ///
 /// # Errors
-/// As [`Bench::measure`]; earlier results are kept.
-pub fn prove(
+/// As [`TrialRunner::measure`]; earlier results are kept.
+pub fn verify_changes(
     args: &TuneArgs,
     seed: u64,
-    bench: &mut Bench<'_>,
-    found: &mut Found,
-    searched: Point,
-    output: &Output,
-) -> Result<(), Ended> {
-    found.stage = Stage::MinimalSet;
+    bench: &mut TrialRunner<'_>,
+    state: &mut TuneState,
+    best: SearchPoint,
+    output: &CommandOutput,
+) -> Result<(), SeriesEnd> {
+    state.stage = TuneStage::MinimalSet;
     bench.purpose = "verification";
-    let start: Point = vec![0; searched.len()];
-    let winner = minimal(args, seed, bench, found, &searched, output)?;
-    found.winner.clone_from(&winner);
-    for (knob, &value) in bench.turner.knobs.iter().zip(&searched) {
-        let failed = failed(&found.trials, &knob.name, &knob.values[1..]);
-        let told = |vain: &Vain| {
-            (found.vain.iter()).any(|known| known.knob == vain.knob && known.value == vain.value)
+    let start: SearchPoint = vec![0; best.len()];
+    let winner = find_minimal_set(args, seed, bench, state, &best, output)?;
+    state.winner.clone_from(&winner);
+    for (knob, &value) in bench.applier.knobs.iter().zip(&best) {
+        let failed = failed_values(&state.trials, &knob.name, &knob.values[1..]);
+        let is_listed = |rejected: &RejectedSetting| {
+            (state.rejected.iter())
+                .any(|listed| listed.knob == rejected.knob && listed.value == rejected.value)
         };
-        let fresh: Vec<Vain> = failed.iter().filter(|vain| !told(vain)).cloned().collect();
-        found.vain.extend(fresh);
-        let has_failed = |value: &String| failed.iter().any(|vain| vain.value == *value);
+        let unlisted: Vec<RejectedSetting> = failed
+            .iter()
+            .filter(|rejected| !is_listed(rejected))
+            .cloned()
+            .collect();
+        state.rejected.extend(unlisted);
+        let has_failed = |value: &String| failed.iter().any(|rejected| rejected.value == *value);
         let was_tried = |value: &&String| {
-            let mut settings = found.trials.iter().map(|trial| &trial.setting);
+            let mut settings = state.trials.iter().map(|trial| &trial.setting);
             settings.any(|setting| setting.get(&knob.name) == Some(*value))
         };
-        let others = knob.values[1..].iter().filter(|value| !has_failed(value));
-        let (tried, untried): (Vec<_>, Vec<_>) = others.partition(was_tried);
+        let other_values = knob.values[1..].iter().filter(|value| !has_failed(value));
+        let (tried, untried): (Vec<_>, Vec<_>) = other_values.partition(was_tried);
         if value == 0 && !tried.is_empty() {
-            found.vain.push(Vain {
+            state.rejected.push(RejectedSetting {
                 knob: knob.name.clone(),
                 value: join(&tried),
-                why: "no gain over the start".to_owned(),
+                reason: "no gain over the start".to_owned(),
             });
         }
         if !untried.is_empty() {
-            found
+            state
                 .untried
                 .push(format!("{}={}", knob.name, join(&untried)));
         }
@@ -68,14 +74,14 @@ pub fn prove(
     if winner == start {
         return Ok(());
     }
-    found.stage = Stage::Proof;
+    state.stage = TuneStage::Proof;
     bench.purpose = "proof";
-    output.progress(&format!(
+    output.report_progress(&format!(
         "proof: start (A) against all changes that matter (B: {}), in pairs:",
-        bench.said(&winner)
+        bench.describe_setting(&winner)
     ));
     let before = bench.runs;
-    let proved = pairs(
+    let proved = compare_points(
         args,
         seed.wrapping_add(1),
         bench,
@@ -83,30 +89,30 @@ pub fn prove(
         false,
         output,
     );
-    found.spent.proof += bench.runs - before;
+    state.spent.proof += bench.runs - before;
     match proved? {
         Ok((compared, runs)) => {
-            found.runs = runs;
-            found.proof = Some(compared);
+            state.runs = runs;
+            state.proof = Some(compared);
         }
-        Err(unfit) => output.remark(&format!("note: no proof: {unfit}")),
+        Err(unfit) => output.warn(&format!("note: no proof: {unfit}")),
     }
     Ok(())
 }
 
 /// Returns the values of a knob that failed in each run, with the reason.
-fn failed(trials: &[Trial], knob: &str, values: &[String]) -> Vec<Vain> {
+fn failed_values(trials: &[TuningTrial], knob: &str, values: &[String]) -> Vec<RejectedSetting> {
     let of = |value: &String| {
-        let with = |trial: &&Trial| trial.setting.get(knob) == Some(value);
-        let mut own = trials.iter().filter(with);
-        let last = own.clone().next_back()?;
-        let failed = own.all(|trial| trial.value.is_none());
-        failed.then(|| Vain {
+        let with = |trial: &&TuningTrial| trial.setting.get(knob) == Some(value);
+        let mut with_value = trials.iter().filter(with);
+        let last = with_value.clone().next_back()?;
+        let failed = with_value.all(|trial| trial.value.is_none());
+        failed.then(|| RejectedSetting {
             knob: knob.to_owned(),
             value: value.clone(),
-            why: format!(
+            reason: format!(
                 "failed in all runs: {}",
-                last.refused.as_deref().unwrap_or("no result")
+                last.rejected.as_deref().unwrap_or("no result")
             ),
         })
     };
@@ -115,14 +121,14 @@ fn failed(trials: &[Trial], knob: &str, values: &[String]) -> Vec<Vain> {
 
 /// Reason why a setting cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Unfit {
+enum UnfitSetting {
     /// Too much memory.
     Memory(String),
     /// Failed twice.
     Failed(String),
 }
 
-impl std::fmt::Display for Unfit {
+impl std::fmt::Display for UnfitSetting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (Self::Memory(why) | Self::Failed(why)) = self;
         f.write_str(why)
@@ -131,14 +137,14 @@ impl std::fmt::Display for Unfit {
 
 /// Decision on a change.
 #[derive(Clone, Debug, PartialEq)]
-enum Fate {
+enum ChangeDecision {
     /// Kept; `without` is the ratio of the figure without the change to that with it.
-    Stays {
+    Kept {
         without: Option<Estimate>,
         undecided: bool,
     },
     /// Dropped, with the reason.
-    Goes(String),
+    Dropped(String),
 }
 
 /// Decides whether a change matters, from a comparison of all changes (A) with all but this one
@@ -146,20 +152,20 @@ enum Fate {
 ///
 /// Noise alone drops no change: one that loses at least the effect size is kept, decided or not,
 /// because kept changes are proved together at the end, and dropped ones are not measured again.
-/// The same applies to a change that loses as much together with those dropped before (`gone`, a
+/// The same applies to a change that loses as much together with those dropped before (`dropped_loss`, a
 /// fraction), because each of several losses may be small.
-fn fate(compared: Result<&Comparison, &Unfit>, gone: f64) -> Fate {
+fn decide(compared: Result<&Comparison, &UnfitSetting>, dropped_loss: f64) -> ChangeDecision {
     let compared = match compared {
         Ok(compared) => compared,
         // Without this change the setting takes too much memory, so the change is needed.
-        Err(Unfit::Memory(_)) => {
-            return Fate::Stays {
+        Err(UnfitSetting::Memory(_)) => {
+            return ChangeDecision::Kept {
                 without: None,
                 undecided: false,
             };
         }
-        Err(Unfit::Failed(_)) => {
-            return Fate::Stays {
+        Err(UnfitSetting::Failed(_)) => {
+            return ChangeDecision::Kept {
                 without: None,
                 undecided: true,
             };
@@ -167,42 +173,47 @@ fn fate(compared: Result<&Comparison, &Unfit>, gone: f64) -> Fate {
     };
     let effect = compared.effect;
     // A loss below half of the effect size counts as noise.
-    let large = loss(compared)
-        .is_some_and(|loss| loss >= effect || (loss >= effect / 2.0 && gone + loss >= effect));
+    let large = loss_without(compared).is_some_and(|loss| {
+        loss >= effect || (loss >= effect / 2.0 && dropped_loss + loss >= effect)
+    });
     match compared.verdict {
-        Verdict::Slower if compared.regression || large => Fate::Stays {
+        ComparisonVerdict::Slower if compared.regression || large => ChangeDecision::Kept {
             without: compared.ratio,
             undecided: false,
         },
-        Verdict::Undecided if large => Fate::Stays {
+        ComparisonVerdict::Undecided if large => ChangeDecision::Kept {
             without: compared.ratio,
             undecided: !is_clear(&compared.pairs, effect),
         },
-        Verdict::Slower => Fate::Goes(format!(
+        ComparisonVerdict::Slower => ChangeDecision::Dropped(format!(
             "difference below the effect size of {}",
             format_share(effect)
         )),
-        Verdict::Undecided => {
-            Fate::Goes("no difference could be shown with the other changes".to_owned())
+        ComparisonVerdict::Undecided => ChangeDecision::Dropped(
+            "no difference could be shown with the other changes".to_owned(),
+        ),
+        ComparisonVerdict::NoDifference => {
+            ChangeDecision::Dropped("no difference with the other changes".to_owned())
         }
-        Verdict::NoDifference => Fate::Goes("no difference with the other changes".to_owned()),
-        Verdict::Faster => Fate::Goes("worse with the other changes".to_owned()),
+        ComparisonVerdict::Faster => {
+            ChangeDecision::Dropped("worse with the other changes".to_owned())
+        }
     }
 }
 
 /// Returns the loss without a change as a fraction; negative if it is better without. If a run has
 /// a value of zero there is no ratio: then it is a fraction of the larger side.
-fn loss(compared: &Comparison) -> Option<f64> {
+fn loss_without(compared: &Comparison) -> Option<f64> {
     let share = match compared.ratio {
         Some(ratio) => ratio.median - 1.0,
         None => {
-            let scale = differences(&compared.pairs).scale;
+            let scale = pair_differences(&compared.pairs).scale;
             compared.difference?.median / scale.filter(|scale| *scale > 0.0)?
         }
     };
     Some(match compared.better {
-        Better::Higher => -share,
-        Better::Lower => share,
+        BetterWhen::Higher => -share,
+        BetterWhen::Lower => share,
     })
 }
 
@@ -212,55 +223,60 @@ fn join(values: &[&String]) -> String {
 }
 
 /// Verifies each change in turn; dropped changes are left out of the following comparisons.
-fn minimal(
+fn find_minimal_set(
     args: &TuneArgs,
     seed: u64,
-    bench: &mut Bench<'_>,
-    found: &mut Found,
-    searched: &Point,
-    output: &Output,
-) -> Result<Point, Ended> {
-    let mut winner = searched.clone();
+    bench: &mut TrialRunner<'_>,
+    state: &mut TuneState,
+    best: &SearchPoint,
+    output: &CommandOutput,
+) -> Result<SearchPoint, SeriesEnd> {
+    let mut winner = best.clone();
     let changed: Vec<usize> = (0..winner.len())
         .filter(|&knob| winner[knob] != 0)
         .collect();
     if !changed.is_empty() {
-        let most = most_runs(args);
-        output.progress(&format!(
-            "search finished; now {} in pairs: at most {most} runs for each, and {most} for the proof of all changes \
+        let max_runs = max_runs(args);
+        output.report_progress(&format!(
+            "search finished; now {} in pairs: at most {max_runs} runs for each, and {max_runs} for the proof of all changes \
              (--max-pairs {})",
             match changed.len() {
                 1 => "1 change is verified".to_owned(),
                 n => format!("{n} changes are verified"),
             },
-            most_pairs(args)
+            max_pairs(args)
         ));
     }
     // Total loss of the dropped changes. Gains by noise offset losses by noise, but nothing more.
-    let mut gone = 0.0_f64;
-    for (number, &place) in changed.iter().enumerate() {
+    let mut dropped_loss = 0.0_f64;
+    for (number, &index) in changed.iter().enumerate() {
         let mut without = winner.clone();
-        without[place] = 0;
-        let knob = bench.turner.knobs[place].clone();
-        let value = knob.values[winner[place]].clone();
-        output.progress(&format!(
+        without[index] = 0;
+        let knob = bench.applier.knobs[index].clone();
+        let value = knob.values[winner[index]].clone();
+        output.report_progress(&format!(
             "verification {} of {}: all changes (A) against all but {}={value} (B), in pairs:",
             number + 1,
             changed.len(),
             knob.name
         ));
         let before = bench.runs;
-        let compared = pairs(args, seed, bench, [&winner, &without], true, output);
-        found.spent.minimal_set += bench.runs - before;
+        let compared = compare_points(args, seed, bench, [&winner, &without], true, output);
+        state.spent.minimal_set += bench.runs - before;
         let compared = compared?.map(|(compared, _)| compared);
-        match fate(compared.as_ref(), gone) {
-            Fate::Stays { without, undecided } => {
+        match decide(compared.as_ref(), dropped_loss) {
+            ChangeDecision::Kept { without, undecided } => {
                 if let Err(unfit) = &compared {
-                    output.progress(&format!("kept: {}={value}: without it: {unfit}", knob.name));
+                    output.report_progress(&format!(
+                        "kept: {}={value}: without it: {unfit}",
+                        knob.name
+                    ));
                 }
-                found.turned.push(bench.turner.turned(&knob, &value));
-                found.changes.push(Change {
-                    commands: bench.turner.commands(&knob, &value),
+                state
+                    .applied
+                    .push(bench.applier.applied_change(&knob, &value));
+                state.changes.push(TuningChange {
+                    commands: bench.applier.shell_commands(&knob, &value),
                     from: knob.values[0].clone(),
                     knob: knob.name,
                     to: value,
@@ -268,14 +284,16 @@ fn minimal(
                     undecided,
                 });
             }
-            Fate::Goes(why) => {
-                output.progress(&format!("dropped: {}={value}", knob.name));
+            ChangeDecision::Dropped(why) => {
+                output.report_progress(&format!("dropped: {}={value}", knob.name));
                 winner = without;
-                gone = (gone + compared.ok().as_ref().and_then(loss).unwrap_or(0.0)).max(0.0);
-                found.vain.push(Vain {
+                dropped_loss = (dropped_loss
+                    + compared.ok().as_ref().and_then(loss_without).unwrap_or(0.0))
+                .max(0.0);
+                state.rejected.push(RejectedSetting {
                     knob: knob.name,
                     value,
-                    why,
+                    reason: why,
                 });
             }
         }
@@ -284,87 +302,90 @@ fn minimal(
 }
 
 /// Returns the maximum number of pairs of a comparison.
-fn most_pairs(args: &TuneArgs) -> usize {
-    args.until.max_pairs.unwrap_or(MOST_PAIRS)
+fn max_pairs(args: &TuneArgs) -> usize {
+    args.pairs_until.max_pairs.unwrap_or(DEFAULT_MAX_PAIRS)
 }
 
 /// Returns the number of pairs of a comparison.
-pub fn amount(args: &TuneArgs) -> Amount {
-    Amount::UntilDecided {
-        limit: most_pairs(args),
+pub fn pair_amount(args: &TuneArgs) -> PairBudget {
+    PairBudget::UntilDecided {
+        limit: max_pairs(args),
     }
 }
 
 /// Returns the maximum number of runs of a comparison.
-pub fn most_runs(args: &TuneArgs) -> usize {
-    most_pairs(args).saturating_mul(2)
+pub fn max_runs(args: &TuneArgs) -> usize {
+    max_pairs(args).saturating_mul(2)
 }
 
 /// Compares two settings in interleaved pairs; the inner error is a setting that fails or, if
 /// `limited`, takes too much memory.
-fn pairs(
+fn compare_points(
     args: &TuneArgs,
     seed: u64,
-    bench: &mut Bench<'_>,
-    points: [&Point; 2],
+    bench: &mut TrialRunner<'_>,
+    points: [&SearchPoint; 2],
     limited: bool,
-    output: &Output,
-) -> Result<Result<(Comparison, Vec<Record>), Unfit>, Ended> {
-    let labels = points.map(|point| bench.said(point));
+    output: &CommandOutput,
+) -> Result<Result<(Comparison, Vec<Record>), UnfitSetting>, SeriesEnd> {
+    let labels = points.map(|point| bench.describe_setting(point));
     let name = bench.figure.name;
-    let better = bench.figure.better();
+    let better = bench.figure.better_when();
     let bench = RefCell::new(bench);
     let runs = RefCell::new(Vec::new());
-    let refused = RefCell::new(None);
-    let amount = amount(args);
-    let order = Interleave::new(amount, args.until.effect, seed);
-    let mut turns = Turns {
+    let rejection = RefCell::new(None);
+    let amount = pair_amount(args);
+    let order = PairScheduler::new(amount, args.pairs_until.effect, seed);
+    let mut pair_runner = PairRunner {
         // For a single change, the first clear pairs suffice; the proof of all has a p-value.
         order: match limited {
             true => order.until_clear(),
             false => order,
         },
-        machine: Machine::new(),
+        machine: MachineState::new(),
         pairs: Vec::new(),
         significance: amount.significance(),
     };
-    let half = |_, side: usize| -> Result<f64, Ended> {
-        let mut seen = bench.borrow_mut().measure(points[side], None)?;
-        if seen.value.is_none() {
+    let measure_side = |_, side: usize| -> Result<f64, SeriesEnd> {
+        let mut trial = bench.borrow_mut().measure(points[side], None)?;
+        if trial.value.is_none() {
             // A single failure among many runs may be chance.
-            seen = bench.borrow_mut().measure(points[side], None)?;
+            trial = bench.borrow_mut().measure(points[side], None)?;
         }
-        if let Some(mut record) = seen.record {
+        if let Some(mut record) = trial.record {
             record.label = Some(["A", "B"][side].to_owned());
             runs.borrow_mut().push(record);
         }
         // The start may exceed the memory limit: it is only the baseline.
-        if let Some(value) = seen.value.filter(|_| !limited || seen.refused.is_none()) {
+        if let Some(value) = trial
+            .value
+            .filter(|_| !limited || trial.rejection.is_none())
+        {
             return Ok(value);
         }
-        let why = seen.refused.unwrap_or_else(|| format!("no {name}"));
-        *refused.borrow_mut() = Some(match seen.value {
-            Some(_) => Unfit::Memory(why.clone()),
-            None => Unfit::Failed(format!("{}: {why}", labels[side])),
+        let why = trial.rejection.unwrap_or_else(|| format!("no {name}"));
+        *rejection.borrow_mut() = Some(match trial.value {
+            Some(_) => UnfitSetting::Memory(why.clone()),
+            None => UnfitSetting::Failed(format!("{}: {why}", labels[side])),
         });
-        Err(Ended::Over(Failure::failed(Problem::new(
+        Err(SeriesEnd::Failed(CommandFailure::failed(ErrorReport::new(
             why,
             labels[side].clone(),
             "check what limits it",
         ))))
     };
-    let ended = turns.run(half, |number, pair| {
-        output.progress(&format!(
+    let end = pair_runner.run(measure_side, |number, pair| {
+        output.report_progress(&format!(
             "  {}",
-            linerate_report::text::pair(number, name, pair, 100)
+            linerate_report::text::describe_pair(number, name, pair, 100)
         ));
     });
-    if let (Err(Ended::Over(_)), Some(unfit)) = (&ended, refused.into_inner()) {
+    if let (Err(SeriesEnd::Failed(_)), Some(unfit)) = (&end, rejection.into_inner()) {
         return Ok(Err(unfit));
     }
-    ended?;
+    end?;
     let runs = runs.into_inner();
-    let side = |at: usize, letter: &str| Side {
+    let side = |at: usize, letter: &str| ComparisonSide {
         label: labels[at].clone(),
         value: None,
         records: (runs.iter())
@@ -372,13 +393,13 @@ fn pairs(
             .map(|run| run.id.clone())
             .collect(),
     };
-    let question = Question {
+    let test = ComparisonSpec {
         figure: name.to_owned(),
         better,
-        effect: args.until.effect,
-        significance: turns.significance,
+        effect: args.pairs_until.effect,
+        significance: pair_runner.significance,
     };
-    let mut compared = of_pairs(&question, [side(0, "A"), side(1, "B")], turns.pairs);
+    let mut compared = compare_pairs(&test, [side(0, "A"), side(1, "B")], pair_runner.pairs);
     compared.seed = Some(seed);
     Ok(Ok((compared, runs)))
 }
@@ -386,99 +407,105 @@ fn pairs(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::comparison::{LAST_SIGNIFICANCE, Pair};
+    use linerate_metric::comparison::{LAST_SIGNIFICANCE, RunPair};
 
-    fn compared(better: Better, ratios: &[f64]) -> Comparison {
-        let side = |label: &str| Side {
+    fn compared(better: BetterWhen, ratios: &[f64]) -> Comparison {
+        let side = |label: &str| ComparisonSide {
             label: label.to_owned(),
             value: None,
             records: Vec::new(),
         };
-        let pairs = ratios.iter().map(|ratio| Pair {
+        let pairs = ratios.iter().map(|ratio| RunPair {
             a: 100.0,
             b: 100.0 * ratio,
             b_first: false,
-            line_rtt_ns: None,
+            cache_line_rtt_ns: None,
             dropped: None,
         });
-        let question = Question {
+        let test = ComparisonSpec {
             figure: "goodput".to_owned(),
             better,
             effect: 0.05,
             significance: LAST_SIGNIFICANCE,
         };
-        of_pairs(&question, [side("all"), side("without")], pairs.collect())
+        compare_pairs(&test, [side("all"), side("without")], pairs.collect())
     }
 
     #[test]
-    fn a_change_goes_only_where_it_does_not_matter() {
+    fn a_change_is_dropped_only_if_it_does_not_matter() {
         // Ratios of each pair: without the change over with it.
-        for (better, ratios, stays, undecided) in [
+        for (better, ratios, expect_kept, undecided) in [
             // Thirty times slower in seven pairs: too few for a rank test, but clear.
-            (Better::Higher, &[0.03; 7][..], true, false),
-            (Better::Lower, &[1.8; 4][..], true, false),
-            (Better::Lower, &[1.8; 3][..], true, true),
-            (Better::Higher, &[0.9; 12][..], true, false),
+            (BetterWhen::Higher, &[0.03; 7][..], true, false),
+            (BetterWhen::Lower, &[1.8; 4][..], true, false),
+            (BetterWhen::Lower, &[1.8; 3][..], true, true),
+            (BetterWhen::Higher, &[0.9; 12][..], true, false),
             // Significant but small.
-            (Better::Higher, &[0.997; 12][..], false, false),
-            (Better::Higher, &[1.0; 12][..], false, false),
-            (Better::Higher, &[1.3; 12][..], false, false),
-            (Better::Lower, &[0.7; 12][..], false, false),
+            (BetterWhen::Higher, &[0.997; 12][..], false, false),
+            (BetterWhen::Higher, &[1.0; 12][..], false, false),
+            (BetterWhen::Higher, &[1.3; 12][..], false, false),
+            (BetterWhen::Lower, &[0.7; 12][..], false, false),
             // Noisy, with a median within the effect size; then beyond it.
             (
-                Better::Higher,
+                BetterWhen::Higher,
                 &[0.6, 1.5, 0.98, 1.02, 0.7, 1.4, 0.99, 1.0][..],
                 false,
                 false,
             ),
             (
-                Better::Higher,
+                BetterWhen::Higher,
                 &[0.5, 1.1, 0.7, 0.8, 0.6, 1.05, 0.9, 0.85][..],
                 true,
                 true,
             ),
             // Each second run without the change moves no data.
             (
-                Better::Higher,
+                BetterWhen::Higher,
                 &[0.0, 0.9, 0.0, 1.0, 0.0, 1.1, 0.0, 0.95][..],
                 true,
                 true,
             ),
         ] {
             let compared = compared(better, ratios);
-            match fate(Ok(&compared), 0.0) {
-                Fate::Stays {
+            match decide(Ok(&compared), 0.0) {
+                ChangeDecision::Kept {
                     without,
-                    undecided: seen,
+                    undecided: is_undecided,
                 } => {
-                    assert!(stays, "{ratios:?}: {compared:?}");
-                    assert_eq!(seen, undecided, "{ratios:?}: {compared:?}");
+                    assert!(expect_kept, "{ratios:?}: {compared:?}");
+                    assert_eq!(is_undecided, undecided, "{ratios:?}: {compared:?}");
                     assert_eq!(without, compared.ratio);
                 }
-                Fate::Goes(why) => {
-                    assert!(!stays, "{ratios:?}: {why}: {compared:?}");
-                    let worse = compared.verdict == Verdict::Faster;
+                ChangeDecision::Dropped(why) => {
+                    assert!(!expect_kept, "{ratios:?}: {why}: {compared:?}");
+                    let worse = compared.verdict == ComparisonVerdict::Faster;
                     assert_eq!(why.contains("worse"), worse, "{ratios:?}: {why}");
                 }
             }
         }
-        let stays = |undecided| Fate::Stays {
+        let expect_kept = |undecided| ChangeDecision::Kept {
             without: None,
             undecided,
         };
-        let of = |unfit: Unfit| fate(Err(&unfit), 0.0);
-        assert_eq!(of(Unfit::Memory("much".to_owned())), stays(false));
-        assert_eq!(of(Unfit::Failed("gone".to_owned())), stays(true));
+        let of = |unfit: UnfitSetting| decide(Err(&unfit), 0.0);
+        assert_eq!(
+            of(UnfitSetting::Memory("much".to_owned())),
+            expect_kept(false)
+        );
+        assert_eq!(
+            of(UnfitSetting::Failed("gone".to_owned())),
+            expect_kept(true)
+        );
     }
 
     #[test]
-    fn what_always_failed_is_not_called_without_gain() {
-        let trial = |value: &str, came_to: Option<f64>| Trial {
+    fn values_that_always_failed_are_reported_as_failed() {
+        let trial = |value: &str, value_or_none: Option<f64>| TuningTrial {
             setting: std::iter::once(("window".to_owned(), value.to_owned())).collect(),
-            value: came_to,
+            value: value_or_none,
             memory_bytes: None,
             record: None,
-            refused: came_to.is_none().then(|| format!("no {value}")),
+            rejected: value_or_none.is_none().then(|| format!("no {value}")),
         };
         let trials = [
             trial("4096", None),
@@ -487,29 +514,38 @@ mod tests {
             trial("65536", None),
         ];
         let values = ["4096", "65536", "99999"].map(str::to_owned);
-        let failed = failed(&trials, "window", &values);
+        let failed = failed_values(&trials, "window", &values);
         assert_eq!(failed.len(), 1, "{failed:?}");
         assert_eq!(failed[0].value, "65536");
-        assert!(failed[0].why.contains("no 65536"), "{failed:?}");
+        assert!(failed[0].reason.contains("no 65536"), "{failed:?}");
     }
 
     #[test]
-    fn small_changes_do_not_go_one_after_the_other_until_much_is_lost() {
+    fn small_losses_of_dropped_changes_add_up() {
         // A significant and an undecided small loss, both with a median of 3 %.
-        let sure = [0.97; 12];
-        let wild = [0.9, 1.05, 0.97, 0.97, 0.88, 1.02, 0.99, 0.96];
-        for ratios in [&sure[..], &wild[..]] {
-            for (gone, stays) in [(0.0, false), (0.01, false), (0.03, true)] {
-                let compared = compared(Better::Higher, ratios);
-                let is_kept = matches!(fate(Ok(&compared), gone), Fate::Stays { .. });
-                assert_eq!(is_kept, stays, "{gone}: {ratios:?}: {compared:?}");
+        let significant = [0.97; 12];
+        let noisy = [0.9, 1.05, 0.97, 0.97, 0.88, 1.02, 0.99, 0.96];
+        for ratios in [&significant[..], &noisy[..]] {
+            for (dropped_loss, expect_kept) in [(0.0, false), (0.01, false), (0.03, true)] {
+                let compared = compared(BetterWhen::Higher, ratios);
+                let is_kept = matches!(
+                    decide(Ok(&compared), dropped_loss),
+                    ChangeDecision::Kept { .. }
+                );
+                assert_eq!(
+                    is_kept, expect_kept,
+                    "{dropped_loss}: {ratios:?}: {compared:?}"
+                );
             }
         }
         // A change without a difference is dropped, whatever was dropped before.
         let compared = compared(
-            Better::Higher,
+            BetterWhen::Higher,
             &[0.99, 1.01, 1.0, 1.0, 0.99, 1.0, 1.01, 1.0],
         );
-        assert!(matches!(fate(Ok(&compared), 0.045), Fate::Goes(_)));
+        assert!(matches!(
+            decide(Ok(&compared), 0.045),
+            ChangeDecision::Dropped(_)
+        ));
     }
 }

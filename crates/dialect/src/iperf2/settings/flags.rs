@@ -25,7 +25,7 @@ pub const LENGTH_MASK: u32 = 0x0000_01fe;
 /// With [`DUAL`]: both directions at the same time.
 pub const NOW: u32 = 0x0000_0001;
 /// Mask of the bits that any version sets.
-pub const KNOWN: u32 = DUAL
+pub const ALL: u32 = DUAL
     | EXTENSION
     | UDP_TESTS
     | KEY

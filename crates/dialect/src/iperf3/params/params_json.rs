@@ -6,9 +6,9 @@ use std::fmt;
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::{Counters, Params, Protocol, TCP_BLOCK, UDP_BLOCK, Way};
+use super::{CounterWidth, Iperf3Direction, Iperf3Params, Iperf3Transport, TCP_BLOCK, UDP_BLOCK};
 use crate::iperf3::error::{Iperf3Error, JsonError};
-use crate::iperf3::json::{Loose, check_depth};
+use crate::iperf3::json::{LenientValue, check_depth};
 
 /// Longest test of an upstream client, in seconds: a day.
 const SECONDS_LIMIT: f64 = 86_400.0;
@@ -16,15 +16,15 @@ const SECONDS_LIMIT: f64 = 86_400.0;
 /// Maximum number of stored names of unknown parameters.
 const UNKNOWN_LIMIT: usize = 16;
 
-impl Params {
+impl Iperf3Params {
     /// Parses the text of a client.
     pub(in crate::iperf3) fn read(text: &[u8]) -> Result<Self, Iperf3Error> {
         let read = || {
             check_depth(text)?;
-            Self::try_from(serde_json::from_slice::<Fields>(text)?)
+            Self::try_from(serde_json::from_slice::<ParsedFields>(text)?)
         };
         read().map_err(|source| Iperf3Error::Json {
-            what: "parameters",
+            document: "parameters",
             source,
         })
     }
@@ -33,10 +33,10 @@ impl Params {
     pub(in crate::iperf3) fn write(&self) -> Vec<u8> {
         let seconds = |ns: u64| ns.div_ceil(1_000_000_000);
         let on = |on: bool| on.then_some(1);
-        let wire = WireParams {
-            tcp: (self.protocol == Protocol::Tcp).then_some(true),
-            udp: (self.protocol == Protocol::Udp).then_some(true),
-            sctp: (self.protocol == Protocol::Sctp).then_some(true),
+        let wire = ParamsJson {
+            tcp: (self.protocol == Iperf3Transport::Tcp).then_some(true),
+            udp: (self.protocol == Iperf3Transport::Udp).then_some(true),
+            sctp: (self.protocol == Iperf3Transport::Sctp).then_some(true),
             omit: seconds(self.omit_ns),
             time: self.duration_ns.map_or(0, seconds),
             num: self.amount_bytes.unwrap_or(0),
@@ -44,8 +44,8 @@ impl Params {
             mss: self.mss_bytes,
             nodelay: self.no_delay.then_some(true),
             parallel: self.parallel,
-            reverse: (self.way == Way::Reverse).then_some(true),
-            bidirectional: (self.way == Way::Both).then_some(true),
+            reverse: (self.direction == Iperf3Direction::Reverse).then_some(true),
+            bidirectional: (self.direction == Iperf3Direction::Both).then_some(true),
             window: self.window_bytes,
             len: self.block_bytes,
             bandwidth: self.rate_bps,
@@ -58,7 +58,7 @@ impl Params {
             extra_data: self.extra_data.as_deref(),
             congestion: self.congestion.as_deref(),
             get_server_output: on(self.server_output),
-            udp_counters_64bit: on(self.counters == Counters::Bits64),
+            udp_counters_64bit: on(self.counter_width == CounterWidth::Bits64),
             repeating_payload: on(self.repeating_payload),
             zerocopy: on(self.zero_copy),
             dont_fragment: on(self.dont_fragment),
@@ -71,7 +71,7 @@ impl Params {
 
 /// Parameters with the types that upstream servers require: `true` for some switches, 1 for others.
 #[derive(Serialize)]
-struct WireParams<'a> {
+struct ParamsJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tcp: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,7 +128,7 @@ struct WireParams<'a> {
 }
 
 /// Names of upstream's parameters that have no effect here.
-const IGNORED: &[&str] = &[
+const IGNORED_NAMES: &[&str] = &[
     "pacing_timer",
     "congestion_used",
     "mptcp",
@@ -143,13 +143,13 @@ const IGNORED: &[&str] = &[
 
 /// Parsed values by name. The last one of a repeated name counts.
 #[derive(Default)]
-struct Fields {
-    known: Vec<(&'static str, Loose)>,
-    unknown: Vec<String>,
+struct ParsedFields {
+    values: Vec<(&'static str, LenientValue)>,
+    unknown_names: Vec<String>,
 }
 
 /// Names of the parameters that are parsed.
-const KNOWN: &[&str] = &[
+const PARSED_NAMES: &[&str] = &[
     "tcp",
     "udp",
     "sctp",
@@ -181,20 +181,23 @@ const KNOWN: &[&str] = &[
     "client_version",
 ];
 
-impl Fields {
-    fn take(&mut self, name: &str) -> Loose {
-        let at = self.known.iter().position(|(known, _)| *known == name);
-        at.map_or(Loose::Nothing, |at| self.known.swap_remove(at).1)
+impl ParsedFields {
+    fn take(&mut self, name: &str) -> LenientValue {
+        let at = self
+            .values
+            .iter()
+            .position(|(parsed_name, _)| *parsed_name == name);
+        at.map_or(LenientValue::Null, |at| self.values.swap_remove(at).1)
     }
 
     fn count(&mut self, name: &'static str) -> Result<Option<u64>, JsonError> {
         match self.take(name) {
-            Loose::Nothing => Ok(None),
+            LenientValue::Null => Ok(None),
             value => value.count().map(Some).ok_or(JsonError::OutOfRange(name)),
         }
     }
 
-    fn small<T: TryFrom<u64>>(&mut self, name: &'static str) -> Result<Option<T>, JsonError> {
+    fn integer<T: TryFrom<u64>>(&mut self, name: &'static str) -> Result<Option<T>, JsonError> {
         self.count(name)?
             .map(|value| T::try_from(value).map_err(|_| JsonError::OutOfRange(name)))
             .transpose()
@@ -202,7 +205,7 @@ impl Fields {
 
     fn nanos(&mut self, name: &'static str) -> Result<Option<u64>, JsonError> {
         match self.take(name) {
-            Loose::Nothing => Ok(None),
+            LenientValue::Null => Ok(None),
             value => value
                 .real()
                 .filter(|seconds| *seconds <= SECONDS_LIMIT)
@@ -213,52 +216,52 @@ impl Fields {
 }
 
 /// Returns the value unless it is zero, which an upstream client writes for an unset parameter.
-fn unless_zero<T: PartialEq + From<u8>>(value: Option<T>) -> Option<T> {
+fn nonzero<T: PartialEq + From<u8>>(value: Option<T>) -> Option<T> {
     value.filter(|value| *value != T::from(0))
 }
 
-impl TryFrom<Fields> for Params {
+impl TryFrom<ParsedFields> for Iperf3Params {
     type Error = JsonError;
 
-    fn try_from(mut fields: Fields) -> Result<Self, JsonError> {
+    fn try_from(mut fields: ParsedFields) -> Result<Self, JsonError> {
         let f = &mut fields;
         let protocol = match () {
-            () if f.take("udp").is_on() => Protocol::Udp,
-            () if f.take("sctp").is_on() => Protocol::Sctp,
+            () if f.take("udp").is_on() => Iperf3Transport::Udp,
+            () if f.take("sctp").is_on() => Iperf3Transport::Sctp,
             // TCP is also the default of upstream servers.
-            () => Protocol::Tcp,
+            () => Iperf3Transport::Tcp,
         };
-        let (reverse, both) = (f.take("reverse").is_on(), f.take("bidirectional").is_on());
+        let (reverse, bidirectional) = (f.take("reverse").is_on(), f.take("bidirectional").is_on());
         let block = match protocol {
-            Protocol::Udp => UDP_BLOCK,
+            Iperf3Transport::Udp => UDP_BLOCK,
             _ => TCP_BLOCK,
         };
         Ok(Self {
             protocol,
-            way: match (both, reverse) {
-                (true, _) => Way::Both,
-                (false, true) => Way::Reverse,
-                (false, false) => Way::Forward,
+            direction: match (bidirectional, reverse) {
+                (true, _) => Iperf3Direction::Both,
+                (false, true) => Iperf3Direction::Reverse,
+                (false, false) => Iperf3Direction::Forward,
             },
-            parallel: f.small("parallel")?.unwrap_or(1),
-            duration_ns: unless_zero(f.nanos("time")?),
-            amount_bytes: unless_zero(f.count("num")?),
-            blocks: unless_zero(f.count("blockcount")?),
+            parallel: f.integer("parallel")?.unwrap_or(1),
+            duration_ns: nonzero(f.nanos("time")?),
+            amount_bytes: nonzero(f.count("num")?),
+            blocks: nonzero(f.count("blockcount")?),
             omit_ns: f.nanos("omit")?.unwrap_or(0),
-            block_bytes: unless_zero(f.small("len")?).unwrap_or(block),
-            rate_bps: unless_zero(f.count("bandwidth")?),
-            kernel_rate_bps: unless_zero(f.count("fqrate")?),
-            burst: unless_zero(f.small("burst")?),
-            window_bytes: unless_zero(f.count("window")?),
-            mss_bytes: unless_zero(f.small("MSS")?),
+            block_bytes: nonzero(f.integer("len")?).unwrap_or(block),
+            rate_bps: nonzero(f.count("bandwidth")?),
+            kernel_rate_bps: nonzero(f.count("fqrate")?),
+            burst: nonzero(f.integer("burst")?),
+            window_bytes: nonzero(f.count("window")?),
+            mss_bytes: nonzero(f.integer("MSS")?),
             no_delay: f.take("nodelay").is_on(),
-            tos: unless_zero(f.small("TOS")?),
-            flow_label: unless_zero(f.small("flowlabel")?),
+            tos: nonzero(f.integer("TOS")?),
+            flow_label: nonzero(f.integer("flowlabel")?),
             congestion: f.take("congestion").text(),
-            counters: if f.take("udp_counters_64bit").is_on() {
-                Counters::Bits64
+            counter_width: if f.take("udp_counters_64bit").is_on() {
+                CounterWidth::Bits64
             } else {
-                Counters::Bits32
+                CounterWidth::Bits32
             },
             repeating_payload: f.take("repeating_payload").is_on(),
             zero_copy: f.take("zerocopy").is_on(),
@@ -268,78 +271,81 @@ impl TryFrom<Fields> for Params {
             extra_data: f.take("extra_data").text(),
             auth_token: f.take("authtoken").text(),
             client_version: f.take("client_version").text(),
-            unknown: fields.unknown,
+            unknown_names: fields.unknown_names,
         })
     }
 }
 
-impl<'de> Deserialize<'de> for Fields {
+impl<'de> Deserialize<'de> for ParsedFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
-            type Value = Fields;
+        struct ParamsObject;
+        impl<'de> Visitor<'de> for ParamsObject {
+            type Value = ParsedFields;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Fields::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ParsedFields, A::Error> {
+                let mut fields = ParsedFields::default();
                 while let Some(name) = map.next_key::<Cow<'_, str>>()? {
-                    if let Some(known) = KNOWN.iter().find(|known| **known == name) {
+                    if let Some(parsed_name) = PARSED_NAMES
+                        .iter()
+                        .find(|parsed_name| **parsed_name == name)
+                    {
                         let value = map.next_value()?;
-                        fields.known.retain(|(name, _)| name != known);
-                        fields.known.push((known, value));
+                        fields.values.retain(|(name, _)| name != parsed_name);
+                        fields.values.push((parsed_name, value));
                         continue;
                     }
                     let _: IgnoredAny = map.next_value()?;
-                    let news = !IGNORED.contains(&&*name);
-                    if news && fields.unknown.len() < UNKNOWN_LIMIT {
-                        fields.unknown.push(name.into_owned());
+                    let is_unknown = !IGNORED_NAMES.contains(&&*name);
+                    if is_unknown && fields.unknown_names.len() < UNKNOWN_LIMIT {
+                        fields.unknown_names.push(name.into_owned());
                     }
                 }
                 Ok(fields)
             }
         }
-        deserializer.deserialize_map(Object)
+        deserializer.deserialize_map(ParamsObject)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::iperf3::error_code::Refusal;
+    use crate::iperf3::error_code::Iperf3ErrorCode;
 
-    fn read(text: &str) -> Result<Params, Iperf3Error> {
-        Params::read(text.as_bytes())
+    fn read(text: &str) -> Result<Iperf3Params, Iperf3Error> {
+        Iperf3Params::read(text.as_bytes())
     }
 
     #[test]
-    fn unknown_parameters_are_told_and_ignored() {
+    fn unknown_parameters_are_reported_and_ignored() {
         let params = read(
             r#"{"tcp":true,"time":3,"len":1000,"parallel":1,"gro":1,"warp":[{"a":1}],"time":4}"#,
         )
         .unwrap();
         assert_eq!(params.duration_ns, Some(4_000_000_000));
-        assert_eq!(params.unknown, ["warp"]);
+        assert_eq!(params.unknown_names, ["warp"]);
     }
 
     #[test]
-    fn what_is_missing_is_what_a_stock_server_takes() {
+    fn missing_parameters_have_upstream_defaults() {
         let params = read("{}").unwrap();
         assert_eq!(params.duration_ns, None);
         assert_eq!(
             params,
-            Params {
+            Iperf3Params {
                 duration_ns: None,
-                ..Params::default()
+                ..Iperf3Params::default()
             }
         );
         assert_eq!(read(r#"{"udp":1}"#).unwrap().block_bytes, 1460);
     }
 
     #[test]
-    fn nonsense_is_told() {
+    fn nonsense_is_an_error() {
         for text in [
             "",
             "[]",
@@ -363,25 +369,25 @@ mod tests {
     }
 
     #[test]
-    fn limits_have_the_codes_of_a_stock_server() {
-        for (text, refusal) in [
-            (r#"{"sctp":true}"#, Refusal::NO_SCTP),
-            (r#"{"tcp":true,"parallel":129}"#, Refusal::PARALLEL),
-            (r#"{"tcp":true,"parallel":0}"#, Refusal::PARALLEL),
-            (r#"{"tcp":true,"len":1048577}"#, Refusal::BLOCK),
-            (r#"{"udp":true,"len":15}"#, Refusal::UDP_BLOCK),
-            (r#"{"udp":true,"len":65508}"#, Refusal::UDP_BLOCK),
+    fn limits_have_upstream_error_codes() {
+        for (text, code) in [
+            (r#"{"sctp":true}"#, Iperf3ErrorCode::NO_SCTP),
+            (r#"{"tcp":true,"parallel":129}"#, Iperf3ErrorCode::PARALLEL),
+            (r#"{"tcp":true,"parallel":0}"#, Iperf3ErrorCode::PARALLEL),
+            (r#"{"tcp":true,"len":1048577}"#, Iperf3ErrorCode::BLOCK),
+            (r#"{"udp":true,"len":15}"#, Iperf3ErrorCode::UDP_BLOCK),
+            (r#"{"udp":true,"len":65508}"#, Iperf3ErrorCode::UDP_BLOCK),
         ] {
-            assert_eq!(read(text).unwrap().check(), Err(refusal), "{text}");
+            assert_eq!(read(text).unwrap().validate(), Err(code), "{text}");
         }
-        assert_eq!(Params::default().check(), Ok(()));
+        assert_eq!(Iperf3Params::default().validate(), Ok(()));
     }
 
     #[test]
     fn everything_reads_as_written() {
-        let params = Params {
-            protocol: Protocol::Udp,
-            way: Way::Both,
+        let params = Iperf3Params {
+            protocol: Iperf3Transport::Udp,
+            direction: Iperf3Direction::Both,
             parallel: 3,
             duration_ns: None,
             amount_bytes: Some(1 << 40),
@@ -397,7 +403,7 @@ mod tests {
             tos: Some(0xb8),
             flow_label: Some(0xfffff),
             congestion: Some("cubic".into()),
-            counters: Counters::Bits64,
+            counter_width: CounterWidth::Bits64,
             repeating_payload: true,
             zero_copy: true,
             dont_fragment: true,
@@ -406,8 +412,8 @@ mod tests {
             extra_data: Some("ü".into()),
             auth_token: Some("token".into()),
             client_version: Some("3.12".into()),
-            unknown: Vec::new(),
+            unknown_names: Vec::new(),
         };
-        assert_eq!(Params::read(&params.write()).unwrap(), params);
+        assert_eq!(Iperf3Params::read(&params.write()).unwrap(), params);
     }
 }

@@ -6,30 +6,31 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use crate::snapshot::netlink::{
-    IFA_ADDRESS, IFADDRMSG_BYTES, Link, attributes, ip_of, number, octets, push_attribute,
+    IFA_ADDRESS, IFADDRMSG_BYTES, InterfaceLink, family_and_bytes, parse_ip, parse_u32,
+    push_attribute, split_attributes,
 };
 
 /// `IFA_…` of linux/if_addr.h.
-const LOCAL: u16 = 2;
-const LABEL: u16 = 3;
-const BROADCAST: u16 = 4;
-const CACHE_INFO: u16 = 6;
-const FLAGS: u16 = 8;
-const PROTOCOL: u16 = 11;
+const IFA_LOCAL: u16 = 2;
+const IFA_LABEL: u16 = 3;
+const IFA_BROADCAST: u16 = 4;
+const IFA_CACHEINFO: u16 = 6;
+const IFA_FLAGS: u16 = 8;
+const IFA_PROTO: u16 = 11;
 
 /// Flags set on request (`IFA_F_NODAD`, `_HOMEADDRESS`, `_MANAGETEMPADDR`, `_NOPREFIXROUTE`,
 /// `_MCAUTOJOIN`); other flags are states that the kernel sets.
-const ASKED: u32 = 0x02 | 0x10 | 0x100 | 0x200 | 0x400;
+const REQUESTED_FLAGS: u32 = 0x02 | 0x10 | 0x100 | 0x200 | 0x400;
 /// `IFA_F_TEMPORARY`: derived by the kernel from a router's prefix, and replaced later.
-const TEMPORARY: u32 = 0x01;
+const IFA_F_TEMPORARY: u32 = 0x01;
 /// `IFAPROT_KERNEL_RA` and `IFAPROT_KERNEL_LL` (Linux 5.18): router's prefix, and link-local.
-const KERNELS: [u8; 2] = [2, 3];
+const KERNEL_PROTOCOLS: [u8; 2] = [2, 3];
 /// Infinite lifetime (`INFINITY_LIFE_TIME` of net/addrconf.h).
-const FOREVER: u32 = u32::MAX;
+const INFINITE_LIFETIME: u32 = u32::MAX;
 
 /// Address of an interface that was assigned by an administrator or a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Own {
+pub(super) struct AssignedAddress {
     pub address: IpAddr,
     /// Address of the peer, where both were set together.
     peer: Option<IpAddr>,
@@ -39,21 +40,21 @@ pub(super) struct Own {
     scope: u8,
     /// Further attributes by number: a label other than the interface name, the metric of its
     /// route, flags, and attributes of newer kernels.
-    more: Vec<(u16, Vec<u8>)>,
-    lifetime: Lifetime,
+    attributes: Vec<(u16, Vec<u8>)>,
+    lifetime: AddressLifetime,
 }
 
 /// Ends of preferred and valid lifetime, seconds of the monotonic clock; `None`: infinite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Lifetime {
+struct AddressLifetime {
     valid: Option<u64>,
     preferred: Option<u64>,
 }
 
-impl Own {
+impl AssignedAddress {
     /// Returns whether both are equal except for lifetimes, which may be extended while an address
     /// stays.
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn equals_except_lifetime(&self, other: &Self) -> bool {
         let lifetime = self.lifetime;
         *self
             == Self {
@@ -63,111 +64,115 @@ impl Own {
     }
 
     /// Returns whether the address expires.
-    pub fn is_lent(&self) -> bool {
+    pub fn is_temporary(&self) -> bool {
         self.lifetime.valid.is_some()
     }
 
-    pub fn is_over(&self, now_s: u64) -> bool {
+    pub fn has_expired(&self, now_s: u64) -> bool {
         self.lifetime.valid.is_some_and(|end| end <= now_s)
     }
 
     /// Encodes the message body that adds or removes the address.
     pub fn encode(&self, index: u32, now_s: u64) -> Vec<u8> {
-        let (family, bytes) = octets(self.address);
+        let (family, bytes) = family_and_bytes(self.address);
         let mut message = vec![family, self.prefix, 0, self.scope];
         message.extend(index.to_ne_bytes());
-        push_attribute(&mut message, LOCAL, &bytes);
-        let (_, far) = octets(self.peer.unwrap_or(self.address));
-        push_attribute(&mut message, IFA_ADDRESS, &far);
+        push_attribute(&mut message, IFA_LOCAL, &bytes);
+        let (_, peer) = family_and_bytes(self.peer.unwrap_or(self.address));
+        push_attribute(&mut message, IFA_ADDRESS, &peer);
         if let Some(broadcast) = self.broadcast {
-            push_attribute(&mut message, BROADCAST, &broadcast.octets());
+            push_attribute(&mut message, IFA_BROADCAST, &broadcast.octets());
         }
-        for (kind, value) in &self.more {
+        for (kind, value) in &self.attributes {
             push_attribute(&mut message, *kind, value);
         }
-        if self.lifetime != Lifetime::default() {
-            push_attribute(&mut message, CACHE_INFO, &self.lifetime.encode(now_s));
+        if self.lifetime != AddressLifetime::default() {
+            push_attribute(&mut message, IFA_CACHEINFO, &self.lifetime.encode(now_s));
         }
         message
     }
 
     /// Decodes an address of `link`; `None` for another link, and for addresses that the kernel
     /// manages itself.
-    pub fn decode(link: &Link, now_s: u64, body: &[u8]) -> Option<Self> {
+    pub fn decode(link: &InterfaceLink, now_s: u64, body: &[u8]) -> Option<Self> {
         let (header, rest) = body.split_first_chunk::<IFADDRMSG_BYTES>()?;
         let [family, prefix, flags, scope, interface @ ..] = *header;
         if u32::from_ne_bytes(interface) != link.index {
             return None;
         }
-        let (mut local, mut far, mut broadcast, mut flags) = (None, None, None, u32::from(flags));
-        let (mut more, mut lifetime) = (Vec::new(), Lifetime::default());
-        for (kind, value) in attributes(rest) {
+        let (mut local, mut peer, mut broadcast, mut flags) = (None, None, None, u32::from(flags));
+        let (mut other_attributes, mut lifetime) = (Vec::new(), AddressLifetime::default());
+        for (kind, value) in split_attributes(rest) {
             match kind {
-                LOCAL => local = ip_of(family, value),
-                IFA_ADDRESS => far = ip_of(family, value),
-                BROADCAST => broadcast = value.first_chunk::<4>().copied().map(Ipv4Addr::from),
-                FLAGS => flags = number(value).unwrap_or(flags),
-                CACHE_INFO => lifetime = Lifetime::decode(value, now_s),
+                IFA_LOCAL => local = parse_ip(family, value),
+                IFA_ADDRESS => peer = parse_ip(family, value),
+                IFA_BROADCAST => broadcast = value.first_chunk::<4>().copied().map(Ipv4Addr::from),
+                IFA_FLAGS => flags = parse_u32(value).unwrap_or(flags),
+                IFA_CACHEINFO => lifetime = AddressLifetime::decode(value, now_s),
                 // The default label, which changes with the interface name.
-                LABEL if value.strip_suffix(&[0]) == Some(link.name.as_bytes()) => {}
-                _ => more.push((kind, value.to_vec())),
+                IFA_LABEL if value.strip_suffix(&[0]) == Some(link.name.as_bytes()) => {}
+                _ => other_attributes.push((kind, value.to_vec())),
             }
         }
-        let asked = flags & ASKED;
-        if asked != 0 {
-            more.push((FLAGS, asked.to_ne_bytes().to_vec()));
+        let requested_flags = flags & REQUESTED_FLAGS;
+        if requested_flags != 0 {
+            other_attributes.push((IFA_FLAGS, requested_flags.to_ne_bytes().to_vec()));
         }
-        more.sort();
-        let address = local.or(far)?;
-        let is_kernels = |(kind, value): &(u16, Vec<u8>)| {
-            *kind == PROTOCOL && value.first().is_some_and(|by| KERNELS.contains(by))
+        other_attributes.sort();
+        let address = local.or(peer)?;
+        let is_kernel_protocol = |(kind, value): &(u16, Vec<u8>)| {
+            *kind == IFA_PROTO
+                && value
+                    .first()
+                    .is_some_and(|protocol| KERNEL_PROTOCOLS.contains(protocol))
         };
-        let (is_given, scope) = match address {
+        let (is_assigned, scope) = match address {
             IpAddr::V4(_) => (true, scope),
             // The kernel derives the scope from the address.
             IpAddr::V6(address) => {
-                let is_near = address.is_unicast_link_local();
-                let is_made = flags & TEMPORARY != 0 || more.iter().any(is_kernels);
-                (!is_near && !is_made, 0)
+                let is_link_local = address.is_unicast_link_local();
+                let is_generated =
+                    flags & IFA_F_TEMPORARY != 0 || other_attributes.iter().any(is_kernel_protocol);
+                (!is_link_local && !is_generated, 0)
             }
         };
-        is_given.then_some(Self {
+        is_assigned.then_some(Self {
             address,
-            peer: far.filter(|far| *far != address),
+            peer: peer.filter(|peer| *peer != address),
             prefix,
             broadcast,
             scope,
-            more,
+            attributes: other_attributes,
             lifetime,
         })
     }
 }
 
-impl Lifetime {
+impl AddressLifetime {
     /// Encodes `struct ifa_cacheinfo`: remaining seconds of both, and two times set by the kernel.
     fn encode(self, now_s: u64) -> Vec<u8> {
-        let left = |end: Option<u64>| match end {
-            None => FOREVER,
-            Some(end) => u32::try_from(end.saturating_sub(now_s)).unwrap_or(FOREVER),
+        let remaining_s = |end: Option<u64>| match end {
+            None => INFINITE_LIFETIME,
+            Some(end) => u32::try_from(end.saturating_sub(now_s)).unwrap_or(INFINITE_LIFETIME),
         };
-        let valid = left(self.valid);
-        let words = [left(self.preferred).min(valid), valid, 0, 0];
-        words.into_iter().flat_map(u32::to_ne_bytes).collect()
+        let valid = remaining_s(self.valid);
+        let fields = [remaining_s(self.preferred).min(valid), valid, 0, 0];
+        fields.into_iter().flat_map(u32::to_ne_bytes).collect()
     }
 
     fn decode(value: &[u8], now_s: u64) -> Self {
-        let end = |at: usize| {
-            let left = number(value.get(at..)?)?;
-            (left != FOREVER).then(|| now_s.saturating_add(left.into()))
+        let read_end = |offset: usize| {
+            let remaining_s = parse_u32(value.get(offset..)?)?;
+            (remaining_s != INFINITE_LIFETIME).then(|| now_s.saturating_add(remaining_s.into()))
         };
         Self {
-            valid: end(4),
-            preferred: end(0),
+            valid: read_end(4),
+            preferred: read_end(0),
         }
     }
 }
 
-impl fmt::Display for Own {
+impl fmt::Display for AssignedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.address)?;
         if let Some(peer) = self.peer {
@@ -180,79 +185,83 @@ impl fmt::Display for Own {
         if self.scope != 0 {
             write!(f, "@{}", self.scope)?;
         }
-        for (kind, value) in &self.more {
+        for (kind, value) in &self.attributes {
             write!(f, ",{kind}=")?;
             value.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         }
-        let end = |end: Option<u64>| end.map_or_else(|| "-".to_owned(), |end| end.to_string());
+        let end_text = |end_text: Option<u64>| {
+            end_text.map_or_else(|| "-".to_owned(), |end_text| end_text.to_string())
+        };
         match self.lifetime {
-            Lifetime {
+            AddressLifetime {
                 valid: None,
                 preferred: None,
             } => Ok(()),
-            Lifetime { valid, preferred } => write!(f, "~{}:{}", end(valid), end(preferred)),
+            AddressLifetime { valid, preferred } => {
+                write!(f, "~{}:{}", end_text(valid), end_text(preferred))
+            }
         }
     }
 }
 
-impl FromStr for Own {
+impl FromStr for AssignedAddress {
     type Err = io::Error;
 
-    fn from_str(word: &str) -> io::Result<Self> {
-        read(word).ok_or_else(|| {
-            let why = format!("`{word}` is not an address with a prefix length");
-            io::Error::new(io::ErrorKind::InvalidInput, why)
+    fn from_str(text: &str) -> io::Result<Self> {
+        parse_address(text).ok_or_else(|| {
+            let problem = format!("`{text}` is not an address with a prefix length");
+            io::Error::new(io::ErrorKind::InvalidInput, problem)
         })
     }
 }
 
-fn read(word: &str) -> Option<Own> {
-    let (rest, lifetime) = match word.split_once('~') {
-        Some((rest, ends)) => {
-            let (valid, preferred) = ends.split_once(':')?;
+fn parse_address(address_text: &str) -> Option<AssignedAddress> {
+    let (rest, lifetime) = match address_text.split_once('~') {
+        Some((rest, lifetime_text)) => {
+            let (valid, preferred) = lifetime_text.split_once(':')?;
             let end = |text: &str| match text {
                 "-" => Some(None),
                 _ => text.parse().ok().map(Some),
             };
             let (valid, preferred) = (end(valid)?, end(preferred)?);
-            (rest, Lifetime { valid, preferred })
+            (rest, AddressLifetime { valid, preferred })
         }
-        None => (word, Lifetime::default()),
+        None => (address_text, AddressLifetime::default()),
     };
-    let mut words = rest.split(',');
-    let rest = words.next()?;
-    let more = words.map(|word| {
-        let (kind, value) = word.split_once('=')?;
-        Some((kind.parse().ok()?, bytes(value)?))
+    let mut attribute_texts = rest.split(',');
+    let rest = attribute_texts.next()?;
+    let attributes = attribute_texts.map(|address_text| {
+        let (kind, value) = address_text.split_once('=')?;
+        Some((kind.parse().ok()?, decode_hex(value)?))
     });
-    let more = more.collect::<Option<Vec<_>>>()?;
+    let attributes = attributes.collect::<Option<Vec<_>>>()?;
     let (rest, scope) = rest.split_once('@').unwrap_or((rest, "0"));
     let (rest, broadcast) = match rest.split_once('+') {
         Some((rest, broadcast)) => (rest, Some(broadcast.parse().ok()?)),
         None => (rest, None),
     };
-    let (ends, prefix) = rest.split_once('/')?;
-    let (address, peer) = match ends.split_once('>') {
+    let (lifetime_text, prefix) = rest.split_once('/')?;
+    let (address, peer) = match lifetime_text.split_once('>') {
         Some((address, peer)) => (address, Some(peer.parse::<IpAddr>().ok()?)),
-        None => (ends, None),
+        None => (lifetime_text, None),
     };
     let address: IpAddr = address.parse().ok()?;
     let prefix = prefix.parse().ok()?;
-    let is_alike = peer.is_none_or(|peer| peer.is_ipv4() == address.is_ipv4());
+    let is_same_family = peer.is_none_or(|peer| peer.is_ipv4() == address.is_ipv4());
     let bits = if address.is_ipv4() { 32 } else { 128 };
-    (is_alike && prefix <= bits).then_some(Own {
+    (is_same_family && prefix <= bits).then_some(AssignedAddress {
         address,
         peer,
         prefix,
         broadcast,
         scope: scope.parse().ok()?,
-        more,
+        attributes,
         lifetime,
     })
 }
 
 /// Decodes pairs of hexadecimal digits.
-fn bytes(text: &str) -> Option<Vec<u8>> {
+fn decode_hex(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks(2);
     let byte = |pair: &[u8]| {
         let [high, low] = *pair else { return None };
@@ -268,20 +277,20 @@ mod tests {
     use proptest::prelude::*;
 
     /// `t0`, interface 7.
-    fn link() -> Link {
-        Link {
+    fn link() -> InterfaceLink {
+        InterfaceLink {
             index: 7,
             name: "t0".to_owned(),
-            ..Link::default()
+            ..InterfaceLink::default()
         }
     }
 
     /// An hour after the machine started.
-    const NOW: u64 = 3_600;
+    const NOW_S: u64 = 3_600;
 
     #[test]
-    fn an_address_is_given_as_it_is_told_and_printed() {
-        for word in [
+    fn text_and_message_round_trip() {
+        for text in [
             "10.0.0.1/24",
             "10.0.0.1/24+10.0.0.255",
             "10.0.0.1>10.0.0.2/32",
@@ -294,14 +303,22 @@ mod tests {
             // Deprecated, without an end.
             "fd00::1/64~-:3600",
         ] {
-            let own: Own = word.parse().unwrap();
-            assert_eq!(own.to_string(), word);
-            let told = own.encode(7, NOW);
-            assert_eq!(Own::decode(&link(), NOW, &told), Some(own), "{word}");
-            let other = Link { index: 8, ..link() };
-            assert_eq!(Own::decode(&other, NOW, &told), None, "{word}");
+            let address: AssignedAddress = text.parse().unwrap();
+            assert_eq!(address.to_string(), text);
+            let message = address.encode(7, NOW_S);
+            assert_eq!(
+                AssignedAddress::decode(&link(), NOW_S, &message),
+                Some(address),
+                "{text}"
+            );
+            let other_link = InterfaceLink { index: 8, ..link() };
+            assert_eq!(
+                AssignedAddress::decode(&other_link, NOW_S, &message),
+                None,
+                "{text}"
+            );
         }
-        for word in [
+        for text in [
             "",
             "10.0.0.1",
             "10.0.0.1/33",
@@ -314,71 +331,73 @@ mod tests {
             "::1/8~5",
             "::1/8~5:x",
         ] {
-            assert!(word.parse::<Own>().is_err(), "{word}");
+            assert!(text.parse::<AssignedAddress>().is_err(), "{text}");
         }
     }
 
     /// Encodes an address with further attributes, as the kernel does, and decodes it.
-    fn told(word: &str, more: &[(u16, &[u8])]) -> Option<String> {
-        let mut message = word.parse::<Own>().unwrap().encode(7, NOW);
-        for (kind, value) in more {
+    fn decode_with(text: &str, attributes: &[(u16, &[u8])]) -> Option<String> {
+        let mut message = text.parse::<AssignedAddress>().unwrap().encode(7, NOW_S);
+        for (kind, value) in attributes {
             push_attribute(&mut message, *kind, value);
         }
-        Own::decode(&link(), NOW, &message).map(|own| own.to_string())
+        AssignedAddress::decode(&link(), NOW_S, &message).map(|address| address.to_string())
     }
 
     #[test]
-    fn what_follows_by_itself_is_left_out() {
-        let word = "10.0.0.1/24";
+    fn default_attributes_are_omitted() {
+        let text = "10.0.0.1/24";
         // Interface name as label, infinite lifetime, second of its network.
         let forever = [0xff; 16];
         let plain: [(u16, &[u8]); 3] = [
-            (LABEL, b"t0\0"),
-            (CACHE_INFO, &forever),
-            (FLAGS, &0x81_u32.to_ne_bytes()),
+            (IFA_LABEL, b"t0\0"),
+            (IFA_CACHEINFO, &forever),
+            (IFA_FLAGS, &0x81_u32.to_ne_bytes()),
         ];
-        assert_eq!(told(word, &plain).as_deref(), Some(word));
+        assert_eq!(decode_with(text, &plain).as_deref(), Some(text));
         // No prefix route, plus flags that the kernel sets.
-        let flags = (FLAGS, &0x2c0_u32.to_ne_bytes()[..]);
-        let asked = Own {
-            more: vec![(FLAGS, 0x200_u32.to_ne_bytes().to_vec())],
-            ..word.parse().unwrap()
+        let flags = (IFA_FLAGS, &0x2c0_u32.to_ne_bytes()[..]);
+        let expected = AssignedAddress {
+            attributes: vec![(IFA_FLAGS, 0x200_u32.to_ne_bytes().to_vec())],
+            ..text.parse().unwrap()
         };
-        assert_eq!(told(word, &[flags]), Some(asked.to_string()));
+        assert_eq!(decode_with(text, &[flags]), Some(expected.to_string()));
     }
 
     #[test]
-    fn what_the_kernel_gives_is_left_to_it() {
-        assert_eq!(told("fe80::1/64", &[]), None);
-        assert_eq!(told("fd00::1/64", &[(PROTOCOL, &[2])]), None);
-        let temporary = (FLAGS, &TEMPORARY.to_ne_bytes()[..]);
-        assert_eq!(told("fd00::1/64~5400:4500", &[temporary]), None);
+    fn addresses_managed_by_the_kernel_are_skipped() {
+        assert_eq!(decode_with("fe80::1/64", &[]), None);
+        assert_eq!(decode_with("fd00::1/64", &[(IFA_PROTO, &[2])]), None);
+        let temporary = (IFA_FLAGS, &IFA_F_TEMPORARY.to_ne_bytes()[..]);
+        assert_eq!(decode_with("fd00::1/64~5400:4500", &[temporary]), None);
         // For IPv4 the same bit means a secondary address of a network.
-        assert!(told("10.0.0.1/24", &[temporary]).is_some());
-        assert!(told("fd00::1/64", &[(PROTOCOL, &[4])]).is_some());
+        assert!(decode_with("10.0.0.1/24", &[temporary]).is_some());
+        assert!(decode_with("fd00::1/64", &[(IFA_PROTO, &[4])]).is_some());
     }
 
     /// After a quarter of an hour, an address with half an hour has a quarter of an hour left.
     #[test]
-    fn a_lifetime_goes_on_meanwhile() {
-        let own: Own = "10.0.0.1/24~5400:4500".parse().unwrap();
-        let later = own.encode(7, NOW + 900);
-        let words = [0_u32, 900, 0, 0].map(u32::to_ne_bytes).concat();
-        assert!(later.ends_with(&words), "{later:?}");
-        assert!(own.is_lent() && !own.is_over(5_399) && own.is_over(5_400));
-        let longer: Own = "10.0.0.1/24~9000:9000".parse().unwrap();
-        assert!(own.is(&longer) && own != longer);
+    fn lifetimes_continue() {
+        let address: AssignedAddress = "10.0.0.1/24~5400:4500".parse().unwrap();
+        let message = address.encode(7, NOW_S + 900);
+        let lifetime_bytes = [0_u32, 900, 0, 0].map(u32::to_ne_bytes).concat();
+        assert!(message.ends_with(&lifetime_bytes), "{message:?}");
+        assert!(
+            address.is_temporary() && !address.has_expired(5_399) && address.has_expired(5_400)
+        );
+        let longer: AssignedAddress = "10.0.0.1/24~9000:9000".parse().unwrap();
+        assert!(address.equals_except_lifetime(&longer) && address != longer);
     }
 
     proptest! {
         #[test]
         fn no_bytes_can_hurt(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = Own::decode(&Link::default(), NOW, &bytes);
+            let _ = AssignedAddress::decode(&InterfaceLink::default(), NOW_S, &bytes);
         }
 
         #[test]
         fn no_text_panics(text in ".{0,24}") {
-            let _ = text.parse::<Own>();
+            let _ = text.parse::<AssignedAddress>();
         }
     }
 }

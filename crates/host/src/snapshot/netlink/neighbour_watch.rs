@@ -5,74 +5,74 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 
-use super::{DUMP, attributes, request, socket, split};
-use crate::snapshot::loss_counters::{Count, name};
+use super::{NLM_F_DUMP, open_socket, send_request, split_attributes, split_messages};
+use crate::snapshot::loss_counters::{CounterValue, name};
 use crate::sys::socket::join_netlink_group;
 
-const NEW_NEIGHBOUR: u16 = 28;
-const GET_NEIGHBOUR: u16 = 30;
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_GETNEIGH: u16 = 30;
 /// `RTNLGRP_NEIGH` of linux/rtnetlink.h.
-const GROUP: u32 = 3;
+const RTNLGRP_NEIGH: u32 = 3;
 /// struct ndmsg: family, padding, index, state, flags, type.
 const NDMSG_BYTES: usize = 12;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 /// `NUD_FAILED` of linux/neighbour.h.
-const FAILED: u16 = 0x20;
+const NUD_FAILED: u16 = 0x20;
 
 /// Interface index and network address of a neighbour.
-type Key = (u32, Vec<u8>);
+type NeighbourKey = (u32, Vec<u8>);
 
 /// Monitor of the neighbours in the network namespace in which it was opened.
 #[derive(Debug)]
-pub struct Watch(RefCell<Watched>);
+pub struct NeighbourWatch(RefCell<WatchState>);
 
 #[derive(Debug)]
-struct Watched {
+struct WatchState {
     socket: socket2::Socket,
-    told: Told,
+    events: NeighbourEvents,
 }
 
 #[derive(Debug, Default)]
-struct Told {
-    addresses: BTreeMap<Key, Vec<u8>>,
-    changes: u64,
+struct NeighbourEvents {
+    addresses: BTreeMap<NeighbourKey, Vec<u8>>,
+    address_changes: u64,
     failures: u64,
-    failed: BTreeSet<Key>,
+    failed_keys: BTreeSet<NeighbourKey>,
 }
 
-impl Watch {
+impl NeighbourWatch {
     /// Opens the monitor; `None` where the kernel does not allow it.
     #[must_use]
     pub fn open() -> Option<Self> {
-        Self::start().ok()
+        Self::try_open().ok()
     }
 
-    fn start() -> io::Result<Self> {
-        let mut socket = socket(libc::NETLINK_ROUTE)?;
-        join_netlink_group(&socket, GROUP)?;
+    fn try_open() -> io::Result<Self> {
+        let mut socket = open_socket(libc::NETLINK_ROUTE)?;
+        join_netlink_group(&socket, RTNLGRP_NEIGH)?;
         // The current table arrives through the same queue, before any later change.
-        request(&mut socket, GET_NEIGHBOUR, DUMP, &[0; NDMSG_BYTES])?;
+        send_request(&mut socket, RTM_GETNEIGH, NLM_F_DUMP, &[0; NDMSG_BYTES])?;
         socket.set_nonblocking(true)?;
-        Ok(Self(RefCell::new(Watched {
+        Ok(Self(RefCell::new(WatchState {
             socket,
-            told: Told::default(),
+            events: NeighbourEvents::default(),
         })))
     }
 
     /// Returns the counts since opening.
     #[must_use]
-    pub fn counts(&self) -> Vec<Count> {
-        let mut watched = self.0.borrow_mut();
-        let mut room = vec![0_u8; 64 * 1024];
+    pub fn read_counts(&self) -> Vec<CounterValue> {
+        let mut state = self.0.borrow_mut();
+        let mut buffer = vec![0_u8; 64 * 1024];
         // Reads until the queue is empty. After an overrun (ENOBUFS) some events are lost and the
         // rest follows.
         loop {
-            match watched.socket.read(&mut room) {
+            match state.socket.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(length) => {
-                    for (kind, body) in split(&room[..length]) {
-                        watched.told.take(kind, body);
+                    for (kind, body) in split_messages(&buffer[..length]) {
+                        state.events.on_message(kind, body);
                     }
                 }
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
@@ -80,22 +80,22 @@ impl Watch {
             }
         }
         vec![
-            (name::NEIGHBOUR_CHANGES, watched.told.changes),
-            (name::NEIGHBOUR_UNANSWERED, watched.told.failures),
+            (name::NEIGHBOUR_CHANGES, state.events.address_changes),
+            (name::NEIGHBOUR_UNANSWERED, state.events.failures),
         ]
     }
 }
 
-impl Told {
-    fn take(&mut self, kind: u16, body: &[u8]) {
-        let (NEW_NEIGHBOUR, Some(header)) = (kind, body.first_chunk::<NDMSG_BYTES>()) else {
+impl NeighbourEvents {
+    fn on_message(&mut self, kind: u16, body: &[u8]) {
+        let (RTM_NEWNEIGH, Some(header)) = (kind, body.first_chunk::<NDMSG_BYTES>()) else {
             return;
         };
         let index = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
         let state = u16::from_ne_bytes([header[8], header[9]]);
-        let found = attributes(&body[NDMSG_BYTES..]);
+        let attribute_list = split_attributes(&body[NDMSG_BYTES..]);
         let value = |of: u16| {
-            found
+            attribute_list
                 .iter()
                 .find(|(kind, _)| *kind == of)
                 .map(|(_, value)| value.to_vec())
@@ -104,15 +104,15 @@ impl Told {
             return;
         };
         let key = (index, destination);
-        if state & FAILED != 0 {
+        if state & NUD_FAILED != 0 {
             // The kernel repeats the event while the state lasts: count it once.
-            self.failures += u64::from(self.failed.insert(key));
+            self.failures += u64::from(self.failed_keys.insert(key));
             return;
         }
-        self.failed.remove(&key);
+        self.failed_keys.remove(&key);
         if let Some(address) = value(NDA_LLADDR) {
             let before = self.addresses.insert(key, address.clone());
-            self.changes += u64::from(before.is_some_and(|before| before != address));
+            self.address_changes += u64::from(before.is_some_and(|before| before != address));
         }
     }
 }
@@ -134,26 +134,26 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_moves_and_one_that_nobody_has() {
-        let mut told = Told::default();
-        let (one, other): (&[u8], &[u8]) = (&[2, 0, 0, 0, 0, 1], &[2, 0, 0, 0, 0, 2]);
-        for address in [one, one, other, other, one] {
-            told.take(NEW_NEIGHBOUR, &message(0x2, Some(address)));
+    fn address_changes_and_failures_are_counted() {
+        let mut events = NeighbourEvents::default();
+        let (first, second): (&[u8], &[u8]) = (&[2, 0, 0, 0, 0, 1], &[2, 0, 0, 0, 0, 2]);
+        for address in [first, first, second, second, first] {
+            events.on_message(RTM_NEWNEIGH, &message(0x2, Some(address)));
         }
-        assert_eq!((told.changes, told.failures), (2, 0));
-        told.take(NEW_NEIGHBOUR, &message(FAILED, None));
-        told.take(NEW_NEIGHBOUR, &message(FAILED, None));
-        told.take(NEW_NEIGHBOUR, &message(0x2, Some(one)));
-        told.take(NEW_NEIGHBOUR, &message(FAILED, None));
-        assert_eq!((told.changes, told.failures), (2, 2));
-        told.take(NEW_NEIGHBOUR, &[]);
-        told.take(99, &message(FAILED, None));
-        assert_eq!((told.changes, told.failures), (2, 2));
+        assert_eq!((events.address_changes, events.failures), (2, 0));
+        events.on_message(RTM_NEWNEIGH, &message(NUD_FAILED, None));
+        events.on_message(RTM_NEWNEIGH, &message(NUD_FAILED, None));
+        events.on_message(RTM_NEWNEIGH, &message(0x2, Some(first)));
+        events.on_message(RTM_NEWNEIGH, &message(NUD_FAILED, None));
+        assert_eq!((events.address_changes, events.failures), (2, 2));
+        events.on_message(RTM_NEWNEIGH, &[]);
+        events.on_message(99, &message(NUD_FAILED, None));
+        assert_eq!((events.address_changes, events.failures), (2, 2));
     }
 
     #[test]
-    fn this_host_can_be_watched() {
-        let watch = Watch::open().expect("a listener");
-        assert_eq!(watch.counts().len(), 2);
+    fn this_host_can_be_monitored() {
+        let watch = NeighbourWatch::open().expect("a listener");
+        assert_eq!(watch.read_counts().len(), 2);
     }
 }

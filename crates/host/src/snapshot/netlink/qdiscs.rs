@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{DUMP, ask, attributes, number, text};
+use super::{NLM_F_DUMP, parse_text, parse_u32, request_rtnetlink, split_attributes};
 
 /// Queueing discipline of an interface, with its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub struct Qdisc {
 }
 
 impl Qdisc {
-    fn is_right_below(&self, other: &Self) -> bool {
-        self.parent != ROOT && self.parent & MAJOR == other.handle & MAJOR
+    fn is_child_of(&self, parent: &Self) -> bool {
+        self.parent != TC_H_ROOT && self.parent & TC_H_MAJ_MASK == parent.handle & TC_H_MAJ_MASK
     }
 }
 
@@ -36,88 +36,88 @@ impl Qdisc {
 ///
 /// # Errors
 /// Errors of the netlink request.
-pub fn qdiscs(index: u32) -> io::Result<Option<(Qdisc, Vec<Qdisc>)>> {
-    Ok(tree(of_interface(index)?))
+pub fn read_qdiscs(index: u32) -> io::Result<Option<(Qdisc, Vec<Qdisc>)>> {
+    Ok(split_root(request_qdiscs(index)?))
 }
 
 /// Returns the kinds of all disciplines of an interface, in the kernel's order.
 ///
 /// # Errors
 /// Errors of the netlink request.
-pub fn qdisc_kinds(index: u32) -> io::Result<Vec<String>> {
-    let all = of_interface(index)?.into_iter();
+pub fn read_qdisc_kinds(index: u32) -> io::Result<Vec<String>> {
+    let all = request_qdiscs(index)?.into_iter();
     Ok(all.map(|qdisc| qdisc.kind).collect())
 }
 
 /// Requests all disciplines of an interface.
-fn of_interface(index: u32) -> io::Result<Vec<Qdisc>> {
+fn request_qdiscs(index: u32) -> io::Result<Vec<Qdisc>> {
     // struct tcmsg: family and padding, interface, handle, parent, info.
     let mut request = vec![0_u8; TCMSG_BYTES];
     request[4..8].copy_from_slice(&index.to_ne_bytes());
-    let answer = ask(GET_QDISC, DUMP, &request)?;
+    let reply = request_rtnetlink(RTM_GETQDISC, NLM_F_DUMP, &request)?;
     // The reply lists every interface: filter by index.
-    Ok(answer
+    Ok(reply
         .iter()
-        .filter_map(|(kind, body)| qdisc_of(*kind, body, index))
+        .filter_map(|(kind, body)| parse_qdisc(*kind, body, index))
         .collect())
 }
 
-fn tree(mut all: Vec<Qdisc>) -> Option<(Qdisc, Vec<Qdisc>)> {
-    let root = all.iter().position(|qdisc| qdisc.parent == ROOT)?;
+fn split_root(mut all: Vec<Qdisc>) -> Option<(Qdisc, Vec<Qdisc>)> {
+    let root = all.iter().position(|qdisc| qdisc.parent == TC_H_ROOT)?;
     let root = all.swap_remove(root);
-    all.retain(|qdisc| qdisc.is_right_below(&root));
+    all.retain(|qdisc| qdisc.is_child_of(&root));
     Some((root, all))
 }
 
-const NEW_QDISC: u16 = 36;
-const GET_QDISC: u16 = 38;
+const RTM_NEWQDISC: u16 = 36;
+const RTM_GETQDISC: u16 = 38;
 const TCMSG_BYTES: usize = 20;
 /// `TC_H_ROOT` of linux/pkt_sched.h.
-const ROOT: u32 = u32::MAX;
+const TC_H_ROOT: u32 = u32::MAX;
 /// `TC_H_MAJ_MASK`.
-const MAJOR: u32 = 0xffff_0000;
+const TC_H_MAJ_MASK: u32 = 0xffff_0000;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 /// Nanoseconds per tick of the packet scheduler (`PSCHED_SHIFT` of net/pkt_sched.h: 6;
 /// /proc/net/psched).
-const TICK_NS: u64 = 64;
+const PSCHED_TICK_NS: u64 = 64;
 const TCA_STATS2: u16 = 7;
 const TCA_STATS_BASIC: u16 = 1;
 const TCA_STATS_QUEUE: u16 = 3;
 
 /// Parses a discipline of one interface; its statistics are nested attributes.
-fn qdisc_of(kind: u16, body: &[u8], index: u32) -> Option<Qdisc> {
-    if kind != NEW_QDISC {
+fn parse_qdisc(kind: u16, body: &[u8], index: u32) -> Option<Qdisc> {
+    if kind != RTM_NEWQDISC {
         return None;
     }
     let header = body.first_chunk::<TCMSG_BYTES>()?;
-    let word = |at: usize| number(&header[at..]);
-    if word(4)? != index {
+    let header_word = |at: usize| parse_u32(&header[at..]);
+    if header_word(4)? != index {
         return None;
     }
     let mut qdisc = Qdisc {
-        handle: word(8)?,
-        parent: word(12)?,
+        handle: header_word(8)?,
+        parent: header_word(12)?,
         ..Qdisc::default()
     };
     let mut options = &[][..];
-    for (kind, value) in attributes(&body[TCMSG_BYTES..]) {
+    for (kind, value) in split_attributes(&body[TCMSG_BYTES..]) {
         match kind {
-            TCA_KIND => qdisc.kind = text(value).unwrap_or_default(),
+            TCA_KIND => qdisc.kind = parse_text(value).unwrap_or_default(),
             TCA_OPTIONS => options = value,
             TCA_STATS2 => {
-                for (kind, value) in attributes(value) {
+                for (kind, value) in split_attributes(value) {
                     match kind {
                         // struct gnet_stats_basic: bytes (64 bits), packets.
                         TCA_STATS_BASIC => {
-                            qdisc.packets = value.get(8..).and_then(number).map_or(0, u64::from);
+                            qdisc.packets = value.get(8..).and_then(parse_u32).map_or(0, u64::from);
                         }
                         // struct gnet_stats_queue: length, backlog, drops, requeues, overlimits.
                         TCA_STATS_QUEUE => {
-                            qdisc.drops = value.get(8..).and_then(number).unwrap_or(0);
-                            qdisc.over_limit = value.get(16..).and_then(number).unwrap_or(0);
+                            qdisc.drops = value.get(8..).and_then(parse_u32).unwrap_or(0);
+                            qdisc.over_limit = value.get(16..).and_then(parse_u32).unwrap_or(0);
                         }
                         _ => {}
                     }
@@ -127,7 +127,7 @@ fn qdisc_of(kind: u16, body: &[u8], index: u32) -> Option<Qdisc> {
         }
     }
     if qdisc.kind == "tbf" {
-        (qdisc.rate_bps, qdisc.burst_bytes) = token_bucket(options);
+        (qdisc.rate_bps, qdisc.burst_bytes) = parse_tbf(options);
     }
     Some(qdisc)
 }
@@ -137,24 +137,24 @@ fn qdisc_of(kind: u16, body: &[u8], index: u32) -> Option<Qdisc> {
 /// struct tc_tbf_qopt of linux/pkt_sched.h starts with the rate's struct tc_ratespec, whose third
 /// word is bytes per second. Its eighth word is the burst as time at that rate: the kernel takes
 /// the burst in bytes and reports it as time.
-fn token_bucket(options: &[u8]) -> (Option<u64>, Option<u64>) {
-    let (mut narrow, mut wide, mut ticks) = (None, None, None);
-    for (kind, value) in attributes(options) {
+fn parse_tbf(options: &[u8]) -> (Option<u64>, Option<u64>) {
+    let (mut rate32, mut rate64, mut ticks) = (None, None, None);
+    for (kind, value) in split_attributes(options) {
         match kind {
             TCA_TBF_PARMS => {
-                narrow = value.get(8..).and_then(number).map(u64::from);
-                ticks = value.get(28..).and_then(number).map(u64::from);
+                rate32 = value.get(8..).and_then(parse_u32).map(u64::from);
+                ticks = value.get(28..).and_then(parse_u32).map(u64::from);
             }
             TCA_TBF_RATE64 => {
-                wide = value.first_chunk().map(|value| u64::from_ne_bytes(*value));
+                rate64 = value.first_chunk().map(|value| u64::from_ne_bytes(*value));
             }
             _ => {}
         }
     }
-    let rate = wide.or(narrow).filter(|&rate| rate > 0);
+    let rate = rate64.or(rate32).filter(|&rate| rate > 0);
     // Both values were rounded down in the kernel.
     let burst = rate.zip(ticks).map(|(rate, ticks)| {
-        let bytes = u128::from(rate) * u128::from(ticks * TICK_NS) / 1_000_000_000;
+        let bytes = u128::from(rate) * u128::from(ticks * PSCHED_TICK_NS) / 1_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
     });
     (rate.map(|rate| rate.saturating_mul(8)), burst)
@@ -162,7 +162,7 @@ fn token_bucket(options: &[u8]) -> (Option<u64>, Option<u64>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{link, push_attribute};
+    use super::super::{find_link, push_attribute};
     use super::*;
     use proptest::prelude::*;
 
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_discipline_is_read_with_its_counters() {
-        let mut body = message(b"tbf\0", 0x8001_0000, ROOT);
+        let mut body = message(b"tbf\0", 0x8001_0000, TC_H_ROOT);
         let mut statistics = Vec::new();
         let mut basic = 64_000_u64.to_ne_bytes().to_vec();
         basic.extend(64_u32.to_ne_bytes());
@@ -192,23 +192,27 @@ mod tests {
         let expected = Qdisc {
             kind: "tbf".to_owned(),
             handle: 0x8001_0000,
-            parent: ROOT,
+            parent: TC_H_ROOT,
             packets: 64,
             drops: 12,
             over_limit: 5,
             ..Qdisc::default()
         };
-        assert_eq!(qdisc_of(NEW_QDISC, &body, 7), Some(expected));
-        assert_eq!(qdisc_of(NEW_QDISC, &body, 8), None, "another interface");
+        assert_eq!(parse_qdisc(RTM_NEWQDISC, &body, 7), Some(expected));
+        assert_eq!(
+            parse_qdisc(RTM_NEWQDISC, &body, 8),
+            None,
+            "another interface"
+        );
     }
 
     #[test]
-    fn what_is_right_below_the_root_is_told_with_it() {
+    fn children_of_the_root_are_returned_with_it() {
         const MQ: u32 = 0x8001_0000;
         let mut bucket = message(b"tbf\0", 0x8002_0000, MQ | 1);
         // 32,768 bytes take 2,621,440 ns at 12,500,000 bytes per second: 40,960 ticks.
-        let words = [0, 0, 12_500_000, 0, 0, 0, 75_000, 40_960, 0];
-        let parameters: Vec<u8> = words
+        let parameter_words = [0, 0, 12_500_000, 0, 0, 0, 75_000, 40_960, 0];
+        let parameters: Vec<u8> = parameter_words
             .iter()
             .flat_map(|word: &u32| word.to_ne_bytes())
             .collect();
@@ -219,47 +223,47 @@ mod tests {
         let messages = [
             message(b"ingress\0", 0xffff_0000, 0xffff_fff1),
             message(b"pfifo_fast\0", 0, MQ | 2),
-            message(b"mq\0", MQ, ROOT),
+            message(b"mq\0", MQ, TC_H_ROOT),
             message(b"bfifo\0", 0x8003_0000, 0x8002_0001),
             bucket,
         ];
-        let told = |messages: &[Vec<u8>]| {
+        let parse_tree = |messages: &[Vec<u8>]| {
             let all = messages.iter();
-            tree(
-                all.filter_map(|body| qdisc_of(NEW_QDISC, body, 7))
+            split_root(
+                all.filter_map(|body| parse_qdisc(RTM_NEWQDISC, body, 7))
                     .collect(),
             )
         };
-        let (root, below) = told(&messages).expect("a root");
+        let (root, children) = parse_tree(&messages).expect("a root");
         assert_eq!(root.kind, "mq");
-        let below: Vec<_> = (below.iter())
+        let children: Vec<_> = (children.iter())
             .map(|qdisc| (qdisc.kind.as_str(), qdisc.rate_bps, qdisc.burst_bytes))
             .collect();
-        assert_eq!(below.len(), 2, "{below:?}");
-        assert!(below.contains(&("tbf", Some(100_000_000), Some(32_768))));
-        assert!(below.contains(&("pfifo_fast", None, None)));
+        assert_eq!(children.len(), 2, "{children:?}");
+        assert!(children.contains(&("tbf", Some(100_000_000), Some(32_768))));
+        assert!(children.contains(&("pfifo_fast", None, None)));
         // Disciplines created by the kernel itself have no handle.
-        let made = [
-            message(b"mq\0", 0, ROOT),
+        let kernel_default = [
+            message(b"mq\0", 0, TC_H_ROOT),
             message(b"fq\0", 0, 1),
             message(b"fq\0", 0, 2),
         ];
-        let (_, below) = told(&made).expect("a root");
-        assert_eq!(below.len(), 2);
-        assert_eq!(told(&made[1..]), None);
+        let (_, children) = parse_tree(&kernel_default).expect("a root");
+        assert_eq!(children.len(), 2);
+        assert_eq!(parse_tree(&kernel_default[1..]), None);
     }
 
     #[test]
-    fn loopback_tells() {
-        let lo = link("lo").unwrap();
-        qdiscs(lo.index).unwrap();
-        qdisc_kinds(lo.index).unwrap();
+    fn loopback_can_be_queried() {
+        let lo = find_link("lo").unwrap();
+        read_qdiscs(lo.index).unwrap();
+        read_qdisc_kinds(lo.index).unwrap();
     }
 
     proptest! {
         #[test]
         fn no_bytes_can_hurt(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = qdisc_of(NEW_QDISC, &bytes, 0);
+            let _ = parse_qdisc(RTM_NEWQDISC, &bytes, 0);
         }
     }
 }

@@ -1,19 +1,22 @@
 //! Ports of the forwarder between runs: counters, configuration, attaching and detaching.
 
 use linerate_host::sys::clock;
-use linerate_metric::forward::{ForwardFigures, ForwardPort, ForwardStream, StreamPlace};
-use linerate_port::{Memory, PortError, PortUrl};
+use linerate_metric::forward::{ForwardFigures, ForwardPort, ForwardStream, StreamRoute};
+use linerate_port::{FrameRegion, PortError, PortUrl};
 
-use super::{Acquire, Base, Forwarder, Observed, Primed, Relaxed, check_memory, planned};
+use super::{
+    Acquire, BitRateMeter, Forwarder, PrimedFrames, Relaxed, StreamBaseline, check_memory,
+    memory_plan_for,
+};
 use crate::MeasureError;
-use crate::forward::forwarder_port::{Port, PortTotals, figures};
+use crate::forward::forwarder_port::{ForwarderPort, PortTotals, queue_figures};
 
-fn refused(
+fn not_forwardable(
     object: impl Into<String>,
     situation: &str,
     next_step: impl Into<String>,
 ) -> MeasureError {
-    MeasureError::NotForwardable {
+    MeasureError::ForwarderSetup {
         object: object.into(),
         situation: situation.to_owned(),
         next_step: next_step.into(),
@@ -21,56 +24,59 @@ fn refused(
 }
 
 /// Returns an error if ports could not be reopened.
-fn stay_stopped(closed: &[(u32, PortError)]) -> Result<(), MeasureError> {
-    let Some((first, error)) = closed.first() else {
+fn check_reopened(failed: &[(u32, PortError)]) -> Result<(), MeasureError> {
+    let Some((first, error)) = failed.first() else {
         return Ok(());
     };
-    let numbers: Vec<String> = closed.iter().map(|(port, _)| port.to_string()).collect();
-    let (ports, again) = match closed.len() {
+    let numbers: Vec<String> = failed.iter().map(|(port, _)| port.to_string()).collect();
+    let (ports, restart_command) = match failed.len() {
         1 => (format!("port {first}"), format!("port start {first}")),
         _ => (
             format!("ports {}", numbers.join(", ")),
             "port start all".to_owned(),
         ),
     };
-    let problem = error.problem();
-    Err(refused(
+    let problem = error.report();
+    Err(not_forwardable(
         ports,
         &format!(
             "stopped, because reopening failed: {}: {}",
             problem.object, problem.situation
         ),
-        format!("{}, then use `{again}`", problem.next_step),
+        format!("{}, then use `{restart_command}`", problem.next_step),
     ))
 }
 
 /// Interval at which threads are requested to report port errors, independent of the display
 /// interval; equal to that of the generator.
-const ASK_NS: u64 = 250_000_000;
+const REFRESH_INTERVAL_NS: u64 = 250_000_000;
 
 /// Returns whether a port is selected; `None` selects all.
-fn is_meant(wanted: Option<u32>, port: &Port) -> bool {
-    !port.is_detached && wanted.is_none_or(|wanted| wanted == port.number)
+fn is_selected(selected: Option<u32>, port: &ForwarderPort) -> bool {
+    !port.is_detached && selected.is_none_or(|selected| selected == port.number)
 }
 
 impl Forwarder {
     /// Returns the totals of each port since it was cleared.
     #[must_use]
-    pub fn shown(&self) -> Vec<PortTotals> {
-        self.ports.iter().map(Port::shown).collect()
+    pub fn totals_since_clear(&self) -> Vec<PortTotals> {
+        self.ports
+            .iter()
+            .map(ForwarderPort::totals_since_clear)
+            .collect()
     }
 
     /// Returns the totals of each port since it was first opened.
     #[must_use]
     pub fn totals(&self) -> Vec<PortTotals> {
-        self.ports.iter().map(Port::totals).collect()
+        self.ports.iter().map(ForwarderPort::totals).collect()
     }
 
     /// Returns the totals at the start of the running threads.
     #[must_use]
     pub fn totals_at_start(&self) -> Vec<PortTotals> {
         let running = self.running.as_ref();
-        running.map_or_else(|| self.totals(), |running| running.ports.clone())
+        running.map_or_else(|| self.totals(), |running| running.totals_at_start.clone())
     }
 
     /// Returns the URLs of the attached ports, with later configuration.
@@ -91,17 +97,17 @@ impl Forwarder {
     #[must_use]
     pub fn port_facts(&self) -> Vec<ForwardPort> {
         let running = self.running.as_ref();
-        let observed = running.and_then(|running| running.bit_rates.as_ref());
+        let meter = running.and_then(|running| running.bit_rates.as_ref());
         let ports = self.ports.iter().enumerate();
         ports
             .filter(|(_, port)| !port.is_detached)
-            .map(|(at, port)| {
-                let shown = port.shown();
+            .map(|(index, port)| {
+                let since_clear = port.totals_since_clear();
                 ForwardPort {
-                    receive: figures(shown.receive),
-                    transmit: figures(shown.transmit),
-                    bit_rates: observed.and_then(|observed| observed.of(at)),
-                    ..port.record(PortTotals::default())
+                    receive: queue_figures(since_clear.receive),
+                    transmit: queue_figures(since_clear.transmit),
+                    bit_rates: meter.and_then(|meter| meter.port_rates(index)),
+                    ..port.to_record(PortTotals::default())
                 }
             })
             .collect()
@@ -109,23 +115,23 @@ impl Forwarder {
 
     /// Returns the totals of each queue of a port since the port was cleared or opened.
     #[must_use]
-    pub fn queues_shown(&self, port: u32) -> Vec<PortTotals> {
+    pub fn queue_totals_since_clear(&self, port: u32) -> Vec<PortTotals> {
         let port = self.ports.get(port as usize);
-        port.map_or_else(Vec::new, Port::queues_shown)
+        port.map_or_else(Vec::new, ForwarderPort::queue_totals_since_clear)
     }
 
     /// Returns the ports in the form of the record, with their totals since `before`.
-    pub(super) fn records(
+    pub(super) fn port_records(
         &self,
         before: &[PortTotals],
-        observed: Option<&Observed>,
+        meter: Option<&BitRateMeter>,
     ) -> Vec<ForwardPort> {
         let ports = self.ports.iter().zip(before).enumerate();
         ports
             .filter(|(_, (port, _))| !port.is_detached)
-            .map(|(at, (port, before))| ForwardPort {
-                bit_rates: observed.and_then(|observed| observed.of(at)),
-                ..port.record(*before)
+            .map(|(index, (port, before))| ForwardPort {
+                bit_rates: meter.and_then(|meter| meter.port_rates(index)),
+                ..port.to_record(*before)
             })
             .collect()
     }
@@ -136,8 +142,10 @@ impl Forwarder {
         let Some(running) = &self.running else {
             return Vec::new();
         };
-        let streams = running.places.iter().zip(&running.streams);
-        streams.map(|(place, base)| base.shown(place)).collect()
+        let streams = running.routes.iter().zip(&running.streams);
+        streams
+            .map(|(route, baseline)| baseline.figures_since_clear(route))
+            .collect()
     }
 
     /// Returns the figures of ports and streams since the start or the last clear; zeros while no
@@ -145,9 +153,14 @@ impl Forwarder {
     #[must_use]
     pub fn figures(&self) -> ForwardFigures {
         let (now, running) = (self.totals(), self.running.as_ref());
-        let before = running.map(|running| running.cleared.as_ref().unwrap_or(&running.ports));
+        let before = running.map(|running| {
+            running
+                .totals_at_clear
+                .as_ref()
+                .unwrap_or(&running.totals_at_start)
+        });
         ForwardFigures {
-            ports: self.records(before.unwrap_or(&now), None),
+            ports: self.port_records(before.unwrap_or(&now), None),
             streams: self.streams(),
             ..ForwardFigures::default()
         }
@@ -156,7 +169,7 @@ impl Forwarder {
     /// Returns the number of frames put into circulation once it is known; `None` while no threads
     /// run.
     #[must_use]
-    pub fn primed(&self) -> Option<Primed> {
+    pub fn primed(&self) -> Option<PrimedFrames> {
         let running = self.running.as_ref()?;
         let mut sent = 0;
         for (control, _) in &running.threads {
@@ -165,66 +178,70 @@ impl Forwarder {
             }
             sent += control.primed.load(Relaxed);
         }
-        Some(Primed {
-            wanted: running.wanted,
+        Some(PrimedFrames {
+            requested: running.frames_to_prime,
             sent,
         })
     }
 
     /// Returns the descriptions of frames since the last call, if the settings require them.
     #[must_use]
-    pub fn described(&self) -> Vec<String> {
-        let told = self
+    pub fn take_descriptions(&self) -> Vec<String> {
+        let descriptions = self
             .running
             .as_ref()
-            .and_then(|running| running.told.as_ref());
-        told.map_or_else(Vec::new, |told| told.read())
+            .and_then(|running| running.descriptions.as_ref());
+        descriptions.map_or_else(Vec::new, |descriptions| descriptions.read())
     }
 
     /// Performs background work of a run: requests port errors from the threads and samples bit
     /// rates. The caller must call it more than once per second while threads run.
-    pub fn look(&mut self) {
+    pub fn poll_background(&mut self) {
         let now = clock::now();
-        if let Some(running) = self.running.as_mut().filter(|it| now >= it.ask_at_ns) {
-            running.ask_at_ns = now + ASK_NS;
+        if let Some(running) = self
+            .running
+            .as_mut()
+            .filter(|active| now >= active.next_refresh_ns)
+        {
+            running.next_refresh_ns = now + REFRESH_INTERVAL_NS;
             for (control, _) in &running.threads {
-                control.ask_refresh();
+                control.request_refresh();
             }
         }
-        let is_due = |observed: &Observed| observed.is_due(now);
-        let observed = self
+        let is_sample_due = |meter: &BitRateMeter| meter.is_due(now);
+        let meter = self
             .running
             .as_ref()
             .and_then(|running| running.bit_rates.as_ref());
-        if !observed.is_some_and(is_due) {
+        if !meter.is_some_and(is_sample_due) {
             return;
         }
         let totals = self.totals();
-        let observed = (self.running.as_mut()).and_then(|running| running.bit_rates.as_mut());
-        if let Some(observed) = observed {
-            observed.take(totals, now);
+        let meter = (self.running.as_mut()).and_then(|running| running.bit_rates.as_mut());
+        if let Some(meter) = meter {
+            meter.sample(totals, now);
         }
     }
 
     /// Reads the kernel's counters before a run, so that earlier drops are not counted in it.
     /// Returns the first error of a port with streams.
-    pub(super) fn settle(&mut self, places: &[StreamPlace]) -> Option<PortError> {
-        let mut trouble = None;
+    pub(super) fn refresh_before_run(&mut self, routes: &[StreamRoute]) -> Option<PortError> {
+        let mut port_error = None;
         for port in &mut self.ports {
-            let carries =
-                |place: &StreamPlace| [place.rx_port, place.tx_port].contains(&port.number);
-            let takes_part = places.iter().any(carries);
-            trouble = trouble.or(port.refresh().err().filter(|_| takes_part));
+            let uses_port =
+                |route: &StreamRoute| [route.rx_port, route.tx_port].contains(&port.number);
+            let has_stream = routes.iter().any(uses_port);
+            port_error = port_error.or(port.refresh().err().filter(|_| has_stream));
         }
-        trouble
+        port_error
     }
 
     /// Clears the displayed counters of one port or of all, those of the kernel included.
     pub fn clear(&mut self, port: Option<u32>) {
         self.refresh();
-        for own in &mut self.ports {
-            if is_meant(port, own) {
-                own.clear();
+        for candidate in &mut self.ports {
+            if is_selected(port, candidate) {
+                candidate.clear();
             }
         }
     }
@@ -235,15 +252,17 @@ impl Forwarder {
         self.refresh();
         let totals = self.totals();
         if let Some(running) = &mut self.running {
-            running.cleared = Some(totals);
-            running.streams.iter_mut().for_each(Base::clear);
+            running.totals_at_clear = Some(totals);
+            running.streams.iter_mut().for_each(StreamBaseline::clear);
         }
     }
 
     /// Returns whether a port is open.
     #[must_use]
     pub fn is_started(&self, port: u32) -> bool {
-        self.ports.get(port as usize).is_some_and(Port::is_started)
+        self.ports
+            .get(port as usize)
+            .is_some_and(ForwarderPort::is_started)
     }
 
     /// Closes one port, or all.
@@ -251,10 +270,10 @@ impl Forwarder {
     /// # Errors
     /// [`MeasureError`] while threads forward.
     pub fn stop_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
-        self.not_running()?;
-        for own in &mut self.ports {
-            if is_meant(port, own) && own.is_started() {
-                own.stop();
+        self.check_stopped()?;
+        for candidate in &mut self.ports {
+            if is_selected(port, candidate) && candidate.is_started() {
+                candidate.close();
             }
         }
         Ok(())
@@ -265,24 +284,24 @@ impl Forwarder {
     /// # Errors
     /// [`MeasureError`] while threads forward, or if a port cannot be opened.
     pub fn start_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
-        self.not_running()?;
-        self.make_room(&self.urls())?;
+        self.check_stopped()?;
+        self.grow_memory(&self.urls())?;
         let closed = self.ports.iter().enumerate();
         let closed: Vec<usize> = closed
-            .filter(|(_, own)| is_meant(port, own) && !own.is_started())
-            .map(|(at, _)| at)
+            .filter(|(_, candidate)| is_selected(port, candidate) && !candidate.is_started())
+            .map(|(index, _)| index)
             .collect();
-        stay_stopped(&self.open_again(&closed))
+        check_reopened(&self.reopen(&closed))
     }
 
     /// Reopens closed ports; returns the failed ones with their errors.
-    fn open_again(&mut self, which: &[usize]) -> Vec<(u32, PortError)> {
+    fn reopen(&mut self, indices: &[usize]) -> Vec<(u32, PortError)> {
         let Self { ports, memory, .. } = self;
-        let tried = which.iter().map(|&at| {
-            let own = &mut ports[at];
-            (own.number, own.start(memory))
+        let attempts = indices.iter().map(|&index| {
+            let candidate = &mut ports[index];
+            (candidate.number, candidate.reopen(memory))
         });
-        let failed = tried.filter_map(|(number, tried)| Some((number, tried.err()?)));
+        let failed = attempts.filter_map(|(number, attempts)| Some((number, attempts.err()?)));
         failed.collect()
     }
 
@@ -297,22 +316,29 @@ impl Forwarder {
         key: &str,
         value: &str,
     ) -> Result<usize, MeasureError> {
-        self.not_running()?;
-        let meant = self.ports.iter().filter(|own| is_meant(port, own));
-        if let Some(open) = meant.clone().find(|own| own.is_started()) {
-            return Err(refused(
+        self.check_stopped()?;
+        let selected = self
+            .ports
+            .iter()
+            .filter(|candidate| is_selected(port, candidate));
+        if let Some(open) = selected.clone().find(|candidate| candidate.is_started()) {
+            return Err(not_forwardable(
                 format!("port {}", open.number),
                 "it is open, and its rings are allocated",
                 "use `port stop all` first, and `port start all` afterwards",
             ));
         }
-        let changed: Result<Vec<PortUrl>, PortError> =
-            meant.map(|own| own.url.with(key, value)).collect();
+        let changed: Result<Vec<PortUrl>, PortError> = selected
+            .map(|candidate| candidate.url.with_key(key, value))
+            .collect();
         let changed = changed?;
         let count = changed.len();
-        let meant = self.ports.iter_mut().filter(|own| is_meant(port, own));
-        for (own, url) in meant.zip(changed) {
-            own.url = url;
+        let selected = self
+            .ports
+            .iter_mut()
+            .filter(|candidate| is_selected(port, candidate));
+        for (candidate, url) in selected.zip(changed) {
+            candidate.url = url;
         }
         Ok(count)
     }
@@ -322,16 +348,16 @@ impl Forwarder {
     /// # Errors
     /// [`MeasureError`] while threads forward, or if the port cannot be opened.
     pub fn attach(&mut self, url: &PortUrl) -> Result<u32, MeasureError> {
-        self.not_running()?;
+        self.check_stopped()?;
         let mut urls = self.urls();
         urls.push(url.clone());
-        self.make_room(&urls)?;
-        let free = self.ports.iter().position(|port| port.is_detached);
-        let at = free.unwrap_or(self.ports.len());
-        let number = u32::try_from(at).unwrap_or(u32::MAX);
-        let port = Port::open(number, url, &self.memory)?;
-        match self.ports.get_mut(at) {
-            Some(place) => *place = port,
+        self.grow_memory(&urls)?;
+        let free_slot = self.ports.iter().position(|port| port.is_detached);
+        let index = free_slot.unwrap_or(self.ports.len());
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
+        let port = ForwarderPort::open(number, url, &self.memory)?;
+        match self.ports.get_mut(index) {
+            Some(slot) => *slot = port,
             None => self.ports.push(port),
         }
         Ok(number)
@@ -349,24 +375,24 @@ impl Forwarder {
     /// # Errors
     /// [`MeasureError`] while threads forward, if there is no such port, or if it is the last one.
     pub fn detach(&mut self, port: u32) -> Result<(), MeasureError> {
-        self.not_running()?;
+        self.check_stopped()?;
         if self.numbers() == [port] {
-            return Err(refused(
+            return Err(not_forwardable(
                 format!("port {port}"),
                 "it is the last one",
                 "attach another first, or use `quit`",
             ));
         }
         let mut ports = self.ports.iter_mut();
-        let Some(own) = ports.find(|own| is_meant(Some(port), own)) else {
-            return Err(refused(
+        let Some(candidate) = ports.find(|candidate| is_selected(Some(port), candidate)) else {
+            return Err(not_forwardable(
                 format!("port {port}"),
                 "there is no such port",
                 "list the ports with `show port summary all`",
             ));
         };
-        own.stop();
-        own.is_detached = true;
+        candidate.close();
+        candidate.is_detached = true;
         Ok(())
     }
 
@@ -376,22 +402,22 @@ impl Forwarder {
     /// # Errors
     /// [`MeasureError`] if the port is closed or the kernel rejects the change.
     pub fn set_promiscuous(&mut self, port: u32, on: bool) -> Result<bool, MeasureError> {
-        let Some(own) = self
+        let Some(candidate) = self
             .ports
             .get_mut(port as usize)
-            .filter(|own| own.is_started())
+            .filter(|candidate| candidate.is_started())
         else {
-            return Err(refused(
+            return Err(not_forwardable(
                 format!("port {port}"),
                 "it is closed",
                 format!("use `port start {port}` first"),
             ));
         };
-        match own.set_promiscuous(on) {
+        match candidate.set_promiscuous(on) {
             None => Ok(false),
             Some(Ok(())) => Ok(true),
             Some(Err(source)) => Err(PortError::Kernel {
-                port: own.url.short(),
+                port: candidate.url.short_name(),
                 action: "change which frames are received",
                 source,
             }
@@ -400,44 +426,45 @@ impl Forwarder {
     }
 
     /// Replaces the memory if it is too small for these ports, and reopens the open ports.
-    fn make_room(&mut self, urls: &[PortUrl]) -> Result<(), MeasureError> {
-        let plan = planned(urls, &self.wish)?;
-        let has = &self.memory;
-        let fits = plan.frames <= has.frames()
-            && plan.frame_bytes <= has.frame_bytes()
-            && (!plan.power_of_two || has.slot_bytes().is_power_of_two());
+    fn grow_memory(&mut self, urls: &[PortUrl]) -> Result<(), MeasureError> {
+        let plan = memory_plan_for(urls, &self.memory_request)?;
+        let current = &self.memory;
+        let fits = plan.frames <= current.frames()
+            && plan.frame_bytes <= current.frame_bytes()
+            && (!plan.power_of_two || current.slot_bytes().is_power_of_two());
         if fits {
             return Ok(());
         }
         check_memory(&plan)?;
-        let before = std::mem::replace(&mut self.memory, Memory::new(plan)?);
+        let old_memory = std::mem::replace(&mut self.memory, FrameRegion::new(plan)?);
         let started = self.ports.iter().enumerate();
         let open: Vec<usize> = started
             .filter(|(_, port)| port.is_started())
-            .map(|(at, _)| at)
+            .map(|(index, _)| index)
             .collect();
-        let close = |ports: &mut [Port]| open.iter().for_each(|&at| ports[at].stop());
+        let close =
+            |ports: &mut [ForwarderPort]| open.iter().for_each(|&index| ports[index].close());
         close(&mut self.ports);
-        let failed = self.open_again(&open);
-        let back = |ports: &[Port]| -> Vec<u32> {
-            let back = open.iter().map(|&at| &ports[at]);
-            let back = back.filter(|port| port.is_started());
-            back.map(|port| port.number).collect()
+        let failed = self.reopen(&open);
+        let reopened_ports = |ports: &[ForwarderPort]| -> Vec<u32> {
+            let reopened_ports = open.iter().map(|&index| &ports[index]);
+            let reopened_ports = reopened_ports.filter(|port| port.is_started());
+            reopened_ports.map(|port| port.number).collect()
         };
         let Some((number, error)) = failed.first() else {
-            self.reopened = back(&self.ports);
+            self.reopened = reopened_ports(&self.ports);
             return Ok(());
         };
         // Restore the earlier memory as far as possible.
         close(&mut self.ports);
-        self.memory = before;
-        let failed_again = self.open_again(&open);
-        self.reopened = back(&self.ports);
-        stay_stopped(&failed_again)?;
+        self.memory = old_memory;
+        let still_failed = self.reopen(&open);
+        self.reopened = reopened_ports(&self.ports);
+        check_reopened(&still_failed)?;
         // The error text covers all reopened ports.
         self.reopened.clear();
-        let problem = error.problem();
-        Err(refused(
+        let problem = error.report();
+        Err(not_forwardable(
             format!("port {number}"),
             &format!(
                 "it cannot be opened with memory for all ports: {}: {}; all ports are open again (capture files were restarted)",
@@ -451,10 +478,10 @@ impl Forwarder {
     ///
     /// # Errors
     /// [`MeasureError`] while threads forward.
-    pub fn not_running(&self) -> Result<(), MeasureError> {
+    pub fn check_stopped(&self) -> Result<(), MeasureError> {
         match self.is_running() {
             false => Ok(()),
-            true => Err(refused(
+            true => Err(not_forwardable(
                 "ports",
                 "they are being polled",
                 "use `stop` first",

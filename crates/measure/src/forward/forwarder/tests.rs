@@ -3,21 +3,21 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use linerate_metric::forward::Idle;
-use linerate_port::{Burst, PortError, Transmit};
+use linerate_metric::forward::IdleStrategy;
+use linerate_port::{Burst, PortError, TxQueue};
 
-use crate::forward::{Forwarder, MemoryWish, Settings, Times, record, run};
+use crate::forward::{ForwardSettings, Forwarder, FrameMemoryRequest, RunTimes, record, run};
 
 /// Two rings, the first of which contains a frame longer than its slot: its bytes cannot be
 /// accessed.
-fn poisoned() -> Forwarder {
+fn poisoned_forwarder() -> Forwarder {
     let urls = ["ring:0", "ring:1"].map(|url| url.parse().unwrap());
-    let mut forwarder = Forwarder::open(&urls, MemoryWish::default()).unwrap();
-    poison(&mut forwarder);
+    let mut forwarder = Forwarder::open(&urls, FrameMemoryRequest::default()).unwrap();
+    put_invalid_frame(&mut forwarder);
     forwarder
 }
 
-fn poison(forwarder: &mut Forwarder) {
+fn put_invalid_frame(forwarder: &mut Forwarder) {
     let mut pool = forwarder.memory.pool();
     let (mut frame, mut burst) = (pool.allocate().unwrap(), Burst::new());
     frame.set_len(u16::MAX);
@@ -26,15 +26,15 @@ fn poison(forwarder: &mut Forwarder) {
     assert_eq!(transmit.unwrap().transmit(&mut pool, &mut burst), 1);
 }
 
-fn settings(cores: u32) -> Settings {
-    Settings {
+fn settings(cores: u32) -> ForwardSettings {
+    ForwardSettings {
         mode: "macswap".parse().unwrap(),
         cores,
         tx_first: 1,
-        idle: Idle::Yield,
+        idle: IdleStrategy::Yield,
         // The frame must stay in the ring.
         flush: false,
-        ..Settings::default()
+        ..ForwardSettings::default()
     }
 }
 
@@ -42,57 +42,61 @@ fn settings(cores: u32) -> Settings {
 #[test]
 fn a_thread_that_dies_ends_the_run() {
     for cores in [1, 2] {
-        let (mut forwarder, settings) = (poisoned(), settings(cores));
-        let times = Times {
+        let (mut forwarder, settings) = (poisoned_forwarder(), settings(cores));
+        let times = RunTimes {
             duration: Some(Duration::from_secs(600)),
             interval: Duration::from_secs(600),
-            quiet: Duration::ZERO,
+            flush_quiet: Duration::ZERO,
         };
         let stop = AtomicBool::new(false);
-        let began = std::time::Instant::now();
-        let ran = run(&mut forwarder, &settings, &times, &stop, &mut |_| {}).unwrap();
-        assert!(began.elapsed() < Duration::from_secs(300));
-        let Some(PortError::Fault { port }) = &ran.trouble else {
-            panic!("{:?}", ran.trouble);
+        let started_at = std::time::Instant::now();
+        let run_result = run(&mut forwarder, &settings, &times, &stop, &mut |_| {}).unwrap();
+        assert!(started_at.elapsed() < Duration::from_secs(300));
+        let Some(PortError::Fault { port }) = &run_result.port_error else {
+            panic!("{:?}", run_result.port_error);
         };
         assert!(port.contains("ring:0"), "{port}");
-        assert_eq!(ran.figures.streams.len(), 2);
-        assert_eq!(ran.figures.cores.len(), cores as usize - 1);
-        assert!(ran.figures.ports[0].receive.packets > 0);
-        let record = record(&forwarder.urls(), &settings, &times, ran);
+        assert_eq!(run_result.figures.streams.len(), 2);
+        assert_eq!(run_result.figures.cores.len(), cores as usize - 1);
+        assert!(run_result.figures.ports[0].receive.packets > 0);
+        let record = record(&forwarder.urls(), &settings, &times, run_result);
         // Number of threads started, not of those that survived.
         let plan = record.plan.forward.as_ref().unwrap();
         assert_eq!((plan.cores, record.plan.streams), (cores, 2));
-        let mut doubts = record.validity.iter();
-        let doubt = doubts.find(|doubt| doubt.doubt == "port-stopped").unwrap();
-        assert!(doubt.why.contains("fault of this program"), "{}", doubt.why);
+        let mut caveats = record.validity.iter();
+        let caveat = caveats.find(|caveat| caveat.id == "port-stopped").unwrap();
+        assert!(
+            caveat.reason.contains("fault of this program"),
+            "{}",
+            caveat.reason
+        );
 
         // The queues of the thread are gone until the ports are reopened.
         assert!(forwarder.start(&settings, Duration::ZERO).is_err());
         forwarder.start_port(None).unwrap();
         forwarder.start(&settings, Duration::ZERO).unwrap();
-        let outcome = forwarder.stop().unwrap();
-        assert!(outcome.trouble.is_none());
-        assert_eq!(outcome.figures.cores.len(), cores as usize);
+        let results = forwarder.stop().unwrap();
+        assert!(results.port_error.is_none());
+        assert_eq!(results.figures.cores.len(), cores as usize);
     }
 }
 
 /// A thread that cannot be spawned is named, no other thread waits for it, and the ports keep their
 /// queues.
 #[test]
-fn a_thread_that_cannot_be_started_keeps_nobody_waiting() {
+fn thread_that_cannot_be_spawned_blocks_no_other() {
     let urls = ["ring:0", "ring:1"].map(|url| url.parse().unwrap());
-    let mut forwarder = Forwarder::open(&urls, MemoryWish::default()).unwrap();
+    let mut forwarder = Forwarder::open(&urls, FrameMemoryRequest::default()).unwrap();
     let settings = settings(2);
     let mut started = 0;
-    let refused = forwarder.start_by(&settings, Duration::ZERO, &mut |builder, job| {
+    let error = forwarder.start_with(&settings, Duration::ZERO, &mut |builder, job| {
         if started == 1 {
             return Err(std::io::ErrorKind::WouldBlock.into());
         }
         started += 1;
         builder.spawn(job)
     });
-    let problem = refused.unwrap_err().problem();
+    let problem = error.unwrap_err().problem();
     assert_eq!(problem.object, "forwarding thread 2 of 2");
     assert!(
         problem.next_step.contains("ulimit -u"),
@@ -102,26 +106,29 @@ fn a_thread_that_cannot_be_started_keeps_nobody_waiting() {
     assert!(!forwarder.is_running() && forwarder.stop().is_none());
 
     forwarder.start(&settings, Duration::ZERO).unwrap();
-    let outcome = forwarder.stop().unwrap();
-    assert!(outcome.trouble.is_none());
-    assert_eq!(outcome.figures.cores.len(), 2);
+    let results = forwarder.stop().unwrap();
+    assert!(results.port_error.is_none());
+    assert_eq!(results.figures.cores.len(), 2);
 }
 
 /// A thread that panics before the barrier does not block the others.
 #[test]
-fn nobody_waits_for_a_thread_that_is_gone() {
+fn panicked_thread_does_not_block_the_barrier() {
     use std::sync::{Arc, Barrier};
 
-    use crate::forward::worker::{Control, Presence};
+    use crate::forward::worker::{StartBarrierGuard, WorkerControl};
 
-    let (control, barrier) = (Arc::new(Control::default()), Arc::new(Barrier::new(2)));
-    let presence = Presence::new(&control, &barrier, "ring:0".to_owned());
-    let dies = std::thread::spawn(move || {
-        let _presence = presence;
+    let (control, barrier) = (
+        Arc::new(WorkerControl::default()),
+        Arc::new(Barrier::new(2)),
+    );
+    let guard = StartBarrierGuard::new(&control, &barrier, "ring:0".to_owned());
+    let panicking = std::thread::spawn(move || {
+        let _presence = guard;
         panic!("as asked");
     });
     barrier.wait();
     barrier.wait();
-    assert!(dies.join().is_err());
-    assert!(control.trouble.lock().unwrap().is_some());
+    assert!(panicking.join().is_err());
+    assert!(control.port_error.lock().unwrap().is_some());
 }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use linerate_port::{Memory, Pool, Receive, Transmit, checksum};
+use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue, checksum};
 
-use super::mac::addresses;
-use crate::forward::frame::{ipv4_checksum_holds, write_ipv4_checksum};
-use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
+use super::mac::address_bytes;
+use crate::forward::frame::{is_ipv4_checksum_right, write_ipv4_checksum};
+use crate::forward::settings::ForwardSettings;
+use crate::forward::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
 
 /// Corrects checksums.
 pub struct Csum {
@@ -18,7 +18,7 @@ pub struct Csum {
 
 /// Wrong checksums found in a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct WrongChecksums {
     pub(super) bad_ip: bool,
     pub(super) bad_transport: bool,
 }
@@ -28,50 +28,51 @@ const UDP: u8 = 17;
 
 /// Corrects the checksums of a frame of either IP version, behind VLAN tags; returns which were
 /// wrong.
-pub(super) fn complete(frame: &mut [u8]) -> Found {
-    let bad_ip = ipv4_checksum_holds(frame) == Some(false);
+pub(super) fn correct_checksums(frame: &mut [u8]) -> WrongChecksums {
+    let bad_ip = is_ipv4_checksum_right(frame) == Some(false);
     if bad_ip {
         write_ipv4_checksum(frame);
     }
-    let segment = checksum::verify(frame).filter(|found| [TCP, UDP].contains(&found.protocol));
-    let bad_transport = segment.is_some_and(|found| !found.segment_holds);
+    let segment =
+        checksum::verify(frame).filter(|verified| [TCP, UDP].contains(&verified.protocol));
+    let bad_transport = segment.is_some_and(|verified| !verified.segment_valid);
     // A right checksum would be computed again to the same value.
-    if bad_transport || segment.is_some_and(|found| found.is_unsummed) {
+    if bad_transport || segment.is_some_and(|verified| verified.is_without_checksum) {
         checksum::complete(frame);
     }
-    Found {
+    WrongChecksums {
         bad_ip,
         bad_transport,
     }
 }
 
 impl ForwardMode for Csum {
-    type Plan = NoPlan;
+    type Plan = NoOptions;
     const ABOUT: &'static str = "like mac, and recomputes IP, TCP and UDP checksums in software";
 
-    fn new(_: &NoPlan, facts: &Facts, _: &Settings) -> Self {
+    fn new(_: &NoOptions, facts: &StreamFacts, _: &ForwardSettings) -> Self {
         Self {
-            addresses: addresses(facts.address, facts.peer),
+            addresses: address_bytes(facts.address, facts.peer),
             bad_ip: 0,
             bad_transport: 0,
         }
     }
 
-    fn step<R: Receive, T: Transmit>(
+    fn step<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        memory: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
     ) -> usize {
         let received = stream.receive(pool);
         if received > 0 {
-            stream.change(memory, |frame| {
+            stream.modify(memory, |frame| {
                 if let Some(head) = frame.first_chunk_mut::<12>() {
                     *head = self.addresses;
                 }
-                let found = complete(frame);
-                self.bad_ip += u64::from(found.bad_ip);
-                self.bad_transport += u64::from(found.bad_transport);
+                let wrong = correct_checksums(frame);
+                self.bad_ip += u64::from(wrong.bad_ip);
+                self.bad_transport += u64::from(wrong.bad_transport);
             });
             stream.transmit(pool);
         }

@@ -1,12 +1,12 @@
 //! `5tswap`: swaps Ethernet addresses, IP addresses and ports, so that a datagram returns to its
 //! sender. Checksums stay valid, because the same words are summed.
 
-use linerate_port::{Memory, Pool, Receive, Transmit};
+use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
 
 use super::mac_swap;
-use crate::forward::frame::{IPV4, carried};
-use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
+use crate::forward::frame::{IPV4_HEADER_BYTES, network_header};
+use crate::forward::settings::ForwardSettings;
+use crate::forward::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
 
 /// Swaps addresses and ports.
 pub struct FiveTupleSwap;
@@ -16,66 +16,66 @@ const UDP: u8 = 17;
 
 /// Swaps two adjacent fields of `WIDTH` bytes from `at` on; too short frames are not changed.
 #[inline(always)]
-fn swap_at<const WIDTH: usize>(bytes: &mut [u8], at: usize) {
-    let Some(both) = bytes.get_mut(at..at + 2 * WIDTH) else {
+fn swap_adjacent<const WIDTH: usize>(bytes: &mut [u8], at: usize) {
+    let Some(pair) = bytes.get_mut(at..at + 2 * WIDTH) else {
         return;
     };
-    let (one, other) = both.split_at_mut(WIDTH);
-    one.swap_with_slice(other);
+    let (first, second) = pair.split_at_mut(WIDTH);
+    first.swap_with_slice(second);
 }
 
 /// Swaps the addresses and ports that a frame has.
 #[inline]
 pub(super) fn swap(frame: &mut [u8]) {
     mac_swap::swap(frame);
-    let Some((packet, kind)) = carried(frame) else {
+    let Some((offset, ethertype)) = network_header(frame) else {
         return;
     };
-    let (protocol, transport) = match kind {
+    let (protocol, transport) = match ethertype {
         0x0800 => {
-            swap_at::<4>(frame, packet + 12);
-            let Some(header) = frame.get(packet..packet + 10) else {
+            swap_adjacent::<4>(frame, offset + 12);
+            let Some(header) = frame.get(offset..offset + 10) else {
                 return;
             };
             let length = usize::from(header[0] & 0xf) * 4;
             // Only the first fragment has ports, and an invalid header length does not locate them.
-            if header[6] & 0x1f != 0 || header[7] != 0 || length < IPV4 {
+            if header[6] & 0x1f != 0 || header[7] != 0 || length < IPV4_HEADER_BYTES {
                 return;
             }
-            (header[9], packet + length)
+            (header[9], offset + length)
         }
         0x86dd => {
-            swap_at::<16>(frame, packet + 8);
-            let Some(&next) = frame.get(packet + 6) else {
+            swap_adjacent::<16>(frame, offset + 8);
+            let Some(&next) = frame.get(offset + 6) else {
                 return;
             };
-            (next, packet + 40)
+            (next, offset + 40)
         }
         _ => return,
     };
     if matches!(protocol, TCP | UDP) {
-        swap_at::<2>(frame, transport);
+        swap_adjacent::<2>(frame, transport);
     }
 }
 
 impl ForwardMode for FiveTupleSwap {
-    type Plan = NoPlan;
+    type Plan = NoOptions;
     const ABOUT: &'static str = "swaps Ethernet addresses, IP addresses and ports";
 
-    fn new(_: &NoPlan, _: &Facts, _: &Settings) -> Self {
+    fn new(_: &NoOptions, _: &StreamFacts, _: &ForwardSettings) -> Self {
         Self
     }
 
     #[inline(always)]
-    fn step<R: Receive, T: Transmit>(
+    fn step<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        memory: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
     ) -> usize {
         let received = stream.receive(pool);
         if received > 0 {
-            stream.change(memory, swap);
+            stream.modify(memory, swap);
             stream.transmit(pool);
         }
         received

@@ -1,66 +1,66 @@
 //! `flowgen`: generates frames of many flows and frees received frames.
 
-use linerate_port::{Memory, Pool, Receive, Transmit};
+use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
 
-use crate::forward::frame::{Flows, Which};
-use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
+use crate::forward::frame::{FlowAddress, FlowFrames};
+use crate::forward::settings::ForwardSettings;
+use crate::forward::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
 
 /// Source of flows and sink of frames.
 pub struct FlowGen {
-    flows: Flows,
-    next: u32,
+    flows: FlowFrames,
+    next_flow: u32,
     /// Copies of the present flow's frame still to send, and copies per frame.
-    left: u32,
-    clones: u32,
+    clones_left: u32,
+    clones_per_frame: u32,
 }
 
 impl ForwardMode for FlowGen {
-    type Plan = NoPlan;
+    type Plan = NoOptions;
     const MAKES_FRAMES: bool = true;
     const ABOUT: &'static str = "source of --flowgen-flows flows (by destination address) with --flowgen-clones copies of each frame, and sink";
 
-    fn new(_: &NoPlan, facts: &Facts, setting: &Settings) -> Self {
-        let mut spec = setting.frame.clone();
+    fn new(_: &NoOptions, facts: &StreamFacts, settings: &ForwardSettings) -> Self {
+        let mut spec = settings.frame.clone();
         spec.bytes = spec.bytes.min(facts.frame_bytes);
         Self {
-            flows: Flows::new(
+            flows: FlowFrames::new(
                 &spec,
                 facts.address,
                 facts.peer,
-                setting.generated_flows,
-                Which::Destination,
+                settings.generated_flows,
+                FlowAddress::Destination,
             ),
-            next: 0,
-            left: setting.flow_clones,
-            clones: setting.flow_clones,
+            next_flow: 0,
+            clones_left: settings.flow_clones,
+            clones_per_frame: settings.flow_clones,
         }
     }
 
     #[inline(always)]
-    fn step<R: Receive, T: Transmit>(
+    fn step<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        memory: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
     ) -> usize {
         let received = stream.receive(pool);
         if received > 0 {
-            stream.take(pool);
+            stream.consume(pool);
         }
         stream.fill(pool, self.flows.len());
-        stream.change(memory, |slot| {
-            self.flows.write(slot, self.next);
-            match self.left {
+        stream.modify(memory, |slot| {
+            self.flows.write(slot, self.next_flow);
+            match self.clones_left {
                 0 => {
-                    self.next = (self.next + 1) % self.flows.flows();
-                    self.left = self.clones;
+                    self.next_flow = (self.next_flow + 1) % self.flows.flows();
+                    self.clones_left = self.clones_per_frame;
                 }
-                _ => self.left -= 1,
+                _ => self.clones_left -= 1,
             }
         });
-        let made = stream.burst.len();
+        let frames_sent = stream.burst.len();
         stream.transmit(pool);
-        received + made
+        received + frames_sent
     }
 }

@@ -1,29 +1,29 @@
 //! `io`: forwards frames unread.
 
-use linerate_port::{Memory, Pool, Receive, Transmit};
+use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
 
-use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
+use crate::forward::settings::ForwardSettings;
+use crate::forward::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
 
 /// Forwards frames.
 pub struct Io;
 
 impl ForwardMode for Io {
-    type Plan = NoPlan;
+    type Plan = NoOptions;
     const ABOUT: &'static str = "forwards frames unread: the fastest mode";
 
-    fn new(_: &NoPlan, _: &Facts, _: &Settings) -> Self {
+    fn new(_: &NoOptions, _: &StreamFacts, _: &ForwardSettings) -> Self {
         Self
     }
 
     #[inline(always)]
-    fn step<R: Receive, T: Transmit>(
+    fn step<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        _: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        _: &FrameRegion,
     ) -> usize {
-        if let Some(passed) = stream.pass() {
+        if let Some(passed) = stream.pass_through() {
             return passed;
         }
         let received = stream.receive(pool);

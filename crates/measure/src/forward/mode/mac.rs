@@ -1,10 +1,10 @@
 //! `mac`: sets the Ethernet addresses of each frame, as a router does.
 
-use linerate_port::{Memory, Pool, Receive, Transmit};
+use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
 
-use crate::forward::frame::Mac;
-use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
+use crate::forward::frame::MacAddress;
+use crate::forward::settings::ForwardSettings;
+use crate::forward::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
 
 /// Sets Ethernet addresses.
 pub struct MacForward {
@@ -13,34 +13,34 @@ pub struct MacForward {
 }
 
 /// Returns the first twelve bytes of a frame between two addresses.
-pub(super) fn addresses(from: Mac, to: Mac) -> [u8; 12] {
-    let mut both = [0; 12];
-    both[..6].copy_from_slice(&to.0);
-    both[6..].copy_from_slice(&from.0);
-    both
+pub(super) fn address_bytes(from: MacAddress, to: MacAddress) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..6].copy_from_slice(&to.0);
+    bytes[6..].copy_from_slice(&from.0);
+    bytes
 }
 
 impl ForwardMode for MacForward {
-    type Plan = NoPlan;
+    type Plan = NoOptions;
     const ABOUT: &'static str =
         "sets source to the sending port's address, destination to its peer's";
 
-    fn new(_: &NoPlan, facts: &Facts, _: &Settings) -> Self {
+    fn new(_: &NoOptions, facts: &StreamFacts, _: &ForwardSettings) -> Self {
         Self {
-            addresses: addresses(facts.address, facts.peer),
+            addresses: address_bytes(facts.address, facts.peer),
         }
     }
 
     #[inline(always)]
-    fn step<R: Receive, T: Transmit>(
+    fn step<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        memory: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
     ) -> usize {
         let received = stream.receive(pool);
         if received > 0 {
-            stream.change(memory, |frame| {
+            stream.modify(memory, |frame| {
                 if let Some(head) = frame.first_chunk_mut::<12>() {
                     *head = self.addresses;
                 }

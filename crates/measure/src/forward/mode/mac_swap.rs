@@ -1,9 +1,9 @@
 //! `macswap`: swaps source and destination Ethernet address.
 
-use linerate_port::{Memory, Pool, Receive, Transmit};
+use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
 
-use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
+use crate::forward::settings::ForwardSettings;
+use crate::forward::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
 
 /// Swaps Ethernet addresses.
 pub struct MacSwap;
@@ -24,23 +24,23 @@ pub(super) fn swap(frame: &mut [u8]) {
 }
 
 impl ForwardMode for MacSwap {
-    type Plan = NoPlan;
+    type Plan = NoOptions;
     const ABOUT: &'static str = "swaps source and destination Ethernet address";
 
-    fn new(_: &NoPlan, _: &Facts, _: &Settings) -> Self {
+    fn new(_: &NoOptions, _: &StreamFacts, _: &ForwardSettings) -> Self {
         Self
     }
 
     #[inline(always)]
-    fn step<R: Receive, T: Transmit>(
+    fn step<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        memory: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
     ) -> usize {
         let received = stream.receive(pool);
         if received > 0 {
-            stream.change(memory, swap);
+            stream.modify(memory, swap);
             stream.transmit(pool);
         }
         received

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use linerate_host::sys::clock;
-use linerate_metric::units::{ByteSize, parse_duration, written_duration};
-use linerate_port::{Frame, Memory, Pool, Receive, Transmit};
+use linerate_metric::units::{ByteSize, format_exact_duration, parse_duration};
+use linerate_port::{Frame, FramePool, FrameRegion, RxQueue, TxQueue};
 
-use crate::forward::settings::Settings;
+use crate::forward::settings::ForwardSettings;
 use crate::forward::stream::{
-    Facts, ForwardMode, FromOptions, HELD_AT_THE_STOP, Stream, each_option,
+    ForwardMode, FromOptions, FwdStream, HELD_AT_STOP, StreamFacts, parse_options,
 };
 
 /// Cost of each frame.
@@ -38,7 +38,7 @@ impl Default for NoisyPlan {
 }
 
 /// Largest table, limited by the memory of typical test hosts.
-const LARGEST_TABLE: u64 = 4 << 30;
+const MAX_TABLE_BYTES: u64 = 4 << 30;
 
 impl FromOptions for NoisyPlan {
     const HELP: &'static [(&'static str, &'static str)] = &[
@@ -56,7 +56,7 @@ impl FromOptions for NoisyPlan {
 
     fn from_options(text: &str) -> Result<Self, String> {
         let mut plan = Self::default();
-        each_option(text, |key, value| {
+        parse_options(text, |key, value| {
             let number = || {
                 let number = value.parse::<u32>().ok().filter(|&n| n <= 100_000);
                 number.ok_or_else(|| format!("`{key}={value}` is not within 0 and 100000"))
@@ -68,7 +68,7 @@ impl FromOptions for NoisyPlan {
                 }
                 "memory" => {
                     let ByteSize(bytes) = value.parse().map_err(|error| format!("{error}"))?;
-                    if !(8..=LARGEST_TABLE).contains(&bytes) {
+                    if !(8..=MAX_TABLE_BYTES).contains(&bytes) {
                         return Err(format!("`memory={value}` is not within 8 and 4G"));
                     }
                     plan.memory_bytes = bytes;
@@ -92,7 +92,7 @@ impl fmt::Display for NoisyPlan {
         write!(
             f,
             "delay={},memory={},reads={},writes={}",
-            written_duration(self.delay_ns),
+            format_exact_duration(self.delay_ns),
             self.memory_bytes,
             self.reads,
             self.writes
@@ -106,23 +106,23 @@ pub struct Noisy {
     table: Vec<u64>,
     random: fastrand::Rng,
     waiting: VecDeque<(u64, Frame)>,
-    room: usize,
+    max_waiting: usize,
     /// Number of frames that waited when the run ended.
     unsent: u64,
     /// Sum of the words read, which keeps the reads from being optimised away.
-    seen: u64,
+    read_sum: u64,
 }
 
 impl Noisy {
-    fn work(&mut self) {
-        let words = self.table.len();
+    fn access_memory(&mut self) {
+        let table_words = self.table.len();
         for _ in 0..self.plan.reads {
-            let at = self.random.usize(..words);
-            self.seen = self.seen.wrapping_add(self.table[at]);
+            let index = self.random.usize(..table_words);
+            self.read_sum = self.read_sum.wrapping_add(self.table[index]);
         }
         for _ in 0..self.plan.writes {
-            let at = self.random.usize(..words);
-            self.table[at] = self.seen ^ at as u64;
+            let index = self.random.usize(..table_words);
+            self.table[index] = self.read_sum ^ index as u64;
         }
     }
 }
@@ -131,32 +131,32 @@ impl ForwardMode for Noisy {
     type Plan = NoisyPlan;
     const ABOUT: &'static str = "like io, but delays each frame and accesses memory for it";
 
-    fn new(plan: &NoisyPlan, facts: &Facts, setting: &Settings) -> Self {
-        let words = usize::try_from(plan.memory_bytes / 8).unwrap_or(1).max(1);
+    fn new(plan: &NoisyPlan, facts: &StreamFacts, settings: &ForwardSettings) -> Self {
+        let table_words = usize::try_from(plan.memory_bytes / 8).unwrap_or(1).max(1);
         let mut random =
-            fastrand::Rng::with_seed(setting.seed.wrapping_add(u64::from(facts.number)));
+            fastrand::Rng::with_seed(settings.seed.wrapping_add(u64::from(facts.number)));
         Self {
             plan: plan.clone(),
             // Written once, so that all pages are mapped before the first frame.
-            table: (0..words).map(|_| random.u64(..)).collect(),
+            table: (0..table_words).map(|_| random.u64(..)).collect(),
             random,
-            waiting: VecDeque::with_capacity(facts.share as usize),
-            room: facts.share as usize,
+            waiting: VecDeque::with_capacity(facts.max_held_frames as usize),
+            max_waiting: facts.max_held_frames as usize,
             unsent: 0,
-            seen: 0,
+            read_sum: 0,
         }
     }
 
-    fn step<R: Receive, T: Transmit>(
+    fn step<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        _: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        _: &FrameRegion,
     ) -> usize {
         if self.plan.delay_ns == 0 {
             let received = stream.receive(pool);
             for _ in 0..received {
-                self.work();
+                self.access_memory();
             }
             if received > 0 {
                 stream.transmit(pool);
@@ -165,18 +165,23 @@ impl ForwardMode for Noisy {
         }
         let now = clock::now();
         let mut handled = 0;
-        if self.waiting.len() + stream.burst.room() <= self.room {
+        if self.waiting.len() + stream.burst.remaining() <= self.max_waiting {
             handled = stream.receive(pool);
             for _ in 0..handled {
-                self.work();
+                self.access_memory();
             }
-            let (waiting, due) = (&mut self.waiting, now + self.plan.delay_ns);
+            let (waiting, deadline) = (&mut self.waiting, now + self.plan.delay_ns);
             stream.burst.take_front(|frame| {
-                waiting.push_back((due, frame));
+                waiting.push_back((deadline, frame));
                 Ok(())
             });
         }
-        while !stream.burst.is_full() && self.waiting.front().is_some_and(|(due, _)| *due <= now) {
+        while !stream.burst.is_full()
+            && self
+                .waiting
+                .front()
+                .is_some_and(|(deadline, _)| *deadline <= now)
+        {
             if let Some((_, frame)) = self.waiting.pop_front() {
                 let pushed = stream.burst.push(frame);
                 debug_assert!(pushed.is_ok(), "the burst is not full");
@@ -189,24 +194,24 @@ impl ForwardMode for Noisy {
         handled
     }
 
-    fn end(&mut self, pool: &mut Pool) {
-        std::hint::black_box(self.seen);
+    fn release_held(&mut self, pool: &mut FramePool) {
+        std::hint::black_box(self.read_sum);
         self.unsent = self.waiting.len() as u64;
         for (_, frame) in self.waiting.drain(..) {
             pool.free(frame);
         }
     }
 
-    fn holds(&self) -> bool {
+    fn holds_frames(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    fn due(&self) -> Option<u64> {
-        self.waiting.front().map(|(due, _)| *due)
+    fn next_deadline(&self) -> Option<u64> {
+        self.waiting.front().map(|(deadline, _)| *deadline)
     }
 
     fn counts(&self) -> BTreeMap<String, u64> {
-        let unsent = (self.unsent > 0).then(|| (HELD_AT_THE_STOP.to_owned(), self.unsent));
+        let unsent = (self.unsent > 0).then(|| (HELD_AT_STOP.to_owned(), self.unsent));
         unsent.into_iter().collect()
     }
 }

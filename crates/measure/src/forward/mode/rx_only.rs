@@ -1,31 +1,31 @@
 //! `rxonly`: receives frames and frees them.
 
-use linerate_port::{Memory, Pool, Receive, Transmit};
+use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
 
-use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
+use crate::forward::settings::ForwardSettings;
+use crate::forward::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
 
 /// Sink of frames.
 pub struct RxOnly;
 
 impl ForwardMode for RxOnly {
-    type Plan = NoPlan;
+    type Plan = NoOptions;
     const ABOUT: &'static str = "sink: receives, counts and frees frames";
 
-    fn new(_: &NoPlan, _: &Facts, _: &Settings) -> Self {
+    fn new(_: &NoOptions, _: &StreamFacts, _: &ForwardSettings) -> Self {
         Self
     }
 
     #[inline(always)]
-    fn step<R: Receive, T: Transmit>(
+    fn step<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        _: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        _: &FrameRegion,
     ) -> usize {
         let received = stream.receive(pool);
         if received > 0 {
-            stream.take(pool);
+            stream.consume(pool);
         }
         received
     }

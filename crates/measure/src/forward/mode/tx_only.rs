@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use linerate_port::{Memory, Pool, Receive, Transmit};
+use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
 
-use crate::forward::frame::{Flows, Which};
-use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
+use crate::forward::frame::{FlowAddress, FlowFrames};
+use crate::forward::settings::ForwardSettings;
+use crate::forward::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
 
 /// Source of frames.
 ///
@@ -14,89 +14,89 @@ use crate::forward::stream::{Facts, ForwardMode, NoPlan, Stream};
 /// writes to the memory in this mode, so zeros remain. For frames of 1500 B this saves a quarter of
 /// the sender's time.
 pub struct TxOnly {
-    flows: Flows,
-    next: u32,
+    flows: FlowFrames,
+    next_flow: u32,
     /// Slots that hold a frame of this run, one bit each.
-    written: Box<[u64]>,
+    written_slots: Box<[u64]>,
     /// Number of polls that could not send a full burst.
-    full: u64,
+    partial_polls: u64,
 }
 
 impl TxOnly {
     /// Fills the burst with frames, and writes all slots in full; returns the number of new frames.
     #[inline(always)]
-    pub(in crate::forward) fn fill<R: Receive, T: Transmit>(
+    pub(in crate::forward) fn fill_all_slots<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        memory: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
     ) -> usize {
-        self.written.fill(0);
+        self.written_slots.fill(0);
         self.refill(stream, pool, memory)
     }
 
     #[inline(always)]
-    fn refill<R: Receive, T: Transmit>(
+    fn refill<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        memory: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
     ) -> usize {
-        let fresh = stream.fill(pool, self.flows.len());
-        if self.written.is_empty() {
-            self.written = vec![0; memory.frames().div_ceil(u64::BITS) as usize].into();
+        let new_frames = stream.fill(pool, self.flows.len());
+        if self.written_slots.is_empty() {
+            self.written_slots = vec![0; memory.frames().div_ceil(u64::BITS) as usize].into();
         }
-        stream.burst.change_numbered(memory, |number, slot| {
-            let (word, bit) = (&mut self.written[number / 64], 1 << (number % 64));
-            match *word & bit {
-                0 => self.flows.write(slot, self.next),
-                _ => self.flows.write_headers(slot, self.next),
+        stream.burst.for_each_numbered_mut(memory, |number, slot| {
+            let (bits, bit) = (&mut self.written_slots[number / 64], 1 << (number % 64));
+            match *bits & bit {
+                0 => self.flows.write(slot, self.next_flow),
+                _ => self.flows.write_headers(slot, self.next_flow),
             }
-            *word |= bit;
-            self.next += 1;
-            if self.next == self.flows.flows() {
-                self.next = 0;
+            *bits |= bit;
+            self.next_flow += 1;
+            if self.next_flow == self.flows.flows() {
+                self.next_flow = 0;
             }
         });
-        fresh
+        new_frames
     }
 }
 
 impl ForwardMode for TxOnly {
-    type Plan = NoPlan;
+    type Plan = NoOptions;
     const MAKES_FRAMES: bool = true;
     const ABOUT: &'static str = "source: sends frames of --txpkts bytes in --txonly-flows flows; waits while the ring is full";
 
-    fn new(_: &NoPlan, facts: &Facts, setting: &Settings) -> Self {
-        let mut spec = setting.frame.clone();
+    fn new(_: &NoOptions, facts: &StreamFacts, settings: &ForwardSettings) -> Self {
+        let mut spec = settings.frame.clone();
         spec.bytes = spec.bytes.min(facts.frame_bytes);
         Self {
-            flows: Flows::new(
+            flows: FlowFrames::new(
                 &spec,
                 facts.address,
                 facts.peer,
-                setting.transmit_flows,
-                Which::Source,
+                settings.transmit_flows,
+                FlowAddress::Source,
             ),
-            next: 0,
-            written: Box::default(),
-            full: 0,
+            next_flow: 0,
+            written_slots: Box::default(),
+            partial_polls: 0,
         }
     }
 
     #[inline(always)]
-    fn step<R: Receive, T: Transmit>(
+    fn step<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        memory: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
     ) -> usize {
         // Frames that the full ring rejected are kept and sent first.
         if stream.burst.is_empty() {
             self.refill(stream, pool, memory);
         }
         let sent = stream.transmit.transmit(pool, &mut stream.burst);
-        self.full += u64::from(!stream.burst.is_empty());
+        self.partial_polls += u64::from(!stream.burst.is_empty());
         if sent == 0 {
             stream.transmit.reclaim(pool);
         }
@@ -104,6 +104,6 @@ impl ForwardMode for TxOnly {
     }
 
     fn counts(&self) -> BTreeMap<String, u64> {
-        [("polls-that-found-no-room".to_owned(), self.full)].into()
+        [("polls-that-found-no-room".to_owned(), self.partial_polls)].into()
     }
 }

@@ -2,21 +2,21 @@
 
 use std::fmt::Write;
 
-use crate::forward::frame::{ETHERNET, Mac, ipv4_header};
+use crate::forward::frame::{ETHERNET_HEADER_BYTES, MacAddress, ipv4_header};
 
 /// Length of an IPv6 header (RFC 8200).
-const IPV6: usize = 40;
+const IPV6_HEADER_BYTES: usize = 40;
 /// Length of a VLAN tag (IEEE 802.1Q).
-const TAG: usize = 4;
+const VLAN_TAG_BYTES: usize = 4;
 
-fn mac(bytes: &[u8]) -> Mac {
+fn mac_at(bytes: &[u8]) -> MacAddress {
     let mut address = [0; 6];
     address.copy_from_slice(&bytes[..6]);
-    Mac(address)
+    MacAddress(address)
 }
 
 /// Returns the name and length of the transport header, by protocol number (IANA).
-fn transport(protocol: u8, rest: &[u8]) -> Option<(&'static str, usize)> {
+fn transport_header(protocol: u8, rest: &[u8]) -> Option<(&'static str, usize)> {
     match protocol {
         6 => Some(("TCP", usize::from(rest.get(12)? >> 4) * 4)),
         17 => Some(("UDP", 8)),
@@ -28,72 +28,80 @@ fn transport(protocol: u8, rest: &[u8]) -> Option<(&'static str, usize)> {
 
 /// Describes a frame: ` src=… - dst=… - type=0x0800 - length=64 - nb_segs=1 - sw ptype: L2_ETHER
 /// L3_IPV4 L4_UDP - l2_len=14 - l3_len=20 - l4_len=8 - Receive queue=0x0`.
-pub(super) fn frame(bytes: &[u8], way: &str, queue: u32) -> String {
-    if bytes.len() < ETHERNET {
+pub(super) fn describe_frame(bytes: &[u8], direction: &str, queue: u32) -> String {
+    if bytes.len() < ETHERNET_HEADER_BYTES {
         return format!("  length={} - too short for a frame", bytes.len());
     }
-    let kind = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    let mut out = format!(
+    let ethertype_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    let mut line = format!(
         "  src={} - dst={} - type=0x{:04x} - length={} - nb_segs=1",
-        mac(&bytes[6..]),
-        mac(bytes),
-        kind(12),
+        mac_at(&bytes[6..]),
+        mac_at(bytes),
+        ethertype_at(12),
         bytes.len()
     );
-    let (mut types, mut l2) = ("L2_ETHER".to_owned(), ETHERNET);
+    let (mut types, mut l2) = ("L2_ETHER".to_owned(), ETHERNET_HEADER_BYTES);
     let mut lengths = String::new();
-    let mut inner = kind(12);
-    if inner == 0x8100 && bytes.len() >= ETHERNET + TAG {
+    let mut ethertype = ethertype_at(12);
+    if ethertype == 0x8100 && bytes.len() >= ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES {
         types = "L2_ETHER_VLAN".to_owned();
-        l2 += TAG;
-        inner = kind(16);
-        let _ = write!(out, " - VLAN tci=0x{:x}", kind(14));
+        l2 += VLAN_TAG_BYTES;
+        ethertype = ethertype_at(16);
+        let _ = write!(line, " - VLAN tci=0x{:x}", ethertype_at(14));
     }
     let _ = write!(lengths, " - l2_len={l2}");
-    let network = match inner {
+    let network = match ethertype {
         // With a VLAN tag, `ipv4_header` finds the header behind the tag.
         0x0800 => ipv4_header(bytes)
             .map(|header| header.len())
             .or_else(|| bytes.get(l2).map(|first| usize::from(first & 0xf) * 4))
             .filter(|&length| length >= 20 && bytes.len() >= l2 + length)
             .map(|length| ("L3_IPV4", length, bytes[l2 + 9])),
-        0x86dd if bytes.len() >= l2 + IPV6 => Some(("L3_IPV6", IPV6, bytes[l2 + 6])),
+        0x86dd if bytes.len() >= l2 + IPV6_HEADER_BYTES => {
+            Some(("L3_IPV6", IPV6_HEADER_BYTES, bytes[l2 + 6]))
+        }
         _ => None,
     };
     if let Some((name, length, protocol)) = network {
         let _ = write!(types, " {name}");
         let _ = write!(lengths, " - l3_len={length}");
-        if let Some((name, length)) = transport(protocol, &bytes[l2 + length..]) {
+        if let Some((name, length)) = transport_header(protocol, &bytes[l2 + length..]) {
             let _ = write!(types, " L4_{name}");
             let _ = write!(lengths, " - l4_len={length}");
         }
     }
     let _ = write!(
-        out,
-        " - sw ptype: {types}{lengths} - {way} queue=0x{queue:x}"
+        line,
+        " - sw ptype: {types}{lengths} - {direction} queue=0x{queue:x}"
     );
-    out
+    line
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forward::frame::{Flows, FrameSpec, Which};
+    use crate::forward::frame::{FlowAddress, FlowFrames, FrameSpec};
 
     #[test]
     fn a_frame_is_one_line() {
         let spec = FrameSpec::default();
-        let flows = Flows::new(&spec, Mac::of_port(0), Mac::of_port(1), 1, Which::Source);
+        let flows = FlowFrames::new(
+            &spec,
+            MacAddress::of_port(0),
+            MacAddress::of_port(1),
+            1,
+            FlowAddress::Source,
+        );
         let mut bytes = vec![0; 64];
         flows.write(&mut bytes, 0);
         assert_eq!(
-            frame(&bytes, "Receive", 10),
+            describe_frame(&bytes, "Receive", 10),
             "  src=02:00:00:00:00:00 - dst=02:00:00:00:00:01 - type=0x0800 - length=64 - nb_segs=1 - sw ptype: \
              L2_ETHER L3_IPV4 L4_UDP - l2_len=14 - l3_len=20 - l4_len=8 - Receive queue=0xa"
         );
         // A VLAN tag before the same packet.
         bytes.splice(12..12, [0x81, 0, 0, 5]);
-        let tagged = frame(&bytes, "Send", 0);
+        let tagged = describe_frame(&bytes, "Send", 0);
         assert!(
             tagged.contains("VLAN tci=0x5 - sw ptype: L2_ETHER_VLAN L3_IPV4 L4_UDP - l2_len=18"),
             "{tagged}"
@@ -111,7 +119,7 @@ mod tests {
             if let Some(place) = bytes.get_mut(12..14) {
                 place.copy_from_slice(&kind.to_be_bytes());
             }
-            let said = frame(&bytes, "Send", 0);
+            let said = describe_frame(&bytes, "Send", 0);
             proptest::prop_assert!(said.contains("length="), "{}", said);
         }
     }

@@ -2,15 +2,15 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::forward::frame::Mac;
+use crate::forward::frame::MacAddress;
 
 /// Length of an Ethernet address.
 pub const MAC_BYTES: usize = 6;
 
 /// Parses `02:00:00:00:00:01` as a number of 48 bits.
 #[must_use]
-pub fn read_mac(text: &str) -> Option<u128> {
-    let address: Mac = text.parse().ok()?;
+pub fn parse_mac(text: &str) -> Option<u128> {
+    let address: MacAddress = text.parse().ok()?;
     Some(mac_number(address.0))
 }
 
@@ -37,12 +37,12 @@ pub fn mac_text(bytes: [u8; MAC_BYTES]) -> String {
     parts.join(":")
 }
 
-pub(super) fn read_ipv4(text: &str) -> Option<u128> {
+pub(super) fn parse_ipv4(text: &str) -> Option<u128> {
     let address: Ipv4Addr = text.parse().ok()?;
     Some(u128::from(address.to_bits()))
 }
 
-pub(super) fn read_ipv6(text: &str) -> Option<u128> {
+pub(super) fn parse_ipv6(text: &str) -> Option<u128> {
     let address: Ipv6Addr = text.parse().ok()?;
     Some(address.to_bits())
 }
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn addresses_read_as_they_print() {
         for text in ["02:00:00:00:00:01", "aa:bb:cc:dd:ee:ff"] {
-            let number = read_mac(text).unwrap();
+            let number = parse_mac(text).unwrap();
             assert_eq!(mac_text(mac_bytes(number)), text);
             assert_eq!(mac_number(mac_bytes(number)), number);
         }
@@ -65,7 +65,7 @@ mod tests {
             "g0:0:0:0:0:0",
             "+1:0:0:0:0:0",
         ] {
-            assert_eq!(read_mac(text), None, "{text}");
+            assert_eq!(parse_mac(text), None, "{text}");
         }
     }
 }

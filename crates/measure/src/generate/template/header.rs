@@ -1,10 +1,12 @@
 //! Headers of all flows as bytes, with the constant parts of their checksums.
 
-use linerate_metric::generate::{PortsPlan, TemplatePlan, VlanPlan};
-use linerate_port::checksum::{join, sum};
+use linerate_metric::generate::{TemplatePlan, UdpPlan, VlanPlan};
+use linerate_port::checksum::{add_folded, sum};
 
-use super::address::{MAC_BYTES, mac_bytes, mac_number, mac_text, read_ipv4, read_ipv6, read_mac};
-use super::{TemplateError, Values};
+use super::address::{
+    MAC_BYTES, mac_bytes, mac_number, mac_text, parse_ipv4, parse_ipv6, parse_mac,
+};
+use super::{FieldValues, TemplateError};
 
 /// Local experimental ethertype 1 (IEEE 802).
 const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
@@ -20,27 +22,27 @@ const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
 /// Default TTL of hosts (RFC 1700).
-const TTL: u8 = 64;
+const DEFAULT_TTL: u8 = 64;
 /// Default source port: the first dynamic port (RFC 6335).
-const SOURCE_PORT: &str = "49152";
+const DEFAULT_SOURCE_PORT: &str = "49152";
 /// Default destination port: discard (RFC 863).
-const DESTINATION_PORT: &str = "9";
+const DEFAULT_DESTINATION_PORT: &str = "9";
 /// Don't Fragment: such packets need no identification (RFC 6864).
 const DONT_FRAGMENT: u16 = 0x4000;
 
 /// Checksum of the innermost header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Checksum {
+pub(super) enum ChecksumField {
     None,
-    /// At offset `place`, over all bytes from `from` on.
+    /// At offset `offset`, over all bytes from `from` on.
     At {
         /// Offset of the checksum field.
-        place: usize,
+        offset: usize,
         /// Offset of the segment.
-        from: usize,
+        segment_start: usize,
         /// Number of times the segment length is summed: once in the pseudo header, once more in
         /// UDP's own header.
-        lengths: u16,
+        length_terms: u16,
         /// UDP: 0 means no checksum, so a sum of 0 is sent as all ones (RFC 768).
         zero_is_ones: bool,
     },
@@ -48,37 +50,37 @@ pub(super) enum Checksum {
 
 /// Concatenated headers of all flows.
 #[derive(Clone, Debug)]
-pub(super) struct Headers {
+pub(super) struct FlowHeaders {
     bytes: Box<[u8]>,
     length: usize,
     /// Sum of the IPv4 header without its length, by flow.
     ip_sums: Box<[u16]>,
     /// Sum of pseudo header and transport header without lengths, by flow.
-    sums: Box<[u16]>,
-    ip: Option<(usize, bool)>,
+    transport_sums: Box<[u16]>,
+    ip_offset_and_version: Option<(usize, bool)>,
     udp_length: Option<usize>,
-    checksum: Checksum,
+    checksum: ChecksumField,
 }
 
-impl Headers {
+impl FlowHeaders {
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    pub(super) fn checksum(&self) -> Checksum {
+    pub(super) fn checksum(&self) -> ChecksumField {
         self.checksum
     }
 
     #[inline]
-    pub(super) fn of(&self, flow: u32) -> &[u8] {
+    pub(super) fn of_flow(&self, flow: u32) -> &[u8] {
         let at = flow as usize * self.length;
         &self.bytes[at..at + self.length]
     }
 
     /// Writes lengths and checksums; `payload` is the sum of the bytes after the headers.
     #[inline]
-    pub(super) fn finish(&self, frame: &mut [u8], flow: u32, payload: u16) {
-        let Some((ip, version_6)) = self.ip else {
+    pub(super) fn fill_in(&self, frame: &mut [u8], flow: u32, payload: u16) {
+        let Some((ip, version_6)) = self.ip_offset_and_version else {
             return;
         };
         let packet = (frame.len() - ip) as u16;
@@ -86,32 +88,32 @@ impl Headers {
             put(frame, ip + 4, packet - 40);
         } else {
             put(frame, ip + 2, packet);
-            let sum = join(self.ip_sums[flow as usize], native(packet));
+            let sum = add_folded(self.ip_sums[flow as usize], to_sum_order(packet));
             frame[ip + 10..ip + 12].copy_from_slice(&(!sum).to_ne_bytes());
         }
         let segment = match self.checksum {
-            Checksum::None => return,
-            Checksum::At { from, .. } => (frame.len() - from) as u16,
+            ChecksumField::None => return,
+            ChecksumField::At { segment_start, .. } => (frame.len() - segment_start) as u16,
         };
-        if let Some(place) = self.udp_length {
-            put(frame, place, segment);
+        if let Some(offset) = self.udp_length {
+            put(frame, offset, segment);
         }
-        if let Checksum::At {
-            place,
-            lengths,
+        if let ChecksumField::At {
+            offset,
+            length_terms,
             zero_is_ones,
             ..
         } = self.checksum
         {
-            let mut total = join(self.sums[flow as usize], payload);
-            for _ in 0..lengths {
-                total = join(total, native(segment));
+            let mut total = add_folded(self.transport_sums[flow as usize], payload);
+            for _ in 0..length_terms {
+                total = add_folded(total, to_sum_order(segment));
             }
             let value = match !total {
                 0 if zero_is_ones => u16::MAX,
                 value => value,
             };
-            frame[place..place + 2].copy_from_slice(&value.to_ne_bytes());
+            frame[offset..offset + 2].copy_from_slice(&value.to_ne_bytes());
         }
     }
 }
@@ -123,71 +125,75 @@ fn put(frame: &mut [u8], at: usize, value: u16) {
 
 /// Returns a number in the byte order in which this host sums the words of a frame.
 #[inline]
-fn native(value: u16) -> u16 {
+fn to_sum_order(value: u16) -> u16 {
     u16::from_ne_bytes(value.to_be_bytes())
 }
 
-enum Network {
+enum NetworkLayer {
     None {
         ethertype: u16,
     },
     Arp {
-        source: Values,
-        destination: Values,
+        source: FieldValues,
+        destination: FieldValues,
     },
     Ip {
         version_6: bool,
-        source: Values,
-        destination: Values,
+        source: FieldValues,
+        destination: FieldValues,
         ttl: u8,
         tos: u8,
     },
 }
 
-enum Transport {
+enum TransportLayer {
     None,
     Udp {
-        source: Values,
-        destination: Values,
+        source: FieldValues,
+        destination: FieldValues,
     },
     Tcp {
-        source: Values,
-        destination: Values,
+        source: FieldValues,
+        destination: FieldValues,
         flags: u8,
     },
     Icmp {
-        id: Values,
+        id: FieldValues,
     },
 }
 
-struct Vlan {
-    id: Values,
+struct VlanTag {
+    id: FieldValues,
     priority: u8,
     ethertype: u16,
 }
 
 /// Parsed fields of a template.
-pub(super) struct Fields {
-    source: Values,
-    destination: Values,
-    vlans: Vec<Vlan>,
-    network: Network,
-    transport: Transport,
+pub(super) struct TemplateFields {
+    source: FieldValues,
+    destination: FieldValues,
+    vlans: Vec<VlanTag>,
+    network: NetworkLayer,
+    transport: TransportLayer,
 }
 
-fn macs(
+fn mac_values(
     field: &'static str,
     text: Option<&str>,
-    own: [u8; MAC_BYTES],
-) -> Result<Values, TemplateError> {
+    default: [u8; MAC_BYTES],
+) -> Result<FieldValues, TemplateError> {
     match text {
-        None => Ok(Values::one(mac_number(own))),
-        Some(text) => Values::read(field, text, &mac_text(own), read_mac),
+        None => Ok(FieldValues::single(mac_number(default))),
+        Some(text) => FieldValues::parse(field, text, &mac_text(default), parse_mac),
     }
 }
 
-fn ports(field: &'static str, text: Option<&str>, usual: &str) -> Result<Values, TemplateError> {
-    Values::read(
+fn port_values(
+    field: &'static str,
+    text: Option<&str>,
+    usual: &str,
+) -> Result<FieldValues, TemplateError> {
+    FieldValues::parse(
         field,
         text.unwrap_or(usual),
         "0 to 65535: 9, 9-20",
@@ -195,22 +201,22 @@ fn ports(field: &'static str, text: Option<&str>, usual: &str) -> Result<Values,
     )
 }
 
-fn within(
+fn bounded_values(
     field: &'static str,
     text: &str,
-    most: u128,
+    max: u128,
     example: &str,
-) -> Result<Values, TemplateError> {
-    Values::read(field, text, example, |text| {
-        text.parse().ok().filter(|&value| value <= most)
+) -> Result<FieldValues, TemplateError> {
+    FieldValues::parse(field, text, example, |text| {
+        text.parse().ok().filter(|&value| value <= max)
     })
 }
 
 /// Letters of the TCP flags, from bit 0.
-const FLAGS: &str = "FSRPAU";
+const TCP_FLAG_LETTERS: &str = "FSRPAU";
 
-fn flags(text: &str) -> Result<u8, TemplateError> {
-    let bits = text.chars().map(|letter| FLAGS.find(letter));
+fn parse_tcp_flags(text: &str) -> Result<u8, TemplateError> {
+    let bits = text.chars().map(|letter| TCP_FLAG_LETTERS.find(letter));
     let bits: Option<u8> = bits
         .map(|bit| Some(1u8 << bit?))
         .try_fold(0, |all, bit| Some(all | bit?));
@@ -221,44 +227,44 @@ fn flags(text: &str) -> Result<u8, TemplateError> {
     })
 }
 
-impl Fields {
-    pub(super) fn read(
+impl TemplateFields {
+    pub(super) fn parse(
         plan: &TemplatePlan,
-        own: [u8; MAC_BYTES],
-        peer: [u8; MAC_BYTES],
+        port_address: [u8; MAC_BYTES],
+        peer_address: [u8; MAC_BYTES],
     ) -> Result<Self, TemplateError> {
-        exclude(&[
+        check_exclusive(&[
             ("ipv4", plan.ipv4.is_some()),
             ("ipv6", plan.ipv6.is_some()),
             ("arp", plan.arp.is_some()),
         ])?;
-        exclude(&[
+        check_exclusive(&[
             ("udp", plan.udp.is_some()),
             ("tcp", plan.tcp.is_some()),
             ("icmp", plan.icmp.is_some()),
         ])?;
         let ethernet = plan.ethernet.clone().unwrap_or_default();
         let network = network(plan, ethernet.ethertype)?;
-        let has_ip = matches!(network, Network::Ip { .. });
+        let has_ip = matches!(network, NetworkLayer::Ip { .. });
         if !has_ip && (plan.udp.is_some() || plan.tcp.is_some() || plan.icmp.is_some()) {
             return Err(TemplateError::Conflict {
-                one: "a transport header",
-                other: "frames without IP",
+                first: "a transport header",
+                second: "frames without IP",
             });
         }
         Ok(Self {
-            source: macs("ethernet.source", ethernet.source.as_deref(), own)?,
-            destination: macs(
+            source: mac_values("ethernet.source", ethernet.source.as_deref(), port_address)?,
+            destination: mac_values(
                 "ethernet.destination",
                 ethernet.destination.as_deref(),
-                peer,
+                peer_address,
             )?,
             vlans: vlans(&plan.vlan)?,
             network,
             transport: if has_ip {
                 transport(plan)?
             } else {
-                Transport::None
+                TransportLayer::None
             },
         })
     }
@@ -268,12 +274,12 @@ impl Fields {
         let mut fields = vec![&self.source, &self.destination];
         fields.extend(self.vlans.iter().map(|vlan| &vlan.id));
         match &self.network {
-            Network::None { .. } => {}
-            Network::Arp {
+            NetworkLayer::None { .. } => {}
+            NetworkLayer::Arp {
                 source,
                 destination,
             }
-            | Network::Ip {
+            | NetworkLayer::Ip {
                 source,
                 destination,
                 ..
@@ -282,30 +288,34 @@ impl Fields {
             }
         }
         match &self.transport {
-            Transport::None => {}
-            Transport::Udp {
+            TransportLayer::None => {}
+            TransportLayer::Udp {
                 source,
                 destination,
             }
-            | Transport::Tcp {
+            | TransportLayer::Tcp {
                 source,
                 destination,
                 ..
             } => {
                 fields.extend([source, destination]);
             }
-            Transport::Icmp { id } => fields.push(id),
+            TransportLayer::Icmp { id } => fields.push(id),
         }
-        fields.into_iter().map(Values::count).max().unwrap_or(1)
+        fields
+            .into_iter()
+            .map(FieldValues::count)
+            .max()
+            .unwrap_or(1)
     }
 
     /// Builds the headers of `flows` flows.
-    pub(super) fn headers(&self, flows: u32, seed: u64) -> Headers {
+    pub(super) fn headers(&self, flows: u32, seed: u64) -> FlowHeaders {
         let mut bytes = Vec::new();
-        let (mut ip_sums, mut sums) = (Vec::new(), Vec::new());
+        let (mut ip_sums, mut transport_sums) = (Vec::new(), Vec::new());
         let ip_at = 2 * MAC_BYTES + 2 + 4 * self.vlans.len();
         let (ip, transport_at) = match self.network {
-            Network::Ip { version_6, .. } => (
+            NetworkLayer::Ip { version_6, .. } => (
                 Some((ip_at, version_6)),
                 ip_at + if version_6 { 40 } else { 20 },
             ),
@@ -317,7 +327,7 @@ impl Fields {
             let header = &bytes[from..];
             if let Some((ip, version_6)) = ip {
                 ip_sums.push(sum(&header[ip..transport_at]));
-                sums.push(self.transport_sum(
+                transport_sums.push(self.transport_sum(
                     &header[ip..transport_at],
                     version_6,
                     &header[transport_at..],
@@ -325,88 +335,88 @@ impl Fields {
             }
         }
         let (checksum, udp_length) = self.checksum(transport_at, ip.is_some_and(|(_, six)| six));
-        Headers {
+        FlowHeaders {
             length: bytes.len() / flows as usize,
             bytes: bytes.into(),
             ip_sums: ip_sums.into(),
-            sums: sums.into(),
-            ip,
+            transport_sums: transport_sums.into(),
+            ip_offset_and_version: ip,
             udp_length,
             checksum,
         }
     }
 
-    fn checksum(&self, from: usize, version_6: bool) -> (Checksum, Option<usize>) {
-        let at = |place, lengths, zero_is_ones| Checksum::At {
-            place: from + place,
-            from,
-            lengths,
+    fn checksum(&self, segment_start: usize, version_6: bool) -> (ChecksumField, Option<usize>) {
+        let field_at = |offset, length_terms, zero_is_ones| ChecksumField::At {
+            offset: segment_start + offset,
+            segment_start,
+            length_terms,
             zero_is_ones,
         };
         match self.transport {
-            Transport::None => (Checksum::None, None),
-            Transport::Udp { .. } => (at(6, 2, true), Some(from + 4)),
-            Transport::Tcp { .. } => (at(16, 1, false), None),
+            TransportLayer::None => (ChecksumField::None, None),
+            TransportLayer::Udp { .. } => (field_at(6, 2, true), Some(segment_start + 4)),
+            TransportLayer::Tcp { .. } => (field_at(16, 1, false), None),
             // ICMPv4 has no pseudo header (RFC 792), ICMPv6 has one (RFC 4443).
-            Transport::Icmp { .. } => (at(2, version_6.into(), false), None),
+            TransportLayer::Icmp { .. } => (field_at(2, version_6.into(), false), None),
         }
     }
 
     fn protocol(&self, version_6: bool) -> u8 {
         match self.transport {
             // No transport header: protocol number for experiments (RFC 3692).
-            Transport::None => 253,
-            Transport::Udp { .. } => UDP,
-            Transport::Tcp { .. } => TCP,
-            Transport::Icmp { .. } if version_6 => ICMPV6,
-            Transport::Icmp { .. } => ICMP,
+            TransportLayer::None => 253,
+            TransportLayer::Udp { .. } => UDP,
+            TransportLayer::Tcp { .. } => TCP,
+            TransportLayer::Icmp { .. } if version_6 => ICMPV6,
+            TransportLayer::Icmp { .. } => ICMP,
         }
     }
 
     fn transport_sum(&self, ip: &[u8], version_6: bool, header: &[u8]) -> u16 {
-        let own = sum(header);
-        if matches!(self.transport, Transport::Icmp { .. }) && !version_6 {
-            return own;
+        let header_sum = sum(header);
+        if matches!(self.transport, TransportLayer::Icmp { .. }) && !version_6 {
+            return header_sum;
         }
         let addresses = if version_6 { &ip[8..40] } else { &ip[12..20] };
-        let protocol = native(self.protocol(version_6).into());
-        join(join(own, sum(addresses)), protocol)
+        let protocol = to_sum_order(self.protocol(version_6).into());
+        add_folded(add_folded(header_sum, sum(addresses)), protocol)
     }
 
     fn write(&self, bytes: &mut Vec<u8>, flow: u64, seed: u64) {
         // Each field has its own seed: with a shared one all fields would get the same random
         // values.
         let mut field = 0u64;
-        let mut of = |values: &Values| {
+        let mut value_of = |values: &FieldValues| {
             field += 1;
-            values.of(
+            values.value_of_flow(
                 flow,
                 seed.wrapping_add(field.wrapping_mul(0x5851_f42d_4c95_7f2d)),
             )
         };
-        let source = mac_bytes(of(&self.source));
-        bytes.extend(mac_bytes(of(&self.destination)));
+        let source = mac_bytes(value_of(&self.source));
+        bytes.extend(mac_bytes(value_of(&self.destination)));
         bytes.extend(source);
         for vlan in &self.vlans {
             bytes.extend(vlan.ethertype.to_be_bytes());
-            let control = u16::from(vlan.priority) << 13 | of(&vlan.id) as u16;
+            let control = u16::from(vlan.priority) << 13 | value_of(&vlan.id) as u16;
             bytes.extend(control.to_be_bytes());
         }
         match &self.network {
-            Network::None { ethertype } => bytes.extend(ethertype.to_be_bytes()),
-            Network::Arp {
-                source: asks,
+            NetworkLayer::None { ethertype } => bytes.extend(ethertype.to_be_bytes()),
+            NetworkLayer::Arp {
+                source: sender,
                 destination,
             } => {
                 bytes.extend(ETHERTYPE_ARP.to_be_bytes());
                 // Ethernet, IPv4, lengths of their addresses, request.
                 bytes.extend([0, 1, 8, 0, 6, 4, 0, 1]);
                 bytes.extend(source);
-                bytes.extend((of(asks) as u32).to_be_bytes());
+                bytes.extend((value_of(sender) as u32).to_be_bytes());
                 bytes.extend([0; MAC_BYTES]);
-                bytes.extend((of(destination) as u32).to_be_bytes());
+                bytes.extend((value_of(destination) as u32).to_be_bytes());
             }
-            Network::Ip {
+            NetworkLayer::Ip {
                 version_6: false,
                 source,
                 destination,
@@ -417,10 +427,10 @@ impl Fields {
                 bytes.extend([0x45, *tos, 0, 0, 0, 0]);
                 bytes.extend(DONT_FRAGMENT.to_be_bytes());
                 bytes.extend([*ttl, self.protocol(false), 0, 0]);
-                bytes.extend((of(source) as u32).to_be_bytes());
-                bytes.extend((of(destination) as u32).to_be_bytes());
+                bytes.extend((value_of(source) as u32).to_be_bytes());
+                bytes.extend((value_of(destination) as u32).to_be_bytes());
             }
-            Network::Ip {
+            NetworkLayer::Ip {
                 source,
                 destination,
                 ttl,
@@ -430,63 +440,63 @@ impl Fields {
                 bytes.extend(ETHERTYPE_IPV6.to_be_bytes());
                 bytes.extend((6 << 28 | u32::from(*tos) << 20).to_be_bytes());
                 bytes.extend([0, 0, self.protocol(true), *ttl]);
-                bytes.extend(of(source).to_be_bytes());
-                bytes.extend(of(destination).to_be_bytes());
+                bytes.extend(value_of(source).to_be_bytes());
+                bytes.extend(value_of(destination).to_be_bytes());
             }
         }
         match &self.transport {
-            Transport::None => {}
-            Transport::Udp {
+            TransportLayer::None => {}
+            TransportLayer::Udp {
                 source,
                 destination,
             } => {
-                bytes.extend((of(source) as u16).to_be_bytes());
-                bytes.extend((of(destination) as u16).to_be_bytes());
+                bytes.extend((value_of(source) as u16).to_be_bytes());
+                bytes.extend((value_of(destination) as u16).to_be_bytes());
                 bytes.extend([0; 4]);
             }
-            Transport::Tcp {
+            TransportLayer::Tcp {
                 source,
                 destination,
                 flags,
             } => {
-                bytes.extend((of(source) as u16).to_be_bytes());
-                bytes.extend((of(destination) as u16).to_be_bytes());
+                bytes.extend((value_of(source) as u16).to_be_bytes());
+                bytes.extend((value_of(destination) as u16).to_be_bytes());
                 bytes.extend(1u32.to_be_bytes());
                 bytes.extend(0u32.to_be_bytes());
                 // Header length of five words; largest window.
                 bytes.extend([0x50, *flags, 0xff, 0xff, 0, 0, 0, 0]);
             }
-            Transport::Icmp { id } => {
+            TransportLayer::Icmp { id } => {
                 let version_6 = matches!(
                     self.network,
-                    Network::Ip {
+                    NetworkLayer::Ip {
                         version_6: true,
                         ..
                     }
                 );
                 // Echo request (RFC 792, RFC 4443).
                 bytes.extend([if version_6 { 128 } else { 8 }, 0, 0, 0]);
-                bytes.extend((of(id) as u16).to_be_bytes());
+                bytes.extend((value_of(id) as u16).to_be_bytes());
                 bytes.extend([0, 0]);
             }
         }
     }
 }
 
-fn exclude(parts: &[(&'static str, bool)]) -> Result<(), TemplateError> {
+fn check_exclusive(parts: &[(&'static str, bool)]) -> Result<(), TemplateError> {
     let mut present = parts.iter().filter(|(_, present)| *present);
     match (present.next(), present.next()) {
-        (Some((one, _)), Some((other, _))) => Err(TemplateError::Conflict { one, other }),
+        (Some((first, _)), Some((second, _))) => Err(TemplateError::Conflict { first, second }),
         _ => Ok(()),
     }
 }
 
-fn network(plan: &TemplatePlan, ethertype: Option<u16>) -> Result<Network, TemplateError> {
+fn network(plan: &TemplatePlan, ethertype: Option<u16>) -> Result<NetworkLayer, TemplateError> {
     if let Some(arp) = &plan.arp {
         let read = |field, text: &Option<String>, usual: &str| {
-            Values::read(field, text.as_deref().unwrap_or(usual), usual, read_ipv4)
+            FieldValues::parse(field, text.as_deref().unwrap_or(usual), usual, parse_ipv4)
         };
-        return Ok(Network::Arp {
+        return Ok(NetworkLayer::Arp {
             source: read("arp.source", &arp.source, "198.18.0.1")?,
             destination: read("arp.destination", &arp.destination, "198.18.0.2")?,
         });
@@ -494,11 +504,11 @@ fn network(plan: &TemplatePlan, ethertype: Option<u16>) -> Result<Network, Templ
     if let Some(ethertype) = ethertype {
         if plan.ipv4.is_some() || plan.ipv6.is_some() {
             return Err(TemplateError::Conflict {
-                one: "ethernet.ethertype",
-                other: "IP",
+                first: "ethernet.ethertype",
+                second: "IP",
             });
         }
-        return Ok(Network::None {
+        return Ok(NetworkLayer::None {
             ethertype: if ethertype == 0 {
                 ETHERTYPE_EXPERIMENT
             } else {
@@ -514,14 +524,14 @@ fn network(plan: &TemplatePlan, ethertype: Option<u16>) -> Result<Network, Templ
         .cloned()
         .unwrap_or_default();
     type Read = fn(&str) -> Option<u128>;
-    let (usual, read, other): (_, Read, Read) = match version_6 {
-        true => (["2001:2::1", "2001:2::2"], read_ipv6, read_ipv4),
-        false => (["198.18.0.1", "198.18.0.2"], read_ipv4, read_ipv6),
+    let (usual, read, read_other_version): (_, Read, Read) = match version_6 {
+        true => (["2001:2::1", "2001:2::2"], parse_ipv6, parse_ipv4),
+        false => (["198.18.0.1", "198.18.0.2"], parse_ipv4, parse_ipv6),
     };
     let values = |field, text: &Option<String>, usual: &str| {
         let text = text.as_deref().unwrap_or(usual);
-        Values::read(field, text, usual, read).map_err(|error| match error {
-            TemplateError::BadValue { .. } if Values::read(field, text, "", other).is_ok() => {
+        FieldValues::parse(field, text, usual, read).map_err(|error| match error {
+            TemplateError::BadValue { .. } if FieldValues::parse(field, text, "", read_other_version).is_ok() => {
                 TemplateError::BadValue {
                     field,
                     text: text.to_owned(),
@@ -534,16 +544,16 @@ fn network(plan: &TemplatePlan, ethertype: Option<u16>) -> Result<Network, Templ
             error => error,
         })
     };
-    Ok(Network::Ip {
+    Ok(NetworkLayer::Ip {
         version_6,
         source: values("ip.source", &ip.source, usual[0])?,
         destination: values("ip.destination", &ip.destination, usual[1])?,
-        ttl: ip.ttl.unwrap_or(TTL),
+        ttl: ip.ttl.unwrap_or(DEFAULT_TTL),
         tos: ip.tos.unwrap_or(0),
     })
 }
 
-fn vlans(plans: &[VlanPlan]) -> Result<Vec<Vlan>, TemplateError> {
+fn vlans(plans: &[VlanPlan]) -> Result<Vec<VlanTag>, TemplateError> {
     let last = plans.len().saturating_sub(1);
     let tags = plans.iter().enumerate().map(|(number, plan)| {
         if plan.priority > 7 {
@@ -558,8 +568,8 @@ fn vlans(plans: &[VlanPlan]) -> Result<Vec<Vlan>, TemplateError> {
         } else {
             ETHERTYPE_VLAN
         };
-        Ok(Vlan {
-            id: within("vlan.id", &plan.id, 4095, "0 to 4095")?,
+        Ok(VlanTag {
+            id: bounded_values("vlan.id", &plan.id, 4095, "0 to 4095")?,
             priority: plan.priority,
             ethertype: plan.ethertype.unwrap_or(usual),
         })
@@ -567,30 +577,34 @@ fn vlans(plans: &[VlanPlan]) -> Result<Vec<Vlan>, TemplateError> {
     tags.collect()
 }
 
-fn transport(plan: &TemplatePlan) -> Result<Transport, TemplateError> {
+fn transport(plan: &TemplatePlan) -> Result<TransportLayer, TemplateError> {
     if let Some(icmp) = &plan.icmp {
         let id = icmp.id.as_deref().unwrap_or("1");
-        return Ok(Transport::Icmp {
-            id: within("icmp.id", id, 65_535, "0 to 65535")?,
+        return Ok(TransportLayer::Icmp {
+            id: bounded_values("icmp.id", id, 65_535, "0 to 65535")?,
         });
     }
     if let Some(tcp) = &plan.tcp {
-        return Ok(Transport::Tcp {
-            source: ports("tcp.source", tcp.source.as_deref(), SOURCE_PORT)?,
-            destination: ports(
+        return Ok(TransportLayer::Tcp {
+            source: port_values("tcp.source", tcp.source.as_deref(), DEFAULT_SOURCE_PORT)?,
+            destination: port_values(
                 "tcp.destination",
                 tcp.destination.as_deref(),
-                DESTINATION_PORT,
+                DEFAULT_DESTINATION_PORT,
             )?,
-            flags: flags(tcp.flags.as_deref().unwrap_or("A"))?,
+            flags: parse_tcp_flags(tcp.flags.as_deref().unwrap_or("A"))?,
         });
     }
-    let PortsPlan {
+    let UdpPlan {
         source,
         destination,
     } = plan.udp.clone().unwrap_or_default();
-    Ok(Transport::Udp {
-        source: ports("udp.source", source.as_deref(), SOURCE_PORT)?,
-        destination: ports("udp.destination", destination.as_deref(), DESTINATION_PORT)?,
+    Ok(TransportLayer::Udp {
+        source: port_values("udp.source", source.as_deref(), DEFAULT_SOURCE_PORT)?,
+        destination: port_values(
+            "udp.destination",
+            destination.as_deref(),
+            DEFAULT_DESTINATION_PORT,
+        )?,
     })
 }

@@ -10,13 +10,13 @@ mod sizes;
 mod tag;
 mod values;
 
-pub use address::{MAC_BYTES, mac_bytes, mac_number, mac_text, read_mac};
-pub use sizes::{IMIX, SHORTEST_BYTES, Sizes};
-pub use tag::{Found, LAYOUTS, Layout, Tag, find};
-pub use values::Values;
+pub use address::{MAC_BYTES, mac_bytes, mac_number, mac_text, parse_mac};
+pub use sizes::{FrameSizes, IMIX, MIN_FRAME_WITH_FCS};
+pub use tag::{FrameTag, TAG_LAYOUTS, TagLayout, TagMatch, find_tag};
+pub use values::FieldValues;
 
-use super::frame_sink::{ACCOUNTS, Expected};
-use header::{Checksum, Headers};
+use super::frame_sink::{ExpectedHeaders, MAX_FLOW_GROUPS};
+use header::{ChecksumField, FlowHeaders};
 use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
 use linerate_port::checksum;
 
@@ -36,10 +36,10 @@ pub enum TemplateError {
     #[error("`{text}` of {field} is a descending range: write the lower bound first")]
     Backwards { field: &'static str, text: String },
     /// Two parts exclude each other.
-    #[error("{one} and {other} cannot be combined: leave one out")]
+    #[error("{first} and {second} cannot be combined: leave one out")]
     Conflict {
-        one: &'static str,
-        other: &'static str,
+        first: &'static str,
+        second: &'static str,
     },
     /// The headers are longer than the frame.
     #[error("a frame of {size} bytes is shorter than its headers and FCS: use {least} or more")]
@@ -76,9 +76,9 @@ pub enum TemplateError {
 pub const FLOWS_LIMIT: u64 = 1 << 20;
 
 /// Returns the length with FCS of the shortest frame that holds the headers and the shortest tag.
-fn fitted(header_bytes: usize) -> u16 {
-    let bytes = header_bytes + Layout::LEAST_BYTES + usize::from(FCS_BYTES);
-    u16::try_from(bytes).map_or(u16::MAX, |bytes| bytes.max(SHORTEST_BYTES))
+fn min_tagged_size(header_bytes: usize) -> u16 {
+    let bytes = header_bytes + TagLayout::MIN_BYTES + usize::from(FCS_BYTES);
+    u16::try_from(bytes).map_or(u16::MAX, |bytes| bytes.max(MIN_FRAME_WITH_FCS))
 }
 
 /// Returns the frame length of a plan without a size, FCS included: the minimum of Ethernet, or the
@@ -99,7 +99,7 @@ pub fn fitted_size(plan: &TemplatePlan) -> Result<u16, TemplateError> {
 ///
 /// # Errors
 /// [`TemplateError::File`].
-pub fn read_file(text: &str) -> Result<TemplatePlan, TemplateError> {
+pub fn parse_template(text: &str) -> Result<TemplatePlan, TemplateError> {
     toml::from_str(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
         TemplateError::File {
@@ -112,14 +112,14 @@ pub fn read_file(text: &str) -> Result<TemplatePlan, TemplateError> {
 /// Template of frames, ready to write.
 #[derive(Clone, Debug)]
 pub struct Template {
-    headers: Headers,
+    headers: FlowHeaders,
     flows: u32,
-    sizes: Sizes,
+    sizes: FrameSizes,
     /// Bytes after the tag, or after the headers if the frame has no tag.
     content: Box<[u8]>,
     /// Sums of its first bytes, by their number.
-    sums: Box<[u16]>,
-    tag: Option<Layout>,
+    content_sums: Box<[u16]>,
+    tag: Option<TagLayout>,
 }
 
 impl Template {
@@ -134,7 +134,7 @@ impl Template {
         destination: [u8; MAC_BYTES],
     ) -> Result<Self, TemplateError> {
         let seed = plan.seed.unwrap_or(1);
-        let fields = header::Fields::read(plan, source, destination)?;
+        let fields = header::TemplateFields::parse(plan, source, destination)?;
         let flows = plan.flows.map_or_else(|| fields.flows(), u64::from);
         let flows = u32::try_from(flows)
             .ok()
@@ -142,21 +142,21 @@ impl Template {
             .ok_or(TemplateError::TooManyFlows { flows })?;
         let headers = fields.headers(flows, seed);
         let sizes = match &plan.size {
-            Some(size) => Sizes::read(size, seed)?,
-            None => Sizes::one(fitted(headers.length())),
+            Some(size) => FrameSizes::parse(size, seed)?,
+            None => FrameSizes::single(min_tagged_size(headers.length())),
         };
-        let room = usize::from(sizes.smallest()).checked_sub(headers.length());
-        let room = room.ok_or_else(|| TemplateError::TooShort {
+        let available = usize::from(sizes.smallest()).checked_sub(headers.length());
+        let available = available.ok_or_else(|| TemplateError::TooShort {
             size: sizes.smallest() + FCS_BYTES,
             least: headers.length() as u16 + FCS_BYTES,
         })?;
-        let tag = Layout::fitting(room);
+        let tag = TagLayout::fitting(available);
         let content = content(
             plan.content.as_deref().unwrap_or("count"),
             usize::from(sizes.largest()),
             seed,
         )?;
-        let sums = (0..=content.len())
+        let content_sums = (0..=content.len())
             .map(|length| checksum::sum(&content[..length]))
             .collect();
         Ok(Self {
@@ -164,7 +164,7 @@ impl Template {
             flows,
             sizes,
             content,
-            sums,
+            content_sums,
             tag,
         })
     }
@@ -181,14 +181,14 @@ impl Template {
     }
 
     #[must_use]
-    pub fn sizes(&self) -> &Sizes {
+    pub fn sizes(&self) -> &FrameSizes {
         &self.sizes
     }
 
     /// Returns the offset and the layout of a frame's tag; `None` if the frames are too short for
     /// one.
     #[must_use]
-    pub fn tag_place(&self) -> Option<(usize, Layout)> {
+    pub fn tag_location(&self) -> Option<(usize, TagLayout)> {
         Some((self.headers.length(), self.tag?))
     }
 
@@ -207,32 +207,32 @@ impl Template {
     /// Returns the Ethernet addresses of a flow: destination, source.
     #[must_use]
     pub fn addresses(&self, flow: u32) -> ([u8; MAC_BYTES], [u8; MAC_BYTES]) {
-        let header = self.headers.of(flow % self.flows);
-        let part = |at: usize| {
+        let header = self.headers.of_flow(flow % self.flows);
+        let address_at = |at: usize| {
             let mut address = [0; MAC_BYTES];
             address.copy_from_slice(&header[at..at + MAC_BYTES]);
             address
         };
-        (part(0), part(MAC_BYTES))
+        (address_at(0), address_at(MAC_BYTES))
     }
 
     /// Returns the headers that the receiver expects.
-    pub(super) fn expected(&self) -> Expected {
+    pub(super) fn expected_headers(&self) -> ExpectedHeaders {
         let mut frame = vec![0; self.sizes.largest().into()];
-        let tag = Tag {
+        let tag = FrameTag {
             mark: 0,
             number: 0,
-            account: 0,
+            flow_group: 0,
             time_ns: 0,
         };
         self.write(&mut frame, 0, tag);
         let packet = checksum::verify(&frame);
         let first = self.addresses(0);
-        let steady = self.flows <= u32::from(ACCOUNTS)
+        let has_fixed_addresses = self.flows <= u32::from(MAX_FLOW_GROUPS)
             || (1..self.flows).all(|flow| self.addresses(flow) == first);
-        Expected {
-            packet: packet.map(|packet| (packet.version_6, packet.protocol)),
-            steady,
+        ExpectedHeaders {
+            packet: packet.map(|packet| (packet.is_ipv6, packet.protocol)),
+            has_fixed_addresses,
         }
     }
 
@@ -243,14 +243,14 @@ impl Template {
     /// Panics if `flow` is not below [`Template::flows`], or if the frame is shorter than its
     /// headers.
     #[inline]
-    pub fn write(&self, frame: &mut [u8], flow: u32, tag: Tag) {
+    pub fn write(&self, frame: &mut [u8], flow: u32, tag: FrameTag) {
         let (header, rest) = frame.split_at_mut(self.headers.length());
-        header.copy_from_slice(self.headers.of(flow));
+        header.copy_from_slice(self.headers.of_flow(flow));
         let (content, mut sum) = match self.tag {
             Some(layout) => {
-                let (place, content) = rest.split_at_mut(layout.bytes);
+                let (tag_bytes, content) = rest.split_at_mut(layout.bytes);
                 let tag = tag.bytes(layout);
-                place.copy_from_slice(&tag[..layout.bytes]);
+                tag_bytes.copy_from_slice(&tag[..layout.bytes]);
                 // The bytes beyond a short tag are zero, which changes no sum.
                 (content, checksum::sum(&tag))
             }
@@ -258,10 +258,10 @@ impl Template {
         };
         let length = content.len();
         content.copy_from_slice(&self.content[..length]);
-        if !matches!(self.headers.checksum(), Checksum::None) {
-            sum = checksum::join(sum, self.sums[length]);
+        if !matches!(self.headers.checksum(), ChecksumField::None) {
+            sum = checksum::add_folded(sum, self.content_sums[length]);
         }
-        self.headers.finish(frame, flow, sum);
+        self.headers.fill_in(frame, flow, sum);
     }
 }
 

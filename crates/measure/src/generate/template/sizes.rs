@@ -3,7 +3,7 @@
 use linerate_metric::generate::FCS_BYTES;
 
 use super::TemplateError;
-use super::values::Values;
+use super::values::FieldValues;
 
 /// Simple IMIX: Ethernet frame lengths with FCS, and their number in twelve frames (IP packets of
 /// 40, 576 and 1500 bytes of early Internet measurements).
@@ -11,45 +11,45 @@ pub const IMIX: &[(u16, u32)] = &[(64, 7), (594, 4), (1518, 1)];
 
 /// Minimum Ethernet frame length with FCS (IEEE 802.3). Devices pad shorter frames, so their rates
 /// and loads would be wrong.
-pub const SHORTEST_BYTES: u16 = 64;
+pub const MIN_FRAME_WITH_FCS: u16 = 64;
 /// Maximum number of frames before the lengths repeat.
-const PERIOD: u64 = 65_536;
+const MAX_SEQUENCE_FRAMES: u64 = 65_536;
 /// Number of random lengths before they repeat.
-const DRAWN: u64 = 4096;
+const RANDOM_SIZES: u64 = 4096;
 
 /// Lengths without FCS, in the order of sending before they repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    order: Box<[u16]>,
+pub struct FrameSizes {
+    sequence: Box<[u16]>,
 }
 
-impl Sizes {
+impl FrameSizes {
     /// Returns a single length with FCS, raised to the minimum of Ethernet if it is below it.
-    pub(super) fn one(size: u16) -> Self {
+    pub(super) fn single(size: u16) -> Self {
         Self {
-            order: [size.max(SHORTEST_BYTES) - FCS_BYTES].into(),
+            sequence: [size.max(MIN_FRAME_WITH_FCS) - FCS_BYTES].into(),
         }
     }
 
-    /// Returns `imix` with at least `least` bytes per frame, in the form that [`Sizes::read`]
+    /// Returns `imix` with at least `min_bytes` bytes per frame, in the form that [`FrameSizes::parse`]
     /// parses.
     #[must_use]
-    pub fn imix_from(least: u16) -> String {
-        let part = |&(size, weight): &(u16, u32)| format!("{}:{weight}", size.max(least));
+    pub fn imix_with_min(min_bytes: u16) -> String {
+        let part = |&(size, weight): &(u16, u32)| format!("{}:{weight}", size.max(min_bytes));
         let parts: Vec<String> = IMIX.iter().map(part).collect();
         parts.join(",")
     }
 
-    /// Parses lengths with FCS: `64`, `64,512`, `64-1518+2`, `draw:64-1518`, `imix`, `64:7,594:4`.
+    /// Parses lengths with FCS: `64`, `64,512`, `64-1518+2`, `redraw:64-1518`, `imix`, `64:7,594:4`.
     ///
     /// # Errors
     /// [`TemplateError::BadValue`].
-    pub fn read(text: &str, seed: u64) -> Result<Self, TemplateError> {
-        let refused = || TemplateError::BadValue {
+    pub fn parse(text: &str, seed: u64) -> Result<Self, TemplateError> {
+        let rejection = || TemplateError::BadValue {
             field: "size",
             text: text.to_owned(),
             example: format!(
-                "{SHORTEST_BYTES} to 65535 bytes, as 64, 64,512,1518, 64-1518+2, draw:64-1518, imix or \
+                "{MIN_FRAME_WITH_FCS} to 65535 bytes, as 64, 64,512,1518, 64-1518+2, draw:64-1518, imix or \
                  64:7,594:4,1518:1"
             ),
         };
@@ -63,60 +63,64 @@ impl Sizes {
                     Some((size.trim().parse().ok()?, weight.trim().parse().ok()?))
                 })
                 .collect();
-            let weights = weights.ok_or_else(refused)?;
+            let weights = weights.ok_or_else(rejection)?;
             let total: u64 = weights.iter().map(|&(_, weight)| u64::from(weight)).sum();
-            if total == 0 || total > PERIOD {
-                return Err(refused());
+            if total == 0 || total > MAX_SEQUENCE_FRAMES {
+                return Err(rejection());
             }
             interleave(&weights)
         } else {
-            let values = Values::read("size", text, "", |size| size.parse().ok());
+            let values = FieldValues::parse("size", text, "", |size| size.parse().ok());
             let values = values.map_err(|error| match error {
-                TemplateError::BadValue { .. } => refused(),
+                TemplateError::BadValue { .. } => rejection(),
                 error => error,
             })?;
             let count = match values {
-                Values::Draw { .. } => DRAWN,
+                FieldValues::Draw { .. } => RANDOM_SIZES,
                 _ => values.count(),
             };
-            if count > PERIOD {
-                return Err(refused());
+            if count > MAX_SEQUENCE_FRAMES {
+                return Err(rejection());
             }
-            (0..count).map(|number| values.of(number, seed)).collect()
+            (0..count)
+                .map(|number| values.value_of_flow(number, seed))
+                .collect()
         };
-        let order: Option<Box<[u16]>> = sizes
+        let sequence: Option<Box<[u16]>> = sizes
             .into_iter()
             .map(|size| {
                 let size = u16::try_from(size).ok()?;
-                (size >= SHORTEST_BYTES).then(|| size - FCS_BYTES)
+                (size >= MIN_FRAME_WITH_FCS).then(|| size - FCS_BYTES)
             })
             .collect();
-        order.map(|order| Self { order }).ok_or_else(refused)
+        sequence
+            .map(|sequence| Self { sequence })
+            .ok_or_else(rejection)
     }
 
     /// Returns the lengths without FCS in their order.
     #[must_use]
-    pub fn order(&self) -> &[u16] {
-        &self.order
+    pub fn sequence(&self) -> &[u16] {
+        &self.sequence
     }
 
     /// Returns the smallest length without FCS.
     #[must_use]
     pub fn smallest(&self) -> u16 {
-        self.order.iter().copied().min().unwrap_or(0)
+        self.sequence.iter().copied().min().unwrap_or(0)
     }
 
     /// Returns the largest length without FCS.
     #[must_use]
     pub fn largest(&self) -> u16 {
-        self.order.iter().copied().max().unwrap_or(0)
+        self.sequence.iter().copied().max().unwrap_or(0)
     }
 
     /// Returns the mean length with FCS.
     #[must_use]
     pub fn mean(&self) -> f64 {
-        let sum: u64 = self.order.iter().map(|&size| u64::from(size)).sum();
-        sum as f64 / self.order.len() as f64 + f64::from(FCS_BYTES)
+        let sum: u64 = self.sequence.iter().map(|&size| u64::from(size)).sum();
+        sum as f64 / self.sequence.len() as f64 + f64::from(FCS_BYTES)
     }
 }
 
@@ -124,7 +128,7 @@ impl Sizes {
 fn interleave(weights: &[(u16, u32)]) -> Vec<u128> {
     let total: i64 = weights.iter().map(|&(_, weight)| i64::from(weight)).sum();
     let mut credit = vec![0i64; weights.len()];
-    let mut order = Vec::new();
+    let mut sequence = Vec::new();
     for _ in 0..total {
         for (credit, &(_, weight)) in credit.iter_mut().zip(weights) {
             *credit += i64::from(weight);
@@ -133,9 +137,9 @@ fn interleave(weights: &[(u16, u32)]) -> Vec<u128> {
             break;
         };
         credit[next] -= total;
-        order.push(u128::from(weights[next].0));
+        sequence.push(u128::from(weights[next].0));
     }
-    order
+    sequence
 }
 
 #[cfg(test)]
@@ -144,30 +148,45 @@ mod tests {
 
     #[test]
     fn sizes_are_with_check_sequence() {
-        for (text, want) in [
+        for (text, expected) in [
             ("64", &[60][..]),
             ("64,128", &[60, 124]),
             ("64-70+2", &[60, 62, 64, 66]),
             ("64:2,128:1", &[60, 124, 60]),
         ] {
-            assert_eq!(Sizes::read(text, 1).unwrap().order(), want, "{text}");
+            assert_eq!(
+                FrameSizes::parse(text, 1).unwrap().sequence(),
+                expected,
+                "{text}"
+            );
         }
-        let imix = Sizes::read("imix", 1).unwrap();
-        let count = |size| imix.order().iter().filter(|&&other| other == size).count();
+        let imix = FrameSizes::parse("imix", 1).unwrap();
+        let count = |size| {
+            imix.sequence()
+                .iter()
+                .filter(|&&candidate| candidate == size)
+                .count()
+        };
         assert_eq!((count(60), count(590), count(1514)), (7, 4, 1));
         assert!((imix.mean() - (7 * 64 + 4 * 594 + 1518) as f64 / 12.0).abs() < 1e-9);
         // No more than three small frames in a row, also across the repetition.
-        let doubled = [imix.order(), imix.order()].concat();
+        let doubled = [imix.sequence(), imix.sequence()].concat();
         assert!(
             doubled
                 .windows(4)
                 .all(|four| four.iter().any(|&size| size != 60))
         );
-        assert_eq!(Sizes::read("draw:64-1518", 1).unwrap().order().len(), 4096);
+        assert_eq!(
+            FrameSizes::parse("draw:64-1518", 1)
+                .unwrap()
+                .sequence()
+                .len(),
+            4096
+        );
         for text in [
             "", "3", "63", "70000", "64:0", "1-70000", "64:x", "draw:9", "64:70000",
         ] {
-            assert!(Sizes::read(text, 1).is_err(), "{text}");
+            assert!(FrameSizes::parse(text, 1).is_err(), "{text}");
         }
     }
 }

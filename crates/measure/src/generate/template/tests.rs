@@ -2,23 +2,23 @@
 
 use super::*;
 use linerate_metric::generate::{
-    ArpPlan, EthernetPlan, IcmpPlan, IpPlan, PortsPlan, TcpPlan, VlanPlan,
+    ArpPlan, EthernetPlan, IcmpPlan, IpPlan, TcpPlan, UdpPlan, VlanPlan,
 };
 use proptest::prelude::*;
 
-const FROM: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const TO: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const SOURCE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const DESTINATION_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-const TAG: Tag = Tag {
+const TAG: FrameTag = FrameTag {
     mark: 0xabcd,
     number: 7,
-    account: 3,
+    flow_group: 3,
     time_ns: 1_000_000,
 };
 
 fn frames(plan: &TemplatePlan, count: u32) -> Vec<Vec<u8>> {
-    let template = Template::new(plan, FROM, TO).unwrap();
-    let sizes = template.sizes().order();
+    let template = Template::new(plan, SOURCE_MAC, DESTINATION_MAC).unwrap();
+    let sizes = template.sizes().sequence();
     (0..count)
         .map(|number| {
             let size = sizes[number as usize % sizes.len()];
@@ -32,7 +32,7 @@ fn frames(plan: &TemplatePlan, count: u32) -> Vec<Vec<u8>> {
 /// Without a requested size, frames are as short as headers, number and time allow, and at least as
 /// long as Ethernet requires.
 #[test]
-fn a_size_that_nobody_asked_for_fits() {
+fn default_size_fits_the_headers() {
     for (text, size) in [
         ("", 64),
         ("[tcp]\n", 68),
@@ -45,15 +45,15 @@ fn a_size_that_nobody_asked_for_fits() {
     ] {
         let plan = parse(text);
         assert_eq!(fitted_size(&plan), Ok(size), "{text}");
-        let template = Template::new(&plan, FROM, TO).unwrap();
-        assert_eq!(template.sizes().order(), [size - FCS_BYTES], "{text}");
-        assert!(template.tag_place().is_some(), "{text}");
+        let template = Template::new(&plan, SOURCE_MAC, DESTINATION_MAC).unwrap();
+        assert_eq!(template.sizes().sequence(), [size - FCS_BYTES], "{text}");
+        assert!(template.tag_location().is_some(), "{text}");
     }
     // A requested size is not changed.
-    let asked = Template::new(&parse("size = 64\n[ipv6]\n"), FROM, TO);
-    let least = asked.map(drop);
+    let small_template = Template::new(&parse("size = 64\n[ipv6]\n"), SOURCE_MAC, DESTINATION_MAC);
+    let result = small_template.map(drop);
     assert_eq!(
-        least,
+        result,
         Err(TemplateError::TooShort {
             size: 64,
             least: 66
@@ -63,21 +63,21 @@ fn a_size_that_nobody_asked_for_fits() {
 
 #[test]
 fn a_mix_is_lengthened() {
-    assert_eq!(Sizes::imix_from(64), "64:7,594:4,1518:1");
-    assert_eq!(Sizes::imix_from(76), "76:7,594:4,1518:1");
-    assert!(Sizes::read(&Sizes::imix_from(600), 1).is_ok());
+    assert_eq!(FrameSizes::imix_with_min(64), "64:7,594:4,1518:1");
+    assert_eq!(FrameSizes::imix_with_min(76), "76:7,594:4,1518:1");
+    assert!(FrameSizes::parse(&FrameSizes::imix_with_min(600), 1).is_ok());
 }
 
 fn hex(bytes: &[u8]) -> String {
     let lines = bytes.chunks(16).map(|line| {
-        let words: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
-        words.join(" ")
+        let octets: Vec<String> = line.iter().map(|byte| format!("{byte:02x}")).collect();
+        octets.join(" ")
     });
     lines.collect::<Vec<_>>().join("\n")
 }
 
 fn parse(text: &str) -> TemplatePlan {
-    read_file(text).unwrap()
+    parse_template(text).unwrap()
 }
 
 /// Golden frames, one of each kind.
@@ -131,12 +131,17 @@ fn fields_by_flow() {
         flows: None,
         ..plan
     };
-    assert_eq!(Template::new(&plan, FROM, TO).unwrap().flows(), 256);
+    assert_eq!(
+        Template::new(&plan, SOURCE_MAC, DESTINATION_MAC)
+            .unwrap()
+            .flows(),
+        256
+    );
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
-    for (text, want) in [
+fn impossible_templates_are_rejected() {
+    for (text, expected) in [
         ("[ipv4]\n[ipv6]\n", "ipv4 and ipv6 cannot be combined"),
         ("[arp]\n[udp]\n", "cannot be combined"),
         (
@@ -167,26 +172,26 @@ fn what_cannot_be_is_refused() {
             "flows are not possible",
         ),
     ] {
-        let error = Template::new(&parse(text), FROM, TO)
+        let error = Template::new(&parse(text), SOURCE_MAC, DESTINATION_MAC)
             .unwrap_err()
             .to_string();
-        assert!(error.contains(want), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
     // Location and cause only: the command that reads the file adds the next step.
-    let refused = read_file("size = '64'\ncolour = 'red'")
+    let message = parse_template("size = '64'\ncolour = 'red'")
         .unwrap_err()
         .to_string();
     assert!(
-        refused.starts_with("not a valid template, line 2: unknown field `colour`, expected"),
-        "{refused}"
+        message.starts_with("not a valid template, line 2: unknown field `colour`, expected"),
+        "{message}"
     );
     assert!(
-        !refused.contains('\n') && !refused.contains("--help"),
-        "{refused}"
+        !message.contains('\n') && !message.contains("--help"),
+        "{message}"
     );
-    let short = Template::new(&parse("size = 64\n[tcp]\n"), FROM, TO).unwrap();
+    let short = Template::new(&parse("size = 64\n[tcp]\n"), SOURCE_MAC, DESTINATION_MAC).unwrap();
     assert_eq!(
-        short.tag_place(),
+        short.tag_location(),
         None,
         "the 6 bytes after the TCP header are no tag"
     );
@@ -195,7 +200,7 @@ fn what_cannot_be_is_refused() {
 /// VLAN tags leave less space in the shortest frames, but the tag still fits.
 #[test]
 fn the_shortest_frames_have_room_for_a_tag() {
-    for (vlans, room) in [(0, 16), (1, 14), (2, 10)] {
+    for (vlans, tag_bytes) in [(0, 16), (1, 14), (2, 10)] {
         let plan = TemplatePlan {
             vlan: vec![
                 VlanPlan {
@@ -207,21 +212,21 @@ fn the_shortest_frames_have_room_for_a_tag() {
             size: Some("imix".to_owned()),
             ..TemplatePlan::default()
         };
-        let template = Template::new(&plan, FROM, TO).unwrap();
-        let (place, layout) = template.tag_place().unwrap();
-        assert_eq!((place, layout.bytes), (42 + 4 * vlans, room));
+        let template = Template::new(&plan, SOURCE_MAC, DESTINATION_MAC).unwrap();
+        let (location, layout) = template.tag_location().unwrap();
+        assert_eq!((location, layout.bytes), (42 + 4 * vlans, tag_bytes));
         let mut frame = vec![0; 60];
         template.write(&mut frame, 0, TAG);
         assert_eq!(
-            find(&frame, (place, layout), TAG.mark, 4, TAG.time_ns),
-            Found::Tagged(TAG, place + layout.bytes)
+            find_tag(&frame, (location, layout), TAG.mark, 4, TAG.time_ns),
+            TagMatch::Tagged(TAG, location + layout.bytes)
         );
     }
 }
 
 #[test]
 fn what_is_wrong_is_named_with_its_bounds() {
-    for (text, want) in [
+    for (text, expected) in [
         ("size = '63'", "64 to 65535"),
         ("size = '64,70000'", "64 to 65535"),
         (
@@ -237,10 +242,10 @@ fn what_is_wrong_is_named_with_its_bounds() {
             "descending range",
         ),
     ] {
-        let error = Template::new(&parse(text), FROM, TO)
+        let error = Template::new(&parse(text), SOURCE_MAC, DESTINATION_MAC)
             .unwrap_err()
             .to_string();
-        assert!(error.contains(want), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
     // Numbers need no quotes.
     let plan = parse("size = 128\n[[vlan]]\nid = 7\n[udp]\nsource = 1000\n");
@@ -251,7 +256,7 @@ fn what_is_wrong_is_named_with_its_bounds() {
 
 /// Returns whether the one's complement sum of the words is all ones, that is, the checksum is
 /// right.
-fn ones(parts: &[&[u8]]) -> bool {
+fn is_sum_right(parts: &[&[u8]]) -> bool {
     let bytes = parts.concat();
     let mut total: u32 = bytes
         .chunks(2)
@@ -263,7 +268,7 @@ fn ones(parts: &[&[u8]]) -> bool {
     total == 0xffff
 }
 
-fn check(frame: &[u8], vlans: usize) -> Result<(), TestCaseError> {
+fn check_sums(frame: &[u8], vlans: usize) -> Result<(), TestCaseError> {
     let ip = &frame[14 + 4 * vlans..];
     let version_6 = ip[0] >> 4 == 6;
     let (addresses, protocol, segment) = if version_6 {
@@ -273,23 +278,23 @@ fn check(frame: &[u8], vlans: usize) -> Result<(), TestCaseError> {
         );
         (&ip[8..40], ip[6], &ip[40..])
     } else {
-        prop_assert!(ones(&[&ip[..20]]));
+        prop_assert!(is_sum_right(&[&ip[..20]]));
         prop_assert_eq!(usize::from(u16::from_be_bytes([ip[2], ip[3]])), ip.len());
         (&ip[12..20], ip[9], &ip[20..])
     };
     let length = (segment.len() as u32).to_be_bytes();
     let pseudo = [addresses, &[0, protocol], &length].concat();
     match protocol {
-        1 => prop_assert!(ones(&[segment])),
+        1 => prop_assert!(is_sum_right(&[segment])),
         17 => {
             prop_assert_eq!(
                 usize::from(u16::from_be_bytes([segment[4], segment[5]])),
                 segment.len()
             );
             prop_assert!(segment[6..8] != [0, 0]);
-            prop_assert!(ones(&[&pseudo, segment]));
+            prop_assert!(is_sum_right(&[&pseudo, segment]));
         }
-        _ => prop_assert!(ones(&[&pseudo, segment])),
+        _ => prop_assert!(is_sum_right(&[&pseudo, segment])),
     }
     Ok(())
 }
@@ -316,20 +321,20 @@ proptest! {
             ipv4: (!version_6).then(|| ip.clone()),
             ipv6: version_6.then_some(ip),
             arp: None::<ArpPlan>,
-            udp: (transport == 0).then(|| PortsPlan { source: Some("draw:0-65535".to_owned()), destination: None }),
+            udp: (transport == 0).then(|| UdpPlan { source: Some("draw:0-65535".to_owned()), destination: None }),
             tcp: (transport == 1).then(TcpPlan::default),
             icmp: (transport == 2).then(|| IcmpPlan { id: Some("draw:0-65535".to_owned()) }),
         };
-        let template = Template::new(&plan, FROM, TO).unwrap();
-        let tag = Tag { mark, number, account: flow_group, time_ns };
+        let template = Template::new(&plan, SOURCE_MAC, DESTINATION_MAC).unwrap();
+        let tag = FrameTag { mark, number, flow_group, time_ns };
         let mut frame = vec![0xaa; usize::from(size - FCS_BYTES)];
         for flow in 0..flows {
             template.write(&mut frame, flow, tag);
-            check(&frame, vlans)?;
-            let place = template.tag_place().unwrap();
-            let found = find(&frame, place, mark, u16::MAX, time_ns);
+            check_sums(&frame, vlans)?;
+            let place = template.tag_location().unwrap();
+            let found = find_tag(&frame, place, mark, u16::MAX, time_ns);
             let found = match found {
-                Found::Tagged(found, _) => Some(found.near(place.1, number)),
+                TagMatch::Tagged(found, _) => Some(found.with_number_near(place.1, number)),
                 _ => None,
             };
             prop_assert!(found == Some(tag) || flow_group == u16::MAX);
@@ -338,10 +343,10 @@ proptest! {
 
     #[test]
     fn no_text_panics(text in ".{0,30}") {
-        let _ = read_file(&text);
+        let _ = parse_template(&text);
         let plan = TemplatePlan { size: Some(text.clone()), content: Some("zeros".to_owned()), ..TemplatePlan::default() };
-        let _ = Template::new(&plan, FROM, TO);
+        let _ = Template::new(&plan, SOURCE_MAC, DESTINATION_MAC);
         let plan = TemplatePlan { ipv4: Some(IpPlan { source: Some(text), ..IpPlan::default() }), flows: Some(1), ..TemplatePlan::default() };
-        let _ = Template::new(&plan, FROM, TO);
+        let _ = Template::new(&plan, SOURCE_MAC, DESTINATION_MAC);
     }
 }

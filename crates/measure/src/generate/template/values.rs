@@ -4,22 +4,22 @@ use super::TemplateError;
 
 /// Values of one field, as numbers; the flow of a frame determines its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Values {
+pub enum FieldValues {
     /// `count` values ascending from `first` by `step`, repeated.
     Steps { first: u128, step: u128, count: u64 },
     /// Listed values, repeated.
     Cycle(Vec<u128>),
     /// Random values by flow, both bounds included.
-    Draw { low: u128, high: u128 },
+    Draw { min: u128, max: u128 },
 }
 
 /// Maximum number of listed values of a field.
-const LISTED: usize = 4096;
+const MAX_LISTED: usize = 4096;
 
-impl Values {
+impl FieldValues {
     /// Returns a single value for all flows.
     #[must_use]
-    pub fn one(value: u128) -> Self {
+    pub fn single(value: u128) -> Self {
         Self::Steps {
             first: value,
             step: 1,
@@ -27,60 +27,60 @@ impl Values {
         }
     }
 
-    /// Parses `A`, `A-B`, `A-B+S`, `A,B,C` or `draw:A-B`, and each value with `read`.
+    /// Parses `A`, `A-B`, `A-B+S`, `A,B,C` or `random:A-B`, and each value with `read`.
     ///
     /// # Errors
     /// [`TemplateError::BadValue`] with `example`; [`TemplateError::Backwards`] for a descending
     /// range.
-    pub fn read(
+    pub fn parse(
         field: &'static str,
         text: &str,
         example: &str,
-        read: impl Fn(&str) -> Option<u128>,
+        parse_value: impl Fn(&str) -> Option<u128>,
     ) -> Result<Self, TemplateError> {
-        let refused = || TemplateError::BadValue {
+        let rejection = || TemplateError::BadValue {
             field,
             text: text.to_owned(),
             example: example.to_owned(),
         };
         // The error names the wrong value, not a long list.
         let value = |text: &str| {
-            read(text.trim()).ok_or_else(|| TemplateError::BadValue {
+            parse_value(text.trim()).ok_or_else(|| TemplateError::BadValue {
                 field,
                 text: text.trim().to_owned(),
                 example: example.to_owned(),
             })
         };
         let range = |text: &str| {
-            let (low, high) = text.split_once('-').ok_or_else(refused)?;
-            let (low, high) = (value(low)?, value(high)?);
-            let backwards = || TemplateError::Backwards {
+            let (min, max) = text.split_once('-').ok_or_else(rejection)?;
+            let (min, max) = (value(min)?, value(max)?);
+            let descending = || TemplateError::Backwards {
                 field,
                 text: text.to_owned(),
             };
-            (low <= high).then_some((low, high)).ok_or_else(backwards)
+            (min <= max).then_some((min, max)).ok_or_else(descending)
         };
         if let Some(drawn) = text.strip_prefix("draw:") {
-            let (low, high) = range(drawn)?;
-            return Ok(Self::Draw { low, high });
+            let (min, max) = range(drawn)?;
+            return Ok(Self::Draw { min, max });
         }
         if text.contains(',') {
-            let listed: Result<Vec<u128>, _> = text.split(',').map(value).collect();
-            return match listed? {
-                listed if listed.len() <= LISTED => Ok(Self::Cycle(listed)),
-                _ => Err(refused()),
+            let values: Result<Vec<u128>, _> = text.split(',').map(value).collect();
+            return match values? {
+                values if values.len() <= MAX_LISTED => Ok(Self::Cycle(values)),
+                _ => Err(rejection()),
             };
         }
         if !text.contains('-') {
-            return value(text).map(Self::one);
+            return value(text).map(Self::single);
         }
-        let (ends, step) = match text.rsplit_once('+') {
-            Some((ends, step)) => (ends, step.parse().map_err(|_| refused())?),
+        let (bounds, step) = match text.rsplit_once('+') {
+            Some((bounds, step)) => (bounds, step.parse().map_err(|_| rejection())?),
             None => (text, 1),
         };
-        let (first, last) = range(ends)?;
+        let (first, last) = range(bounds)?;
         if step == 0 {
-            return Err(refused());
+            return Err(rejection());
         }
         Ok(Self::Steps {
             first,
@@ -105,19 +105,19 @@ impl Values {
         match self {
             Self::Steps { first, step, count } => first + step * u128::from(count - 1),
             Self::Cycle(listed) => listed.iter().copied().max().unwrap_or(0),
-            Self::Draw { high, .. } => *high,
+            Self::Draw { max: high, .. } => *high,
         }
     }
 
     /// Returns the value of flow `number`; each field has its own `seed`.
     #[must_use]
-    pub fn of(&self, number: u64, seed: u64) -> u128 {
+    pub fn value_of_flow(&self, number: u64, seed: u64) -> u128 {
         match self {
             Self::Steps { first, step, count } => first + step * u128::from(number % count),
             Self::Cycle(listed) => listed[(number % listed.len() as u64) as usize],
-            Self::Draw { low, high } => {
-                let mut draw = fastrand::Rng::with_seed(seed ^ number.wrapping_mul(MIX));
-                draw.u128(*low..=*high)
+            Self::Draw { min, max } => {
+                let mut random = fastrand::Rng::with_seed(seed ^ number.wrapping_mul(SEED_MIX));
+                random.u128(*min..=*max)
             }
         }
     }
@@ -125,31 +125,33 @@ impl Values {
 
 /// Odd number with well-mixed bits (2^64 divided by the golden ratio), so that seeds of
 /// neighbouring flows differ.
-const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+const SEED_MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(text: &str) -> Result<Values, TemplateError> {
-        Values::read("port", text, "9", |text| text.parse().ok())
+    fn read(text: &str) -> Result<FieldValues, TemplateError> {
+        FieldValues::parse("port", text, "9", |text| text.parse().ok())
     }
 
     fn first(text: &str, count: u64) -> Vec<u128> {
         let values = read(text).unwrap();
-        (0..count).map(|flow| values.of(flow, 7)).collect()
+        (0..count)
+            .map(|flow| values.value_of_flow(flow, 7))
+            .collect()
     }
 
     #[test]
     fn values_of_flows() {
-        for (text, want) in [
+        for (text, expected) in [
             ("9", &[9, 9, 9][..]),
             ("9-10", &[9, 10, 9]),
             ("9-20+4", &[9, 13, 17, 9]),
             ("7,3,7", &[7, 3, 7, 7]),
         ] {
-            assert_eq!(first(text, want.len() as u64), want, "{text}");
+            assert_eq!(first(text, expected.len() as u64), expected, "{text}");
         }
         for text in [
             "", "x", "9-", "10-9", "1-9+0", "1-9+x", "draw:3", "draw:4-3", "1,,2",
@@ -164,9 +166,9 @@ mod tests {
         #[test]
         fn draws_stay_inside_and_repeat(low in 0u128..1000, more in 0u128..1000, flow: u64, seed: u64) {
             let values = read(&format!("draw:{low}-{}", low + more)).unwrap();
-            let drawn = values.of(flow, seed);
+            let drawn = values.value_of_flow(flow, seed);
             prop_assert!((low..=low + more).contains(&drawn));
-            prop_assert_eq!(values.of(flow, seed), drawn);
+            prop_assert_eq!(values.value_of_flow(flow, seed), drawn);
         }
     }
 }

@@ -7,48 +7,48 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use linerate_dialect::control::{FlowTotal, Frame, Outcome, Sent};
+use linerate_dialect::control::{EndResults, FlowTotal, Frame, SenderTotals};
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Ready, poll_any};
+use linerate_host::sys::readiness::{Readiness, poll_any};
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
 
-use super::Speech;
-use super::setup_context::foreign;
-use crate::coordinator::Correspondence;
+use super::ClientProtocol;
+use super::setup_context::protocol_error;
+use crate::coordinator::ControlChannel;
 use crate::error::MeasureError;
-use crate::flow::Shared;
-use crate::interop::record::own_half;
+use crate::flow::FlowShared;
+use crate::interop::record::local_results;
 use crate::netstack::StackThread;
 
 /// Time without progress after which the server counts as gone.
-const STALL_NS: Nanos = 10_000_000_000;
+const STALL_TIMEOUT_NS: Nanos = 10_000_000_000;
 
 /// Silence after the end of the run that ends the server's datagrams, if it reported no end.
-const SILENCE_NS: Nanos = 1_000_000_000;
+const SILENCE_TIMEOUT_NS: Nanos = 1_000_000_000;
 
 /// Silence that ends the server's datagrams after this end was stopped and receives nothing more.
-const CUT_OFF_SILENCE_NS: Nanos = 200_000_000;
+const STOPPED_SILENCE_TIMEOUT_NS: Nanos = 200_000_000;
 
 /// Time before its planned end at which a server may stop sending: its clock started at another
 /// moment.
-const EARLY_NS: Nanos = 300_000_000;
+const EARLY_END_TOLERANCE_NS: Nanos = 300_000_000;
 
 /// Bytes below which a received stream, without a requested amount, is no payload: other servers
 /// send a greeting (iperf3 one byte) and wait.
-const GREETING_BYTES: u64 = 64;
+const GREETING_LIMIT_BYTES: u64 = 64;
 
 /// Silence at the end of a run, beyond the gaps of its rate, from which a server counts as gone
 /// whose connection did not break, or that has none.
-const GONE_NS: Nanos = 2_000_000_000;
+const LOST_SERVER_TIMEOUT_NS: Nanos = 2_000_000_000;
 
 /// Rejected datagrams of a flow after which the port counts as closed: a receiver may start a
 /// moment later than its sender. Kernels send six ICMP errors at once and then one per second
 /// (Linux: net.ipv4.icmp_ratelimit).
-const REFUSED_LIMIT: u32 = 3;
+const REJECTED_DATAGRAM_LIMIT: u32 = 3;
 
 /// Protocols without a control connection over UDP.
-const WITHOUT_CONNECTION: [&str; 6] = [
+const UDP_ONLY_PROTOCOLS: [&str; 6] = [
     "ttcp",
     "discard",
     "iperf2",
@@ -58,76 +58,76 @@ const WITHOUT_CONNECTION: [&str; 6] = [
 ];
 
 /// Returns whether ICMP rejections end the run: nothing else shows that the port is closed. With
-/// `--far-report` the count may be taken in front of that port.
-fn refuses_for_good(plan: &Plan) -> bool {
-    let dialect = plan.dialect.as_deref().unwrap_or_default();
-    WITHOUT_CONNECTION.contains(&dialect) && plan.far_report.is_none()
+/// `--remote-report` the count may be taken in front of that port.
+fn rejections_end_run(plan: &Plan) -> bool {
+    let protocol = plan.peer_protocol.as_deref().unwrap_or_default();
+    UDP_ONLY_PROTOCOLS.contains(&protocol) && plan.server_report_command.is_none()
 }
 
 /// Returns the error for datagrams to a closed port, reported by the remote kernel only.
-pub fn unheard(far: SocketAddr) -> MeasureError {
-    foreign(
-        far,
+pub fn closed_port_error(remote: SocketAddr) -> MeasureError {
+    protocol_error(
+        remote,
         "no receiver on that port: start one, or name its port with -p",
     )
 }
 
 /// Control channel over the protocol of another tool's server.
-pub struct Talk<'a> {
-    speech: &'a mut dyn Speech,
+pub struct ControlAdapter<'a> {
+    driver: &'a mut dyn ClientProtocol,
     plan: Arc<Plan>,
     peer: SocketAddr,
-    shared: Vec<(Direction, Arc<Shared>)>,
+    shared: Vec<(Direction, Arc<FlowShared>)>,
     /// User-space stack that carries the payload, if any.
-    stack: Option<&'a StackThread>,
+    netstack: Option<&'a StackThread>,
     started_ns: Nanos,
     /// Totals that this end has sent, until the protocol driver takes them.
-    sent: Option<Vec<FlowTotal>>,
+    sent_totals: Option<Vec<FlowTotal>>,
     stopped: bool,
     early: bool,
     /// True once the coordinator was notified that the server has sent everything.
-    told: bool,
+    end_notified: bool,
     /// True if only silence showed that end.
-    by_silence: bool,
-    ended: bool,
-    over: bool,
+    ended_by_silence: bool,
+    local_ended: bool,
+    finished: bool,
     /// Bytes or transactions so far, and the time of the last change or control event.
-    moved: Cell<(u64, Nanos)>,
+    progress: Cell<(u64, Nanos)>,
     /// Time of the last change alone.
-    alive_ns: Cell<Nanos>,
+    last_progress_ns: Cell<Nanos>,
 }
 
-impl<'a> Talk<'a> {
+impl<'a> ControlAdapter<'a> {
     /// Starts the test.
     ///
     /// # Errors
     /// If the server rejects it.
     pub fn new(
-        speech: &'a mut dyn Speech,
+        driver: &'a mut dyn ClientProtocol,
         plan: &Arc<Plan>,
         peer: SocketAddr,
-        shared: Vec<(Direction, Arc<Shared>)>,
-        stack: Option<&'a StackThread>,
+        shared: Vec<(Direction, Arc<FlowShared>)>,
+        netstack: Option<&'a StackThread>,
         stop: &AtomicBool,
     ) -> Result<Self, MeasureError> {
-        speech.started(clock::now(), stop)?;
+        driver.start(clock::now(), stop)?;
         let now = clock::now();
         Ok(Self {
-            speech,
+            driver,
             plan: Arc::clone(plan),
             peer,
             shared,
-            stack,
+            netstack,
             started_ns: now,
-            sent: None,
+            sent_totals: None,
             stopped: false,
             early: false,
-            told: false,
-            by_silence: false,
-            ended: false,
-            over: false,
-            moved: Cell::new((0, now)),
-            alive_ns: Cell::new(now),
+            end_notified: false,
+            ended_by_silence: false,
+            local_ended: false,
+            finished: false,
+            progress: Cell::new((0, now)),
+            last_progress_ns: Cell::new(now),
         })
     }
 
@@ -139,55 +139,60 @@ impl<'a> Talk<'a> {
 
     /// Returns the bytes moved in a direction.
     fn bytes(&self, direction: Direction) -> u64 {
-        let flows = self.shared.iter().filter(|(way, _)| *way == direction);
-        flows.map(|(_, shared)| shared.meter.read().bytes).sum()
+        let flows = self
+            .shared
+            .iter()
+            .filter(|(flow_direction, _)| *flow_direction == direction);
+        flows.map(|(_, shared)| shared.counters.read().bytes).sum()
     }
 
     /// Returns the planned end of the run; never for an amount.
-    fn ends_ns(&self) -> Nanos {
-        let whole = self.plan.duration_ns.map(|time| time + self.plan.omit_ns);
-        whole.map_or(Nanos::MAX, |time| self.started_ns.saturating_add(time))
+    fn planned_end_ns(&self) -> Nanos {
+        let total_ns = self.plan.duration_ns.map(|time| time + self.plan.omit_ns);
+        total_ns.map_or(Nanos::MAX, |time| self.started_ns.saturating_add(time))
     }
 
     fn receives(&self) -> bool {
-        self.plan.kind == Kind::Throughput && self.plan.flows(Direction::Receive)
+        self.plan.kind == RunKind::Throughput && self.plan.has_direction(Direction::Receive)
     }
 
     /// Fails once nothing has moved for too long.
-    fn watch(&self, now: Nanos) -> Result<(), MeasureError> {
-        if !self.ended && self.stack.is_some_and(StackThread::is_over) {
-            return Err(MeasureError::Vanished {
+    fn check_stall(&self, now: Nanos) -> Result<(), MeasureError> {
+        if !self.local_ended && self.netstack.is_some_and(StackThread::is_unusable) {
+            return Err(MeasureError::PeerLost {
                 peer: self.peer,
-                how: "the port delivers no more frames".to_owned(),
+                reason: "the port delivers no more frames".to_owned(),
             });
         }
-        let moved = self.shared.iter().map(|(_, shared)| {
-            let totals = shared.meter.read();
+        let progress = self.shared.iter().map(|(_, shared)| {
+            let totals = shared.counters.read();
             match self.plan.kind {
-                Kind::Throughput | Kind::Generate | Kind::Stack => totals.bytes,
+                RunKind::Throughput | RunKind::Generate | RunKind::Stack => totals.bytes,
                 // Missed responses are not progress.
-                Kind::Latency | Kind::Forward => totals.packets,
+                RunKind::Latency | RunKind::Forward => totals.packets,
             }
         });
-        let moved = moved.sum();
-        let (before, since) = self.moved.get();
-        if moved != before {
-            self.moved.set((moved, now));
-            self.alive_ns.set(now);
+        let progress = progress.sum();
+        let (before, since) = self.progress.get();
+        if progress != before {
+            self.progress.set((progress, now));
+            self.last_progress_ns.set(now);
             return Ok(());
         }
-        if self.ended || now < since.saturating_add(STALL_NS + self.gap_ns()) {
+        if self.local_ended || now < since.saturating_add(STALL_TIMEOUT_NS + self.gap_ns()) {
             return Ok(());
         }
-        let what = match self.plan.kind {
-            Kind::Throughput | Kind::Forward | Kind::Generate | Kind::Stack => "no payload moved",
-            Kind::Latency => "no response arrived",
+        let situation = match self.plan.kind {
+            RunKind::Throughput | RunKind::Forward | RunKind::Generate | RunKind::Stack => {
+                "no payload moved"
+            }
+            RunKind::Latency => "no response arrived",
         };
-        Err(foreign(
+        Err(protocol_error(
             self.peer,
             format!(
-                "{what} for {} s: the server hangs, or the path to it is down; look at its process",
-                STALL_NS / 1_000_000_000
+                "{situation} for {} s: the server hangs, or the path to it is down; look at its process",
+                STALL_TIMEOUT_NS / 1_000_000_000
             ),
         ))
     }
@@ -202,47 +207,51 @@ impl<'a> Talk<'a> {
     }
 
     /// Returns whether all received flows had an explicit end.
-    fn has_heard_end(&self) -> bool {
+    fn has_received_end(&self) -> bool {
         let mut flows = self.shared.iter();
-        flows.all(|(way, shared)| *way == Direction::Send || shared.is_over())
+        flows.all(|(flow_direction, shared)| {
+            *flow_direction == Direction::Send || shared.has_sender_ended()
+        })
     }
 
     /// Fails if the server was silent for the last part of the run and sent no end: it has gone or
     /// hangs, or the path from it is down.
-    fn went_silent(&self, now: Nanos) -> Result<(), MeasureError> {
-        let asks = self.plan.kind == Kind::Latency;
+    fn check_silence(&self, now: Nanos) -> Result<(), MeasureError> {
+        let sends_requests = self.plan.kind == RunKind::Latency;
         // A stream that ends has an explicit end; a stalled one does not.
-        let unsaid = match self.plan.protocol {
-            Protocol::Udp => self.by_silence,
-            Protocol::Tcp => self.plan.duration_ns.is_some(),
+        let lacks_end = match self.plan.protocol {
+            TransportProtocol::Udp => self.ended_by_silence,
+            TransportProtocol::Tcp => self.plan.duration_ns.is_some(),
         };
-        let receives = self.receives() && unsaid;
+        let receives = self.receives() && lacks_end;
         // Payload sent in the other direction keeps the count moving.
-        if self.early || !(asks || receives) || self.plan.directions.len() > 1 {
+        if self.early || !(sends_requests || receives) || self.plan.directions.len() > 1 {
             return Ok(());
         }
-        let silent = now.min(self.ends_ns()).saturating_sub(self.alive_ns.get());
-        let patience = match asks {
-            true => self.plan.answer_timeout_ns.unwrap_or(0),
+        let silent = now
+            .min(self.planned_end_ns())
+            .saturating_sub(self.last_progress_ns.get());
+        let timeout = match sends_requests {
+            true => self.plan.response_timeout_ns.unwrap_or(0),
             false => 0,
         };
-        let had = self.bytes(Direction::Receive);
+        let received_bytes = self.bytes(Direction::Receive);
         let amount = self
             .plan
             .amount_bytes
-            .filter(|_| receives && self.by_silence);
-        let lacks = amount.is_some_and(|amount| had < amount - amount / 20);
-        if silent < GONE_NS + patience + self.gap_ns() && !lacks {
+            .filter(|_| receives && self.ended_by_silence);
+        let is_incomplete = amount.is_some_and(|amount| received_bytes < amount - amount / 20);
+        if silent < LOST_SERVER_TIMEOUT_NS + timeout + self.gap_ns() && !is_incomplete {
             return Ok(());
         }
-        let what = match asks {
+        let situation = match sends_requests {
             true => "no response arrived".to_owned(),
-            false => format!("after {had} B nothing was received from the server"),
+            false => format!("after {received_bytes} B nothing was received from the server"),
         };
-        Err(foreign(
+        Err(protocol_error(
             self.peer,
             format!(
-                "{what} in the last {:.1} s of the run: it was stopped, or the path to it is down; look at \
+                "{situation} in the last {:.1} s of the run: it was stopped, or the path to it is down; look at \
                  its process",
                 silent as f64 / 1e9
             ),
@@ -251,129 +260,139 @@ impl<'a> Talk<'a> {
 
     /// Stops a server that only sends, and would not stop by itself.
     fn stop_in_time(&mut self, now: Nanos) {
-        if self.stopped || self.plan.flows(Direction::Send) || !self.receives() {
+        if self.stopped || self.plan.has_direction(Direction::Send) || !self.receives() {
             return;
         }
         let amount = self.plan.amount_bytes;
         let enough = amount.is_some_and(|amount| self.bytes(Direction::Receive) >= amount);
         // Of an amount of datagrams some may never arrive.
-        let lost = self.plan.protocol == Protocol::Udp
+        let lost = self.plan.protocol == TransportProtocol::Udp
             && amount.is_some()
-            && self.moved.get().0 > 0
-            && now >= self.moved.get().1 + SILENCE_NS;
-        if enough || lost || now >= self.ends_ns() {
+            && self.progress.get().0 > 0
+            && now >= self.progress.get().1 + SILENCE_TIMEOUT_NS;
+        if enough || lost || now >= self.planned_end_ns() {
             self.stopped = true;
-            self.speech.stop(now, false);
+            self.driver.stop(now, false);
         }
     }
 
     /// Fails if a sending server stopped before its time, even if it closed in order.
-    fn came_short(&self, now: Nanos) -> Result<(), MeasureError> {
+    fn check_early_end(&self, now: Nanos) -> Result<(), MeasureError> {
         if self.early || !self.receives() {
             return Ok(());
         }
-        let late = self.ends_ns().saturating_sub(now);
+        let missing_ns = self.planned_end_ns().saturating_sub(now);
         let time = self.plan.duration_ns.unwrap_or(0);
-        let had = self.bytes(Direction::Receive);
-        let wanted = self.plan.amount_bytes.unwrap_or(0);
-        let tcp = self.plan.protocol == Protocol::Tcp;
-        let early = self.plan.duration_ns.is_some() && late > EARLY_NS && late > time / 20;
-        let short = tcp && had < wanted;
-        let greeted =
-            tcp && wanted == 0 && had < GREETING_BYTES && !self.plan.flows(Direction::Send);
-        if !early && !short && !greeted && had > 0 {
+        let received_bytes = self.bytes(Direction::Receive);
+        let interests = self.plan.amount_bytes.unwrap_or(0);
+        let tcp = self.plan.protocol == TransportProtocol::Tcp;
+        let early = self.plan.duration_ns.is_some()
+            && missing_ns > EARLY_END_TOLERANCE_NS
+            && missing_ns > time / 20;
+        let short = tcp && received_bytes < interests;
+        let greeted = tcp
+            && interests == 0
+            && received_bytes < GREETING_LIMIT_BYTES
+            && !self.plan.has_direction(Direction::Send);
+        if !early && !short && !greeted && received_bytes > 0 {
             return Ok(());
         }
-        if greeted && had > 0 && !early {
-            return Err(foreign(
+        if greeted && received_bytes > 0 && !early {
+            return Err(protocol_error(
                 self.peer,
                 format!(
-                    "{had} B were received and then nothing, as from a server that waits for a message of another \
+                    "{received_bytes} B were received and then nothing, as from a server that waits for a message of another \
                      protocol: --peer auto detects the protocol"
                 ),
             ));
         }
-        let said = self.speech.complaint();
-        let said = said.map_or_else(String::new, |said| format!(" (its message: {said})"));
-        Err(foreign(
+        let message = self.driver.remote_error();
+        let message =
+            message.map_or_else(String::new, |message| format!(" (its message: {message})"));
+        Err(protocol_error(
             self.peer,
             format!(
-                "the server stopped sending before the end, after {had} B{said}: see its own messages, \
+                "the server stopped sending before the end, after {received_bytes} B{message}: see its own messages, \
                  and whether it was stopped"
             ),
         ))
     }
 
     /// Returns the server's totals once it has sent everything, as far as that is known.
-    fn far_sent(&mut self, now: Nanos) -> Option<Vec<FlowTotal>> {
-        if self.told || !self.receives() {
+    fn remote_totals(&mut self, now: Nanos) -> Option<Vec<FlowTotal>> {
+        if self.end_notified || !self.receives() {
             return None;
         }
-        let said = self.speech.far_sent();
-        self.by_silence = said.is_none() && !self.has_heard_end();
-        let udp = self.plan.protocol == Protocol::Udp;
+        let message = self.driver.remote_totals();
+        self.ended_by_silence = message.is_none() && !self.has_received_end();
+        let udp = self.plan.protocol == TransportProtocol::Udp;
         let silence = match self.early {
-            true => CUT_OFF_SILENCE_NS,
-            false => SILENCE_NS,
+            true => STOPPED_SILENCE_TIMEOUT_NS,
+            false => SILENCE_TIMEOUT_NS,
         };
-        let silent = now >= self.moved.get().1.saturating_add(silence);
-        let time = now >= self.ends_ns().saturating_add(SILENCE_NS) || self.early;
-        said.or_else(|| (udp && silent && time).then(Vec::new))
+        let silent = now >= self.progress.get().1.saturating_add(silence);
+        let time = now >= self.planned_end_ns().saturating_add(SILENCE_TIMEOUT_NS) || self.early;
+        message.or_else(|| (udp && silent && time).then(Vec::new))
     }
 }
 
-impl Correspondence for Talk<'_> {
-    fn hear(&mut self) -> Result<Option<Frame>, MeasureError> {
+impl ControlChannel for ControlAdapter<'_> {
+    fn receive(&mut self) -> Result<Option<Frame>, MeasureError> {
         let now = clock::now();
-        if let Some(flows) = self.sent.take() {
-            self.moved.set((self.moved.get().0, now));
-            self.speech.sent(now, &flows);
+        if let Some(flows) = self.sent_totals.take() {
+            self.progress.set((self.progress.get().0, now));
+            self.driver.payload_sent(now, &flows);
         }
-        self.speech.turn(now)?;
-        self.watch(now)?;
+        self.driver.poll(now)?;
+        self.check_stall(now)?;
         self.stop_in_time(now);
-        if let Some(totals) = self.far_sent(now) {
-            self.told = true;
+        if let Some(totals) = self.remote_totals(now) {
+            self.end_notified = true;
             for (_, shared) in self
                 .shared
                 .iter()
-                .filter(|(way, _)| *way == Direction::Receive)
+                .filter(|(flow_direction, _)| *flow_direction == Direction::Receive)
             {
-                shared.expect_no_more();
+                shared.set_sender_ended();
             }
-            return Ok(Some(Sent { flows: totals }.into()));
+            return Ok(Some(SenderTotals { flows: totals }.into()));
         }
-        if self.ended && !self.over && self.speech.is_over() {
-            self.over = true;
-            let host = linerate_metric::facts::Host::default();
-            return Ok(Some(own_half(Role::Server, host, &self.plan, &[]).into()));
+        if self.local_ended && !self.finished && self.driver.is_finished() {
+            self.finished = true;
+            let host = linerate_metric::facts::HostFacts::default();
+            return Ok(Some(
+                local_results(Role::Server, host, &self.plan, &[]).into(),
+            ));
         }
         Ok(None)
     }
 
-    fn say(&mut self, frame: Frame) -> Result<(), MeasureError> {
+    fn send(&mut self, frame: Frame) -> Result<(), MeasureError> {
         let now = clock::now();
         match frame {
             // The frames of several flows come one after another: the next poll takes them all.
-            Frame::Sent(said) => self.sent.get_or_insert_default().extend(said.flows),
+            Frame::Sent(message) => self
+                .sent_totals
+                .get_or_insert_default()
+                .extend(message.flows),
             Frame::Stop(_) => {
                 self.early = true;
                 self.stopped = true;
-                self.speech.stop(now, true);
+                self.driver.stop(now, true);
             }
-            Frame::Outcome(outcome) => {
-                self.ended = true;
-                let outcome: Outcome = *outcome;
-                self.speech.ended(now, &outcome);
-                self.came_short(now)?;
-                self.went_silent(now)?;
+            Frame::Results(outcome) => {
+                self.local_ended = true;
+                let outcome: EndResults = *outcome;
+                self.driver.flows_ended(now, &outcome);
+                self.check_early_end(now)?;
+                self.check_silence(now)?;
             }
             _ => {}
         }
-        self.speech.turn(now)
+        self.driver.poll(now)
     }
 
-    fn beat(&mut self) -> Result<(), MeasureError> {
+    fn send_heartbeat(&mut self) -> Result<(), MeasureError> {
         Ok(())
     }
 
@@ -381,37 +400,41 @@ impl Correspondence for Talk<'_> {
         Ok(())
     }
 
-    fn wait(&self, other: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
-        let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
-        let mut wanted: Vec<_> = (self.speech.listens().into_iter())
-            .map(|fd| (fd, Ready::Receive))
+    fn wait(&self, other_fd: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
+        let remaining = Duration::from_nanos(deadline.saturating_sub(clock::now()));
+        let mut interests: Vec<_> = (self.driver.readable_fds().into_iter())
+            .map(|fd| (fd, Readiness::Receive))
             .collect();
-        wanted.extend(other.map(|fd| (fd, Ready::Receive)));
-        poll_any(&wanted, left)
+        interests.extend(other_fd.map(|fd| (fd, Readiness::Receive)));
+        poll_any(&interests, remaining)
             .map(|_| ())
             .map_err(|error| MeasureError::system("poll", error))
     }
 
-    fn refused(&self, datagrams: u32) -> Result<(), MeasureError> {
-        match datagrams < REFUSED_LIMIT || self.ended || !refuses_for_good(&self.plan) {
+    fn on_rejected_datagrams(&self, datagrams: u32) -> Result<(), MeasureError> {
+        match datagrams < REJECTED_DATAGRAM_LIMIT
+            || self.local_ended
+            || !rejections_end_run(&self.plan)
+        {
             true => Ok(()),
-            false => Err(unheard(self.peer)),
+            false => Err(closed_port_error(self.peer)),
         }
     }
 
-    fn due_ns(&self) -> Nanos {
+    fn next_deadline_ns(&self) -> Nanos {
         let now = clock::now();
-        let due = self.speech.due_ns(now);
-        let due = match self.receives() && self.plan.amount_bytes.is_some() && !self.stopped {
-            true => due.min(now + 5_000_000),
-            false => due,
-        };
-        if self.sent.is_some() {
+        let next_deadline = self.driver.next_deadline_ns(now);
+        let next_deadline =
+            match self.receives() && self.plan.amount_bytes.is_some() && !self.stopped {
+                true => next_deadline.min(now + 5_000_000),
+                false => next_deadline,
+            };
+        if self.sent_totals.is_some() {
             return now;
         }
-        match self.ends_ns() {
-            ends if !self.stopped && ends > now => due.min(ends),
-            _ => due,
+        match self.planned_end_ns() {
+            end_ns if !self.stopped && end_ns > now => next_deadline.min(end_ns),
+            _ => next_deadline,
         }
     }
 
@@ -423,24 +446,24 @@ impl Correspondence for Talk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow_counters::Totals;
-    use crate::interop::client::CalledFlow;
+    use crate::flow_counters::PayloadTotals;
+    use crate::interop::client::ConnectedFlow;
 
     /// Server that sends no control message.
-    struct Mute;
+    struct SilentDriver;
 
-    impl Speech for Mute {
-        fn flows(&mut self) -> Vec<CalledFlow> {
+    impl ClientProtocol for SilentDriver {
+        fn flows(&mut self) -> Vec<ConnectedFlow> {
             Vec::new()
         }
 
-        fn turn(&mut self, _: Nanos) -> Result<(), MeasureError> {
+        fn poll(&mut self, _: Nanos) -> Result<(), MeasureError> {
             Ok(())
         }
 
         fn stop(&mut self, _: Nanos, _early: bool) {}
 
-        fn is_over(&self) -> bool {
+        fn is_finished(&self) -> bool {
             true
         }
 
@@ -453,72 +476,119 @@ mod tests {
 
     /// Returns whether a run of 10 s reports a lost server that moved payload last at
     /// `last_progress_ns`.
-    fn told(
-        kind: Kind,
+    fn reports_loss(
+        kind: RunKind,
         direction: Direction,
-        alive: Nanos,
-        change: impl FnOnce(&mut Talk<'_>),
+        last_progress_ns: Nanos,
+        change: impl FnOnce(&mut ControlAdapter<'_>),
     ) -> bool {
-        let mut plan = Plan::new(kind, Protocol::Udp, "far");
+        let mut plan = Plan::new(kind, TransportProtocol::Udp, "far");
         plan.duration_ns = Some(10 * SECOND);
         plan.directions = vec![direction];
-        let shared = Arc::new(Shared::default());
-        shared.meter.publish(&Totals {
+        let shared = Arc::new(FlowShared::default());
+        shared.counters.publish(&PayloadTotals {
             bytes: 1_000,
             packets: 1,
-            ..Totals::default()
+            ..PayloadTotals::default()
         });
-        let mut mute = Mute;
+        let mut driver = SilentDriver;
         let peer = SocketAddr::from(([192, 0, 2, 1], 5001));
         let (flows, stop) = (vec![(direction, shared)], AtomicBool::new(false));
-        let mut talk = Talk::new(&mut mute, &Arc::new(plan), peer, flows, None, &stop).unwrap();
-        let start = talk.started_ns;
-        talk.alive_ns.set(start + alive);
-        talk.by_silence = true;
-        change(&mut talk);
-        talk.went_silent(start + 11 * SECOND).is_err()
+        let mut adapter =
+            ControlAdapter::new(&mut driver, &Arc::new(plan), peer, flows, None, &stop).unwrap();
+        let start = adapter.started_ns;
+        adapter.last_progress_ns.set(start + last_progress_ns);
+        adapter.ended_by_silence = true;
+        change(&mut adapter);
+        adapter.check_silence(start + 11 * SECOND).is_err()
     }
 
     #[test]
-    fn a_far_end_without_a_connection_is_missed_at_the_end() {
+    fn a_silent_server_without_a_connection_is_reported_at_the_end() {
         use Direction::{Receive, Send};
-        let none = |_: &mut Talk<'_>| {};
-        assert!(told(Kind::Throughput, Receive, 4 * SECOND, none));
-        assert!(!told(Kind::Throughput, Receive, 9 * SECOND, none));
+        let unchanged = |_: &mut ControlAdapter<'_>| {};
+        assert!(reports_loss(
+            RunKind::Throughput,
+            Receive,
+            4 * SECOND,
+            unchanged
+        ));
+        assert!(!reports_loss(
+            RunKind::Throughput,
+            Receive,
+            9 * SECOND,
+            unchanged
+        ));
         // A stream too; a regular end in time is no silence.
-        assert!(told(Kind::Throughput, Receive, 4 * SECOND, |talk| {
-            Arc::make_mut(&mut talk.plan).protocol = Protocol::Tcp;
-            talk.by_silence = false;
-        }));
+        assert!(reports_loss(
+            RunKind::Throughput,
+            Receive,
+            4 * SECOND,
+            |talk| {
+                Arc::make_mut(&mut talk.plan).protocol = TransportProtocol::Tcp;
+                talk.ended_by_silence = false;
+            }
+        ));
         // A server that sent its end was there, and a sending client receives nothing anyway.
-        assert!(!told(Kind::Throughput, Receive, 4 * SECOND, |talk| talk
-            .by_silence =
-            false));
-        assert!(!told(Kind::Throughput, Receive, 4 * SECOND, |talk| talk
-            .early =
-            true));
-        assert!(!told(Kind::Throughput, Send, 4 * SECOND, none));
-        assert!(told(Kind::Latency, Send, 4 * SECOND, none));
+        assert!(!reports_loss(
+            RunKind::Throughput,
+            Receive,
+            4 * SECOND,
+            |talk| talk.ended_by_silence = false
+        ));
+        assert!(!reports_loss(
+            RunKind::Throughput,
+            Receive,
+            4 * SECOND,
+            |talk| talk.early = true
+        ));
+        assert!(!reports_loss(
+            RunKind::Throughput,
+            Send,
+            4 * SECOND,
+            unchanged
+        ));
+        assert!(reports_loss(RunKind::Latency, Send, 4 * SECOND, unchanged));
         // A request has one second for its response.
-        assert!(!told(Kind::Latency, Send, 7_500_000_000, none));
-        assert!(told(Kind::Throughput, Receive, 10 * SECOND, |talk| {
-            let plan = Arc::make_mut(&mut talk.plan);
-            (plan.duration_ns, plan.amount_bytes) = (None, Some(1_000_000));
-        }));
+        assert!(!reports_loss(
+            RunKind::Latency,
+            Send,
+            7_500_000_000,
+            unchanged
+        ));
+        assert!(reports_loss(
+            RunKind::Throughput,
+            Receive,
+            10 * SECOND,
+            |talk| {
+                let plan = Arc::make_mut(&mut talk.plan);
+                (plan.duration_ns, plan.amount_bytes) = (None, Some(1_000_000));
+            }
+        ));
     }
 
     #[test]
     fn an_end_that_came_with_payload_is_no_silence() {
-        let plan = |_: &mut Talk<'_>| {};
-        assert!(told(Kind::Throughput, Direction::Receive, SECOND, plan));
-        let heard = told(Kind::Throughput, Direction::Receive, SECOND, |talk| {
-            talk.shared[0].1.expect_no_more();
-            let _ = talk.far_sent(talk.started_ns + 20 * SECOND);
+        let unchanged = |_: &mut ControlAdapter<'_>| {};
+        assert!(reports_loss(
+            RunKind::Throughput,
+            Direction::Receive,
+            SECOND,
+            unchanged
+        ));
+        let with_end = reports_loss(RunKind::Throughput, Direction::Receive, SECOND, |adapter| {
+            adapter.shared[0].1.set_sender_ended();
+            let _ = adapter.remote_totals(adapter.started_ns + 20 * SECOND);
         });
-        assert!(!heard);
-        let unheard = told(Kind::Throughput, Direction::Receive, SECOND, |talk| {
-            assert!(talk.far_sent(talk.started_ns + 20 * SECOND).is_some());
-        });
-        assert!(unheard);
+        assert!(!with_end);
+        let without_end =
+            reports_loss(RunKind::Throughput, Direction::Receive, SECOND, |adapter| {
+                assert!(
+                    adapter
+                        .remote_totals(adapter.started_ns + 20 * SECOND)
+                        .is_some()
+                );
+            });
+        assert!(without_end);
     }
 }

@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use socket2::Socket;
 
 /// Reads of one poll: a peer that sends without end does not block the caller.
-const READS_A_TURN: usize = 16;
+const READS_PER_POLL: usize = 16;
 
 /// Non-blocking control connection.
-pub struct Control {
+pub struct ControlSocket {
     stream: Socket,
     closed: bool,
 }
 
-impl Control {
+impl ControlSocket {
     /// Wraps a connection.
     ///
     /// # Errors
@@ -28,22 +28,22 @@ impl Control {
         })
     }
 
-    /// Passes received bytes to `take`; false once the peer has closed its side.
+    /// Passes received bytes to `handle`; false once the peer has closed its side.
     ///
     /// # Errors
-    /// If the connection broke, or `take` fails.
+    /// If the connection broke, or `handle` fails.
     pub fn read<E: From<io::Error>>(
         &mut self,
-        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+        mut handle: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<bool, E> {
-        let mut room = [0; 8 << 10];
-        for _ in 0..READS_A_TURN {
+        let mut buffer = [0; 8 << 10];
+        for _ in 0..READS_PER_POLL {
             if self.closed {
                 break;
             }
-            match (&self.stream).read(&mut room) {
+            match (&self.stream).read(&mut buffer) {
                 Ok(0) => self.closed = true,
-                Ok(bytes) => take(&room[..bytes])?,
+                Ok(bytes) => handle(&buffer[..bytes])?,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => break,
                     io::ErrorKind::Interrupted => {}
@@ -69,14 +69,14 @@ impl Control {
     }
 
     /// Closes the sending half.
-    pub fn finish(&self) {
+    pub fn shutdown_send(&self) {
         // The connection may be closed already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// Returns the descriptor that becomes readable on messages; none once the peer has closed.
     #[must_use]
-    pub fn listens(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn readable_fds(&self) -> Vec<BorrowedFd<'_>> {
         match self.closed {
             true => Vec::new(),
             false => vec![self.stream.as_fd()],

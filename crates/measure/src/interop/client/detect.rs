@@ -5,95 +5,95 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use linerate_dialect::iperf2::{Due, Settings, UdpClient, datagram};
-use linerate_dialect::iperf3::{BUSY, State};
-use linerate_dialect::sockperf::Header;
+use linerate_dialect::iperf2::{Iperf2ClientAction, Iperf2Settings, Iperf2UdpClient, datagram};
+use linerate_dialect::iperf3::{BUSY, Iperf3State};
+use linerate_dialect::sockperf::SockperfHeader;
 use linerate_dialect::{control, nuttcp};
 use linerate_host::sys::clock;
-use linerate_metric::plan::{DEFAULT_PORT, Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{DEFAULT_PORT, Direction, Plan, RunKind, TransportProtocol};
 use socket2::Socket;
 
-use super::probe_sockets::Asker;
-use super::setup_context::foreign;
-use super::{Caller, caller};
+use super::probe_sockets::ProbeSockets;
+use super::setup_context::protocol_error;
+use super::{ClientProtocolSpec, client_protocol};
 use crate::error::MeasureError;
-use crate::interop::probes::{self, END_BYTES};
+use crate::interop::probes::{self, IPERF2_UDP_PROBE_BYTES};
 
 /// Time for a reply to a probe.
-const ANSWER: Duration = Duration::from_millis(700);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// Time for a server that sends first to do so.
-const UNASKED: Duration = Duration::from_millis(300);
+const SEND_FIRST_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Time for a server to be ready again after a connection without a test: iperf3 and nuttcp serve
 /// one client at a time, and reject others in that time.
-const RECOVERY: Duration = Duration::from_millis(500);
+const RECOVERY_TIME: Duration = Duration::from_millis(500);
 
 /// Time for an iperf2 UDP server to be ready again: it replies to end markers until a quarter of a
 /// second of silence, and counts datagrams before that into the previous test (2.1.8 needs a
 /// second).
-const UDP_RECOVERY: Duration = Duration::from_millis(1_200);
+const UDP_RECOVERY_TIME: Duration = Duration::from_millis(1_200);
 
 const IPERF2_PORT: u16 = 5001;
 
 /// Pause between attempts at a port that rejects for a moment.
-const AGAIN: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Detected protocol.
-pub enum Found {
+pub enum DetectedProtocol {
     /// Protocol of our own server.
-    Own,
+    Linerate,
     /// Protocol of another tool, with its port.
-    Foreign(&'static Caller, u16),
+    ThirdParty(&'static ClientProtocolSpec, u16),
 }
 
 /// Probe that only one protocol replies to in its way.
-struct Probe {
-    dialect: &'static str,
-    words: fn() -> Vec<u8>,
-    is_answer: fn(&[u8]) -> bool,
+struct ProtocolProbe {
+    protocol: &'static str,
+    request: fn() -> Vec<u8>,
+    is_reply: fn(&[u8]) -> bool,
 }
 
 /// Probes in the order of use, except that the protocol that owns a port comes first. Some probes
 /// harm other servers (reference iperf2 crashes on nuttcp's, so it comes early). A server that
 /// waits for more bytes must not receive a probe that it takes for payload before the other probes.
-const PROBES: &[Probe] = &[
-    Probe {
-        dialect: "linerate",
-        words: probes::own,
-        is_answer: is_own,
+const PROBES: &[ProtocolProbe] = &[
+    ProtocolProbe {
+        protocol: "linerate",
+        request: probes::linerate,
+        is_reply: is_linerate_reply,
     },
-    Probe {
-        dialect: "iperf2",
-        words: probes::iperf2,
-        is_answer: |answer| answer.starts_with(&[0, 0, 0, 2, 0, 0, 0]),
+    ProtocolProbe {
+        protocol: "iperf2",
+        request: probes::iperf2,
+        is_reply: |reply| reply.starts_with(&[0, 0, 0, 2, 0, 0, 0]),
     },
-    Probe {
-        dialect: "nuttcp",
-        words: || probes::NUTTCP.to_vec(),
-        is_answer: |answer| answer.starts_with(b"HELO nuttcp v"),
+    ProtocolProbe {
+        protocol: "nuttcp",
+        request: || probes::NUTTCP_PROBE.to_vec(),
+        is_reply: |reply| reply.starts_with(b"HELO nuttcp v"),
     },
-    Probe {
-        dialect: "iperf3",
-        words: probes::iperf3,
-        is_answer: |answer| {
-            answer.starts_with(&[State::ParamExchange.to_byte()]) || answer.starts_with(&BUSY)
+    ProtocolProbe {
+        protocol: "iperf3",
+        request: probes::iperf3,
+        is_reply: |reply| {
+            reply.starts_with(&[Iperf3State::ParamExchange.to_byte()]) || reply.starts_with(&BUSY)
         },
     },
-    Probe {
-        dialect: "sockperf",
-        words: || probes::SOCKPERF.bytes().to_vec(),
-        is_answer: |answer| Header::read(answer) == Some(probes::SOCKPERF.answered()),
+    ProtocolProbe {
+        protocol: "sockperf",
+        request: || probes::SOCKPERF_PROBE.to_bytes().to_vec(),
+        is_reply: |reply| SockperfHeader::read(reply) == Some(probes::SOCKPERF_PROBE.to_reply()),
     },
-    Probe {
-        dialect: "echo",
-        words: || probes::MARK.to_vec(),
-        is_answer: |answer| answer == probes::MARK,
+    ProtocolProbe {
+        protocol: "echo",
+        request: || probes::ECHO_PROBE.to_vec(),
+        is_reply: |reply| reply == probes::ECHO_PROBE,
     },
 ];
 
 /// Returns the probes for a port, the one of its owner first.
-fn probes(port: u16) -> impl Iterator<Item = &'static Probe> {
+fn probes(port: u16) -> impl Iterator<Item = &'static ProtocolProbe> {
     let owner = match port {
         nuttcp::CONTROL_PORT => "nuttcp",
         IPERF2_PORT => "iperf2",
@@ -101,101 +101,102 @@ fn probes(port: u16) -> impl Iterator<Item = &'static Probe> {
         linerate_dialect::echo::PORT => "echo",
         _ => "linerate",
     };
-    let is_owner = move |probe: &&Probe| probe.dialect == owner;
+    let is_owner = move |probe: &&ProtocolProbe| probe.protocol == owner;
     let others = PROBES.iter().filter(move |probe| !is_owner(probe));
     PROBES.iter().filter(is_owner).chain(others)
 }
 
 /// Returns the protocol of a reply to `request`. It need not be the probed one: iperf3 accepts any
 /// bytes as its cookie, and an unchanged copy means echo.
-fn whose(words: &[u8], answer: &[u8]) -> Option<&'static Probe> {
-    let echoed = !answer.is_empty() && words.starts_with(answer);
+fn classify_reply(request: &[u8], reply: &[u8]) -> Option<&'static ProtocolProbe> {
+    let echoed = !reply.is_empty() && request.starts_with(reply);
     PROBES.iter().find(|probe| match echoed {
-        true => probe.dialect == "echo",
-        false => (probe.is_answer)(answer),
+        true => probe.protocol == "echo",
+        false => (probe.is_reply)(reply),
     })
 }
 
-fn is_own(answer: &[u8]) -> bool {
-    answer.starts_with(&control::ANSWER_MAGIC) || answer.starts_with(&control::CONTROL_MAGIC)
+fn is_linerate_reply(reply: &[u8]) -> bool {
+    reply.starts_with(&control::REPLY_MAGIC) || reply.starts_with(&control::CONTROL_MAGIC)
 }
 
 /// Returns the ports to probe, each with the protocol to assume for a port that accepts a
 /// connection and sends nothing.
-fn ports(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
+fn ports_to_probe(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
     let named = plan.port;
     if named != 0 && named != DEFAULT_PORT {
-        let silent = match plan.kind {
-            Kind::Throughput => Some("iperf2-legacy"),
-            Kind::Latency | Kind::Forward | Kind::Generate | Kind::Stack => None,
+        let fallback = match plan.kind {
+            RunKind::Throughput => Some("iperf2-legacy"),
+            RunKind::Latency | RunKind::Forward | RunKind::Generate | RunKind::Stack => None,
         };
-        return vec![(named, silent)];
+        return vec![(named, fallback)];
     }
     match plan.kind {
-        Kind::Throughput => vec![
+        RunKind::Throughput => vec![
             (DEFAULT_PORT, None),
             (nuttcp::CONTROL_PORT, None),
             (IPERF2_PORT, Some("iperf2-legacy")),
             (linerate_dialect::discard::PORT, Some("discard")),
             (linerate_dialect::chargen::PORT, None),
         ],
-        Kind::Latency | Kind::Forward => vec![
+        RunKind::Latency | RunKind::Forward => vec![
             (DEFAULT_PORT, None),
             (linerate_dialect::sockperf::PORT, None),
             (linerate_dialect::echo::PORT, None),
             (IPERF2_PORT, None),
         ],
         // No server takes part in it.
-        Kind::Generate | Kind::Stack => Vec::new(),
+        RunKind::Generate | RunKind::Stack => Vec::new(),
     }
 }
 
 /// Returns the protocol that owns a port exclusively, if it fits the plan: a probe would only be
 /// payload there.
-fn owner(plan: &Plan, port: u16) -> Option<&'static Caller> {
+fn port_owner(plan: &Plan, port: u16) -> Option<&'static ClientProtocolSpec> {
     let name = match port {
         linerate_dialect::discard::PORT => "discard",
         linerate_dialect::chargen::PORT => "chargen",
         _ => return None,
     };
-    caller(name).filter(|caller| caller.kinds.contains(&plan.kind))
+    client_protocol(name).filter(|spec| spec.kinds.contains(&plan.kind))
 }
 
 /// Returns whether a server sends first.
-fn sends_unasked(stream: &Socket) -> bool {
-    let heard = || -> io::Result<usize> {
+fn sends_first(stream: &Socket) -> bool {
+    let received = || -> io::Result<usize> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(UNASKED))?;
+        stream.set_read_timeout(Some(SEND_FIRST_TIMEOUT))?;
         (&*stream).read(&mut [0; 256])
     };
-    heard().is_ok_and(|bytes| bytes > 0)
+    received().is_ok_and(|bytes| bytes > 0)
 }
 
 /// Probes for protocols that respond over UDP only.
-fn by_datagram(
+fn detect_udp_responder(
     plan: &Plan,
-    far: SocketAddr,
-    asker: &Asker,
-    tried: &mut Tried,
-) -> Result<Option<Found>, MeasureError> {
-    for (port, _) in ports(plan) {
+    remote: SocketAddr,
+    sockets: &ProbeSockets,
+    probed: &mut ProbedPorts,
+) -> Result<Option<DetectedProtocol>, MeasureError> {
+    for (port, _) in ports_to_probe(plan) {
         for probe in PROBES {
-            let known = caller(probe.dialect).filter(|caller| caller.kinds.contains(&plan.kind));
-            let Some(caller) = known.filter(|caller| ["sockperf", "echo"].contains(&caller.name))
+            let known_spec =
+                client_protocol(probe.protocol).filter(|spec| spec.kinds.contains(&plan.kind));
+            let Some(spec) = known_spec.filter(|spec| ["sockperf", "echo"].contains(&spec.name))
             else {
                 continue;
             };
-            tried.udp(port);
-            let line = asker.datagrams(SocketAddr::new(far.ip(), port))?;
-            let ask = || -> io::Result<Vec<u8>> {
-                line.send(&(probe.words)())?;
-                let mut answer = vec![0; 256];
-                let bytes = line.receive(&mut answer, ANSWER)?;
-                answer.truncate(bytes);
-                Ok(answer)
+            probed.add_udp(port);
+            let socket = sockets.open_udp(SocketAddr::new(remote.ip(), port))?;
+            let exchange = || -> io::Result<Vec<u8>> {
+                socket.send(&(probe.request)())?;
+                let mut reply = vec![0; 256];
+                let bytes = socket.receive(&mut reply, REPLY_TIMEOUT)?;
+                reply.truncate(bytes);
+                Ok(reply)
             };
-            if (probe.is_answer)(&ask().unwrap_or_default()) {
-                return Ok(Some(Found::Foreign(caller, port)));
+            if (probe.is_reply)(&exchange().unwrap_or_default()) {
+                return Ok(Some(DetectedProtocol::ThirdParty(spec, port)));
             }
         }
     }
@@ -204,48 +205,50 @@ fn by_datagram(
 
 /// Detects the iperf2 layout of a UDP server, which replies to the end marker of a flow with its
 /// report. The probe flow has one datagram, because a lone end marker belongs to an earlier test.
-fn iperf2_by_datagram(
+fn detect_iperf2_udp(
     address: SocketAddr,
-    asker: &Asker,
-) -> Result<Option<&'static Caller>, MeasureError> {
-    let line = asker.datagrams(address)?;
+    sockets: &ProbeSockets,
+) -> Result<Option<&'static ClientProtocolSpec>, MeasureError> {
+    let socket = sockets.open_udp(address)?;
     // Settings that legacy and current servers read.
-    let settings = Settings::legacy(address.port());
-    let Ok(mut machine) = UdpClient::new(settings, END_BYTES) else {
+    let settings = Iperf2Settings::legacy(address.port());
+    let Ok(mut machine) = Iperf2UdpClient::new(settings, IPERF2_UDP_PROBE_BYTES) else {
         return Ok(None);
     };
-    let mut words = machine.template();
-    if let Some(at) = words.len().checked_sub(probes::MARK.len()) {
-        words[at..].copy_from_slice(probes::MARK);
+    let mut datagram_bytes = machine.template();
+    if let Some(at) = datagram_bytes.len().checked_sub(probes::ECHO_PROBE.len()) {
+        datagram_bytes[at..].copy_from_slice(probes::ECHO_PROBE);
     }
-    datagram::write_number(&mut words, 1, clock::real());
-    if line.send(&words).is_err() {
+    datagram::write_number(&mut datagram_bytes, 1, clock::now_realtime());
+    if socket.send(&datagram_bytes).is_err() {
         return Ok(None);
     }
-    machine.count(1);
+    machine.set_sent(1);
     machine.finish(clock::now());
-    let until = Instant::now() + ANSWER;
-    let mut room = [0; 2048];
+    let until = Instant::now() + REPLY_TIMEOUT;
+    let mut buffer = [0; 2048];
     while Instant::now() < until {
-        if asker.stop.load(Relaxed) {
+        if sockets.stop.load(Relaxed) {
             return Err(MeasureError::Interrupted);
         }
         let now = clock::now();
-        let wait = match machine.due(now) {
-            Due::End => {
-                machine.write_end(&mut words, clock::real(), now);
+        let wait = match machine.next_action(now) {
+            Iperf2ClientAction::End => {
+                machine.write_end(&mut datagram_bytes, clock::now_realtime(), now);
                 // ICMP error: the port is closed.
-                if line.send(&words).is_err() {
+                if socket.send(&datagram_bytes).is_err() {
                     return Ok(None);
                 }
                 continue;
             }
-            Due::At(at) => Duration::from_nanos(at.saturating_sub(now).max(1_000_000)),
-            Due::Request | Due::Nothing => break,
+            Iperf2ClientAction::WaitUntil(at) => {
+                Duration::from_nanos(at.saturating_sub(now).max(1_000_000))
+            }
+            Iperf2ClientAction::Request | Iperf2ClientAction::Idle => break,
         };
-        match line.receive(&mut room, wait.min(ANSWER)) {
-            Ok(bytes) if machine.receive(&room[..bytes]) => {
-                return Ok(caller(layout(&room[..bytes])));
+        match socket.receive(&mut buffer, wait.min(REPLY_TIMEOUT)) {
+            Ok(bytes) if machine.receive(&buffer[..bytes]) => {
+                return Ok(client_protocol(report_layout(&buffer[..bytes])));
             }
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
             Ok(_) | Err(_) => {}
@@ -256,7 +259,7 @@ fn iperf2_by_datagram(
 
 /// Returns the layout of a report: legacy servers have flags where current ones have the upper half
 /// of a number.
-fn layout(report: &[u8]) -> &'static str {
+fn report_layout(report: &[u8]) -> &'static str {
     match report.get(12..16) {
         Some([0x80, 0, 0, 0]) => "iperf2-legacy",
         _ => "iperf2",
@@ -265,32 +268,35 @@ fn layout(report: &[u8]) -> &'static str {
 
 /// Probed ports, for the error text.
 #[derive(Default)]
-struct Tried {
+struct ProbedPorts {
     tcp: Vec<u16>,
     udp: Vec<u16>,
 }
 
-impl Tried {
-    fn tcp(&mut self, port: u16) {
+impl ProbedPorts {
+    fn add_tcp(&mut self, port: u16) {
         if !self.tcp.contains(&port) {
             self.tcp.push(port);
         }
     }
 
-    fn udp(&mut self, port: u16) {
+    fn add_udp(&mut self, port: u16) {
         if !self.udp.contains(&port) {
             self.udp.push(port);
         }
     }
 
     /// Formats the ports: `TCP ports 5201, 5000 and UDP port 5001`.
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let of = |protocol, ports: &[u16]| {
             let numbers: Vec<_> = ports.iter().map(u16::to_string).collect();
             let port = if ports.len() == 1 { "port" } else { "ports" };
             (!ports.is_empty()).then(|| format!("{protocol} {port} {}", numbers.join(", ")))
         };
-        let parts = [of(Protocol::Tcp, &self.tcp), of(Protocol::Udp, &self.udp)];
+        let parts = [
+            of(TransportProtocol::Tcp, &self.tcp),
+            of(TransportProtocol::Udp, &self.udp),
+        ];
         parts
             .into_iter()
             .flatten()
@@ -301,22 +307,24 @@ impl Tried {
 
 /// Connects; `None` if no program listens. If one `was_open` before, the connect is retried for a
 /// while.
-fn enter(
+fn connect_if_open(
     address: SocketAddr,
-    asker: &Asker,
-    listened: bool,
+    sockets: &ProbeSockets,
+    was_open: bool,
 ) -> Result<Option<Socket>, MeasureError> {
     let begin = Instant::now();
     loop {
-        if asker.stop.load(Relaxed) {
+        if sockets.stop.load(Relaxed) {
             return Err(MeasureError::Interrupted);
         }
-        match asker.connect(address) {
+        match sockets.connect(address) {
             Ok(stream) => return Ok(Some(stream)),
-            Err(MeasureError::Refused { .. }) if !listened || begin.elapsed() > RECOVERY => {
+            Err(MeasureError::ConnectionRefused { .. })
+                if !was_open || begin.elapsed() > RECOVERY_TIME =>
+            {
                 return Ok(None);
             }
-            Err(MeasureError::Refused { .. }) => std::thread::sleep(AGAIN),
+            Err(MeasureError::ConnectionRefused { .. }) => std::thread::sleep(RETRY_INTERVAL),
             Err(error) => return Err(error),
         }
     }
@@ -326,134 +334,139 @@ fn enter(
 ///
 /// # Errors
 /// If no port accepts a connection, or no reply is recognised.
-pub fn find(plan: &Plan, far: SocketAddr, asker: &Asker) -> Result<Found, MeasureError> {
-    let mut taken = false;
+pub fn detect(
+    plan: &Plan,
+    remote: SocketAddr,
+    sockets: &ProbeSockets,
+) -> Result<DetectedProtocol, MeasureError> {
+    let mut accepted = false;
     let mut unfit = None;
-    let mut tried = Tried::default();
+    let mut probed = ProbedPorts::default();
     // A server that cannot run the plan is skipped: another one may run on the same host.
-    let fits = |caller: &Caller| {
-        caller.kinds.contains(&plan.kind) && super::refuse(caller, plan).is_none()
+    let supports_plan = |spec: &ClientProtocolSpec| {
+        spec.kinds.contains(&plan.kind) && super::reject_plan(spec, plan).is_none()
     };
-    let (mut mute, udp) = (false, plan.protocol == Protocol::Udp);
-    let passable = |entered, mute: &mut bool| match entered {
-        Err(MeasureError::Silent { .. }) if udp => {
-            *mute = true;
+    let (mut tcp_blocked, udp) = (false, plan.protocol == TransportProtocol::Udp);
+    let tolerate_timeout = |connected, tcp_blocked: &mut bool| match connected {
+        Err(MeasureError::NoReply { .. }) if udp => {
+            *tcp_blocked = true;
             Ok(None)
         }
-        entered => entered,
+        connected => connected,
     };
-    for (port, silent) in ports(plan) {
-        let mut here = false;
-        let mut address = far;
+    for (port, fallback) in ports_to_probe(plan) {
+        let mut port_open = false;
+        let mut address = remote;
         address.set_port(port);
         let mut answered = false;
         'tcp: {
             // A firewall that drops connections may pass datagrams: the timeout is spent once.
-            if mute {
+            if tcp_blocked {
                 break 'tcp;
             }
-            tried.tcp(port);
+            probed.add_tcp(port);
             // A server that sends payload may do so without any request.
-            let listens = plan.flows(Direction::Receive) && !plan.flows(Direction::Send);
-            if let Some(caller) =
-                owner(plan, port).or_else(|| super::caller("chargen").filter(|_| listens))
+            let only_receives =
+                plan.has_direction(Direction::Receive) && !plan.has_direction(Direction::Send);
+            if let Some(spec) = port_owner(plan, port)
+                .or_else(|| super::client_protocol("chargen").filter(|_| only_receives))
             {
-                let owned = owner(plan, port).is_some();
-                let entered = enter(address, asker, false);
-                let Some(stream) = passable(entered, &mut mute)? else {
+                let is_owner = port_owner(plan, port).is_some();
+                let connected = connect_if_open(address, sockets, false);
+                let Some(stream) = tolerate_timeout(connected, &mut tcp_blocked)? else {
                     break 'tcp;
                 };
-                (taken, here) = (true, true);
-                if owned || sends_unasked(&stream) {
-                    if fits(caller) {
-                        return Ok(Found::Foreign(caller, port));
+                (accepted, port_open) = (true, true);
+                if is_owner || sends_first(&stream) {
+                    if supports_plan(spec) {
+                        return Ok(DetectedProtocol::ThirdParty(spec, port));
                     }
-                    unfit.get_or_insert((caller, address));
+                    unfit.get_or_insert((spec, address));
                     break 'tcp;
                 }
                 drop(stream);
             }
             for probe in probes(port) {
-                let entered = enter(address, asker, here);
-                let Some(mut stream) = passable(entered, &mut mute)? else {
+                let connected = connect_if_open(address, sockets, port_open);
+                let Some(mut stream) = tolerate_timeout(connected, &mut tcp_blocked)? else {
                     // The port is closed; try the next one.
                     break;
                 };
-                (taken, here) = (true, true);
-                let words = (probe.words)();
-                let mut ask = || -> io::Result<Vec<u8>> {
+                (accepted, port_open) = (true, true);
+                let request = (probe.request)();
+                let mut exchange = || -> io::Result<Vec<u8>> {
                     stream.set_nonblocking(false)?;
-                    stream.set_read_timeout(Some(ANSWER))?;
-                    stream.write_all(&words)?;
-                    let mut answer = vec![0; 256];
-                    let bytes = stream.read(&mut answer)?;
-                    answer.truncate(bytes);
-                    Ok(answer)
+                    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+                    stream.write_all(&request)?;
+                    let mut reply = vec![0; 256];
+                    let bytes = stream.read(&mut reply)?;
+                    reply.truncate(bytes);
+                    Ok(reply)
                 };
-                let answer = ask().unwrap_or_default();
-                answered |= !answer.is_empty();
-                let Some(answers) = whose(&words, &answer) else {
+                let reply = exchange().unwrap_or_default();
+                answered |= !reply.is_empty();
+                let Some(matched) = classify_reply(&request, &reply) else {
                     continue;
                 };
-                match caller(answers.dialect) {
-                    None => return Ok(Found::Own),
-                    Some(caller) if fits(caller) => {
+                match client_protocol(matched.protocol) {
+                    None => return Ok(DetectedProtocol::Linerate),
+                    Some(spec) if supports_plan(spec) => {
                         drop(stream);
-                        std::thread::sleep(RECOVERY);
-                        return Ok(Found::Foreign(caller, port));
+                        std::thread::sleep(RECOVERY_TIME);
+                        return Ok(DetectedProtocol::ThirdParty(spec, port));
                     }
                     // The protocol is recognised but does not support this measurement.
-                    Some(caller) => {
-                        unfit.get_or_insert((caller, address));
+                    Some(spec) => {
+                        unfit.get_or_insert((spec, address));
                         break;
                     }
                 }
             }
             // An accepted connection shows nothing about datagrams.
-            if here
+            if port_open
                 && !answered
-                && plan.protocol == Protocol::Tcp
-                && let Some(caller) = silent.and_then(caller)
+                && plan.protocol == TransportProtocol::Tcp
+                && let Some(spec) = fallback.and_then(client_protocol)
             {
-                if !fits(caller) {
-                    unfit.get_or_insert((caller, address));
+                if !supports_plan(spec) {
+                    unfit.get_or_insert((spec, address));
                     break 'tcp;
                 }
-                return Ok(Found::Foreign(caller, port));
+                return Ok(DetectedProtocol::ThirdParty(spec, port));
             }
         }
         // A UDP server of iperf2 accepts no connections.
-        if !asks_iperf2(plan, port) {
+        if !probes_iperf2_udp(plan, port) {
             continue;
         }
-        tried.udp(port);
-        match iperf2_by_datagram(address, asker)? {
-            Some(caller) if fits(caller) => {
-                std::thread::sleep(UDP_RECOVERY);
-                return Ok(Found::Foreign(caller, port));
+        probed.add_udp(port);
+        match detect_iperf2_udp(address, sockets)? {
+            Some(spec) if supports_plan(spec) => {
+                std::thread::sleep(UDP_RECOVERY_TIME);
+                return Ok(DetectedProtocol::ThirdParty(spec, port));
             }
-            Some(caller) => {
-                unfit.get_or_insert((caller, address));
+            Some(spec) => {
+                unfit.get_or_insert((spec, address));
             }
             None => {}
         }
     }
-    if udp && let Some(found) = by_datagram(plan, far, asker, &mut tried)? {
-        return Ok(found);
+    if udp && let Some(detected) = detect_udp_responder(plan, remote, sockets, &mut probed)? {
+        return Ok(detected);
     }
-    if let Some((caller, address)) = unfit
-        && let Some(refusal) = super::refuse(caller, plan)
+    if let Some((spec, address)) = unfit
+        && let Some(rejection) = super::reject_plan(spec, plan)
     {
-        let why = refusal.why;
-        return Err(foreign(
+        let reason = rejection.reason;
+        return Err(protocol_error(
             address,
-            format!("speaks {}, and {why}", caller.name),
+            format!("speaks {}, and {reason}", spec.name),
         ));
     }
-    let ports = tried.words();
-    Err(foreign(
-        far,
-        match taken {
+    let ports = probed.describe();
+    Err(protocol_error(
+        remote,
+        match accepted {
             true => format!(
                 "accepts connections and sends no recognised reply (probed: {ports}): name its protocol with \
                  --peer, and its port with -p"
@@ -467,34 +480,37 @@ pub fn find(plan: &Plan, far: SocketAddr, asker: &Asker) -> Result<Found, Measur
 }
 
 /// Returns whether a port is probed for iperf2 over UDP: its default port, and a named one.
-fn asks_iperf2(plan: &Plan, port: u16) -> bool {
+fn probes_iperf2_udp(plan: &Plan, port: u16) -> bool {
     let is_named = plan.port != 0 && plan.port != DEFAULT_PORT;
-    let udp = plan.kind == Kind::Throughput && plan.protocol == Protocol::Udp;
+    let udp = plan.kind == RunKind::Throughput && plan.protocol == TransportProtocol::Udp;
     udp && (is_named || port == IPERF2_PORT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_dialect::control::{Connection, Hello};
-    use linerate_dialect::iperf2::{Layout, Report};
+    use linerate_dialect::control::{ControlCodec, Hello};
+    use linerate_dialect::iperf2::{Iperf2Report, ReportLayout};
     use std::net::UdpSocket;
     use std::sync::atomic::AtomicBool;
 
-    use crate::session::dial::Local;
+    use crate::session::dial::SourceBinding;
 
     /// Detects over the kernel's sockets.
-    fn find_over_kernel(plan: &Plan, far: SocketAddr) -> Result<Found, MeasureError> {
-        let asker = Asker {
-            local: &Local::default(),
+    fn detect_over_kernel(
+        plan: &Plan,
+        remote: SocketAddr,
+    ) -> Result<DetectedProtocol, MeasureError> {
+        let sockets = ProbeSockets {
+            local: &SourceBinding::default(),
             stack: None,
             stop: &AtomicBool::new(false),
         };
-        find(plan, far, &asker)
+        detect(plan, remote, &sockets)
     }
 
     #[test]
-    fn the_owner_of_a_port_is_asked_first_and_everybody_once() {
+    fn the_owner_of_a_port_is_probed_first_and_each_protocol_once() {
         for (port, first) in [
             (5000, "nuttcp"),
             (5001, "iperf2"),
@@ -503,65 +519,74 @@ mod tests {
             (5201, "linerate"),
             (4_242, "linerate"),
         ] {
-            let asked: Vec<_> = probes(port).map(|probe| probe.dialect).collect();
-            assert_eq!(asked[0], first, "{port}");
-            assert_eq!(asked.len(), PROBES.len());
-            assert!(PROBES.iter().all(|probe| asked.contains(&probe.dialect)));
+            let protocols: Vec<_> = probes(port).map(|probe| probe.protocol).collect();
+            assert_eq!(protocols[0], first, "{port}");
+            assert_eq!(protocols.len(), PROBES.len());
+            assert!(
+                PROBES
+                    .iter()
+                    .all(|probe| protocols.contains(&probe.protocol))
+            );
         }
     }
 
     #[test]
-    fn who_sends_unasked_is_listened_to_first() {
+    fn a_server_that_sends_first_is_read_first() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let far = listener.local_addr().unwrap();
+        let remote = listener.local_addr().unwrap();
         let sender = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(b" !\"#$%&").unwrap();
             // Probe bytes of the client would arrive here.
-            let mut said = Vec::new();
-            let _ = stream.read_to_end(&mut said);
-            said
+            let mut received = Vec::new();
+            let _ = stream.read_to_end(&mut received);
+            received
         });
-        let mut plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
-        (plan.port, plan.directions) = (far.port(), vec![Direction::Receive]);
-        let found = find_over_kernel(&plan, far).unwrap();
-        assert!(matches!(found, Found::Foreign(caller, _) if caller.name == "chargen"));
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "127.0.0.1");
+        (plan.port, plan.directions) = (remote.port(), vec![Direction::Receive]);
+        let detected = detect_over_kernel(&plan, remote).unwrap();
+        assert!(
+            matches!(detected, DetectedProtocol::ThirdParty(caller, _) if caller.name == "chargen")
+        );
         assert_eq!(sender.join().unwrap(), b"");
     }
 
     /// Starts an iperf2 server for datagrams only.
-    fn reporting(layout: Layout) -> (SocketAddr, std::thread::JoinHandle<u64>) {
+    fn start_iperf2_server(layout: ReportLayout) -> (SocketAddr, std::thread::JoinHandle<u64>) {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let far = socket.local_addr().unwrap();
+        let remote = socket.local_addr().unwrap();
         let serving = std::thread::spawn(move || {
-            let (mut room, mut payload) = ([0; 2048], 0);
+            let (mut buffer, mut payload) = ([0; 2048], 0);
             loop {
-                let (bytes, from) = socket.recv_from(&mut room).unwrap();
-                let header = datagram::read_header(&room[..bytes], false).unwrap();
+                let (bytes, from) = socket.recv_from(&mut buffer).unwrap();
+                let header = datagram::read_header(&buffer[..bytes], false).unwrap();
                 if header.sequence > 0 {
                     payload += 1;
                     continue;
                 }
-                let report = Report {
+                let report = Iperf2Report {
                     datagrams: 2,
-                    ..Report::default()
+                    ..Iperf2Report::default()
                 };
                 socket.send_to(&report.write(layout), from).unwrap();
                 return payload;
             }
         });
-        (far, serving)
+        (remote, serving)
     }
 
     #[test]
-    fn iperf2_is_found_where_it_takes_datagrams_alone() {
-        for (layout, name) in [(Layout::Today, "iperf2"), (Layout::Legacy, "iperf2-legacy")] {
-            let (far, serving) = reporting(layout);
-            let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "127.0.0.1");
-            plan.port = far.port();
-            let found = find_over_kernel(&plan, far).unwrap();
+    fn iperf2_is_detected_over_udp_only() {
+        for (layout, name) in [
+            (ReportLayout::Current, "iperf2"),
+            (ReportLayout::Legacy, "iperf2-legacy"),
+        ] {
+            let (remote, serving) = start_iperf2_server(layout);
+            let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "127.0.0.1");
+            plan.port = remote.port();
+            let detected = detect_over_kernel(&plan, remote).unwrap();
             assert!(
-                matches!(found, Found::Foreign(caller, port) if caller.name == name && port == far.port()),
+                matches!(detected, DetectedProtocol::ThirdParty(caller, port) if caller.name == name && port == remote.port()),
                 "{name}"
             );
             // The server received one datagram of payload only.
@@ -570,50 +595,53 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_nobody_says_where_he_asked() {
+    fn a_failed_detection_lists_the_probed_ports() {
         let free = UdpSocket::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
             .unwrap();
-        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "127.0.0.1");
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "127.0.0.1");
         plan.port = free.port();
-        let found = find_over_kernel(&plan, free);
-        let Err(error) = found else {
+        let detected = detect_over_kernel(&plan, free);
+        let Err(error) = detected else {
             panic!("detected a server");
         };
-        let (port, said) = (free.port(), error.problem().to_string());
-        let asked = format!("probed: TCP port {port} and UDP port {port}");
-        assert!(said.contains(&asked), "{said}");
-        let mut tried = Tried::default();
+        let (port, problem) = (free.port(), error.problem().to_string());
+        let ports = format!("probed: TCP port {port} and UDP port {port}");
+        assert!(problem.contains(&ports), "{problem}");
+        let mut probed = ProbedPorts::default();
         for port in [5201, 5000, 5201] {
-            tried.tcp(port);
+            probed.add_tcp(port);
         }
-        assert_eq!(tried.words(), "TCP ports 5201, 5000");
+        assert_eq!(probed.describe(), "TCP ports 5201, 5000");
     }
 
     #[test]
-    fn the_ports_of_discard_and_chargen_are_theirs() {
-        let plan = Plan::new(Kind::Throughput, Protocol::Tcp, "127.0.0.1");
-        let name = |port| owner(&plan, port).map(|caller| caller.name);
+    fn discard_and_chargen_own_their_ports() {
+        let plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "127.0.0.1");
+        let name = |port| port_owner(&plan, port).map(|spec| spec.name);
         assert_eq!((name(9), name(19)), (Some("discard"), Some("chargen")));
         assert_eq!(name(5001), None);
     }
 
     #[test]
-    fn an_answer_tells_who_gave_it_whoever_was_asked() {
+    fn a_reply_identifies_its_protocol_whatever_the_probe() {
         for probe in PROBES {
-            let words = (probe.words)();
-            let name = |answer: &[u8]| whose(&words, answer).map(|probe| probe.dialect);
+            let request = (probe.request)();
+            let name = |reply: &[u8]| classify_reply(&request, reply).map(|probe| probe.protocol);
             // iperf3 accepts any first bytes as a cookie.
-            assert_eq!(name(&[State::ParamExchange.to_byte()]), Some("iperf3"));
+            assert_eq!(
+                name(&[Iperf3State::ParamExchange.to_byte()]),
+                Some("iperf3")
+            );
             assert_eq!(name(&BUSY), Some("iperf3"));
             assert_eq!(name(b"HELO nuttcp v6.1.2\n"), Some("nuttcp"));
-            assert_eq!(name(&words), Some("echo"));
-            assert_eq!(name(&words[..1]), Some("echo"));
+            assert_eq!(name(&request), Some("echo"));
+            assert_eq!(name(&request[..1]), Some("echo"));
             assert_eq!(name(b""), None);
             assert_eq!(name(b"SSH-2.0-x\r\n"), None);
-            let mut server = Connection::server(Hello::new("linerate 0.1.0")).unwrap();
-            server.receive(&probes::own()).unwrap();
+            let mut server = ControlCodec::server(Hello::new("linerate 0.1.0")).unwrap();
+            server.receive(&probes::linerate()).unwrap();
             server.next_frame().unwrap();
             assert_eq!(name(server.outgoing()), Some("linerate"));
         }

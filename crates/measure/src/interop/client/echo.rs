@@ -1,32 +1,32 @@
 //! Echo (RFC 862): round trips with any responder that returns received bytes.
 
 use linerate_dialect::echo;
-use linerate_metric::plan::{Kind, Plan};
+use linerate_metric::plan::{Plan, RunKind};
 
-use super::setup_context::Context;
-use super::{Caller, Refusal, Speech, round_trips};
+use super::setup_context::SetupContext;
+use super::{ClientProtocol, ClientProtocolSpec, PlanRejection, round_trips};
 use crate::error::MeasureError;
 use crate::interop::framing::Framing;
-use crate::interop::probes::MARK;
+use crate::interop::probes::ECHO_PROBE;
 
 /// Client of echo.
-pub const CALLER: Caller = Caller {
+pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "echo",
     about: "round trips over TCP and UDP; every byte is compared",
-    kinds: &[Kind::Latency],
+    kinds: &[RunKind::Latency],
     port: echo::PORT,
     datagram_bytes: 64,
-    refuse,
+    reject: reject_plan,
     open,
 };
 
-fn refuse(plan: &Plan) -> Option<Refusal> {
-    round_trips::refuse(plan, true)
+fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
+    round_trips::reject_plan(plan, true)
 }
 
-fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
     // Shorter than a request may be, because it only probes for a responder.
-    round_trips::open(context, "echo", &Framing::Own, MARK, &|answer| {
-        answer == MARK
+    round_trips::open_flows(context, "echo", &Framing::Linerate, ECHO_PROBE, &|reply| {
+        reply == ECHO_PROBE
     })
 }

@@ -8,50 +8,52 @@ use std::task::Poll;
 use std::time::Duration;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Ready, poll};
-use linerate_host::sys::socket::{Flags, receive, send, tcp_info, unacknowledged};
-use linerate_metric::plan::Protocol;
+use linerate_host::sys::readiness::{Readiness, poll};
+use linerate_host::sys::socket::{
+    MessageFlags, read_tcp_info, read_unacknowledged_bytes, receive, send,
+};
+use linerate_metric::plan::TransportProtocol;
 use linerate_stack::{SocketId, SocketKind, Stack, StackError, TcpState};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::netstack::{StackHandle, gone};
-use crate::transport::{FlowOptions, open_socket, stack_error, why_closed};
-use crate::worker::Opening;
+use crate::netstack::{StackHandle, thread_ended};
+use crate::transport::{FlowOptions, close_reason, open_socket, stack_error};
+use crate::worker::FlowOpening;
 
 /// Poll interval of the user-space stack during a wait.
-const LOOK: Duration = Duration::from_millis(1);
+const STACK_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Timeout of a connect, and of a send without space.
-const PATIENCE_NS: Nanos = 5_000_000_000;
+const SOCKET_TIMEOUT_NS: Nanos = 5_000_000_000;
 
 /// Socket of a flow, or listening socket for one.
 pub enum FlowSocket {
     Kernel(Socket),
     /// Socket of our user-space stack.
-    Stack(StackHandle, SocketId),
+    Netstack(StackHandle, SocketId),
 }
 
 /// Returns the unspecified address of the family of `address`.
-fn anywhere(like: SocketAddr) -> IpAddr {
-    match like {
+fn unspecified_address(address: SocketAddr) -> IpAddr {
+    match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
 }
 
 /// Runs a closure on a stack, in the thread that owns it.
-fn on<R: Send + 'static>(
+fn with_stack<R: Send + 'static>(
     stack: &StackHandle,
     work: impl FnOnce(&mut Stack) -> Result<R, StackError> + Send + 'static,
 ) -> io::Result<R> {
-    let done = stack.look(move |stack, _| work(stack).map_err(stack_error));
-    done.unwrap_or_else(|| Err(gone()))
+    let result = stack.with_stack(move |stack, _| work(stack).map_err(stack_error));
+    result.unwrap_or_else(|| Err(thread_ended()))
 }
 
 /// Converts the result of a stack call that does not wait.
-fn at_once<R>(found: Poll<Result<R, StackError>>) -> io::Result<R> {
-    match found {
-        Poll::Ready(found) => found.map_err(stack_error),
+fn nonblocking_result<R>(outcome: Poll<Result<R, StackError>>) -> io::Result<R> {
+    match outcome {
+        Poll::Ready(outcome) => outcome.map_err(stack_error),
         Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
     }
 }
@@ -63,37 +65,38 @@ impl FlowSocket {
     /// Error of the connect; `Interrupted` once `stop` is set.
     pub fn connect(
         stack: Option<&StackHandle>,
-        far: SocketAddr,
+        remote: SocketAddr,
         options: &FlowOptions,
         stop: &AtomicBool,
     ) -> io::Result<Self> {
         let Some(stack) = stack else {
-            return open_socket(far, options).map(Self::Kernel);
+            return open_socket(remote, options).map(Self::Kernel);
         };
         let local = options.local;
-        if options.protocol == Protocol::Udp {
-            let own = local.unwrap_or_else(|| SocketAddr::new(anywhere(far), 0));
-            return Self::datagrams(stack, own, far);
+        if options.protocol == TransportProtocol::Udp {
+            let local_address =
+                local.unwrap_or_else(|| SocketAddr::new(unspecified_address(remote), 0));
+            return Self::open_udp(stack, local_address, remote);
         }
-        let id = on(stack, move |stack| stack.tcp_connect(far, local))?;
-        let give_up = clock::now() + PATIENCE_NS;
+        let id = with_stack(stack, move |stack| stack.tcp_connect(remote, local))?;
+        let deadline = clock::now() + SOCKET_TIMEOUT_NS;
         let failed = loop {
-            let looked = stack.look(move |stack, _| match stack.tcp_state(id) {
-                Ok(TcpState::Opening) => Ok(false),
-                Ok(TcpState::Closed) => Err(why_closed(stack, id)),
+            let connected = stack.with_stack(move |stack, _| match stack.tcp_state(id) {
+                Ok(TcpState::Connecting) => Ok(false),
+                Ok(TcpState::Closed) => Err(close_reason(stack, id)),
                 Ok(_) => Ok(true),
                 Err(error) => Err(stack_error(error)),
             });
-            match looked.unwrap_or_else(|| Err(gone())) {
-                Ok(true) => return Ok(Self::Stack(stack.clone(), id)),
+            match connected.unwrap_or_else(|| Err(thread_ended())) {
+                Ok(true) => return Ok(Self::Netstack(stack.clone(), id)),
                 Ok(false) if stop.load(Relaxed) => break io::ErrorKind::Interrupted.into(),
-                Ok(false) if clock::now() >= give_up => break io::ErrorKind::TimedOut.into(),
-                Ok(false) => std::thread::sleep(LOOK),
+                Ok(false) if clock::now() >= deadline => break io::ErrorKind::TimedOut.into(),
+                Ok(false) => std::thread::sleep(STACK_POLL_INTERVAL),
                 Err(error) => break error,
             }
         };
         // No flow owns this socket: even a rejected connection occupies it until it is given back.
-        let _ = on(stack, move |stack| stack.abort(id));
+        let _ = with_stack(stack, move |stack| stack.abort(id));
         Err(failed)
     }
 
@@ -101,10 +104,14 @@ impl FlowSocket {
     ///
     /// # Errors
     /// If the port is taken, the address is not local, or there is no route.
-    pub fn datagrams(stack: &StackHandle, own: SocketAddr, far: SocketAddr) -> io::Result<Self> {
-        let id = on(stack, move |stack| {
-            let id = stack.udp_bind(own)?;
-            match stack.udp_connect(id, far) {
+    pub fn open_udp(
+        stack: &StackHandle,
+        local_address: SocketAddr,
+        remote: SocketAddr,
+    ) -> io::Result<Self> {
+        let id = with_stack(stack, move |stack| {
+            let id = stack.udp_bind(local_address)?;
+            match stack.udp_connect(id, remote) {
                 Ok(()) => Ok(id),
                 Err(error) => {
                     let _ = stack.close(id);
@@ -112,15 +119,15 @@ impl FlowSocket {
                 }
             }
         })?;
-        Ok(Self::Stack(stack.clone(), id))
+        Ok(Self::Netstack(stack.clone(), id))
     }
 
     /// Closes a socket of a stack that no flow has taken; a socket of the kernel closes on drop.
     pub fn close(&self) {
-        if let Self::Stack(stack, id) = self {
+        if let Self::Netstack(stack, id) = self {
             let id = *id;
             // It may be closed already.
-            let _ = on(stack, move |stack| stack.close(id));
+            let _ = with_stack(stack, move |stack| stack.close(id));
         }
     }
 
@@ -133,19 +140,19 @@ impl FlowSocket {
         local: SocketAddr,
         options: &FlowOptions,
     ) -> io::Result<Self> {
-        let tcp = options.protocol == Protocol::Tcp;
+        let tcp = options.protocol == TransportProtocol::Tcp;
         if let Some(stack) = stack {
-            let id = on(stack, move |stack| match (tcp, local.port()) {
+            let id = with_stack(stack, move |stack| match (tcp, local.port()) {
                 (false, _) => stack.udp_bind(local),
-                (true, 0) => listen_anywhere(stack, local.ip()),
+                (true, 0) => listen_on_free_port(stack, local.ip()),
                 (true, _) => stack.tcp_listen(local, 1),
             })?;
-            return Ok(Self::Stack(stack.clone(), id));
+            return Ok(Self::Netstack(stack.clone(), id));
         }
         let kind = if tcp { Type::STREAM } else { Type::DGRAM };
         let socket = Socket::new(Domain::for_address(local), kind, None)?;
         socket.set_reuse_address(tcp)?;
-        if let Some(bytes) = options.socket.receive_buffer_bytes {
+        if let Some(bytes) = options.socket_plan.receive_buffer_bytes {
             // Before the connection exists: its window scale follows from the buffer.
             socket.set_recv_buffer_size(usize::try_from(bytes).unwrap_or(usize::MAX))?;
         }
@@ -163,18 +170,18 @@ impl FlowSocket {
     ///
     /// # Errors
     /// If the process has no file descriptor left.
-    pub fn copy(&self) -> io::Result<Self> {
+    pub fn duplicate(&self) -> io::Result<Self> {
         match self {
             Self::Kernel(socket) => socket.try_clone().map(Self::Kernel),
-            Self::Stack(stack, id) => Ok(Self::Stack(stack.clone(), *id)),
+            Self::Netstack(stack, id) => Ok(Self::Netstack(stack.clone(), *id)),
         }
     }
 
     /// Converts the socket into the opening of a flow.
-    pub fn opening(self) -> Opening {
+    pub fn into_opening(self) -> FlowOpening {
         match self {
-            Self::Kernel(socket) => Opening::Adopt(socket.into()),
-            Self::Stack(_, id) => Opening::Take(id),
+            Self::Kernel(socket) => FlowOpening::Adopt(socket.into()),
+            Self::Netstack(_, id) => FlowOpening::AdoptNetstack(id),
         }
     }
 
@@ -185,12 +192,12 @@ impl FlowSocket {
     pub fn port(&self) -> io::Result<u16> {
         match self {
             Self::Kernel(socket) => {
-                let own = socket.local_addr()?.as_socket();
-                Ok(own.map_or(0, |own| own.port()))
+                let address = socket.local_addr()?.as_socket();
+                Ok(address.map_or(0, |address| address.port()))
             }
-            Self::Stack(stack, id) => {
+            Self::Netstack(stack, id) => {
                 let id = *id;
-                on(stack, move |stack| Ok(stack.local(id)?.port()))
+                with_stack(stack, move |stack| Ok(stack.local(id)?.port()))
             }
         }
     }
@@ -202,26 +209,26 @@ impl FlowSocket {
     pub fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         let (stack, id) = match self {
             Self::Kernel(socket) => return io::Write::write_all(&mut &*socket, bytes),
-            Self::Stack(stack, id) => (stack, *id),
+            Self::Netstack(stack, id) => (stack, *id),
         };
-        let give_up = clock::now() + PATIENCE_NS;
+        let deadline = clock::now() + SOCKET_TIMEOUT_NS;
         let mut rest = bytes.to_vec();
         while !rest.is_empty() {
             let some = rest.clone();
-            let said = stack.look(move |stack, _| {
-                let said = stack.tcp_send(id, |room| {
-                    let bytes = some.len().min(room.len());
-                    room[..bytes].copy_from_slice(&some[..bytes]);
+            let written = stack.with_stack(move |stack, _| {
+                let written = stack.tcp_send(id, |buffer| {
+                    let bytes = some.len().min(buffer.len());
+                    buffer[..bytes].copy_from_slice(&some[..bytes]);
                     bytes
                 });
                 stack.flush();
-                at_once(said)
+                nonblocking_result(written)
             });
-            match said.unwrap_or_else(|| Err(gone())) {
-                Ok(said) => drop(rest.drain(..said)),
+            match written.unwrap_or_else(|| Err(thread_ended())) {
+                Ok(written) => drop(rest.drain(..written)),
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                Err(_) if clock::now() >= give_up => return Err(io::ErrorKind::TimedOut.into()),
-                Err(_) => std::thread::sleep(LOOK),
+                Err(_) if clock::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
+                Err(_) => std::thread::sleep(STACK_POLL_INTERVAL),
             }
         }
         Ok(())
@@ -233,15 +240,15 @@ impl FlowSocket {
     /// Error of the socket.
     pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
         if let Self::Kernel(socket) = self {
-            return send(socket, datagram, Flags::NONE).map(|_| ());
+            return send(socket, datagram, MessageFlags::NONE).map(|_| ());
         }
-        let give_up = clock::now() + PATIENCE_NS;
+        let deadline = clock::now() + SOCKET_TIMEOUT_NS;
         loop {
-            match self.offer(datagram) {
+            match self.try_send(datagram) {
                 Err(error)
-                    if error.kind() == io::ErrorKind::WouldBlock && clock::now() < give_up =>
+                    if error.kind() == io::ErrorKind::WouldBlock && clock::now() < deadline =>
                 {
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(STACK_POLL_INTERVAL);
                 }
                 done => return done,
             }
@@ -252,19 +259,19 @@ impl FlowSocket {
     ///
     /// # Errors
     /// Error of the socket; `WouldBlock` without space.
-    pub fn offer(&self, datagram: &[u8]) -> io::Result<()> {
+    pub fn try_send(&self, datagram: &[u8]) -> io::Result<()> {
         match self {
-            Self::Kernel(socket) => send(socket, datagram, Flags::DONT_WAIT).map(|_| ()),
-            Self::Stack(stack, id) => {
-                let (id, own) = (*id, datagram.to_vec());
-                let sent = stack.look(move |stack, _| {
-                    let sent = stack.udp_send(id, None, own.len(), |room| {
-                        room.copy_from_slice(&own);
+            Self::Kernel(socket) => send(socket, datagram, MessageFlags::DONT_WAIT).map(|_| ()),
+            Self::Netstack(stack, id) => {
+                let (id, bytes) = (*id, datagram.to_vec());
+                let sent = stack.with_stack(move |stack, _| {
+                    let sent = stack.udp_send(id, None, bytes.len(), |buffer| {
+                        buffer.copy_from_slice(&bytes);
                     });
                     stack.flush();
-                    at_once(sent)
+                    nonblocking_result(sent)
                 });
-                sent.unwrap_or_else(|| Err(gone())).map(|_| ())
+                sent.unwrap_or_else(|| Err(thread_ended())).map(|_| ())
             }
         }
     }
@@ -273,43 +280,47 @@ impl FlowSocket {
     ///
     /// # Errors
     /// Error of the socket; `WouldBlock` if nothing is pending.
-    pub fn receive(&self, room: &mut [u8]) -> io::Result<usize> {
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let (stack, id) = match self {
-            Self::Kernel(socket) => return receive(socket, room, Flags::DONT_WAIT),
-            Self::Stack(stack, id) => (stack, *id),
+            Self::Kernel(socket) => return receive(socket, buffer, MessageFlags::DONT_WAIT),
+            Self::Netstack(stack, id) => (stack, *id),
         };
-        let most = room.len();
-        let came = stack.look(move |stack, _| {
-            at_once(match id.kind() {
-                SocketKind::Udp => stack.udp_receive(id, |bytes, _| front(bytes, most)),
+        let most = buffer.len();
+        let received = stack.with_stack(move |stack, _| {
+            nonblocking_result(match id.kind() {
+                SocketKind::Udp => stack.udp_receive(id, |bytes, _| prefix(bytes, most)),
                 _ => stack.tcp_receive(id, |bytes| {
-                    let front = front(bytes, most);
-                    (front.len(), front)
+                    let received_bytes = prefix(bytes, most);
+                    (received_bytes.len(), received_bytes)
                 }),
             })
         });
-        let came = came.unwrap_or_else(|| Err(gone()))?;
-        room[..came.len()].copy_from_slice(&came);
-        Ok(came.len())
+        let received = received.unwrap_or_else(|| Err(thread_ended()))?;
+        buffer[..received.len()].copy_from_slice(&received);
+        Ok(received.len())
     }
 
     /// Copies the start of the next datagram without removing it, and returns its sender.
     ///
     /// # Errors
     /// Error of the socket; `WouldBlock` if nothing is pending.
-    pub fn peek(&self, room: &mut [u8]) -> io::Result<(usize, Option<SocketAddr>)> {
+    pub fn peek(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<SocketAddr>)> {
         match self {
             Self::Kernel(socket) => {
-                let bytes = receive(socket, room, Flags::DONT_WAIT.and(Flags::PEEK))?;
+                let bytes = receive(
+                    socket,
+                    buffer,
+                    MessageFlags::DONT_WAIT.union(MessageFlags::PEEK),
+                )?;
                 Ok((bytes, socket.peek_sender()?.as_socket()))
             }
-            Self::Stack(stack, id) => {
-                let (id, most) = (*id, room.len());
-                let seen = on(stack, move |stack| {
-                    stack.udp_peek(id, |bytes, from| (front(bytes, most), from))
+            Self::Netstack(stack, id) => {
+                let (id, most) = (*id, buffer.len());
+                let seen = with_stack(stack, move |stack| {
+                    stack.udp_peek(id, |bytes, from| (prefix(bytes, most), from))
                 })?;
                 let (seen, from) = seen.ok_or(io::ErrorKind::WouldBlock)?;
-                room[..seen.len()].copy_from_slice(&seen);
+                buffer[..seen.len()].copy_from_slice(&seen);
                 Ok((seen.len(), Some(from)))
             }
         }
@@ -319,12 +330,12 @@ impl FlowSocket {
     ///
     /// # Errors
     /// If there is no route to it.
-    pub fn keep_to(&self, peer: SocketAddr) -> io::Result<()> {
+    pub fn connect_to(&self, peer: SocketAddr) -> io::Result<()> {
         match self {
             Self::Kernel(socket) => socket.connect(&SockAddr::from(peer)),
-            Self::Stack(stack, id) => {
+            Self::Netstack(stack, id) => {
                 let id = *id;
-                on(stack, move |stack| stack.udp_connect(id, peer))
+                with_stack(stack, move |stack| stack.udp_connect(id, peer))
             }
         }
     }
@@ -333,26 +344,26 @@ impl FlowSocket {
     ///
     /// # Errors
     /// Error of the socket.
-    pub fn wait(&self, time: Duration) -> io::Result<bool> {
+    pub fn wait_readable(&self, time: Duration) -> io::Result<bool> {
         let (stack, id) = match self {
-            Self::Kernel(socket) => return poll(socket, Ready::Receive, time),
-            Self::Stack(stack, id) => (stack, *id),
+            Self::Kernel(socket) => return poll(socket, Readiness::Receive, time),
+            Self::Netstack(stack, id) => (stack, *id),
         };
         if id.kind() == SocketKind::Listener {
             // The stack has no count of pending connections, so the caller tries to accept.
-            std::thread::sleep(LOOK.min(time));
+            std::thread::sleep(STACK_POLL_INTERVAL.min(time));
             return Ok(true);
         }
-        let until = clock::now() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let deadline = clock::now() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         loop {
-            let has = stack.look(move |stack, _| has_something(stack, id));
-            if has.unwrap_or_else(|| Err(gone()))? {
+            let has = stack.with_stack(move |stack, _| is_readable(stack, id));
+            if has.unwrap_or_else(|| Err(thread_ended()))? {
                 return Ok(true);
             }
-            if clock::now() >= until {
+            if clock::now() >= deadline {
                 return Ok(false);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(STACK_POLL_INTERVAL);
         }
     }
 
@@ -367,15 +378,15 @@ impl FlowSocket {
                 let from = from.as_socket().ok_or(io::ErrorKind::Other)?;
                 Ok((Self::Kernel(socket), from))
             }
-            Self::Stack(stack, id) => {
+            Self::Netstack(stack, id) => {
                 let id = *id;
-                let came = stack.look(move |stack, _| {
-                    let socket = at_once(stack.tcp_accept(id))?;
+                let accepted = stack.with_stack(move |stack, _| {
+                    let socket = nonblocking_result(stack.tcp_accept(id))?;
                     let from = stack.remote(socket).map_err(stack_error)?;
                     Ok((socket, from.ok_or(io::ErrorKind::NotConnected)?))
                 });
-                let (socket, from) = came.unwrap_or_else(|| Err(gone()))?;
-                Ok((Self::Stack(stack.clone(), socket), from))
+                let (socket, from) = accepted.unwrap_or_else(|| Err(thread_ended()))?;
+                Ok((Self::Netstack(stack.clone(), socket), from))
             }
         }
     }
@@ -388,10 +399,12 @@ impl FlowSocket {
         match self {
             // For the kernel the FIN counts as one byte, and an idle receiver acknowledges it as
             // late as it closes: the payload has arrived before.
-            Self::Kernel(socket) => Ok(unacknowledged(socket)?.saturating_sub(u64::from(finished))),
-            Self::Stack(stack, id) => {
+            Self::Kernel(socket) => {
+                Ok(read_unacknowledged_bytes(socket)?.saturating_sub(u64::from(finished)))
+            }
+            Self::Netstack(stack, id) => {
                 let id = *id;
-                on(stack, move |stack| Ok(stack.tcp_queued(id)?.0 as u64))
+                with_stack(stack, move |stack| Ok(stack.tcp_queued(id)?.0 as u64))
             }
         }
     }
@@ -401,44 +414,44 @@ impl FlowSocket {
         let Self::Kernel(socket) = self else {
             return 0;
         };
-        tcp_info(socket).map_or(0, |info| {
+        read_tcp_info(socket).map_or(0, |info| {
             u64::from(info.since_acknowledgement_ms) * 1_000_000
         })
     }
 
     /// Returns whether a connection is still established.
-    pub fn stands(&self) -> bool {
+    pub fn is_established(&self) -> bool {
         match self {
             Self::Kernel(socket) => socket.peer_addr().is_ok(),
-            Self::Stack(stack, id) => {
+            Self::Netstack(stack, id) => {
                 let id = *id;
-                let state = on(stack, move |stack| stack.tcp_state(id));
+                let state = with_stack(stack, move |stack| stack.tcp_state(id));
                 state.is_ok_and(|state| state != TcpState::Closed)
             }
         }
     }
 
     /// Closes a stream in both directions; on the user-space stack, all receiving ones.
-    pub fn cut(&self) {
+    pub fn shutdown_both(&self) {
         match self {
             Self::Kernel(socket) => drop(socket.shutdown(Shutdown::Both)),
-            Self::Stack(stack, _) => stack.cut(),
+            Self::Netstack(stack, _) => stack.end_receives(),
         }
     }
 
     /// Makes a datagram socket reject all further datagrams.
-    pub fn deafen(&self) {
+    pub fn reject_datagrams(&self) {
         match self {
             Self::Kernel(socket) => {
-                if let Ok(own) = socket.local_addr() {
+                if let Ok(address) = socket.local_addr() {
                     // A flow that cannot be stopped this way ends at its time.
-                    let _ = socket.connect(&own);
+                    let _ = socket.connect(&address);
                 }
             }
-            Self::Stack(stack, id) => {
+            Self::Netstack(stack, id) => {
                 let id = *id;
                 // The new peer address never sends.
-                let _ = on(stack, move |stack| match stack.remote(id)? {
+                let _ = with_stack(stack, move |stack| match stack.remote(id)? {
                     Some(peer) => stack.udp_connect(id, SocketAddr::new(peer.ip(), 0)),
                     None => Ok(()),
                 });
@@ -447,30 +460,30 @@ impl FlowSocket {
     }
 }
 
-fn front(bytes: &[u8], most: usize) -> Vec<u8> {
+fn prefix(bytes: &[u8], most: usize) -> Vec<u8> {
     bytes[..bytes.len().min(most)].to_vec()
 }
 
 /// Listens on a free port of the stack.
-fn listen_anywhere(stack: &mut Stack, address: IpAddr) -> Result<SocketId, StackError> {
+fn listen_on_free_port(stack: &mut Stack, address: IpAddr) -> Result<SocketId, StackError> {
     // Dynamic ports (RFC 6335).
-    const DYNAMIC: std::ops::RangeInclusive<u16> = 49_152..=u16::MAX;
-    const TRIES: usize = 64;
-    for _ in 0..TRIES {
-        let local = SocketAddr::new(address, fastrand::u16(DYNAMIC));
+    const DYNAMIC_PORTS: std::ops::RangeInclusive<u16> = 49_152..=u16::MAX;
+    const ATTEMPTS: usize = 64;
+    for _ in 0..ATTEMPTS {
+        let local = SocketAddr::new(address, fastrand::u16(DYNAMIC_PORTS));
         match stack.tcp_listen(local, 1) {
-            Err(StackError::PortTaken { .. }) => {}
+            Err(StackError::PortInUse { .. }) => {}
             done => return done,
         }
     }
-    Err(StackError::PortTaken { port: 0 })
+    Err(StackError::PortInUse { port: 0 })
 }
 
 /// Returns whether a socket has pending data, or an error.
-fn has_something(stack: &mut Stack, id: SocketId) -> io::Result<bool> {
+fn is_readable(stack: &mut Stack, id: SocketId) -> io::Result<bool> {
     match id.kind() {
         SocketKind::Udp => {
-            if stack.udp_waiting(id).map_err(stack_error)? > 0 {
+            if stack.udp_queued(id).map_err(stack_error)? > 0 {
                 return Ok(true);
             }
             // No datagram is pending, so only an error can be returned.
@@ -480,12 +493,12 @@ fn has_something(stack: &mut Stack, id: SocketId) -> io::Result<bool> {
             }
         }
         SocketKind::Tcp => {
-            let (_, came) = stack.tcp_queued(id).map_err(stack_error)?;
-            let open = matches!(
+            let (_, received) = stack.tcp_queued(id).map_err(stack_error)?;
+            let is_open = matches!(
                 stack.tcp_state(id),
-                Ok(TcpState::Opening | TcpState::Established | TcpState::Finished)
+                Ok(TcpState::Connecting | TcpState::Established | TcpState::LocalFinished)
             );
-            Ok(came > 0 || !open)
+            Ok(received > 0 || !is_open)
         }
         SocketKind::Listener => Ok(true),
     }
@@ -493,17 +506,17 @@ fn has_something(stack: &mut Stack, id: SocketId) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Kind, Plan};
+    use linerate_metric::plan::{Plan, RunKind};
     use linerate_metric::stack::StackPlan;
 
     use super::*;
-    use crate::flow::Part;
+    use crate::flow::FlowRole;
     use crate::netstack::StackThread;
-    use crate::netstack::services::Front;
+    use crate::netstack::services::ServiceContext;
     use crate::session::setup::flow_options;
 
     /// Starts a stack with one socket of a kind, on a link without a peer.
-    fn alone(sockets: &str) -> StackThread {
+    fn start_stack(sockets: &str) -> StackThread {
         let plan = StackPlan {
             device: "null:".to_owned(),
             addresses: vec!["10.9.0.2/24".to_owned()],
@@ -513,27 +526,31 @@ mod tests {
                 .into(),
             ..StackPlan::default()
         };
-        StackThread::start(&plan, Vec::new(), Front::default()).unwrap()
+        StackThread::start(&plan, Vec::new(), ServiceContext::default()).unwrap()
     }
 
     /// An aborted connect gives back the only socket.
     #[test]
-    fn a_connection_that_did_not_come_to_stand_leaves_its_place() {
-        let stack = alone("sockets.tcp");
-        let flow = Plan::new(Kind::Throughput, Protocol::Tcp, "10.9.0.1");
-        let options = flow_options(&flow, Part::Source);
-        let far = "10.9.0.1:7".parse().unwrap();
+    fn a_failed_connect_gives_its_socket_back() {
+        let stack = start_stack("sockets.tcp");
+        let flow = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "10.9.0.1");
+        let options = flow_options(&flow, FlowRole::Sender);
+        let remote = "10.9.0.1:7".parse().unwrap();
         for _ in 0..3 {
             let stop = AtomicBool::new(true);
-            let tried = FlowSocket::connect(Some(stack.handle()), far, &options, &stop);
-            let error = tried.err().expect("no peer replies");
+            let result = FlowSocket::connect(Some(stack.handle()), remote, &options, &stop);
+            let error = result.err().expect("no peer replies");
             assert_eq!(error.kind(), io::ErrorKind::Interrupted, "{error}");
             // The socket is free once its reset was sent, or had no route.
             let begin = clock::now();
-            let used = || stack.handle().look(|stack, _| stack.connections());
+            let used = || {
+                stack
+                    .handle()
+                    .with_stack(|stack, _| stack.connection_count())
+            };
             while used() != Some(0) {
                 assert!(clock::now() < begin + 20_000_000_000, "it is never free");
-                std::thread::sleep(LOOK);
+                std::thread::sleep(STACK_POLL_INTERVAL);
             }
         }
     }
@@ -541,13 +558,13 @@ mod tests {
     /// A socket that finds no route is given back.
     #[test]
     fn a_socket_that_could_not_be_connected_is_closed() {
-        let stack = alone("sockets.udp");
-        let flow = Plan::new(Kind::Throughput, Protocol::Udp, "10.9.0.1");
-        let options = flow_options(&flow, Part::Source);
-        let connect = |far: &str| {
-            let far = far.parse().unwrap();
+        let stack = start_stack("sockets.udp");
+        let flow = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "10.9.0.1");
+        let options = flow_options(&flow, FlowRole::Sender);
+        let connect = |remote: &str| {
+            let remote = remote.parse().unwrap();
             let stop = AtomicBool::new(false);
-            FlowSocket::connect(Some(stack.handle()), far, &options, &stop)
+            FlowSocket::connect(Some(stack.handle()), remote, &options, &stop)
         };
         assert!(connect("10.8.0.1:7").is_err(), "there is no way there");
         assert!(

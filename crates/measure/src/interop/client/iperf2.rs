@@ -7,70 +7,75 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use linerate_dialect::control::FlowTotal;
-use linerate_dialect::iperf2::{Amount, Settings, TcpClient, Way, bounceback};
+use linerate_dialect::iperf2::{
+    Iperf2Direction, Iperf2Settings, Iperf2TcpClient, TestAmount, bounceback,
+};
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol, SendCopy};
+use linerate_metric::plan::{Direction, Plan, RunKind, SendCopy, TransportProtocol};
 
-use super::ack_watch::{Acks, LOOK_NS};
+use super::ack_watch::{ACK_POLL_INTERVAL_NS, AckWatch};
 use super::flow_socket::FlowSocket;
-use super::setup_context::{Context, failed};
-use super::{CalledFlow, Caller, Refusal, Speech, first, plain, refuse_omit, round_trips};
+use super::setup_context::{SetupContext, connect_error};
+use super::{
+    ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection, plain,
+    reject_omit, round_trips,
+};
 use crate::error::MeasureError;
 use crate::interop::framing::Framing;
-use crate::interop::record::Acknowledged;
+use crate::interop::record::AckedPayload;
 use udp::open_udp;
 
 /// Client of iperf 2.1 and later.
-pub const CALLER: Caller = Caller {
+pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "iperf2",
     about: "TCP all directions, UDP one direction with its report; round trips over TCP (bounceback)",
-    kinds: &[Kind::Throughput, Kind::Latency],
+    kinds: &[RunKind::Throughput, RunKind::Latency],
     port: 5001,
     datagram_bytes: 1_470,
-    refuse,
+    reject: reject_plan,
     open,
 };
 
 /// Client of iperf 2.0 and of boards with its layout.
-pub const LEGACY: Caller = Caller {
+pub const LEGACY_SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "iperf2-legacy",
     about: "TCP and UDP, sending, in the layout of iperf 2.0 and most boards; UDP with its report",
-    kinds: &[Kind::Throughput],
+    kinds: &[RunKind::Throughput],
     port: 5001,
     datagram_bytes: 1_470,
-    refuse: refuse_legacy,
+    reject: reject_legacy_plan,
     open: open_legacy,
 };
 
 /// Largest buffer size announced to a server.
 const BUFFER_LIMIT_BYTES: u64 = 128 << 10;
 
-fn refuse(plan: &Plan) -> Option<Refusal> {
-    if plan.kind == Kind::Latency {
-        return first(&[
+fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
+    if plan.kind == RunKind::Latency {
+        return first_rejection(&[
             (
-                plan.protocol == Protocol::Udp,
+                plan.protocol == TransportProtocol::Udp,
                 "-u",
                 "iperf2 sends its bouncebacks over TCP",
             ),
             (
-                !(bounceback::BEGINNING_BYTES as u64..=u64::from(bounceback::SIZE_LIMIT))
+                !(bounceback::MESSAGE_MIN_BYTES as u64..=u64::from(bounceback::SIZE_LIMIT))
                     .contains(&plan.payload_bytes),
                 "-l",
                 "a bounceback has 20 B to 1 MiB",
             ),
         ])
-        .or_else(|| round_trips::refuse(plan, false));
+        .or_else(|| round_trips::reject_plan(plan, false));
     }
-    let both = plan.directions.len() > 1;
-    let receives = plan.flows(Direction::Receive);
-    let udp = plan.protocol == Protocol::Udp;
+    let bidirectional = plan.directions.len() > 1;
+    let receives = plan.has_direction(Direction::Receive);
+    let udp = plan.protocol == TransportProtocol::Udp;
     let amount = plan
         .amount_bytes
         .map(|bytes| bytes / u64::from(plan.streams.max(1)));
-    first(&[
+    first_rejection(&[
         (
-            udp && both,
+            udp && bidirectional,
             "--bidir",
             "over UDP its two directions share one flow, whose ends cannot be distinguished",
         ),
@@ -98,14 +103,14 @@ fn refuse(plan: &Plan) -> Option<Refusal> {
             "iperf2's header takes 76 B of each datagram; --peer iperf2-legacy has 12",
         ),
     ])
-    .or_else(|| refuse_omit(plan))
+    .or_else(|| reject_omit(plan))
 }
 
-fn refuse_legacy(plan: &Plan) -> Option<Refusal> {
-    let udp = plan.protocol == Protocol::Udp;
-    first(&[
+fn reject_legacy_plan(plan: &Plan) -> Option<PlanRejection> {
+    let udp = plan.protocol == TransportProtocol::Udp;
+    first_rejection(&[
         (
-            plan.flows(Direction::Receive),
+            plan.has_direction(Direction::Receive),
             "-R or --bidir",
             "the old layout has a second connection from the server for that; use --peer iperf2",
         ),
@@ -115,33 +120,36 @@ fn refuse_legacy(plan: &Plan) -> Option<Refusal> {
             "its header and what stands behind it take 24 B of each datagram",
         ),
     ])
-    .or_else(|| refuse_omit(plan))
+    .or_else(|| reject_omit(plan))
 }
 
 /// Returns whether the first bytes from a server can be its acknowledgement: type 2, in 28 B or
 /// more.
-fn is_ack(words: &[u8]) -> bool {
+fn is_ack(prefix: &[u8]) -> bool {
     const BEGINNING: [u8; 7] = [0, 0, 0, 2, 0, 0, 0];
-    let compared = words.len().min(BEGINNING.len());
-    words[..compared] == BEGINNING[..compared]
+    let compared = prefix.len().min(BEGINNING.len());
+    prefix[..compared] == BEGINNING[..compared]
 }
 
 /// Returns the offset of the wall clock from the monotonic clock.
 fn wall_ahead_ns() -> u64 {
-    clock::real().wrapping_sub(clock::now())
+    clock::now_realtime().wrapping_sub(clock::now())
 }
 
-fn settings(plan: &Plan, legacy: bool) -> Settings {
+fn settings(plan: &Plan, legacy: bool) -> Iperf2Settings {
     let base = match legacy {
-        true => Settings::legacy(plan.port),
-        false => Settings::client(plan.port),
+        true => Iperf2Settings::legacy(plan.port),
+        false => Iperf2Settings::client(plan.port),
     };
     let streams = u64::from(plan.streams.max(1));
-    Settings {
-        way: match (plan.flows(Direction::Send), plan.flows(Direction::Receive)) {
-            (true, true) => Way::Both,
-            (false, true) => Way::Reverse,
-            _ => Way::Forward,
+    Iperf2Settings {
+        direction: match (
+            plan.has_direction(Direction::Send),
+            plan.has_direction(Direction::Receive),
+        ) {
+            (true, true) => Iperf2Direction::Both,
+            (false, true) => Iperf2Direction::Reverse,
+            _ => Iperf2Direction::Forward,
         },
         flows: plan.streams,
         // Reference servers use the buffer that they have: 128 KiB without an option of theirs.
@@ -150,8 +158,8 @@ fn settings(plan: &Plan, legacy: bool) -> Settings {
             .window_bytes
             .and_then(|bytes| u32::try_from(bytes).ok()),
         amount: match (plan.duration_ns, plan.amount_bytes) {
-            (Some(time), _) => Some(Amount::Time(time)),
-            (None, Some(bytes)) => Some(Amount::Bytes(bytes.div_ceil(streams))),
+            (Some(time), _) => Some(TestAmount::Time(time)),
+            (None, Some(bytes)) => Some(TestAmount::Bytes(bytes.div_ceil(streams))),
             (None, None) => None,
         },
         rate: plan.rate_bps,
@@ -161,165 +169,172 @@ fn settings(plan: &Plan, legacy: bool) -> Settings {
 }
 
 /// Returns the protocol name of a layout.
-fn name(legacy: bool) -> &'static str {
+fn layout_name(legacy: bool) -> &'static str {
     match legacy {
-        true => LEGACY.name,
-        false => CALLER.name,
+        true => LEGACY_SPEC.name,
+        false => SPEC.name,
     }
 }
 
-fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
-    if context.plan.kind == Kind::Latency {
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+    if context.plan.kind == RunKind::Latency {
         let framing = Framing::Bounceback {
             wall_ahead_ns: wall_ahead_ns(),
         };
-        return round_trips::open(context, "iperf2", &framing, &[], &|_| true);
+        return round_trips::open_flows(context, "iperf2", &framing, &[], &|_| true);
     }
     match context.plan.protocol {
-        Protocol::Tcp => open_tcp(context, false),
-        Protocol::Udp => open_udp(context, false),
+        TransportProtocol::Tcp => open_tcp(context, false),
+        TransportProtocol::Udp => open_udp(context, false),
     }
 }
 
-fn open_legacy(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+fn open_legacy(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
     match context.plan.protocol {
-        Protocol::Tcp => open_tcp(context, true),
-        Protocol::Udp => open_udp(context, true),
+        TransportProtocol::Tcp => open_tcp(context, true),
+        TransportProtocol::Udp => open_udp(context, true),
     }
 }
 
 /// Connections with a header each.
-struct Streams {
+struct Iperf2TcpDriver {
     name: &'static str,
-    called: Vec<CalledFlow>,
-    acks: Acks,
-    way: Way,
+    new_flows: Vec<ConnectedFlow>,
+    acks: AckWatch,
+    directions: Iperf2Direction,
     sent: bool,
     sockets: Vec<FlowSocket>,
     /// Time that the server was given, and when that is over: only the end of the stream shows that
     /// the server ended in time.
-    time_ns: Option<Nanos>,
-    ends_ns: Option<Nanos>,
+    duration_ns: Option<Nanos>,
+    end_ns: Option<Nanos>,
 }
 
-fn copy_of(socket: &FlowSocket) -> Result<FlowSocket, MeasureError> {
-    let copy = socket.copy();
+fn duplicate_socket(socket: &FlowSocket) -> Result<FlowSocket, MeasureError> {
+    let copy = socket.duplicate();
     copy.map_err(|error| MeasureError::system("a flow's socket", error))
 }
 
-fn open_tcp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, MeasureError> {
+fn open_tcp(
+    context: &SetupContext<'_>,
+    legacy: bool,
+) -> Result<Box<dyn ClientProtocol>, MeasureError> {
     let settings = settings(context.plan, legacy);
-    let way = settings.way;
-    let machine = TcpClient::new(settings).map_err(|error| context.foreign(error))?;
+    let directions = settings.direction;
+    let machine = Iperf2TcpClient::new(settings).map_err(|error| context.protocol_error(error))?;
     let header = machine.header();
     let streams = context.plan.streams;
-    let mut called = Vec::new();
-    let mut back = Vec::new();
+    let mut new_flows = Vec::new();
+    let mut return_flows = Vec::new();
     let mut watched = Vec::new();
     let mut sockets = Vec::new();
     for id in 1..=streams {
-        let direction = match way {
-            Way::Reverse => Direction::Receive,
-            Way::Forward | Way::Both => Direction::Send,
+        let direction = match directions {
+            Iperf2Direction::Reverse => Direction::Receive,
+            Iperf2Direction::Forward | Iperf2Direction::Both => Direction::Send,
         };
-        let socket = context.flow(id, direction, context.far.port())?;
-        sockets.push(copy_of(&socket)?);
-        let framing = match way {
+        let socket = context.connect_flow(id, direction, context.remote.port())?;
+        sockets.push(duplicate_socket(&socket)?);
+        let framing = match directions {
             // The header that requests payload is not payload.
-            Way::Reverse => {
+            Iperf2Direction::Reverse => {
                 socket
                     .write_all(header)
-                    .map_err(|error| failed(context.far, error))?;
-                Framing::Bare
+                    .map_err(|error| connect_error(context.remote, error))?;
+                Framing::NoHeader
             }
-            _ if header.is_empty() => plain::stream("iperf2-legacy"),
-            _ => Framing::Begun(header.into()),
+            _ if header.is_empty() => plain::stream_framing("iperf2-legacy"),
+            _ => Framing::Prefix(header.into()),
         };
-        if way != Way::Reverse {
-            watched.push((id, copy_of(&socket)?));
+        if directions != Iperf2Direction::Reverse {
+            watched.push((id, duplicate_socket(&socket)?));
         }
-        if way == Way::Both {
-            back.push(CalledFlow {
+        if directions == Iperf2Direction::Both {
+            return_flows.push(ConnectedFlow {
                 id: streams + id,
                 direction: Direction::Receive,
-                opening: copy_of(&socket)?.opening(),
-                framing: Framing::Bare,
+                opening: duplicate_socket(&socket)?.into_opening(),
+                framing: Framing::NoHeader,
             });
         }
-        called.push(CalledFlow {
+        new_flows.push(ConnectedFlow {
             id,
             direction,
-            opening: socket.opening(),
+            opening: socket.into_opening(),
             framing,
         });
     }
-    called.extend(back);
-    let acks = Acks::new(context.far, watched);
-    let acks = if legacy { acks } else { acks.hearing(is_ack) };
-    Ok(Box::new(Streams {
-        name: name(legacy),
-        called,
-        acks: match way {
-            Way::Forward => acks,
-            Way::Reverse | Way::Both => acks.beside_payload(),
+    new_flows.extend(return_flows);
+    let acks = AckWatch::new(context.remote, watched);
+    let acks = if legacy {
+        acks
+    } else {
+        acks.with_prefix_check(is_ack)
+    };
+    Ok(Box::new(Iperf2TcpDriver {
+        name: layout_name(legacy),
+        new_flows,
+        acks: match directions {
+            Iperf2Direction::Forward => acks,
+            Iperf2Direction::Reverse | Iperf2Direction::Both => acks.with_return_payload(),
         },
-        way,
+        directions,
         sent: false,
         sockets,
-        time_ns: context.plan.duration_ns,
-        ends_ns: None,
+        duration_ns: context.plan.duration_ns,
+        end_ns: None,
     }))
 }
 
-impl Speech for Streams {
-    fn flows(&mut self) -> Vec<CalledFlow> {
-        std::mem::take(&mut self.called)
+impl ClientProtocol for Iperf2TcpDriver {
+    fn flows(&mut self) -> Vec<ConnectedFlow> {
+        std::mem::take(&mut self.new_flows)
     }
 
-    fn started(&mut self, now: Nanos, _: &AtomicBool) -> Result<(), MeasureError> {
-        self.ends_ns = self.time_ns.map(|time| now.saturating_add(time));
+    fn start(&mut self, now: Nanos, _: &AtomicBool) -> Result<(), MeasureError> {
+        self.end_ns = self.duration_ns.map(|time| now.saturating_add(time));
         Ok(())
     }
 
-    fn turn(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        self.acks.turn(now)
+    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        self.acks.poll(now)
     }
 
-    fn sent(&mut self, now: Nanos, flows: &[FlowTotal]) {
-        if self.way != Way::Reverse && !self.sent {
+    fn payload_sent(&mut self, now: Nanos, flows: &[FlowTotal]) {
+        if self.directions != Iperf2Direction::Reverse && !self.sent {
             self.sent = true;
-            self.acks.sent(now, flows);
+            self.acks.payload_sent(now, flows);
         }
     }
 
     fn stop(&mut self, _: Nanos, early: bool) {
         // At the end of the time, the server ends by itself.
-        if early && self.way != Way::Forward {
+        if early && self.directions != Iperf2Direction::Forward {
             for socket in &self.sockets {
-                socket.cut();
+                socket.shutdown_both();
             }
         }
     }
 
-    fn far_sent(&mut self) -> Option<Vec<FlowTotal>> {
-        let is_due = self.ends_ns.is_some_and(|ends| clock::now() >= ends);
+    fn remote_totals(&mut self) -> Option<Vec<FlowTotal>> {
+        let is_due = self.end_ns.is_some_and(|end_ns| clock::now() >= end_ns);
         is_due.then(Vec::new)
     }
 
-    fn is_over(&self) -> bool {
-        self.way == Way::Reverse || self.acks.is_over()
+    fn is_finished(&self) -> bool {
+        self.directions == Iperf2Direction::Reverse || self.acks.is_finished()
     }
 
-    fn due_ns(&self, now: Nanos) -> Nanos {
-        now + if self.sent && !self.is_over() {
-            LOOK_NS
+    fn next_deadline_ns(&self, now: Nanos) -> Nanos {
+        now + if self.sent && !self.is_finished() {
+            ACK_POLL_INTERVAL_NS
         } else {
             250_000_000
         }
     }
 
-    fn acknowledged(&self) -> BTreeMap<u32, Acknowledged> {
-        self.acks.found()
+    fn acknowledged(&self) -> BTreeMap<u32, AckedPayload> {
+        self.acks.acknowledged()
     }
 
     fn agent(&self) -> String {

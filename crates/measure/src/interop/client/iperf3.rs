@@ -7,45 +7,45 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_dialect::control::{FlowTotal, Outcome};
+use linerate_dialect::control::{EndResults, FlowTotal};
 use linerate_dialect::iperf3::{
-    Client, ClientEvent, Cookie, Counters, Flow, PARALLEL_LIMIT, Params, Protocol, Results, Way,
-    far_report, udp,
+    Cookie, CounterWidth, Iperf3Client, Iperf3ClientEvent, Iperf3Direction, Iperf3Flow,
+    Iperf3Params, Iperf3Results, Iperf3Transport, PARALLEL_LIMIT, remote_report, udp,
 };
-use linerate_dialect::remote_report::FarReport;
+use linerate_dialect::remote_report::RemoteReport;
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Ready, poll_any};
-use linerate_metric::plan::{self, Direction, Kind, Plan, SendCopy};
+use linerate_host::sys::readiness::{Readiness, poll_any};
+use linerate_metric::plan::{self, Direction, Plan, RunKind, SendCopy};
 
-use super::control_socket::Control;
+use super::control_socket::ControlSocket;
 use super::flow_socket::FlowSocket;
-use super::setup_context::{Context, PATIENCE_NS, foreign};
-use super::{CalledFlow, Caller, Refusal, Speech, first};
+use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, protocol_error};
+use super::{ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection};
 use crate::error::MeasureError;
 use crate::interop::framing::Framing;
 
 /// Client of iperf3.
-pub const CALLER: Caller = Caller {
+pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "iperf3",
     about: "TCP and UDP, all directions; both ends' counts, loss, IPDV, retransmits, the server's report",
-    kinds: &[Kind::Throughput],
+    kinds: &[RunKind::Throughput],
     port: 5201,
     datagram_bytes: 1_460,
-    refuse,
+    reject: reject_plan,
     open,
 };
 
 /// Time for the last payload to arrive before the end message: a reference server closes its flows
 /// when it receives that.
-const ARRIVAL_NS: Nanos = 3_000_000_000;
+const ARRIVAL_TIMEOUT_NS: Nanos = 3_000_000_000;
 
 /// Block sizes that reference servers accept.
 const TCP_BLOCK_LIMIT: u64 = 1 << 20;
 const UDP_BLOCK_RANGE: std::ops::RangeInclusive<u64> = 16..=65_507;
 
-fn refuse(plan: &Plan) -> Option<Refusal> {
-    let udp = plan.protocol == plan::Protocol::Udp;
-    first(&[
+fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
+    let udp = plan.protocol == plan::TransportProtocol::Udp;
+    first_rejection(&[
         (
             plan.streams > PARALLEL_LIMIT,
             "-P",
@@ -69,30 +69,30 @@ fn refuse(plan: &Plan) -> Option<Refusal> {
         (
             plan.duration_ns
                 .is_some_and(|time| !time.is_multiple_of(1_000_000_000))
-                && plan.flows(Direction::Receive),
+                && plan.has_direction(Direction::Receive),
             "-t",
             "iperf3's server counts whole seconds",
         ),
         (
-            plan.pace.burst.is_some() && plan.flows(Direction::Receive),
+            plan.pace.burst.is_some() && plan.has_direction(Direction::Receive),
             "-b RATE/BURST with -R",
             "iperf3's bursts are counted in blocks; a size in bytes cannot be sent to it",
         ),
     ])
 }
 
-fn params(plan: &Plan) -> Params {
-    let sends = plan.flows(Direction::Send);
-    let receives = plan.flows(Direction::Receive);
-    Params {
+fn build_params(plan: &Plan) -> Iperf3Params {
+    let sends = plan.has_direction(Direction::Send);
+    let receives = plan.has_direction(Direction::Receive);
+    Iperf3Params {
         protocol: match plan.protocol {
-            plan::Protocol::Tcp => Protocol::Tcp,
-            plan::Protocol::Udp => Protocol::Udp,
+            plan::TransportProtocol::Tcp => Iperf3Transport::Tcp,
+            plan::TransportProtocol::Udp => Iperf3Transport::Udp,
         },
-        way: match (sends, receives) {
-            (true, true) => Way::Both,
-            (false, true) => Way::Reverse,
-            _ => Way::Forward,
+        direction: match (sends, receives) {
+            (true, true) => Iperf3Direction::Both,
+            (false, true) => Iperf3Direction::Reverse,
+            _ => Iperf3Direction::Forward,
         },
         parallel: plan.streams,
         duration_ns: plan.duration_ns,
@@ -108,140 +108,140 @@ fn params(plan: &Plan) -> Params {
         congestion: plan
             .congestion_control
             .clone()
-            .filter(|_| plan.congestion_control_asked),
-        counters: match plan.protocol {
-            plan::Protocol::Udp => Counters::Bits64,
-            plan::Protocol::Tcp => Counters::Bits32,
+            .filter(|_| plan.congestion_control_requested),
+        counter_width: match plan.protocol {
+            plan::TransportProtocol::Udp => CounterWidth::Bits64,
+            plan::TransportProtocol::Tcp => CounterWidth::Bits32,
         },
         zero_copy: plan.copies.send == SendCopy::SendFile,
         server_output: true,
         client_version: Some("3.12".to_owned()),
-        ..Params::default()
+        ..Iperf3Params::default()
     }
 }
 
 /// Driver of one test.
-struct Test {
+struct Iperf3Driver {
     peer: SocketAddr,
-    control: Control,
-    machine: Client,
-    params: Params,
-    called: Vec<CalledFlow>,
+    control: ControlSocket,
+    machine: Iperf3Client,
+    params: Iperf3Params,
+    new_flows: Vec<ConnectedFlow>,
     /// Last flow, which is announced once everything here is ready: the server's clock starts then.
-    last: Option<FlowSocket>,
+    last_flow: Option<FlowSocket>,
     cookie: Cookie,
     /// Sockets of TCP flows that this end sends.
-    sending: Vec<FlowSocket>,
+    tcp_senders: Vec<FlowSocket>,
     /// Latest time of the end message, which is sent earlier once everything has arrived.
-    ending_ns: Option<Nanos>,
+    finish_by_ns: Option<Nanos>,
     /// Time at which the last payload was sent.
     sent_ns: Nanos,
     /// Unacknowledged bytes, and since when they are that many.
-    left: (u64, Nanos),
+    unacknowledged: (u64, Nanos),
     /// Time at which everything was acknowledged, and the likely time of its arrival.
-    arrived_ns: Option<(Nanos, Nanos)>,
+    arrival_ns: Option<(Nanos, Nanos)>,
     /// Start of the server's clock and time of the end message, by our clock.
-    ran: (Nanos, Nanos),
+    server_run_ns: (Nanos, Nanos),
     /// Time that the last payload was in flight, as far as that was observed.
     drain_ns: Nanos,
     /// Time for which this end sent.
-    own_send_ns: Option<Nanos>,
+    send_duration_ns: Option<Nanos>,
     finished: bool,
-    wants_results: bool,
-    far_sent: bool,
-    own: Option<Results>,
-    theirs: Option<Results>,
-    over: bool,
+    results_requested: bool,
+    remote_ended: bool,
+    local_results: Option<Iperf3Results>,
+    remote_results: Option<Iperf3Results>,
+    done: bool,
     running: bool,
 }
 
-fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
     let system = |error| MeasureError::system("control connection", error);
-    let stream = context.control()?;
+    let stream = context.connect_control()?;
     let mut random = [0; 36];
     random.fill_with(|| fastrand::u8(..));
     let cookie = Cookie::new(random);
-    let params = params(context.plan);
-    let machine = Client::new(cookie, params.clone(), clock::now());
-    let mut test = Test {
-        peer: context.far,
-        control: Control::new(stream).map_err(system)?,
+    let params = build_params(context.plan);
+    let machine = Iperf3Client::new(cookie, params.clone(), clock::now());
+    let mut driver = Iperf3Driver {
+        peer: context.remote,
+        control: ControlSocket::new(stream).map_err(system)?,
         machine,
         params,
-        called: Vec::new(),
-        last: None,
+        new_flows: Vec::new(),
+        last_flow: None,
         cookie,
-        sending: Vec::new(),
-        ending_ns: None,
+        tcp_senders: Vec::new(),
+        finish_by_ns: None,
         sent_ns: 0,
-        left: (u64::MAX, 0),
-        arrived_ns: None,
-        ran: (0, 0),
+        unacknowledged: (u64::MAX, 0),
+        arrival_ns: None,
+        server_run_ns: (0, 0),
         drain_ns: 0,
-        own_send_ns: None,
+        send_duration_ns: None,
         finished: false,
-        wants_results: false,
-        far_sent: false,
-        own: None,
-        theirs: None,
-        over: false,
+        results_requested: false,
+        remote_ended: false,
+        local_results: None,
+        remote_results: None,
+        done: false,
         running: false,
     };
-    while test.called.is_empty() {
-        test.goes_on(context.stop)?;
-        if test.talk(clock::now())? {
-            for (number, flow) in (1..).zip(test.params.flows()) {
-                test.goes_on(context.stop)?;
-                let called = test.flow(context, number, flow)?;
-                test.called.push(called);
+    while driver.new_flows.is_empty() {
+        driver.check_stop(context.stop)?;
+        if driver.poll_control(clock::now())? {
+            for (number, flow) in (1..).zip(driver.params.flows()) {
+                driver.check_stop(context.stop)?;
+                let new_flows = driver.open_flow(context, number, flow)?;
+                driver.new_flows.push(new_flows);
             }
         } else {
-            test.wait(20)?;
+            driver.wait_control(20)?;
         }
     }
-    Ok(Box::new(test))
+    Ok(Box::new(driver))
 }
 
-impl Test {
+impl Iperf3Driver {
     /// Checks for Ctrl-C while flows are opened, and terminates the test on it.
-    fn goes_on(&mut self, stop: &AtomicBool) -> Result<(), MeasureError> {
+    fn check_stop(&mut self, stop: &AtomicBool) -> Result<(), MeasureError> {
         if !stop.load(Relaxed) {
             return Ok(());
         }
         self.machine.terminate();
-        let _ = self.say();
+        let _ = self.flush_control();
         Err(MeasureError::Interrupted)
     }
 
     /// Opens and announces a flow.
-    fn flow(
+    fn open_flow(
         &mut self,
-        context: &Context<'_>,
+        context: &SetupContext<'_>,
         number: u32,
-        flow: Flow,
-    ) -> Result<CalledFlow, MeasureError> {
-        let direction = flow.at_client();
-        let socket = context.flow(number, direction, context.far.port())?;
+        flow: Iperf3Flow,
+    ) -> Result<ConnectedFlow, MeasureError> {
+        let direction = flow.direction_at_client();
+        let socket = context.connect_flow(number, direction, context.remote.port())?;
         let broken = |error| MeasureError::system("opening an iperf3 flow", error);
         let is_last = number as usize == self.params.flows().len();
         if is_last {
-            self.last = Some(socket.copy().map_err(broken)?);
+            self.last_flow = Some(socket.duplicate().map_err(broken)?);
         } else {
             self.announce(&socket, context.stop)?;
         }
         let framing = match self.params.protocol {
-            Protocol::Udp => Framing::Iperf3(self.params.counters),
+            Iperf3Transport::Udp => Framing::Iperf3(self.params.counter_width),
             _ => {
                 if flow.from_client {
-                    self.sending.push(socket.copy().map_err(broken)?);
+                    self.tcp_senders.push(socket.duplicate().map_err(broken)?);
                 }
-                Framing::Bare
+                Framing::NoHeader
             }
         };
-        Ok(CalledFlow {
+        Ok(ConnectedFlow {
             id: number,
             direction,
-            opening: socket.opening(),
+            opening: socket.into_opening(),
             framing,
         })
     }
@@ -249,41 +249,46 @@ impl Test {
     /// Sends the cookie, or the UDP hello, of a flow.
     fn announce(&mut self, socket: &FlowSocket, stop: &AtomicBool) -> Result<(), MeasureError> {
         let peer = self.peer;
-        let failed = |error| super::setup_context::failed(peer, error);
-        if self.params.protocol != Protocol::Udp {
+        let failed = |error| super::setup_context::connect_error(peer, error);
+        if self.params.protocol != Iperf3Transport::Udp {
             return socket.write_all(&self.cookie.to_wire()).map_err(failed);
         }
-        socket.send(&udp::Hello::Little.wire()).map_err(failed)?;
-        let until = clock::now() + PATIENCE_NS;
-        let mut room = [0; 64];
+        socket
+            .send(&udp::UdpHello::Little.to_bytes())
+            .map_err(failed)?;
+        let until = clock::now() + SETUP_TIMEOUT_NS;
+        let mut buffer = [0; 64];
         while clock::now() < until {
-            self.goes_on(stop)?;
-            if !socket.wait(Duration::from_millis(50)).map_err(failed)? {
+            self.check_stop(stop)?;
+            if !socket
+                .wait_readable(Duration::from_millis(50))
+                .map_err(failed)?
+            {
                 continue;
             }
             // Payload may follow the reply directly: it stays in the queue.
-            let bytes = socket.receive(&mut room).map_err(failed)?;
-            if udp::is_answer(&room[..bytes]) {
+            let bytes = socket.receive(&mut buffer).map_err(failed)?;
+            if udp::is_reply(&buffer[..bytes]) {
                 return Ok(());
             }
         }
         Err(MeasureError::UdpBlocked { address: self.peer })
     }
 
-    fn wait(&self, milliseconds: u64) -> Result<(), MeasureError> {
-        let wanted: Vec<_> = (self.control.listens().into_iter())
-            .map(|fd| (fd, Ready::Receive))
+    fn wait_control(&self, milliseconds: u64) -> Result<(), MeasureError> {
+        let interests: Vec<_> = (self.control.readable_fds().into_iter())
+            .map(|fd| (fd, Readiness::Receive))
             .collect();
-        poll_any(&wanted, Duration::from_millis(milliseconds))
+        poll_any(&interests, Duration::from_millis(milliseconds))
             .map(|_| ())
             .map_err(|error| MeasureError::system("poll", error))
     }
 
-    fn say(&mut self) -> Result<(), MeasureError> {
+    fn flush_control(&mut self) -> Result<(), MeasureError> {
         while !self.machine.outgoing().is_empty() {
             match self.control.write(self.machine.outgoing()) {
                 Ok(0) => break,
-                Ok(bytes) => self.machine.sent(bytes),
+                Ok(bytes) => self.machine.mark_sent(bytes),
                 // Pending messages of the server may explain the error.
                 Err(_) => break,
             }
@@ -292,49 +297,53 @@ impl Test {
     }
 
     /// Receives and sends control messages; returns true when flows are to be opened.
-    fn talk(&mut self, now: Nanos) -> Result<bool, MeasureError> {
-        if self.over {
+    fn poll_control(&mut self, now: Nanos) -> Result<bool, MeasureError> {
+        if self.done {
             return Ok(false);
         }
         let peer = self.peer;
-        self.say()?;
-        let mut wants_flows = false;
+        self.flush_control()?;
+        let mut opens_flows = false;
         let machine = &mut self.machine;
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         let open = self
             .control
             .read(|bytes| {
-                heard.extend_from_slice(bytes);
+                received.extend_from_slice(bytes);
                 Ok::<(), std::io::Error>(())
             })
             .map_err(|error| {
-                foreign(
+                protocol_error(
                     peer,
                     format!("the iperf3 server broke the control connection ({error})"),
                 )
             })?;
-        let mut rest = heard.as_slice();
+        let mut rest = received.as_slice();
         loop {
             let some = rest.len().min(linerate_dialect::iperf3::READ_AHEAD_BYTES);
             machine
                 .receive(&rest[..some])
-                .map_err(|error| foreign(peer, error))?;
+                .map_err(|error| protocol_error(peer, error))?;
             rest = &rest[some..];
             while let Some(event) = machine
                 .next_event(now)
-                .map_err(|error| foreign(peer, error))?
+                .map_err(|error| protocol_error(peer, error))?
             {
                 match event {
-                    ClientEvent::OpenFlows => wants_flows = true,
-                    ClientEvent::Started => (self.running, self.ran.0) = (true, now),
-                    ClientEvent::WantsResults => {
-                        self.wants_results = true;
-                        self.far_sent = true;
+                    Iperf3ClientEvent::OpenFlows => opens_flows = true,
+                    Iperf3ClientEvent::Started => {
+                        (self.running, self.server_run_ns.0) = (true, now)
                     }
-                    ClientEvent::Results(theirs) => self.theirs = Some(*theirs),
-                    ClientEvent::Finished => self.over = true,
-                    ClientEvent::Terminated => {
-                        return Err(foreign(
+                    Iperf3ClientEvent::SendResults => {
+                        self.results_requested = true;
+                        self.remote_ended = true;
+                    }
+                    Iperf3ClientEvent::Results(remote_results) => {
+                        self.remote_results = Some(*remote_results)
+                    }
+                    Iperf3ClientEvent::Finished => self.done = true,
+                    Iperf3ClientEvent::Terminated => {
+                        return Err(protocol_error(
                             peer,
                             "the iperf3 server stopped the test before its end: see why it was stopped",
                         ));
@@ -345,90 +354,92 @@ impl Test {
                 break;
             }
         }
-        if let (true, Some(own)) = (self.wants_results, &self.own) {
-            self.wants_results = false;
+        if let (true, Some(local_results)) = (self.results_requested, &self.local_results) {
+            self.results_requested = false;
             machine
-                .results(own, now)
-                .map_err(|error| foreign(peer, error))?;
+                .send_results(local_results, now)
+                .map_err(|error| protocol_error(peer, error))?;
         }
-        machine.check(now).map_err(|error| foreign(peer, error))?;
-        self.say()?;
-        if !open && !self.over {
+        machine
+            .check_deadline(now)
+            .map_err(|error| protocol_error(peer, error))?;
+        self.flush_control()?;
+        if !open && !self.done {
             self.machine
-                .closed()
-                .map_err(|error| foreign(peer, error))?;
+                .mark_closed()
+                .map_err(|error| protocol_error(peer, error))?;
         }
-        Ok(wants_flows)
+        Ok(opens_flows)
     }
 }
 
-impl Speech for Test {
-    fn flows(&mut self) -> Vec<CalledFlow> {
-        std::mem::take(&mut self.called)
+impl ClientProtocol for Iperf3Driver {
+    fn flows(&mut self) -> Vec<ConnectedFlow> {
+        std::mem::take(&mut self.new_flows)
     }
 
-    fn started(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
-        if let Some(last) = self.last.take() {
+    fn start(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
+        if let Some(last) = self.last_flow.take() {
             self.announce(&last, stop)?;
         }
-        let until = now + 2 * PATIENCE_NS;
+        let until = now + 2 * SETUP_TIMEOUT_NS;
         while !self.running && clock::now() < until {
-            self.goes_on(stop)?;
-            self.talk(clock::now())?;
+            self.check_stop(stop)?;
+            self.poll_control(clock::now())?;
             if !self.running {
-                self.wait(20)?;
+                self.wait_control(20)?;
             }
         }
         Ok(())
     }
 
-    fn turn(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        self.finish_in_time(now)?;
-        self.talk(now).map(|_| ())
+    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        self.finish_when_arrived(now)?;
+        self.poll_control(now).map(|_| ())
     }
 
-    fn sent(&mut self, now: Nanos, _: &[FlowTotal]) {
+    fn payload_sent(&mut self, now: Nanos, _: &[FlowTotal]) {
         // Without anything to send that is not the end.
-        if self.params.way != Way::Reverse {
-            self.ending_ns.get_or_insert(now + ARRIVAL_NS);
-            (self.left.1, self.sent_ns) = (now, now);
+        if self.params.direction != Iperf3Direction::Reverse {
+            self.finish_by_ns.get_or_insert(now + ARRIVAL_TIMEOUT_NS);
+            (self.unacknowledged.1, self.sent_ns) = (now, now);
         }
     }
 
     fn stop(&mut self, now: Nanos, _early: bool) {
-        if self.params.way == Way::Reverse {
-            self.ending_ns.get_or_insert(now);
+        if self.params.direction == Iperf3Direction::Reverse {
+            self.finish_by_ns.get_or_insert(now);
         }
     }
 
-    fn ended(&mut self, _: Nanos, own: &Outcome) {
-        self.note_own(own);
+    fn flows_ended(&mut self, _: Nanos, local_results: &EndResults) {
+        self.store_results(local_results);
     }
 
-    fn far_sent(&mut self) -> Option<Vec<FlowTotal>> {
-        self.far_sent.then(Vec::new)
+    fn remote_totals(&mut self) -> Option<Vec<FlowTotal>> {
+        self.remote_ended.then(Vec::new)
     }
 
-    fn is_over(&self) -> bool {
-        self.over
+    fn is_finished(&self) -> bool {
+        self.done
     }
 
-    fn due_ns(&self, now: Nanos) -> Nanos {
-        match self.ending_ns {
+    fn next_deadline_ns(&self, now: Nanos) -> Nanos {
+        match self.finish_by_ns {
             Some(_) if !self.finished => now + 1_000_000,
             _ => now + 100_000_000,
         }
     }
 
-    fn listens(&self) -> Vec<BorrowedFd<'_>> {
-        self.control.listens()
+    fn readable_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.control.readable_fds()
     }
 
-    fn far_report(&self) -> FarReport {
-        let Some(theirs) = &self.theirs else {
-            return FarReport::default();
+    fn remote_report(&self) -> RemoteReport {
+        let Some(remote_results) = &self.remote_results else {
+            return RemoteReport::default();
         };
-        let mut report = far_report(&self.params, true, theirs);
+        let mut report = remote_report(&self.params, true, remote_results);
         let numbers: Vec<_> = (1_u32..).zip(self.params.flows()).collect();
         for flow in &mut report.flows {
             if flow.direction == Direction::Send {
@@ -437,8 +448,8 @@ impl Speech for Test {
             }
             // Our flows are numbered consecutively, those of iperf3 are not.
             flow.id = flow.id.and_then(|id| {
-                let found = numbers.iter().find(|(_, flow)| flow.id == id);
-                found.map(|(number, _)| *number)
+                let matching = numbers.iter().find(|(_, flow)| flow.id == id);
+                matching.map(|(number, _)| *number)
             });
         }
         report

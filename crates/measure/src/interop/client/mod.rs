@@ -1,6 +1,6 @@
 //! Clients for other tools' servers.
 //!
-//! A protocol is one file and one line in [`CALLERS`]. It opens the flows, runs the control
+//! A protocol is one file and one line in [`CLIENT_PROTOCOLS`]. It opens the flows, runs the control
 //! channel, and returns the server's report at the end. Payload moves on the same threads as in our
 //! own tests.
 
@@ -27,80 +27,80 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
 
-use linerate_dialect::control::{FlowTotal, Outcome};
-use linerate_dialect::remote_report::FarReport;
+use linerate_dialect::control::{EndResults, FlowTotal};
+use linerate_dialect::remote_report::RemoteReport;
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol, ReceiveCopy, SendCopy};
+use linerate_metric::plan::{Direction, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol};
 
 use super::framing::Framing;
-use super::record::Acknowledged;
-use crate::error::{MeasureError, two_parts};
-use crate::worker::Opening;
+use super::record::AckedPayload;
+use crate::error::{MeasureError, split_situation};
+use crate::worker::FlowOpening;
 
-pub use report_command::{FarCommand, FarReportError};
+pub use report_command::{ReportCommand, ReportCommandError};
 pub(crate) use run::run;
 
-use setup_context::Context;
+use setup_context::SetupContext;
 
 /// Value of `--peer` that detects the protocol.
 pub const AUTO: &str = "auto";
 
 /// Client side of one protocol.
-pub struct Caller {
+pub struct ClientProtocolSpec {
     /// Name on the command line and in records.
     pub name: &'static str,
     /// Summary for the help text.
     pub about: &'static str,
     /// Kinds of measurement that it supports.
-    pub kinds: &'static [Kind],
+    pub kinds: &'static [RunKind],
     /// Default port of its servers.
     pub port: u16,
     /// Default UDP payload, as the tool has it.
     datagram_bytes: u64,
     /// Checks a plan for options that the protocol cannot carry.
-    refuse: fn(&Plan) -> Option<Refusal>,
+    reject: fn(&Plan) -> Option<PlanRejection>,
     /// Starts a test.
-    open: fn(&Context<'_>) -> Result<Box<dyn Speech>, MeasureError>,
+    open: fn(&SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError>,
 }
 
 /// Protocols that the client supports, in the order of the help text.
-pub const CALLERS: &[Caller] = &[
-    iperf3::CALLER,
-    iperf2::CALLER,
-    iperf2::LEGACY,
-    nuttcp::CALLER,
-    plain::TTCP,
-    plain::DISCARD,
-    plain::CHARGEN,
-    sockperf::CALLER,
-    echo::CALLER,
+pub const CLIENT_PROTOCOLS: &[ClientProtocolSpec] = &[
+    iperf3::SPEC,
+    iperf2::SPEC,
+    iperf2::LEGACY_SPEC,
+    nuttcp::SPEC,
+    plain::TTCP_SPEC,
+    plain::DISCARD_SPEC,
+    plain::CHARGEN_SPEC,
+    sockperf::SPEC,
+    echo::SPEC,
 ];
 
 /// Returns the protocol of a name.
 #[must_use]
-pub fn caller(name: &str) -> Option<&'static Caller> {
-    CALLERS.iter().find(|caller| caller.name == name)
+pub fn client_protocol(name: &str) -> Option<&'static ClientProtocolSpec> {
+    CLIENT_PROTOCOLS.iter().find(|spec| spec.name == name)
 }
 
 /// Option that a protocol cannot carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct PlanRejection {
     /// Option as written; empty if a missing one is the reason.
     pub option: String,
     /// Reason, with an alternative after a colon where that is not to leave the option out.
-    pub why: String,
+    pub reason: String,
 }
 
-impl Refusal {
+impl PlanRejection {
     /// Converts the rejection into the error of a run with that protocol.
-    fn error(&self, dialect: &str) -> MeasureError {
-        let (why, next_step) = two_parts(&self.why);
+    fn to_error(&self, protocol: &str) -> MeasureError {
+        let (reason, next_step) = split_situation(&self.reason);
         MeasureError::Unsupported {
             option: match self.option.as_str() {
-                "" => format!("--peer {dialect}"),
-                option => format!("{option} with --peer {dialect}"),
+                "" => format!("--peer {protocol}"),
+                option => format!("{option} with --peer {protocol}"),
             },
-            why: why.to_owned(),
+            why: reason.to_owned(),
             next_step: next_step
                 .unwrap_or("leave it out, or use another protocol")
                 .to_owned(),
@@ -109,70 +109,70 @@ impl Refusal {
 }
 
 /// Connected flow of a test.
-pub struct CalledFlow {
+pub struct ConnectedFlow {
     /// Flow number, from 1, ascending.
     pub id: u32,
     /// Direction of the payload.
     pub direction: Direction,
     /// Source of its socket.
-    pub opening: Opening,
+    pub opening: FlowOpening,
     /// Header in front of its payload.
     pub framing: Framing,
 }
 
 /// Driver of one test with another tool's server.
-trait Speech {
+trait ClientProtocol {
     /// Returns the flows; called once.
-    fn flows(&mut self) -> Vec<CalledFlow>;
+    fn flows(&mut self) -> Vec<ConnectedFlow>;
 
     /// Starts the test: payload moves as soon as this returns, which is soon once `stop` is set.
-    fn started(&mut self, _now: Nanos, _stop: &AtomicBool) -> Result<(), MeasureError> {
+    fn start(&mut self, _now: Nanos, _stop: &AtomicBool) -> Result<(), MeasureError> {
         Ok(())
     }
 
     /// Processes received control messages and expired timers.
-    fn turn(&mut self, now: Nanos) -> Result<(), MeasureError>;
+    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError>;
 
     /// Notes that this end has sent all its payload.
-    fn sent(&mut self, _now: Nanos, _flows: &[FlowTotal]) {}
+    fn payload_sent(&mut self, _now: Nanos, _flows: &[FlowTotal]) {}
 
     /// Stops the server's payload; `early` if before its time.
     fn stop(&mut self, now: Nanos, early: bool);
 
     /// Notes that all flows of this end have ended.
-    fn ended(&mut self, _now: Nanos, _own: &Outcome) {}
+    fn flows_ended(&mut self, _now: Nanos, _results: &EndResults) {}
 
     /// Returns the totals that the server has sent, once it has reported that it sends no more.
     /// Polled until then.
-    fn far_sent(&mut self) -> Option<Vec<FlowTotal>> {
+    fn remote_totals(&mut self) -> Option<Vec<FlowTotal>> {
         None
     }
 
     /// Returns whether the server has finished the test.
-    fn is_over(&self) -> bool;
+    fn is_finished(&self) -> bool;
 
-    /// Returns the latest time of the next [`Self::turn`].
-    fn due_ns(&self, now: Nanos) -> Nanos {
+    /// Returns the latest time of the next [`Self::poll`].
+    fn next_deadline_ns(&self, now: Nanos) -> Nanos {
         now.saturating_add(250_000_000)
     }
 
     /// Returns the descriptors that become readable on messages from the server.
-    fn listens(&self) -> Vec<BorrowedFd<'_>> {
+    fn readable_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
     /// Returns the server's report; `Direction::Send` is what this end sent.
-    fn far_report(&self) -> FarReport {
-        FarReport::default()
+    fn remote_report(&self) -> RemoteReport {
+        RemoteReport::default()
     }
 
     /// Returns the server's own message about a failure there.
-    fn complaint(&self) -> Option<String> {
+    fn remote_error(&self) -> Option<String> {
         None
     }
 
     /// Returns the payload that the server's kernel acknowledged, where the server reports nothing.
-    fn acknowledged(&self) -> BTreeMap<u32, Acknowledged> {
+    fn acknowledged(&self) -> BTreeMap<u32, AckedPayload> {
         BTreeMap::new()
     }
 
@@ -186,11 +186,11 @@ trait Speech {
 }
 
 /// Returns the first rejection whose condition holds.
-fn first(rows: &[(bool, &str, &str)]) -> Option<Refusal> {
-    let (_, option, why) = rows.iter().find(|(holds, _, _)| *holds)?;
-    Some(Refusal {
+fn first_rejection(rows: &[(bool, &str, &str)]) -> Option<PlanRejection> {
+    let (_, option, reason) = rows.iter().find(|(holds, _, _)| *holds)?;
+    Some(PlanRejection {
         option: (*option).to_owned(),
-        why: (*why).to_owned(),
+        reason: (*reason).to_owned(),
     })
 }
 
@@ -199,43 +199,45 @@ fn first(rows: &[(bool, &str, &str)]) -> Option<Refusal> {
 /// # Errors
 /// The option that it cannot carry, with the reason. A protocol that the client does not support is
 /// no error here.
-pub fn check(plan: &Plan) -> Result<(), MeasureError> {
-    let caller = plan.dialect.as_deref().and_then(caller);
-    let refused = caller.and_then(|caller| Some((caller.name, refuse(caller, plan)?)));
-    refused.map_or(Ok(()), |(name, refusal)| Err(refusal.error(name)))
+pub fn check_plan(plan: &Plan) -> Result<(), MeasureError> {
+    let spec = plan.peer_protocol.as_deref().and_then(client_protocol);
+    let refused = spec.and_then(|spec| Some((spec.name, reject_plan(spec, plan)?)));
+    refused.map_or(Ok(()), |(name, rejection)| Err(rejection.to_error(name)))
 }
 
 /// Returns the first option of a plan that a protocol cannot carry.
-fn refuse(caller: &Caller, plan: &Plan) -> Option<Refusal> {
-    if !caller.kinds.contains(&plan.kind) {
-        let other = match plan.kind {
-            Kind::Throughput => "latency",
+fn reject_plan(spec: &ClientProtocolSpec, plan: &Plan) -> Option<PlanRejection> {
+    if !spec.kinds.contains(&plan.kind) {
+        let alternative = match plan.kind {
+            RunKind::Throughput => "latency",
             _ => "throughput",
         };
-        return Some(Refusal {
+        return Some(PlanRejection {
             option: String::new(),
-            why: format!(
-                "{0} cannot measure {1}: `linerate {other} --peer {0}` does",
-                caller.name, plan.kind
+            reason: format!(
+                "{0} cannot measure {1}: `linerate {alternative} --peer {0}` does",
+                spec.name, plan.kind
             ),
         });
     }
-    refuse_any(plan)
-        .or_else(|| refuse_far_copies(caller, plan))
-        .or_else(|| (caller.refuse)(plan))
+    reject_common(plan)
+        .or_else(|| reject_remote_copies(spec, plan))
+        .or_else(|| (spec.reject)(plan))
 }
 
 /// Rejects copy modes of the server, which has no way to receive them.
-fn refuse_far_copies(caller: &Caller, plan: &Plan) -> Option<Refusal> {
-    let told = caller.name == "iperf3" && plan.copies.send == SendCopy::SendFile;
-    first(&[
+fn reject_remote_copies(spec: &ClientProtocolSpec, plan: &Plan) -> Option<PlanRejection> {
+    let is_supported = spec.name == "iperf3" && plan.copies.send == SendCopy::SendFile;
+    first_rejection(&[
         (
-            !plan.flows(Direction::Send) && plan.copies.send != SendCopy::Copied && !told,
+            !plan.has_direction(Direction::Send)
+                && plan.copies.send != SendCopy::Copied
+                && !is_supported,
             "--offload zerocopy, sendfile or splice with -R",
             "the send calls of another program cannot be set from here",
         ),
         (
-            !plan.flows(Direction::Receive) && plan.copies.receive != ReceiveCopy::Copied,
+            !plan.has_direction(Direction::Receive) && plan.copies.receive != ReceiveCopy::Copied,
             "--offload trunc",
             "the receive calls of another program cannot be set from here",
         ),
@@ -243,38 +245,41 @@ fn refuse_far_copies(caller: &Caller, plan: &Plan) -> Option<Refusal> {
 }
 
 /// Rejects options that no server of another tool supports.
-fn refuse_any(plan: &Plan) -> Option<Refusal> {
-    let far_wait = plan.wait.as_ref().is_some_and(|wait| wait.near != wait.far);
-    let far_threads = plan.threads.as_ref();
-    first(&[
+fn reject_common(plan: &Plan) -> Option<PlanRejection> {
+    let remote_wait = plan
+        .wait
+        .as_ref()
+        .is_some_and(|wait| wait.client != wait.server);
+    let remote_threads = plan.threads.as_ref();
+    first_rejection(&[
         (
             plan.verify,
             "--verify",
             "its payload has content of its own; only linerate's server sends what can be checked",
         ),
         (
-            far_wait,
+            remote_wait,
             "--wait CLIENT/SERVER",
             "the wait mode of another program cannot be set from here",
         ),
         (
-            far_threads.is_some_and(|threads| threads.near != threads.far),
+            remote_threads.is_some_and(|threads| threads.client != threads.server),
             "--threads N/SERVER",
             "the number of threads of another program cannot be set from here",
         ),
         (
-            !plan.cpu.far.0.is_empty() && plan.cpu.far != plan.cpu.near,
+            !plan.cpu.server.0.is_empty() && plan.cpu.server != plan.cpu.client,
             "--cpu CLIENT/SERVER",
             "the CPUs of another program cannot be set from here: start it with taskset",
         ),
         (
-            plan.sched.far != plan.sched.near
-                && plan.sched.far != linerate_metric::plan::Sched::Inherited,
+            plan.sched.server != plan.sched.client
+                && plan.sched.server != linerate_metric::plan::SchedPolicy::Inherited,
             "--sched CLIENT/SERVER",
             "the scheduling of another program cannot be set from here: start it with chrt",
         ),
         (
-            !plan.stamps.is_none(),
+            !plan.timestamps.is_none(),
             "--stages or --trace",
             "only linerate's server records its half of a round trip",
         ),
@@ -284,7 +289,7 @@ fn refuse_any(plan: &Plan) -> Option<Refusal> {
             "only linerate's server joins a group",
         ),
         (
-            plan.payload_bytes > 65_507 && plan.protocol == Protocol::Udp,
+            plan.payload_bytes > 65_507 && plan.protocol == TransportProtocol::Udp,
             "-l",
             "no datagram is that large",
         ),
@@ -292,8 +297,8 @@ fn refuse_any(plan: &Plan) -> Option<Refusal> {
 }
 
 /// Rejects omitted time for a protocol that cannot carry it.
-fn refuse_omit(plan: &Plan) -> Option<Refusal> {
-    first(&[(
+fn reject_omit(plan: &Plan) -> Option<PlanRejection> {
+    first_rejection(&[(
         plan.omit_ns > 0,
         "-O",
         "its server counts from the first byte on",
@@ -305,18 +310,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callers_have_names_of_dialects() {
-        for caller in CALLERS {
-            let known = linerate_dialect::sniff::DIALECTS.iter();
-            let known = known.filter(|dialect| dialect.name == caller.name).count();
-            assert_eq!(known, 1, "{}", caller.name);
-            assert!(!caller.kinds.is_empty() && !caller.about.is_empty());
+    fn client_protocols_have_known_names() {
+        for spec in CLIENT_PROTOCOLS {
+            let count = linerate_dialect::sniff::PROTOCOLS.iter();
+            let count = count.filter(|protocol| protocol.name == spec.name).count();
+            assert_eq!(count, 1, "{}", spec.name);
+            assert!(!spec.kinds.is_empty() && !spec.about.is_empty());
         }
     }
 
     #[test]
-    fn a_refusal_says_what_to_do_instead() {
-        let plan = Plan::new(Kind::Throughput, Protocol::Tcp, "far");
+    fn a_rejection_names_an_alternative() {
+        let plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "far");
         for (name, option, next_step) in [
             ("chargen", "--peer chargen", "add -R"),
             (
@@ -325,8 +330,8 @@ mod tests {
                 "`linerate latency --peer sockperf` does",
             ),
         ] {
-            let caller = caller(name).unwrap();
-            let error = refuse(caller, &plan).unwrap().error(name);
+            let spec = client_protocol(name).unwrap();
+            let error = reject_plan(spec, &plan).unwrap().to_error(name);
             // Neither a privilege nor another kernel would change it.
             assert_eq!(error.exit_code(), linerate_metric::exit::USAGE);
             let problem = error.problem();
@@ -338,9 +343,9 @@ mod tests {
     }
 
     #[test]
-    fn options_that_a_dialect_lacks_are_refused_with_a_reason() {
-        let tcp = || Plan::new(Kind::Throughput, Protocol::Tcp, "far");
-        let udp = || Plan::new(Kind::Throughput, Protocol::Udp, "far");
+    fn unsupported_options_are_rejected_with_a_reason() {
+        let tcp = || Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "far");
+        let udp = || Plan::new(RunKind::Throughput, TransportProtocol::Udp, "far");
         let receive = |mut plan: Plan| {
             plan.directions = vec![Direction::Receive];
             plan
@@ -353,26 +358,34 @@ mod tests {
             plan.streams = 4;
             plan
         };
-        let around = |mut plan: Plan, send, take| {
+        let with_copies = |mut plan: Plan, send, take| {
             (plan.copies.send, plan.copies.receive) = (send, take);
             plan
         };
-        let (copied, seen) = (SendCopy::Copied, ReceiveCopy::Copied);
+        let (copied, received) = (SendCopy::Copied, ReceiveCopy::Copied);
         let (zero, file) = (SendCopy::ZeroCopy, SendCopy::SendFile);
         let trunc = ReceiveCopy::Discarded;
-        let far_sends = Some("--offload zerocopy, sendfile or splice with -R");
-        for (name, plan, refused) in [
-            ("iperf3", around(tcp(), zero, seen), None),
+        let remote_sends = Some("--offload zerocopy, sendfile or splice with -R");
+        for (name, plan, expected) in [
+            ("iperf3", with_copies(tcp(), zero, received), None),
             (
                 "iperf3",
-                around(tcp(), copied, trunc),
+                with_copies(tcp(), copied, trunc),
                 Some("--offload trunc"),
             ),
-            ("iperf3", around(receive(tcp()), zero, trunc), far_sends),
-            ("iperf3", around(receive(tcp()), file, trunc), None),
-            ("nuttcp", around(receive(tcp()), file, seen), far_sends),
-            ("discard", around(tcp(), zero, seen), None),
-            ("chargen", around(receive(tcp()), copied, trunc), None),
+            (
+                "iperf3",
+                with_copies(receive(tcp()), zero, trunc),
+                remote_sends,
+            ),
+            ("iperf3", with_copies(receive(tcp()), file, trunc), None),
+            (
+                "nuttcp",
+                with_copies(receive(tcp()), file, received),
+                remote_sends,
+            ),
+            ("discard", with_copies(tcp(), zero, received), None),
+            ("chargen", with_copies(receive(tcp()), copied, trunc), None),
             ("iperf3", tcp(), None),
             ("iperf3", both(several(udp())), None),
             ("iperf2", both(tcp()), None),
@@ -388,10 +401,10 @@ mod tests {
             ("chargen", receive(tcp()), None),
             ("chargen", tcp(), Some("")),
         ] {
-            let caller = caller(name).unwrap();
-            let found = refuse(caller, &plan);
-            let option = found.as_ref().map(|refusal| refusal.option.as_str());
-            assert_eq!(option, refused, "{name}: {found:?}");
+            let spec = client_protocol(name).unwrap();
+            let rejection = reject_plan(spec, &plan);
+            let option = rejection.as_ref().map(|refusal| refusal.option.as_str());
+            assert_eq!(option, expected, "{name}: {rejection:?}");
         }
     }
 }

@@ -10,42 +10,44 @@ use std::time::Duration;
 
 use linerate_dialect::control::FlowTotal;
 use linerate_dialect::nuttcp::{
-    CONTROL_PORT, Client, ClientEvent, CountReader, DATA_PORT, START_GAP_NS, Send,
-    Test as TestRequest, UdpSender, Way,
+    CONTROL_PORT, CountReader, DATA_PORT, NuttcpClient, NuttcpClientEvent, NuttcpDirection,
+    NuttcpSendAction, NuttcpTest as TestRequest, NuttcpUdpSender, START_GAP_NS,
 };
-use linerate_dialect::remote_report::FarReport;
-use linerate_dialect::sniff::Carrier;
+use linerate_dialect::remote_report::RemoteReport;
+use linerate_dialect::sniff::TransportKind;
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Ready, poll_any};
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_host::sys::readiness::{Readiness, poll_any};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
 
-use super::control_socket::Control;
+use super::control_socket::ControlSocket;
 use super::flow_socket::FlowSocket;
-use super::setup_context::{Context, PATIENCE_NS, failed, foreign};
-use super::{CalledFlow, Caller, Refusal, Speech, first, refuse_omit};
+use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, connect_error, protocol_error};
+use super::{
+    ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection, reject_omit,
+};
 use crate::error::MeasureError;
 use crate::interop::framing::Framing;
-use sockets::{accept, connect, first_datagram, listening};
+use sockets::{accept_server, connect_data, open_listener, receive_first_datagram};
 
 /// Client of `nuttcp -S`.
-pub const CALLER: Caller = Caller {
+pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "nuttcp",
     about: "TCP and UDP, one direction; the server's bytes, time and retransmits, its report",
-    kinds: &[Kind::Throughput],
+    kinds: &[RunKind::Throughput],
     port: CONTROL_PORT,
     datagram_bytes: 1_024,
-    refuse,
+    reject: reject_plan,
     open,
 };
 
 /// Time for the report after the end of the data.
-const REPORT_NS: Nanos = 10_000_000_000;
+const REPORT_TIMEOUT_NS: Nanos = 10_000_000_000;
 
 /// Time for the report after an early end.
-const CUT_OFF_NS: Nanos = 1_000_000_000;
+const ABORTED_REPORT_TIMEOUT_NS: Nanos = 1_000_000_000;
 
-fn refuse(plan: &Plan) -> Option<Refusal> {
-    first(&[
+fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
+    first_rejection(&[
         (
             plan.directions.len() > 1,
             "--bidir",
@@ -57,42 +59,42 @@ fn refuse(plan: &Plan) -> Option<Refusal> {
             "nuttcp reads its streams in rotation, a buffer of each, so the slowest one holds up all",
         ),
         (
-            plan.congestion_control_asked,
+            plan.congestion_control_requested,
             "-C",
             "nuttcp's server has no option for it",
         ),
         (
-            plan.pace.burst.is_some() && plan.flows(Direction::Receive),
+            plan.pace.burst.is_some() && plan.has_direction(Direction::Receive),
             "-b RATE/BURST with -R",
             "nuttcp keeps an average or single gaps",
         ),
         (
-            plan.protocol == Protocol::Udp
+            plan.protocol == TransportProtocol::Udp
                 && plan.payload_bytes != 0
                 && plan.payload_bytes < 32,
             "-l",
             "its count of what was sent ends at byte 32 of a datagram",
         ),
     ])
-    .or_else(|| refuse_omit(plan))
+    .or_else(|| reject_omit(plan))
 }
 
-fn asked(plan: &Plan, data_port: u16) -> TestRequest {
-    let udp = plan.protocol == Protocol::Udp;
-    let way = match plan.directions[0] {
-        Direction::Send => Way::ToServer,
-        Direction::Receive => Way::ToClient,
+fn build_request(plan: &Plan, data_port: u16) -> TestRequest {
+    let udp = plan.protocol == TransportProtocol::Udp;
+    let direction = match plan.directions[0] {
+        Direction::Send => NuttcpDirection::ToServer,
+        Direction::Receive => NuttcpDirection::ToClient,
     };
     let carrier = if udp {
-        Carrier::Datagram
+        TransportKind::Datagram
     } else {
-        Carrier::Stream
+        TransportKind::Stream
     };
     let buffer_bytes = usize::try_from(plan.payload_bytes).unwrap_or(usize::MAX);
     TestRequest {
         buffer_bytes,
-        buffers: (plan.amount_bytes).map(|bytes| bytes.div_ceil(plan.payload_bytes.max(1))),
-        time_ns: plan.duration_ns,
+        buffer_limit: (plan.amount_bytes).map(|bytes| bytes.div_ceil(plan.payload_bytes.max(1))),
+        duration_ns: plan.duration_ns,
         rate_kbps: plan.rate_bps.map(|rate| (rate / 1_000).max(1)),
         window_bytes: plan
             .window_bytes
@@ -102,207 +104,215 @@ fn asked(plan: &Plan, data_port: u16) -> TestRequest {
         mss: plan.socket.mss_bytes,
         tos: plan.socket.tos.unwrap_or(0),
         no_delay: plan.socket.no_delay,
-        ..TestRequest::new(way, carrier, data_port)
+        ..TestRequest::new(direction, carrier, data_port)
     }
 }
 
 /// Driver of one test.
-struct Test {
+struct NuttcpDriver {
     peer: SocketAddr,
-    control: Control,
-    machine: Client,
-    called: Vec<CalledFlow>,
+    control: ControlSocket,
+    machine: NuttcpClient,
+    new_flows: Vec<ConnectedFlow>,
     socket: Option<FlowSocket>,
     /// Marker protocol of the datagrams that this end sends.
-    sender: Option<UdpSender>,
-    marker_due_ns: Option<Nanos>,
+    sender: Option<NuttcpUdpSender>,
+    next_marker_ns: Option<Nanos>,
     /// True if payload is sent in datagrams.
     datagrams: bool,
     running: bool,
     started: bool,
     sent: bool,
     /// Timeout of the report.
-    until_ns: Option<Nanos>,
-    over: bool,
+    report_deadline_ns: Option<Nanos>,
+    finished: bool,
     /// True if the run was ended here before its time: then the server's messages about that are
     /// ignored.
-    cut_off: bool,
+    aborted: bool,
 }
 
-fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
     let system = |error| MeasureError::system("nuttcp's data", error);
-    let stream = context.control()?;
-    let receives = context.plan.flows(Direction::Receive);
-    let tcp = context.plan.protocol == Protocol::Tcp;
+    let stream = context.connect_control()?;
+    let receives = context.plan.has_direction(Direction::Receive);
+    let tcp = context.plan.protocol == TransportProtocol::Tcp;
     // The transmitter connects, so the server needs a port of ours.
-    let waiting = receives.then(|| listening(context)).transpose()?;
-    let port = match &waiting {
+    let listener = receives.then(|| open_listener(context)).transpose()?;
+    let port = match &listener {
         Some(socket) => socket.port().map_err(system)?,
         None => DATA_PORT,
     };
-    let asked = asked(context.plan, port);
-    let machine = Client::new(asked.clone()).map_err(|error| context.foreign(error))?;
-    let mut test = Test {
-        peer: context.far,
-        control: Control::new(stream).map_err(system)?,
+    let request = build_request(context.plan, port);
+    let machine =
+        NuttcpClient::new(request.clone()).map_err(|error| context.protocol_error(error))?;
+    let mut driver = NuttcpDriver {
+        peer: context.remote,
+        control: ControlSocket::new(stream).map_err(system)?,
         machine,
-        called: Vec::new(),
+        new_flows: Vec::new(),
         socket: None,
         sender: None,
-        marker_due_ns: None,
+        next_marker_ns: None,
         datagrams: !tcp,
         running: false,
         started: false,
         sent: false,
-        until_ns: None,
-        over: false,
-        cut_off: false,
+        report_deadline_ns: None,
+        finished: false,
+        aborted: false,
     };
-    let until = clock::now() + PATIENCE_NS;
-    while !test.running {
+    let until = clock::now() + SETUP_TIMEOUT_NS;
+    while !driver.running {
         if context.stop.load(Relaxed) {
             return Err(MeasureError::Interrupted);
         }
         if clock::now() >= until {
-            return Err(context.mute("nuttcp"));
+            return Err(context.no_protocol_reply("nuttcp"));
         }
-        test.talk()?;
-        test.wait(20);
+        driver.poll_control()?;
+        driver.wait_control(20);
     }
-    let (direction, socket) = match waiting {
-        Some(waiting) if tcp => (Direction::Receive, accept(context, &mut test, &waiting)?),
-        Some(waiting) => (
+    let (direction, socket) = match listener {
+        Some(listener) if tcp => (
             Direction::Receive,
-            first_datagram(context, &mut test, waiting)?,
+            accept_server(context, &mut driver, &listener)?,
         ),
-        None => (Direction::Send, connect(context, &mut test, tcp)?),
+        Some(listener) => (
+            Direction::Receive,
+            receive_first_datagram(context, &mut driver, listener)?,
+        ),
+        None => (Direction::Send, connect_data(context, &mut driver, tcp)?),
     };
     if !tcp && direction == Direction::Send {
-        test.begin(&asked, &socket)?;
+        driver.send_start_markers(&request, &socket)?;
     }
-    test.socket = Some(socket.copy().map_err(system)?);
-    test.called.push(CalledFlow {
+    driver.socket = Some(socket.duplicate().map_err(system)?);
+    driver.new_flows.push(ConnectedFlow {
         id: 1,
         direction,
-        opening: socket.opening(),
+        opening: socket.into_opening(),
         framing: match tcp {
-            true => Framing::Bare,
+            true => Framing::NoHeader,
             false => Framing::Nuttcp(CountReader::default()),
         },
     });
-    Ok(Box::new(test))
+    Ok(Box::new(driver))
 }
 
-impl Test {
+impl NuttcpDriver {
     /// Receives and sends control messages.
-    fn talk(&mut self) -> Result<(), MeasureError> {
-        if self.over {
+    fn poll_control(&mut self) -> Result<(), MeasureError> {
+        if self.finished {
             return Ok(());
         }
         let peer = self.peer;
         while !self.machine.outgoing().is_empty() {
             match self.control.write(self.machine.outgoing()) {
                 Ok(0) | Err(_) => break,
-                Ok(bytes) => self.machine.sent(bytes),
+                Ok(bytes) => self.machine.mark_sent(bytes),
             }
         }
         let machine = &mut self.machine;
-        let mut refused = None;
+        let mut first_error = None;
         let open = self.control.read(|bytes| {
             if let Err(error) = machine.receive(bytes) {
-                refused.get_or_insert(error);
+                first_error.get_or_insert(error);
             }
             Ok::<(), io::Error>(())
         });
-        if let Some(error) = refused {
-            return Err(foreign(peer, error));
+        if let Some(error) = first_error {
+            return Err(protocol_error(peer, error));
         }
         // After a reset or close, messages received before still count.
         if !open.unwrap_or(false) {
             self.machine
-                .closed()
-                .map_err(|error| foreign(peer, error))?;
+                .mark_closed()
+                .map_err(|error| protocol_error(peer, error))?;
         }
         while let Some(event) = self.machine.poll() {
             match event {
-                ClientEvent::Prepare(_) => self.machine.ready(),
-                ClientEvent::Start(_) => self.running = true,
-                ClientEvent::Ended => self.over = true,
-                ClientEvent::Interval(_) | ClientEvent::Done => {}
+                NuttcpClientEvent::Prepare(_) => self.machine.mark_ready(),
+                NuttcpClientEvent::Start(_) => self.running = true,
+                NuttcpClientEvent::ServerClosed => self.finished = true,
+                NuttcpClientEvent::Interval(_) | NuttcpClientEvent::Done => {}
             }
         }
-        match self.over && !self.cut_off {
-            true => self.judge_end(),
+        match self.finished && !self.aborted {
+            true => self.check_end(),
             false => Ok(()),
         }
     }
 
     /// Returns an error if the server has closed without figures, or before all payload was sent.
-    fn judge_end(&self) -> Result<(), MeasureError> {
+    fn check_end(&self) -> Result<(), MeasureError> {
         let report = self.machine.report();
-        if !self.machine.far_report().flows.is_empty() {
+        if !self.machine.remote_report().flows.is_empty() {
             // Datagrams have an end marker: until then there is more.
             return match self.started && !self.sent && self.sender.is_some() {
-                true => Err(self.gave_up("it ended the test early")),
+                true => Err(self.server_ended_error("it ended the test early")),
                 false => Ok(()),
             };
         }
         // Payload from the server is counted here: once it has started, those figures are valid.
-        if self.called_back() && self.started {
+        if self.receives() && self.started {
             return Ok(());
         }
-        match self.complaint() {
-            Some(said) => Err(self.gave_up(&said)),
+        match self.remote_error() {
+            Some(message) => Err(self.server_ended_error(&message)),
             None if !self.started || report.text.is_empty() => {
-                Err(self.gave_up("it closed the control connection without a report"))
+                Err(self.server_ended_error("it closed the control connection without a report"))
             }
             None if self.sender.is_some() && !self.sent => {
-                Err(self.gave_up("it ended the test early"))
+                Err(self.server_ended_error("it ended the test early"))
             }
             None => Ok(()),
         }
     }
 
     /// Returns the error for a server that ended the test, with the reason.
-    fn gave_up(&self, why: &str) -> MeasureError {
-        let look = match self.called_back() {
+    fn server_ended_error(&self, reason: &str) -> MeasureError {
+        let next_step = match self.receives() {
             true => "see its messages, and whether it can connect to this host".to_owned(),
             false => {
                 format!("see its messages, and which other program uses port {DATA_PORT} there")
             }
         };
-        foreign(
+        protocol_error(
             self.peer,
-            format!("the nuttcp server ended the test ({why}): {look}"),
+            format!("the nuttcp server ended the test ({reason}): {next_step}"),
         )
     }
 
-    fn wait(&self, milliseconds: u64) {
-        let wanted: Vec<_> = (self.control.listens().into_iter())
-            .map(|fd| (fd, Ready::Receive))
+    fn wait_control(&self, milliseconds: u64) {
+        let interests: Vec<_> = (self.control.readable_fds().into_iter())
+            .map(|fd| (fd, Readiness::Receive))
             .collect();
         // An error is ignored: the caller has a timeout.
-        let _ = poll_any(&wanted, Duration::from_millis(milliseconds));
+        let _ = poll_any(&interests, Duration::from_millis(milliseconds));
     }
 
     /// Sends the start markers of datagrams.
-    fn begin(&mut self, asked: &TestRequest, socket: &FlowSocket) -> Result<(), MeasureError> {
-        let mut sender = UdpSender::new(asked);
+    fn send_start_markers(
+        &mut self,
+        request: &TestRequest,
+        socket: &FlowSocket,
+    ) -> Result<(), MeasureError> {
+        let mut sender = NuttcpUdpSender::new(request);
         loop {
-            match sender.step(clock::now()) {
-                Send::Marker { bytes, .. } => {
+            match sender.next_action(clock::now()) {
+                NuttcpSendAction::Marker { bytes, .. } => {
                     socket
                         .send(&bytes)
-                        .map_err(|error| failed(self.peer, error))?;
+                        .map_err(|error| connect_error(self.peer, error))?;
                     if bytes == *b"BOD1" {
                         break;
                     }
                 }
-                Send::Wait { until_ns } => {
+                NuttcpSendAction::Wait { until_ns } => {
                     clock::sleep_until(until_ns);
-                    self.talk()?;
+                    self.poll_control()?;
                 }
-                Send::Data { .. } | Send::Nothing => break,
+                NuttcpSendAction::Data { .. } | NuttcpSendAction::Finished => break,
             }
         }
         self.sender = Some(sender);
@@ -311,27 +321,30 @@ impl Test {
 
     /// Waits for the start of datagrams: the BOD1 marker, or the first of them if the marker was
     /// lost.
-    fn await_begin(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
+    fn wait_for_start(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
         let Some(socket) = &self.socket else {
             return Ok(());
         };
-        let mut room = [0; 64];
+        let mut buffer = [0; 64];
         let until = now + 2 * START_GAP_NS;
         while clock::now() < until && !stop.load(Relaxed) {
             let peer = self.peer;
-            let broke = |error| failed(peer, error);
-            if !socket.wait(Duration::from_millis(20)).map_err(broke)? {
+            let socket_error = |error| connect_error(peer, error);
+            if !socket
+                .wait_readable(Duration::from_millis(20))
+                .map_err(socket_error)?
+            {
                 continue;
             }
-            let begins = match socket.peek(&mut room).map_err(broke)? {
-                (4, _) => Some(room.starts_with(b"BOD1")),
+            let is_start = match socket.peek(&mut buffer).map_err(socket_error)? {
+                (4, _) => Some(buffer.starts_with(b"BOD1")),
                 _ => None,
             };
-            let Some(begins) = begins else {
+            let Some(is_start) = is_start else {
                 return Ok(());
             };
-            let _ = socket.receive(&mut room);
-            if begins {
+            let _ = socket.receive(&mut buffer);
+            if is_start {
                 return Ok(());
             }
         }
@@ -339,117 +352,121 @@ impl Test {
     }
 
     /// Sends the next end marker.
-    fn mark(&mut self, now: Nanos) {
+    fn send_end_marker(&mut self, now: Nanos) {
         let (Some(sender), Some(socket)) = (&mut self.sender, &self.socket) else {
             return;
         };
-        if !self.sent || self.marker_due_ns.is_none_or(|due| now < due) {
+        if !self.sent || self.next_marker_ns.is_none_or(|due_ns| now < due_ns) {
             return;
         }
-        match sender.step(now) {
-            Send::Marker { bytes, .. } => {
+        match sender.next_action(now) {
+            NuttcpSendAction::Marker { bytes, .. } => {
                 // A server that has ended rejects the last ones.
-                let _ = socket.offer(&bytes);
-                self.marker_due_ns = Some(now);
+                let _ = socket.try_send(&bytes);
+                self.next_marker_ns = Some(now);
             }
-            Send::Wait { until_ns } => self.marker_due_ns = Some(until_ns),
-            Send::Data { .. } | Send::Nothing => {
-                self.marker_due_ns = None;
-                self.control.finish();
+            NuttcpSendAction::Wait { until_ns } => self.next_marker_ns = Some(until_ns),
+            NuttcpSendAction::Data { .. } | NuttcpSendAction::Finished => {
+                self.next_marker_ns = None;
+                self.control.shutdown_send();
             }
         }
     }
 }
 
-impl Speech for Test {
-    fn flows(&mut self) -> Vec<CalledFlow> {
-        std::mem::take(&mut self.called)
+impl ClientProtocol for NuttcpDriver {
+    fn flows(&mut self) -> Vec<ConnectedFlow> {
+        std::mem::take(&mut self.new_flows)
     }
 
-    fn started(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
+    fn start(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
         self.started = true;
-        if self.called_back() && self.datagrams {
+        if self.receives() && self.datagrams {
             // Once stopped, the run ends as soon as it has begun.
-            self.await_begin(now, stop)?;
+            self.wait_for_start(now, stop)?;
         }
         Ok(())
     }
 
-    fn turn(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        self.mark(now);
-        self.talk()?;
-        if self.until_ns.is_some_and(|until| now >= until) && !self.over {
-            self.over = true;
-            if self.cut_off {
+    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        self.send_end_marker(now);
+        self.poll_control()?;
+        if self.report_deadline_ns.is_some_and(|until| now >= until) && !self.finished {
+            self.finished = true;
+            if self.aborted {
                 return Ok(());
             }
-            let said = self.complaint();
-            let said = said.map_or_else(String::new, |said| format!(" ({said})"));
-            return Err(foreign(
+            let message = self.remote_error();
+            let message = message.map_or_else(String::new, |message| format!(" ({message})"));
+            return Err(protocol_error(
                 self.peer,
                 format!(
-                    "the nuttcp server sent no report after the end of the data{said}: it hangs, or was stopped"
+                    "the nuttcp server sent no report after the end of the data{message}: it hangs, or was stopped"
                 ),
             ));
         }
         Ok(())
     }
 
-    fn sent(&mut self, now: Nanos, _: &[FlowTotal]) {
-        if self.sent || self.called_back() {
+    fn payload_sent(&mut self, now: Nanos, _: &[FlowTotal]) {
+        if self.sent || self.receives() {
             return;
         }
         self.sent = true;
         if let Some(sender) = &mut self.sender {
             sender.finish();
-            self.marker_due_ns = Some(now);
+            self.next_marker_ns = Some(now);
         }
     }
 
     fn stop(&mut self, _: Nanos, early: bool) {
-        self.cut_off |= early;
+        self.aborted |= early;
         // At the end of the time, the server ends by itself.
-        if let (true, true, Some(socket)) = (early, self.called_back(), &self.socket) {
+        if let (true, true, Some(socket)) = (early, self.receives(), &self.socket) {
             match self.datagrams {
-                true => socket.deafen(),
-                false => socket.cut(),
+                true => socket.reject_datagrams(),
+                false => socket.shutdown_both(),
             }
         }
     }
 
-    fn ended(&mut self, now: Nanos, _: &linerate_dialect::control::Outcome) {
-        let patience = if self.cut_off { CUT_OFF_NS } else { REPORT_NS };
-        self.until_ns = Some(now + patience);
-        if self.called_back() {
-            self.control.finish();
+    fn flows_ended(&mut self, now: Nanos, _: &linerate_dialect::control::EndResults) {
+        let timeout = if self.aborted {
+            ABORTED_REPORT_TIMEOUT_NS
+        } else {
+            REPORT_TIMEOUT_NS
+        };
+        self.report_deadline_ns = Some(now + timeout);
+        if self.receives() {
+            self.control.shutdown_send();
         }
     }
 
-    fn far_sent(&mut self) -> Option<Vec<FlowTotal>> {
-        self.over.then(Vec::new)
+    fn remote_totals(&mut self) -> Option<Vec<FlowTotal>> {
+        self.finished.then(Vec::new)
     }
 
-    fn is_over(&self) -> bool {
-        self.over
+    fn is_finished(&self) -> bool {
+        self.finished
     }
 
-    fn due_ns(&self, now: Nanos) -> Nanos {
-        self.marker_due_ns.unwrap_or(now + 50_000_000)
+    fn next_deadline_ns(&self, now: Nanos) -> Nanos {
+        self.next_marker_ns.unwrap_or(now + 50_000_000)
     }
 
-    fn listens(&self) -> Vec<BorrowedFd<'_>> {
-        self.control.listens()
+    fn readable_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.control.readable_fds()
     }
 
-    fn far_report(&self) -> FarReport {
-        self.machine.far_report()
+    fn remote_report(&self) -> RemoteReport {
+        self.machine.remote_report()
     }
 
-    fn complaint(&self) -> Option<String> {
+    fn remote_error(&self) -> Option<String> {
         let lines = self.machine.report().text.iter();
         lines
-            .filter(|_| !self.cut_off)
-            .find_map(|line| error_in(line))
+            .filter(|_| !self.aborted)
+            .find_map(|line| error_of_line(line))
     }
 
     fn agent(&self) -> String {
@@ -460,22 +477,22 @@ impl Speech for Test {
     }
 }
 
-impl Test {
+impl NuttcpDriver {
     /// Returns whether payload comes from the server.
-    fn called_back(&self) -> bool {
-        self.machine.way() == Way::ToClient
+    fn receives(&self) -> bool {
+        self.machine.direction() == NuttcpDirection::ToClient
     }
 }
 
 /// Returns the error in a line of the server's report, if there is one: `nuttcp-r: v6.1.2: Error:
 /// bind: Address already in use`.
-fn error_in(line: &str) -> Option<String> {
+fn error_of_line(line: &str) -> Option<String> {
     if line.trim() == "KO" {
         return Some("KO".to_owned());
     }
-    let (who, what) = line.split_once("Error: ")?;
-    let says = who.is_empty() || who.starts_with("nuttcp");
-    says.then(|| what.trim().to_owned())
+    let (prefix, error) = line.split_once("Error: ")?;
+    let is_nuttcp = prefix.is_empty() || prefix.starts_with("nuttcp");
+    is_nuttcp.then(|| error.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -486,39 +503,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_datagrams_hears_that_he_is_to_stop() {
+    fn a_wait_for_datagrams_can_be_stopped() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = listener.local_addr().unwrap();
-        let asked = TestRequest::new(Way::ToClient, Carrier::Datagram, 5001);
-        let mut test = Test {
+        let request = TestRequest::new(NuttcpDirection::ToClient, TransportKind::Datagram, 5001);
+        let mut driver = NuttcpDriver {
             peer,
-            control: Control::new(TcpStream::connect(peer).unwrap().into()).unwrap(),
-            machine: Client::new(asked).unwrap(),
-            called: Vec::new(),
+            control: ControlSocket::new(TcpStream::connect(peer).unwrap().into()).unwrap(),
+            machine: NuttcpClient::new(request).unwrap(),
+            new_flows: Vec::new(),
             socket: Some(FlowSocket::Kernel(
                 UdpSocket::bind("127.0.0.1:0").unwrap().into(),
             )),
             sender: None,
-            marker_due_ns: None,
+            next_marker_ns: None,
             datagrams: true,
             running: true,
             started: false,
             sent: false,
-            until_ns: None,
-            over: false,
-            cut_off: false,
+            report_deadline_ns: None,
+            finished: false,
+            aborted: false,
         };
-        let begun = Instant::now();
+        let start = Instant::now();
         let now = clock::now();
-        test.started(now, &AtomicBool::new(true)).unwrap();
-        assert!(begun.elapsed() < Duration::from_nanos(START_GAP_NS));
+        driver.start(now, &AtomicBool::new(true)).unwrap();
+        assert!(start.elapsed() < Duration::from_nanos(START_GAP_NS));
         // Without a stop, the wait takes its full time.
-        test.started(now, &AtomicBool::new(false)).unwrap();
-        assert!(begun.elapsed() >= Duration::from_nanos(2 * START_GAP_NS));
+        driver.start(now, &AtomicBool::new(false)).unwrap();
+        assert!(start.elapsed() >= Duration::from_nanos(2 * START_GAP_NS));
     }
 
     #[test]
-    fn errors_are_told_from_reports() {
+    fn errors_are_distinguished_from_reports() {
         for (line, error) in [
             (
                 "nuttcp-r: v6.1.2: Error: bind: Address already in use",
@@ -536,7 +553,7 @@ mod tests {
                 None,
             ),
         ] {
-            assert_eq!(error_in(line).as_deref(), error, "{line}");
+            assert_eq!(error_of_line(line).as_deref(), error, "{line}");
         }
     }
 }

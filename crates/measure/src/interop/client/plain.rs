@@ -8,74 +8,76 @@ use std::sync::atomic::AtomicBool;
 use linerate_dialect::control::FlowTotal;
 use linerate_dialect::{chargen, discard, ttcp};
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
 
-use super::ack_watch::{Acks, LOOK_NS};
+use super::ack_watch::{ACK_POLL_INTERVAL_NS, AckWatch};
 use super::flow_socket::FlowSocket;
-use super::setup_context::Context;
-use super::{CalledFlow, Caller, Refusal, Speech, first, refuse_omit};
+use super::setup_context::SetupContext;
+use super::{
+    ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection, reject_omit,
+};
 use crate::error::MeasureError;
 use crate::interop::framing::Framing;
-use crate::interop::record::Acknowledged;
+use crate::interop::record::AckedPayload;
 
 /// Client of a classic ttcp receiver (`ttcp -r`).
-pub const TTCP: Caller = Caller {
+pub const TTCP_SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "ttcp",
     about: "TCP and UDP, sending; no report: TCP counts what the server's kernel acknowledged",
-    kinds: &[Kind::Throughput],
+    kinds: &[RunKind::Throughput],
     port: ttcp::PORT,
     datagram_bytes: 1_472,
-    refuse: refuse_receiving,
+    reject: reject_receiving,
     open: open_ttcp,
 };
 
 /// Client of discard (RFC 863).
-pub const DISCARD: Caller = Caller {
+pub const DISCARD_SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "discard",
     about: "TCP and UDP, sending; no report: TCP counts what the server's kernel acknowledged",
-    kinds: &[Kind::Throughput],
+    kinds: &[RunKind::Throughput],
     port: discard::PORT,
     datagram_bytes: 1_472,
-    refuse: refuse_receiving,
+    reject: reject_receiving,
     open: open_discard,
 };
 
 /// Client of chargen (RFC 864).
-pub const CHARGEN: Caller = Caller {
+pub const CHARGEN_SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "chargen",
     about: "TCP, receiving (-R); what arrives is counted here",
-    kinds: &[Kind::Throughput],
+    kinds: &[RunKind::Throughput],
     port: chargen::PORT,
     datagram_bytes: 1_472,
-    refuse: refuse_sending,
+    reject: reject_sending,
     open: open_chargen,
 };
 
-fn refuse_receiving(plan: &Plan) -> Option<Refusal> {
-    first(&[
+fn reject_receiving(plan: &Plan) -> Option<PlanRejection> {
+    first_rejection(&[
         (
-            plan.flows(Direction::Receive),
+            plan.has_direction(Direction::Receive),
             "-R or --bidir",
             "its server sends nothing",
         ),
         (
-            plan.window_bytes.is_some() && plan.protocol == Protocol::Udp,
+            plan.window_bytes.is_some() && plan.protocol == TransportProtocol::Udp,
             "-w",
             "its server has no such setting; --sndbuf sets this end's",
         ),
     ])
-    .or_else(|| refuse_omit(plan))
+    .or_else(|| reject_omit(plan))
 }
 
-fn refuse_sending(plan: &Plan) -> Option<Refusal> {
-    first(&[
+fn reject_sending(plan: &Plan) -> Option<PlanRejection> {
+    first_rejection(&[
         (
-            plan.flows(Direction::Send),
+            plan.has_direction(Direction::Send),
             "",
             "its server only sends: add -R",
         ),
         (
-            plan.protocol == Protocol::Udp,
+            plan.protocol == TransportProtocol::Udp,
             "-u",
             "over UDP chargen answers each datagram with one, which is no stream",
         ),
@@ -85,108 +87,108 @@ fn refuse_sending(plan: &Plan) -> Option<Refusal> {
             "its server sends as fast as it can",
         ),
     ])
-    .or_else(|| refuse_omit(plan))
+    .or_else(|| reject_omit(plan))
 }
 
 /// Returns the framing of a stream without a header, with the first bytes of the tool. They must
 /// not resemble a header: iperf2 servers, which accept plain payload too, read flags there.
-pub fn stream(dialect: &str) -> Framing {
-    let begin: &[u8] = match dialect {
+pub fn stream_framing(protocol: &str) -> Framing {
+    let prefix: &[u8] = match protocol {
         "iperf2-legacy" => b"012345678901234567890123",
         "ttcp" => ttcp::PATTERN,
         // Pattern of no tool.
         _ => &[b' '; ttcp::PATTERN.len()],
     };
-    Framing::Begun(begin.into())
+    Framing::Prefix(prefix.into())
 }
 
 /// Time for the last datagrams to arrive before the end marker.
-const ARRIVAL_NS: Nanos = 50_000_000;
+const ARRIVAL_TIME_NS: Nanos = 50_000_000;
 
 /// Driver of one test.
-struct Test {
+struct PlainDriver {
     name: &'static str,
-    called: Vec<CalledFlow>,
-    acks: Acks,
+    new_flows: Vec<ConnectedFlow>,
+    acks: AckWatch,
     tcp: bool,
     sends: bool,
     /// UDP sockets on which markers show start and end.
-    marked: Vec<FlowSocket>,
+    marker_sockets: Vec<FlowSocket>,
     /// Sockets that are closed to stop the server.
     sources: Vec<FlowSocket>,
     sent: bool,
     /// UDP: time of the end marker.
-    settled_ns: Option<Nanos>,
-    settled: bool,
+    end_marker_ns: Option<Nanos>,
+    end_marked: bool,
 }
 
-fn open_ttcp(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
+fn open_ttcp(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
     open(context, "ttcp", Framing::Ttcp, true)
 }
 
-fn open_discard(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
-    open(context, "discard", Framing::Bare, false)
+fn open_discard(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+    open(context, "discard", Framing::NoHeader, false)
 }
 
-fn open_chargen(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
-    open(context, "chargen", Framing::Bare, false)
+fn open_chargen(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+    open(context, "chargen", Framing::NoHeader, false)
 }
 
 fn open(
-    context: &Context<'_>,
+    context: &SetupContext<'_>,
     name: &'static str,
     framing: Framing,
-    marks: bool,
-) -> Result<Box<dyn Speech>, MeasureError> {
-    let tcp = context.plan.protocol == Protocol::Tcp;
+    has_markers: bool,
+) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+    let tcp = context.plan.protocol == TransportProtocol::Tcp;
     let direction = context.plan.directions[0];
     let sends = direction == Direction::Send;
-    let mut called = Vec::new();
+    let mut new_flows = Vec::new();
     let mut watched = Vec::new();
     let mut sockets = Vec::new();
     for id in 1..=context.plan.streams {
-        let socket = context.flow(id, direction, context.far.port())?;
+        let socket = context.connect_flow(id, direction, context.remote.port())?;
         let copy = || {
-            let copy = socket.copy();
+            let copy = socket.duplicate();
             copy.map_err(|error| MeasureError::system("a flow's socket", error))
         };
         sockets.push(copy()?);
         if tcp && sends {
             watched.push((id, copy()?));
         }
-        called.push(CalledFlow {
+        new_flows.push(ConnectedFlow {
             id,
             direction,
-            opening: socket.opening(),
+            opening: socket.into_opening(),
             framing: match tcp {
-                true => stream(name),
+                true => stream_framing(name),
                 false => framing.clone(),
             },
         });
     }
-    let peer: SocketAddr = context.far;
-    let (marked, sources) = match (tcp, marks) {
+    let peer: SocketAddr = context.remote;
+    let (marker_sockets, sources) = match (tcp, has_markers) {
         (false, true) => (sockets, Vec::new()),
         _ => (Vec::new(), sockets),
     };
-    Ok(Box::new(Test {
+    Ok(Box::new(PlainDriver {
         name,
-        called,
-        acks: Acks::new(peer, watched),
+        new_flows,
+        acks: AckWatch::new(peer, watched),
         tcp,
         sends,
-        marked,
+        marker_sockets,
         sources,
         sent: false,
-        settled_ns: None,
-        settled: false,
+        end_marker_ns: None,
+        end_marked: false,
     }))
 }
 
-impl Test {
-    fn mark(&self, times: u32) {
+impl PlainDriver {
+    fn send_markers(&self, times: u32) {
         for _ in 0..times {
-            for socket in &self.marked {
+            for socket in &self.marker_sockets {
                 // The payload detects a closed port.
                 let _ = socket.send(&ttcp::MARKER);
             }
@@ -194,65 +196,65 @@ impl Test {
     }
 }
 
-impl Speech for Test {
-    fn flows(&mut self) -> Vec<CalledFlow> {
-        std::mem::take(&mut self.called)
+impl ClientProtocol for PlainDriver {
+    fn flows(&mut self) -> Vec<ConnectedFlow> {
+        std::mem::take(&mut self.new_flows)
     }
 
-    fn started(&mut self, _: Nanos, _: &AtomicBool) -> Result<(), MeasureError> {
-        self.mark(1);
+    fn start(&mut self, _: Nanos, _: &AtomicBool) -> Result<(), MeasureError> {
+        self.send_markers(1);
         Ok(())
     }
 
-    fn turn(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError> {
         if self.tcp && self.sends {
-            self.acks.turn(now)?;
+            self.acks.poll(now)?;
         }
-        if self.settled_ns.is_some_and(|at| now >= at) && !self.settled {
-            self.settled = true;
-            self.mark(ttcp::END_MARKERS);
+        if self.end_marker_ns.is_some_and(|at| now >= at) && !self.end_marked {
+            self.end_marked = true;
+            self.send_markers(ttcp::END_MARKERS);
         }
         Ok(())
     }
 
-    fn sent(&mut self, now: Nanos, flows: &[FlowTotal]) {
+    fn payload_sent(&mut self, now: Nanos, flows: &[FlowTotal]) {
         if self.sends && !self.sent {
             self.sent = true;
-            self.acks.sent(now, flows);
-            self.settled_ns = (!self.tcp).then(|| now + ARRIVAL_NS);
+            self.acks.payload_sent(now, flows);
+            self.end_marker_ns = (!self.tcp).then(|| now + ARRIVAL_TIME_NS);
         }
     }
 
     fn stop(&mut self, _: Nanos, _early: bool) {
         if !self.sends {
             for socket in &self.sources {
-                socket.cut();
+                socket.shutdown_both();
             }
         }
     }
 
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         match (self.tcp, self.sends) {
             (_, false) => true,
-            (true, true) => self.acks.is_over(),
-            (false, true) => self.settled,
+            (true, true) => self.acks.is_finished(),
+            (false, true) => self.end_marked,
         }
     }
 
-    fn due_ns(&self, now: Nanos) -> Nanos {
-        now + if self.sent && !self.is_over() {
-            LOOK_NS
+    fn next_deadline_ns(&self, now: Nanos) -> Nanos {
+        now + if self.sent && !self.is_finished() {
+            ACK_POLL_INTERVAL_NS
         } else {
             250_000_000
         }
     }
 
-    fn listens(&self) -> Vec<BorrowedFd<'_>> {
+    fn readable_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    fn acknowledged(&self) -> BTreeMap<u32, Acknowledged> {
-        self.acks.found()
+    fn acknowledged(&self) -> BTreeMap<u32, AckedPayload> {
+        self.acks.acknowledged()
     }
 
     fn agent(&self) -> String {

@@ -13,28 +13,28 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::flow_socket::FlowSocket;
 use crate::error::MeasureError;
 use crate::netstack::StackHandle;
-use crate::session::dial::{Local, open};
+use crate::session::dial::{SourceBinding, connect};
 use crate::session::local_stack;
 
 /// Interval at which a wait checks for Ctrl-C.
-const LOOK_UP: Duration = Duration::from_millis(50);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Opens sockets for probes.
-pub struct Asker<'a> {
+pub struct ProbeSockets<'a> {
     /// Local address and interface.
-    pub local: &'a Local,
+    pub local: &'a SourceBinding,
     /// User-space stack, if it carries the test.
     pub stack: Option<&'a StackHandle>,
     pub stop: &'a AtomicBool,
 }
 
 /// Datagram socket connected to one address.
-pub struct Line<'a> {
+pub struct ProbeSocket<'a> {
     socket: FlowSocket,
     stop: &'a AtomicBool,
 }
 
-impl<'a> Asker<'a> {
+impl<'a> ProbeSockets<'a> {
     /// Connects to an address; on the user-space stack, returns the local end of a pair whose bytes
     /// the stack carries.
     ///
@@ -42,11 +42,11 @@ impl<'a> Asker<'a> {
     /// Error of the connect; [`MeasureError::Refused`] if no program listens.
     pub fn connect(&self, address: SocketAddr) -> Result<Socket, MeasureError> {
         let Some(stack) = self.stack else {
-            return open(address, self.local, self.stop).map(Socket::from);
+            return connect(address, self.local, self.stop).map(Socket::from);
         };
         let (pair, _) = stack
             .connect(address, &|| self.stop.load(Relaxed))
-            .map_err(|error| local_stack::failed(address, error))?;
+            .map_err(|error| local_stack::connect_error(address, error))?;
         Ok(OwnedFd::from(pair).into())
     }
 
@@ -54,7 +54,7 @@ impl<'a> Asker<'a> {
     ///
     /// # Errors
     /// Error of the socket.
-    pub fn datagrams(&self, address: SocketAddr) -> Result<Line<'a>, MeasureError> {
+    pub fn open_udp(&self, address: SocketAddr) -> Result<ProbeSocket<'a>, MeasureError> {
         let system = |error| MeasureError::system("a UDP socket", error);
         let socket = match self.stack {
             None => {
@@ -70,17 +70,17 @@ impl<'a> Asker<'a> {
                     false => [0; 16].into(),
                 };
                 let local = SocketAddr::new(self.local.address.unwrap_or(any), 0);
-                FlowSocket::datagrams(stack, local, address).map_err(system)?
+                FlowSocket::open_udp(stack, local, address).map_err(system)?
             }
         };
-        Ok(Line {
+        Ok(ProbeSocket {
             socket,
             stop: self.stop,
         })
     }
 }
 
-impl Line<'_> {
+impl ProbeSocket<'_> {
     /// Sends a datagram.
     ///
     /// # Errors
@@ -93,21 +93,24 @@ impl Line<'_> {
     ///
     /// # Errors
     /// Error of the socket; `WouldBlock` at the timeout or on Ctrl-C.
-    pub fn receive(&self, room: &mut [u8], patience: Duration) -> io::Result<usize> {
-        let until = clock::now() + u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+    pub fn receive(&self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
+        let until = clock::now() + u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         loop {
-            let left = Duration::from_nanos(until.saturating_sub(clock::now()));
-            if self.socket.wait(left.min(LOOK_UP))? {
-                return self.socket.receive(room);
+            let remaining = Duration::from_nanos(until.saturating_sub(clock::now()));
+            if self
+                .socket
+                .wait_readable(remaining.min(STOP_POLL_INTERVAL))?
+            {
+                return self.socket.receive(buffer);
             }
-            if left.is_zero() || self.stop.load(Relaxed) {
+            if remaining.is_zero() || self.stop.load(Relaxed) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
         }
     }
 }
 
-impl Drop for Line<'_> {
+impl Drop for ProbeSocket<'_> {
     fn drop(&mut self) {
         // A stack has few sockets, and outlives the probe.
         self.socket.close();

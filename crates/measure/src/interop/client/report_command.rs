@@ -8,66 +8,66 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_dialect::control::Outcome;
-use linerate_dialect::remote_report::{FarFigures, FarFlow, FarReport};
-use linerate_metric::event::Problem;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
-use linerate_metric::record::FAR_TEXT_BYTES;
+use linerate_dialect::control::EndResults;
+use linerate_dialect::remote_report::{RemoteFigures, RemoteFlow, RemoteReport};
+use linerate_metric::event::ErrorReport;
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_metric::record::MAX_SERVER_TEXT_BYTES;
 use regex_lite::Regex;
 use rustix::process::{Pid, Signal};
 
 use crate::error::MeasureError;
 
 /// Default expression: a number and its unit.
-const USUAL: &str = r"(?i)(?:(?P<bytes>\d+)\s*(?:bytes|octets|B)\b)|(?:(?P<packets>\d+)\s*(?:packets|datagrams|pkts)\b)";
+const DEFAULT_EXPRESSION: &str = r"(?i)(?:(?P<bytes>\d+)\s*(?:bytes|octets|B)\b)|(?:(?P<packets>\d+)\s*(?:packets|datagrams|pkts)\b)";
 
 /// Named groups of an expression.
-const GROUPS: [&str; 3] = ["bytes", "packets", "seconds"];
+const GROUP_NAMES: [&str; 3] = ["bytes", "packets", "seconds"];
 
 /// Substrings of expressions that commands do not have: after a comma they show that an expression
 /// is meant.
-const SIGNS: [&str; 8] = ["(?", "\\d", "\\s", "\\w", "[0-9", "(.", "([", "(\\"];
+const EXPRESSION_MARKS: [&str; 8] = ["(?", "\\d", "\\s", "\\w", "[0-9", "(.", "([", "(\\"];
 
 /// Timeout of the command, long enough for a slow serial line.
-const PATIENCE: Duration = Duration::from_secs(10);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Timeout once the run is stopped.
-const GRACE: Duration = Duration::from_secs(2);
+const STOPPED_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time after which the wait is reported to the user.
-const UNTOLD: Duration = Duration::from_secs(1);
+const NOTICE_DELAY: Duration = Duration::from_secs(1);
 
 /// Poll interval during the command.
-const LOOK: Duration = Duration::from_millis(10);
+const COMMAND_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Limit of what is read from each output.
-const OUTPUT_BYTES: u64 = 1 << 20;
+const OUTPUT_LIMIT_BYTES: u64 = 1 << 20;
 
 /// Tolerance for rounding between two counts of the same bytes.
-const ROUNDING_BYTES: u64 = 1024;
+const COUNT_TOLERANCE_BYTES: u64 = 1024;
 
 /// Command that prints the server's count.
 #[derive(Clone, Debug)]
-pub struct FarCommand {
+pub struct ReportCommand {
     command: String,
     pattern: Regex,
 }
 
 /// Reads an output to its end; bytes above the limit are dropped.
-fn heard(output: Box<dyn Read + Send>) -> JoinHandle<Vec<u8>> {
+fn spawn_reader(output: Box<dyn Read + Send>) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
-        let mut kept = Vec::new();
-        let mut limited = output.take(OUTPUT_BYTES);
+        let mut bytes = Vec::new();
+        let mut limited = output.take(OUTPUT_LIMIT_BYTES);
         // Output before a read error counts.
-        let _ = limited.read_to_end(&mut kept);
+        let _ = limited.read_to_end(&mut bytes);
         let _ = io::copy(&mut limited.into_inner(), &mut io::sink());
-        kept
+        bytes
     })
 }
 
 /// Count from the command's output.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct CommandCount {
     pub bytes: Option<u64>,
     pub packets: Option<u64>,
     /// Duration of the count.
@@ -75,12 +75,12 @@ pub struct Told {
     /// Complete output.
     pub text: String,
     /// Reason to doubt the count.
-    pub odd: Option<String>,
+    pub warning: Option<String>,
 }
 
 /// Reason for a command without a usable count.
 #[derive(Debug, thiserror::Error)]
-pub enum FarReportError {
+pub enum ReportCommandError {
     /// The command cannot be run.
     #[error("`{command}` cannot be run ({source})")]
     NotRun {
@@ -90,7 +90,7 @@ pub enum FarReportError {
     },
     /// The command did not end.
     #[error("`{command}` did not end {}", if *.interrupted { "before the run was stopped" } else { "in 10 s" })]
-    Silent {
+    TimedOut {
         /// Command as written.
         command: String,
         /// True if the run was stopped in the meantime.
@@ -116,13 +116,13 @@ pub enum FarReportError {
     },
 }
 
-impl FarReportError {
+impl ReportCommandError {
     /// Returns the situation, the object and the next step.
     #[must_use]
-    pub fn problem(&self) -> Problem {
+    pub fn problem(&self) -> ErrorReport {
         let next = match self {
             Self::NotRun { .. } => "run the command by hand first",
-            Self::Silent { .. } => "give a command that prints the count and ends",
+            Self::TimedOut { .. } => "give a command that prints the count and ends",
             Self::NoCount { .. } => {
                 "run the command by hand, and give an expression that matches the number: \
                  CMD,(?P<bytes>\\d+)"
@@ -132,23 +132,23 @@ impl FarReportError {
                  count of this run"
             }
         };
-        let measured = "the figures of this end are valid, without the server's count";
-        Problem::new(format!("{self}; {measured}"), "--far-report", next)
+        let note = "the figures of this end are valid, without the server's count";
+        ErrorReport::new(format!("{self}; {note}"), "--far-report", next)
     }
 }
 
 /// Totals that this end sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentTotals {
     bytes: Option<u64>,
     packets: Option<u64>,
 }
 
-impl Sent {
+impl SentTotals {
     /// Sums the flows of this end.
     #[must_use]
-    pub fn of(own: &Outcome) -> Self {
-        let flows = || own.streams.iter().map(|flow| &flow.stream.summary);
+    pub fn from_results(results: &EndResults) -> Self {
+        let flows = || results.streams.iter().map(|flow| &flow.stream.summary);
         Self {
             bytes: flows().map(|flow| flow.bytes_sent).sum(),
             packets: flows().map(|flow| flow.packets_sent).sum(),
@@ -160,23 +160,23 @@ impl Sent {
 ///
 /// # Errors
 /// If the plan has nothing that a command could count, or the expression is invalid.
-pub fn of(plan: &Plan) -> Result<Option<FarCommand>, MeasureError> {
-    let Some(text) = &plan.far_report else {
+pub fn from_plan(plan: &Plan) -> Result<Option<ReportCommand>, MeasureError> {
+    let Some(text) = &plan.server_report_command else {
         return Ok(None);
     };
-    let refused = |why: String| MeasureError::Unsupported {
+    let reject = |reason: String| MeasureError::Unsupported {
         option: format!("--far-report {text}"),
-        why,
+        why: reason,
         next_step: "write CMD, or CMD,REGEX with (?P<bytes>\\d+) or (?P<packets>\\d+) in it"
             .to_owned(),
     };
-    if plan.kind == Kind::Latency || plan.directions.len() > 1 {
-        return Err(refused("it counts payload of one direction".to_owned()));
+    if plan.kind == RunKind::Latency || plan.directions.len() > 1 {
+        return Err(reject("it counts payload of one direction".to_owned()));
     }
-    FarCommand::parse(text).map(Some).map_err(refused)
+    ReportCommand::parse(text).map(Some).map_err(reject)
 }
 
-impl FarCommand {
+impl ReportCommand {
     /// Parses `CMD` or `CMD,REGEX`. The text after a comma is the expression if it is one with a
     /// group. In front of a named group the last comma counts, otherwise the first.
     ///
@@ -199,13 +199,13 @@ impl FarCommand {
         let (command, pattern) = match split {
             Some(split) => split,
             None => {
-                if let Some(why) = meant(text) {
-                    return Err(why);
+                if let Some(reason) = explain_invalid_expression(text) {
+                    return Err(reason);
                 }
-                let usual = Regex::new(USUAL);
+                let default_expression = Regex::new(DEFAULT_EXPRESSION);
                 (
                     text,
-                    usual.map_err(|error| format!("our own expression: {error}"))?,
+                    default_expression.map_err(|error| format!("our own expression: {error}"))?,
                 )
             }
         };
@@ -213,10 +213,10 @@ impl FarCommand {
             return Err("there is no command".to_owned());
         }
         let mut names = pattern.capture_names().flatten();
-        if let Some(unknown) = names.find(|name| !GROUPS.contains(name)) {
+        if let Some(unknown) = names.find(|name| !GROUP_NAMES.contains(name)) {
             return Err(format!(
                 "a group is named {unknown}, and the possible names are {}",
-                GROUPS.join(", ")
+                GROUP_NAMES.join(", ")
             ));
         }
         Ok(Self {
@@ -227,25 +227,25 @@ impl FarCommand {
 
     /// Parses the command's output. The last match counts, because consoles grow at the end.
     #[must_use]
-    pub fn read(&self, output: &str) -> Told {
-        let mut told = Told {
+    pub fn parse_output(&self, output: &str) -> CommandCount {
+        let mut parsed = CommandCount {
             text: output.to_owned(),
-            ..Told::default()
+            ..CommandCount::default()
         };
-        for found in self.pattern.captures_iter(output) {
-            let number = |name: &str| found.name(name).map(|text| text.as_str());
-            let count = |name: &str| number(name)?.parse().ok();
-            told.bytes = count("bytes").or(told.bytes);
-            told.packets = count("packets").or(told.packets);
-            told.seconds = number("seconds")
+        for captures in self.pattern.captures_iter(output) {
+            let text_of = |name: &str| captures.name(name).map(|text| text.as_str());
+            let number_of = |name: &str| text_of(name)?.parse().ok();
+            parsed.bytes = number_of("bytes").or(parsed.bytes);
+            parsed.packets = number_of("packets").or(parsed.packets);
+            parsed.seconds = text_of("seconds")
                 .and_then(|text| text.parse().ok())
-                .or(told.seconds);
-            let named = GROUPS.iter().any(|name| found.name(name).is_some());
-            if !named && let Some(first) = found.get(1) {
-                told.bytes = first.as_str().parse().ok().or(told.bytes);
+                .or(parsed.seconds);
+            let has_names = GROUP_NAMES.iter().any(|name| captures.name(name).is_some());
+            if !has_names && let Some(group) = captures.get(1) {
+                parsed.bytes = group.as_str().parse().ok().or(parsed.bytes);
             }
         }
-        told
+        parsed
     }
 
     /// Runs the command and parses both of its outputs. The command is killed after ten seconds, or
@@ -254,34 +254,34 @@ impl FarCommand {
     ///
     /// # Errors
     /// If there is no usable count.
-    pub fn ask(
+    pub fn fetch_count(
         &self,
         stop: &AtomicBool,
-        awaited: &mut dyn FnMut(String),
-    ) -> Result<Told, FarReportError> {
-        let (text, status) = self.run(stop, awaited)?;
-        let mut told = self.read(&text);
-        if told.bytes.is_none() && told.packets.is_none() {
-            return Err(FarReportError::NoCount {
+        progress: &mut dyn FnMut(String),
+    ) -> Result<CommandCount, ReportCommandError> {
+        let (text, status) = self.run_command(stop, progress)?;
+        let mut count = self.parse_output(&text);
+        if count.bytes.is_none() && count.packets.is_none() {
+            return Err(ReportCommandError::NoCount {
                 command: self.command.clone(),
                 status,
             });
         }
         if !status.success() {
             let command = &self.command;
-            told.odd = Some(format!(
+            count.warning = Some(format!(
                 "`{command}` printed a count and ended with {status}: see whether the count is complete"
             ));
         }
-        Ok(told)
+        Ok(count)
     }
 
-    fn run(
+    fn run_command(
         &self,
         stop: &AtomicBool,
-        awaited: &mut dyn FnMut(String),
-    ) -> Result<(String, ExitStatus), FarReportError> {
-        let not_run = |source| FarReportError::NotRun {
+        progress: &mut dyn FnMut(String),
+    ) -> Result<(String, ExitStatus), ReportCommandError> {
+        let not_run = |source| ReportCommandError::NotRun {
             command: self.command.clone(),
             source,
         };
@@ -295,50 +295,52 @@ impl FarCommand {
             .process_group(0)
             .spawn()
             .map_err(not_run)?;
-        let said = [
-            child.stdout.take().map(|out| heard(Box::new(out))),
-            child.stderr.take().map(|out| heard(Box::new(out))),
+        let readers = [
+            child.stdout.take().map(|out| spawn_reader(Box::new(out))),
+            child.stderr.take().map(|out| spawn_reader(Box::new(out))),
         ];
-        let began = Instant::now();
-        let deadline = began + PATIENCE;
-        let mut told = false;
+        let started = Instant::now();
+        let deadline = started + COMMAND_TIMEOUT;
+        let mut is_notified = false;
         // The command has ended when all writers of its outputs are gone and it has exited itself:
         // a command may close its outputs and go on.
         let mut has_ended = || {
-            let silent = said.iter().flatten().all(JoinHandle::is_finished);
-            silent && !matches!(child.try_wait(), Ok(None))
+            let outputs_closed = readers.iter().flatten().all(JoinHandle::is_finished);
+            outputs_closed && !matches!(child.try_wait(), Ok(None))
         };
         let mut until = deadline;
-        let mut stopped = None;
+        let mut stop_deadline = None;
         while !has_ended() && Instant::now() < until {
-            std::thread::sleep(LOOK);
-            if !told && began.elapsed() >= UNTOLD {
-                told = true;
-                awaited(format!(
+            std::thread::sleep(COMMAND_POLL_INTERVAL);
+            if !is_notified && started.elapsed() >= NOTICE_DELAY {
+                is_notified = true;
+                progress(format!(
                     "the server's count: `{}` has up to {} s",
                     self.command,
-                    PATIENCE.as_secs()
+                    COMMAND_TIMEOUT.as_secs()
                 ));
             }
             // A stopped run also gets a count, if it is available quickly.
             if stop.load(Relaxed) {
-                until = until.min(*stopped.get_or_insert_with(|| Instant::now() + GRACE));
+                until = until.min(
+                    *stop_deadline.get_or_insert_with(|| Instant::now() + STOPPED_COMMAND_TIMEOUT),
+                );
             }
         }
-        let ended = has_ended();
-        if !ended && let Some(group) = Pid::from_raw(child.id().cast_signed()) {
+        let finished = has_ended();
+        if !finished && let Some(group) = Pid::from_raw(child.id().cast_signed()) {
             // It may have ended in the meantime.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
         let status = child.wait().map_err(not_run)?;
-        if !ended {
-            return Err(FarReportError::Silent {
+        if !finished {
+            return Err(ReportCommandError::TimedOut {
                 command: self.command.clone(),
                 interrupted: stop.load(Relaxed),
             });
         }
-        let said = said.into_iter().flatten().map(|thread| thread.join());
-        let text: Vec<u8> = said.flat_map(Result::unwrap_or_default).collect();
+        let readers = readers.into_iter().flatten().map(|thread| thread.join());
+        let text: Vec<u8> = readers.flat_map(Result::unwrap_or_default).collect();
         Ok((String::from_utf8_lossy(&text).into_owned(), status))
     }
 
@@ -346,55 +348,55 @@ impl FarCommand {
     ///
     /// # Errors
     /// If it cannot be the count of what was sent.
-    pub fn merge(
+    pub fn add_to_report(
         &self,
-        told: Told,
+        count: CommandCount,
         plan: &Plan,
-        sent: Sent,
-        report: &mut FarReport,
-    ) -> Result<(), FarReportError> {
+        sent: SentTotals,
+        report: &mut RemoteReport,
+    ) -> Result<(), ReportCommandError> {
         let direction = plan.directions.first().copied().unwrap_or(Direction::Send);
-        let udp = plan.protocol == Protocol::Udp;
+        let udp = plan.protocol == TransportProtocol::Udp;
         // Datagrams of a test have one size.
         let size = plan.payload_bytes.max(1);
-        let figures = FarFigures {
-            bytes: (told.bytes)
-                .or_else(|| Some(told.packets.filter(|_| udp)?.saturating_mul(size))),
-            packets: (told.packets).or_else(|| Some(told.bytes.filter(|_| udp)? / size)),
-            duration_ns: told.seconds.map(|seconds| (seconds * 1e9) as u64),
-            ..FarFigures::default()
+        let figures = RemoteFigures {
+            bytes: (count.bytes)
+                .or_else(|| Some(count.packets.filter(|_| udp)?.saturating_mul(size))),
+            packets: (count.packets).or_else(|| Some(count.bytes.filter(|_| udp)? / size)),
+            duration_ns: count.seconds.map(|seconds| (seconds * 1e9) as u64),
+            ..RemoteFigures::default()
         };
-        let more = |told: Option<u64>, sent: Option<u64>, rounding: u64, unit: &str| {
-            let (told, sent) = told.zip(sent)?;
-            (told > sent.saturating_add(rounding)).then(|| FarReportError::TooMuch {
+        let excess = |count: Option<u64>, sent: Option<u64>, rounding: u64, unit: &str| {
+            let (count, sent) = count.zip(sent)?;
+            (count > sent.saturating_add(rounding)).then(|| ReportCommandError::TooMuch {
                 command: self.command.clone(),
-                reported: format!("{told} {unit}"),
+                reported: format!("{count} {unit}"),
                 sent,
             })
         };
         if direction == Direction::Send {
             // A board may count one marker more or less.
             let rounding = if udp {
-                ROUNDING_BYTES.max(size)
+                COUNT_TOLERANCE_BYTES.max(size)
             } else {
-                ROUNDING_BYTES
+                COUNT_TOLERANCE_BYTES
             };
-            let bytes = more(figures.bytes, sent.bytes, rounding, "B");
-            let packets = more(figures.packets, sent.packets, 1, "datagrams");
+            let bytes = excess(figures.bytes, sent.bytes, rounding, "B");
+            let packets = excess(figures.packets, sent.packets, 1, "datagrams");
             if let Some(error) = bytes.or(packets) {
                 return Err(error);
             }
         }
-        report.flows = vec![FarFlow {
+        report.flows = vec![RemoteFlow {
             id: None,
             direction,
             figures,
         }];
-        let mut text = told.text;
+        let mut text = count.text;
         if let Some(at) = text
             .char_indices()
             .map(|(at, _)| at)
-            .find(|&at| at > FAR_TEXT_BYTES)
+            .find(|&at| at > MAX_SERVER_TEXT_BYTES)
         {
             text.truncate(at);
         }
@@ -404,13 +406,13 @@ impl FarCommand {
 }
 
 /// Returns what is wrong with an apparent expression, if there is one.
-fn meant(text: &str) -> Option<String> {
+fn explain_invalid_expression(text: &str) -> Option<String> {
     let mut commas = text.match_indices(',').map(|(at, _)| &text[at + 1..]);
-    let like_one = commas.find(|rest| SIGNS.iter().any(|sign| rest.contains(sign)))?;
+    let apparent = commas.find(|rest| EXPRESSION_MARKS.iter().any(|sign| rest.contains(sign)))?;
     // The expression may have commas of its own, after the one that separates it from the command.
-    Some(match Regex::new(like_one) {
-        Err(error) => format!("`{like_one}` is an invalid expression ({error})"),
-        Ok(_) => format!("the expression `{like_one}` has no group, so it gives no number"),
+    Some(match Regex::new(apparent) {
+        Err(error) => format!("`{apparent}` is an invalid expression ({error})"),
+        Ok(_) => format!("the expression `{apparent}` has no group, so it gives no number"),
     })
 }
 
@@ -418,9 +420,9 @@ fn meant(text: &str) -> Option<String> {
 mod tests {
     use super::*;
     #[test]
-    fn consoles_are_read() {
-        type Row<'a> = (&'a str, &'a str, Option<u64>, Option<u64>, Option<f64>);
-        let rows: [Row<'_>; 8] = [
+    fn counts_are_read_from_console_output() {
+        type OutputCase<'a> = (&'a str, &'a str, Option<u64>, Option<u64>, Option<f64>);
+        let rows: [OutputCase<'_>; 8] = [
             (
                 "cat log",
                 "received 1472000 bytes",
@@ -455,25 +457,25 @@ mod tests {
             ("echo a,b", "9 bytes", Some(9), None, None),
         ];
         for (option, output, bytes, packets, seconds) in rows {
-            let command = FarCommand::parse(option).unwrap();
-            let told = command.read(output);
+            let command = ReportCommand::parse(option).unwrap();
+            let count = command.parse_output(output);
             assert_eq!(
-                (told.bytes, told.packets, told.seconds),
+                (count.bytes, count.packets, count.seconds),
                 (bytes, packets, seconds),
                 "{option}: {output}"
             );
         }
         assert_eq!(
-            FarCommand::parse("echo a,b").unwrap().command,
+            ReportCommand::parse("echo a,b").unwrap().command,
             "echo a,b",
             "what is no expression belongs to the command"
         );
-        assert!(FarCommand::parse(r",(\d+)").is_err());
+        assert!(ReportCommand::parse(r",(\d+)").is_err());
     }
 
     #[test]
-    fn a_wrong_expression_is_found_before_the_run() {
-        for (option, why) in [
+    fn an_invalid_expression_is_rejected_before_the_run() {
+        for (option, reason) in [
             (r"cat log,(?P<bytes>\d+", "is an invalid expression"),
             (r"cat log,rx=(\d+", "is an invalid expression"),
             (r"cat log,rx=([0-9]+ b", "is an invalid expression"),
@@ -481,28 +483,28 @@ mod tests {
             (r"cat log,rx=\d+", "has no group"),
             (r"cat log,rx=[0-9]{1,9}", "has no group"),
         ] {
-            let error = FarCommand::parse(option).unwrap_err();
-            assert!(error.contains(why), "{option}: {error}");
+            let error = ReportCommand::parse(option).unwrap_err();
+            assert!(error.contains(reason), "{option}: {error}");
         }
         for command in [
             "awk -F, '{print substr($1,2)}' log",
             "echo $(cat a,b)",
             "ssh board 'cat /proc/net/dev,x'",
         ] {
-            assert_eq!(FarCommand::parse(command).unwrap().command, command);
+            assert_eq!(ReportCommand::parse(command).unwrap().command, command);
         }
     }
 
     #[test]
-    fn a_count_above_what_was_sent_is_not_believed() {
-        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "far");
+    fn a_count_above_what_was_sent_is_rejected() {
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "far");
         plan.payload_bytes = 1_472;
-        let sent = Sent {
+        let sent = SentTotals {
             bytes: Some(125_120),
             packets: Some(85),
         };
-        let command = FarCommand::parse("cat log").unwrap();
-        for (output, believed) in [
+        let command = ReportCommand::parse("cat log").unwrap();
+        for (output, accepted) in [
             ("125120 bytes", true),
             ("85 packets", true),
             ("5000000 bytes", false),
@@ -510,68 +512,76 @@ mod tests {
             ("100 packets", false),
             ("18446744073709551615 packets", false),
         ] {
-            let mut report = FarReport::default();
-            let merged = command.merge(command.read(output), &plan, sent, &mut report);
-            assert_eq!(merged.is_ok(), believed, "{output}: {merged:?}");
-            assert_eq!(report.flows.len(), usize::from(believed), "{output}");
+            let mut report = RemoteReport::default();
+            let merged =
+                command.add_to_report(command.parse_output(output), &plan, sent, &mut report);
+            assert_eq!(merged.is_ok(), accepted, "{output}: {merged:?}");
+            assert_eq!(report.flows.len(), usize::from(accepted), "{output}");
         }
     }
 
     #[test]
     fn a_command_is_run() {
-        let command = FarCommand::parse("echo 5000 bytes >&2").unwrap();
-        let mut plan = Plan::new(Kind::Throughput, Protocol::Udp, "far");
+        let command = ReportCommand::parse("echo 5000 bytes >&2").unwrap();
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "far");
         plan.payload_bytes = 1_000;
-        let told = command.ask(&AtomicBool::new(false), &mut |_| {}).unwrap();
-        assert_eq!(told.odd, None);
-        let mut report = FarReport::default();
-        let sent = Sent::default();
-        command.merge(told, &plan, sent, &mut report).unwrap();
+        let count = command
+            .fetch_count(&AtomicBool::new(false), &mut |_| {})
+            .unwrap();
+        assert_eq!(count.warning, None);
+        let mut report = RemoteReport::default();
+        let sent = SentTotals::default();
+        command
+            .add_to_report(count, &plan, sent, &mut report)
+            .unwrap();
         assert_eq!(report.flows[0].figures.packets, Some(5));
-        let error = FarCommand::parse("exit 3")
+        let error = ReportCommand::parse("exit 3")
             .unwrap()
-            .ask(&AtomicBool::new(false), &mut |_| {})
+            .fetch_count(&AtomicBool::new(false), &mut |_| {})
             .unwrap_err();
         assert!(error.problem().situation.contains("exit status: 3"));
-        let odd = FarCommand::parse("echo 7 bytes; exit 3").unwrap();
+        let warning = ReportCommand::parse("echo 7 bytes; exit 3").unwrap();
         assert!(
-            odd.ask(&AtomicBool::new(false), &mut |_| {})
+            warning
+                .fetch_count(&AtomicBool::new(false), &mut |_| {})
                 .unwrap()
-                .odd
+                .warning
                 .unwrap()
                 .contains("exit status: 3")
         );
     }
     #[test]
-    fn a_command_that_does_not_end_is_ended_with_the_run() {
+    fn an_endless_command_is_killed_with_the_run() {
         for line in [
             "echo 5 bytes; sleep 3600 & wait",
             // Closes its outputs and goes on.
             "echo 5 bytes; exec > /dev/null 2>&1; sleep 3600",
         ] {
-            let command = FarCommand::parse(line).unwrap();
-            let began = Instant::now();
-            let mut awaited = Vec::new();
+            let command = ReportCommand::parse(line).unwrap();
+            let started = Instant::now();
+            let mut notices = Vec::new();
             let error = command
-                .ask(&AtomicBool::new(true), &mut |what| awaited.push(what))
+                .fetch_count(&AtomicBool::new(true), &mut |notice| notices.push(notice))
                 .unwrap_err();
             assert!(
-                awaited.len() == 1 && awaited[0].contains("sleep 3600"),
-                "{awaited:?}"
+                notices.len() == 1 && notices[0].contains("sleep 3600"),
+                "{notices:?}"
             );
             assert!(
                 error.to_string().contains("before the run was stopped"),
                 "{error}"
             );
-            assert!(began.elapsed() < PATIENCE / 2, "{line}");
+            assert!(started.elapsed() < COMMAND_TIMEOUT / 2, "{line}");
         }
     }
 
     #[test]
-    fn an_endless_output_takes_bounded_room() {
-        let command = FarCommand::parse("head -c 5000000 /dev/zero; echo 7 bytes >&2").unwrap();
-        let told = command.ask(&AtomicBool::new(false), &mut |_| {}).unwrap();
-        assert_eq!(told.bytes, Some(7));
-        assert!(told.text.len() as u64 <= OUTPUT_BYTES + 100);
+    fn an_endless_output_takes_bounded_memory() {
+        let command = ReportCommand::parse("head -c 5000000 /dev/zero; echo 7 bytes >&2").unwrap();
+        let count = command
+            .fetch_count(&AtomicBool::new(false), &mut |_| {})
+            .unwrap();
+        assert_eq!(count.bytes, Some(7));
+        assert!(count.text.len() as u64 <= OUTPUT_LIMIT_BYTES + 100);
     }
 }

@@ -3,41 +3,41 @@
 use std::net::SocketAddr;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::{Direction, Plan, Protocol};
-use linerate_metric::round_trip::Attachment;
+use linerate_metric::plan::{Direction, Plan, TransportProtocol};
+use linerate_metric::round_trip::SocketMode;
 
 use super::flow_socket::FlowSocket;
-use super::setup_context::{Context, failed};
-use super::{CalledFlow, Refusal, Speech, first};
+use super::setup_context::{SetupContext, connect_error};
+use super::{ClientProtocol, ConnectedFlow, PlanRejection, first_rejection};
 use crate::error::MeasureError;
 use crate::interop::framing::Framing;
 
 /// Attempts for a first response, and the timeout of each.
-const TRIES: u32 = 5;
-const TRY_NS: Nanos = 500_000_000;
+const PROBE_ATTEMPTS: u32 = 5;
+const PROBE_TIMEOUT_NS: Nanos = 500_000_000;
 
 /// Rejects options that need our own server, or a reply that is a copy of the request.
-pub fn refuse(plan: &Plan, echoes: bool) -> Option<Refusal> {
-    first(&[
+pub fn reject_plan(plan: &Plan, replies_are_copies: bool) -> Option<PlanRejection> {
+    first_rejection(&[
         (
-            plan.round_trip.attachment == Attachment::Reopened,
+            plan.round_trip.socket_mode == SocketMode::Reopened,
             "--reopen",
             "its sockets stay for the whole test",
         ),
         (
-            !echoes && plan.round_trip.is_open(),
+            !replies_are_copies && plan.round_trip.is_pipelined(),
             "--rate or --outstanding",
             "it sends one request at a time",
         ),
         (
-            !echoes && plan.round_trip.attachment == Attachment::Unconnected,
+            !replies_are_copies && plan.round_trip.socket_mode == SocketMode::Unconnected,
             "--unconnected",
             "its sockets are connected",
         ),
     ])
     .or_else(|| {
-        let unconnected = plan.round_trip.attachment == Attachment::Unconnected;
-        first(&[(
+        let unconnected = plan.round_trip.socket_mode == SocketMode::Unconnected;
+        first_rejection(&[(
             unconnected,
             "--unconnected",
             "without a token, replies of any host would count",
@@ -46,72 +46,74 @@ pub fn refuse(plan: &Plan, echoes: bool) -> Option<Refusal> {
 }
 
 /// Client that sends requests.
-pub struct Asking {
+pub struct RequestDriver {
     name: &'static str,
-    called: Vec<CalledFlow>,
+    new_flows: Vec<ConnectedFlow>,
 }
 
 /// Opens the flows of a protocol with requests as `framing` describes. `first` is a request that
 /// must get a reply before the measurement starts, and `is_reply` recognises that reply.
-pub fn open(
-    context: &Context<'_>,
+pub fn open_flows(
+    context: &SetupContext<'_>,
     name: &'static str,
     framing: &Framing,
     first: &[u8],
-    is_answer: &dyn Fn(&[u8]) -> bool,
-) -> Result<Box<dyn Speech>, MeasureError> {
-    let mut called = Vec::new();
+    is_reply: &dyn Fn(&[u8]) -> bool,
+) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+    let mut new_flows = Vec::new();
     for id in 1..=context.plan.streams {
-        let socket = context.flow(id, Direction::Send, context.far.port())?;
-        if id == 1 && context.plan.protocol == Protocol::Udp {
-            probe(context, &socket, first, is_answer)?;
+        let socket = context.connect_flow(id, Direction::Send, context.remote.port())?;
+        if id == 1 && context.plan.protocol == TransportProtocol::Udp {
+            probe_responder(context, &socket, first, is_reply)?;
         }
-        called.push(CalledFlow {
+        new_flows.push(ConnectedFlow {
             id,
             direction: Direction::Send,
-            opening: socket.opening(),
+            opening: socket.into_opening(),
             framing: framing.clone(),
         });
     }
-    Ok(Box::new(Asking { name, called }))
+    Ok(Box::new(RequestDriver { name, new_flows }))
 }
 
 /// Sends a request until it gets a reply.
-fn probe(
-    context: &Context<'_>,
+fn probe_responder(
+    context: &SetupContext<'_>,
     socket: &FlowSocket,
-    question: &[u8],
-    is_answer: &dyn Fn(&[u8]) -> bool,
+    request: &[u8],
+    is_reply: &dyn Fn(&[u8]) -> bool,
 ) -> Result<(), MeasureError> {
-    let far: SocketAddr = context.far;
-    let mut room = vec![0; 1 << 16];
-    for _ in 0..TRIES {
-        socket.send(question).map_err(|error| failed(far, error))?;
-        let until = clock::now() + TRY_NS;
-        while context.readable(socket, until)? {
-            match socket.receive(&mut room) {
-                Ok(bytes) if is_answer(&room[..bytes]) => return Ok(()),
+    let remote: SocketAddr = context.remote;
+    let mut buffer = vec![0; 1 << 16];
+    for _ in 0..PROBE_ATTEMPTS {
+        socket
+            .send(request)
+            .map_err(|error| connect_error(remote, error))?;
+        let until = clock::now() + PROBE_TIMEOUT_NS;
+        while context.wait_readable(socket, until)? {
+            match socket.receive(&mut buffer) {
+                Ok(bytes) if is_reply(&buffer[..bytes]) => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(failed(far, error)),
+                Err(error) => return Err(connect_error(remote, error)),
             }
         }
     }
-    Err(context.silent(TRY_NS * Nanos::from(TRIES)))
+    Err(context.udp_timeout(PROBE_TIMEOUT_NS * Nanos::from(PROBE_ATTEMPTS)))
 }
 
-impl Speech for Asking {
-    fn flows(&mut self) -> Vec<CalledFlow> {
-        std::mem::take(&mut self.called)
+impl ClientProtocol for RequestDriver {
+    fn flows(&mut self) -> Vec<ConnectedFlow> {
+        std::mem::take(&mut self.new_flows)
     }
 
-    fn turn(&mut self, _: Nanos) -> Result<(), MeasureError> {
+    fn poll(&mut self, _: Nanos) -> Result<(), MeasureError> {
         Ok(())
     }
 
     fn stop(&mut self, _: Nanos, _early: bool) {}
 
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         true
     }
 

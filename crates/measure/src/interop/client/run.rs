@@ -7,36 +7,38 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_dialect::control::Token;
+use linerate_dialect::control::FlowToken;
 use linerate_host::sys::fd_table;
-use linerate_metric::event::What;
+use linerate_metric::event::EventKind;
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol};
-use linerate_metric::record::{Doubt, Record};
+use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
+use linerate_metric::record::{Caveat, Record};
 
-use super::control_adapter::{self, Talk};
-use super::probe_sockets::Asker;
-use super::setup_context::{Context, foreign};
-use super::{AUTO, Caller, caller, detect, refuse, report_command, ttcp_receiver};
-use crate::coordinator::End;
+use super::control_adapter::{self, ControlAdapter};
+use super::probe_sockets::ProbeSockets;
+use super::setup_context::{SetupContext, protocol_error};
+use super::{
+    AUTO, ClientProtocolSpec, client_protocol, detect, reject_plan, report_command, ttcp_receiver,
+};
+use crate::coordinator::Coordinator;
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::flow_memory::Memory;
-use crate::interop::record::PeerTest;
-use crate::loss::{Network, Region, own_ledger};
+use crate::flow::FlowRole;
+use crate::flow_memory::FlowMemory;
+use crate::interop::record::InteropTest;
+use crate::loss::{LabNetwork, PathCounters, read_local_counters};
 use crate::netstack::StackThread;
 use crate::session::client::Client;
-use crate::session::cpu_load::Burn;
-use crate::session::dial::{Family, Local};
-use crate::session::local_stack::Ground;
-use crate::session::setup::{self, AgreedFlow, Ready};
+use crate::session::cpu_load::CpuLoad;
+use crate::session::dial::{AddressFamily, SourceBinding};
+use crate::session::local_stack::LocalStack;
+use crate::session::setup::{self, AgreedFlow, ReadyWorkers};
 use crate::session::{descriptor_limit, pace};
 
 /// Pause between attempts with `--retry`.
-const RETRY_PAUSE: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Name of the remote network stack in the plan, which is not known.
-const UNKNOWN: &str = "unknown";
+const UNKNOWN_STACK: &str = "unknown";
 
 /// Runs a test; `Ok(None)` if the server turns out to be our own.
 ///
@@ -44,339 +46,353 @@ const UNKNOWN: &str = "unknown";
 /// Error that keeps the run from starting.
 pub fn run(
     client: &Client,
-    network: Option<&Arc<Network>>,
+    network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
-    emit: &mut dyn FnMut(What),
+    emit: &mut dyn FnMut(EventKind),
 ) -> Result<Option<(Record, Option<MeasureError>)>, MeasureError> {
-    fd_table::raise_limit();
-    let local = Local::parse(client.plan.bind.as_deref())?;
-    let ground = Ground::of(&client.plan)?;
-    let began = Instant::now();
+    fd_table::raise_open_file_limit();
+    let local = SourceBinding::parse(client.plan.bind.as_deref())?;
+    let local_stack = LocalStack::start(&client.plan)?;
+    let started = Instant::now();
     loop {
-        let tried = converse(client, &ground, &local, network, stop, emit);
-        match tried.map_err(|error| ground.explain(error)) {
-            Err(error) if error.may_pass() && began.elapsed() < client.retry => {
-                std::thread::sleep(RETRY_PAUSE);
+        let result = run_attempt(client, &local_stack, &local, network, stop, emit);
+        match result.map_err(|error| local_stack.explain_error(error)) {
+            Err(error) if error.may_pass() && started.elapsed() < client.retry_timeout => {
+                std::thread::sleep(RETRY_INTERVAL);
                 if stop.load(Relaxed) {
                     return Err(MeasureError::Interrupted);
                 }
             }
-            Err(MeasureError::Refused { address }) => return Err(refused(client, address)),
-            done => return done.map(|done| done.map(|done| ground.explain_end(done))),
+            Err(MeasureError::ConnectionRefused { address }) => {
+                return Err(connection_refused(client, address));
+            }
+            outcome => {
+                return outcome
+                    .map(|outcome| outcome.map(|outcome| local_stack.explain_results(outcome)));
+            }
         }
     }
 }
 
 /// Returns the error for a closed port, with the server to start.
-fn refused(client: &Client, address: SocketAddr) -> MeasureError {
-    let dialect = client.plan.dialect.as_deref().unwrap_or(AUTO);
-    foreign(
+fn connection_refused(client: &Client, address: SocketAddr) -> MeasureError {
+    let protocol = client.plan.peer_protocol.as_deref().unwrap_or(AUTO);
+    protocol_error(
         address,
         format!(
-            "connection refused, no program listens there: start the {dialect} server on that host, or name \
+            "connection refused, no program listens there: start the {protocol} server on that host, or name \
              its port with -p"
         ),
     )
 }
 
 /// Returns the client of the plan's protocol, and the remote address with its port.
-fn whom(
+fn resolve_server(
     client: &Client,
-    ground: &Ground,
-    local: &Local,
+    local_stack: &LocalStack,
+    local: &SourceBinding,
     stop: &AtomicBool,
-) -> Result<Option<(&'static Caller, SocketAddr)>, MeasureError> {
-    if ttcp_receiver::is_wanted(&client.plan) {
-        let ipv6 = client.family == Family::V6 || local.address.is_some_and(|ip| ip.is_ipv6());
+) -> Result<Option<(&'static ClientProtocolSpec, SocketAddr)>, MeasureError> {
+    if ttcp_receiver::waits_for_sender(&client.plan) {
+        let ipv6 =
+            client.family == AddressFamily::V6 || local.address.is_some_and(|ip| ip.is_ipv6());
         return Ok(Some((
             &ttcp_receiver::RECEIVER,
-            ttcp_receiver::anybody(&client.plan, ipv6),
+            ttcp_receiver::unspecified_address(&client.plan, ipv6),
         )));
     }
-    let mut far = ground.far(client, local, stop)?;
-    let name = client.plan.dialect.as_deref().unwrap_or(AUTO);
+    let mut remote = local_stack.remote_address(client, local, stop)?;
+    let name = client.plan.peer_protocol.as_deref().unwrap_or(AUTO);
     let found = if name == AUTO {
-        let asker = Asker {
+        let sockets = ProbeSockets {
             local,
-            stack: ground.stack().map(StackThread::handle),
+            stack: local_stack.netstack().map(StackThread::handle),
             stop,
         };
-        match detect::find(&client.plan, far, &asker)? {
-            detect::Found::Own => return Ok(None),
-            detect::Found::Foreign(caller, port) => {
-                far.set_port(port);
-                caller
+        match detect::detect(&client.plan, remote, &sockets)? {
+            detect::DetectedProtocol::Linerate => return Ok(None),
+            detect::DetectedProtocol::ThirdParty(spec, port) => {
+                remote.set_port(port);
+                spec
             }
         }
     } else {
-        caller(name).ok_or_else(|| MeasureError::Unsupported {
+        client_protocol(name).ok_or_else(|| MeasureError::Unsupported {
             option: format!("--peer {name}"),
             why: "no such protocol".to_owned(),
             next_step: "see `linerate throughput --help` for the list".to_owned(),
         })?
     };
-    Ok(Some((found, far)))
+    Ok(Some((found, remote)))
 }
 
 /// Runs one attempt, from the connection to the record.
-fn converse(
+fn run_attempt(
     client: &Client,
-    ground: &Ground,
-    local: &Local,
-    network: Option<&Arc<Network>>,
+    local_stack: &LocalStack,
+    local: &SourceBinding,
+    network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
-    emit: &mut dyn FnMut(What),
+    emit: &mut dyn FnMut(EventKind),
 ) -> Result<Option<(Record, Option<MeasureError>)>, MeasureError> {
-    let Some((caller, far)) = whom(client, ground, local, stop)? else {
+    let Some((spec, remote)) = resolve_server(client, local_stack, local, stop)? else {
         return Ok(None);
     };
     let mut plan = client.plan.clone();
-    plan.dialect = Some(caller.name.to_owned());
-    plan.port = far.port();
-    if let Some(refusal) = refuse(caller, &plan) {
-        return Err(refusal.error(caller.name));
+    plan.peer_protocol = Some(spec.name.to_owned());
+    plan.port = remote.port();
+    if let Some(rejection) = reject_plan(spec, &plan) {
+        return Err(rejection.to_error(spec.name));
     }
     if client.key.is_some() {
         return Err(MeasureError::Unsupported {
-            option: format!("--key with --peer {}", caller.name),
+            option: format!("--key with --peer {}", spec.name),
             why: "other programs have no proof of a shared key".to_owned(),
             next_step: "leave it out".to_owned(),
         });
     }
-    let command = report_command::of(&plan)?;
-    let host = ground.host_facts(far.ip());
+    let command = report_command::from_plan(&plan)?;
+    let host = local_stack.host_facts(remote.ip());
     descriptor_limit::check(&plan, Role::Client)?;
-    let asked_wait = plan.wait.take().map(|wait| wait.near);
+    let requested_wait = plan.wait.take().map(|wait| wait.client);
     plan.threads = None;
-    let open_length = plan.protocol == Protocol::Udp && plan.payload_bytes == 0;
-    if open_length {
+    let is_default_length = plan.protocol == TransportProtocol::Udp && plan.payload_bytes == 0;
+    if is_default_length {
         // Where the path carries more, buffers of other programs often do not.
-        plan.payload_bytes = caller.datagram_bytes;
+        plan.payload_bytes = spec.datagram_bytes;
     }
-    let refused = ground.settle(&mut plan, far, local)?;
-    let unhonoured = match plan.flows(Direction::Send) {
-        true => ground.check_pace(&plan, Part::Source, &host)?,
+    let setting_caveat = local_stack.resolve_plan(&mut plan, remote, local)?;
+    let pacing_caveat = match plan.has_direction(Direction::Send) {
+        true => local_stack.check_pacing(&plan, FlowRole::Sender, &host)?,
         false => None,
     };
-    let _hold = setup::hold_idle(&plan)?;
+    let _hold = setup::hold_idle_states(&plan)?;
     let _memory = setup::lock_memory(&plan)?;
-    let disciplines = pace::disciplines(&host);
-    let memory = Memory::before_flows();
-    let context = Context {
+    let disciplines = pace::qdiscs(&host);
+    let memory = FlowMemory::before_flows();
+    let context = SetupContext {
         plan: &plan,
-        far,
+        remote,
         local,
         stop,
         disciplines: &disciplines,
-        stack: ground.stack().map(StackThread::handle),
+        stack: local_stack.netstack().map(StackThread::handle),
     };
-    let shares_cores = far.ip().to_canonical().is_loopback();
-    let manner = ground.manner(&plan, asked_wait, shares_cores)?;
-    let mut speech = (caller.open)(&context)?;
+    let shares_cores = remote.ip().to_canonical().is_loopback();
+    let thread_plan = local_stack.thread_plan(&plan, requested_wait, shares_cores)?;
+    let mut driver = (spec.open)(&context)?;
     let directions: BTreeMap<u32, Direction>;
     let flows: Vec<AgreedFlow> = {
-        let called = speech.flows();
-        directions = called
+        let new_flows = driver.flows();
+        directions = new_flows
             .iter()
             .map(|flow| (flow.id, flow.direction))
             .collect();
-        let agreed = called.into_iter().map(|flow| AgreedFlow {
+        let agreed = new_flows.into_iter().map(|flow| AgreedFlow {
             id: flow.id,
             direction: flow.direction,
             opening: flow.opening,
-            options: context.options(flow.direction),
-            token: Token([0; 16]),
+            options: context.flow_options(flow.direction),
+            token: FlowToken([0; 16]),
             framing: flow.framing,
         });
         agreed.collect()
     };
-    let far = speech.peer().unwrap_or(far);
-    if speech.peer().is_some() {
-        plan.host = far.ip().to_canonical().to_string();
-        plan.port = far.port();
+    let remote = driver.peer().unwrap_or(remote);
+    if driver.peer().is_some() {
+        plan.host = remote.ip().to_canonical().to_string();
+        plan.port = remote.port();
     }
-    plan.near_wait = Some(manner.wait);
-    plan.stack.far = UNKNOWN.to_owned();
-    emit(What::Connected {
-        peer: far.to_string(),
-        agent: speech.agent(),
+    plan.client_wait = Some(thread_plan.wait);
+    plan.stack.server = UNKNOWN_STACK.to_owned();
+    emit(EventKind::Connected {
+        peer: remote.to_string(),
+        agent: driver.agent(),
     });
     let plan = Arc::new(plan);
-    let ready = setup::prepare(
+    let ready = setup::start_workers(
         &plan,
         Role::Client,
-        &manner,
-        ground.stack(),
+        &thread_plan,
+        local_stack.netstack(),
         flows,
         &mut || {
             if stop.load(Relaxed) {
                 return Err(MeasureError::Interrupted);
             }
-            speech.turn(linerate_host::sys::clock::now())
+            driver.poll(linerate_host::sys::clock::now())
         },
     )?;
-    emit(What::Started {
+    emit(EventKind::Started {
         plan: Box::new(Plan::clone(&plan)),
-        wait: Ends::both(manner.wait),
-        cpu: Ends {
-            near: manner.cpus.clone(),
-            far: Default::default(),
+        wait: PerEnd::same(thread_plan.wait),
+        cpu: PerEnd {
+            client: thread_plan.cpus.clone(),
+            server: Default::default(),
         },
-        because: manner.because.clone().filter(|_| asked_wait.is_none()),
+        wait_reason: thread_plan
+            .reason
+            .clone()
+            .filter(|_| requested_wait.is_none()),
     });
-    let doubts: Vec<Doubt> = refused.into_iter().chain(unhonoured).collect();
-    for doubt in &doubts {
-        emit(What::Doubted {
-            doubt: doubt.clone(),
+    let caveats: Vec<Caveat> = setting_caveat.into_iter().chain(pacing_caveat).collect();
+    for caveat in &caveats {
+        emit(EventKind::CaveatRaised {
+            caveat: caveat.clone(),
         });
     }
-    let ipv6 = far.ip().to_canonical().is_ipv6();
-    let ledger = own_ledger(Role::Client, &host, ipv6);
-    let near = match ground.stack() {
-        Some(stack) => stack.address_towards(far.ip()),
-        None => near_address(far, local),
+    let ipv6 = remote.ip().to_canonical().is_ipv6();
+    let counters = read_local_counters(Role::Client, &host, ipv6);
+    let local_ip = match local_stack.netstack() {
+        Some(netstack) => netstack.source_address_for(remote.ip()),
+        None => local_address(remote, local),
     };
-    let region = near.and_then(|near| Region::open(network, near, far.ip()));
-    let Ready {
-        keeper,
-        lanes,
+    let path_counters =
+        local_ip.and_then(|local_ip| PathCounters::open(network, local_ip, remote.ip()));
+    let ReadyWorkers {
+        cancel_guard,
+        workers,
         flows,
         done,
     } = ready;
     let shared = flows.iter();
     let shared = shared.map(|flow| (directions[&flow.id], Arc::clone(&flow.shared)));
-    let mut talk = Talk::new(
-        &mut *speech,
+    let mut control = ControlAdapter::new(
+        &mut *driver,
         &plan,
-        far,
+        remote,
         shared.collect(),
-        ground.stack(),
+        local_stack.netstack(),
         stop,
     )?;
-    let _burn = Burn::start(plan.round_trip.burn.near)
+    let _cpu_load = CpuLoad::start(plan.round_trip.load_threads.client)
         .map_err(|error| MeasureError::system("new thread", error))?;
     let started = Timestamp::now();
-    let mut ended = End {
+    let mut results = Coordinator {
         role: Role::Client,
         plan: Arc::clone(&plan),
         host,
-        wire: &mut talk,
-        gate: Arc::clone(keeper.gate()),
-        lanes,
+        control: &mut control,
+        barrier: Arc::clone(cancel_guard.barrier()),
+        workers,
         flows,
         memory,
-        done,
-        stop,
+        worker_ended: done,
+        stop_requested: stop,
         emit,
-        doubts,
-        watches_machine: true,
-        notes: Vec::new(),
-        ledger,
-        limit: None,
+        doubts: caveats,
+        measures_steal: true,
+        timestamp_warnings: Vec::new(),
+        local_counters: counters,
+        time_limit: None,
     }
     .run();
-    if talk.has_stopped() {
-        let doubts = &mut ended.own.doubts;
-        doubts.retain(|doubt| doubt.doubt != "stream-broken");
+    if control.has_stopped() {
+        let caveats = &mut results.local.caveats;
+        caveats.retain(|caveat| caveat.id != "stream-broken");
     }
-    let broken = broken(far, &ended.own.doubts).filter(|_| !ended.interrupted);
-    let broken =
-        broken.or_else(|| unanswered(far, &plan, &ended.own).filter(|_| !ended.interrupted));
+    let broken = broken_flow_error(remote, &results.local.caveats).filter(|_| !results.interrupted);
     let broken = broken.or_else(|| {
-        let silent = ["ttcp", "discard"].contains(&caller.name);
-        unheard(far, &ended.own).filter(|_| silent)
+        no_response_error(remote, &plan, &results.local).filter(|_| !results.interrupted)
     });
-    let mut test = PeerTest::new(caller.name, Plan::clone(&plan), started, ended.own);
-    test.own.interrupted |= ended.interrupted;
-    test.intervals = ended.intervals;
-    test.intervals_left_out = ended.intervals_left_out;
-    test.far = speech.far_report();
-    test.acknowledged = speech.acknowledged();
-    test.failure = ended.failure.or(broken);
-    if let Some(said) = speech.complaint().filter(|_| test.failure.is_none()) {
-        test.own.doubts.push(Doubt::new(
+    let broken = broken.or_else(|| {
+        let has_no_report = ["ttcp", "discard"].contains(&spec.name);
+        rejected_datagrams_error(remote, &results.local).filter(|_| has_no_report)
+    });
+    let mut test = InteropTest::new(spec.name, Plan::clone(&plan), started, results.local);
+    test.local_results.interrupted |= results.interrupted;
+    test.intervals = results.intervals;
+    test.dropped_intervals = results.intervals_omitted;
+    test.remote_report = driver.remote_report();
+    test.acknowledged = driver.acknowledged();
+    test.failure = results.failure.or(broken);
+    if let Some(remote_message) = driver.remote_error().filter(|_| test.failure.is_none()) {
+        test.local_results.caveats.push(Caveat::new(
             "far-error",
             format!(
-                "the server reported a failure ({said}); its figures, and those of this \
+                "the server reported a failure ({remote_message}); its figures, and those of this \
                  end, are what was moved all the same"
             ),
         ));
     }
     test.ipv6 = ipv6;
-    test.region = region.map(Region::close);
-    test.stamped = ended.stamped;
-    let mut unreported = None;
+    test.path_counters = path_counters.map(PathCounters::close);
+    test.timestamps = results.timestamps;
+    let mut report_failure = None;
     if let Some(command) = command.filter(|_| test.failure.is_none()) {
-        let sent = report_command::Sent::of(&test.own);
-        let mut awaited = |what| emit(What::Awaited { what });
-        let asked = command.ask(stop, &mut awaited).and_then(|told| {
-            let odd = told.odd.clone();
-            command.merge(told, &plan, sent, &mut test.far)?;
-            Ok(odd)
+        let sent = report_command::SentTotals::from_results(&test.local_results);
+        let mut progress = |message| emit(EventKind::Waiting { activity: message });
+        let fetched = command.fetch_count(stop, &mut progress).and_then(|count| {
+            let warning = count.warning.clone();
+            command.add_to_report(count, &plan, sent, &mut test.remote_report)?;
+            Ok(warning)
         });
-        match asked {
-            Ok(odd) => {
-                let odd = odd.map(|odd| Doubt::new("far-report-odd", odd));
-                test.own.doubts.extend(odd);
+        match fetched {
+            Ok(warning) => {
+                let warning = warning.map(|warning| Caveat::new("far-report-odd", warning));
+                test.local_results.caveats.extend(warning);
             }
-            Err(why) => {
-                let doubt = Doubt::new("far-report-failed", why.to_string());
-                test.own.doubts.push(doubt);
-                unreported = Some(MeasureError::FarReport(Box::new(why)));
+            Err(cause) => {
+                let caveat = Caveat::new("far-report-failed", cause.to_string());
+                test.local_results.caveats.push(caveat);
+                report_failure = Some(MeasureError::ReportCommand(Box::new(cause)));
             }
         }
     }
-    let (record, failure) = test.record();
-    Ok(Some((record, failure.or(unreported))))
+    let (record, failure) = test.into_record();
+    Ok(Some((record, failure.or(report_failure))))
 }
 
 /// Returns the local address of traffic to an address.
-fn near_address(far: SocketAddr, local: &Local) -> Option<std::net::IpAddr> {
+fn local_address(remote: SocketAddr, local: &SourceBinding) -> Option<std::net::IpAddr> {
     if local.address.is_some() {
         return local.address;
     }
-    let any = match far.is_ipv4() {
+    let any = match remote.is_ipv4() {
         true => SocketAddr::from(([0; 4], 0)),
         false => SocketAddr::from(([0_u16; 8], 0)),
     };
     // Connecting a UDP socket sends nothing.
     let socket = std::net::UdpSocket::bind(any).ok()?;
-    socket.connect(far).ok()?;
+    socket.connect(remote).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
 
 /// Returns the error for a run in which no request got a response.
-fn unanswered(
-    far: SocketAddr,
+fn no_response_error(
+    remote: SocketAddr,
     plan: &Plan,
-    own: &linerate_dialect::control::Outcome,
+    results: &linerate_dialect::control::EndResults,
 ) -> Option<MeasureError> {
-    let mut flows = own.streams.iter();
+    let mut flows = results.streams.iter();
     let none = flows.all(|flow| flow.stream.summary.round_trips.unwrap_or(0) == 0);
-    (plan.kind == Kind::Latency && none).then(|| {
-        foreign(
-            far,
+    (plan.kind == RunKind::Latency && none).then(|| {
+        protocol_error(
+            remote,
             "no response from there: start the server, name its port with -p, or its protocol with --peer",
         )
     })
 }
 
 /// Returns the error for datagrams to a closed port, reported by the remote kernel only.
-fn unheard(far: SocketAddr, own: &linerate_dialect::control::Outcome) -> Option<MeasureError> {
-    let senders = own
+fn rejected_datagrams_error(
+    remote: SocketAddr,
+    results: &linerate_dialect::control::EndResults,
+) -> Option<MeasureError> {
+    let senders = results
         .streams
         .iter()
         .filter_map(|flow| flow.stream.sender.as_ref());
-    let refused = senders.filter_map(|sender| sender.refusals).max()?;
-    (refused > 0).then(|| control_adapter::unheard(far))
+    let rejected = senders.filter_map(|sender| sender.port_unreachable).max()?;
+    (rejected > 0).then(|| control_adapter::closed_port_error(remote))
 }
 
 /// Returns the error for a broken flow: the server rejected it or has gone.
-fn broken(far: SocketAddr, doubts: &[Doubt]) -> Option<MeasureError> {
-    let broken = doubts.iter().find(|doubt| doubt.doubt == "stream-broken")?;
-    let text = &broken.why;
-    Some(foreign(
-        far,
+fn broken_flow_error(remote: SocketAddr, caveats: &[Caveat]) -> Option<MeasureError> {
+    let broken = caveats.iter().find(|caveat| caveat.id == "stream-broken")?;
+    let text = &broken.reason;
+    Some(protocol_error(
+        remote,
         match text.contains("refused") {
             true => format!(
                 "no program accepts payload there ({text}): start the server, or name its port with -p"

@@ -1,37 +1,37 @@
 //! sockperf: round trips with `sockperf server`.
 
-use linerate_dialect::sockperf::{HEADER_BYTES, Header, MESSAGE_LIMIT_BYTES, PORT};
-use linerate_metric::plan::{Kind, Plan};
+use linerate_dialect::sockperf::{HEADER_BYTES, MESSAGE_LIMIT_BYTES, PORT, SockperfHeader};
+use linerate_metric::plan::{Plan, RunKind};
 
-use super::setup_context::Context;
-use super::{Caller, Refusal, Speech, first, round_trips};
+use super::setup_context::SetupContext;
+use super::{ClientProtocol, ClientProtocolSpec, PlanRejection, first_rejection, round_trips};
 use crate::error::MeasureError;
 use crate::interop::framing::Framing;
 
 /// Client of sockperf.
-pub const CALLER: Caller = Caller {
+pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "sockperf",
     about: "round trips over TCP and UDP, like its ping-pong; the full round trip, not half",
-    kinds: &[Kind::Latency],
+    kinds: &[RunKind::Latency],
     port: PORT,
     datagram_bytes: 64,
-    refuse,
+    reject: reject_plan,
     open,
 };
 
-fn refuse(plan: &Plan) -> Option<Refusal> {
+fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
     let sizes = HEADER_BYTES as u64..=MESSAGE_LIMIT_BYTES as u64;
-    first(&[(
+    first_rejection(&[(
         !sizes.contains(&plan.payload_bytes),
         "-l",
         "sockperf's messages have 14 to 65507 B",
     )])
-    .or_else(|| round_trips::refuse(plan, false))
+    .or_else(|| round_trips::reject_plan(plan, false))
 }
 
-fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
-    let question = Header::question(1, HEADER_BYTES as u32);
-    let is_answer = |answer: &[u8]| Header::read(answer) == Some(question.answered());
-    let first = question.bytes();
-    round_trips::open(context, "sockperf", &Framing::Sockperf, &first, &is_answer)
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+    let request = SockperfHeader::request(1, HEADER_BYTES as u32);
+    let is_reply = |reply: &[u8]| SockperfHeader::read(reply) == Some(request.to_reply());
+    let first = request.to_bytes();
+    round_trips::open_flows(context, "sockperf", &Framing::Sockperf, &first, &is_reply)
 }

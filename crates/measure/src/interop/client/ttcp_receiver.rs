@@ -7,35 +7,35 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
 
 use super::flow_socket::FlowSocket;
-use super::setup_context::{Context, failed};
-use super::{CalledFlow, Caller, Speech, refuse_omit};
+use super::setup_context::{SetupContext, connect_error};
+use super::{ClientProtocol, ClientProtocolSpec, ConnectedFlow, reject_omit};
 use crate::error::MeasureError;
 use crate::interop::framing::Framing;
 
 /// Receiver of classic ttcp, for a plan without a host.
-pub const RECEIVER: Caller = Caller {
+pub const RECEIVER: ClientProtocolSpec = ClientProtocolSpec {
     name: "ttcp",
     about: "waits for a sender",
-    kinds: &[Kind::Throughput],
+    kinds: &[RunKind::Throughput],
     port: linerate_dialect::ttcp::PORT,
     datagram_bytes: linerate_dialect::ttcp::BUFFER_BYTES as u64,
-    refuse: refuse_omit,
+    reject: reject_omit,
     open,
 };
 
 /// Interval at which the wait checks for Ctrl-C.
-const LOOK_UP: Duration = Duration::from_millis(50);
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Returns whether a plan waits for a sender.
-pub fn is_wanted(plan: &Plan) -> bool {
-    plan.host.is_empty() && plan.flows(Direction::Receive)
+pub fn waits_for_sender(plan: &Plan) -> bool {
+    plan.host.is_empty() && plan.has_direction(Direction::Receive)
 }
 
 /// Returns the unspecified address with the plan's port.
-pub fn anybody(plan: &Plan, ipv6: bool) -> SocketAddr {
+pub fn unspecified_address(plan: &Plan, ipv6: bool) -> SocketAddr {
     let ip: IpAddr = match ipv6 {
         true => Ipv6Addr::UNSPECIFIED.into(),
         false => Ipv4Addr::UNSPECIFIED.into(),
@@ -43,79 +43,86 @@ pub fn anybody(plan: &Plan, ipv6: bool) -> SocketAddr {
     SocketAddr::new(ip, plan.port)
 }
 
-struct Receiver {
-    called: Vec<CalledFlow>,
+struct TtcpReceiverDriver {
+    new_flows: Vec<ConnectedFlow>,
     socket: FlowSocket,
-    from: Option<SocketAddr>,
+    sender: Option<SocketAddr>,
 }
 
-fn open(context: &Context<'_>) -> Result<Box<dyn Speech>, MeasureError> {
-    let tcp = context.plan.protocol == Protocol::Tcp;
-    let broken = |error| MeasureError::system("waiting for a sender", error);
-    let port = context.far.port();
-    let waiting =
-        (context.listening(Direction::Receive, port)).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => MeasureError::PortTaken {
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+    let tcp = context.plan.protocol == TransportProtocol::Tcp;
+    let system_error = |error| MeasureError::system("waiting for a sender", error);
+    let port = context.remote.port();
+    let listener =
+        (context.open_listener(Direction::Receive, port)).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => MeasureError::PortInUse {
                 port,
                 source: error,
             },
-            _ => failed(context.far, error),
+            _ => connect_error(context.remote, error),
         })?;
     let (socket, from) = loop {
         if context.stop.load(Relaxed) {
             return Err(MeasureError::Interrupted);
         }
-        if !waiting.wait(LOOK_UP).map_err(broken)? {
+        if !listener
+            .wait_readable(STOP_POLL_INTERVAL)
+            .map_err(system_error)?
+        {
             continue;
         }
         if tcp {
-            match waiting.accept() {
+            match listener.accept() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                came => break came.map_err(broken)?,
+                accepted => break accepted.map_err(system_error)?,
             }
         }
-        if let (_, Some(from)) = waiting.peek(&mut [0; 1]).map_err(broken)? {
+        if let (_, Some(from)) = listener.peek(&mut [0; 1]).map_err(system_error)? {
             // Drops other senders' datagrams from now on; the first datagram stays in the queue.
-            waiting.keep_to(from).map_err(broken)?;
-            break (waiting, from);
+            listener.connect_to(from).map_err(system_error)?;
+            break (listener, from);
         }
     };
-    let copy = socket.copy().map_err(broken)?;
-    Ok(Box::new(Receiver {
-        called: vec![CalledFlow {
+    let copy = socket.duplicate().map_err(system_error)?;
+    Ok(Box::new(TtcpReceiverDriver {
+        new_flows: vec![ConnectedFlow {
             id: 1,
             direction: Direction::Receive,
-            opening: socket.opening(),
-            framing: if tcp { Framing::Bare } else { Framing::Ttcp },
+            opening: socket.into_opening(),
+            framing: if tcp {
+                Framing::NoHeader
+            } else {
+                Framing::Ttcp
+            },
         }],
         socket: copy,
-        from: Some(from),
+        sender: Some(from),
     }))
 }
 
-impl Speech for Receiver {
-    fn flows(&mut self) -> Vec<CalledFlow> {
-        std::mem::take(&mut self.called)
+impl ClientProtocol for TtcpReceiverDriver {
+    fn flows(&mut self) -> Vec<ConnectedFlow> {
+        std::mem::take(&mut self.new_flows)
     }
 
-    fn turn(&mut self, _: Nanos) -> Result<(), MeasureError> {
+    fn poll(&mut self, _: Nanos) -> Result<(), MeasureError> {
         Ok(())
     }
 
     fn stop(&mut self, _: Nanos, _early: bool) {
-        self.socket.cut();
+        self.socket.shutdown_both();
     }
 
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         true
     }
 
-    fn listens(&self) -> Vec<BorrowedFd<'_>> {
+    fn readable_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
     fn peer(&self) -> Option<SocketAddr> {
-        self.from
+        self.sender
     }
 
     fn agent(&self) -> String {

@@ -4,95 +4,102 @@ use std::net::TcpStream;
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use linerate_dialect::chargen::{DIALECT, PERIOD_BYTES, PORT, answer, fill};
-use linerate_dialect::remote_report::FarReport;
-use linerate_host::sys::socket::{self, Flags};
-use linerate_metric::plan::{Direction, Kind, Protocol};
+use linerate_dialect::chargen::{PERIOD_BYTES, PORT, PROTOCOL, fill, reply};
+use linerate_dialect::remote_report::RemoteReport;
+use linerate_host::sys::socket::{self, MessageFlags};
+use linerate_metric::plan::{Direction, RunKind, TransportProtocol};
 use socket2::Socket;
 
-use super::echo::plan_of_questions;
-use super::payload::Ring;
+use super::echo::request_plan;
+use super::payload::PayloadRing;
 use super::plain::plan;
-use super::responder_loop::{Questions, answer_datagrams, would_answer};
-use super::test_run::{PLAIN_IDLE, Test};
-use super::worker::{Broke, LOOK_UP, Moved, Sending, is_nothing, send_stream};
-use super::{Caller, OnStream, Speaker};
-use crate::flow::Part;
-use crate::session::server_state::Claim;
+use super::responder_loop::{RequestFlow, rejects_reply_loop, respond_to_datagrams};
+use super::test_run::{PLAIN_IDLE_TIMEOUT, TestRun};
+use super::worker::{
+    FlowFailure, FlowWorkerResult, POLL_INTERVAL, SendPlan, is_retryable, send_stream,
+};
+use super::{AcceptedClient, ProtocolHandler, StreamHandler};
+use crate::flow::FlowRole;
+use crate::session::server_state::TestReservation;
 
 /// Handler of chargen.
-pub const SPEAKER: Speaker = Speaker {
-    name: DIALECT.name,
+pub const HANDLER: ProtocolHandler = ProtocolHandler {
+    name: PROTOCOL.name,
     port: Some(PORT),
-    speaks_first: true,
-    stream: Some(OnStream::Test(stream)),
-    flow_of: None,
-    datagrams: Some(|caller, claim, arrived| {
-        let flow = Questions::answered_by(|question: &mut [u8], line| {
-            answer(question.len(), line, question)
+    sends_first: true,
+    stream: Some(StreamHandler::Test(serve_stream)),
+    expected_flow: None,
+    datagrams: Some(|client, reservation, incoming| {
+        let flow = RequestFlow::with_responder(|request: &mut [u8], line| {
+            reply(request.len(), line, request)
         });
-        let plan = plan_of_questions(&caller);
-        answer_datagrams(DIALECT.name, plan, caller, claim, arrived, flow);
+        let plan = request_plan(&client);
+        respond_to_datagrams(PROTOCOL.name, plan, client, reservation, incoming, flow);
     }),
-    turns_away: Some(|hall, from, _| would_answer(DIALECT.name, hall, from)),
+    rejects_flow: Some(|interop, from, _| rejects_reply_loop(PROTOCOL.name, interop, from)),
 };
 
 /// Bytes dropped by one receive call.
-const THROWN_BYTES: usize = 64 << 10;
+const DISCARD_BUFFER_BYTES: usize = 64 << 10;
 
 /// Bytes of a write: a multiple of the pattern's period.
 const WRITE_BYTES: usize = 16 * PERIOD_BYTES;
 
-fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
-    let mut plan = plan(&caller, Kind::Throughput, Protocol::Tcp, Direction::Receive);
+fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream: TcpStream) {
+    let mut plan = plan(
+        &client,
+        RunKind::Throughput,
+        TransportProtocol::Tcp,
+        Direction::Receive,
+    );
     plan.payload_bytes = WRITE_BYTES as u64;
-    let limits = *caller.house.hall.limits();
+    let limits = *client.server.interop.limits();
     plan.rate_bps = limits.rate_bps;
-    let mut test = Test::begin(&mut caller, claim, DIALECT.name, DIALECT.name, plan);
-    let spawned = test.spawn(1, Part::Source, stream.into(), move |context, socket| {
+    let mut test = TestRun::begin(&mut client, reservation, PROTOCOL.name, PROTOCOL.name, plan);
+    let spawned = test.spawn(1, FlowRole::Sender, stream.into(), move |context, socket| {
         let mut characters = vec![0; WRITE_BYTES];
         fill(0, &mut characters);
-        let sending = Sending::new(WRITE_BYTES, PLAIN_IDLE).within(&limits, 1);
-        let over = AtomicBool::new(false);
-        let mut moved = std::thread::scope(|scope| {
-            let thrower = std::thread::Builder::new().name("chargen-discard".to_owned());
-            if let Err(error) = thrower.spawn_scoped(scope, || throw_away(socket, &over)) {
+        let send_plan = SendPlan::new(WRITE_BYTES, PLAIN_IDLE_TIMEOUT).within_limits(&limits, 1);
+        let stop = AtomicBool::new(false);
+        let mut result = std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name("chargen-discard".to_owned());
+            if let Err(error) = builder.spawn_scoped(scope, || discard_input(socket, &stop)) {
                 // A client that writes would block for ever: the next one may find a thread.
-                return Moved {
-                    broke: Some(Broke::Nonsense(format!(
+                return FlowWorkerResult {
+                    failure: Some(FlowFailure::InvalidData(format!(
                         "this server could start no thread for it ({error}): raise `ulimit -u`, or \
                          lower --max-tests"
                     ))),
-                    ..Moved::default()
+                    ..FlowWorkerResult::default()
                 };
             }
-            let mut payload = Ring::new(characters);
-            let moved = send_stream(context, from_ref(socket), &sending, &mut payload);
-            over.store(true, Relaxed);
-            moved
+            let mut payload = PayloadRing::new(characters);
+            let result = send_stream(context, from_ref(socket), &send_plan, &mut payload);
+            stop.store(true, Relaxed);
+            result
         });
         // A chargen test ends only when its client closes.
-        if matches!(moved.broke, Some(Broke::Error(_))) {
-            moved.broke = None;
+        if matches!(result.failure, Some(FlowFailure::Socket(_))) {
+            result.failure = None;
         }
-        moved
+        result
     });
-    test.conclude(spawned, FarReport::default);
+    test.conclude(spawned, RemoteReport::default);
 }
 
 /// Drops what the client sends, which has no meaning (RFC 864). Without that, a client that writes
 /// would block for ever, and closing with unread bytes would reset the connection while the client
 /// still reads.
-fn throw_away(socket: &Socket, over: &AtomicBool) {
-    let mut room = vec![0; THROWN_BYTES];
-    if socket.set_read_timeout(Some(LOOK_UP)).is_err() {
+fn discard_input(socket: &Socket, stop: &AtomicBool) {
+    let mut buffer = vec![0; DISCARD_BUFFER_BYTES];
+    if socket.set_read_timeout(Some(POLL_INTERVAL)).is_err() {
         return;
     }
-    while !over.load(Relaxed) {
-        match socket::receive(socket, &mut room, Flags::TRUNCATE) {
+    while !stop.load(Relaxed) {
+        match socket::receive(socket, &mut buffer, MessageFlags::TRUNCATE) {
             Ok(0) => return,
             Ok(_) => {}
-            Err(error) if is_nothing(&error) => {}
+            Err(error) if is_retryable(&error) => {}
             Err(_) => return,
         }
     }

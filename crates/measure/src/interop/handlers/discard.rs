@@ -1,21 +1,27 @@
 //! Discard (RFC 863): drops all payload.
 
-use linerate_dialect::discard::{DIALECT, PORT};
+use linerate_dialect::discard::{PORT, PROTOCOL};
 
-use super::plain::{Flow, datagrams_of, stream_of};
-use super::{OnStream, Speaker};
+use super::plain::{PlainFlow, serve_datagrams, serve_stream};
+use super::{ProtocolHandler, StreamHandler};
 
 /// Handler of discard.
-pub const SPEAKER: Speaker = Speaker {
-    name: DIALECT.name,
+pub const HANDLER: ProtocolHandler = ProtocolHandler {
+    name: PROTOCOL.name,
     port: Some(PORT),
-    speaks_first: false,
-    stream: Some(OnStream::Test(|caller, claim, stream| {
-        stream_of(DIALECT.name, caller, claim, stream);
+    sends_first: false,
+    stream: Some(StreamHandler::Test(|client, reservation, stream| {
+        serve_stream(PROTOCOL.name, client, reservation, stream);
     })),
-    flow_of: None,
-    datagrams: Some(|caller, claim, arrived| {
-        datagrams_of(DIALECT.name, caller, claim, arrived, Flow::default());
+    expected_flow: None,
+    datagrams: Some(|client, reservation, incoming| {
+        serve_datagrams(
+            PROTOCOL.name,
+            client,
+            reservation,
+            incoming,
+            PlainFlow::default(),
+        );
     }),
-    turns_away: None,
+    rejects_flow: None,
 };

@@ -2,60 +2,83 @@
 
 use std::net::TcpStream;
 
-use linerate_dialect::echo::{DIALECT, PORT, Stream};
-use linerate_dialect::remote_report::FarReport;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_dialect::echo::{EchoStream, PORT, PROTOCOL};
+use linerate_dialect::remote_report::RemoteReport;
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
 
 use super::plain::plan;
-use super::responder_loop::{Answers, Questions, answer_datagrams, answer_stream, would_answer};
-use super::test_run::{IDLE, Test};
-use super::{Caller, OnStream, Speaker};
-use crate::flow::Part;
-use crate::flow_counters::Totals;
-use crate::session::server_state::Claim;
+use super::responder_loop::{
+    RequestFlow, StreamResponder, rejects_reply_loop, respond_on_stream, respond_to_datagrams,
+};
+use super::test_run::{IDLE_TIMEOUT, TestRun};
+use super::{AcceptedClient, ProtocolHandler, StreamHandler};
+use crate::flow::FlowRole;
+use crate::flow_counters::PayloadTotals;
+use crate::session::server_state::TestReservation;
 
 /// Handler of echo.
-pub const SPEAKER: Speaker = Speaker {
-    name: DIALECT.name,
+pub const HANDLER: ProtocolHandler = ProtocolHandler {
+    name: PROTOCOL.name,
     port: Some(PORT),
-    speaks_first: false,
-    stream: Some(OnStream::Test(stream)),
-    flow_of: None,
-    datagrams: Some(|caller, claim, arrived| {
-        let flow = Questions::answered_by(|question: &mut [u8], _| question.len());
-        let plan = plan_of_questions(&caller);
-        answer_datagrams(DIALECT.name, plan, caller, claim, arrived, flow);
+    sends_first: false,
+    stream: Some(StreamHandler::Test(serve_stream)),
+    expected_flow: None,
+    datagrams: Some(|client, reservation, incoming| {
+        let flow = RequestFlow::with_responder(|request: &mut [u8], _| request.len());
+        let plan = request_plan(&client);
+        respond_to_datagrams(PROTOCOL.name, plan, client, reservation, incoming, flow);
     }),
-    turns_away: Some(|hall, from, _| would_answer(DIALECT.name, hall, from)),
+    rejects_flow: Some(|interop, from, _| rejects_reply_loop(PROTOCOL.name, interop, from)),
 };
 
 /// Returns the plan of a client that sends datagrams to have them answered. Their size is taken
 /// from the payload at the end, because some programs send a small probe first.
-pub fn plan_of_questions(caller: &Caller) -> Plan {
-    plan(caller, Kind::Latency, Protocol::Udp, Direction::Send)
+pub fn request_plan(client: &AcceptedClient) -> Plan {
+    plan(
+        client,
+        RunKind::Latency,
+        TransportProtocol::Udp,
+        Direction::Send,
+    )
 }
 
-fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
+fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream: TcpStream) {
     // A stream has no request boundaries: its bytes can be counted, its round trips cannot.
-    let plan = plan(&caller, Kind::Throughput, Protocol::Tcp, Direction::Send);
-    let came_ns = caller.came_ns;
-    let mut test = Test::begin(&mut caller, claim, DIALECT.name, DIALECT.name, plan);
-    let spawned = test.spawn(1, Part::Sink, stream.into(), move |context, socket| {
-        answer_stream(context, socket, IDLE, came_ns, &mut Stream::default())
-    });
-    test.conclude(spawned, FarReport::default);
+    let plan = plan(
+        &client,
+        RunKind::Throughput,
+        TransportProtocol::Tcp,
+        Direction::Send,
+    );
+    let arrived_ns = client.arrived_ns;
+    let mut test = TestRun::begin(&mut client, reservation, PROTOCOL.name, PROTOCOL.name, plan);
+    let spawned = test.spawn(
+        1,
+        FlowRole::Receiver,
+        stream.into(),
+        move |context, socket| {
+            respond_on_stream(
+                context,
+                socket,
+                IDLE_TIMEOUT,
+                arrived_ns,
+                &mut EchoStream::default(),
+            )
+        },
+    );
+    test.conclude(spawned, RemoteReport::default);
 }
 
-impl Answers for Stream {
+impl StreamResponder for EchoStream {
     fn receive(&mut self, bytes: &[u8]) -> Result<usize, String> {
         Ok(Self::receive(self, bytes))
     }
 
     fn finish(&mut self) {
-        Self::finish(self);
+        Self::close_input(self);
     }
 
-    fn ends_by_closing(&self) -> bool {
+    fn ends_by_reset(&self) -> bool {
         true
     }
 
@@ -64,17 +87,17 @@ impl Answers for Stream {
     }
 
     fn sent(&mut self, bytes: usize) {
-        Self::sent(self, bytes);
+        Self::mark_sent(self, bytes);
     }
 
-    fn totals(&self) -> Totals {
-        Totals {
+    fn totals(&self) -> PayloadTotals {
+        PayloadTotals {
             bytes: Self::totals(self).0,
-            ..Totals::default()
+            ..PayloadTotals::default()
         }
     }
 
-    fn answered(&self) -> Option<u64> {
+    fn responses(&self) -> Option<u64> {
         // A stream has no requests to count.
         None
     }

@@ -3,8 +3,8 @@
 mod reverse_flow;
 mod udp;
 
-pub use reverse_flow::Back;
-pub use udp::Flow;
+pub use reverse_flow::Iperf2ReverseFlow;
+pub use udp::Iperf2Flow;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,112 +14,128 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_dialect::iperf2::{
-    Amount, DIALECT, Dual, LEGACY_DIALECT, Settings, TcpJob, TcpServer, Way, WriteStamps,
-    WriteTimes, bounceback, fill,
+    DualTest, Iperf2Direction, Iperf2Settings, Iperf2TcpRequest, Iperf2TcpServer, LEGACY_PROTOCOL,
+    PROTOCOL, TestAmount, WriteDelayReader, WriteTimestamper, bounceback, fill,
 };
-use linerate_dialect::remote_report::FarReport;
+use linerate_dialect::remote_report::RemoteReport;
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::limits::Limits;
-use super::payload::Ring;
-use super::responder_loop::{Answers, answer_stream};
-use super::test_run::{IDLE, PLAIN_IDLE, Test};
+use super::limits::InteropLimits;
+use super::payload::PayloadRing;
+use super::responder_loop::{StreamResponder, respond_on_stream};
+use super::test_run::{IDLE_TIMEOUT, PLAIN_IDLE_TIMEOUT, TestRun};
 use super::worker::{
-    Context, Delays, LOOK_UP, Moved, Sending, Signals, is_nothing, receive_stream, send_stream,
-    watch_stream,
+    FlowWorkerContext, FlowWorkerResult, OneWayDelays, POLL_INTERVAL, SendPlan, StopSignals,
+    is_retryable, receive_stream, send_stream, watch_stream,
 };
-use super::{Caller, OnStream, Speaker, at_port};
+use super::{AcceptedClient, ProtocolHandler, StreamHandler, with_port};
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::flow_counters::Totals;
-use crate::session::server_state::Claim;
+use crate::flow::FlowRole;
+use crate::flow_counters::PayloadTotals;
+use crate::session::server_state::TestReservation;
 
 /// Handler of iperf2 with a header.
-pub const SPEAKER: Speaker = Speaker {
-    name: DIALECT.name,
+pub const HANDLER: ProtocolHandler = ProtocolHandler {
+    name: PROTOCOL.name,
     port: None,
-    speaks_first: false,
-    stream: Some(OnStream::Test(|caller, claim, connection| {
-        stream(DIALECT.name, caller, claim, connection);
+    sends_first: false,
+    stream: Some(StreamHandler::Test(|client, reservation, connection| {
+        serve_stream(PROTOCOL.name, client, reservation, connection);
     })),
-    flow_of: None,
-    datagrams: Some(|caller, claim, arrived| udp::serve(DIALECT.name, caller, claim, arrived)),
-    turns_away: Some(|hall, from, first| udp::turns_away(DIALECT.name, hall, from, first)),
+    expected_flow: None,
+    datagrams: Some(|client, reservation, incoming| {
+        udp::serve(PROTOCOL.name, client, reservation, incoming)
+    }),
+    rejects_flow: Some(|interop, from, first| {
+        udp::rejects_flow(PROTOCOL.name, interop, from, first)
+    }),
 };
 
 /// Handler of iperf2 without a header.
-pub const LEGACY_SPEAKER: Speaker = Speaker {
-    name: LEGACY_DIALECT.name,
-    stream: Some(OnStream::Test(|caller, claim, connection| {
-        stream(LEGACY_DIALECT.name, caller, claim, connection);
+pub const LEGACY_HANDLER: ProtocolHandler = ProtocolHandler {
+    name: LEGACY_PROTOCOL.name,
+    stream: Some(StreamHandler::Test(|client, reservation, connection| {
+        serve_stream(LEGACY_PROTOCOL.name, client, reservation, connection);
     })),
-    datagrams: Some(|caller, claim, arrived| {
-        udp::serve(LEGACY_DIALECT.name, caller, claim, arrived);
+    datagrams: Some(|client, reservation, incoming| {
+        udp::serve(LEGACY_PROTOCOL.name, client, reservation, incoming);
     }),
-    turns_away: Some(|hall, from, first| udp::turns_away(LEGACY_DIALECT.name, hall, from, first)),
-    ..SPEAKER
+    rejects_flow: Some(|interop, from, first| {
+        udp::rejects_flow(LEGACY_PROTOCOL.name, interop, from, first)
+    }),
+    ..HANDLER
 };
 
 /// Time for the rest of a header to arrive.
-const HEADER_PATIENCE: Duration = Duration::from_secs(5);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for a client to accept a second connection.
-const DUAL_PATIENCE: Duration = Duration::from_secs(5);
+const DUAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout of one attempt of that: a lost SYN is sent again after 1 s, and the server can stop
 /// between two attempts.
-const DUAL_TRY: Duration = Duration::from_secs(2);
+const DUAL_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Pause between two attempts.
-const DUAL_AGAIN_NS: Nanos = 20_000_000;
+const DUAL_RETRY_INTERVAL_NS: Nanos = 20_000_000;
 
 /// Bytes of a write where the client announces none: the default of reference servers.
 const WRITE_BYTES: usize = 128 << 10;
 
 /// Alternative of a client to which no second connection is made.
-const OTHERWISE: &str = "let it use --full-duplex or -R";
+const DUAL_ALTERNATIVE: &str = "let it use --full-duplex or -R";
 
 /// Flow number of the second connection, or of the reverse direction on the first one.
-const BACK: u32 = 2;
+const REVERSE_FLOW_ID: u32 = 2;
 
-fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: TcpStream) {
-    let mut server = TcpServer::new();
-    let stop = &caller.house.stop;
+fn serve_stream(
+    protocol: &'static str,
+    mut client: AcceptedClient,
+    reservation: TestReservation,
+    connection: TcpStream,
+) {
+    let mut server = Iperf2TcpServer::new();
+    let stop = &client.server.stop;
     let (job, behind) = match read_header(&mut server, &connection, stop) {
         Ok(read) => read,
-        Err(how) => return caller.fruitless(dialect, &how),
+        Err(reason) => return client.log_no_test_started(protocol, &reason),
     };
-    let moved = Moved {
-        totals: Totals {
+    let result = FlowWorkerResult {
+        totals: PayloadTotals {
             bytes: server.payload_bytes() + behind.len() as u64,
             calls: 1,
-            ..Totals::default()
+            ..PayloadTotals::default()
         },
-        ..Moved::since(caller.came_ns)
+        ..FlowWorkerResult::started_at(client.arrived_ns)
     };
     match job {
-        TcpJob::Plain => {
-            let mut plan = plan(&caller, Protocol::Tcp, None);
+        Iperf2TcpRequest::Plain => {
+            let mut plan = plan(&client, TransportProtocol::Tcp, None);
             plan.duration_ns = None;
-            let mut test = Test::begin(&mut caller, claim, dialect, dialect, plan);
-            let spawned = test.spawn(1, Part::Sink, connection.into(), |context, socket| {
-                receive_stream(context, socket, PLAIN_IDLE, moved)
-            });
-            test.conclude(spawned, FarReport::default);
+            let mut test = TestRun::begin(&mut client, reservation, protocol, protocol, plan);
+            let spawned = test.spawn(
+                1,
+                FlowRole::Receiver,
+                connection.into(),
+                |context, socket| receive_stream(context, socket, PLAIN_IDLE_TIMEOUT, result),
+            );
+            test.conclude(spawned, RemoteReport::default);
         }
-        TcpJob::Bounceback(questions) => bounce(caller, claim, connection, *questions, &behind),
-        TcpJob::Test(settings) => {
+        Iperf2TcpRequest::Bounceback(responder) => {
+            serve_bounceback(client, reservation, connection, *responder, &behind)
+        }
+        Iperf2TcpRequest::Test(settings) => {
             if let Err(error) = (&connection).write_all(server.outgoing()) {
-                let how = format!("it closed the connection before the reply ({error})");
-                return caller.fruitless(dialect, &how);
+                let reason = format!("it closed the connection before the reply ({error})");
+                return client.log_no_test_started(protocol, &reason);
             }
-            let plan = plan(&caller, Protocol::Tcp, Some(&settings));
+            let plan = plan(&client, TransportProtocol::Tcp, Some(&settings));
             let agent = agent(&settings);
-            let mut test = Test::begin(&mut caller, claim, dialect, &agent, plan);
-            let spawned = run(&caller, &mut test, connection, &settings, (moved, behind));
-            test.conclude(spawned, FarReport::default);
+            let mut test = TestRun::begin(&mut client, reservation, protocol, &agent, plan);
+            let spawned = start_flows(&client, &mut test, connection, &settings, (result, behind));
+            test.conclude(spawned, RemoteReport::default);
         }
     }
 }
@@ -127,158 +143,183 @@ fn stream(dialect: &'static str, mut caller: Caller, claim: Claim, connection: T
 /// Reads the client's settings, and bytes received after them. Fails at the timeout, however often
 /// single bytes arrive.
 fn read_header(
-    server: &mut TcpServer,
+    server: &mut Iperf2TcpServer,
     connection: &TcpStream,
     stop: &AtomicBool,
-) -> Result<(TcpJob, Vec<u8>), String> {
-    let deadline = clock::now() + HEADER_PATIENCE.as_nanos() as u64;
-    let gone = |error: std::io::Error| format!("its header was not received ({error})");
-    connection.set_read_timeout(Some(LOOK_UP)).map_err(gone)?;
-    let mut room = [0; 512];
+) -> Result<(Iperf2TcpRequest, Vec<u8>), String> {
+    let deadline = clock::now() + HEADER_TIMEOUT.as_nanos() as u64;
+    let failure = |error: std::io::Error| format!("its header was not received ({error})");
+    connection
+        .set_read_timeout(Some(POLL_INTERVAL))
+        .map_err(failure)?;
+    let mut buffer = [0; 512];
     while clock::now() < deadline && !stop.load(Relaxed) {
-        let bytes = match (&*connection).read(&mut room) {
-            Err(error) if is_nothing(&error) => continue,
-            read => read.map_err(gone)?,
+        let bytes = match (&*connection).read(&mut buffer) {
+            Err(error) if is_retryable(&error) => continue,
+            read => read.map_err(failure)?,
         };
-        let (taken, job) = server
-            .receive(&room[..bytes], clock::real())
+        let (consumed, job) = server
+            .receive(&buffer[..bytes], clock::now_realtime())
             .map_err(|error| error.to_string())?;
         if let Some(job) = job {
-            return Ok((job, room[taken..bytes].to_vec()));
+            return Ok((job, buffer[consumed..bytes].to_vec()));
         }
         if bytes == 0 {
             // Too short for the header that it resembles, so it was payload.
-            return Ok((TcpJob::Plain, Vec::new()));
+            return Ok((Iperf2TcpRequest::Plain, Vec::new()));
         }
     }
     Err(format!(
         "its header was not complete after {} s",
-        HEADER_PATIENCE.as_secs()
+        HEADER_TIMEOUT.as_secs()
     ))
 }
 
-fn run(
-    caller: &Caller,
-    test: &mut Test,
+fn start_flows(
+    client: &AcceptedClient,
+    test: &mut TestRun,
     connection: TcpStream,
-    settings: &Settings,
-    (moved, behind): (Moved, Vec<u8>),
+    settings: &Iperf2Settings,
+    (result, behind): (FlowWorkerResult, Vec<u8>),
 ) -> Result<(), MeasureError> {
     let socket = Socket::from(connection);
     let system = |error| MeasureError::system("a second handle on a socket", error);
-    if settings.way != Way::Reverse {
-        let own = socket.try_clone().map_err(system)?;
+    if settings.direction != Iperf2Direction::Reverse {
+        let receive_socket = socket.try_clone().map_err(system)?;
         let timed = settings.trip_times;
-        test.spawn(1, Part::Sink, own, move |context, socket| match timed {
-            true => receive_timed(context, socket, moved, &behind),
-            false => receive_stream(context, socket, IDLE, moved),
-        })?;
+        test.spawn(
+            1,
+            FlowRole::Receiver,
+            receive_socket,
+            move |context, socket| match timed {
+                true => receive_timed(context, socket, result, &behind),
+                false => receive_stream(context, socket, IDLE_TIMEOUT, result),
+            },
+        )?;
     }
-    if settings.way != Way::Forward {
-        let id = if settings.way == Way::Both { BACK } else { 1 };
-        send(test, id, socket, settings)?;
+    if settings.direction != Iperf2Direction::Forward {
+        let id = if settings.direction == Iperf2Direction::Both {
+            REVERSE_FLOW_ID
+        } else {
+            1
+        };
+        start_sender(test, id, socket, settings)?;
     }
     let Some(dual) = settings.dual else {
         return Ok(());
     };
-    if dual == Dual::After {
-        test.run_lanes();
-        if test.is_cut() {
+    if dual == DualTest::Sequential {
+        test.run_workers();
+        if test.is_aborted() {
             return Ok(());
         }
-        test.next_part();
+        test.start_next_phase();
     }
-    let hall = &caller.house.hall;
-    if !hall.may_connect_back(DIALECT.name, caller.peer, settings.port, OTHERWISE) {
+    let interop = &client.server.interop;
+    if !interop.may_connect_back(PROTOCOL.name, client.peer, settings.port, DUAL_ALTERNATIVE) {
         return Ok(());
     }
-    let back = connect_back(caller, test, settings.port)?;
-    send(test, BACK, back, settings)
+    let reverse_socket = connect_back(client, test, settings.port)?;
+    start_sender(test, REVERSE_FLOW_ID, reverse_socket, settings)
 }
 
-/// Receives a connection whose writes carry send times; `behind` was received with the settings.
-fn receive_timed(context: &Context, socket: &Socket, moved: Moved, behind: &[u8]) -> Moved {
-    let mut writes = WriteTimes::new();
-    let mut delays = Delays::new();
+/// Receives a connection whose writes carry send times; `with_delayed_start` was received with the settings.
+fn receive_timed(
+    context: &FlowWorkerContext,
+    socket: &Socket,
+    result: FlowWorkerResult,
+    behind: &[u8],
+) -> FlowWorkerResult {
+    let mut writes = WriteDelayReader::new();
+    let mut delays = OneWayDelays::new();
     let mut watch = |bytes: &[u8]| {
-        writes.receive(bytes, clock::real(), |delay| delays.take(delay));
+        writes.receive(bytes, clock::now_realtime(), |delay| delays.record(delay));
     };
     watch(behind);
-    let mut moved = watch_stream(context, socket, IDLE, moved, watch);
-    moved.delays = (!writes.is_lost()).then_some(delays);
-    moved
+    let mut result = watch_stream(context, socket, IDLE_TIMEOUT, result, watch);
+    result.one_way_delays = (!writes.is_out_of_sync()).then_some(delays);
+    result
 }
 
 /// Sends what the client requested, and closes the sending half.
-fn send(test: &mut Test, id: u32, socket: Socket, settings: &Settings) -> Result<(), MeasureError> {
-    let mut sending = sending(settings, WRITE_BYTES, test.limits());
+fn start_sender(
+    test: &mut TestRun,
+    id: u32,
+    socket: Socket,
+    settings: &Iperf2Settings,
+) -> Result<(), MeasureError> {
+    let mut send_plan = send_plan(settings, WRITE_BYTES, test.limits());
     if settings.trip_times {
         // The time in front of a write applies to the whole write.
-        sending.block_bytes = sending.piece_bytes();
+        send_plan.block_bytes = send_plan.write_bytes();
     }
     // A second connection carries payload only.
     let settings = settings.clone();
-    let told = move || {
-        let stamps = WriteStamps::new(&settings, sending.block_bytes, clock::real());
+    let write_stamps = move || {
+        let stamps = WriteTimestamper::new(&settings, send_plan.block_bytes, clock::now_realtime());
         stamps.filter(|_| settings.dual.is_none())
     };
-    test.reserve(sending.block_bytes as u64)?;
+    test.reserve(send_plan.block_bytes as u64)?;
     test.spawn(
         id,
-        Part::Source,
+        FlowRole::Sender,
         socket,
-        move |context: &Context, socket| {
-            let mut digits = vec![0; sending.block_bytes];
+        move |context: &FlowWorkerContext, socket| {
+            let mut digits = vec![0; send_plan.block_bytes];
             fill(&mut digits);
-            let stamps = told();
+            let stamps = write_stamps();
             if let Some(stamps) = &stamps {
                 // A failed early reply shows as a failed payload.
                 let _ = (&*socket).write_all(stamps.reply());
             }
-            let mut payload = Ring::new(digits).stamped(stamps);
-            let moved = send_stream(context, from_ref(socket), &sending, &mut payload);
+            let mut payload = PayloadRing::new(digits).with_write_stamps(stamps);
+            let result = send_stream(context, from_ref(socket), &send_plan, &mut payload);
             let _ = socket.shutdown(std::net::Shutdown::Write);
-            moved
+            result
         },
     )
 }
 
 /// Returns the send plan of the client's request.
-fn sending(settings: &Settings, block: usize, limits: &Limits) -> Sending {
+fn send_plan(settings: &Iperf2Settings, block: usize, limits: &InteropLimits) -> SendPlan {
     let block = settings.buffer_bytes.map_or(block, |bytes| bytes as usize);
     // Bounds the memory for a block size that the client chose.
-    let mut sending = Sending::new(block.min(1 << 20), IDLE);
+    let mut send_plan = SendPlan::new(block.min(1 << 20), IDLE_TIMEOUT);
     match settings.amount {
-        Some(Amount::Bytes(bytes)) => sending.amount_bytes = Some(bytes),
-        Some(Amount::Time(ns)) => sending.until_ns = Some(clock::now() + ns),
+        Some(TestAmount::Bytes(bytes)) => send_plan.amount_bytes = Some(bytes),
+        Some(TestAmount::Time(ns)) => send_plan.until_ns = Some(clock::now() + ns),
         None => {}
     }
     let bits = |rate: u64| match settings.rate_is_packets {
-        true => rate.saturating_mul(sending.block_bytes as u64 * 8),
+        true => rate.saturating_mul(send_plan.block_bytes as u64 * 8),
         false => rate,
     };
-    sending.rate_bps = settings.rate.map(bits);
-    sending.within(limits, settings.flows)
+    send_plan.rate_bps = settings.rate.map(bits);
+    send_plan.within_limits(limits, settings.flows)
 }
 
 /// Connects to the client's own port. The client may start to listen a moment after its request, so
 /// the connection is retried.
-fn connect_back(caller: &Caller, test: &mut Test, port: u16) -> Result<Socket, MeasureError> {
-    let to = at_port(caller.peer, port);
+fn connect_back(
+    client: &AcceptedClient,
+    test: &mut TestRun,
+    port: u16,
+) -> Result<Socket, MeasureError> {
+    let to = with_port(client.peer, port);
     let connect = || {
         if port == 0 {
             return Err(std::io::Error::other("its port is not from 1 to 65535"));
         }
-        if caller.house.hall.is_own(to, caller.local.ip()) {
+        if client.server.interop.is_self(to, client.local.ip()) {
             return Err(std::io::Error::other(
                 "its port is this server's own: choose another with -L",
             ));
         }
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-        socket.connect_timeout(&SockAddr::from(to), DUAL_TRY)?;
+        socket.connect_timeout(&SockAddr::from(to), DUAL_ATTEMPT_TIMEOUT)?;
         Ok(socket)
     };
-    let until = clock::now() + DUAL_PATIENCE.as_nanos() as u64;
+    let until = clock::now() + DUAL_CONNECT_TIMEOUT.as_nanos() as u64;
     let is_early = |error: &std::io::Error| {
         let passes = matches!(
             error.kind(),
@@ -288,13 +329,13 @@ fn connect_back(caller: &Caller, test: &mut Test, port: u16) -> Result<Socket, M
     };
     loop {
         match connect() {
-            Err(error) if is_early(&error) && test.limit().is_none() => {
-                test.wait(clock::now() + DUAL_AGAIN_NS);
+            Err(error) if is_early(&error) && test.stop_reason().is_none() => {
+                test.wait(clock::now() + DUAL_RETRY_INTERVAL_NS);
             }
-            done => {
-                return done.map_err(|error: std::io::Error| MeasureError::Vanished {
+            result => {
+                return result.map_err(|error: std::io::Error| MeasureError::PeerLost {
                     peer: to,
-                    how: format!("it accepts no second connection ({error})"),
+                    reason: format!("it accepts no second connection ({error})"),
                 });
             }
         }
@@ -302,20 +343,24 @@ fn connect_back(caller: &Caller, test: &mut Test, port: u16) -> Result<Socket, M
 }
 
 /// Returns the plan of the client's request.
-fn plan(caller: &Caller, protocol: Protocol, settings: Option<&Settings>) -> Plan {
-    let mut plan = super::plain::plan(caller, Kind::Throughput, protocol, Direction::Send);
+fn plan(
+    client: &AcceptedClient,
+    protocol: TransportProtocol,
+    settings: Option<&Iperf2Settings>,
+) -> Plan {
+    let mut plan = super::plain::plan(client, RunKind::Throughput, protocol, Direction::Send);
     let Some(settings) = settings else {
         return plan;
     };
-    plan.directions = match (settings.way, settings.dual) {
-        (Way::Both, _) | (_, Some(_)) => vec![Direction::Send, Direction::Receive],
-        (Way::Forward, None) => vec![Direction::Send],
-        (Way::Reverse, None) => vec![Direction::Receive],
+    plan.directions = match (settings.direction, settings.dual) {
+        (Iperf2Direction::Both, _) | (_, Some(_)) => vec![Direction::Send, Direction::Receive],
+        (Iperf2Direction::Forward, None) => vec![Direction::Send],
+        (Iperf2Direction::Reverse, None) => vec![Direction::Receive],
     };
-    plan.in_turn = settings.dual == Some(Dual::After);
+    plan.sequential = settings.dual == Some(DualTest::Sequential);
     match settings.amount {
-        Some(Amount::Bytes(bytes)) => plan.amount_bytes = Some(bytes),
-        Some(Amount::Time(ns)) => plan.duration_ns = Some(ns),
+        Some(TestAmount::Bytes(bytes)) => plan.amount_bytes = Some(bytes),
+        Some(TestAmount::Time(ns)) => plan.duration_ns = Some(ns),
         None => {}
     }
     plan.payload_bytes = settings.buffer_bytes.map_or(0, u64::from);
@@ -324,7 +369,7 @@ fn plan(caller: &Caller, protocol: Protocol, settings: Option<&Settings>) -> Pla
     plan
 }
 
-fn agent(settings: &Settings) -> String {
+fn agent(settings: &Iperf2Settings) -> String {
     match settings.version {
         Some((upper, lower)) => {
             let (major, minor, patch) = (upper >> 16, upper & 0xffff, lower >> 16);
@@ -335,147 +380,158 @@ fn agent(settings: &Settings) -> String {
 }
 
 /// Responds to bounceback requests.
-fn bounce(
-    mut caller: Caller,
-    claim: Claim,
+fn serve_bounceback(
+    mut client: AcceptedClient,
+    reservation: TestReservation,
     connection: TcpStream,
-    questions: bounceback::Server,
+    server: bounceback::BouncebackServer,
     behind: &[u8],
 ) {
-    let mut plan = super::plain::plan(&caller, Kind::Latency, Protocol::Tcp, Direction::Send);
-    plan.payload_bytes = questions.message_bytes() as u64;
-    let mut machine = Bounce::new(questions);
-    let came_ns = caller.came_ns;
-    let mut test = Test::begin(&mut caller, claim, DIALECT.name, "iperf 2", plan);
+    let mut plan = super::plain::plan(
+        &client,
+        RunKind::Latency,
+        TransportProtocol::Tcp,
+        Direction::Send,
+    );
+    plan.payload_bytes = server.message_bytes() as u64;
+    let mut responder = BouncebackResponder::new(server);
+    let arrived_ns = client.arrived_ns;
+    let mut test = TestRun::begin(&mut client, reservation, PROTOCOL.name, "iperf 2", plan);
     let mut rest = behind.to_vec();
     // Request and response.
-    let room = test.reserve(2 * machine.server.message_bytes() as u64);
-    let spawned = room.and_then(|()| {
-        test.spawn(1, Part::Sink, connection.into(), move |context, socket| {
-            machine.held = socket.try_clone().ok().map(|socket| Held {
-                signals: Arc::clone(&context.signals),
-                socket,
-            });
-            machine.answer_if_due();
-            while !rest.is_empty() {
-                // A first message in several reads; no client sends another request before the
-                // response.
-                match machine.receive(&rest) {
-                    Ok(taken) if taken > 0 => drop(rest.drain(..taken)),
-                    _ => break,
+    let reserved = test.reserve(2 * responder.server.message_bytes() as u64);
+    let spawned = reserved.and_then(|()| {
+        test.spawn(
+            1,
+            FlowRole::Receiver,
+            connection.into(),
+            move |context, socket| {
+                responder.delay_context = socket.try_clone().ok().map(|socket| ReplyDelayContext {
+                    signals: Arc::clone(&context.signals),
+                    socket,
+                });
+                responder.reply_if_complete();
+                while !rest.is_empty() {
+                    // A first message in several reads; no client sends another request before the
+                    // response.
+                    match responder.receive(&rest) {
+                        Ok(consumed) if consumed > 0 => drop(rest.drain(..consumed)),
+                        _ => break,
+                    }
                 }
-            }
-            let mut moved = answer_stream(context, socket, IDLE, came_ns, &mut machine);
-            moved.totals.bytes += machine.began;
-            moved
-        })
+                let mut result =
+                    respond_on_stream(context, socket, IDLE_TIMEOUT, arrived_ns, &mut responder);
+                result.totals.bytes += responder.early_bytes;
+                result
+            },
+        )
     });
-    test.conclude(spawned, FarReport::default);
+    test.conclude(spawned, RemoteReport::default);
 }
 
 /// Responder of iperf2 bounceback on a connection.
-pub struct Bounce {
-    server: bounceback::Server,
+pub struct BouncebackResponder {
+    server: bounceback::BouncebackServer,
     /// Bytes of the first request that were received with the header.
-    began: u64,
-    answer: Vec<u8>,
+    early_bytes: u64,
+    reply: Vec<u8>,
     sent: usize,
-    taken: u64,
-    over: bool,
+    received_bytes: u64,
+    finished: bool,
     /// State for delayed responses.
-    held: Option<Held>,
+    delay_context: Option<ReplyDelayContext>,
 }
 
 /// State that a delayed response needs.
-struct Held {
+struct ReplyDelayContext {
     /// Stop signals that end the delay.
-    signals: Arc<Signals>,
+    signals: Arc<StopSignals>,
     /// Connection on which the request is acknowledged.
     socket: Socket,
 }
 
-impl Bounce {
+impl BouncebackResponder {
     /// Creates a responder for a client whose first request has started to arrive.
     #[must_use]
-    pub fn new(questions: bounceback::Server) -> Self {
+    pub fn new(server: bounceback::BouncebackServer) -> Self {
         Self {
-            answer: Vec::with_capacity(questions.message_bytes()),
-            began: bounceback::BEGINNING_BYTES as u64,
-            server: questions,
+            reply: Vec::with_capacity(server.message_bytes()),
+            early_bytes: bounceback::MESSAGE_MIN_BYTES as u64,
+            server,
             sent: 0,
-            taken: 0,
-            over: false,
-            held: None,
+            received_bytes: 0,
+            finished: false,
+            delay_context: None,
         }
     }
 
     /// Sleeps for the delay that the client requested, in steps that check the stop signals.
-    fn hold_back(&self, hold_ns: Nanos) {
-        let held = self.held.as_ref();
-        if self.server.wants_quick_ack()
-            && let Some(held) = held
+    fn delay_reply(&self, hold_ns: Nanos) {
+        let delay = self.delay_context.as_ref();
+        if self.server.requests_quick_ack()
+            && let Some(delay) = delay
         {
             // An immediate response carries the acknowledgement. A delayed one would delay that,
             // and the client's kernel would measure the delay as round-trip time.
-            let _ = held.socket.set_tcp_quickack(true);
+            let _ = delay.socket.set_tcp_quickack(true);
         }
-        let is_over = || held.is_some_and(|held| held.signals.closed.load(Relaxed));
+        let is_over = || delay.is_some_and(|delay| delay.signals.closed.load(Relaxed));
         let until = clock::now() + hold_ns;
         while clock::now() < until && !is_over() {
-            clock::sleep_until(until.min(clock::now() + LOOK_UP.as_nanos() as u64));
+            clock::sleep_until(until.min(clock::now() + POLL_INTERVAL.as_nanos() as u64));
         }
     }
 
-    fn answer_if_due(&mut self) {
-        self.over = self.server.is_over();
-        if !self.server.is_due() {
+    fn reply_if_complete(&mut self) {
+        self.finished = self.server.is_over();
+        if !self.server.has_request() {
             return;
         }
         match self.server.hold_ns() {
             0 => {}
-            hold_ns => self.hold_back(hold_ns),
+            hold_ns => self.delay_reply(hold_ns),
         }
-        self.answer.clear();
+        self.reply.clear();
         self.sent = 0;
-        self.answer
-            .extend_from_slice(self.server.answer(clock::real()));
-        self.server.answered();
+        self.reply
+            .extend_from_slice(self.server.reply(clock::now_realtime()));
+        self.server.mark_replied();
     }
 }
 
-impl Answers for Bounce {
+impl StreamResponder for BouncebackResponder {
     fn receive(&mut self, bytes: &[u8]) -> Result<usize, String> {
-        if !self.outgoing().is_empty() || self.over {
+        if !self.outgoing().is_empty() || self.finished {
             return Ok(0);
         }
-        let taken = self.server.receive(bytes, clock::real());
-        self.taken += taken as u64;
-        self.answer_if_due();
-        Ok(taken)
+        let consumed = self.server.receive(bytes, clock::now_realtime());
+        self.received_bytes += consumed as u64;
+        self.reply_if_complete();
+        Ok(consumed)
     }
 
     fn outgoing(&self) -> &[u8] {
-        &self.answer[self.sent..]
+        &self.reply[self.sent..]
     }
 
     fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
     }
 
-    fn totals(&self) -> Totals {
-        Totals {
-            bytes: self.taken,
-            packets: self.server.answers(),
-            ..Totals::default()
+    fn totals(&self) -> PayloadTotals {
+        PayloadTotals {
+            bytes: self.received_bytes,
+            packets: self.server.replies(),
+            ..PayloadTotals::default()
         }
     }
 
-    fn answered(&self) -> Option<u64> {
-        Some(self.server.answers())
+    fn responses(&self) -> Option<u64> {
+        Some(self.server.replies())
     }
 
-    fn is_over(&self) -> bool {
-        self.over
+    fn is_finished(&self) -> bool {
+        self.finished
     }
 }
 
@@ -486,21 +542,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_whose_answer_is_held_back_is_acknowledged_at_once() {
+    fn a_request_with_a_delayed_reply_is_acknowledged_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let socket = Socket::from(listener.accept().unwrap().0);
         for (hold_us, quick) in [(0, false), (1, true)] {
-            let mut client = bounceback::Client::new(100, hold_us).unwrap();
-            let question = client.question(1).to_vec();
-            let mut bounce = Bounce::new(bounceback::Server::new(&question).unwrap());
-            bounce.held = Some(Held {
+            let mut client = bounceback::BouncebackClient::new(100, hold_us).unwrap();
+            let request = client.request(1).to_vec();
+            let mut bounce =
+                BouncebackResponder::new(bounceback::BouncebackServer::new(&request).unwrap());
+            bounce.delay_context = Some(ReplyDelayContext {
                 signals: Arc::default(),
                 socket: socket.try_clone().unwrap(),
             });
             // As the kernel sets it on a request/response connection.
             socket.set_tcp_quickack(false).unwrap();
-            assert_eq!(bounce.receive(&question), Ok(100));
+            assert_eq!(bounce.receive(&request), Ok(100));
             assert_eq!(bounce.outgoing().len(), 100);
             assert_eq!(socket.tcp_quickack().unwrap(), quick, "{hold_us}");
         }

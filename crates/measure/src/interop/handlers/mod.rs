@@ -1,11 +1,11 @@
 //! Server side of other tools' protocols.
 //!
 //! The acceptor classifies a client by its first bytes and hands the connection or flow to the
-//! [`Speaker`] of that protocol. Each test has a thread that keeps its time and emits its events
-//! ([`test`]), and workers that move its payload ([`lane`]). State shared by all tests is in
-//! [`Hall`].
+//! [`ProtocolHandler`] of that protocol. Each test has a thread that keeps its time and emits its events
+//! ([`test_run`]), and workers that move its payload ([`worker`]). State shared by all tests is in
+//! [`InteropState`].
 //!
-//! A new protocol is one file and one line in [`SPEAKERS`].
+//! A new protocol is one file and one line in [`HANDLERS`].
 
 mod interop_state;
 pub(crate) mod limits;
@@ -33,104 +33,106 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-pub use interop_state::{FlowKey, Hall, Stranger, Wanted};
-pub use iperf2::{Back as Iperf2Back, Bounce, Flow as Iperf2Flow};
-pub use payload::Ring;
-pub use rejection_log::Refused;
-pub use responder_loop::Answers;
-pub use worker::{Datagrams as TakesDatagrams, Take as Took};
+pub use interop_state::{ExpectedFlow, InteropState, OpenFlowEntry, UnvalidatedPermit};
+pub use iperf2::{BouncebackResponder, Iperf2Flow, Iperf2ReverseFlow as Iperf2Back};
+pub use payload::PayloadRing;
+pub use rejection_log::RejectionKey;
+pub use responder_loop::StreamResponder;
+pub use worker::{DatagramAction as Took, DatagramFlow as TakesDatagrams};
 
-use linerate_dialect::sniff::{Carrier, Speaker as Classification, speaker};
+use linerate_dialect::sniff::{Classification, TransportKind, classify};
 use linerate_host::sys::clock::Nanos;
 use socket2::{Domain, Socket};
 
 use crate::error::MeasureError;
 use crate::interop::probes::is_probe;
-use crate::session::server_state::{Claim, House, Seat};
-use crate::session::udp_demux::Arrived;
+use crate::session::server_state::{ServerState, SessionPermit, TestReservation};
+use crate::session::udp_demux::IncomingFlow;
 
 /// Time a client may leave no space for a control message.
-const SAYING_PATIENCE: Option<Duration> = Some(Duration::from_secs(1));
+const CONTROL_WRITE_TIMEOUT: Option<Duration> = Some(Duration::from_secs(1));
 
 /// Handlers of all third-party protocols of the server.
-pub const SPEAKERS: &[&Speaker] = &[
-    &iperf3::SPEAKER,
-    &iperf2::SPEAKER,
-    &iperf2::LEGACY_SPEAKER,
-    &nuttcp::SPEAKER,
-    &ttcp::SPEAKER,
-    &sockperf::SPEAKER,
-    &echo::SPEAKER,
-    &discard::SPEAKER,
-    &chargen::SPEAKER,
-    &plain::SPEAKER,
+pub const HANDLERS: &[&ProtocolHandler] = &[
+    &iperf3::HANDLER,
+    &iperf2::HANDLER,
+    &iperf2::LEGACY_HANDLER,
+    &nuttcp::HANDLER,
+    &ttcp::HANDLER,
+    &sockperf::HANDLER,
+    &echo::HANDLER,
+    &discard::HANDLER,
+    &chargen::HANDLER,
+    &plain::HANDLER,
 ];
 
 /// Server side of one protocol.
-pub struct Speaker {
-    /// Name as in [`linerate_dialect::sniff::DIALECTS`].
+pub struct ProtocolHandler {
+    /// Name as in [`linerate_dialect::sniff::PROTOCOLS`].
     pub name: &'static str,
     /// Well-known port on which no other protocol is looked for.
     pub port: Option<u16>,
     /// True if the server sends before its client does.
-    pub speaks_first: bool,
+    pub sends_first: bool,
     /// Handler of a connection.
-    pub stream: Option<OnStream>,
+    pub stream: Option<StreamHandler>,
     /// Derives the expected flow that a connection may be from its first bytes.
-    pub flow_of: Option<FlowOf>,
+    pub expected_flow: Option<FlowMatcher>,
     /// Handler of a flow of datagrams that no running test expects.
-    pub datagrams: Option<fn(Caller, Claim, Arrived)>,
+    pub datagrams: Option<fn(AcceptedClient, TestReservation, IncomingFlow)>,
     /// Rejects flows; `None` accepts all.
-    pub turns_away: Option<TurnsAway>,
+    pub rejects_flow: Option<FlowFilter>,
 }
 
 /// Returns whether a flow with this first datagram is rejected, which is logged. No socket is
 /// opened for a rejected flow.
-pub type TurnsAway = fn(&Hall, SocketAddr, &[u8]) -> bool;
+pub type FlowFilter = fn(&InteropState, SocketAddr, &[u8]) -> bool;
 
 /// Returns the expected flow that a connection with these first bytes may be.
-pub type FlowOf = fn(&[u8]) -> Option<Wanted>;
+pub type FlowMatcher = fn(&[u8]) -> Option<ExpectedFlow>;
 
 /// Handler of a connection, by what the connection is used for.
 #[derive(Clone, Copy)]
-pub enum OnStream {
+pub enum StreamHandler {
     /// Control connection; a test may follow.
-    Talk(fn(Caller, Seat, TcpStream)),
+    Control(fn(AcceptedClient, SessionPermit, TcpStream)),
     /// Connection that carries the test itself.
-    Test(fn(Caller, Claim, TcpStream)),
+    Test(fn(AcceptedClient, TestReservation, TcpStream)),
 }
 
 /// Accepted connection or flow of another tool's client.
-pub struct Caller {
-    pub house: Arc<House>,
+pub struct AcceptedClient {
+    pub server: Arc<ServerState>,
     /// Address of the client.
     pub peer: SocketAddr,
     /// Local address that the client sent to.
     pub local: SocketAddr,
     /// Port that the client sent to.
-    pub door: u16,
+    pub port: u16,
     /// Arrival time of the first bytes. The threads of its test start later.
-    pub came_ns: Nanos,
+    pub arrived_ns: Nanos,
     /// Permit of an unvalidated or unidentified client.
-    pub stranger: Option<Stranger>,
+    pub unvalidated_permit: Option<UnvalidatedPermit>,
     /// True if the port belongs to this protocol alone (`--also PORT=NAME`) and accepts any bytes.
-    pub given: bool,
+    pub dedicated_port: bool,
 }
 
-impl Caller {
+impl AcceptedClient {
     /// Logs a connection on which no test started. Connections that a stopping server drops are not
     /// logged.
-    fn fruitless(&self, dialect: &'static str, how: &str) {
-        if !self.house.stop.load(Relaxed) {
-            self.house.hall.refuse_fruitless(dialect, self.peer, how);
+    fn log_no_test_started(&self, protocol: &'static str, reason: &str) {
+        if !self.server.stop.load(Relaxed) {
+            self.server
+                .interop
+                .log_no_test_started(protocol, self.peer, reason);
         }
     }
 }
 
 /// Returns the reason that ended a control connection, without the peer's address.
-fn how(error: &MeasureError) -> String {
+fn failure_reason(error: &MeasureError) -> String {
     match error {
-        MeasureError::Vanished { how, .. } => how.clone(),
+        MeasureError::PeerLost { reason, .. } => reason.clone(),
         error => {
             let problem = error.problem();
             format!("{}: {}", problem.situation, problem.next_step)
@@ -140,89 +142,93 @@ fn how(error: &MeasureError) -> String {
 
 /// Returns the handler of a protocol name.
 #[must_use]
-pub fn speaker_named(name: &str) -> Option<&'static Speaker> {
-    SPEAKERS
+pub fn handler_named(name: &str) -> Option<&'static ProtocolHandler> {
+    HANDLERS
         .iter()
         .copied()
-        .find(|speaker| speaker.name == name)
+        .find(|handler| handler.name == name)
 }
 
 /// Returns the names of all third-party protocols of the server.
 #[must_use]
-pub fn dialects() -> Vec<&'static str> {
-    SPEAKERS.iter().map(|speaker| speaker.name).collect()
+pub fn handler_names() -> Vec<&'static str> {
+    HANDLERS.iter().map(|handler| handler.name).collect()
 }
 
 /// Protocols with unmistakable first bytes; the others accept anything.
-const CERTAIN: [&str; 5] = [
-    linerate_dialect::control::DIALECT.name,
-    linerate_dialect::nuttcp::DIALECT.name,
-    linerate_dialect::iperf3::DIALECT.name,
-    linerate_dialect::iperf2::DIALECT.name,
-    linerate_dialect::sockperf::DIALECT.name,
+const UNMISTAKABLE_PROTOCOLS: [&str; 5] = [
+    linerate_dialect::control::PROTOCOL.name,
+    linerate_dialect::nuttcp::PROTOCOL.name,
+    linerate_dialect::iperf3::PROTOCOL.name,
+    linerate_dialect::iperf2::PROTOCOL.name,
+    linerate_dialect::sockperf::PROTOCOL.name,
 ];
 
 /// Classifies the first bytes on a port that belongs to `forced`. Bytes that are certainly another
 /// protocol's would give a meaningless test.
 #[must_use]
-pub fn misplaced(forced: &Speaker, carrier: Carrier, first: &[u8]) -> Classification {
-    if !CERTAIN.contains(&forced.name) {
+pub fn wrong_protocol_for_port(
+    forced: &ProtocolHandler,
+    carrier: TransportKind,
+    first: &[u8],
+) -> Classification {
+    if !UNMISTAKABLE_PROTOCOLS.contains(&forced.name) {
         return Classification::Unknown;
     }
-    match speaker(carrier, first) {
+    match classify(carrier, first) {
         Classification::Known(other)
-            if other.name == forced.name || !CERTAIN.contains(&other.name) =>
+            if other.name == forced.name || !UNMISTAKABLE_PROTOCOLS.contains(&other.name) =>
         {
             Classification::Unknown
         }
-        told => told,
+        classification => classification,
     }
 }
 
 /// Returns whether the first bytes on a port of `forced` are only a `--peer auto` probe. A protocol
 /// that accepts anything would count a probe as a test of some bytes.
 #[must_use]
-pub fn only_asks(forced: &Speaker, first: &[u8]) -> bool {
-    const TAKES_ALL: [&str; 3] = [
-        linerate_dialect::plain::DIALECT.name,
-        linerate_dialect::discard::DIALECT.name,
-        linerate_dialect::ttcp::DIALECT.name,
+pub fn is_only_probe(forced: &ProtocolHandler, first: &[u8]) -> bool {
+    const ACCEPT_ANYTHING: [&str; 3] = [
+        linerate_dialect::plain::PROTOCOL.name,
+        linerate_dialect::discard::PROTOCOL.name,
+        linerate_dialect::ttcp::PROTOCOL.name,
     ];
-    TAKES_ALL.contains(&forced.name) && is_probe(first)
+    ACCEPT_ANYTHING.contains(&forced.name) && is_probe(first)
 }
 
 /// Returns the handler that owns a well-known port.
 #[must_use]
-pub fn speaker_of_port(port: u16) -> Option<&'static Speaker> {
-    let owns = |speaker: &&Speaker| speaker.port == Some(port);
-    SPEAKERS.iter().copied().find(owns)
+pub fn handler_of_port(port: u16) -> Option<&'static ProtocolHandler> {
+    let owns = |handler: &&ProtocolHandler| handler.port == Some(port);
+    HANDLERS.iter().copied().find(owns)
 }
 
 /// Returns the handler of payload that no other protocol recognises.
 #[must_use]
-pub fn plain() -> &'static Speaker {
-    &plain::SPEAKER
+pub fn plain_handler() -> &'static ProtocolHandler {
+    &plain::HANDLER
 }
 
 /// Returns `address` with another port; an IPv6 scope id stays.
-fn at_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address.set_port(port);
     address
 }
 
 /// Writes pending bytes to a control connection and returns how many were written. A client that
 /// does not read is detected by its own traffic.
-fn say(mut control: &TcpStream, words: &[u8]) -> usize {
-    let mut said = 0;
-    if control.set_write_timeout(SAYING_PATIENCE).is_ok() {
-        while said < words.len() {
-            match control.write(&words[said..]) {
-                Ok(bytes) if bytes > 0 => said += bytes,
+fn write_control(mut control: &TcpStream, message: &[u8]) -> usize {
+    let mut sent = 0;
+    if control.set_write_timeout(CONTROL_WRITE_TIMEOUT).is_ok() {
+        while sent < message.len() {
+            match control.write(&message[sent..]) {
+                Ok(bytes) if bytes > 0 => sent += bytes,
                 _ => break,
             }
         }
     }
-    said
+    sent
 }
 
 /// Sets the TOS byte that the client requested; a failure is visible on the wire only.
@@ -237,23 +243,23 @@ fn set_tos(socket: &Socket, tos: u8) {
 
 #[cfg(test)]
 mod tests {
-    use linerate_dialect::sniff::DIALECTS;
+    use linerate_dialect::sniff::PROTOCOLS;
 
     use super::*;
 
     #[test]
-    fn a_port_of_one_dialect_takes_none_that_is_certainly_another() {
+    fn a_dedicated_port_rejects_other_protocols() {
         let cookie = b"abcdefghijklmnopqrstuvwxyz234567abcd\0";
-        let misplaced = |forced: &str, first: &[u8]| match misplaced(
-            speaker_named(forced).unwrap(),
-            Carrier::Stream,
+        let classify = |forced: &str, first: &[u8]| match wrong_protocol_for_port(
+            handler_named(forced).unwrap(),
+            TransportKind::Stream,
             first,
         ) {
-            Classification::Known(dialect) => dialect.name,
+            Classification::Known(protocol) => protocol.name,
             Classification::NeedMore => "more",
             Classification::Unknown => "",
         };
-        for (forced, first, want) in [
+        for (forced, first, expected) in [
             ("iperf2", &cookie[..], "iperf3"),
             ("iperf2", &cookie[..10], "more"),
             ("iperf2", b"HELO nuttcp v6.1.2\n", "nuttcp"),
@@ -268,20 +274,22 @@ mod tests {
             ("ttcp", b"HELO nuttcp v6.1.2\n", ""),
             ("iperf2-legacy", cookie, ""),
         ] {
-            assert_eq!(misplaced(forced, first), want, "{forced} {first:?}");
+            assert_eq!(classify(forced, first), expected, "{forced} {first:?}");
         }
     }
 
     #[test]
-    fn every_dialect_but_our_own_is_served() {
-        for dialect in &DIALECTS[1..] {
-            assert!(speaker_named(dialect.name).is_some(), "{}", dialect.name);
+    fn every_third_party_protocol_has_a_handler() {
+        for protocol in &PROTOCOLS[1..] {
+            assert!(handler_named(protocol.name).is_some(), "{}", protocol.name);
         }
-        for speaker in SPEAKERS {
-            let known = DIALECTS.iter().any(|dialect| dialect.name == speaker.name);
-            assert!(known, "{}", speaker.name);
+        for handler in HANDLERS {
+            let is_known = PROTOCOLS
+                .iter()
+                .any(|protocol| protocol.name == handler.name);
+            assert!(is_known, "{}", handler.name);
         }
-        assert_eq!(speaker_of_port(7).map(|speaker| speaker.name), Some("echo"));
-        assert!(speaker_of_port(5001).is_none());
+        assert_eq!(handler_of_port(7).map(|speaker| speaker.name), Some("echo"));
+        assert!(handler_of_port(5001).is_none());
     }
 }

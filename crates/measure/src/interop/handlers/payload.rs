@@ -1,18 +1,18 @@
 //! Payload buffer that is sent repeatedly.
 
-use linerate_dialect::iperf2::WriteStamps;
+use linerate_dialect::iperf2::WriteTimestamper;
 use linerate_host::sys::clock;
 
 /// Payload that is sent repeatedly; a partial send resumes where it stopped.
 #[derive(Clone, Debug)]
-pub struct Ring {
+pub struct PayloadRing {
     bytes: Vec<u8>,
-    at: usize,
+    position: usize,
     /// Headers written over the start of each round, with the number of rounds sent.
-    stamps: Option<(WriteStamps, u32)>,
+    stamps: Option<(WriteTimestamper, u32)>,
 }
 
-impl Ring {
+impl PayloadRing {
     /// Creates a ring of these bytes.
     ///
     /// # Panics
@@ -22,14 +22,14 @@ impl Ring {
         assert!(!bytes.is_empty(), "nothing cannot be sent");
         Self {
             bytes,
-            at: 0,
+            position: 0,
             stamps: None,
         }
     }
 
     /// Writes number and time at the start of each round.
     #[must_use]
-    pub fn stamped(mut self, stamps: Option<WriteStamps>) -> Self {
+    pub fn with_write_stamps(mut self, stamps: Option<WriteTimestamper>) -> Self {
         self.stamps = stamps.map(|stamps| (stamps, 0));
         self
     }
@@ -45,18 +45,22 @@ impl Ring {
     /// Returns the next bytes, at most `at_most`.
     #[must_use]
     pub fn next(&mut self, at_most: usize) -> &[u8] {
-        if let (0, Some((stamps, rounds))) = (self.at, &mut self.stamps) {
-            stamps.stamp(&mut self.bytes, rounds.wrapping_add(1), clock::real());
+        if let (0, Some((stamps, rounds))) = (self.position, &mut self.stamps) {
+            stamps.stamp(
+                &mut self.bytes,
+                rounds.wrapping_add(1),
+                clock::now_realtime(),
+            );
         }
-        let rest = &self.bytes[self.at..];
+        let rest = &self.bytes[self.position..];
         &rest[..rest.len().min(at_most)]
     }
 
     /// Advances by `bytes`, which were sent.
-    pub fn sent(&mut self, bytes: usize) {
-        self.at += bytes;
-        if self.at >= self.bytes.len() {
-            self.at %= self.bytes.len();
+    pub fn advance(&mut self, bytes: usize) {
+        self.position += bytes;
+        if self.position >= self.bytes.len() {
+            self.position %= self.bytes.len();
             if let Some((_, rounds)) = &mut self.stamps {
                 *rounds = rounds.wrapping_add(1);
             }
@@ -69,12 +73,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_on_where_it_stopped() {
-        let mut ring = Ring::new(b"abc".to_vec());
+    fn a_partial_send_resumes() {
+        let mut ring = PayloadRing::new(b"abc".to_vec());
         let mut out = Vec::new();
-        for want in [2, 2, 5, 1] {
-            let some = ring.next(want).to_vec();
-            ring.sent(some.len());
+        for at_most in [2, 2, 5, 1] {
+            let some = ring.next(at_most).to_vec();
+            ring.advance(some.len());
             out.extend(some);
         }
         assert_eq!(out, b"abcabca"[..out.len()]);

@@ -3,134 +3,169 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use linerate_dialect::plain::{DIALECT, SILENCE_NS, Sink};
-use linerate_dialect::remote_report::FarReport;
+use linerate_dialect::plain::{PROTOCOL, PlainSink, SILENCE_NS};
+use linerate_dialect::remote_report::RemoteReport;
 use linerate_dialect::ttcp::MARKER_LIMIT_BYTES;
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
 
 use super::short_flow;
-use super::test_run::{FLOW_SILENCE, PLAIN_IDLE, Test};
-use super::worker::{Datagrams, Numbers, RECEIVE_BYTES, Take, receive_datagrams, receive_stream};
-use super::{Caller, OnStream, Speaker};
-use crate::flow::Part;
-use crate::flow_counters::Totals;
-use crate::session::server_state::Claim;
-use crate::session::udp_demux::Arrived;
+use super::test_run::{FLOW_SILENCE_TIMEOUT, PLAIN_IDLE_TIMEOUT, TestRun};
+use super::worker::{
+    DatagramAction, DatagramFlow, RECEIVE_BUFFER_BYTES, SequenceStats, receive_datagrams,
+    receive_stream,
+};
+use super::{AcceptedClient, ProtocolHandler, StreamHandler};
+use crate::flow::FlowRole;
+use crate::flow_counters::PayloadTotals;
+use crate::session::server_state::TestReservation;
+use crate::session::udp_demux::IncomingFlow;
 
 /// Handler of plain payload.
-pub const SPEAKER: Speaker = Speaker {
-    name: DIALECT.name,
+pub const HANDLER: ProtocolHandler = ProtocolHandler {
+    name: PROTOCOL.name,
     port: None,
-    speaks_first: false,
-    stream: Some(OnStream::Test(|caller, claim, stream| {
-        stream_of(DIALECT.name, caller, claim, stream);
+    sends_first: false,
+    stream: Some(StreamHandler::Test(|client, reservation, stream| {
+        serve_stream(PROTOCOL.name, client, reservation, stream);
     })),
-    flow_of: None,
-    datagrams: Some(|caller, claim, arrived| {
-        datagrams_of(DIALECT.name, caller, claim, arrived, Flow::default());
+    expected_flow: None,
+    datagrams: Some(|client, reservation, incoming| {
+        serve_datagrams(
+            PROTOCOL.name,
+            client,
+            reservation,
+            incoming,
+            PlainFlow::default(),
+        );
     }),
-    turns_away: None,
+    rejects_flow: None,
 };
 
 /// Returns the plan of a test whose client describes nothing.
-pub fn plan(caller: &Caller, kind: Kind, protocol: Protocol, direction: Direction) -> Plan {
-    let mut plan = Plan::new(kind, protocol, caller.local.ip().to_string());
-    plan.port = caller.door;
+pub fn plan(
+    client: &AcceptedClient,
+    kind: RunKind,
+    protocol: TransportProtocol,
+    direction: Direction,
+) -> Plan {
+    let mut plan = Plan::new(kind, protocol, client.local.ip().to_string());
+    plan.port = client.port;
     plan.directions = vec![direction];
     plan.duration_ns = None;
     // The size of its calls is not announced.
     plan.payload_bytes = 0;
-    plan.receive_bytes = (protocol == Protocol::Tcp).then_some(RECEIVE_BYTES as u64);
-    plan.answer_timeout_ns = None;
+    plan.receive_bytes =
+        (protocol == TransportProtocol::Tcp).then_some(RECEIVE_BUFFER_BYTES as u64);
+    plan.response_timeout_ns = None;
     plan
 }
 
 /// Receives a connection that carries payload only.
-pub fn stream_of(dialect: &'static str, mut caller: Caller, claim: Claim, stream: TcpStream) {
-    let Some(begun) = short_flow::of_stream(&caller, &stream) else {
+pub fn serve_stream(
+    protocol: &'static str,
+    mut client: AcceptedClient,
+    reservation: TestReservation,
+    stream: TcpStream,
+) {
+    let Some(result) = short_flow::receive_minimum(&client, &stream) else {
         return;
     };
-    let plan = plan(&caller, Kind::Throughput, Protocol::Tcp, Direction::Send);
-    let mut test = Test::begin(&mut caller, claim, dialect, dialect, plan);
-    let spawned = test.spawn(1, Part::Sink, stream.into(), |context, socket| {
-        receive_stream(context, socket, PLAIN_IDLE, begun)
+    let plan = plan(
+        &client,
+        RunKind::Throughput,
+        TransportProtocol::Tcp,
+        Direction::Send,
+    );
+    let mut test = TestRun::begin(&mut client, reservation, protocol, protocol, plan);
+    let spawned = test.spawn(1, FlowRole::Receiver, stream.into(), |context, socket| {
+        receive_stream(context, socket, PLAIN_IDLE_TIMEOUT, result)
     });
-    test.conclude(spawned, FarReport::default);
+    test.conclude(spawned, RemoteReport::default);
 }
 
 /// Receives a flow of datagrams that carries payload only.
-pub fn datagrams_of<D: Datagrams + Send + 'static>(
-    dialect: &'static str,
-    mut caller: Caller,
-    claim: Claim,
-    arrived: Arrived,
+pub fn serve_datagrams<D: DatagramFlow + Send + 'static>(
+    protocol: &'static str,
+    mut client: AcceptedClient,
+    reservation: TestReservation,
+    incoming: IncomingFlow,
     mut flow: D,
 ) {
-    if !short_flow::of_flow(&caller, &arrived, SILENCE_NS) {
+    if !short_flow::is_test_flow(&client, &incoming, SILENCE_NS) {
         return;
     }
-    let mut plan = plan(&caller, Kind::Throughput, Protocol::Udp, Direction::Send);
+    let mut plan = plan(
+        &client,
+        RunKind::Throughput,
+        TransportProtocol::Udp,
+        Direction::Send,
+    );
     // A marker alone does not show the size of payload.
-    let first = arrived.largest();
+    let first = incoming.largest_datagram_bytes();
     plan.payload_bytes = if first > MARKER_LIMIT_BYTES as u64 {
         first
     } else {
         0
     };
-    let test = Test::begin(&mut caller, claim, dialect, dialect, plan);
-    let mut test = test.without_an_end();
-    test.takes_size_from_payload();
-    test.keep(arrived.key, false);
-    let early = arrived.early;
-    let spawned = test.spawn(1, Part::Sink, arrived.socket, move |context, socket| {
-        receive_datagrams(context, socket, early, &mut flow, |_, _, _| false)
-    });
-    test.conclude(spawned, FarReport::default);
+    let test = TestRun::begin(&mut client, reservation, protocol, protocol, plan);
+    let mut test = test.without_end_marker();
+    test.use_payload_size();
+    test.hold_open_flow(incoming.key, false);
+    let early = incoming.early_datagrams;
+    let spawned = test.spawn(
+        1,
+        FlowRole::Receiver,
+        incoming.socket,
+        move |context, socket| {
+            receive_datagrams(context, socket, early, &mut flow, |_, _, _| false)
+        },
+    );
+    test.conclude(spawned, RemoteReport::default);
 }
 
 /// Datagrams without a header.
 #[derive(Default)]
-pub struct Flow(Sink);
+pub struct PlainFlow(PlainSink);
 
-impl Datagrams for Flow {
+impl DatagramFlow for PlainFlow {
     #[inline]
-    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
+    fn receive(&mut self, now: Nanos, datagram: &mut [u8]) -> DatagramAction {
         self.0.receive(now, datagram.len());
-        Take::Payload
+        DatagramAction::Payload
     }
 
-    fn is_over(&mut self, now: Nanos) -> bool {
+    fn is_finished(&mut self, now: Nanos) -> bool {
         self.0.is_over(now)
     }
 
-    fn totals(&self) -> Totals {
+    fn totals(&self) -> PayloadTotals {
         let totals = self.0.totals();
-        Totals {
+        PayloadTotals {
             bytes: totals.bytes,
             packets: totals.packets,
-            ..Totals::default()
+            ..PayloadTotals::default()
         }
     }
 
-    fn numbers(&mut self) -> Option<Numbers> {
+    fn sequence_stats(&mut self) -> Option<SequenceStats> {
         None
     }
 }
 
 /// Silence that ends a flow of few requests: some clients pause between two of them.
-const QUESTION_SILENCE: Duration = Duration::from_nanos(3 * SILENCE_NS);
+const FEW_REQUESTS_TIMEOUT: Duration = Duration::from_nanos(3 * SILENCE_NS);
 
 /// Number of requests from which the server waits longer for more: a forger has to send that many
 /// first.
-const FEW_QUESTIONS: u64 = 100;
+const FEW_REQUESTS: u64 = 100;
 
 /// Returns the silence that ends a flow of so many requests. A client that is stopped for ten
 /// seconds may go on with its flow.
-pub fn question_silence(questions: u64) -> Duration {
-    match questions {
-        0..FEW_QUESTIONS => QUESTION_SILENCE,
-        _ => FLOW_SILENCE,
+pub fn request_silence(requests: u64) -> Duration {
+    match requests {
+        0..FEW_REQUESTS => FEW_REQUESTS_TIMEOUT,
+        _ => FLOW_SILENCE_TIMEOUT,
     }
 }
 
@@ -139,10 +174,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_questions_are_not_waited_for_as_long_as_many() {
-        assert_eq!(question_silence(0), Duration::from_secs(3));
-        assert_eq!(question_silence(99), Duration::from_secs(3));
+    fn few_requests_have_a_shorter_timeout() {
+        assert_eq!(request_silence(0), Duration::from_secs(3));
+        assert_eq!(request_silence(99), Duration::from_secs(3));
         let stopped = Duration::from_secs(10);
-        assert!(question_silence(100) > stopped);
+        assert!(request_silence(100) > stopped);
     }
 }

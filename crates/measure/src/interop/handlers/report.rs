@@ -6,14 +6,14 @@ use linerate_metric::plan::Direction;
 use linerate_metric::record::Interval;
 use linerate_metric::units::{format_bit_rate, format_bytes};
 
-use super::test_run::Test;
+use super::test_run::TestRun;
 
 /// Limit of lines in a report.
-const LINES: usize = 20_000;
+const LINE_LIMIT: usize = 20_000;
 
 /// Formats the plan, a line for each interval, and the totals.
 #[must_use]
-pub fn of(test: &Test) -> String {
+pub fn format_report(test: &TestRun) -> String {
     let plan = test.plan();
     let streams = match plan.streams {
         1 => "1 stream".to_owned(),
@@ -25,39 +25,39 @@ pub fn of(test: &Test) -> String {
         plan.protocol,
         format_bytes(plan.payload_bytes),
     );
-    lines(&title, &plan.directions, test.intervals())
+    format_intervals(&title, &plan.directions, test.intervals())
 }
 
-fn lines(title: &str, directions: &[Direction], intervals: &[Interval]) -> String {
+fn format_intervals(title: &str, directions: &[Direction], intervals: &[Interval]) -> String {
     let mut text = format!("{title}\n");
-    for interval in intervals.iter().take(LINES) {
+    for interval in intervals.iter().take(LINE_LIMIT) {
         let mark = if interval.omitted { "omitted" } else { "" };
-        line(&mut text, interval, mark);
+        append_line(&mut text, interval, mark);
     }
     for &direction in directions {
         let counted = intervals
             .iter()
             .filter(|interval| interval.direction == direction && !interval.omitted);
-        let whole = counted.cloned().reduce(|mut whole, more| {
+        let total = counted.cloned().reduce(|mut total, more| {
             let add = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
-            whole.start_ns = whole.start_ns.min(more.start_ns);
-            whole.end_ns = whole.end_ns.max(more.end_ns);
-            whole.bytes = whole.bytes.saturating_add(more.bytes);
-            whole.packets = add(whole.packets, more.packets);
-            whole.lost = add(whole.lost, more.lost);
-            whole
+            total.start_ns = total.start_ns.min(more.start_ns);
+            total.end_ns = total.end_ns.max(more.end_ns);
+            total.bytes = total.bytes.saturating_add(more.bytes);
+            total.packets = add(total.packets, more.packets);
+            total.lost = add(total.lost, more.lost);
+            total
         });
-        if let Some(whole) = whole {
-            line(&mut text, &whole, "total");
+        if let Some(total) = total {
+            append_line(&mut text, &total, "total");
         }
     }
     text
 }
 
-fn line(text: &mut String, interval: &Interval, mark: &str) {
+fn append_line(text: &mut String, interval: &Interval, mark: &str) {
     let seconds = interval.end_ns.saturating_sub(interval.start_ns) as f64 / 1e9;
     let rate = interval.bytes as f64 * 8.0 / seconds.max(1e-9);
-    let way = match interval.direction {
+    let action = match interval.direction {
         Direction::Send => "received",
         Direction::Receive => "sent",
     };
@@ -66,7 +66,7 @@ fn line(text: &mut String, interval: &Interval, mark: &str) {
         _ => String::new(),
     };
     let line = format!(
-        "{:>8.2}-{:<8.2} {way:<8} {:>10} {:>12}  {lost:<22} {mark}",
+        "{:>8.2}-{:<8.2} {action:<8} {:>10} {:>12}  {lost:<22} {mark}",
         interval.start_ns as f64 / 1e9,
         interval.end_ns as f64 / 1e9,
         format_bytes(interval.bytes),
@@ -81,8 +81,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_a_client_that_lies_do_not_overflow() {
-        let most = |number: u64| -> Interval {
+    fn forged_numbers_do_not_overflow() {
+        let largest_interval = |number: u64| -> Interval {
             serde_json::from_value(serde_json::json!({
                 "number": number, "start_ns": 0, "end_ns": 1_000_000_000, "direction": "send",
                 "omitted": false, "counted_at": "receiver", "bytes": u64::MAX, "packets": 1,
@@ -90,7 +90,11 @@ mod tests {
             }))
             .unwrap()
         };
-        let text = lines("title", &[Direction::Send], &[most(0), most(1)]);
+        let text = format_intervals(
+            "title",
+            &[Direction::Send],
+            &[largest_interval(0), largest_interval(1)],
+        );
         assert!(
             text.contains(&format!("lost {0} of {0}", u64::MAX)),
             "{text}"
@@ -107,7 +111,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let text = lines(
+        let text = format_intervals(
             "title",
             &[Direction::Send, Direction::Receive],
             &[interval(0, true), interval(1, false), interval(2, false)],

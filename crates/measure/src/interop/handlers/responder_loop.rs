@@ -6,30 +6,33 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linerate_dialect::amplification_guard::Leave;
-use linerate_dialect::echo::answers_to;
-use linerate_dialect::remote_report::FarReport;
+use linerate_dialect::amplification_guard::SendCredit;
+use linerate_dialect::echo::may_reply_to;
+use linerate_dialect::remote_report::RemoteReport;
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Ready, poll_any};
-use linerate_host::sys::socket::{self, Flags};
-use linerate_metric::event::Problem;
+use linerate_host::sys::readiness::{Readiness, poll_any};
+use linerate_host::sys::socket::{self, MessageFlags};
+use linerate_metric::event::ErrorReport;
 use linerate_metric::plan::Plan;
 use socket2::Socket;
 
-use super::plain::question_silence;
-use super::test_run::Test;
-use super::worker::{Broke, Context, Datagrams, LOOK_UP, Moved, Numbers, Take, receive_datagrams};
-use super::{Caller, Hall, Refused};
-use crate::flow::Part;
-use crate::flow_counters::Totals;
-use crate::session::server_state::Claim;
-use crate::session::udp_demux::Arrived;
+use super::plain::request_silence;
+use super::test_run::TestRun;
+use super::worker::{
+    DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, POLL_INTERVAL,
+    SequenceStats, receive_datagrams,
+};
+use super::{AcceptedClient, InteropState, RejectionKey};
+use crate::flow::FlowRole;
+use crate::flow_counters::PayloadTotals;
+use crate::session::server_state::TestReservation;
+use crate::session::udp_demux::IncomingFlow;
 
 /// Buffer of one receive call.
-const ROOM_BYTES: usize = 64 << 10;
+const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 
 /// Responder of one protocol over a stream.
-pub trait Answers {
+pub trait StreamResponder {
     /// Processes received bytes and returns how many were consumed; the others are passed again.
     ///
     /// # Errors
@@ -40,13 +43,13 @@ pub trait Answers {
     fn finish(&mut self) {}
 
     /// Returns whether the client has announced the end of its requests.
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         false
     }
 
     /// Returns whether clients of this protocol end by closing, possibly with unread responses: the
     /// resulting reset is a regular end.
-    fn ends_by_closing(&self) -> bool {
+    fn ends_by_reset(&self) -> bool {
         false
     }
 
@@ -57,146 +60,161 @@ pub trait Answers {
     fn sent(&mut self, bytes: usize);
 
     /// Returns the totals so far.
-    fn totals(&self) -> Totals;
+    fn totals(&self) -> PayloadTotals;
 
     /// Returns the number of responses; `None` if the protocol has no response boundaries.
-    fn answered(&self) -> Option<u64>;
+    fn responses(&self) -> Option<u64>;
 }
 
 /// Responds to requests on a connection, of which the first arrived at `arrived_ns`, until the
 /// client has ended it and has received everything.
-pub fn answer_stream(
-    context: &Context,
+pub fn respond_on_stream(
+    context: &FlowWorkerContext,
     socket: &Socket,
     idle: Duration,
-    came_ns: Nanos,
-    machine: &mut impl Answers,
-) -> Moved {
-    let mut moved = Moved::since(came_ns);
+    arrived_ns: Nanos,
+    responder: &mut impl StreamResponder,
+) -> FlowWorkerResult {
+    let mut result = FlowWorkerResult::started_at(arrived_ns);
     let idle_ns = idle.as_nanos() as u64;
-    let mut room = vec![0; ROOM_BYTES];
-    let (mut from, mut to) = (0, 0);
-    let (mut ended, mut came, mut calls) = (false, false, 0);
+    let mut buffer = vec![0; RECEIVE_BUFFER_BYTES];
+    let (mut start, mut end) = (0, 0);
+    let (mut client_closed, mut has_new_requests, mut calls) = (false, false, 0);
     let (mut last, mut waited) = (clock::now(), false);
     let ready = socket
-        .set_read_timeout(Some(LOOK_UP))
+        .set_read_timeout(Some(POLL_INTERVAL))
         .and_then(|()| socket.set_tcp_nodelay(true));
     if let Err(error) = ready {
-        moved.broke = Some(Broke::Error(error));
-        return moved;
+        result.failure = Some(FlowFailure::Socket(error));
+        return result;
     }
     while !context.signals.closed.load(Relaxed) {
-        while from < to {
-            match machine.receive(&room[from..to]) {
+        while start < end {
+            match responder.receive(&buffer[start..end]) {
                 Ok(0) => break,
-                Ok(taken) => from += taken,
-                Err(nonsense) => {
-                    moved.broke = Some(Broke::Nonsense(nonsense));
-                    ended = true;
-                    (from, to) = (0, 0);
+                Ok(consumed) => start += consumed,
+                Err(reason) => {
+                    result.failure = Some(FlowFailure::InvalidData(reason));
+                    client_closed = true;
+                    (start, end) = (0, 0);
                 }
             }
         }
-        if std::mem::take(&mut came) {
-            moved.totals = Totals {
+        if std::mem::take(&mut has_new_requests) {
+            result.totals = PayloadTotals {
                 calls,
-                ..machine.totals()
+                ..responder.totals()
             };
-            context.publish(&moved);
+            context.publish(&result);
         }
         let mut full = false;
-        while !full && !machine.outgoing().is_empty() {
-            match socket::send(socket, machine.outgoing(), Flags::DONT_WAIT) {
-                Ok(bytes) => machine.sent(bytes),
+        while !full && !responder.outgoing().is_empty() {
+            match socket::send(socket, responder.outgoing(), MessageFlags::DONT_WAIT) {
+                Ok(bytes) => responder.sent(bytes),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => full = true,
                 Err(error) => {
-                    if !is_end(&error, machine) {
-                        moved.broke.get_or_insert(Broke::Error(error));
+                    if !is_regular_end(&error, responder) {
+                        result.failure.get_or_insert(FlowFailure::Socket(error));
                     }
-                    return close(context, machine, moved, calls);
+                    return close(context, responder, result, calls);
                 }
             }
         }
-        if (ended || machine.is_over()) && machine.outgoing().is_empty() {
+        if (client_closed || responder.is_finished()) && responder.outgoing().is_empty() {
             break;
         }
         // The clock is read only after a wait: requests in a row have times of their own.
         if std::mem::take(&mut waited) && clock::now().saturating_sub(last) > idle_ns {
-            moved.broke = Some(Broke::Silent(idle));
+            result.failure = Some(FlowFailure::Idle(idle));
             break;
         }
-        if from < to || full {
+        if start < end || full {
             waited = true;
-            let wanted = [(socket.as_fd(), Ready::Send)];
-            let _ = poll_any(&wanted, LOOK_UP);
-            if from < to || ended {
+            let interests = [(socket.as_fd(), Readiness::Send)];
+            let _ = poll_any(&interests, POLL_INTERVAL);
+            if start < end || client_closed {
                 continue;
             }
         }
-        let flags = if full { Flags::DONT_WAIT } else { Flags::NONE };
-        match socket::receive(socket, &mut room, flags) {
+        let flags = if full {
+            MessageFlags::DONT_WAIT
+        } else {
+            MessageFlags::NONE
+        };
+        match socket::receive(socket, &mut buffer, flags) {
             Ok(0) => {
-                ended = true;
-                machine.finish();
+                client_closed = true;
+                responder.finish();
                 // Requests may be few: the test lasted until the receipt of its end. A client that
                 // requested no response only sent, and its test ended with the last payload.
-                if machine.answered() != Some(0) {
-                    moved.span = moved.span.map(|(first, _)| (first, clock::now()));
+                if responder.responses() != Some(0) {
+                    result.payload_times =
+                        result.payload_times.map(|(first, _)| (first, clock::now()));
                 }
             }
             Ok(bytes) => {
                 last = clock::now();
-                (from, to) = (0, bytes);
+                (start, end) = (0, bytes);
                 calls += 1;
-                moved.span = Some((moved.span.map_or(last, |(first, _)| first), last));
-                came = true;
+                result.payload_times =
+                    Some((result.payload_times.map_or(last, |(first, _)| first), last));
+                has_new_requests = true;
             }
-            Err(error) if super::worker::is_nothing(&error) => waited = true,
+            Err(error) if super::worker::is_retryable(&error) => waited = true,
             Err(error) => {
-                if !is_end(&error, machine) {
-                    moved.broke = Some(Broke::Error(error));
+                if !is_regular_end(&error, responder) {
+                    result.failure = Some(FlowFailure::Socket(error));
                 }
                 break;
             }
         }
     }
-    close(context, machine, moved, calls)
+    close(context, responder, result, calls)
 }
 
 /// Returns whether an error is the regular end of a client of this protocol.
-fn is_end(error: &io::Error, machine: &impl Answers) -> bool {
+fn is_regular_end(error: &io::Error, responder: &impl StreamResponder) -> bool {
     let closed = matches!(
         error.kind(),
         io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
     );
-    closed && machine.ends_by_closing() && machine.totals().bytes > 0
+    closed && responder.ends_by_reset() && responder.totals().bytes > 0
 }
 
-fn close(context: &Context, machine: &impl Answers, mut moved: Moved, calls: u64) -> Moved {
-    moved.totals = Totals {
+fn close(
+    context: &FlowWorkerContext,
+    responder: &impl StreamResponder,
+    mut result: FlowWorkerResult,
+    calls: u64,
+) -> FlowWorkerResult {
+    result.totals = PayloadTotals {
         calls,
-        ..machine.totals()
+        ..responder.totals()
     };
-    context.publish(&moved);
-    moved.answered = machine.answered();
-    moved
+    context.publish(&result);
+    result.responses = responder.responses();
+    result
 }
 
 /// Returns whether a reply to this sender would be replied to in turn; that is logged, and the
 /// sender gets none.
-pub fn would_answer(dialect: &'static str, hall: &Hall, from: SocketAddr) -> bool {
-    if answers_to(from.port(), hall.ports()) {
+pub fn rejects_reply_loop(
+    protocol: &'static str,
+    interop: &InteropState,
+    from: SocketAddr,
+) -> bool {
+    if may_reply_to(from.port(), interop.ports()) {
         return false;
     }
-    let refused = Refused {
-        why: "answering-port",
-        dialect,
+    let key = RejectionKey {
+        reason: "answering-port",
+        protocol,
         from,
     };
-    hall.refuse(refused, || {
-        Problem::new(
+    interop.log_rejection(key, || {
+        ErrorReport::new(
             format!("{from} would reply to every reply (endless loop)"),
-            format!("{dialect} over UDP"),
+            format!("{protocol} over UDP"),
             "let the client send from another port; no option allows this",
         )
     });
@@ -204,77 +222,82 @@ pub fn would_answer(dialect: &'static str, hall: &Hall, from: SocketAddr) -> boo
 }
 
 /// Replies to datagrams, each with one of at most its size, as far as the server's guard allows.
-pub fn answer_datagrams<D: Datagrams + Send + 'static>(
-    dialect: &'static str,
+pub fn respond_to_datagrams<D: DatagramFlow + Send + 'static>(
+    protocol: &'static str,
     plan: Plan,
-    mut caller: Caller,
-    claim: Claim,
-    arrived: Arrived,
+    mut accepted: AcceptedClient,
+    reservation: TestReservation,
+    incoming: IncomingFlow,
     mut flow: D,
 ) {
-    let (house, client) = (caller.house.clone(), (dialect, caller.peer));
-    let test = Test::begin(&mut caller, claim, dialect, dialect, plan);
-    let mut test = test.without_an_end();
-    test.keep(arrived.key, false);
-    test.takes_size_from_payload();
-    let early = arrived.early;
-    let spawned = test.spawn(1, Part::Sink, arrived.socket, move |context, socket| {
-        let mut leave = Leave::default();
-        let allow = |now, received, answer| {
-            let hall = &house.hall;
-            hall.may_answer(&mut leave, now, client, received, answer)
-        };
-        receive_datagrams(context, socket, early, &mut flow, allow)
-    });
-    test.conclude(spawned, FarReport::default);
+    let (server, source) = (accepted.server.clone(), (protocol, accepted.peer));
+    let test = TestRun::begin(&mut accepted, reservation, protocol, protocol, plan);
+    let mut test = test.without_end_marker();
+    test.hold_open_flow(incoming.key, false);
+    test.use_payload_size();
+    let early = incoming.early_datagrams;
+    let spawned = test.spawn(
+        1,
+        FlowRole::Receiver,
+        incoming.socket,
+        move |context, socket| {
+            let mut credit = SendCredit::default();
+            let allow = |now, received_bytes, response_bytes| {
+                let interop = &server.interop;
+                interop.may_respond(&mut credit, now, source, received_bytes, response_bytes)
+            };
+            receive_datagrams(context, socket, early, &mut flow, allow)
+        },
+    );
+    test.conclude(spawned, RemoteReport::default);
 }
 
 /// Flow of datagrams that are all requests, answered in place.
-pub struct Questions<A> {
+pub struct RequestFlow<A> {
     /// Turns a request, with its number from 0, into its response and returns the size of that.
-    answer: A,
-    totals: Totals,
+    respond: A,
+    totals: PayloadTotals,
     last_ns: Nanos,
 }
 
-impl<A: FnMut(&mut [u8], u64) -> usize> Questions<A> {
+impl<A: FnMut(&mut [u8], u64) -> usize> RequestFlow<A> {
     /// Creates a flow; `respond` turns a request, with its number from 0, into its response and
     /// returns its size.
-    pub fn answered_by(answer: A) -> Self {
+    pub fn with_responder(respond: A) -> Self {
         Self {
-            answer,
-            totals: Totals::default(),
+            respond,
+            totals: PayloadTotals::default(),
             last_ns: 0,
         }
     }
 }
 
-impl<A: FnMut(&mut [u8], u64) -> usize> Datagrams for Questions<A> {
+impl<A: FnMut(&mut [u8], u64) -> usize> DatagramFlow for RequestFlow<A> {
     #[inline]
-    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
+    fn receive(&mut self, now: Nanos, datagram: &mut [u8]) -> DatagramAction {
         let number = self.totals.packets;
         self.totals.packets += 1;
         self.totals.bytes += datagram.len() as u64;
         self.last_ns = now;
-        Take::Answer {
-            bytes: (self.answer)(datagram, number),
-            payload: true,
+        DatagramAction::ReplyInPlace {
+            bytes: (self.respond)(datagram, number),
+            is_payload: true,
         }
     }
 
-    fn is_over(&mut self, now: Nanos) -> bool {
-        now.saturating_sub(self.last_ns) > question_silence(self.totals.packets).as_nanos() as u64
+    fn is_finished(&mut self, now: Nanos) -> bool {
+        now.saturating_sub(self.last_ns) > request_silence(self.totals.packets).as_nanos() as u64
     }
 
-    fn totals(&self) -> Totals {
+    fn totals(&self) -> PayloadTotals {
         self.totals
     }
 
-    fn numbers(&mut self) -> Option<Numbers> {
+    fn sequence_stats(&mut self) -> Option<SequenceStats> {
         None
     }
 
-    fn answers(&self) -> bool {
+    fn sends_replies(&self) -> bool {
         true
     }
 }

@@ -9,75 +9,85 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Ready, poll};
-use linerate_host::sys::socket::{self, Flags};
+use linerate_host::sys::readiness::{Readiness, poll};
+use linerate_host::sys::socket::{self, MessageFlags};
 
-use super::Caller;
-use super::worker::{LOOK_UP, Moved, is_nothing};
-use crate::flow_counters::Totals;
-use crate::session::udp_demux::Arrived;
+use super::AcceptedClient;
+use super::worker::{FlowWorkerResult, POLL_INTERVAL, is_retryable};
+use crate::flow_counters::PayloadTotals;
+use crate::session::udp_demux::IncomingFlow;
 
 /// Bytes of a connection that make a test: more than the first message of any other service's
 /// client.
-const LEAST_BYTES: u64 = 4_096;
+const MIN_STREAM_BYTES: u64 = 4_096;
 
 /// Time in which they must arrive.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MIN_STREAM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Receives the start of a connection until it is enough for a test. Returns `None` if it stays too
 /// short, which is logged.
-pub fn of_stream(caller: &Caller, stream: &TcpStream) -> Option<Moved> {
-    let mut moved = Moved::since(caller.came_ns);
-    if caller.stranger.is_none() || caller.given {
-        return Some(moved);
+pub fn receive_minimum(client: &AcceptedClient, stream: &TcpStream) -> Option<FlowWorkerResult> {
+    let mut result = FlowWorkerResult::started_at(client.arrived_ns);
+    if client.unvalidated_permit.is_none() || client.dedicated_port {
+        return Some(result);
     }
-    stream.set_read_timeout(Some(LOOK_UP)).ok()?;
-    let began = clock::now();
-    let mut room = vec![0; LEAST_BYTES as usize];
-    let patient = || clock::now().saturating_sub(began) < PATIENCE.as_nanos() as u64;
-    while patient() && !caller.house.stop.load(Relaxed) {
-        match socket::receive(stream, &mut room, Flags::NONE) {
+    stream.set_read_timeout(Some(POLL_INTERVAL)).ok()?;
+    let start_ns = clock::now();
+    let mut buffer = vec![0; MIN_STREAM_BYTES as usize];
+    let in_time = || clock::now().saturating_sub(start_ns) < MIN_STREAM_TIMEOUT.as_nanos() as u64;
+    while in_time() && !client.server.stop.load(Relaxed) {
+        match socket::receive(stream, &mut buffer, MessageFlags::NONE) {
             Ok(0) => break,
             Ok(bytes) => {
                 let now = clock::now();
-                let first = moved.span.map_or(now, |(first, _)| first);
-                moved.span = Some((first, now));
-                moved.totals += Totals {
+                let first = result.payload_times.map_or(now, |(first, _)| first);
+                result.payload_times = Some((first, now));
+                result.totals += PayloadTotals {
                     bytes: bytes as u64,
                     calls: 1,
-                    ..Totals::default()
+                    ..PayloadTotals::default()
                 };
-                if moved.totals.bytes >= LEAST_BYTES {
-                    return Some(moved);
+                if result.totals.bytes >= MIN_STREAM_BYTES {
+                    return Some(result);
                 }
             }
-            Err(error) if is_nothing(&error) => {}
+            Err(error) if is_retryable(&error) => {}
             Err(_) => break,
         }
     }
-    let crumbs = format!("{} B of no recognised protocol", moved.totals.bytes);
-    caller.house.hall.refuse_crumbs(caller.peer, &crumbs);
+    let description = format!("{} B of no recognised protocol", result.totals.bytes);
+    client
+        .server
+        .interop
+        .log_short_flow(client.peer, &description);
     None
 }
 
 /// Returns whether a flow of datagrams of an unvalidated client is a test.
-pub fn of_flow(caller: &Caller, arrived: &Arrived, patience: Nanos) -> bool {
-    caller.stranger.is_none() || goes_on(caller, arrived, patience)
+pub fn is_test_flow(client: &AcceptedClient, incoming: &IncomingFlow, timeout: Nanos) -> bool {
+    client.unvalidated_permit.is_none() || has_second_datagram(client, incoming, timeout)
 }
 
 /// Returns whether another datagram of a flow arrives within `timeout`. A single datagram has no
 /// rate and may be forged, even from a validated address. A flow that is too short is logged.
-pub fn goes_on(caller: &Caller, arrived: &Arrived, patience: Nanos) -> bool {
-    if caller.given || arrived.early.len() > 1 {
+pub fn has_second_datagram(
+    client: &AcceptedClient,
+    incoming: &IncomingFlow,
+    timeout: Nanos,
+) -> bool {
+    if client.dedicated_port || incoming.early_datagrams.len() > 1 {
         return true;
     }
-    let until = clock::now() + patience;
-    while clock::now() < until && !caller.house.stop.load(Relaxed) {
-        if poll(&arrived.socket, Ready::Receive, LOOK_UP).is_ok_and(|ready| ready) {
+    let until = clock::now() + timeout;
+    while clock::now() < until && !client.server.stop.load(Relaxed) {
+        if poll(&incoming.socket, Readiness::Receive, POLL_INTERVAL).is_ok_and(|ready| ready) {
             return true;
         }
     }
-    let crumbs = format!("one datagram of {} B", arrived.largest());
-    caller.house.hall.refuse_crumbs(caller.peer, &crumbs);
+    let description = format!("one datagram of {} B", incoming.largest_datagram_bytes());
+    client
+        .server
+        .interop
+        .log_short_flow(client.peer, &description);
     false
 }

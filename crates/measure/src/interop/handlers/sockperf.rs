@@ -2,61 +2,81 @@
 
 use std::net::TcpStream;
 
-use linerate_dialect::remote_report::FarReport;
-use linerate_dialect::sockperf::{DIALECT, HEADER_BYTES, Header, Server, Took};
+use linerate_dialect::remote_report::RemoteReport;
+use linerate_dialect::sockperf::{
+    HEADER_BYTES, PROTOCOL, SockperfDatagram, SockperfHeader, SockperfServer,
+};
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Kind, Plan, Protocol};
+use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
 
-use super::plain::question_silence;
-use super::responder_loop::{Answers, answer_datagrams, answer_stream, would_answer};
-use super::test_run::{IDLE, Test};
-use super::worker::{Datagrams, Numbers, Take};
-use super::{Caller, OnStream, Speaker};
-use crate::flow::Part;
-use crate::flow_counters::Totals;
-use crate::session::server_state::Claim;
-use crate::session::udp_demux::Arrived;
+use super::plain::request_silence;
+use super::responder_loop::{
+    StreamResponder, rejects_reply_loop, respond_on_stream, respond_to_datagrams,
+};
+use super::test_run::{IDLE_TIMEOUT, TestRun};
+use super::worker::{DatagramAction, DatagramFlow, SequenceStats};
+use super::{AcceptedClient, ProtocolHandler, StreamHandler};
+use crate::flow::FlowRole;
+use crate::flow_counters::PayloadTotals;
+use crate::session::server_state::TestReservation;
+use crate::session::udp_demux::IncomingFlow;
 
 /// Handler of sockperf.
-pub const SPEAKER: Speaker = Speaker {
-    name: DIALECT.name,
+pub const HANDLER: ProtocolHandler = ProtocolHandler {
+    name: PROTOCOL.name,
     port: None,
-    speaks_first: false,
-    stream: Some(OnStream::Test(stream)),
-    flow_of: None,
-    datagrams: Some(datagrams),
-    turns_away: Some(|hall, from, _| would_answer(DIALECT.name, hall, from)),
+    sends_first: false,
+    stream: Some(StreamHandler::Test(serve_stream)),
+    expected_flow: None,
+    datagrams: Some(serve_datagrams),
+    rejects_flow: Some(|interop, from, _| rejects_reply_loop(PROTOCOL.name, interop, from)),
 };
 
 /// Returns the plan; a client whose first message requests a response measures round trips.
-fn plan(caller: &Caller, protocol: Protocol, first: Option<Header>) -> Plan {
+fn plan(
+    client: &AcceptedClient,
+    protocol: TransportProtocol,
+    first: Option<SockperfHeader>,
+) -> Plan {
     let kind = match first {
-        Some(header) if !header.is_question() => Kind::Throughput,
-        _ => Kind::Latency,
+        Some(header) if !header.is_request() => RunKind::Throughput,
+        _ => RunKind::Latency,
     };
-    let mut plan = super::plain::plan(caller, kind, protocol, Direction::Send);
+    let mut plan = super::plain::plan(client, kind, protocol, Direction::Send);
     plan.payload_bytes = first.map_or(0, |header| u64::from(header.length));
     plan
 }
 
-fn stream(mut caller: Caller, claim: Claim, stream: TcpStream) {
+fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream: TcpStream) {
     let mut first = [0; HEADER_BYTES];
-    let first = (stream.peek(&mut first).ok()).and_then(|bytes| Header::read(&first[..bytes]));
-    let plan = plan(&caller, Protocol::Tcp, first);
-    let came_ns = caller.came_ns;
-    let mut test = Test::begin(&mut caller, claim, DIALECT.name, DIALECT.name, plan);
-    let spawned = test.spawn(1, Part::Sink, stream.into(), move |context, socket| {
-        answer_stream(context, socket, IDLE, came_ns, &mut Server::default())
-    });
-    test.conclude(spawned, FarReport::default);
+    let first =
+        (stream.peek(&mut first).ok()).and_then(|bytes| SockperfHeader::read(&first[..bytes]));
+    let plan = plan(&client, TransportProtocol::Tcp, first);
+    let arrived_ns = client.arrived_ns;
+    let mut test = TestRun::begin(&mut client, reservation, PROTOCOL.name, PROTOCOL.name, plan);
+    let spawned = test.spawn(
+        1,
+        FlowRole::Receiver,
+        stream.into(),
+        move |context, socket| {
+            respond_on_stream(
+                context,
+                socket,
+                IDLE_TIMEOUT,
+                arrived_ns,
+                &mut SockperfServer::default(),
+            )
+        },
+    );
+    test.conclude(spawned, RemoteReport::default);
 }
 
-impl Answers for Server {
+impl StreamResponder for SockperfServer {
     fn receive(&mut self, bytes: &[u8]) -> Result<usize, String> {
-        Self::receive(self, bytes).map_err(|error| error.to_string())
+        Self::receive_stream(self, bytes).map_err(|error| error.to_string())
     }
 
-    fn ends_by_closing(&self) -> bool {
+    fn ends_by_reset(&self) -> bool {
         true
     }
 
@@ -65,85 +85,92 @@ impl Answers for Server {
     }
 
     fn sent(&mut self, bytes: usize) {
-        Self::sent(self, bytes);
+        Self::mark_sent(self, bytes);
     }
 
-    fn totals(&self) -> Totals {
+    fn totals(&self) -> PayloadTotals {
         totals(self)
     }
 
-    fn answered(&self) -> Option<u64> {
-        Some(Self::totals(self).answered)
+    fn responses(&self) -> Option<u64> {
+        Some(Self::totals(self).replied)
     }
 }
 
-fn totals(server: &Server) -> Totals {
+fn totals(server: &SockperfServer) -> PayloadTotals {
     let totals = server.totals();
-    Totals {
+    PayloadTotals {
         bytes: totals.bytes,
         packets: totals.messages,
-        ..Totals::default()
+        ..PayloadTotals::default()
     }
 }
 
-fn datagrams(caller: Caller, claim: Claim, arrived: Arrived) {
-    let first = arrived
-        .early
+fn serve_datagrams(client: AcceptedClient, reservation: TestReservation, incoming: IncomingFlow) {
+    let first = incoming
+        .early_datagrams
         .first()
-        .and_then(|(_, first)| Header::read(first));
-    let plan = plan(&caller, Protocol::Udp, first);
-    answer_datagrams(DIALECT.name, plan, caller, claim, arrived, Flow::default());
+        .and_then(|(_, first)| SockperfHeader::read(first));
+    let plan = plan(&client, TransportProtocol::Udp, first);
+    respond_to_datagrams(
+        PROTOCOL.name,
+        plan,
+        client,
+        reservation,
+        incoming,
+        SockperfFlow::default(),
+    );
 }
 
 #[derive(Default)]
-struct Flow {
-    server: Server,
+struct SockperfFlow {
+    server: SockperfServer,
     last_ns: Nanos,
 }
 
-impl Datagrams for Flow {
+impl DatagramFlow for SockperfFlow {
     #[inline]
-    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
-        match self.server.datagram(datagram) {
-            Took::Answer(_) => {
+    fn receive(&mut self, now: Nanos, datagram: &mut [u8]) -> DatagramAction {
+        match self.server.receive_datagram(datagram) {
+            SockperfDatagram::Reply(_) => {
                 self.last_ns = now;
-                Take::Answer {
+                DatagramAction::ReplyInPlace {
                     bytes: datagram.len(),
-                    payload: true,
+                    is_payload: true,
                 }
             }
-            Took::Counted(_) => {
+            SockperfDatagram::Counted(_) => {
                 self.last_ns = now;
-                Take::Payload
+                DatagramAction::Payload
             }
-            Took::Ignored => {
+            SockperfDatagram::Ignored => {
                 // An unrelated datagram starts the flow's time, too: otherwise the flow would never
                 // end.
                 if self.last_ns == 0 {
                     self.last_ns = now;
                 }
-                Take::Other
+                DatagramAction::Ignore
             }
         }
     }
 
-    fn is_over(&mut self, now: Nanos) -> bool {
-        let silence = question_silence(self.server.totals().messages);
+    fn is_finished(&mut self, now: Nanos) -> bool {
+        let silence = request_silence(self.server.totals().messages);
         now.saturating_sub(self.last_ns) > silence.as_nanos() as u64
     }
 
-    fn totals(&self) -> Totals {
+    fn totals(&self) -> PayloadTotals {
         totals(&self.server)
     }
 
-    fn numbers(&mut self) -> Option<Numbers> {
-        Some(Numbers {
+    fn sequence_stats(&mut self) -> Option<SequenceStats> {
+        Some(SequenceStats {
             lost: Some(self.server.totals().lost()?),
-            ..Numbers::default()
+            ..SequenceStats::default()
         })
     }
 
-    fn answers(&self) -> bool {
+    fn sends_replies(&self) -> bool {
         true
     }
 }

@@ -1,71 +1,77 @@
 //! Classic ttcp: plain payload over TCP, and over UDP between two small datagrams.
 
-use linerate_dialect::ttcp::{DIALECT, Receiver, Took};
+use linerate_dialect::ttcp::{PROTOCOL, TtcpDatagram, TtcpReceiver};
 use linerate_host::sys::clock::Nanos;
 
-use super::plain::{datagrams_of, stream_of};
-use super::worker::{Datagrams, Numbers, Take};
-use super::{OnStream, Speaker};
-use crate::flow_counters::Totals;
+use super::plain::{serve_datagrams, serve_stream};
+use super::worker::{DatagramAction, DatagramFlow, SequenceStats};
+use super::{ProtocolHandler, StreamHandler};
+use crate::flow_counters::PayloadTotals;
 
 /// Handler of ttcp.
-pub const SPEAKER: Speaker = Speaker {
-    name: DIALECT.name,
+pub const HANDLER: ProtocolHandler = ProtocolHandler {
+    name: PROTOCOL.name,
     port: None,
-    speaks_first: false,
-    stream: Some(OnStream::Test(|caller, claim, stream| {
-        stream_of(DIALECT.name, caller, claim, stream);
+    sends_first: false,
+    stream: Some(StreamHandler::Test(|client, reservation, stream| {
+        serve_stream(PROTOCOL.name, client, reservation, stream);
     })),
-    flow_of: None,
-    datagrams: Some(|caller, claim, arrived| {
-        datagrams_of(DIALECT.name, caller, claim, arrived, Flow::default());
+    expected_flow: None,
+    datagrams: Some(|client, reservation, incoming| {
+        serve_datagrams(
+            PROTOCOL.name,
+            client,
+            reservation,
+            incoming,
+            TtcpFlow::default(),
+        );
     }),
-    turns_away: None,
+    rejects_flow: None,
 };
 
 /// Time to wait for the repeated end markers, so that they open no new flow.
-const MARKERS_NS: Nanos = 300_000_000;
+const END_MARKERS_TIMEOUT_NS: Nanos = 300_000_000;
 
 /// Datagrams between markers.
 #[derive(Default)]
-struct Flow {
-    receiver: Receiver,
-    ended_ns: Option<Nanos>,
+struct TtcpFlow {
+    receiver: TtcpReceiver,
+    end_marker_ns: Option<Nanos>,
 }
 
-impl Datagrams for Flow {
+impl DatagramFlow for TtcpFlow {
     #[inline]
-    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
+    fn receive(&mut self, now: Nanos, datagram: &mut [u8]) -> DatagramAction {
         match self.receiver.receive(now, datagram.len()) {
-            Took::Data => Take::Payload,
-            Took::Start => Take::Opening,
-            Took::End => {
+            TtcpDatagram::Data => DatagramAction::Payload,
+            TtcpDatagram::Start => DatagramAction::Start,
+            TtcpDatagram::End => {
                 // The last payload ends the time: the transmitter may delay the marker until that
                 // has passed.
-                self.ended_ns = Some(now);
-                Take::Other
+                self.end_marker_ns = Some(now);
+                DatagramAction::Ignore
             }
-            Took::Again => Take::Other,
+            TtcpDatagram::RepeatedMarker => DatagramAction::Ignore,
         }
     }
 
-    fn is_over(&mut self, now: Nanos) -> bool {
-        match self.ended_ns {
-            Some(ended) => now.saturating_sub(ended) > MARKERS_NS,
+    fn is_finished(&mut self, now: Nanos) -> bool {
+        match self.end_marker_ns {
+            Some(end_marker_ns) => now.saturating_sub(end_marker_ns) > END_MARKERS_TIMEOUT_NS,
             None => self.receiver.is_over(now),
         }
     }
 
-    fn totals(&self) -> Totals {
+    fn totals(&self) -> PayloadTotals {
         let totals = self.receiver.totals();
-        Totals {
+        PayloadTotals {
             bytes: totals.bytes,
             packets: totals.packets,
-            ..Totals::default()
+            ..PayloadTotals::default()
         }
     }
 
-    fn numbers(&mut self) -> Option<Numbers> {
+    fn sequence_stats(&mut self) -> Option<SequenceStats> {
         None
     }
 }
@@ -76,13 +82,13 @@ mod tests {
 
     #[test]
     fn markers_are_no_payload_and_the_last_ones_no_time() {
-        let mut flow = Flow::default();
-        let mut take = |at, bytes: usize| flow.take(at, &mut vec![0; bytes]);
-        assert_eq!(take(1, 4), Take::Opening);
-        assert_eq!(take(2, 1024), Take::Payload);
+        let mut flow = TtcpFlow::default();
+        let mut take = |at, bytes: usize| flow.receive(at, &mut vec![0; bytes]);
+        assert_eq!(take(1, 4), DatagramAction::Start);
+        assert_eq!(take(2, 1024), DatagramAction::Payload);
         // 74 ms after the last payload, for which the transmitter waits.
-        assert_eq!(take(74_000_000, 4), Take::Other);
-        assert_eq!(take(74_000_001, 4), Take::Other);
+        assert_eq!(take(74_000_000, 4), DatagramAction::Ignore);
+        assert_eq!(take(74_000_001, 4), DatagramAction::Ignore);
         assert_eq!((flow.totals().bytes, flow.totals().packets), (1024, 1));
     }
 }

@@ -1,116 +1,116 @@
 use super::*;
-use linerate_dialect::remote_report::{FarFigures, FarFlow};
+use linerate_dialect::remote_report::{RemoteFigures, RemoteFlow};
 
 const SECOND: u64 = 1_000_000_000;
 
-fn plan(kind: Kind, protocol: Protocol) -> Plan {
+fn plan(kind: RunKind, protocol: TransportProtocol) -> Plan {
     Plan::new(kind, protocol, "far")
 }
 
-fn test_of(role: Role, plan: Plan, flows: &[Counted]) -> PeerTest {
-    let own = own_half(role, Host::default(), &plan, flows);
-    PeerTest::new("iperf3", plan, Timestamp::UNIX_EPOCH, own)
+fn test_of(role: Role, plan: Plan, flows: &[FlowCounts]) -> InteropTest {
+    let results = local_results(role, HostFacts::default(), &plan, flows);
+    InteropTest::new("iperf3", plan, Timestamp::UNIX_EPOCH, results)
 }
 
-fn sent(id: u32, bytes: u64, packets: Option<u64>) -> Counted {
-    Counted {
+fn sent(id: u32, bytes: u64, packets: Option<u64>) -> FlowCounts {
+    FlowCounts {
         bytes,
         packets,
         duration_ns: SECOND,
-        ..Counted::new(id, Part::Source)
+        ..FlowCounts::new(id, FlowRole::Sender)
     }
 }
 
-fn said(id: Option<u32>, direction: Direction, figures: FarFigures) -> FarReport {
-    FarReport {
-        flows: vec![FarFlow {
+fn report_of(id: Option<u32>, direction: Direction, figures: RemoteFigures) -> RemoteReport {
+    RemoteReport {
+        flows: vec![RemoteFlow {
             id,
             direction,
             figures,
         }],
-        ..FarReport::default()
+        ..RemoteReport::default()
     }
 }
 
 fn doubts(record: &Record) -> Vec<&str> {
-    record.validity.iter().map(|d| d.doubt.as_str()).collect()
+    record.validity.iter().map(|d| d.id.as_str()).collect()
 }
 
 /// A client that sent 1000 datagrams of 100 B, with different reports of the server.
 #[test]
-fn what_far_ends_say_of_datagrams() {
-    struct Row {
+fn remote_reports_of_datagrams() {
+    struct ReportCase {
         name: &'static str,
-        said: Option<FarFigures>,
+        report: Option<RemoteFigures>,
         received: Option<u64>,
         lost: Option<u64>,
         goodput: Option<f64>,
         doubt: Option<&'static str>,
     }
     let rows = [
-        Row {
+        ReportCase {
             name: "everything, with a gap",
-            said: Some(FarFigures {
+            report: Some(RemoteFigures {
                 bytes: Some(99_000),
                 packets: Some(990),
                 lost: Some(10),
                 duration_ns: Some(2 * SECOND),
-                ..FarFigures::default()
+                ..RemoteFigures::default()
             }),
             received: Some(990),
             lost: Some(10),
             goodput: Some(99_000.0 * 8.0 / 2.0),
             doubt: None,
         },
-        Row {
+        ReportCase {
             name: "the last ones never came, so no number after them shows it",
-            said: Some(FarFigures {
+            report: Some(RemoteFigures {
                 bytes: Some(98_000),
                 packets: Some(980),
                 lost: Some(10),
-                ..FarFigures::default()
+                ..RemoteFigures::default()
             }),
             received: Some(980),
             lost: Some(20),
             goodput: Some(98_000.0 * 8.0),
             doubt: Some("end-not-counted"),
         },
-        Row {
+        ReportCase {
             name: "bytes alone, as a board's console has them",
-            said: Some(FarFigures {
+            report: Some(RemoteFigures {
                 bytes: Some(50_000),
-                ..FarFigures::default()
+                ..RemoteFigures::default()
             }),
             received: None,
             lost: None,
             goodput: Some(50_000.0 * 8.0),
             doubt: None,
         },
-        Row {
+        ReportCase {
             name: "datagrams alone",
-            said: Some(FarFigures {
+            report: Some(RemoteFigures {
                 packets: Some(400),
-                ..FarFigures::default()
+                ..RemoteFigures::default()
             }),
             received: Some(400),
             lost: Some(600),
             goodput: None,
             doubt: None,
         },
-        Row {
+        ReportCase {
             name: "nothing",
-            said: None,
+            report: None,
             received: None,
             lost: None,
             goodput: None,
             doubt: Some("far-count-unknown"),
         },
-        Row {
+        ReportCase {
             name: "more than was sent",
-            said: Some(FarFigures {
+            report: Some(RemoteFigures {
                 bytes: Some(200_000),
                 packets: Some(2_000),
-                ..FarFigures::default()
+                ..RemoteFigures::default()
             }),
             received: Some(2_000),
             lost: Some(0),
@@ -119,12 +119,12 @@ fn what_far_ends_say_of_datagrams() {
         },
     ];
     for row in rows {
-        let plan = plan(Kind::Throughput, Protocol::Udp);
+        let plan = plan(RunKind::Throughput, TransportProtocol::Udp);
         let mut test = test_of(Role::Client, plan, &[sent(1, 100_000, Some(1_000))]);
-        test.far = row.said.map_or_else(FarReport::default, |figures| {
-            said(None, Direction::Send, figures)
+        test.remote_report = row.report.map_or_else(RemoteReport::default, |figures| {
+            report_of(None, Direction::Send, figures)
         });
-        let (record, failure) = test.record();
+        let (record, failure) = test.into_record();
         let name = row.name;
         assert!(failure.is_none(), "{name}");
         let summary = &record.summary;
@@ -137,9 +137,13 @@ fn what_far_ends_say_of_datagrams() {
             "{name}"
         );
         assert_eq!(summary.goodput_bps, row.goodput, "{name}");
-        let wanted: Vec<_> = row.doubt.into_iter().collect();
-        assert_eq!(doubts(&record), wanted, "{name}");
-        assert_eq!(record.plan.dialect.as_deref(), Some("iperf3"), "{name}");
+        let expected: Vec<_> = row.doubt.into_iter().collect();
+        assert_eq!(doubts(&record), expected, "{name}");
+        assert_eq!(
+            record.plan.peer_protocol.as_deref(),
+            Some("iperf3"),
+            "{name}"
+        );
         assert_eq!(record.hosts.len(), 1, "{name}");
         // Figures without a report are absent.
         assert_eq!(summary.out_of_order, None, "{name}");
@@ -151,70 +155,83 @@ fn what_far_ends_say_of_datagrams() {
 #[test]
 fn both_ends_name_directions_as_the_client_sees_them() {
     // The remote end of a server is the client, and its report has the server's directions.
-    for (role, part, own_word, want) in [
-        (Role::Client, Part::Source, Direction::Send, Direction::Send),
+    for (role, flow_role, reported_direction, expected) in [
         (
             Role::Client,
-            Part::Sink,
+            FlowRole::Sender,
+            Direction::Send,
+            Direction::Send,
+        ),
+        (
+            Role::Client,
+            FlowRole::Receiver,
             Direction::Receive,
             Direction::Receive,
         ),
         (
             Role::Server,
-            Part::Sink,
+            FlowRole::Receiver,
             Direction::Receive,
             Direction::Send,
         ),
         (
             Role::Server,
-            Part::Source,
+            FlowRole::Sender,
             Direction::Send,
             Direction::Receive,
         ),
     ] {
-        let mut plan = plan(Kind::Throughput, Protocol::Tcp);
-        plan.directions = vec![want];
-        let flow = Counted {
+        let mut plan = plan(RunKind::Throughput, TransportProtocol::Tcp);
+        plan.directions = vec![expected];
+        let flow = FlowCounts {
             bytes: 1_000,
             duration_ns: SECOND,
-            ..Counted::new(1, part)
+            ..FlowCounts::new(1, flow_role)
         };
         let mut test = test_of(role, plan, &[flow]);
-        let figures = FarFigures {
+        let figures = RemoteFigures {
             bytes: Some(1_000),
             duration_ns: Some(SECOND),
-            ..FarFigures::default()
+            ..RemoteFigures::default()
         };
-        test.far = said(Some(1), own_word, figures);
-        let (record, _) = test.record();
+        test.remote_report = report_of(Some(1), reported_direction, figures);
+        let (record, _) = test.into_record();
         let [direction] = record.directions.as_slice() else {
-            panic!("{role:?} {part:?}: {:?}", record.directions);
+            panic!("{role:?} {flow_role:?}: {:?}", record.directions);
         };
-        assert_eq!(direction.direction, want);
+        assert_eq!(direction.direction, expected);
         let summary = &direction.summary;
-        assert_eq!(summary.bytes_sent, Some(1_000), "{role:?} {part:?}");
-        assert_eq!(summary.bytes_received, Some(1_000), "{role:?} {part:?}");
-        assert_eq!(summary.goodput_bps, Some(8_000.0), "{role:?} {part:?}");
-        assert_eq!(summary.offered_bps, Some(8_000.0), "{role:?} {part:?}");
+        assert_eq!(summary.bytes_sent, Some(1_000), "{role:?} {flow_role:?}");
+        assert_eq!(
+            summary.bytes_received,
+            Some(1_000),
+            "{role:?} {flow_role:?}"
+        );
+        assert_eq!(summary.goodput_bps, Some(8_000.0), "{role:?} {flow_role:?}");
+        assert_eq!(summary.offered_bps, Some(8_000.0), "{role:?} {flow_role:?}");
         assert_eq!(record.hosts[0].role, Some(role));
-        assert_eq!(doubts(&record), Vec::<&str>::new(), "{role:?} {part:?}");
+        assert_eq!(
+            doubts(&record),
+            Vec::<&str>::new(),
+            "{role:?} {flow_role:?}"
+        );
     }
 }
 
 #[test]
 fn a_total_is_of_the_direction_and_not_of_its_flows() {
-    let mut plan = plan(Kind::Throughput, Protocol::Udp);
+    let mut plan = plan(RunKind::Throughput, TransportProtocol::Udp);
     plan.streams = 2;
     let flows = [sent(1, 100_000, Some(1_000)), sent(2, 100_000, Some(1_000))];
     let mut test = test_of(Role::Client, plan, &flows);
-    let figures = FarFigures {
+    let figures = RemoteFigures {
         bytes: Some(150_000),
         packets: Some(1_500),
         duration_ns: Some(SECOND),
-        ..FarFigures::default()
+        ..RemoteFigures::default()
     };
-    test.far = said(None, Direction::Send, figures);
-    let (record, _) = test.record();
+    test.remote_report = report_of(None, Direction::Send, figures);
+    let (record, _) = test.into_record();
     let summary = &record.directions[0].summary;
     assert_eq!(summary.bytes_sent, Some(200_000));
     assert_eq!(summary.bytes_received, Some(150_000));
@@ -228,73 +245,85 @@ fn a_total_is_of_the_direction_and_not_of_its_flows() {
 }
 
 #[test]
-fn over_tcp_the_far_kernel_is_the_next_best_witness() {
+fn over_tcp_acknowledgements_replace_a_report() {
     let flows = [sent(1, 100_000, None)];
-    let mut test = test_of(Role::Client, plan(Kind::Throughput, Protocol::Tcp), &flows);
+    let mut test = test_of(
+        Role::Client,
+        plan(RunKind::Throughput, TransportProtocol::Tcp),
+        &flows,
+    );
     test.acknowledged.insert(
         1,
-        Acknowledged {
+        AckedPayload {
             bytes: 100_000,
-            behind_ns: SECOND,
+            last_ack_delay_ns: SECOND,
         },
     );
-    let (record, _) = test.record();
+    let (record, _) = test.into_record();
     assert_eq!(record.summary.bytes_received, Some(100_000));
     assert_eq!(record.summary.goodput_bps, Some(400_000.0));
     assert_eq!(record.summary.duration_ns, Some(2 * SECOND));
     assert_eq!(doubts(&record), ["counted-by-acknowledgement"]);
 
-    let test = test_of(Role::Client, plan(Kind::Throughput, Protocol::Tcp), &flows);
-    let (record, _) = test.record();
+    let test = test_of(
+        Role::Client,
+        plan(RunKind::Throughput, TransportProtocol::Tcp),
+        &flows,
+    );
+    let (record, _) = test.into_record();
     assert_eq!(record.summary.bytes_received, None);
     assert_eq!(record.summary.goodput_bps, None);
     assert_eq!(doubts(&record), ["far-count-unknown"]);
 }
 
 #[test]
-fn what_a_sender_says_completes_what_a_sink_saw() {
-    let mut plan = plan(Kind::Throughput, Protocol::Udp);
+fn a_senders_report_completes_the_receivers_counts() {
+    let mut plan = plan(RunKind::Throughput, TransportProtocol::Udp);
     plan.directions = vec![Direction::Receive];
-    let sink = Counted {
+    let sink = FlowCounts {
         bytes: 90_000,
         packets: Some(900),
         lost: Some(80),
         duplicates: Some(0),
         duration_ns: SECOND,
-        ..Counted::new(1, Part::Sink)
+        ..FlowCounts::new(1, FlowRole::Receiver)
     };
     let mut test = test_of(Role::Client, plan.clone(), std::slice::from_ref(&sink));
-    let figures = FarFigures {
+    let figures = RemoteFigures {
         packets: Some(1_000),
         bytes: Some(100_000),
-        ..FarFigures::default()
+        ..RemoteFigures::default()
     };
-    test.far = said(Some(1), Direction::Receive, figures);
-    let (record, _) = test.record();
+    test.remote_report = report_of(Some(1), Direction::Receive, figures);
+    let (record, _) = test.into_record();
     assert_eq!(record.summary.lost, Some(100));
     assert_eq!(record.summary.packets_sent, Some(1_000));
     assert_eq!(record.summary.loss_fraction, Some(0.1));
     assert_eq!(record.summary.duration_ns, Some(SECOND));
 
     // Without a report, what the numbers show as sent in this time was offered.
-    let (record, _) = test_of(Role::Client, plan, std::slice::from_ref(&sink)).record();
+    let (record, _) = test_of(Role::Client, plan, std::slice::from_ref(&sink)).into_record();
     assert_eq!(record.summary.lost, Some(80));
     assert_eq!(record.summary.packets_sent, None);
     assert_eq!(record.summary.offered_bps, Some(980.0 * 100.0 * 8.0));
 }
 
 #[test]
-fn what_was_offered_follows_from_numbers_alone() {
+fn the_offered_load_follows_from_sequence_numbers() {
     for (lost, offered) in [(Some(100), Some(8_000.0 * 100.0)), (None, None)] {
-        let sink = Counted {
+        let sink = FlowCounts {
             bytes: 90_000,
             packets: Some(900),
             lost,
             duration_ns: SECOND,
-            ..Counted::new(1, Part::Sink)
+            ..FlowCounts::new(1, FlowRole::Receiver)
         };
-        let test = test_of(Role::Server, plan(Kind::Throughput, Protocol::Udp), &[sink]);
-        let (record, _) = test.record();
+        let test = test_of(
+            Role::Server,
+            plan(RunKind::Throughput, TransportProtocol::Udp),
+            &[sink],
+        );
+        let (record, _) = test.into_record();
         assert_eq!(record.summary.offered_bps, offered, "{lost:?}");
         assert_eq!(record.directions[0].streams[0].summary.offered_bps, offered);
     }
@@ -303,68 +332,68 @@ fn what_was_offered_follows_from_numbers_alone() {
 /// Payload in flight at the end of the omitted time is counted only where it arrives.
 #[test]
 fn behind_omitted_time_more_may_arrive_than_was_sent() {
-    for (omit_ns, wanted) in [(0, vec!["counts-contradict"]), (SECOND, vec![])] {
-        let mut plan = plan(Kind::Throughput, Protocol::Tcp);
+    for (omit_ns, expected) in [(0, vec!["counts-contradict"]), (SECOND, vec![])] {
+        let mut plan = plan(RunKind::Throughput, TransportProtocol::Tcp);
         plan.omit_ns = omit_ns;
         let mut test = test_of(Role::Client, plan, &[sent(1, 10_000_000, None)]);
-        let figures = FarFigures {
+        let figures = RemoteFigures {
             bytes: Some(10_500_000),
             duration_ns: Some(SECOND),
-            ..FarFigures::default()
+            ..RemoteFigures::default()
         };
-        test.far = said(Some(1), Direction::Send, figures);
-        let (record, _) = test.record();
-        assert_eq!(doubts(&record), wanted, "{omit_ns}");
+        test.remote_report = report_of(Some(1), Direction::Send, figures);
+        let (record, _) = test.into_record();
+        assert_eq!(doubts(&record), expected, "{omit_ns}");
     }
 }
 
 #[test]
 fn datagrams_counted_for_another_flow_are_not_lost() {
     // By the bytes; the repeated numbers are those of datagrams that the flow had already.
-    for (there, lost) in [([1_001, 999], 0), ([1_001, 990], 9), ([1_000, 999], 1)] {
-        let mut plan = plan(Kind::Throughput, Protocol::Udp);
+    for (received, lost) in [([1_001, 999], 0), ([1_001, 990], 9), ([1_000, 999], 1)] {
+        let mut plan = plan(RunKind::Throughput, TransportProtocol::Udp);
         plan.streams = 2;
         let flows = [sent(1, 100_000, Some(1_000)), sent(2, 100_000, Some(1_000))];
         let mut test = test_of(Role::Client, plan, &flows);
-        for (id, packets) in (1..).zip(there) {
-            let figures = FarFigures {
+        for (id, packets) in (1..).zip(received) {
+            let figures = RemoteFigures {
                 bytes: Some(packets * 100),
                 packets: Some(packets.min(1_000)),
-                ..FarFigures::default()
+                ..RemoteFigures::default()
             };
-            test.far
+            test.remote_report
                 .flows
-                .extend(said(Some(id), Direction::Send, figures).flows);
+                .extend(report_of(Some(id), Direction::Send, figures).flows);
         }
-        let (record, _) = test.record();
-        assert_eq!(record.summary.lost, Some(lost), "{there:?}");
+        let (record, _) = test.into_record();
+        assert_eq!(record.summary.lost, Some(lost), "{received:?}");
         assert_eq!(record.summary.packets_received, Some(2_000 - lost));
         assert_eq!(
             record.summary.loss_fraction,
             Some(lost as f64 / 2_000.0),
-            "{there:?}"
+            "{received:?}"
         );
         let counted = record.losses.iter().map(|loss| loss.packets).sum::<u64>();
-        assert_eq!(counted, lost, "{there:?}");
+        assert_eq!(counted, lost, "{received:?}");
     }
 }
 
 /// Two flows of which the server reported one.
 #[test]
-fn a_part_of_what_arrived_is_not_told_for_the_whole() {
-    let mut plan = plan(Kind::Throughput, Protocol::Udp);
+fn a_partial_count_is_not_reported_as_the_total() {
+    let mut plan = plan(RunKind::Throughput, TransportProtocol::Udp);
     plan.streams = 2;
     let flows = [sent(1, 100_000, Some(1_000)), sent(2, 100_000, Some(1_000))];
     let mut test = test_of(Role::Client, plan, &flows);
-    let figures = FarFigures {
+    let figures = RemoteFigures {
         bytes: Some(90_000),
         packets: Some(900),
         lost: Some(100),
         duration_ns: Some(SECOND),
-        ..FarFigures::default()
+        ..RemoteFigures::default()
     };
-    test.far = said(Some(2), Direction::Send, figures);
-    let (record, _) = test.record();
+    test.remote_report = report_of(Some(2), Direction::Send, figures);
+    let (record, _) = test.into_record();
     for summary in [&record.summary, &record.directions[0].summary] {
         assert_eq!(summary.packets_sent, Some(2_000));
         assert_eq!(summary.bytes_received, None);
@@ -379,21 +408,25 @@ fn a_part_of_what_arrived_is_not_told_for_the_whole() {
 }
 
 #[test]
-fn round_trips_need_nothing_from_the_far_end() {
+fn round_trips_need_no_remote_report() {
     let mut times = Histogram::new();
     for value in 1..=10_000_u64 {
         times.record(value * 1_000);
     }
-    let asking = Counted {
+    let counts = FlowCounts {
         bytes: 640_000,
-        asked_bytes: Some(640_000),
+        request_bytes: Some(640_000),
         lost: Some(0),
-        times: Some(times),
+        rtts: Some(times),
         duration_ns: SECOND,
-        ..Counted::new(1, Part::Source)
+        ..FlowCounts::new(1, FlowRole::Sender)
     };
-    let test = test_of(Role::Client, plan(Kind::Latency, Protocol::Udp), &[asking]);
-    let (record, _) = test.record();
+    let test = test_of(
+        Role::Client,
+        plan(RunKind::Latency, TransportProtocol::Udp),
+        &[counts],
+    );
+    let (record, _) = test.into_record();
     assert_eq!(record.summary.round_trips, Some(10_000));
     assert_eq!(record.summary.round_trips_per_second, Some(10_000.0));
     assert_eq!(record.summary.loss_fraction, Some(0.0));
@@ -404,40 +437,44 @@ fn round_trips_need_nothing_from_the_far_end() {
 
 #[test]
 fn an_interrupted_test_and_a_vanished_peer_are_marked() {
-    let plan = plan(Kind::Throughput, Protocol::Tcp);
-    let mut test = test_of(Role::Server, plan, &[Counted::new(1, Part::Sink)]);
-    test.failure = Some(MeasureError::Vanished {
+    let plan = plan(RunKind::Throughput, TransportProtocol::Tcp);
+    let mut test = test_of(
+        Role::Server,
+        plan,
+        &[FlowCounts::new(1, FlowRole::Receiver)],
+    );
+    test.failure = Some(MeasureError::PeerLost {
         peer: ([192, 0, 2, 1], 5201).into(),
-        how: "the connection was reset".to_owned(),
+        reason: "the connection was reset".to_owned(),
     });
-    test.far.text = Some("é".repeat(FAR_TEXT_BYTES));
-    let (record, failure) = test.record();
+    test.remote_report.text = Some("é".repeat(MAX_SERVER_TEXT_BYTES));
+    let (record, failure) = test.into_record();
     assert!(failure.is_some() && record.interrupted);
     assert_eq!(doubts(&record), ["peer-vanished"]);
-    let text = record.far_text.unwrap();
-    assert!(text.len() <= FAR_TEXT_BYTES && text.len() + 2 > FAR_TEXT_BYTES);
+    let text = record.server_text.unwrap();
+    assert!(text.len() <= MAX_SERVER_TEXT_BYTES && text.len() + 2 > MAX_SERVER_TEXT_BYTES);
 }
 
 /// A server that sent 100 datagrams to a client that ends the test itself.
 #[test]
-fn what_was_on_its_way_at_a_clients_end_is_not_lost() {
-    for (came, gaps, lost) in [(99, 0, 0), (97, 2, 2), (60, 0, 40), (100, 0, 0)] {
-        let mut plan = plan(Kind::Throughput, Protocol::Udp);
+fn datagrams_in_flight_at_a_clients_end_are_not_lost() {
+    for (received, gaps, lost) in [(99, 0, 0), (97, 2, 2), (60, 0, 40), (100, 0, 0)] {
+        let mut plan = plan(RunKind::Throughput, TransportProtocol::Udp);
         plan.directions = vec![Direction::Receive];
         let mut test = test_of(Role::Server, plan, &[sent(1, 10_000, Some(100))]);
-        let figures = FarFigures {
-            bytes: Some(came * 100),
-            packets: Some(came),
+        let figures = RemoteFigures {
+            bytes: Some(received * 100),
+            packets: Some(received),
             lost: Some(gaps),
-            ..FarFigures::default()
+            ..RemoteFigures::default()
         };
-        test.far = FarReport {
-            stopped_first: true,
-            ..said(Some(1), Direction::Send, figures)
+        test.remote_report = RemoteReport {
+            stopped_early: true,
+            ..report_of(Some(1), Direction::Send, figures)
         };
-        let (record, failure) = test.record();
+        let (record, failure) = test.into_record();
         assert!(failure.is_none());
-        assert_eq!(record.summary.lost, Some(lost), "{came} came");
+        assert_eq!(record.summary.lost, Some(lost), "{received} came");
         assert_eq!(record.summary.packets_sent, Some(100));
     }
 }

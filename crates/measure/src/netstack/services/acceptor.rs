@@ -9,33 +9,33 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 use std::task::Poll;
 
-use linerate_dialect::control::flow::{OPENING_BYTES, answer, read_opening};
-use linerate_dialect::control::{Opening, Token};
+use linerate_dialect::control::flow::{OPENING_BYTES, read_opening, reply};
+use linerate_dialect::control::{FlowToken, OpeningKind};
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::Protocol;
+use linerate_metric::plan::TransportProtocol;
 use linerate_stack::{SocketId, SocketKind, Stack, StackError, TcpState};
 
-use crate::netstack::bridge::Bridge;
-use crate::session::limits::GREETING_PATIENCE;
-use crate::session::server_state::{Arrival, House};
+use crate::netstack::bridge::ConnectionBridge;
+use crate::session::limits::CLASSIFY_DEADLINE;
+use crate::session::server_state::{AcceptedSocket, ServerState};
 
 /// Length of the magic in front of each connection.
 const MAGIC_BYTES: usize = 8;
 
 /// Largest number of flow openings per round.
-const AT_ONCE: usize = 64;
+const OPENINGS_PER_ROUND: usize = 64;
 
 /// Handle to the server behind the acceptor.
 #[derive(Clone)]
-pub struct Desk {
+pub struct AcceptHandle {
     /// Server state, in which flows are announced.
-    pub house: Arc<House>,
+    pub server: Arc<ServerState>,
     /// Channel for control connections.
-    pub visitors: mpsc::Sender<Visitor>,
+    pub connections: mpsc::Sender<AcceptedConnection>,
 }
 
 /// An accepted control connection.
-pub struct Visitor {
+pub struct AcceptedConnection {
     /// Socket that carries its bytes.
     pub pair: UnixStream,
     /// Local address.
@@ -45,131 +45,131 @@ pub struct Visitor {
 }
 
 /// Acceptor of the linerate service.
-pub struct Reception {
-    desk: Desk,
+pub struct NetstackAcceptor {
+    handle: AcceptHandle,
     port: u16,
-    datagrams: SocketId,
+    udp_socket: SocketId,
     /// Connections that are not classified yet, with their time of arrival.
-    undecided: Vec<(SocketId, Nanos)>,
+    unclassified: Vec<(SocketId, Nanos)>,
     /// Sockets of flows that belong to a test and that no worker has adopted yet.
-    admitted: Vec<SocketId>,
+    admitted_flows: Vec<SocketId>,
     /// UDP flows whose openings may be repeated, because the response may have been lost.
-    greeted: Vec<Greeted>,
+    opening_flows: Vec<OpeningUdpFlow>,
     /// Bridges of new control connections.
-    bridges: Vec<Bridge>,
+    new_bridges: Vec<ConnectionBridge>,
 }
 
 /// A UDP flow that is being opened.
-struct Greeted {
+struct OpeningUdpFlow {
     socket: SocketId,
-    token: Token,
+    token: FlowToken,
     /// Accepted host of an unconnected socket; only its openings get a response.
-    asker: Option<IpAddr>,
+    accepted_host: Option<IpAddr>,
 }
 
-impl Reception {
+impl NetstackAcceptor {
     /// Creates the acceptor of a port with its UDP socket.
-    pub fn new(desk: Desk, port: u16, datagrams: SocketId) -> Self {
+    pub fn new(handle: AcceptHandle, port: u16, datagrams: SocketId) -> Self {
         Self {
-            desk,
+            handle,
             port,
-            datagrams,
-            undecided: Vec::with_capacity(16),
-            admitted: Vec::with_capacity(16),
-            greeted: Vec::with_capacity(16),
-            bridges: Vec::new(),
+            udp_socket: datagrams,
+            unclassified: Vec::with_capacity(16),
+            admitted_flows: Vec::with_capacity(16),
+            opening_flows: Vec::with_capacity(16),
+            new_bridges: Vec::new(),
         }
     }
 
     /// Handles an accepted connection.
-    pub fn came(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
-        self.undecided.push((socket, now));
-        self.hear(stack, socket);
+    pub fn on_accepted(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
+        self.unclassified.push((socket, now));
+        self.classify(stack, socket);
     }
 
     /// Classifies a connection whose first bytes may have arrived.
-    pub fn hear(&mut self, stack: &mut Stack, socket: SocketId) {
-        let known = |(other, _): &(SocketId, Nanos)| *other == socket;
-        let Some(at) = self.undecided.iter().position(known) else {
+    pub fn classify(&mut self, stack: &mut Stack, socket: SocketId) {
+        let is_socket = |(candidate, _): &(SocketId, Nanos)| *candidate == socket;
+        let Some(index) = self.unclassified.iter().position(is_socket) else {
             return;
         };
         let mut first = [0; OPENING_BYTES];
-        let heard = stack.tcp_receive(socket, |bytes| {
+        let received = stack.tcp_receive(socket, |bytes| {
             let count = bytes.len().min(OPENING_BYTES);
             first[..count].copy_from_slice(&bytes[..count]);
             // The first bytes of a control connection stay in the socket for its session.
-            let is_flow = Opening::of(&first[..count]) == Some(Opening::Data);
-            let taken = if is_flow && count == OPENING_BYTES {
+            let is_flow = OpeningKind::from_first_bytes(&first[..count]) == Some(OpeningKind::Data);
+            let is_taken = if is_flow && count == OPENING_BYTES {
                 count
             } else {
                 0
             };
-            (taken, count)
+            (is_taken, count)
         });
-        let said = match heard {
+        let first_bytes = match received {
             Poll::Pending => return,
             Poll::Ready(Ok(count)) if count > 0 => &first[..count],
             // Closed or failed.
             Poll::Ready(_) => &[],
         };
         // A connection that the client has closed sends no further bytes.
-        let stays = matches!(
+        let is_open = matches!(
             stack.tcp_state(socket),
-            Ok(TcpState::Established | TcpState::Finished)
+            Ok(TcpState::Established | TcpState::LocalFinished)
         );
-        match Opening::of(said) {
-            None if stays && (1..MAGIC_BYTES).contains(&said.len()) => return,
-            Some(Opening::Data) if stays && said.len() < OPENING_BYTES => return,
+        match OpeningKind::from_first_bytes(first_bytes) {
+            None if is_open && (1..MAGIC_BYTES).contains(&first_bytes.len()) => return,
+            Some(OpeningKind::Data) if is_open && first_bytes.len() < OPENING_BYTES => return,
             _ => {}
         }
-        self.undecided.swap_remove(at);
-        let shown_in = match Opening::of(said) {
-            Some(Opening::Control) => self.show_in(stack, socket),
-            Some(Opening::Data) => read_opening(said).is_some_and(|token| {
-                let admitted = &mut self.admitted;
-                let mut taken = false;
-                self.desk.house.admit(token, |waiting| {
-                    taken = waiting.protocol == Protocol::Tcp;
-                    taken.then(|| {
+        self.unclassified.swap_remove(index);
+        let is_accepted = match OpeningKind::from_first_bytes(first_bytes) {
+            Some(OpeningKind::Control) => self.accept_control(stack, socket),
+            Some(OpeningKind::Data) => read_opening(first_bytes).is_some_and(|token| {
+                let admitted = &mut self.admitted_flows;
+                let mut is_taken = false;
+                self.handle.server.deliver_socket(token, |waiting| {
+                    is_taken = waiting.protocol == TransportProtocol::Tcp;
+                    is_taken.then(|| {
                         admitted.push(socket);
-                        Arrival::Stack(socket)
+                        AcceptedSocket::Netstack(socket)
                     })
                 });
-                taken
+                is_taken
             }),
             None => false,
         };
-        if !shown_in {
+        if !is_accepted {
             // Invalid input: the connection is closed, which every protocol understands.
             let _ = stack.abort(socket);
         }
     }
 
     /// Passes a control connection to a session.
-    fn show_in(&mut self, stack: &mut Stack, socket: SocketId) -> bool {
+    fn accept_control(&mut self, stack: &mut Stack, socket: SocketId) -> bool {
         let (Ok(local), Ok(Some(peer))) = (stack.local(socket), stack.remote(socket)) else {
             return false;
         };
-        let Ok((pair, own)) = UnixStream::pair() else {
+        let Ok((pair, bridge_socket)) = UnixStream::pair() else {
             return false;
         };
-        let Ok(bridge) = Bridge::over(socket, own) else {
+        let Ok(bridge) = ConnectionBridge::for_established(socket, bridge_socket) else {
             return false;
         };
-        let visitor = Visitor { pair, local, peer };
-        if self.desk.visitors.send(visitor).is_err() {
+        let connection = AcceptedConnection { pair, local, peer };
+        if self.handle.connections.send(connection).is_err() {
             return false;
         }
-        self.bridges.push(bridge);
+        self.new_bridges.push(bridge);
         true
     }
 
     /// Opens a socket for each new UDP flow; returns the number of datagrams received.
-    pub fn open_flows(&mut self, stack: &mut Stack) -> u64 {
+    pub fn accept_udp_flows(&mut self, stack: &mut Stack) -> u64 {
         let port = self.port;
-        let mut came = 0;
-        for _ in 0..AT_ONCE {
-            let received = stack.udp_receive(self.datagrams, |bytes, meta| {
+        let mut datagrams = 0;
+        for _ in 0..OPENINGS_PER_ROUND {
+            let received = stack.udp_receive(self.udp_socket, |bytes, meta| {
                 read_opening(bytes).map(|token| (token, meta.from, meta.to))
             });
             let opening = match received {
@@ -177,15 +177,15 @@ impl Reception {
                 Poll::Ready(Ok(opening)) => opening,
                 Poll::Ready(Err(_)) => continue,
             };
-            came += 1;
+            datagrams += 1;
             let Some((token, from, to)) = opening else {
                 continue;
             };
-            let (admitted, greeted) = (&mut self.admitted, &mut self.greeted);
-            self.desk.house.admit(token, |waiting| {
+            let (admitted, opening_flows) = (&mut self.admitted_flows, &mut self.opening_flows);
+            self.handle.server.deliver_socket(token, |waiting| {
                 // The source address is not validated: only that of the control connection gets a
                 // response.
-                if waiting.protocol != Protocol::Udp || from.ip() != waiting.peer {
+                if waiting.protocol != TransportProtocol::Udp || from.ip() != waiting.peer {
                     return None;
                 }
                 let local = SocketAddr::new(to, port);
@@ -193,91 +193,92 @@ impl Reception {
                     Ok(socket) => socket,
                     // Reported to the client: a repetition would rarely find a free socket.
                     Err(StackError::TooManySockets { limit, .. }) => {
-                        return Some(Arrival::NoneLeft(limit));
+                        return Some(AcceptedSocket::Exhausted(limit));
                     }
                     // Other errors are transient: the client repeats its opening.
                     Err(_) => return None,
                 };
-                stack.udp_leave_unstamped(socket).ok()?;
-                greet(stack, socket, None, token);
+                stack.udp_disable_stamps(socket).ok()?;
+                send_opening_response(stack, socket, None, token);
                 admitted.push(socket);
-                greeted.push(Greeted {
+                opening_flows.push(OpeningUdpFlow {
                     socket,
                     token,
-                    asker: None,
+                    accepted_host: None,
                 });
-                Some(Arrival::Stack(socket))
+                Some(AcceptedSocket::Netstack(socket))
             });
         }
-        came
+        datagrams
     }
 
     /// Responds to repeated openings, and aborts connections that stay silent.
-    pub fn look(&mut self, stack: &mut Stack, now: Nanos) {
-        for flow in &self.greeted {
+    pub fn poll_timers(&mut self, stack: &mut Stack, now: Nanos) {
+        for flow in &self.opening_flows {
             let socket = flow.socket;
             loop {
-                let shown = stack.udp_peek(socket, |bytes, from| {
-                    let foreign = (flow.asker).is_some_and(|asker| asker != from.ip());
-                    (foreign, read_opening(bytes) == Some(flow.token), from)
+                let peeked = stack.udp_peek(socket, |bytes, from| {
+                    let is_unexpected = (flow.accepted_host)
+                        .is_some_and(|accepted_host| accepted_host != from.ip());
+                    (is_unexpected, read_opening(bytes) == Some(flow.token), from)
                 });
-                let Ok(Some((foreign, opens, from))) = shown else {
+                let Ok(Some((is_unexpected, opens, from))) = peeked else {
                     break;
                 };
                 // Payload is left for the flow's worker; datagrams of other hosts are dropped,
                 // because
                 // they would hide it.
-                if !foreign && !opens {
+                if !is_unexpected && !opens {
                     break;
                 }
                 let _ = stack.udp_receive(socket, |_, _| ());
-                if !foreign {
-                    let to = flow.asker.map(|_| from);
-                    greet(stack, socket, to, flow.token);
+                if !is_unexpected {
+                    let to = flow.accepted_host.map(|_| from);
+                    send_opening_response(stack, socket, to, flow.token);
                 }
             }
         }
-        let patience = GREETING_PATIENCE.as_nanos() as Nanos;
-        self.undecided.retain(|&(socket, since)| {
-            let waits = now.saturating_sub(since) < patience;
-            if !waits {
+        let timeout_ns = CLASSIFY_DEADLINE.as_nanos() as Nanos;
+        self.unclassified.retain(|&(socket, since)| {
+            let is_waiting = now.saturating_sub(since) < timeout_ns;
+            if !is_waiting {
                 let _ = stack.abort(socket);
             }
-            waits
+            is_waiting
         });
     }
 
     /// Takes the bridges of new control connections.
-    pub fn bridges(&mut self) -> Vec<Bridge> {
-        std::mem::take(&mut self.bridges)
+    pub fn take_bridges(&mut self) -> Vec<ConnectionBridge> {
+        std::mem::take(&mut self.new_bridges)
     }
 
     /// Adds the socket that a test has opened for a flow, for this host alone.
-    pub fn keep(&mut self, socket: SocketId, token: Token, asker: IpAddr) {
-        self.admitted.push(socket);
+    pub fn add_flow(&mut self, socket: SocketId, token: FlowToken, accepted_host: IpAddr) {
+        self.admitted_flows.push(socket);
         if socket.kind() == SocketKind::Udp {
-            self.greeted.push(Greeted {
+            self.opening_flows.push(OpeningUdpFlow {
                 socket,
                 token,
-                asker: Some(asker),
+                accepted_host: Some(accepted_host),
             });
         }
     }
 
     /// Removes a socket that a worker has adopted and will close.
-    pub fn hand_over(&mut self, socket: SocketId) {
-        self.admitted.retain(|other| *other != socket);
+    pub fn hand_over_socket(&mut self, socket: SocketId) {
+        self.admitted_flows.retain(|candidate| *candidate != socket);
     }
 
     /// Called when a test starts: data on its flows is payload from here on.
-    pub fn stop_greeting(&mut self) {
-        self.greeted.clear();
+    pub fn stop_openings(&mut self) {
+        self.opening_flows.clear();
     }
 
     /// Called when a test is over: closes the flows that no worker adopted.
-    pub fn part(&mut self, stack: &mut Stack) {
-        self.greeted.clear();
-        for socket in self.admitted.drain(..) {
+    pub fn end_test(&mut self, stack: &mut Stack) {
+        self.opening_flows.clear();
+        for socket in self.admitted_flows.drain(..) {
             // It may be closed already.
             let _ = stack.close(socket);
         }
@@ -285,9 +286,14 @@ impl Reception {
 }
 
 /// Responds to the opening of a flow. If the response is lost, the client repeats the opening.
-fn greet(stack: &mut Stack, socket: SocketId, to: Option<SocketAddr>, token: Token) {
-    let answer = answer(token);
-    let _ = stack.udp_send(socket, to, answer.len(), |payload| {
-        payload.copy_from_slice(&answer);
+fn send_opening_response(
+    stack: &mut Stack,
+    socket: SocketId,
+    to: Option<SocketAddr>,
+    token: FlowToken,
+) {
+    let response = reply(token);
+    let _ = stack.udp_send(socket, to, response.len(), |payload| {
+        payload.copy_from_slice(&response);
     });
 }

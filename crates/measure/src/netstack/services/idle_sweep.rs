@@ -8,28 +8,28 @@ use std::ops::Range;
 use linerate_host::sys::clock::Nanos;
 
 /// Time between two parts of the scan.
-const SHARE_NS: Nanos = 100_000_000;
+const STEP_INTERVAL_NS: Nanos = 100_000_000;
 
 /// Number of parts of a complete scan: ten seconds, short against the idle timeout of minutes.
-const SHARES: usize = 100;
+const STEP_COUNT: usize = 100;
 
 /// Position of the scan, repeated endlessly.
 #[derive(Default)]
-pub struct Patrol {
+pub struct IdleSweep {
     next: usize,
-    due_ns: Nanos,
+    next_step_ns: Nanos,
 }
 
-impl Patrol {
-    /// Returns the slots to check now out of `places`; mostly none.
+impl IdleSweep {
+    /// Returns the slots to check now out of `slots`; mostly none.
     #[inline]
-    pub fn share(&mut self, places: usize, now: Nanos) -> Range<usize> {
-        if now < self.due_ns {
+    pub fn next_range(&mut self, slots: usize, now: Nanos) -> Range<usize> {
+        if now < self.next_step_ns {
             return 0..0;
         }
-        self.due_ns = now.saturating_add(SHARE_NS);
-        let from = if self.next < places { self.next } else { 0 };
-        self.next = places.min(from + places.div_ceil(SHARES));
+        self.next_step_ns = now.saturating_add(STEP_INTERVAL_NS);
+        let from = if self.next < slots { self.next } else { 0 };
+        self.next = slots.min(from + slots.div_ceil(STEP_COUNT));
         from..self.next
     }
 }
@@ -40,20 +40,20 @@ mod tests {
 
     /// A complete scan in each round took most of the time with 10,000 connections.
     #[test]
-    fn all_places_are_seen_in_time_and_few_at_once() {
-        for places in [1, 8, 99, 100, 101, 10_000, 65_535] {
-            let mut patrol = Patrol::default();
-            let (mut seen, mut looks) = (vec![0; places], 0);
+    fn all_slots_are_checked_in_time_and_few_at_once() {
+        for slots in [1, 8, 99, 100, 101, 10_000, 65_535] {
+            let mut sweep = IdleSweep::default();
+            let (mut checks, mut step_count) = (vec![0; slots], 0);
             // Rounds of a millisecond, for the time of a complete scan.
-            for now in (0..SHARES as u64 * SHARE_NS).step_by(1_000_000) {
-                let share = patrol.share(places, now);
-                assert!(share.len() <= places.div_ceil(SHARES), "{places}");
-                looks += usize::from(!share.is_empty());
-                share.for_each(|place| seen[place] += 1);
+            for now in (0..STEP_COUNT as u64 * STEP_INTERVAL_NS).step_by(1_000_000) {
+                let range = sweep.next_range(slots, now);
+                assert!(range.len() <= slots.div_ceil(STEP_COUNT), "{slots}");
+                step_count += usize::from(!range.is_empty());
+                range.for_each(|slot| checks[slot] += 1);
             }
-            assert!(seen.iter().all(|&times| times > 0), "{places}");
-            assert_eq!(looks, SHARES, "{places}");
+            assert!(checks.iter().all(|&times| times > 0), "{slots}");
+            assert_eq!(step_count, STEP_COUNT, "{slots}");
         }
-        assert_eq!(Patrol::default().share(0, 0), 0..0);
+        assert_eq!(IdleSweep::default().next_range(0, 0), 0..0);
     }
 }

@@ -24,19 +24,19 @@ use linerate_metric::plan::DEFAULT_PORT;
 use linerate_metric::stack::ServiceFigures;
 use linerate_stack::{SocketId, SocketKind, Stack};
 
-use self::acceptor::{Desk, Reception};
-use self::idle_sweep::Patrol;
-use self::outgoing_connects::{Dialled, Dials};
-use self::tcp_connection::{Connection, Next};
-use self::udp_service::Datagrams;
+use self::acceptor::{AcceptHandle, NetstackAcceptor};
+use self::idle_sweep::IdleSweep;
+use self::outgoing_connects::{EstablishedConnect, OutgoingConnects};
+use self::tcp_connection::{NextStep, ServiceConnection};
+use self::udp_service::UdpService;
 use crate::error::MeasureError;
-use crate::interop::handlers::Hall;
+use crate::interop::handlers::InteropState;
 
 /// Backlog of a service's listener.
 const BACKLOG: u32 = 32;
 
 /// Backlog of the linerate service, whose clients open a thousand flows in parallel.
-const OWN_BACKLOG: u32 = 1_024;
+const LINERATE_BACKLOG: u32 = 1_024;
 
 /// Default port of sockperf's server.
 const SOCKPERF_PORT: u16 = 11_111;
@@ -121,31 +121,32 @@ impl FromStr for ServiceSpec {
             let names: Vec<_> = SERVICES.iter().map(|(name, ..)| *name).collect();
             names.join(", ")
         };
-        let (_, kind, usual, _) = SERVICES
+        let (_, kind, default_port, _) = SERVICES
             .iter()
-            .find(|(known, ..)| *known == name)
+            .find(|(entry, ..)| *entry == name)
             .ok_or_else(|| format!("unknown service `{name}`: use one of {}", names()))?;
         let port = match port {
-            None => *usual,
-            Some(port) => (port.parse().ok().filter(|&port| port > 0))
-                .ok_or_else(|| format!("`{text}` has no valid port: write {name}:{usual}"))?,
+            None => *default_port,
+            Some(port) => (port.parse().ok().filter(|&port| port > 0)).ok_or_else(|| {
+                format!("`{text}` has no valid port: write {name}:{default_port}")
+            })?,
         };
         Ok(Self { kind: *kind, port })
     }
 }
 
 impl ServiceKind {
-    /// Returns whether its UDP responses can carry timestamps (`--stamp-payload`): those of other
+    /// Returns whether its UDP responses can carry timestamps (`--enable_timestamps-payload`): those of other
     /// services
     /// have content of their own at that place.
     #[must_use]
-    pub fn carries_times(self) -> bool {
+    pub fn supports_timestamps(self) -> bool {
         matches!(self, Self::Echo | Self::Sockperf)
     }
 
     fn name(self) -> &'static str {
-        let found = SERVICES.iter().find(|(_, kind, ..)| *kind == self);
-        found.map_or("", |(name, ..)| *name)
+        let entry = SERVICES.iter().find(|(_, kind, ..)| *kind == self);
+        entry.map_or("", |(name, ..)| *name)
     }
 }
 
@@ -157,7 +158,7 @@ impl fmt::Display for ServiceSpec {
 
 /// Payload that was received and sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Payload {
+pub struct PayloadCounters {
     /// Bytes received.
     pub received: u64,
     /// Bytes sent.
@@ -167,57 +168,57 @@ pub struct Payload {
 }
 
 /// A service with its sockets.
-struct Service {
+struct StackService {
     spec: ServiceSpec,
     listener: SocketId,
-    datagrams: Datagrams,
+    datagrams: UdpService,
     figures: ServiceFigures,
 }
 
 /// Context that services need from their host.
 #[derive(Clone, Default)]
-pub struct Front {
+pub struct ServiceContext {
     /// Address validation, permissions and the log of rejections.
-    pub hall: Arc<Hall>,
+    pub interop: Arc<InteropState>,
     /// The linerate service, if enabled.
-    pub desk: Option<Desk>,
+    pub linerate: Option<AcceptHandle>,
 }
 
 /// Returns whether an address is in a network of the stack's link.
-fn is_near(stack: &Stack, address: IpAddr) -> bool {
+fn is_on_link(stack: &Stack, address: IpAddr) -> bool {
     let networks = &stack.addressing().networks;
     networks.iter().any(|network| network.contains(address))
 }
 
 /// The services of a stack.
-pub struct Services {
-    services: Vec<Service>,
+pub struct StackServices {
+    services: Vec<StackService>,
     /// Connections by socket index.
-    connections: Vec<Option<Box<Connection>>>,
+    connections: Vec<Option<Box<ServiceConnection>>>,
     /// Range of connections whose idle timeout is checked next.
-    patrol: Patrol,
+    idle_sweep: IdleSweep,
     /// Sockets with more work than one round allows.
-    again: VecDeque<SocketId>,
+    run_queue: VecDeque<SocketId>,
     /// Sockets that continue at a time, not at a change.
-    timed: Vec<SocketId>,
+    timed_sockets: Vec<SocketId>,
     /// Connections being opened towards clients.
-    dials: Dials,
+    outgoing_connects: OutgoingConnects,
     /// Address validation and permissions, with the ports of all services, which must not receive
     /// responses (loops).
-    hall: Arc<Hall>,
-    room: Box<[u8]>,
+    interop: Arc<InteropState>,
+    buffer: Box<[u8]>,
     /// The linerate service, if enabled.
-    reception: Option<Box<Reception>>,
+    acceptor: Option<Box<NetstackAcceptor>>,
     /// Payload moved by its tests.
-    payload: Payload,
+    test_payload: PayloadCounters,
     /// True if a socket was served since the last flush.
-    worked: bool,
+    has_output: bool,
 }
 
 /// Buffer for the largest datagram, and for a read of a stream.
-const ROOM_BYTES: usize = 1 << 16;
+const BUFFER_BYTES: usize = 1 << 16;
 
-impl Services {
+impl StackServices {
     /// Opens the sockets of services.
     ///
     /// # Errors
@@ -225,30 +226,34 @@ impl Services {
     pub fn open(
         stack: &mut Stack,
         specs: Vec<ServiceSpec>,
-        Front { hall, desk }: Front,
+        ServiceContext { interop, linerate }: ServiceContext,
     ) -> Result<Self, MeasureError> {
-        refuse_twice(&specs)?;
-        let mut reception = None;
+        check_ports(&specs)?;
+        let mut acceptor = None;
         let connections = stack.config().tcp_sockets as usize;
         let mut services = Vec::with_capacity(specs.len());
         for spec in specs {
-            let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), spec.port);
+            let unspecified = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), spec.port);
             let backlog = match spec.kind {
-                ServiceKind::Linerate => OWN_BACKLOG,
+                ServiceKind::Linerate => LINERATE_BACKLOG,
                 _ => BACKLOG,
             };
-            let listener = stack.tcp_listen(any, backlog)?;
-            let socket = stack.udp_bind(any)?;
-            if !spec.kind.carries_times() {
-                stack.udp_leave_unstamped(socket)?;
+            let listener = stack.tcp_listen(unspecified, backlog)?;
+            let socket = stack.udp_bind(unspecified)?;
+            if !spec.kind.supports_timestamps() {
+                stack.udp_disable_stamps(socket)?;
             }
-            if let (ServiceKind::Linerate, Some(desk)) = (spec.kind, &desk) {
-                reception = Some(Box::new(Reception::new(desk.clone(), spec.port, socket)));
+            if let (ServiceKind::Linerate, Some(linerate)) = (spec.kind, &linerate) {
+                acceptor = Some(Box::new(NetstackAcceptor::new(
+                    linerate.clone(),
+                    spec.port,
+                    socket,
+                )));
             }
-            services.push(Service {
+            services.push(StackService {
                 spec,
                 listener,
-                datagrams: Datagrams::new(spec, socket),
+                datagrams: UdpService::new(spec, socket),
                 figures: ServiceFigures {
                     service: spec.kind.name().to_owned(),
                     port: spec.port,
@@ -259,15 +264,15 @@ impl Services {
         Ok(Self {
             services,
             connections: std::iter::repeat_with(|| None).take(connections).collect(),
-            patrol: Patrol::default(),
-            again: VecDeque::with_capacity(connections + 16),
-            timed: Vec::with_capacity(16),
-            dials: Dials::default(),
-            hall,
-            room: vec![0; ROOM_BYTES].into_boxed_slice(),
-            reception,
-            payload: Payload::default(),
-            worked: false,
+            idle_sweep: IdleSweep::default(),
+            run_queue: VecDeque::with_capacity(connections + 16),
+            timed_sockets: Vec::with_capacity(16),
+            outgoing_connects: OutgoingConnects::default(),
+            interop,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            acceptor,
+            test_payload: PayloadCounters::default(),
+            has_output: false,
         })
     }
 
@@ -277,9 +282,9 @@ impl Services {
         let all = self.services.iter().map(|service| {
             let mut figures = service.figures.clone();
             if service.spec.kind == ServiceKind::Linerate {
-                figures.bytes_received += self.payload.received;
-                figures.bytes_sent += self.payload.sent;
-                figures.datagrams += self.payload.datagrams;
+                figures.bytes_received += self.test_payload.received;
+                figures.bytes_sent += self.test_payload.sent;
+                figures.datagrams += self.test_payload.datagrams;
             }
             figures
         });
@@ -288,75 +293,77 @@ impl Services {
 
     /// Sets the payload that the linerate service's tests have moved in all.
     #[inline]
-    pub fn moved(&mut self, payload: Payload) {
-        self.payload = payload;
+    pub fn set_test_payload(&mut self, payload: PayloadCounters) {
+        self.test_payload = payload;
     }
 
     /// Returns the acceptor of the linerate service, if enabled.
-    pub fn reception(&mut self) -> Option<&mut Reception> {
-        self.reception.as_deref_mut()
+    pub fn acceptor(&mut self) -> Option<&mut NetstackAcceptor> {
+        self.acceptor.as_deref_mut()
     }
 
     /// Serves a socket that changed.
     #[inline]
-    pub fn changed(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
-        self.worked = true;
-        self.step(stack, socket, now);
+    pub fn on_socket_change(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
+        self.has_output = true;
+        self.serve_socket(stack, socket, now);
     }
 
     /// Returns whether a socket continues without new frames: timed, or with work left.
     #[inline]
-    pub fn is_pressed(&self) -> bool {
-        !self.again.is_empty() || !self.timed.is_empty()
+    pub fn has_ready_work(&self) -> bool {
+        !self.run_queue.is_empty() || !self.timed_sockets.is_empty()
     }
 
     /// Continues sockets with work left and timed ones, and transmits the output.
     #[inline]
-    pub fn go_on(&mut self, stack: &mut Stack, now: Nanos) {
-        let left = self.again.len();
-        let worked = std::mem::take(&mut self.worked) || left > 0 || !self.timed.is_empty();
-        for _ in 0..left {
-            if let Some(socket) = self.again.pop_front() {
-                self.step(stack, socket, now);
+    pub fn run_ready(&mut self, stack: &mut Stack, now: Nanos) {
+        let ready_count = self.run_queue.len();
+        let has_output = std::mem::take(&mut self.has_output)
+            || ready_count > 0
+            || !self.timed_sockets.is_empty();
+        for _ in 0..ready_count {
+            if let Some(socket) = self.run_queue.pop_front() {
+                self.serve_socket(stack, socket, now);
             }
         }
-        for place in (0..self.timed.len()).rev() {
-            let socket = self.timed.swap_remove(place);
-            self.step(stack, socket, now);
+        for index in (0..self.timed_sockets.len()).rev() {
+            let socket = self.timed_sockets.swap_remove(index);
+            self.serve_socket(stack, socket, now);
         }
-        if worked {
+        if has_output {
             stack.flush();
         }
     }
 
     /// Closes idle connections and flows, and advances outgoing connections.
-    pub fn look(&mut self, stack: &mut Stack, now: Nanos) {
+    pub fn poll_timers(&mut self, stack: &mut Stack, now: Nanos) {
         for service in &mut self.services {
-            if service.datagrams.look(stack, &self.hall, now) {
-                go_on_at(&mut self.timed, service.datagrams.socket());
+            if service.datagrams.poll_timers(stack, &self.interop, now) {
+                add_timed(&mut self.timed_sockets, service.datagrams.socket());
             }
         }
-        self.dial(stack, now);
-        if let Some(reception) = &mut self.reception {
-            reception.look(stack, now);
+        self.poll_outgoing_connects(stack, now);
+        if let Some(acceptor) = &mut self.acceptor {
+            acceptor.poll_timers(stack, now);
         }
-        let share = self.patrol.share(self.connections.len(), now);
-        for place in &mut self.connections[share] {
-            if let Some(connection) = place
-                && connection.is_forgotten(now)
+        let range = self.idle_sweep.next_range(self.connections.len(), now);
+        for slot in &mut self.connections[range] {
+            if let Some(connection) = slot
+                && connection.is_idle_timed_out(now)
             {
                 // It may be closed already.
                 let _ = stack.abort(connection.socket());
-                *place = None;
+                *slot = None;
             }
         }
     }
 
-    fn step(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
+    fn serve_socket(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
         match socket.kind() {
             SocketKind::Listener => self.accept(stack, socket, now),
-            SocketKind::Udp => self.answer(stack, socket, now),
-            SocketKind::Tcp => self.talk(stack, socket, now),
+            SocketKind::Udp => self.serve_datagrams(stack, socket, now),
+            SocketKind::Tcp => self.serve_connection(stack, socket, now),
         }
     }
 
@@ -368,99 +375,102 @@ impl Services {
         while let Poll::Ready(Ok(socket)) = stack.tcp_accept(listener) {
             if let Ok(Some(peer)) = stack.remote(socket) {
                 // The completed handshake validates its address.
-                self.hall.prove(peer.ip());
+                self.interop.mark_validated(peer.ip());
             }
             let service = &mut self.services[number];
             service.figures.connections += 1;
             if service.spec.kind == ServiceKind::Linerate {
-                match &mut self.reception {
-                    Some(reception) => reception.came(stack, socket, now),
+                match &mut self.acceptor {
+                    Some(acceptor) => acceptor.on_accepted(stack, socket, now),
                     None => drop(stack.abort(socket)),
                 }
                 continue;
             }
-            if let Some(place) = self.connections.get_mut(socket.index()) {
-                let connection = Connection::new(service.spec.kind, number, socket, now);
-                *place = Some(Box::new(connection));
+            if let Some(slot) = self.connections.get_mut(socket.index()) {
+                let connection = ServiceConnection::new(service.spec.kind, number, socket, now);
+                *slot = Some(Box::new(connection));
             }
             // Its first data may have arrived already.
-            self.talk(stack, socket, now);
+            self.serve_connection(stack, socket, now);
         }
     }
 
-    fn answer(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
+    fn serve_datagrams(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
         let mut services = self.services.iter_mut();
         let Some(service) = services.find(|service| service.datagrams.socket() == socket) else {
             return;
         };
         let figures = &mut service.figures;
         if service.spec.kind == ServiceKind::Linerate {
-            if let Some(reception) = &mut self.reception {
-                figures.datagrams += reception.open_flows(stack);
+            if let Some(acceptor) = &mut self.acceptor {
+                figures.datagrams += acceptor.accept_udp_flows(stack);
             }
             return;
         }
-        match (service.datagrams).step(stack, now, &mut self.room, &self.hall, figures) {
-            Next::Again => self.again.push_back(socket),
-            Next::Timed => go_on_at(&mut self.timed, socket),
-            Next::Wait | Next::Over => {}
+        match (service.datagrams).step(stack, now, &mut self.buffer, &self.interop, figures) {
+            NextStep::Ready => self.run_queue.push_back(socket),
+            NextStep::Timed => add_timed(&mut self.timed_sockets, socket),
+            NextStep::Wait | NextStep::Finished => {}
         }
     }
 
     /// Advances the connections towards clients.
-    fn dial(&mut self, stack: &mut Stack, now: Nanos) {
-        while let Some(Dialled {
+    fn poll_outgoing_connects(&mut self, stack: &mut Stack, now: Nanos) {
+        while let Some(EstablishedConnect {
             socket,
             service,
             settings,
-        }) = self.dials.look(stack, now)
+        }) = self.outgoing_connects.poll(stack, now)
         {
-            if let Some(place) = self.connections.get_mut(socket.index()) {
-                let back = Connection::back(&settings, service, socket, now);
-                *place = Some(Box::new(back));
-                self.talk(stack, socket, now);
+            if let Some(slot) = self.connections.get_mut(socket.index()) {
+                let connection = ServiceConnection::second(&settings, service, socket, now);
+                *slot = Some(Box::new(connection));
+                self.serve_connection(stack, socket, now);
             }
         }
     }
 
-    fn talk(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
-        let Some(place) = self.connections.get_mut(socket.index()) else {
+    fn serve_connection(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
+        let Some(slot) = self.connections.get_mut(socket.index()) else {
             return;
         };
-        let Some(connection) = place.as_mut().filter(|known| known.socket() == socket) else {
-            if let Some(reception) = &mut self.reception {
-                reception.hear(stack, socket);
+        let Some(connection) = slot.as_mut().filter(|entry| entry.socket() == socket) else {
+            if let Some(acceptor) = &mut self.acceptor {
+                acceptor.classify(stack, socket);
             }
             return;
         };
-        let service = connection.service();
+        let service = connection.service_index();
         let figures = &mut self.services[service].figures;
-        let next = connection.step(stack, now, &mut self.room, figures);
-        if let Some(settings) = connection.wish(next == Next::Over)
+        let next = connection.step(stack, now, &mut self.buffer, figures);
+        if let Some(settings) = connection.take_second_connection(next == NextStep::Finished)
             && let Ok(Some(client)) = stack.remote(socket)
         {
-            self.dials
-                .add(stack, &self.hall, client, service, settings, now);
+            self.outgoing_connects
+                .add(stack, &self.interop, client, service, settings, now);
         }
         match next {
-            Next::Wait => {}
-            Next::Again => self.again.push_back(socket),
-            Next::Timed => go_on_at(&mut self.timed, socket),
-            Next::Over => {
+            NextStep::Wait => {}
+            NextStep::Ready => self.run_queue.push_back(socket),
+            NextStep::Timed => add_timed(&mut self.timed_sockets, socket),
+            NextStep::Finished => {
                 // A failed connection is closed already.
                 let _ = stack.close(socket);
-                *place = None;
+                *slot = None;
             }
         }
     }
 }
 
 /// Rejects a port that two services use.
-fn refuse_twice(specs: &[ServiceSpec]) -> Result<(), MeasureError> {
-    for (at, spec) in specs.iter().enumerate() {
-        if let Some(other) = specs[..at].iter().find(|other| other.port == spec.port) {
-            return Err(MeasureError::OptionRefused {
-                option: format!("--serve {other},{spec}"),
+fn check_ports(specs: &[ServiceSpec]) -> Result<(), MeasureError> {
+    for (position, spec) in specs.iter().enumerate() {
+        if let Some(first) = specs[..position]
+            .iter()
+            .find(|first| first.port == spec.port)
+        {
+            return Err(MeasureError::OptionRejected {
+                option: format!("--serve {first},{spec}"),
                 why: format!("both use port {}", spec.port),
                 next_step: format!(
                     "leave one out, or give it another port: {}:PORT",
@@ -473,7 +483,7 @@ fn refuse_twice(specs: &[ServiceSpec]) -> Result<(), MeasureError> {
 }
 
 /// Adds a socket to those that continue at a time, once.
-fn go_on_at(timed: &mut Vec<SocketId>, socket: SocketId) {
+fn add_timed(timed: &mut Vec<SocketId>, socket: SocketId) {
     if !timed.contains(&socket) {
         timed.push(socket);
     }
@@ -484,31 +494,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_one_services() {
+    fn a_port_belongs_to_one_service() {
         let specs = |all: &[&str]| -> Vec<ServiceSpec> {
-            all.iter().map(|one| one.parse().unwrap()).collect()
+            all.iter()
+                .map(|spec_text| spec_text.parse().unwrap())
+                .collect()
         };
-        assert!(refuse_twice(&specs(&["echo", "discard", "echo:8"])).is_ok());
-        let refused = refuse_twice(&specs(&["echo", "iperf2", "discard:7"])).unwrap_err();
-        let text = refused.to_string();
+        assert!(check_ports(&specs(&["echo", "discard", "echo:8"])).is_ok());
+        let error = check_ports(&specs(&["echo", "iperf2", "discard:7"])).unwrap_err();
+        let text = error.to_string();
         assert!(text.contains("echo:7,discard:7"), "{text}");
     }
 
     /// Without the check, a change and a timer of a socket would each add it, in every round.
     #[test]
-    fn who_goes_on_by_the_time_is_looked_at_once_a_round() {
+    fn a_timed_socket_is_added_once() {
         let plan = linerate_metric::stack::StackPlan {
             device: "null:".to_owned(),
             addresses: vec!["10.9.0.2/24".to_owned()],
             profile: "default".to_owned(),
             ..Default::default()
         };
-        let (mut stack, ..) = crate::netstack::open_stack::open(&plan, &Arc::default()).unwrap();
+        let (mut stack, ..) =
+            crate::netstack::open_stack::open_stack(&plan, &Arc::default()).unwrap();
         let sockets = [0, 0].map(|port| stack.udp_bind(SocketAddr::from(([0; 4], port))).unwrap());
         let mut timed = Vec::new();
         for _ in 0..1_000 {
             for socket in sockets {
-                go_on_at(&mut timed, socket);
+                add_timed(&mut timed, socket);
             }
         }
         assert_eq!(timed, sockets);
@@ -516,13 +529,13 @@ mod tests {
 
     #[test]
     fn services_read_as_they_print() {
-        for (text, want) in [
+        for (text, expected) in [
             ("echo", "echo:7"),
             ("discard:4000", "discard:4000"),
             ("iperf2", "iperf2:5001"),
         ] {
             let spec: ServiceSpec = text.parse().unwrap();
-            assert_eq!(spec.to_string(), want);
+            assert_eq!(spec.to_string(), expected);
         }
         for text in ["", "ftp", "echo:", "echo:0", "echo:70000"] {
             assert!(text.parse::<ServiceSpec>().is_err(), "{text}");

@@ -2,80 +2,82 @@
 
 use std::net::SocketAddr;
 
-use linerate_dialect::iperf2::Settings;
+use linerate_dialect::iperf2::Iperf2Settings;
 use linerate_host::sys::clock::Nanos;
 use linerate_stack::{SocketId, Stack, TcpState};
 
-use super::iperf2_udp::may_be_called;
-use crate::interop::handlers::Hall;
+use super::iperf2_udp::is_connect_back_permitted;
+use crate::interop::handlers::InteropState;
 
 /// Longest time in which a client may accept one.
-const PATIENCE_NS: Nanos = 5_000_000_000;
+const CONNECT_TIMEOUT_NS: Nanos = 5_000_000_000;
 
 /// Pause between two attempts: a client may start to listen a moment after its request.
-const AGAIN_NS: Nanos = 20_000_000;
+const RETRY_NS: Nanos = 20_000_000;
 
 /// Largest number of connections being opened.
-const MOST: usize = 64;
+const MAX_PENDING: usize = 64;
 
 /// Connections being opened.
 #[derive(Default)]
-pub struct Dials(Vec<Dial>);
+pub struct OutgoingConnects(Vec<OutgoingConnect>);
 
-struct Dial {
-    to: SocketAddr,
+struct OutgoingConnect {
+    destination: SocketAddr,
     service: usize,
-    settings: Box<Settings>,
-    /// Socket of the current attempt; without one, `try_ns` is the time of the next.
+    settings: Box<Iperf2Settings>,
+    /// Socket of the current attempt; without one, `next_try_ns` is the time of the next.
     socket: Option<SocketId>,
-    try_ns: Nanos,
-    until_ns: Nanos,
+    next_try_ns: Nanos,
+    deadline_ns: Nanos,
 }
 
 /// An established connection.
-pub struct Dialled {
+pub struct EstablishedConnect {
     pub socket: SocketId,
     /// Index of the service.
     pub service: usize,
     /// Settings of the test to run on it.
-    pub settings: Box<Settings>,
+    pub settings: Box<Iperf2Settings>,
 }
 
-impl Dials {
+impl OutgoingConnects {
     /// Adds a connection to the port that the client named, if permitted.
     pub fn add(
         &mut self,
         stack: &Stack,
-        hall: &Hall,
+        interop: &InteropState,
         client: SocketAddr,
         service: usize,
-        settings: Box<Settings>,
+        settings: Box<Iperf2Settings>,
         now: Nanos,
     ) {
-        if self.0.len() < MOST && may_be_called(stack, hall, client, settings.port) {
-            self.0.push(Dial {
-                to: SocketAddr::new(client.ip(), settings.port),
+        if self.0.len() < MAX_PENDING
+            && is_connect_back_permitted(stack, interop, client, settings.port)
+        {
+            self.0.push(OutgoingConnect {
+                destination: SocketAddr::new(client.ip(), settings.port),
                 service,
                 settings,
                 socket: None,
-                try_ns: now,
-                until_ns: now.saturating_add(PATIENCE_NS),
+                next_try_ns: now,
+                deadline_ns: now.saturating_add(CONNECT_TIMEOUT_NS),
             });
         }
     }
 
     /// Advances all attempts; returns one that is established.
-    pub fn look(&mut self, stack: &mut Stack, now: Nanos) -> Option<Dialled> {
-        let mut at = 0;
-        while let Some(dial) = self.0.get_mut(at) {
-            match dial.step(stack, now) {
-                Step::Waits => at += 1,
-                Step::Over => drop(self.0.swap_remove(at)),
-                Step::Stands(socket) => {
-                    let Dial {
+    pub fn poll(&mut self, stack: &mut Stack, now: Nanos) -> Option<EstablishedConnect> {
+        let mut index = 0;
+        while let Some(connect) = self.0.get_mut(index) {
+            match connect.step(stack, now) {
+                ConnectStep::Pending => index += 1,
+                ConnectStep::GivenUp => drop(self.0.swap_remove(index)),
+                ConnectStep::Established(socket) => {
+                    let OutgoingConnect {
                         service, settings, ..
-                    } = self.0.swap_remove(at);
-                    return Some(Dialled {
+                    } = self.0.swap_remove(index);
+                    return Some(EstablishedConnect {
                         socket,
                         service,
                         settings,
@@ -87,32 +89,32 @@ impl Dials {
     }
 }
 
-enum Step {
-    Waits,
-    Stands(SocketId),
-    Over,
+enum ConnectStep {
+    Pending,
+    Established(SocketId),
+    GivenUp,
 }
 
-impl Dial {
-    fn step(&mut self, stack: &mut Stack, now: Nanos) -> Step {
-        let is_late = now >= self.until_ns;
+impl OutgoingConnect {
+    fn step(&mut self, stack: &mut Stack, now: Nanos) -> ConnectStep {
+        let is_timed_out = now >= self.deadline_ns;
         match self.socket {
-            None if is_late => return Step::Over,
-            None if now < self.try_ns => {}
-            None => match stack.tcp_connect(self.to, None) {
+            None if is_timed_out => return ConnectStep::GivenUp,
+            None if now < self.next_try_ns => {}
+            None => match stack.tcp_connect(self.destination, None) {
                 Ok(socket) => self.socket = Some(socket),
-                Err(_) => self.try_ns = now + AGAIN_NS,
+                Err(_) => self.next_try_ns = now + RETRY_NS,
             },
             Some(socket) => match stack.tcp_state(socket) {
-                Ok(TcpState::Opening) if !is_late => {}
-                Ok(TcpState::Opening | TcpState::Closed) | Err(_) => {
+                Ok(TcpState::Connecting) if !is_timed_out => {}
+                Ok(TcpState::Connecting | TcpState::Closed) | Err(_) => {
                     // A refused attempt, too, keeps its slot until it is aborted.
                     let _ = stack.abort(socket);
-                    (self.socket, self.try_ns) = (None, now + AGAIN_NS);
+                    (self.socket, self.next_try_ns) = (None, now + RETRY_NS);
                 }
-                Ok(_) => return Step::Stands(socket),
+                Ok(_) => return ConnectStep::Established(socket),
             },
         }
-        Step::Waits
+        ConnectStep::Pending
     }
 }

@@ -2,52 +2,54 @@
 
 use std::task::Poll;
 
-use linerate_dialect::sockperf::{self, Took};
+use linerate_dialect::sockperf::{self, SockperfDatagram};
 use linerate_dialect::{chargen, echo};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::stack::ServiceFigures;
-use linerate_stack::{Echo, Meta, SocketId, Stack, StackError};
+use linerate_stack::{DatagramMeta, EchoResult, SocketId, Stack, StackError};
 
-use super::iperf2_udp::{Flows, Place};
-use super::tcp_connection::Next;
+use super::iperf2_udp::{FlowContext, Iperf2Flows};
+use super::tcp_connection::NextStep;
 use super::{ServiceKind, ServiceSpec};
-use crate::interop::handlers::Hall;
+use crate::interop::handlers::InteropState;
 
 /// Largest number of datagrams per round; the stack is polled in between.
-const BURST: usize = 32;
+const MAX_BURST: usize = 32;
 
 /// UDP socket of a service.
-pub struct Datagrams {
+pub struct UdpService {
     socket: SocketId,
     port: u16,
-    dialect: Dialect,
+    protocol: UdpProtocol,
 }
 
-enum Dialect {
-    InPlace(InPlace),
+enum UdpProtocol {
+    InFrame(FrameResponder),
     Discard,
     Chargen { line: u64 },
-    Iperf2(Flows),
+    Iperf2(Iperf2Flows),
 }
 
 /// Services that respond in the frame of the request, with at most its length.
-enum InPlace {
+enum FrameResponder {
     Echo,
-    Sockperf(Box<sockperf::Server>),
+    Sockperf(Box<sockperf::SockperfServer>),
 }
 
-impl Datagrams {
+impl UdpService {
     pub fn new(spec: ServiceSpec, socket: SocketId) -> Self {
         Self {
             socket,
             port: spec.port,
-            dialect: match spec.kind {
-                ServiceKind::Echo => Dialect::InPlace(InPlace::Echo),
+            protocol: match spec.kind {
+                ServiceKind::Echo => UdpProtocol::InFrame(FrameResponder::Echo),
                 // Sockets of the linerate service are handled by the acceptor.
-                ServiceKind::Discard | ServiceKind::Linerate => Dialect::Discard,
-                ServiceKind::Chargen => Dialect::Chargen { line: 0 },
-                ServiceKind::Sockperf => Dialect::InPlace(InPlace::Sockperf(Box::default())),
-                ServiceKind::Iperf2 => Dialect::Iperf2(Flows::new()),
+                ServiceKind::Discard | ServiceKind::Linerate => UdpProtocol::Discard,
+                ServiceKind::Chargen => UdpProtocol::Chargen { line: 0 },
+                ServiceKind::Sockperf => {
+                    UdpProtocol::InFrame(FrameResponder::Sockperf(Box::default()))
+                }
+                ServiceKind::Iperf2 => UdpProtocol::Iperf2(Iperf2Flows::new()),
             },
         }
     }
@@ -61,62 +63,62 @@ impl Datagrams {
         &mut self,
         stack: &mut Stack,
         now: Nanos,
-        room: &mut [u8],
-        hall: &Hall,
+        buffer: &mut [u8],
+        interop: &InteropState,
         figures: &mut ServiceFigures,
-    ) -> Next {
-        let more = self.take(stack, now, room, hall, figures);
-        let place = self.place(hall);
-        let due = match &mut self.dialect {
-            Dialect::Iperf2(flows) => flows.work(stack, &place, now, figures),
-            _ => Next::Wait,
+    ) -> NextStep {
+        let has_more = self.receive(stack, now, buffer, interop, figures);
+        let context = self.flow_context(interop);
+        let next = match &mut self.protocol {
+            UdpProtocol::Iperf2(flows) => flows.send_due(stack, &context, now, figures),
+            _ => NextStep::Wait,
         };
-        match more {
-            true => Next::Again,
-            false => due,
+        match has_more {
+            true => NextStep::Ready,
+            false => next,
         }
     }
 
-    fn place<'a>(&self, hall: &'a Hall) -> Place<'a> {
-        Place {
+    fn flow_context<'a>(&self, interop: &'a InteropState) -> FlowContext<'a> {
+        FlowContext {
             socket: self.socket,
             port: self.port,
-            hall,
+            interop,
         }
     }
 
     /// Receives up to a burst; returns whether there may be more.
-    fn take(
+    fn receive(
         &mut self,
         stack: &mut Stack,
         now: Nanos,
-        room: &mut [u8],
-        hall: &Hall,
+        buffer: &mut [u8],
+        interop: &InteropState,
         figures: &mut ServiceFigures,
     ) -> bool {
-        let place = self.place(hall);
-        for _ in 0..BURST {
+        let context = self.flow_context(interop);
+        for _ in 0..MAX_BURST {
             // A request stays in the socket's queue while its response could not be sent.
-            if self.dialect.answers() && !stack.udp_has_room() {
+            if self.protocol.responds() && !stack.udp_can_send() {
                 return stack
-                    .udp_waiting(self.socket)
+                    .udp_queued(self.socket)
                     .is_ok_and(|waiting| waiting > 0);
             }
-            match self.echo(stack, hall, figures) {
-                Poll::Ready(Ok(Echo::Sent(_))) => {
-                    if self.sends_the_last(stack) {
+            match self.echo(stack, interop, figures) {
+                Poll::Ready(Ok(EchoResult::Sent(_))) => {
+                    if self.flush_last(stack) {
                         return false;
                     }
                     continue;
                 }
-                Poll::Ready(Ok(Echo::Elsewhere)) => {}
+                Poll::Ready(Ok(EchoResult::StillQueued)) => {}
                 // An ICMP error for an earlier response does not end the service.
-                Poll::Ready(Ok(Echo::Ignored) | Err(_)) => continue,
+                Poll::Ready(Ok(EchoResult::Ignored) | Err(_)) => continue,
                 Poll::Pending => return false,
             }
             let received = stack.udp_receive(self.socket, |payload, meta| {
-                let bytes = payload.len().min(room.len());
-                room[..bytes].copy_from_slice(&payload[..bytes]);
+                let bytes = payload.len().min(buffer.len());
+                buffer[..bytes].copy_from_slice(&payload[..bytes]);
                 (bytes, meta)
             });
             let (bytes, meta) = match received {
@@ -127,22 +129,24 @@ impl Datagrams {
             };
             figures.datagrams += 1;
             figures.bytes_received += bytes as u64;
-            let answer = (self.dialect).take(stack, &place, now, &meta, &mut room[..bytes]);
+            let response_bytes =
+                (self.protocol).respond(stack, &context, now, &meta, &mut buffer[..bytes]);
             // A response to a service's port would be responded to forever.
-            let Some(answer) = answer.filter(|_| echo::answers_to(meta.from.port(), hall.ports()))
+            let Some(response_bytes) =
+                response_bytes.filter(|_| echo::may_reply_to(meta.from.port(), interop.ports()))
             else {
                 continue;
             };
-            let own = &room[..answer];
-            let sent = stack.udp_send(self.socket, Some(meta.from), answer, |out| {
-                out.copy_from_slice(own);
+            let response = &buffer[..response_bytes];
+            let sent = stack.udp_send(self.socket, Some(meta.from), response_bytes, |frame| {
+                frame.copy_from_slice(response);
             });
             match sent {
-                Poll::Ready(Ok(_)) => figures.bytes_sent += answer as u64,
+                Poll::Ready(Ok(_)) => figures.bytes_sent += response_bytes as u64,
                 // Too long for the stack, unreachable, or no buffer.
-                Poll::Ready(Err(_)) | Poll::Pending => figures.answers_lost += 1,
+                Poll::Ready(Err(_)) | Poll::Pending => figures.responses_lost += 1,
             }
-            if self.sends_the_last(stack) {
+            if self.flush_last(stack) {
                 return false;
             }
         }
@@ -154,19 +158,19 @@ impl Datagrams {
     fn echo(
         &mut self,
         stack: &mut Stack,
-        hall: &Hall,
+        interop: &InteropState,
         figures: &mut ServiceFigures,
-    ) -> Poll<Result<Echo, StackError>> {
-        let Dialect::InPlace(service) = &mut self.dialect else {
-            return Poll::Ready(Ok(Echo::Elsewhere));
+    ) -> Poll<Result<EchoResult, StackError>> {
+        let UdpProtocol::InFrame(service) = &mut self.protocol else {
+            return Poll::Ready(Ok(EchoResult::StillQueued));
         };
         let echoed = stack.udp_echo(self.socket, None, |datagram, meta| {
             figures.datagrams += 1;
             figures.bytes_received += datagram.len() as u64;
-            let answer = service.answer(datagram);
-            answer.filter(|_| echo::answers_to(meta.from.port(), hall.ports()))
+            let response_bytes = service.respond(datagram);
+            response_bytes.filter(|_| echo::may_reply_to(meta.from.port(), interop.ports()))
         });
-        if let Poll::Ready(Ok(Echo::Sent(bytes))) = &echoed {
+        if let Poll::Ready(Ok(EchoResult::Sent(bytes))) = &echoed {
             figures.bytes_sent += *bytes as u64;
         }
         echoed
@@ -174,61 +178,61 @@ impl Datagrams {
 
     /// Transmits the last response at once; returns whether no request is waiting.
     #[inline]
-    fn sends_the_last(&self, stack: &mut Stack) -> bool {
-        let last = matches!(stack.udp_waiting(self.socket), Ok(0));
-        if last {
-            stack.send_made();
+    fn flush_last(&self, stack: &mut Stack) -> bool {
+        let is_last = matches!(stack.udp_queued(self.socket), Ok(0));
+        if is_last {
+            stack.flush_frames();
         }
-        last
+        is_last
     }
 
     /// Removes flows that have ended; returns whether one was started, which continues at a time.
-    pub fn look(&mut self, stack: &mut Stack, hall: &Hall, now: Nanos) -> bool {
-        let place = self.place(hall);
-        match &mut self.dialect {
-            Dialect::Iperf2(flows) => flows.look(stack, &place, now),
+    pub fn poll_timers(&mut self, stack: &mut Stack, interop: &InteropState, now: Nanos) -> bool {
+        let context = self.flow_context(interop);
+        match &mut self.protocol {
+            UdpProtocol::Iperf2(flows) => flows.poll_timers(stack, &context, now),
             _ => false,
         }
     }
 }
 
-impl Dialect {
-    fn answers(&self) -> bool {
+impl UdpProtocol {
+    fn responds(&self) -> bool {
         !matches!(self, Self::Discard)
     }
 
     /// Handles a datagram and writes the response over it; returns the response's length.
     #[inline]
-    fn take(
+    fn respond(
         &mut self,
         stack: &mut Stack,
-        place: &Place,
+        context: &FlowContext,
         now: Nanos,
-        meta: &Meta,
+        meta: &DatagramMeta,
         datagram: &mut [u8],
     ) -> Option<usize> {
         match self {
-            Self::InPlace(service) => service.answer(datagram),
+            Self::InFrame(service) => service.respond(datagram),
             Self::Discard => None,
             Self::Chargen { line } => {
-                let bytes = chargen::answer(datagram.len(), *line, datagram);
+                let bytes = chargen::reply(datagram.len(), *line, datagram);
                 *line += 1;
                 Some(bytes)
             }
-            Self::Iperf2(flows) => flows.take(stack, place, now, meta, datagram),
+            Self::Iperf2(flows) => flows.handle_datagram(stack, context, now, meta, datagram),
         }
     }
 }
 
-impl InPlace {
+impl FrameResponder {
     /// Writes the response over a request; returns its length.
     #[inline]
-    fn answer(&mut self, datagram: &mut [u8]) -> Option<usize> {
+    fn respond(&mut self, datagram: &mut [u8]) -> Option<usize> {
         match self {
             Self::Echo => Some(datagram.len()),
-            Self::Sockperf(server) => match server.datagram(datagram) {
-                Took::Answer(_) => Some(datagram.len()),
-                Took::Counted(_) | Took::Ignored => None,
+            Self::Sockperf(server) => match server.receive_datagram(datagram) {
+                SockperfDatagram::Reply(_) => Some(datagram.len()),
+                SockperfDatagram::Counted(_) | SockperfDatagram::Ignored => None,
             },
         }
     }
@@ -242,73 +246,81 @@ mod tests {
     use linerate_metric::stack::ServiceFigures;
     use linerate_stack::Stack;
 
-    use super::super::{Front, Services};
+    use super::super::{ServiceContext, StackServices};
     use super::*;
     use crate::netstack::test_pair;
 
-    const QUESTIONS: usize = 24;
+    const REQUESTS: usize = 24;
 
     /// Sends a number of requests at once to the echo service of a stack with this setting. Returns
     /// the
     /// figures of the service when all are settled, and the number of responses.
-    fn asked_at_once(name: &str, bytes: usize, setting: (&str, &str)) -> (ServiceFigures, usize) {
-        let mut stacks = test_pair::set_pair(name, &[setting]);
+    fn request_at_once(name: &str, bytes: usize, setting: (&str, &str)) -> (ServiceFigures, usize) {
+        let mut stacks = test_pair::stack_pair_with(name, &[setting]);
         let specs = vec!["echo".parse().unwrap()];
-        let mut services = Services::open(&mut stacks[1], specs, Front::default()).unwrap();
+        let mut services =
+            StackServices::open(&mut stacks[1], specs, ServiceContext::default()).unwrap();
         let to = SocketAddr::from(([10, 9, 0, 2], echo::PORT));
         let socket = stacks[0].udp_bind(SocketAddr::from(([0; 4], 0))).unwrap();
-        let (mut asked, mut answered) = (0, 0);
+        let (mut sent, mut received) = (0, 0);
         let mut serve = |server: &mut Stack| {
             let now = clock::now();
-            while let Some(socket) = server.ready() {
-                services.changed(server, socket, now);
+            while let Some(socket) = server.next_ready() {
+                services.on_socket_change(server, socket, now);
             }
-            services.go_on(server, now);
+            services.run_ready(server, now);
             services.figures().remove(0)
         };
         // The ARP queue holds few frames, so the address is resolved first.
-        test_pair::until(&mut stacks, |[client, _]| {
-            client.neighbor_towards(to.ip()).unwrap().1
+        test_pair::poll_until(&mut stacks, |[client, _]| {
+            client.resolve_next_hop(to.ip()).unwrap().1
         });
         // All requests wait at the service before it handles the first.
-        test_pair::until(&mut stacks, |[client, server]| {
-            while asked < QUESTIONS
+        test_pair::poll_until(&mut stacks, |[client, server]| {
+            while sent < REQUESTS
                 && client
-                    .udp_send(socket, Some(to), bytes, |room| room.fill(7))
+                    .udp_send(socket, Some(to), bytes, |payload| payload.fill(7))
                     .is_ready()
             {
-                asked += 1;
+                sent += 1;
             }
-            server.counters().udp.in_datagrams == QUESTIONS as u64
+            server.counters().udp.in_datagrams == REQUESTS as u64
         });
-        let mut done = ServiceFigures::default();
-        test_pair::until(&mut stacks, |[client, server]| {
-            done = serve(server);
+        let mut figures = ServiceFigures::default();
+        test_pair::poll_until(&mut stacks, |[client, server]| {
+            figures = serve(server);
             let mut take =
-                || client.udp_receive(socket, |answer, _| assert_eq!(answer.len(), bytes));
+                || client.udp_receive(socket, |response, _| assert_eq!(response.len(), bytes));
             while let Poll::Ready(Ok(())) = take() {
-                answered += 1;
+                received += 1;
             }
-            answered + done.answers_lost as usize == QUESTIONS
+            received + figures.responses_lost as usize == REQUESTS
         });
-        (done, answered)
+        (figures, received)
     }
 
     /// Responses without space used to be dropped: only four arrived.
     #[test]
-    fn a_question_waits_until_its_answer_has_room() {
+    fn a_request_waits_until_its_response_has_space() {
         // In one frame, and in three.
         for (name, bytes) in [("answers", 64), ("long-answers", 4_000)] {
-            let (done, answered) = asked_at_once(name, bytes, ("tx_descriptors", "4"));
-            assert_eq!((answered, done.answers_lost), (QUESTIONS, 0), "{bytes} B");
-            assert_eq!(done.bytes_sent, (QUESTIONS * bytes) as u64);
+            let (figures, received) = request_at_once(name, bytes, ("tx_descriptors", "4"));
+            assert_eq!(
+                (received, figures.responses_lost),
+                (REQUESTS, 0),
+                "{bytes} B"
+            );
+            assert_eq!(figures.bytes_sent, (REQUESTS * bytes) as u64);
         }
     }
 
     #[test]
-    fn an_answer_that_cannot_be_sent_is_counted() {
-        let (done, answered) = asked_at_once("no-answers", 4_000, ("ip.fragmentation", "off"));
-        assert_eq!((answered, done.answers_lost), (0, QUESTIONS as u64));
-        assert_eq!((done.datagrams, done.bytes_sent), (QUESTIONS as u64, 0));
+    fn an_unsendable_response_is_counted() {
+        let (figures, received) = request_at_once("no-answers", 4_000, ("ip.fragmentation", "off"));
+        assert_eq!((received, figures.responses_lost), (0, REQUESTS as u64));
+        assert_eq!(
+            (figures.datagrams, figures.bytes_sent),
+            (REQUESTS as u64, 0)
+        );
     }
 }

@@ -1,13 +1,13 @@
 //! Buffers for payload to be sent and received.
 
 /// A page-aligned buffer: without alignment the kernel's copy is a few percent slower.
-pub struct Buffer {
+pub struct AlignedBuffer {
     memory: Vec<u8>,
     start: usize,
     pub(super) length: usize,
 }
 
-impl Buffer {
+impl AlignedBuffer {
     pub fn new(length: usize) -> Self {
         const PAGE: usize = 4096;
         // Not zero: never-written pages would all map the one zero page and flatter the copy.
@@ -21,14 +21,14 @@ impl Buffer {
     }
 
     #[inline]
-    pub fn front(&mut self, bytes: usize) -> &mut [u8] {
+    pub fn prefix(&mut self, bytes: usize) -> &mut [u8] {
         let bytes = bytes.min(self.length);
         &mut self.memory[self.start..self.start + bytes]
     }
 
     /// Returns up to `bytes` bytes from offset `start`.
     #[inline]
-    pub fn part(&mut self, start: usize, bytes: usize) -> &mut [u8] {
+    pub fn range(&mut self, start: usize, bytes: usize) -> &mut [u8] {
         let end = (start + bytes).min(self.length);
         &mut self.memory[self.start + start.min(end)..self.start + end]
     }

@@ -5,33 +5,34 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use linerate_host::sys::readiness::{Ready, poll_any};
-use linerate_metric::plan::Protocol;
+use linerate_host::sys::readiness::{Readiness, poll_any};
+use linerate_metric::plan::TransportProtocol;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::CONNECT_PATIENCE;
-use super::options::{apply, group};
-use crate::transport::{Correspondent, FlowOptions};
+use super::CONNECT_TIMEOUT;
+use super::options::{apply_options, set_multicast_options};
+use crate::transport::{FlowOptions, PeerAddressing};
 
 /// Longest delay until a cancelled run is noticed.
-const LOOK_UP: Duration = Duration::from_millis(50);
+const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// EINPROGRESS, "Operation now in progress": a non-blocking connect has started.
 const EINPROGRESS: i32 = 115;
 
 /// Creates a socket with its options before it is connected: the handshake fixes window scale and
 /// segment size.
-fn unconnected(remote: SocketAddr, options: &FlowOptions) -> io::Result<Socket> {
+fn create_socket(remote: SocketAddr, options: &FlowOptions) -> io::Result<Socket> {
     let kind = match options.protocol {
-        Protocol::Tcp => Type::STREAM,
-        Protocol::Udp => Type::DGRAM,
+        TransportProtocol::Tcp => Type::STREAM,
+        TransportProtocol::Udp => Type::DGRAM,
     };
     let socket = Socket::new(Domain::for_address(remote), kind, None)?;
     if let Some(interface) = &options.interface {
         socket.bind_device(Some(interface.as_bytes()))?;
     }
-    apply(&socket, options)?;
-    if let (Protocol::Tcp, Some(bytes)) = (options.protocol, options.socket.mss_bytes) {
+    apply_options(&socket, options)?;
+    if let (TransportProtocol::Tcp, Some(bytes)) = (options.protocol, options.socket_plan.mss_bytes)
+    {
         socket.set_tcp_mss(bytes)?;
     }
     if let Some(local) = options.local {
@@ -46,81 +47,84 @@ fn unconnected(remote: SocketAddr, options: &FlowOptions) -> io::Result<Socket> 
 /// # Errors
 /// The error of the kernel; `PermissionDenied` when an option is not permitted.
 pub fn open(remote: SocketAddr, options: &FlowOptions) -> io::Result<Socket> {
-    let socket = unconnected(remote, options)?;
-    match &options.correspondent {
-        Correspondent::Connected | Correspondent::Asker(_) => {
-            socket.connect_timeout(&SockAddr::from(remote), CONNECT_PATIENCE)?;
+    let socket = create_socket(remote, options)?;
+    match &options.addressing {
+        PeerAddressing::Connected | PeerAddressing::AnyFrom(_) => {
+            socket.connect_timeout(&SockAddr::from(remote), CONNECT_TIMEOUT)?;
         }
-        Correspondent::Unconnected => {}
-        Correspondent::Group(_) => group(&socket, remote, options)?,
+        PeerAddressing::Unconnected => {}
+        PeerAddressing::Multicast(_) => set_multicast_options(&socket, remote, options)?,
     }
-    limit(&socket, options)?;
+    set_timeouts(&socket, options)?;
     Ok(socket)
 }
 
 /// Sets the timeouts of blocking calls.
-fn limit(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
-    socket.set_read_timeout(Some(options.patience))?;
-    socket.set_write_timeout(Some(options.patience))
+fn set_timeouts(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
+    socket.set_read_timeout(Some(options.timeout))?;
+    socket.set_write_timeout(Some(options.timeout))
 }
 
 /// Adopts a socket that was opened or accepted elsewhere, for a thread whose calls block or do not.
 ///
 /// # Errors
 /// When the kernel rejects one of the options.
-pub fn take_over(fd: OwnedFd, options: &FlowOptions, calls_sleep: bool) -> io::Result<Socket> {
+pub fn adopt_socket(fd: OwnedFd, options: &FlowOptions, calls_sleep: bool) -> io::Result<Socket> {
     let socket = Socket::from(fd);
     // Blocking mode: calls that must not block pass MSG_DONTWAIT. `accept` has no such flag.
-    let listens = options.protocol == Protocol::Tcp && socket.is_listener()?;
+    let listens = options.protocol == TransportProtocol::Tcp && socket.is_listener()?;
     socket.set_nonblocking(listens && !calls_sleep)?;
-    limit(&socket, options)?;
-    apply(&socket, options)?;
+    set_timeouts(&socket, options)?;
+    apply_options(&socket, options)?;
     Ok(socket)
 }
 
 /// Opens connections in parallel; returns once all are established, in the order of the targets.
 ///
 /// # Errors
-/// The error of the first connection that fails; `Interrupted` when `called_off` returns true.
-pub fn many(
-    wanted: &[(SocketAddr, &FlowOptions)],
-    called_off: &dyn Fn() -> bool,
+/// The error of the first connection that fails; `Interrupted` when `is_cancelled` returns true.
+pub fn connect_many(
+    targets: &[(SocketAddr, &FlowOptions)],
+    is_cancelled: &dyn Fn() -> bool,
 ) -> io::Result<Vec<Socket>> {
-    let give_up = Instant::now() + CONNECT_PATIENCE;
-    let mut sockets = Vec::with_capacity(wanted.len());
-    let mut opening = Vec::with_capacity(wanted.len());
-    for (place, (remote, options)) in wanted.iter().enumerate() {
-        let socket = unconnected(*remote, options)?;
+    let deadline = Instant::now() + CONNECT_TIMEOUT;
+    let mut sockets = Vec::with_capacity(targets.len());
+    let mut pending = Vec::with_capacity(targets.len());
+    for (position, (remote, options)) in targets.iter().enumerate() {
+        let socket = create_socket(*remote, options)?;
         socket.set_nonblocking(true)?;
         match socket.connect(&SockAddr::from(*remote)) {
             Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(EINPROGRESS) => opening.push(place),
+            Err(error) if error.raw_os_error() == Some(EINPROGRESS) => pending.push(position),
             Err(error) => return Err(error),
         }
         sockets.push(socket);
     }
-    while let Some(&place) = opening.first() {
+    while let Some(&position) = pending.first() {
         // All use the same path, so the first is as good an indicator as any.
-        let ready = poll_any(&[(sockets[place].as_fd(), Ready::Send)], LOOK_UP)?;
+        let ready = poll_any(
+            &[(sockets[position].as_fd(), Readiness::Send)],
+            CANCEL_POLL_INTERVAL,
+        )?;
         if ready {
-            let first: &Socket = &sockets[place];
+            let first: &Socket = &sockets[position];
             if let Some(error) = first.take_error()? {
                 return Err(error);
             }
-            opening.remove(0);
+            pending.remove(0);
             continue;
         }
-        if called_off() {
+        if is_cancelled() {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        if Instant::now() >= give_up {
+        if Instant::now() >= deadline {
             return Err(io::ErrorKind::TimedOut.into());
         }
     }
-    for (socket, (_, options)) in sockets.iter().zip(wanted) {
+    for (socket, (_, options)) in sockets.iter().zip(targets) {
         // Calls that must not block pass MSG_DONTWAIT.
         socket.set_nonblocking(false)?;
-        limit(socket, options)?;
+        set_timeouts(socket, options)?;
     }
     Ok(sockets)
 }

@@ -4,21 +4,21 @@ use std::io;
 use std::net::SocketAddr;
 
 use linerate_host::sys::socket;
-use linerate_metric::plan::Protocol;
+use linerate_metric::plan::TransportProtocol;
 use socket2::{Domain, Socket};
 
 use crate::transport::FlowOptions;
 
-pub(super) fn apply(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
-    let asked = &options.socket;
+pub(super) fn apply_options(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
+    let requested = &options.socket_plan;
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    if let Some(bytes) = asked.send_buffer_bytes {
+    if let Some(bytes) = requested.send_buffer_bytes {
         match options.force_buffers {
             true => socket::force_send_buffer(socket, bytes)?,
             false => socket.set_send_buffer_size(size(bytes))?,
         }
     }
-    if let Some(bytes) = asked.receive_buffer_bytes {
+    if let Some(bytes) = requested.receive_buffer_bytes {
         match options.force_buffers {
             true => socket::force_receive_buffer(socket, bytes)?,
             false => socket.set_recv_buffer_size(size(bytes))?,
@@ -27,7 +27,7 @@ pub(super) fn apply(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
     if let Some(time) = options.busy_poll {
         socket::set_busy_poll(socket, time)?;
     }
-    if let Some(tos) = asked.tos.map(u32::from) {
+    if let Some(tos) = requested.tos.map(u32::from) {
         if socket.domain()? == Domain::IPV6 {
             socket.set_tclass_v6(tos)?;
             // For IPv4 peers of a dual-stack socket; an error means that it has none.
@@ -36,17 +36,17 @@ pub(super) fn apply(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
             socket.set_tos_v4(tos)?;
         }
     }
-    if let Some(priority) = asked.priority {
+    if let Some(priority) = requested.priority {
         socket.set_priority(priority)?;
     }
-    if let Some(bytes) = asked.receive_low_water_bytes {
+    if let Some(bytes) = requested.receive_low_water_bytes {
         socket::set_receive_low_water(socket, bytes)?;
     }
-    if options.protocol == Protocol::Tcp {
+    if options.protocol == TransportProtocol::Tcp {
         if let Some(name) = &options.congestion_control {
             socket.set_tcp_congestion(name.as_bytes())?;
         }
-        if asked.no_delay {
+        if requested.no_delay {
             socket.set_tcp_nodelay(true)?;
         }
     }
@@ -55,10 +55,14 @@ pub(super) fn apply(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
 
 /// Sets the interface and the hop limit of multicast datagrams. Without a given interface, the one
 /// of the route to `remote` is used.
-pub(super) fn group(socket: &Socket, remote: SocketAddr, options: &FlowOptions) -> io::Result<()> {
-    let hops = u32::from(options.group_hops);
+pub(super) fn set_multicast_options(
+    socket: &Socket,
+    remote: SocketAddr,
+    options: &FlowOptions,
+) -> io::Result<()> {
+    let hops = u32::from(options.multicast_hops);
     let named = options.interface.clone();
-    let towards = || linerate_host::snapshot::interface_towards(remote.ip());
+    let towards = || linerate_host::snapshot::egress_interface(remote.ip());
     let name = named.or_else(towards).ok_or(io::ErrorKind::NotFound)?;
     socket::set_multicast_interface(socket, &name, remote.is_ipv6())?;
     if remote.is_ipv6() {

@@ -6,47 +6,50 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use linerate_host::sys::socket;
-use linerate_metric::record::{Socket as SocketFacts, TcpState};
+use linerate_metric::record::{SocketFacts, TcpFacts};
 use socket2::{SockAddr, SockRef, Socket, Type};
 
 /// Observes a socket that another thread uses.
-pub struct Watch {
+pub struct SocketWatch {
     socket: Arc<Socket>,
-    refusals: Arc<AtomicU32>,
+    port_unreachable: Arc<AtomicU32>,
 }
 
-impl Watch {
+impl SocketWatch {
     #[must_use]
     pub fn of(socket: &Arc<Socket>) -> Self {
         Self {
             socket: Arc::clone(socket),
-            refusals: Arc::default(),
+            port_unreachable: Arc::default(),
         }
     }
 
     /// Adds the counter of sends that failed because the remote port is closed.
     #[must_use]
-    pub(super) fn counting(self, refusals: &Arc<AtomicU32>) -> Self {
-        let refusals = Arc::clone(refusals);
-        Self { refusals, ..self }
+    pub(super) fn with_port_unreachable(self, port_unreachable: &Arc<AtomicU32>) -> Self {
+        let port_unreachable = Arc::clone(port_unreachable);
+        Self {
+            port_unreachable,
+            ..self
+        }
     }
 
     /// Returns the number of sends so far that failed because the remote port is closed.
     #[must_use]
-    pub fn refusals(&self) -> u32 {
-        self.refusals.load(Relaxed)
+    pub fn port_unreachable(&self) -> u32 {
+        self.port_unreachable.load(Relaxed)
     }
 
     /// Returns TCP_INFO; `None` for a socket that is not TCP.
     #[must_use]
-    pub fn tcp(&self) -> Option<socket::TcpInfo> {
-        socket::tcp_info(&self.socket).ok()
+    pub fn tcp_info(&self) -> Option<socket::TcpInfo> {
+        socket::read_tcp_info(&self.socket).ok()
     }
 
     /// Returns the memory of its queues, in bytes.
     #[must_use]
     pub fn queued_memory(&self) -> Option<u64> {
-        socket::queued_memory(&self.socket).ok()
+        socket::read_queued_memory(&self.socket).ok()
     }
 }
 
@@ -67,11 +70,11 @@ pub fn facts_of(socket: &Socket) -> SocketFacts {
             .then(|| congestion_control(&SockRef::from(socket)))
             .flatten(),
         receive_queue_drops: (!is_stream)
-            .then(|| socket::receive_queue_drops(socket).ok())
+            .then(|| socket::read_receive_queue_drops(socket).ok())
             .flatten()
             .map(u64::from),
-        napi_id: socket::napi_id(socket),
-        tcp: socket::tcp_info(socket).ok().map(tcp_state),
+        napi_id: socket::read_napi_id(socket),
+        tcp: socket::read_tcp_info(socket).ok().map(to_tcp_state),
         ..SocketFacts::default()
     }
 }
@@ -84,9 +87,9 @@ pub(crate) fn congestion_control(socket: &SockRef<'_>) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-fn tcp_state(info: socket::TcpInfo) -> TcpState {
+fn to_tcp_state(info: socket::TcpInfo) -> TcpFacts {
     const US: u64 = 1_000;
-    TcpState {
+    TcpFacts {
         retransmits: u64::from(info.retransmits),
         cwnd_segments: u64::from(info.cwnd),
         mss_bytes: u64::from(info.mss),
@@ -104,10 +107,10 @@ fn tcp_state(info: socket::TcpInfo) -> TcpState {
             .send_buffer_limited_us
             .map(|time| time.saturating_mul(US)),
         retransmitted_bytes: info.retransmitted_bytes,
-        spurious_retransmits: info.duplicates_told.map(u64::from),
-        reordering_seen: info.reordering_seen.map(u64::from),
+        spurious_retransmits: info.dsack_duplicates.map(u64::from),
+        reordering_seen: info.reordering_events.map(u64::from),
         timeouts: info.timeouts.map(u64::from),
-        marked: info.delivered_marked.map(u64::from),
-        ecn: Some(info.ecn),
+        marked: info.delivered_ce.map(u64::from),
+        ecn: Some(info.ecn_negotiated),
     }
 }

@@ -3,327 +3,354 @@
 use std::io;
 use std::time::Duration;
 
-use linerate_host::sys::readiness::{self, Events, Ready};
-use linerate_host::sys::socket::Flags;
-use linerate_metric::plan::Wait;
+use linerate_host::sys::readiness::{self, EpollEvents, Readiness};
+use linerate_host::sys::socket::MessageFlags;
+use linerate_metric::plan::WaitMode;
 use socket2::Socket;
 
-use super::super::call_times::{Call, Recorder, watched};
+use super::super::call_times::{CallRecorder, TransportCall, poll_readiness};
 
 /// Longest wait for any of several sockets: the delay until a stop is noticed.
-pub const IDLE_PATIENCE: Duration = Duration::from_millis(100);
+pub const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Largest number of ready sockets per `epoll_wait`: enough to make the call cheap per socket, few
 /// enough to notice a stop in between.
-const EVENTS_AT_ONCE: usize = 256;
+const EVENTS_PER_WAIT: usize = 256;
 
 /// Way in which calls on sockets wait.
-pub trait Waiting: Sized {
+pub trait SocketWait: Sized {
     /// Flags of every send and receive call.
-    const FLAGS: Flags;
+    const CALL_FLAGS: MessageFlags;
     /// True if a call, or the wait before it, blocks until its one socket is ready.
-    const SLEEPS_IN_CALLS: bool;
+    const BLOCKS_ON_ONE_SOCKET: bool;
     /// True if the send and receive calls themselves block.
-    const CALLS_SLEEP: bool = false;
+    const CALLS_BLOCK: bool = false;
     /// Separate call that waits, if any.
-    const WAITS_WITH: Option<Call> = None;
+    const WAIT_CALL: Option<TransportCall> = None;
     /// True if a thread may sleep until a departure time.
-    const SLEEPS: bool = true;
+    const MAY_SLEEP: bool = true;
     /// Number of tries on an empty receive queue before the workload regains control.
-    const LOOKS: usize = 1;
+    const RECEIVE_TRIES: usize = 1;
     /// True if a thread that waits this way uses no files except its sockets, so that it may have
     /// a file table of its own.
-    const SOCKETS_ALONE: bool = false;
+    const SOCKETS_ONLY: bool = false;
 
     /// True if sockets can be registered edge-triggered.
-    const TELLS_CHANGES: bool = false;
+    const EDGE_TRIGGERED: bool = false;
 
     /// Creates the state of the wait.
     ///
     /// # Errors
     /// When the process is out of file descriptors.
-    fn new(wait: Wait) -> io::Result<Self>;
+    fn new(wait: WaitMode) -> io::Result<Self>;
 
     /// Blocks until there is data; returns false when the timeout expires first.
     #[inline]
-    fn before_receive<R: Recorder>(
+    fn wait_receivable<R: CallRecorder>(
         &mut self,
         _calls: &mut R,
         _socket: &Socket,
-        _patience: Duration,
+        _timeout: Duration,
     ) -> io::Result<bool> {
         Ok(true)
     }
 
     /// Blocks until there may be space to send.
     #[inline]
-    fn no_room<R: Recorder>(
+    fn wait_writable<R: CallRecorder>(
         &mut self,
         _calls: &mut R,
         _socket: &Socket,
-        _patience: Duration,
+        _timeout: Duration,
     ) -> io::Result<()> {
         Ok(())
     }
 
     /// Records that a socket was not ready.
     #[inline]
-    fn starved(&mut self, _index: usize, _socket: &Socket, _ready: Ready) -> io::Result<()> {
+    fn mark_starved(
+        &mut self,
+        _index: usize,
+        _socket: &Socket,
+        _ready: Readiness,
+    ) -> io::Result<()> {
         Ok(())
     }
 
     /// Blocks until any socket is ready.
     #[inline]
-    fn idle<R: Recorder>(&mut self, _calls: &mut R, _patience: Duration) {}
+    fn idle<R: CallRecorder>(&mut self, _calls: &mut R, _timeout: Duration) {}
 
     /// Registers a socket under a key, level-triggered; returns false where that is not supported.
-    fn enrol(
+    fn register(
         &mut self,
         _index: usize,
         _socket: &Socket,
-        _ready: Ready,
+        _ready: Readiness,
         _key: usize,
     ) -> io::Result<bool> {
         Ok(false)
     }
 
     /// Registers a socket under a key, edge-triggered.
-    fn enrol_changes(&mut self, _index: usize, _socket: &Socket, _key: usize) -> io::Result<()> {
+    fn register_edge_triggered(
+        &mut self,
+        _index: usize,
+        _socket: &Socket,
+        _key: usize,
+    ) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Blocks until registered sockets are ready and appends their keys.
-    fn ready<R: Recorder>(&mut self, _calls: &mut R, _keys: &mut Vec<usize>, _patience: Duration) {}
+    fn wait_ready<R: CallRecorder>(
+        &mut self,
+        _calls: &mut R,
+        _keys: &mut Vec<usize>,
+        _timeout: Duration,
+    ) {
+    }
 
     /// Removes a socket from the wait.
-    fn forget(&mut self, _index: usize, _socket: &Socket) {}
+    fn deregister(&mut self, _index: usize, _socket: &Socket) {}
 
     /// Records that a socket closes that is open nowhere else: the kernel removes it by itself.
-    fn closes(&mut self, _index: usize) {}
+    fn on_close(&mut self, _index: usize) {}
 }
 
 /// Blocking calls.
-pub struct Block;
+pub struct BlockingWait;
 /// Non-blocking calls, repeated.
-pub struct Spin;
+pub struct SpinWait;
 /// `poll` blocks before each receive call.
-pub struct Poll;
+pub struct PollWait;
 /// `select` blocks before each receive call.
-pub struct Select {
+pub struct SelectWait {
     timeout: Option<Duration>,
 }
 /// Interest with which a socket is registered at `epoll`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Watched {
+enum EpollInterest {
     /// Level-triggered.
-    For(Ready),
+    Level(Readiness),
     /// Edge-triggered.
-    Changes,
+    Edge,
 }
 /// `epoll_wait` blocks when no socket was ready.
-pub struct Epoll {
-    instance: readiness::Epoll,
+pub struct EpollWait {
+    instance: readiness::EpollSet,
     /// Interest of each socket.
-    watched: Vec<Option<Watched>>,
+    interests: Vec<Option<EpollInterest>>,
     /// True if sockets are registered edge-triggered: an unready socket needs no re-registration.
-    by_changes: bool,
+    is_edge_triggered: bool,
     /// Events of the last `epoll_wait`.
-    events: Events,
+    events: EpollEvents,
 }
 
-impl Waiting for Block {
-    const SOCKETS_ALONE: bool = true;
-    const FLAGS: Flags = Flags::NONE;
-    const SLEEPS_IN_CALLS: bool = true;
-    const CALLS_SLEEP: bool = true;
+impl SocketWait for BlockingWait {
+    const SOCKETS_ONLY: bool = true;
+    const CALL_FLAGS: MessageFlags = MessageFlags::NONE;
+    const BLOCKS_ON_ONE_SOCKET: bool = true;
+    const CALLS_BLOCK: bool = true;
 
-    fn new(_: Wait) -> io::Result<Self> {
+    fn new(_: WaitMode) -> io::Result<Self> {
         Ok(Self)
     }
 }
 
-impl Waiting for Spin {
-    const SOCKETS_ALONE: bool = true;
-    const FLAGS: Flags = Flags::DONT_WAIT;
-    const SLEEPS_IN_CALLS: bool = false;
-    const SLEEPS: bool = false;
+impl SocketWait for SpinWait {
+    const SOCKETS_ONLY: bool = true;
+    const CALL_FLAGS: MessageFlags = MessageFlags::DONT_WAIT;
+    const BLOCKS_ON_ONE_SOCKET: bool = false;
+    const MAY_SLEEP: bool = false;
     // About a dozen microseconds: the workload's own time between two tries no longer shows in the
     // round trip, and a stop is still noticed at once.
-    const LOOKS: usize = 64;
+    const RECEIVE_TRIES: usize = 64;
 
-    fn new(_: Wait) -> io::Result<Self> {
+    fn new(_: WaitMode) -> io::Result<Self> {
         Ok(Self)
     }
 }
 
-impl Waiting for Poll {
-    const SOCKETS_ALONE: bool = true;
-    const FLAGS: Flags = Flags::DONT_WAIT;
-    const SLEEPS_IN_CALLS: bool = true;
-    const WAITS_WITH: Option<Call> = Some(Call::Poll);
+impl SocketWait for PollWait {
+    const SOCKETS_ONLY: bool = true;
+    const CALL_FLAGS: MessageFlags = MessageFlags::DONT_WAIT;
+    const BLOCKS_ON_ONE_SOCKET: bool = true;
+    const WAIT_CALL: Option<TransportCall> = Some(TransportCall::Poll);
 
-    fn new(_: Wait) -> io::Result<Self> {
+    fn new(_: WaitMode) -> io::Result<Self> {
         Ok(Self)
     }
 
     #[inline]
-    fn before_receive<R: Recorder>(
+    fn wait_receivable<R: CallRecorder>(
         &mut self,
         calls: &mut R,
         socket: &Socket,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<bool> {
-        let look = |patience| readiness::poll(socket, Ready::Receive, patience);
-        watched(calls, Call::Poll, patience, look)
+        let check = |timeout| readiness::poll(socket, Readiness::Receive, timeout);
+        poll_readiness(calls, TransportCall::Poll, timeout, check)
     }
 
-    fn no_room<R: Recorder>(
+    fn wait_writable<R: CallRecorder>(
         &mut self,
         calls: &mut R,
         socket: &Socket,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<()> {
-        let look = |patience| readiness::poll(socket, Ready::Send, patience);
-        watched(calls, Call::Poll, patience, look).map(|_| ())
+        let check = |timeout| readiness::poll(socket, Readiness::Send, timeout);
+        poll_readiness(calls, TransportCall::Poll, timeout, check).map(|_| ())
     }
 }
 
-impl Waiting for Select {
-    const SOCKETS_ALONE: bool = true;
-    const FLAGS: Flags = Flags::DONT_WAIT;
-    const SLEEPS_IN_CALLS: bool = true;
-    const WAITS_WITH: Option<Call> = Some(Call::Select);
+impl SocketWait for SelectWait {
+    const SOCKETS_ONLY: bool = true;
+    const CALL_FLAGS: MessageFlags = MessageFlags::DONT_WAIT;
+    const BLOCKS_ON_ONE_SOCKET: bool = true;
+    const WAIT_CALL: Option<TransportCall> = Some(TransportCall::Select);
 
-    fn new(wait: Wait) -> io::Result<Self> {
+    fn new(wait: WaitMode) -> io::Result<Self> {
         let timeout = match wait {
             // Bounded, so that a stop is noticed with any timeout.
-            Wait::Select { timeout_ns } => timeout_ns.map(Duration::from_nanos),
+            WaitMode::Select { timeout_ns } => timeout_ns.map(Duration::from_nanos),
             _ => None,
         };
         Ok(Self {
-            timeout: timeout.map(|timeout| timeout.min(IDLE_PATIENCE)),
+            timeout: timeout.map(|timeout| timeout.min(IDLE_TIMEOUT)),
         })
     }
 
     #[inline]
-    fn before_receive<R: Recorder>(
+    fn wait_receivable<R: CallRecorder>(
         &mut self,
         calls: &mut R,
         socket: &Socket,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<bool> {
-        let patience = self.timeout.unwrap_or(patience);
-        let look = |patience| readiness::select(socket, Ready::Receive, patience);
-        watched(calls, Call::Select, patience, look)
+        let timeout = self.timeout.unwrap_or(timeout);
+        let check = |timeout| readiness::select(socket, Readiness::Receive, timeout);
+        poll_readiness(calls, TransportCall::Select, timeout, check)
     }
 
-    fn no_room<R: Recorder>(
+    fn wait_writable<R: CallRecorder>(
         &mut self,
         calls: &mut R,
         socket: &Socket,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<()> {
-        let patience = self.timeout.unwrap_or(patience);
-        let look = |patience| readiness::select(socket, Ready::Send, patience);
-        watched(calls, Call::Select, patience, look).map(|_| ())
+        let timeout = self.timeout.unwrap_or(timeout);
+        let check = |timeout| readiness::select(socket, Readiness::Send, timeout);
+        poll_readiness(calls, TransportCall::Select, timeout, check).map(|_| ())
     }
 }
 
-impl Waiting for Epoll {
-    const FLAGS: Flags = Flags::DONT_WAIT;
-    const SLEEPS_IN_CALLS: bool = false;
-    const WAITS_WITH: Option<Call> = Some(Call::EpollWait);
-    const TELLS_CHANGES: bool = true;
+impl SocketWait for EpollWait {
+    const CALL_FLAGS: MessageFlags = MessageFlags::DONT_WAIT;
+    const BLOCKS_ON_ONE_SOCKET: bool = false;
+    const WAIT_CALL: Option<TransportCall> = Some(TransportCall::EpollWait);
+    const EDGE_TRIGGERED: bool = true;
 
-    fn new(_: Wait) -> io::Result<Self> {
+    fn new(_: WaitMode) -> io::Result<Self> {
         Ok(Self {
-            instance: readiness::Epoll::new()?,
-            watched: Vec::new(),
-            by_changes: false,
-            events: Events::with_room(EVENTS_AT_ONCE),
+            instance: readiness::EpollSet::new()?,
+            interests: Vec::new(),
+            is_edge_triggered: false,
+            events: EpollEvents::with_capacity(EVENTS_PER_WAIT),
         })
     }
 
-    fn enrol(
+    fn register(
         &mut self,
         index: usize,
         socket: &Socket,
-        ready: Ready,
+        ready: Readiness,
         key: usize,
     ) -> io::Result<bool> {
-        if self.watched.len() <= index {
-            self.watched.resize(index + 1, None);
+        if self.interests.len() <= index {
+            self.interests.resize(index + 1, None);
         }
-        if self.watched[index].take().is_some() {
-            self.instance.forget(socket)?;
+        if self.interests[index].take().is_some() {
+            self.instance.deregister(socket)?;
         }
-        self.instance.enrol(socket, ready, key as u64)?;
-        self.watched[index] = Some(Watched::For(ready));
+        self.instance.register(socket, ready, key as u64)?;
+        self.interests[index] = Some(EpollInterest::Level(ready));
         Ok(true)
     }
 
-    fn enrol_changes(&mut self, index: usize, socket: &Socket, key: usize) -> io::Result<()> {
-        if self.watched.len() <= index {
-            self.watched.resize(index + 1, None);
+    fn register_edge_triggered(
+        &mut self,
+        index: usize,
+        socket: &Socket,
+        key: usize,
+    ) -> io::Result<()> {
+        if self.interests.len() <= index {
+            self.interests.resize(index + 1, None);
         }
-        if self.watched[index].take().is_some() {
-            self.instance.forget(socket)?;
+        if self.interests[index].take().is_some() {
+            self.instance.deregister(socket)?;
         }
-        self.by_changes = true;
-        self.instance.enrol_changes(socket, key as u64)?;
-        self.watched[index] = Some(Watched::Changes);
+        self.is_edge_triggered = true;
+        self.instance.register_edge_triggered(socket, key as u64)?;
+        self.interests[index] = Some(EpollInterest::Edge);
         Ok(())
     }
 
     #[inline]
-    fn ready<R: Recorder>(&mut self, calls: &mut R, keys: &mut Vec<usize>, patience: Duration) {
+    fn wait_ready<R: CallRecorder>(
+        &mut self,
+        calls: &mut R,
+        keys: &mut Vec<usize>,
+        timeout: Duration,
+    ) {
         calls.begin();
         let mut count = 0;
-        let look = |patience| {
-            count = self.instance.wait_for(patience, &mut self.events)?;
+        let check = |timeout| {
+            count = self.instance.wait(timeout, &mut self.events)?;
             Ok(count > 0)
         };
         // A failure shows at the next call on the socket.
-        let _ = watched(calls, Call::EpollWait, patience, look);
+        let _ = poll_readiness(calls, TransportCall::EpollWait, timeout, check);
         keys.extend((0..count).map(|nth| self.events.key(nth) as usize));
     }
 
     #[inline]
-    fn starved(&mut self, index: usize, socket: &Socket, ready: Ready) -> io::Result<()> {
-        if self.by_changes {
+    fn mark_starved(&mut self, index: usize, socket: &Socket, ready: Readiness) -> io::Result<()> {
+        if self.is_edge_triggered {
             return Ok(());
         }
-        if self.watched.len() <= index {
-            self.watched.resize(index + 1, None);
+        if self.interests.len() <= index {
+            self.interests.resize(index + 1, None);
         }
-        let watched = &mut self.watched[index];
-        if *watched != Some(Watched::For(ready)) {
-            self.instance.watch(socket, ready, watched.is_some())?;
-            *watched = Some(Watched::For(ready));
+        let interest = &mut self.interests[index];
+        if *interest != Some(EpollInterest::Level(ready)) {
+            self.instance
+                .register_or_modify(socket, ready, interest.is_some())?;
+            *interest = Some(EpollInterest::Level(ready));
         }
         Ok(())
     }
 
     #[inline]
-    fn idle<R: Recorder>(&mut self, calls: &mut R, patience: Duration) {
+    fn idle<R: CallRecorder>(&mut self, calls: &mut R, timeout: Duration) {
         calls.begin();
-        let look = |patience| Ok(self.instance.wait_for(patience, &mut self.events)? > 0);
+        let check = |timeout| Ok(self.instance.wait(timeout, &mut self.events)? > 0);
         // A failure shows at the next call on the socket.
-        let _ = watched(calls, Call::EpollWait, patience, look);
+        let _ = poll_readiness(calls, TransportCall::EpollWait, timeout, check);
     }
 
-    fn forget(&mut self, index: usize, socket: &Socket) {
-        if let Some(watched) = self.watched.get_mut(index)
-            && watched.take().is_some()
+    fn deregister(&mut self, index: usize, socket: &Socket) {
+        if let Some(interest) = self.interests.get_mut(index)
+            && interest.take().is_some()
         {
             // An error means that it was not registered, which is the goal.
-            let _ = self.instance.forget(socket);
+            let _ = self.instance.deregister(socket);
         }
     }
 
-    fn closes(&mut self, index: usize) {
-        if let Some(watched) = self.watched.get_mut(index) {
-            *watched = None;
+    fn on_close(&mut self, index: usize) {
+        if let Some(interest) = self.interests.get_mut(index) {
+            *interest = None;
         }
     }
 }

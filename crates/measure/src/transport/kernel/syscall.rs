@@ -3,14 +3,14 @@
 use std::io;
 use std::task;
 
-use linerate_host::sys::socket::Flags;
+use linerate_host::sys::socket::MessageFlags;
 
-use super::Waiting;
-use crate::transport::call_times::{Call, Found, Recorder};
+use super::SocketWait;
+use crate::transport::call_times::{CallOutcome, CallRecorder, TransportCall};
 
 /// Converts the result of a non-blocking call to a `Poll`.
 #[inline]
-pub fn outcome<R>(result: io::Result<R>) -> task::Poll<io::Result<R>> {
+pub fn to_poll<R>(result: io::Result<R>) -> task::Poll<io::Result<R>> {
     match result {
         Err(error) => match error.kind() {
             // A signal ends a wait just as a timeout does.
@@ -29,7 +29,7 @@ pub fn outcome<R>(result: io::Result<R>) -> task::Poll<io::Result<R>> {
 
 /// Returns whether an error means that the remote end is temporarily unreachable.
 #[inline]
-pub(super) fn is_way_gone(kind: io::ErrorKind) -> bool {
+pub(super) fn is_unreachable(kind: io::ErrorKind) -> bool {
     matches!(
         kind,
         io::ErrorKind::HostUnreachable
@@ -47,87 +47,87 @@ pub const EIO: i32 = 5;
 /// EINVAL, "Invalid argument": more datagrams in a GSO call than this kernel accepts.
 pub const EINVAL: i32 = 22;
 
-/// Makes one send of `whole` bytes or datagrams; `call(n, ..)` sends the part after the first n.
+/// Makes one send of `total` bytes or datagrams; `call(n, ..)` sends the part after the first n.
 ///
 /// When recorded, a blocking call is first tried without blocking: only that detects whether there
 /// was space. The rest follows in the blocking call, so that the program's send is unchanged. The
 /// recorded duration includes both calls.
 #[inline]
-pub(super) fn sending<W: Waiting, R: Recorder>(
+pub(super) fn send_with<W: SocketWait, R: CallRecorder>(
     calls: &mut R,
-    kind: Call,
-    whole: usize,
-    mut call: impl FnMut(usize, Flags) -> io::Result<usize>,
+    kind: TransportCall,
+    total: usize,
+    mut call: impl FnMut(usize, MessageFlags) -> io::Result<usize>,
 ) -> io::Result<usize> {
     calls.begin();
-    let all = |sent: &io::Result<usize>| match sent {
-        Ok(taken) if *taken >= whole => Found::Ready,
-        _ => Found::Waited,
+    let outcome_of = |sent: &io::Result<usize>| match sent {
+        Ok(sent_bytes) if *sent_bytes >= total => CallOutcome::Ready,
+        _ => CallOutcome::Waited,
     };
-    if !(R::ON && W::CALLS_SLEEP) {
-        let sent = call(0, W::FLAGS);
-        calls.end(kind, all(&sent));
+    if !(R::ON && W::CALLS_BLOCK) {
+        let sent = call(0, W::CALL_FLAGS);
+        calls.end(kind, outcome_of(&sent));
         return sent;
     }
-    let at_once = call(0, Flags::DONT_WAIT);
-    let taken = match &at_once {
-        Ok(taken) if *taken < whole => *taken,
+    let immediate = call(0, MessageFlags::DONT_WAIT);
+    let sent_bytes = match &immediate {
+        Ok(sent_bytes) if *sent_bytes < total => *sent_bytes,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
         _ => {
-            calls.end(kind, all(&at_once));
-            return at_once;
+            calls.end(kind, outcome_of(&immediate));
+            return immediate;
         }
     };
-    let rest = call(taken, W::FLAGS);
-    calls.end(kind, Found::Waited);
+    let rest = call(sent_bytes, W::CALL_FLAGS);
+    calls.end(kind, CallOutcome::Waited);
     match rest {
-        Ok(more) => Ok(taken + more),
+        Ok(more) => Ok(sent_bytes + more),
         // The error occurs again at the next call.
-        Err(_) if taken > 0 => Ok(taken),
+        Err(_) if sent_bytes > 0 => Ok(sent_bytes),
         Err(error) => Err(error),
     }
 }
 
 /// Returns the recorded result of a non-blocking send.
 #[inline]
-pub(super) fn at_once(sent: &io::Result<usize>) -> Found {
+pub(super) fn nonblocking_outcome(sent: &io::Result<usize>) -> CallOutcome {
     match sent {
-        Ok(_) => Found::Ready,
-        Err(_) => Found::Waited,
+        Ok(_) => CallOutcome::Ready,
+        Err(_) => CallOutcome::Waited,
     }
 }
 
-/// Makes one receive, with up to `looks` tries where the call does not block. When recorded, a
-/// blocking call is first tried without blocking, as in [`sending`].
+/// Makes one receive, with up to `tries` tries where the call does not block. When recorded, a
+/// blocking call is first tried without blocking, as in [`send_with`].
 #[inline]
-pub(super) fn receiving<W: Waiting, R: Recorder, T>(
+pub(super) fn receive_with<W: SocketWait, R: CallRecorder, T>(
     calls: &mut R,
-    kind: Call,
-    looks: usize,
-    mut call: impl FnMut(Flags) -> io::Result<T>,
+    kind: TransportCall,
+    tries: usize,
+    mut call: impl FnMut(MessageFlags) -> io::Result<T>,
 ) -> task::Poll<io::Result<T>> {
-    if R::ON && W::CALLS_SLEEP {
-        let at_once = outcome(call(Flags::DONT_WAIT));
-        if at_once.is_ready() {
-            calls.end(kind, Found::Ready);
-            return at_once;
+    if R::ON && W::CALLS_BLOCK {
+        let immediate = to_poll(call(MessageFlags::DONT_WAIT));
+        if immediate.is_ready() {
+            calls.end(kind, CallOutcome::Ready);
+            return immediate;
         }
-        let received = outcome(call(W::FLAGS));
-        calls.end(kind, Found::Waited);
+        let received = to_poll(call(W::CALL_FLAGS));
+        calls.end(kind, CallOutcome::Waited);
         return received;
     }
-    for _ in 1..looks {
-        let received = outcome(call(W::FLAGS));
+    for _ in 1..tries {
+        let received = to_poll(call(W::CALL_FLAGS));
         if received.is_ready() {
-            calls.end(kind, Found::Ready);
+            calls.end(kind, CallOutcome::Ready);
             return received;
         }
-        calls.end(kind, Found::Empty);
+        calls.end(kind, CallOutcome::Empty);
     }
-    let received = outcome(call(W::FLAGS));
+    let received = to_poll(call(W::CALL_FLAGS));
     let found = match received.is_ready() {
-        true => Found::Ready,
-        false => Found::Empty,
+        true => CallOutcome::Ready,
+        false => CallOutcome::Empty,
     };
     calls.end(kind, found);
     received

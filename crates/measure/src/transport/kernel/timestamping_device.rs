@@ -4,81 +4,82 @@ use std::io;
 use std::time::Duration;
 
 use linerate_host::device_clock::DeviceClock;
-use linerate_host::snapshot::interface_towards;
+use linerate_host::snapshot::egress_interface;
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::ethtool::Ethtool;
-use linerate_host::sys::hardware_timestamps::{Clock, switched};
-use linerate_host::sys::packet_timestamps::Bridge;
+use linerate_host::sys::ethtool::EthtoolSocket;
+use linerate_host::sys::hardware_timestamps::{PtpClock, read_enabled};
+use linerate_host::sys::packet_timestamps::RealtimeConverter;
 use socket2::Socket;
 
 /// Time between two synchronisations with the device's clock. A bad clock drifts by 100 us per
 /// second, thus by 2 us meanwhile, and its rate is known.
-const FIND_EVERY_NS: Nanos = 20_000_000;
+const SYNC_INTERVAL_NS: Nanos = 20_000_000;
 
 /// Time between the first two synchronisations, which give the rate; no request is sent before.
-const FIRST_RATE: Duration = Duration::from_millis(10);
+const RATE_BASELINE: Duration = Duration::from_millis(10);
 
 /// An interface with a hardware clock for timestamps.
-pub struct Device {
-    file: Clock,
+pub struct TimestampingDevice {
+    clock_file: PtpClock,
     clock: DeviceClock,
-    next_ns: Nanos,
+    next_sync_ns: Nanos,
 }
 
-impl Device {
+impl TimestampingDevice {
     /// Returns the interface through which a connected socket sends, if it makes timestamps.
     ///
     /// # Errors
     /// The reason why its timestamps cannot be used.
-    pub fn of(socket: &Socket) -> Result<Option<Self>, String> {
+    pub fn for_socket(socket: &Socket) -> Result<Option<Self>, String> {
         let remote = socket
             .peer_addr()
             .ok()
             .and_then(|remote| remote.as_socket());
-        let Some(interface) = remote.and_then(|remote| interface_towards(remote.ip())) else {
+        let Some(interface) = remote.and_then(|remote| egress_interface(remote.ip())) else {
             return Ok(None);
         };
-        let can = Ethtool::new(&interface).and_then(|ethtool| ethtool.timestamping());
-        let can = can.unwrap_or_default();
-        let told = switched(&interface).unwrap_or_default();
-        if !can.hardware || !(told.departures || told.arrivals) {
+        let supported =
+            EthtoolSocket::new(&interface).and_then(|ethtool| ethtool.read_timestamping());
+        let supported = supported.unwrap_or_default();
+        let enabled = read_enabled(&interface).unwrap_or_default();
+        if !supported.hardware || !(enabled.transmit || enabled.receive) {
             return Ok(None);
         }
-        let Some(number) = can.clock else {
+        let Some(number) = supported.ptp_clock else {
             return Err(format!("the hardware clock of {interface} cannot be read"));
         };
-        let file = Clock::open(number);
+        let file = PtpClock::open(number);
         let device = file.and_then(|file| {
-            let first = file.offset()?;
-            std::thread::sleep(FIRST_RATE);
-            let second = file.offset()?;
+            let first = file.read_offset()?;
+            std::thread::sleep(RATE_BASELINE);
+            let second = file.read_offset()?;
             Ok(Self {
-                file,
-                clock: DeviceClock::between(first, second),
-                next_ns: clock::now() + FIND_EVERY_NS,
+                clock_file: file,
+                clock: DeviceClock::new(first, second),
+                next_sync_ns: clock::now() + SYNC_INTERVAL_NS,
             })
         });
         device.map(Some).map_err(|error: io::Error| {
-            let path = Clock::path(number);
+            let path = PtpClock::path(number);
             format!("the hardware timestamps of {interface} cannot be used: {path}: {error}")
         })
     }
 
     /// Converts a hardware timestamp to our clock.
-    pub fn monotonic(&self, stamp_ns: Nanos, bridge: &Bridge) -> Nanos {
-        bridge.monotonic(self.clock.real(stamp_ns))
+    pub fn to_monotonic_ns(&self, stamp_ns: Nanos, bridge: &RealtimeConverter) -> Nanos {
+        bridge.to_monotonic(self.clock.to_realtime(stamp_ns))
     }
 
     /// Synchronises with the device's clock when that is due. Not to be called within a round trip.
-    pub fn keep_up(&mut self) {
+    pub fn sync_if_due(&mut self) {
         let now = clock::now();
-        if now < self.next_ns {
+        if now < self.next_sync_ns {
             return;
         }
-        self.next_ns = now + FIND_EVERY_NS;
+        self.next_sync_ns = now + SYNC_INTERVAL_NS;
         // A removed device makes no further timestamps either, so the error is ignored.
-        if let Ok(offset) = self.file.offset() {
-            self.clock.found(offset);
+        if let Ok(offset) = self.clock_file.read_offset() {
+            self.clock.update(offset);
         }
     }
 

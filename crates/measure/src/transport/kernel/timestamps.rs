@@ -4,108 +4,121 @@ use std::io;
 use std::task;
 use std::time::Duration;
 
-use linerate_host::sys::packet_timestamps::{self, Bridge};
-use linerate_metric::plan::Protocol;
+use linerate_host::sys::packet_timestamps::{self, RealtimeConverter};
+use linerate_metric::plan::TransportProtocol;
 
-use super::super::call_times::{Call, Recorder};
-use super::super::{Departure, Meta};
-use super::timestamping_device::Device;
-use super::{Index, Kernel, OPEN, Waiting};
+use super::super::call_times::{CallRecorder, TransportCall};
+use super::super::{RecvMeta, TxTimestamp};
+use super::timestamping_device::TimestampingDevice;
+use super::{KernelTransport, SOCKET_IS_OPEN, SocketIndex, SocketWait};
 
 /// Longest time in which the kernel may start to timestamp arrivals: half of the shortest usual
 /// time after which requests count as lost.
-const STAMPS_PATIENCE: Duration = Duration::from_millis(500);
+const ENABLE_TIMEOUT: Duration = Duration::from_millis(500);
 
-impl<W: Waiting, R: Recorder> Kernel<W, R> {
-    /// [`Transport::stamp`](super::Transport::stamp).
-    pub(super) fn start_stamps(
+impl<W: SocketWait, R: CallRecorder> KernelTransport<W, R> {
+    /// [`Transport::enable_timestamps`](super::Transport::enable_timestamps).
+    pub(super) fn start_timestamps(
         &mut self,
-        index: Index,
-        protocol: Protocol,
+        index: SocketIndex,
+        protocol: TransportProtocol,
     ) -> io::Result<Vec<String>> {
-        let entry = self.sockets[index.0].as_ref().expect(OPEN);
-        packet_timestamps::enable(&entry.socket, protocol == Protocol::Tcp)?;
-        let device = Device::of(&entry.socket);
-        let mut notes = Vec::new();
+        let entry = self.sockets[index.0].as_ref().expect(SOCKET_IS_OPEN);
+        packet_timestamps::enable_timestamps(&entry.socket, protocol == TransportProtocol::Tcp)?;
+        let device = TimestampingDevice::for_socket(&entry.socket);
+        let mut warnings = Vec::new();
         // Before the first request is sent. The kernel enables receive timestamps for the whole
         // machine, so one wait is enough for all flows.
-        if self.bridge.is_none() {
-            if packet_timestamps::await_arrivals(STAMPS_PATIENCE).is_ok_and(|begun| !begun) {
-                notes.push(format!(
+        if self.clock_bridge.is_none() {
+            if packet_timestamps::wait_for_rx_timestamps(ENABLE_TIMEOUT)
+                .is_ok_and(|started| !started)
+            {
+                warnings.push(format!(
                     "the kernel did not start to timestamp arrivals within {} ms",
-                    STAMPS_PATIENCE.as_millis()
+                    ENABLE_TIMEOUT.as_millis()
                 ));
             }
-            self.bridge = Some(Bridge::now());
+            self.clock_bridge = Some(RealtimeConverter::measure());
         }
         match device {
-            Ok(device) => self.device = device,
-            Err(why) => notes.push(why),
+            Ok(device) => self.timestamping_device = device,
+            Err(reason) => warnings.push(reason),
         }
-        Ok(notes)
+        Ok(warnings)
     }
 
-    /// [`Transport::receive_stamped`](super::Transport::receive_stamped).
+    /// [`Transport::receive_with_timestamp`](super::Transport::receive_with_timestamp).
     #[inline]
-    pub(super) fn take_stamped<T>(
+    pub(super) fn receive_timestamped<T>(
         &mut self,
-        index: Index,
-        room: usize,
-        take: impl FnOnce(&[u8], Meta) -> T,
+        index: SocketIndex,
+        max_bytes: usize,
+        take: impl FnOnce(&[u8], RecvMeta) -> T,
     ) -> task::Poll<io::Result<T>> {
-        let bridge = self.bridge;
-        let received = self.receive(index, Call::RecvMsg, room, packet_timestamps::receive);
-        let device = &self.device;
+        let clock_bridge = self.clock_bridge;
+        let received = self.receive(
+            index,
+            TransportCall::RecvMsg,
+            max_bytes,
+            packet_timestamps::receive_with_timestamp,
+        );
+        let device = &self.timestamping_device;
         received.map_ok(|(bytes, stamp)| {
-            let by_device = stamp.hardware_ns.zip(device.as_ref()).zip(bridge);
-            let meta = Meta {
-                device_ns: by_device.map(|((at, device), bridge)| device.monotonic(at, &bridge)),
-                stamp_ns: stamp
+            let by_device = stamp.hardware_ns.zip(device.as_ref()).zip(clock_bridge);
+            let meta = RecvMeta {
+                hardware_ns: by_device
+                    .map(|((at, device), clock_bridge)| device.to_monotonic_ns(at, &clock_bridge)),
+                timestamp_ns: stamp
                     .software_ns
-                    .zip(bridge)
-                    .map(|(real, bridge)| bridge.monotonic(real)),
-                ..Meta::default()
+                    .zip(clock_bridge)
+                    .map(|(real, clock_bridge)| clock_bridge.to_monotonic(real)),
+                ..RecvMeta::default()
             };
-            take(self.incoming.front(bytes), meta)
+            take(self.receive_buffer.prefix(bytes), meta)
         })
     }
 
     /// [`Transport::departures`](super::Transport::departures).
-    pub(super) fn take_departures(
+    pub(super) fn drain_tx_timestamps(
         &mut self,
-        index: Index,
-        mut take: impl FnMut(Departure),
+        index: SocketIndex,
+        mut take: impl FnMut(TxTimestamp),
     ) -> io::Result<()> {
-        let entry = self.sockets[index.0].as_ref().expect(OPEN);
-        let Some(bridge) = self.bridge else {
+        let entry = self.sockets[index.0].as_ref().expect(SOCKET_IS_OPEN);
+        let Some(clock_bridge) = self.clock_bridge else {
             return Ok(());
         };
-        while let Some(departure) = packet_timestamps::departure(&entry.socket)? {
-            let (id, place) = (departure.id, departure.place);
-            let mut tell = |at_ns, by_device| {
-                take(Departure {
+        while let Some(departure) = packet_timestamps::next_tx_timestamp(&entry.socket)? {
+            let (id, point) = (departure.id, departure.point);
+            let mut pass_on = |at_ns, by_device| {
+                take(TxTimestamp {
                     id,
-                    place,
+                    point,
                     at_ns,
-                    by_device,
+                    is_hardware: by_device,
                 });
             };
-            if let Some(real) = departure.stamp.software_ns {
-                tell(bridge.monotonic(real), false);
+            if let Some(real) = departure.timestamp.software_ns {
+                pass_on(clock_bridge.to_monotonic(real), false);
             }
-            if let Some((at, device)) = departure.stamp.hardware_ns.zip(self.device.as_ref()) {
-                tell(device.monotonic(at, &bridge), true);
+            if let Some((at, device)) = departure
+                .timestamp
+                .hardware_ns
+                .zip(self.timestamping_device.as_ref())
+            {
+                pass_on(device.to_monotonic_ns(at, &clock_bridge), true);
             }
         }
-        if let Some(device) = &mut self.device {
-            device.keep_up();
+        if let Some(device) = &mut self.timestamping_device {
+            device.sync_if_due();
         }
         Ok(())
     }
 
     /// Returns the step of the system time since timestamps were enabled.
-    pub(super) fn clock_moved_by_ns(&self) -> u64 {
-        self.bridge
-            .map_or(0, |bridge| Bridge::now().moved_since(&bridge))
+    pub(super) fn realtime_step_ns(&self) -> u64 {
+        self.clock_bridge.map_or(0, |clock_bridge| {
+            RealtimeConverter::measure().step_since(&clock_bridge)
+        })
     }
 }

@@ -10,312 +10,333 @@ use std::task::Poll;
 use std::time::Duration;
 
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::Protocol;
-use linerate_metric::record::Socket as SocketFacts;
+use linerate_metric::plan::TransportProtocol;
+use linerate_metric::record::SocketFacts;
 use linerate_metric::stack::StackFacts;
 use linerate_stack::{SocketId, SocketKind};
 
-use super::OnStack;
-use super::socket_table::Place;
-use crate::flow::Timeline;
-use crate::transport::call_times::{Call, CallTally, Found, Recorder};
-use crate::transport::kernel::Watch;
+use super::NetstackTransport;
+use super::socket_table::SocketSlot;
+use crate::flow::RunClock;
+use crate::transport::call_times::{CallOutcome, CallRecorder, CallStats, TransportCall};
+use crate::transport::kernel::SocketWatch;
 use crate::transport::{
-    Adapter, Attempts, Capabilities, Departure, Echoed, FlowOptions, Meta, Ready, Setup, Transport,
+    CallAttempts, EchoOutcome, FlowOptions, Readiness, RecvMeta, Transport, TransportCapabilities,
+    TransportSetup, TxTimestamp, WorkerTransport,
 };
 
 /// Calls that a workload makes.
-const CALLS: [Call; 10] = [
-    Call::Turn,
-    Call::Flush,
-    Call::Sleep,
-    Call::UdpSend,
-    Call::UdpSendBurst,
-    Call::UdpReceive,
-    Call::UdpReceiveBurst,
-    Call::UdpEcho,
-    Call::TcpSend,
-    Call::TcpReceive,
+const RECORDED_CALLS: [TransportCall; 10] = [
+    TransportCall::StackPoll,
+    TransportCall::Flush,
+    TransportCall::Sleep,
+    TransportCall::UdpSend,
+    TransportCall::UdpSendBurst,
+    TransportCall::UdpReceive,
+    TransportCall::UdpReceiveBurst,
+    TransportCall::UdpEcho,
+    TransportCall::TcpSend,
+    TransportCall::TcpReceive,
 ];
 
 /// A stack with a call recorder. Without a recorder, workloads run on the stack itself.
-pub struct Recorded<'a, R> {
-    stack: &'a mut OnStack,
-    calls: R,
+pub struct RecordingNetstack<'a, R> {
+    stack: &'a mut NetstackTransport,
+    recorder: R,
 }
 
-impl<'a, R: Recorder> Recorded<'a, R> {
+impl<'a, R: CallRecorder> RecordingNetstack<'a, R> {
     /// Borrows the stack for a workload.
-    pub fn of(stack: &'a mut OnStack) -> Self {
+    pub fn with_stack(stack: &'a mut NetstackTransport) -> Self {
         Self {
             stack,
-            calls: R::new(&CALLS),
+            recorder: R::new(&RECORDED_CALLS),
         }
     }
 
     /// Records the end of a receive call.
     #[inline]
-    fn received<T>(&mut self, call: Call, found: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        let what = match &found {
-            Poll::Ready(_) => Found::Ready,
-            Poll::Pending => Found::Empty,
+    fn finish_receive<T>(
+        &mut self,
+        call: TransportCall,
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let outcome = match &result {
+            Poll::Ready(_) => CallOutcome::Ready,
+            Poll::Pending => CallOutcome::Empty,
         };
-        self.calls.end(call, what);
-        found
+        self.recorder.end(call, outcome);
+        result
     }
 
-    /// Records the end of a send call of `offered` bytes or datagrams.
+    /// Records the end of a send call of `offered_fps` bytes or datagrams.
     #[inline]
-    fn sent(
+    fn finish_send(
         &mut self,
-        call: Call,
+        call: TransportCall,
         offered: usize,
-        found: Poll<io::Result<usize>>,
+        result: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let what = match &found {
-            Poll::Ready(Ok(taken)) if *taken < offered => Found::Waited,
-            Poll::Ready(_) => Found::Ready,
-            Poll::Pending => Found::Empty,
+        let outcome = match &result {
+            Poll::Ready(Ok(accepted)) if *accepted < offered => CallOutcome::Waited,
+            Poll::Ready(_) => CallOutcome::Ready,
+            Poll::Pending => CallOutcome::Empty,
         };
-        self.calls.end(call, what);
-        found
+        self.recorder.end(call, outcome);
+        result
     }
 }
 
-impl<R: Recorder> Transport for Recorded<'_, R> {
-    type Socket = Place;
+impl<R: CallRecorder> Transport for RecordingNetstack<'_, R> {
+    type Socket = SocketSlot;
 
-    fn turn(&mut self) {
-        self.calls.begin();
+    fn poll(&mut self) {
+        self.recorder.begin();
         // A poll that was not due is not recorded.
-        if let Some(came) = self.stack.work() {
-            let found = if came { Found::Ready } else { Found::Empty };
-            self.calls.end(Call::Turn, found);
+        if let Some(has_received) = self.stack.poll_stack() {
+            let result = if has_received {
+                CallOutcome::Ready
+            } else {
+                CallOutcome::Empty
+            };
+            self.recorder.end(TransportCall::StackPoll, result);
         }
-        self.stack.look();
+        self.stack.poll_background_if_due();
     }
 
     fn now(&self) -> Nanos {
         self.stack.now()
     }
 
-    fn clock() -> Nanos {
-        OnStack::clock()
+    fn read_clock() -> Nanos {
+        NetstackTransport::read_clock()
     }
 
     #[inline]
     fn flush(&mut self) {
-        self.calls.begin();
-        if self.stack.flush_alone() {
-            self.calls.end(Call::Flush, Found::Ready);
+        self.recorder.begin();
+        if self.stack.flush_single_flow() {
+            self.recorder.end(TransportCall::Flush, CallOutcome::Ready);
         }
     }
 
     fn idle(&mut self, until: Option<Nanos>) {
-        self.calls.begin();
+        self.recorder.begin();
         let flushed = self.stack.flush_unsent();
         if flushed {
-            self.calls.end(Call::Flush, Found::Ready);
+            self.recorder.end(TransportCall::Flush, CallOutcome::Ready);
         }
         if self.stack.pause(flushed, until) {
-            self.calls.end(Call::Sleep, Found::Waited);
+            self.recorder.end(TransportCall::Sleep, CallOutcome::Waited);
         }
     }
 
-    fn connect(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Place> {
+    fn connect(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<SocketSlot> {
         self.stack.connect(remote, options)
     }
 
-    fn open(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<Place> {
+    fn open(&mut self, remote: SocketAddr, options: &FlowOptions) -> io::Result<SocketSlot> {
         self.stack.open(remote, options)
     }
 
-    fn bind(&mut self, place: Place, local: SocketAddr) -> io::Result<()> {
-        self.stack.bind(place, local)
+    fn bind(&mut self, slot: SocketSlot, local: SocketAddr) -> io::Result<()> {
+        self.stack.bind(slot, local)
     }
 
-    fn begin_connect(&mut self, place: Place, remote: SocketAddr) -> Poll<io::Result<()>> {
-        self.stack.begin_connect(place, remote)
+    fn poll_connect(&mut self, slot: SocketSlot, remote: SocketAddr) -> Poll<io::Result<()>> {
+        self.stack.poll_connect(slot, remote)
     }
 
-    fn accept(&mut self, place: Place, options: &FlowOptions) -> Poll<io::Result<Place>> {
-        self.stack.accept(place, options)
+    fn accept(&mut self, slot: SocketSlot, options: &FlowOptions) -> Poll<io::Result<SocketSlot>> {
+        self.stack.accept(slot, options)
     }
 
-    fn close(&mut self, place: Place) {
-        Transport::close(self.stack, place);
+    fn close(&mut self, slot: SocketSlot) {
+        Transport::close(self.stack, slot);
     }
 
-    fn recognise(&mut self, place: Place) {
-        self.stack.recognise(place);
+    fn connect_to_last_sender(&mut self, slot: SocketSlot) {
+        self.stack.connect_to_last_sender(slot);
     }
 
     fn udp_send(
         &mut self,
-        place: Place,
+        slot: SocketSlot,
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<usize>> {
-        self.calls.begin();
-        let sent = self.stack.udp_send(place, bytes, fill);
-        self.sent(Call::UdpSend, bytes, sent)
+        self.recorder.begin();
+        let sent = self.stack.udp_send(slot, bytes, fill);
+        self.finish_send(TransportCall::UdpSend, bytes, sent)
     }
 
     fn udp_receive<T>(
         &mut self,
-        place: Place,
-        take: impl FnOnce(&[u8], Meta) -> T,
+        slot: SocketSlot,
+        take: impl FnOnce(&[u8], RecvMeta) -> T,
     ) -> Poll<io::Result<T>> {
-        self.calls.begin();
-        let received = self.stack.udp_receive(place, take);
-        self.received(Call::UdpReceive, received)
+        self.recorder.begin();
+        let received = self.stack.udp_receive(slot, take);
+        self.finish_receive(TransportCall::UdpReceive, received)
     }
 
     fn udp_echo(
         &mut self,
-        place: Place,
-        room: &mut [u8],
-        is_question: impl FnOnce(&[u8]) -> bool,
-    ) -> Poll<io::Result<Echoed>> {
-        self.calls.begin();
-        let echoed = self.stack.udp_echo(place, room, is_question);
-        self.received(Call::UdpEcho, echoed)
+        slot: SocketSlot,
+        buffer: &mut [u8],
+        is_request: impl FnOnce(&[u8]) -> bool,
+    ) -> Poll<io::Result<EchoOutcome>> {
+        self.recorder.begin();
+        let echoed = self.stack.udp_echo(slot, buffer, is_request);
+        self.finish_receive(TransportCall::UdpEcho, echoed)
     }
 
-    fn burst(&self, place: Place, bytes: usize) -> usize {
-        self.stack.burst(place, bytes)
+    fn max_burst(&self, slot: SocketSlot, bytes: usize) -> usize {
+        self.stack.max_burst(slot, bytes)
     }
 
     fn udp_send_burst(
         &mut self,
-        place: Place,
+        slot: SocketSlot,
         bytes: usize,
         count: usize,
         fill: impl FnMut(usize, &mut [u8]),
     ) -> Poll<io::Result<usize>> {
-        self.calls.begin();
-        let sent = self.stack.udp_send_burst(place, bytes, count, fill);
-        self.sent(Call::UdpSendBurst, count, sent)
+        self.recorder.begin();
+        let sent = self.stack.udp_send_burst(slot, bytes, count, fill);
+        self.finish_send(TransportCall::UdpSendBurst, count, sent)
     }
 
     fn udp_receive_burst(
         &mut self,
-        place: Place,
-        take: impl FnMut(&[u8], Meta),
+        slot: SocketSlot,
+        take: impl FnMut(&[u8], RecvMeta),
     ) -> Poll<io::Result<usize>> {
-        self.calls.begin();
-        let received = self.stack.udp_receive_burst(place, take);
-        self.received(Call::UdpReceiveBurst, received)
+        self.recorder.begin();
+        let received = self.stack.udp_receive_burst(slot, take);
+        self.finish_receive(TransportCall::UdpReceiveBurst, received)
     }
 
     fn tcp_send(
         &mut self,
-        place: Place,
+        slot: SocketSlot,
         bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<usize>> {
-        self.calls.begin();
-        let sent = self.stack.tcp_send(place, bytes, fill);
-        self.sent(Call::TcpSend, bytes, sent)
+        self.recorder.begin();
+        let sent = self.stack.tcp_send(slot, bytes, fill);
+        self.finish_send(TransportCall::TcpSend, bytes, sent)
     }
 
     fn tcp_receive<T>(
         &mut self,
-        place: Place,
-        room: usize,
+        slot: SocketSlot,
+        buffer: usize,
         take: impl FnOnce(&[u8]) -> T,
     ) -> Poll<io::Result<T>> {
-        self.calls.begin();
-        let received = self.stack.tcp_receive(place, room, take);
-        self.received(Call::TcpReceive, received)
+        self.recorder.begin();
+        let received = self.stack.tcp_receive(slot, buffer, take);
+        self.finish_receive(TransportCall::TcpReceive, received)
     }
 
-    fn stamp(&mut self, place: Place, protocol: Protocol) -> io::Result<Vec<String>> {
-        self.stack.stamp(place, protocol)
-    }
-
-    fn receive_stamped<T>(
+    fn enable_timestamps(
         &mut self,
-        place: Place,
-        room: usize,
-        take: impl FnOnce(&[u8], Meta) -> T,
+        slot: SocketSlot,
+        protocol: TransportProtocol,
+    ) -> io::Result<Vec<String>> {
+        self.stack.enable_timestamps(slot, protocol)
+    }
+
+    fn receive_with_timestamp<T>(
+        &mut self,
+        slot: SocketSlot,
+        buffer: usize,
+        take: impl FnOnce(&[u8], RecvMeta) -> T,
     ) -> Poll<io::Result<T>> {
-        let call = match self.stack.kind(place) {
-            Some(SocketKind::Udp) => Call::UdpReceive,
-            _ => Call::TcpReceive,
+        let call = match self.stack.socket_kind(slot) {
+            Some(SocketKind::Udp) => TransportCall::UdpReceive,
+            _ => TransportCall::TcpReceive,
         };
-        self.calls.begin();
-        let received = self.stack.receive_stamped(place, room, take);
-        self.received(call, received)
+        self.recorder.begin();
+        let received = self.stack.receive_with_timestamp(slot, buffer, take);
+        self.finish_receive(call, received)
     }
 
-    fn departures(&mut self, place: Place, take: impl FnMut(Departure)) -> io::Result<()> {
-        self.stack.departures(place, take)
+    fn take_tx_timestamps(
+        &mut self,
+        slot: SocketSlot,
+        take: impl FnMut(TxTimestamp),
+    ) -> io::Result<()> {
+        self.stack.take_tx_timestamps(slot, take)
     }
 
-    fn finish_sending(&mut self, place: Place) -> io::Result<()> {
-        self.stack.finish_sending(place)
+    fn shutdown_send(&mut self, slot: SocketSlot) -> io::Result<()> {
+        self.stack.shutdown_send(slot)
     }
 
-    fn release(&mut self, place: Place) {
-        self.stack.release(place);
+    fn deregister(&mut self, slot: SocketSlot) {
+        self.stack.deregister(slot);
     }
 
-    fn enrol(&mut self, place: Place, ready: Ready, key: usize) -> io::Result<bool> {
-        self.stack.enrol(place, ready, key)
+    fn register(&mut self, slot: SocketSlot, ready: Readiness, key: usize) -> io::Result<bool> {
+        self.stack.register(slot, ready, key)
     }
 
-    fn enrol_changes(&mut self, place: Place, key: usize) -> io::Result<()> {
-        self.stack.enrol_changes(place, key)
+    fn register_edge_triggered(&mut self, slot: SocketSlot, key: usize) -> io::Result<()> {
+        self.stack.register_edge_triggered(slot, key)
     }
 
-    fn ready(&mut self, keys: &mut Vec<usize>, patience: Duration) {
-        if let Some(until) = self.stack.tell(keys, patience) {
+    fn wait_ready(&mut self, keys: &mut Vec<usize>, timeout: Duration) {
+        if let Some(until) = self.stack.collect_ready(keys, timeout) {
             self.idle(Some(until));
         }
     }
 
-    fn attempts(&self) -> Option<Attempts> {
-        self.stack.attempts()
+    fn call_attempts(&self) -> Option<CallAttempts> {
+        self.stack.call_attempts()
     }
 
-    fn facts(&self, place: Place) -> SocketFacts {
-        self.stack.facts(place)
+    fn socket_facts(&self, slot: SocketSlot) -> SocketFacts {
+        self.stack.socket_facts(slot)
     }
 
-    fn retransmits(&self, place: Place) -> Option<u64> {
-        self.stack.retransmits(place)
+    fn retransmits(&self, slot: SocketSlot) -> Option<u64> {
+        self.stack.retransmits(slot)
     }
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self) -> TransportCapabilities {
         self.stack.capabilities()
     }
 }
 
-impl<R: Recorder> Adapter for Recorded<'_, R> {
-    fn new(_: &Setup) -> io::Result<Self> {
+impl<R: CallRecorder> WorkerTransport for RecordingNetstack<'_, R> {
+    fn new(_: &TransportSetup) -> io::Result<Self> {
         // It is created from an existing stack.
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn adopt(&mut self, fd: OwnedFd, options: &FlowOptions) -> io::Result<Place> {
+    fn adopt(&mut self, fd: OwnedFd, options: &FlowOptions) -> io::Result<SocketSlot> {
         self.stack.adopt(fd, options)
     }
 
-    fn take(&mut self, socket: SocketId, options: &FlowOptions) -> io::Result<Place> {
-        self.stack.take(socket, options)
+    fn adopt_netstack(
+        &mut self,
+        socket: SocketId,
+        options: &FlowOptions,
+    ) -> io::Result<SocketSlot> {
+        self.stack.adopt_netstack(socket, options)
     }
 
-    fn watch(&self, place: Place) -> Option<Watch> {
-        self.stack.watch(place)
+    fn watch(&self, slot: SocketSlot) -> Option<SocketWatch> {
+        self.stack.watch(slot)
     }
 
-    fn tend(&mut self) -> bool {
-        self.stack.tend()
+    fn poll_background(&mut self) -> bool {
+        self.stack.poll_background()
     }
 
-    fn stack_facts(&mut self) -> Option<Box<StackFacts>> {
-        self.stack.stack_facts()
+    fn netstack_facts(&mut self) -> Option<Box<StackFacts>> {
+        self.stack.netstack_facts()
     }
 
     fn descriptors(&self) -> Option<Vec<RawFd>> {
@@ -324,22 +345,22 @@ impl<R: Recorder> Adapter for Recorded<'_, R> {
 
     fn connect_many(
         &mut self,
-        wanted: &[(SocketAddr, &FlowOptions)],
-        called_off: &dyn Fn() -> bool,
-    ) -> io::Result<Vec<Place>> {
-        self.stack.connect_many(wanted, called_off)
+        targets: &[(SocketAddr, &FlowOptions)],
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> io::Result<Vec<SocketSlot>> {
+        self.stack.connect_many(targets, is_cancelled)
     }
 
-    fn sleep_without_limit(&mut self, place: Place) -> io::Result<()> {
-        self.stack.sleep_without_limit(place)
+    fn clear_receive_timeout(&mut self, slot: SocketSlot) -> io::Result<()> {
+        self.stack.clear_receive_timeout(slot)
     }
 
-    fn start(&mut self, timeline: &Timeline) {
-        self.calls.start(timeline);
+    fn start(&mut self, timeline: &RunClock) {
+        self.recorder.start(timeline);
         self.stack.start(timeline);
     }
 
-    fn tally(&self) -> Option<CallTally> {
-        self.calls.tally()
+    fn call_stats(&self) -> Option<CallStats> {
+        self.recorder.stats()
     }
 }

@@ -6,54 +6,57 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::task::Poll;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::Protocol;
+use linerate_metric::plan::TransportProtocol;
 use linerate_metric::stack::StackFacts;
 use linerate_stack::{SocketId, TcpState};
 
-use super::socket_table::{Entry, InPlace, Place};
-use super::{BURST, OnStack, TEND_NS, system, why_closed, why_opening};
-use crate::flow::Timeline;
-use crate::transport::call_times::CallTally;
-use crate::transport::kernel::Watch;
-use crate::transport::{Adapter, Correspondent, FlowOptions, Setup};
+use super::socket_table::{CopyBypass, NetstackSocket, SocketSlot};
+use super::{
+    IDLE_POLL_INTERVAL_NS, MAX_BATCH, NetstackTransport, close_reason, connect_timeout_reason,
+    to_io_error,
+};
+use crate::flow::RunClock;
+use crate::transport::call_times::CallStats;
+use crate::transport::kernel::SocketWatch;
+use crate::transport::{FlowOptions, PeerAddressing, TransportSetup, WorkerTransport};
 
 /// Longest time in which a connection may open: two retransmitted SYNs (1 s + 2 s) and a reserve.
-const CONNECT_PATIENCE_NS: Nanos = 5_000_000_000;
+const CONNECT_TIMEOUT_NS: Nanos = 5_000_000_000;
 
 /// Returns the unspecified address of the same family.
-fn anywhere(like: SocketAddr) -> SocketAddr {
-    let address: IpAddr = match like {
+fn unspecified_address(sample: SocketAddr) -> SocketAddr {
+    let address: IpAddr = match sample {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     SocketAddr::new(address, 0)
 }
 
-impl OnStack {
-    pub(super) fn keep(&mut self, socket: SocketId, options: &FlowOptions) -> Place {
+impl NetstackTransport {
+    pub(super) fn add_socket(&mut self, socket: SocketId, options: &FlowOptions) -> SocketSlot {
         let remote = self.stack.remote(socket).ok().flatten();
-        self.entries.add(Entry {
+        self.sockets.add(NetstackSocket {
             socket: Some(socket),
             local: self.stack.local(socket).ok(),
             remote,
-            batch: batch(options),
-            in_place: in_place(options),
-            asker: match options.correspondent {
-                Correspondent::Asker(asker) => Some(asker),
+            batch: max_batch(options),
+            copy_bypass: copy_bypass(options),
+            accepted_host: match options.addressing {
+                PeerAddressing::AnyFrom(accepted_host) => Some(accepted_host),
                 _ => None,
             },
-            ..Entry::default()
+            ..NetstackSocket::default()
         })
     }
 
     /// Drops waiting datagrams of hosts other than the one that the socket accepts.
     #[inline]
-    pub(super) fn turn_away(&mut self, place: Place, socket: SocketId) {
-        let Some(asker) = self.entries.get(place).asker else {
+    pub(super) fn drop_unexpected(&mut self, slot: SocketSlot, socket: SocketId) {
+        let Some(accepted_host) = self.sockets.get(slot).accepted_host else {
             return;
         };
-        let foreign = |_: &[u8], from: SocketAddr| from.ip().to_canonical() != asker;
-        while let Ok(Some(true)) = self.stack.udp_peek(socket, foreign) {
+        let is_unexpected = |_: &[u8], from: SocketAddr| from.ip().to_canonical() != accepted_host;
+        while let Ok(Some(true)) = self.stack.udp_peek(socket, is_unexpected) {
             let _ = self.stack.udp_receive(socket, |_, _| ());
         }
     }
@@ -62,214 +65,222 @@ impl OnStack {
         &mut self,
         remote: SocketAddr,
         options: &FlowOptions,
-    ) -> io::Result<Place> {
-        let local = options.local.unwrap_or_else(|| anywhere(remote));
-        let socket = self.stack.udp_bind(local).map_err(system)?;
-        if options.correspondent == Correspondent::Connected {
+    ) -> io::Result<SocketSlot> {
+        let local = options.local.unwrap_or_else(|| unspecified_address(remote));
+        let socket = self.stack.udp_bind(local).map_err(to_io_error)?;
+        if options.addressing == PeerAddressing::Connected {
             if let Err(error) = self.stack.udp_connect(socket, remote) {
                 let _ = self.stack.close(socket);
-                return Err(system(error));
+                return Err(to_io_error(error));
             }
-            return Ok(self.keep(socket, options));
+            return Ok(self.add_socket(socket, options));
         }
-        let place = self.keep(socket, options);
-        self.entries.get_mut(place).addressee = Some(match options.correspondent {
-            Correspondent::Group(group) => {
-                self.stack.limit_group_hops(options.group_hops);
+        let slot = self.add_socket(socket, options);
+        self.sockets.get_mut(slot).destination = Some(match options.addressing {
+            PeerAddressing::Multicast(group) => {
+                self.stack.set_group_hops(options.multicast_hops);
                 SocketAddr::new(group, remote.port())
             }
             // In the form in which replies are compared: without a scope of a kernel interface.
             _ => SocketAddr::new(remote.ip(), remote.port()),
         });
-        Ok(place)
+        Ok(slot)
     }
 
     /// Starts several connections and waits until all are established.
     pub(super) fn connect_tcp(
         &mut self,
-        wanted: &[(SocketAddr, &FlowOptions)],
-        called_off: &dyn Fn() -> bool,
-    ) -> io::Result<Vec<Place>> {
-        let mut begun = Vec::with_capacity(wanted.len());
-        match self.stand(wanted, &mut begun, called_off) {
-            Ok(()) => Ok((begun.into_iter().zip(wanted))
-                .map(|(socket, (_, options))| self.keep(socket, options))
+        targets: &[(SocketAddr, &FlowOptions)],
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> io::Result<Vec<SocketSlot>> {
+        let mut started = Vec::with_capacity(targets.len());
+        match self.connect_all(targets, &mut started, is_cancelled) {
+            Ok(()) => Ok((started.into_iter().zip(targets))
+                .map(|(socket, (_, options))| self.add_socket(socket, options))
                 .collect()),
             Err(error) => {
                 // A retry needs their slots.
-                for socket in begun {
+                for socket in started {
                     let _ = self.stack.abort(socket);
                 }
-                self.unsent = true;
+                self.has_unsent = true;
                 Err(error)
             }
         }
     }
 
-    fn stand(
+    fn connect_all(
         &mut self,
-        wanted: &[(SocketAddr, &FlowOptions)],
-        begun: &mut Vec<SocketId>,
-        called_off: &dyn Fn() -> bool,
+        targets: &[(SocketAddr, &FlowOptions)],
+        started: &mut Vec<SocketId>,
+        is_cancelled: &dyn Fn() -> bool,
     ) -> io::Result<()> {
-        for (remote, options) in wanted {
+        for (remote, options) in targets {
             let socket = self.stack.tcp_connect(*remote, options.local);
-            begun.push(socket.map_err(system)?);
+            started.push(socket.map_err(to_io_error)?);
         }
-        let give_up = clock::now() + CONNECT_PATIENCE_NS;
-        for &socket in begun.iter() {
+        let deadline = clock::now() + CONNECT_TIMEOUT_NS;
+        for &socket in started.iter() {
             loop {
-                match self.stack.tcp_state(socket).map_err(system)? {
-                    TcpState::Opening => {}
-                    TcpState::Closed => return Err(why_closed(&mut self.stack, socket)),
+                match self.stack.tcp_state(socket).map_err(to_io_error)? {
+                    TcpState::Connecting => {}
+                    TcpState::Closed => return Err(close_reason(&mut self.stack, socket)),
                     _ => break,
                 }
-                if called_off() {
+                if is_cancelled() {
                     return Err(io::ErrorKind::Interrupted.into());
                 }
-                if clock::now() >= give_up {
-                    return Err(why_opening(&self.stack, socket));
+                if clock::now() >= deadline {
+                    return Err(connect_timeout_reason(&self.stack, socket));
                 }
-                self.tend();
+                self.poll_background();
             }
         }
         Ok(())
     }
 
     /// Adds a socket that is opened later, by `bind` or `connect`.
-    pub(super) fn open_later(&mut self, remote: SocketAddr, options: &FlowOptions) -> Place {
-        self.entries.add(Entry {
+    pub(super) fn add_unopened(&mut self, remote: SocketAddr, options: &FlowOptions) -> SocketSlot {
+        self.sockets.add(NetstackSocket {
             local: options.local,
             remote: Some(remote),
-            batch: batch(options),
-            in_place: in_place(options),
+            batch: max_batch(options),
+            copy_bypass: copy_bypass(options),
             protocol: Some(options.protocol),
-            ..Entry::default()
+            ..NetstackSocket::default()
         })
     }
 
-    pub(super) fn bind_now(&mut self, place: Place, local: SocketAddr) -> io::Result<()> {
-        let entry = self.entries.get_mut(place);
+    pub(super) fn bind_socket(&mut self, slot: SocketSlot, local: SocketAddr) -> io::Result<()> {
+        let entry = self.sockets.get_mut(slot);
         entry.local = Some(local);
-        if entry.protocol == Some(Protocol::Udp) {
-            let socket = self.stack.udp_bind(local).map_err(no_port)?;
-            self.entries.open(place, socket);
+        if entry.protocol == Some(TransportProtocol::Udp) {
+            let socket = self.stack.udp_bind(local).map_err(to_port_error)?;
+            self.sockets.open(slot, socket);
         }
         Ok(())
     }
 
     /// Connects such a socket, or continues to.
-    pub(super) fn connect_now(&mut self, place: Place, remote: SocketAddr) -> Poll<io::Result<()>> {
-        match self.entries.get(place).protocol {
-            Some(Protocol::Udp) => Poll::Ready(self.connect_datagrams(place, remote)),
-            _ => self.connect_stream(place, remote),
+    pub(super) fn connect_socket(
+        &mut self,
+        slot: SocketSlot,
+        remote: SocketAddr,
+    ) -> Poll<io::Result<()>> {
+        match self.sockets.get(slot).protocol {
+            Some(TransportProtocol::Udp) => Poll::Ready(self.connect_udp_socket(slot, remote)),
+            _ => self.connect_tcp_socket(slot, remote),
         }
     }
 
-    fn connect_datagrams(&mut self, place: Place, remote: SocketAddr) -> io::Result<()> {
-        if self.entries.get(place).socket.is_none() {
-            self.bind_now(place, anywhere(remote))?;
+    fn connect_udp_socket(&mut self, slot: SocketSlot, remote: SocketAddr) -> io::Result<()> {
+        if self.sockets.get(slot).socket.is_none() {
+            self.bind_socket(slot, unspecified_address(remote))?;
         }
-        let socket = self.id(place)?;
-        self.stack.udp_connect(socket, remote).map_err(system)
+        let socket = self.socket_id(slot)?;
+        self.stack.udp_connect(socket, remote).map_err(to_io_error)
     }
 
-    fn connect_stream(&mut self, place: Place, remote: SocketAddr) -> Poll<io::Result<()>> {
-        let entry = *self.entries.get(place);
+    fn connect_tcp_socket(&mut self, slot: SocketSlot, remote: SocketAddr) -> Poll<io::Result<()>> {
+        let entry = *self.sockets.get(slot);
         let socket = match entry.socket {
             Some(socket) => socket,
             None => match self.stack.tcp_connect(remote, entry.local) {
                 Ok(socket) => {
-                    self.entries.open(place, socket);
-                    self.unsent = true;
+                    self.sockets.open(slot, socket);
+                    self.has_unsent = true;
                     socket
                 }
-                Err(error) => return Poll::Ready(Err(no_port(error))),
+                Err(error) => return Poll::Ready(Err(to_port_error(error))),
             },
         };
         match self.stack.tcp_state(socket) {
-            Ok(TcpState::Opening) => Poll::Pending,
-            Ok(TcpState::Closed) => Poll::Ready(Err(why_closed(&mut self.stack, socket))),
+            Ok(TcpState::Connecting) => Poll::Pending,
+            Ok(TcpState::Closed) => Poll::Ready(Err(close_reason(&mut self.stack, socket))),
             Ok(_) => Poll::Ready(Ok(())),
-            Err(error) => Poll::Ready(Err(system(error))),
+            Err(error) => Poll::Ready(Err(to_io_error(error))),
         }
     }
 
     pub(super) fn accept_next(
         &mut self,
-        place: Place,
+        slot: SocketSlot,
         options: &FlowOptions,
-    ) -> Poll<io::Result<Place>> {
-        let listener = match self.id(place) {
+    ) -> Poll<io::Result<SocketSlot>> {
+        let listener = match self.socket_id(slot) {
             Ok(listener) => listener,
             Err(error) => return Poll::Ready(Err(error)),
         };
         match self.stack.tcp_accept(listener) {
-            Poll::Ready(Ok(socket)) => Poll::Ready(Ok(self.keep(socket, options))),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(system(error))),
+            Poll::Ready(Ok(socket)) => Poll::Ready(Ok(self.add_socket(socket, options))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(to_io_error(error))),
             Poll::Pending => Poll::Pending,
         }
     }
 }
 
-fn batch(options: &FlowOptions) -> usize {
-    options.batch.map_or(BURST, |batch| batch as usize)
+fn max_batch(options: &FlowOptions) -> usize {
+    options.batch.map_or(MAX_BATCH, |batch| batch as usize)
 }
 
-fn in_place(options: &FlowOptions) -> InPlace {
-    InPlace {
-        sent: options.zero_copy,
-        received: options.discard,
+fn copy_bypass(options: &FlowOptions) -> CopyBypass {
+    CopyBypass {
+        send: options.zero_copy,
+        receive: options.receive_in_place,
     }
 }
 
 /// Maps a lack of sockets or ports to EADDRNOTAVAIL, the kernel's error, on which workloads that
 /// open
 /// sockets wait and retry.
-fn no_port(error: linerate_stack::StackError) -> io::Error {
+fn to_port_error(error: linerate_stack::StackError) -> io::Error {
     /// "Cannot assign requested address" (errno 99).
     const EADDRNOTAVAIL: i32 = 99;
     match error {
         linerate_stack::StackError::TooManySockets { .. }
-        | linerate_stack::StackError::PortTaken { port: 0 } => {
+        | linerate_stack::StackError::PortInUse { port: 0 } => {
             io::Error::from_raw_os_error(EADDRNOTAVAIL)
         }
-        error => system(error),
+        error => to_io_error(error),
     }
 }
 
-impl Adapter for OnStack {
-    fn new(_: &Setup) -> io::Result<Self> {
+impl WorkerTransport for NetstackTransport {
+    fn new(_: &TransportSetup) -> io::Result<Self> {
         // The thread owns a stack before it runs a workload.
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn adopt(&mut self, _: OwnedFd, _: &FlowOptions) -> io::Result<Place> {
+    fn adopt(&mut self, _: OwnedFd, _: &FlowOptions) -> io::Result<SocketSlot> {
         // Kernel sockets do not belong to this stack.
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn take(&mut self, socket: SocketId, options: &FlowOptions) -> io::Result<Place> {
-        self.background.hand_over(socket);
-        Ok(self.keep(socket, options))
+    fn adopt_netstack(
+        &mut self,
+        socket: SocketId,
+        options: &FlowOptions,
+    ) -> io::Result<SocketSlot> {
+        self.background.hand_over_socket(socket);
+        Ok(self.add_socket(socket, options))
     }
 
-    fn watch(&self, _: Place) -> Option<Watch> {
+    fn watch(&self, _: SocketSlot) -> Option<SocketWatch> {
         None
     }
 
-    fn tend(&mut self) -> bool {
-        let worked = self.work() == Some(true);
-        self.look();
+    fn poll_background(&mut self) -> bool {
+        let worked = self.poll_stack() == Some(true);
+        self.poll_background_if_due();
         if !worked {
             self.stack.flush();
-            clock::sleep_until(self.now + TEND_NS);
+            clock::sleep_until(self.now + IDLE_POLL_INTERVAL_NS);
         }
         true
     }
 
-    fn stack_facts(&mut self) -> Option<Box<StackFacts>> {
-        Some(Box::new(self.facts_now()))
+    fn netstack_facts(&mut self) -> Option<Box<StackFacts>> {
+        Some(Box::new(self.current_facts()))
     }
 
     fn descriptors(&self) -> Option<Vec<RawFd>> {
@@ -279,39 +290,41 @@ impl Adapter for OnStack {
 
     fn connect_many(
         &mut self,
-        wanted: &[(SocketAddr, &FlowOptions)],
-        called_off: &dyn Fn() -> bool,
-    ) -> io::Result<Vec<Place>> {
-        self.connect_tcp(wanted, called_off)
+        targets: &[(SocketAddr, &FlowOptions)],
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> io::Result<Vec<SocketSlot>> {
+        self.connect_tcp(targets, is_cancelled)
     }
 
-    fn sleep_without_limit(&mut self, _: Place) -> io::Result<()> {
+    fn clear_receive_timeout(&mut self, _: SocketSlot) -> io::Result<()> {
         // No call blocks.
         Ok(())
     }
 
-    fn start(&mut self, _: &Timeline) {
-        self.background.stop_greeting();
-        self.begin_counting();
+    fn start(&mut self, _: &RunClock) {
+        self.background.stop_openings();
+        self.reset_counters();
     }
 
-    fn tally(&self) -> Option<CallTally> {
+    fn call_stats(&self) -> Option<CallStats> {
         None
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Kind, Plan};
+    use linerate_metric::plan::{Plan, RunKind};
 
     use super::super::test_stack;
     use super::*;
-    use crate::flow::Part;
+    use crate::flow::FlowRole;
     use crate::session::setup::flow_options;
 
     /// Runs `work` on a stack with two TCP sockets.
-    fn on_stack<R: Send + 'static>(work: impl FnOnce(&mut OnStack) -> R + Send + 'static) -> R {
-        test_stack::on_stack(
+    fn run_on_stack<R: Send + 'static>(
+        work: impl FnOnce(&mut NetstackTransport) -> R + Send + 'static,
+    ) -> R {
+        test_stack::run_on_stack(
             "null:",
             &[("sockets.tcp", "2"), ("poll.interval", "1ms")],
             work,
@@ -319,30 +332,30 @@ mod tests {
     }
 
     fn options() -> FlowOptions {
-        let plan = Plan::new(Kind::Throughput, Protocol::Tcp, "10.9.0.1");
-        flow_options(&plan, Part::Source)
+        let plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "10.9.0.1");
+        flow_options(&plan, FlowRole::Sender)
     }
 
     /// Polls the stack until all aborted connections are gone.
-    fn all_given_back(stack: &mut OnStack) -> bool {
-        let give_up = clock::now() + 20_000_000_000;
-        while stack.stack.connections() > 0 && clock::now() < give_up {
-            stack.tend();
+    fn all_connections_closed(stack: &mut NetstackTransport) -> bool {
+        let deadline = clock::now() + 20_000_000_000;
+        while stack.stack.connection_count() > 0 && clock::now() < deadline {
+            stack.poll_background();
         }
-        stack.stack.connections() == 0
+        stack.stack.connection_count() == 0
     }
 
     #[test]
-    fn connections_that_did_not_come_to_stand_leave_their_places() {
-        let free = on_stack(|stack| {
+    fn connections_that_fail_to_open_free_their_slots() {
+        let free = run_on_stack(|stack| {
             let options = options();
-            let there: SocketAddr = "10.9.0.1:7".parse().unwrap();
+            let server: SocketAddr = "10.9.0.1:7".parse().unwrap();
             let mut all = true;
             for _ in 0..3 {
-                let wanted = [(there, &options), (there, &options)];
-                let tried = stack.connect_tcp(&wanted, &|| true);
-                assert_eq!(tried.unwrap_err().kind(), io::ErrorKind::Interrupted);
-                all &= all_given_back(stack);
+                let targets = [(server, &options), (server, &options)];
+                let result = stack.connect_tcp(&targets, &|| true);
+                assert_eq!(result.unwrap_err().kind(), io::ErrorKind::Interrupted);
+                all &= all_connections_closed(stack);
             }
             all
         });
@@ -351,28 +364,31 @@ mod tests {
 
     /// The first connection is started before the second one fails without a route.
     #[test]
-    fn one_that_cannot_be_begun_gives_up_those_that_were() {
-        let free = on_stack(|stack| {
+    fn one_failed_start_aborts_the_started_ones() {
+        let free = run_on_stack(|stack| {
             let options = options();
-            let there = "10.9.0.1:7".parse().unwrap();
-            let nowhere = "10.8.0.1:7".parse().unwrap();
-            let wanted = [(there, &options), (nowhere, &options)];
-            let tried = stack.connect_tcp(&wanted, &|| false);
-            assert_eq!(tried.unwrap_err().kind(), io::ErrorKind::NetworkUnreachable);
-            all_given_back(stack)
+            let server = "10.9.0.1:7".parse().unwrap();
+            let unroutable = "10.8.0.1:7".parse().unwrap();
+            let targets = [(server, &options), (unroutable, &options)];
+            let result = stack.connect_tcp(&targets, &|| false);
+            assert_eq!(
+                result.unwrap_err().kind(),
+                io::ErrorKind::NetworkUnreachable
+            );
+            all_connections_closed(stack)
         });
         assert!(free, "the slot of the first one leaked");
     }
 
     /// The third connection has no slot; the first two release theirs.
     #[test]
-    fn more_than_there_are_places_leave_them_free() {
-        let free = on_stack(|stack| {
+    fn more_connections_than_slots_free_them_all() {
+        let free = run_on_stack(|stack| {
             let options = options();
-            let there = "10.9.0.1:7".parse().unwrap();
-            let wanted = [(there, &options); 3];
-            assert!(stack.connect_tcp(&wanted, &|| false).is_err());
-            all_given_back(stack)
+            let server = "10.9.0.1:7".parse().unwrap();
+            let targets = [(server, &options); 3];
+            assert!(stack.connect_tcp(&targets, &|| false).is_err());
+            all_connections_closed(stack)
         });
         assert!(free, "slots leaked");
     }

@@ -5,25 +5,25 @@ use std::time::Duration;
 
 use linerate_metric::stack::StackPlan;
 
-use super::OnStack;
+use super::NetstackTransport;
 use crate::netstack::StackThread;
-use crate::netstack::services::Front;
+use crate::netstack::services::ServiceContext;
 
 /// Runs `work` on a stack over this port with these settings.
-pub(crate) fn on_stack<R: Send + 'static>(
+pub(crate) fn run_on_stack<R: Send + 'static>(
     device: &str,
     keys: &[(&str, &str)],
-    work: impl FnOnce(&mut OnStack) -> R + Send + 'static,
+    work: impl FnOnce(&mut NetstackTransport) -> R + Send + 'static,
 ) -> R {
-    let stack = started(device, "10.9.0.2/24", keys);
-    let answer = lent(&stack, work);
-    answer
+    let stack = start_stack(device, "10.9.0.2/24", keys);
+    let result = run_on_thread(&stack, work);
+    result
         .recv_timeout(Duration::from_secs(60))
         .expect("an answer")
 }
 
 /// Starts a stack over this port with this address.
-pub(crate) fn started(device: &str, address: &str, keys: &[(&str, &str)]) -> StackThread {
+pub(crate) fn start_stack(device: &str, address: &str, keys: &[(&str, &str)]) -> StackThread {
     let keys = keys.iter();
     let plan = StackPlan {
         device: device.to_owned(),
@@ -34,16 +34,16 @@ pub(crate) fn started(device: &str, address: &str, keys: &[(&str, &str)]) -> Sta
             .collect(),
         ..StackPlan::default()
     };
-    StackThread::start(&plan, Vec::new(), Front::default()).expect("a stack")
+    StackThread::start(&plan, Vec::new(), ServiceContext::default()).expect("a stack")
 }
 
 /// Runs `work` on the stack's thread; the result arrives on the returned channel.
-pub(crate) fn lent<R: Send + 'static>(
+pub(crate) fn run_on_thread<R: Send + 'static>(
     stack: &StackThread,
-    work: impl FnOnce(&mut OnStack) -> R + Send + 'static,
+    work: impl FnOnce(&mut NetstackTransport) -> R + Send + 'static,
 ) -> mpsc::Receiver<R> {
-    let (say, said) = mpsc::channel();
-    let work = Box::new(move |stack: &mut OnStack| drop(say.send(work(stack))));
-    stack.lend(work).expect("its thread");
-    said
+    let (sender, receiver) = mpsc::channel();
+    let work = Box::new(move |stack: &mut NetstackTransport| drop(sender.send(work(stack))));
+    stack.run_work(work).expect("its thread");
+    receiver
 }

@@ -3,55 +3,56 @@
 use std::io;
 
 use linerate_host::sys::tick_clock;
-use linerate_metric::plan::Protocol;
+use linerate_metric::plan::TransportProtocol;
 
-use super::socket_table::Place;
-use super::{OnStack, system};
-use crate::timestamps::ring::KEPT;
-use crate::transport::{Departure, Place as Passed};
+use super::socket_table::SocketSlot;
+use super::{NetstackTransport, to_io_error};
+use crate::timestamps::ring::MAX_ROUND_TRIPS;
+use crate::transport::{TxTimestamp, TxTimestampPoint as Passed};
 
-impl OnStack {
+impl NetstackTransport {
     /// Enables transmit timestamps of a socket, numbered from here.
-    pub(super) fn begin_stamping(
+    pub(super) fn start_timestamps(
         &mut self,
-        place: Place,
-        protocol: Protocol,
+        slot: SocketSlot,
+        protocol: TransportProtocol,
     ) -> io::Result<Vec<String>> {
-        let socket = self.id(place)?;
-        self.stack.watch_stages(tick_clock::now, KEPT);
+        let socket = self.socket_id(slot)?;
+        self.stack
+            .watch_stages(tick_clock::interpolated_now, MAX_ROUND_TRIPS);
         let from = match protocol {
-            Protocol::Udp => self.stack.udp_sent(socket).map_err(system)?,
-            Protocol::Tcp => self.entries.get(place).stream_bytes,
+            TransportProtocol::Udp => self.stack.udp_sent_count(socket).map_err(to_io_error)?,
+            TransportProtocol::Tcp => self.sockets.get(slot).sent_stream_bytes,
         };
-        self.entries.get_mut(place).numbered_from = Some(from);
+        self.sockets.get_mut(slot).first_number = Some(from);
         Ok(Vec::new())
     }
 
     /// Passes on the timestamps since the last call: out of the stack, and into the driver.
-    pub(super) fn show_departures(
+    pub(super) fn drain_tx_timestamps(
         &mut self,
-        place: Place,
-        mut take: impl FnMut(Departure),
+        slot: SocketSlot,
+        mut take: impl FnMut(TxTimestamp),
     ) -> io::Result<()> {
-        let socket = self.id(place)?;
-        let Some(from) = self.entries.get(place).numbered_from else {
+        let socket = self.socket_id(slot)?;
+        let Some(from) = self.sockets.get(slot).first_number else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let show = |left: linerate_stack::Departure| {
-            if left.socket != socket {
+        let pass_on = |departure: linerate_stack::FrameDeparture| {
+            if departure.socket != socket {
                 return;
             }
-            let passed = |at_ns, point| Departure {
-                id: left.number.wrapping_sub(from),
-                place: point,
+            let timestamp = |at_ns, point| TxTimestamp {
+                id: departure.number.wrapping_sub(from),
+                point,
                 at_ns,
-                by_device: false,
+                is_hardware: false,
             };
-            take(passed(left.handed_ns, Passed::Queued));
-            take(passed(left.left_ns, Passed::Driver));
+            take(timestamp(departure.finished_ns, Passed::Scheduled));
+            take(timestamp(departure.sent_ns, Passed::Driver));
         };
         // Packets that exceeded the buffer are omitted from the stages, as other incomplete ones.
-        let _missed = self.stack.departures(show);
+        let _missed = self.stack.take_departures(pass_on);
         Ok(())
     }
 }

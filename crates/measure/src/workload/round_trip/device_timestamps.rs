@@ -1,13 +1,15 @@
 //! Timestamps that a device (target) writes into its responses: time inside and outside of it.
 
 use linerate_host::sys::clock::Nanos;
-use linerate_metric::device_timestamps::{ByteOrder, DeviceStamps, NANOSECONDS_HZ, Stamped};
+use linerate_metric::device_timestamps::{
+    ByteOrder, DeviceTimestamps, NANOSECONDS_HZ, TimestampPair,
+};
 use linerate_metric::histogram::Histogram;
 
-use crate::flow::DeviceAccount;
+use crate::flow::DeviceTimeCounts;
 
 /// Format of the C file for devices (`linerate target-code --stamps`).
-pub const TARGET: DeviceStamps = DeviceStamps {
+pub const TARGET_CODE_FORMAT: DeviceTimestamps = DeviceTimestamps {
     offset: 16,
     width: 8,
     order: ByteOrder::Be,
@@ -15,69 +17,75 @@ pub const TARGET: DeviceStamps = DeviceStamps {
 };
 
 /// Reads a device's timestamps and collects the times.
-pub struct DeviceWatch {
-    stamps: DeviceStamps,
-    inside: Histogram,
-    around: Histogram,
-    account: DeviceAccount,
+pub struct DeviceTimeCollector {
+    format: DeviceTimestamps,
+    inside_times: Histogram,
+    outside_times: Histogram,
+    counts: DeviceTimeCounts,
 }
 
-impl DeviceWatch {
+impl DeviceTimeCollector {
     /// Creates a reader for responses with such timestamps.
-    pub fn new(stamps: DeviceStamps) -> Self {
+    pub fn new(format: DeviceTimestamps) -> Self {
         Self {
-            stamps,
-            inside: Histogram::new(),
-            around: Histogram::new(),
-            account: DeviceAccount::default(),
+            format,
+            inside_times: Histogram::new(),
+            outside_times: Histogram::new(),
+            counts: DeviceTimeCounts::default(),
         }
     }
 
     /// Returns the format of the timestamps.
     #[inline]
-    pub fn stamps(&self) -> DeviceStamps {
-        self.stamps
+    pub fn format(&self) -> DeviceTimestamps {
+        self.format
     }
 
     /// Records a counted response that took `time_ns`, with its timestamps.
     #[inline]
-    pub fn note(&mut self, stamped: Option<Stamped>, time_ns: Nanos) {
+    pub fn record(&mut self, timestamps: Option<TimestampPair>, time_ns: Nanos) {
         // Requests carry zeros there, so zeros mean that the device wrote nothing.
-        let nothing = Stamped { came: 0, left: 0 };
-        let Some(stamped) = stamped.filter(|&stamped| stamped != nothing) else {
-            self.account.without += 1;
+        let zeros = TimestampPair {
+            arrival: 0,
+            departure: 0,
+        };
+        let Some(timestamps) = timestamps.filter(|&timestamps| timestamps != zeros) else {
+            self.counts.missing += 1;
             return;
         };
-        let inside = self.stamps.between_ns(stamped);
+        let inside = self.format.elapsed_ns(timestamps);
         if inside > time_ns {
-            self.account.impossible += 1;
+            self.counts.impossible += 1;
             return;
         }
-        self.account.read += 1;
-        self.inside.record(inside);
-        self.around.record(time_ns - inside);
+        self.counts.valid += 1;
+        self.inside_times.record(inside);
+        self.outside_times.record(time_ns - inside);
     }
 
     /// Returns the counts and the histograms.
-    pub fn finish(self) -> (DeviceAccount, [(&'static str, Histogram); 2]) {
-        let times = [("device_ns", self.inside), ("outside_ns", self.around)];
-        (self.account, times)
+    pub fn finish(self) -> (DeviceTimeCounts, [(&'static str, Histogram); 2]) {
+        let times = [
+            ("device_ns", self.inside_times),
+            ("outside_ns", self.outside_times),
+        ];
+        (self.counts, times)
     }
 }
 
 /// Returns whether a response equals its request outside of the device's timestamps.
 #[inline]
-pub fn same_outside(payload: &[u8], question: &[u8], stamps: DeviceStamps) -> bool {
-    let range = stamps.range();
-    payload.len() == question.len()
-        && payload.get(..range.start) == question.get(..range.start)
-        && payload.get(range.end..) == question.get(range.end..)
+pub fn equals_outside(payload: &[u8], request: &[u8], format: DeviceTimestamps) -> bool {
+    let range = format.byte_range();
+    payload.len() == request.len()
+        && payload.get(..range.start) == request.get(..range.start)
+        && payload.get(range.end..) == request.get(range.end..)
 }
 
 /// Clears the bytes in which the device writes.
-pub fn clear(message: &mut [u8], stamps: DeviceStamps) {
-    if let Some(room) = message.get_mut(stamps.range()) {
-        room.fill(0);
+pub fn clear_timestamps(message: &mut [u8], format: DeviceTimestamps) {
+    if let Some(bytes) = message.get_mut(format.byte_range()) {
+        bytes.fill(0);
     }
 }
 
@@ -87,40 +95,40 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_round_trip_add_up() {
-        let stamps: DeviceStamps = "16,width=4,hz=1M".parse().unwrap();
-        let mut watch = DeviceWatch::new(stamps);
-        for (came, left, time_ns) in [
+        let format: DeviceTimestamps = "16,width=4,hz=1M".parse().unwrap();
+        let mut collector = DeviceTimeCollector::new(format);
+        for (arrival, departure, time_ns) in [
             (7, 19, 40_000),
             // The device's counter wrapped.
             (u64::from(u32::MAX), 11, 40_000),
             (0, 0, 40_000),
             (10, 60, 40_000),
         ] {
-            watch.note(Some(Stamped { came, left }), time_ns);
+            collector.record(Some(TimestampPair { arrival, departure }), time_ns);
         }
-        watch.note(None, 40_000);
-        let (account, [(_, inside), (_, around)]) = watch.finish();
-        let DeviceAccount {
-            read,
-            without,
+        collector.record(None, 40_000);
+        let (counts, [(_, inside), (_, outside)]) = collector.finish();
+        let DeviceTimeCounts {
+            valid: read,
+            missing: without,
             impossible,
-        } = account;
+        } = counts;
         assert_eq!((read, without, impossible), (2, 2, 1));
         assert_eq!(inside.quantile(0.5), Some(12_000));
-        assert_eq!(around.quantile(0.5), Some(28_000));
+        assert_eq!(outside.quantile(0.5), Some(28_000));
     }
 
     #[test]
     fn only_the_bytes_of_the_stamps_may_differ() {
-        let stamps: DeviceStamps = "20,width=4".parse().unwrap();
-        let question: Vec<u8> = (0..40).collect();
-        for at in 0..question.len() {
-            let mut answer = question.clone();
-            answer[at] ^= 0x40;
-            let inside = stamps.range().contains(&at);
-            assert_eq!(same_outside(&answer, &question, stamps), inside, "{at}");
+        let format: DeviceTimestamps = "20,width=4".parse().unwrap();
+        let request: Vec<u8> = (0..40).collect();
+        for at in 0..request.len() {
+            let mut response = request.clone();
+            response[at] ^= 0x40;
+            let inside = format.byte_range().contains(&at);
+            assert_eq!(equals_outside(&response, &request, format), inside, "{at}");
         }
-        assert!(!same_outside(&question[..39], &question, stamps));
-        assert!(!same_outside(&question[..22], &question[..23], stamps));
+        assert!(!equals_outside(&request[..39], &request, format));
+        assert!(!equals_outside(&request[..22], &request[..23], format));
     }
 }

@@ -6,22 +6,22 @@
 use linerate_host::sys::clock::Nanos;
 
 /// Marks the absence of a slot.
-const NONE: u32 = u32::MAX;
+const NO_SLOT: u32 = u32::MAX;
 
 /// Multiplier that spreads consecutive numbers over the index (Knuth, multiplicative hashing).
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A request without a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Question {
+pub struct OutstandingRequest {
     pub number: u64,
     pub intended_ns: Nanos,
     pub sent_ns: Nanos,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
-    question: Question,
+struct RequestSlot {
+    request: OutstandingRequest,
     /// Slot of the request sent before it; unused in a free slot.
     older: u32,
     /// Slot of the request sent after it; in a free slot the next free one.
@@ -29,9 +29,9 @@ struct Place {
 }
 
 /// Set of outstanding requests with a fixed capacity; allocates only when created.
-pub struct Open {
-    places: Box<[Place]>,
-    free: u32,
+pub struct OutstandingRequests {
+    slots: Box<[RequestSlot]>,
+    free_head: u32,
     oldest: u32,
     newest: u32,
     /// Slots by number: open addressing with linear probing, at most half full.
@@ -40,23 +40,23 @@ pub struct Open {
     len: usize,
 }
 
-impl Open {
-    pub fn with_room(room: usize) -> Self {
-        let room = room.clamp(1, (NONE / 4) as usize);
-        let last = room as u32 - 1;
-        let places = (0..room as u32).map(|place| Place {
-            question: Question::default(),
-            older: NONE,
-            newer: if place == last { NONE } else { place + 1 },
+impl OutstandingRequests {
+    pub fn with_capacity(capacity: usize) -> Self {
+        let capacity = capacity.clamp(1, (NO_SLOT / 4) as usize);
+        let last = capacity as u32 - 1;
+        let slots = (0..capacity as u32).map(|slot| RequestSlot {
+            request: OutstandingRequest::default(),
+            older: NO_SLOT,
+            newer: if slot == last { NO_SLOT } else { slot + 1 },
         });
-        let index = (room * 2).next_power_of_two();
+        let index = (capacity * 2).next_power_of_two();
         Self {
-            places: places.collect(),
-            free: 0,
-            oldest: NONE,
-            newest: NONE,
+            slots: slots.collect(),
+            free_head: 0,
+            oldest: NO_SLOT,
+            newest: NO_SLOT,
             shift: 64 - index.trailing_zeros(),
-            index: vec![NONE; index].into_boxed_slice(),
+            index: vec![NO_SLOT; index].into_boxed_slice(),
             len: 0,
         }
     }
@@ -68,115 +68,115 @@ impl Open {
 
     /// Returns the request that was sent first.
     #[inline]
-    pub fn oldest(&self) -> Option<&Question> {
-        self.places
+    pub fn oldest(&self) -> Option<&OutstandingRequest> {
+        self.slots
             .get(self.oldest as usize)
-            .map(|place| &place.question)
+            .map(|slot| &slot.request)
     }
 
     /// Iterates over all requests, the oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = &Question> {
+    pub fn iter(&self) -> impl Iterator<Item = &OutstandingRequest> {
         let mut at = self.oldest;
         std::iter::from_fn(move || {
-            let place = self.places.get(at as usize)?;
-            at = place.newer;
-            Some(&place.question)
+            let slot = self.slots.get(at as usize)?;
+            at = slot.newer;
+            Some(&slot.request)
         })
     }
 
     #[inline]
-    fn home(&self, number: u64) -> usize {
-        (number.wrapping_mul(SPREAD) >> self.shift) as usize
+    fn home_position(&self, number: u64) -> usize {
+        (number.wrapping_mul(HASH_MULTIPLIER) >> self.shift) as usize
     }
 
     /// Returns the position of a number in the index.
     #[inline]
-    fn slot(&self, number: u64) -> Option<usize> {
-        let mut slot = self.home(number);
+    fn index_position(&self, number: u64) -> Option<usize> {
+        let mut position = self.home_position(number);
         loop {
-            let place = self.places.get(self.index[slot] as usize)?;
-            if place.question.number == number {
-                return Some(slot);
+            let slot = self.slots.get(self.index[position] as usize)?;
+            if slot.request.number == number {
+                return Some(position);
             }
-            slot = (slot + 1) & (self.index.len() - 1);
+            position = (position + 1) & (self.index.len() - 1);
         }
     }
 
     #[inline]
-    pub fn get(&self, number: u64) -> Option<&Question> {
-        let slot = self.slot(number)?;
-        Some(&self.places[self.index[slot] as usize].question)
+    pub fn get(&self, number: u64) -> Option<&OutstandingRequest> {
+        let position = self.index_position(number)?;
+        Some(&self.slots[self.index[position] as usize].request)
     }
 
     /// Adds a request; beyond the capacity it is ignored, which is a bug of the caller.
     #[inline]
-    pub fn push(&mut self, question: Question) {
-        let place = self.free;
-        debug_assert_ne!(place, NONE, "more open questions than may be open");
-        let Some(entry) = self.places.get_mut(place as usize) else {
+    pub fn push(&mut self, request: OutstandingRequest) {
+        let slot = self.free_head;
+        debug_assert_ne!(slot, NO_SLOT, "more open questions than may be open");
+        let Some(entry) = self.slots.get_mut(slot as usize) else {
             return;
         };
-        self.free = entry.newer;
-        *entry = Place {
-            question,
+        self.free_head = entry.newer;
+        *entry = RequestSlot {
+            request,
             older: self.newest,
-            newer: NONE,
+            newer: NO_SLOT,
         };
-        match self.places.get_mut(self.newest as usize) {
-            Some(newest) => newest.newer = place,
-            None => self.oldest = place,
+        match self.slots.get_mut(self.newest as usize) {
+            Some(newest) => newest.newer = slot,
+            None => self.oldest = slot,
         }
-        self.newest = place;
-        let mut slot = self.home(question.number);
-        while self.index[slot] != NONE {
-            slot = (slot + 1) & (self.index.len() - 1);
+        self.newest = slot;
+        let mut position = self.home_position(request.number);
+        while self.index[position] != NO_SLOT {
+            position = (position + 1) & (self.index.len() - 1);
         }
-        self.index[slot] = place;
+        self.index[position] = slot;
         self.len += 1;
     }
 
     /// Removes a request.
     #[inline]
-    pub fn take(&mut self, number: u64) -> Option<Question> {
-        let slot = self.slot(number)?;
-        let place = self.index[slot];
-        self.close_gap(slot);
-        let Place {
-            question,
+    pub fn take(&mut self, number: u64) -> Option<OutstandingRequest> {
+        let position = self.index_position(number)?;
+        let slot = self.index[position];
+        self.close_gap(position);
+        let RequestSlot {
+            request,
             older,
             newer,
-        } = self.places[place as usize];
-        match self.places.get_mut(older as usize) {
+        } = self.slots[slot as usize];
+        match self.slots.get_mut(older as usize) {
             Some(older) => older.newer = newer,
             None => self.oldest = newer,
         }
-        match self.places.get_mut(newer as usize) {
+        match self.slots.get_mut(newer as usize) {
             Some(newer) => newer.older = older,
             None => self.newest = older,
         }
-        self.places[place as usize].newer = self.free;
-        self.free = place;
+        self.slots[slot as usize].newer = self.free_head;
+        self.free_head = slot;
         self.len -= 1;
-        Some(question)
+        Some(request)
     }
 
     /// Removes an index entry and moves later ones up, so that no probe sequence ends early.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.index.len() - 1;
-        let mut slot = gap;
+        let mut position = gap;
         loop {
-            slot = (slot + 1) & mask;
-            let Some(place) = self.places.get(self.index[slot] as usize) else {
+            position = (position + 1) & mask;
+            let Some(slot) = self.slots.get(self.index[position] as usize) else {
                 break;
             };
-            let home = self.home(place.question.number);
+            let home_position = self.home_position(slot.request.number);
             // It may move if its probe sequence passes the gap.
-            if slot.wrapping_sub(home) & mask >= slot.wrapping_sub(gap) & mask {
-                self.index[gap] = self.index[slot];
-                gap = slot;
+            if position.wrapping_sub(home_position) & mask >= position.wrapping_sub(gap) & mask {
+                self.index[gap] = self.index[position];
+                gap = position;
             }
         }
-        self.index[gap] = NONE;
+        self.index[gap] = NO_SLOT;
     }
 }
 
@@ -186,8 +186,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn question(number: u64) -> Question {
-        Question {
+    fn request(number: u64) -> OutstandingRequest {
+        OutstandingRequest {
             number,
             intended_ns: number * 2,
             sent_ns: number * 2 + 1,
@@ -195,28 +195,28 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_long_takes_no_room_from_others() {
-        let mut open = Open::with_room(2);
-        open.push(question(0));
+    fn one_long_wait_takes_no_slot_from_others() {
+        let mut requests = OutstandingRequests::with_capacity(2);
+        requests.push(request(0));
         for number in 1..100_000 {
-            open.push(question(number));
-            assert_eq!(open.take(number), Some(question(number)));
+            requests.push(request(number));
+            assert_eq!(requests.take(number), Some(request(number)));
         }
-        assert_eq!(open.oldest(), Some(&question(0)));
-        assert_eq!((open.len(), open.places.len()), (1, 2));
+        assert_eq!(requests.oldest(), Some(&request(0)));
+        assert_eq!((requests.len(), requests.slots.len()), (1, 2));
     }
 
     proptest! {
         #[test]
         fn it_is_a_map_in_order(room in 1usize..40, steps in prop::collection::vec(any::<u64>(), 1..400)) {
-            let mut open = Open::with_room(room);
+            let mut open = OutstandingRequests::with_capacity(room);
             let mut model = BTreeMap::new();
             let mut next = 0;
             for step in steps {
                 if step % 3 > 0 && model.len() < room {
                     next += 1 + step % 5;
-                    open.push(question(next));
-                    model.insert(next, question(next));
+                    open.push(request(next));
+                    model.insert(next, request(next));
                 } else {
                     let place = step as usize % (model.len() + 1);
                     let number = model.keys().nth(place).copied().unwrap_or(next + 1);

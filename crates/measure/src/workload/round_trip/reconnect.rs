@@ -12,16 +12,16 @@ use std::task::Poll;
 use linerate_dialect::control::flow as wire;
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::Protocol;
+use linerate_metric::plan::TransportProtocol;
 
-use super::request_tracker::{Answer, Questions, Verdict, judge};
-use crate::flow::FlowOutcome;
+use super::request_tracker::{RequestTracker, ResponseCheck, ResponseKind, classify};
+use crate::flow::FlowEndResults;
 use crate::transport::{FlowOptions, Transport};
-use crate::workload::histogram_pool::Room;
-use crate::workload::{Lane, Opened, Progress, Reopening, Workload};
+use crate::workload::histogram_pool::HistogramPool;
+use crate::workload::{OpenFlow, Progress, ReconnectOptions, WorkerContext, Workload};
 
 /// Pause before the next try to get a local port.
-const PORT_PAUSE_NS: Nanos = 1_000_000;
+const NO_PORT_PAUSE_NS: Nanos = 1_000_000;
 
 /// Pause after a connection was refused or reset.
 const BROKEN_PAUSE_NS: Nanos = 1_000_000;
@@ -30,57 +30,61 @@ const BROKEN_PAUSE_NS: Nanos = 1_000_000;
 const EADDRNOTAVAIL: i32 = 99;
 
 /// Histograms of the steps of a round trip, of all flows of a thread.
-pub struct Steps {
+pub struct StepHistograms {
     open: Histogram,
     bind: Histogram,
     connect: Histogram,
     send: Histogram,
     receive: Histogram,
     close: Histogram,
-    whole: Histogram,
+    total: Histogram,
 }
 
 /// Times of the steps of the current round trip.
 #[derive(Clone, Copy, Default)]
-struct Marks {
-    begun: Nanos,
-    opened: Nanos,
-    bound: Nanos,
-    connected: Nanos,
-    asked: Nanos,
-    sent: Nanos,
-    answered: Nanos,
+struct StepTimes {
+    start_ns: Nanos,
+    opened_ns: Nanos,
+    bound_ns: Nanos,
+    connected_ns: Nanos,
+    request_ns: Nanos,
+    sent_ns: Nanos,
+    response_ns: Nanos,
 }
 
-impl Steps {
+impl StepHistograms {
     /// Takes the histograms of the first flow of a thread.
-    pub fn of(room: &mut Room) -> Self {
+    pub fn from_pool(pool: &mut HistogramPool) -> Self {
         Self {
-            open: room.beside(),
-            bind: room.beside(),
-            connect: room.beside(),
-            send: room.beside(),
-            receive: room.beside(),
-            close: room.beside(),
-            whole: room.beside(),
+            open: pool.take_auxiliary(),
+            bind: pool.take_auxiliary(),
+            connect: pool.take_auxiliary(),
+            send: pool.take_auxiliary(),
+            receive: pool.take_auxiliary(),
+            close: pool.take_auxiliary(),
+            total: pool.take_auxiliary(),
         }
     }
 
-    fn record(&mut self, marks: &Marks, binds: bool, closed: Nanos) {
-        self.open.record(marks.opened.saturating_sub(marks.begun));
-        if binds {
-            self.bind.record(marks.bound.saturating_sub(marks.opened));
+    fn record(&mut self, times: &StepTimes, has_bind: bool, closed_ns: Nanos) {
+        self.open
+            .record(times.opened_ns.saturating_sub(times.start_ns));
+        if has_bind {
+            self.bind
+                .record(times.bound_ns.saturating_sub(times.opened_ns));
         }
-        let connect = marks.connected.saturating_sub(marks.bound);
+        let connect = times.connected_ns.saturating_sub(times.bound_ns);
         self.connect.record(connect);
-        self.send.record(marks.sent.saturating_sub(marks.asked));
+        self.send
+            .record(times.sent_ns.saturating_sub(times.request_ns));
         self.receive
-            .record(marks.answered.saturating_sub(marks.sent));
-        self.close.record(closed.saturating_sub(marks.answered));
-        self.whole.record(closed.saturating_sub(marks.begun));
+            .record(times.response_ns.saturating_sub(times.sent_ns));
+        self.close
+            .record(closed_ns.saturating_sub(times.response_ns));
+        self.total.record(closed_ns.saturating_sub(times.start_ns));
     }
 
-    fn named(self) -> Vec<(&'static str, Histogram)> {
+    fn into_named(self) -> Vec<(&'static str, Histogram)> {
         vec![
             ("open_ns", self.open),
             ("bind_ns", self.bind),
@@ -88,77 +92,81 @@ impl Steps {
             ("send_ns", self.send),
             ("receive_ns", self.receive),
             ("close_ns", self.close),
-            ("whole_ns", self.whole),
+            ("whole_ns", self.total),
         ]
     }
 }
 
 /// State of a round trip.
 #[derive(Clone, Copy)]
-enum Step {
+enum RequestStep {
     /// No socket is open; the next one is opened from this time on.
-    Nothing(Nanos),
+    Idle(Nanos),
     Connecting,
     Sending(usize),
     Waiting {
-        received: usize,
-        right: bool,
+        received_bytes: usize,
+        is_correct: bool,
     },
     /// TCP: the response is complete, the end of the stream is awaited.
-    Ending(Verdict),
+    AwaitingClose(ResponseCheck),
 }
 
 /// Sends each request over a socket of its own.
-pub struct Reopener<'a, S> {
-    questions: Questions<'a>,
-    protocol: Protocol,
+pub struct ReconnectingSender<'a, S> {
+    requests: RequestTracker<'a>,
+    protocol: TransportProtocol,
     remote: SocketAddr,
     local: Option<SocketAddr>,
     options: FlowOptions,
     /// Socket opened before the start, then the one in use.
     socket: Option<S>,
-    step: Step,
-    marks: Marks,
+    step: RequestStep,
+    times: StepTimes,
     number: u64,
     /// Number of sockets so far.
-    sockets: u64,
-    steps: Rc<RefCell<Steps>>,
+    socket_count: u64,
+    histograms: Rc<RefCell<StepHistograms>>,
 }
 
-impl<'a, S: Copy> Reopener<'a, S> {
-    pub fn new(lane: &'a Lane<'a>, mut flow: Opened<S>, steps: Rc<RefCell<Steps>>) -> Self {
-        let questions = Questions::new(lane, &mut flow);
-        let Reopening { remote, options } = *flow
-            .reopening
+impl<'a, S: Copy> ReconnectingSender<'a, S> {
+    pub fn new(
+        worker: &'a WorkerContext<'a>,
+        mut flow: OpenFlow<S>,
+        steps: Rc<RefCell<StepHistograms>>,
+    ) -> Self {
+        let requests = RequestTracker::new(worker, &mut flow);
+        let ReconnectOptions { remote, options } = *flow
+            .reconnect
             .expect("a flow that opens its sockets anew knows how");
-        let any: IpAddr = match remote {
+        let unspecified: IpAddr = match remote {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let protocol = lane.plan.protocol;
+        let protocol = worker.plan.protocol;
         let local = match (options.local, protocol) {
             // A port cannot be reused at once, so only the address is kept.
             (Some(local), _) => Some(SocketAddr::new(local.ip(), 0)),
             // As most programs do; so this step is measured, too.
-            (None, Protocol::Udp) => Some(SocketAddr::new(any, 0)),
+            (None, TransportProtocol::Udp) => Some(SocketAddr::new(unspecified, 0)),
             // Binding would reserve a port against all destinations; `connect` chooses one.
-            (None, Protocol::Tcp) => None,
+            (None, TransportProtocol::Tcp) => None,
         };
         Self {
-            questions: match protocol {
-                Protocol::Udp => questions.with_numbers(),
-                Protocol::Tcp => questions,
+            requests: match protocol {
+                TransportProtocol::Udp => requests.with_numbers(),
+                TransportProtocol::Tcp => requests,
             },
             protocol,
             remote,
             local,
             options,
             socket: Some(flow.socket),
-            step: Step::Nothing(0),
-            marks: Marks::default(),
+            step: RequestStep::Idle(0),
+            times: StepTimes::default(),
             number: 0,
-            sockets: 0,
-            steps,
+            socket_count: 0,
+            histograms: steps,
         }
     }
 
@@ -170,33 +178,33 @@ impl<'a, S: Copy> Reopener<'a, S> {
         if let Some(socket) = self.socket.take() {
             transport.close(socket);
         }
-        self.step = Step::Nothing(0);
+        self.step = RequestStep::Idle(0);
     }
 
     /// Opens the next socket and starts to connect it.
     fn open<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<()> {
         self.close(transport);
-        self.marks.begun = T::clock();
+        self.times.start_ns = T::read_clock();
         let socket = transport.open(self.remote, &self.options)?;
         self.socket = Some(socket);
-        self.sockets += 1;
-        self.marks.opened = T::clock();
-        self.marks.bound = self.marks.opened;
+        self.socket_count += 1;
+        self.times.opened_ns = T::read_clock();
+        self.times.bound_ns = self.times.opened_ns;
         if let Some(local) = self.local {
             transport.bind(socket, local)?;
-            self.marks.bound = T::clock();
+            self.times.bound_ns = T::read_clock();
         }
-        self.step = Step::Connecting;
+        self.step = RequestStep::Connecting;
         Ok(())
     }
 
     /// Waits for a free local port.
-    fn without_port<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> Progress {
+    fn wait_for_port<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> Progress {
         self.close(transport);
-        self.questions.ports_waited += 1;
-        let due = T::clock() + PORT_PAUSE_NS;
-        self.step = Step::Nothing(due);
-        Progress::Starved(Some(due))
+        self.requests.port_waits += 1;
+        let retry_at_ns = T::read_clock() + NO_PORT_PAUSE_NS;
+        self.step = RequestStep::Idle(retry_at_ns);
+        Progress::Starved(Some(retry_at_ns))
     }
 
     fn send<T: Transport<Socket = S>>(
@@ -206,36 +214,36 @@ impl<'a, S: Copy> Reopener<'a, S> {
     ) -> io::Result<bool> {
         let socket = self.socket();
         let number = self.number;
-        let rest = &self.questions.message[sent..];
-        let mut asked_ns = 0;
-        let taken = match self.protocol {
-            Protocol::Udp => transport.udp_send(socket, rest.len(), |payload| {
+        let rest = &self.requests.message[sent..];
+        let mut request_ns = 0;
+        let accepted = match self.protocol {
+            TransportProtocol::Udp => transport.udp_send(socket, rest.len(), |payload| {
                 payload.copy_from_slice(rest);
-                asked_ns = T::clock();
-                wire::write_header(payload, number, asked_ns);
+                request_ns = T::read_clock();
+                wire::write_header(payload, number, request_ns);
             }),
-            Protocol::Tcp => transport.tcp_send(socket, rest.len(), |payload| {
+            TransportProtocol::Tcp => transport.tcp_send(socket, rest.len(), |payload| {
                 payload.copy_from_slice(&rest[..payload.len()]);
-                asked_ns = T::clock();
+                request_ns = T::read_clock();
             }),
         };
-        let Poll::Ready(taken) = taken else {
+        let Poll::Ready(accepted) = accepted else {
             return Ok(false);
         };
-        let taken = taken?;
-        self.marks.sent = T::clock();
+        let accepted = accepted?;
+        self.times.sent_ns = T::read_clock();
         if sent == 0 {
-            self.marks.asked = asked_ns;
-            if self.protocol == Protocol::Udp {
-                wire::write_header(&mut self.questions.message, number, asked_ns);
+            self.times.request_ns = request_ns;
+            if self.protocol == TransportProtocol::Udp {
+                wire::write_header(&mut self.requests.message, number, request_ns);
             }
         }
-        let sent = sent + taken;
-        self.step = match sent < self.questions.message.len() {
-            true => Step::Sending(sent),
-            false => Step::Waiting {
-                received: 0,
-                right: true,
+        let sent = sent + accepted;
+        self.step = match sent < self.requests.message.len() {
+            true => RequestStep::Sending(sent),
+            false => RequestStep::Waiting {
+                received_bytes: 0,
+                is_correct: true,
             },
         };
         Ok(true)
@@ -246,129 +254,146 @@ impl<'a, S: Copy> Reopener<'a, S> {
         &mut self,
         transport: &mut T,
         received: usize,
-        right: bool,
-    ) -> io::Result<Option<Verdict>> {
+        is_correct: bool,
+    ) -> io::Result<Option<ResponseCheck>> {
         let (socket, number) = (self.socket(), self.number);
-        let (question, verify) = (&self.questions.message, self.questions.verify);
-        if self.protocol == Protocol::Udp {
-            let answer = transport.udp_receive(socket, |payload, _| {
-                (T::clock(), judge(payload, question, number, verify))
+        let (request, verify) = (&self.requests.message, self.requests.verify);
+        if self.protocol == TransportProtocol::Udp {
+            let response = transport.udp_receive(socket, |payload, _| {
+                (T::read_clock(), classify(payload, request, number, verify))
             });
-            let Poll::Ready(answer) = answer else {
+            let Poll::Ready(response) = response else {
                 return Ok(None);
             };
-            return Ok(match answer? {
-                (now, Answer::Due(verdict)) => {
-                    self.marks.answered = now;
+            return Ok(match response? {
+                (now, ResponseKind::Current(verdict)) => {
+                    self.times.response_ns = now;
                     Some(verdict)
                 }
-                (_, Answer::Earlier(number)) => {
-                    self.questions.came_again(number);
+                (_, ResponseKind::Earlier(number)) => {
+                    self.requests.record_late_response(number);
                     None
                 }
-                (_, Answer::Greeting) => None,
+                (_, ResponseKind::FlowOpening) => None,
             });
         }
-        let answer = transport.tcp_receive(socket, question.len() - received, |payload| {
-            let now = T::clock();
-            let expected = &question[received..received + payload.len()];
+        let response = transport.tcp_receive(socket, request.len() - received, |payload| {
+            let now = T::read_clock();
+            let expected = &request[received..received + payload.len()];
             (now, payload.len(), !verify || payload == expected)
         });
-        let Poll::Ready(answer) = answer else {
+        let Poll::Ready(response) = response else {
             return Ok(None);
         };
-        let (now, bytes, same) = answer?;
+        let (now, bytes, is_equal) = response?;
         if bytes == 0 {
             // The connection ended before the response: too short.
-            self.marks.answered = now;
-            return Ok(Some(Verdict::WrongLength));
+            self.times.response_ns = now;
+            return Ok(Some(ResponseCheck::WrongLength));
         }
-        let (received, right) = (received + bytes, right && same);
-        self.step = Step::Waiting { received, right };
-        if received < question.len() {
+        let (received, is_correct) = (received + bytes, is_correct && is_equal);
+        self.step = RequestStep::Waiting {
+            received_bytes: received,
+            is_correct,
+        };
+        if received < request.len() {
             return Ok(None);
         }
-        self.marks.answered = now;
-        Ok(Some(match right {
-            true => Verdict::Right,
-            false => Verdict::WrongContent,
+        self.times.response_ns = now;
+        Ok(Some(match is_correct {
+            true => ResponseCheck::Correct,
+            false => ResponseCheck::WrongContent,
         }))
     }
 
     /// Closes the socket and counts the round trip.
-    fn finish<T: Transport<Socket = S>>(&mut self, transport: &mut T, verdict: Verdict) {
+    fn complete_round_trip<T: Transport<Socket = S>>(
+        &mut self,
+        transport: &mut T,
+        verdict: ResponseCheck,
+    ) {
         self.close(transport);
-        let closed = T::clock();
-        if self.marks.answered >= self.questions.lane.timeline.count_from_ns {
-            let mut steps = self.steps.borrow_mut();
-            steps.record(&self.marks, self.local.is_some(), closed);
+        let closed_ns = T::read_clock();
+        if self.times.response_ns >= self.requests.worker.timeline.count_from_ns {
+            let mut steps = self.histograms.borrow_mut();
+            steps.record(&self.times, self.local.is_some(), closed_ns);
         }
-        let (asked, answered) = (self.marks.asked, self.marks.answered);
-        self.questions
-            .answered(transport, None, self.number, asked, answered, verdict);
+        let (request_ns, response_ns) = (self.times.request_ns, self.times.response_ns);
+        self.requests.record_response(
+            transport,
+            None,
+            self.number,
+            request_ns,
+            response_ns,
+            verdict,
+        );
     }
 
     /// Counts a refused or reset connection as a missing response.
-    fn broken_off<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> Progress {
+    fn on_connection_error<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> Progress {
         self.close(transport);
-        if self.questions.lane.phase.is_interrupted() {
+        if self.requests.worker.phase.is_interrupted() {
             return Progress::Done;
         }
-        let now = T::clock();
-        self.questions.broken += 1;
-        self.questions.missed(self.number, now);
+        let now = T::read_clock();
+        self.requests.broken_connections += 1;
+        self.requests.record_missing(self.number, now);
         // Paused, because a server that refuses one connection refuses the next at once.
-        let due = now + BROKEN_PAUSE_NS;
-        self.step = Step::Nothing(due);
-        Progress::Starved(Some(due))
+        let retry_at_ns = now + BROKEN_PAUSE_NS;
+        self.step = RequestStep::Idle(retry_at_ns);
+        Progress::Starved(Some(retry_at_ns))
     }
 
     /// Advances the connection as far as possible without waiting.
-    fn go_on<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
-        if let Step::Nothing(due) = self.step {
-            if self.questions.is_over() {
+    fn advance<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
+        if let RequestStep::Idle(retry_at_ns) = self.step {
+            if self.requests.is_over() {
                 self.close(transport);
                 return Ok(Progress::Done);
             }
-            if due > 0 && T::clock() < due {
-                return Ok(Progress::Starved(Some(due)));
+            if retry_at_ns > 0 && T::read_clock() < retry_at_ns {
+                return Ok(Progress::Starved(Some(retry_at_ns)));
             }
-            self.questions.breathe();
-            self.number = self.questions.number_message();
+            self.requests.pause_if_due();
+            self.number = self.requests.write_next_number();
             match self.open(transport) {
                 Err(error) if error.raw_os_error() == Some(EADDRNOTAVAIL) => {
-                    return Ok(self.without_port(transport));
+                    return Ok(self.wait_for_port(transport));
                 }
                 opened => opened?,
             }
         }
-        if let Step::Connecting = self.step {
-            match transport.begin_connect(self.socket(), self.remote) {
+        if let RequestStep::Connecting = self.step {
+            match transport.poll_connect(self.socket(), self.remote) {
                 Poll::Ready(Ok(())) => {
-                    self.marks.connected = T::clock();
-                    self.step = Step::Sending(0);
+                    self.times.connected_ns = T::read_clock();
+                    self.step = RequestStep::Sending(0);
                 }
                 Poll::Ready(Err(error)) if error.raw_os_error() == Some(EADDRNOTAVAIL) => {
-                    return Ok(self.without_port(transport));
+                    return Ok(self.wait_for_port(transport));
                 }
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => {}
             }
         }
-        if let Step::Sending(sent) = self.step
+        if let RequestStep::Sending(sent) = self.step
             && self.send(transport, sent)?
-            && matches!(self.step, Step::Sending(_))
+            && matches!(self.step, RequestStep::Sending(_))
         {
             return Ok(Progress::Worked);
         }
-        if let Step::Waiting { received, right } = self.step {
-            match self.receive(transport, received, right) {
-                Ok(Some(verdict)) if self.protocol == Protocol::Udp => {
-                    self.finish(transport, verdict);
+        if let RequestStep::Waiting {
+            received_bytes: received,
+            is_correct,
+        } = self.step
+        {
+            match self.receive(transport, received, is_correct) {
+                Ok(Some(verdict)) if self.protocol == TransportProtocol::Udp => {
+                    self.complete_round_trip(transport, verdict);
                     return Ok(Progress::Worked);
                 }
-                Ok(Some(verdict)) => self.step = Step::Ending(verdict),
-                Ok(None) if matches!(self.step, Step::Waiting { received: now, .. } if now > received) =>
+                Ok(Some(verdict)) => self.step = RequestStep::AwaitingClose(verdict),
+                Ok(None) if matches!(self.step, RequestStep::Waiting { received_bytes: now, .. } if now > received) =>
                 {
                     return Ok(Progress::Worked);
                 }
@@ -376,29 +401,29 @@ impl<'a, S: Copy> Reopener<'a, S> {
                 Err(error) => return Err(error),
             }
         }
-        if let Step::Ending(verdict) = self.step {
+        if let RequestStep::AwaitingClose(verdict) = self.step {
             match transport.tcp_receive(self.socket(), 1, |payload| payload.len()) {
                 // More than the response arrived.
                 Poll::Ready(Ok(1)) => {
-                    self.finish(transport, Verdict::WrongLength);
+                    self.complete_round_trip(transport, ResponseCheck::WrongLength);
                     return Ok(Progress::Worked);
                 }
                 Poll::Ready(_) => {
-                    self.finish(transport, verdict);
+                    self.complete_round_trip(transport, verdict);
                     return Ok(Progress::Worked);
                 }
                 Poll::Pending => {}
             }
         }
-        let now = T::clock();
-        self.questions.passed(now);
-        if now >= self.marks.begun + self.questions.timeout_ns {
+        let now = T::read_clock();
+        self.requests.advance_time(now);
+        if now >= self.times.start_ns + self.requests.timeout_ns {
             // Timed out in any of the steps.
             self.close(transport);
-            self.questions.missed(self.number, now);
+            self.requests.record_missing(self.number, now);
             return Ok(Progress::Worked);
         }
-        if self.questions.lets_go(self.marks.begun, now) {
+        if self.requests.stops_waiting(self.times.start_ns, now) {
             self.close(transport);
             return Ok(Progress::Done);
         }
@@ -407,7 +432,7 @@ impl<'a, S: Copy> Reopener<'a, S> {
 }
 
 /// Returns whether an error ends one connection and not the run: refused, reset or unreachable.
-fn is_of_the_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(
         error.kind(),
@@ -421,10 +446,10 @@ fn is_of_the_connection(error: &io::Error) -> bool {
     )
 }
 
-impl<T: Transport> Workload<T> for Reopener<'_, T::Socket> {
+impl<T: Transport> Workload<T> for ReconnectingSender<'_, T::Socket> {
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        match self.go_on(transport) {
-            Err(error) if is_of_the_connection(&error) => Ok(self.broken_off(transport)),
+        match self.advance(transport) {
+            Err(error) if is_connection_error(&error) => Ok(self.on_connection_error(transport)),
             result => result,
         }
     }
@@ -433,15 +458,15 @@ impl<T: Transport> Workload<T> for Reopener<'_, T::Socket> {
         self.socket
     }
 
-    fn newest(&self) -> Option<(u64, T::Socket)> {
-        Some((self.sockets, self.socket?))
+    fn newest_socket(&self) -> Option<(u64, T::Socket)> {
+        Some((self.socket_count, self.socket?))
     }
 
-    fn outcome(mut self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
+    fn finish(mut self, transport: &T, error: Option<io::Error>) -> FlowEndResults {
         // The last flow of the thread reports the steps of all.
-        if let Some(steps) = Rc::into_inner(self.steps) {
-            self.questions.more = steps.into_inner().named();
+        if let Some(steps) = Rc::into_inner(self.histograms) {
+            self.requests.more_histograms = steps.into_inner().into_named();
         }
-        self.questions.outcome(transport, self.socket, error)
+        self.requests.finish(transport, self.socket, error)
     }
 }

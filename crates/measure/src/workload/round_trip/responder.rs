@@ -6,92 +6,92 @@ use std::task::Poll;
 
 use linerate_host::sys::clock::{self, Nanos};
 
-use super::rt_yield::Breath;
-use crate::flow::{FlowOutcome, Shared, Timing, is_greeting};
-use crate::flow_counters::Totals;
-use crate::transport::{Echoed, FlowOptions, Transport};
-use crate::workload::{Lane, Opened, Progress, Reopening, Workload};
+use super::rt_yield::RtYield;
+use crate::flow::{FlowEndResults, FlowShared, TimingHistograms, is_opening_datagram};
+use crate::flow_counters::PayloadTotals;
+use crate::transport::{EchoOutcome, FlowOptions, Transport};
+use crate::workload::{OpenFlow, Progress, ReconnectOptions, WorkerContext, Workload};
 
 /// State and figures of a responding flow.
-struct Answers<'a, S> {
-    lane: &'a Lane<'a>,
+struct ResponderState<'a, S> {
+    worker: &'a WorkerContext<'a>,
     id: u32,
     socket: S,
-    shared: Arc<Shared>,
-    totals: Totals,
-    message: Vec<u8>,
-    breath: Option<(Breath, Nanos)>,
+    shared: Arc<FlowShared>,
+    totals: PayloadTotals,
+    buffer: Vec<u8>,
+    rt_yield: Option<(RtYield, Nanos)>,
 }
 
-impl<'a, S: Copy> Answers<'a, S> {
-    fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+impl<'a, S: Copy> ResponderState<'a, S> {
+    fn new(worker: &'a WorkerContext<'a>, flow: OpenFlow<S>) -> Self {
         Self {
-            lane,
+            worker,
             id: flow.id,
             socket: flow.socket,
             shared: flow.shared,
-            totals: Totals::default(),
-            message: vec![0; lane.plan.payload_bytes as usize],
-            breath: Breath::of(lane).map(|breath| (breath, clock::now())),
+            totals: PayloadTotals::default(),
+            buffer: vec![0; worker.plan.payload_bytes as usize],
+            rt_yield: RtYield::for_worker(worker).map(|rt_yield| (rt_yield, clock::now())),
         }
     }
 
     #[inline]
-    fn answered(&mut self, bytes: usize) {
+    fn count_response(&mut self, bytes: usize) {
         self.totals.packets += 1;
         self.totals.calls += 1;
         self.totals.bytes += bytes as u64;
-        self.shared.meter.publish(&self.totals);
-        if let Some((_, answered_ns)) = &mut self.breath {
-            *answered_ns = clock::now();
+        self.shared.counters.publish(&self.totals);
+        if let Some((_, responded_ns)) = &mut self.rt_yield {
+            *responded_ns = clock::now();
         }
     }
 
     /// Called when no request is waiting.
     #[inline]
-    fn starved(&mut self) -> Progress {
-        if let Some((breath, answered_ns)) = &mut self.breath {
-            breath.without_question(*answered_ns);
+    fn on_starved(&mut self) -> Progress {
+        if let Some((rt_yield, responded_ns)) = &mut self.rt_yield {
+            rt_yield.pause_without_request(*responded_ns);
         }
         Progress::Starved(None)
     }
 
-    fn outcome<T: Transport<Socket = S>>(
+    fn finish<T: Transport<Socket = S>>(
         self,
         transport: &T,
         error: Option<io::Error>,
-    ) -> FlowOutcome {
-        FlowOutcome {
-            timing: Timing::default(),
+    ) -> FlowEndResults {
+        FlowEndResults {
+            timing: TimingHistograms::default(),
             id: self.id,
-            direction: self.lane.direction,
-            part: self.lane.part,
+            direction: self.worker.direction,
+            role: self.worker.role,
             totals: self.totals,
             sequence: None,
             times: None,
             mismatched: 0,
             first_mismatch: None,
             log: None,
-            facts: transport.facts(self.socket),
+            facts: transport.socket_facts(self.socket),
             ended_ns: transport.now(),
             error,
-            asking: None,
+            requests: None,
         }
     }
 }
 
 /// Echoes every datagram.
 pub struct UdpResponder<'a, S> {
-    answers: Answers<'a, S>,
+    state: ResponderState<'a, S>,
     /// Bytes of a response that could not be sent yet.
-    pending: Option<usize>,
+    pending_bytes: Option<usize>,
 }
 
 impl<'a, S: Copy> UdpResponder<'a, S> {
-    pub fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+    pub fn new(worker: &'a WorkerContext<'a>, flow: OpenFlow<S>) -> Self {
         Self {
-            answers: Answers::new(lane, flow),
-            pending: None,
+            state: ResponderState::new(worker, flow),
+            pending_bytes: None,
         }
     }
 }
@@ -99,48 +99,51 @@ impl<'a, S: Copy> UdpResponder<'a, S> {
 impl<T: Transport> Workload<T> for UdpResponder<'_, T::Socket> {
     #[inline]
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        let answers = &mut self.answers;
-        let socket = answers.socket;
-        let echoed = match self.pending.take() {
+        let state = &mut self.state;
+        let socket = state.socket;
+        let echo = match self.pending_bytes.take() {
             Some(bytes) => {
-                let message = &answers.message[..bytes];
+                let message = &state.buffer[..bytes];
                 let sent = transport.udp_send(socket, bytes, |payload| {
                     payload.copy_from_slice(message);
                 });
                 match sent {
-                    Poll::Ready(sent) => Echoed::Sent(sent?),
-                    Poll::Pending => Echoed::Full(bytes),
+                    Poll::Ready(sent) => EchoOutcome::Sent(sent?),
+                    Poll::Pending => EchoOutcome::Full(bytes),
                 }
             }
             None => {
                 // A repeated flow opening was answered when the flow opened.
-                let room = &mut answers.message;
-                match transport.udp_echo(socket, room, |message| !is_greeting(message)) {
-                    Poll::Ready(echoed) => echoed?,
+                let buffer = &mut state.buffer;
+                match transport.udp_echo(socket, buffer, |message| !is_opening_datagram(message)) {
+                    Poll::Ready(echo) => echo?,
                     Poll::Pending => {
-                        let over = answers.lane.phase.is_aborted() || answers.shared.is_over();
-                        return Ok(if over {
+                        let is_over =
+                            state.worker.phase.is_aborted() || state.shared.has_sender_ended();
+                        return Ok(if is_over {
                             Progress::Done
                         } else {
-                            answers.starved()
+                            state.on_starved()
                         });
                     }
                 }
             }
         };
-        match echoed {
-            Echoed::Ignored => Ok(Progress::Worked),
+        match echo {
+            EchoOutcome::Ignored => Ok(Progress::Worked),
             // A response that cannot be sent, as over a link that is down, must not delay the end.
-            Echoed::Full(_) if answers.lane.phase.is_aborted() || answers.shared.is_over() => {
+            EchoOutcome::Full(_)
+                if state.worker.phase.is_aborted() || state.shared.has_sender_ended() =>
+            {
                 Ok(Progress::Done)
             }
-            Echoed::Full(bytes) => {
-                self.pending = Some(bytes);
+            EchoOutcome::Full(bytes) => {
+                self.pending_bytes = Some(bytes);
                 Ok(Progress::Starved(None))
             }
-            Echoed::Sent(bytes) => {
-                answers.answered(bytes);
-                if answers.lane.phase.is_aborted() {
+            EchoOutcome::Sent(bytes) => {
+                state.count_response(bytes);
+                if state.worker.phase.is_aborted() {
                     return Ok(Progress::Done);
                 }
                 Ok(Progress::Worked)
@@ -149,25 +152,25 @@ impl<T: Transport> Workload<T> for UdpResponder<'_, T::Socket> {
     }
 
     fn socket(&self) -> Option<T::Socket> {
-        Some(self.answers.socket)
+        Some(self.state.socket)
     }
 
-    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.answers.outcome(transport, error)
+    fn finish(self, transport: &T, error: Option<io::Error>) -> FlowEndResults {
+        self.state.finish(transport, error)
     }
 }
 
 /// Echoes every complete message of a stream.
 pub struct TcpResponder<'a, S> {
-    answers: Answers<'a, S>,
+    state: ResponderState<'a, S>,
     received: usize,
     sent: usize,
 }
 
 impl<'a, S: Copy> TcpResponder<'a, S> {
-    pub fn new(lane: &'a Lane<'a>, flow: Opened<S>) -> Self {
+    pub fn new(worker: &'a WorkerContext<'a>, flow: OpenFlow<S>) -> Self {
         Self {
-            answers: Answers::new(lane, flow),
+            state: ResponderState::new(worker, flow),
             received: 0,
             sent: 0,
         }
@@ -177,11 +180,11 @@ impl<'a, S: Copy> TcpResponder<'a, S> {
 impl<T: Transport> Workload<T> for TcpResponder<'_, T::Socket> {
     #[inline]
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        let answers = &mut self.answers;
-        if self.received < answers.message.len() {
-            let room = &mut answers.message[self.received..];
-            let received = transport.tcp_receive(answers.socket, room.len(), |payload| {
-                room[..payload.len()].copy_from_slice(payload);
+        let state = &mut self.state;
+        if self.received < state.buffer.len() {
+            let buffer = &mut state.buffer[self.received..];
+            let received = transport.tcp_receive(state.socket, buffer.len(), |payload| {
+                buffer[..payload.len()].copy_from_slice(payload);
                 payload.len()
             });
             match received {
@@ -189,25 +192,25 @@ impl<T: Transport> Workload<T> for TcpResponder<'_, T::Socket> {
                     0 => return Ok(Progress::Done),
                     bytes => self.received += bytes,
                 },
-                Poll::Pending if answers.lane.phase.is_aborted() => return Ok(Progress::Done),
-                Poll::Pending => return Ok(answers.starved()),
+                Poll::Pending if state.worker.phase.is_aborted() => return Ok(Progress::Done),
+                Poll::Pending => return Ok(state.on_starved()),
             }
-            if self.received < answers.message.len() {
+            if self.received < state.buffer.len() {
                 return Ok(Progress::Worked);
             }
         }
-        let rest = &answers.message[self.sent..];
-        let taken = transport.tcp_send(answers.socket, rest.len(), |payload| {
+        let rest = &state.buffer[self.sent..];
+        let accepted = transport.tcp_send(state.socket, rest.len(), |payload| {
             payload.copy_from_slice(&rest[..payload.len()]);
         });
-        match taken {
-            Poll::Pending if answers.lane.phase.is_aborted() => Ok(Progress::Done),
+        match accepted {
+            Poll::Pending if state.worker.phase.is_aborted() => Ok(Progress::Done),
             Poll::Pending => Ok(Progress::Starved(None)),
-            Poll::Ready(_) if answers.lane.phase.is_aborted() => Ok(Progress::Done),
-            Poll::Ready(taken) => {
-                self.sent += taken?;
-                if self.sent == answers.message.len() {
-                    answers.answered(self.sent);
+            Poll::Ready(_) if state.worker.phase.is_aborted() => Ok(Progress::Done),
+            Poll::Ready(accepted) => {
+                self.sent += accepted?;
+                if self.sent == state.buffer.len() {
+                    state.count_response(self.sent);
                     self.received = 0;
                     self.sent = 0;
                 }
@@ -217,35 +220,35 @@ impl<T: Transport> Workload<T> for TcpResponder<'_, T::Socket> {
     }
 
     fn socket(&self) -> Option<T::Socket> {
-        Some(self.answers.socket)
+        Some(self.state.socket)
     }
 
-    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.answers.outcome(transport, error)
+    fn finish(self, transport: &T, error: Option<io::Error>) -> FlowEndResults {
+        self.state.finish(transport, error)
     }
 }
 
 /// Accepts a connection for each request, responds, and closes it.
 pub struct TcpAcceptor<'a, S> {
-    answers: Answers<'a, S>,
+    state: ResponderState<'a, S>,
     options: FlowOptions,
     connection: Option<S>,
     /// Number of sockets so far: the listener, then the connections.
-    sockets: u64,
+    socket_count: u64,
     received: usize,
     sent: usize,
 }
 
 impl<'a, S: Copy> TcpAcceptor<'a, S> {
-    pub fn new(lane: &'a Lane<'a>, mut flow: Opened<S>) -> Self {
-        let reopening = flow.reopening.take();
-        let Reopening { options, .. } =
+    pub fn new(worker: &'a WorkerContext<'a>, mut flow: OpenFlow<S>) -> Self {
+        let reopening = flow.reconnect.take();
+        let ReconnectOptions { options, .. } =
             *reopening.expect("a flow of many connections knows their options");
         Self {
-            answers: Answers::new(lane, flow),
+            state: ResponderState::new(worker, flow),
             options,
             connection: None,
-            sockets: 1,
+            socket_count: 1,
             received: 0,
             sent: 0,
         }
@@ -259,42 +262,42 @@ impl<'a, S: Copy> TcpAcceptor<'a, S> {
         Progress::Worked
     }
 
-    fn serve<T: Transport<Socket = S>>(
+    fn respond<T: Transport<Socket = S>>(
         &mut self,
         transport: &mut T,
         connection: S,
     ) -> io::Result<Progress> {
-        let message = &mut self.answers.message;
+        let message = &mut self.state.buffer;
         if self.received < message.len() {
-            let room = &mut message[self.received..];
-            let received = transport.tcp_receive(connection, room.len(), |payload| {
-                room[..payload.len()].copy_from_slice(payload);
+            let buffer = &mut message[self.received..];
+            let received = transport.tcp_receive(connection, buffer.len(), |payload| {
+                buffer[..payload.len()].copy_from_slice(payload);
                 payload.len()
             });
             let Poll::Ready(bytes) = received else {
-                return Ok(self.answers.starved());
+                return Ok(self.state.on_starved());
             };
             match bytes? {
                 0 => return Ok(self.close(transport)),
                 bytes => self.received += bytes,
             }
-            if self.received < self.answers.message.len() {
+            if self.received < self.state.buffer.len() {
                 return Ok(Progress::Worked);
             }
         }
-        let rest = &self.answers.message[self.sent..];
-        let taken = transport.tcp_send(connection, rest.len(), |payload| {
+        let rest = &self.state.buffer[self.sent..];
+        let accepted = transport.tcp_send(connection, rest.len(), |payload| {
             payload.copy_from_slice(&rest[..payload.len()]);
         });
-        let Poll::Ready(taken) = taken else {
+        let Poll::Ready(accepted) = accepted else {
             return Ok(Progress::Starved(None));
         };
-        self.sent += taken?;
-        if self.sent == self.answers.message.len() {
+        self.sent += accepted?;
+        if self.sent == self.state.buffer.len() {
             // Closes first, so that TIME_WAIT stays at this end's one port.
             self.close(transport);
-            let bytes = self.answers.message.len();
-            self.answers.answered(bytes);
+            let bytes = self.state.buffer.len();
+            self.state.count_response(bytes);
         }
         Ok(Progress::Worked)
     }
@@ -302,21 +305,21 @@ impl<'a, S: Copy> TcpAcceptor<'a, S> {
 
 impl<T: Transport> Workload<T> for TcpAcceptor<'_, T::Socket> {
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        if self.answers.lane.phase.is_aborted() {
+        if self.state.worker.phase.is_aborted() {
             self.close(transport);
             return Ok(Progress::Done);
         }
         if let Some(connection) = self.connection {
-            return Ok(match self.serve(transport, connection) {
+            return Ok(match self.respond(transport, connection) {
                 Ok(progress) => progress,
                 // The client gave this connection up; the next one is unaffected.
                 Err(_) => self.close(transport),
             });
         }
-        match transport.accept(self.answers.socket, &self.options) {
+        match transport.accept(self.state.socket, &self.options) {
             Poll::Ready(Ok(connection)) => {
                 self.connection = Some(connection);
-                self.sockets += 1;
+                self.socket_count += 1;
                 Ok(Progress::Worked)
             }
             Poll::Ready(Err(error)) => match error.kind() {
@@ -326,101 +329,103 @@ impl<T: Transport> Workload<T> for TcpAcceptor<'_, T::Socket> {
                 }
                 _ => Err(error),
             },
-            Poll::Pending if self.answers.shared.is_over() => Ok(Progress::Done),
-            Poll::Pending => Ok(self.answers.starved()),
+            Poll::Pending if self.state.shared.has_sender_ended() => Ok(Progress::Done),
+            Poll::Pending => Ok(self.state.on_starved()),
         }
     }
 
     fn socket(&self) -> Option<T::Socket> {
-        Some(self.answers.socket)
+        Some(self.state.socket)
     }
 
-    fn newest(&self) -> Option<(u64, T::Socket)> {
+    fn newest_socket(&self) -> Option<(u64, T::Socket)> {
         Some(match self.connection {
-            Some(connection) => (self.sockets, connection),
-            None => (1, self.answers.socket),
+            Some(connection) => (self.socket_count, connection),
+            None => (1, self.state.socket),
         })
     }
 
-    fn outcome(self, transport: &T, error: Option<io::Error>) -> FlowOutcome {
-        self.answers.outcome(transport, error)
+    fn finish(self, transport: &T, error: Option<io::Error>) -> FlowEndResults {
+        self.state.finish(transport, error)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::{Part, Phase, Timeline};
-    use crate::transport::Correspondent;
-    use crate::workload::scripted_transport::Far;
+    use crate::flow::{FlowRole, RunClock, RunPhase};
+    use crate::transport::PeerAddressing;
+    use crate::workload::scripted_transport::ScriptedTransport;
     use linerate_host::sys::cpu::ThreadEvents;
-    use linerate_metric::plan::{Direction, Ends, Kind, Plan, Protocol, Sched, SocketPlan, Wait};
+    use linerate_metric::plan::{
+        Direction, PerEnd, Plan, RunKind, SchedPolicy, SocketPlan, TransportProtocol, WaitMode,
+    };
     use std::time::Duration;
 
     fn options() -> FlowOptions {
         FlowOptions {
-            protocol: Protocol::Tcp,
+            protocol: TransportProtocol::Tcp,
             local: None,
             interface: None,
-            socket: SocketPlan::default(),
+            socket_plan: SocketPlan::default(),
             congestion_control: None,
             segment_bytes: None,
-            coalesce: false,
+            gro: false,
             batch: None,
             zero_copy: false,
-            discard: false,
+            receive_in_place: false,
             paced: false,
             max_rate: None,
             departure_clock: None,
             force_buffers: false,
             busy_poll: None,
-            patience: Duration::ZERO,
-            correspondent: Correspondent::Connected,
-            group_hops: 1,
+            timeout: Duration::ZERO,
+            addressing: PeerAddressing::Connected,
+            multicast_hops: 1,
         }
     }
 
     /// Counts how often a thread sleeps that polls for connections for `time` and finds none.
     fn sleeps(rt_yield: bool, time: Duration) -> u64 {
-        let mut plan = Plan::new(Kind::Latency, Protocol::Tcp, "far");
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Tcp, "far");
         plan.payload_bytes = 64;
-        plan.wait = Some(Ends::both(Wait::Spin));
-        plan.sched = Ends::both(Sched::Fifo(1));
+        plan.wait = Some(PerEnd::same(WaitMode::Spin));
+        plan.sched = PerEnd::same(SchedPolicy::Fifo(1));
         plan.round_trip.rt_yield = rt_yield;
-        let phase = Phase::default();
-        let lane = Lane {
+        let phase = RunPhase::default();
+        let worker = WorkerContext {
             plan: &plan,
             direction: Direction::Send,
-            part: Part::Sink,
-            timeline: Timeline {
+            role: FlowRole::Receiver,
+            timeline: RunClock {
                 start_ns: 0,
                 count_from_ns: 0,
                 interval_ns: None,
-                trace_on_ns: None,
+                trace_stop_call_ns: None,
             },
             phase: &phase,
         };
-        let flow = Opened {
-            room: Default::default(),
+        let flow = OpenFlow {
+            histograms: Default::default(),
             id: 1,
             socket: (),
             shared: Default::default(),
             pattern: None,
             framing: Default::default(),
-            reopening: Some(Box::new(Reopening {
+            reconnect: Some(Box::new(ReconnectOptions {
                 remote: "127.0.0.1:9".parse().unwrap(),
                 options: options(),
             })),
         };
-        let mut transport = Far::after(0);
-        let mut acceptor = TcpAcceptor::new(&lane, flow);
-        let before = ThreadEvents::now().voluntary_switches;
+        let mut transport = ScriptedTransport::with_delay(0);
+        let mut acceptor = TcpAcceptor::new(&worker, flow);
+        let before = ThreadEvents::read().voluntary_switches;
         let end = clock::now() + time.as_nanos() as Nanos;
         while clock::now() < end {
             let progress = acceptor.step(&mut transport).unwrap();
             assert!(matches!(progress, Progress::Starved(None)));
         }
-        ThreadEvents::now().voluntary_switches - before
+        ThreadEvents::read().voluntary_switches - before
     }
 
     #[test]

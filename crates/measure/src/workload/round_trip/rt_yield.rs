@@ -5,20 +5,20 @@
 //! pauses between requests is never throttled.
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::{Direction, Sched, Wait};
+use linerate_metric::plan::{Direction, SchedPolicy, WaitMode};
 
-use crate::flow::Part;
-use crate::workload::Lane;
+use crate::flow::FlowRole;
+use crate::workload::WorkerContext;
 
 /// Time from the start of one pause to the next.
-const TURN_NS: Nanos = 10_000_000;
+const PERIOD_NS: Nanos = 10_000_000;
 
 /// Pause of the requesting thread: 8 % of its time.
-const ASKER_PAUSE_NS: Nanos = 800_000;
+const REQUEST_PAUSE_NS: Nanos = 800_000;
 
 /// Pause of the responding thread, 6 % of its time: within the other pause, so that no request
 /// waits.
-const ANSWERER_PAUSE_NS: Nanos = 600_000;
+const RESPONSE_PAUSE_NS: Nanos = 600_000;
 
 /// Time without a request from which the requesting thread is taken to pause: longer than the p99
 /// of
@@ -27,47 +27,47 @@ const QUIET_NS: Nanos = 30_000;
 
 /// Schedule of a thread's pauses.
 #[derive(Clone, Copy, Debug)]
-pub struct Breath {
+pub struct RtYield {
     next_ns: Nanos,
 }
 
-impl Breath {
+impl RtYield {
     /// Returns a schedule if pauses are enabled and the thread is real-time and spins.
-    pub fn of(lane: &Lane<'_>) -> Option<Self> {
-        let plan = lane.plan;
+    pub fn for_worker(worker: &WorkerContext<'_>) -> Option<Self> {
+        let plan = worker.plan;
         let wait = plan.wait.as_ref();
-        let near = matches!(
-            (lane.part, lane.direction),
-            (Part::Source, Direction::Send) | (Part::Sink, Direction::Receive)
+        let is_client = matches!(
+            (worker.role, worker.direction),
+            (FlowRole::Sender, Direction::Send) | (FlowRole::Receiver, Direction::Receive)
         );
-        let (sched, wait): (Sched, _) = match near {
-            true => (plan.sched.near, wait.map(|wait| wait.near)),
-            false => (plan.sched.far, wait.map(|wait| wait.far)),
+        let (sched, wait): (SchedPolicy, _) = match is_client {
+            true => (plan.sched.client, wait.map(|wait| wait.client)),
+            false => (plan.sched.server, wait.map(|wait| wait.server)),
         };
-        let needs = sched.is_real_time() && wait == Some(Wait::Spin);
-        (plan.round_trip.rt_yield && needs).then(|| Self {
-            next_ns: clock::now() + TURN_NS - ASKER_PAUSE_NS,
+        let is_spinning_real_time = sched.is_real_time() && wait == Some(WaitMode::Spin);
+        (plan.round_trip.rt_yield && is_spinning_real_time).then(|| Self {
+            next_ns: clock::now() + PERIOD_NS - REQUEST_PAUSE_NS,
         })
     }
 
     /// Pauses if it is time; called by a requesting thread between two requests.
-    pub fn pause(&mut self) {
+    pub fn pause_if_due(&mut self) {
         if clock::now() >= self.next_ns {
-            let until = clock::now() + ASKER_PAUSE_NS;
+            let until = clock::now() + REQUEST_PAUSE_NS;
             clock::sleep_until(until);
-            self.next_ns = clock::now() + TURN_NS - ASKER_PAUSE_NS;
+            self.next_ns = clock::now() + PERIOD_NS - REQUEST_PAUSE_NS;
         }
     }
 
     /// Pauses a responding thread that found no request; the last response was sent at
-    /// `answered_ns`.
-    pub fn without_question(&mut self, answered_ns: Nanos) {
+    /// `responded_ns`.
+    pub fn pause_without_request(&mut self, responded_ns: Nanos) {
         let now = clock::now();
         // Follows the pauses of the requesting thread, whatever the phase between both schedules.
-        let due = now + TURN_NS / 2 >= self.next_ns;
-        if due && now >= answered_ns + QUIET_NS {
-            clock::sleep_until(now + ANSWERER_PAUSE_NS - QUIET_NS);
-            self.next_ns = clock::now() + TURN_NS - ANSWERER_PAUSE_NS;
+        let is_due = now + PERIOD_NS / 2 >= self.next_ns;
+        if is_due && now >= responded_ns + QUIET_NS {
+            clock::sleep_until(now + RESPONSE_PAUSE_NS - QUIET_NS);
+            self.next_ns = clock::now() + PERIOD_NS - RESPONSE_PAUSE_NS;
         }
     }
 }

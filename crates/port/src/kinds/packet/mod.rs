@@ -22,41 +22,41 @@ mod transmit;
 
 use std::io;
 
-use crate::capabilities::{Capabilities, Copies};
-use crate::counters::Cause;
+use crate::capabilities::{FrameCopy, PortCapabilities};
+use crate::counters::DropCause;
 use crate::error::PortError;
-use crate::interface_use::{self, refused};
-use crate::kinds::{Kind, Name, queue_name, unchecked};
-use crate::port_url::{ETHERNET_BYTES, Key, PortUrl, Value};
-use crate::queue::{AnyPort, Pair};
-use crate::sys::frame_memory::{Memory, MemoryPlan};
-use crate::sys::interface_ioctl::Facts;
+use crate::interface_use::{self, open_error};
+use crate::kinds::{NameRule, PortKind, no_check, queue_name};
+use crate::port_url::{FRAME_OVERHEAD_BYTES, PortUrl, UrlKey, ValueKind};
+use crate::queue::{AnyPort, PortQueues};
+use crate::sys::frame_memory::{FrameRegion, MemoryPlan};
+use crate::sys::interface_ioctl::LinkAttributes;
 use crate::sys::netlink_xdp;
-use crate::sys::packet::{PacketSocket, Promiscuous};
+use crate::sys::packet::{PacketSocket, PromiscuousMode};
 pub use receive::PacketReceive;
 pub use transmit::PacketTransmit;
 
 /// Description of the kind `packet:`.
-pub const KIND: Kind = Kind {
+pub const KIND: PortKind = PortKind {
     scheme: "packet",
-    about: "a kernel interface, through AF_PACKET",
-    name: Name::Needed("interface"),
+    description: "a kernel interface, through AF_PACKET",
+    name_rule: NameRule::Required("interface"),
     example: "packet:eth1,v=mmsg",
-    keys: &[
-        Key {
+    extra_keys: &[
+        UrlKey {
             name: "v",
-            value: Value::OneOf(&["mmsg", "2", "3"]),
-            about: "many frames per call (mmsg), or rings of TPACKET_V2 or _V3; default: the faster one",
+            value_kind: ValueKind::OneOf(&["mmsg", "2", "3"]),
+            description: "many frames per call (mmsg), or rings of TPACKET_V2 or _V3; default: the faster one",
         },
-        Key {
+        UrlKey {
             name: "qdisc",
-            value: Value::Flag,
-            about: "sends through the interface's queueing discipline instead of bypassing it",
+            value_kind: ValueKind::Flag,
+            description: "sends through the interface's queueing discipline instead of bypassing it",
         },
     ],
     descriptors: 1024,
-    check: unchecked,
-    memory: plan,
+    check: no_check,
+    adapt_memory_plan,
     open,
 };
 
@@ -64,11 +64,11 @@ pub const KIND: Kind = Kind {
 /// its own bookkeeping (`skb->truesize`).
 const BUFFER_BYTES_PER_FRAME: u32 = 2304;
 /// Bytes of an Ethernet header: the shortest frame.
-const HEADER_BYTES: usize = 14;
+const ETHERNET_HEADER_BYTES: usize = 14;
 /// Plans frames by the interface's MTU if the URL has no `mtu=`.
-fn plan(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
-    let frame_bytes = match crate::sys::interface_ioctl::facts(url.name()) {
-        Ok(facts) if url.common().mtu.is_none() => frame_bytes(&facts),
+fn adapt_memory_plan(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
+    let frame_bytes = match crate::sys::interface_ioctl::read_attributes(url.name()) {
+        Ok(attributes) if url.common().mtu.is_none() => frame_bytes(&attributes),
         _ => plan.frame_bytes,
     };
     MemoryPlan {
@@ -77,59 +77,64 @@ fn plan(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
     }
 }
 
-fn frame_bytes(facts: &Facts) -> u16 {
-    u16::try_from(facts.mtu)
+fn frame_bytes(attributes: &LinkAttributes) -> u16 {
+    u16::try_from(attributes.mtu)
         .unwrap_or(u16::MAX)
-        .saturating_add(ETHERNET_BYTES)
+        .saturating_add(FRAME_OVERHEAD_BYTES)
 }
 
-fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
-    let facts = interface_use::take(url, false)?;
-    let promiscuous = Promiscuous::on(&facts)
-        .map_err(|source| refused(url, "CAP_NET_RAW", "open a packet socket", source))?;
+fn open(url: &PortUrl, memory: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
+    let attributes = interface_use::check_usable(url, false)?;
+    let promiscuous = PromiscuousMode::enable(&attributes)
+        .map_err(|source| open_error(url, "CAP_NET_RAW", "open a packet socket", source))?;
     let queues = url.common().queues.unwrap_or(1);
     let mut group = None;
     let mut ports = Vec::new();
     for queue in 0..queues {
         let name = queue_name(url, queue, queues);
-        let port = open_queue(url, memory, (&facts, &promiscuous), name)
-            .map_err(|source| refused(url, "CAP_NET_RAW", "open a packet socket", source))?;
+        let port = open_queue(url, memory, (&attributes, &promiscuous), name)
+            .map_err(|source| open_error(url, "CAP_NET_RAW", "open a packet socket", source))?;
         if queues > 1 {
-            let joined = port.receive.join(group);
+            let joined = port.receive.join_fanout(group);
             let joined = joined.map_err(|source| PortError::Kernel {
-                port: url.short(),
+                port: url.short_name(),
                 action: "distribute the interface's frames over the queues",
                 source,
             })?;
             group = Some(joined);
         }
-        ports.push(port.any());
+        ports.push(port.into_any());
     }
     Ok(ports)
 }
 
 fn open_queue(
     url: &PortUrl,
-    memory: &Memory,
-    (facts, promiscuous): (&Facts, &Promiscuous),
+    memory: &FrameRegion,
+    (attributes, promiscuous): (&LinkAttributes, &PromiscuousMode),
     name: String,
-) -> io::Result<Pair<PacketReceive, PacketTransmit>> {
-    let own = frame_bytes(facts);
-    let wanted = url.common().mtu.map_or(own, |_| url.frame_bytes());
-    let largest = own.min(wanted).min(memory.frame_bytes());
-    let mut capabilities = Capabilities {
-        address: facts.address,
-        copies: Copies::EachWay,
+) -> io::Result<PortQueues<PacketReceive, PacketTransmit>> {
+    let interface_bytes = frame_bytes(attributes);
+    let requested_bytes = url
+        .common()
+        .mtu
+        .map_or(interface_bytes, |_| url.frame_bytes());
+    let max_bytes = interface_bytes
+        .min(requested_bytes)
+        .min(memory.frame_bytes());
+    let mut capabilities = PortCapabilities {
+        address: attributes.address,
+        copies: FrameCopy::EachDirection,
         completes_checksums: true,
         promiscuous: Some(promiscuous.clone()),
-        far_interface: netlink_xdp::link(url.name())
+        peer_interface: netlink_xdp::link_by_name(url.name())
             .ok()
-            .and_then(|link| Some(link.far_end()?.name)),
-        ..Capabilities::plain(name.clone(), largest)
+            .and_then(|link| Some(link.veth_peer()?.name)),
+        ..PortCapabilities::plain(name.clone(), max_bytes)
     };
-    if largest < own {
+    if max_bytes < interface_bytes {
         capabilities.notes.push(format!(
-            "the interface accepts frames of {own} bytes and this port {largest}: longer ones count as too long"
+            "the interface accepts frames of {interface_bytes} bytes and this port {max_bytes}: longer ones count as too long"
         ));
     }
     capabilities.notes.push(
@@ -138,12 +143,18 @@ fn open_queue(
             .to_owned(),
     );
 
-    let (receive, descriptors) =
-        PacketReceive::open(url, memory, facts, promiscuous, largest, name.clone())?;
+    let (receive, descriptors) = PacketReceive::open(
+        url,
+        memory,
+        attributes,
+        promiscuous,
+        max_bytes,
+        name.clone(),
+    )?;
     capabilities.receive_descriptors = Some(descriptors);
-    let (transmit, descriptors) = PacketTransmit::open(url, facts, largest, name)?;
+    let (transmit, descriptors) = PacketTransmit::open(url, attributes, max_bytes, name)?;
     capabilities.transmit_descriptors = Some(descriptors);
-    Ok(Pair {
+    Ok(PortQueues {
         receive,
         transmit,
         capabilities,
@@ -161,32 +172,32 @@ fn set_buffer(socket: &PacketSocket, receive: bool, frames: u32) -> io::Result<(
     } else {
         (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)
     };
-    if socket.set(libc::SOL_SOCKET, forced, bytes).is_ok() {
+    if socket.set_int(libc::SOL_SOCKET, forced, bytes).is_ok() {
         return Ok(());
     }
-    socket.set(libc::SOL_SOCKET, plain, bytes)
+    socket.set_int(libc::SOL_SOCKET, plain, bytes)
 }
 
 /// Reason to drop a frame of this length; none if it is valid.
-fn flaw(length: usize, frame_bytes: u16) -> Option<Cause> {
+fn length_error(length: usize, frame_bytes: u16) -> Option<DropCause> {
     if length > usize::from(frame_bytes) {
-        Some(Cause::TooLong)
-    } else if length < HEADER_BYTES {
-        Some(Cause::Bad)
+        Some(DropCause::TooLong)
+    } else if length < ETHERNET_HEADER_BYTES {
+        Some(DropCause::Invalid)
     } else {
         None
     }
 }
 
 /// Returns the error unless it is transient.
-fn fault(error: io::Error) -> Option<io::Error> {
+fn permanent_error(error: io::Error) -> Option<io::Error> {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM) => None,
         _ => Some(error),
     }
 }
 
-fn stopped(port: &str, error: Option<io::Error>) -> Result<(), PortError> {
+fn check_stopped(port: &str, error: Option<io::Error>) -> Result<(), PortError> {
     let Some(error) = error else { return Ok(()) };
     let why = match error.raw_os_error() {
         Some(libc::ENETDOWN | libc::ENODEV | libc::ENXIO) => {
@@ -196,6 +207,6 @@ fn stopped(port: &str, error: Option<io::Error>) -> Result<(), PortError> {
     };
     Err(PortError::Stopped {
         port: port.to_owned(),
-        why,
+        reason: why,
     })
 }

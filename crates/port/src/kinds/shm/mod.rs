@@ -15,57 +15,57 @@ mod rendezvous;
 
 use std::sync::Arc;
 
-use crate::capabilities::{Capabilities, Copies};
-use crate::counters::{Cause, QueueCounters};
+use crate::capabilities::{FrameCopy, PortCapabilities};
+use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
-use crate::frame_pool::Pool;
-use crate::kinds::{Kind, Name, queue_name, usual_memory};
-use crate::port_url::{Key, PortUrl, Value};
-use crate::queue::{Absence, AnyPort, Pair, Partner, Receive, Transmit};
+use crate::frame_pool::FramePool;
+use crate::kinds::{NameRule, PortKind, common_memory_plan, queue_name};
+use crate::port_url::{PortUrl, UrlKey, ValueKind};
+use crate::queue::{AnyPort, OutageInterval, PeerState, PortQueues, RxQueue, TxQueue};
 use crate::sys::burst::{BURST_FRAMES, Burst};
 use crate::sys::frame::Frame;
-use crate::sys::frame_memory::Memory;
-use crate::sys::shm::{SlotReceiver, SlotSender, ahead};
-use peer_link::{Idle, Link};
+use crate::sys::frame_memory::FrameRegion;
+use crate::sys::shm::{SlotReceiver, SlotSender, prefetch_distance};
+use peer_link::{IdleTimer, PeerLink};
 
 /// Bytes of a frame prefetched before its length is known: all of a short frame. The bench
 /// `stack/echo/shm/found` shows the gain: one cache-line transfer between cores in each direction.
-const FIRST_BYTES: usize = 128;
+const PREFETCH_BYTES: usize = 128;
 
 /// Description of the kind `shm:`.
-pub const KIND: Kind = Kind {
+pub const KIND: PortKind = PortKind {
     scheme: "shm",
-    about: "another process, through shared memory",
-    name: Name::Needed("rendezvous"),
+    description: "another process, through shared memory",
+    name_rule: NameRule::Required("rendezvous"),
     example: "shm:x,role=server",
-    keys: &[Key {
+    extra_keys: &[UrlKey {
         name: "role",
-        value: Value::OneOf(&["server", "client"]),
-        about: "listens for the other process, or connects to it (the default)",
+        value_kind: ValueKind::OneOf(&["server", "client"]),
+        description: "listens for the other process, or connects to it (the default)",
     }],
     descriptors: 1024,
     check: |url| {
-        let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if url.name().len() <= 48 && url.name().chars().all(known) {
+        let is_permitted = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if url.name().len() <= 48 && url.name().chars().all(is_permitted) {
             return Ok(());
         }
-        let wanted = "up to 48 letters, digits, `-`, `_` and `.`";
-        Err(url.bad_value("name", url.name(), wanted, "x"))
+        let expected = "up to 48 letters, digits, `-`, `_` and `.`";
+        Err(url.bad_value("name", url.name(), expected, "x"))
     },
-    memory: usual_memory,
+    adapt_memory_plan: common_memory_plan,
     open,
 };
 
 /// Role of this process in the rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum ShmRole {
     Server,
     Client,
 }
 
-impl Role {
+impl ShmRole {
     /// Index of the ring that this side sends to.
-    fn sends(self) -> usize {
+    fn transmit_ring(self) -> usize {
         match self {
             Self::Server => 0,
             Self::Client => 1,
@@ -75,24 +75,24 @@ impl Role {
 
 /// Receive queue of frames from the other process.
 pub struct ShmReceive {
-    link: Arc<Link>,
+    link: Arc<PeerLink>,
     ring: Option<SlotReceiver>,
-    idle: Idle,
+    idle: IdleTimer,
     counters: Arc<QueueCounters>,
 }
 
 /// Transmit queue of frames to the other process.
 pub struct ShmTransmit {
-    link: Arc<Link>,
+    link: Arc<PeerLink>,
     ring: Option<SlotSender>,
-    idle: Idle,
+    idle: IdleTimer,
     counters: Arc<QueueCounters>,
 }
 
-fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
+fn open(url: &PortUrl, _: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
     let role = match url.text("role") {
-        Some("server") => Role::Server,
-        _ => Role::Client,
+        Some("server") => ShmRole::Server,
+        _ => ShmRole::Client,
     };
     let capacity = url.common().rxd.or(url.common().txd).unwrap_or(url.rxd());
     let queues = url.common().queues.unwrap_or(1);
@@ -103,35 +103,35 @@ fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
             _ => format!("{}-q{queue}", url.name()),
         };
         let rings = (capacity, url.frame_bytes());
-        let link = Arc::new(Link::open(&name, url.short(), role, rings)?);
-        let mut capabilities = Capabilities {
-            copies: Copies::EachWay,
+        let link = Arc::new(PeerLink::open(&name, url.short_name(), role, rings)?);
+        let mut capabilities = PortCapabilities {
+            copies: FrameCopy::EachDirection,
             receive_descriptors: Some(capacity),
             transmit_descriptors: Some(capacity),
-            ..Capabilities::plain(queue_name(url, queue, queues), url.frame_bytes())
+            ..PortCapabilities::plain(queue_name(url, queue, queues), url.frame_bytes())
         };
-        if role == Role::Client {
+        if role == ShmRole::Client {
             capabilities.notes.push(
                 "the number of descriptors is set by the side that created the memory".to_owned(),
             );
         }
         ports.push(
-            Pair {
+            PortQueues {
                 receive: ShmReceive {
                     link: Arc::clone(&link),
                     ring: None,
-                    idle: Idle::new(),
+                    idle: IdleTimer::new(),
                     counters: Arc::default(),
                 },
                 transmit: ShmTransmit {
                     link,
                     ring: None,
-                    idle: Idle::new(),
+                    idle: IdleTimer::new(),
                     counters: Arc::default(),
                 },
                 capabilities,
             }
-            .any(),
+            .into_any(),
         );
     }
     Ok(ports)
@@ -139,85 +139,88 @@ fn open(url: &PortUrl, _: &Memory) -> Result<Vec<AnyPort>, PortError> {
 
 impl ShmReceive {
     #[cold]
-    fn look_around(&mut self) {
-        if self.idle.is_over(self.ring.is_none()) {
-            self.link.tend();
+    fn poll_peer(&mut self) {
+        if self.idle.has_elapsed(self.ring.is_none()) {
+            self.link.poll_peer();
         }
         if self.ring.is_none()
-            && let Some(region) = self.link.region()
+            && let Some(segment) = self.link.segment()
         {
-            let way = 1 - self.link.role().sends();
-            self.ring = SlotReceiver::resume(region, way);
+            let ring_index = 1 - self.link.role().transmit_ring();
+            self.ring = SlotReceiver::resume(segment, ring_index);
             if self.ring.is_none() {
-                self.link.spoilt();
+                self.link.mark_corrupted();
             }
         }
     }
 }
 
-impl Receive for ShmReceive {
+impl RxQueue for ShmReceive {
     #[inline]
-    fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
-        let wanted = burst.room() as u32;
-        let waiting = self.ring.as_mut().map_or(0, |ring| ring.filled(wanted));
-        let Some(ring) = self.ring.as_mut().filter(|_| waiting > 0) else {
-            self.look_around();
+    fn receive(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
+        let max_frames = burst.remaining() as u32;
+        let available = self
+            .ring
+            .as_mut()
+            .map_or(0, |ring| ring.filled_slots(max_frames));
+        let Some(ring) = self.ring.as_mut().filter(|_| available > 0) else {
+            self.poll_peer();
             return 0;
         };
         self.idle.reset();
         // In parallel with the line of its length and not after it: a single frame then waits for
         // one line less.
-        ring.fetch(0, FIRST_BYTES);
+        ring.prefetch_for_read(0, PREFETCH_BYTES);
         let mut lengths = [0; BURST_FRAMES];
-        let waiting = waiting.min(BURST_FRAMES as u32);
-        let lengths = &mut lengths[..waiting as usize];
+        let available = available.min(BURST_FRAMES as u32);
+        let lengths = &mut lengths[..available as usize];
         for (length, at) in lengths.iter_mut().zip(0..) {
             *length = ring.length(at);
         }
         // The peer may have written any length.
-        let most = usize::from(pool.memory().frame_bytes()).min(ring.slot_bytes());
-        let is_sound = |length: &usize| (1..=most).contains(length);
-        let sound = lengths.iter().take_while(|length| is_sound(length)).count();
-        if sound == 0 {
+        let max_bytes = usize::from(pool.memory().frame_bytes()).min(ring.slot_bytes());
+        let is_valid = |length: &usize| (1..=max_bytes).contains(length);
+        let valid = lengths.iter().take_while(|length| is_valid(length)).count();
+        if valid == 0 {
             // One per poll: a correct peer sends none.
             let cause = match lengths[0] {
-                0 => Cause::Bad,
-                _ => Cause::TooLong,
+                0 => DropCause::Invalid,
+                _ => DropCause::TooLong,
             };
-            self.counters.dropped(cause, 1);
-            ring.give_back(1);
+            self.counters.add_drops(cause, 1);
+            ring.release_slots(1);
             return 0;
         }
-        let lengths = &lengths[..sound];
-        let held = burst.len();
+        let lengths = &lengths[..valid];
+        let before = burst.len();
         // Frames without a free buffer stay in the ring, until one is freed or the ring is full.
-        let got = pool.allocate_burst(burst, sound);
-        let ahead = ahead(lengths[0]) as usize;
+        let allocated = pool.allocate_burst(burst, valid);
+        let distance = prefetch_distance(lengths[0]) as usize;
         let fetch = |at: usize| {
-            if let Some(&length) = lengths[..got].get(at) {
-                ring.fetch(at as u32, length);
+            if let Some(&length) = lengths[..allocated].get(at) {
+                ring.prefetch_for_read(at as u32, length);
             }
         };
-        (0..ahead).for_each(fetch);
+        (0..distance).for_each(fetch);
         let mut bytes = 0;
-        let frames = burst.frames_mut()[held..].iter_mut().zip(lengths);
+        let frames = burst.frames_mut()[before..].iter_mut().zip(lengths);
         for (at, (frame, &length)) in frames.enumerate() {
-            fetch(at + ahead);
+            fetch(at + distance);
             frame.set_len(length as u16);
             ring.read(at as u32, pool.memory().bytes_mut(frame));
             bytes += length as u64;
         }
-        ring.give_back(got as u32);
-        self.counters.moved(got, bytes);
-        got
+        ring.release_slots(allocated as u32);
+        self.counters.add_frames(allocated, bytes);
+        allocated
     }
 
-    fn partner(&self) -> Option<Partner> {
-        Some(self.link.partner())
+    fn peer_state(&self) -> Option<PeerState> {
+        Some(self.link.peer_state())
     }
 
-    fn absences(&self) -> Vec<Absence> {
-        self.link.absences()
+    fn peer_outages(&self) -> Vec<OutageInterval> {
+        self.link.outages()
     }
 
     fn counters(&self) -> &Arc<QueueCounters> {
@@ -225,71 +228,74 @@ impl Receive for ShmReceive {
     }
 
     fn refresh(&mut self) -> Result<(), PortError> {
-        self.link.tend();
-        self.link.trouble()
+        self.link.poll_peer();
+        self.link.take_failure()
     }
 }
 
 impl ShmTransmit {
     #[cold]
-    fn look_around(&mut self) {
-        if self.idle.is_over(self.ring.is_none()) {
-            self.link.tend();
+    fn poll_peer(&mut self) {
+        if self.idle.has_elapsed(self.ring.is_none()) {
+            self.link.poll_peer();
         }
         if self.ring.is_none()
-            && let Some(region) = self.link.region()
+            && let Some(segment) = self.link.segment()
         {
-            self.ring = SlotSender::resume(region, self.link.role().sends());
+            self.ring = SlotSender::resume(segment, self.link.role().transmit_ring());
             if self.ring.is_none() {
-                self.link.spoilt();
+                self.link.mark_corrupted();
             }
         }
     }
 }
 
-impl Transmit for ShmTransmit {
+impl TxQueue for ShmTransmit {
     #[inline]
-    fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
-        let wanted = burst.len() as u32;
-        if wanted == 0 {
+    fn transmit(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
+        let max_frames = burst.len() as u32;
+        if max_frames == 0 {
             return 0;
         }
         if self.ring.is_none() {
             // The peer may have connected by now. Its first frames want a reply, which a loop that
             // does not retry would drop.
-            self.look_around();
+            self.poll_peer();
         }
-        let room = self.ring.as_mut().map_or(0, |ring| ring.room(wanted));
-        let Some(ring) = self.ring.as_mut().filter(|_| room > 0) else {
-            self.look_around();
+        let free = self
+            .ring
+            .as_mut()
+            .map_or(0, |ring| ring.free_slots(max_frames));
+        let Some(ring) = self.ring.as_mut().filter(|_| free > 0) else {
+            self.poll_peer();
             return 0;
         };
         self.idle.reset();
-        let most = ring.slot_bytes();
-        let fits = |frame: &Frame| !frame.is_empty() && usize::from(frame.len()) <= most;
-        let frames = &burst.frames()[..room as usize];
-        let put = frames.iter().take_while(|frame| fits(frame)).count();
+        let max_bytes = ring.slot_bytes();
+        let fits = |frame: &Frame| !frame.is_empty() && usize::from(frame.len()) <= max_bytes;
+        let frames = &burst.frames()[..free as usize];
+        let written = frames.iter().take_while(|frame| fits(frame)).count();
         let mut bytes = 0;
-        for (at, frame) in (0..).zip(&frames[..put]) {
+        for (at, frame) in (0..).zip(&frames[..written]) {
             ring.write(at, pool.memory().bytes(frame));
             bytes += u64::from(frame.len());
         }
-        let too_long = put < frames.len();
-        let taken = put + usize::from(too_long);
+        let too_long = written < frames.len();
+        let taken = written + usize::from(too_long);
         match taken == burst.len() {
             true => pool.free_all(burst) as u64,
             false => pool.free_front(burst, taken),
         };
-        let put = put as u32;
-        ring.publish(put);
-        if let Some(mean) = bytes.checked_div(u64::from(put)) {
+        let written = written as u32;
+        ring.publish(written);
+        if let Some(mean) = bytes.checked_div(u64::from(written)) {
             // The next burst is probably similar.
             let mean = mean as usize;
-            ring.claim(ahead(mean), mean);
+            ring.prefetch_for_write(prefetch_distance(mean), mean);
         }
-        self.counters.moved(put as usize, bytes);
+        self.counters.add_frames(written as usize, bytes);
         if too_long {
-            self.counters.dropped(Cause::TooLong, 1);
+            self.counters.add_drops(DropCause::TooLong, 1);
             return taken + self.transmit(pool, burst);
         }
         taken
@@ -300,7 +306,7 @@ impl Transmit for ShmTransmit {
     }
 
     fn refresh(&mut self) -> Result<(), PortError> {
-        self.link.tend();
-        self.link.trouble()
+        self.link.poll_peer();
+        self.link.take_failure()
     }
 }

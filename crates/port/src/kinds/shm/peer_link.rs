@@ -7,44 +7,46 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Role;
-use super::rendezvous::{Heard, Place, Talk, Word, folder};
+use super::ShmRole;
+use super::rendezvous::{
+    HandshakeEvent, HandshakeMessage, PeerConnection, RendezvousListener, runtime_dir,
+};
 use crate::error::PortError;
-use crate::port_url::ETHERNET_BYTES;
-use crate::queue::{Absence, Partner};
-use crate::sys::shm::{Region, Shape};
+use crate::port_url::FRAME_OVERHEAD_BYTES;
+use crate::queue::{OutageInterval, PeerState};
+use crate::sys::shm::{ShmLayout, ShmSegment};
 
 /// Maximum number of empty polls between two reads of the clock: a read then adds 0.1 ns per poll.
-const POLLS: u32 = 256;
+const MAX_POLLS_PER_CHECK: u32 = 256;
 /// Time between two checks of the peer by an idle queue.
-const PERIOD: Duration = Duration::from_millis(5);
+const CHECK_PERIOD: Duration = Duration::from_millis(5);
 
 /// Maximum number of peer outages kept; the oldest are dropped.
-const ABSENCES: usize = 64;
+const MAX_OUTAGES: usize = 64;
 
 /// Time in which a client must send its first message: other clients wait meanwhile.
-const SILENCE: Duration = Duration::from_secs(1);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Action named in the error when the peer's memory cannot be mapped.
-const MAP: &str = "map the memory from the other side";
+const MAP_ACTION: &str = "map the memory from the other side";
 
-/// Counts empty polls, to check the peer once per [`PERIOD`], however rarely a sleeping loop polls.
-pub(super) struct Idle {
+/// Counts empty polls, to check the peer once per [`CHECK_PERIOD`], however rarely a sleeping loop polls.
+pub(super) struct IdleTimer {
     polls: u32,
     /// Empty polls between two reads of the clock: adapted so that they fit into a period.
-    every: u32,
+    polls_per_check: u32,
     /// Latest read of the clock, and the read that started the period.
-    looked: Option<Instant>,
-    last: Option<Instant>,
+    last_clock_read: Option<Instant>,
+    period_start: Option<Instant>,
 }
 
-impl Idle {
+impl IdleTimer {
     pub(super) fn new() -> Self {
         Self {
             polls: 0,
-            every: 1,
-            looked: None,
-            last: None,
+            polls_per_check: 1,
+            last_clock_read: None,
+            period_start: None,
         }
     }
 
@@ -54,120 +56,126 @@ impl Idle {
     }
 
     /// Returns true if it is time to check the peer; always at the first call. Without a peer
-    /// (`is_alone`) the clock is read on each call: an empty poll has nothing else to do.
+    /// (`has_no_peer`) the clock is read on each call: an empty poll has nothing else to do.
     #[inline]
-    pub(super) fn is_over(&mut self, is_alone: bool) -> bool {
+    pub(super) fn has_elapsed(&mut self, has_no_peer: bool) -> bool {
         self.polls += 1;
-        if self.polls < self.every && !is_alone {
+        if self.polls < self.polls_per_check && !has_no_peer {
             return false;
         }
-        self.is_over_at(Instant::now())
+        self.has_elapsed_at(Instant::now())
     }
 
-    fn is_over_at(&mut self, now: Instant) -> bool {
+    fn has_elapsed_at(&mut self, now: Instant) -> bool {
         let polls = std::mem::take(&mut self.polls);
         let since = |time: Instant| now.saturating_duration_since(time);
-        self.every = match self.looked.map(since) {
+        self.polls_per_check = match self.last_clock_read.map(since) {
             None => 1,
-            Some(took) if took > PERIOD => {
-                let fit = f64::from(polls) * PERIOD.as_secs_f64() / took.as_secs_f64();
-                (fit as u32).clamp(1, POLLS)
+            Some(took) if took > CHECK_PERIOD => {
+                let polls_per_period =
+                    f64::from(polls) * CHECK_PERIOD.as_secs_f64() / took.as_secs_f64();
+                (polls_per_period as u32).clamp(1, MAX_POLLS_PER_CHECK)
             }
-            Some(took) if took * 2 <= PERIOD => (self.every * 2).min(POLLS),
-            Some(_) => self.every,
+            Some(took) if took * 2 <= CHECK_PERIOD => {
+                (self.polls_per_check * 2).min(MAX_POLLS_PER_CHECK)
+            }
+            Some(_) => self.polls_per_check,
         };
-        self.looked = Some(now);
-        let over = self.last.is_none_or(|last| since(last) >= PERIOD);
-        if over {
-            self.last = Some(now);
+        self.last_clock_read = Some(now);
+        let elapsed = self
+            .period_start
+            .is_none_or(|last| since(last) >= CHECK_PERIOD);
+        if elapsed {
+            self.period_start = Some(now);
         }
-        over
+        elapsed
     }
 }
 
 /// This side of the connection; shared by both queues.
-pub(super) struct Link {
+pub(super) struct PeerLink {
     port: String,
-    role: Role,
+    role: ShmRole,
     socket: PathBuf,
-    shape: Shape,
+    layout: ShmLayout,
     /// Maximum frame length in bytes, equal on both sides.
     frame_bytes: u16,
     /// Set when the two connect for the first time, and kept for all later peers.
-    region: OnceLock<Arc<Region>>,
-    state: Mutex<State>,
+    segment: OnceLock<Arc<ShmSegment>>,
+    state: Mutex<PeerLinkState>,
 }
 
-struct State {
+struct PeerLinkState {
     /// Listening socket of a server.
-    place: Option<Place>,
+    listener: Option<RendezvousListener>,
     /// Connection to the peer while it exists.
-    partner: Option<Talk>,
+    peer: Option<PeerConnection>,
     /// Connection during the handshake: a client that has not sent its hello, or a server that has
     /// not replied.
-    begun: Option<Talk>,
+    pending: Option<PeerConnection>,
     /// Time at which the handshake began; used by a server.
-    begun_at: Instant,
+    pending_since: Instant,
     /// Reason why the last handshake failed.
-    trouble: Option<Trouble>,
+    failure: Option<HandshakeFailure>,
     /// Latest times without a peer.
-    absences: VecDeque<Absence>,
+    outages: VecDeque<OutageInterval>,
 }
 
-impl State {
-    fn parted(&mut self) {
-        self.partner = None;
-        if self.absences.len() == ABSENCES {
-            self.absences.pop_front();
+impl PeerLinkState {
+    fn peer_left(&mut self) {
+        self.peer = None;
+        if self.outages.len() == MAX_OUTAGES {
+            self.outages.pop_front();
         }
-        self.absences.push_back(Absence {
+        self.outages.push_back(OutageInterval {
             from: Instant::now(),
             until: None,
         });
     }
 
     /// Completes the handshake: the pending connection becomes that of the peer.
-    fn joined(&mut self) {
-        self.partner = self.begun.take();
-        if let Some(last) = self.absences.back_mut() {
+    fn peer_joined(&mut self) {
+        self.peer = self.pending.take();
+        if let Some(last) = self.outages.back_mut() {
             last.until.get_or_insert_with(Instant::now);
         }
     }
 }
 
 #[derive(Debug)]
-enum Trouble {
-    Unknown,
-    Taken,
-    Unfit,
+enum HandshakeFailure {
+    UnknownVersion,
+    ServerBusy,
+    BothHaveMemory,
     /// Maximum frame length of the peer in bytes, which differs from ours.
-    Frames(u16),
+    FrameLength(u16),
     /// Bytes per frame slot of the peer's memory, which differ from ours.
-    Slots(u32),
-    Spoilt,
+    SlotSize(u32),
+    Corrupted,
     /// Action that the kernel did not perform, and its error.
     System(&'static str, io::Error),
 }
 
-impl Link {
+impl PeerLink {
     pub(super) fn open(
         name: &str,
         port: String,
-        role: Role,
+        role: ShmRole,
         (capacity, frame_bytes): (u32, u16),
     ) -> Result<Self, PortError> {
-        let socket = folder()?.join(format!("shm-{name}.sock"));
-        let place = match role {
-            Role::Client => None,
-            Role::Server => {
-                let taken = Place::take(&socket).map_err(|source| PortError::File {
-                    path: socket.clone(),
-                    situation: "the socket cannot be created".to_owned(),
-                    next_step: "set XDG_RUNTIME_DIR to a directory of your own",
-                    source: Some(source),
-                })?;
-                Some(taken.ok_or_else(|| {
-                    PortError::Taken {
+        let socket = runtime_dir()?.join(format!("shm-{name}.sock"));
+        let listener = match role {
+            ShmRole::Client => None,
+            ShmRole::Server => {
+                let bound =
+                    RendezvousListener::bind(&socket).map_err(|source| PortError::File {
+                        path: socket.clone(),
+                        situation: "the socket cannot be created".to_owned(),
+                        next_step: "set XDG_RUNTIME_DIR to a directory of your own",
+                        source: Some(source),
+                    })?;
+                Some(bound.ok_or_else(|| {
+                    PortError::InUse {
                         port: port.clone(),
                         remedy:
                             "another process serves it: choose another name, or stop that process"
@@ -180,79 +188,83 @@ impl Link {
             port,
             role,
             socket,
-            shape: Shape::new(capacity, frame_bytes),
+            layout: ShmLayout::new(capacity, frame_bytes),
             frame_bytes,
-            region: OnceLock::new(),
-            state: Mutex::new(State {
-                place,
-                partner: None,
-                begun: None,
-                begun_at: Instant::now(),
-                trouble: None,
-                absences: VecDeque::with_capacity(ABSENCES),
+            segment: OnceLock::new(),
+            state: Mutex::new(PeerLinkState {
+                listener,
+                peer: None,
+                pending: None,
+                pending_since: Instant::now(),
+                failure: None,
+                outages: VecDeque::with_capacity(MAX_OUTAGES),
             }),
         };
-        link.tend();
+        link.poll_peer();
         Ok(link)
     }
 
-    pub(super) fn role(&self) -> Role {
+    pub(super) fn role(&self) -> ShmRole {
         self.role
     }
 
     /// Shared memory, after the first connection.
-    pub(super) fn region(&self) -> Option<Arc<Region>> {
-        self.region.get().cloned()
+    pub(super) fn segment(&self) -> Option<Arc<ShmSegment>> {
+        self.segment.get().cloned()
     }
 
-    pub(super) fn partner(&self) -> Partner {
+    pub(super) fn peer_state(&self) -> PeerState {
         // Both are set under the lock.
-        let state = self.locked();
-        match (&state.partner, self.region.get()) {
-            (Some(_), _) => Partner::There,
-            (None, Some(_)) => Partner::Gone,
-            (None, None) => Partner::Awaited,
+        let state = self.lock_state();
+        match (&state.peer, self.segment.get()) {
+            (Some(_), _) => PeerState::Connected,
+            (None, Some(_)) => PeerState::Disconnected,
+            (None, None) => PeerState::NeverConnected,
         }
     }
 
     /// Latest times without a peer, the earliest first.
-    pub(super) fn absences(&self) -> Vec<Absence> {
-        self.locked().absences.iter().copied().collect()
+    pub(super) fn outages(&self) -> Vec<OutageInterval> {
+        self.lock_state().outages.iter().copied().collect()
     }
 
     /// Records that the positions in the memory are not those of a ring.
-    pub(super) fn spoilt(&self) {
-        self.locked().trouble = Some(Trouble::Spoilt);
+    pub(super) fn mark_corrupted(&self) {
+        self.lock_state().failure = Some(HandshakeFailure::Corrupted);
     }
 
     /// Returns the reason of a failed handshake, once; a peer that is just absent is no error.
-    pub(super) fn trouble(&self) -> Result<(), PortError> {
+    pub(super) fn take_failure(&self) -> Result<(), PortError> {
         let port = || self.port.clone();
         let mismatch = |why: &str| PortError::PeerMismatch {
             port: port(),
-            why: why.to_owned(),
+            reason: why.to_owned(),
         };
-        match self.locked().trouble.take() {
+        match self.lock_state().failure.take() {
             None => Ok(()),
-            Some(Trouble::Taken) => Err(PortError::Taken {
+            Some(HandshakeFailure::ServerBusy) => Err(PortError::InUse {
                 port: port(),
                 remedy: "its server has a client already: choose another name, or stop that client"
                     .to_owned(),
             }),
-            Some(Trouble::Unknown) => Err(mismatch("it uses another protocol version")),
-            Some(Trouble::Unfit) => Err(mismatch("both sides have memory from earlier peers")),
-            Some(Trouble::Frames(other)) => Err(mismatch(&format!(
-                "its frames have up to {other} bytes (mtu={}) and those of this side {} (mtu={})",
-                other.saturating_sub(ETHERNET_BYTES),
+            Some(HandshakeFailure::UnknownVersion) => {
+                Err(mismatch("it uses another protocol version"))
+            }
+            Some(HandshakeFailure::BothHaveMemory) => {
+                Err(mismatch("both sides have memory from earlier peers"))
+            }
+            Some(HandshakeFailure::FrameLength(peer_bytes)) => Err(mismatch(&format!(
+                "its frames have up to {peer_bytes} bytes (mtu={}) and those of this side {} (mtu={})",
+                peer_bytes.saturating_sub(FRAME_OVERHEAD_BYTES),
                 self.frame_bytes,
-                self.frame_bytes - ETHERNET_BYTES
+                self.frame_bytes - FRAME_OVERHEAD_BYTES
             ))),
-            Some(Trouble::Slots(other)) => Err(mismatch(&format!(
-                "its memory has {other} bytes for each frame and that of this side {}",
-                self.shape.slot_bytes
+            Some(HandshakeFailure::SlotSize(peer_bytes)) => Err(mismatch(&format!(
+                "its memory has {peer_bytes} bytes for each frame and that of this side {}",
+                self.layout.slot_bytes
             ))),
-            Some(Trouble::Spoilt) => Err(mismatch("the memory is corrupted")),
-            Some(Trouble::System(action, source)) => Err(PortError::Kernel {
+            Some(HandshakeFailure::Corrupted) => Err(mismatch("the memory is corrupted")),
+            Some(HandshakeFailure::System(action, source)) => Err(PortError::Kernel {
                 port: port(),
                 action,
                 source,
@@ -261,138 +273,167 @@ impl Link {
     }
 
     /// Detects a peer that has connected or gone. Does nothing while the other queue does it.
-    pub(super) fn tend(&self) {
+    pub(super) fn poll_peer(&self) {
         let Ok(mut state) = self.state.try_lock() else {
             return;
         };
-        if let Some(partner) = &state.partner
-            && !matches!(partner.hear(), Heard::Nothing)
+        if let Some(peer) = &state.peer
+            && !matches!(peer.receive(), HandshakeEvent::Pending)
         {
-            state.parted();
+            state.peer_left();
         }
         match self.role {
-            Role::Server => self.serve(&mut state),
-            Role::Client => self.seek(&mut state),
+            ShmRole::Server => self.accept_client(&mut state),
+            ShmRole::Client => self.connect_to_server(&mut state),
         }
     }
 
     /// Returns true if the peer's frame length differs from ours; 0 (not given) matches any length.
-    fn differs(&self, theirs: u16) -> bool {
-        theirs != 0 && theirs != self.frame_bytes
+    fn frame_length_differs(&self, peer_frame_bytes: u16) -> bool {
+        peer_frame_bytes != 0 && peer_frame_bytes != self.frame_bytes
     }
 
-    fn locked(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, PeerLinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serve(&self, state: &mut State) {
-        if state.begun.is_none() {
-            state.begun = state.place.as_ref().and_then(Place::accept);
-            state.begun_at = Instant::now();
+    fn accept_client(&self, state: &mut PeerLinkState) {
+        if state.pending.is_none() {
+            state.pending = state.listener.as_ref().and_then(RendezvousListener::accept);
+            state.pending_since = Instant::now();
         }
-        let Some(guest) = &state.begun else { return };
-        let heard = guest.hear();
-        match heard {
-            Heard::Nothing if state.begun_at.elapsed() < SILENCE => return,
+        let Some(client) = &state.pending else { return };
+        let event = client.receive();
+        match event {
+            HandshakeEvent::Pending if state.pending_since.elapsed() < HELLO_TIMEOUT => return,
             // A client that sends nothing does not block others.
-            Heard::Nothing | Heard::End => {}
-            Heard::Word(Word::Hello, ..) if state.partner.is_some() => {
-                let _ = guest.say(Word::Taken, None, self.frame_bytes);
+            HandshakeEvent::Pending | HandshakeEvent::Closed => {}
+            HandshakeEvent::Message(HandshakeMessage::Hello, ..) if state.peer.is_some() => {
+                let _ = client.send(HandshakeMessage::Busy, None, self.frame_bytes);
             }
             // The client gets the reason, and this side waits for another one.
-            Heard::Word(Word::Hello, _, theirs) if self.differs(theirs) => {
-                let _ = guest.say(Word::Unfit, None, self.frame_bytes);
+            HandshakeEvent::Message(HandshakeMessage::Hello, _, peer_frame_bytes)
+                if self.frame_length_differs(peer_frame_bytes) =>
+            {
+                let _ = client.send(HandshakeMessage::Incompatible, None, self.frame_bytes);
             }
-            Heard::Word(Word::Hello, file, _) => {
-                if let Err(trouble) = self.join(guest, file) {
-                    let _ = guest.say(Word::Unfit, None, self.frame_bytes);
-                    state.trouble = Some(trouble);
+            HandshakeEvent::Message(HandshakeMessage::Hello, file, _) => {
+                if let Err(failure) = self.agree_on_memory(client, file) {
+                    let _ = client.send(HandshakeMessage::Incompatible, None, self.frame_bytes);
+                    state.failure = Some(failure);
                 } else {
-                    state.joined();
+                    state.peer_joined();
                 }
             }
-            Heard::Word(..) | Heard::Unknown => {
-                let _ = guest.say(Word::Unfit, None, self.frame_bytes);
-                state.trouble = Some(Trouble::Unknown);
+            HandshakeEvent::Message(..) | HandshakeEvent::Unknown => {
+                let _ = client.send(HandshakeMessage::Incompatible, None, self.frame_bytes);
+                state.failure = Some(HandshakeFailure::UnknownVersion);
             }
         }
-        state.begun = None;
+        state.pending = None;
     }
 
     /// Agrees with a client on the memory: the one that survived, or a new one.
-    fn join(&self, guest: &Talk, file: Option<OwnedFd>) -> Result<(), Trouble> {
-        let said = match (self.region.get(), file) {
-            (Some(region), None) => guest.say(Word::Joined, Some(region.as_fd()), self.frame_bytes),
-            (Some(_), Some(_)) => return Err(Trouble::Unfit),
+    fn agree_on_memory(
+        &self,
+        client: &PeerConnection,
+        file: Option<OwnedFd>,
+    ) -> Result<(), HandshakeFailure> {
+        let sent = match (self.segment.get(), file) {
+            (Some(segment), None) => client.send(
+                HandshakeMessage::Joined,
+                Some(segment.as_fd()),
+                self.frame_bytes,
+            ),
+            (Some(_), Some(_)) => return Err(HandshakeFailure::BothHaveMemory),
             (None, Some(file)) => {
-                let region = self.adopted(file)?;
-                let said = guest.say(Word::Joined, None, self.frame_bytes);
-                if said.is_ok() {
-                    let _ = self.region.set(region);
+                let segment = self.adopt_segment(file)?;
+                let sent = client.send(HandshakeMessage::Joined, None, self.frame_bytes);
+                if sent.is_ok() {
+                    let _ = self.segment.set(segment);
                 }
-                said
+                sent
             }
             (None, None) => {
-                let region = Region::create(self.shape)
-                    .map_err(|error| Trouble::System("create memory to share", error))?;
-                let said = guest.say(Word::Joined, Some(region.as_fd()), self.frame_bytes);
-                if said.is_ok() {
-                    let _ = self.region.set(Arc::new(region));
+                let segment = ShmSegment::create(self.layout)
+                    .map_err(|error| HandshakeFailure::System("create memory to share", error))?;
+                let sent = client.send(
+                    HandshakeMessage::Joined,
+                    Some(segment.as_fd()),
+                    self.frame_bytes,
+                );
+                if sent.is_ok() {
+                    let _ = self.segment.set(Arc::new(segment));
                 }
-                said
+                sent
             }
         };
-        said.map_err(|error| Trouble::System("send the memory to the client", error))
+        sent.map_err(|error| HandshakeFailure::System("send the memory to the client", error))
     }
 
-    fn seek(&self, state: &mut State) {
-        if state.partner.is_some() {
+    fn connect_to_server(&self, state: &mut PeerLinkState) {
+        if state.peer.is_some() {
             return;
         }
-        let Some(host) = &state.begun else {
+        let Some(server) = &state.pending else {
             // A missing server is no error: it may start later.
-            let Ok(talk) = Talk::to(&self.socket) else {
+            let Ok(connection) = PeerConnection::connect(&self.socket) else {
                 return;
             };
-            let own = self.region.get().map(|region| region.as_fd());
-            if talk.say(Word::Hello, own, self.frame_bytes).is_ok() {
-                state.begun = Some(talk);
+            let own_memory = self.segment.get().map(|segment| segment.as_fd());
+            if connection
+                .send(HandshakeMessage::Hello, own_memory, self.frame_bytes)
+                .is_ok()
+            {
+                state.pending = Some(connection);
             }
             return;
         };
-        match host.hear() {
-            Heard::Nothing => return,
-            Heard::End => {}
-            Heard::Word(Word::Joined | Word::Unfit, _, theirs) if self.differs(theirs) => {
-                state.trouble = Some(Trouble::Frames(theirs));
+        match server.receive() {
+            HandshakeEvent::Pending => return,
+            HandshakeEvent::Closed => {}
+            HandshakeEvent::Message(
+                HandshakeMessage::Joined | HandshakeMessage::Incompatible,
+                _,
+                peer_frame_bytes,
+            ) if self.frame_length_differs(peer_frame_bytes) => {
+                state.failure = Some(HandshakeFailure::FrameLength(peer_frame_bytes));
             }
-            Heard::Word(Word::Joined, file, _) => match (self.region.get(), file) {
-                (None, Some(file)) => match self.adopted(file) {
-                    Ok(region) => {
-                        let _ = self.region.set(region);
-                        state.joined();
-                    }
-                    Err(trouble) => state.trouble = Some(trouble),
-                },
-                (Some(_), None) => state.joined(),
-                _ => state.trouble = Some(Trouble::Unfit),
-            },
-            Heard::Word(Word::Taken, ..) => state.trouble = Some(Trouble::Taken),
-            Heard::Word(Word::Unfit, ..) => state.trouble = Some(Trouble::Unfit),
-            Heard::Word(..) | Heard::Unknown => state.trouble = Some(Trouble::Unknown),
+            HandshakeEvent::Message(HandshakeMessage::Joined, file, _) => {
+                match (self.segment.get(), file) {
+                    (None, Some(file)) => match self.adopt_segment(file) {
+                        Ok(segment) => {
+                            let _ = self.segment.set(segment);
+                            state.peer_joined();
+                        }
+                        Err(failure) => state.failure = Some(failure),
+                    },
+                    (Some(_), None) => state.peer_joined(),
+                    _ => state.failure = Some(HandshakeFailure::BothHaveMemory),
+                }
+            }
+            HandshakeEvent::Message(HandshakeMessage::Busy, ..) => {
+                state.failure = Some(HandshakeFailure::ServerBusy)
+            }
+            HandshakeEvent::Message(HandshakeMessage::Incompatible, ..) => {
+                state.failure = Some(HandshakeFailure::BothHaveMemory)
+            }
+            HandshakeEvent::Message(..) | HandshakeEvent::Unknown => {
+                state.failure = Some(HandshakeFailure::UnknownVersion)
+            }
         }
-        state.begun = None;
+        state.pending = None;
     }
 
     /// Maps the memory of the peer, if its slots have the agreed size.
-    fn adopted(&self, file: OwnedFd) -> Result<Arc<Region>, Trouble> {
-        match Region::adopt(file) {
-            Ok(Some(region)) if region.shape().slot_bytes == self.shape.slot_bytes => {
-                Ok(Arc::new(region))
+    fn adopt_segment(&self, file: OwnedFd) -> Result<Arc<ShmSegment>, HandshakeFailure> {
+        match ShmSegment::adopt(file) {
+            Ok(Some(segment)) if segment.layout().slot_bytes == self.layout.slot_bytes => {
+                Ok(Arc::new(segment))
             }
-            Ok(Some(region)) => Err(Trouble::Slots(region.shape().slot_bytes)),
-            Ok(None) => Err(Trouble::Unknown),
-            Err(error) => Err(Trouble::System(MAP, error)),
+            Ok(Some(segment)) => Err(HandshakeFailure::SlotSize(segment.layout().slot_bytes)),
+            Ok(None) => Err(HandshakeFailure::UnknownVersion),
+            Err(error) => Err(HandshakeFailure::System(MAP_ACTION, error)),
         }
     }
 }
@@ -403,33 +444,36 @@ mod tests {
 
     /// Polls at this interval, in simulated time, until a check is due; returns the polls and the
     /// time.
-    fn until_over(
-        idle: &mut Idle,
+    fn poll_until_elapsed(
+        idle: &mut IdleTimer,
         now: &mut Instant,
-        apart: Duration,
-        most: u32,
+        interval: Duration,
+        max_polls: u32,
     ) -> (u32, Duration) {
         let from = *now;
-        for polls in 1..=most {
-            *now += apart;
+        for polls in 1..=max_polls {
+            *now += interval;
             idle.polls += 1;
-            if idle.polls >= idle.every && idle.is_over_at(*now) {
+            if idle.polls >= idle.polls_per_check && idle.has_elapsed_at(*now) {
                 return (polls, *now - from);
             }
         }
-        panic!("not within {most} polls");
+        panic!("not within {max_polls} polls");
     }
 
     #[test]
-    fn a_loop_that_sleeps_looks_around_as_soon_as_one_that_spins() {
+    fn a_sleeping_loop_checks_as_soon_as_a_spinning_one() {
         let mut now = Instant::now();
-        for apart in [50, 50_000, 1_000_000, 3_000_000, 20_000_000] {
-            let apart = Duration::from_nanos(apart);
-            let mut idle = Idle::new();
-            assert!(idle.is_over_at(now));
+        for interval in [50, 50_000, 1_000_000, 3_000_000, 20_000_000] {
+            let interval = Duration::from_nanos(interval);
+            let mut idle = IdleTimer::new();
+            assert!(idle.has_elapsed_at(now));
             for _ in 0..10 {
-                let (_, took) = until_over(&mut idle, &mut now, apart, 1_000_000);
-                assert!(took <= PERIOD * 2 || took == apart, "{apart:?}: {took:?}");
+                let (_, elapsed) = poll_until_elapsed(&mut idle, &mut now, interval, 1_000_000);
+                assert!(
+                    elapsed <= CHECK_PERIOD * 2 || elapsed == interval,
+                    "{interval:?}: {elapsed:?}"
+                );
             }
         }
     }
@@ -437,26 +481,26 @@ mod tests {
     /// A spinning loop rarely reads the clock; when its pace changes, the interval adapts.
     #[test]
     fn a_pace_that_changes_is_followed() {
-        let (mut idle, mut now) = (Idle::new(), Instant::now());
+        let (mut idle, mut now) = (IdleTimer::new(), Instant::now());
         for _ in 0..20 {
-            until_over(&mut idle, &mut now, Duration::from_nanos(50), 1_000_000);
+            poll_until_elapsed(&mut idle, &mut now, Duration::from_nanos(50), 1_000_000);
         }
-        assert_eq!(idle.every, POLLS);
-        let apart = Duration::from_millis(1);
-        until_over(&mut idle, &mut now, apart, POLLS);
-        let (polls, _) = until_over(&mut idle, &mut now, apart, POLLS);
+        assert_eq!(idle.polls_per_check, MAX_POLLS_PER_CHECK);
+        let interval = Duration::from_millis(1);
+        poll_until_elapsed(&mut idle, &mut now, interval, MAX_POLLS_PER_CHECK);
+        let (polls, _) = poll_until_elapsed(&mut idle, &mut now, interval, MAX_POLLS_PER_CHECK);
         assert!(polls <= 10, "{polls}");
     }
 
     /// A queue without a peer reads the clock at each poll.
     #[test]
-    fn one_that_waits_for_its_other_end_asks_each_time() {
-        let mut idle = Idle::new();
-        assert!(idle.is_over(true));
-        idle.every = POLLS;
-        let long_ago = Instant::now().checked_sub(PERIOD * 2).unwrap();
-        idle.last = Some(long_ago);
-        assert!(!idle.is_over(false));
-        assert!(idle.is_over(true));
+    fn without_a_peer_each_poll_reads_the_clock() {
+        let mut idle = IdleTimer::new();
+        assert!(idle.has_elapsed(true));
+        idle.polls_per_check = MAX_POLLS_PER_CHECK;
+        let long_ago = Instant::now().checked_sub(CHECK_PERIOD * 2).unwrap();
+        idle.period_start = Some(long_ago);
+        assert!(!idle.has_elapsed(false));
+        assert!(idle.has_elapsed(true));
     }
 }

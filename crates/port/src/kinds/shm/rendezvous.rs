@@ -17,32 +17,32 @@ use rustix::net::{
 use crate::error::PortError;
 
 /// First bytes of every message; the last one is the protocol version. The kind of message follows,
-/// and at [`FRAME_AT`] the sender's frame length.
+/// and at [`FRAME_BYTES_OFFSET`] the sender's frame length.
 const MAGIC: [u8; 8] = *b"linrt-m\x01";
 /// Offset of the sender's maximum frame length in bytes, in native byte order; 0 if it is not
 /// given.
-const FRAME_AT: usize = 10;
+const FRAME_BYTES_OFFSET: usize = 10;
 
 /// Kind of message. A file descriptor accompanies it if there is memory to pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Word {
+pub(super) enum HandshakeMessage {
     /// Client: request to connect (with the memory, if it has survived a server).
     Hello = 1,
     /// Server: connected (with the memory, unless the client provided it).
     Joined = 2,
     /// Server: another client is connected.
-    Taken = 3,
+    Busy = 3,
     /// Either side: the memory or the message is not compatible.
-    Unfit = 4,
+    Incompatible = 4,
 }
 
 /// Directory of the sockets; created if it is missing.
-pub(super) fn folder() -> Result<PathBuf, PortError> {
-    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let given = given.filter(|path| path.is_absolute() && path.is_dir());
+pub(super) fn runtime_dir() -> Result<PathBuf, PortError> {
+    let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime_dir = runtime_dir.filter(|path| path.is_absolute() && path.is_dir());
     let uid = rustix::process::geteuid().as_raw();
-    let path = match given {
+    let path = match runtime_dir {
         Some(path) => path.join("linerate"),
         None => std::env::temp_dir().join(format!("linerate-{uid}")),
     };
@@ -59,9 +59,9 @@ pub(super) fn folder() -> Result<PathBuf, PortError> {
         _ => {}
     }
     // In a directory that all users may write to, another user may have created it first.
-    let facts =
+    let metadata =
         fs::symlink_metadata(&path).map_err(|error| failed("it cannot be read", Some(error)))?;
-    if !facts.is_dir() || facts.uid() != uid || facts.mode() & 0o022 != 0 {
+    if !metadata.is_dir() || metadata.uid() != uid || metadata.mode() & 0o022 != 0 {
         return Err(failed(
             "it is not a directory that only you can write to",
             None,
@@ -71,28 +71,28 @@ pub(super) fn folder() -> Result<PathBuf, PortError> {
 }
 
 /// A server's listening socket, and the lock that makes it the only server.
-pub(super) struct Place {
+pub(super) struct RendezvousListener {
     listener: OwnedFd,
-    socket: PathBuf,
-    lock: PathBuf,
-    _held: File,
+    socket_path: PathBuf,
+    lock_path: PathBuf,
+    _lock_file: File,
 }
 
-impl Place {
+impl RendezvousListener {
     /// Binds the socket, and replaces files that a killed server left. `None` if another server has
     /// the lock.
-    pub(super) fn take(socket: &Path) -> io::Result<Option<Self>> {
-        let lock = socket.with_extension("lock");
-        let held = loop {
+    pub(super) fn bind(socket: &Path) -> io::Result<Option<Self>> {
+        let lock_path = socket.with_extension("lock");
+        let lock_file = loop {
             let mut options = OpenOptions::new();
             options.create(true).truncate(false).write(true).mode(0o600);
-            let file = options.open(&lock)?;
+            let file = options.open(&lock_path)?;
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-                other => other?,
+                result => result?,
             }
             // The last owner may have removed the file between our opening and locking it.
-            let named = fs::metadata(&lock).map(|facts| facts.ino());
+            let named = fs::metadata(&lock_path).map(|facts| facts.ino());
             if named.is_ok_and(|inode| file.metadata().is_ok_and(|facts| facts.ino() == inode)) {
                 break file;
             }
@@ -106,84 +106,87 @@ impl Place {
         rustix::net::listen(&listener, 8)?;
         Ok(Some(Self {
             listener,
-            socket: socket.to_owned(),
-            lock,
-            _held: held,
+            socket_path: socket.to_owned(),
+            lock_path,
+            _lock_file: lock_file,
         }))
     }
 
     /// Accepts the next connection, if there is one.
-    pub(super) fn accept(&self) -> Option<Talk> {
+    pub(super) fn accept(&self) -> Option<PeerConnection> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let accepted = rustix::net::accept_with(&self.listener, flags);
-        accepted.ok().map(Talk)
+        accepted.ok().map(PeerConnection)
     }
 }
 
-impl Drop for Place {
+impl Drop for RendezvousListener {
     fn drop(&mut self) {
         // Errors leave a file, which the next server replaces.
-        let _ = fs::remove_file(&self.socket);
-        let _ = fs::remove_file(&self.lock);
+        let _ = fs::remove_file(&self.socket_path);
+        let _ = fs::remove_file(&self.lock_path);
     }
 }
 
 /// Connection to the other process. The kernel closes it when either process ends.
-pub(super) struct Talk(OwnedFd);
+pub(super) struct PeerConnection(OwnedFd);
 
 /// Result of a non-blocking receive.
-pub(super) enum Heard {
+pub(super) enum HandshakeEvent {
     /// No message has arrived.
-    Nothing,
+    Pending,
     /// The peer has closed the connection.
-    End,
+    Closed,
     /// A message, its file descriptor, and the peer's maximum frame length in bytes (0: not given).
-    Word(Word, Option<OwnedFd>, u16),
+    Message(HandshakeMessage, Option<OwnedFd>, u16),
     /// A message that this version does not support.
     Unknown,
 }
 
-impl Talk {
+impl PeerConnection {
     /// Connects to a server.
-    pub(super) fn to(socket: &Path) -> io::Result<Self> {
-        let talk = new_socket()?;
-        rustix::net::connect(&talk, &SocketAddrUnix::new(socket)?)?;
-        Ok(Self(talk))
+    pub(super) fn connect(socket: &Path) -> io::Result<Self> {
+        let connection = new_socket()?;
+        rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
+        Ok(Self(connection))
     }
 
-    /// Sends a message. If that fails, the next [`Talk::hear`] returns that the connection is
+    /// Sends a message. If that fails, the next [`PeerConnection::receive`] returns that the connection is
     /// closed.
-    pub(super) fn say(
+    pub(super) fn send(
         &self,
-        word: Word,
+        message_kind: HandshakeMessage,
         file: Option<BorrowedFd<'_>>,
         frame_bytes: u16,
     ) -> io::Result<()> {
         let mut message = [0; 16];
         message[..8].copy_from_slice(&MAGIC);
-        message[8] = word as u8;
-        message[FRAME_AT..FRAME_AT + 2].copy_from_slice(&frame_bytes.to_ne_bytes());
+        message[8] = message_kind as u8;
+        message[FRAME_BYTES_OFFSET..FRAME_BYTES_OFFSET + 2]
+            .copy_from_slice(&frame_bytes.to_ne_bytes());
         let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !files.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(&files));
         }
-        let pieces = [IoSlice::new(&message)];
-        rustix::net::sendmsg(&self.0, &pieces, &mut ancillary, SendFlags::NOSIGNAL)?;
+        let buffers = [IoSlice::new(&message)];
+        rustix::net::sendmsg(&self.0, &buffers, &mut ancillary, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
     /// Receives a message without blocking.
-    pub(super) fn hear(&self) -> Heard {
+    pub(super) fn receive(&self) -> HandshakeEvent {
         let mut message = [0; 16];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut pieces = [IoSliceMut::new(&mut message)];
+        let mut buffers = [IoSliceMut::new(&mut message)];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = match rustix::net::recvmsg(&self.0, &mut pieces, &mut ancillary, flags) {
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Heard::Nothing,
-            Err(_) => return Heard::End,
+        let received = match rustix::net::recvmsg(&self.0, &mut buffers, &mut ancillary, flags) {
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                return HandshakeEvent::Pending;
+            }
+            Err(_) => return HandshakeEvent::Closed,
             Ok(received) => received.bytes,
         };
         let mut file = None;
@@ -193,23 +196,28 @@ impl Talk {
             }
         }
         if received == 0 {
-            return Heard::End;
+            return HandshakeEvent::Closed;
         }
         if message[..8] != MAGIC {
-            return Heard::Unknown;
+            return HandshakeEvent::Unknown;
         }
-        let words = [Word::Hello, Word::Joined, Word::Taken, Word::Unfit];
-        match words.into_iter().find(|&word| word as u8 == message[8]) {
-            Some(word) => {
-                let frame_bytes = [message[FRAME_AT], message[FRAME_AT + 1]];
-                Heard::Word(word, file, u16::from_ne_bytes(frame_bytes))
+        let kinds = [
+            HandshakeMessage::Hello,
+            HandshakeMessage::Joined,
+            HandshakeMessage::Busy,
+            HandshakeMessage::Incompatible,
+        ];
+        match kinds.into_iter().find(|&kind| kind as u8 == message[8]) {
+            Some(kind) => {
+                let frame_bytes = [message[FRAME_BYTES_OFFSET], message[FRAME_BYTES_OFFSET + 1]];
+                HandshakeEvent::Message(kind, file, u16::from_ne_bytes(frame_bytes))
             }
-            None => Heard::Unknown,
+            None => HandshakeEvent::Unknown,
         }
     }
 }
 
-impl AsFd for Talk {
+impl AsFd for PeerConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -230,40 +238,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_has_one_owner_and_leaves_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("x.sock");
-        let place = Place::take(&socket).unwrap().unwrap();
-        assert!(Place::take(&socket).unwrap().is_none());
-        drop(place);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    fn a_listener_is_exclusive_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("x.sock");
+        let listener = RendezvousListener::bind(&socket).unwrap().unwrap();
+        assert!(RendezvousListener::bind(&socket).unwrap().is_none());
+        drop(listener);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         // Files that a killed server leaves.
         fs::write(&socket, "").unwrap();
         fs::write(socket.with_extension("lock"), "").unwrap();
-        assert!(Place::take(&socket).unwrap().is_some());
+        assert!(RendezvousListener::bind(&socket).unwrap().is_some());
     }
 
     #[test]
-    fn words_and_files_arrive() {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("x.sock");
-        assert!(Talk::to(&socket).is_err());
-        let place = Place::take(&socket).unwrap().unwrap();
-        assert!(place.accept().is_none());
-        let client = Talk::to(&socket).unwrap();
-        let server = place.accept().unwrap();
-        assert!(matches!(server.hear(), Heard::Nothing));
+    fn messages_and_files_arrive() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("x.sock");
+        assert!(PeerConnection::connect(&socket).is_err());
+        let listener = RendezvousListener::bind(&socket).unwrap().unwrap();
+        assert!(listener.accept().is_none());
+        let client = PeerConnection::connect(&socket).unwrap();
+        let server = listener.accept().unwrap();
+        assert!(matches!(server.receive(), HandshakeEvent::Pending));
         let file = File::open("/dev/null").unwrap();
-        client.say(Word::Hello, Some(file.as_fd()), 1518).unwrap();
-        client.say(Word::Taken, None, 0).unwrap();
+        client
+            .send(HandshakeMessage::Hello, Some(file.as_fd()), 1518)
+            .unwrap();
+        client.send(HandshakeMessage::Busy, None, 0).unwrap();
         assert!(matches!(
-            server.hear(),
-            Heard::Word(Word::Hello, Some(_), 1518)
+            server.receive(),
+            HandshakeEvent::Message(HandshakeMessage::Hello, Some(_), 1518)
         ));
-        assert!(matches!(server.hear(), Heard::Word(Word::Taken, None, 0)));
+        assert!(matches!(
+            server.receive(),
+            HandshakeEvent::Message(HandshakeMessage::Busy, None, 0)
+        ));
         rustix::io::write(&client, b"something else").unwrap();
-        assert!(matches!(server.hear(), Heard::Unknown));
+        assert!(matches!(server.receive(), HandshakeEvent::Unknown));
         drop(client);
-        assert!(matches!(server.hear(), Heard::End));
+        assert!(matches!(server.receive(), HandshakeEvent::Closed));
     }
 }

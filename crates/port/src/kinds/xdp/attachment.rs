@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use crate::error::PortError;
 use crate::interface_use;
 use crate::port_url::PortUrl;
-use crate::sys::bpf::{self, Hook, Program, Refused, SocketMap};
+use crate::sys::bpf::{self, ProgramRejection, SocketMap, XdpHook, XdpProgram};
 use crate::sys::bpf_program::redirect_by_queue;
-use crate::sys::interface_ioctl::Facts;
-use crate::sys::netlink_xdp::{self, Link};
-use crate::sys::packet::Promiscuous;
+use crate::sys::interface_ioctl::LinkAttributes;
+use crate::sys::netlink_xdp::{self, XdpLinkInfo};
+use crate::sys::packet::PromiscuousMode;
 
 /// Value of `mode=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum AttachMode {
     /// Native if the driver and the MTU permit it, otherwise generic.
     Auto,
     /// In the driver only.
@@ -27,59 +27,66 @@ pub(super) enum Mode {
 /// XDP program on an interface, with the map from queues to sockets. Both are removed when this is
 /// dropped, and when the process ends in any way: the kernel ties them to file descriptors.
 #[derive(Debug)]
-pub(crate) struct Attachment {
+pub(crate) struct ProgramAttachment {
     /// Detaches the program when dropped.
-    _link: bpf::Link,
+    _link: bpf::BpfLink,
     /// Makes the device receive frames for any address.
-    promiscuous: Promiscuous,
+    promiscuous: PromiscuousMode,
     sockets: SocketMap,
-    hook: Hook,
+    hook: XdpHook,
     /// Note for the user: the hook that was obtained, and the reason.
     note: String,
 }
 
-impl Attachment {
+impl ProgramAttachment {
     /// Loads the program and attaches it.
     pub(super) fn new(
         url: &PortUrl,
-        facts: &Facts,
-        link: &Link,
-        mode: Mode,
+        attributes: &LinkAttributes,
+        link: &XdpLinkInfo,
+        mode: AttachMode,
     ) -> Result<Self, PortError> {
-        let port = &url.short();
-        let promiscuous = Promiscuous::on(facts).map_err(|source| {
+        let port = &url.short_name();
+        let promiscuous = PromiscuousMode::enable(attributes).map_err(|source| {
             let action = "receive frames for any address";
-            interface_use::refused(url, "CAP_NET_RAW", action, source)
+            interface_use::open_error(url, "CAP_NET_RAW", action, source)
         })?;
-        let sockets =
-            SocketMap::new(link.rx_queues).map_err(|source| unprivileged(port, source))?;
+        let sockets = SocketMap::new(link.rx_queues).map_err(|source| load_error(port, source))?;
         let code = redirect_by_queue(sockets.as_fd().as_raw_fd());
-        let program = Program::load(&code).map_err(|Refused { error, log }| {
-            let source = if log.is_empty() {
-                error
-            } else {
-                io::Error::other(format!("{error}: {log}"))
-            };
-            unprivileged(port, source)
-        })?;
-        let attach = |hook| bpf::Link::attach(&program, link.index, hook);
+        let program =
+            XdpProgram::load_program(&code).map_err(|ProgramRejection { error, log }| {
+                let source = if log.is_empty() {
+                    error
+                } else {
+                    io::Error::other(format!("{error}: {log}"))
+                };
+                load_error(port, source)
+            })?;
+        let attach = |hook| bpf::BpfLink::attach(&program, link.index, hook);
         let (attached, hook, note) = match mode {
-            Mode::Native => (attach(Hook::Native), Hook::Native, "XDP native".to_owned()),
-            Mode::Generic => (
-                attach(Hook::Generic),
-                Hook::Generic,
+            AttachMode::Native => (
+                attach(XdpHook::Native),
+                XdpHook::Native,
+                "XDP native".to_owned(),
+            ),
+            AttachMode::Generic => (
+                attach(XdpHook::Generic),
+                XdpHook::Generic,
                 "XDP generic, as requested".to_owned(),
             ),
-            Mode::Auto => match attach(Hook::Native) {
-                Err(error) if may_fall_back(&error) => (
-                    attach(Hook::Generic),
-                    Hook::Generic,
-                    format!("XDP generic, because {}", why_not_native(link, &error)),
+            AttachMode::Auto => match attach(XdpHook::Native) {
+                Err(error) if permits_fallback(&error) => (
+                    attach(XdpHook::Generic),
+                    XdpHook::Generic,
+                    format!(
+                        "XDP generic, because {}",
+                        native_failure_reason(link, &error)
+                    ),
                 ),
-                native => (native, Hook::Native, "XDP native".to_owned()),
+                native => (native, XdpHook::Native, "XDP native".to_owned()),
             },
         };
-        let link = attached.map_err(|error| refused(port, link, hook, error))?;
+        let link = attached.map_err(|error| attach_error(port, link, hook, error))?;
         Ok(Self {
             _link: link,
             promiscuous,
@@ -90,17 +97,17 @@ impl Attachment {
     }
 
     /// Redirects the frames of a queue to a socket that is bound to it.
-    pub(super) fn feed(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn redirect_queue(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.sockets.insert(queue, socket)
     }
 
     /// Promiscuous mode of the interface.
-    pub(super) fn promiscuous(&self) -> &Promiscuous {
+    pub(super) fn promiscuous(&self) -> &PromiscuousMode {
         &self.promiscuous
     }
 
     /// Hook that the program runs at.
-    pub(super) fn hook(&self) -> Hook {
+    pub(super) fn hook(&self) -> XdpHook {
         self.hook
     }
 
@@ -112,7 +119,7 @@ impl Attachment {
 
 /// Returns true if the generic hook may work although the native one failed: not if another program
 /// is attached, nor if the privilege is missing.
-fn may_fall_back(error: &io::Error) -> bool {
+fn permits_fallback(error: &io::Error) -> bool {
     !matches!(
         error.raw_os_error(),
         Some(libc::EBUSY | libc::EEXIST | libc::EPERM | libc::EACCES | libc::ENODEV)
@@ -120,7 +127,7 @@ fn may_fall_back(error: &io::Error) -> bool {
 }
 
 /// Reason why a driver rejected the program, as far as its error shows.
-fn why_not_native(link: &Link, error: &io::Error) -> String {
+fn native_failure_reason(link: &XdpLinkInfo, error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => "its driver has no native XDP".to_owned(),
         Some(libc::ERANGE) => format!(
@@ -137,7 +144,7 @@ fn why_not_native(link: &Link, error: &io::Error) -> String {
     }
 }
 
-fn unprivileged(port: &str, source: io::Error) -> PortError {
+fn load_error(port: &str, source: io::Error) -> PortError {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => PortError::NoBpf {
             port: port.to_owned(),
@@ -163,25 +170,25 @@ fn unprivileged(port: &str, source: io::Error) -> PortError {
     }
 }
 
-fn refused(port: &str, link: &Link, hook: Hook, source: io::Error) -> PortError {
+fn attach_error(port: &str, link: &XdpLinkInfo, hook: XdpHook, source: io::Error) -> PortError {
     let port = port.to_owned();
     match source.raw_os_error() {
-        Some(libc::EBUSY | libc::EEXIST) => PortError::Taken {
+        Some(libc::EBUSY | libc::EEXIST) => PortError::InUse {
             port,
-            remedy: in_the_way(link),
+            remedy: conflict_remedy(link),
         },
-        Some(libc::EPERM | libc::EACCES) => unprivileged(&port, source),
+        Some(libc::EPERM | libc::EACCES) => load_error(&port, source),
         Some(libc::ENODEV) => PortError::NoInterface {
             interface: link.name.clone(),
         },
         // Both hooks return this if the kernel has no XDP links.
-        Some(libc::EINVAL) if hook == Hook::Generic => PortError::MissingFeature {
+        Some(libc::EINVAL) if hook == XdpHook::Generic => PortError::MissingFeature {
             port,
             feature: "links that hold an XDP program (Linux 5.9)",
             remedy: "use a newer kernel, or the port `packet:`",
             source,
         },
-        _ if hook == Hook::Native => PortError::MissingFeature {
+        _ if hook == XdpHook::Native => PortError::MissingFeature {
             feature: "native XDP for it",
             remedy: match source.raw_os_error() {
                 Some(libc::ERANGE) => {
@@ -204,26 +211,26 @@ fn refused(port: &str, link: &Link, hook: Hook, source: io::Error) -> PortError 
 }
 
 /// Remedy if an interface already has a program.
-fn in_the_way(link: &Link) -> String {
-    let Some(program) = netlink_xdp::link(&link.name)
+fn conflict_remedy(link: &XdpLinkInfo) -> String {
+    let Some(program) = netlink_xdp::link_by_name(&link.name)
         .ok()
         .and_then(|link| link.program)
     else {
         return "another XDP program was attached for a moment; try again".to_owned();
     };
-    let place = program.place.name();
+    let hook = program.attach_point.name();
     let id = program.id;
-    match holder(id) {
+    match program_holder(id) {
         Some((pid, name)) if pid == std::process::id() => format!(
             "this process has it open (`{name}`, XDP program {id}); name all queues in one URL, as in `q=0-1`"
         ),
         Some((pid, name)) => format!(
-            "process {pid} (`{name}`) holds XDP program {id} on it ({place}); stop that process"
+            "process {pid} (`{name}`) holds XDP program {id} on it ({hook}); stop that process"
         ),
         None => format!(
-            "XDP program {id} ({place}) is attached and no visible process holds it; remove it with `ip link set {} {} off`",
+            "XDP program {id} ({hook}) is attached and no visible process holds it; remove it with `ip link set {} {} off`",
             link.name,
-            if place == "generic" {
+            if hook == "generic" {
                 "xdpgeneric"
             } else {
                 "xdp"
@@ -233,15 +240,15 @@ fn in_the_way(link: &Link) -> String {
 }
 
 /// Process that holds a link of this program, as far as /proc shows it.
-fn holder(program: u32) -> Option<(u32, String)> {
-    let wanted = format!("prog_id:\t{program}\n");
+fn program_holder(program: u32) -> Option<(u32, String)> {
+    let id_line = format!("prog_id:\t{program}\n");
     let entries = |path: String| fs::read_dir(path).into_iter().flatten().flatten();
     entries("/proc".to_owned()).find_map(|process| {
         let pid: u32 = process.file_name().to_str()?.parse().ok()?;
         entries(format!("/proc/{pid}/fdinfo"))
             .any(|file| {
                 fs::read_to_string(file.path())
-                    .is_ok_and(|facts| facts.contains("link_type:") && facts.contains(&wanted))
+                    .is_ok_and(|fdinfo| fdinfo.contains("link_type:") && fdinfo.contains(&id_line))
             })
             .then(|| {
                 let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -255,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fallback_is_for_drivers_and_not_for_rights_or_rivals() {
+    fn only_driver_errors_permit_a_fallback() {
         for (code, falls_back) in [
             (libc::EOPNOTSUPP, true),
             (libc::ERANGE, true),
@@ -267,43 +274,43 @@ mod tests {
             (libc::ENODEV, false),
         ] {
             let error = io::Error::from_raw_os_error(code);
-            assert_eq!(may_fall_back(&error), falls_back, "{error}");
+            assert_eq!(permits_fallback(&error), falls_back, "{error}");
         }
     }
 
     #[test]
-    fn what_is_missing_is_told_with_what_to_do() {
-        let link = Link {
+    fn errors_name_what_to_do() {
+        let link = XdpLinkInfo {
             name: "va".to_owned(),
             mtu: 9000,
             kind: Some("veth".to_owned()),
-            ..Link::default()
+            ..XdpLinkInfo::default()
         };
         let error = |code| io::Error::from_raw_os_error(code);
         for (code, hook, missing, text) in [
             (
                 libc::EPERM,
-                Hook::Native,
+                XdpHook::Native,
                 true,
                 "needs CAP_BPF and CAP_NET_ADMIN",
             ),
             (
                 libc::EOPNOTSUPP,
-                Hook::Native,
+                XdpHook::Native,
                 true,
                 "`mode=auto` or `mode=generic`",
             ),
-            (libc::ERANGE, Hook::Native, true, "set a smaller MTU"),
-            (libc::EINVAL, Hook::Generic, true, "Linux 5.9"),
-            (libc::ENODEV, Hook::Native, false, "no interface `va`"),
-            (libc::ENOMEM, Hook::Generic, false, "did not attach"),
+            (libc::ERANGE, XdpHook::Native, true, "set a smaller MTU"),
+            (libc::EINVAL, XdpHook::Generic, true, "Linux 5.9"),
+            (libc::ENODEV, XdpHook::Native, false, "no interface `va`"),
+            (libc::ENOMEM, XdpHook::Generic, false, "did not attach"),
         ] {
-            let refused = refused("xdp:va", &link, hook, error(code));
-            assert_eq!(refused.is_missing_privilege(), missing, "{refused}");
-            assert!(refused.to_string().contains(text), "{refused}");
-            assert!(!refused.problem().next_step.is_empty(), "{refused}");
+            let failure = attach_error("xdp:va", &link, hook, error(code));
+            assert_eq!(failure.is_missing_privilege(), missing, "{failure}");
+            assert!(failure.to_string().contains(text), "{failure}");
+            assert!(!failure.report().next_step.is_empty(), "{failure}");
         }
-        assert!(why_not_native(&link, &error(libc::ERANGE)).contains("MTU of 9000"));
-        assert!(why_not_native(&link, &error(libc::ENOSPC)).contains("transmit queues"));
+        assert!(native_failure_reason(&link, &error(libc::ERANGE)).contains("MTU of 9000"));
+        assert!(native_failure_reason(&link, &error(libc::ENOSPC)).contains("transmit queues"));
     }
 }

@@ -4,12 +4,12 @@ use std::io;
 
 use crate::error::PortError;
 use crate::port_url::PortUrl;
-use crate::sys::frame_memory::Memory;
-use crate::sys::netlink_xdp::Link;
-use crate::sys::xsk_socket::{Copying, locked_memory_limit};
+use crate::sys::frame_memory::FrameRegion;
+use crate::sys::netlink_xdp::XdpLinkInfo;
+use crate::sys::xsk_socket::{CopyPolicy, locked_memory_limit};
 
 /// Error of registering the frame memory.
-pub(super) fn memory(port: &str, memory: &Memory, source: io::Error) -> PortError {
+pub(super) fn memory_error(port: &str, memory: &FrameRegion, source: io::Error) -> PortError {
     let port = port.to_owned();
     if source.raw_os_error() != Some(libc::ENOBUFS) {
         return PortError::Kernel {
@@ -30,17 +30,17 @@ pub(super) fn memory(port: &str, memory: &Memory, source: io::Error) -> PortErro
 }
 
 /// Error of binding the socket to a queue.
-pub(super) fn bind(
+pub(super) fn bind_error(
     url: &PortUrl,
     port: &str,
     queue: u32,
-    copying: Copying,
-    link: &Link,
+    copy_policy: CopyPolicy,
+    link: &XdpLinkInfo,
     source: io::Error,
 ) -> PortError {
     let port = port.to_owned();
     match source.raw_os_error() {
-        Some(libc::EBUSY) => PortError::Taken {
+        Some(libc::EBUSY) => PortError::InUse {
             remedy: format!(
                 "another AF_XDP socket has queue {queue} of {}; select another one with `q=`, or find its owner with `ss --xdp --processes`",
                 link.name
@@ -48,7 +48,7 @@ pub(super) fn bind(
             port,
         },
         Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::EINVAL)
-            if copying == Copying::ZeroCopy =>
+            if copy_policy == CopyPolicy::ZeroCopy =>
         {
             PortError::MissingFeature {
                 port,
@@ -81,7 +81,7 @@ pub(super) fn bind(
 }
 
 /// Error of creating an AF_XDP socket.
-pub(super) fn socket(port: &str, source: io::Error) -> PortError {
+pub(super) fn socket_error(port: &str, source: io::Error) -> PortError {
     let port = port.to_owned();
     match source.raw_os_error() {
         Some(libc::EPERM) => PortError::NotPrivileged {
@@ -104,7 +104,7 @@ pub(super) fn socket(port: &str, source: io::Error) -> PortError {
 }
 
 /// Error of enabling busy polling.
-pub(super) fn busy_poll(port: &str, source: io::Error) -> PortError {
+pub(super) fn busy_poll_error(port: &str, source: io::Error) -> PortError {
     let port = port.to_owned();
     match source.raw_os_error() {
         Some(libc::EPERM) => PortError::NotPrivileged {

@@ -21,22 +21,24 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::capabilities::{BusyPoll, Capabilities, Copies, XdpBinding};
+use crate::capabilities::{BusyPoll, FrameCopy, PortCapabilities, XdpBinding};
 use crate::error::PortError;
 use crate::interface_use;
-use crate::kinds::{Kind, Name};
-use crate::port_url::{ETHERNET_BYTES, Key, PortUrl, Value};
-use crate::queue::{AnyPort, Pair};
-use crate::sys::bpf::Hook;
-use crate::sys::frame_memory::{Memory, MemoryPlan};
-use crate::sys::interface_ioctl::Facts;
+use crate::kinds::{NameRule, PortKind};
+use crate::port_url::{FRAME_OVERHEAD_BYTES, PortUrl, UrlKey, ValueKind};
+use crate::queue::{AnyPort, PortQueues};
+use crate::sys::bpf::XdpHook;
+use crate::sys::frame_memory::{FrameRegion, MemoryPlan};
+use crate::sys::interface_ioctl::LinkAttributes;
 use crate::sys::interface_offloads;
-use crate::sys::netlink_xdp::{self, Link};
-use crate::sys::xsk_socket::{Copying, KERNEL_HEADROOM_BYTES, RingSizes, Statistics, XdpSocket};
+use crate::sys::netlink_xdp::{self, XdpLinkInfo};
+use crate::sys::xsk_socket::{
+    CopyPolicy, KERNEL_HEADROOM_BYTES, RingSizes, XdpSocket, XskStatistics,
+};
 
-use attachment::{Attachment, Mode};
-pub use device_request::{DeviceWish, Steered};
-use socket_queues::Shared;
+use attachment::{AttachMode, ProgramAttachment};
+pub use device_request::{DeviceRequest, SteeredFlow};
+use socket_queues::SharedSocket;
 pub use socket_queues::{XdpReceive, XdpTransmit};
 
 /// Maximum time of one busy-polling call; its maximum number of frames is `busy=`.
@@ -45,70 +47,70 @@ const BUSY_POLL_MICROSECONDS: u32 = 20;
 /// because the kernel cleans up later. Tens of milliseconds were measured; the attempts take a
 /// second.
 const BIND_ATTEMPTS: u32 = 20;
-const BIND_PAUSE: Duration = Duration::from_millis(50);
+const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Description of the kind `xdp:`.
-pub const KIND: Kind = Kind {
+pub const KIND: PortKind = PortKind {
     scheme: "xdp",
-    about: "an interface through AF_XDP: memory shared with the kernel, one socket per queue",
-    name: Name::Needed("interface"),
+    description: "an interface through AF_XDP: memory shared with the kernel, one socket per queue",
+    name_rule: NameRule::Required("interface"),
     example: "xdp:eth1,q=0-1",
-    keys: &[
-        Key {
+    extra_keys: &[
+        UrlKey {
             name: "mode",
-            value: Value::OneOf(&["auto", "native", "generic"]),
-            about: "hook of the XDP program: in the driver (native) or behind it (generic); auto: native if that works",
+            value_kind: ValueKind::OneOf(&["auto", "native", "generic"]),
+            description: "hook of the XDP program: in the driver (native) or behind it (generic); auto: native if that works",
         },
-        Key {
+        UrlKey {
             name: "q",
-            value: Value::Queues,
-            about: "receive queues to use, each with a socket of its own (0)",
+            value_kind: ValueKind::Queues,
+            description: "receive queues to use, each with a socket of its own (0)",
         },
-        Key {
+        UrlKey {
             name: "zerocopy",
-            value: Value::OneOf(&["auto", "yes", "no"]),
-            about: "zero-copy: the device itself reads and writes the frame memory (auto: if it can)",
+            value_kind: ValueKind::OneOf(&["auto", "yes", "no"]),
+            description: "zero-copy: the device itself reads and writes the frame memory (auto: if it can)",
         },
-        Key {
+        UrlKey {
             name: "busy",
-            value: Value::Number {
+            value_kind: ValueKind::Number {
                 min: 1,
                 max: 65_535,
             },
-            about: "busy polling: polls the device from this process, at most so many frames per call",
+            description: "busy polling: polls the device from this process, at most so many frames per call",
         },
-        Key {
+        UrlKey {
             name: "channels",
-            value: Value::OneOf(&["keep", "set"]),
-            about: "set: configures the device's number of queues to end with the last one in use here, and restores it afterwards (keep)",
+            value_kind: ValueKind::OneOf(&["keep", "set"]),
+            description: "set: configures the device's number of queues to end with the last one in use here, and restores it afterwards (keep)",
         },
-        Key {
+        UrlKey {
             name: "rss",
-            value: Value::OneOf(&["keep", "set"]),
-            about: "set: spreads all received packets over the queues in use here, and restores the old setting afterwards (keep)",
+            value_kind: ValueKind::OneOf(&["keep", "set"]),
+            description: "set: spreads all received packets over the queues in use here, and restores the old setting afterwards (keep)",
         },
-        Key {
+        UrlKey {
             name: "steer",
-            value: Value::Text("udp:7"),
-            about: "flows that the device directs to the queues in use here, in turn, until the port is closed: udp:PORT, tcp:PORT, or of one IP version only (udp4:PORT), joined by +",
+            value_kind: ValueKind::Text("udp:7"),
+            description: "flows that the device directs to the queues in use here, in turn, until the port is closed: udp:PORT, tcp:PORT, or of one IP version only (udp4:PORT), joined by +",
         },
-        Key {
+        UrlKey {
             name: "wakeup",
-            value: Value::Flag,
-            about: "the kernel signals when it must be woken, instead of a wake-up call each time (yes)",
+            value_kind: ValueKind::Flag,
+            description: "the kernel signals when it must be woken, instead of a wake-up call each time (yes)",
         },
     ],
     // The usual number of other AF_XDP programs, so that results are comparable; costs 8 MiB per
     // queue.
     descriptors: 1024,
     check,
-    memory,
+    adapt_memory_plan,
     open,
 };
 
 /// Receive queues selected by a URL.
-fn queues(url: &PortUrl) -> RangeInclusive<u32> {
-    url.queues("q")
+fn queue_range(url: &PortUrl) -> RangeInclusive<u32> {
+    url.parse_queues("q")
         .unwrap_or(0..=url.common().queues.unwrap_or(1) - 1)
 }
 
@@ -126,14 +128,14 @@ fn check(url: &PortUrl) -> Result<(), PortError> {
             ));
         }
     }
-    let range = queues(url);
+    let range = queue_range(url);
     let count = range.end() - range.start() + 1;
-    if let Some(asked) = url.common().queues
-        && asked != count
+    if let Some(requested) = url.common().queues
+        && requested != count
     {
         return Err(url.bad_value(
             "queues",
-            &asked.to_string(),
+            &requested.to_string(),
             format!("as many as `q=` selects, {count}"),
             count.to_string(),
         ));
@@ -151,21 +153,21 @@ fn check(url: &PortUrl) -> Result<(), PortError> {
 
 /// Plans twice the buffers of each ring: on receive, one ring of buffers waits for frames while
 /// another is processed; on transmit, one ring of frames waits while another is being sent.
-fn memory(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
-    let range = queues(url);
+fn adapt_memory_plan(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
+    let range = queue_range(url);
     let count = range.end() - range.start() + 1;
-    let each = plan.frames / url.common().queues.unwrap_or(1) + url.rxd() + url.txd();
+    let frames_per_queue = plan.frames / url.common().queues.unwrap_or(1) + url.rxd() + url.txd();
     MemoryPlan {
-        frames: each.saturating_mul(count),
+        frames: frames_per_queue.saturating_mul(count),
         headroom: plan.headroom.max(KERNEL_HEADROOM_BYTES as u16),
         power_of_two: true,
         ..plan
     }
 }
 
-fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
-    let (facts, link) = find(url)?;
-    let range = queues(url);
+fn open(url: &PortUrl, memory: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
+    let (attributes, link) = find_interface(url)?;
+    let range = queue_range(url);
     if *range.end() >= link.rx_queues {
         let last = link.rx_queues.saturating_sub(1);
         let key = if url.text("q").is_some() {
@@ -180,81 +182,81 @@ fn open(url: &PortUrl, memory: &Memory) -> Result<Vec<AnyPort>, PortError> {
             last.to_string(),
         ));
     }
-    let in_use = interface_offloads::receive_channels(&link.name).ok();
-    device_request::check(url, in_use)?;
-    fits_a_page(url, memory)?;
+    let queues_in_use = interface_offloads::count_receive_channels(&link.name).ok();
+    device_request::check_channels(url, queues_in_use)?;
+    check_slot_fits_page(url, memory)?;
     let mode = match url.text("mode") {
-        Some("native") => Mode::Native,
-        Some("generic") => Mode::Generic,
-        _ => Mode::Auto,
+        Some("native") => AttachMode::Native,
+        Some("generic") => AttachMode::Generic,
+        _ => AttachMode::Auto,
     };
-    let attachment = Arc::new(Attachment::new(url, &facts, &link, mode)?);
-    let place = Place {
-        address: facts.address,
-        far: link.far_end(),
+    let attachment = Arc::new(ProgramAttachment::new(url, &attributes, &link, mode)?);
+    let context = InterfaceContext {
+        address: attributes.address,
+        peer: link.veth_peer(),
         link,
-        in_use,
+        queues_in_use,
         attachment,
     };
     range
-        .map(|queue| open_queue(url, memory, &place, queue))
+        .map(|queue| open_queue(url, memory, &context, queue))
         .collect()
 }
 
 /// Looks up the interface; fails if it is down or in use for something else.
-fn find(url: &PortUrl) -> Result<(Facts, Link), PortError> {
-    let facts = interface_use::take(url, true)?;
-    let link = netlink_xdp::link(url.name()).map_err(|source| PortError::Kernel {
-        port: url.short(),
+fn find_interface(url: &PortUrl) -> Result<(LinkAttributes, XdpLinkInfo), PortError> {
+    let attributes = interface_use::check_usable(url, true)?;
+    let link = netlink_xdp::link_by_name(url.name()).map_err(|source| PortError::Kernel {
+        port: url.short_name(),
         action: "describe the interface",
         source,
     })?;
-    Ok((facts, link))
+    Ok((attributes, link))
 }
 
-fn fits_a_page(url: &PortUrl, memory: &Memory) -> Result<(), PortError> {
+fn check_slot_fits_page(url: &PortUrl, memory: &FrameRegion) -> Result<(), PortError> {
     let page = rustix::param::page_size();
     if memory.slot_bytes() <= page {
         return Ok(());
     }
-    let most = page - usize::from(memory.headroom()) - usize::from(ETHERNET_BYTES);
+    let max_mtu = page - usize::from(memory.headroom()) - usize::from(FRAME_OVERHEAD_BYTES);
     Err(url.bad_value(
         "mtu",
         &url.mtu().to_string(),
-        format!("at most {most} on all ports that share the memory, because AF_XDP frames must fit in a page"),
-        most.to_string(),
+        format!("at most {max_mtu} on all ports that share the memory, because AF_XDP frames must fit in a page"),
+        max_mtu.to_string(),
     ))
 }
 
 /// Properties shared by all queues of an interface.
-struct Place {
+struct InterfaceContext {
     address: Option<[u8; 6]>,
-    link: Link,
+    link: XdpLinkInfo,
     /// Receive queues in use, if the driver reports them.
-    in_use: Option<u32>,
-    far: Option<Link>,
-    attachment: Arc<Attachment>,
+    queues_in_use: Option<u32>,
+    peer: Option<XdpLinkInfo>,
+    attachment: Arc<ProgramAttachment>,
 }
 
 /// Opens one socket on one queue.
 fn open_queue(
     url: &PortUrl,
-    memory: &Memory,
-    place: &Place,
+    memory: &FrameRegion,
+    context: &InterfaceContext,
     queue: u32,
 ) -> Result<AnyPort, PortError> {
-    let Place {
+    let InterfaceContext {
         link,
-        far,
+        peer,
         attachment,
         ..
-    } = place;
-    let far = far.as_ref();
-    let range = queues(url);
+    } = context;
+    let peer = peer.as_ref();
+    let range = queue_range(url);
     let port = if range.start() == range.end() {
-        url.short()
+        url.short_name()
     } else {
-        format!("{} queue {queue}", url.short())
+        format!("{} queue {queue}", url.short_name())
     };
     let failed = |action| {
         let port = port.clone();
@@ -264,12 +266,13 @@ fn open_queue(
             source,
         }
     };
-    let socket = XdpSocket::new(memory).map_err(|source| kernel_errors::socket(&port, source))?;
+    let socket =
+        XdpSocket::new(memory).map_err(|source| kernel_errors::socket_error(&port, source))?;
     socket
         .register_memory()
-        .map_err(|source| kernel_errors::memory(&port, memory, source))?;
+        .map_err(|source| kernel_errors::memory_error(&port, memory, source))?;
     let (incoming, outgoing) = socket
-        .rings(RingSizes {
+        .map_rings(RingSizes {
             // Twice the size, so that a slow reader appears as a full ring and not as a lack of
             // buffers.
             fill: 2 * url.rxd(),
@@ -282,95 +285,98 @@ fn open_queue(
     if let Some(budget) = budget {
         socket
             .prefer_busy_poll(BUSY_POLL_MICROSECONDS, budget)
-            .map_err(|source| kernel_errors::busy_poll(&port, source))?;
+            .map_err(|source| kernel_errors::busy_poll_error(&port, source))?;
     }
     bind(url, &socket, link, attachment.hook(), queue, &port)?;
     let zero_copy = socket
         .is_zero_copy()
         .map_err(failed("report how the socket is bound"))?;
-    let napi = budget.map(|_| Arc::new(AtomicU32::new(socket.napi().unwrap_or(0))));
+    let napi = budget.map(|_| Arc::new(AtomicU32::new(socket.napi_id().unwrap_or(0))));
     let busy_poll = budget.zip(napi.clone());
-    let longest_received = memory.slot_bytes() - KERNEL_HEADROOM_BYTES as usize;
-    let longest_sent = (link.mtu as usize + usize::from(ETHERNET_BYTES)).min(memory.slot_bytes());
-    let longest_sent = u16::try_from(longest_sent).unwrap_or(u16::MAX);
+    let max_received_bytes = memory.slot_bytes() - KERNEL_HEADROOM_BYTES as usize;
+    let max_sent_bytes =
+        (link.mtu as usize + usize::from(FRAME_OVERHEAD_BYTES)).min(memory.slot_bytes());
+    let max_sent_bytes = u16::try_from(max_sent_bytes).unwrap_or(u16::MAX);
 
     // An interface in another namespace cannot be queried.
-    let seen = far.filter(|_| link.peer_namespace.is_none());
+    let visible_peer = peer.filter(|_| link.peer_namespace.is_none());
     let mut notes = vec![attachment.note().to_owned()];
-    notes.extend(driver_quirks::notes(&driver_quirks::Situation {
+    notes.extend(driver_quirks::notes(&driver_quirks::QuirkContext {
         link,
         queues: range.clone(),
-        in_use: place.in_use,
-        far,
-        far_leaves_checksums: seen
-            .and_then(|far| interface_offloads::leaves_checksums(&far.name).ok()),
-        tags_apart: match link.kind.as_deref() {
-            Some("veth") => seen.and_then(|far| interface_offloads::leaves_tags(&far.name).ok()),
-            _ => interface_offloads::takes_tags(&link.name).ok(),
+        queues_in_use: context.queues_in_use,
+        peer,
+        peer_offloads_checksums: visible_peer
+            .and_then(|peer| interface_offloads::offloads_tx_checksums(&peer.name).ok()),
+        tags_out_of_band: match link.kind.as_deref() {
+            Some("veth") => {
+                visible_peer.and_then(|peer| interface_offloads::offloads_tx_vlan(&peer.name).ok())
+            }
+            _ => interface_offloads::strips_rx_vlan(&link.name).ok(),
         },
         hook: attachment.hook(),
         zero_copy,
-        longest_received,
+        max_received_bytes,
     }));
-    let capabilities = Capabilities {
-        address: place.address,
+    let capabilities = PortCapabilities {
+        address: context.address,
         receive_descriptors: Some(url.rxd()),
         transmit_descriptors: Some(url.txd()),
         copies: if zero_copy {
-            Copies::None
+            FrameCopy::None
         } else {
-            Copies::InKernel
+            FrameCopy::InKernel
         },
-        leaves_checksums: link.kind.as_deref() == Some("veth"),
-        far_interface: far.map(|far| far.name.clone()),
+        unmarked_partial_checksums: link.kind.as_deref() == Some("veth"),
+        peer_interface: peer.map(|peer| peer.name.clone()),
         promiscuous: Some(attachment.promiscuous().clone()),
         xdp: Some(XdpBinding {
-            native: attachment.hook() == Hook::Native,
+            native: attachment.hook() == XdpHook::Native,
             zero_copy,
             // A kernel without this flag rejects it.
             need_wakeup: need_wakeup(url),
             busy_poll: busy_poll.map(|(budget, napi)| BusyPoll::new(budget, napi)),
         }),
         notes,
-        ..Capabilities::plain(
+        ..PortCapabilities::plain(
             port.clone(),
             url.frame_bytes()
-                .min(longest_sent)
-                .min(u16::try_from(longest_received).unwrap_or(u16::MAX)),
+                .min(max_sent_bytes)
+                .min(u16::try_from(max_received_bytes).unwrap_or(u16::MAX)),
         )
     };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SharedSocket {
         port: port.clone(),
         socket: Some(socket),
         attachment: Arc::clone(attachment),
         zero_copy,
-        left: Mutex::default(),
+        in_flight: Mutex::default(),
     });
     let mut receive = XdpReceive {
         shared: Arc::clone(&shared),
         rings: Some(Box::new(incoming)),
-        napi,
+        napi_id: napi,
         counters: Arc::default(),
-        seen: Statistics::default(),
+        last_statistics: XskStatistics::default(),
     };
     // Before the first frame can arrive: without buffers it would be lost.
     receive.refill(&mut memory.pool());
     shared
-        .feed(queue)
+        .receive_from_queue(queue)
         .map_err(failed("redirect the queue's frames to the socket"))?;
-    Ok(Pair {
+    Ok(PortQueues {
         receive,
         transmit: XdpTransmit {
             shared,
             rings: Some(Box::new(outgoing)),
-            longest: longest_sent,
+            max_frame_bytes: max_sent_bytes,
             counters: Arc::default(),
-            seen: Statistics::default(),
-            failed: None,
+            last_statistics: XskStatistics::default(),
+            wake_error: None,
         },
         capabilities,
     }
-    .any())
+    .into_any())
 }
 
 /// Returns true if the kernel shall signal when it must be woken.
@@ -382,33 +388,40 @@ fn need_wakeup(url: &PortUrl) -> bool {
 fn bind(
     url: &PortUrl,
     socket: &XdpSocket,
-    link: &Link,
-    hook: Hook,
+    link: &XdpLinkInfo,
+    hook: XdpHook,
     queue: u32,
     port: &str,
 ) -> Result<(), PortError> {
-    let copying = match (url.text("zerocopy"), hook) {
-        (Some("yes"), _) => Copying::ZeroCopy,
+    let copy_policy = match (url.text("zerocopy"), hook) {
+        (Some("yes"), _) => CopyPolicy::ZeroCopy,
         // Trying zero-copy would take the queue away from the generic hook, which then receives
         // nothing.
-        (Some("no"), _) | (_, Hook::Generic) => Copying::Copy,
-        _ => Copying::Either,
+        (Some("no"), _) | (_, XdpHook::Generic) => CopyPolicy::Copy,
+        _ => CopyPolicy::Either,
     };
     let need_wakeup = need_wakeup(url);
     let mut attempt = NonZero::<u32>::MIN;
     let source = loop {
-        match socket.bind(link.index, queue, copying, need_wakeup) {
+        match socket.bind(link.index, queue, copy_policy, need_wakeup) {
             Ok(()) => return Ok(()),
             Err(error)
                 if error.raw_os_error() == Some(libc::EBUSY) && attempt.get() < BIND_ATTEMPTS =>
             {
                 attempt = attempt.saturating_add(1);
-                thread::sleep(BIND_PAUSE);
+                thread::sleep(BIND_RETRY_INTERVAL);
             }
             Err(error) => break error,
         }
     };
-    Err(kernel_errors::bind(url, port, queue, copying, link, source))
+    Err(kernel_errors::bind_error(
+        url,
+        port,
+        queue,
+        copy_policy,
+        link,
+        source,
+    ))
 }
 
 #[cfg(test)]

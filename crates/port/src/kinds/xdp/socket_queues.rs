@@ -9,38 +9,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::counters::{Cause, QueueCounters};
+use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
-use crate::frame_pool::Pool;
-use crate::kinds::xdp::attachment::Attachment;
-use crate::queue::{Receive, Transmit};
+use crate::frame_pool::FramePool;
+use crate::kinds::xdp::attachment::ProgramAttachment;
+use crate::queue::{RxQueue, TxQueue};
 use crate::sys::burst::{BURST_FRAMES, Burst};
-use crate::sys::frames_in_flight::Lent;
-use crate::sys::xsk_rings::{ReceiveRings, Stray, TransmitRings};
-use crate::sys::xsk_socket::{Statistics, XdpSocket};
+use crate::sys::frames_in_flight::InFlightFrames;
+use crate::sys::xsk_rings::{ReceiveRings, StaleFrame, TransmitRings};
+use crate::sys::xsk_socket::{XdpSocket, XskStatistics};
 
 /// Bytes of an Ethernet header: a shorter frame is invalid, and may cause errors in a driver.
-const SHORTEST_FRAME_BYTES: u16 = 14;
+const MIN_FRAME_BYTES: u16 = 14;
 /// Frames added to the fill ring at once, when so many have come back: a burst at a time keeps the
 /// ring nearly full and writes its shared index once per 32 frames.
-const REFILL: u32 = BURST_FRAMES as u32;
+const REFILL_FRAMES: u32 = BURST_FRAMES as u32;
 
 /// Socket shared by both queues.
-pub(crate) struct Shared {
+pub(crate) struct SharedSocket {
     pub(super) port: String,
     /// None after the last queue is dropped.
     pub(super) socket: Option<XdpSocket>,
     /// XDP program that redirects frames to this socket and those of the other queues.
-    pub(super) attachment: Arc<Attachment>,
+    pub(super) attachment: Arc<ProgramAttachment>,
     pub(super) zero_copy: bool,
     /// Frames in flight of dropped queues, kept until the socket is closed.
-    pub(super) left: Mutex<Vec<Lent>>,
+    pub(super) in_flight: Mutex<Vec<InFlightFrames>>,
 }
 
-impl Shared {
+impl SharedSocket {
     /// Starts the redirection of a receive queue's frames to the socket.
-    pub(super) fn feed(&self, queue: u32) -> io::Result<()> {
-        self.attachment.feed(queue, self.socket().as_fd())
+    pub(super) fn receive_from_queue(&self, queue: u32) -> io::Result<()> {
+        self.attachment.redirect_queue(queue, self.socket().as_fd())
     }
 
     fn socket(&self) -> &XdpSocket {
@@ -50,8 +50,8 @@ impl Shared {
     }
 
     /// Converts the error of a wake-up call; transient ones are no error.
-    fn judge(&self, error: io::Error) -> Result<(), PortError> {
-        if is_later(&error) {
+    fn check_wake_error(&self, error: io::Error) -> Result<(), PortError> {
+        if is_transient(&error) {
             return Ok(());
         }
         let why = match error.raw_os_error() {
@@ -61,11 +61,11 @@ impl Shared {
         };
         Err(PortError::Stopped {
             port: self.port.clone(),
-            why,
+            reason: why,
         })
     }
 
-    fn statistics(&self) -> Result<Statistics, PortError> {
+    fn statistics(&self) -> Result<XskStatistics, PortError> {
         self.socket()
             .statistics()
             .map_err(|source| PortError::Kernel {
@@ -75,41 +75,44 @@ impl Shared {
             })
     }
 
-    fn leave(&self, lent: Lent) {
-        self.left
+    fn keep_in_flight(&self, frames: InFlightFrames) {
+        self.in_flight
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(lent);
+            .push(frames);
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedSocket {
     fn drop(&mut self) {
         // Frames that a zero-copy device still has are lost to this memory.
         let Some(closed) = self.socket.take().and_then(XdpSocket::close) else {
             return;
         };
-        let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for lent in left.drain(..) {
-            lent.return_all(&closed);
+        let accounts = self
+            .in_flight
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for frames in accounts.drain(..) {
+            frames.reclaim_all(&closed);
         }
     }
 }
 
 /// Receive queue: gives free frames to the kernel, and gets them back with received data.
 pub struct XdpReceive {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedSocket>,
     /// None once dropped.
     pub(super) rings: Option<Box<ReceiveRings>>,
-    pub(super) napi: Option<Arc<AtomicU32>>,
+    pub(super) napi_id: Option<Arc<AtomicU32>>,
     pub(super) counters: Arc<QueueCounters>,
     /// Kernel counters at the last `refresh`.
-    pub(super) seen: Statistics,
+    pub(super) last_statistics: XskStatistics,
 }
 
 impl XdpReceive {
     /// Fills the fill ring before the first poll.
-    pub(super) fn refill(&mut self, pool: &mut Pool) {
+    pub(super) fn refill(&mut self, pool: &mut FramePool) {
         if let Some(rings) = &mut self.rings {
             refill(rings, pool);
         }
@@ -122,61 +125,61 @@ impl XdpReceive {
 /// Decides by the exact number of frames in flight: a cached position of the kernel would starve
 /// the ring for good.
 #[inline]
-fn refill(rings: &mut ReceiveRings, pool: &mut Pool) {
-    if rings.wanted() < REFILL.min(rings.size() / 4) {
+fn refill(rings: &mut ReceiveRings, pool: &mut FramePool) {
+    if rings.missing() < REFILL_FRAMES.min(rings.size() / 4) {
         return;
     }
     // Read here, so that `lend` uses all slots that the kernel has emptied.
-    rings.room();
-    let mut given = 0;
-    while rings.wanted() > 0 {
+    rings.free_slots();
+    let mut added = 0;
+    while rings.missing() > 0 {
         let Some(frame) = pool.allocate() else { break };
-        if let Err(frame) = rings.lend(frame) {
+        if let Err(frame) = rings.push(frame) {
             pool.free(frame);
             break;
         }
-        given += 1;
+        added += 1;
     }
-    if given > 0 {
-        rings.show();
+    if added > 0 {
+        rings.publish();
     }
 }
 
-impl Receive for XdpReceive {
+impl RxQueue for XdpReceive {
     #[inline]
-    fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+    fn receive(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
         let Some(rings) = &mut self.rings else {
             return 0;
         };
-        let wanted = burst.room().min(rings.waiting() as usize);
-        let (mut taken, mut bytes) = (0, 0);
-        for _ in 0..wanted {
-            match rings.take() {
+        let max_frames = burst.remaining().min(rings.available() as usize);
+        let (mut received, mut bytes) = (0, 0);
+        for _ in 0..max_frames {
+            match rings.pop() {
                 Some(Ok(frame)) => {
                     bytes += u64::from(frame.len());
-                    taken += 1;
+                    received += 1;
                     // The kernel may have copied it on another core.
-                    pool.memory().fetch_head(&frame);
+                    pool.memory().prefetch_headers(&frame);
                     if let Err(frame) = burst.push(frame) {
                         pool.free(frame);
                     }
                 }
-                Some(Err(Stray)) => self.counters.dropped(Cause::Bad, 1),
+                Some(Err(StaleFrame)) => self.counters.add_drops(DropCause::Invalid, 1),
                 None => break,
             }
         }
-        if wanted > 0 {
+        if max_frames > 0 {
             rings.release();
-            self.counters.moved(taken, bytes);
+            self.counters.add_frames(received, bytes);
         }
         refill(rings, pool);
         // With busy polling only this process drives the device; otherwise the kernel requests a
         // wake-up.
-        if rings.need_wakeup() || (self.napi.is_some() && taken == 0) {
+        if rings.need_wakeup() || (self.napi_id.is_some() && received == 0) {
             // The error is returned again, and handled, in `refresh`.
             let _ = self.shared.socket().wake_receive();
         }
-        taken
+        received
     }
 
     fn counters(&self) -> &Arc<QueueCounters> {
@@ -185,20 +188,20 @@ impl Receive for XdpReceive {
 
     fn refresh(&mut self) -> Result<(), PortError> {
         let now = self.shared.statistics()?;
-        for (cause, frames) in lost_between(self.seen, now, self.shared.zero_copy) {
+        for (cause, frames) in lost_between(self.last_statistics, now, self.shared.zero_copy) {
             if frames > 0 {
-                self.counters.dropped(cause, frames);
+                self.counters.add_drops(cause, frames);
             }
         }
-        self.seen = now;
-        if let Some(napi) = self.napi.as_ref().filter(|napi| napi.load(Relaxed) == 0)
-            && let Ok(id) = self.shared.socket().napi()
+        self.last_statistics = now;
+        if let Some(napi) = self.napi_id.as_ref().filter(|napi| napi.load(Relaxed) == 0)
+            && let Ok(id) = self.shared.socket().napi_id()
         {
             napi.store(id, Relaxed);
         }
         match self.shared.socket().wake_receive() {
             Ok(()) => Ok(()),
-            Err(error) => self.shared.judge(error),
+            Err(error) => self.shared.check_wake_error(error),
         }
     }
 
@@ -210,7 +213,7 @@ impl Receive for XdpReceive {
 impl Drop for XdpReceive {
     fn drop(&mut self) {
         if let Some(rings) = self.rings.take() {
-            self.shared.leave(rings.into_lent());
+            self.shared.keep_in_flight(rings.into_in_flight());
         }
     }
 }
@@ -221,12 +224,12 @@ impl Drop for XdpReceive {
 /// ring. With zero-copy an empty fill ring is counted once per check, not per frame, so it is not
 /// used here: the device's own counters have the frames that it lost.
 pub(super) fn lost_between(
-    before: Statistics,
-    now: Statistics,
+    before: XskStatistics,
+    now: XskStatistics,
     zero_copy: bool,
-) -> [(Cause, u64); 4] {
+) -> [(DropCause, u64); 4] {
     // Absent on an old kernel, and in the initial reading.
-    let late = |field: fn(&Statistics) -> Option<u64>| {
+    let optional_delta = |field: fn(&XskStatistics) -> Option<u64>| {
         let (now, before) = (field(&now).unwrap_or(0), field(&before).unwrap_or(0));
         now.saturating_sub(before)
     };
@@ -234,62 +237,68 @@ pub(super) fn lost_between(
     let no_buffer = if zero_copy {
         0
     } else {
-        late(|statistics| statistics.fill_ring_empty).min(dropped)
+        optional_delta(|statistics| statistics.fill_ring_empty).min(dropped)
     };
     [
-        (Cause::RingFull, late(|statistics| statistics.rx_ring_full)),
-        (Cause::NoBuffer, no_buffer),
-        (Cause::TooLong, dropped - no_buffer),
-        (Cause::Bad, now.rx_invalid.saturating_sub(before.rx_invalid)),
+        (
+            DropCause::RingFull,
+            optional_delta(|statistics| statistics.rx_ring_full),
+        ),
+        (DropCause::NoBuffer, no_buffer),
+        (DropCause::TooLong, dropped - no_buffer),
+        (
+            DropCause::Invalid,
+            now.rx_invalid.saturating_sub(before.rx_invalid),
+        ),
     ]
 }
 
 /// Transmit queue of an AF_XDP socket.
 pub struct XdpTransmit {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedSocket>,
     /// None after it is dropped.
     pub(super) rings: Option<Box<TransmitRings>>,
     /// Longest frame that the interface sends, in bytes.
-    pub(super) longest: u16,
+    pub(super) max_frame_bytes: u16,
     pub(super) counters: Arc<QueueCounters>,
     /// Kernel counters at the last `refresh`.
-    pub(super) seen: Statistics,
+    pub(super) last_statistics: XskStatistics,
     /// Error of the last wake-up call, if it failed.
-    pub(super) failed: Option<io::Error>,
+    pub(super) wake_error: Option<io::Error>,
 }
 
 /// Frees frames whose transmission is complete; returns their number.
 #[inline]
-fn collect(rings: &mut TransmitRings, pool: &mut Pool) -> usize {
-    if rings.waiting() == 0 {
+fn reclaim_completed(rings: &mut TransmitRings, pool: &mut FramePool) -> usize {
+    if rings.available() == 0 {
         return 0;
     }
-    let mut back = 0;
-    while let Some(taken) = rings.take() {
-        if let Ok(frame) = taken {
+    let mut reclaimed = 0;
+    while let Some(completed) = rings.pop() {
+        if let Ok(frame) = completed {
             pool.free(frame);
-            back += 1;
+            reclaimed += 1;
         }
     }
     rings.release();
-    back
+    reclaimed
 }
 
 /// Wakes the kernel to send the ring's frames, if it requests that; keeps the last error.
 #[inline]
-fn wake(rings: &TransmitRings, socket: &XdpSocket, failed: &mut Option<io::Error>) {
+fn wake(rings: &TransmitRings, socket: &XdpSocket, wake_error: &mut Option<io::Error>) {
     if rings.need_wakeup() {
         match socket.wake_transmit() {
-            Ok(()) if failed.is_none() => {}
-            Ok(()) => *failed = None,
-            Err(error) if is_later(&error) => {}
-            Err(error) => *failed = Some(error),
+            Ok(()) if wake_error.is_none() => {}
+            Ok(()) => *wake_error = None,
+            Err(error) if is_transient(&error) => {}
+            Err(error) => *wake_error = Some(error),
         }
     }
 }
 
 /// Returns true if the kernel is busy, or left frames for the next call.
-fn is_later(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     matches!(
         code,
@@ -297,54 +306,54 @@ fn is_later(error: &io::Error) -> bool {
     )
 }
 
-impl Transmit for XdpTransmit {
+impl TxQueue for XdpTransmit {
     #[inline]
-    fn transmit(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+    fn transmit(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
         let Some(rings) = &mut self.rings else {
             return 0;
         };
-        collect(rings, pool);
+        reclaim_completed(rings, pool);
         // Read once a burst: `put` uses the result.
-        rings.room();
+        rings.free_slots();
         let (mut sent, mut bytes) = (0_usize, 0_u64);
         let taken = burst.take_front(|frame| {
             let length = frame.len();
             // The kernel drops an invalid frame without returning it, so it must not get one.
-            let fault = match length {
-                0..SHORTEST_FRAME_BYTES => Some(Cause::Bad),
-                _ if length > self.longest => Some(Cause::TooLong),
+            let drop_cause = match length {
+                0..MIN_FRAME_BYTES => Some(DropCause::Invalid),
+                _ if length > self.max_frame_bytes => Some(DropCause::TooLong),
                 _ => None,
             };
-            if let Some(cause) = fault {
-                self.counters.dropped(cause, 1);
+            if let Some(cause) = drop_cause {
+                self.counters.add_drops(cause, 1);
                 pool.free(frame);
                 return Ok(());
             }
-            rings.put(frame)?;
+            rings.push(frame)?;
             sent += 1;
             bytes += u64::from(length);
             Ok(())
         });
         if sent > 0 {
-            rings.show();
-            self.counters.moved(sent, bytes);
+            rings.publish();
+            self.counters.add_frames(sent, bytes);
         }
         // Also if no frame was added: a busy kernel may have left frames in the ring.
         if sent > 0 || taken == 0 {
-            wake(rings, self.shared.socket(), &mut self.failed);
+            wake(rings, self.shared.socket(), &mut self.wake_error);
         }
         taken
     }
 
     #[inline]
-    fn reclaim(&mut self, pool: &mut Pool) -> usize {
+    fn reclaim(&mut self, pool: &mut FramePool) -> usize {
         let Some(rings) = &mut self.rings else {
             return 0;
         };
         if rings.is_pending() {
-            wake(rings, self.shared.socket(), &mut self.failed);
+            wake(rings, self.shared.socket(), &mut self.wake_error);
         }
-        collect(rings, pool)
+        reclaim_completed(rings, pool)
     }
 
     fn counters(&self) -> &Arc<QueueCounters> {
@@ -353,42 +362,44 @@ impl Transmit for XdpTransmit {
 
     fn refresh(&mut self) -> Result<(), PortError> {
         let now = self.shared.statistics()?;
-        let bad = now.tx_invalid.saturating_sub(self.seen.tx_invalid);
+        let bad = now
+            .tx_invalid
+            .saturating_sub(self.last_statistics.tx_invalid);
         if bad > 0 {
-            self.counters.dropped(Cause::Bad, bad);
+            self.counters.add_drops(DropCause::Invalid, bad);
         }
-        self.seen = now;
-        match self.failed.take() {
-            Some(error) => self.shared.judge(error),
+        self.last_statistics = now;
+        match self.wake_error.take() {
+            Some(error) => self.shared.check_wake_error(error),
             None => Ok(()),
         }
     }
 }
 
 /// Maximum time to wait for frames in the ring when the port is closed.
-const LAST: Duration = Duration::from_millis(100);
-const LAST_PAUSE: Duration = Duration::from_micros(50);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
+const DRAIN_PAUSE: Duration = Duration::from_micros(50);
 
 /// Lets the kernel send frames left in the ring: they are counted as sent, and would be lost with
 /// the socket. With zero-copy, waits until the device reports that it has sent them.
-fn send_last(rings: &mut TransmitRings, socket: &XdpSocket, zero_copy: bool) {
-    let mut pool = rings.lent().memory().pool();
-    let until = Instant::now() + LAST;
-    while rings.is_pending() || (zero_copy && rings.lent().count() > 0) {
+fn drain(rings: &mut TransmitRings, socket: &XdpSocket, zero_copy: bool) {
+    let mut pool = rings.in_flight().memory().pool();
+    let deadline = Instant::now() + DRAIN_TIMEOUT;
+    while rings.is_pending() || (zero_copy && rings.in_flight().count() > 0) {
         let woken = socket.wake_transmit();
-        collect(rings, &mut pool);
-        if woken.is_err_and(|error| !is_later(&error)) || Instant::now() >= until {
+        reclaim_completed(rings, &mut pool);
+        if woken.is_err_and(|error| !is_transient(&error)) || Instant::now() >= deadline {
             break;
         }
-        thread::sleep(LAST_PAUSE);
+        thread::sleep(DRAIN_PAUSE);
     }
 }
 
 impl Drop for XdpTransmit {
     fn drop(&mut self) {
         if let Some(mut rings) = self.rings.take() {
-            send_last(&mut rings, self.shared.socket(), self.shared.zero_copy);
-            self.shared.leave(rings.into_lent());
+            drain(&mut rings, self.shared.socket(), self.shared.zero_copy);
+            self.shared.keep_in_flight(rings.into_in_flight());
         }
     }
 }

@@ -4,17 +4,17 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
-use linerate_host::sys::namespace::{self, Space};
+use linerate_host::sys::namespace::{self, NamespaceKind};
 
 use super::*;
-use crate::counters::Cause;
+use crate::counters::DropCause;
 
 fn parse(text: &str) -> Result<PortUrl, PortError> {
     text.parse()
 }
 
 #[test]
-fn keys_are_checked_before_the_machine_is_asked() {
+fn keys_are_checked_before_the_machine_is_accessed() {
     for (text, want) in [
         ("xdp:", "names no interface"),
         (
@@ -36,13 +36,13 @@ fn keys_are_checked_before_the_machine_is_asked() {
         assert!(error.is_usage(), "{text}: {error}");
         assert!(error.to_string().contains(want), "{text}: {error}");
     }
-    for (text, range) in [
+    for (text, expected) in [
         ("xdp:va", 0..=0),
         ("xdp:va,q=2", 2..=2),
         ("xdp:va,q=0-1,queues=2", 0..=1),
         ("xdp:va,queues=4", 0..=3),
     ] {
-        assert_eq!(queues(&parse(text).unwrap()), range, "{text}");
+        assert_eq!(queue_range(&parse(text).unwrap()), expected, "{text}");
     }
 }
 
@@ -66,11 +66,11 @@ fn memory_has_room_for_all_rings_of_all_queues() {
 #[test]
 fn an_interface_that_is_not_there_is_named() {
     let url = parse("xdp:no-such-link").unwrap();
-    let memory = Memory::new(url.memory_plan()).unwrap();
+    let memory = FrameRegion::new(url.memory_plan()).unwrap();
     let error = crate::open(&url, &memory).map(drop).unwrap_err();
     assert!(matches!(error, PortError::NoInterface { .. }), "{error}");
     // A memory planned for other ports: slots of another size cannot be shared with the kernel.
-    let memory = Memory::new(MemoryPlan::default()).unwrap();
+    let memory = FrameRegion::new(MemoryPlan::default()).unwrap();
     let error = crate::open(&url, &memory).map(drop).unwrap_err();
     assert!(matches!(error, PortError::MemoryTooSmall { .. }), "{error}");
 }
@@ -79,65 +79,68 @@ fn an_interface_that_is_not_there_is_named() {
 fn frames_larger_than_a_page_are_refused_with_the_largest_mtu() {
     let text = format!("xdp:va,mtu={}", rustix::param::page_size().min(60_000));
     let url = parse(&text).unwrap();
-    let memory = Memory::new(MemoryPlan {
+    let memory = FrameRegion::new(MemoryPlan {
         frames: 4,
         ..url.memory_plan()
     })
     .unwrap();
-    let Err(error) = fits_a_page(&url, &memory) else {
+    let Err(error) = check_slot_fits_page(&url, &memory) else {
         panic!("{memory:?}")
     };
-    let most = rustix::param::page_size() - 256 - 18;
+    let max_mtu = rustix::param::page_size() - 256 - 18;
     assert!(
-        error.to_string().contains(&format!("`mtu={most}`")),
+        error.to_string().contains(&format!("`mtu={max_mtu}`")),
         "{error}"
     );
 }
 
 #[test]
-fn a_refused_bind_says_what_to_do() {
+fn a_failed_bind_names_what_to_do() {
     let url = parse("xdp:va,q=1").unwrap();
-    let link = Link {
+    let link = XdpLinkInfo {
         name: "va".to_owned(),
-        ..Link::default()
+        ..XdpLinkInfo::default()
     };
-    for (code, copying, missing, text) in [
+    for (code, copy_policy, missing, text) in [
         (
             libc::EBUSY,
-            Copying::Either,
+            CopyPolicy::Either,
             false,
             "select another one with `q=`",
         ),
         (
             libc::EOPNOTSUPP,
-            Copying::ZeroCopy,
+            CopyPolicy::ZeroCopy,
             true,
             "leave out `zerocopy=yes`",
         ),
-        (libc::EINVAL, Copying::Copy, false, "`ethtool -l va`"),
-        (libc::ENETDOWN, Copying::Copy, false, "`va` is down"),
+        (libc::EINVAL, CopyPolicy::Copy, false, "`ethtool -l va`"),
+        (libc::ENETDOWN, CopyPolicy::Copy, false, "`va` is down"),
     ] {
         let source = io::Error::from_raw_os_error(code);
-        let error = kernel_errors::bind(&url, "xdp:va", 1, copying, &link, source);
+        let error = kernel_errors::bind_error(&url, "xdp:va", 1, copy_policy, &link, source);
         assert_eq!(error.is_missing_privilege(), missing, "{error}");
         assert!(error.to_string().contains(text), "{error}");
-        assert!(!error.problem().next_step.is_empty(), "{error}");
+        assert!(!error.report().next_step.is_empty(), "{error}");
     }
     for (error, text) in [
         (
-            kernel_errors::socket("xdp:va", io::Error::from_raw_os_error(libc::EPERM)),
+            kernel_errors::socket_error("xdp:va", io::Error::from_raw_os_error(libc::EPERM)),
             "CAP_NET_RAW",
         ),
         (
-            kernel_errors::socket("xdp:va", io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+            kernel_errors::socket_error("xdp:va", io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
             "CONFIG_XDP_SOCKETS",
         ),
         (
-            kernel_errors::busy_poll("xdp:va", io::Error::from_raw_os_error(libc::EPERM)),
+            kernel_errors::busy_poll_error("xdp:va", io::Error::from_raw_os_error(libc::EPERM)),
             "CAP_NET_ADMIN",
         ),
         (
-            kernel_errors::busy_poll("xdp:va", io::Error::from_raw_os_error(libc::ENOPROTOOPT)),
+            kernel_errors::busy_poll_error(
+                "xdp:va",
+                io::Error::from_raw_os_error(libc::ENOPROTOOPT),
+            ),
             "Linux 5.11",
         ),
     ] {
@@ -150,7 +153,7 @@ fn a_refused_bind_says_what_to_do() {
 
 #[test]
 fn the_kernels_counters_become_causes() {
-    let before = Statistics {
+    let before = XskStatistics {
         rx_dropped: 10,
         rx_invalid: 1,
         tx_invalid: 0,
@@ -158,7 +161,7 @@ fn the_kernels_counters_become_causes() {
         fill_ring_empty: Some(6),
         tx_ring_empty: Some(0),
     };
-    let now = Statistics {
+    let now = XskStatistics {
         rx_dropped: 30,
         rx_invalid: 3,
         rx_ring_full: Some(12),
@@ -167,21 +170,21 @@ fn the_kernels_counters_become_causes() {
     };
     let lost = |zero_copy| socket_queues::lost_between(before, now, zero_copy);
     let copied = [
-        (Cause::RingFull, 7),
-        (Cause::NoBuffer, 15),
-        (Cause::TooLong, 5),
-        (Cause::Bad, 2),
+        (DropCause::RingFull, 7),
+        (DropCause::NoBuffer, 15),
+        (DropCause::TooLong, 5),
+        (DropCause::Invalid, 2),
     ];
     assert_eq!(lost(false), copied);
     // With zero-copy an empty fill ring counts checks, not frames.
     assert_eq!(
         lost(true)[1..3],
-        [(Cause::NoBuffer, 0), (Cause::TooLong, 20)]
+        [(DropCause::NoBuffer, 0), (DropCause::TooLong, 20)]
     );
-    let first = socket_queues::lost_between(Statistics::default(), now, false);
+    let first = socket_queues::lost_between(XskStatistics::default(), now, false);
     let first = first.map(|(_, frames)| frames);
     assert_eq!(first, [12, 21, 9, 3], "from the start");
-    let old = Statistics {
+    let old = XskStatistics {
         rx_ring_full: None,
         fill_ring_empty: None,
         ..now
@@ -190,9 +193,9 @@ fn the_kernels_counters_become_causes() {
     assert_eq!(
         lost[..3],
         [
-            (Cause::RingFull, 0),
-            (Cause::NoBuffer, 0),
-            (Cause::TooLong, 20)
+            (DropCause::RingFull, 0),
+            (DropCause::NoBuffer, 0),
+            (DropCause::TooLong, 20)
         ]
     );
 }
@@ -207,36 +210,36 @@ fn sent_by_va() -> u64 {
     fields
         .clone()
         .nth(9)
-        .and_then(|word| word.parse().ok())
+        .and_then(|field| field.parse().ok())
         .unwrap()
 }
 
 /// A busy kernel leaves frames in the ring, which are counted as sent: they must leave before the
 /// socket is closed.
 #[test]
-fn what_waits_in_the_ring_leaves_before_the_socket_is_closed() {
+fn pending_frames_are_sent_before_the_socket_is_closed() {
     let running = thread::spawn(|| {
-        if let Err(error) = namespace::unshare(Space::Net) {
+        if let Err(error) = namespace::unshare(NamespaceKind::Net) {
             println!("skipped: no network namespace ({error}): run as root");
             return;
         }
         // No address, and no traffic of its own.
         let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
-        for words in [
+        for args in [
             "link add va type veth peer name vb",
             "link set va up",
             "link set vb up",
         ] {
-            match Command::new("ip").args(words.split(' ')).status() {
+            match Command::new("ip").args(args.split(' ')).status() {
                 Ok(status) if status.success() => {}
-                other => {
-                    println!("skipped: no veth pair: {other:?}");
+                result => {
+                    println!("skipped: no veth pair: {result:?}");
                     return;
                 }
             }
         }
         let url = parse("xdp:va").unwrap();
-        let memory = Memory::new(url.memory_plan()).unwrap();
+        let memory = FrameRegion::new(url.memory_plan()).unwrap();
         let port = match crate::open(&url, &memory) {
             Ok(mut ports) => ports.remove(0),
             Err(error) if error.is_missing_privilege() => {
@@ -253,15 +256,15 @@ fn what_waits_in_the_ring_leaves_before_the_socket_is_closed() {
         };
         let mut pool = memory.pool();
         let rings = transmit.rings.as_mut().unwrap();
-        rings.room();
+        rings.free_slots();
         // More than the kernel takes in one call.
         for _ in 0..100 {
             let mut frame = pool.allocate().unwrap();
             frame.set_len(60);
             memory.bytes_mut(&mut frame).fill(0xff);
-            rings.put(frame).unwrap();
+            rings.push(frame).unwrap();
         }
-        rings.show();
+        rings.publish();
         assert_eq!(sent_by_va(), 0, "the kernel was not woken yet");
         drop(transmit);
         assert_eq!(sent_by_va(), 100);

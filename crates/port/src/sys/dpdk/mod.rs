@@ -40,7 +40,14 @@ unsafe extern "C" {
         lengths: *const u16,
         count: u16,
     ) -> u16;
-    fn lr_dpdk_pass(from: u16, to: u16, most: u16, polls: u32, weigh: u32, passed: *mut Passed);
+    fn lr_dpdk_pass(
+        from: u16,
+        to: u16,
+        most: u16,
+        polls: u32,
+        weigh: u32,
+        passed: *mut DirectForwardCounts,
+    );
     fn lr_dpdk_counts_bytes(port: u16) -> c_int;
     fn lr_dpdk_dropped(port: u16, dropped: *mut u64) -> c_int;
 }
@@ -48,21 +55,21 @@ unsafe extern "C" {
 /// Result of one direct forwarding visit from a port to another.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(crate) struct Passed {
+pub(crate) struct DirectForwardCounts {
     /// Frames received.
-    pub(crate) came: u32,
+    pub(crate) received: u32,
     /// Frames sent.
-    pub(crate) left: u32,
+    pub(crate) sent: u32,
     /// Frames whose lengths were read.
-    pub(crate) weighed: u32,
+    pub(crate) sized: u32,
     unused: u32,
     /// Bytes of these frames.
-    pub(crate) came_bytes: u64,
+    pub(crate) received_bytes: u64,
     /// Bytes of those of these frames that were sent.
-    pub(crate) left_bytes: u64,
+    pub(crate) sent_bytes: u64,
 }
 
-fn checked(result: c_int) -> io::Result<()> {
+fn check_result(result: c_int) -> io::Result<()> {
     match result {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error.unsigned_abs() as i32)),
@@ -71,54 +78,56 @@ fn checked(result: c_int) -> io::Result<()> {
 
 /// True after the EAL was started. Locked while it is started and while devices are added or
 /// removed, which DPDK does not permit from several threads at once.
-static STARTED: Mutex<bool> = Mutex::new(false);
+static EAL_STARTED: Mutex<bool> = Mutex::new(false);
 
 /// Number of free huge pages of 2 MB from which they are used: those that the EAL's memory needs.
-const HUGE_PAGES: u64 = 128;
+const MIN_FREE_HUGE_PAGES: u64 = 128;
 
 /// PCI address without a device: the list of devices that the EAL may use at its start. Devices are
 /// added when their ports are opened; without such a list the EAL would take every device that it
 /// has a driver for.
-const NO_DEVICE: &str = "ffff:ff:1f.7";
+const NO_PCI_DEVICE: &str = "ffff:ff:1f.7";
 
-fn arguments(device: &str) -> Vec<String> {
+fn eal_arguments(device: &str) -> Vec<String> {
     let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     let free: u64 = free
         .ok()
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(0);
-    let mut words = vec!["linerate".to_owned(), "--no-telemetry".to_owned()];
-    words.extend(match free >= HUGE_PAGES {
+    let mut args = vec!["linerate".to_owned(), "--no-telemetry".to_owned()];
+    args.extend(match free >= MIN_FREE_HUGE_PAGES {
         true => vec!["--in-memory".to_owned()],
         false => vec!["--no-huge".to_owned()],
     });
-    words.extend(["-m", "256", "--log-level", "*:error"].map(str::to_owned));
-    words.push(format!("--file-prefix=linerate-{}", std::process::id()));
+    args.extend(["-m", "256", "--log-level", "*:error"].map(str::to_owned));
+    args.push(format!("--file-prefix=linerate-{}", std::process::id()));
     // PCI addresses begin with a digit (0000:01:00.0); names of virtual devices do not.
     match device.starts_with(|first: char| first.is_ascii_digit()) {
-        true => words.extend(["-a", NO_DEVICE].map(str::to_owned)),
-        false => words.push("--no-pci".to_owned()),
+        true => args.extend(["-a", NO_PCI_DEVICE].map(str::to_owned)),
+        false => args.push("--no-pci".to_owned()),
     }
-    words
+    args
 }
 
 /// Starts the EAL, unless it is running.
-fn start(device: &str, started: &mut bool) -> io::Result<()> {
+fn start_eal(device: &str, started: &mut bool) -> io::Result<()> {
     if *started {
         return Ok(());
     }
-    let words: Result<Vec<CString>, _> = arguments(device).into_iter().map(CString::new).collect();
-    let words = words.map_err(io::Error::other)?;
-    let mut pointers: Vec<*mut c_char> =
-        words.iter().map(|word| word.as_ptr().cast_mut()).collect();
+    let args: Result<Vec<CString>, _> = eal_arguments(device)
+        .into_iter()
+        .map(CString::new)
+        .collect();
+    let args = args.map_err(io::Error::other)?;
+    let mut pointers: Vec<*mut c_char> = args.iter().map(|arg| arg.as_ptr().cast_mut()).collect();
     let count = c_int::try_from(pointers.len()).map_err(io::Error::other)?;
     pointers.push(std::ptr::null_mut());
     let before = rustix::thread::sched_getaffinity(None);
     // SAFETY: `count` strings that end with a zero, followed by a null pointer; the EAL may reorder
     // the pointers, and does not write to the strings.
-    checked(unsafe { lr_dpdk_init(count, pointers.as_mut_ptr()) })?;
+    check_result(unsafe { lr_dpdk_init(count, pointers.as_mut_ptr()) })?;
     // The EAL keeps pointers to its arguments.
-    std::mem::forget(words);
+    std::mem::forget(args);
     if let Ok(before) = before {
         let _ = rustix::thread::sched_setaffinity(None, &before);
     }
@@ -128,7 +137,7 @@ fn start(device: &str, started: &mut bool) -> io::Result<()> {
 
 /// Port of a DPDK device with one receive and one transmit queue.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct DpdkDevice {
     port: u16,
     pool: NonNull<c_void>,
     /// Descriptors obtained: receive, transmit.
@@ -138,30 +147,30 @@ pub(crate) struct Device {
 
 // SAFETY: the pool and the port may be used from any thread, and each queue by one thread at a
 // time, which the two queues of a port ensure.
-unsafe impl Send for Device {}
+unsafe impl Send for DpdkDevice {}
 // SAFETY: as above: one queue receives, the other sends, and DPDK's queues are independent.
-unsafe impl Sync for Device {}
+unsafe impl Sync for DpdkDevice {}
 
-impl Device {
+impl DpdkDevice {
     /// Creates a virtual device or probes a physical one, and starts it.
     pub(crate) fn open(device: &str, descriptors: u32, mtu: u16) -> io::Result<Self> {
         let text = CString::new(device).map_err(io::Error::other)?;
-        let mut started = STARTED
+        let mut started = EAL_STARTED
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        start(device, &mut started)?;
+        start_eal(device, &mut started)?;
         let mut port = 0;
         // SAFETY: a string that ends with a zero, and an integer to write to.
-        checked(unsafe { lr_dpdk_attach(text.as_ptr(), &raw mut port) })?;
+        check_result(unsafe { lr_dpdk_attach(text.as_ptr(), &raw mut port) })?;
         // The pool of an earlier port with this number may still exist, so names are unique.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
         let name = CString::new(format!("linerate-{number}")).map_err(io::Error::other)?;
-        let wanted = u16::try_from(descriptors).unwrap_or(u16::MAX);
-        let (mut rxd, mut txd) = (wanted, wanted);
+        let requested = u16::try_from(descriptors).unwrap_or(u16::MAX);
+        let (mut rxd, mut txd) = (requested, requested);
         let mut pool = std::ptr::null_mut();
         // SAFETY: a string, two integers and a pointer to write to; the port was attached above.
-        checked(unsafe {
+        check_result(unsafe {
             lr_dpdk_start(
                 port,
                 name.as_ptr(),
@@ -184,11 +193,11 @@ impl Device {
     }
 
     /// Passes each received frame to `take`; returns their number. For the receive queue only.
-    pub(crate) fn receive(&self, most: usize, mut take: impl FnMut(&[u8])) -> usize {
+    pub(crate) fn receive(&self, max_frames: usize, mut take: impl FnMut(&[u8])) -> usize {
         let mut frames = [std::ptr::null_mut(); BURST_FRAMES];
         let mut bytes = [std::ptr::null(); BURST_FRAMES];
         let mut lengths = [0; BURST_FRAMES];
-        let most = most.min(BURST_FRAMES) as u16;
+        let max_frames = max_frames.min(BURST_FRAMES) as u16;
         // SAFETY: three arrays with space for that many; only the receive queue polls.
         let count = unsafe {
             lr_dpdk_receive(
@@ -196,7 +205,7 @@ impl Device {
                 frames.as_mut_ptr(),
                 bytes.as_mut_ptr(),
                 lengths.as_mut_ptr(),
-                most,
+                max_frames,
             )
         };
         for (bytes, length) in bytes.iter().zip(lengths).take(count.into()) {
@@ -235,25 +244,40 @@ impl Device {
     /// Forwards received frames to another port, unread, by at most `polls` polls, of which the
     /// first `weigh` read the lengths. For the receive queue of this port together with the
     /// transmit queue of the other.
-    pub(crate) fn pass(&self, to: &Self, most: usize, polls: u32, weigh: u32) -> Passed {
-        let mut passed = Passed::default();
-        let most = most.min(BURST_FRAMES) as u16;
+    pub(crate) fn forward_to(
+        &self,
+        to: &Self,
+        max_frames: usize,
+        polls: u32,
+        sized_polls: u32,
+    ) -> DirectForwardCounts {
+        let mut counts = DirectForwardCounts::default();
+        let max_frames = max_frames.min(BURST_FRAMES) as u16;
         // SAFETY: a structure to write to, with the layout of the shim's; the caller owns these two
         // queues.
-        unsafe { lr_dpdk_pass(self.port, to.port, most, polls, weigh, &raw mut passed) };
-        passed
+        unsafe {
+            lr_dpdk_pass(
+                self.port,
+                to.port,
+                max_frames,
+                polls,
+                sized_polls,
+                &raw mut counts,
+            )
+        };
+        counts
     }
 
     /// Returns true if the device counts received bytes; none if it has received none yet.
     #[cold]
     pub(crate) fn counts_bytes(&self) -> Option<bool> {
         // SAFETY: takes an integer.
-        let answer = unsafe { lr_dpdk_counts_bytes(self.port) };
-        (answer >= 0).then_some(answer > 0)
+        let reply = unsafe { lr_dpdk_counts_bytes(self.port) };
+        (reply >= 0).then_some(reply > 0)
     }
 
     /// Frames dropped by the device: for lack of a descriptor, invalid ones, for lack of a buffer.
-    pub(crate) fn dropped(&self) -> [u64; 3] {
+    pub(crate) fn read_drops(&self) -> [u64; 3] {
         let mut dropped = [0; 3];
         // SAFETY: three integers to write to.
         let result = unsafe { lr_dpdk_dropped(self.port, dropped.as_mut_ptr()) };
@@ -265,9 +289,9 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for DpdkDevice {
     fn drop(&mut self) {
-        let _started = STARTED
+        let _started = EAL_STARTED
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         // SAFETY: both queues are dropped, so the device's queues are unused; the pool remains
@@ -283,11 +307,11 @@ mod tests {
     /// Other devices of the machine are not taken from their users.
     #[test]
     fn the_eal_takes_no_device_at_its_start() {
-        let list = ["-a", NO_DEVICE];
-        let words = arguments("0000:01:00.0,mac=1");
-        assert!(words.windows(2).any(|pair| pair == list), "{words:?}");
-        let words = arguments("net_ring0");
-        assert!(words.contains(&"--no-pci".to_owned()), "{words:?}");
-        assert!(!words.contains(&"-a".to_owned()), "{words:?}");
+        let list = ["-a", NO_PCI_DEVICE];
+        let args = eal_arguments("0000:01:00.0,mac=1");
+        assert!(args.windows(2).any(|pair| pair == list), "{args:?}");
+        let args = eal_arguments("net_ring0");
+        assert!(args.contains(&"--no-pci".to_owned()), "{args:?}");
+        assert!(!args.contains(&"-a".to_owned()), "{args:?}");
     }
 }

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn slots_spread_over_the_sets_of_a_cache() {
-    for (frame_bytes, power_of_two, want) in [
+    for (frame_bytes, power_of_two, expected) in [
         (1518, false, 1728),
         (1518, true, 2048),
         (60, true, 2048),
@@ -14,13 +14,13 @@ fn slots_spread_over_the_sets_of_a_cache() {
             power_of_two,
             ..MemoryPlan::default()
         };
-        assert_eq!(plan.slot_bytes(), want, "{frame_bytes} {power_of_two}");
+        assert_eq!(plan.slot_bytes(), expected, "{frame_bytes} {power_of_two}");
     }
 }
 
 #[test]
 fn frames_have_bytes_of_their_own() {
-    let memory = Memory::new(MemoryPlan {
+    let memory = FrameRegion::new(MemoryPlan {
         frames: 70,
         ..MemoryPlan::default()
     })
@@ -47,7 +47,10 @@ fn a_frame_of_another_memory_is_noticed() {
         frames: 1,
         ..MemoryPlan::default()
     };
-    let (one, other) = (Memory::new(plan).unwrap(), Memory::new(plan).unwrap());
+    let (one, other) = (
+        FrameRegion::new(plan).unwrap(),
+        FrameRegion::new(plan).unwrap(),
+    );
     let frame = one.pool().allocate().unwrap();
     let _ = other.bytes(&frame);
 }
@@ -55,14 +58,14 @@ fn a_frame_of_another_memory_is_noticed() {
 #[test]
 #[should_panic(expected = "a frame longer than its slot")]
 fn a_frame_ends_with_its_slot() {
-    let memory = Memory::new(MemoryPlan::default()).unwrap();
+    let memory = FrameRegion::new(MemoryPlan::default()).unwrap();
     let mut frame = memory.pool().allocate().unwrap();
     frame.set_len(u16::MAX);
     let _ = memory.bytes_mut(&mut frame);
 }
 
 #[test]
-fn impossible_plans_are_refused() {
+fn impossible_plans_are_rejected() {
     for (frames, frame_bytes) in [(0, 1518), (1, 10)] {
         let plan = MemoryPlan {
             frames,
@@ -70,7 +73,7 @@ fn impossible_plans_are_refused() {
             ..MemoryPlan::default()
         };
         assert!(matches!(
-            Memory::new(plan),
+            FrameRegion::new(plan),
             Err(PortError::BadMemoryPlan { .. })
         ));
     }

@@ -5,40 +5,40 @@ use std::mem;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-use super::{Meta, PacketSocket};
+use super::{PacketMeta, PacketSocket};
 use crate::sys::burst::BURST_FRAMES;
 use crate::sys::frame::Frame;
-use crate::sys::frame_memory::Memory;
+use crate::sys::frame_memory::FrameRegion;
 
 /// 64-bit words of a buffer for one control message with a `tpacket_auxdata`, aligned as the kernel
 /// requires.
 const CONTROL_WORDS: usize = 8;
 
-struct Vectors {
+struct MessageVectors {
     headers: [libc::mmsghdr; BURST_FRAMES],
-    pieces: [libc::iovec; BURST_FRAMES],
+    buffers: [libc::iovec; BURST_FRAMES],
     control: [[u64; CONTROL_WORDS]; BURST_FRAMES],
 }
 
 // SAFETY: the pointers inside are set before each call, and refer to memory that no thread owns.
-unsafe impl Send for Vectors {}
+unsafe impl Send for MessageVectors {}
 
-impl Vectors {
+impl MessageVectors {
     fn new() -> Box<Self> {
         // SAFETY: arrays of plain C structures, for which all zeros are valid.
         Box::new(unsafe { mem::zeroed() })
     }
 
     /// Sets the first headers to these frames; returns their number.
-    fn aim(&mut self, memory: &Memory, frames: &[Frame], control: bool) -> usize {
+    fn point_at(&mut self, memory: &FrameRegion, frames: &[Frame], control: bool) -> usize {
         let count = frames.len().min(BURST_FRAMES);
         for (at, frame) in frames[..count].iter().enumerate() {
-            self.pieces[at] = libc::iovec {
-                iov_base: memory.pointer(frame).cast(),
+            self.buffers[at] = libc::iovec {
+                iov_base: memory.data_pointer(frame).cast(),
                 iov_len: frame.len().into(),
             };
             let header = &mut self.headers[at].msg_hdr;
-            header.msg_iov = &raw mut self.pieces[at];
+            header.msg_iov = &raw mut self.buffers[at];
             header.msg_iovlen = 1;
             if control {
                 header.msg_control = self.control[at].as_mut_ptr().cast();
@@ -50,24 +50,24 @@ impl Vectors {
 }
 
 /// Receives frames by recvmmsg(2).
-pub(crate) struct MmsgReceive(Box<Vectors>);
+pub(crate) struct MmsgReceive(Box<MessageVectors>);
 
 impl MmsgReceive {
     pub(crate) fn new() -> Self {
-        Self(Vectors::new())
+        Self(MessageVectors::new())
     }
 
     /// Fills frames from the front of `frames`, each up to its length; returns their number.
     pub(crate) fn receive(
         &mut self,
         socket: &PacketSocket,
-        memory: &Memory,
+        memory: &FrameRegion,
         frames: &mut [Frame],
     ) -> io::Result<usize> {
-        let count = self.0.aim(memory, frames, true);
+        let count = self.0.point_at(memory, frames, true);
         // SAFETY: the first `count` headers refer to one buffer each, which lies in a frame that
         // `frames` borrows mutably, and to a control buffer of the given size.
-        let got = unsafe {
+        let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
                 self.0.headers.as_mut_ptr(),
@@ -76,43 +76,43 @@ impl MmsgReceive {
                 ptr::null_mut(),
             )
         };
-        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
     /// Metadata of the frame with this index of the last call.
-    pub(crate) fn meta(&self, at: usize) -> Meta {
+    pub(crate) fn meta(&self, at: usize) -> PacketMeta {
         let header = &self.0.headers[at];
         let length = header.msg_len as usize;
         // SAFETY: the kernel filled the control buffer up to `msg_controllen`.
         let control = unsafe { libc::CMSG_FIRSTHDR(&raw const header.msg_hdr) };
         if control.is_null() {
-            return Meta {
+            return PacketMeta {
                 length,
-                ..Meta::default()
+                ..PacketMeta::default()
             };
         }
         // SAFETY: not null, so a complete header.
         let (level, kind) = unsafe { ((*control).cmsg_level, (*control).cmsg_type) };
         if (level, kind) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
-            return Meta {
+            return PacketMeta {
                 length,
-                ..Meta::default()
+                ..PacketMeta::default()
             };
         }
         // SAFETY: not null.
         let data = unsafe { libc::CMSG_DATA(control) }.cast::<libc::tpacket_auxdata>();
         // SAFETY: a message of this type has one such structure, at any alignment.
         let aux = unsafe { data.read_unaligned() };
-        Meta::new(length, aux.tp_status, aux.tp_vlan_tci, aux.tp_vlan_tpid)
+        PacketMeta::new(length, aux.tp_status, aux.tp_vlan_tci, aux.tp_vlan_tpid)
     }
 }
 
 /// Sends frames by sendmmsg(2).
-pub(crate) struct MmsgSend(Box<Vectors>);
+pub(crate) struct MmsgTransmit(Box<MessageVectors>);
 
-impl MmsgSend {
+impl MmsgTransmit {
     pub(crate) fn new() -> Self {
-        Self(Vectors::new())
+        Self(MessageVectors::new())
     }
 
     /// Sends frames from the front of `frames`; returns the number that the kernel has taken and
@@ -120,10 +120,10 @@ impl MmsgSend {
     pub(crate) fn send(
         &mut self,
         socket: &PacketSocket,
-        memory: &Memory,
+        memory: &FrameRegion,
         frames: &[Frame],
     ) -> io::Result<usize> {
-        let count = self.0.aim(memory, frames, false);
+        let count = self.0.point_at(memory, frames, false);
         // SAFETY: the first `count` headers refer to one buffer each, which lies in a frame that
         // `frames` borrows; the kernel only reads.
         let sent = unsafe {

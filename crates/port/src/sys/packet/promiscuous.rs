@@ -5,41 +5,41 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::PacketSocket;
-use crate::sys::interface_ioctl::Facts;
+use crate::sys::interface_ioctl::LinkAttributes;
 
 /// Promiscuous mode of a device, on or off. The previous mode is restored after the last clone is
 /// dropped, and when the process ends in any way. Receives no frames itself.
 #[derive(Clone)]
-pub struct Promiscuous {
-    inner: Arc<Inner>,
+pub struct PromiscuousMode {
+    inner: Arc<PromiscuousState>,
 }
 
-struct Inner {
+struct PromiscuousState {
     socket: PacketSocket,
-    interface: Facts,
-    is_on: Mutex<bool>,
+    interface: LinkAttributes,
+    is_enabled: Mutex<bool>,
 }
 
-impl Promiscuous {
+impl PromiscuousMode {
     /// Enables it.
-    pub(crate) fn on(interface: &Facts) -> io::Result<Self> {
+    pub(crate) fn enable(interface: &LinkAttributes) -> io::Result<Self> {
         let socket = PacketSocket::open()?;
-        socket.promiscuous(interface, true)?;
+        socket.set_promiscuous(interface, true)?;
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(PromiscuousState {
                 socket,
                 interface: *interface,
-                is_on: Mutex::new(true),
+                is_enabled: Mutex::new(true),
             }),
         })
     }
 
     /// Returns true if this port requests promiscuous mode. Other programs may request it too.
     #[must_use]
-    pub fn is_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         *self
             .inner
-            .is_on
+            .is_enabled
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,28 +48,33 @@ impl Promiscuous {
     ///
     /// # Errors
     /// The error of setsockopt(2): the interface is gone.
-    pub fn set(&self, on: bool) -> io::Result<()> {
+    pub fn set_enabled(&self, on: bool) -> io::Result<()> {
         let inner = &*self.inner;
-        let mut is_on = inner.is_on.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_enabled = inner
+            .is_enabled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // The kernel counts requests: enabling twice would need disabling twice.
-        if *is_on != on {
-            inner.socket.promiscuous(&inner.interface, on)?;
-            *is_on = on;
+        if *is_enabled != on {
+            inner.socket.set_promiscuous(&inner.interface, on)?;
+            *is_enabled = on;
         }
         Ok(())
     }
 }
 
-impl fmt::Debug for Promiscuous {
+impl fmt::Debug for PromiscuousMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Promiscuous").field(&self.is_on()).finish()
+        f.debug_tuple("Promiscuous")
+            .field(&self.is_enabled())
+            .finish()
     }
 }
 
-impl PartialEq for Promiscuous {
+impl PartialEq for PromiscuousMode {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 }
 
-impl Eq for Promiscuous {}
+impl Eq for PromiscuousMode {}

@@ -6,26 +6,26 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::socket::RingMap;
-use super::{Meta, PacketSocket, ReceiveRing};
-use crate::chunked_copy::copy;
+use super::{PacketMeta, PacketSocket, ReceiveRing};
+use crate::chunked_copy::copy_in_chunks;
 
 /// Maximum bytes in front of a frame in a slot: both headers, their alignment, and space for the
 /// kernel to align the network header (`TPACKET2_HDRLEN` and 16 in net/packet/af_packet.c).
-const SLOT_HEADER: usize = 96;
+const SLOT_HEADER_BYTES: usize = 96;
 /// Offset of a frame to send in its slot: behind the header, aligned to 16 bytes.
-const SEND_OFFSET: usize = mem::size_of::<libc::tpacket2_hdr>().next_multiple_of(16);
+const TRANSMIT_OFFSET: usize = mem::size_of::<libc::tpacket2_hdr>().next_multiple_of(16);
 
 /// Layout of a ring: slots have a power of two, so that blocks have no gaps.
-struct Shape {
+struct RingLayout {
     slot_bytes: usize,
     slots: usize,
     request: libc::tpacket_req,
 }
 
-impl Shape {
+impl RingLayout {
     fn new(frame_bytes: usize, descriptors: u32) -> Self {
         let page = rustix::param::page_size();
-        let slot_bytes = (frame_bytes + SLOT_HEADER).next_power_of_two();
+        let slot_bytes = (frame_bytes + SLOT_HEADER_BYTES).next_power_of_two();
         let block_bytes = slot_bytes.max(page);
         let blocks = (descriptors as usize).div_ceil(block_bytes / slot_bytes);
         let slots = blocks * (block_bytes / slot_bytes);
@@ -43,31 +43,31 @@ impl Shape {
 
     fn map(&self, socket: &PacketSocket, option: i32) -> io::Result<RingMap> {
         let version = libc::tpacket_versions::TPACKET_V2 as i32;
-        socket.set_packet(libc::PACKET_VERSION, version)?;
-        socket.set_to(libc::SOL_PACKET, option, &self.request)?;
+        socket.set_packet_option(libc::PACKET_VERSION, version)?;
+        socket.set_option(libc::SOL_PACKET, option, &self.request)?;
         RingMap::new(socket, self.slot_bytes * self.slots)
     }
 }
 
-struct Slots {
+struct SlotRingV2 {
     map: RingMap,
     slot_bytes: usize,
     slots: usize,
     next: usize,
 }
 
-impl Slots {
+impl SlotRingV2 {
     fn new(
         socket: &PacketSocket,
         option: i32,
         frame_bytes: usize,
         descriptors: u32,
     ) -> io::Result<Self> {
-        let shape = Shape::new(frame_bytes, descriptors);
+        let layout = RingLayout::new(frame_bytes, descriptors);
         Ok(Self {
-            map: shape.map(socket, option)?,
-            slot_bytes: shape.slot_bytes,
-            slots: shape.slots,
+            map: layout.map(socket, option)?,
+            slot_bytes: layout.slot_bytes,
+            slots: layout.slots,
             next: 0,
         })
     }
@@ -98,7 +98,7 @@ impl Slots {
 }
 
 /// Receive ring, filled by the kernel.
-pub(crate) struct ReceiveV2(Slots);
+pub(crate) struct ReceiveV2(SlotRingV2);
 
 impl ReceiveV2 {
     /// Creates a ring for at least this many frames.
@@ -107,7 +107,7 @@ impl ReceiveV2 {
         frame_bytes: usize,
         descriptors: u32,
     ) -> io::Result<Self> {
-        Slots::new(socket, libc::PACKET_RX_RING, frame_bytes, descriptors).map(Self)
+        SlotRingV2::new(socket, libc::PACKET_RX_RING, frame_bytes, descriptors).map(Self)
     }
 
     /// Number of frames that it holds.
@@ -117,7 +117,7 @@ impl ReceiveV2 {
 }
 
 impl ReceiveRing for ReceiveV2 {
-    fn peek(&mut self) -> Option<(&[u8], Meta)> {
+    fn peek(&mut self) -> Option<(&[u8], PacketMeta)> {
         let status = self.0.status().load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
             return None;
@@ -126,11 +126,11 @@ impl ReceiveRing for ReceiveV2 {
         // before.
         let header = unsafe { ptr::read(self.0.header()) };
         let at = self.0.offset() + usize::from(header.tp_mac);
-        let room = self.0.slot_bytes - usize::from(header.tp_mac).min(self.0.slot_bytes);
-        let kept = (header.tp_snaplen as usize).min(room);
+        let available = self.0.slot_bytes - usize::from(header.tp_mac).min(self.0.slot_bytes);
+        let captured = (header.tp_snaplen as usize).min(available);
         // SAFETY: this process owns the slot until `release`.
-        let bytes = unsafe { self.0.map.bytes(at, kept) };
-        let meta = Meta::new(
+        let bytes = unsafe { self.0.map.bytes(at, captured) };
+        let meta = PacketMeta::new(
             header.tp_len as usize,
             status,
             header.tp_vlan_tci,
@@ -147,13 +147,13 @@ impl ReceiveRing for ReceiveV2 {
 }
 
 /// Transmit ring, read by the kernel.
-pub(crate) struct SendV2 {
-    ring: Slots,
+pub(crate) struct TransmitV2 {
+    ring: SlotRingV2,
     /// Frames were put in since the last successful kick.
-    waits: bool,
+    has_pending: bool,
 }
 
-impl SendV2 {
+impl TransmitV2 {
     /// Creates a ring for at least this many frames.
     pub(crate) fn new(
         socket: &PacketSocket,
@@ -161,9 +161,11 @@ impl SendV2 {
         descriptors: u32,
     ) -> io::Result<Self> {
         // With this option the kernel skips an invalid frame instead of stopping the ring.
-        socket.set_packet(libc::PACKET_LOSS, 1)?;
-        Slots::new(socket, libc::PACKET_TX_RING, frame_bytes, descriptors)
-            .map(|ring| Self { ring, waits: false })
+        socket.set_packet_option(libc::PACKET_LOSS, 1)?;
+        SlotRingV2::new(socket, libc::PACKET_TX_RING, frame_bytes, descriptors).map(|ring| Self {
+            ring,
+            has_pending: false,
+        })
     }
 
     /// Number of frames that it holds.
@@ -172,36 +174,36 @@ impl SendV2 {
     }
 
     /// Puts a frame into the next slot, if that is free and the frame fits.
-    pub(crate) fn put(&mut self, frame: &[u8]) -> bool {
+    pub(crate) fn push(&mut self, frame: &[u8]) -> bool {
         let available = libc::TP_STATUS_AVAILABLE;
         if self.ring.status().load(Ordering::Acquire) != available
-            || SEND_OFFSET + frame.len() > self.ring.slot_bytes
+            || TRANSMIT_OFFSET + frame.len() > self.ring.slot_bytes
         {
             return false;
         }
-        let at = self.ring.offset() + SEND_OFFSET;
+        let at = self.ring.offset() + TRANSMIT_OFFSET;
         // SAFETY: this process owns the slot until it sets its status to a send request.
         let slot = unsafe { self.ring.map.bytes_mut(at, frame.len()) };
-        copy(slot, frame);
+        copy_in_chunks(slot, frame);
         let header = self.ring.header();
         // SAFETY: as above.
         unsafe { (*header).tp_len = frame.len() as u32 };
         let request = libc::TP_STATUS_SEND_REQUEST;
         self.ring.status().store(request, Ordering::Release);
         self.ring.advance();
-        self.waits = true;
+        self.has_pending = true;
         true
     }
 
     /// Returns true if frames were put in since the last successful kick.
-    pub(crate) fn waits(&self) -> bool {
-        self.waits
+    pub(crate) fn has_pending(&self) -> bool {
+        self.has_pending
     }
 
     /// Makes the kernel send the frames in the ring.
     pub(crate) fn kick(&mut self, socket: &PacketSocket) -> io::Result<()> {
         socket.kick()?;
-        self.waits = false;
+        self.has_pending = false;
         Ok(())
     }
 }

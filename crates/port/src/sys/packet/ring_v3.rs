@@ -8,14 +8,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::socket::RingMap;
-use super::{Meta, PacketSocket, ReceiveRing};
+use super::{PacketMeta, PacketSocket, ReceiveRing};
 
 /// Bytes of a block: small enough that several exist with a few hundred descriptors.
 const BLOCK_BYTES: usize = 64 * 1024;
 /// Bytes that a frame needs in a block in addition to its data: header, addresses, alignment.
-const FRAME_HEADER: usize = 96;
+const FRAME_HEADER_BYTES: usize = 96;
 /// Milliseconds after which a block is delivered although it is not full; the minimum.
-const TIMEOUT_MS: u32 = 1;
+const BLOCK_TIMEOUT_MS: u32 = 1;
 
 /// Receive ring of blocks, filled by the kernel.
 pub(crate) struct ReceiveV3 {
@@ -23,10 +23,10 @@ pub(crate) struct ReceiveV3 {
     block_bytes: usize,
     blocks: usize,
     /// Block that is being read or waited for.
-    block: usize,
+    current_block: usize,
     /// Offset of the next frame's header in the mapping.
-    next: usize,
-    left: u32,
+    next_header: usize,
+    frames_left: u32,
     descriptors: u32,
 }
 
@@ -37,7 +37,7 @@ impl ReceiveV3 {
         frame_bytes: usize,
         descriptors: u32,
     ) -> io::Result<Self> {
-        let slot = (frame_bytes + FRAME_HEADER).next_power_of_two();
+        let slot = (frame_bytes + FRAME_HEADER_BYTES).next_power_of_two();
         let block_bytes = BLOCK_BYTES.max(slot).max(rustix::param::page_size());
         // One block is always being filled or read, so a single one would hold nothing.
         let blocks = (descriptors as usize).div_ceil(block_bytes / slot).max(2);
@@ -47,20 +47,20 @@ impl ReceiveV3 {
             tp_block_nr: blocks as libc::c_uint,
             tp_frame_size: slot as libc::c_uint,
             tp_frame_nr: frames as libc::c_uint,
-            tp_retire_blk_tov: TIMEOUT_MS,
+            tp_retire_blk_tov: BLOCK_TIMEOUT_MS,
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
         };
         let version = libc::tpacket_versions::TPACKET_V3 as i32;
-        socket.set_packet(libc::PACKET_VERSION, version)?;
-        socket.set_to(libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        socket.set_packet_option(libc::PACKET_VERSION, version)?;
+        socket.set_option(libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         Ok(Self {
             map: RingMap::new(socket, block_bytes * blocks)?,
             block_bytes,
             blocks,
-            block: 0,
-            next: 0,
-            left: 0,
+            current_block: 0,
+            next_header: 0,
+            frames_left: 0,
             descriptors: frames as u32,
         })
     }
@@ -72,18 +72,18 @@ impl ReceiveV3 {
 }
 
 impl ReceiveRing for ReceiveV3 {
-    fn peek(&mut self) -> Option<(&[u8], Meta)> {
-        if self.left == 0 {
+    fn peek(&mut self) -> Option<(&[u8], PacketMeta)> {
+        if self.frames_left == 0 {
             self.open_block()?;
         }
-        let header: *const libc::tpacket3_hdr = self.map.at(self.next);
+        let header: *const libc::tpacket3_hdr = self.map.at(self.next_header);
         // SAFETY: within the mapping; this process owns the block until its last frame is released,
         // and the kernel wrote its headers before.
         let header = unsafe { ptr::read(header) };
-        let at = self.next + usize::from(header.tp_mac);
+        let at = self.next_header + usize::from(header.tp_mac);
         // SAFETY: as above; `bytes` checks that the frame ends within the mapping.
         let bytes = unsafe { self.map.bytes(at, header.tp_snaplen as usize) };
-        let meta = Meta::new(
+        let meta = PacketMeta::new(
             header.tp_len as usize,
             header.tp_status,
             header.hv1.tp_vlan_tci as u16,
@@ -93,12 +93,12 @@ impl ReceiveRing for ReceiveV3 {
     }
 
     fn release(&mut self) {
-        let header: *const libc::tpacket3_hdr = self.map.at(self.next);
+        let header: *const libc::tpacket3_hdr = self.map.at(self.next_header);
         // SAFETY: as in `peek`.
         let step = unsafe { (*header).tp_next_offset };
-        self.next += step as usize;
-        self.left -= 1;
-        if self.left == 0 {
+        self.next_header += step as usize;
+        self.frames_left -= 1;
+        if self.frames_left == 0 {
             self.close_block();
         }
     }
@@ -113,12 +113,13 @@ impl ReceiveV3 {
             }
             // SAFETY: within the mapping; this process owns the block, and the kernel wrote its
             // header before.
-            let header = unsafe { &raw const (*self.description()).hdr.bh1 };
+            let header = unsafe { &raw const (*self.block_descriptor()).hdr.bh1 };
             // SAFETY: as above.
             let header = unsafe { ptr::read(header) };
             if header.num_pkts > 0 {
-                self.left = header.num_pkts;
-                self.next = self.block * self.block_bytes + header.offset_to_first_pkt as usize;
+                self.frames_left = header.num_pkts;
+                self.next_header =
+                    self.current_block * self.block_bytes + header.offset_to_first_pkt as usize;
                 return Some(());
             }
             self.close_block();
@@ -128,19 +129,19 @@ impl ReceiveV3 {
     fn close_block(&mut self) {
         let kernel = libc::TP_STATUS_KERNEL;
         self.status().store(kernel, Ordering::Release);
-        self.block += 1;
-        if self.block == self.blocks {
-            self.block = 0;
+        self.current_block += 1;
+        if self.current_block == self.blocks {
+            self.current_block = 0;
         }
     }
 
-    fn description(&self) -> *mut libc::tpacket_block_desc {
-        self.map.at(self.block * self.block_bytes)
+    fn block_descriptor(&self) -> *mut libc::tpacket_block_desc {
+        self.map.at(self.current_block * self.block_bytes)
     }
 
     fn status(&self) -> &AtomicU32 {
-        // SAFETY: within the mapping, since `description` is.
-        let status = unsafe { &raw mut (*self.description()).hdr.bh1.block_status };
+        // SAFETY: within the mapping, since `block_descriptor` is.
+        let status = unsafe { &raw mut (*self.block_descriptor()).hdr.bh1.block_status };
         // SAFETY: mapped and aligned (blocks begin at pages), and accessed in no other way.
         unsafe { AtomicU32::from_ptr(status) }
     }

@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 
 use rustix::net::{SendFlags, send};
 
-use crate::sys::interface_ioctl::Facts;
+use crate::sys::interface_ioctl::LinkAttributes;
 
 /// Packet socket for frames with their Ethernet header.
 #[derive(Debug)]
@@ -31,12 +31,12 @@ impl PacketSocket {
     }
 
     /// Sets an option to an integer.
-    pub(crate) fn set(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
-        self.set_to(level, option, &value)
+    pub(crate) fn set_int(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
+        self.set_option(level, option, &value)
     }
 
     /// Sets an option to a structure without pointers or significant padding.
-    pub(super) fn set_to<T: Copy>(&self, level: i32, option: i32, value: &T) -> io::Result<()> {
+    pub(super) fn set_option<T: Copy>(&self, level: i32, option: i32, value: &T) -> io::Result<()> {
         // SAFETY: `value` is readable for the given size.
         let result = unsafe {
             libc::setsockopt(
@@ -47,17 +47,17 @@ impl PacketSocket {
                 mem::size_of::<T>() as libc::socklen_t,
             )
         };
-        done(result)
+        check_result(result)
     }
 
     /// Sets a packet option (`SOL_PACKET`) to an integer.
-    pub(crate) fn set_packet(&self, option: i32, value: i32) -> io::Result<()> {
-        self.set(libc::SOL_PACKET, option, value)
+    pub(crate) fn set_packet_option(&self, option: i32, value: i32) -> io::Result<()> {
+        self.set_int(libc::SOL_PACKET, option, value)
     }
 
     /// Enables or disables promiscuous mode of the interface; the kernel disables it with the
     /// socket.
-    pub(super) fn promiscuous(&self, interface: &Facts, on: bool) -> io::Result<()> {
+    pub(super) fn set_promiscuous(&self, interface: &LinkAttributes, on: bool) -> io::Result<()> {
         let membership = libc::packet_mreq {
             mr_ifindex: interface.index as libc::c_int,
             mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
@@ -68,11 +68,11 @@ impl PacketSocket {
             true => libc::PACKET_ADD_MEMBERSHIP,
             false => libc::PACKET_DROP_MEMBERSHIP,
         };
-        self.set_to(libc::SOL_PACKET, option, &membership)
+        self.set_option(libc::SOL_PACKET, option, &membership)
     }
 
     /// Binds to an interface: for all its frames, or to send only.
-    pub(crate) fn bind(&self, interface: &Facts, receive: bool) -> io::Result<()> {
+    pub(crate) fn bind(&self, interface: &LinkAttributes, receive: bool) -> io::Result<()> {
         let protocol = if receive { libc::ETH_P_ALL as u16 } else { 0 };
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
@@ -91,27 +91,27 @@ impl PacketSocket {
                 mem::size_of_val(&address) as libc::socklen_t,
             )
         };
-        done(result)
+        check_result(result)
     }
 
     /// Frames dropped since the last call, because the socket's buffer or ring was full.
     pub(crate) fn take_drops(&self) -> io::Result<u64> {
         // First two words of both forms of the reply: frames (including dropped ones), dropped
         // frames.
-        let mut answer = [0u32; 3];
-        let mut size = mem::size_of_val(&answer) as libc::socklen_t;
-        // SAFETY: `answer` is writable for the given size.
+        let mut reply = [0u32; 3];
+        let mut size = mem::size_of_val(&reply) as libc::socklen_t;
+        // SAFETY: `reply` is writable for the given size.
         let result = unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
                 libc::SOL_PACKET,
                 libc::PACKET_STATISTICS,
-                answer.as_mut_ptr().cast(),
+                reply.as_mut_ptr().cast(),
                 &raw mut size,
             )
         };
-        done(result)?;
-        Ok(u64::from(answer[1]))
+        check_result(result)?;
+        Ok(u64::from(reply[1]))
     }
 
     /// Error since the last call (`SO_ERROR`), for example that the interface went down or was
@@ -129,7 +129,7 @@ impl PacketSocket {
                 &raw mut size,
             )
         };
-        done(result)?;
+        check_result(result)?;
         Ok((error != 0).then(|| io::Error::from_raw_os_error(error)))
     }
 
@@ -143,21 +143,21 @@ impl PacketSocket {
                 0
             };
         let argument = u32::from(group.unwrap_or(0)) | flags << 16;
-        self.set_to(libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
-        let mut answer = 0u32;
-        let mut size = mem::size_of_val(&answer) as libc::socklen_t;
-        // SAFETY: `answer` is writable for the given size.
+        self.set_option(libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)?;
+        let mut reply = 0u32;
+        let mut size = mem::size_of_val(&reply) as libc::socklen_t;
+        // SAFETY: `reply` is writable for the given size.
         let result = unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
                 libc::SOL_PACKET,
                 libc::PACKET_FANOUT,
-                ptr::from_mut(&mut answer).cast(),
+                ptr::from_mut(&mut reply).cast(),
                 &raw mut size,
             )
         };
-        done(result)?;
-        Ok(answer as u16)
+        check_result(result)?;
+        Ok(reply as u16)
     }
 
     /// Makes the kernel send the frames in the ring.
@@ -179,7 +179,7 @@ impl AsRawFd for PacketSocket {
     }
 }
 
-fn done(result: libc::c_int) -> io::Result<()> {
+fn check_result(result: libc::c_int) -> io::Result<()> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {

@@ -2,90 +2,90 @@
 
 use std::sync::Arc;
 
-use super::{Lane, Region, Shape};
-use crate::ring_cursor::{Indices, Receiving, Sending, Word};
+use super::{ShmLayout, ShmRing, ShmSegment};
+use crate::ring_cursor::{ReceiveCursor, RingIndices, SendCursor, SharedIndex};
 
 /// A ring of slots. A trait so that tests can use a checked implementation (loom).
-pub(crate) trait Slotted {
+pub(crate) trait SlotRing {
     /// Type of the shared indices.
-    type Word: Word;
+    type Index: SharedIndex;
     /// Number and size of the slots.
-    fn shape(&self) -> Shape;
+    fn layout(&self) -> ShmLayout;
     /// Shared indices of the ring.
-    fn indices(&self) -> &Indices<Self::Word>;
+    fn indices(&self) -> &RingIndices<Self::Index>;
     /// Copies a frame and its length into a slot.
     ///
     /// # Safety
     /// The other side neither reads nor writes this slot meanwhile.
-    unsafe fn put(&self, slot: usize, frame: &[u8]);
+    unsafe fn write_slot(&self, slot: usize, frame: &[u8]);
     /// Bytes of the frame in a slot, as written by the other side.
     fn length(&self, slot: usize) -> usize;
     /// Copies the first bytes of a slot to `frame`.
     ///
     /// # Safety
     /// The other side does not write this slot meanwhile.
-    unsafe fn get(&self, slot: usize, frame: &mut [u8]);
+    unsafe fn read_slot(&self, slot: usize, frame: &mut [u8]);
     /// Prefetches the first bytes of a slot for reading.
-    fn fetch(&self, slot: usize, bytes: usize) {
+    fn prefetch_for_read(&self, slot: usize, bytes: usize) {
         let _ = (slot, bytes);
     }
     /// Prefetches the first bytes of a slot and its length for writing.
-    fn claim(&self, slot: usize, bytes: usize) {
+    fn prefetch_for_write(&self, slot: usize, bytes: usize) {
         let _ = (slot, bytes);
     }
 }
 
 /// Bytes prefetched ahead of the copy: as many cache lines as a core can have in flight.
-const AHEAD_BYTES: usize = 2048;
+const PREFETCH_WINDOW_BYTES: usize = 2048;
 
 /// Number of frames of `bytes` that are prefetched ahead of the one copied.
 #[inline]
-pub(crate) fn ahead(bytes: usize) -> u32 {
-    (AHEAD_BYTES / bytes.max(1)).clamp(1, 32) as u32
+pub(crate) fn prefetch_distance(bytes: usize) -> u32 {
+    (PREFETCH_WINDOW_BYTES / bytes.max(1)).clamp(1, 32) as u32
 }
 
 /// Sending end of a ring of slots.
-pub(crate) struct SlotSender<R = Lane> {
+pub(crate) struct SlotSender<R = ShmRing> {
     ring: R,
-    cursor: Sending,
+    cursor: SendCursor,
     mask: u32,
 }
 
 impl SlotSender {
-    /// Continues where the last sender of ring `way` stopped. None if the ring's positions are
+    /// Continues where the last sender of ring `ring_index` stopped. None if the ring's positions are
     /// invalid.
-    pub(crate) fn resume(region: Arc<Region>, way: usize) -> Option<Self> {
-        Self::over(Lane::new(region, way))
+    pub(crate) fn resume(segment: Arc<ShmSegment>, ring_index: usize) -> Option<Self> {
+        Self::with_ring(ShmRing::new(segment, ring_index))
     }
 }
 
-impl<R: Slotted> SlotSender<R> {
-    pub(super) fn over(ring: R) -> Option<Self> {
-        let cursor = Sending::resume(ring.indices(), ring.shape().capacity)?;
-        let mask = ring.shape().slots() as u32 - 1;
+impl<R: SlotRing> SlotSender<R> {
+    pub(super) fn with_ring(ring: R) -> Option<Self> {
+        let cursor = SendCursor::resume(ring.indices(), ring.layout().capacity)?;
+        let mask = ring.layout().slots() as u32 - 1;
         Some(Self { ring, cursor, mask })
     }
 
     /// Maximum bytes of a frame.
     #[inline]
     pub(crate) fn slot_bytes(&self) -> usize {
-        self.ring.shape().slot_bytes as usize
+        self.ring.layout().slot_bytes as usize
     }
 
-    /// Returns the number of free slots, at most `wanted`.
+    /// Returns the number of free slots, at most `max_frames`.
     #[inline]
-    pub(crate) fn room(&mut self, wanted: u32) -> u32 {
-        self.cursor.room(self.ring.indices(), wanted)
+    pub(crate) fn free_slots(&mut self, max_frames: u32) -> u32 {
+        self.cursor.free_slots(self.ring.indices(), max_frames)
     }
 
-    /// Copies a frame into the slot `ahead` of the position. The slot must be free (see
+    /// Copies a frame into the slot `prefetch_distance` of the position. The slot must be free (see
     /// [`SlotSender::room`]) and large enough ([`SlotSender::slot_bytes`]).
     #[inline]
     pub(crate) fn write(&mut self, ahead: u32, frame: &[u8]) {
         let slot = (self.cursor.position().wrapping_add(ahead) & self.mask) as usize;
         // SAFETY: `room` returned that the other side has emptied the slot; it reads it only after
         // `publish`.
-        unsafe { self.ring.put(slot, frame) };
+        unsafe { self.ring.write_slot(slot, frame) };
     }
 
     /// Makes `count` written slots visible to the receiver.
@@ -97,73 +97,73 @@ impl<R: Slotted> SlotSender<R> {
     /// Prefetches the next `count` slots that are known to be empty, for frames of `bytes`. Lines
     /// that the other side has yet to read are not taken from its cache.
     #[inline]
-    pub(crate) fn claim(&self, count: u32, bytes: usize) {
-        for ahead in 0..count.min(self.cursor.known_room()) {
+    pub(crate) fn prefetch_for_write(&self, count: u32, bytes: usize) {
+        for ahead in 0..count.min(self.cursor.cached_free_slots()) {
             let slot = self.cursor.position().wrapping_add(ahead) & self.mask;
-            self.ring.claim(slot as usize, bytes);
+            self.ring.prefetch_for_write(slot as usize, bytes);
         }
     }
 }
 
 /// Receiving end of a ring of slots.
-pub(crate) struct SlotReceiver<R = Lane> {
+pub(crate) struct SlotReceiver<R = ShmRing> {
     ring: R,
-    cursor: Receiving,
+    cursor: ReceiveCursor,
     mask: u32,
 }
 
 impl SlotReceiver {
-    /// Continues where the last receiver of ring `way` stopped. None if the ring's positions are
+    /// Continues where the last receiver of ring `ring_index` stopped. None if the ring's positions are
     /// invalid.
-    pub(crate) fn resume(region: Arc<Region>, way: usize) -> Option<Self> {
-        Self::over(Lane::new(region, way))
+    pub(crate) fn resume(segment: Arc<ShmSegment>, ring_index: usize) -> Option<Self> {
+        Self::with_ring(ShmRing::new(segment, ring_index))
     }
 }
 
-impl<R: Slotted> SlotReceiver<R> {
-    pub(super) fn over(ring: R) -> Option<Self> {
-        let cursor = Receiving::resume(ring.indices(), ring.shape().capacity)?;
-        let mask = ring.shape().slots() as u32 - 1;
+impl<R: SlotRing> SlotReceiver<R> {
+    pub(super) fn with_ring(ring: R) -> Option<Self> {
+        let cursor = ReceiveCursor::resume(ring.indices(), ring.layout().capacity)?;
+        let mask = ring.layout().slots() as u32 - 1;
         Some(Self { ring, cursor, mask })
     }
 
     /// Maximum bytes of a frame.
     #[inline]
     pub(crate) fn slot_bytes(&self) -> usize {
-        self.ring.shape().slot_bytes as usize
+        self.ring.layout().slot_bytes as usize
     }
 
-    /// Returns the number of filled slots, at most `wanted`.
+    /// Returns the number of filled slots, at most `max_frames`.
     #[inline]
-    pub(crate) fn filled(&mut self, wanted: u32) -> u32 {
-        self.cursor.filled(self.ring.indices(), wanted)
+    pub(crate) fn filled_slots(&mut self, max_frames: u32) -> u32 {
+        self.cursor.filled_slots(self.ring.indices(), max_frames)
     }
 
-    /// Bytes of the frame in the slot `ahead` of the position; not trusted: may exceed the slot.
+    /// Bytes of the frame in the slot `prefetch_distance` of the position; not trusted: may exceed the slot.
     #[inline]
     pub(crate) fn length(&self, ahead: u32) -> usize {
         self.ring.length(self.slot(ahead))
     }
 
-    /// Copies the first bytes of the slot `ahead` of the position: at most
+    /// Copies the first bytes of the slot `prefetch_distance` of the position: at most
     /// [`SlotReceiver::slot_bytes`].
     #[inline]
     pub(crate) fn read(&self, ahead: u32, frame: &mut [u8]) {
-        // SAFETY: `filled` returned that the other side has published the slot; it writes it only
-        // after `give_back`.
-        unsafe { self.ring.get(self.slot(ahead), frame) };
+        // SAFETY: `filled_slots` returned that the other side has published the slot; it writes it only
+        // after `release_slots`.
+        unsafe { self.ring.read_slot(self.slot(ahead), frame) };
     }
 
-    /// Prefetches the bytes of the slot `ahead` of the position.
+    /// Prefetches the bytes of the slot `prefetch_distance` of the position.
     #[inline]
-    pub(crate) fn fetch(&self, ahead: u32, bytes: usize) {
-        self.ring.fetch(self.slot(ahead), bytes);
+    pub(crate) fn prefetch_for_read(&self, ahead: u32, bytes: usize) {
+        self.ring.prefetch_for_read(self.slot(ahead), bytes);
     }
 
     /// Returns `count` slots to the sender.
     #[inline]
-    pub(crate) fn give_back(&mut self, count: u32) {
-        self.cursor.give_back(self.ring.indices(), count);
+    pub(crate) fn release_slots(&mut self, count: u32) {
+        self.cursor.release_slots(self.ring.indices(), count);
     }
 
     #[inline]
@@ -175,45 +175,45 @@ impl<R: Slotted> SlotReceiver<R> {
 #[cfg(test)]
 mod weak_memory {
     use super::*;
-    use crate::ring_cursor::Alone;
+    use crate::ring_cursor::PaddedIndex;
     use loom::cell::UnsafeCell;
 
-    type LoomWord = loom::sync::atomic::AtomicU32;
+    type LoomIndex = loom::sync::atomic::AtomicU32;
 
     /// A slot of one byte and its length; detects a writer at the same time as any other access.
     #[derive(Default)]
-    struct Slot {
+    struct LoomSlot {
         byte: UnsafeCell<u8>,
         bytes: UnsafeCell<u32>,
     }
 
-    struct Memory {
-        indices: Indices<LoomWord>,
-        slots: Vec<Slot>,
+    struct LoomSegment {
+        indices: RingIndices<LoomIndex>,
+        slots: Vec<LoomSlot>,
         capacity: u32,
     }
 
     #[derive(Clone)]
-    struct Checked(loom::sync::Arc<Memory>);
+    struct LoomRing(loom::sync::Arc<LoomSegment>);
 
     // SAFETY: loom's cells report data races.
-    unsafe impl Send for Checked {}
+    unsafe impl Send for LoomRing {}
 
-    impl Slotted for Checked {
-        type Word = LoomWord;
+    impl SlotRing for LoomRing {
+        type Index = LoomIndex;
 
-        fn shape(&self) -> Shape {
-            Shape {
+        fn layout(&self) -> ShmLayout {
+            ShmLayout {
                 capacity: self.0.capacity,
                 slot_bytes: 64,
             }
         }
 
-        fn indices(&self) -> &Indices<LoomWord> {
+        fn indices(&self) -> &RingIndices<LoomIndex> {
             &self.0.indices
         }
 
-        unsafe fn put(&self, slot: usize, frame: &[u8]) {
+        unsafe fn write_slot(&self, slot: usize, frame: &[u8]) {
             let slot = &self.0.slots[slot];
             // SAFETY: loom provides a valid pointer and has checked that no other thread uses the
             // cell.
@@ -223,41 +223,41 @@ mod weak_memory {
         }
 
         fn length(&self, slot: usize) -> usize {
-            // SAFETY: as in `put`, against writers.
+            // SAFETY: as in `write_slot`, against writers.
             self.0.slots[slot].bytes.with(|bytes| unsafe { *bytes }) as usize
         }
 
-        unsafe fn get(&self, slot: usize, frame: &mut [u8]) {
+        unsafe fn read_slot(&self, slot: usize, frame: &mut [u8]) {
             let byte = &self.0.slots[slot].byte;
-            // SAFETY: as in `put`, against writers.
+            // SAFETY: as in `write_slot`, against writers.
             byte.with(|byte| frame[0] = unsafe { *byte });
         }
     }
 
-    fn memory(capacity: u32) -> Checked {
+    fn memory(capacity: u32) -> LoomRing {
         let count = capacity.next_power_of_two();
-        Checked(loom::sync::Arc::new(Memory {
-            indices: Indices {
-                tail: Alone(LoomWord::new(0)),
-                head: Alone(LoomWord::new(0)),
+        LoomRing(loom::sync::Arc::new(LoomSegment {
+            indices: RingIndices {
+                tail: PaddedIndex(LoomIndex::new(0)),
+                head: PaddedIndex(LoomIndex::new(0)),
             },
-            slots: (0..count).map(|_| Slot::default()).collect(),
+            slots: (0..count).map(|_| LoomSlot::default()).collect(),
             capacity,
         }))
     }
 
-    fn send(sender: &mut SlotSender<Checked>, first: u8, wanted: u32) -> u8 {
-        let room = sender.room(wanted);
-        for ahead in 0..room {
+    fn send(sender: &mut SlotSender<LoomRing>, first: u8, max_frames: u32) -> u8 {
+        let free = sender.free_slots(max_frames);
+        for ahead in 0..free {
             sender.write(ahead, &[first + ahead as u8]);
         }
-        sender.publish(room);
-        room as u8
+        sender.publish(free);
+        free as u8
     }
 
     /// Reads the frames that are there, without releasing their slots.
-    fn look(receiver: &mut SlotReceiver<Checked>, most: u32) -> Vec<u8> {
-        let count = receiver.filled(most);
+    fn peek(receiver: &mut SlotReceiver<LoomRing>, max_frames: u32) -> Vec<u8> {
+        let count = receiver.filled_slots(max_frames);
         let frames = (0..count).map(|ahead| {
             assert_eq!(receiver.length(ahead), 1);
             let mut frame = [0];
@@ -267,9 +267,9 @@ mod weak_memory {
         frames.collect()
     }
 
-    fn take(receiver: &mut SlotReceiver<Checked>, most: u32) -> Vec<u8> {
-        let frames = look(receiver, most);
-        receiver.give_back(frames.len() as u32);
+    fn take(receiver: &mut SlotReceiver<LoomRing>, max_frames: u32) -> Vec<u8> {
+        let frames = peek(receiver, max_frames);
+        receiver.release_slots(frames.len() as u32);
         frames
     }
 
@@ -279,9 +279,9 @@ mod weak_memory {
         for (capacity, bursts) in [(1, [1, 1]), (2, [2, 1]), (3, [2, 2])] {
             loom::model(move || {
                 let memory = memory(capacity);
-                let mut receiver = SlotReceiver::over(memory.clone()).unwrap();
+                let mut receiver = SlotReceiver::with_ring(memory.clone()).unwrap();
                 let producer = loom::thread::spawn(move || {
-                    let mut sender = SlotSender::over(memory).unwrap();
+                    let mut sender = SlotSender::with_ring(memory).unwrap();
                     let first = send(&mut sender, 0, bursts[0]);
                     first + send(&mut sender, first, bursts[1])
                 });
@@ -297,18 +297,18 @@ mod weak_memory {
     /// A sender ends with a written slot, and another continues in its place, while the receiver
     /// runs. Published frames arrive once, others never.
     #[test]
-    fn a_sender_may_die_and_come_back() {
+    fn a_sender_may_be_replaced() {
         loom::model(|| {
             let memory = memory(2);
-            let mut receiver = SlotReceiver::over(memory.clone()).unwrap();
+            let mut receiver = SlotReceiver::with_ring(memory.clone()).unwrap();
             let producer = loom::thread::spawn(move || {
-                let mut sender = SlotSender::over(memory.clone()).unwrap();
+                let mut sender = SlotSender::with_ring(memory.clone()).unwrap();
                 let sent = send(&mut sender, 0, 1);
-                if sender.room(1) == 1 {
+                if sender.free_slots(1) == 1 {
                     sender.write(0, &[99]);
                 }
                 drop(sender);
-                let mut sender = SlotSender::over(memory).unwrap();
+                let mut sender = SlotSender::with_ring(memory).unwrap();
                 sent + send(&mut sender, sent, 1)
             });
             let mut got = take(&mut receiver, 2);
@@ -321,18 +321,18 @@ mod weak_memory {
     /// A receiver ends with a burst that it has not released, and another takes its place, while
     /// the sender runs. The burst is received again; no other frame is lost or repeated.
     #[test]
-    fn a_receiver_may_die_and_come_back() {
+    fn a_receiver_may_be_replaced() {
         loom::model(|| {
             let memory = memory(2);
-            let mut sender = SlotSender::over(memory.clone()).unwrap();
+            let mut sender = SlotSender::with_ring(memory.clone()).unwrap();
             let consumer = loom::thread::spawn(move || {
-                let mut receiver = SlotReceiver::over(memory.clone()).unwrap();
-                let seen = look(&mut receiver, 2);
+                let mut receiver = SlotReceiver::with_ring(memory.clone()).unwrap();
+                let peeked = peek(&mut receiver, 2);
                 drop(receiver);
-                let mut receiver = SlotReceiver::over(memory).unwrap();
-                let again = take(&mut receiver, 2);
-                assert!(again.starts_with(&seen), "{seen:?} then {again:?}");
-                (receiver, again)
+                let mut receiver = SlotReceiver::with_ring(memory).unwrap();
+                let reread = take(&mut receiver, 2);
+                assert!(reread.starts_with(&peeked), "{peeked:?} then {reread:?}");
+                (receiver, reread)
             });
             let mut sent = send(&mut sender, 0, 2);
             sent += send(&mut sender, sent, 1);

@@ -2,42 +2,42 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-const SHAPE: Shape = Shape {
+const LAYOUT: ShmLayout = ShmLayout {
     capacity: 5,
     slot_bytes: 192,
 };
 
-fn take(receiver: &mut SlotReceiver, most: u32) -> Vec<Vec<u8>> {
-    let count = receiver.filled(most);
+fn take(receiver: &mut SlotReceiver, max_frames: u32) -> Vec<Vec<u8>> {
+    let count = receiver.filled_slots(max_frames);
     let frames = (0..count).map(|ahead| {
         let mut frame = vec![0; receiver.length(ahead)];
         receiver.read(ahead, &mut frame);
         frame
     });
     let frames = frames.collect();
-    receiver.give_back(count);
+    receiver.release_slots(count);
     frames
 }
 
 #[test]
 fn slots_hold_what_the_shape_says() {
-    assert_eq!(Shape::new(1024, 1518).slot_bytes, 1600);
-    assert_eq!(Shape::new(1024, 60).slot_bytes, 64);
-    let region = Region::create(SHAPE).unwrap();
-    assert!(region.mapped >= SHAPE.bytes());
-    assert_eq!(SHAPE.slots(), 8);
+    assert_eq!(ShmLayout::new(1024, 1518).slot_bytes, 1600);
+    assert_eq!(ShmLayout::new(1024, 60).slot_bytes, 64);
+    let segment = ShmSegment::create(LAYOUT).unwrap();
+    assert!(segment.mapped_bytes >= LAYOUT.segment_bytes());
+    assert_eq!(LAYOUT.slots(), 8);
 }
 
 #[test]
 fn another_process_sees_the_same_frames() {
-    let ours = Arc::new(Region::create(SHAPE).unwrap());
-    let file = ours.as_fd().try_clone_to_owned().unwrap();
-    let theirs = Arc::new(Region::adopt(file).unwrap().unwrap());
-    assert_eq!(theirs.shape, SHAPE);
-    for way in 0..2 {
-        let mut sender = SlotSender::resume(Arc::clone(&ours), way).unwrap();
-        let mut receiver = SlotReceiver::resume(Arc::clone(&theirs), way).unwrap();
-        assert_eq!(sender.room(9), 5);
+    let local_segment = Arc::new(ShmSegment::create(LAYOUT).unwrap());
+    let file = local_segment.as_fd().try_clone_to_owned().unwrap();
+    let peer_segment = Arc::new(ShmSegment::adopt(file).unwrap().unwrap());
+    assert_eq!(peer_segment.layout, LAYOUT);
+    for ring_index in 0..2 {
+        let mut sender = SlotSender::resume(Arc::clone(&local_segment), ring_index).unwrap();
+        let mut receiver = SlotReceiver::resume(Arc::clone(&peer_segment), ring_index).unwrap();
+        assert_eq!(sender.free_slots(9), 5);
         sender.write(0, b"one");
         sender.write(1, &[7; 192]);
         assert!(take(&mut receiver, 9).is_empty());
@@ -50,10 +50,16 @@ fn another_process_sees_the_same_frames() {
 fn memory_that_is_something_else_is_not_taken() {
     let plain = rustix::fs::memfd_create("x", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&plain, 1 << 20).unwrap();
-    let again = || plain.try_clone().unwrap();
-    assert!(Region::adopt(again()).unwrap().is_none(), "not sealed");
+    let duplicate = || plain.try_clone().unwrap();
+    assert!(
+        ShmSegment::adopt(duplicate()).unwrap().is_none(),
+        "not sealed"
+    );
     rustix::fs::fcntl_add_seals(&plain, SealFlags::SHRINK).unwrap();
-    assert!(Region::adopt(again()).unwrap().is_none(), "no header");
+    assert!(
+        ShmSegment::adopt(duplicate()).unwrap().is_none(),
+        "no header"
+    );
     for (capacity, slot_bytes) in [
         (0, 64),
         (u32::MAX, 64),
@@ -69,7 +75,7 @@ fn memory_that_is_something_else_is_not_taken() {
         .concat();
         rustix::io::pwrite(&plain, &header, 0).unwrap();
         assert!(
-            Region::adopt(again()).unwrap().is_none(),
+            ShmSegment::adopt(duplicate()).unwrap().is_none(),
             "{capacity} {slot_bytes}"
         );
     }
@@ -81,14 +87,14 @@ proptest! {
     fn a_ring_outlives_its_ends(
         steps in prop::collection::vec((0u8..4, 0u32..8, 0u8..193), 0..100),
     ) {
-        let region = Arc::new(Region::create(SHAPE).unwrap());
+        let region = Arc::new(ShmSegment::create(LAYOUT).unwrap());
         let mut sender = SlotSender::resume(Arc::clone(&region), 0).unwrap();
         let mut receiver = SlotReceiver::resume(Arc::clone(&region), 0).unwrap();
         let mut model = VecDeque::new();
         for (step, count, size) in steps {
             match step {
                 0 => {
-                    let room = sender.room(count);
+                    let room = sender.free_slots(count);
                     prop_assert_eq!(room, count.min(5 - model.len() as u32));
                     for ahead in 0..room {
                         let frame = vec![ahead as u8; usize::from(size)];
@@ -103,13 +109,13 @@ proptest! {
                 }
                 // Each end is lost while it handles a burst.
                 2 => {
-                    if sender.room(1) == 1 {
+                    if sender.free_slots(1) == 1 {
                         sender.write(0, b"never published");
                     }
                     sender = SlotSender::resume(Arc::clone(&region), 0).unwrap();
                 }
                 _ => {
-                    receiver.filled(count);
+                    receiver.filled_slots(count);
                     receiver = SlotReceiver::resume(Arc::clone(&region), 0).unwrap();
                 }
             }

@@ -3,35 +3,35 @@
 use std::time::Instant;
 
 use linerate_metric::forward::ForwardPort;
-use linerate_metric::plan::Cpus;
+use linerate_metric::plan::CpuList;
 use linerate_report::forward::{
-    displayed, extended_statistics, port_info, port_statistics, port_summary, queue_info,
-    stream_map, whole_statistics,
+    extended_statistics, format_displayed, full_statistics, port_info, port_statistics,
+    port_summary, queue_info, stream_map,
 };
 
-use super::{Reply, Shell, words};
-use crate::command::forward::commands::number;
+use super::{CommandReply, ForwardShell, failure_text};
+use crate::command::forward::commands::parse_number;
 use crate::command::forward::{queue_figures, rates};
 
 /// Counters of the ports at a time.
-pub(super) struct Shown {
-    at: Instant,
+pub(super) struct PortCounters {
+    read_at: Instant,
     ports: Vec<ForwardPort>,
     counters: Vec<(u32, Vec<(String, u64)>)>,
 }
 
-impl Shell<'_> {
-    fn facts(&mut self, text: &str) -> Result<Vec<ForwardPort>, String> {
-        let wanted = self.port(text)?;
+impl ForwardShell<'_> {
+    fn port_facts(&mut self, text: &str) -> Result<Vec<ForwardPort>, String> {
+        let selected = self.parse_port(text)?;
         self.forwarder.refresh();
         let mut facts = self.forwarder.port_facts();
-        facts.retain(|port| wanted.is_none_or(|wanted| wanted == port.port));
+        facts.retain(|port| selected.is_none_or(|selected| selected == port.port));
         Ok(facts)
     }
 
     /// Returns all counters of a port by name.
     fn counters(&self, port: &ForwardPort) -> Vec<(String, u64)> {
-        let queues = self.forwarder.queues_shown(port.port);
+        let queues = self.forwarder.queue_totals_since_clear(port.port);
         let queues: Vec<_> = queues
             .iter()
             .map(|queue| (queue_figures(queue.receive), queue_figures(queue.transmit)))
@@ -40,60 +40,60 @@ impl Shell<'_> {
     }
 
     /// Reads the counters of all ports.
-    pub(super) fn look(&mut self) -> Shown {
+    pub(super) fn read_counters(&mut self) -> PortCounters {
         self.forwarder.refresh();
         let ports = self.forwarder.port_facts();
         let counters = ports.iter().map(|port| (port.port, self.counters(port)));
-        Shown {
-            at: Instant::now(),
+        PortCounters {
+            read_at: Instant::now(),
             counters: counters.collect(),
             ports,
         }
     }
 
-    pub fn port_stats(&mut self, text: &str) -> Result<Reply, String> {
-        let wanted = self.port(text)?;
-        let now = self.look();
-        let before = self.shown.take();
+    pub fn port_stats(&mut self, text: &str) -> Result<CommandReply, String> {
+        let selected = self.parse_port(text)?;
+        let now = self.read_counters();
+        let before = self.last_shown.take();
         let mut blocks = Vec::new();
         for (port, (_, counters)) in now.ports.iter().zip(&now.counters) {
-            if wanted.is_some_and(|wanted| wanted != port.port) {
+            if selected.is_some_and(|selected| selected != port.port) {
                 continue;
             }
             let since = before.as_ref().map(|shown| {
-                let seconds = now.at.duration_since(shown.at).as_secs_f64();
+                let seconds = now.read_at.duration_since(shown.read_at).as_secs_f64();
                 (shown, seconds)
             });
             let port_rates = since.and_then(|(shown, seconds)| {
-                let earlier = shown
+                let earlier_counters = shown
                     .ports
                     .iter()
-                    .find(|earlier| earlier.port == port.port)?;
+                    .find(|earlier_counters| earlier_counters.port == port.port)?;
                 Some(rates(
-                    &port.receive.since(&earlier.receive),
-                    &port.transmit.since(&earlier.transmit),
+                    &port.receive.since(&earlier_counters.receive),
+                    &port.transmit.since(&earlier_counters.transmit),
                     seconds,
                 ))
             });
-            let earlier = since.and_then(|(shown, seconds)| {
+            let earlier_counters = since.and_then(|(shown, seconds)| {
                 let mut all = shown.counters.iter();
-                let (_, earlier) = all.find(|(number, _)| *number == port.port)?;
-                Some((earlier.as_slice(), seconds))
+                let (_, earlier_counters) = all.find(|(number, _)| *number == port.port)?;
+                Some((earlier_counters.as_slice(), seconds))
             });
-            let beside = displayed(&self.displayed, counters, earlier);
+            let extra_counters = format_displayed(&self.displayed, counters, earlier_counters);
             blocks.push(port_statistics(
                 port,
                 Some(port_rates.unwrap_or_default()),
-                &beside,
+                &extra_counters,
             ));
         }
-        self.shown = Some(now);
-        Ok(Reply::Said(blocks.join("\n\n")))
+        self.last_shown = Some(now);
+        Ok(CommandReply::Text(blocks.join("\n\n")))
     }
 
-    pub fn port_xstats(&mut self, text: &str) -> Result<Reply, String> {
+    pub fn port_xstats(&mut self, text: &str) -> Result<CommandReply, String> {
         let mut lines = Vec::new();
-        for port in self.facts(text)? {
+        for port in self.port_facts(text)? {
             lines.push(format!(
                 "###### NIC extended statistics for port {}",
                 port.port
@@ -104,16 +104,16 @@ impl Shell<'_> {
                 counters.filter(|(name, count)| *count > 0 || !name.contains("_dropped_"));
             lines.extend(counters.map(|(name, count)| format!("{name}: {count}")));
         }
-        Ok(Reply::Said(lines.join("\n")))
+        Ok(CommandReply::Text(lines.join("\n")))
     }
 
-    pub fn port_info(&mut self, text: &str) -> Result<Reply, String> {
-        let blocks: Vec<_> = self.facts(text)?.iter().map(port_info).collect();
-        Ok(Reply::Said(blocks.join("\n\n")))
+    pub fn port_info(&mut self, text: &str) -> Result<CommandReply, String> {
+        let blocks: Vec<_> = self.port_facts(text)?.iter().map(port_info).collect();
+        Ok(CommandReply::Text(blocks.join("\n\n")))
     }
 
-    pub fn port_summary(&mut self, text: &str) -> Result<Reply, String> {
-        let ports = self.facts(text)?.into_iter();
+    pub fn port_summary(&mut self, text: &str) -> Result<CommandReply, String> {
+        let ports = self.port_facts(text)?.into_iter();
         let ports: Vec<_> = ports
             .map(|port| {
                 let is_started = self.forwarder.is_started(port.port);
@@ -121,90 +121,101 @@ impl Shell<'_> {
             })
             .collect();
         let available = self.forwarder.numbers().len();
-        Ok(Reply::Said(port_summary(&ports, available)))
+        Ok(CommandReply::Text(port_summary(&ports, available)))
     }
 
-    pub fn queue_info(&mut self, way: &str, port: &str, queue: &str) -> Result<Reply, String> {
-        let number_of_port = self.one_port(port)?;
-        let at: u32 = number(queue)?;
-        let queues = self.forwarder.queues_shown(number_of_port);
-        let Some(moved) = queues.get(at as usize) else {
+    pub fn queue_info(
+        &mut self,
+        direction: &str,
+        port: &str,
+        queue: &str,
+    ) -> Result<CommandReply, String> {
+        let number_of_port = self.parse_single_port(port)?;
+        let queue_index: u32 = parse_number(queue)?;
+        let queues = self.forwarder.queue_totals_since_clear(number_of_port);
+        let Some(totals) = queues.get(queue_index as usize) else {
             return Err(match queues.len() {
                 0 => format!("port {port} is stopped: use `port start {port}`"),
                 1 => format!("port {port} has only queue 0"),
                 count => format!("port {port} has queues 0 to {}", count - 1),
             });
         };
-        let (way, moved) = match way {
-            "rxq" => ("RX", moved.receive),
-            _ => ("TX", moved.transmit),
+        let (direction, totals) = match direction {
+            "rxq" => ("RX", totals.receive),
+            _ => ("TX", totals.transmit),
         };
-        let facts = self.facts(port)?;
-        let facts = facts.first().ok_or_else(|| self.no_port(port))?;
+        let facts = self.port_facts(port)?;
+        let facts = facts.first().ok_or_else(|| self.unknown_port(port))?;
         // Settings may have changed since the start of the current run.
         let settings = self
             .started
             .as_ref()
             .map_or(&self.settings, |(_, used)| used);
-        let places = self.forwarder.places(settings).unwrap_or_default();
-        let place = places.iter().find(|place| match way {
-            "RX" => (place.rx_port, place.rx_queue) == (number_of_port, at),
-            _ => (place.tx_port, place.tx_queue) == (number_of_port, at),
+        let streams = self.forwarder.routes(settings).unwrap_or_default();
+        let stream = streams.iter().find(|stream| match direction {
+            "RX" => (stream.rx_port, stream.rx_queue) == (number_of_port, queue_index),
+            _ => (stream.tx_port, stream.tx_queue) == (number_of_port, queue_index),
         });
-        let polled_by = match place {
+        let polled_by = match stream {
             None => "no core with these settings".to_owned(),
-            Some(place) => {
-                let cpu = place.cpu;
+            Some(stream) => {
+                let cpu = stream.cpu;
                 let cpu = cpu.map_or(String::new(), |cpu| format!(" (processor {cpu})"));
                 let state = if self.forwarder.is_running() {
                     ""
                 } else {
                     ", once started"
                 };
-                format!("core {}{cpu}{state}", place.core)
+                format!("core {}{cpu}{state}", stream.core)
             }
         };
-        let moved = queue_figures(moved);
-        Ok(Reply::Said(queue_info(facts, way, at, &moved, &polled_by)))
+        let totals = queue_figures(totals);
+        Ok(CommandReply::Text(queue_info(
+            facts,
+            direction,
+            queue_index,
+            &totals,
+            &polled_by,
+        )))
     }
 
     /// Returns the statistics of streams, ports and their sum: of the current run, else of the last
     /// one.
-    pub fn fwd_stats(&mut self) -> Result<Reply, String> {
+    pub fn fwd_stats(&mut self) -> Result<CommandReply, String> {
         self.forwarder.refresh();
-        let text = match &self.last {
-            _ if self.forwarder.is_running() => whole_statistics(&self.forwarder.figures()),
-            Some(last) => whole_statistics(last),
-            None => whole_statistics(&self.forwarder.figures()),
+        let text = match &self.last_figures {
+            _ if self.forwarder.is_running() => full_statistics(&self.forwarder.figures()),
+            Some(last) => full_statistics(last),
+            None => full_statistics(&self.forwarder.figures()),
         };
-        Ok(Reply::Said(text))
+        Ok(CommandReply::Text(text))
     }
 
-    pub fn clear_port(&mut self, text: &str) -> Result<Reply, String> {
-        let port = self.port(text)?;
+    pub fn clear_port(&mut self, text: &str) -> Result<CommandReply, String> {
+        let port = self.parse_port(text)?;
         self.forwarder.clear(port);
-        self.shown = Some(self.look());
-        Ok(Reply::Said("statistics are cleared".to_owned()))
+        self.last_shown = Some(self.read_counters());
+        Ok(CommandReply::Text("statistics are cleared".to_owned()))
     }
 
-    pub fn clear_fwd(&mut self) -> Result<Reply, String> {
+    pub fn clear_fwd(&mut self) -> Result<CommandReply, String> {
         self.forwarder.clear_streams();
-        self.last = None;
-        Ok(Reply::Said("statistics are cleared".to_owned()))
+        self.last_figures = None;
+        Ok(CommandReply::Text("statistics are cleared".to_owned()))
     }
 
-    pub fn config(&mut self, what: &str) -> Result<Reply, String> {
+    pub fn show_config(&mut self, section: &str) -> Result<CommandReply, String> {
         let settings = &self.settings;
-        let text = match what {
+        let text = match section {
             "fwd" => {
-                let places = self.forwarder.places(settings).map_err(words)?;
+                let streams = self.forwarder.routes(settings).map_err(failure_text)?;
                 let ports = self.forwarder.numbers().len();
-                stream_map(&settings.mode.to_string(), ports, &places)
+                stream_map(&settings.mode.to_string(), ports, &streams)
             }
             "cores" => {
                 let cpus = match &settings.cpus[..] {
                     [] => "the last free ones".to_owned(),
-                    cpus => Cpus(cpus.to_vec()).to_string(),
+                    cpus => CpuList(cpus.to_vec()).to_string(),
                 };
                 format!("forwarding cores: {} (processors: {cpus})", settings.cores)
             }
@@ -262,6 +273,6 @@ impl Shell<'_> {
                 lines.join("\n")
             }
         };
-        Ok(Reply::Said(text))
+        Ok(CommandReply::Text(text))
     }
 }

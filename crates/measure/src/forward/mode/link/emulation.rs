@@ -3,18 +3,19 @@
 use std::fmt;
 
 use linerate_metric::units::{
-    BitRate, parse_duration, parse_fraction, written_duration, written_rate, written_share,
+    BitRate, format_exact_duration, format_exact_rate, format_exact_share, parse_duration,
+    parse_fraction,
 };
 
-use crate::forward::stream::{FromOptions, each_option};
+use crate::forward::stream::{FromOptions, parse_options};
 
 /// Bytes of a frame on an Ethernet link beyond those that ports count: preamble 7, SFD 1, FCS 4,
 /// gap 12 (IEEE 802.3).
 const LINE_OVERHEAD_BYTES: u64 = 24;
 /// Minimum frame length without FCS (IEEE 802.3).
-const SHORTEST_BYTES: u64 = 60;
+const MIN_FRAME_BYTES: u64 = 60;
 /// Default maximum of frames in the link: the usual transmit queue length of Linux (txqueuelen).
-const LIMIT: u32 = 1000;
+const DEFAULT_LIMIT: u32 = 1000;
 
 /// Parameters of a link.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +25,7 @@ pub struct LinkPlan {
     /// Propagation delay.
     pub delay_ns: u64,
     /// Maximum deviation from the delay, in both directions, evenly distributed; the frame order is
-    /// kept (see [`Wander`]).
+    /// kept (see [`JitterWalk`]).
     pub jitter_ns: u64,
     /// Fraction of frames lost.
     pub loss: f64,
@@ -48,7 +49,7 @@ impl Default for LinkPlan {
             reorder: 0.0,
             duplicate: 0.0,
             corrupt: 0.0,
-            limit: LIMIT,
+            limit: DEFAULT_LIMIT,
         }
     }
 }
@@ -79,7 +80,7 @@ impl FromOptions for LinkPlan {
 
     fn from_options(text: &str) -> Result<Self, String> {
         let mut plan = Self::default();
-        each_option(text, |key, value| {
+        parse_options(text, |key, value| {
             let time = || {
                 let time = parse_duration(value).map_err(|error| error.to_string())?;
                 Ok::<_, String>(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
@@ -124,11 +125,11 @@ impl FromOptions for LinkPlan {
 impl fmt::Display for LinkPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(rate) = self.rate_bps {
-            write!(f, "rate={},", written_rate(rate))?;
+            write!(f, "rate={},", format_exact_rate(rate))?;
         }
         for (name, time) in [("delay", self.delay_ns), ("jitter", self.jitter_ns)] {
             if time > 0 {
-                write!(f, "{name}={},", written_duration(time))?;
+                write!(f, "{name}={},", format_exact_duration(time))?;
             }
         }
         for (name, share) in [
@@ -138,7 +139,7 @@ impl fmt::Display for LinkPlan {
             ("corrupt", self.corrupt),
         ] {
             if share > 0.0 {
-                write!(f, "{name}={},", written_share(share))?;
+                write!(f, "{name}={},", format_exact_share(share))?;
             }
         }
         write!(f, "limit={}", self.limit)
@@ -147,18 +148,18 @@ impl fmt::Display for LinkPlan {
 
 /// Decision for one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct LinkDecision {
     /// Departure time; `None` if the frame is dropped.
-    pub leaves_ns: Option<u64>,
+    pub departure_ns: Option<u64>,
     /// Departure time of a duplicate.
-    pub again_ns: Option<u64>,
+    pub duplicate_ns: Option<u64>,
     /// Flipped bit, counted from the first bit of the first byte.
-    pub flipped: Option<u32>,
+    pub flipped_bit: Option<u32>,
 }
 
 /// Counts of the decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct LinkCounts {
     /// Lost at random.
     pub lost: u64,
     /// Dropped because the link was full.
@@ -181,158 +182,164 @@ pub struct Counts {
 /// random points in between, with or without frames. At any load it spends equal time at each
 /// value. Frames too far apart to overtake get independent draws.
 #[derive(Clone, Debug)]
-struct Wander {
+struct JitterWalk {
     /// Upper bound: twice the jitter.
     most_ns: u64,
     at_ns: u64,
     /// Value in half nanoseconds; the speed is one of them per nanosecond.
-    halves: u64,
-    falls: bool,
+    half_ns: u64,
+    is_falling: bool,
     /// Time until the next turn.
-    left_ns: u64,
+    until_turn_ns: u64,
 }
 
-impl Wander {
+impl JitterWalk {
     fn new(jitter_ns: u64, random: &mut fastrand::Rng) -> Self {
-        let mut new = Self {
+        let mut walk = Self {
             most_ns: jitter_ns.saturating_mul(2).min(u64::MAX / 8),
             at_ns: 0,
-            halves: 0,
-            falls: false,
-            left_ns: 0,
+            half_ns: 0,
+            is_falling: false,
+            until_turn_ns: 0,
         };
-        new.draw(random);
-        new
+        walk.redraw(random);
+        walk
     }
 
-    fn draw(&mut self, random: &mut fastrand::Rng) {
-        self.halves = random.u64(..=self.most_ns * 2);
-        self.turn(random);
-        self.falls = random.bool();
+    fn redraw(&mut self, random: &mut fastrand::Rng) {
+        self.half_ns = random.u64(..=self.most_ns * 2);
+        self.turn_around(random);
+        self.is_falling = random.bool();
     }
 
     /// Turns. From bound to bound takes twice `most_ns`, so turns in between are about as frequent
     /// as at the bounds.
-    fn turn(&mut self, random: &mut fastrand::Rng) {
-        self.falls = !self.falls;
-        self.left_ns = random.u64(..=self.most_ns * 4).max(1);
+    fn turn_around(&mut self, random: &mut fastrand::Rng) {
+        self.is_falling = !self.is_falling;
+        self.until_turn_ns = random.u64(..=self.most_ns * 4).max(1);
     }
 
     /// Returns the value for a frame sent at `now_ns`, which must not decrease.
-    fn at(&mut self, now_ns: u64, random: &mut fastrand::Rng) -> u64 {
+    fn value_at(&mut self, now_ns: u64, random: &mut fastrand::Rng) -> u64 {
         if self.most_ns == 0 {
             return 0;
         }
-        let mut passes = now_ns.saturating_sub(self.at_ns);
+        let mut elapsed_ns = now_ns.saturating_sub(self.at_ns);
         self.at_ns = now_ns;
-        if passes >= self.most_ns {
-            self.draw(random);
-            return self.halves / 2;
+        if elapsed_ns >= self.most_ns {
+            self.redraw(random);
+            return self.half_ns / 2;
         }
-        while passes > 0 {
-            let to_end = match self.falls {
-                true => self.halves,
-                false => self.most_ns * 2 - self.halves,
+        while elapsed_ns > 0 {
+            let to_bound = match self.is_falling {
+                true => self.half_ns,
+                false => self.most_ns * 2 - self.half_ns,
             };
-            let step = passes.min(self.left_ns).min(to_end);
-            match self.falls {
-                true => self.halves -= step,
-                false => self.halves += step,
+            let step = elapsed_ns.min(self.until_turn_ns).min(to_bound);
+            match self.is_falling {
+                true => self.half_ns -= step,
+                false => self.half_ns += step,
             }
-            passes -= step;
-            self.left_ns -= step;
-            if step == to_end {
-                self.falls = !self.falls;
+            elapsed_ns -= step;
+            self.until_turn_ns -= step;
+            if step == to_bound {
+                self.is_falling = !self.is_falling;
             }
-            if self.left_ns == 0 {
-                self.turn(random);
+            if self.until_turn_ns == 0 {
+                self.turn_around(random);
             }
         }
-        self.halves / 2
+        self.half_ns / 2
     }
 }
 
 /// One direction of a link.
 #[derive(Clone, Debug)]
-pub struct Emulation {
+pub struct LinkEmulation {
     plan: LinkPlan,
     random: fastrand::Rng,
     /// Time at which the line becomes free, in ns and a fraction of 1 ns.
-    line_free: (u64, u64),
-    jitter: Wander,
+    line_free_at: (u64, u64),
+    jitter: JitterWalk,
     /// Latest departure time of a frame that kept its order.
     last_ns: u64,
-    counts: Counts,
+    counts: LinkCounts,
 }
 
-impl Emulation {
+impl LinkEmulation {
     /// Creates an idle link; the same seed and frames give the same decisions.
     #[must_use]
     pub fn new(plan: LinkPlan, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         Self {
-            jitter: Wander::new(plan.jitter_ns, &mut random),
+            jitter: JitterWalk::new(plan.jitter_ns, &mut random),
             plan,
             random,
-            line_free: (0, 0),
+            line_free_at: (0, 0),
             last_ns: 0,
-            counts: Counts::default(),
+            counts: LinkCounts::default(),
         }
     }
 
     /// Returns the counts so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> LinkCounts {
         self.counts
     }
 
     /// Records that there was no memory for the duplicate of the last frame.
-    pub fn not_copied(&mut self) {
+    pub fn record_missing_copy(&mut self) {
         self.counts.duplicated -= 1;
         self.counts.not_duplicated += 1;
     }
 
-    fn strikes(&mut self, share: f64) -> bool {
+    fn happens(&mut self, share: f64) -> bool {
         share > 0.0 && self.random.f64() < share
     }
 
-    /// Decides for a frame of `bytes` that arrives at `now_ns` with `held` frames in the link;
-    /// `full` if there is no memory for another.
-    pub fn decide(&mut self, now_ns: u64, bytes: u16, held: usize, full: bool) -> Fate {
-        if self.strikes(self.plan.loss) {
+    /// Decides for a frame of `bytes` that arrives at `now_ns` with `frames_in_link` frames in the link;
+    /// `is_full` if there is no memory for another.
+    pub fn decide(
+        &mut self,
+        now_ns: u64,
+        bytes: u16,
+        frames_in_link: usize,
+        is_full: bool,
+    ) -> LinkDecision {
+        if self.happens(self.plan.loss) {
             self.counts.lost += 1;
-            return Fate::default();
+            return LinkDecision::default();
         }
-        if full || held >= self.plan.limit as usize {
+        if is_full || frames_in_link >= self.plan.limit as usize {
             self.counts.overflowed += 1;
-            return Fate::default();
+            return LinkDecision::default();
         }
-        let twice = self.strikes(self.plan.duplicate);
-        let corrupt = self.strikes(self.plan.corrupt);
-        let reordered = self.strikes(self.plan.reorder);
-        let sent_ns = self.serialize(now_ns, bytes);
-        let leaves_ns = self.travel(sent_ns, reordered);
-        let again_ns = twice.then(|| {
-            let sent_ns = self.serialize(now_ns, bytes);
-            self.travel(sent_ns, false)
+        let is_duplicated = self.happens(self.plan.duplicate);
+        let corrupt = self.happens(self.plan.corrupt);
+        let reordered = self.happens(self.plan.reorder);
+        let sent_ns = self.line_end_ns(now_ns, bytes);
+        let departure_ns = self.departure_ns(sent_ns, reordered);
+        let duplicate_ns = is_duplicated.then(|| {
+            let sent_ns = self.line_end_ns(now_ns, bytes);
+            self.departure_ns(sent_ns, false)
         });
-        self.counts.duplicated += u64::from(twice);
+        self.counts.duplicated += u64::from(is_duplicated);
         self.counts.corrupted += u64::from(corrupt && bytes > 0);
         self.counts.reordered += u64::from(reordered);
-        Fate {
-            leaves_ns: Some(leaves_ns),
-            again_ns,
-            flipped: (corrupt && bytes > 0).then(|| self.random.u32(..u32::from(bytes) * 8)),
+        LinkDecision {
+            departure_ns: Some(departure_ns),
+            duplicate_ns,
+            flipped_bit: (corrupt && bytes > 0).then(|| self.random.u32(..u32::from(bytes) * 8)),
         }
     }
 
     /// Returns the time at which the line has sent the frame, after all earlier frames.
-    fn serialize(&mut self, now_ns: u64, bytes: u16) -> u64 {
+    fn line_end_ns(&mut self, now_ns: u64, bytes: u16) -> u64 {
         let Some(rate) = self.plan.rate_bps else {
             return now_ns;
         };
-        let bits = (u64::from(bytes).max(SHORTEST_BYTES) + LINE_OVERHEAD_BYTES) * 8;
-        let (free_ns, rest) = match self.line_free {
+        let bits = (u64::from(bytes).max(MIN_FRAME_BYTES) + LINE_OVERHEAD_BYTES) * 8;
+        let (free_ns, rest) = match self.line_free_at {
             (free_ns, rest) if free_ns >= now_ns => (free_ns, rest),
             _ => (now_ns, 0),
         };
@@ -341,23 +348,23 @@ impl Emulation {
         let total = u128::from(bits) * 1_000_000_000 + u128::from(rest);
         let ns = u64::try_from(total / u128::from(rate)).unwrap_or(u64::MAX);
         let rest = u64::try_from(total % u128::from(rate)).unwrap_or(0);
-        self.line_free = (free_ns.saturating_add(ns), rest);
-        self.line_free.0
+        self.line_free_at = (free_ns.saturating_add(ns), rest);
+        self.line_free_at.0
     }
 
     /// Returns the time at which a frame sent at `sent_ns` leaves the link.
-    fn travel(&mut self, sent_ns: u64, reordered: bool) -> u64 {
+    fn departure_ns(&mut self, sent_ns: u64, reordered: bool) -> u64 {
         if reordered {
             return sent_ns;
         }
-        let jitter = self.jitter.at(sent_ns, &mut self.random);
+        let jitter = self.jitter.value_at(sent_ns, &mut self.random);
         // Not before it was sent.
-        let leaves = sent_ns
+        let departure_ns = sent_ns
             .saturating_add(self.plan.delay_ns)
             .saturating_add(jitter)
             .saturating_sub(self.plan.jitter_ns)
             .max(sent_ns);
-        self.last_ns = self.last_ns.max(leaves);
+        self.last_ns = self.last_ns.max(departure_ns);
         self.last_ns
     }
 }
@@ -367,39 +374,43 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn link(options: &str) -> Emulation {
-        Emulation::new(LinkPlan::from_options(options).unwrap(), 7)
+    fn link(options: &str) -> LinkEmulation {
+        LinkEmulation::new(LinkPlan::from_options(options).unwrap(), 7)
     }
 
     #[test]
     fn a_key_is_given_once() {
-        let refused = LinkPlan::from_options("loss=1%,delay=1ms,loss=2%").unwrap_err();
-        assert!(refused.contains("`loss` is given twice"), "{refused}");
+        let message = LinkPlan::from_options("loss=1%,delay=1ms,loss=2%").unwrap_err();
+        assert!(message.contains("`loss` is given twice"), "{message}");
     }
 
     #[test]
     fn a_rate_spaces_frames_as_a_line_does() {
         // 60 B and 24 B of overhead are 672 bits: 672 ns at 1 Gb/s, 67.2 ns at 10 Gb/s.
         let mut gigabit = link("rate=1G");
-        let mut ten = link("rate=10G");
+        let mut ten_gigabit = link("rate=10G");
         for number in 1..=1000u64 {
-            let leaves = |link: &mut Emulation| link.decide(0, 60, 0, false).leaves_ns.unwrap();
-            assert_eq!(leaves(&mut gigabit), 672 * number);
-            assert_eq!(leaves(&mut ten), 672 * number / 10);
+            let next_departure =
+                |link: &mut LinkEmulation| link.decide(0, 60, 0, false).departure_ns.unwrap();
+            assert_eq!(next_departure(&mut gigabit), 672 * number);
+            assert_eq!(next_departure(&mut ten_gigabit), 672 * number / 10);
         }
         // After an idle time the line starts anew.
         assert_eq!(
-            gigabit.decide(10_000_000, 1514, 0, false).leaves_ns,
+            gigabit.decide(10_000_000, 1514, 0, false).departure_ns,
             Some(10_000_000 + (1514 + 24) * 8)
         );
         // Frames below the minimum length are padded on the line.
-        assert_eq!(link("rate=1G").decide(0, 20, 0, false).leaves_ns, Some(672));
+        assert_eq!(
+            link("rate=1G").decide(0, 20, 0, false).departure_ns,
+            Some(672)
+        );
     }
 
     #[test]
     fn delay_comes_after_the_line() {
         let mut link = link("rate=1G,delay=50us");
-        assert_eq!(link.decide(1000, 60, 0, false).leaves_ns, Some(51_672));
+        assert_eq!(link.decide(1000, 60, 0, false).departure_ns, Some(51_672));
     }
 
     #[test]
@@ -410,10 +421,10 @@ mod tests {
         for number in 0..100_000u64 {
             // Far enough apart that the order has no effect.
             let now = number * 20_000;
-            let leaves = link.decide(now, 60, 0, false).leaves_ns.unwrap();
-            assert!(leaves >= last);
-            last = leaves;
-            let delay = leaves - now;
+            let departure_ns = link.decide(now, 60, 0, false).departure_ns.unwrap();
+            assert!(departure_ns >= last);
+            last = departure_ns;
+            let delay = departure_ns - now;
             (low, high) = (low.min(delay), high.max(delay));
             sum += delay as f64;
         }
@@ -435,21 +446,21 @@ mod tests {
             (9_000, 5_000),
         ] {
             let mut link = link(&format!("delay=50us,jitter={jitter}ns"));
-            let (mut last, mut sum, mut changed, mut before) = (0, 0.0, 0u64, 0);
+            let (mut last, mut sum, mut changed, mut last_jittered) = (0, 0.0, 0u64, 0);
             let mut tenths = [0u64; 10];
             // At least 5,000 passes from bound to bound.
             let frames = 1_000_000;
             for number in 0..frames {
                 let now = number * gap;
-                let leaves = link.decide(now, 60, 0, false).leaves_ns.unwrap();
-                assert!(leaves >= last, "{gap}: {leaves} after {last}");
-                last = leaves;
-                let jittered = (leaves - now + jitter).checked_sub(50_000).unwrap();
+                let departure_ns = link.decide(now, 60, 0, false).departure_ns.unwrap();
+                assert!(departure_ns >= last, "{gap}: {departure_ns} after {last}");
+                last = departure_ns;
+                let jittered = (departure_ns - now + jitter).checked_sub(50_000).unwrap();
                 assert!(jittered <= jitter * 2, "{gap}: {jittered}");
                 sum += jittered as f64 / jitter as f64;
                 tenths[(jittered * 5 / jitter).min(9) as usize] += 1;
-                changed += u64::from(jittered != before);
-                before = jittered;
+                changed += u64::from(jittered != last_jittered);
+                last_jittered = jittered;
             }
             let mean = sum / frames as f64;
             assert!((0.95..1.05).contains(&mean), "{gap}: {mean}");
@@ -466,53 +477,58 @@ mod tests {
         let run = || {
             let mut link =
                 link("delay=1ms,loss=1%,reorder=2%,duplicate=3%,corrupt=4%,limit=100000");
-            let mut left = 0u64;
+            let mut departed = 0u64;
             for number in 0..600_000u64 {
-                let fate = link.decide(number * 100_000, 100, 10, false);
-                left += u64::from(fate.leaves_ns.is_some()) + u64::from(fate.again_ns.is_some());
-                if let Some(bit) = fate.flipped {
+                let decision = link.decide(number * 100_000, 100, 10, false);
+                departed += u64::from(decision.departure_ns.is_some())
+                    + u64::from(decision.duplicate_ns.is_some());
+                if let Some(bit) = decision.flipped_bit {
                     assert!(bit < 800);
                 }
             }
-            (link.counts(), left)
+            (link.counts(), departed)
         };
-        let (counts, left) = run();
-        assert_eq!(run(), (counts, left));
+        let (counts, departed) = run();
+        assert_eq!(run(), (counts, departed));
         // Five standard deviations of a binomial count.
-        let close = |count: u64, of: f64, share: f64| {
-            let spread = 5.0 * (of * share * (1.0 - share)).sqrt();
+        let assert_close = |count: u64, total: f64, share: f64| {
+            let spread = 5.0 * (total * share * (1.0 - share)).sqrt();
             assert!(
-                (count as f64 - of * share).abs() < spread,
-                "{count} of {of}"
+                (count as f64 - total * share).abs() < spread,
+                "{count} of {total}"
             );
         };
-        close(counts.lost, 600_000.0, 0.01);
+        assert_close(counts.lost, 600_000.0, 0.01);
         let passed = 600_000.0 - counts.lost as f64;
-        close(counts.reordered, passed, 0.02);
-        close(counts.duplicated, passed, 0.03);
-        close(counts.corrupted, passed, 0.04);
-        assert_eq!(left, 600_000 - counts.lost + counts.duplicated);
+        assert_close(counts.reordered, passed, 0.02);
+        assert_close(counts.duplicated, passed, 0.03);
+        assert_close(counts.corrupted, passed, 0.04);
+        assert_eq!(departed, 600_000 - counts.lost + counts.duplicated);
     }
 
     #[test]
     fn a_reordered_frame_overtakes() {
         let mut link = link("delay=1ms,reorder=50%");
-        let leaves: Vec<_> = (0..100)
-            .map(|number| link.decide(number * 1000, 60, 0, false).leaves_ns.unwrap())
+        let departures: Vec<_> = (0..100)
+            .map(|number| {
+                link.decide(number * 1000, 60, 0, false)
+                    .departure_ns
+                    .unwrap()
+            })
             .collect();
-        assert!(leaves.is_sorted_by(|a, b| a <= b) == (link.counts().reordered == 0));
+        assert!(departures.is_sorted_by(|a, b| a <= b) == (link.counts().reordered == 0));
         assert!(link.counts().reordered > 10);
-        for (number, leaves) in (0..).zip(leaves) {
-            assert!(leaves == number * 1000 || leaves == number * 1000 + 1_000_000);
+        for (number, departures) in (0..).zip(departures) {
+            assert!(departures == number * 1000 || departures == number * 1000 + 1_000_000);
         }
     }
 
     #[test]
     fn a_full_queue_drops() {
         let mut link = link("rate=1M,limit=3");
-        assert!(link.decide(0, 60, 2, false).leaves_ns.is_some());
-        assert!(link.decide(0, 60, 3, false).leaves_ns.is_none());
-        assert!(link.decide(0, 60, 0, true).leaves_ns.is_none());
+        assert!(link.decide(0, 60, 2, false).departure_ns.is_some());
+        assert!(link.decide(0, 60, 3, false).departure_ns.is_none());
+        assert!(link.decide(0, 60, 0, true).departure_ns.is_none());
         assert_eq!(link.counts().overflowed, 2);
     }
 
@@ -548,11 +564,11 @@ mod tests {
             gaps in prop::collection::vec((0u64..100_000, 14u16..1600), 1..100),
         ) {
             let plan = LinkPlan { rate_bps: rate, delay_ns: delay, jitter_ns: jitter, ..LinkPlan::default() };
-            let mut link = Emulation::new(plan, 3);
+            let mut link = LinkEmulation::new(plan, 3);
             let (mut now, mut last) = (0, 0);
             for (gap, bytes) in gaps {
                 now += gap;
-                let leaves = link.decide(now, bytes, 0, false).leaves_ns.unwrap();
+                let leaves = link.decide(now, bytes, 0, false).departure_ns.unwrap();
                 let sending = rate.map_or(0, |rate| (u64::from(bytes).max(60) + 24) * 8_000_000_000 / rate);
                 prop_assert!(leaves >= now + sending);
                 prop_assert!(leaves >= last);

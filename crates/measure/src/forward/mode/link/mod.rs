@@ -1,6 +1,6 @@
 //! `link`: emulated link with delay, rate, loss and errors between two ports.
 //!
-//! [`decide`] makes the decisions, without a clock and without ports.
+//! [`emulation`] makes the decisions, without a clock and without ports.
 
 pub mod emulation;
 
@@ -8,89 +8,95 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use linerate_host::sys::clock;
-use linerate_port::{Frame, Memory, Pool, Receive, Transmit};
+use linerate_port::{Frame, FramePool, FrameRegion, RxQueue, TxQueue};
 
-use crate::forward::settings::Settings;
-use crate::forward::stream::{Facts, ForwardMode, HELD_AT_THE_STOP, Stream};
+use crate::forward::settings::ForwardSettings;
+use crate::forward::stream::{ForwardMode, FwdStream, HELD_AT_STOP, StreamFacts};
 
-pub use emulation::{Counts, Emulation, LinkPlan};
+pub use emulation::{LinkCounts, LinkEmulation, LinkPlan};
 
 /// Frame in the link.
-struct Held {
+struct LinkFrame {
     /// Departure time, and a sequence number for frames that leave at the same time.
-    at: Reverse<(u64, u64)>,
+    departure: Reverse<(u64, u64)>,
     frame: Frame,
 }
 
-impl PartialEq for Held {
+impl PartialEq for LinkFrame {
     fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
+        self.departure == other.departure
     }
 }
 
-impl Eq for Held {}
+impl Eq for LinkFrame {}
 
-impl PartialOrd for Held {
+impl PartialOrd for LinkFrame {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Held {
+impl Ord for LinkFrame {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at.cmp(&other.at)
+        self.departure.cmp(&other.departure)
     }
 }
 
 /// One direction of a link.
 pub struct Link {
-    emulation: Emulation,
-    held: BinaryHeap<Held>,
+    emulation: LinkEmulation,
+    frames: BinaryHeap<LinkFrame>,
     arrivals: u64,
     /// Maximum number of frames in the link, limited by the memory.
-    room: usize,
+    max_frames: usize,
     /// Number of frames in the link when the run ended.
     unsent: u64,
 }
 
 impl Link {
-    fn hold(&mut self, at_ns: u64, frame: Frame) {
+    fn insert(&mut self, at_ns: u64, frame: Frame) {
         self.arrivals += 1;
-        self.held.push(Held {
-            at: Reverse((at_ns, self.arrivals)),
+        self.frames.push(LinkFrame {
+            departure: Reverse((at_ns, self.arrivals)),
             frame,
         });
     }
 
     /// Decides for one received frame, and puts it into the link.
-    fn send(&mut self, now: u64, mut frame: Frame, pool: &mut Pool, memory: &Memory) -> bool {
-        let full = self.held.len() >= self.room;
-        let fate = self
+    fn accept(
+        &mut self,
+        now: u64,
+        mut frame: Frame,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
+    ) -> bool {
+        let is_full = self.frames.len() >= self.max_frames;
+        let decision = self
             .emulation
-            .decide(now, frame.len(), self.held.len(), full);
-        let Some(at) = fate.leaves_ns else {
+            .decide(now, frame.len(), self.frames.len(), is_full);
+        let Some(departure_ns) = decision.departure_ns else {
             pool.free(frame);
             return false;
         };
-        if let Some(again) = fate.again_ns {
+        if let Some(duplicate_ns) = decision.duplicate_ns {
             match pool.allocate() {
-                None => self.emulation.not_copied(),
+                None => self.emulation.record_missing_copy(),
                 Some(mut copy) => {
                     copy.set_len(frame.len());
                     memory
                         .bytes_mut(&mut copy)
                         .copy_from_slice(memory.bytes(&frame));
-                    self.hold(again, copy);
+                    self.insert(duplicate_ns, copy);
                 }
             }
         }
-        if let Some(bit) = fate.flipped {
+        if let Some(bit) = decision.flipped_bit {
             let bytes = memory.bytes_mut(&mut frame);
             if let Some(byte) = bytes.get_mut(bit as usize / 8) {
                 *byte ^= 1 << (bit % 8);
             }
         }
-        self.hold(at, frame);
+        self.insert(departure_ns, frame);
         true
     }
 }
@@ -100,26 +106,26 @@ impl ForwardMode for Link {
     const ABOUT: &'static str =
         "emulated link with rate, delay, jitter, loss, reordering, duplicates and bit errors";
 
-    fn new(plan: &LinkPlan, facts: &Facts, setting: &Settings) -> Self {
-        let room = facts.share as usize;
+    fn new(plan: &LinkPlan, facts: &StreamFacts, settings: &ForwardSettings) -> Self {
+        let max_frames = facts.max_held_frames as usize;
         Self {
-            emulation: Emulation::new(
+            emulation: LinkEmulation::new(
                 plan.clone(),
-                setting.seed.wrapping_add(u64::from(facts.number)),
+                settings.seed.wrapping_add(u64::from(facts.number)),
             ),
             // One more for the copy of the last frame that fits.
-            held: BinaryHeap::with_capacity(room + 2),
+            frames: BinaryHeap::with_capacity(max_frames + 2),
             arrivals: 0,
-            room,
+            max_frames,
             unsent: 0,
         }
     }
 
-    fn step<R: Receive, T: Transmit>(
+    fn step<R: RxQueue, T: TxQueue>(
         &mut self,
-        stream: &mut Stream<R, T>,
-        pool: &mut Pool,
-        memory: &Memory,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
     ) -> usize {
         let mut handled = stream.receive(pool);
         // Read after the poll: a preemption before it would otherwise let frames leave too early.
@@ -134,14 +140,19 @@ impl ForwardMode for Link {
                 Some(_) => Err(frame),
             });
             if let Some(frame) = first
-                && !self.send(now, frame, pool, memory)
+                && !self.accept(now, frame, pool, memory)
             {
-                stream.taken += 1;
+                stream.consumed += 1;
             }
         }
-        while !stream.burst.is_full() && self.held.peek().is_some_and(|held| held.at.0.0 <= now) {
-            if let Some(held) = self.held.pop() {
-                let pushed = stream.burst.push(held.frame);
+        while !stream.burst.is_full()
+            && self
+                .frames
+                .peek()
+                .is_some_and(|link_frame| link_frame.departure.0.0 <= now)
+        {
+            if let Some(link_frame) = self.frames.pop() {
+                let pushed = stream.burst.push(link_frame.frame);
                 debug_assert!(pushed.is_ok(), "the burst is not full");
             }
         }
@@ -152,23 +163,25 @@ impl ForwardMode for Link {
         handled
     }
 
-    fn end(&mut self, pool: &mut Pool) {
-        self.unsent = self.held.len() as u64;
-        for held in self.held.drain() {
-            pool.free(held.frame);
+    fn release_held(&mut self, pool: &mut FramePool) {
+        self.unsent = self.frames.len() as u64;
+        for link_frame in self.frames.drain() {
+            pool.free(link_frame.frame);
         }
     }
 
-    fn holds(&self) -> bool {
-        !self.held.is_empty()
+    fn holds_frames(&self) -> bool {
+        !self.frames.is_empty()
     }
 
-    fn due(&self) -> Option<u64> {
-        self.held.peek().map(|held| held.at.0.0)
+    fn next_deadline(&self) -> Option<u64> {
+        self.frames
+            .peek()
+            .map(|link_frame| link_frame.departure.0.0)
     }
 
     fn counts(&self) -> BTreeMap<String, u64> {
-        let Counts {
+        let LinkCounts {
             lost,
             overflowed,
             duplicated,
@@ -176,19 +189,19 @@ impl ForwardMode for Link {
             corrupted,
             reordered,
         } = self.emulation.counts();
-        let seldom = [
+        let rare = [
             ("not-duplicated", not_duplicated),
-            (HELD_AT_THE_STOP, self.unsent),
+            (HELD_AT_STOP, self.unsent),
         ];
-        let always = [
+        let regular = [
             ("lost", lost),
             ("queue-full", overflowed),
             ("duplicated", duplicated),
             ("corrupted", corrupted),
             ("reordered", reordered),
         ];
-        let seldom = seldom.into_iter().filter(|&(_, count)| count > 0);
-        let all = always.into_iter().chain(seldom);
+        let rare = rare.into_iter().filter(|&(_, count)| count > 0);
+        let all = regular.into_iter().chain(rare);
         all.map(|(name, count)| (name.to_owned(), count)).collect()
     }
 }

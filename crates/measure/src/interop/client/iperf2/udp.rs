@@ -3,133 +3,138 @@
 use std::net::SocketAddr;
 
 use linerate_dialect::control::FlowTotal;
-use linerate_dialect::iperf2::{Due, UdpClient, Way, datagram};
-use linerate_dialect::remote_report::FarReport;
+use linerate_dialect::iperf2::{Iperf2ClientAction, Iperf2Direction, Iperf2UdpClient, datagram};
+use linerate_dialect::remote_report::RemoteReport;
 use linerate_host::sys::clock::{self, Nanos};
 use linerate_metric::plan::Direction;
 
 use super::super::flow_socket::FlowSocket;
-use super::super::setup_context::{Context, failed, foreign};
-use super::super::{CalledFlow, Speech};
-use super::{copy_of, name, settings, wall_ahead_ns};
+use super::super::setup_context::{SetupContext, connect_error, protocol_error};
+use super::super::{ClientProtocol, ConnectedFlow};
+use super::{duplicate_socket, layout_name, settings, wall_ahead_ns};
 use crate::error::MeasureError;
 use crate::interop::framing::Framing;
 
 /// Buffer for a report.
-const ROOM: usize = 2048;
+const REPORT_BUFFER_BYTES: usize = 2048;
 
 /// Limit of the header bytes, from the sequence number on.
-const HEADER_ROOM: usize = 128;
+const HEADER_LIMIT_BYTES: usize = 128;
 
 /// Flows with an end marker and a report each.
-struct Datagrams {
+struct Iperf2UdpDriver {
     name: &'static str,
     peer: SocketAddr,
-    called: Vec<CalledFlow>,
-    flows: Vec<Flow>,
-    way: Way,
+    new_flows: Vec<ConnectedFlow>,
+    flows: Vec<Iperf2ClientFlow>,
+    directions: Iperf2Direction,
     ending: bool,
-    over: bool,
+    finished: bool,
 }
 
-struct Flow {
+struct Iperf2ClientFlow {
     id: u32,
     socket: FlowSocket,
-    machine: UdpClient,
+    machine: Iperf2UdpClient,
     datagram: Vec<u8>,
-    due_ns: Option<Nanos>,
-    over: bool,
+    deadline_ns: Option<Nanos>,
+    finished: bool,
 }
 
-pub fn open_udp(context: &Context<'_>, legacy: bool) -> Result<Box<dyn Speech>, MeasureError> {
+pub fn open_udp(
+    context: &SetupContext<'_>,
+    legacy: bool,
+) -> Result<Box<dyn ClientProtocol>, MeasureError> {
     let settings = settings(context.plan, legacy);
-    let way = settings.way;
+    let directions = settings.direction;
     let bytes = usize::try_from(context.plan.payload_bytes).unwrap_or(usize::MAX);
-    let mut datagrams = Datagrams {
-        name: name(legacy),
-        peer: context.far,
-        called: Vec::new(),
+    let mut driver = Iperf2UdpDriver {
+        name: layout_name(legacy),
+        peer: context.remote,
+        new_flows: Vec::new(),
         flows: Vec::new(),
-        way,
+        directions,
         ending: false,
-        over: false,
+        finished: false,
     };
-    let direction = match way {
-        Way::Reverse => Direction::Receive,
-        Way::Forward | Way::Both => Direction::Send,
+    let direction = match directions {
+        Iperf2Direction::Reverse => Direction::Receive,
+        Iperf2Direction::Forward | Iperf2Direction::Both => Direction::Send,
     };
     for id in 1..=context.plan.streams {
-        let machine =
-            UdpClient::new(settings.clone(), bytes).map_err(|error| context.foreign(error))?;
-        let socket = context.flow(id, direction, context.far.port())?;
+        let machine = Iperf2UdpClient::new(settings.clone(), bytes)
+            .map_err(|error| context.protocol_error(error))?;
+        let socket = context.connect_flow(id, direction, context.remote.port())?;
         let template = machine.template();
-        datagrams.called.push(CalledFlow {
+        driver.new_flows.push(ConnectedFlow {
             id,
             direction,
-            opening: copy_of(&socket)?.opening(),
+            opening: duplicate_socket(&socket)?.into_opening(),
             framing: framing(&template),
         });
-        let mut flow = Flow {
+        let mut flow = Iperf2ClientFlow {
             id,
             socket,
             machine,
             datagram: template,
-            due_ns: None,
-            over: false,
+            deadline_ns: None,
+            finished: false,
         };
-        if way == Way::Reverse {
-            flow.request(context)?;
+        if directions == Iperf2Direction::Reverse {
+            flow.request_payload(context)?;
         }
-        datagrams.flows.push(flow);
+        driver.flows.push(flow);
     }
-    Ok(Box::new(datagrams))
+    Ok(Box::new(driver))
 }
 
 /// Error text for a server that does not reply to the end marker.
-const UNANSWERED: &str = "the server did not acknowledge the end of the test, so its count is not known: see \
+const NO_REPORT: &str = "the server did not acknowledge the end of the test, so its count is not known: see \
                           whether an iperf2 server listens on that UDP port, and whether UDP gets through";
 
 /// Returns the framing of a datagram template.
 fn framing(template: &[u8]) -> Framing {
     let header = template.get(datagram::HEADER_BYTES..).unwrap_or(&[]);
     Framing::Iperf2 {
-        header: header[..header.len().min(HEADER_ROOM)].into(),
+        header: header[..header.len().min(HEADER_LIMIT_BYTES)].into(),
         wall_ahead_ns: wall_ahead_ns(),
-        wide: true,
+        wide_numbers: true,
     }
 }
 
-impl Flow {
+impl Iperf2ClientFlow {
     /// Requests payload until some has arrived.
-    fn request(&mut self, context: &Context<'_>) -> Result<(), MeasureError> {
+    fn request_payload(&mut self, context: &SetupContext<'_>) -> Result<(), MeasureError> {
         loop {
             let now = clock::now();
-            match self.machine.due(now) {
-                Due::Request => {
+            match self.machine.next_action(now) {
+                Iperf2ClientAction::Request => {
                     self.machine
-                        .write_request(&mut self.datagram, clock::real(), now);
+                        .write_request(&mut self.datagram, clock::now_realtime(), now);
                     self.socket
                         .send(&self.datagram)
-                        .map_err(|error| failed(context.far, error))?;
+                        .map_err(|error| connect_error(context.remote, error))?;
                 }
-                Due::At(at_ns) => {
-                    if context.readable(&self.socket, at_ns)? {
+                Iperf2ClientAction::WaitUntil(at_ns) => {
+                    if context.wait_readable(&self.socket, at_ns)? {
                         // The datagram stays in the queue: it is payload.
                         return Ok(());
                     }
                 }
-                Due::End | Due::Nothing => return Err(context.silent(2_000_000_000)),
+                Iperf2ClientAction::End | Iperf2ClientAction::Idle => {
+                    return Err(context.udp_timeout(2_000_000_000));
+                }
             }
         }
     }
 
     /// Sends the end marker until the report arrives or the attempts are used up.
-    fn end(&mut self, now: Nanos) {
-        let mut room = [0; ROOM];
+    fn poll_end(&mut self, now: Nanos) {
+        let mut buffer = [0; REPORT_BUFFER_BYTES];
         loop {
-            match self.socket.receive(&mut room) {
+            match self.socket.receive(&mut buffer) {
                 Ok(bytes) => {
-                    if self.machine.receive(&room[..bytes]) {
+                    if self.machine.receive(&buffer[..bytes]) {
                         break;
                     }
                 }
@@ -137,79 +142,83 @@ impl Flow {
                 Err(_) => break,
             }
         }
-        self.due_ns = None;
-        match self.machine.due(now) {
-            Due::End => {
+        self.deadline_ns = None;
+        match self.machine.next_action(now) {
+            Iperf2ClientAction::End => {
                 self.machine
-                    .write_end(&mut self.datagram, clock::real(), now);
+                    .write_end(&mut self.datagram, clock::now_realtime(), now);
                 // The marker is repeated, so a full queue does no harm.
-                let _ = self.socket.offer(&self.datagram);
-                self.due_ns = Some(now + 1_000_000);
+                let _ = self.socket.try_send(&self.datagram);
+                self.deadline_ns = Some(now + 1_000_000);
             }
-            Due::At(at_ns) => self.due_ns = Some(at_ns.min(now + 5_000_000)),
-            Due::Request | Due::Nothing => self.over = true,
+            Iperf2ClientAction::WaitUntil(at_ns) => {
+                self.deadline_ns = Some(at_ns.min(now + 5_000_000))
+            }
+            Iperf2ClientAction::Request | Iperf2ClientAction::Idle => self.finished = true,
         }
     }
 }
 
-impl Speech for Datagrams {
-    fn flows(&mut self) -> Vec<CalledFlow> {
-        std::mem::take(&mut self.called)
+impl ClientProtocol for Iperf2UdpDriver {
+    fn flows(&mut self) -> Vec<ConnectedFlow> {
+        std::mem::take(&mut self.new_flows)
     }
 
-    fn turn(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        if !self.ending || self.over {
+    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        if !self.ending || self.finished {
             return Ok(());
         }
-        for flow in self.flows.iter_mut().filter(|flow| !flow.over) {
-            flow.end(now);
+        for flow in self.flows.iter_mut().filter(|flow| !flow.finished) {
+            flow.poll_end(now);
         }
-        self.over = self.flows.iter().all(|flow| flow.over);
-        let unheard = |flow: &Flow| flow.machine.wants_report() && flow.machine.report().is_none();
-        if self.over && self.flows.iter().all(unheard) {
-            return Err(foreign(self.peer, UNANSWERED));
+        self.finished = self.flows.iter().all(|flow| flow.finished);
+        let lacks_report = |flow: &Iperf2ClientFlow| {
+            flow.machine.expects_report() && flow.machine.report().is_none()
+        };
+        if self.finished && self.flows.iter().all(lacks_report) {
+            return Err(protocol_error(self.peer, NO_REPORT));
         }
         Ok(())
     }
 
-    fn sent(&mut self, now: Nanos, totals: &[FlowTotal]) {
-        if self.way != Way::Forward || self.ending {
+    fn payload_sent(&mut self, now: Nanos, totals: &[FlowTotal]) {
+        if self.directions != Iperf2Direction::Forward || self.ending {
             return;
         }
         self.ending = true;
         for flow in &mut self.flows {
             let total = totals.iter().find(|total| total.id == flow.id);
             let sent = total.and_then(|total| total.packets).unwrap_or(0);
-            flow.machine.count(sent);
+            flow.machine.set_sent(sent);
             flow.machine.finish(now);
         }
     }
 
     fn stop(&mut self, _: Nanos, early: bool) {
         // At the end of the time, the server ends by itself.
-        if early && self.way == Way::Reverse {
+        if early && self.directions == Iperf2Direction::Reverse {
             for flow in &self.flows {
-                flow.socket.deafen();
+                flow.socket.reject_datagrams();
             }
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.way != Way::Forward || self.over
+    fn is_finished(&self) -> bool {
+        self.directions != Iperf2Direction::Forward || self.finished
     }
 
-    fn due_ns(&self, now: Nanos) -> Nanos {
-        let due = self.flows.iter().filter_map(|flow| flow.due_ns).min();
-        due.unwrap_or(now + 250_000_000)
+    fn next_deadline_ns(&self, now: Nanos) -> Nanos {
+        let deadline_ns = self.flows.iter().filter_map(|flow| flow.deadline_ns).min();
+        deadline_ns.unwrap_or(now + 250_000_000)
     }
 
-    fn far_report(&self) -> FarReport {
-        let mut all = FarReport::default();
+    fn remote_report(&self) -> RemoteReport {
+        let mut all = RemoteReport::default();
         for flow in &self.flows {
-            let said = flow.machine.far_report();
-            all.flows.extend(said.flows.into_iter().map(|mut said| {
-                said.id = Some(flow.id);
-                said
+            let report = flow.machine.remote_report();
+            all.flows.extend(report.flows.into_iter().map(|mut report| {
+                report.id = Some(flow.id);
+                report
             }));
         }
         all

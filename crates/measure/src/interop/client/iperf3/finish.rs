@@ -1,30 +1,32 @@
 //! End of an iperf3 test: payload arrives, the end message is sent, both ends exchange results.
 
-use linerate_dialect::control::Outcome;
-use linerate_dialect::iperf3::{Cpu, Flow, FlowResult, Protocol, Results};
+use linerate_dialect::control::EndResults;
+use linerate_dialect::iperf3::{
+    CpuPercent, FlowResult, Iperf3Flow, Iperf3Results, Iperf3Transport,
+};
 use linerate_host::sys::clock::Nanos;
 use linerate_metric::plan::Direction;
 
-use super::super::setup_context::foreign;
-use super::Test;
+use super::super::setup_context::protocol_error;
+use super::Iperf3Driver;
 use crate::error::MeasureError;
 
 /// Time for a server to read what has arrived, before the end message.
-const READING_NS: Nanos = 5_000_000;
+const SERVER_READ_NS: Nanos = 5_000_000;
 
 /// Minimum time that unacknowledged bytes stay the same before they count as arrived: a kernel
 /// delays the acknowledgement of the last segment of a stream (Linux by 40 ms).
-const DELAYED_NS: Nanos = 20_000_000;
+const DELAYED_ACK_NS: Nanos = 20_000_000;
 
-impl Test {
+impl Iperf3Driver {
     /// Returns the server's time without the parts before this end sent and after the last payload
     /// arrived.
     pub(super) fn without_pauses(&self, time_ns: Nanos) -> Nanos {
         // The server's time, and payload sent in it, begin after the omitted time.
-        let ran = self.ran.1.saturating_sub(self.ran.0);
-        let ran = ran.saturating_sub(self.params.omit_ns);
-        let moved = self.own_send_ns.map(|sent| sent + self.drain_ns);
-        let pauses = moved.map_or(0, |moved| ran.saturating_sub(moved));
+        let run_ns = self.server_run_ns.1.saturating_sub(self.server_run_ns.0);
+        let run_ns = run_ns.saturating_sub(self.params.omit_ns);
+        let moved_ns = self.send_duration_ns.map(|sent| sent + self.drain_ns);
+        let pauses = moved_ns.map_or(0, |moved_ns| run_ns.saturating_sub(moved_ns));
         time_ns
             .checked_sub(pauses)
             .filter(|&t| t > 0)
@@ -32,51 +34,56 @@ impl Test {
     }
 
     /// Sends the end message once everything has arrived.
-    pub(super) fn finish_in_time(&mut self, now: Nanos) -> Result<(), MeasureError> {
-        let Some(limit) = self.ending_ns.filter(|_| !self.finished) else {
+    pub(super) fn finish_when_arrived(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        let Some(limit) = self.finish_by_ns.filter(|_| !self.finished) else {
             return Ok(());
         };
         // The FIN is not counted: a server that has closed does not acknowledge it.
-        let left = self.sending.iter();
-        let left = left
+        let unacknowledged = self.tcp_senders.iter();
+        let unacknowledged = unacknowledged
             .map(|socket| socket.unacknowledged(false).unwrap_or(0))
             .sum();
-        if left == 0 {
-            let since = match now.saturating_sub(self.left.1) {
-                waited if waited >= DELAYED_NS => self.left.1,
+        if unacknowledged == 0 {
+            let since = match now.saturating_sub(self.unacknowledged.1) {
+                waited if waited >= DELAYED_ACK_NS => self.unacknowledged.1,
                 _ => now,
             };
-            self.arrived_ns.get_or_insert((now, since.min(now)));
-        } else if left != self.left.0 {
-            self.left = (left, now);
+            self.arrival_ns.get_or_insert((now, since.min(now)));
+        } else if unacknowledged != self.unacknowledged.0 {
+            self.unacknowledged = (unacknowledged, now);
         }
-        let read = self
-            .arrived_ns
-            .is_some_and(|(at, _)| now >= at + READING_NS);
-        if read || now >= limit {
+        let is_read = self
+            .arrival_ns
+            .is_some_and(|(at, _)| now >= at + SERVER_READ_NS);
+        if is_read || now >= limit {
             self.finished = true;
-            let arrived = self.arrived_ns.map_or(now, |(_, since)| since);
-            self.drain_ns = arrived.saturating_sub(self.sent_ns);
-            self.ran.1 = now;
+            let arrival_ns = self.arrival_ns.map_or(now, |(_, since)| since);
+            self.drain_ns = arrival_ns.saturating_sub(self.sent_ns);
+            self.server_run_ns.1 = now;
             self.machine
                 .finish(now)
-                .map_err(|error| foreign(self.peer, error))?;
+                .map_err(|error| protocol_error(self.peer, error))?;
         }
         Ok(())
     }
 
     /// Converts the results of this end into those for the server.
-    pub(super) fn note_own(&mut self, own: &Outcome) {
-        let sent = own
+    pub(super) fn store_results(&mut self, local_results: &EndResults) {
+        let sent = local_results
             .streams
             .iter()
-            .filter(|own| own.direction == Direction::Send);
-        self.own_send_ns = sent.filter_map(|own| own.stream.summary.duration_ns).max();
+            .filter(|local_results| local_results.direction == Direction::Send);
+        self.send_duration_ns = sent
+            .filter_map(|local_results| local_results.stream.summary.duration_ns)
+            .max();
         let flows = self.params.flows();
-        let result = |(number, flow): (u32, &Flow)| {
-            let stream = own.streams.iter().find(|own| own.stream.id == number);
+        let result = |(number, flow): (u32, &Iperf3Flow)| {
+            let stream = local_results
+                .streams
+                .iter()
+                .find(|local_results| local_results.stream.id == number);
             let figures = stream
-                .map(|own| own.stream.summary.clone())
+                .map(|local_results| local_results.stream.summary.clone())
                 .unwrap_or_default();
             let (bytes, packets) = match flow.from_client {
                 true => (figures.bytes_sent, figures.packets_sent),
@@ -85,7 +92,7 @@ impl Test {
                     figures
                         .packets_received
                         .zip(figures.lost)
-                        .map(|(came, lost)| came.saturating_add(lost)),
+                        .map(|(received, lost)| received.saturating_add(lost)),
                 ),
             };
             FlowResult {
@@ -101,17 +108,17 @@ impl Test {
                 end_ns: figures.duration_ns,
             }
         };
-        self.own = Some(Results {
-            cpu: own.cpu.as_ref().map(|cpu| {
+        self.local_results = Some(Iperf3Results {
+            cpu: local_results.cpu.as_ref().map(|cpu| {
                 // The format has user and system parts, and no value for unknown ones.
                 let user = cpu.user_share.unwrap_or(0.0);
-                Cpu {
+                CpuPercent {
                     total: cpu.share * 100.0,
                     user: user * 100.0,
                     system: (cpu.share - user) * 100.0,
                 }
             }),
-            knows_retransmits: Some(self.params.protocol == Protocol::Tcp),
+            has_retransmits: Some(self.params.protocol == Iperf3Transport::Tcp),
             congestion: None,
             flows: (1..).zip(&flows).map(result).collect(),
             output_text: None,

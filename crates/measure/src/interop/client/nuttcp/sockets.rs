@@ -10,30 +10,30 @@ use linerate_host::sys::clock;
 use linerate_metric::plan::Direction;
 
 use super::super::flow_socket::FlowSocket;
-use super::super::setup_context::{Context, PATIENCE_NS, failed, foreign};
-use super::Test;
+use super::super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, connect_error, protocol_error};
+use super::NuttcpDriver;
 use crate::error::MeasureError;
 
 /// Opens a socket that the server can reach.
-pub fn listening(context: &Context<'_>) -> Result<FlowSocket, MeasureError> {
+pub fn open_listener(context: &SetupContext<'_>) -> Result<FlowSocket, MeasureError> {
     let port = context.plan.source_port.unwrap_or(0);
-    let listening = context.listening(Direction::Receive, port);
-    listening.map_err(|error| failed(context.far, error))
+    let listener = context.open_listener(Direction::Receive, port);
+    listener.map_err(|error| connect_error(context.remote, error))
 }
 
 /// Accepts the server's connection.
-pub fn accept(
-    context: &Context<'_>,
-    test: &mut Test,
-    waiting: &FlowSocket,
+pub fn accept_server(
+    context: &SetupContext<'_>,
+    driver: &mut NuttcpDriver,
+    listener: &FlowSocket,
 ) -> Result<FlowSocket, MeasureError> {
-    let until = clock::now() + PATIENCE_NS;
+    let until = clock::now() + SETUP_TIMEOUT_NS;
     while clock::now() < until {
-        test.talk()?;
-        if !context.readable(waiting, clock::now() + 20_000_000)? {
+        driver.poll_control()?;
+        if !context.wait_readable(listener, clock::now() + 20_000_000)? {
             continue;
         }
-        match waiting.accept() {
+        match listener.accept() {
             // Connections of other hosts are dropped.
             Ok((socket, from)) if is_server(context, from) => return Ok(socket),
             Ok(_) => {}
@@ -41,67 +41,69 @@ pub fn accept(
             Err(error) => return Err(MeasureError::system("nuttcp's data", error)),
         }
     }
-    Err(no_data(context))
+    Err(no_data_error(context))
 }
 
-fn is_server(context: &Context<'_>, from: SocketAddr) -> bool {
-    from.ip().to_canonical() == context.far.ip().to_canonical()
+fn is_server(context: &SetupContext<'_>, from: SocketAddr) -> bool {
+    from.ip().to_canonical() == context.remote.ip().to_canonical()
 }
 
 /// Waits for the server's first datagram, which stays in the queue, and connects the socket to its
 /// sender.
-pub fn first_datagram(
-    context: &Context<'_>,
-    test: &mut Test,
-    waiting: FlowSocket,
+pub fn receive_first_datagram(
+    context: &SetupContext<'_>,
+    driver: &mut NuttcpDriver,
+    listener: FlowSocket,
 ) -> Result<FlowSocket, MeasureError> {
     let system = |error| MeasureError::system("nuttcp's data", error);
-    let until = clock::now() + PATIENCE_NS;
-    let mut room = [0; 16];
+    let until = clock::now() + SETUP_TIMEOUT_NS;
+    let mut buffer = [0; 16];
     while clock::now() < until {
-        test.talk()?;
-        if context.readable(&waiting, clock::now() + 20_000_000)? {
-            let (_, from) = waiting.peek(&mut room).map_err(system)?;
+        driver.poll_control()?;
+        if context.wait_readable(&listener, clock::now() + 20_000_000)? {
+            let (_, from) = listener.peek(&mut buffer).map_err(system)?;
             if let Some(from) = from.filter(|from| is_server(context, *from)) {
-                waiting.keep_to(from).map_err(system)?;
-                return Ok(waiting);
+                listener.connect_to(from).map_err(system)?;
+                return Ok(listener);
             }
             // Datagrams of other hosts are dropped.
-            let _ = waiting.receive(&mut room);
+            let _ = listener.receive(&mut buffer);
         }
     }
-    Err(no_data(context))
+    Err(no_data_error(context))
 }
 
-fn no_data(context: &Context<'_>) -> MeasureError {
-    foreign(
-        context.far,
+fn no_data_error(context: &SetupContext<'_>) -> MeasureError {
+    protocol_error(
+        context.remote,
         "the server agreed to send, but nothing was received: it connects to a port of this host, which firewalls \
          and address translation may block",
     )
 }
 
 /// Connects to the data port, which a reference server opens only after the agreement.
-pub fn connect(
-    context: &Context<'_>,
-    test: &mut Test,
+pub fn connect_data(
+    context: &SetupContext<'_>,
+    driver: &mut NuttcpDriver,
     tcp: bool,
 ) -> Result<FlowSocket, MeasureError> {
-    let begun = clock::now();
-    while tcp && clock::now() < begun + CONNECT_DELAY_NS {
-        test.talk()?;
-        test.wait(10);
+    let start_ns = clock::now();
+    while tcp && clock::now() < start_ns + CONNECT_DELAY_NS {
+        driver.poll_control()?;
+        driver.wait_control(10);
     }
     loop {
-        match context.flow(1, Direction::Send, DATA_PORT) {
-            Err(MeasureError::Refused { .. }) if clock::now() < begun + PATIENCE_NS => {
+        match context.connect_flow(1, Direction::Send, DATA_PORT) {
+            Err(MeasureError::ConnectionRefused { .. })
+                if clock::now() < start_ns + SETUP_TIMEOUT_NS =>
+            {
                 if context.stop.load(Relaxed) {
                     return Err(MeasureError::Interrupted);
                 }
-                test.talk()?;
+                driver.poll_control()?;
                 std::thread::sleep(Duration::from_millis(20));
             }
-            done => return done,
+            result => return result,
         }
     }
 }

@@ -6,18 +6,18 @@ use std::sync::{Arc, mpsc};
 
 use linerate_dialect::iperf3::Cookie;
 
-use super::{Hall, lock};
-use crate::interop::handlers::Caller;
-use crate::session::server_state::House;
-use crate::session::udp_demux::Arrived;
+use super::{InteropState, lock};
+use crate::interop::handlers::AcceptedClient;
+use crate::session::server_state::ServerState;
+use crate::session::udp_demux::IncomingFlow;
 
 /// Connection or flow that a test expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum ExpectedFlow {
     /// Connection that opens with the cookie of an iperf3 test.
-    Cookie(Cookie),
+    Iperf3Cookie(Cookie),
     /// Next UDP flow of an iperf3 test; its hello has no test identifier.
-    Hello {
+    Iperf3Hello {
         /// Server port.
         port: u16,
     },
@@ -33,84 +33,84 @@ pub enum Wanted {
     },
 }
 
-pub(super) struct Expected {
-    what: Wanted,
+pub(super) struct ExpectationEntry {
+    flow: ExpectedFlow,
     /// Address of the client; flows of other addresses do not match.
     peer: IpAddr,
-    arrived: mpsc::Sender<Arrived>,
+    arrivals: mpsc::Sender<IncomingFlow>,
 }
 
 /// Registration of an expected flow; removed on drop.
-pub struct Expectation {
-    house: Arc<House>,
+pub struct ExpectationGuard {
+    server: Arc<ServerState>,
     id: u64,
 }
 
-impl Drop for Expectation {
+impl Drop for ExpectationGuard {
     fn drop(&mut self) {
-        lock(&self.house.hall.expected).remove(&self.id);
+        lock(&self.server.interop.expectations).remove(&self.id);
     }
 }
 
-impl Hall {
+impl InteropState {
     /// Registers an expected flow of a client; matching arrivals go to `arrivals`. Returns `None`
     /// if another test of this client already expects the same.
     pub fn expect(
-        caller: &Caller,
-        what: Wanted,
-        arrived: mpsc::Sender<Arrived>,
-    ) -> Option<Expectation> {
-        let hall = &caller.house.hall;
-        let peer = caller.peer.ip();
-        let mut expected = lock(&hall.expected);
-        let taken = |other: &Expected| other.what == what && other.peer == peer;
-        if expected.values().any(taken) {
+        client: &AcceptedClient,
+        flow: ExpectedFlow,
+        arrivals: mpsc::Sender<IncomingFlow>,
+    ) -> Option<ExpectationGuard> {
+        let interop = &client.server.interop;
+        let peer = client.peer.ip();
+        let mut expected = lock(&interop.expectations);
+        let is_taken = |entry: &ExpectationEntry| entry.flow == flow && entry.peer == peer;
+        if expected.values().any(is_taken) {
             return None;
         }
-        let id = hall.next.fetch_add(1, Relaxed);
+        let id = interop.next_expectation.fetch_add(1, Relaxed);
         expected.insert(
             id,
-            Expected {
-                what,
+            ExpectationEntry {
+                flow,
                 peer,
-                arrived,
+                arrivals,
             },
         );
-        Some(Expectation {
-            house: Arc::clone(&caller.house),
+        Some(ExpectationGuard {
+            server: Arc::clone(&client.server),
             id,
         })
     }
 
     /// Returns whether a test expects this flow from this address.
     #[must_use]
-    pub fn expects(&self, what: &Wanted, from: SocketAddr) -> bool {
+    pub fn expects(&self, flow: &ExpectedFlow, from: SocketAddr) -> bool {
         let peer = from.ip().to_canonical();
-        let expected = lock(&self.expected);
+        let expected = lock(&self.expectations);
         expected
             .values()
-            .any(|other| other.what == *what && other.peer == peer)
+            .any(|entry| entry.flow == *flow && entry.peer == peer)
     }
 
     /// Passes an arrival to the test that expects it. Returns false if no test does.
-    pub fn admit(
+    pub fn deliver(
         &self,
-        what: &Wanted,
+        flow: &ExpectedFlow,
         from: SocketAddr,
-        open: impl FnOnce() -> Option<Arrived>,
+        accept: impl FnOnce() -> Option<IncomingFlow>,
     ) -> bool {
         let peer = from.ip().to_canonical();
-        let arrived = {
-            let expected = lock(&self.expected);
+        let arrivals = {
+            let expected = lock(&self.expectations);
             let mut expected = expected.values();
             expected
-                .find(|other| other.what == *what && other.peer == peer)
-                .map(|other| other.arrived.clone())
+                .find(|entry| entry.flow == *flow && entry.peer == peer)
+                .map(|entry| entry.arrivals.clone())
         };
-        let Some(arrived) = arrived else {
+        let Some(arrivals) = arrivals else {
             return false;
         };
         // The test may have given up in the meantime; then the socket is closed.
-        open().is_some_and(|socket| arrived.send(socket).is_ok())
+        accept().is_some_and(|socket| arrivals.send(socket).is_ok())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use linerate_host::sys::clock::{self, Nanos};
 
-use super::{Hall, lock};
+use super::{InteropState, lock};
 
 /// Limit of flows that are open at a time.
 const FLOW_LIMIT: usize = 8_192;
@@ -15,77 +15,77 @@ const FLOW_LIMIT: usize = 8_192;
 const LINGER_NS: Nanos = 2_000_000_000;
 
 /// Flows by server port and sender; `Some` once a flow has ended.
-pub(super) type Flows = Arc<Mutex<HashMap<(u16, SocketAddr), Option<Over>>>>;
+pub(super) type FlowTable = Arc<Mutex<HashMap<(u16, SocketAddr), Option<ClosedFlow>>>>;
 
 /// Flow that has ended.
 #[derive(Clone, Copy)]
-pub(super) struct Over {
-    until: Nanos,
+pub(super) struct ClosedFlow {
+    until_ns: Nanos,
     /// True if the server ended it: datagrams that still arrive extend the time.
-    cut: bool,
+    aborted: bool,
 }
 
 /// Entry of an open UDP flow; released on drop.
-pub struct FlowKey {
-    flows: Flows,
+pub struct OpenFlowEntry {
+    flows: FlowTable,
     key: (u16, SocketAddr),
     lingers: bool,
-    cut: bool,
+    aborted: bool,
 }
 
-impl FlowKey {
+impl OpenFlowEntry {
     /// Keeps the entry for [`LINGER_NS`] after the end: late datagrams open no new flow.
     pub fn linger(&mut self) {
         self.lingers = true;
     }
 
     /// Keeps the entry for as long as the client sends: it did not receive the end.
-    pub fn cut(&mut self) {
-        (self.lingers, self.cut) = (true, true);
+    pub fn abort(&mut self) {
+        (self.lingers, self.aborted) = (true, true);
     }
 }
 
-impl Drop for FlowKey {
+impl Drop for OpenFlowEntry {
     fn drop(&mut self) {
         let mut flows = lock(&self.flows);
         if self.lingers {
-            let until = clock::now() + LINGER_NS;
-            let cut = self.cut;
-            flows.insert(self.key, Some(Over { until, cut }));
+            let until_ns = clock::now() + LINGER_NS;
+            let aborted = self.aborted;
+            flows.insert(self.key, Some(ClosedFlow { until_ns, aborted }));
         } else {
             flows.remove(&self.key);
         }
     }
 }
 
-impl Hall {
+impl InteropState {
     /// Registers a flow; `None` if it is already open, or at the limit.
-    pub fn open(&self, port: u16, from: SocketAddr) -> Option<FlowKey> {
-        let mut flows = lock(&self.flows);
+    pub fn open_flow(&self, port: u16, from: SocketAddr) -> Option<OpenFlowEntry> {
+        let mut flows = lock(&self.open_flows);
         let key = (port, from);
         let now = clock::now();
         if flows.len() >= FLOW_LIMIT {
-            flows.retain(|_, over| over.is_none_or(|over| over.until > now));
+            flows.retain(|_, closed| closed.is_none_or(|closed| closed.until_ns > now));
         }
-        let over = match flows.get_mut(&key) {
+        let closed = match flows.get_mut(&key) {
             None => true,
-            Some(Some(over)) if over.until > now => {
-                if over.cut {
-                    over.until = now + LINGER_NS;
+            Some(Some(closed)) if closed.until_ns > now => {
+                if closed.aborted {
+                    closed.until_ns = now + LINGER_NS;
                 }
                 false
             }
-            Some(over) => over.is_some(),
+            Some(closed) => closed.is_some(),
         };
-        if !over || flows.len() >= FLOW_LIMIT {
+        if !closed || flows.len() >= FLOW_LIMIT {
             return None;
         }
         flows.insert(key, None);
-        Some(FlowKey {
-            flows: Arc::clone(&self.flows),
+        Some(OpenFlowEntry {
+            flows: Arc::clone(&self.open_flows),
             key,
             lingers: false,
-            cut: false,
+            aborted: false,
         })
     }
 }
@@ -96,28 +96,31 @@ mod tests {
 
     #[test]
     fn a_flow_is_open_once_and_closed_for_a_while() {
-        let hall = Hall::default();
+        let interop = InteropState::default();
         let from = |port| SocketAddr::from(([10, 0, 0, 1], port));
-        let open = |port| hall.open(5001, from(port));
+        let open = |port| interop.open_flow(5001, from(port));
         let first = open(1).expect("it is free");
         assert!(open(1).is_none());
-        assert!(hall.open(5002, from(1)).is_some(), "another port of ours");
+        assert!(
+            interop.open_flow(5002, from(1)).is_some(),
+            "another port of ours"
+        );
         drop(first);
-        let mut again = open(1).expect("it is over");
-        again.linger();
-        drop(again);
+        let mut reopened = open(1).expect("it is over");
+        reopened.linger();
+        drop(reopened);
         assert!(open(1).is_none(), "what still comes opens none");
-        let mut cut = open(2).expect("it is free");
-        cut.cut();
-        drop(cut);
-        let until = || {
-            lock(&hall.flows)[&(5001, from(2))]
+        let mut aborted = open(2).expect("it is free");
+        aborted.abort();
+        drop(aborted);
+        let until_ns = || {
+            lock(&interop.open_flows)[&(5001, from(2))]
                 .expect("it is over")
-                .until
+                .until_ns
         };
-        let before = until();
+        let before = until_ns();
         std::thread::sleep(std::time::Duration::from_millis(2));
         assert!(open(2).is_none());
-        assert!(until() > before, "what goes on keeps it closed");
+        assert!(until_ns() > before, "what goes on keeps it closed");
     }
 }

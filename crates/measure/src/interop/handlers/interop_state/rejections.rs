@@ -2,64 +2,72 @@
 
 use std::net::SocketAddr;
 
-use linerate_dialect::amplification_guard::{self, Leave, Refusal};
+use linerate_dialect::amplification_guard::{self, SendCredit, SendRejection};
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::event::{Event, Problem, What};
+use linerate_metric::event::{ErrorReport, Event, EventKind};
 
-use super::{Hall, lock};
-use crate::error::two_parts;
-use crate::interop::handlers::rejection_log::Refused;
+use super::{InteropState, lock};
+use crate::error::split_situation;
+use crate::interop::handlers::rejection_log::RejectionKey;
 use crate::session::acceptor::canonical;
-use crate::session::limits::{GREETING_PATIENCE, TALK_LIMIT};
-use crate::session::server_state::Denied;
+use crate::session::limits::{CLASSIFY_DEADLINE, SESSION_PERMIT_LIMIT};
+use crate::session::server_state::TestRejection;
 
-impl Hall {
+impl InteropState {
     /// Returns whether `response_bytes` bytes may be sent to an unvalidated address that has sent
     /// `received_bytes` more bytes since the last call (anti-amplification limit, RFC 9000 section
     /// 8).
     ///
     /// Uses the flow's own credit `credit` first, which takes no lock. A rejection is logged.
-    pub fn may_answer(
+    pub fn may_respond(
         &self,
-        leave: &mut Leave,
+        credit: &mut SendCredit,
         now: Nanos,
-        (dialect, client): (&'static str, SocketAddr),
-        received: u64,
-        answer: u64,
+        (protocol, client): (&'static str, SocketAddr),
+        received_bytes: u64,
+        response_bytes: u64,
     ) -> bool {
-        if leave.take(now, received, answer) {
+        if credit.try_consume(now, received_bytes, response_bytes) {
             return true;
         }
-        let came = leave.untold();
-        let asked = lock(&self.guard).leave(now, client.ip(), came, answer);
-        let refusal = match asked {
-            Ok(more) => {
-                *leave = more;
+        let new_bytes = credit.take_unreported();
+        let granted = lock(&self.guard).grant_credit(now, client.ip(), new_bytes, response_bytes);
+        let rejection = match granted {
+            Ok(new_credit) => {
+                *credit = new_credit;
                 return true;
             }
-            Err(refusal) => refusal,
+            Err(rejection) => rejection,
         };
-        if matches!(refusal, Refusal::NotNeighbour { .. }) {
-            self.refresh();
+        if matches!(rejection, SendRejection::NotNeighbour { .. }) {
+            self.refresh_networks();
         }
-        self.refuse_answer(dialect, client, refusal);
+        self.reject_response(protocol, client, rejection);
         false
     }
 
     /// Logs that a client gets no response over UDP.
-    pub fn refuse_answer(&self, dialect: &'static str, from: SocketAddr, refusal: Refusal) {
-        let (why, address) = match refusal {
-            Refusal::NotNeighbour { address } => ("neighbour", address),
-            Refusal::MoreThanReceived { address, .. } | Refusal::Unproved { address } => {
-                ("proof", address)
-            }
-            Refusal::AddressRate { address } => ("address-rate", address),
-            Refusal::TotalRate { address } => ("total-rate", address),
+    pub fn reject_response(
+        &self,
+        protocol: &'static str,
+        from: SocketAddr,
+        rejection: SendRejection,
+    ) {
+        let (reason, address) = match rejection {
+            SendRejection::NotNeighbour { address } => ("neighbour", address),
+            SendRejection::MoreThanReceived { address, .. }
+            | SendRejection::Unvalidated { address } => ("proof", address),
+            SendRejection::AddressRate { address } => ("address-rate", address),
+            SendRejection::TotalRate { address } => ("total-rate", address),
         };
-        let refused = Refused { why, dialect, from };
-        self.refuse(refused, || {
-            let next = match refusal.option() {
-                Some(option) if why == "proof" => format!(
+        let key = RejectionKey {
+            reason,
+            protocol,
+            from,
+        };
+        self.log_rejection(key, || {
+            let next = match rejection.option() {
+                Some(option) if reason == "proof" => format!(
                     "{option} {address} (that address alone), or let it run a test over TCP first, \
                      which validates its address"
                 ),
@@ -70,9 +78,9 @@ impl Hall {
                 None => "let it run a test over TCP first, which validates its address".to_owned(),
             };
             // The part of the text after the colon names the option, which `next` already has.
-            let text = refusal.to_string();
-            let (situation, _) = two_parts(&text);
-            Problem::new(situation, format!("a response over UDP ({dialect})"), next)
+            let text = rejection.to_string();
+            let (situation, _) = split_situation(&text);
+            ErrorReport::new(situation, format!("a response over UDP ({protocol})"), next)
         });
     }
 
@@ -83,165 +91,167 @@ impl Hall {
     /// `alternative` is the client's alternative, for the log.
     pub fn may_connect_back(
         &self,
-        dialect: &'static str,
+        protocol: &'static str,
         client: SocketAddr,
         port: u16,
-        otherwise: &str,
+        alternative: &str,
     ) -> bool {
         let address = client.ip();
-        if self.is_near(address) {
+        if self.is_in_trusted_network(address) {
             return true;
         }
-        let refused = Refused {
-            why: "connect-back",
-            dialect,
+        let key = RejectionKey {
+            reason: "connect-back",
+            protocol,
             from: client,
         };
-        self.refuse(refused, || {
-            Problem::new(
+        self.log_rejection(key, || {
+            ErrorReport::new(
                 format!(
                     "{address} is in no directly connected network, and several hosts may share \
                      the address"
                 ),
-                format!("a connection back to port {port} of a client ({dialect})"),
-                format!("--allow {address}, or {otherwise}"),
+                format!("a connection back to port {port} of a client ({protocol})"),
+                format!("--allow {address}, or {alternative}"),
             )
         });
         false
     }
 
     /// Logs that the server does not serve a protocol.
-    pub fn refuse_dialect(&self, dialect: &'static str, from: SocketAddr) {
-        let refused = Refused {
-            why: "dialect",
-            dialect,
+    pub fn reject_protocol(&self, protocol: &'static str, from: SocketAddr) {
+        let key = RejectionKey {
+            reason: "dialect",
+            protocol,
             from,
         };
-        self.refuse(refused, || {
-            Problem::new(
+        self.log_rejection(key, || {
+            ErrorReport::new(
                 match self.has_key {
                     true => format!(
-                        "{} speaks {dialect}, which has no proof of a shared key",
+                        "{} speaks {protocol}, which has no proof of a shared key",
                         canonical(from)
                     ),
                     false => format!(
-                        "{} speaks {dialect}, which --allow-dialect does not list",
+                        "{} speaks {protocol}, which --allow-dialect does not list",
                         canonical(from)
                     ),
                 },
                 "a test",
-                format!("start the server with --allow-dialect {dialect}"),
+                format!("start the server with --allow-dialect {protocol}"),
             )
         });
     }
 
     /// Logs that the server has no capacity for a test, with the reason.
-    pub fn refuse_test(&self, dialect: &'static str, from: SocketAddr, denied: &Denied) {
-        let refused = Refused {
-            why: "test",
-            dialect,
+    pub fn reject_test(&self, protocol: &'static str, from: SocketAddr, rejection: &TestRejection) {
+        let key = RejectionKey {
+            reason: "test",
+            protocol,
             from,
         };
-        self.refuse(refused, || {
-            let why = &denied.refuse.problem.situation;
-            let situation = format!("rejected for {}: {why}", canonical(from));
-            Problem::new(
+        self.log_rejection(key, || {
+            let reason = &rejection.reply.problem.situation;
+            let situation = format!("rejected for {}: {reason}", canonical(from));
+            ErrorReport::new(
                 situation,
-                format!("a test ({dialect})"),
-                denied.remedy.as_str(),
+                format!("a test ({protocol})"),
+                rejection.remedy.as_str(),
             )
         });
     }
 
     /// Logs a connection on which no test started. `reason` is the reason, with the next step after
     /// a colon.
-    pub fn refuse_fruitless(&self, dialect: &'static str, from: SocketAddr, how: &str) {
-        self.refuse(Refused::fruitless(dialect, from), || {
-            let (how, next) = two_parts(how);
-            Problem::new(
-                format!("none started for {}: {how}", canonical(from)),
-                format!("a test ({dialect})"),
+    pub fn log_no_test_started(&self, protocol: &'static str, from: SocketAddr, reason: &str) {
+        self.log_rejection(RejectionKey::no_test_started(protocol, from), || {
+            let (reason, next) = split_situation(reason);
+            ErrorReport::new(
+                format!("none started for {}: {reason}", canonical(from)),
+                format!("a test ({protocol})"),
                 next.unwrap_or("see the client's own messages"),
             )
         });
     }
 
     /// Logs a request of a client that the server cannot fulfil, with an alternative.
-    pub fn refuse_wish(&self, dialect: &'static str, from: SocketAddr, wish: &Problem) {
-        let refused = Refused {
-            why: "wish",
-            dialect,
+    pub fn reject_request(&self, protocol: &'static str, from: SocketAddr, request: &ErrorReport) {
+        let key = RejectionKey {
+            reason: "wish",
+            protocol,
             from,
         };
-        self.refuse(refused, || {
-            Problem::new(
+        self.log_rejection(key, || {
+            ErrorReport::new(
                 format!(
                     "{} requests {}: {}",
                     canonical(from),
-                    wish.object,
-                    wish.situation
+                    request.object,
+                    request.situation
                 ),
-                format!("a test ({dialect})"),
-                wish.next_step.clone(),
+                format!("a test ({protocol})"),
+                request.next_step.clone(),
             )
         });
     }
 
     /// Logs that a client and this server do not have the same key.
-    pub fn refuse_key(&self, dialect: &'static str, from: SocketAddr, why: &str) {
-        let refused = Refused {
-            why: "key",
-            dialect,
+    pub fn reject_key(&self, protocol: &'static str, from: SocketAddr, reason: &str) {
+        let key = RejectionKey {
+            reason: "key",
+            protocol,
             from,
         };
-        self.refuse(refused, || {
-            let (why, next) = two_parts(why);
-            Problem::new(
-                format!("rejected for {}: {why}", canonical(from)),
-                format!("a test ({dialect})"),
+        self.log_rejection(key, || {
+            let (reason, next) = split_situation(reason);
+            ErrorReport::new(
+                format!("rejected for {}: {reason}", canonical(from)),
+                format!("a test ({protocol})"),
                 next.unwrap_or_default(),
             )
         });
     }
 
     /// Logs a client of another protocol on a port that belongs to one protocol.
-    pub fn refuse_misplaced(
+    pub fn reject_wrong_protocol(
         &self,
-        dialect: &'static str,
+        protocol: &'static str,
         from: SocketAddr,
         (port, owner): (u16, &'static str),
     ) {
-        let refused = Refused {
-            why: "misplaced",
-            dialect,
+        let key = RejectionKey {
+            reason: "misplaced",
+            protocol,
             from,
         };
-        self.refuse(refused, || {
-            let own = self.ports.first().copied().unwrap_or_default();
-            Problem::new(
+        self.log_rejection(key, || {
+            let main_port = self.ports.first().copied().unwrap_or_default();
+            ErrorReport::new(
                 format!(
-                    "{} speaks {dialect} to port {port}, which serves {owner} only",
+                    "{} speaks {protocol} to port {port}, which serves {owner} only",
                     canonical(from)
                 ),
-                format!("a test ({dialect})"),
-                format!("use --also {port} without ={owner}, or let the client use port {own}"),
+                format!("a test ({protocol})"),
+                format!(
+                    "use --also {port} without ={owner}, or let the client use port {main_port}"
+                ),
             )
         });
     }
 
     /// Logs a connection that timed out while it waited for a permit.
-    pub fn refuse_waiting(&self, from: SocketAddr) {
-        let refused = Refused {
-            why: "waiting",
-            dialect: "any",
+    pub fn log_permit_timeout(&self, from: SocketAddr) {
+        let key = RejectionKey {
+            reason: "waiting",
+            protocol: "any",
             from,
         };
-        self.refuse(refused, || {
-            Problem::new(
+        self.log_rejection(key, || {
+            ErrorReport::new(
                 format!(
-                    "{} waited for {} s while other connections without a test held all {TALK_LIMIT} permits",
+                    "{} waited for {} s while other connections without a test held all {SESSION_PERMIT_LIMIT} permits",
                     canonical(from),
-                    GREETING_PATIENCE.as_secs()
+                    CLASSIFY_DEADLINE.as_secs()
                 ),
                 "a control connection",
                 "try again later",
@@ -250,72 +260,75 @@ impl Hall {
     }
 
     /// Logs a connection whose first bytes belong to an unrelated protocol.
-    pub fn refuse_stray(&self, protocol: &'static str, from: SocketAddr) {
-        let refused = Refused {
-            why: "stray",
-            dialect: protocol,
+    pub fn reject_unrelated_protocol(&self, protocol: &'static str, from: SocketAddr) {
+        let key = RejectionKey {
+            reason: "stray",
+            protocol,
             from,
         };
-        self.refuse(refused, || {
+        self.log_rejection(key, || {
             let situation = format!(
                 "{} speaks {protocol}, which is no test protocol",
                 canonical(from)
             );
-            Problem::new(situation, "a connection", "")
+            ErrorReport::new(situation, "a connection", "")
         });
     }
 
     /// Logs that the limit of tests of unvalidated clients is reached.
-    pub fn refuse_stranger(&self, dialect: &'static str, from: SocketAddr) {
-        let refused = Refused {
-            why: "stranger",
-            dialect,
+    pub fn reject_unvalidated_client(&self, protocol: &'static str, from: SocketAddr) {
+        let key = RejectionKey {
+            reason: "stranger",
+            protocol,
             from,
         };
-        self.refuse(refused, || {
-            Problem::new(
+        self.log_rejection(key, || {
+            ErrorReport::new(
                 format!(
                     "{} is not validated, and other such clients have all the tests available to them",
                     canonical(from)
                 ),
-                format!("a test ({dialect})"),
+                format!("a test ({protocol})"),
                 "try again later; for UDP, let it run a test over TCP first, which validates its address",
             )
         });
     }
 
     /// Logs payload without a header that was too short for a test.
-    pub fn refuse_crumbs(&self, from: SocketAddr, crumbs: &str) {
-        let refused = Refused {
-            why: "crumbs",
-            dialect: "plain",
+    pub fn log_short_flow(&self, from: SocketAddr, description: &str) {
+        let key = RejectionKey {
+            reason: "crumbs",
+            protocol: "plain",
             from,
         };
-        self.refuse(refused, || {
-            let situation = format!("{} sent {crumbs}: too little to measure", canonical(from));
-            Problem::new(situation, "no test", "")
+        self.log_rejection(key, || {
+            let situation = format!(
+                "{} sent {description}: too little to measure",
+                canonical(from)
+            );
+            ErrorReport::new(situation, "no test", "")
         });
     }
 
     /// Emits a rejection, unless the log has one for this client already.
-    pub fn refuse(&self, refused: Refused, problem: impl FnOnce() -> Problem) {
+    pub fn log_rejection(&self, key: RejectionKey, problem: impl FnOnce() -> ErrorReport) {
         let Some(emit) = &self.emit else {
             return;
         };
-        let refused = Refused {
-            from: canonical(refused.from),
-            ..refused
+        let key = RejectionKey {
+            from: canonical(key.from),
+            ..key
         };
-        let Some(untold) = lock(&self.refusals).tell(clock::now(), refused) else {
+        let Some(suppressed) = lock(&self.rejection_log).report(clock::now(), key) else {
             return;
         };
         let mut problem = problem();
-        if untold > 0 {
-            problem.situation += &format!(" (and {untold} more before)");
+        if suppressed > 0 {
+            problem.situation += &format!(" (and {suppressed} more before)");
         }
         emit(Event {
             test: 0,
-            what: What::Refused { problem },
+            kind: EventKind::Refused { problem },
         });
     }
 }

@@ -4,48 +4,50 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use linerate_dialect::amplification_guard::{Leave, PROOF_NS, Refusal};
+use linerate_dialect::amplification_guard::{SendCredit, SendRejection, VALIDATION_LIFETIME_NS};
 use linerate_dialect::iperf2::datagram::{
-    HEADER_BYTES, UNANSWERED_ENDS, read_header, write_end, write_number,
+    ENDS_WITHOUT_REPLY, HEADER_BYTES, read_header, write_end, write_number,
 };
-use linerate_dialect::iperf2::{Dual, Heard, QUIET_NS, Settings, UdpServer, Way, fill};
-use linerate_dialect::remote_report::FarReport;
+use linerate_dialect::iperf2::{
+    DualTest, Iperf2Datagram, Iperf2Direction, Iperf2Settings, Iperf2UdpServer, QUIET_NS, fill,
+};
+use linerate_dialect::remote_report::RemoteReport;
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::Protocol;
-use linerate_metric::record::Doubt;
+use linerate_metric::plan::TransportProtocol;
+use linerate_metric::record::Caveat;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::super::limits::Limits;
-use super::super::short_flow::goes_on;
-use super::super::test_run::{FLOW_SILENCE, Test};
+use super::super::limits::InteropLimits;
+use super::super::short_flow::has_second_datagram;
+use super::super::test_run::{FLOW_SILENCE_TIMEOUT, TestRun};
 use super::super::worker::{
-    Broke, Context, Datagrams, Delays, Moved, Numbers, Sending, Take, receive_datagrams,
-    send_datagrams,
+    DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, OneWayDelays,
+    SendPlan, SequenceStats, receive_datagrams, send_datagrams,
 };
-use super::super::{Caller, Hall, at_port};
-use super::{BACK, OTHERWISE, agent, plan, sending};
+use super::super::{AcceptedClient, InteropState, with_port};
+use super::{DUAL_ALTERNATIVE, REVERSE_FLOW_ID, agent, plan, send_plan};
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::flow_counters::Totals;
-use crate::session::server_state::Claim;
-use crate::session::udp_demux::Arrived;
+use crate::flow::FlowRole;
+use crate::flow_counters::PayloadTotals;
+use crate::session::server_state::TestReservation;
+use crate::session::udp_demux::IncomingFlow;
 
 /// Silence that ends a flow without an end marker: its client was killed, or never sends one. A
 /// client that is stopped for ten seconds goes on with its flow.
-const SILENCE_NS: Nanos = FLOW_SILENCE.as_nanos() as Nanos;
+const SILENCE_TIMEOUT_NS: Nanos = FLOW_SILENCE_TIMEOUT.as_nanos() as Nanos;
 
 /// Time for the second datagram of an unvalidated client, whose first one may be forged. Datagrams
 /// of the usual size arrive within it from 6 kb/s on.
-const SECOND_NS: Nanos = 2_000_000_000;
+const SECOND_DATAGRAM_TIMEOUT_NS: Nanos = 2_000_000_000;
 
 /// Time a client may repeat its end marker: it has its report by then, or never receives it (iperf
 /// 2.0 repeats for 2.5 s).
-const ENDS_NS: Nanos = 4_000_000_000;
+const END_MARKERS_TIMEOUT_NS: Nanos = 4_000_000_000;
 
 /// Limit of the time that a client is sent datagrams. It has no connection that would show that it
 /// is still there, and a forger of its address could request any time. So the limit is the time for
 /// which an address stays validated.
-const SENDING_NS: Nanos = PROOF_NS;
+const SEND_TIME_LIMIT_NS: Nanos = VALIDATION_LIFETIME_NS;
 
 /// Bytes of a datagram where the client announces none: the default of reference servers.
 const DATAGRAM_BYTES: usize = 1470;
@@ -57,162 +59,193 @@ const RATE_BPS: u64 = 1 << 20;
 pub const SETTINGS_BYTES: usize = 128;
 
 /// Handles a flow.
-pub fn serve(dialect: &'static str, mut caller: Caller, claim: Claim, mut arrived: Arrived) {
-    let Some((first_ns, first)) = arrived.early.first() else {
+pub fn serve(
+    protocol: &'static str,
+    mut client: AcceptedClient,
+    reservation: TestReservation,
+    mut incoming: IncomingFlow,
+) {
+    let Some((first_ns, first)) = incoming.early_datagrams.first() else {
         return;
     };
     let first_ns = *first_ns;
-    let wall = clock::real().wrapping_sub(clock::now());
+    let wall_offset_ns = clock::now_realtime().wrapping_sub(clock::now());
     // The end marker of an earlier flow opens none.
-    let Some(server) = UdpServer::open(first, first_ns.wrapping_add(wall)) else {
+    let Some(server) = Iperf2UdpServer::open(first, first_ns.wrapping_add(wall_offset_ns)) else {
         return;
     };
     let settings = server.settings().cloned();
-    let way = server.way();
+    let direction = server.direction();
     // A client that requests a reverse flow may send a single datagram.
-    let patience = match (way, &caller.stranger) {
-        (_, Some(_)) => Some(SECOND_NS),
-        (Way::Forward, None) => Some(SILENCE_NS),
-        (Way::Reverse | Way::Both, None) => None,
+    let timeout = match (direction, &client.unvalidated_permit) {
+        (_, Some(_)) => Some(SECOND_DATAGRAM_TIMEOUT_NS),
+        (Iperf2Direction::Forward, None) => Some(SILENCE_TIMEOUT_NS),
+        (Iperf2Direction::Reverse | Iperf2Direction::Both, None) => None,
     };
-    if patience.is_some_and(|patience| !goes_on(&caller, &arrived, patience)) {
+    if timeout.is_some_and(|timeout| !has_second_datagram(&client, &incoming, timeout)) {
         return;
     }
-    let mut plan = plan(&caller, Protocol::Udp, settings.as_ref());
+    let mut plan = plan(&client, TransportProtocol::Udp, settings.as_ref());
     if plan.payload_bytes == 0 {
-        plan.payload_bytes = arrived.largest();
+        plan.payload_bytes = incoming.largest_datagram_bytes();
     }
     let agent = settings.as_ref().map_or("iperf 2.0".to_owned(), agent);
-    let test = Test::begin(&mut caller, claim, dialect, &agent, plan);
+    let test = TestRun::begin(&mut client, reservation, protocol, &agent, plan);
     let mut test = test.ending_by_silence();
-    test.with_numbers(true);
-    if way != Way::Reverse {
-        test.takes_size_from_payload();
+    test.set_sequence_numbers(true);
+    if direction != Iperf2Direction::Reverse {
+        test.use_payload_size();
     }
-    if way == Way::Forward {
+    if direction == Iperf2Direction::Forward {
         test.start_at(first_ns);
     }
-    test.keep(arrived.key.take(), way == Way::Reverse);
-    let (tell, told) = mpsc::channel();
-    let asked = (server, settings);
-    let spawned = run(dialect, &caller, &mut test, arrived, asked, tell, wall);
-    test.conclude(spawned, || told.try_recv().unwrap_or_default());
+    test.hold_open_flow(incoming.key.take(), direction == Iperf2Direction::Reverse);
+    let (report_sender, report_receiver) = mpsc::channel();
+    let request = (server, settings);
+    let spawned = start_flows(
+        protocol,
+        &client,
+        &mut test,
+        incoming,
+        request,
+        report_sender,
+        wall_offset_ns,
+    );
+    test.conclude(spawned, || report_receiver.try_recv().unwrap_or_default());
 }
 
 /// Returns whether no flow starts with this datagram: it has no iperf2 header, or requests a flow
 /// that its sender may not have. The end marker of an earlier flow opens none and is not logged.
-pub fn turns_away(dialect: &'static str, hall: &Hall, from: SocketAddr, datagram: &[u8]) -> bool {
-    let Some(server) = UdpServer::open(datagram, 0) else {
+pub fn rejects_flow(
+    protocol: &'static str,
+    interop: &InteropState,
+    from: SocketAddr,
+    datagram: &[u8],
+) -> bool {
+    let Some(server) = Iperf2UdpServer::open(datagram, 0) else {
         if read_header(datagram, false).is_none_or(|header| header.sequence >= 0) {
-            let what = format!(
-                "a datagram of {} B without a {dialect} header",
+            let description = format!(
+                "a datagram of {} B without a {protocol} header",
                 datagram.len()
             );
-            hall.refuse_crumbs(from, &what);
+            interop.log_short_flow(from, &description);
         }
         return true;
     };
-    server.way() != Way::Forward && !is_known(dialect, hall, from)
+    server.direction() != Iperf2Direction::Forward && !is_validated(protocol, interop, from)
 }
 
 /// Returns whether payload may be sent to an address that has only sent UDP; a rejection is logged.
-fn is_known(dialect: &'static str, hall: &Hall, from: SocketAddr) -> bool {
+fn is_validated(protocol: &'static str, interop: &InteropState, from: SocketAddr) -> bool {
     let address = from.ip();
-    let known = hall.is_known(address);
-    if !known {
-        hall.refuse_answer(dialect, from, Refusal::Unproved { address });
+    let validated = interop.is_validated(address);
+    if !validated {
+        interop.reject_response(protocol, from, SendRejection::Unvalidated { address });
     }
-    known
+    validated
 }
 
-fn run(
-    dialect: &'static str,
-    caller: &Caller,
-    test: &mut Test,
-    arrived: Arrived,
-    (server, settings): (UdpServer, Option<Settings>),
-    tell: mpsc::Sender<FarReport>,
-    wall: Nanos,
+fn start_flows(
+    protocol: &'static str,
+    accepted: &AcceptedClient,
+    test: &mut TestRun,
+    incoming: IncomingFlow,
+    (server, settings): (Iperf2UdpServer, Option<Iperf2Settings>),
+    report_sender: mpsc::Sender<RemoteReport>,
+    wall_offset_ns: Nanos,
 ) -> Result<(), MeasureError> {
-    let Arrived {
-        socket, mut early, ..
-    } = arrived;
+    let IncomingFlow {
+        socket,
+        early_datagrams: mut early,
+        ..
+    } = incoming;
     let system = |error| MeasureError::system("a second handle on a socket", error);
-    let way = server.way();
-    if way != Way::Reverse {
-        let own = socket.try_clone().map_err(system)?;
-        let (house, client) = (caller.house.clone(), (dialect, caller.peer));
+    let direction = server.direction();
+    if direction != Iperf2Direction::Reverse {
+        let receive_socket = socket.try_clone().map_err(system)?;
+        let (state, source) = (accepted.server.clone(), (protocol, accepted.peer));
         // The first datagram is counted already.
         let (first_ns, first) = early.remove(0);
-        let mut flow = Flow::new(server, wall, first_ns);
+        let mut flow = Iperf2Flow::new(server, wall_offset_ns, first_ns);
         flow.delays = flow.server.delay_ns().map(|first| {
-            let mut delays = Delays::new();
-            delays.take(first);
+            let mut delays = OneWayDelays::new();
+            delays.record(first);
             delays
         });
         let first_bytes = first.len() as u64;
-        let goes_back = settings
+        let has_reverse = settings
             .as_ref()
-            .is_some_and(|settings| settings.dual == Some(Dual::After));
-        let says_no_end = settings.as_ref().is_some_and(|settings| settings.no_fin);
-        test.spawn(1, Part::Sink, own, move |context, socket| {
-            // The report passes the guard as any reply does: the client has sent far more by then.
-            let mut unsaid = first_bytes;
-            let mut leave = Leave::default();
-            let allow = |now, received, answer| {
-                let came = received + std::mem::take(&mut unsaid);
-                let hall = &house.hall;
-                hall.may_answer(&mut leave, now, client, came, answer)
-            };
-            let mut moved = receive_datagrams(context, socket, early, &mut flow, allow);
-            let span = moved.span.map_or(first_ns, |(_, last)| last);
-            moved.span = Some((first_ns, span));
-            moved.answered = None;
-            moved.delays = flow.delays.take();
-            moved.before = flow.server.tally().before();
-            // Without an end marker, silence is the end; then the reverse direction may start.
-            if flow.went_silent && !(says_no_end && goes_back) {
-                // The client is gone, so nothing more is sent to it.
-                context.signals.end();
-            }
-            if flow.went_silent && !says_no_end {
-                moved.broke = Some(Broke::Silent(Duration::from_nanos(SILENCE_NS)));
-            }
-            let _ = tell.send(flow.server.far_report());
-            moved
-        })?;
+            .is_some_and(|settings| settings.dual == Some(DualTest::Sequential));
+        let without_end_marker = settings.as_ref().is_some_and(|settings| settings.no_fin);
+        test.spawn(
+            1,
+            FlowRole::Receiver,
+            receive_socket,
+            move |context, socket| {
+                // The report passes the guard as any reply does: the client has sent far more by then.
+                let mut uncredited_bytes = first_bytes;
+                let mut credit = SendCredit::default();
+                let allow = |now, received_bytes, reply_bytes| {
+                    let new_bytes = received_bytes + std::mem::take(&mut uncredited_bytes);
+                    let interop = &state.interop;
+                    interop.may_respond(&mut credit, now, source, new_bytes, reply_bytes)
+                };
+                let mut result = receive_datagrams(context, socket, early, &mut flow, allow);
+                let end_ns = result.payload_times.map_or(first_ns, |(_, last)| last);
+                result.payload_times = Some((first_ns, end_ns));
+                result.responses = None;
+                result.one_way_delays = flow.delays.take();
+                result.before_first = flow.server.stats().lost_before_first();
+                // Without an end marker, silence is the end; then the reverse direction may start.
+                if flow.timed_out && !(without_end_marker && has_reverse) {
+                    // The client is gone, so nothing more is sent to it.
+                    context.signals.end_sending();
+                }
+                if flow.timed_out && !without_end_marker {
+                    result.failure =
+                        Some(FlowFailure::Idle(Duration::from_nanos(SILENCE_TIMEOUT_NS)));
+                }
+                let _ = report_sender.send(flow.server.remote_report());
+                result
+            },
+        )?;
     }
     let Some(settings) = settings else {
         return Ok(());
     };
-    if way != Way::Forward {
-        let id = if way == Way::Both { BACK } else { 1 };
-        let sending = datagrams(test, &settings);
-        return test.spawn(id, Part::Source, socket, move |context, socket| {
-            send(
+    if direction != Iperf2Direction::Forward {
+        let id = if direction == Iperf2Direction::Both {
+            REVERSE_FLOW_ID
+        } else {
+            1
+        };
+        let send_plan = bounded_send_plan(test, &settings);
+        return test.spawn(id, FlowRole::Sender, socket, move |context, socket| {
+            send_payload(
                 context,
                 socket,
-                &sending,
+                &send_plan,
                 HEADER_BYTES,
                 Some(&settings),
-                wall,
+                wall_offset_ns,
             )
         });
     }
     let Some(dual) = settings.dual else {
         return Ok(());
     };
-    if dual == Dual::After {
-        test.run_lanes();
-        if test.is_cut() {
+    if dual == DualTest::Sequential {
+        test.run_workers();
+        if test.is_aborted() {
             return Ok(());
         }
-        test.next_part();
+        test.start_next_phase();
     }
-    let to = at_port(caller.peer, settings.port);
-    let hall = &caller.house.hall;
-    let may = || hall.may_connect_back(dialect, caller.peer, settings.port, OTHERWISE);
-    if !is_known(dialect, hall, caller.peer) || !may() {
+    let to = with_port(accepted.peer, settings.port);
+    let interop = &accepted.server.interop;
+    let may_connect =
+        || interop.may_connect_back(protocol, accepted.peer, settings.port, DUAL_ALTERNATIVE);
+    if !is_validated(protocol, interop, accepted.peer) || !may_connect() {
         return Ok(());
     }
     let connect = || {
@@ -220,20 +253,32 @@ fn run(
         socket.connect(&SockAddr::from(to))?;
         Ok(socket)
     };
-    let back = connect().map_err(|error| MeasureError::system("a second flow", error))?;
-    let sending = datagrams(test, &settings);
-    test.spawn(BACK, Part::Source, back, move |context, socket| {
-        send(context, socket, &sending, SETTINGS_BYTES, None, wall)
-    })
+    let reverse_socket = connect().map_err(|error| MeasureError::system("a second flow", error))?;
+    let send_plan = bounded_send_plan(test, &settings);
+    test.spawn(
+        REVERSE_FLOW_ID,
+        FlowRole::Sender,
+        reverse_socket,
+        move |context, socket| {
+            send_payload(
+                context,
+                socket,
+                &send_plan,
+                SETTINGS_BYTES,
+                None,
+                wall_offset_ns,
+            )
+        },
+    )
 }
 
 /// Returns the send plan over UDP, and adds a caveat if it is shorter than requested.
-fn datagrams(test: &mut Test, settings: &Settings) -> Sending {
-    let asked = asked(settings, test.limits());
-    let (sending, is_cut) = bounded(asked, clock::now());
-    if is_cut {
-        let seconds = SENDING_NS / 1_000_000_000;
-        test.doubt(Doubt::new(
+fn bounded_send_plan(test: &mut TestRun, settings: &Iperf2Settings) -> SendPlan {
+    let requested = requested_send_plan(settings, test.limits());
+    let (send_plan, is_time_limited) = limit_send_time(requested, clock::now());
+    if is_time_limited {
+        let seconds = SEND_TIME_LIMIT_NS / 1_000_000_000;
+        test.add_caveat(Caveat::new(
             "cut-short",
             format!(
                 "the server sends datagrams for at most {seconds} s to a client without a control connection, \
@@ -241,161 +286,168 @@ fn datagrams(test: &mut Test, settings: &Settings) -> Sending {
             ),
         ));
     }
-    sending
+    send_plan
 }
 
-/// Limits a send plan to [`SENDING_NS`], and returns whether that ends it early.
-pub fn bounded(asked: Sending, now: Nanos) -> (Sending, bool) {
-    let latest = now.saturating_add(SENDING_NS);
-    let is_cut = asked.ends_ns(now).is_none_or(|end| end > latest);
-    (asked.until(latest), is_cut)
+/// Limits a send plan to [`SEND_TIME_LIMIT_NS`], and returns whether that ends it early.
+pub fn limit_send_time(send_plan: SendPlan, now: Nanos) -> (SendPlan, bool) {
+    let latest = now.saturating_add(SEND_TIME_LIMIT_NS);
+    let is_time_limited = send_plan.planned_end_ns(now).is_none_or(|end| end > latest);
+    (send_plan.end_by(latest), is_time_limited)
 }
 
 /// Returns the send plan of a client's request over UDP, within the limits; it always has a rate.
-pub fn asked(settings: &Settings, limits: &Limits) -> Sending {
-    let mut sending = sending(settings, DATAGRAM_BYTES, &Limits::default());
-    sending.block_bytes = sending.block_bytes.clamp(16, 65_507);
+pub fn requested_send_plan(settings: &Iperf2Settings, limits: &InteropLimits) -> SendPlan {
+    let mut send_plan = send_plan(settings, DATAGRAM_BYTES, &InteropLimits::default());
+    send_plan.block_bytes = send_plan.block_bytes.clamp(16, 65_507);
     // Legacy clients send the rate in the window field.
-    let old = settings
+    let legacy_rate = settings
         .window
         .map(u64::from)
         .filter(|_| settings.version.is_none());
-    sending.rate_bps = sending.rate_bps.or(old).or(Some(RATE_BPS));
-    sending.within(limits, settings.flows)
+    send_plan.rate_bps = send_plan.rate_bps.or(legacy_rate).or(Some(RATE_BPS));
+    send_plan.within_limits(limits, settings.flows)
 }
 
 /// Returns a datagram whose first `zeros` bytes are zero, for the number and time. For a client
 /// that requests trip times, each datagram carries the start time.
-pub fn payload(
-    sending: &Sending,
+pub fn build_payload(
+    send_plan: &SendPlan,
     zeros: usize,
-    asked: Option<&Settings>,
+    settings: Option<&Iperf2Settings>,
     now: Nanos,
-    wall: Nanos,
+    wall_offset_ns: Nanos,
 ) -> Vec<u8> {
-    let mut payload = vec![0; sending.block_bytes];
+    let mut payload = vec![0; send_plan.block_bytes];
     if let Some(rest) = payload.get_mut(zeros..) {
         fill(rest);
     }
-    if let Some(asked) = asked.filter(|asked| asked.trip_times) {
-        let told = Settings {
-            start_ns: Some(now.wrapping_add(wall)),
+    if let Some(settings) = settings.filter(|settings| settings.trip_times) {
+        let announced = Iperf2Settings {
+            start_ns: Some(now.wrapping_add(wall_offset_ns)),
             // A receiving client only reads the forward direction.
-            way: match asked.way {
-                Way::Reverse => Way::Forward,
-                way => way,
+            direction: match settings.direction {
+                Iperf2Direction::Reverse => Iperf2Direction::Forward,
+                direction => direction,
             },
-            ..asked.clone()
+            ..settings.clone()
         };
-        if let Some(room) = payload.get_mut(HEADER_BYTES..told.room_bytes(HEADER_BYTES)) {
-            room.fill(0);
+        if let Some(header) = payload.get_mut(HEADER_BYTES..announced.required_bytes(HEADER_BYTES))
+        {
+            header.fill(0);
             // Settings that a client sent can be written.
-            let _ = told.write(room, HEADER_BYTES);
+            let _ = announced.write(header, HEADER_BYTES);
         }
     }
     payload
 }
 
 /// Sends payload datagrams, and then end markers.
-fn send(
-    context: &Context,
+fn send_payload(
+    context: &FlowWorkerContext,
     socket: &Socket,
-    sending: &Sending,
+    send_plan: &SendPlan,
     zeros: usize,
-    asked: Option<&Settings>,
-    wall: Nanos,
-) -> Moved {
-    let mut payload = payload(sending, zeros, asked, clock::now(), wall);
-    let mut ends = 0;
+    settings: Option<&Iperf2Settings>,
+    wall_offset_ns: Nanos,
+) -> FlowWorkerResult {
+    let mut payload = build_payload(send_plan, zeros, settings, clock::now(), wall_offset_ns);
+    let mut end_markers = 0;
     send_datagrams(
         context,
         socket,
-        sending,
+        send_plan,
         &mut payload,
-        |datagram, number, now| write_number(datagram, number, now.wrapping_add(wall)),
+        |datagram, number, now| write_number(datagram, number, now.wrapping_add(wall_offset_ns)),
         |datagram, sent, now| {
-            write_end(datagram, sent, now.wrapping_add(wall));
-            ends += 1;
-            ends <= UNANSWERED_ENDS
+            write_end(datagram, sent, now.wrapping_add(wall_offset_ns));
+            end_markers += 1;
+            end_markers <= ENDS_WITHOUT_REPLY
         },
     )
 }
 
 /// Receiver of a client's datagrams.
-pub struct Flow {
-    server: UdpServer,
+pub struct Iperf2Flow {
+    server: Iperf2UdpServer,
     /// Offset from our clock to the clock of the timestamps.
-    wall: Nanos,
+    wall_offset_ns: Nanos,
     last_ns: Nanos,
     /// Bytes of the first end marker.
     end_bytes: Option<u64>,
     /// Arrival time of the first end marker.
-    ended_ns: Option<Nanos>,
+    first_end_ns: Option<Nanos>,
     /// One-way delays, where the client declares the clocks synchronised.
-    delays: Option<Delays>,
+    delays: Option<OneWayDelays>,
     /// Report sent to the client at the end.
     report: Vec<u8>,
     /// True if silence ended the flow.
-    went_silent: bool,
+    timed_out: bool,
 }
 
-impl Flow {
+impl Iperf2Flow {
     /// Creates a flow whose first datagram arrived at `now`; `wall_offset_ns` is the offset from
     /// our clock to the time of day.
     #[must_use]
-    pub fn new(server: UdpServer, wall: Nanos, now: Nanos) -> Self {
+    pub fn new(server: Iperf2UdpServer, wall_offset_ns: Nanos, now: Nanos) -> Self {
         Self {
             server,
-            wall,
+            wall_offset_ns,
             last_ns: now,
             end_bytes: None,
-            ended_ns: None,
+            first_end_ns: None,
             delays: None,
             report: Vec::new(),
-            went_silent: false,
+            timed_out: false,
         }
     }
 
     /// Returns whether the client is gone: silent for too long, without an end marker.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.went_silent
+        self.timed_out
     }
 }
 
-impl Datagrams for Flow {
+impl DatagramFlow for Iperf2Flow {
     #[inline]
-    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
-        match self.server.receive(datagram, now.wrapping_add(self.wall)) {
-            Heard::Payload => {
+    fn receive(&mut self, now: Nanos, datagram: &mut [u8]) -> DatagramAction {
+        match self
+            .server
+            .receive(datagram, now.wrapping_add(self.wall_offset_ns))
+        {
+            Iperf2Datagram::Payload => {
                 self.last_ns = now;
                 if let (Some(delays), Some(delay)) = (&mut self.delays, self.server.delay_ns()) {
-                    delays.take(delay);
+                    delays.record(delay);
                 }
-                Take::Payload
+                DatagramAction::Payload
             }
-            Heard::End => {
-                let counted = self.server.way() != Way::Reverse;
+            Iperf2Datagram::End => {
+                let counted = self.server.direction() != Iperf2Direction::Reverse;
                 let bytes = if counted { datagram.len() as u64 } else { 0 };
                 self.end_bytes.get_or_insert(bytes);
-                self.ended_ns.get_or_insert(now);
+                self.first_end_ns.get_or_insert(now);
                 self.last_ns = now;
                 // The report may be larger than this datagram, but not than the flow.
-                let came = usize::try_from(self.server.tally().bytes()).unwrap_or(usize::MAX);
-                match self.server.answer(came) {
+                let received_bytes =
+                    usize::try_from(self.server.stats().bytes()).unwrap_or(usize::MAX);
+                match self.server.reply(received_bytes) {
                     Some(report) => {
                         self.report.clear();
                         self.report.extend_from_slice(report);
-                        Take::Reply
+                        DatagramAction::Reply
                     }
-                    None => Take::Other,
+                    None => DatagramAction::Ignore,
                 }
             }
             // Datagrams after the end marker are late.
-            Heard::Stray if self.server.is_over() || self.server.way() == Way::Reverse => {
-                Take::Other
+            Iperf2Datagram::Unrelated
+                if self.server.is_over() || self.server.direction() == Iperf2Direction::Reverse =>
+            {
+                DatagramAction::Ignore
             }
-            _ => Take::Unread,
+            _ => DatagramAction::Unparsed,
         }
     }
 
@@ -403,40 +455,42 @@ impl Datagrams for Flow {
         &self.report
     }
 
-    fn is_over(&mut self, now: Nanos) -> bool {
+    fn is_finished(&mut self, now: Nanos) -> bool {
         let silent = now.saturating_sub(self.last_ns);
         if self.server.is_over() {
-            let ended = self.ended_ns.map_or(0, |ended| now.saturating_sub(ended));
-            return silent > QUIET_NS || ended > ENDS_NS;
+            let since_end_ns = self
+                .first_end_ns
+                .map_or(0, |since_end_ns| now.saturating_sub(since_end_ns));
+            return silent > QUIET_NS || since_end_ns > END_MARKERS_TIMEOUT_NS;
         }
-        let gone = silent > SILENCE_NS;
-        if gone {
+        let is_gone = silent > SILENCE_TIMEOUT_NS;
+        if is_gone {
             self.server.give_up();
-            self.went_silent = true;
+            self.timed_out = true;
         }
-        gone
+        is_gone
     }
 
-    fn totals(&self) -> Totals {
-        let tally = self.server.tally();
+    fn totals(&self) -> PayloadTotals {
+        let tally = self.server.stats();
         // The end marker is not part of the payload.
-        Totals {
+        PayloadTotals {
             bytes: tally.bytes().saturating_sub(self.end_bytes.unwrap_or(0)),
             packets: tally
-                .arrived()
+                .received()
                 .saturating_sub(u64::from(self.end_bytes.is_some())),
             calls: 0,
             missing: tally.lost_since_first(),
-            ..Totals::default()
+            ..PayloadTotals::default()
         }
     }
 
-    fn numbers(&mut self) -> Option<Numbers> {
+    fn sequence_stats(&mut self) -> Option<SequenceStats> {
         let report = self.server.report();
-        Some(Numbers {
+        Some(SequenceStats {
             // Without those before the first one received; the report to the client includes them,
             // as reference servers do.
-            lost: Some(self.server.tally().lost_since_first()),
+            lost: Some(self.server.stats().lost_since_first()),
             out_of_order: Some(report.out_of_order),
             duplicates: None,
             // Jitter takes two datagrams.
@@ -444,7 +498,7 @@ impl Datagrams for Flow {
         })
     }
 
-    fn answers(&self) -> bool {
+    fn sends_replies(&self) -> bool {
         // Only to the end marker, whose arrival time does not matter.
         false
     }
@@ -452,57 +506,67 @@ impl Datagrams for Flow {
 
 #[cfg(test)]
 mod tests {
-    use linerate_dialect::iperf2::Amount;
+    use linerate_dialect::iperf2::TestAmount;
 
     use super::*;
 
     #[test]
-    fn an_end_that_is_said_for_ever_is_one_all_the_same() {
+    fn an_endlessly_repeated_end_still_ends_the_flow() {
         let ms = 1_000_000;
         let mut datagram = vec![0; 60];
         write_number(&mut datagram, 1, 1);
-        let mut flow = Flow::new(UdpServer::open(&datagram, 0).unwrap(), 0, ms);
+        let mut flow = Iperf2Flow::new(Iperf2UdpServer::open(&datagram, 0).unwrap(), 0, ms);
         write_end(&mut datagram, 1, 1);
         let mut now = ms;
-        let mut says = |flow: &mut Flow| {
-            flow.take(now, &mut datagram.clone());
+        let mut send_end = |flow: &mut Iperf2Flow| {
+            flow.receive(now, &mut datagram.clone());
             now += 300 * ms;
-            (flow.is_over(now), now)
+            (flow.is_finished(now), now)
         };
         let over = loop {
-            let (is_over, now) = says(&mut flow);
+            let (is_over, now) = send_end(&mut flow);
             if is_over {
                 break now;
             }
             assert!(now < 10_000 * ms, "it never ends");
         };
         // Reference clients have their full time.
-        assert!(over > ENDS_NS && !flow.went_silent, "{over}");
+        assert!(over > END_MARKERS_TIMEOUT_NS && !flow.timed_out, "{over}");
     }
 
     #[test]
-    fn nobody_is_sent_datagrams_for_longer_than_the_proof_of_his_address_holds() {
+    fn datagrams_are_sent_no_longer_than_an_address_stays_validated() {
         let second = 1_000_000_000;
-        for (amount, rate, is_cut) in [
+        for (amount, rate, is_time_limited) in [
             (None, None, true),
-            (Some(Amount::Time(30 * second)), Some(u64::MAX), false),
-            (Some(Amount::Time(61 * second)), None, true),
+            (Some(TestAmount::Time(30 * second)), Some(u64::MAX), false),
+            (Some(TestAmount::Time(61 * second)), None, true),
             // 248 days, the longest time in a header.
-            (Some(Amount::Time(i32::MAX as u64 * 10_000_000)), None, true),
-            (Some(Amount::Bytes(1_000_000)), Some(1_000_000), false),
-            (Some(Amount::Bytes(u64::MAX)), Some(u64::MAX), false),
-            (Some(Amount::Bytes(u64::MAX)), None, true),
+            (
+                Some(TestAmount::Time(i32::MAX as u64 * 10_000_000)),
+                None,
+                true,
+            ),
+            (Some(TestAmount::Bytes(1_000_000)), Some(1_000_000), false),
+            (Some(TestAmount::Bytes(u64::MAX)), Some(u64::MAX), false),
+            (Some(TestAmount::Bytes(u64::MAX)), None, true),
         ] {
-            let settings = Settings {
-                way: Way::Reverse,
+            let settings = Iperf2Settings {
+                direction: Iperf2Direction::Reverse,
                 amount,
                 rate,
-                ..Settings::default()
+                ..Iperf2Settings::default()
             };
             let now = clock::now();
-            let (sending, cut) = bounded(asked(&settings, &Limits::default()), now);
-            assert_eq!(cut, is_cut, "{amount:?} at {rate:?}");
-            assert!(sending.until_ns <= Some(now + SENDING_NS), "{amount:?}");
+            let (send_plan, limited) = limit_send_time(
+                requested_send_plan(&settings, &InteropLimits::default()),
+                now,
+            );
+            assert_eq!(limited, is_time_limited, "{amount:?} at {rate:?}");
+            assert!(
+                send_plan.until_ns <= Some(now + SEND_TIME_LIMIT_NS),
+                "{amount:?}"
+            );
         }
     }
 }

@@ -4,24 +4,26 @@ use std::io::Read;
 use std::slice::from_ref;
 use std::time::Duration;
 
-use linerate_dialect::iperf3::udp::{Header, Hello, read_header, write_header};
-use linerate_dialect::iperf3::{COOKIE_BYTES, Counters, Flow, Params, Protocol, Way};
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::{Direction, Kind, Plan};
-
-use super::super::limits::Limits;
-use super::super::payload::Ring;
-use super::super::test_run::{IDLE, Test};
-use super::super::worker::{
-    Datagrams, Moved, Numbers, Sending, Take, receive_datagrams, receive_stream, send_datagrams,
-    send_stream,
+use linerate_dialect::iperf3::udp::{Iperf3Header, UdpHello, read_header, write_header};
+use linerate_dialect::iperf3::{
+    COOKIE_BYTES, CounterWidth, Iperf3Direction, Iperf3Flow, Iperf3Params, Iperf3Transport,
 };
-use super::super::{Caller, set_tos};
+use linerate_host::sys::clock::{self, Nanos};
+use linerate_metric::plan::{Direction, Plan, RunKind};
+
+use super::super::limits::InteropLimits;
+use super::super::payload::PayloadRing;
+use super::super::test_run::{IDLE_TIMEOUT, TestRun};
+use super::super::worker::{
+    DatagramAction, DatagramFlow, FlowWorkerResult, SendPlan, SequenceStats, receive_datagrams,
+    receive_stream, send_datagrams, send_stream,
+};
+use super::super::{AcceptedClient, set_tos};
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::flow_counters::Totals;
-use crate::sequence_tracker::Sequence;
-use crate::session::udp_demux::Arrived;
+use crate::flow::FlowRole;
+use crate::flow_counters::PayloadTotals;
+use crate::sequence_tracker::SequenceTracker;
+use crate::session::udp_demux::IncomingFlow;
 
 /// Time of a block at its rate from which waiting for it takes too long.
 const LONG_BLOCK_NS: Nanos = 100_000_000;
@@ -31,8 +33,8 @@ const LONG_BLOCK_NS: Nanos = 100_000_000;
 const END_GRACE_NS: Nanos = 500_000_000;
 
 /// Prepares a flow's socket; `None` if it is not a flow of this test.
-pub fn open(params: &Params, arrived: &Arrived) -> Option<()> {
-    let socket = &arrived.socket;
+pub fn prepare_socket(params: &Iperf3Params, incoming: &IncomingFlow) -> Option<()> {
+    let socket = &incoming.socket;
     if let Some(bytes) = params.window_bytes {
         let bytes = usize::try_from(bytes).ok()?;
         // A size that the kernel does not grant is visible in the record.
@@ -42,10 +44,10 @@ pub fn open(params: &Params, arrived: &Arrived) -> Option<()> {
     if let Some(tos) = params.tos {
         set_tos(socket, tos);
     }
-    if params.protocol == Protocol::Udp {
-        let (_, first) = arrived.early.first()?;
-        let hello = Hello::read(first)?;
-        return socket.send(&hello.answer()).ok().map(|_| ());
+    if params.protocol == Iperf3Transport::Udp {
+        let (_, first) = incoming.early_datagrams.first()?;
+        let hello = UdpHello::read(first)?;
+        return socket.send(&hello.reply()).ok().map(|_| ());
     }
     // The cookie that identified the connection.
     socket.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
@@ -63,17 +65,17 @@ pub fn open(params: &Params, arrived: &Arrived) -> Option<()> {
 }
 
 /// Returns the plan of the client's request.
-pub fn plan(params: &Params, caller: &Caller) -> Plan {
+pub fn plan(params: &Iperf3Params, client: &AcceptedClient) -> Plan {
     let protocol = match params.protocol {
-        Protocol::Udp => linerate_metric::plan::Protocol::Udp,
-        _ => linerate_metric::plan::Protocol::Tcp,
+        Iperf3Transport::Udp => linerate_metric::plan::TransportProtocol::Udp,
+        _ => linerate_metric::plan::TransportProtocol::Tcp,
     };
-    let mut plan = Plan::new(Kind::Throughput, protocol, caller.local.ip().to_string());
-    plan.port = caller.door;
-    plan.directions = match params.way {
-        Way::Forward => vec![Direction::Send],
-        Way::Reverse => vec![Direction::Receive],
-        Way::Both => vec![Direction::Send, Direction::Receive],
+    let mut plan = Plan::new(RunKind::Throughput, protocol, client.local.ip().to_string());
+    plan.port = client.port;
+    plan.directions = match params.direction {
+        Iperf3Direction::Forward => vec![Direction::Send],
+        Iperf3Direction::Reverse => vec![Direction::Receive],
+        Iperf3Direction::Both => vec![Direction::Send, Direction::Receive],
     };
     plan.streams = params.parallel;
     plan.duration_ns = params.duration_ns;
@@ -89,7 +91,7 @@ pub fn plan(params: &Params, caller: &Caller) -> Plan {
     plan.socket.no_delay = params.no_delay;
     plan.socket.tos = params.tos;
     plan.congestion_control.clone_from(&params.congestion);
-    plan.congestion_control_asked = params.congestion.is_some();
+    plan.congestion_control_requested = params.congestion.is_some();
     plan
 }
 
@@ -98,61 +100,77 @@ pub fn plan(params: &Params, caller: &Caller) -> Plan {
 /// # Errors
 /// If no thread or memory is available.
 pub fn begin_flow(
-    test: &mut Test,
-    params: &Params,
-    flow: Flow,
-    arrived: Arrived,
+    test: &mut TestRun,
+    params: &Iperf3Params,
+    flow: Iperf3Flow,
+    incoming: IncomingFlow,
 ) -> Result<(), MeasureError> {
-    let Arrived {
-        socket, early, key, ..
-    } = arrived;
-    test.keep(key, true);
+    let IncomingFlow {
+        socket,
+        early_datagrams: early,
+        key,
+        ..
+    } = incoming;
+    test.hold_open_flow(key, true);
     let block = params.block_bytes as usize;
-    let sending = Sending {
+    let send_plan = SendPlan {
         rate_bps: params.rate_bps.or(params.kernel_rate_bps),
         burst_bytes: u64::from(params.burst.unwrap_or(0)) * block as u64,
-        ..Sending::new(block, IDLE)
+        ..SendPlan::new(block, IDLE_TIMEOUT)
     };
     // The client ends the test; at the time limit the server terminates it.
-    let limits = Limits {
+    let limits = InteropLimits {
         time_ns: None,
         ..*test.limits()
     };
-    let sending = sending.within(&limits, params.parallel);
-    let counters = params.counters;
+    let send_plan = send_plan.within_limits(&limits, params.parallel);
+    let counters = params.counter_width;
     if !flow.from_client {
         test.reserve(block as u64)?;
     }
     match (params.protocol, flow.from_client) {
-        (Protocol::Udp, true) => test.spawn(flow.id, Part::Sink, socket, move |context, socket| {
-            let mut flow = Incoming::new(counters);
-            // The hello was answered before; nothing else is.
-            receive_datagrams(context, socket, early, &mut flow, |_, _, _| false)
-        }),
-        (Protocol::Udp, false) => {
-            test.spawn(flow.id, Part::Source, socket, move |context, socket| {
+        (Iperf3Transport::Udp, true) => test.spawn(
+            flow.id,
+            FlowRole::Receiver,
+            socket,
+            move |context, socket| {
+                let mut flow = Iperf3UdpFlow::new(counters);
+                // The hello was answered before; nothing else is.
+                receive_datagrams(context, socket, early, &mut flow, |_, _, _| false)
+            },
+        ),
+        (Iperf3Transport::Udp, false) => {
+            test.spawn(flow.id, FlowRole::Sender, socket, move |context, socket| {
                 let mut payload = vec![0; block];
                 fastrand::fill(&mut payload);
                 let stamp = |datagram: &mut [u8], sequence, sent_ns| {
-                    write_header(datagram, counters, Header { sequence, sent_ns });
+                    write_header(datagram, counters, Iperf3Header { sequence, sent_ns });
                 };
-                send_datagrams(context, socket, &sending, &mut payload, stamp, |_, _, _| {
-                    false
-                })
+                send_datagrams(
+                    context,
+                    socket,
+                    &send_plan,
+                    &mut payload,
+                    stamp,
+                    |_, _, _| false,
+                )
             })
         }
-        (_, true) => test.spawn(flow.id, Part::Sink, socket, |context, socket| {
-            receive_stream(context, socket, IDLE, Moved::default())
+        (_, true) => test.spawn(flow.id, FlowRole::Receiver, socket, |context, socket| {
+            receive_stream(context, socket, IDLE_TIMEOUT, FlowWorkerResult::default())
         }),
         (_, false) => {
-            let sending = ending_for_who_waits(sending, params, clock::now());
-            test.spawn(flow.id, Part::Source, socket, move |context, socket| {
-                let mut payload = Ring::random(block);
-                let moved = send_stream(context, from_ref(socket), &sending, &mut payload);
-                if sending.until_ns.is_some_and(|until| clock::now() >= until) {
+            let send_plan = with_end_for_slow_blocks(send_plan, params, clock::now());
+            test.spawn(flow.id, FlowRole::Sender, socket, move |context, socket| {
+                let mut payload = PayloadRing::random(block);
+                let result = send_stream(context, from_ref(socket), &send_plan, &mut payload);
+                if send_plan
+                    .until_ns
+                    .is_some_and(|until| clock::now() >= until)
+                {
                     let _ = socket.shutdown(std::net::Shutdown::Write);
                 }
-                moved
+                result
             })
         }
     }
@@ -161,69 +179,69 @@ pub fn begin_flow(
 /// Sets a planned end for slow blocks. The reference client reads whole blocks and checks its clock
 /// between two of them. Where a block takes long at the rate, the end of the stream frees a client
 /// that waits for the rest of one.
-fn ending_for_who_waits(sending: Sending, params: &Params, now: Nanos) -> Sending {
+fn with_end_for_slow_blocks(send_plan: SendPlan, params: &Iperf3Params, now: Nanos) -> SendPlan {
     match params.duration_ns {
-        Some(time) if sending.block_ns() > LONG_BLOCK_NS => {
+        Some(time) if send_plan.block_ns() > LONG_BLOCK_NS => {
             let time = time.saturating_add(params.omit_ns);
-            sending.until(now.saturating_add(time).saturating_add(END_GRACE_NS))
+            send_plan.end_by(now.saturating_add(time).saturating_add(END_GRACE_NS))
         }
-        _ => sending,
+        _ => send_plan,
     }
 }
 
 /// Datagrams from a client.
-struct Incoming {
-    counters: Counters,
-    sequence: Sequence,
+struct Iperf3UdpFlow {
+    counters: CounterWidth,
+    sequence: SequenceTracker,
     bytes: u64,
 }
 
-impl Incoming {
-    fn new(counters: Counters) -> Self {
+impl Iperf3UdpFlow {
+    fn new(counters: CounterWidth) -> Self {
         Self {
             counters,
-            sequence: Sequence::new(),
+            sequence: SequenceTracker::new(),
             bytes: 0,
         }
     }
 }
 
-impl Datagrams for Incoming {
+impl DatagramFlow for Iperf3UdpFlow {
     #[inline]
-    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take {
+    fn receive(&mut self, now: Nanos, datagram: &mut [u8]) -> DatagramAction {
         let header = read_header(datagram, self.counters);
         // Numbers start at 1; a repeated hello has none.
         let Some((header, number)) = header.and_then(|h| Some((h, h.sequence.checked_sub(1)?)))
         else {
-            return match Hello::read(datagram) {
-                Some(_) => Take::Other,
-                None => Take::Unread,
+            return match UdpHello::read(datagram) {
+                Some(_) => DatagramAction::Ignore,
+                None => DatagramAction::Unparsed,
             };
         };
         self.bytes += datagram.len() as u64;
-        self.sequence.take(number);
+        self.sequence.record(number);
         self.sequence
-            .take_transit(now.wrapping_sub(header.sent_ns) as i64);
-        Take::Payload
+            .record_transit(now.wrapping_sub(header.sent_ns) as i64);
+        DatagramAction::Payload
     }
 
-    fn is_over(&mut self, _: Nanos) -> bool {
+    fn is_finished(&mut self, _: Nanos) -> bool {
         // The control connection ends it.
         false
     }
 
-    fn totals(&self) -> Totals {
-        Totals {
+    fn totals(&self) -> PayloadTotals {
+        PayloadTotals {
             bytes: self.bytes,
             packets: self.sequence.received(),
             calls: 0,
             missing: self.sequence.missing(),
-            ..Totals::default()
+            ..PayloadTotals::default()
         }
     }
 
-    fn numbers(&mut self) -> Option<Numbers> {
-        Some(Numbers {
+    fn sequence_stats(&mut self) -> Option<SequenceStats> {
+        Some(SequenceStats {
             lost: Some(self.sequence.missing()),
             out_of_order: Some(self.sequence.out_of_order()),
             duplicates: Some(self.sequence.duplicates()),
@@ -237,27 +255,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_a_long_block_is_freed_when_his_time_is_over() {
+    fn a_client_waiting_for_a_long_block_is_freed_at_its_end() {
         let second = 1_000_000_000;
-        let ends = |rate_bps, duration_ns| {
-            let params = Params {
+        let end_of = |rate_bps, duration_ns| {
+            let params = Iperf3Params {
                 duration_ns,
                 omit_ns: second,
-                ..Params::default()
+                ..Iperf3Params::default()
             };
-            let sending = Sending {
+            let send_plan = SendPlan {
                 rate_bps,
-                ..Sending::new(128 << 10, IDLE)
+                ..SendPlan::new(128 << 10, IDLE_TIMEOUT)
             };
-            ending_for_who_waits(sending, &params, 5 * second).until_ns
+            with_end_for_slow_blocks(send_plan, &params, 5 * second).until_ns
         };
         // 10 s a block, and 1 ms.
         assert_eq!(
-            ends(Some(100_000), Some(2 * second)),
+            end_of(Some(100_000), Some(2 * second)),
             Some(8 * second + END_GRACE_NS)
         );
-        assert_eq!(ends(Some(1_000_000_000), Some(2 * second)), None);
-        assert_eq!(ends(None, Some(2 * second)), None);
-        assert_eq!(ends(Some(100_000), None), None);
+        assert_eq!(end_of(Some(1_000_000_000), Some(2 * second)), None);
+        assert_eq!(end_of(None, Some(2 * second)), None);
+        assert_eq!(end_of(Some(100_000), None), None);
     }
 }

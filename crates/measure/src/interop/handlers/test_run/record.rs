@@ -1,39 +1,39 @@
 //! Record of a test, built from the results of its workers.
 
-use linerate_dialect::remote_report::FarReport;
+use linerate_dialect::remote_report::RemoteReport;
 use linerate_host::sys::cpu::ThreadUsage;
 use linerate_metric::cost::ThreadCost;
-use linerate_metric::event::{Problem, What};
+use linerate_metric::event::{ErrorReport, EventKind};
 use linerate_metric::facts::Role;
-use linerate_metric::plan::{Kind, Protocol};
-use linerate_metric::record::{CountedAt, CpuCost, Doubt, Served};
+use linerate_metric::plan::{RunKind, TransportProtocol};
+use linerate_metric::record::{Caveat, CpuCost, FlowEnd, ServedClient};
 
-use super::{Lane, SHORTEST_ALONE_NS, SHORTEST_NS, Test};
-use crate::cpu_cost::{self, Spent};
+use super::{MIN_LAST_INTERVAL_NS, MIN_ONLY_INTERVAL_NS, TestRun, TestWorker};
+use crate::cpu_cost::{self, CpuCostInputs};
 use crate::error::MeasureError;
-use crate::flow::Part;
-use crate::interop::handlers::worker::{Broke, Moved};
-use crate::interop::record::{Counted, PeerTest, own_half};
+use crate::flow::FlowRole;
+use crate::interop::handlers::worker::{FlowFailure, FlowWorkerResult};
+use crate::interop::record::{FlowCounts, InteropTest, local_results};
 use crate::session::setup::host_facts;
 
 /// Returns the caveat of datagrams that are in no count.
-fn unread_doubt(dialect: &str, unread: u64) -> Doubt {
-    let datagrams = match unread {
+fn unparsed_caveat(protocol: &str, unparsed: u64) -> Caveat {
+    let datagrams = match unparsed {
         1 => "1 datagram was received that is",
-        _ => &format!("{unread} datagrams were received that are"),
+        _ => &format!("{unparsed} datagrams were received that are"),
     };
-    Doubt::new(
+    Caveat::new(
         "unread-datagrams",
         format!(
-            "{datagrams} not of {dialect}, and in no count; a port that is given to plain payload \
+            "{datagrams} not of {protocol}, and in no count; a port that is given to plain payload \
              counts all (--also PORT=plain)"
         ),
     )
 }
 
 /// Returns the caveat of a flow whose first received datagram is not its first one.
-fn before_doubt(before: u64) -> Doubt {
-    Doubt::new(
+fn late_start_caveat(before: u64) -> Caveat {
+    Caveat::new(
         "began-before",
         format!(
             "the first received datagram has number {}: {before} before it are in no count here, and lost in the \
@@ -44,47 +44,47 @@ fn before_doubt(before: u64) -> Doubt {
     )
 }
 
-impl Test {
+impl TestRun {
     /// Builds and emits the record, and releases all resources. `failure` is the error that ended
     /// the test early.
-    pub fn finish(mut self, far: FarReport, failure: Option<MeasureError>) {
+    pub fn finish(mut self, remote_report: RemoteReport, failure: Option<MeasureError>) {
         self.join();
-        let is_crumbs = self.is_crumbs();
+        let is_short_flow = self.is_short_flow();
         self.end_intervals();
-        let failure = failure.or_else(|| self.broke());
-        if is_crumbs {
-            let crumbs = format!("one datagram of {} B", self.sum().bytes);
-            self.house.hall.refuse_crumbs(self.peer, &crumbs);
-            (self.claim.began, self.claim.shown) = (false, true);
+        let failure = failure.or_else(|| self.first_failure());
+        if is_short_flow {
+            let description = format!("one datagram of {} B", self.total().bytes);
+            self.server.interop.log_short_flow(self.peer, &description);
+            (self.reservation.started, self.reservation.number_shown) = (false, true);
             return;
         }
-        let unread: u64 = self.ended().map(|moved| moved.unread).sum();
-        if unread > 0 {
-            self.doubt(unread_doubt(self.dialect, unread));
+        let unparsed: u64 = self.results().map(|result| result.unparsed).sum();
+        if unparsed > 0 {
+            self.add_caveat(unparsed_caveat(self.protocol, unparsed));
         }
         if let Some(before) = self
-            .ended()
-            .map(|moved| moved.before)
+            .results()
+            .map(|result| result.before_first)
             .max()
             .filter(|&n| n > 0)
         {
-            self.doubt(before_doubt(before));
+            self.add_caveat(late_start_caveat(before));
         }
-        let nothing = if self.sum().bytes == 0 {
+        let no_figures = if self.total().bytes == 0 {
             Some(("no payload was received", "see the client's own messages"))
-        } else if self.answered_nobody() {
+        } else if self.has_no_responses() {
             let next = "see which responses were rejected, and what would allow them";
             Some(("no request was answered", next))
         } else {
             None
         };
-        if let Some((what, next)) = nothing {
+        if let Some((situation, next)) = no_figures {
             let problem = failure.as_ref().map_or_else(
-                || Problem::new(what, self.peer.to_string(), next),
+                || ErrorReport::new(situation, self.peer.to_string(), next),
                 MeasureError::problem,
             );
-            self.emit(What::Failed { problem });
-            self.give_failure(failure);
+            self.emit(EventKind::Failed { problem });
+            self.store_failure(failure);
             return;
         }
         if self.sized_by_payload
@@ -93,174 +93,202 @@ impl Test {
             self.plan.payload_bytes = bytes;
         }
         let host = host_facts(Role::Server, self.peer.ip());
-        let counted: Vec<_> = self.lanes.iter().map(|lane| self.counted(lane)).collect();
-        let mut own = own_half(Role::Server, host, &self.plan, &counted);
-        if self.plan.kind == Kind::Latency {
-            for (flow, lane) in own.streams.iter_mut().zip(&self.lanes) {
-                let Some(moved) = &lane.moved else { continue };
+        let flow_counts: Vec<_> = self
+            .workers
+            .iter()
+            .map(|worker| self.flow_counts(worker))
+            .collect();
+        let mut local_results = local_results(Role::Server, host, &self.plan, &flow_counts);
+        if self.plan.kind == RunKind::Latency {
+            for (flow, worker) in local_results.streams.iter_mut().zip(&self.workers) {
+                let Some(result) = &worker.result else {
+                    continue;
+                };
                 let summary = &mut flow.stream.summary;
-                summary.bytes_received = Some(moved.totals.bytes);
-                summary.round_trips = moved.answered;
+                summary.bytes_received = Some(result.totals.bytes);
+                summary.round_trips = result.responses;
                 let seconds = summary.duration_ns.filter(|&ns| ns > 0);
                 summary.round_trips_per_second =
-                    (moved.answered.zip(seconds)).map(|(n, ns)| n as f64 * 1e9 / ns as f64);
+                    (result.responses.zip(seconds)).map(|(n, ns)| n as f64 * 1e9 / ns as f64);
             }
         }
-        own.cpu = Some(self.cpu());
-        own.interrupted = self.interrupted;
-        own.doubts = std::mem::take(&mut self.doubts);
-        let mut test = PeerTest::new(self.dialect, self.plan.clone(), self.started, own);
+        local_results.cpu = Some(self.cpu_cost());
+        local_results.interrupted = self.interrupted;
+        local_results.caveats = std::mem::take(&mut self.caveats);
+        let mut test = InteropTest::new(
+            self.protocol,
+            self.plan.clone(),
+            self.started,
+            local_results,
+        );
         test.intervals = std::mem::take(&mut self.intervals);
-        test.intervals_left_out = self.left_out;
-        test.far = far;
+        test.dropped_intervals = self.dropped_intervals;
+        test.remote_report = remote_report;
         test.failure = failure;
         test.ipv6 = self.peer.is_ipv6();
-        let (mut record, failure) = test.record();
-        record.served = Some(Served {
-            client: self.peer.to_string(),
+        let (mut record, failure) = test.into_record();
+        record.served_client = Some(ServedClient {
+            address: self.peer.to_string(),
             agent: std::mem::take(&mut self.agent),
         });
-        self.emit(What::Finished {
+        self.emit(EventKind::Finished {
             record: Box::new(record),
         });
-        self.give_failure(failure);
+        self.store_failure(failure);
     }
 
     /// Emits the last interval, once all workers have ended.
     pub fn end_intervals(&mut self) {
         self.start_with_payload();
-        let last = self.lanes.iter().filter_map(|lane| self.span(lane));
+        let last = self
+            .workers
+            .iter()
+            .filter_map(|worker| self.payload_times(worker));
         let last = last.map(|(_, last)| last).max().unwrap_or(self.start_ns);
-        self.forget_silence();
-        while self.interval_end() <= last {
-            self.interval(self.interval_end());
+        self.discard_silence();
+        while self.interval_end_ns() <= last {
+            self.close_interval(self.interval_end_ns());
         }
-        let shortest = match self.number {
-            0 => SHORTEST_ALONE_NS,
-            _ => SHORTEST_NS,
+        let shortest = match self.interval_number {
+            0 => MIN_ONLY_INTERVAL_NS,
+            _ => MIN_LAST_INTERVAL_NS,
         };
-        if last > self.from_ns + shortest && !self.pauses {
-            self.interval(last);
+        if last > self.interval_start_ns + shortest && !self.between_phases {
+            self.close_interval(last);
         }
-        self.tell_held();
+        self.emit_held();
     }
 
     /// Returns the results of the workers that have ended.
-    fn ended(&self) -> impl Iterator<Item = &Moved> {
-        self.lanes.iter().filter_map(|lane| lane.moved.as_ref())
+    fn results(&self) -> impl Iterator<Item = &FlowWorkerResult> {
+        self.workers
+            .iter()
+            .filter_map(|worker| worker.result.as_ref())
     }
 
     /// Returns the size of the received datagrams; of several flows, the largest.
     fn largest_size(&self) -> Option<u64> {
-        self.ended().filter_map(|moved| moved.sizes.most()).max()
+        self.results()
+            .filter_map(|result| result.datagram_size.majority())
+            .max()
     }
 
     /// Returns whether there were requests but not one response.
-    fn answered_nobody(&self) -> bool {
-        let answers = || self.ended().filter_map(|moved| moved.answered);
-        self.plan.kind == Kind::Latency
-            && self.plan.protocol == Protocol::Udp
-            && answers().next().is_some()
-            && answers().sum::<u64>() == 0
+    fn has_no_responses(&self) -> bool {
+        let responses = || self.results().filter_map(|result| result.responses);
+        self.plan.kind == RunKind::Latency
+            && self.plan.protocol == TransportProtocol::Udp
+            && responses().next().is_some()
+            && responses().sum::<u64>() == 0
     }
 
-    fn give_failure(&self, failure: Option<MeasureError>) {
+    fn store_failure(&self, failure: Option<MeasureError>) {
         if let Some(failure) = failure {
-            *self.house.failure.lock().expect("no holder panics") = Some(failure);
+            *self.server.failure.lock().expect("no holder panics") = Some(failure);
         }
     }
 
     /// Returns the failure of the first worker that ended early.
-    fn broke(&self) -> Option<MeasureError> {
-        let mut broke = self
-            .lanes
+    fn first_failure(&self) -> Option<MeasureError> {
+        let mut failure = self
+            .workers
             .iter()
-            .filter_map(|lane| lane.moved.as_ref()?.broke.as_ref());
-        broke.next().map(|broke| MeasureError::Vanished {
+            .filter_map(|worker| worker.result.as_ref()?.failure.as_ref());
+        failure.next().map(|failure| MeasureError::PeerLost {
             peer: self.peer,
-            how: match broke {
-                Broke::Silent(time) => format!("no payload moved for {} s", time.as_secs()),
-                Broke::Error(error) => error.to_string(),
-                Broke::Nonsense(what) => what.clone(),
+            reason: match failure {
+                FlowFailure::Idle(time) => format!("no payload moved for {} s", time.as_secs()),
+                FlowFailure::Socket(error) => error.to_string(),
+                FlowFailure::InvalidData(reason) => reason.clone(),
             },
         })
     }
 
-    fn counted(&self, lane: &Lane) -> Counted {
-        let mut counted = Counted::new(lane.id, lane.part);
-        let Some(moved) = &lane.moved else {
-            return counted;
+    fn flow_counts(&self, worker: &TestWorker) -> FlowCounts {
+        let mut counts = FlowCounts::new(worker.id, worker.role);
+        let Some(result) = &worker.result else {
+            return counts;
         };
-        let udp = self.plan.protocol == Protocol::Udp;
-        let base = self.omitted(lane.id);
-        let totals = moved.totals.since(base);
-        counted.bytes = totals.bytes;
-        counted.packets = udp.then_some(totals.packets);
-        counted.calls = Some(totals.calls);
-        counted.duration_ns = self.lane_ns(lane).unwrap_or(0);
-        if let Some(numbers) = moved.numbers {
-            counted.lost = numbers.lost.map(|lost| lost.saturating_sub(base.missing));
-            counted.out_of_order = numbers.out_of_order;
-            counted.duplicates = numbers.duplicates;
-            counted.ipdv_ns = numbers.ipdv_ns;
+        let udp = self.plan.protocol == TransportProtocol::Udp;
+        let omitted = self.omitted_totals(worker.id);
+        let totals = result.totals.since(omitted);
+        counts.bytes = totals.bytes;
+        counts.packets = udp.then_some(totals.packets);
+        counts.calls = Some(totals.calls);
+        counts.duration_ns = self.worker_duration_ns(worker).unwrap_or(0);
+        if let Some(sequence_stats) = result.sequence_stats {
+            counts.lost = sequence_stats
+                .lost
+                .map(|lost| lost.saturating_sub(omitted.missing));
+            counts.out_of_order = sequence_stats.out_of_order;
+            counts.duplicates = sequence_stats.duplicates;
+            counts.ipdv_ns = sequence_stats.ipdv_ns;
         }
-        counted.one_way = moved.delays.as_ref().and_then(|d| d.times().cloned());
-        if lane.part == Part::Source {
-            let tcp = moved.socket.as_ref().and_then(|socket| socket.tcp.as_ref());
-            counted.retransmits = tcp.map(|tcp| tcp.retransmits);
+        counts.one_way_delays = result
+            .one_way_delays
+            .as_ref()
+            .and_then(|d| d.histogram().cloned());
+        if worker.role == FlowRole::Sender {
+            let tcp = result
+                .socket
+                .as_ref()
+                .and_then(|socket| socket.tcp.as_ref());
+            counts.retransmits = tcp.map(|tcp| tcp.retransmits);
         }
-        counted.socket.clone_from(&moved.socket);
-        counted
+        counts.socket.clone_from(&result.socket);
+        counts
     }
 
     /// Returns the processor cost of the workers.
-    fn cpu(&self) -> CpuCost {
+    fn cpu_cost(&self) -> CpuCost {
         let mut usage = ThreadUsage::default();
         let mut threads = Vec::new();
         // Workers also wait for the first payload, and the cost of that is theirs.
         let (mut begin_ns, mut end_ns) = (self.start_ns, self.start_ns);
-        for lane in &self.lanes {
-            let Some(moved) = &lane.moved else { continue };
-            let own = moved.usage;
-            usage.cpu_ns += own.cpu_ns;
-            usage.user_ns += own.user_ns;
-            usage.system_ns += own.system_ns;
-            usage.voluntary_switches += own.voluntary_switches;
-            usage.involuntary_switches += own.involuntary_switches;
-            begin_ns = begin_ns.min(moved.lived.0);
-            end_ns = end_ns.max(moved.lived.1);
+        for worker in &self.workers {
+            let Some(result) = &worker.result else {
+                continue;
+            };
+            let worker_usage = result.usage;
+            usage.cpu_ns += worker_usage.cpu_ns;
+            usage.user_ns += worker_usage.user_ns;
+            usage.system_ns += worker_usage.system_ns;
+            usage.voluntary_switches += worker_usage.voluntary_switches;
+            usage.involuntary_switches += worker_usage.involuntary_switches;
+            begin_ns = begin_ns.min(result.lifetime.0);
+            end_ns = end_ns.max(result.lifetime.1);
             threads.push(ThreadCost {
-                direction: lane.direction(),
-                part: match lane.part {
-                    Part::Source => CountedAt::Sender,
-                    Part::Sink => CountedAt::Receiver,
+                direction: worker.direction(),
+                flow_end: match worker.role {
+                    FlowRole::Sender => FlowEnd::Sender,
+                    FlowRole::Receiver => FlowEnd::Receiver,
                 },
                 flows: 1,
-                wall_ns: moved.lived.1.saturating_sub(moved.lived.0),
-                cpu_ns: own.cpu_ns,
-                user_ns: own.user_ns,
-                system_ns: own.system_ns,
+                wall_ns: result.lifetime.1.saturating_sub(result.lifetime.0),
+                cpu_ns: worker_usage.cpu_ns,
+                user_ns: worker_usage.user_ns,
+                system_ns: worker_usage.system_ns,
                 runnable_ns: None,
                 blocked_ns: None,
-                voluntary_switches: own.voluntary_switches,
-                involuntary_switches: own.involuntary_switches,
+                voluntary_switches: worker_usage.voluntary_switches,
+                involuntary_switches: worker_usage.involuntary_switches,
                 cpus: None,
-                calls: Some(moved.totals.calls),
+                calls: Some(result.totals.calls),
                 empty_calls: None,
                 cycles: None,
                 instructions: None,
             });
         }
-        cpu_cost::cpu(&Spent {
+        cpu_cost::cpu_cost(&CpuCostInputs {
             role: Role::Server,
             plan: &self.plan,
             wall_ns: end_ns.saturating_sub(begin_ns),
-            usage: &usage,
-            threads: &threads,
-            moved: self.sum(),
+            thread_usage: &usage,
+            thread_costs: &threads,
+            totals: self.total(),
             machine: None,
             processors: Vec::new(),
-            uncounted: None,
+            uncounted_because: None,
         })
     }
 }

@@ -3,41 +3,41 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_dialect::plain::SILENCE_NS;
-use linerate_dialect::remote_report::FarReport;
+use linerate_dialect::remote_report::RemoteReport;
 use linerate_host::sys::clock::{self, Nanos};
 
-use super::super::FlowKey;
-use super::super::limits::cut_short;
-use super::Test;
+use super::super::OpenFlowEntry;
+use super::super::limits::time_limit_caveat;
+use super::TestRun;
 use crate::error::MeasureError;
-use crate::flow::Part;
+use crate::flow::FlowRole;
 
 /// Time after the limit at which the test is polled: payload sent behind the limit shows that it
 /// goes on.
-const PAST_END_NS: Nanos = 1_000_000;
+const POLL_AFTER_END_NS: Nanos = 1_000_000;
 
 /// Reason for the server to stop a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub enum StopReason {
     /// The server is stopping.
     Stopped,
     /// The time limit of a test is reached.
     Time,
 }
 
-impl Test {
+impl TestRun {
     /// Returns the reason to stop the test now, if any.
     #[must_use]
-    pub fn limit(&self) -> Option<Limit> {
-        if self.house.stop.load(Relaxed) {
-            return Some(Limit::Stopped);
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        if self.server.stop.load(Relaxed) {
+            return Some(StopReason::Stopped);
         }
         let end_ns = self.end_ns()?;
-        let going = self.lanes.iter().filter(|lane| lane.goes_on());
-        let spans = going.filter_map(|lane| lane.context.span());
+        let running = self.workers.iter().filter(|worker| worker.is_running());
+        let spans = running.filter_map(|worker| worker.context.payload_times());
         // End markers may take longer: some protocols repeat them.
-        let goes_on = spans.map(|(_, last)| last).max().unwrap_or(0) > end_ns;
-        goes_on.then_some(Limit::Time)
+        let sends_after_end = spans.map(|(_, last)| last).max().unwrap_or(0) > end_ns;
+        sends_after_end.then_some(StopReason::Time)
     }
 
     /// Returns the end of the time limit.
@@ -47,32 +47,39 @@ impl Test {
 
     /// Returns the latest time of the next poll: the end of an interval or of the time limit.
     #[must_use]
-    pub fn next_look(&self) -> Nanos {
-        let next = match self.over_ns {
+    pub fn next_poll_ns(&self) -> Nanos {
+        let next = match self.agreed_end_ns {
             Some(_) => Nanos::MAX,
-            None => self.interval_end(),
+            None => self.interval_end_ns(),
         };
-        match self.end_ns().map(|end| end.saturating_add(PAST_END_NS)) {
+        match self
+            .end_ns()
+            .map(|end| end.saturating_add(POLL_AFTER_END_NS))
+        {
             Some(end) if clock::now() < end => next.min(end),
             _ => next,
         }
     }
 
     /// Waits for all workers, if they could be started, and builds the record.
-    pub fn conclude(mut self, spawned: Result<(), MeasureError>, far: impl FnOnce() -> FarReport) {
+    pub fn conclude(
+        mut self,
+        spawned: Result<(), MeasureError>,
+        remote_report: impl FnOnce() -> RemoteReport,
+    ) {
         if spawned.is_ok() {
-            self.run_lanes();
+            self.run_workers();
         }
         self.join();
-        self.finish(far(), spawned.err());
+        self.finish(remote_report(), spawned.err());
     }
 
     /// Waits until all workers have ended.
-    pub fn run_lanes(&mut self) {
+    pub fn run_workers(&mut self) {
         while !self.is_done() {
             self.wait(clock::now() + 100_000_000);
-            if let Some(limit) = self.limit() {
-                self.cut(limit);
+            if let Some(reason) = self.stop_reason() {
+                self.abort(reason);
             }
         }
     }
@@ -80,20 +87,25 @@ impl Test {
     /// Returns whether the test was over already as far as the server can see: a client without an
     /// end marker has been silent for [`SILENCE_NS`].
     fn is_silent(&self, now: Nanos) -> bool {
-        let spans = self.lanes.iter().filter_map(|lane| lane.context.span());
+        let spans = self
+            .workers
+            .iter()
+            .filter_map(|worker| worker.context.payload_times());
         let last = spans.map(|(_, last)| last).max();
-        self.says_no_end && last.is_some_and(|last| now.saturating_sub(last) > SILENCE_NS)
+        self.has_no_end_marker && last.is_some_and(|last| now.saturating_sub(last) > SILENCE_NS)
     }
 
     /// Stops the test before its end.
-    pub fn cut(&mut self, limit: Limit) {
-        let is_over = limit == Limit::Stopped && self.is_silent(clock::now());
+    pub fn abort(&mut self, reason: StopReason) {
+        let is_over = reason == StopReason::Stopped && self.is_silent(clock::now());
         if !self.interrupted && !is_over {
             self.interrupted = true;
-            self.keys.iter_mut().for_each(FlowKey::cut);
-            let told = self.doubts.iter().any(|doubt| doubt.doubt == "cut-short");
-            if let (Limit::Time, false, Some(most)) = (limit, told, self.limits().time_ns) {
-                self.doubt(cut_short(most));
+            self.open_flows.iter_mut().for_each(OpenFlowEntry::abort);
+            let is_noted = self.caveats.iter().any(|caveat| caveat.id == "cut-short");
+            if let (StopReason::Time, false, Some(limit_ns)) =
+                (reason, is_noted, self.limits().time_ns)
+            {
+                self.add_caveat(time_limit_caveat(limit_ns));
             }
         }
         self.close();
@@ -101,21 +113,21 @@ impl Test {
 
     /// Returns whether the server stopped the test before its end.
     #[must_use]
-    pub fn is_cut(&self) -> bool {
+    pub fn is_aborted(&self) -> bool {
         self.interrupted
     }
 
     /// Stops the senders.
     pub fn end_sending(&self) {
-        self.signals.end();
+        self.signals.end_sending();
     }
 
     /// Stops all workers.
     pub fn close(&self) {
-        self.signals.end();
+        self.signals.end_sending();
         self.signals.closed.store(true, Relaxed);
-        for lane in self.lanes.iter().filter(|lane| lane.thread.is_some()) {
-            if let (Some(watch), Part::Sink) = (&lane.watch, lane.part) {
+        for worker in self.workers.iter().filter(|worker| worker.thread.is_some()) {
+            if let (Some(watch), FlowRole::Receiver) = (&worker.watch, worker.role) {
                 // Wakes a thread that blocks in a receive call.
                 let _ = rustix::net::shutdown(watch, rustix::net::Shutdown::Read);
             }
@@ -125,30 +137,30 @@ impl Test {
     /// Stops and joins all workers.
     pub fn join(&mut self) {
         self.close();
-        self.join_ended();
+        self.join_workers();
     }
 
     /// Stops and joins the senders, and closes the sending half of their connections.
-    pub fn join_sources(&mut self) {
+    pub fn join_senders(&mut self) {
         self.end_sending();
-        for lane in self
-            .lanes
+        for worker in self
+            .workers
             .iter_mut()
-            .filter(|lane| lane.part == Part::Source)
+            .filter(|worker| worker.role == FlowRole::Sender)
         {
-            lane.join();
+            worker.join();
             // Clients read whole blocks, whatever they receive on the control connection: the end
             // of the stream frees a client that waits for the rest of a block. Datagrams have no
             // end of stream.
-            if let Some(watch) = &lane.watch {
+            if let Some(watch) = &worker.watch {
                 let _ = rustix::net::shutdown(watch, rustix::net::Shutdown::Write);
             }
         }
     }
 
-    fn join_ended(&mut self) {
-        for lane in &mut self.lanes {
-            lane.join();
+    fn join_workers(&mut self) {
+        for worker in &mut self.workers {
+            worker.join();
         }
     }
 }

@@ -4,25 +4,28 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::socket::{self, Flags};
+use linerate_host::sys::socket::{self, MessageFlags};
 use socket2::Socket;
 
-use super::{Broke, Context, LOOK_UP, Moved, Numbers, Sending, is_nothing, wait_for_turn};
-use crate::flow_counters::Totals;
+use super::{
+    FlowFailure, FlowWorkerContext, FlowWorkerResult, POLL_INTERVAL, SendPlan, SequenceStats,
+    is_retryable, wait_for_pacer,
+};
+use crate::flow_counters::PayloadTotals;
 
 /// Datagram flow of one protocol.
-pub trait Datagrams {
+pub trait DatagramFlow {
     /// Processes a datagram that arrived at `now`.
-    fn take(&mut self, now: Nanos, datagram: &mut [u8]) -> Take;
+    fn receive(&mut self, now: Nanos, datagram: &mut [u8]) -> DatagramAction;
 
     /// Returns whether the flow is over: by its end marker, or by silence.
-    fn is_over(&mut self, now: Nanos) -> bool;
+    fn is_finished(&mut self, now: Nanos) -> bool;
 
     /// Returns the totals so far.
-    fn totals(&self) -> Totals;
+    fn totals(&self) -> PayloadTotals;
 
     /// Returns the statistics by sequence numbers, at the end.
-    fn numbers(&mut self) -> Option<Numbers>;
+    fn sequence_stats(&mut self) -> Option<SequenceStats>;
 
     /// Returns the reply to the last datagram, where it is not a prefix of that datagram.
     fn reply(&self) -> &[u8] {
@@ -30,274 +33,280 @@ pub trait Datagrams {
     }
 
     /// Returns whether datagrams may be replied to, so that each is needed at its arrival time.
-    fn answers(&self) -> bool {
+    fn sends_replies(&self) -> bool {
         false
     }
 }
 
 /// Classification of a datagram, with the action to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
+pub enum DatagramAction {
     /// Payload.
     Payload,
     /// No payload, but the start of the flow's time.
-    Opening,
+    Start,
     /// No payload.
-    Other,
+    Ignore,
     /// Datagram that the protocol cannot parse.
-    Unread,
-    /// No payload; reply with [`Datagrams::reply`].
+    Unparsed,
+    /// No payload; reply with [`DatagramFlow::reply`].
     Reply,
     /// Reply with the first bytes of the datagram, as they are now.
-    Answer {
+    ReplyInPlace {
         /// Bytes of the reply.
         bytes: usize,
         /// True if the datagram counts as payload.
-        payload: bool,
+        is_payload: bool,
     },
 }
 
-/// Failed sends after which the client counts as gone, each within [`REFUSED_NS`] of the one
+/// Failed sends after which the client counts as gone, each within [`UNREACHABLE_WINDOW_NS`] of the one
 /// before. An ICMP error is reported by the call after the datagram that caused it, so other calls
 /// succeed in between, and routers send few such errors per second (RFC 1812 section 4.3.2.8).
-const REFUSED_LIMIT: u32 = 4;
+const UNREACHABLE_LIMIT: u32 = 4;
 
 /// Time without a failed send after which the count starts again.
-const REFUSED_NS: Nanos = 5_000_000_000;
+const UNREACHABLE_WINDOW_NS: Nanos = 5_000_000_000;
 
 /// Counter of failed sends to a client.
 #[derive(Default)]
-pub struct Refusals {
+pub struct UnreachableCounter {
     count: u32,
     last_ns: Nanos,
 }
 
-impl Refusals {
+impl UnreachableCounter {
     /// Counts a failed send; returns true once the client counts as gone.
-    pub fn take(&mut self, now: Nanos) -> bool {
-        if now.saturating_sub(self.last_ns) > REFUSED_NS {
+    pub fn record(&mut self, now: Nanos) -> bool {
+        if now.saturating_sub(self.last_ns) > UNREACHABLE_WINDOW_NS {
             self.count = 0;
         }
         self.count += 1;
         self.last_ns = now;
-        self.count >= REFUSED_LIMIT
+        self.count >= UNREACHABLE_LIMIT
     }
 }
 
 /// Gaps after a first request that may be a probe for a responder: shorter ones are noise, and
 /// after longer ones intervals have been emitted already.
-const AFTER_PROBE_NS: std::ops::Range<Nanos> = 20_000_000..800_000_000;
+const PROBE_GAP_NS: std::ops::Range<Nanos> = 20_000_000..800_000_000;
 
 /// Minimum ratio of such a gap to the next one.
 const PROBE_RATIO: u64 = 8;
 
 /// Arrival times of a flow's first requests.
 #[derive(Default)]
-struct FirstQuestions {
-    came: u8,
+struct FirstRequests {
+    count: u8,
     /// Arrival time of the second one, and its distance from the first.
     second: (Nanos, Nanos),
     first_ns: Nanos,
 }
 
-impl FirstQuestions {
+impl FirstRequests {
     /// Counts a request; returns the start of the flow's time if that is not its first request.
     #[inline]
-    fn take(&mut self, now: Nanos) -> Option<Nanos> {
-        match self.came {
+    fn record(&mut self, now: Nanos) -> Option<Nanos> {
+        match self.count {
             0 => self.first_ns = now,
             1 => self.second = (now, now.saturating_sub(self.first_ns)),
             2 => {
-                self.came = 3;
+                self.count = 3;
                 let (second, gap) = self.second;
                 let next = now.saturating_sub(second);
-                let probed = AFTER_PROBE_NS.contains(&gap) && gap / PROBE_RATIO > next;
+                let probed = PROBE_GAP_NS.contains(&gap) && gap / PROBE_RATIO > next;
                 return probed.then_some(second);
             }
             _ => return None,
         }
-        self.came += 1;
+        self.count += 1;
         None
     }
 }
 
 /// Consecutive errors of replies after which the client counts as gone.
-const UNWANTED_LIMIT: u32 = 16;
+const REJECTED_REPLY_LIMIT: u32 = 16;
 
 /// Buffer of one receive call: the largest datagram, or several that GRO has merged.
-const DATAGRAM_ROOM: usize = 1 << 16;
+const DATAGRAM_BUFFER_BYTES: usize = 1 << 16;
 
 /// Receives a flow of datagrams until its end.
 ///
 /// `allow` returns whether a reply may be sent, from the time, the bytes received since the last
 /// call, and the size of the reply.
-pub fn receive_datagrams<D: Datagrams>(
-    context: &Context,
+pub fn receive_datagrams<D: DatagramFlow>(
+    context: &FlowWorkerContext,
     socket: &Socket,
     early: Vec<(Nanos, Box<[u8]>)>,
-    dialect: &mut D,
+    flow: &mut D,
     mut allow: impl FnMut(Nanos, u64, u64) -> bool,
-) -> Moved {
-    let mut moved = Moved::default();
-    let answered = Cell::new(0);
-    let mut first_questions = FirstQuestions::default();
+) -> FlowWorkerResult {
+    let mut result = FlowWorkerResult::default();
+    let replies = Cell::new(0);
+    let mut first_requests = FirstRequests::default();
     // Bytes received since the last call of `allow`.
-    let mut unsaid = 0;
-    let mut room = vec![0; DATAGRAM_ROOM];
+    let mut uncredited_bytes = 0;
+    let mut buffer = vec![0; DATAGRAM_BUFFER_BYTES];
     if let Err(error) = socket
         .set_nonblocking(false)
-        .and_then(|()| socket.set_read_timeout(Some(LOOK_UP)))
+        .and_then(|()| socket.set_read_timeout(Some(POLL_INTERVAL)))
     {
-        moved.broke = Some(Broke::Error(error));
-        return moved;
+        result.failure = Some(FlowFailure::Socket(error));
+        return result;
     }
-    if !dialect.answers() {
+    if !flow.sends_replies() {
         // Without GRO each datagram takes a call of its own.
-        let _ = socket::set_udp_coalescing(socket);
+        let _ = socket::enable_udp_gro(socket);
     }
-    let mut take = |dialect: &mut D, moved: &mut Moved, now, datagram: &mut [u8]| {
+    let mut process = |flow: &mut D, result: &mut FlowWorkerResult, now, datagram: &mut [u8]| {
         let bytes = datagram.len();
-        unsaid += bytes as u64;
-        let mut say = |answer: &[u8]| {
-            if allow(now, std::mem::take(&mut unsaid), answer.len() as u64)
-                && socket::send(socket, answer, Flags::NONE).is_ok()
+        uncredited_bytes += bytes as u64;
+        let mut reply = |message: &[u8]| {
+            if allow(
+                now,
+                std::mem::take(&mut uncredited_bytes),
+                message.len() as u64,
+            ) && socket::send(socket, message, MessageFlags::NONE).is_ok()
             {
-                answered.set(answered.get() + 1);
+                replies.set(replies.get() + 1);
             }
         };
-        let mut is_question = false;
-        let is_payload = match dialect.take(now, datagram) {
-            Take::Payload => true,
-            Take::Opening => {
-                moved.at(now);
+        let mut is_request = false;
+        let is_payload = match flow.receive(now, datagram) {
+            DatagramAction::Payload => true,
+            DatagramAction::Start => {
+                result.record_payload(now);
                 false
             }
-            Take::Other => false,
-            Take::Unread => {
-                moved.unread += 1;
+            DatagramAction::Ignore => false,
+            DatagramAction::Unparsed => {
+                result.unparsed += 1;
                 false
             }
-            Take::Reply => {
-                say(dialect.reply());
+            DatagramAction::Reply => {
+                reply(flow.reply());
                 false
             }
-            Take::Answer { bytes, payload } => {
-                say(&datagram[..bytes.min(datagram.len())]);
-                is_question = payload;
-                payload
+            DatagramAction::ReplyInPlace {
+                bytes,
+                is_payload: counts,
+            } => {
+                reply(&datagram[..bytes.min(datagram.len())]);
+                is_request = counts;
+                counts
             }
         };
         if is_payload {
-            moved.at(now);
-            if is_question && let Some(first) = first_questions.take(now) {
-                moved.span = Some((first, now));
+            result.record_payload(now);
+            if is_request && let Some(first) = first_requests.record(now) {
+                result.payload_times = Some((first, now));
             }
-            moved.sizes.take(bytes);
+            result.datagram_size.record(bytes);
         }
     };
     let mut calls = 0;
     for (now, mut datagram) in early {
-        take(dialect, &mut moved, now, &mut datagram);
+        process(flow, &mut result, now, &mut datagram);
         calls += 1;
     }
-    let mut refused = 0;
+    let mut errors = 0;
     loop {
-        moved.totals = Totals {
+        result.totals = PayloadTotals {
             calls,
-            ..dialect.totals()
+            ..flow.totals()
         };
-        if dialect.answers() {
-            let came = moved.totals.packets;
-            moved.totals.missing = came.saturating_sub(answered.get());
+        if flow.sends_replies() {
+            let packets = result.totals.packets;
+            result.totals.missing = packets.saturating_sub(replies.get());
         }
-        context.publish(&moved);
-        match socket::receive_segments(socket, &mut room, Flags::NONE) {
+        context.publish(&result);
+        match socket::receive_segments(socket, &mut buffer, MessageFlags::NONE) {
             Ok((bytes, segment)) => {
                 let now = clock::now();
                 calls += 1;
-                refused = 0;
+                errors = 0;
                 // After a shutdown, receive calls return 0 bytes again and again.
                 if bytes == 0 && !context.signals.closed.load(Relaxed) {
-                    take(dialect, &mut moved, now, &mut []);
+                    process(flow, &mut result, now, &mut []);
                 }
                 let size = segment.map_or(bytes, usize::from).max(1);
-                for datagram in room[..bytes].chunks_mut(size) {
-                    take(dialect, &mut moved, now, datagram);
+                for datagram in buffer[..bytes].chunks_mut(size) {
+                    process(flow, &mut result, now, datagram);
                 }
                 // An uninterrupted flow ends with its end marker.
-                if dialect.is_over(now) || context.signals.closed.load(Relaxed) {
+                if flow.is_finished(now) || context.signals.closed.load(Relaxed) {
                     break;
                 }
             }
-            Err(error) if is_nothing(&error) => {
-                if dialect.is_over(clock::now()) || context.signals.closed.load(Relaxed) {
+            Err(error) if is_retryable(&error) => {
+                if flow.is_finished(clock::now()) || context.signals.closed.load(Relaxed) {
                     break;
                 }
             }
             // ICMP error of an earlier reply: the client has closed its socket.
-            Err(_) if refused < UNWANTED_LIMIT => {
-                refused += 1;
-                if dialect.is_over(clock::now()) || context.signals.closed.load(Relaxed) {
+            Err(_) if errors < REJECTED_REPLY_LIMIT => {
+                errors += 1;
+                if flow.is_finished(clock::now()) || context.signals.closed.load(Relaxed) {
                     break;
                 }
             }
             Err(error) => {
-                moved.broke = Some(Broke::Error(error));
+                result.failure = Some(FlowFailure::Socket(error));
                 break;
             }
         }
     }
-    moved.numbers = dialect.numbers();
-    moved.answered = dialect.answers().then_some(answered.get());
-    moved
+    result.sequence_stats = flow.sequence_stats();
+    result.responses = flow.sends_replies().then_some(replies.get());
+    result
 }
 
 /// Sends datagrams of one size.
 ///
-/// `stamp` writes the header of a datagram from its number (from 1) and the time. After the last
+/// `enable_timestamps` writes the header of a datagram from its number (from 1) and the time. After the last
 /// one, `farewell` writes end markers until it returns false.
 pub fn send_datagrams(
-    context: &Context,
+    context: &FlowWorkerContext,
     socket: &Socket,
-    sending: &Sending,
+    send_plan: &SendPlan,
     payload: &mut [u8],
     mut stamp: impl FnMut(&mut [u8], u64, Nanos),
     mut farewell: impl FnMut(&mut [u8], u64, Nanos) -> bool,
-) -> Moved {
-    let mut moved = Moved::default();
+) -> FlowWorkerResult {
+    let mut result = FlowWorkerResult::default();
     let ready = socket
         .set_nonblocking(false)
-        .and_then(|()| socket.set_write_timeout(Some(LOOK_UP)));
+        .and_then(|()| socket.set_write_timeout(Some(POLL_INTERVAL)));
     if let Err(error) = ready {
-        moved.broke = Some(Broke::Error(error));
-        return moved;
+        result.failure = Some(FlowFailure::Socket(error));
+        return result;
     }
-    let begun = clock::now();
-    let mut pacer = sending.pacer(begun, payload.len());
+    let start_ns = clock::now();
+    let mut pacer = send_plan.pacer(start_ns, payload.len());
     let bytes = payload.len() as u64;
-    let mut refusals = Refusals::default();
+    let mut unreachable = UnreachableCounter::default();
     loop {
         let now = clock::now();
-        if sending.is_over(&context.signals, now, moved.totals.bytes) {
+        if send_plan.is_over(&context.signals, now, result.totals.bytes) {
             break;
         }
-        if wait_for_turn(&pacer, now, sending.until_ns) {
+        if wait_for_pacer(&pacer, now, send_plan.until_ns) {
             continue;
         }
-        pacer.give_up(now, bytes);
-        stamp(payload, moved.totals.packets + 1, clock::now());
-        match socket::send(socket, payload, Flags::NONE) {
+        pacer.drop_overdue(now, bytes);
+        stamp(payload, result.totals.packets + 1, clock::now());
+        match socket::send(socket, payload, MessageFlags::NONE) {
             Ok(_) => {
                 let now = clock::now();
-                moved.began(begun, &pacer);
-                moved.at(now);
-                pacer.left(bytes, now);
-                moved.totals.bytes += bytes;
-                moved.totals.packets += 1;
-                moved.totals.calls += 1;
-                context.publish(&moved);
+                result.record_start(start_ns, &pacer);
+                result.record_payload(now);
+                pacer.record_sent(bytes, now);
+                result.totals.bytes += bytes;
+                result.totals.packets += 1;
+                result.totals.calls += 1;
+                context.publish(&result);
             }
-            Err(error) if is_nothing(&error) => {}
+            Err(error) if is_retryable(&error) => {}
             // The device's queue is full: retry shortly.
             Err(error)
                 if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) =>
@@ -305,22 +314,22 @@ pub fn send_datagrams(
                 clock::sleep_until(now + 100_000);
             }
             Err(error) => {
-                if refusals.take(now) {
-                    moved.broke = Some(Broke::Error(error));
+                if unreachable.record(now) {
+                    result.failure = Some(FlowFailure::Socket(error));
                     break;
                 }
             }
         }
     }
-    moved.sent_all(sending.until_ns, &context.signals);
+    result.record_send_end(send_plan.until_ns, &context.signals);
     while !context.signals.closed.load(Relaxed)
-        && farewell(payload, moved.totals.packets, clock::now())
+        && farewell(payload, result.totals.packets, clock::now())
     {
         // No reply is expected. A failed send equals a lost datagram.
-        let _ = socket::send(socket, payload, Flags::NONE);
+        let _ = socket::send(socket, payload, MessageFlags::NONE);
         clock::sleep_until(clock::now() + 10_000_000);
     }
-    moved
+    result
 }
 
 #[cfg(test)]
@@ -328,32 +337,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_that_is_asked_long_before_the_others_opens_no_time() {
+    fn an_early_probe_does_not_start_the_time() {
         let ms = 1_000_000;
-        let begins = |gaps: [Nanos; 3]| {
-            let (mut questions, mut now) = (FirstQuestions::default(), 5 * ms);
-            let first = questions.take(now);
+        let start_of = |gaps: [Nanos; 3]| {
+            let (mut requests, mut now) = (FirstRequests::default(), 5 * ms);
+            let first = requests.record(now);
             let more = gaps.map(|gap| {
                 now += gap;
-                questions.take(now)
+                requests.record(now)
             });
             first.into_iter().chain(more.into_iter().flatten()).next()
         };
-        assert_eq!(begins([190 * ms, ms, ms]), Some(195 * ms));
+        assert_eq!(start_of([190 * ms, ms, ms]), Some(195 * ms));
         // Requests at irregular intervals all belong to the test.
-        assert_eq!(begins([190 * ms, 100 * ms, ms]), None);
-        assert_eq!(begins([10 * ms, ms / 10, ms]), None);
-        assert_eq!(begins([900 * ms, ms, ms]), None);
+        assert_eq!(start_of([190 * ms, 100 * ms, ms]), None);
+        assert_eq!(start_of([10 * ms, ms / 10, ms]), None);
+        assert_eq!(start_of([900 * ms, ms, ms]), None);
     }
 
     #[test]
-    fn a_client_is_gone_after_refusals_that_come_close() {
+    fn a_client_is_gone_after_consecutive_send_errors() {
         let second = 1_000_000_000;
-        let mut refusals = Refusals::default();
-        let told: Vec<bool> = (1..=4).map(|at| refusals.take(at * second)).collect();
-        assert_eq!(told, [false, false, false, true]);
+        let mut unreachable = UnreachableCounter::default();
+        let is_gone: Vec<bool> = (1..=4).map(|at| unreachable.record(at * second)).collect();
+        assert_eq!(is_gone, [false, false, false, true]);
         // Errors far apart are a route that comes and goes.
-        let mut refusals = Refusals::default();
-        assert!((1..20).all(|at| !refusals.take(at * 6 * second)));
+        let mut unreachable = UnreachableCounter::default();
+        assert!((1..20).all(|at| !unreachable.record(at * 6 * second)));
     }
 }
