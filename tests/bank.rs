@@ -26,8 +26,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use confusion_matrix::{ConfusionMatrix, HEALTHY, bank_dir};
-use linerate_metric::finding::Finding;
-use linerate_metric::record::Record;
+use linerate_record::finding::Finding;
+use linerate_record::record::Record;
 use serde_json::{Value, json};
 
 fn read_documents(name: &str) -> Vec<(String, Value)> {

@@ -17,7 +17,7 @@ use std::time::Instant;
 use common::{FinishedCommand, TestDir, TestLab, finish, is_root, is_selected, skip};
 use confusion_matrix::{ConfusionMatrix, bank_dir};
 use faults::{FAULTS, InjectedFault};
-use linerate_metric::finding::Finding;
+use linerate_record::finding::Finding;
 use serde_json::{Value, json};
 
 /// Iterates over all faults.

@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use linerate_host::sys::cpu;
 use linerate_lab::{Lab, LabHost, Topology};
+use linerate_sys::cpu;
 use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use linerate_host::doctor::cache_line::{NEAR_LIMIT, measure_cache_line};
 use linerate_host::settings::idle_hold::{self, IdleHold};
 use linerate_host::steal::StealTicks;
-use linerate_metric::statistics::median;
+use linerate_stats::statistics::median;
 use serde::Serialize;
 
 use crate::bench_env::BenchEnv;

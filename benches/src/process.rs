@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use linerate_host::sys::cpu;
 use linerate_lab::LabHost;
+use linerate_sys::cpu;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::BenchError;

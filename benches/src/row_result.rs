@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use linerate_metric::statistics::{median, paired_ratio};
+use linerate_stats::statistics::{median, paired_ratio};
 use serde::Serialize;
 
 use crate::error::BenchError;

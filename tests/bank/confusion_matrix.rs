@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use linerate_metric::finding::{Finding, FindingKind};
+use linerate_record::finding::{Finding, FindingKind};
 
 /// Expected result of a healthy run.
 pub const HEALTHY: &str = "healthy";

@@ -283,7 +283,7 @@ fn a_ring_is_short_where_a_longer_one_helps() {
         }
         let found = linerate_explain::explain(&record);
         let found = found.iter().find(|found| found.cause == id);
-        let is_cause = found.map(linerate_metric::finding::Finding::is_cause);
+        let is_cause = found.map(linerate_record::finding::Finding::is_cause);
         assert_eq!(is_cause, reported, "{length} {working}: {found:?}");
     }
 }

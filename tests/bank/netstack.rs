@@ -1,7 +1,7 @@
 //! Findings for runs over the user-space stack.
 
-use linerate_metric::finding::Finding;
-use linerate_metric::record::CounterDelta;
+use linerate_record::finding::Finding;
+use linerate_record::record::CounterDelta;
 use serde_json::{Value, json};
 
 use super::rules::{Changes, changed, command, explained, finding_of, reading};

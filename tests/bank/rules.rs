@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use linerate_metric::finding::Finding;
-use linerate_metric::record::Record;
+use linerate_record::finding::Finding;
+use linerate_record::record::Record;
 use serde_json::{Value, json};
 
 use super::{made_record, put_at_pointer, read_documents};

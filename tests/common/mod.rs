@@ -512,7 +512,7 @@ impl ClosedPort {
 #[track_caller]
 pub fn assert_record(value: &Value) {
     assert_eq!(value["schema"], "linerate/run/1", "{value:#}");
-    let record: linerate_metric::record::Record =
+    let record: linerate_record::record::Record =
         serde_json::from_value(value.clone()).expect("a record");
     let rewritten = serde_json::to_value(&record).expect("a record is JSON");
     assert_eq!(

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use linerate_dialect::control::{ControlCodec, Hello};
+use linerate_protocol::control::{ControlCodec, Hello};
 use rustix::process::Signal;
 
 use super::common::{TIME_LIMIT, assert_record, free_port};

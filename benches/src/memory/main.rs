@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 
-use linerate_port::{FrameRegion, PortUrl};
+use linerate_port::PortUrl;
 use linerate_stack::{Stack, StackAddressing, StackConfig, memory_plan};
+use linerate_sys::frames::frame_memory::FrameRegion;
 
 struct CountingAllocator;
 

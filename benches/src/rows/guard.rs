@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use linerate_dialect::amplification_guard::{AmplificationGuard, GuardRules, SendCredit};
+use linerate_protocol::amplification_guard::{AmplificationGuard, GuardRules, SendCredit};
 
 use super::stack::UDP_BURST;
 use crate::error::BenchError;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use linerate_host::settings::idle_hold::hold_idle_states;
 use linerate_lab::{Lab, LabHost, Topology};
-use linerate_metric::statistics::median;
+use linerate_stats::statistics::median;
 use serde_json::Value;
 
 use crate::bench_env::BenchEnv;

@@ -6,8 +6,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use linerate_metric::histogram::Histogram;
-use linerate_metric::record::Interval;
+use linerate_record::record::Interval;
+use linerate_stats::histogram::Histogram;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 

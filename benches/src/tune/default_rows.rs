@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use linerate_host::doctor::cache_line::{NEAR_LIMIT, measure_cache_line};
-use linerate_host::sys::cpu;
+use linerate_sys::cpu;
 use serde_json::{Value, json};
 
 use crate::TuneBenchOptions;
@@ -177,5 +177,5 @@ fn measure_iperf3(lab: &BenchLab<'_>) -> Result<Vec<f64>, TuneBenchError> {
 }
 
 fn median(values: &[f64]) -> f64 {
-    linerate_metric::statistics::median(values).unwrap_or(f64::NAN)
+    linerate_stats::statistics::median(values).unwrap_or(f64::NAN)
 }

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use linerate_host::output_reader::OutputReader;
 use linerate_host::stop_flag::StopFlag;
-use linerate_host::sys::process::{poll_exit, terminate_with_thread};
-use linerate_metric::event::{ErrorReport, read_line};
-use linerate_metric::exit;
-use linerate_metric::record::{RUN_SCHEMA, Record, new_id};
-use linerate_metric::run_set::RunSet;
+use linerate_record::event::{ErrorReport, read_line};
+use linerate_record::exit;
+use linerate_record::record::{RUN_SCHEMA, Record, new_id};
+use linerate_record::run_set::RunSet;
+use linerate_sys::process::{poll_exit, terminate_with_thread};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::command::series::SeriesEnd;
@@ -440,8 +440,9 @@ fn failure_of(command_text: &str, done: &FinishedChild) -> CommandFailure {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
 
     #[test]
     fn a_command_that_closed_its_output_is_stopped_all_the_same() {

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
-use linerate_metric::command_line::{CommandArgument, CommandLine};
+use linerate_record::command_line::{CommandArgument, CommandLine};
 
 use crate::args::Cli;
 use crate::lab_network;

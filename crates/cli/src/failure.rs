@@ -1,12 +1,13 @@
 //! Failure of a command: an error message and an exit code for scripts.
 
-use crate::command_line;
 use linerate_lab::{LabError, TopologyError};
 use linerate_measure::MeasureError;
-use linerate_measure::forward::PortError;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
+use linerate_port::PortError;
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
 use linerate_report::ReportError;
+
+use crate::command_line;
 
 /// A failed command.
 #[derive(Debug)]
@@ -95,7 +96,7 @@ impl From<ReportError> for CommandFailure {
     fn from(error: ReportError) -> Self {
         if error.is_broken_pipe() {
             // The reader of the result has closed, so an error message has no reader either.
-            linerate_host::stop_flag::exit_by_sigpipe();
+            linerate_sys::signal::exit_by_sigpipe();
         }
         Self::failed(error.problem())
     }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Once;
 
-use linerate_measure::{PresharedKey, SECRET_MAX_BYTES};
-use linerate_metric::event::ErrorReport;
+use linerate_protocol::control::{PresharedKey, SECRET_MAX_BYTES};
+use linerate_record::event::ErrorReport;
 
 use crate::failure::CommandFailure;
 use crate::output::print_stderr;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use linerate_host::stop_flag::StopFlag;
 use linerate_measure::RemoteSettings;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
-use linerate_metric::units::ByteSize;
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
+use linerate_stats::units::ByteSize;
 use linerate_tune::guard::{RollbackGuard, SettingKey};
 use linerate_tune::journal::state_dir;
 use linerate_tune::knob::{COMMAND_TIMEOUT_S, DEFAULT_VALUE, Knob, KnobTarget};

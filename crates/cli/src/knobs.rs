@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
 use linerate_host::snapshot::netlink::find_route_interface;
-use linerate_host::sys::cpu;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::plan::DEFAULT_PORT;
 use linerate_port::with_lower_devices;
+use linerate_record::event::ErrorReport;
+use linerate_record::plan::DEFAULT_PORT;
+use linerate_sys::cpu;
 use linerate_tune::knob::{self, DEFAULT_VALUE, Knob, KnobContext, KnobTarget};
 use linerate_tune::sweep_axis::SweepAxis;
 

@@ -18,25 +18,25 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use event_log::EventLog;
 use linerate_host::stop_flag::{ABORTED_EXIT_CODE, StopFlag};
-use linerate_host::sys::terminal::{
+use linerate_record::event::ErrorReport;
+use linerate_report::stream;
+use linerate_sys::terminal::{
     TerminalGuard, can_write_output, has_hung_up, read_input, redirect_output_to_null, restore,
 };
-use linerate_metric::event::ErrorReport;
-use linerate_report::stream;
+use live_counters::LiveCounters;
 use ratatui::crossterm::event::{
     self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers,
 };
 use ratatui::crossterm::terminal::disable_raw_mode;
+use state::{ScreenKey, ScreenModel};
+use terminal_writer::TerminalWriter;
 
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::printer::{EventSender, UiMessage, run_with_printer};
 use crate::ui_update::{ScreenOutput, UiUpdate};
-use event_log::EventLog;
-use live_counters::LiveCounters;
-use state::{ScreenKey, ScreenModel};
-use terminal_writer::TerminalWriter;
 
 /// Time between two polls of the keys: below a tenth of a second, keys feel immediate.
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(80);

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use linerate_metric::pace::PaceBurst;
-use linerate_metric::units::{BitRate, parse_count, parse_fraction};
+use linerate_record::pace::PaceBurst;
+use linerate_stats::units::{BitRate, parse_count, parse_fraction};
 
 /// Value of `-b`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,7 +49,7 @@ impl FromStr for LoadOption {
         };
         let rate: BitRate = rate
             .parse()
-            .map_err(|error: linerate_metric::units::UnitError| error.to_string())?;
+            .map_err(|error: linerate_stats::units::UnitError| error.to_string())?;
         Ok(Self::Rate { bps: rate.0, burst })
     }
 }

@@ -29,14 +29,13 @@ mod ui_update;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use args::{Cli, Command};
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
-use linerate_report::text;
-
-use args::{Cli, Command};
 use failure::CommandFailure;
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
+use linerate_report::text;
 use output::{
     OutputFormat, exit_if_reader_closed, exit_on_broken_pipe, print_failure, print_stderr,
     print_stdout, stderr_style, stdout_failed,

@@ -4,12 +4,12 @@ use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use jiff::Timestamp;
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::expect::ExpectationResult;
-use linerate_metric::finding::Finding;
-use linerate_metric::record::Record;
-use linerate_metric::run_set::RunSet;
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::exit;
+use linerate_record::expect::ExpectationResult;
+use linerate_record::finding::Finding;
+use linerate_record::record::Record;
+use linerate_record::run_set::RunSet;
 use linerate_report::ReportError;
 use linerate_report::lines::LiveLines;
 use linerate_report::store::{RecordStore, write_file};
@@ -84,7 +84,7 @@ pub fn continue_without_reader() {
 /// continued.
 pub fn exit_if_reader_closed() {
     if READER_CLOSED.load(Relaxed) {
-        linerate_host::stop_flag::exit_by_sigpipe();
+        linerate_sys::signal::exit_by_sigpipe();
     }
 }
 

@@ -5,17 +5,13 @@ mod search;
 pub mod stack;
 mod throughput;
 
-pub use latency::{LatencySeries, plan_latency};
-pub use search::{SearchPlan, plan_search};
-pub use throughput::plan_throughput;
-
 use std::path::PathBuf;
 use std::time::Duration;
 
 use linerate_measure::interop::client::client_protocol;
 use linerate_measure::{AddressFamily, Client};
-use linerate_metric::event::ErrorReport;
-use linerate_metric::plan::{
+use linerate_record::event::ErrorReport;
+use linerate_record::plan::{
     DEFAULT_PORT, MAX_CALL_BYTES, MAX_DATAGRAM_BYTES, MIN_INTERVAL_NS, Plan, RunKind, SocketPlan,
     TransportProtocol, WaitMode,
 };
@@ -23,6 +19,10 @@ use linerate_metric::plan::{
 use crate::args::MeasureArgs;
 use crate::failure::CommandFailure;
 use crate::key_source::KeySource;
+
+pub use latency::{LatencySeries, plan_latency};
+pub use search::{SearchPlan, plan_search};
+pub use throughput::plan_throughput;
 
 /// A measurement: one run or repeats of it.
 pub struct MeasurementPlan {

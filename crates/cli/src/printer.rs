@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 
 use jiff::Timestamp;
-use linerate_metric::event::{ErrorReport, Event, EventKind};
+use linerate_record::event::{ErrorReport, Event, EventKind};
 
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
@@ -180,7 +180,7 @@ pub fn run_with_printer<T>(
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::record::Caveat;
+    use linerate_record::record::Caveat;
 
     use super::*;
 

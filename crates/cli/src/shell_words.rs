@@ -1,8 +1,8 @@
 //! Arguments of a command line: splitting and quoting as a shell does, and setting of options.
 
 use clap::{Arg, ArgAction, CommandFactory};
-use linerate_metric::command_line::shell_quote;
-use linerate_metric::event::ErrorReport;
+use linerate_record::command_line::shell_quote;
+use linerate_record::event::ErrorReport;
 
 use crate::args::Cli;
 use crate::failure::CommandFailure;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use linerate_metric::record::Record;
+use linerate_record::record::Record;
 use linerate_report::document::{Document, read_document};
 #[cfg(feature = "history")]
 use linerate_report::history::History;
@@ -32,7 +32,7 @@ fn load_from_history(name: &str) -> Result<Document, CommandFailure> {
 #[cfg(not(feature = "history"))]
 fn load_from_history(name: &str) -> Result<Document, CommandFailure> {
     Err(CommandFailure::usage(
-        linerate_metric::event::ErrorReport::new(
+        linerate_record::event::ErrorReport::new(
             "this build of linerate has no history and cannot find ids",
             name,
             "name a file: $XDG_DATA_HOME/linerate/runs/ID.json",

@@ -23,9 +23,10 @@ use linerate_host::settings::{
     interface, read_channels, read_coalescing, read_rings, set_channels, set_coalescing, set_rings,
 };
 use linerate_host::snapshot::netlink::find_link;
-use linerate_host::sys::namespace::{self, NamespaceKind};
-use linerate_host::sys::process::{ignore_terminal_signals, poll_exit};
 use linerate_lab::{segment_sizes, set_segment_sizes};
+use linerate_sys::namespace;
+use linerate_sys::namespace::NamespaceKind;
+use linerate_sys::process::{ignore_terminal_signals, poll_exit};
 use linerate_tune::guard::{
     HostSettings, InterfaceIdentity, JournalOwner, RollbackGuard, SettingKey, SettingKind,
     SettingLocation,
@@ -442,8 +443,9 @@ fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use linerate_host::network_namespaces::{NamespaceState, find_namespace};
+
+    use super::*;
 
     #[test]
     fn permission_errors_name_the_privilege() {

@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 
-use linerate_metric::figure;
-use linerate_metric::record::Record;
 use linerate_port::{DropCause, QueueTotals};
+use linerate_record::figure;
+use linerate_record::record::Record;
 
 use crate::printer::EventSender;
 

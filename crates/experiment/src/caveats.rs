@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::experiment::{ExperimentPoint, ExperimentResult, KnobValues};
-use linerate_metric::record::Record;
+use linerate_record::experiment::{ExperimentPoint, ExperimentResult, KnobValues};
+use linerate_record::record::Record;
 
 use crate::file::Experiment;
 

@@ -1,8 +1,8 @@
 //! Errors of experiments, with the next step.
 
 use linerate_lab::LabError;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
 
 /// Reason why an experiment was not run.
 #[derive(Debug, thiserror::Error)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use linerate_lab::Topology;
-use linerate_metric::expect::FigureUnit;
-use linerate_metric::experiment::{CoreDistance, KnobValues, PlotSpec, TableSpec};
+use linerate_record::expect::FigureUnit;
+use linerate_record::experiment::{CoreDistance, KnobValues, PlotSpec, TableSpec};
 use serde::{Deserialize, Deserializer};
 
 use crate::ExperimentError;

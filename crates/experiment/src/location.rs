@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use linerate_metric::experiment::KnobValues;
+use linerate_record::experiment::KnobValues;
 
 use crate::ExperimentError;
 use crate::file::Experiment;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::experiment::KnobValues;
+use linerate_record::experiment::KnobValues;
 
 use crate::ExperimentError;
 use crate::file::{Experiment, ExperimentCommand};

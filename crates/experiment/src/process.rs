@@ -10,9 +10,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use linerate_host::output_reader::OutputReader;
-use linerate_host::sys::process::{ChildExit as End, poll_exit as end_of, terminate_with_thread};
 use linerate_lab::LabHost;
-use linerate_metric::event::read_line;
+use linerate_record::event::read_line;
+use linerate_sys::process::{ChildExit as End, poll_exit as end_of, terminate_with_thread};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::ExperimentError;
@@ -51,7 +51,7 @@ pub fn die_with_parent() {
     // A program started by a script of the experiment has another parent and ends with that.
     let is_gone = rustix::process::test_kill_process(parent) == Err(rustix::io::Errno::SRCH);
     if is_gone {
-        std::process::exit(i32::from(linerate_metric::exit::FAILED));
+        std::process::exit(i32::from(linerate_record::exit::FAILED));
     }
 }
 

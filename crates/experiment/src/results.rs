@@ -1,8 +1,8 @@
 //! Results of an experiment, merged with the points that the table had before.
 
-use linerate_metric::experiment::{ExperimentPoint, ExperimentResult, FigureSpec, KnobValues};
-use linerate_metric::record::Record;
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_record::experiment::{ExperimentPoint, ExperimentResult, FigureSpec, KnobValues};
+use linerate_record::record::Record;
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 
 use crate::file::Experiment;
 use crate::location::RunLocation;
@@ -156,9 +156,10 @@ fn missing_figures(experiment: &Experiment, states: &[PointState], in_part: bool
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use jiff::Timestamp;
-    use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
+    use linerate_record::plan::{Plan, RunKind, TransportProtocol};
+
+    use super::*;
 
     fn point(size: &str, runs: &[&str]) -> ExperimentPoint {
         ExperimentPoint {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use linerate_metric::event::{ErrorReport, Retryable};
+use linerate_record::event::{ErrorReport, Retryable};
 
 /// Maximum number of tries of a point whose failure may be transient.
 const MAX_TRIES: u32 = 4;

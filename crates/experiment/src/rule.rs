@@ -5,8 +5,8 @@
 //! optional
 //! factor. Knobs that a term leaves open belong to the rule: it must hold for each combination.
 
-use linerate_metric::experiment::KnobValues;
-use linerate_metric::units::{parse_duration, parse_fraction};
+use linerate_record::experiment::KnobValues;
+use linerate_stats::units::{parse_duration, parse_fraction};
 
 /// Comparison of two sums.
 #[derive(Clone, Debug, PartialEq)]
@@ -284,8 +284,9 @@ fn parse_number(word: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn rules_are_parsed() {

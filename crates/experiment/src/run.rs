@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_metric::event::{Event, Retryable};
-use linerate_metric::exit;
-use linerate_metric::experiment::{CoreDistance, ExperimentPoint, KnobValues};
-use linerate_metric::record::Record;
-use linerate_metric::run_set::RunSet;
-use linerate_metric::statistics::estimate;
+use linerate_record::event::{Event, Retryable};
+use linerate_record::exit;
+use linerate_record::experiment::{CoreDistance, ExperimentPoint, KnobValues};
+use linerate_record::record::Record;
+use linerate_record::run_set::RunSet;
+use linerate_stats::statistics::estimate;
 use serde::{Deserialize, Serialize};
 
 use crate::ExperimentError;

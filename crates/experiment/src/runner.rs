@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_lab::{Lab, Topology};
-use linerate_metric::event::{ErrorReport, RETRY_HINT};
-use linerate_metric::exit;
-use linerate_metric::experiment::KnobValues;
-use linerate_metric::record::{RUN_SCHEMA, Record};
-use linerate_metric::run_set::SET_SCHEMA;
+use linerate_record::event::{ErrorReport, RETRY_HINT};
+use linerate_record::exit;
+use linerate_record::experiment::KnobValues;
+use linerate_record::record::{RUN_SCHEMA, Record};
+use linerate_record::run_set::SET_SCHEMA;
 use serde::Deserialize;
 use serde_json::Value;
 

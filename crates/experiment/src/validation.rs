@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use linerate_lab::Topology;
-use linerate_metric::experiment::{KnobValues, PlotSpec, TableSpec, parse_number};
-use linerate_metric::json_pointer;
-use linerate_metric::units::{ByteSize, parse_seconds};
+use linerate_record::experiment::{KnobValues, PlotSpec, TableSpec, parse_number};
+use linerate_record::json_pointer;
+use linerate_stats::units::{ByteSize, parse_seconds};
 
 use crate::ExperimentError;
 use crate::file::{Experiment, FigureSource, ShapeAssertion};

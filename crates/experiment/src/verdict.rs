@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use linerate_metric::expect::FigureUnit;
-use linerate_metric::experiment::{
+use linerate_record::expect::FigureUnit;
+use linerate_record::experiment::{
     CoreDistance, ExpectedShape, ExperimentPoint, ExperimentResult, KnobAxis, KnobValues,
     PublishedFigure, PublishedTrend, ShapeState, parse_number,
 };
-use linerate_metric::record::Record;
-use linerate_metric::statistics::{median, theil_sen_slope};
+use linerate_record::record::Record;
+use linerate_stats::statistics::{median, theil_sen_slope};
 
 use crate::caveats::CaveatCollector;
 use crate::file::{Experiment, ShapeAssertion};
@@ -488,10 +488,11 @@ pub(crate) fn used_knobs(experiment: &Experiment, settings: &[KnobValues]) -> Ve
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::experiment::{ExperimentPoint, FigureSpec};
+    use linerate_record::record::Caveat;
+    use linerate_stats::statistics::estimate;
+
     use super::*;
-    use linerate_metric::experiment::{ExperimentPoint, FigureSpec};
-    use linerate_metric::record::Caveat;
-    use linerate_metric::statistics::estimate;
 
     fn result(points: &[(&str, &str, f64)]) -> ExperimentResult {
         let setting = |hops: &str, socket: &str| {

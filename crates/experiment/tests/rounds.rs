@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use linerate_experiment::{
     Experiment, ExperimentError, PointMeasurement, Progress, RunLocation, RunOptions, run,
 };
-use linerate_metric::run_set::RunSet;
+use linerate_record::run_set::RunSet;
 
 const EXPERIMENT_FILE: &str = r#"
 name = "small"

@@ -1,7 +1,7 @@
 //! Builder of findings.
 
-use linerate_metric::finding::{Evidence, EvidenceValue, Finding, FindingKind, FindingLocation};
-use linerate_metric::plan::Direction;
+use linerate_record::finding::{Evidence, EvidenceValue, Finding, FindingKind, FindingLocation};
+use linerate_record::plan::Direction;
 
 /// A finding under construction.
 #[derive(Clone, Debug)]

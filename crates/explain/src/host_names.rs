@@ -1,6 +1,6 @@
 //! Names of both ends' hosts in the counters of a record.
 
-use linerate_metric::record::Record;
+use linerate_record::record::Record;
 
 /// Returns the host names of client and server: in a lab those of its file, else `client` and
 /// `server`.

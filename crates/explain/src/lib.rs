@@ -13,15 +13,15 @@ pub mod run_view;
 mod host_names;
 mod ranking;
 
+use linerate_record::finding::Finding;
+use linerate_record::record::Record;
+use linerate_record::run_set::RunSet;
+
+use crate::run_view::RunView;
+
 pub use ranking::CONSEQUENCES;
 pub use rule::Rule;
 pub use rules::RULES;
-
-use linerate_metric::finding::Finding;
-use linerate_metric::record::Record;
-use linerate_metric::run_set::RunSet;
-
-use crate::run_view::RunView;
 
 /// Explains why a run was not faster: findings sorted by cost, each followed by its consequences.
 ///
@@ -83,11 +83,12 @@ pub fn add_findings_to_set(set: &mut RunSet) {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::facts::Role;
+    use linerate_record::finding::FindingLocation;
+    use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+    use linerate_record::record::{DirectionFigures, Summary};
+
     use super::*;
-    use linerate_metric::facts::Role;
-    use linerate_metric::finding::FindingLocation;
-    use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
-    use linerate_metric::record::{DirectionFigures, Summary};
 
     /// Returns the client's record of a run with another tool's server.
     fn third_party_record(

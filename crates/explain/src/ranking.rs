@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use linerate_metric::finding::{Finding, FindingKind, FindingLocation};
+use linerate_record::finding::{Finding, FindingKind, FindingLocation};
 
 /// Pairs of consequence and cause: `(effect, cause)`. An effect is linked to the first of its
 /// causes that was found, so direct causes come before remote ones.
@@ -232,10 +232,11 @@ fn compare_descending(a: f64, b: f64) -> Ordering {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::facts::Role;
+    use linerate_record::plan::Direction;
+
     use super::*;
     use crate::finding_builder::FindingBuilder;
-    use linerate_metric::facts::Role;
-    use linerate_metric::plan::Direction;
 
     fn finding(builder: FindingBuilder, cost: f64) -> Finding {
         let builder = builder.cost(cost).evidence("x", 1_u64, "", "here");

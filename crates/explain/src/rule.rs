@@ -1,6 +1,6 @@
 //! Interface of a rule.
 
-use linerate_metric::finding::Finding;
+use linerate_record::finding::Finding;
 
 use crate::run_view::RunView;
 

@@ -47,10 +47,10 @@ mod tool_limit;
 mod udp_receive_queue;
 mod usb_adapter;
 
-use linerate_metric::facts::{ChildQdisc, Role};
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::record::FlowEnd;
+use linerate_record::facts::{ChildQdisc, Role};
+use linerate_record::finding::Finding;
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_record::record::FlowEnd;
 
 use crate::finding_builder::FindingBuilder;
 use crate::run_view::{DirectionView, RunView, TcpSummary, role_name};

@@ -7,6 +7,12 @@ mod shaper;
 mod thread_time;
 mod unaccounted_loss;
 
+use linerate_record::facts::{HostFacts, InterfaceFacts, Role};
+use linerate_record::plan::{
+    CpuList, Direction, Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode,
+};
+use linerate_record::record::{CpuCost, FlowEnd, Record};
+
 pub use direction_view::{DirectionView, TcpSummary};
 pub(crate) use direction_view::{FULL_SHARE, PLATEAU_INTERVALS, STANDING_QUEUE_NS};
 pub(crate) use rerun_command::format_rate_option;
@@ -14,12 +20,6 @@ pub use shaper::QdiscShaper;
 pub use thread_time::ThreadTime;
 pub use unaccounted_loss::UnaccountedLoss;
 pub(crate) use unaccounted_loss::{DROP_COUNTERS, MATHIS_FACTOR};
-
-use linerate_metric::facts::{HostFacts, InterfaceFacts, Role};
-use linerate_metric::plan::{
-    CpuList, Direction, Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode,
-};
-use linerate_metric::record::{CpuCost, FlowEnd, Record};
 
 /// Drivers of virtual interfaces, whose frames use no wire: device settings do not affect them.
 const VIRTUAL_DRIVERS: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];

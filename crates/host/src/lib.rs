@@ -4,9 +4,6 @@
 //! `unsafe` lives in [`sys`] alone: each module there wraps system calls in functions that are safe
 //! to call. Measurements are decided in other crates.
 
-pub mod sys;
-
-pub mod device_clock;
 pub mod doctor;
 pub mod network_namespaces;
 pub mod output_reader;

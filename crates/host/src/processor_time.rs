@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use linerate_metric::cost::{MachineTime, ProcessorTime};
+use linerate_record::cost::{MachineTime, ProcessorTime};
+use linerate_sys::thread::ThreadId;
 
 use crate::steal::ticks_per_second;
-use crate::sys::thread::ThreadId;
 
 /// Scheduler statistics of a thread since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

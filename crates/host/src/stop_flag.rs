@@ -4,12 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use linerate_sys::signal::{exit_on_repeat, is_ignored};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::sys::signal::{exit_on_repeat, is_ignored};
-
-pub use crate::sys::signal::exit_by_sigpipe;
+pub use linerate_sys::signal::exit_by_sigpipe;
 
 /// Exit code after a second signal: 128 + SIGINT, as in shells.
 pub const ABORTED_EXIT_CODE: i32 = 130;
@@ -76,10 +75,11 @@ impl StopFlag {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::{BufRead, BufReader, Read, Write};
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
+
+    use super::*;
 
     #[test]
     fn clones_share_one_flag() {

@@ -5,9 +5,11 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::cpu::{ThreadEvents, current};
+
 use crate::steal::ticks_per_second;
-use crate::sys::clock::{self, Nanos};
-use crate::sys::cpu::{ThreadEvents, current};
 
 /// Softirqs that a network round trip causes itself (linux/interrupt.h, names as in
 /// /proc/softirqs).

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 
-use crate::sys::clock::{self, Nanos};
-use crate::sys::cpu;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::cpu;
 
 /// Most round trips of one measurement; enough for a quartile.
 const MAX_ROUND_TRIPS: u32 = 200;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 
-use linerate_metric::event::ErrorReport;
+use linerate_record::event::ErrorReport;
 
 use crate::check::CheckResult;
 use crate::topology::TopologyError;

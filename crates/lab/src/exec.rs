@@ -9,7 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 
-use linerate_host::sys::namespace::{self, BlockedSignals, NamespaceKind};
+use linerate_sys::namespace;
+use linerate_sys::namespace::{BlockedSignals, NamespaceKind};
 use rustix::process::{Pid, Signal};
 
 use crate::error::LabError;

@@ -24,8 +24,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use linerate_host::sys::namespace::{self, BlockedSignals, NamespaceKind};
-use linerate_metric::event::ErrorReport;
+use linerate_record::event::ErrorReport;
+use linerate_sys::namespace;
+use linerate_sys::namespace::{BlockedSignals, NamespaceKind};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Signal, WaitOptions};
 use serde::{Deserialize, Serialize};

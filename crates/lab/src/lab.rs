@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use linerate_host::sys::namespace;
+use linerate_sys::namespace;
 
 use crate::check::{self, CheckResult};
 use crate::error::LabError;

@@ -21,8 +21,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use linerate_host::sys::readiness::{Readiness, poll};
-use linerate_metric::units::{format_exact_duration, format_exact_share};
+use linerate_stats::units::{format_exact_duration, format_exact_share};
+use linerate_sys::readiness::{Readiness, poll};
 use rustix::net::{SendFlags, send};
 
 use crate::error::LabError;

@@ -6,7 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 
-use linerate_host::sys::namespace::{self, NamespaceKind};
+use linerate_sys::namespace;
+use linerate_sys::namespace::NamespaceKind;
 
 use crate::error::LabError;
 use crate::netlink::NetlinkSocket;

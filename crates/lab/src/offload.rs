@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use linerate_host::sys::ethtool_features::{self, OffloadSwitch};
+use linerate_sys::ethtool_features;
+use linerate_sys::ethtool_features::OffloadSwitch;
 
 /// Offload that can be switched.
 #[derive(Clone, Debug, PartialEq, Eq)]

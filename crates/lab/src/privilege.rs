@@ -3,7 +3,8 @@
 use std::fs;
 use std::io;
 
-use linerate_host::sys::namespace::{self, NamespaceKind};
+use linerate_sys::namespace;
+use linerate_sys::namespace::NamespaceKind;
 
 use crate::error::LabError;
 use crate::netlink::NetlinkSocket;

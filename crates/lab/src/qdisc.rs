@@ -215,10 +215,12 @@ fn attribute(options: &[u8], kind: u16) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use linerate_metric::units::{BitRate, ByteSize};
-    use proptest::prelude::*;
     use std::time::Duration;
+
+    use linerate_stats::units::{BitRate, ByteSize};
+    use proptest::prelude::*;
+
+    use super::*;
 
     fn link(rate: u64) -> LinkSpec {
         LinkSpec {

@@ -14,8 +14,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use linerate_host::sys::namespace;
-use linerate_host::sys::readiness::{Readiness, poll};
+use linerate_sys::namespace;
+use linerate_sys::readiness::{Readiness, poll};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};

@@ -20,7 +20,7 @@ mod validate;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use linerate_metric::units::{BitRate, ByteSize};
+use linerate_stats::units::{BitRate, ByteSize};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use validate::ETHERNET_HEADER_BYTES;

@@ -1,6 +1,6 @@
 //! Ports whose interface has no carrier.
 
-use linerate_metric::record::Caveat;
+use linerate_record::record::Caveat;
 
 /// Remedy.
 pub(crate) const REMEDY: &str = "set it up where it is down (`ip link set IF up`), plug in its cable, or set its peer up (`ip link set PEER up`)";

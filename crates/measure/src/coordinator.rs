@@ -8,8 +8,6 @@ mod control_channel;
 mod exchange;
 mod interval;
 
-pub use control_channel::ControlChannel;
-
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -18,22 +16,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_dialect::control::{EndResults, StopRun as StopFrame};
 use linerate_host::processor_time::{
     machine_time_since, processor_times_since, read_machine_time, read_processor_times,
 };
 use linerate_host::steal::StealTicks;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::cpu::ThreadUsage;
-use linerate_host::sys::readiness::{self, Readiness};
-use linerate_host::sys::scheduling::{self, PriorityBoost};
-use linerate_host::sys::thread::install_wake_handler;
-use linerate_metric::cost::{MachineTime, ProcessorTime};
-use linerate_metric::event::EventKind;
-use linerate_metric::facts::{HostFacts, Role};
-use linerate_metric::plan::{Direction, Plan, RunKind, SchedPolicy, TransportProtocol};
-use linerate_metric::record::{Caveat, Interval};
+use linerate_protocol::control::{EndResults, StopRun as StopFrame};
+use linerate_record::cost::{MachineTime, ProcessorTime};
+use linerate_record::event::EventKind;
+use linerate_record::facts::{HostFacts, Role};
+use linerate_record::plan::{Direction, Plan, RunKind, SchedPolicy, TransportProtocol};
+use linerate_record::record::{Caveat, Interval};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::cpu::ThreadUsage;
+use linerate_sys::readiness;
+use linerate_sys::readiness::Readiness;
+use linerate_sys::scheduling;
+use linerate_sys::scheduling::PriorityBoost;
+use linerate_sys::thread::install_wake_handler;
 
+use self::exchange::ExchangeState;
 use crate::error::MeasureError;
 use crate::flow::{FlowEndResults, FlowRole, FlowShared, RunClock};
 use crate::flow_counters::PayloadTotals;
@@ -49,7 +51,7 @@ use crate::transport::call_times::{CallStats, merge_call_stats};
 use crate::worker::{StartBarrier, WorkerHandle};
 use crate::worker_costs::WorkerCosts;
 
-use self::exchange::ExchangeState;
+pub use control_channel::ControlChannel;
 
 /// Longest sleep of the coordinator: the delay until Ctrl-C is noticed.
 const STOP_POLL_NS: Nanos = 250_000_000;
@@ -183,7 +185,7 @@ struct RunState<'a> {
     exchange: ExchangeState,
     finished_flows: Vec<FlowEndResults>,
     /// Figures of the other end's flows that arrived before its results.
-    peer_figures: Vec<linerate_dialect::control::FlowFigures>,
+    peer_figures: Vec<linerate_protocol::control::FlowFigures>,
     thread_usage: ThreadUsage,
     /// Durations of all system calls, where they are recorded.
     call_tally: Option<CallStats>,

@@ -1,11 +1,11 @@
 //! CPU cost of one end's worker threads.
 
-use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::cpu::ThreadUsage;
-use linerate_metric::cost::{MAX_LISTED_THREADS, MachineTime, ProcessorTime, ThreadCost};
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
-use linerate_metric::record::CpuCost;
+use linerate_record::cost::{MAX_LISTED_THREADS, MachineTime, ProcessorTime, ThreadCost};
+use linerate_record::facts::Role;
+use linerate_record::plan::{Plan, RunKind, TransportProtocol};
+use linerate_record::record::CpuCost;
+use linerate_sys::clock::Nanos;
+use linerate_sys::cpu::ThreadUsage;
 
 use crate::flow_counters::PayloadTotals;
 
@@ -89,9 +89,10 @@ pub fn cpu_cost(inputs: &CpuCostInputs<'_>) -> CpuCost {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::Direction;
+    use linerate_record::record::FlowEnd;
+
     use super::*;
-    use linerate_metric::plan::Direction;
-    use linerate_metric::record::FlowEnd;
 
     fn thread(cpu_ns: u64, blocked_ns: Option<u64>) -> ThreadCost {
         ThreadCost {

@@ -1,7 +1,7 @@
 //! Delay variation and arrival gaps of numbered datagrams.
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::histogram::Histogram;
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock::Nanos;
 
 /// Distributions of consecutive datagrams; pairs with a gap in their numbers are not compared (RFC
 /// 5481 section 4.1).

@@ -1,11 +1,11 @@
 //! Checks whether the tool itself, or two ends on one CPU, limited the run, from the cost of both
 //! ends' threads.
 
-use linerate_metric::cost::ThreadCost;
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_metric::record::{Caveat, CpuCost, DirectionFigures, FlowEnd};
-use linerate_metric::units::format_share;
+use linerate_record::cost::ThreadCost;
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::record::{Caveat, CpuCost, DirectionFigures, FlowEnd};
+use linerate_stats::units::format_share;
 
 /// CPU share from which a sending thread counts as saturated.
 const BUSY_SHARE: f64 = 0.97;
@@ -140,8 +140,9 @@ fn role_name(role: Role) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::CpuList;
+
     use super::*;
-    use linerate_metric::plan::CpuList;
 
     fn thread(role: FlowEnd, cpu_ns: u64, runnable_ns: u64, cpu: u32) -> ThreadCost {
         ThreadCost {

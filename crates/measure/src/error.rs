@@ -4,12 +4,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use linerate_dialect::control::ControlError;
-use linerate_metric::event::{ErrorReport, RETRY_HINT, Retryable};
-use linerate_metric::exit;
-use linerate_metric::round_trip::MulticastGroup;
 use linerate_port::PortError;
+use linerate_protocol::control::ControlError;
+use linerate_record::event::{ErrorReport, RETRY_HINT, Retryable};
+use linerate_record::exit;
+use linerate_record::round_trip::MulticastGroup;
 use linerate_stack::StackError;
+use linerate_sys::frames::FrameRegionError;
 use rustix::io::Errno;
 
 use crate::interop::client::ReportCommandError;
@@ -198,6 +199,12 @@ pub enum MeasureError {
         action: String,
         source: io::Error,
     },
+}
+
+impl From<FrameRegionError> for MeasureError {
+    fn from(error: FrameRegionError) -> Self {
+        Self::Port(error.into())
+    }
 }
 
 impl MeasureError {

@@ -3,11 +3,11 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-use linerate_dialect::control::flow::{OPENING_BYTES, read_opening, read_reply};
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::Direction;
-use linerate_metric::record::{ContentMismatch, SlowResponse, SocketFacts};
+use linerate_protocol::control::flow::{OPENING_BYTES, read_opening, read_reply};
+use linerate_record::plan::Direction;
+use linerate_record::record::{ContentMismatch, SlowResponse, SocketFacts};
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock::Nanos;
 
 use crate::flow_counters::{FlowCounters, PayloadTotals};
 use crate::sequence_tracker::SequenceTracker;

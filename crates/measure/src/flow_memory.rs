@@ -1,9 +1,9 @@
 //! Memory of an end's flows, sampled at the end of intervals.
 
 use linerate_host::processor_time::resident_bytes;
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::cost::MemoryCost;
-use linerate_metric::facts::Role;
+use linerate_record::cost::MemoryCost;
+use linerate_record::facts::Role;
+use linerate_sys::clock::Nanos;
 
 use crate::coordinator::FlowHandle;
 use crate::transport::SocketWatch;

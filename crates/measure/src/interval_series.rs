@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::cost::{MAX_STREAMS_IN_SERIES, StreamInterval};
-use linerate_metric::plan::Direction;
-use linerate_metric::record::{FlowEnd, Interval};
+use linerate_record::cost::{MAX_STREAMS_IN_SERIES, StreamInterval};
+use linerate_record::plan::Direction;
+use linerate_record::record::{FlowEnd, Interval};
+use linerate_sys::clock::Nanos;
 
 /// Intervals of a direction in a record: about 30 MB of JSON. Later intervals are shown but not
 /// stored, so that memory is bounded.

@@ -1,7 +1,7 @@
 //! Measuring engine: transports, workloads, worker threads, and the control protocol between client
 //! and server.
 //!
-//! This crate prints nothing. It emits [`linerate_metric::event`]s and returns records, which other
+//! This crate prints nothing. It emits [`linerate_record::event`]s and returns records, which other
 //! crates render. Control and payload use separate connections. Threads that move payload do not
 //! allocate or lock, and read the clock only where a figure needs it.
 #![forbid(unsafe_code)]
@@ -49,10 +49,13 @@ pub mod interop;
 
 pub use error::MeasureError;
 pub use interop::handlers::handler_names;
-pub use linerate_dialect::amplification_guard::IpNetwork as AddressRange;
+pub use linerate_protocol::amplification_guard::IpNetwork as AddressRange;
+pub use linerate_protocol::control::{
+    PresharedKey, PresharedKeyError, SECRET_MAX_BYTES, SECRET_MIN_BYTES,
+};
 pub use loss::{LabNetwork, LiveLoss, LiveLossView};
 pub use session::{
     AddressFamily, AppliedSettings, CLIENT_SILENCE_TIMEOUT, Client, EventCallback, ExtraPort,
-    GRANTS, Grant, InteropOptions, PresharedKey, PresharedKeyError, RemoteSettings, RemoteTuning,
-    SECRET_MAX_BYTES, SECRET_MIN_BYTES, Server, ServerOptions, TIME_LIMIT_NS, agent,
+    GRANTS, Grant, InteropOptions, RemoteSettings, RemoteTuning, Server, ServerOptions,
+    TIME_LIMIT_NS, agent,
 };

@@ -1,8 +1,9 @@
 //! NUMA placement of ports, frame memory and threads.
 
 use linerate_host::snapshot::{self, NumaNodes};
-use linerate_metric::record::Caveat;
-use linerate_port::{FrameRegion, PortCapabilities};
+use linerate_port::PortCapabilities;
+use linerate_record::record::Caveat;
+use linerate_sys::frames::frame_memory::FrameRegion;
 
 /// Resource of a run, with its NUMA node.
 type NodePlacement = (String, u32);
@@ -62,9 +63,11 @@ impl NumaPlacement {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use linerate_host::snapshot::SystemFiles;
     use std::fs;
+
+    use linerate_host::snapshot::SystemFiles;
+
+    use super::*;
 
     /// CPUs 0 and 1 on node 0, 2 and 3 on node 1.
     fn two_nodes() -> NumaNodes {
@@ -107,7 +110,8 @@ mod tests {
 
     #[test]
     fn this_machine_reports_the_node_of_memory() {
-        let memory = FrameRegion::new(linerate_port::MemoryPlan::default()).unwrap();
+        let memory =
+            FrameRegion::new(linerate_sys::frames::frame_memory::MemoryPlan::default()).unwrap();
         let known = snapshot::read_host().cpu.numa_nodes;
         // A kernel without NUMA has no such call.
         if let (Some(nodes), Some(node)) = (known, memory.numa_node()) {

@@ -3,8 +3,8 @@
 //! Decides without a clock: time and bytes are inputs, the next departure time is the output. The
 //! lateness of departures comes from the same readings.
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::histogram::Histogram;
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock::Nanos;
 
 /// Default lateness that is caught up with a burst. Older payload is dropped from the schedule, so
 /// that a stall of the sender is not followed by a flood.
@@ -222,8 +222,9 @@ impl Pacer {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn without_a_rate_no_payload_waits() {

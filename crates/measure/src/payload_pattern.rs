@@ -9,10 +9,10 @@
 
 use std::hint::black_box;
 
-use linerate_dialect::control::FlowToken;
-use linerate_host::sys::clock;
-use linerate_metric::facts::Role;
-use linerate_metric::record::{ContentMismatch, VerificationCost};
+use linerate_protocol::control::FlowToken;
+use linerate_record::facts::Role;
+use linerate_record::record::{ContentMismatch, VerificationCost};
+use linerate_sys::clock;
 
 /// Difference of consecutive words: 2^64 over the golden ratio, whose multiples are spread evenly.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -279,8 +279,9 @@ pub fn measure_cost(role: Role, sends: bool, receives: bool) -> VerificationCost
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     const FLOW: PayloadPattern = PayloadPattern {
         key: 0x0123_4567_89ab_cdef,

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use linerate_dialect::control::EndResults;
-use linerate_metric::histogram::{Histogram, HistogramData, Quantiles};
-use linerate_metric::pace::PacingMethod;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_metric::record::{Caveat, DirectionFigures, Summary};
-use linerate_metric::units::{format_bit_rate, format_exact_bytes, format_nanos, format_share};
+use linerate_protocol::control::EndResults;
+use linerate_record::pace::PacingMethod;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::record::{Caveat, DirectionFigures, Summary};
+use linerate_stats::histogram::{Histogram, HistogramData, Quantiles};
+use linerate_stats::units::{format_bit_rate, format_exact_bytes, format_nanos, format_share};
 
 use crate::flow::{FlowEndResults, TimingHistograms};
 
@@ -216,8 +216,9 @@ fn missed_rate_warning(plan: &Plan, rate: u64, figures: &DirectionFigures) -> Op
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::record::{SocketFacts, StreamFigures};
+
     use super::*;
-    use linerate_metric::record::{SocketFacts, StreamFigures};
 
     fn warning_ids(offered: f64, rejected: u64, change: impl FnOnce(&mut Plan)) -> Vec<String> {
         let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use linerate_dialect::control::{EndResults, FlowFigures};
-use linerate_metric::call_times::CallsByName;
-use linerate_metric::cost::fairness_index;
-use linerate_metric::facts::Role;
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{Direction, Plan, RunKind, TimestampLevel, TransportProtocol};
-use linerate_metric::record::{
-    Caveat, CounterDelta, DeviceTimes, DirectionFigures, HistogramData, Record, StreamFigures,
-    Summary, new_id,
+use linerate_protocol::control::{EndResults, FlowFigures};
+use linerate_record::call_times::CallsByName;
+use linerate_record::cost::fairness_index;
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, Plan, RunKind, TimestampLevel, TransportProtocol};
+use linerate_record::record::{
+    Caveat, CounterDelta, DeviceTimes, DirectionFigures, Record, StreamFigures, Summary, new_id,
 };
+use linerate_stats::histogram::Histogram;
+use linerate_stats::histogram::HistogramData;
 
 use crate::coordinator::RunResults;
 use crate::end_limits::{self, EndCpuCost};

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use linerate_dialect::control::{EndResults, FlowFigures};
 use linerate_host::steal::StealTicks;
-use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::cpu::ThreadUsage;
-use linerate_metric::cost::{MachineTime, MemoryCost, ProcessorTime};
-use linerate_metric::facts::{HostFacts, Role};
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{MAX_DATAGRAM_BYTES, Plan, RunKind, TransportProtocol, WaitMode};
-use linerate_metric::record::{
-    Caveat, CounterDelta, CpuCost, HistogramData, SlowResponse, StreamFigures, Summary,
-    VerificationCost,
+use linerate_protocol::control::{EndResults, FlowFigures};
+use linerate_record::cost::{MachineTime, MemoryCost, ProcessorTime};
+use linerate_record::facts::{HostFacts, Role};
+use linerate_record::plan::{MAX_DATAGRAM_BYTES, Plan, RunKind, TransportProtocol, WaitMode};
+use linerate_record::record::{
+    Caveat, CounterDelta, CpuCost, SlowResponse, StreamFigures, Summary, VerificationCost,
 };
-use linerate_metric::round_trip::{MAX_LISTED_SLOW_RESPONSES, SocketMode};
-use linerate_metric::units::format_share;
+use linerate_record::round_trip::{MAX_LISTED_SLOW_RESPONSES, SocketMode};
+use linerate_stats::histogram::Histogram;
+use linerate_stats::histogram::HistogramData;
+use linerate_stats::units::format_share;
+use linerate_sys::clock::Nanos;
+use linerate_sys::cpu::ThreadUsage;
 
 use crate::coordinator::{CounterReading, FlowHandle, find_flow};
 use crate::cpu_cost::{self, CpuCostInputs};
@@ -135,7 +135,7 @@ impl ResultBuilder<'_> {
     /// Returns the facts of this host, with those that are known only after the run.
     fn host(&self) -> HostFacts {
         let mut host = self.host.clone();
-        let cpus = linerate_host::sys::cpu::list_usable().unwrap_or_default();
+        let cpus = linerate_sys::cpu::list_usable().unwrap_or_default();
         let frequency = linerate_host::snapshot::read_frequency(&cpus);
         (host.cpu.frequency_hz, host.cpu.frequency_max_hz) = frequency.unzip();
         let wait = self.plan.wait.as_ref().map(|wait| match self.role {

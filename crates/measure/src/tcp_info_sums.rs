@@ -1,7 +1,7 @@
 //! TCP_INFO of many connections, from interval to interval.
 
-use linerate_host::sys::socket::TcpInfo;
-use linerate_metric::cost::TcpInterval;
+use linerate_record::cost::TcpInterval;
+use linerate_sys::socket::TcpInfo;
 
 /// Sums over connections at one moment. A field that one connection lacks is `None`.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,6 +1,6 @@
 //! Wait policy: default wait mode and number of threads of an end.
 
-use linerate_metric::plan::{RunKind, WaitMode};
+use linerate_record::plan::{RunKind, WaitMode};
 
 /// Inputs of the default wait mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,6 @@
 
 mod netstack;
 
-pub use netstack::start_on_netstack;
-
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -14,21 +12,23 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use linerate_dialect::control::FlowToken;
-use linerate_dialect::control::flow::{opening, read_reply};
 use linerate_host::processor_time::SchedStats;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::cpu::{self, ThreadUsage};
-use linerate_host::sys::hardware_counters::{HardwareCounters, HardwareCounts};
-use linerate_host::sys::thread::ThreadId;
-use linerate_host::sys::{fd_table, scheduling};
-use linerate_metric::plan::{
+use linerate_protocol::control::FlowToken;
+use linerate_protocol::control::flow::{opening, read_reply};
+use linerate_record::plan::{
     CopyModes, DEFAULT_BUSY_POLL_NS, Direction, Plan, ReceiveCopy, RunKind, SchedPolicy, SendCopy,
     TransportProtocol, WaitMode,
 };
-use linerate_metric::round_trip::SocketMode;
-use linerate_metric::stack::StackFacts;
+use linerate_record::round_trip::SocketMode;
+use linerate_record::stack::StackFacts;
 use linerate_stack::SocketId;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::cpu;
+use linerate_sys::cpu::ThreadUsage;
+use linerate_sys::hardware_counters::{HardwareCounters, HardwareCounts};
+use linerate_sys::thread::ThreadId;
+use linerate_sys::{fd_table, scheduling};
 use socket2::{Domain, Type};
 
 use crate::flow::{FlowEndResults, FlowRole, FlowShared, RunClock, RunPhase};
@@ -41,6 +41,8 @@ use crate::transport::{
 };
 use crate::workload::histogram_pool::HistogramPool;
 use crate::workload::{self, MAX_IDLE_NS, OpenFlow, ReconnectOptions, WorkerContext};
+
+pub use netstack::start_on_netstack;
 
 /// Time for which the opening of a UDP flow is repeated.
 const UDP_OPENING_TIMEOUT_NS: Nanos = 5_000_000_000;
@@ -846,7 +848,7 @@ fn is_confirmed<T: Transport>(
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Plan, RunKind};
+    use linerate_record::plan::{Plan, RunKind};
 
     use super::*;
     use crate::session::setup::flow_options;

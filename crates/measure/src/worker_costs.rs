@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use linerate_host::processor_time::{SchedStats, last_processor};
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::cost::{MAX_LISTED_THREADS, ThreadCost, ThreadShares};
-use linerate_metric::plan::{CpuList, Direction};
-use linerate_metric::record::FlowEnd;
+use linerate_record::cost::{MAX_LISTED_THREADS, ThreadCost, ThreadShares};
+use linerate_record::plan::{CpuList, Direction};
+use linerate_record::record::FlowEnd;
+use linerate_sys::clock::Nanos;
 
 use crate::flow::FlowRole;
 use crate::worker::{WorkerHandle, WorkerResults};

@@ -3,14 +3,13 @@
 
 mod common;
 
-use common::{TestServer, doubts, run, try_run};
-
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 
+use common::{TestServer, doubts, run, try_run};
 use linerate_measure::MeasureError;
-use linerate_metric::plan::{
+use linerate_record::plan::{
     CopyModes, Direction, PerEnd, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol,
     UdpOffload,
 };
@@ -295,6 +294,6 @@ fn what_is_not_copied_is_not_verified() {
         plan.verify = true;
         plan.copies = copies;
         let error = try_run(plan).unwrap_err();
-        assert_eq!(error.exit_code(), linerate_metric::exit::USAGE, "{error}");
+        assert_eq!(error.exit_code(), linerate_record::exit::USAGE, "{error}");
     }
 }

@@ -14,11 +14,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::third_party::InteropServer;
-use linerate_dialect::sniff::TransportKind;
 use linerate_lab::{Lab, LabError, Topology};
 use linerate_measure::{InteropOptions, ServerOptions};
-use linerate_metric::plan::{Direction, RunKind};
-use linerate_metric::record::Record;
+use linerate_protocol::sniff::TransportKind;
+use linerate_record::plan::{Direction, RunKind};
+use linerate_record::record::Record;
 use serde_json::Value;
 
 /// Returns whether a reference program is installed; prints a note if not.
@@ -82,7 +82,7 @@ fn assert_close_rates(case: &str, mut test: impl FnMut() -> (f64, f64)) {
     panic!("{case}: {pairs:?} (here, there)");
 }
 
-fn direction_summary(record: &Record, direction: Direction) -> &linerate_metric::record::Summary {
+fn direction_summary(record: &Record, direction: Direction) -> &linerate_record::record::Summary {
     let mut directions = record.directions.iter();
     let figures = directions.find(|figures| figures.direction == direction);
     &figures.unwrap_or_else(|| panic!("{direction}")).summary
@@ -270,9 +270,10 @@ fn nuttcp_both_directions_over_tcp_and_udp() {
 /// A client that has its results closes, possibly with unread bytes: that resets the connection.
 #[test]
 fn a_nuttcp_client_may_leave_with_its_results() {
-    use linerate_dialect::nuttcp::{NuttcpClient, NuttcpClientEvent, NuttcpDirection, NuttcpTest};
     use std::io::{Read, Write};
     use std::net::TcpStream;
+
+    use linerate_protocol::nuttcp::{NuttcpClient, NuttcpClientEvent, NuttcpDirection, NuttcpTest};
     let (_alone, host) = (alone(), InteropServer::start());
     let data_port = free_port();
     let request = NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Stream, data_port);

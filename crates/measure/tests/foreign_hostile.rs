@@ -12,11 +12,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::third_party::InteropServer;
-use linerate_dialect::iperf2::datagram::HEADER_BYTES;
-use linerate_dialect::iperf2::{Iperf2Direction, Iperf2Settings};
 use linerate_measure::{AddressFamily, Client, InteropOptions, MeasureError};
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_metric::record::Record;
+use linerate_protocol::iperf2::datagram::HEADER_BYTES;
+use linerate_protocol::iperf2::{Iperf2Direction, Iperf2Settings};
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::record::Record;
 
 /// Memory that so many connections may add to this process, at both ends: the bound is 64 MiB of
 /// pending connections and 128 tests of unvalidated clients.

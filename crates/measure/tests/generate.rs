@@ -11,12 +11,12 @@ use linerate_measure::capacity;
 use linerate_measure::generate::{
     Capture, FrameInput, GeneratorPorts, GeneratorRun, GeneratorSettings, ReceiveSide, record, run,
 };
-use linerate_metric::generate::{IntendedLoad, TemplatePlan};
-use linerate_metric::plan::RunKind;
-use linerate_port::{
-    AnyPort, Burst, FrameRegion, PortError, PortUrl, RxQueue, TxQueue, memory_plan, open,
-    pcap::CaptureWriter,
-};
+use linerate_port::pcap::CaptureWriter;
+use linerate_port::{AnyPort, PortError, PortUrl, RxQueue, TxQueue, memory_plan, open};
+use linerate_record::generate::{IntendedLoad, TemplatePlan};
+use linerate_record::plan::RunKind;
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
 
 fn plan(text: &str) -> FrameInput {
     FrameInput::Template(linerate_measure::generate::template::parse_template(text).unwrap())
@@ -172,7 +172,7 @@ fn a_rate_is_kept_from_above() {
     );
     let json = record.to_json();
     assert_eq!(
-        linerate_metric::record::Record::from_json(&json).unwrap(),
+        linerate_record::record::Record::from_json(&json).unwrap(),
         record
     );
 }

@@ -13,24 +13,24 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_dialect::control::flow::{opening, read_reply};
-use linerate_dialect::control::{
-    Accept, CONTROL_MAGIC, ClockRequest, ControlCodec, ControlError, FlowGrant, FlowToken, Frame,
-    Heartbeat, Hello, Propose, Reject, RequestedSettings, SenderTotals, StartRun,
-};
 use linerate_lab::{Lab, LabError, Topology};
 use linerate_measure::{
     AddressFamily, AppliedSettings, Client, Grant, MeasureError, RemoteTuning, Server,
     ServerOptions,
 };
-use linerate_metric::event::{Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::facts::HostFacts;
-use linerate_metric::plan::{
+use linerate_protocol::control::flow::{opening, read_reply};
+use linerate_protocol::control::{
+    Accept, CONTROL_MAGIC, ClockRequest, ControlCodec, ControlError, FlowGrant, FlowToken, Frame,
+    Heartbeat, Hello, Propose, Reject, RequestedSettings, SenderTotals, StartRun,
+};
+use linerate_record::event::{Event, EventKind};
+use linerate_record::exit;
+use linerate_record::facts::HostFacts;
+use linerate_record::plan::{
     CpuList, Direction, PerEnd, Plan, RunKind, SendCopy, TimestampLevel, TransportProtocol,
     WaitMode,
 };
-use linerate_metric::record::Record;
+use linerate_record::record::Record;
 
 /// Upper bound of every wait, for a machine that is many times slower and busier than this one.
 const LONG: Duration = Duration::from_secs(90);

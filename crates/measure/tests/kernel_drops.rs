@@ -7,11 +7,12 @@ use linerate_lab::{Lab, Topology, privileged};
 use linerate_measure::forward::{ForwardSettings, Forwarder, FrameMemoryRequest};
 use linerate_measure::generate::{self, GeneratorPorts, ReceiveSide};
 use linerate_measure::netstack::service_host::{self, ServiceHostEvent, ServiceHostOptions};
-use linerate_metric::forward::IdleStrategy;
-use linerate_metric::stack::StackPlan;
-use linerate_port::{
-    AnyPort, Burst, FramePool, FrameRegion, PortUrl, RxQueue, TxQueue, memory_plan, open,
-};
+use linerate_port::{AnyPort, PortUrl, RxQueue, TxQueue, memory_plan, open};
+use linerate_record::forward::IdleStrategy;
+use linerate_record::stack::StackPlan;
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 /// More frames than the ring of [`SMALL`] holds.
 const FLOOD: u64 = 1000;

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use linerate_measure::{
-    AddressFamily, Client, InteropOptions, MeasureError, PresharedKey, Server, ServerOptions,
+    AddressFamily, Client, InteropOptions, MeasureError, Server, ServerOptions,
 };
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
-use linerate_metric::record::Record;
+use linerate_protocol::control::PresharedKey;
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::exit;
+use linerate_record::plan::{Plan, RunKind, TransportProtocol};
+use linerate_record::record::Record;
 
 fn key(secret: &str) -> Option<PresharedKey> {
     Some(PresharedKey::new(secret.as_bytes()).unwrap())

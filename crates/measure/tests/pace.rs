@@ -3,10 +3,9 @@
 mod common;
 
 use common::{TestServer, doubts, run, try_run};
-
-use linerate_metric::exit;
-use linerate_metric::pace::{PaceBurst, PacingMethod};
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::exit;
+use linerate_record::pace::{PaceBurst, PacingMethod};
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 
 fn plan(server: &TestServer, protocol: TransportProtocol) -> Plan {
     let mut plan = server.plan(RunKind::Throughput, protocol);

@@ -14,10 +14,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_measure::{AddressFamily, Client, Grant, MeasureError, Server, ServerOptions};
-use linerate_metric::event::{Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::plan::{PerEnd, Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode};
-use linerate_metric::record::Record;
+use linerate_record::event::{Event, EventKind};
+use linerate_record::exit;
+use linerate_record::plan::{PerEnd, Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode};
+use linerate_record::record::Record;
 
 struct TestServer {
     port: u16,
@@ -177,7 +177,7 @@ fn calls_are_timed_at_both_ends() {
                 }
             }
         }
-        let count = |calls: &linerate_metric::call_times::CallsByName, name: &str| -> u64 {
+        let count = |calls: &linerate_record::call_times::CallsByName, name: &str| -> u64 {
             let call = calls
                 .get(name)
                 .unwrap_or_else(|| panic!("{context}: no {name}"));

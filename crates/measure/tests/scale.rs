@@ -2,14 +2,13 @@
 
 mod common;
 
-use common::{TestServer, run, try_run};
-
 use std::time::{Duration, Instant};
 
-use linerate_metric::cost::MAX_STREAMS_IN_SERIES;
-use linerate_metric::exit;
-use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
-use linerate_metric::record::Record;
+use common::{TestServer, run, try_run};
+use linerate_record::cost::MAX_STREAMS_IN_SERIES;
+use linerate_record::exit;
+use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
+use linerate_record::record::Record;
 
 fn plan(server: &TestServer, protocol: TransportProtocol, streams: u32) -> Plan {
     let mut plan = server.plan(RunKind::Throughput, protocol);
@@ -134,8 +133,8 @@ fn of_very_many_streams_the_series_holds_the_total() {
 #[test]
 fn figures_of_thousands_of_streams_take_several_frames() {
     // Both ends of 2,100 flows, and the other descriptors of this process.
-    linerate_host::sys::fd_table::raise_open_file_limit();
-    if linerate_host::sys::fd_table::open_file_limit().is_some_and(|limit| limit < 10_000) {
+    linerate_sys::fd_table::raise_open_file_limit();
+    if linerate_sys::fd_table::open_file_limit().is_some_and(|limit| limit < 10_000) {
         println!("needs an open-file limit of 10,000");
         return;
     }
@@ -153,7 +152,7 @@ fn figures_of_thousands_of_streams_take_several_frames() {
 #[test]
 fn streams_beyond_the_open_files_are_refused_before_any_traffic() {
     let server = TestServer::start();
-    let Some(limit) = linerate_host::sys::fd_table::open_file_limit() else {
+    let Some(limit) = linerate_sys::fd_table::open_file_limit() else {
         println!("this process may open any number of files");
         return;
     };
@@ -188,7 +187,7 @@ fn sleeping_calls_do_not_go_with_fewer_threads() {
 #[test]
 fn sockets_of_threads_with_their_own_tables_are_given_back() {
     let server = TestServer::start();
-    let open = || linerate_host::sys::fd_table::count_open_files().unwrap_or(0);
+    let open = || linerate_sys::fd_table::count_open_files().unwrap_or(0);
     run(plan(&server, TransportProtocol::Udp, 2));
     let before = open();
     for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {

@@ -3,10 +3,9 @@
 mod common;
 
 use common::TestServer;
-
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{PerEnd, Plan, RunKind, TimestampLevel, TransportProtocol, WaitMode};
-use linerate_metric::record::Record;
+use linerate_record::facts::Role;
+use linerate_record::plan::{PerEnd, Plan, RunKind, TimestampLevel, TransportProtocol, WaitMode};
+use linerate_record::record::Record;
 
 /// Runs timestamped round trips against a server of this process.
 fn run(change: impl Fn(&mut Plan)) -> Record {

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::sys::packet::PromiscuousMode;
-use crate::sys::{interface_ioctl, interface_offloads};
+use linerate_sys::af_packet::PromiscuousMode;
+use linerate_sys::{interface_ioctl, interface_offloads};
 
 /// Network interface behind a port.
 ///

@@ -3,8 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
+use linerate_sys::frames::FrameRegionError;
 
 /// Error of a port: the text names the situation, the port and the next step.
 #[derive(Debug, thiserror::Error)]
@@ -52,14 +53,8 @@ pub enum PortError {
         expected: String,
         example: String,
     },
-    #[error("the memory plan is invalid: {reason}; change the number or size of frames")]
-    BadMemoryPlan { reason: &'static str },
-    #[error("the kernel cannot provide {bytes} bytes of memory for frames: use fewer frames")]
-    NoMemory {
-        bytes: usize,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    FrameRegion(#[from] FrameRegionError),
     #[error(
         "`{port}` needs frames of {needed} bytes and the memory has {has}: give every port the same `mtu=`, or open this one with the others"
     )]
@@ -243,7 +238,7 @@ impl PortError {
             // The display adds a colon after the object.
             | Self::BadValue { url, .. } => url.trim_end_matches(':').to_owned(),
             Self::NotBuilt { kind, .. } => kind.clone(),
-            Self::BadMemoryPlan { .. } | Self::NoMemory { .. } => "frame memory".to_owned(),
+            Self::FrameRegion(_) => "frame memory".to_owned(),
             Self::NoInterface { interface }
             | Self::InterfaceInUse { interface, .. }
             | Self::InterfaceDown { interface } => interface.clone(),

@@ -6,10 +6,12 @@ use std::iter;
 use std::net::IpAddr;
 use std::path::Path;
 
+use linerate_sys::interface_ioctl;
+use linerate_sys::interface_ioctl::LinkAttributes;
+
 use crate::capabilities::NetInterface;
 use crate::error::PortError;
 use crate::port_url::PortUrl;
-use crate::sys::interface_ioctl::{self, LinkAttributes};
 
 /// Looks up the interface that `url` names; rejects one that is in use unless the URL has `force`.
 /// With `bypasses_kernel`, the kernel's own stack no longer gets the frames that the port receives.

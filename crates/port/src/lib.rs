@@ -24,22 +24,20 @@
 //! assert_eq!(burst.len(), 32);
 //! assert_eq!(ring.receive.counters().read().bytes, 32 * 60);
 //! pool.free_all(&mut burst);
-//! # Ok::<(), linerate_port::PortError>(())
+//! # Ok::<(), crate::PortError>(())
 //! ```
 //!
 //! This crate does not decide what happens to a frame: forwarding, packet generation and protocol
 //! stacks are in other crates. `unsafe` is in `sys` only.
 #![warn(missing_docs)]
 
-mod sys;
-
-pub use sys::burst::{BURST_FRAMES, Burst};
-pub use sys::frame::Frame;
-pub use sys::frame_memory::{CACHED_FRAMES_RANGE, FrameRegion, MemoryPlan, PageKind};
-pub use sys::packet::PromiscuousMode;
-
-mod frame_pool;
-pub use frame_pool::FramePool;
+pub use linerate_sys::af_packet::PromiscuousMode;
+pub use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
+pub use linerate_sys::frames::frame::Frame;
+pub use linerate_sys::frames::frame_memory::{
+    CACHED_FRAMES_RANGE, FrameRegion, MemoryPlan, PageKind,
+};
+pub use linerate_sys::frames::frame_pool::FramePool;
 
 mod queue;
 pub use queue::{AnyPort, OutageInterval, PeerState, Port, PortQueues, RxQueue, TxQueue};
@@ -62,12 +60,9 @@ mod error;
 pub use error::PortError;
 
 pub mod checksum;
-mod chunked_copy;
-pub use chunked_copy::copy_in_chunks;
+pub use linerate_sys::frames::chunked_copy::copy_in_chunks;
 pub mod pcap;
 pub mod vnet;
 
 mod interface_use;
 pub use interface_use::{has_carrier, interface_use, with_lower_devices};
-
-mod ring_cursor;

@@ -4,10 +4,11 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use linerate_sys::frames::burst::BURST_FRAMES;
+use linerate_sys::frames::frame_memory::MemoryPlan;
+
 use crate::error::PortError;
 use crate::kinds::{KINDS, NameRule, PortKind, UNBUILT_SCHEMES};
-use crate::sys::burst::BURST_FRAMES;
-use crate::sys::frame_memory::MemoryPlan;
 
 /// Bytes of a frame beyond its MTU: Ethernet header and one VLAN tag.
 pub(crate) const FRAME_OVERHEAD_BYTES: u16 = 18;

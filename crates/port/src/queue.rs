@@ -4,12 +4,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_pool::FramePool;
+
 use crate::capabilities::PortCapabilities;
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
-use crate::frame_pool::FramePool;
 use crate::kinds::{AnyReceive, AnyTransmit};
-use crate::sys::burst::Burst;
 
 /// Time without a process at the other end of a port, as it was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,9 @@ fn the_error_names_the_feature() {
 #[cfg(feature = "dpdk")]
 #[test]
 fn frames_go_round_a_ring_of_dpdk() {
-    use linerate_port::{Burst, DropCause, FrameRegion, Port, RxQueue, TxQueue, memory_plan, open};
+    use linerate_port::{DropCause, Port, RxQueue, TxQueue, memory_plan, open};
+    use linerate_sys::frames::burst::Burst;
+    use linerate_sys::frames::frame_memory::FrameRegion;
 
     let url: PortUrl = "dpdk:net_ring0".parse().unwrap();
     // Another port of the run may have longer frames.
@@ -92,14 +94,15 @@ fn frames_go_round_a_ring_of_dpdk() {
         open(&url, &memory).unwrap().remove(0)
     };
     let (mut first, mut second) = (another("dpdk:net_ring1"), another("dpdk:net_ring2"));
-    let fill = |burst: &mut Burst, pool: &mut linerate_port::FramePool, byte: u8| {
-        for length in [60u16, 61, 1514] {
-            let mut frame = pool.allocate().unwrap();
-            frame.set_len(length);
-            memory.bytes_mut(&mut frame).fill(byte);
-            burst.push(frame).unwrap();
-        }
-    };
+    let fill =
+        |burst: &mut Burst, pool: &mut linerate_sys::frames::frame_pool::FramePool, byte: u8| {
+            for length in [60u16, 61, 1514] {
+                let mut frame = pool.allocate().unwrap();
+                frame.set_len(length);
+                memory.bytes_mut(&mut frame).fill(byte);
+                burst.push(frame).unwrap();
+            }
+        };
     pool.free_all(&mut burst);
     fill(&mut burst, &mut pool, 7);
     assert_eq!(first.transmit(&mut pool, &mut burst), 3);
@@ -137,6 +140,9 @@ fn frames_go_round_a_ring_of_dpdk() {
     assert_eq!(poller.join().unwrap(), (3, 3));
     // Opening an unknown device fails.
     let url: PortUrl = "dpdk:net_nonsense0".parse().unwrap();
-    let memory = linerate_port::FrameRegion::new(memory_plan(std::slice::from_ref(&url))).unwrap();
+    let memory = linerate_sys::frames::frame_memory::FrameRegion::new(memory_plan(
+        std::slice::from_ref(&url),
+    ))
+    .unwrap();
     assert!(open(&url, &memory).is_err());
 }

@@ -48,7 +48,10 @@ fn frames_pass_from_file_to_file() {
         assert!(age < 60_000_000_000);
     }
     assert!(reader.read().unwrap().is_none());
-    assert_eq!(port.receive(&mut pool, &mut linerate_port::Burst::new()), 0);
+    assert_eq!(
+        port.receive(&mut pool, &mut linerate_sys::frames::burst::Burst::new()),
+        0
+    );
     assert!(port.receive.is_exhausted());
     let (received, sent) = port.counters();
     assert_eq!(received.read(), sent.read());
@@ -140,7 +143,10 @@ fn a_loop_restarts() {
     let arrived = receive(&mut port, &mut pool, 100);
     assert!(arrived.len() >= 100 && arrived[99] == numbered(1, 60));
     let mut port = common::open(&format!("pcap:rx={},loop", empty.display()), &memory);
-    assert_eq!(port.receive(&mut pool, &mut linerate_port::Burst::new()), 0);
+    assert_eq!(
+        port.receive(&mut pool, &mut linerate_sys::frames::burst::Burst::new()),
+        0
+    );
     assert!(port.receive.is_exhausted(), "nothing repeated is nothing");
 }
 
@@ -182,7 +188,10 @@ fn errors_of_files_are_reported() {
     fs::write(&truncated, &bytes[..bytes.len() - 9]).unwrap();
     let mut port = common::open(&format!("pcap:rx={}", truncated.display()), &memory);
     assert_eq!(receive(&mut port, &mut pool, 1), [numbered(0, 60)]);
-    assert_eq!(port.receive(&mut pool, &mut linerate_port::Burst::new()), 0);
+    assert_eq!(
+        port.receive(&mut pool, &mut linerate_sys::frames::burst::Burst::new()),
+        0
+    );
     let error = port.refresh().unwrap_err();
     assert!(matches!(error, PortError::File { .. }));
     assert!(
@@ -269,7 +278,7 @@ fn frames_that_a_full_disk_takes_not_are_those_sent() {
     let mut pool = memory.pool();
     let mut port = common::open("pcap:tx=/dev/full", &memory);
     loop {
-        let mut burst = linerate_port::Burst::new();
+        let mut burst = linerate_sys::frames::burst::Burst::new();
         while !burst.is_full() {
             let mut frame = pool.allocate().unwrap();
             frame.set_len(1000);

@@ -10,10 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{memory, numbered, receive, send};
-use linerate_port::{
-    AnyPort, Burst, DropCause, FramePool, FrameRegion, MemoryPlan, PeerState, Port, PortError,
-    PortUrl, RxQueue,
-};
+use linerate_port::{AnyPort, DropCause, PeerState, Port, PortError, PortUrl, RxQueue};
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+use linerate_sys::frames::frame_pool::FramePool;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
     self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,

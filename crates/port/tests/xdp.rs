@@ -12,7 +12,8 @@ use std::thread;
 use std::time::Instant;
 
 use end::{TestPort, free_frames, length, receive};
-use linerate_port::{AnyPort, Burst, FrameCopy, Port, PortError, PortQueues, RxQueue, TxQueue};
+use linerate_port::{AnyPort, FrameCopy, Port, PortError, PortQueues, RxQueue, TxQueue};
+use linerate_sys::frames::burst::Burst;
 use net::{in_namespace, ip, ip_link, memory, open, pair, try_open};
 
 fn frames_cross(mode: &str) {

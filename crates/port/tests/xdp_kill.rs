@@ -221,7 +221,7 @@ fn a_remote_end_in_another_namespace_is_visible() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let namespace_holder = std::thread::spawn(move || {
-            use linerate_host::sys::namespace::{NamespaceKind, unshare};
+            use linerate_sys::namespace::{NamespaceKind, unshare};
             unshare(NamespaceKind::Net).unwrap();
             let thread = fs::read_link("/proc/thread-self").unwrap();
             sender

@@ -11,7 +11,10 @@ mod net;
 use std::time::Instant;
 
 use end::{TIMEOUT, TestPort, free_frames, receive, settle};
-use linerate_port::{Burst, DropCause, Frame, FrameRegion, MemoryPlan, Port, PortError, PortUrl};
+use linerate_port::{DropCause, Port, PortError, PortUrl};
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
 use net::{in_namespace, ip, memory, pair};
 
 /// A ring that is not emptied loses frames as ring full, an exhausted memory as no buffer, and

@@ -12,8 +12,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use end::{TIMEOUT, TestPort};
-use linerate_host::sys::socket::enable_udp_gso;
-use linerate_port::{DropCause, Frame};
+use linerate_port::DropCause;
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::socket::enable_udp_gso;
 use net::{in_namespace, ip, memory, pair};
 
 /// Payload of each of the four datagrams that the remote end's socket sends with one call.

@@ -3,7 +3,7 @@
 #[path = "../tests/samples/mod.rs"]
 mod samples;
 
-use linerate_metric::expect::Expectation;
+use linerate_record::expect::Expectation;
 use linerate_report::{TextStyle, text};
 
 fn main() {

@@ -1,9 +1,9 @@
 //! Table of system call times, shared by text and HTML.
 
-use linerate_metric::call_times::{CallTimes, CallsByName};
-use linerate_metric::facts::Role;
-use linerate_metric::record::Record;
-use linerate_metric::units::{format_count, format_nanos, format_share};
+use linerate_record::call_times::{CallTimes, CallsByName};
+use linerate_record::facts::Role;
+use linerate_record::record::Record;
+use linerate_stats::units::{format_count, format_nanos, format_share};
 
 use crate::figures;
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::expect::{FIGURES, FigureUnit};
-use linerate_metric::experiment::ExperimentResult;
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::RunKind;
-use linerate_metric::record::Record;
-use linerate_metric::statistics::{Estimate, estimate};
+use linerate_record::expect::{FIGURES, FigureUnit};
+use linerate_record::experiment::ExperimentResult;
+use linerate_record::plan::RunKind;
+use linerate_record::record::Record;
+use linerate_stats::histogram::Histogram;
+use linerate_stats::statistics::{Estimate, estimate};
 use serde::Serialize;
 
 use crate::differences::{Difference, differences};
@@ -279,11 +279,12 @@ fn interval_of_rates(run: &Record) -> Option<(f64, f64)> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::experiment::{ExperimentPoint, FigureSpec, KnobAxis, KnobValues};
+    use linerate_record::record::Caveat;
+    use linerate_record::run_set::RunSet;
+    use linerate_record::run_set::SetResult;
+
     use super::*;
-    use linerate_metric::experiment::{ExperimentPoint, FigureSpec, KnobAxis, KnobValues};
-    use linerate_metric::record::Caveat;
-    use linerate_metric::run_set::RunSet;
-    use linerate_metric::run_set::SetResult;
 
     fn experiment(id: &str, hops: &[(&str, f64)]) -> Document {
         let text = include_str!("../tests/fixtures/run-1.json");
@@ -329,7 +330,7 @@ mod tests {
             ..ExperimentResult::default()
         };
         Document::Set(Box::new(RunSet {
-            schema: linerate_metric::run_set::SET_SCHEMA.to_owned(),
+            schema: linerate_record::run_set::SET_SCHEMA.to_owned(),
             id: id.to_owned(),
             kind: "experiment".to_owned(),
             started: run.started,

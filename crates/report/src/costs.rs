@@ -1,8 +1,8 @@
 //! CPU and memory cost of a run, as text shared by text and HTML.
 
-use linerate_metric::cost::{MemoryCost, TcpInterval, run_delay_shares};
-use linerate_metric::record::{CpuCost, Record};
-use linerate_metric::units::{format_bytes, format_count, format_nanos, format_share};
+use linerate_record::cost::{MemoryCost, TcpInterval, run_delay_shares};
+use linerate_record::record::{CpuCost, Record};
+use linerate_stats::units::{format_bytes, format_count, format_nanos, format_share};
 
 use crate::figures;
 use crate::phrases::format_short;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use linerate_metric::expect::FigureUnit;
+use linerate_record::expect::FigureUnit;
 
 use crate::comparison::DocumentComparison;
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::experiment::{ExperimentResult, KnobValues};
-use linerate_metric::facts::HostFacts;
-use linerate_metric::record::Record;
-use linerate_metric::units::{format_bit_rate, format_bytes};
+use linerate_record::experiment::{ExperimentResult, KnobValues};
+use linerate_record::facts::HostFacts;
+use linerate_record::record::Record;
+use linerate_stats::units::{format_bit_rate, format_bytes};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -333,8 +333,9 @@ The path between the hosts is recorded only in labs.";
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     fn documents(change: impl Fn(&mut Record)) -> [Document; 2] {
         let text = include_str!("../tests/fixtures/run-1.json");

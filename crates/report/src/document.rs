@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use jiff::Timestamp;
-use linerate_metric::experiment::ExperimentResult;
-use linerate_metric::record::{RUN_SCHEMA, Record};
-use linerate_metric::run_set::{RunSet, SET_SCHEMA};
+use linerate_record::experiment::ExperimentResult;
+use linerate_record::record::{RUN_SCHEMA, Record};
+use linerate_record::run_set::{RunSet, SET_SCHEMA};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 

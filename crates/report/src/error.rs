@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use linerate_metric::event::ErrorReport;
+use linerate_record::event::ErrorReport;
 
 /// Error of the store, of reading a document, or of writing an output file.
 #[derive(Debug, thiserror::Error)]

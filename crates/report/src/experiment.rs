@@ -1,11 +1,11 @@
 //! Experiment results as tables of text, shared by text, HTML and Markdown.
 
-use linerate_metric::expect::FigureUnit;
-use linerate_metric::experiment::{
+use linerate_record::expect::FigureUnit;
+use linerate_record::experiment::{
     ExpectedShape, ExperimentPoint, ExperimentResult, KnobValues, ShapeState, TableSpec,
     parse_number,
 };
-use linerate_metric::statistics::{Estimate, theil_sen_slope};
+use linerate_stats::statistics::{Estimate, theil_sen_slope};
 
 use crate::markdown;
 use crate::phrases::{UNKNOWN, format_factor};
@@ -525,7 +525,7 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::experiment::KnobAxis;
+    use linerate_record::experiment::KnobAxis;
 
     use super::*;
 

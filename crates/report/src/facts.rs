@@ -1,8 +1,8 @@
 //! Host facts as rows of a table, shared by text and HTML.
 
-use linerate_metric::facts::{HostFacts, InterfaceFacts};
-use linerate_metric::record::Record;
-use linerate_metric::units::{format_bit_rate, format_bytes};
+use linerate_record::facts::{HostFacts, InterfaceFacts};
+use linerate_record::record::Record;
+use linerate_stats::units::{format_bit_rate, format_bytes};
 
 /// Table row: a fact and its value on each host.
 pub(crate) struct HostFactRow {
@@ -265,8 +265,9 @@ pub(crate) fn switches(run: &Record) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::record::CounterDelta;
+
     use super::*;
-    use linerate_metric::record::CounterDelta;
 
     #[test]
     fn hosts_of_a_lab_are_not_listed_as_switches() {

@@ -1,9 +1,9 @@
 //! Figures of a summary: name, meaning, formatted value.
 
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
-use linerate_metric::record::{CpuCost, PacketLoss, Record, Summary};
-use linerate_metric::units::{
+use linerate_record::facts::Role;
+use linerate_record::plan::{Plan, RunKind, TransportProtocol};
+use linerate_record::record::{CpuCost, PacketLoss, Record, Summary};
+use linerate_stats::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use linerate_metric::forward::{
+use linerate_record::forward::{
     ForwardCore, ForwardFigures, ForwardPlan, SaturationCurve, StreamRoute,
 };
-use linerate_metric::plan::Plan;
-use linerate_metric::record::{Record, Summary};
-use linerate_metric::units::{
+use linerate_record::plan::Plan;
+use linerate_record::record::{Record, Summary};
+use linerate_stats::units::{
     format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
@@ -18,12 +18,13 @@ use crate::text::TextTable;
 mod port;
 mod statistics;
 
+use statistics::push_line;
+
 pub(crate) use port::describe_wakeup;
 pub use port::{
     PortRates, extended_statistics, format_displayed, port_info, port_statistics, port_summary,
     queue_info,
 };
-use statistics::push_line;
 pub use statistics::{forward_statistics, full_statistics};
 
 /// Describes the run: `io forwarding between 2 ports, 1 core`.
@@ -347,12 +348,13 @@ pub fn describe_saturation(saturation: &SaturationCurve) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use jiff::Timestamp;
-    use linerate_metric::forward::{
+    use linerate_record::forward::{
         BitRates, ForwardPort, ForwardStream, PortBitRates, QueueFigures, ResidenceTime,
     };
-    use linerate_metric::plan::{RunKind, TransportProtocol};
+    use linerate_record::plan::{RunKind, TransportProtocol};
+
+    use super::*;
 
     fn queue(packets: u64, dropped: u64) -> QueueFigures {
         QueueFigures {

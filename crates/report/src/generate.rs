@@ -1,9 +1,9 @@
 //! Text and figures of packet generator runs.
 
-use linerate_metric::generate::IntendedLoad;
-use linerate_metric::plan::Plan;
-use linerate_metric::record::{Record, Summary};
-use linerate_metric::units::{
+use linerate_record::generate::IntendedLoad;
+use linerate_record::plan::Plan;
+use linerate_record::record::{Record, Summary};
+use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use linerate_metric::cost::StreamInterval;
-use linerate_metric::event::{Event, EventKind};
-use linerate_metric::plan::{CopyModes, Direction, Plan, RunKind, TransportProtocol};
-use linerate_metric::record::{FlowEnd, Interval};
-use linerate_metric::units::{
+use linerate_record::cost::StreamInterval;
+use linerate_record::event::{Event, EventKind};
+use linerate_record::plan::{CopyModes, Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::record::{FlowEnd, Interval};
+use linerate_stats::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
@@ -576,8 +576,8 @@ mod tests {
         let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "host");
         plan.directions = vec![Direction::Send, Direction::Receive];
         plan.copies = CopyModes {
-            send: linerate_metric::plan::SendCopy::ZeroCopy,
-            receive: linerate_metric::plan::ReceiveCopy::Discarded,
+            send: linerate_record::plan::SendCopy::ZeroCopy,
+            receive: linerate_record::plan::ReceiveCopy::Discarded,
         };
         let interval = Interval {
             number: 0,

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use linerate_metric::expect::FigureUnit;
-use linerate_metric::experiment::{ExperimentResult, ShapeState};
-use linerate_metric::run_set::{RateSearchResult, RunSet};
-use linerate_metric::statistics::Estimate;
+use linerate_record::expect::FigureUnit;
+use linerate_record::experiment::{ExperimentResult, ShapeState};
+use linerate_record::run_set::{RateSearchResult, RunSet};
+use linerate_stats::statistics::Estimate;
 
 use crate::comparison::DocumentComparison;
 use crate::phrases;

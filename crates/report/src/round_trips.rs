@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::histogram::{Histogram, Quantiles};
-use linerate_metric::plan::PerEnd;
-use linerate_metric::record::Record;
-use linerate_metric::round_trip::{RoundTripPlan, SocketMode};
-use linerate_metric::units::{format_count, format_nanos};
+use linerate_record::plan::PerEnd;
+use linerate_record::record::Record;
+use linerate_record::round_trip::{RoundTripPlan, SocketMode};
+use linerate_stats::histogram::{Histogram, Quantiles};
+use linerate_stats::units::{format_count, format_nanos};
 
 use crate::phrases;
 

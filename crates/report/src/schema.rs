@@ -1,7 +1,7 @@
 //! JSON Schema (2020-12) of the JSON output, generated from the types.
 
-use linerate_metric::record::Record;
-use linerate_metric::run_set::RunSet;
+use linerate_record::record::Record;
+use linerate_record::run_set::RunSet;
 use schemars::{JsonSchema, schema_for};
 
 /// Returns the schema of one run, `linerate/run/1`.

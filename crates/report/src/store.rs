@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use linerate_metric::record::Record;
-use linerate_metric::run_set::RunSet;
+use linerate_record::record::Record;
+use linerate_record::run_set::RunSet;
 
 use crate::ReportError;
 

@@ -1,7 +1,7 @@
 //! `--json-stream`: one line of JSON per event.
 
 use jiff::Timestamp;
-use linerate_metric::event::Event;
+use linerate_record::event::Event;
 use serde::Serialize;
 
 /// Schema id of an event line.

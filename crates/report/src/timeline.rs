@@ -1,8 +1,8 @@
 //! Text about a timeline: content of its file, and whether its trigger fired.
 
-use linerate_metric::record::Record;
-use linerate_metric::timeline::{TraceFile, TraceTrigger, TriggerEvent};
-use linerate_metric::units::{format_count, format_nanos};
+use linerate_record::record::Record;
+use linerate_record::timeline::{TraceFile, TraceTrigger, TriggerEvent};
+use linerate_stats::units::{format_count, format_nanos};
 
 use crate::figures;
 
@@ -92,9 +92,10 @@ pub(crate) fn describe_trigger(record: &Record) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::facts::Role;
+    use linerate_record::timeline::Timeline;
+
     use super::*;
-    use linerate_metric::facts::Role;
-    use linerate_metric::timeline::Timeline;
 
     fn record(trigger: Option<TraceTrigger>, file: Option<TraceFile>) -> Record {
         let text = include_str!("../tests/fixtures/run-1.json");

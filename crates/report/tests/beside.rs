@@ -2,9 +2,9 @@
 
 mod samples;
 
-use linerate_metric::plan::{PerEnd, WaitMode};
-use linerate_metric::record::Record;
-use linerate_metric::run_set::{RunSet, SetResult};
+use linerate_record::plan::{PerEnd, WaitMode};
+use linerate_record::record::Record;
+use linerate_record::run_set::{RunSet, SetResult};
 use linerate_report::comparison::DocumentComparison;
 use linerate_report::document::Document;
 use linerate_report::{TextStyle, csv, html, markdown, text};

@@ -4,10 +4,10 @@
 mod samples;
 
 use insta::assert_snapshot;
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::expect::Expectation;
-use linerate_metric::plan::Direction;
-use linerate_metric::record::{Caveat, Record, ServedClient};
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::expect::Expectation;
+use linerate_record::plan::Direction;
+use linerate_record::record::{Caveat, Record, ServedClient};
 use linerate_report::lines::LiveLines;
 use linerate_report::{TextStyle, html, stream, text};
 
@@ -426,7 +426,7 @@ fn skeleton(page: &str) -> String {
 #[test]
 fn a_series_of_runs_has_a_chart_of_the_varied_knob() {
     let run = samples::latency_blocking();
-    let with = |change: &dyn Fn(usize, &mut linerate_metric::record::Record)| {
+    let with = |change: &dyn Fn(usize, &mut linerate_record::record::Record)| {
         let runs = (0..4).map(|number| {
             let mut run = run.clone();
             change(number, &mut run);
@@ -553,7 +553,7 @@ fn a_long_run_makes_a_small_page() {
     let mut record = samples::tcp_send();
     let one = record.intervals.pop().unwrap();
     record.intervals = (0..1_000_000)
-        .map(|n| linerate_metric::record::Interval {
+        .map(|n| linerate_record::record::Interval {
             number: n,
             start_ns: n * 1_000_000,
             end_ns: (n + 1) * 1_000_000,

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use linerate_metric::expect::FIGURES;
-use linerate_metric::figure::find;
+use linerate_record::expect::FIGURES;
+use linerate_record::figure::find;
 use linerate_report::schema;
 use serde_json::Value;
 

@@ -2,8 +2,8 @@
 
 mod samples;
 
-use linerate_metric::record::{Record, Summary};
-use linerate_metric::run_set::RunSet;
+use linerate_record::record::{Record, Summary};
+use linerate_record::run_set::RunSet;
 use proptest::prelude::*;
 
 fn every_sample() -> Vec<Record> {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::facts::Role;
-use linerate_metric::timeline::{Timeline, TimelineSlice, TimelineTrack};
+use linerate_record::facts::Role;
+use linerate_record::timeline::{Timeline, TimelineSlice, TimelineTrack};
 use linerate_report::trace::perfetto;
 use proptest::prelude::*;
 use prost_reflect::{DescriptorPool, DynamicMessage, ReflectMessage, Value};

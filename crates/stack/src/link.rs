@@ -4,7 +4,11 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use linerate_port::vnet::{VNET_HEADER_BYTES, VnetHeader};
-use linerate_port::{AnyTransmit, Burst, Frame, FramePool, FrameRegion, MemoryPlan, TxQueue};
+use linerate_port::{AnyTransmit, TxQueue};
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::Nanos;
 use crate::addressing::StackAddressing;

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use linerate_port::Frame;
+use linerate_sys::frames::frame::Frame;
 
 use crate::Nanos;
 use crate::index_table::{IndexTable, hash};

@@ -35,7 +35,7 @@ pub(crate) fn filled<T: Clone + Default>(count: usize) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_host::sys::cpu::ThreadEvents;
+    use linerate_sys::cpu::ThreadEvents;
 
     use super::*;
 

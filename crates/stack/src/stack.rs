@@ -12,11 +12,13 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use linerate_metric::device_timestamps::DeviceTimestamps;
 use linerate_port::{
-    AnyPort, AnyReceive, BURST_FRAMES, Burst, DropCause, FrameRegion, PeerState, PortCapabilities,
-    QueueCounters, RxQueue, TxQueue,
+    AnyPort, AnyReceive, DropCause, PeerState, PortCapabilities, QueueCounters, RxQueue, TxQueue,
 };
+use linerate_record::device_timestamps::DeviceTimestamps;
+use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
+use linerate_sys::frames::frame_memory::FrameRegion;
+use plan::{check_port, max_queued_frames};
 
 use crate::Nanos;
 use crate::addressing::StackAddressing;
@@ -28,8 +30,8 @@ use crate::socket::SocketId;
 use crate::stage_watch::FrameDeparture;
 use crate::tcp::TcpLayer;
 use crate::udp::UdpLayer;
+
 pub(crate) use plan::{LONG_FRAME_BYTES, frames_needed};
-use plan::{check_port, max_queued_frames};
 pub use plan::{memory_plan, port_url, ring_url};
 
 /// Result of one poll.

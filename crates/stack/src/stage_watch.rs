@@ -3,8 +3,9 @@
 
 use std::collections::VecDeque;
 
-use linerate_metric::device_timestamps::DeviceTimestamps;
-use linerate_port::{BURST_FRAMES, Burst, FrameRegion};
+use linerate_record::device_timestamps::DeviceTimestamps;
+use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
+use linerate_sys::frames::frame_memory::FrameRegion;
 
 use crate::Nanos;
 use crate::socket::SocketId;
@@ -155,8 +156,9 @@ pub(crate) fn write_stamps(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     proptest! {
         /// The checksum stays correct wherever the times are written, and nothing else changes.

@@ -9,8 +9,9 @@ use common::packets::{ETHERNET_BYTES, FRAGMENT, V6_BYTES, complete, insert_heade
 use common::{
     LOCAL, LOCAL_V6, LinkModel, REMOTE, REMOTE_V6, TwoStackSim, addressing, config, socket_address,
 };
-use linerate_port::{FrameRegion, PortUrl, open};
+use linerate_port::{PortUrl, open};
 use linerate_stack::{Stack, StackAddressing, StackConfig, memory_plan};
+use linerate_sys::frames::frame_memory::FrameRegion;
 
 /// Returns the frames that an idle stack sends on its own, each with its time in milliseconds.
 fn spontaneous_frames(
@@ -26,7 +27,7 @@ fn spontaneous_frames(
     let (mut pool, mut frames) = (memory.pool(), Vec::new());
     for ms in 1..seconds * 1_000 {
         stack.poll(ms * 1_000_000);
-        let mut burst = linerate_port::Burst::new();
+        let mut burst = linerate_sys::frames::burst::Burst::new();
         while linerate_port::RxQueue::receive(&mut remote_port.receive, &mut pool, &mut burst) > 0 {
             let frames_in_burst = burst.frames().iter();
             frames.extend(frames_in_burst.map(|frame| (ms, memory.bytes(frame).to_vec())));

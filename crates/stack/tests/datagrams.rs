@@ -349,7 +349,7 @@ fn stages_are_in_order_and_replies_carry_them() {
         (REMOTE_V6, "17,width=4,order=le,hz=1M"),
     ] {
         let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN);
-        let stamps: linerate_metric::device_timestamps::DeviceTimestamps = text.parse().unwrap();
+        let stamps: linerate_record::device_timestamps::DeviceTimestamps = text.parse().unwrap();
         sim.remote.stamp_payload(stamps, clock);
         sim.remote.watch_stages(clock, 16);
         let server = sim.remote.udp_bind(any_address(7)).unwrap();

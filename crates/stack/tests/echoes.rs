@@ -333,7 +333,7 @@ fn replies_in_place_carry_stamps() {
             LinkModel::CLEAN,
             &addressing(REMOTE, REMOTE_V6),
         );
-        let stamps: linerate_metric::device_timestamps::DeviceTimestamps = text.parse().unwrap();
+        let stamps: linerate_record::device_timestamps::DeviceTimestamps = text.parse().unwrap();
         sim.remote.stamp_payload(stamps, clock);
         sim.remote.watch_stages(clock, 16);
         let (client, server) = resolved_pair(&mut sim, address);

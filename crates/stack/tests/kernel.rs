@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use common::{BulkTransfer, any_address, config, pattern_byte};
 use linerate_lab::{Lab, LabHost, Topology, privileged};
-use linerate_port::FrameRegion;
 use linerate_stack::{SocketId, Stack, StackAddressing, TcpState, memory_plan, port_url};
+use linerate_sys::frames::frame_memory::FrameRegion;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -8,9 +8,10 @@ use std::cell::Cell;
 use std::task::Poll;
 
 use common::{LOCAL, LOCAL_V6, REMOTE, addressing, any_address, expect_ready, socket_address};
-use linerate_host::sys::cpu::ThreadEvents;
-use linerate_port::{FrameRegion, PortUrl};
+use linerate_port::PortUrl;
 use linerate_stack::{PROFILES, Stack, StackConfig, TcpState, memory_plan};
+use linerate_sys::cpu::ThreadEvents;
+use linerate_sys::frames::frame_memory::FrameRegion;
 
 struct CountingAllocator;
 

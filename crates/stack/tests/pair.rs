@@ -244,8 +244,10 @@ fn events_are_reported_and_ids_go_stale() {
 fn unsupported_settings_are_rejected() {
     let small = config(&["mtu=9000"]);
     let url: linerate_port::PortUrl = "ring:0".parse().unwrap();
-    let memory =
-        linerate_port::FrameRegion::new(linerate_stack::memory_plan(&small, &url)).unwrap();
+    let memory = linerate_sys::frames::frame_memory::FrameRegion::new(linerate_stack::memory_plan(
+        &small, &url,
+    ))
+    .unwrap();
     let port = linerate_port::open(&url, &memory).unwrap().remove(0);
     let own = common::addressing(LOCAL, "fd00::1");
     let result = linerate_stack::Stack::new(port, &memory, &small, &own);

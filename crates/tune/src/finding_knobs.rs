@@ -1,6 +1,6 @@
 //! Knobs that may remedy a finding: a search tries them first.
 
-use linerate_metric::finding::{Finding, FindingKind};
+use linerate_record::finding::{Finding, FindingKind};
 
 /// Causes with the knobs that may remedy them, the most likely first.
 ///
@@ -193,9 +193,10 @@ pub fn first_knobs(hints: &[FindingKnobs]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::finding::FindingLocation;
+
     use super::*;
     use crate::knob::knob_names;
-    use linerate_metric::finding::FindingLocation;
 
     fn finding(kind: FindingKind, cause: &str) -> Finding {
         Finding {

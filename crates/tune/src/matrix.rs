@@ -1,7 +1,7 @@
 //! Points of a sweep matrix, the order of their runs, and the Pareto front.
 
-use linerate_metric::comparison::BetterWhen;
-use linerate_metric::experiment::KnobValues;
+use linerate_record::comparison::BetterWhen;
+use linerate_record::experiment::KnobValues;
 
 use crate::sweep_axis::SweepAxis;
 
@@ -90,8 +90,9 @@ pub fn pareto_front(better: BetterWhen, points: &[(Option<f64>, Option<f64>)]) -
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn axes(texts: &[&str]) -> Vec<SweepAxis> {
         texts.iter().map(|text| text.parse().unwrap()).collect()

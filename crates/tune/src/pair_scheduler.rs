@@ -8,7 +8,7 @@
 //! are
 //! twice as many. Noise without a difference leads there so seldom that the p-values stay valid.
 
-use linerate_metric::comparison::{
+use linerate_record::comparison::{
     FIRST_ANALYSIS_PAIRS, FIRST_SIGNIFICANCE, LAST_SIGNIFICANCE, RunPair, SIGNIFICANCE,
     analyze_interim, log_ratios, pair_differences,
 };
@@ -209,9 +209,10 @@ impl PairScheduler {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use linerate_metric::comparison::{ComparisonVerdict, RankTest};
+    use linerate_record::comparison::{ComparisonVerdict, RankTest};
     use proptest::prelude::*;
+
+    use super::*;
 
     /// Realistic noise: normal, drifting, and with occasional outliers.
     struct Noise {
@@ -404,7 +405,7 @@ mod tests {
         ] {
             let significance = budget.significance();
             let required_samples =
-                linerate_metric::comparison::min_samples(RankTest::SignedRank, significance);
+                linerate_record::comparison::min_samples(RankTest::SignedRank, significance);
             assert_eq!(required_samples, min_samples, "{budget:?}");
         }
     }

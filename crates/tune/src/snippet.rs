@@ -1,6 +1,6 @@
 //! Changes as configuration files and scripts of the usual tools.
 
-use linerate_metric::tuning::ConfigSnippet;
+use linerate_record::tuning::ConfigSnippet;
 
 use crate::guard::{SettingKey, SettingKind};
 use crate::knob::KnobTarget;

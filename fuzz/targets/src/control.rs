@@ -1,10 +1,7 @@
 //! linerate's control protocol, and classification of protocols.
 
-use linerate_dialect::control::{
-    ControlCodec, ControlError, Frame, Heartbeat, Hello, KEY_BYTES, NoiseCredentials, PresharedKey,
-    READ_AHEAD_BYTES, flow,
-};
-use linerate_dialect::sniff::{Classification, PROTOCOLS, ProtocolMatch, TransportKind, classify};
+use linerate_protocol::control::{ControlCodec, ControlError, Frame, Heartbeat, Hello, KEY_BYTES, NoiseCredentials, PresharedKey, READ_AHEAD_BYTES, flow};
+use linerate_protocol::sniff::{Classification, PROTOCOLS, ProtocolMatch, TransportKind, classify};
 
 use crate::InputPieces;
 

@@ -6,8 +6,8 @@ use linerate_measure::forward::ModeSpec;
 use linerate_measure::generate::template::{
     FrameSizes, FrameTag, TagMatch, Template, find_tag, parse_template,
 };
-use linerate_metric::generate::IntendedLoad;
-use linerate_metric::units::{parse_duration, parse_fraction};
+use linerate_record::generate::IntendedLoad;
+use linerate_stats::units::{parse_duration, parse_fraction};
 use linerate_port::PortUrl;
 use linerate_port::pcap::CaptureReader;
 

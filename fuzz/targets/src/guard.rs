@@ -2,9 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use linerate_dialect::amplification_guard::{
-    AmplificationGuard, GuardRules, IpNetwork, VALIDATION_LIFETIME_NS,
-};
+use linerate_protocol::amplification_guard::{AmplificationGuard, GuardRules, IpNetwork, VALIDATION_LIFETIME_NS};
 
 /// Guard: each 4 bytes are an event; an unvalidated address never receives more than it sent.
 pub fn guard(data: &[u8]) {

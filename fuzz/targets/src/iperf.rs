@@ -1,10 +1,9 @@
 //! iperf2 and iperf3.
 
-use linerate_dialect::iperf2::{
-    self, Iperf2Settings, Iperf2TcpServer, Iperf2UdpClient, Iperf2UdpServer, WriteDelayReader,
-    bounceback,
-};
-use linerate_dialect::iperf3::{self, Cookie, Iperf3Params, Iperf3Results};
+use linerate_protocol::iperf2;
+use linerate_protocol::iperf2::{Iperf2Settings, Iperf2TcpServer, Iperf2UdpClient, Iperf2UdpServer, WriteDelayReader, bounceback};
+use linerate_protocol::iperf3;
+use linerate_protocol::iperf3::{Cookie, Iperf3Params, Iperf3Results};
 
 use crate::InputPieces;
 

@@ -1,10 +1,7 @@
 //! nuttcp's control connection and datagrams.
 
-use linerate_dialect::nuttcp::{
-    NuttcpClient, NuttcpClientEvent, NuttcpCounts, NuttcpDirection, NuttcpInterval, NuttcpServer,
-    NuttcpServerEvent, NuttcpTest, NuttcpUdpReceiver, NuttcpUdpSender,
-};
-use linerate_dialect::sniff::TransportKind;
+use linerate_protocol::nuttcp::{NuttcpClient, NuttcpClientEvent, NuttcpCounts, NuttcpDirection, NuttcpInterval, NuttcpServer, NuttcpServerEvent, NuttcpTest, NuttcpUdpReceiver, NuttcpUdpSender};
+use linerate_protocol::sniff::TransportKind;
 
 use crate::InputPieces;
 
@@ -101,19 +98,19 @@ pub fn nuttcp_udp(data: &[u8]) {
     let mut now = 0;
     for _ in 0..2_000 {
         match sender.next_action(now) {
-            linerate_dialect::nuttcp::NuttcpSendAction::Wait { until_ns } => {
+            linerate_protocol::nuttcp::NuttcpSendAction::Wait { until_ns } => {
                 assert!(until_ns > now);
                 now = until_ns;
             }
-            linerate_dialect::nuttcp::NuttcpSendAction::Finished => {
+            linerate_protocol::nuttcp::NuttcpSendAction::Finished => {
                 assert!(sender.sent_datagrams() <= u64::from(buffers));
                 return;
             }
-            linerate_dialect::nuttcp::NuttcpSendAction::Data { stream } => {
+            linerate_protocol::nuttcp::NuttcpSendAction::Data { stream } => {
                 assert!(stream < test.streams);
                 sender.write_count(&mut buffer);
             }
-            linerate_dialect::nuttcp::NuttcpSendAction::Marker { .. } => {}
+            linerate_protocol::nuttcp::NuttcpSendAction::Marker { .. } => {}
         }
     }
     panic!("the sender does not end");

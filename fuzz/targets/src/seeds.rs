@@ -1,10 +1,8 @@
 //! Seeds of the fuzzer: recorded messages of real programs.
 
-use linerate_dialect::control::{
-    Bye, ControlCodec, FlowToken, Hello, KEY_BYTES, NoiseCredentials, PresharedKey, flow,
-};
-use linerate_dialect::nuttcp::{NuttcpClient, NuttcpDirection, NuttcpTest};
-use linerate_dialect::sniff::TransportKind;
+use linerate_protocol::control::{Bye, ControlCodec, FlowToken, Hello, KEY_BYTES, NoiseCredentials, PresharedKey, flow};
+use linerate_protocol::nuttcp::{NuttcpClient, NuttcpDirection, NuttcpTest};
+use linerate_protocol::sniff::TransportKind;
 
 use crate::InputPieces;
 

@@ -1,8 +1,8 @@
 //! Echo, chargen, ttcp and plain payload.
 
-use linerate_dialect::echo::{BACKLOG_LIMIT_BYTES, EchoStream, may_reply_to};
-use linerate_dialect::plain::{PlainSink, SILENCE_NS};
-use linerate_dialect::{chargen as characters, ttcp as classic};
+use linerate_protocol::echo::{BACKLOG_LIMIT_BYTES, EchoStream, may_reply_to};
+use linerate_protocol::plain::{PlainSink, SILENCE_NS};
+use linerate_protocol::{chargen as characters, ttcp as classic};
 
 use crate::InputPieces;
 

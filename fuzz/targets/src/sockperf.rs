@@ -1,8 +1,6 @@
 //! sockperf's messages.
 
-use linerate_dialect::sockperf::{
-    BACKLOG_LIMIT_BYTES, HEADER_BYTES, SockperfDatagram, SockperfHeader, SockperfServer,
-};
+use linerate_protocol::sockperf::{BACKLOG_LIMIT_BYTES, HEADER_BYTES, SockperfDatagram, SockperfHeader, SockperfServer};
 
 use crate::InputPieces;
 

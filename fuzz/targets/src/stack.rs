@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::task::Poll;
 
-use linerate_port::{Burst, FrameRegion, MemoryPlan, PortUrl, RxQueue, TxQueue, open};
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+use linerate_port::{PortUrl, RxQueue, TxQueue, open};
 use linerate_stack::{Stack, StackAddressing, StackConfig, memory_plan};
 
 use crate::InputPieces;

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use linerate_port::checksum::UnfoldedSum;
-use linerate_port::copy_in_chunks;
+use linerate_sys::frames::chunked_copy::copy_in_chunks;
 
 use super::{BUFFER_BYTES, SLICE_TIME, repeat_for, shift_allocations};
 use crate::error::BenchError;

@@ -4,8 +4,10 @@ use std::hint::black_box;
 use std::task::Poll;
 use std::time::Instant;
 
-use linerate_port::{FrameRegion, PortUrl, copy_in_chunks, open};
+use linerate_port::{PortUrl, open};
 use linerate_stack::{SocketId, Stack, StackAddressing, StackConfig, TcpState, memory_plan};
+use linerate_sys::frames::chunked_copy::copy_in_chunks;
+use linerate_sys::frames::frame_memory::FrameRegion;
 
 use super::{BUFFER_BYTES, BURST_DATAGRAMS, RUN_TIME, SLICE_TIME, repeat_for, shift_allocations};
 use crate::error::BenchError;

@@ -3,9 +3,11 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use linerate_port::{
-    AnyPort, Burst, Frame, FramePool, FrameRegion, PortUrl, RxQueue, TxQueue, memory_plan, open,
-};
+use linerate_port::{AnyPort, PortUrl, RxQueue, TxQueue, memory_plan, open};
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::{tcp, udp};

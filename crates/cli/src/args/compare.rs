@@ -1,7 +1,7 @@
 //! `linerate compare`.
 
 use clap::Args;
-use linerate_metric::comparison::BetterWhen;
+use linerate_record::comparison::BetterWhen;
 
 use super::{KnobArgs, OutputArgs, PairArgs, ScreenArgs, SeriesArgs, heading};
 

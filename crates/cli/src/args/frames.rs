@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use linerate_measure::generate::template::parse_template;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::generate::{
+use linerate_port::PortUrl;
+use linerate_record::event::ErrorReport;
+use linerate_record::generate::{
     ArpPlan, EthernetPlan, IpPlan, TcpPlan, TemplatePlan, UdpPlan, VlanPlan,
 };
-use linerate_metric::plan::CpuList;
-use linerate_metric::units::BitRate;
-use linerate_port::PortUrl;
+use linerate_record::plan::CpuList;
+use linerate_stats::units::BitRate;
 
 use super::heading;
 use crate::failure::CommandFailure;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_metric::expect::{ExpectError, Expectation};
-use linerate_metric::generate::IntendedLoad;
-use linerate_metric::plan::RunKind;
 use linerate_port::PortUrl;
+use linerate_record::expect::{ExpectError, Expectation};
+use linerate_record::generate::IntendedLoad;
+use linerate_record::plan::RunKind;
 
 use super::frames::{FRAME_VALUES_HELP, FrameArgs, PortArgs, port};
 use super::values::{count, duration};

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_metric::device_timestamps::DeviceTimestamps;
-use linerate_metric::load::BackgroundLoad;
-use linerate_metric::round_trip::MulticastGroup;
+use linerate_record::device_timestamps::DeviceTimestamps;
+use linerate_record::load::BackgroundLoad;
+use linerate_record::round_trip::MulticastGroup;
 
 use super::values::{count, duration, per_second, slower_than};
 use super::{MeasureArgs, heading};

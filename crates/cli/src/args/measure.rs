@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_metric::expect::Expectation;
-use linerate_metric::plan::{CpuList, PerEnd, SchedPolicy, WaitMode};
-use linerate_metric::units::ByteSize;
+use linerate_record::expect::Expectation;
+use linerate_record::plan::{CpuList, PerEnd, SchedPolicy, WaitMode};
+use linerate_stats::units::ByteSize;
 
 use super::values::{client_protocol, duration, tos};
 use super::{LocalStackArgs, OutputArgs, ScreenArgs, heading};

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::{SignedDuration, Timestamp, ToSpan};
-use linerate_metric::expect::Expectation;
-use linerate_metric::units::parse_duration;
+use linerate_record::expect::Expectation;
+use linerate_stats::units::parse_duration;
 
 use super::heading;
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use linerate_measure::{AddressRange, ExtraPort, Grant};
-use linerate_metric::plan::DEFAULT_PORT;
-use linerate_metric::units::BitRate;
+use linerate_measure::{ExtraPort, Grant};
+use linerate_protocol::amplification_guard::IpNetwork as AddressRange;
+use linerate_record::plan::DEFAULT_PORT;
+use linerate_stats::units::BitRate;
 
 use super::values::{nonzero_rate, nonzero_time, served_protocol};
 use super::{OutputArgs, heading};

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_measure::AddressRange;
 use linerate_measure::netstack::services::{SERVICES, ServiceSpec};
-use linerate_metric::device_timestamps::DeviceTimestamps;
-use linerate_metric::stack::ControlPath;
+use linerate_protocol::amplification_guard::IpNetwork as AddressRange;
+use linerate_record::device_timestamps::DeviceTimestamps;
+use linerate_record::stack::ControlPath;
 use linerate_stack::config::KEYS;
 use linerate_stack::{InterfaceAddress, PROFILES};
 

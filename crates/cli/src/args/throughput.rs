@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use linerate_metric::pace::PacingMethod;
-use linerate_metric::plan::PerEnd;
-use linerate_metric::units::ByteSize;
+use linerate_record::pace::PacingMethod;
+use linerate_record::plan::PerEnd;
+use linerate_stats::units::ByteSize;
 
 use super::values::{duration, fraction, longer_call};
 use super::{MeasureArgs, heading};
@@ -31,10 +31,10 @@ pub enum OffloadOption {
     None,
 }
 
-/// [`BATCH`](linerate_metric::plan::BATCH) as text for the command line.
+/// [`BATCH`](linerate_record::plan::BATCH) as text for the command line.
 const BATCH_DEFAULT: &str = "64";
 
-const _: () = assert!(linerate_metric::plan::DEFAULT_BATCH_DATAGRAMS == 64);
+const _: () = assert!(linerate_record::plan::DEFAULT_BATCH_DATAGRAMS == 64);
 
 /// `linerate throughput`.
 #[derive(Debug, Args)]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_metric::plan::WaitMode;
-use linerate_metric::units::ByteSize;
+use linerate_record::plan::WaitMode;
+use linerate_stats::units::ByteSize;
 
 use super::values::{count, longer_call};
 use super::{LocalStackArgs, OutputArgs, ScreenArgs, heading};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use linerate_metric::units::ByteSize;
+use linerate_stats::units::ByteSize;
 
 use super::values::duration;
 use super::{KnobArgs, OutputArgs, PairArgs, ScreenArgs, SeriesArgs, heading};
@@ -49,7 +49,7 @@ fn memory_limit(text: &str) -> Result<MemoryLimit, String> {
         .ok_or("only memory can be limited: write memory=64K")?;
     let size: ByteSize = size
         .parse()
-        .map_err(|error: linerate_metric::units::UnitError| error.to_string())?;
+        .map_err(|error: linerate_stats::units::UnitError| error.to_string())?;
     Ok(MemoryLimit {
         memory_bytes: size.0,
     })

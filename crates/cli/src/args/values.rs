@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use linerate_measure::interop::client::{AUTO, CLIENT_PROTOCOLS};
-use linerate_metric::round_trip::MAX_RATE_PER_SECOND;
-use linerate_metric::units::{BitRate, parse_count, parse_duration, parse_fraction};
+use linerate_record::round_trip::MAX_RATE_PER_SECOND;
+use linerate_stats::units::{BitRate, parse_count, parse_duration, parse_fraction};
 
 pub fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|error| error.to_string())

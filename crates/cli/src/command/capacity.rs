@@ -10,12 +10,12 @@ use linerate_measure::generate::template::{
     FrameSizes, MIN_FRAME_WITH_FCS, TemplateError, fitted_size,
 };
 use linerate_measure::generate::{FrameInput as Sent, GeneratorSettings};
-use linerate_metric::capacity::{Capacity, CapacityTrial};
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::generate::TemplatePlan;
-use linerate_metric::record::new_id;
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_record::capacity::{Capacity, CapacityTrial};
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::exit;
+use linerate_record::generate::TemplatePlan;
+use linerate_record::record::new_id;
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::text;
 
 use super::generator_ports::NamedPorts;
@@ -239,7 +239,7 @@ fn measure(args: &CapacityArgs, output: &mut CommandOutput) -> Result<u8, Comman
 
 /// Returns the first event for a stream or a screen.
 fn started_event(send: &str, receive: Option<&str>, base: &GeneratorSettings) -> EventKind {
-    use linerate_metric::plan::{CpuList, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
+    use linerate_record::plan::{CpuList, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
     let names = receive.map_or_else(|| send.to_owned(), |to| format!("{send} to {to}"));
     let mut plan = Plan::new(RunKind::Generate, TransportProtocol::Udp, names);
     // The number of trials is unknown in advance.
@@ -287,7 +287,7 @@ fn set_of(
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::generate::VlanPlan;
+    use linerate_record::generate::VlanPlan;
 
     use super::*;
 

@@ -1,9 +1,8 @@
 //! `linerate completions SHELL`: a completion script, generated from the command line definition.
 
-use linerate_metric::exit;
-
 use clap::builder::PossibleValuesParser;
 use linerate_experiment::builtin::BUILTIN_EXPERIMENTS;
+use linerate_record::exit;
 
 use crate::args::{self, CompletionsArgs};
 use crate::output::print_stdout;

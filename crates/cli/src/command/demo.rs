@@ -12,11 +12,11 @@ use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
 use linerate_lab::{Lab, Topology};
 use linerate_measure::{AddressFamily, Client, MeasureError, Server, ServerOptions};
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
-use linerate_metric::record::{Record, new_id};
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::exit;
+use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
+use linerate_record::record::{Record, new_id};
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::html;
 use linerate_report::store::write_file;
 

@@ -1,6 +1,6 @@
 //! `linerate doctor`: supported features of this machine, and how to enable the others.
 
-use linerate_metric::exit;
+use linerate_record::exit;
 use linerate_report::text;
 
 use crate::args::DoctorArgs;

@@ -3,10 +3,10 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
-use linerate_metric::finding::Finding;
-use linerate_metric::record::Record;
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
+use linerate_record::finding::Finding;
+use linerate_record::record::Record;
 use linerate_report::document::Document;
 use linerate_report::store::write_file;
 use linerate_report::style::TextStyle;

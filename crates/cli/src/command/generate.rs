@@ -10,10 +10,10 @@ use linerate_measure::generate::{
     Capture, FrameInput as Sent, GeneratorEvent, GeneratorPorts, GeneratorRun, GeneratorSettings,
     ReceiveSide, plan, record, run as run_generator,
 };
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::plan::{CpuList, PerEnd, WaitMode};
 use linerate_port::QueueTotals;
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::exit;
+use linerate_record::plan::{CpuList, PerEnd, WaitMode};
 
 use super::generator_ports::NamedPorts;
 use super::measure::stop_on_signals;

@@ -2,8 +2,8 @@
 
 use linerate_host::stop_flag::StopFlag;
 use linerate_measure::generate::{GeneratorPorts, ReceiveSide};
-use linerate_metric::event::ErrorReport;
 use linerate_port::PortUrl;
+use linerate_record::event::ErrorReport;
 
 use crate::args::PortArgs;
 use crate::failure::CommandFailure;

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use linerate_lab::{LabInfo, Topology};
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
-use linerate_metric::units::{format_bit_rate, format_bytes, format_nanos, format_share};
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
 use linerate_report::text;
+use linerate_stats::units::{format_bit_rate, format_bytes, format_nanos, format_share};
 use serde::Serialize;
 
 use crate::args::{LabAction, LabArgs};

@@ -8,12 +8,11 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use linerate_host::sys::readiness::{Readiness, poll};
-use linerate_measure::forward::{
-    ForwardSettings, Forwarder, FrameMemoryRequest, ModeSpec, PortUrl,
-};
-use linerate_metric::exit;
-use linerate_metric::forward::IdleStrategy;
+use linerate_measure::forward::{ForwardSettings, Forwarder, FrameMemoryRequest, ModeSpec};
+use linerate_port::PortUrl;
+use linerate_record::exit;
+use linerate_record::forward::IdleStrategy;
+use linerate_sys::readiness::{Readiness, poll};
 
 use crate::output::print_stdout;
 

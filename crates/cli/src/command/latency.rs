@@ -2,16 +2,16 @@
 //! load.
 
 use linerate_measure::{Client, TIME_LIMIT_NS};
-use linerate_metric::exit;
-use linerate_metric::load::{
+use linerate_record::exit;
+use linerate_record::load::{
     BackgroundLoad, CURVE_SHARES, LatencyUnderLoad, LoadCurve, LoadPoint, find_knee,
 };
-use linerate_metric::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
-use linerate_metric::record::Record;
-use linerate_metric::run_set::SetResult;
-use linerate_metric::size_costs::{SizePoint, fragment_count, size_costs};
-use linerate_metric::units::{format_count, format_exact_bytes};
-use linerate_metric::waiting_costs::WaitingRuns;
+use linerate_record::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
+use linerate_record::record::Record;
+use linerate_record::run_set::SetResult;
+use linerate_record::waiting_costs::WaitingRuns;
+use linerate_stats::size_costs::{SizePoint, fragment_count, size_costs};
+use linerate_stats::units::{format_count, format_exact_bytes};
 
 use super::series::{self, SeriesEnd, SeriesRunner};
 use crate::args::LatencyArgs;
@@ -71,7 +71,7 @@ fn by_size(runner: &mut SeriesRunner<'_>, client: &Client, sizes: &[u64]) -> Res
 /// Returns the medians of the full intervals of a run, or its own median if there are fewer than
 /// three.
 fn medians(run: &Record) -> Vec<f64> {
-    let of_interval = |rtt: Option<linerate_metric::histogram::Quantiles>| Some(rtt?.p50 as f64);
+    let of_interval = |rtt: Option<linerate_stats::histogram::Quantiles>| Some(rtt?.p50 as f64);
     let interval_ns = run.plan.interval_ns.unwrap_or(u64::MAX);
     let parts: Vec<f64> = (run.intervals.iter())
         .filter(|part| !part.omitted && part.end_ns - part.start_ns >= interval_ns / 2)

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::Path;
 
 use clap_mangen::Man;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
 use linerate_report::text;
 
 use crate::args::{self, ManArgs};

@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::expect::ExpectationResult;
-use linerate_metric::record::{Record, new_id};
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_metric::units::format_count;
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::exit;
+use linerate_record::expect::ExpectationResult;
+use linerate_record::record::{Record, new_id};
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_stats::units::format_count;
 
 use super::stage_passes;
 use crate::args::MeasureArgs;
@@ -202,7 +202,7 @@ fn corrupted(runs: &[Record]) -> Option<CommandFailure> {
 
 pub(super) fn judge_expectations(
     args: &MeasureArgs,
-    judge: impl Fn(&linerate_metric::expect::Expectation) -> ExpectationResult,
+    judge: impl Fn(&linerate_record::expect::Expectation) -> ExpectationResult,
 ) -> Vec<ExpectationResult> {
     args.expect.iter().map(judge).collect()
 }

@@ -2,7 +2,7 @@
 
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use linerate_metric::event::ErrorReport;
+use linerate_record::event::ErrorReport;
 
 use crate::args::{self, Cli, Command};
 use crate::failure::CommandFailure;
@@ -12,8 +12,8 @@ use crate::{plan, shell_words};
 pub fn kind_of(
     outer: &str,
     command: &[String],
-) -> Result<linerate_metric::plan::RunKind, CommandFailure> {
-    use linerate_metric::plan::RunKind;
+) -> Result<linerate_record::plan::RunKind, CommandFailure> {
+    use linerate_record::plan::RunKind;
     let line = std::iter::once("linerate").chain(command.iter().map(String::as_str));
     let parsed = args::command()
         .try_get_matches_from(line)

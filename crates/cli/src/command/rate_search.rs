@@ -5,13 +5,13 @@ use linerate_host::stop_flag::StopFlag;
 use linerate_measure::rate_search::{
     MaxRateSearch, RateSearchEnd, RateSearchStep, RateTrial, RateTrialResult,
 };
-use linerate_metric::event::{Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::pace::PaceBurst;
-use linerate_metric::plan::Plan;
-use linerate_metric::record::{Caveat, Record, Summary, new_id};
-use linerate_metric::run_set::{RateSearchResult, RateSearchTrial, RunSet, SET_SCHEMA, SetResult};
-use linerate_metric::units::{format_bit_rate, format_share};
+use linerate_record::event::{Event, EventKind};
+use linerate_record::exit;
+use linerate_record::pace::PaceBurst;
+use linerate_record::plan::Plan;
+use linerate_record::record::{Caveat, Record, Summary, new_id};
+use linerate_record::run_set::{RateSearchResult, RateSearchTrial, RunSet, SET_SCHEMA, SetResult};
+use linerate_stats::units::{format_bit_rate, format_share};
 
 use super::measure::{judge_expectations, server_ended_failure, stop_on_signals};
 use crate::args::ThroughputArgs;

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
-use linerate_metric::record::Record;
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
+use linerate_record::record::Record;
 use linerate_report::comparison::DocumentComparison;
 use linerate_report::document::{Document, read_document};
 use linerate_report::store::{write_bytes, write_file};
@@ -194,7 +194,7 @@ fn write_trace(file: &Path, documents: &[Document]) -> Result<(), CommandFailure
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
+    use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 
     use super::*;
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
-use linerate_metric::expect::{FIGURES, FigureUnit};
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
+use linerate_record::expect::{FIGURES, FigureUnit};
 use linerate_report::ReportError;
 use linerate_report::document::Document;
 use linerate_report::history::{self, History, HistoryEntry, HistoryFilter, ImportResult};

@@ -7,10 +7,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
 use linerate_measure::{Client, LabNetwork, MeasureError};
-use linerate_metric::event::{Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::record::{Record, new_id};
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_record::event::{Event, EventKind};
+use linerate_record::exit;
+use linerate_record::record::{Record, new_id};
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 
 use super::measure::{server_ended_failure, stop_on_signals};
 use crate::args::MeasureArgs;
@@ -262,12 +262,14 @@ fn measure_series(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::printer::run_with_printer;
+    use std::net::Ipv4Addr;
+
     use clap::Parser;
     use linerate_measure::{AddressFamily, Server, ServerOptions};
-    use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
-    use std::net::Ipv4Addr;
+    use linerate_record::plan::{Plan, RunKind, TransportProtocol};
+
+    use super::*;
+    use crate::printer::run_with_printer;
 
     #[derive(Parser)]
     struct QuietArgs {

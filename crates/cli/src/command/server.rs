@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linerate_measure::{AddressFamily, Grant, InteropOptions, Server, ServerOptions};
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
 use linerate_report::store::RecordStore;
 
 use super::measure::stop_on_signals;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use linerate_measure::netstack::service_host::{self, ServiceHostEvent, ServiceHostOptions};
-use linerate_metric::device_timestamps::DeviceTimestamps;
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
-use linerate_metric::stack::StackFacts;
+use linerate_record::device_timestamps::DeviceTimestamps;
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::exit;
+use linerate_record::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
+use linerate_record::stack::StackFacts;
 use linerate_report::text::stack as words;
 
 use super::measure::stop_on_signals;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use linerate_measure::{Client, LabNetwork, MeasureError};
-use linerate_metric::event::EventKind;
-use linerate_metric::plan::{Plan, TimestampLevel};
-use linerate_metric::record::{Caveat, Record, RoundTripStage, StagePass};
-use linerate_metric::timeline::TraceFile;
-use linerate_metric::units::{format_nanos, format_share};
+use linerate_record::event::EventKind;
+use linerate_record::plan::{Plan, TimestampLevel};
+use linerate_record::record::{Caveat, Record, RoundTripStage, StagePass};
+use linerate_record::timeline::TraceFile;
 use linerate_report::store::write_bytes;
 use linerate_report::trace::{chrome, perfetto};
+use linerate_stats::units::{format_nanos, format_share};
 
 use crate::failure::CommandFailure;
 
@@ -313,9 +313,10 @@ pub fn write_trace(file: &Path, runs: &mut [Record]) -> Result<(), CommandFailur
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::{RunKind, TransportProtocol};
+    use linerate_stats::histogram::Histogram;
+
     use super::*;
-    use linerate_metric::histogram::Histogram;
-    use linerate_metric::plan::{RunKind, TransportProtocol};
 
     #[test]
     fn doubtful_stages_have_a_warning() {

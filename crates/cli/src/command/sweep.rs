@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
-use linerate_metric::experiment::{KnobAxis as Axis, KnobValues};
-use linerate_metric::figure;
-use linerate_metric::record::{Record, new_id};
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_metric::statistics::{estimate, median};
-use linerate_metric::sweep::{Sweep, SweepPoint, buffer_bytes};
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
+use linerate_record::experiment::{KnobAxis as Axis, KnobValues};
+use linerate_record::figure;
+use linerate_record::record::{Record, new_id};
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_record::sweep::{Sweep, SweepPoint, buffer_bytes};
+use linerate_stats::statistics::{estimate, median};
 use linerate_tune::TuneError;
 use linerate_tune::journal::{Journal, state_dir};
 use linerate_tune::knob::Knob;
@@ -582,7 +582,7 @@ fn result_set(
 /// Returns the memory of the buffers and of the user's knobs in bytes.
 fn point_memory(request: &SweepRequest, setting: &KnobValues, buffers: Option<f64>) -> Option<f64> {
     let knob_bytes = (request.axes.iter()).filter_map(|axis| {
-        let size: linerate_metric::units::ByteSize = setting[&axis.name].parse().ok()?;
+        let size: linerate_stats::units::ByteSize = setting[&axis.name].parse().ok()?;
         Some(axis.bytes_per_unit? * size.0 as f64)
     });
     let knob_bytes: Vec<f64> = knob_bytes.collect();
@@ -594,10 +594,10 @@ fn point_memory(request: &SweepRequest, setting: &KnobValues, buffers: Option<f6
 }
 
 fn best_point(
-    better: linerate_metric::comparison::BetterWhen,
+    better: linerate_record::comparison::BetterWhen,
     points: &[SweepPoint],
 ) -> Option<usize> {
-    use linerate_metric::comparison::BetterWhen;
+    use linerate_record::comparison::BetterWhen;
     let valued = points
         .iter()
         .enumerate()

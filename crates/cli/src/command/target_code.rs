@@ -1,6 +1,6 @@
 //! `linerate target-code`: a server in C, to build into a device.
 
-use linerate_metric::exit;
+use linerate_record::exit;
 
 use crate::args::TargetCodeArgs;
 use crate::output::print_stdout;

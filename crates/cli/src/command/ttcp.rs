@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use linerate_measure::{AddressFamily, Client};
-use linerate_metric::event::{ErrorReport, Event};
-use linerate_metric::exit;
-use linerate_metric::plan::{
+use linerate_record::event::{ErrorReport, Event};
+use linerate_record::exit;
+use linerate_record::plan::{
     Direction, MAX_CALL_BYTES, MAX_DATAGRAM_BYTES, PerEnd, Plan, RunKind, TransportProtocol,
     WaitMode,
 };
-use linerate_metric::record::Record;
+use linerate_record::record::Record;
 
 use super::measure::stop_on_signals;
 use super::stage_passes;
@@ -217,7 +217,7 @@ fn classic_result(record: &Record, receives: bool) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use linerate_metric::record::{DirectionFigures, Summary};
+    use linerate_record::record::{DirectionFigures, Summary};
 
     use super::*;
 

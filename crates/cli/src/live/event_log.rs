@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use linerate_metric::units::format_count;
+use linerate_stats::units::format_count;
 
 /// Maximum bytes of kept lines: some hours of intervals or some hundred records, small enough for a
 /// board.

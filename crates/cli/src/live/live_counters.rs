@@ -4,8 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use linerate_measure::{LiveLoss, LiveLossView};
-use linerate_metric::event::{Event, EventKind};
-use linerate_metric::plan::RunKind;
+use linerate_record::event::{Event, EventKind};
+use linerate_record::plan::RunKind;
 
 use crate::lab_network;
 use crate::ui_update::UiUpdate;

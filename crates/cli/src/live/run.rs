@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use linerate_measure::LiveLoss;
-use linerate_metric::capacity::CapacityTrial;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_metric::record::{Interval, PacketLoss, Quantiles};
-use linerate_metric::units::{
+use linerate_record::capacity::CapacityTrial;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::record::{Interval, PacketLoss};
+use linerate_report::text;
+use linerate_stats::histogram::Quantiles;
+use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
-use linerate_report::text;
 
 /// Maximum number of intervals in a curve: wider than any terminal.
 const MAX_CURVE_POINTS: usize = 512;

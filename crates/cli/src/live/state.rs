@@ -5,9 +5,9 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use linerate_measure::LiveLoss;
-use linerate_metric::event::EventKind;
-use linerate_metric::finding::FindingKind;
-use linerate_metric::record::Record;
+use linerate_record::event::EventKind;
+use linerate_record::finding::FindingKind;
+use linerate_record::record::Record;
 use linerate_report::{style::strip_control_characters, text};
 
 use super::run::LiveRun;
@@ -318,10 +318,11 @@ impl ScreenModel {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use jiff::Timestamp;
-    use linerate_metric::event::Event;
-    use linerate_metric::record::{Caveat, Interval};
+    use linerate_record::event::Event;
+    use linerate_record::record::{Caveat, Interval};
+
+    use super::*;
 
     fn event(what: EventKind) -> UiMessage {
         UiMessage::Event(

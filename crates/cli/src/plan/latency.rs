@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use linerate_measure::Client;
-use linerate_metric::load::BackgroundLoad;
-use linerate_metric::plan::{Plan, RunKind, TimestampLevel, TransportProtocol, WaitMode};
-use linerate_metric::round_trip::{MAX_OUTSTANDING, MulticastGroup, RoundTripPlan, SocketMode};
+use linerate_record::load::BackgroundLoad;
+use linerate_record::plan::{Plan, RunKind, TimestampLevel, TransportProtocol, WaitMode};
+use linerate_record::round_trip::{MAX_OUTSTANDING, MulticastGroup, RoundTripPlan, SocketMode};
 
 use super::{
     MeasurementPlan, check_amount, check_rt_yield, check_single_timeline, common_plan,
@@ -452,7 +452,7 @@ mod tests {
             let Err(failure) = plan_latency(&latency_args(&options)) else {
                 panic!("{options}: the far end cannot do that");
             };
-            assert_eq!(failure.code, linerate_metric::exit::USAGE, "{options}");
+            assert_eq!(failure.code, linerate_record::exit::USAGE, "{options}");
         }
     }
 }

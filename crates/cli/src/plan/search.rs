@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use linerate_measure::rate_search;
-use linerate_metric::pace::PacingMethod;
+use linerate_record::pace::PacingMethod;
 
 use super::{MeasurementPlan, nanos, plan_throughput, reject};
 use crate::args::ThroughputArgs;

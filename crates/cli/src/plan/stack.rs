@@ -1,12 +1,12 @@
 //! Our stack: port, addresses and configuration, from its options.
 
 use linerate_measure::netstack::{open_stack, rejections, stack_facts};
-use linerate_metric::event::ErrorReport;
-use linerate_metric::plan::{Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode};
-use linerate_metric::stack::{STACK_NAME, StackPlan};
-use linerate_metric::units::format_exact_duration;
+use linerate_record::event::ErrorReport;
+use linerate_record::plan::{Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode};
+use linerate_record::stack::{STACK_NAME, StackPlan};
 use linerate_stack::config::ThreadConfig;
 use linerate_stack::{StackConfig, StackError};
+use linerate_stats::units::format_exact_duration;
 
 use crate::args::{LocalStackArgs, StackArgs};
 use crate::failure::CommandFailure;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use clap::FromArgMatches;
 use linerate_measure::interop::client::{CLIENT_PROTOCOLS, check_plan};
-use linerate_metric::plan::Direction;
-use linerate_metric::record::Record;
+use linerate_record::plan::Direction;
+use linerate_record::record::Record;
 
 use super::*;
 use crate::args::{Cli, Command, command};

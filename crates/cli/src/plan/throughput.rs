@@ -1,11 +1,11 @@
 //! `linerate throughput`: payload streams, and connections per second.
 
-use linerate_metric::pace::PacingMethod;
-use linerate_metric::plan::{
+use linerate_record::pace::PacingMethod;
+use linerate_record::plan::{
     Direction, MAX_BATCH_DATAGRAMS, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol,
     UdpOffload, WaitMode, tcp_send_bytes,
 };
-use linerate_metric::round_trip::SocketMode;
+use linerate_record::round_trip::SocketMode;
 
 use super::{
     MeasurementPlan, check_amount, check_rt_yield, check_single_length, check_single_timeline,

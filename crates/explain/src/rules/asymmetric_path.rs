@@ -1,8 +1,8 @@
 //! Directions of the path have different capacities.
 
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::{Direction, RunKind, TransportProtocol};
-use linerate_metric::units::{format_bit_rate, format_nanos, format_share};
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::{Direction, RunKind, TransportProtocol};
+use linerate_stats::units::{format_bit_rate, format_nanos, format_share};
 
 use super::congestion_loss::{MIN_QUEUEING_SHARE, cwnd_limited_share};
 use super::tcp_info_source;

@@ -1,8 +1,8 @@
 //! Bursts are too large for a queue, or too small for efficient polling.
 
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::units::{format_bytes, format_share};
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_stats::units::{format_bytes, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;

@@ -1,10 +1,10 @@
 //! The congestion control does not suit the path.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::format_count;
+use linerate_record::facts::Role;
+use linerate_record::finding::Finding;
+use linerate_record::plan::TransportProtocol;
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::format_count;
 
 use super::tcp_info_source;
 use crate::Rule;
@@ -222,7 +222,7 @@ impl CongestionControl {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::record::Record;
+    use linerate_record::record::Record;
 
     #[test]
     fn the_command_uses_a_control_that_all_users_may_set() {

@@ -1,8 +1,8 @@
 //! Segments are lost in a full queue on the path.
 
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::units::format_share;
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::TransportProtocol;
+use linerate_stats::units::format_share;
 
 use super::{is_paced, tcp_info_source, with_retransmits};
 use crate::Rule;

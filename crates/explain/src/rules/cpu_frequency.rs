@@ -1,9 +1,9 @@
 //! Processors run below their maximum frequency.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::RunKind;
-use linerate_metric::units::format_share;
+use linerate_record::facts::Role;
+use linerate_record::finding::Finding;
+use linerate_record::plan::RunKind;
+use linerate_stats::units::format_share;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;

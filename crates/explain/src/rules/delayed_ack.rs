@@ -1,10 +1,10 @@
 //! The sender waits for a delayed acknowledgement.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::{format_bytes, format_nanos};
+use linerate_record::facts::Role;
+use linerate_record::finding::Finding;
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::{format_bytes, format_nanos};
 
 use super::{HEADROOM_FORMULA, tcp_info_source, within_headroom};
 use crate::Rule;

@@ -1,8 +1,8 @@
 //! A fragmented datagram is lost with any of its fragments.
 
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::units::{format_count, format_share};
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::TransportProtocol;
+use linerate_stats::units::{format_count, format_share};
 
 use super::reassembly::rejected_fragments;
 use crate::Rule;

@@ -1,9 +1,9 @@
 //! The kernel's GSO packets are smaller than possible.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::units::format_bytes;
+use linerate_record::facts::Role;
+use linerate_record::finding::Finding;
+use linerate_record::plan::TransportProtocol;
+use linerate_stats::units::format_bytes;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;

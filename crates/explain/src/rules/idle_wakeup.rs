@@ -1,10 +1,10 @@
 //! Cores enter idle states while threads sleep, and take time to wake up.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::{RunKind, TransportProtocol, WaitMode};
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::{format_nanos, format_share};
+use linerate_record::facts::Role;
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::{RunKind, TransportProtocol, WaitMode};
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::{format_nanos, format_share};
 
 use super::schedstat_source;
 use crate::Rule;

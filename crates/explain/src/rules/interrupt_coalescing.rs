@@ -1,8 +1,8 @@
 //! A device delays its interrupts.
 
-use linerate_metric::facts::{CoalescingSettings, Role};
-use linerate_metric::finding::Finding;
-use linerate_metric::units::format_nanos;
+use linerate_record::facts::{CoalescingSettings, Role};
+use linerate_record::finding::Finding;
+use linerate_stats::units::format_nanos;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;

@@ -1,8 +1,8 @@
 //! A link on the path lost its carrier.
 
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::RunKind;
-use linerate_metric::units::{format_count, format_share};
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::RunKind;
+use linerate_stats::units::{format_count, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;

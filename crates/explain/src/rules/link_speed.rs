@@ -1,9 +1,9 @@
 //! A link negotiated less than its maximum speed.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::RunKind;
-use linerate_metric::units::format_bit_rate;
+use linerate_record::facts::Role;
+use linerate_record::finding::Finding;
+use linerate_record::plan::RunKind;
+use linerate_stats::units::format_bit_rate;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;

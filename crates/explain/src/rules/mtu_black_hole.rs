@@ -1,9 +1,9 @@
 //! Large packets are lost on the path without an ICMP message.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::units::{format_count, parse_duration};
+use linerate_record::facts::Role;
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_stats::units::{format_count, parse_duration};
 
 use super::{evaluate_directions, tcp_info_source, with_retransmits};
 use crate::Rule;

@@ -1,8 +1,8 @@
 //! A small segment waits until all earlier data is acknowledged (RFC 896).
 
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::units::{format_bytes, format_nanos};
+use linerate_record::finding::Finding;
+use linerate_record::plan::TransportProtocol;
+use linerate_stats::units::{format_bytes, format_nanos};
 
 use super::delayed_ack::smallest_buffer_stall;
 use super::{HEADROOM_FORMULA, tcp_info_source, within_headroom};

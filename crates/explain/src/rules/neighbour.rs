@@ -1,9 +1,9 @@
 //! The neighbour's link-layer address is unresolved, or two hosts have the same IP address.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::RunKind;
-use linerate_metric::units::{format_count, format_nanos};
+use linerate_record::facts::Role;
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::RunKind;
+use linerate_stats::units::{format_count, format_nanos};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;

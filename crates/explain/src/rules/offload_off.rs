@@ -1,10 +1,10 @@
 //! An offload of the interface is disabled.
 
-use linerate_metric::facts::{InterfaceFacts, Role};
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::format_share;
+use linerate_record::facts::{InterfaceFacts, Role};
+use linerate_record::finding::Finding;
+use linerate_record::plan::TransportProtocol;
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::format_share;
 
 use super::schedstat_source;
 use crate::Rule;
@@ -284,8 +284,9 @@ fn required_options(interface: &InterfaceFacts, short: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeMap;
+
+    use super::*;
 
     #[test]
     fn required_offloads_are_enabled_first() {

@@ -1,9 +1,9 @@
 //! The path is long: windows or requests wait for round trips.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::units::{format_bytes, format_nanos};
+use linerate_record::facts::Role;
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::TransportProtocol;
+use linerate_stats::units::{format_bytes, format_nanos};
 
 use super::receive_window::SHORT_RTT_NS;
 use super::{HEADROOM_FORMULA, headroom, is_paced, tcp_info_source, within_headroom};

@@ -1,10 +1,10 @@
 //! Packets are lost on the path without a trace in any counter.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
+use linerate_record::facts::Role;
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::TransportProtocol;
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::{format_bit_rate, format_count, format_nanos, format_share};
 
 use super::congestion_loss::{
     MIN_LOST_SEGMENTS, MIN_QUEUEING_SHARE, counted_drops, cwnd_limited_share, mathis_bps,

@@ -1,9 +1,9 @@
 //! The qdisc of an interface drops packets.
 
-use linerate_metric::facts::InterfaceFacts;
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::units::{format_count, format_share};
+use linerate_record::facts::InterfaceFacts;
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_stats::units::{format_count, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
@@ -218,8 +218,9 @@ const QUEUE_PACKETS: u64 = 1000;
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::facts::ChildQdisc;
+
     use super::*;
-    use linerate_metric::facts::ChildQdisc;
 
     #[test]
     fn a_longer_queue_keeps_the_discipline() {

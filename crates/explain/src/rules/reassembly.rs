@@ -1,8 +1,8 @@
 //! The receiving host drops fragments because its reassembly memory is full.
 
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::units::{format_count, format_share};
+use linerate_record::finding::Finding;
+use linerate_record::plan::TransportProtocol;
+use linerate_stats::units::{format_count, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;

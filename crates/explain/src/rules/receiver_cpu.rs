@@ -1,9 +1,9 @@
 //! The receiving threads have no idle time.
 
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::format_share;
+use linerate_record::finding::Finding;
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::format_share;
 
 use super::schedstat_source;
 use crate::Rule;

@@ -1,9 +1,9 @@
 //! The kernel throttles a real-time thread that never sleeps.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::WaitMode;
-use linerate_metric::units::format_nanos;
+use linerate_record::facts::Role;
+use linerate_record::finding::Finding;
+use linerate_record::plan::WaitMode;
+use linerate_stats::units::format_nanos;
 
 use super::{other_role, per_end_option, schedstat_source};
 use crate::Rule;

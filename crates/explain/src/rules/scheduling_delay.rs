@@ -1,9 +1,9 @@
 //! Threads wait for a core.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::RunKind;
-use linerate_metric::units::format_share;
+use linerate_record::facts::Role;
+use linerate_record::finding::Finding;
+use linerate_record::plan::RunKind;
+use linerate_stats::units::format_share;
 
 use super::{per_end_option, schedstat_source};
 use crate::Rule;

@@ -1,9 +1,9 @@
 //! The send buffer is too small.
 
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::{format_bytes, format_nanos, format_share};
+use linerate_record::finding::Finding;
+use linerate_record::plan::TransportProtocol;
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::{format_bytes, format_nanos, format_share};
 
 use super::{
     HEADROOM_FORMULA, WAITING_GAIN_FORMULA, is_paced, schedstat_source, tcp_info_source,

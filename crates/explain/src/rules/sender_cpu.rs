@@ -1,8 +1,8 @@
 //! The sending threads have no idle time.
 
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::RunKind;
-use linerate_metric::record::FlowEnd;
+use linerate_record::finding::Finding;
+use linerate_record::plan::RunKind;
+use linerate_record::record::FlowEnd;
 
 use super::receiver_cpu::{saturated_ends, unknown_end};
 use crate::Rule;
@@ -57,7 +57,7 @@ fn evaluate_forwarder(run: &RunView<'_>, id: &str) -> Option<Finding> {
     }
     let plan = run.plan.forward.as_ref()?;
     let usable = run
-        .host(linerate_metric::facts::Role::Client)
+        .host(linerate_record::facts::Role::Client)
         .and_then(|host| host.cpu.usable);
     let (remedy, options) = extra_threads_remedy(
         &plan.ports,
@@ -65,7 +65,7 @@ fn evaluate_forwarder(run: &RunView<'_>, id: &str) -> Option<Finding> {
         figures.streams.len(),
         usable,
     );
-    let builder = FindingBuilder::limit(id, linerate_metric::finding::FindingLocation::Client)
+    let builder = FindingBuilder::limit(id, linerate_record::finding::FindingLocation::Client)
         .cost(1.0 - share)
         .summary("the forwarding threads found frames in nearly every round: they are saturated")
         .evidence("idle_rounds", idle, "rounds", "forwarding threads")

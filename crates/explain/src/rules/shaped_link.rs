@@ -1,10 +1,10 @@
 //! A token bucket limits the path to a rate.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::{format_bit_rate, format_nanos, format_share};
+use linerate_record::facts::Role;
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::TransportProtocol;
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::{format_bit_rate, format_nanos, format_share};
 
 use super::tcp_info_source;
 use crate::Rule;

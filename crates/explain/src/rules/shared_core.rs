@@ -1,10 +1,10 @@
 //! Threads of both ends share one core.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::{RunKind, TransportProtocol, WaitMode};
-use linerate_metric::record::CpuCost;
-use linerate_metric::units::format_share;
+use linerate_record::facts::Role;
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::{RunKind, TransportProtocol, WaitMode};
+use linerate_record::record::CpuCost;
+use linerate_stats::units::format_share;
 
 use super::{HEADROOM_FORMULA, flow_ends, headroom, schedstat_source};
 use crate::Rule;
@@ -231,13 +231,13 @@ impl SharedCore {
 }
 
 fn format_cpus(cpus: &[u32]) -> String {
-    linerate_metric::plan::CpuList(cpus.to_vec()).to_string()
+    linerate_record::plan::CpuList(cpus.to_vec()).to_string()
 }
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{CpuList, PerEnd};
-    use linerate_metric::record::Record;
+    use linerate_record::plan::{CpuList, PerEnd};
+    use linerate_record::record::Record;
 
     /// Returns a record of a run whose ends could each use one of two processors.
     fn pinned_record(client: u32, server: u32) -> Record {

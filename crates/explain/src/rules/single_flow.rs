@@ -1,8 +1,8 @@
 //! A single flow uses only one of several cores and queues.
 
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::RunKind;
-use linerate_metric::record::FlowEnd;
+use linerate_record::finding::Finding;
+use linerate_record::plan::RunKind;
+use linerate_record::record::FlowEnd;
 
 use super::schedstat_source;
 use crate::Rule;

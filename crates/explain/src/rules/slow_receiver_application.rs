@@ -1,10 +1,10 @@
 //! The receiving application reads too late.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::{format_bit_rate, format_nanos, format_share};
+use linerate_record::facts::Role;
+use linerate_record::finding::Finding;
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::{format_bit_rate, format_nanos, format_share};
 
 use super::receive_window::{CLOSED_WINDOW_USE, SMALL_BUFFER_BYTES, bytes_in_flight, window_use};
 use super::{is_paced, schedstat_source, tcp_info_source};

@@ -1,9 +1,9 @@
 //! The sending application offers less than the path can carry.
 
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::{format_bit_rate, format_share};
+use linerate_record::finding::Finding;
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::{format_bit_rate, format_share};
 
 use super::{is_paced, schedstat_source, tcp_info_source};
 use crate::Rule;

@@ -1,10 +1,10 @@
 //! Calls move so little data that the calls themselves are the cost.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::{format_bytes, format_per_second, format_share};
+use linerate_record::facts::Role;
+use linerate_record::finding::Finding;
+use linerate_record::plan::TransportProtocol;
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::{format_bytes, format_per_second, format_share};
 
 use super::{is_paced, schedstat_source};
 use crate::Rule;

@@ -1,8 +1,8 @@
 //! A socket is opened and closed for each request.
 
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::round_trip::SocketMode;
-use linerate_metric::units::{format_nanos, format_share};
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::round_trip::SocketMode;
+use linerate_stats::units::{format_nanos, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;

@@ -1,9 +1,9 @@
 //! The kernel's receive work runs on the application's core.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::RunKind;
-use linerate_metric::units::format_share;
+use linerate_record::facts::Role;
+use linerate_record::finding::Finding;
+use linerate_record::plan::RunKind;
+use linerate_stats::units::format_share;
 
 use super::schedstat_source;
 use crate::Rule;
@@ -67,7 +67,7 @@ impl SoftirqCore {
         cores.dedup();
         let [core] = cores[..] else { return None };
         let here = processors.iter().find(|processor| processor.cpu == core)?;
-        let total_ns = |at: &linerate_metric::cost::ProcessorTime| {
+        let total_ns = |at: &linerate_record::cost::ProcessorTime| {
             (at.program_ns + at.interrupt_ns + at.steal_ns + at.idle_ns).max(1) as f64
         };
         let share = here.interrupt_ns as f64 / total_ns(here);

@@ -1,8 +1,8 @@
 //! A processor's backlog queue of received packets is full.
 
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::units::{format_count, format_share};
+use linerate_record::finding::Finding;
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_stats::units::{format_count, format_share};
 
 use super::nic_drop::{MIN_DROPS, MIN_RELEVANT_SHARE, needed_retransmits};
 use crate::Rule;

@@ -1,10 +1,10 @@
 //! A receive ring is too short for the bursts that arrive.
 
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::forward::QueueFigures;
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::{format_count, format_nanos, format_share};
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::forward::QueueFigures;
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::{format_count, format_nanos, format_share};
 
 use super::burst_size::{LARGE_BURST_FRAMES, POLL_COST_FRAMES};
 use super::nic_drop::{MIN_DROPS, MIN_RELEVANT_SHARE};

@@ -1,9 +1,9 @@
 //! Too few packets circulate, or too few requests are outstanding.
 
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::RunKind;
-use linerate_metric::round_trip::MAX_OUTSTANDING;
-use linerate_metric::units::format_share;
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::RunKind;
+use linerate_record::round_trip::MAX_OUTSTANDING;
+use linerate_stats::units::format_share;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;

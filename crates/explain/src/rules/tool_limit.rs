@@ -1,10 +1,10 @@
 //! The measuring tool itself is the limit.
 
-use linerate_metric::facts::Role;
-use linerate_metric::finding::{Finding, FindingLocation};
-use linerate_metric::plan::RunKind;
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::{format_bit_rate, format_count, format_share};
+use linerate_record::facts::Role;
+use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::plan::RunKind;
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::{format_bit_rate, format_count, format_share};
 
 use super::{is_paced, schedstat_source};
 use crate::Rule;
@@ -52,7 +52,7 @@ impl ToolLimit {
         if time.free_share() > 0.3 && send_drops > 0 {
             return None;
         }
-        if run.plan.protocol == linerate_metric::plan::TransportProtocol::Tcp
+        if run.plan.protocol == linerate_record::plan::TransportProtocol::Tcp
             && !time.is_saturated()
         {
             return None;
@@ -63,7 +63,7 @@ impl ToolLimit {
             .lateness_ns
             .map(|lateness_ns| lateness_ns.p99);
         // Our stack at either end has neither GSO nor GRO.
-        let is_udp = run.plan.protocol == linerate_metric::plan::TransportProtocol::Udp;
+        let is_udp = run.plan.protocol == linerate_record::plan::TransportProtocol::Udp;
         let by_kernels =
             is_udp && !run.uses_netstack(Role::Client) && !run.uses_netstack(Role::Server);
         FindingBuilder::limit(self.id(), role)

@@ -1,9 +1,9 @@
 //! The receive queue of a UDP socket is full.
 
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::record::FlowEnd;
-use linerate_metric::units::{format_bytes, format_count, format_share};
+use linerate_record::finding::Finding;
+use linerate_record::plan::TransportProtocol;
+use linerate_record::record::FlowEnd;
+use linerate_stats::units::{format_bytes, format_count, format_share};
 
 use super::is_paced;
 use crate::Rule;

@@ -1,9 +1,9 @@
 //! The interface is a USB adapter.
 
-use linerate_metric::facts::{InterfaceFacts, Role};
-use linerate_metric::finding::Finding;
-use linerate_metric::plan::RunKind;
-use linerate_metric::units::format_nanos;
+use linerate_record::facts::{InterfaceFacts, Role};
+use linerate_record::finding::Finding;
+use linerate_record::plan::RunKind;
+use linerate_stats::units::format_nanos;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;

@@ -2,13 +2,12 @@
 
 use std::net::IpAddr;
 
-use linerate_metric::facts::{HostFacts, InterfaceFacts, Role};
-use linerate_metric::plan::{Direction, Plan, TransportProtocol, WaitMode};
-use linerate_metric::record::{
+use linerate_record::facts::{HostFacts, InterfaceFacts, Role};
+use linerate_record::plan::{Direction, Plan, TransportProtocol, WaitMode};
+use linerate_record::record::{
     DirectionFigures, FlowEnd, Interval, Record, SocketFacts, StreamFigures, Summary, TcpFacts,
 };
-
-use linerate_metric::stack::STACK_NAME;
+use linerate_record::stack::STACK_NAME;
 
 use super::ThreadTime;
 
@@ -716,18 +715,18 @@ const PROMPT_ACK_RATIO: f64 = 1.25;
 pub(crate) const STANDING_QUEUE_NS: f64 = 700_000.0;
 
 fn tcp_from_intervals(
-    intervals: &[(&Interval, &linerate_metric::cost::TcpInterval)],
+    intervals: &[(&Interval, &linerate_record::cost::TcpInterval)],
 ) -> TcpSummary {
     let length = |interval: &Interval| (interval.end_ns - interval.start_ns) as f64;
     let total_ns: f64 = intervals.iter().map(|(interval, _)| length(interval)).sum();
-    let mean = |read: &dyn Fn(&linerate_metric::cost::TcpInterval) -> Option<f64>| {
+    let mean = |read: &dyn Fn(&linerate_record::cost::TcpInterval) -> Option<f64>| {
         let sum = intervals
             .iter()
             .map(|(interval, tcp)| Some(read(tcp)? * length(interval)));
         let sum: Option<f64> = sum.sum();
         Some(sum? / total_ns.max(1.0))
     };
-    let sum = |read: &dyn Fn(&linerate_metric::cost::TcpInterval) -> Option<u64>| {
+    let sum = |read: &dyn Fn(&linerate_record::cost::TcpInterval) -> Option<u64>| {
         intervals.iter().filter_map(|(_, tcp)| read(tcp)).sum()
     };
     let least = intervals.iter().filter_map(|(_, tcp)| tcp.min_rtt_ns).min();

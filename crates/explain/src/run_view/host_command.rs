@@ -1,9 +1,9 @@
 //! Location of a command that changes a host: in a lab it must run in the host's namespace, because
 //! the machine around it may have an interface of the same name.
 
-use linerate_metric::command_line::shell_quote;
-use linerate_metric::facts::Role;
-use linerate_metric::units::parse_duration;
+use linerate_record::command_line::shell_quote;
+use linerate_record::facts::Role;
+use linerate_stats::units::parse_duration;
 
 use super::RunView;
 

@@ -1,10 +1,10 @@
 //! Commands that repeat a run with changed options.
 
-use linerate_metric::command_line::CommandLine;
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_metric::round_trip::SocketMode;
-use linerate_metric::stack::{OPTION_CONFIG_KEYS, STACK_NAME};
+use linerate_record::command_line::CommandLine;
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::round_trip::SocketMode;
+use linerate_record::stack::{OPTION_CONFIG_KEYS, STACK_NAME};
 
 use super::RunView;
 
@@ -470,9 +470,10 @@ fn plan_command(plan: &Plan) -> CommandLine {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::record::Record;
+    use linerate_record::stack::StackPlan;
+
     use super::*;
-    use linerate_metric::record::Record;
-    use linerate_metric::stack::StackPlan;
 
     #[test]
     fn rates_are_formatted_as_options() {

@@ -1,7 +1,7 @@
 //! Rate limits of visible qdiscs on a direction.
 
-use linerate_metric::facts::Role;
-use linerate_metric::record::CounterDelta;
+use linerate_record::facts::Role;
+use linerate_record::record::CounterDelta;
 
 use super::DirectionView;
 

@@ -1,6 +1,6 @@
 //! Use of time by threads.
 
-use linerate_metric::cost::{EMPTY_CALL_NS, RunDelay, ThreadCost};
+use linerate_record::cost::{EMPTY_CALL_NS, RunDelay, ThreadCost};
 
 /// Empty calls per sleep from which a thread counts as spinning: one that blocks has one or two.
 const SPINNING_CALLS_PER_SLEEP: u64 = 16;
@@ -137,9 +137,10 @@ fn is_counted_elsewhere(thread: &ThreadCost) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::Direction;
+    use linerate_record::record::FlowEnd;
+
     use super::*;
-    use linerate_metric::plan::Direction;
-    use linerate_metric::record::FlowEnd;
 
     fn thread(cpu_ns: u64, runnable_ns: u64, empty: u64) -> ThreadCost {
         ThreadCost {

@@ -1,8 +1,9 @@
 //! Segments that were lost without a trace in any counter, and their effect on the sender.
 
+use linerate_record::facts::Role;
+use linerate_record::record::Interval;
+
 use super::{DirectionView, TcpSummary};
-use linerate_metric::facts::Role;
-use linerate_metric::record::Interval;
 
 /// Smallest loss share that matters: by Mathis' formula it limits a stream of 1448 B segments on a
 /// path of 1 ms to 630 Mb/s.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::sys::{clock, cpu};
+use linerate_sys::{clock, cpu};
 
 /// Round trips below this count as "near".
 ///

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::time::Instant;
 
-use linerate_metric::facts::HostFacts;
+use linerate_record::facts::HostFacts;
 
 use super::capability::EffectiveCapabilities;
 use crate::snapshot::{self, SystemFiles};

@@ -1,9 +1,11 @@
 //! Checks of the kernel version and of what the kernel allows this process.
 
+use linerate_sys::feature_probes;
+use linerate_sys::feature_probes::UserNamespaceSupport;
+
 use super::CheckOutcome;
 use super::capability::USEFUL_CAPABILITIES;
 use super::inputs::DoctorInputs;
-use crate::sys::feature_probes::{self, UserNamespaceSupport};
 
 /// Features that older kernels lack: first release and feature.
 const MILESTONES: &[((u32, u32), &str)] = &[
@@ -161,9 +163,10 @@ pub(super) fn check_io_uring(inputs: &DoctorInputs) -> CheckOutcome {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::facts::Support;
+
     use super::*;
     use crate::snapshot::tree;
-    use linerate_metric::facts::Support;
 
     #[test]
     fn kernel_releases_are_assessed() {

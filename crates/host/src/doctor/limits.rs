@@ -114,8 +114,9 @@ fn bracketed_value(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::facts::Support;
+
     use super::*;
-    use linerate_metric::facts::Support;
 
     #[test]
     fn low_limits_have_instructions() {

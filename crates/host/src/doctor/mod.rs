@@ -19,9 +19,8 @@ mod tracing;
 #[cfg(test)]
 mod tests;
 
-use linerate_metric::facts::{DOCTOR_SCHEMA, DoctorCheck, DoctorReport, Support};
-
 use inputs::DoctorInputs;
+use linerate_record::facts::{DOCTOR_SCHEMA, DoctorCheck, DoctorReport, Support};
 
 pub use cache_line::measure_cache_line;
 pub use processor::measure_processor_distance;

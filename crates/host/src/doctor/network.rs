@@ -2,13 +2,13 @@
 
 use std::io;
 
-use linerate_metric::facts::Support;
+use kernel_feature::FeaturePresence;
+use linerate_record::facts::Support;
+use linerate_sys::feature_probes;
 
 use super::inputs::DoctorInputs;
 use super::{CheckOutcome, kernel_feature};
 use crate::snapshot::{self, OffloadState, netlink};
-use crate::sys::feature_probes;
-use kernel_feature::FeaturePresence;
 
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 const ALLOWED_CONTROLS: &str = "net.ipv4.tcp_allowed_congestion_control";

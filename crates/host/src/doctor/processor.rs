@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
+use linerate_sys::{clock, cpu};
+
 use super::inputs::DoctorInputs;
 use super::{CheckOutcome, cache_line};
 use crate::settings::idle_hold::CPU_DMA_LATENCY_PATH;
@@ -10,7 +12,6 @@ use crate::snapshot::{
     SystemFiles, format_cpu_list, parse_cpu_list, read_idle_states as states_of,
 };
 use crate::steal::StealTicks;
-use crate::sys::{clock, cpu};
 
 pub(super) fn check_processors(inputs: &DoctorInputs) -> CheckOutcome {
     let cpu = &inputs.host.cpu;
@@ -293,9 +294,10 @@ fn assess_steal(fraction: f64, duration: Duration) -> CheckOutcome {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::facts::Support;
+
     use super::*;
     use crate::snapshot::tree;
-    use linerate_metric::facts::Support;
 
     #[test]
     fn quotas_of_every_cgroup_above_count() {

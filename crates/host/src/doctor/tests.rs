@@ -19,7 +19,7 @@ fn checks_are_fast_and_leave_the_machine_unchanged() {
         ["user", "net", "mnt"]
             .map(|kind| std::fs::read_link(format!("/proc/thread-self/ns/{kind}")).ok())
     };
-    let affinity = || crate::sys::cpu::list_usable().ok();
+    let affinity = || linerate_sys::cpu::list_usable().ok();
     let before = (namespaces(), affinity());
     let started_at = Instant::now();
     let report = run_checks();

@@ -2,11 +2,14 @@
 
 use std::io;
 
+use linerate_sys::ethtool::{EthtoolSocket, TimestampingSupport};
+use linerate_sys::hardware_timestamps;
+use linerate_sys::hardware_timestamps::{EnabledTimestamps, PtpClock};
+use linerate_sys::timestamp_probe;
+use linerate_sys::timestamp_probe::LoopbackTimestamps;
+
 use super::{CheckOutcome, DoctorInputs};
 use crate::snapshot::netlink;
-use crate::sys::ethtool::{EthtoolSocket, TimestampingSupport};
-use crate::sys::hardware_timestamps::{self, EnabledTimestamps, PtpClock};
-use crate::sys::timestamp_probe::{self, LoopbackTimestamps};
 
 pub(super) fn check_timestamping(_: &DoctorInputs) -> CheckOutcome {
     let devices: Vec<TimestampingInterface> = netlink::list_links()

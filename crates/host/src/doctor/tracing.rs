@@ -2,9 +2,11 @@
 
 use std::io;
 
+use linerate_sys::feature_probes;
+use linerate_sys::feature_probes::PerfEventKind;
+
 use super::CheckOutcome;
 use super::inputs::DoctorInputs;
-use crate::sys::feature_probes::{self, PerfEventKind};
 
 const PARANOID: &str = "kernel.perf_event_paranoid";
 
@@ -85,9 +87,10 @@ pub(super) fn check_tracefs(inputs: &DoctorInputs) -> CheckOutcome {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::facts::Support;
+
     use super::*;
     use crate::snapshot::tree;
-    use linerate_metric::facts::Support;
 
     #[test]
     fn perf_by_what_could_be_opened() {

@@ -9,12 +9,13 @@ mod assigned;
 
 use std::io;
 
+use linerate_sys::clock;
+
 use self::assigned::AssignedAddress;
 use crate::snapshot::netlink::{
     IFADDRMSG_BYTES, InterfaceLink, NLM_F_ACK, NLM_F_DUMP, RTM_GETADDR, RTM_NEWADDR, find_link,
     request_rtnetlink,
 };
-use crate::sys::clock;
 
 /// `RTM_DELADDR` of linux/rtnetlink.h.
 const RTM_DELADDR: u16 = 21;

@@ -4,8 +4,9 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use linerate_sys::flow_rules::{FlowProtocol, FlowRule, add_rule, has_rule, remove_rule};
+
 use super::open_socket;
-use crate::sys::flow_rules::{FlowProtocol, FlowRule, add_rule, has_rule, remove_rule};
 
 /// State of an existing rule.
 pub const RULE_ON: &str = "on";

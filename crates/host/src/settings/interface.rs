@@ -3,11 +3,12 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use linerate_sys::ethtool_features::{OffloadSwitch, read_switch, set_switch};
+
 use super::open_socket;
 use crate::snapshot::netlink::{
     IFLA_MTU, NLM_F_ACK, RTM_NEWLINK, find_link, ifinfomsg, push_attribute, request_rtnetlink,
 };
-use crate::sys::ethtool_features::{OffloadSwitch, read_switch, set_switch};
 
 /// Names of `ethtool -K`, in setting order: prerequisites first.
 const OFFLOAD_SWITCHES: &[(&str, OffloadSwitch)] = &[

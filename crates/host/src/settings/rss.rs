@@ -6,8 +6,9 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use linerate_sys::rss_table::{RssTable, read_rss_table, set_rss_table};
+
 use super::open_socket;
-use crate::sys::rss_table::{RssTable, read_rss_table, set_rss_table};
 
 /// Text for the driver's own table.
 pub const DEFAULT_TABLE: &str = "default";

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use linerate_metric::facts::{ChildQdisc, InterfaceFacts};
+use linerate_record::facts::{ChildQdisc, InterfaceFacts};
+use linerate_sys::ethtool::{DriverInfo, EthtoolSocket};
 
 use super::SystemFiles;
 use super::netlink::{self, InterfaceLink};
 use super::offloads::read_offloads;
 use crate::settings;
-use crate::sys::ethtool::{DriverInfo, EthtoolSocket};
 
 /// Drivers that report a speed without a physical wire; the kernel does not limit them to it.
 const DRIVERS_WITHOUT_WIRE: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];
@@ -228,9 +228,10 @@ pub(super) fn format_mac(address: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use super::super::system_files::tree;
     use super::*;
-    use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[test]
     fn equal_disciplines_are_grouped() {

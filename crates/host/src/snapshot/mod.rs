@@ -21,18 +21,17 @@ mod system_files;
 #[cfg(test)]
 mod tests;
 
-use linerate_metric::facts;
+use linerate_record::facts;
 
 pub use interface::{egress_interface, is_local_address, read_interface};
 pub use numa_nodes::NumaNodes;
 pub use offloads::{OffloadState, read_offloads};
+pub(crate) use processor::read_idle_states;
 pub use processor::{format_cpu_list, parse_cpu_list};
 pub use sysctls::RECORDED_SYSCTLS;
-pub use system_files::SystemFiles;
-
-pub(crate) use processor::read_idle_states;
 pub(crate) use sysctls::read_sysctl as sysctl;
 pub(crate) use system::{meminfo_bytes, meminfo_count, read_host as host_on};
+pub use system_files::SystemFiles;
 #[cfg(test)]
 pub(crate) use system_files::tree;
 

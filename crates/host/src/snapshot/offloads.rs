@@ -1,6 +1,6 @@
 //! Offloads of an interface, named as `ethtool -k` prints them.
 
-use crate::sys::ethtool::{EthtoolSocket, FeatureState};
+use linerate_sys::ethtool::{EthtoolSocket, FeatureState};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffloadState {

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use linerate_metric::facts::{CpuFacts, IdleState};
+use linerate_record::facts::{CpuFacts, IdleState};
+use linerate_sys as sys;
 
 use super::{SystemFiles, hypervisor};
-use crate::sys;
 
 const CPU_DIR: &str = "/sys/devices/system/cpu";
 
@@ -243,9 +243,10 @@ fn read_mitigations(files: &SystemFiles) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::system_files::tree;
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn lists_of_processors() {

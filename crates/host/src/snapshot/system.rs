@@ -1,9 +1,9 @@
 //! Facts of the host as a whole.
 
-use linerate_metric::facts::HostFacts;
+use linerate_record::facts::HostFacts;
+use linerate_sys::scheduling;
 
 use super::{SystemFiles, processor, sysctls};
-use crate::sys::scheduling;
 
 pub(crate) fn read_host(files: &SystemFiles) -> HostFacts {
     let uname = rustix::system::uname();

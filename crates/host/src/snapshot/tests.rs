@@ -1,5 +1,6 @@
+use linerate_sys::namespace::{NamespaceKind, can_create_networks, unshare};
+
 use super::*;
-use crate::sys::namespace::{NamespaceKind, can_create_networks, unshare};
 
 #[test]
 fn this_host_has_kernel_and_processors() {

@@ -62,9 +62,10 @@ fn read_number<'de, D: Deserializer<'de>>(
 
 /// Bit rates: `"1G"` or bits per second.
 pub mod rate {
-    use super::{FileNumber, read_number};
-    use linerate_metric::units::BitRate;
+    use linerate_stats::units::BitRate;
     use serde::{Deserializer, Serializer, de::Error};
+
+    use super::{FileNumber, read_number};
 
     const EXPECTED: &str = "a rate such as \"1G\" (10^9 bit/s) or a whole number of bit/s";
 
@@ -89,9 +90,10 @@ pub mod rate {
 
 /// Sizes: `"64K"` or bytes.
 pub mod size {
-    use super::{FileNumber, read_number};
-    use linerate_metric::units::ByteSize;
+    use linerate_stats::units::ByteSize;
     use serde::{Deserializer, Serializer, de::Error};
+
+    use super::{FileNumber, read_number};
 
     const EXPECTED: &str = "a size such as \"64K\" (65536 B) or a whole number of bytes";
 
@@ -116,10 +118,12 @@ pub mod size {
 
 /// Durations: `"20ms"` or seconds.
 pub mod duration {
-    use super::{FileNumber, read_number};
-    use linerate_metric::units::parse_duration;
-    use serde::{Deserializer, Serializer, de::Error};
     use std::time::Duration;
+
+    use linerate_stats::units::parse_duration;
+    use serde::{Deserializer, Serializer, de::Error};
+
+    use super::{FileNumber, read_number};
 
     const EXPECTED: &str = "a duration such as \"20ms\" or a number of seconds";
 
@@ -143,9 +147,10 @@ pub mod duration {
 
 /// Fractions: `"0.1%"` or `0.001`.
 pub mod share {
-    use super::{FileNumber, read_number};
-    use linerate_metric::units::parse_fraction;
+    use linerate_stats::units::parse_fraction;
     use serde::{Deserializer, Serializer, de::Error};
+
+    use super::{FileNumber, read_number};
 
     pub fn serialize<S: Serializer>(value: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
         match value {
@@ -166,9 +171,10 @@ pub mod share {
 
 /// Tables as lists of names and values, in the order of the file.
 pub mod named {
-    use super::{Deserializer, MapAccess, PhantomData, Visitor, fmt};
     use serde::de::Deserialize;
     use serde::ser::{Serialize, SerializeMap, Serializer};
+
+    use super::{Deserializer, MapAccess, PhantomData, Visitor, fmt};
 
     pub fn serialize<T: Serialize, S: Serializer>(
         items: &[(String, T)],

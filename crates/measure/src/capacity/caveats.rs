@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use linerate_metric::capacity::{CapacityTrial, SizeCapacity, Throughput};
-use linerate_metric::record::Caveat;
-use linerate_metric::units::{format_count, format_nanos, format_per_second, format_share};
+use linerate_record::capacity::{CapacityTrial, SizeCapacity, Throughput};
+use linerate_record::record::Caveat;
+use linerate_stats::units::{format_count, format_nanos, format_per_second, format_share};
 
 use super::loss_attribution::min_detectable_growth;
 

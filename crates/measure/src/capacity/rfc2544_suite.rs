@@ -3,11 +3,11 @@
 //!
 //! Decides without I/O: a trial result goes in, the next trial comes out.
 
-use linerate_metric::capacity::{
+use linerate_record::capacity::{
     CapacityTrial, DelayPoint, FrameLossPoint, SizeCapacity, Throughput,
 };
-use linerate_metric::generate::{WIRE_OVERHEAD_BYTES, line_rate_fps};
-use linerate_metric::histogram::Quantiles;
+use linerate_record::generate::{WIRE_OVERHEAD_BYTES, line_rate_fps};
+use linerate_stats::histogram::Quantiles;
 
 use super::burst_search::{BurstSearch, BurstSearchStep};
 use super::multi_goal_search::{self, GoalSearchEnd, MultiGoalSearch};

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_host::sys::clock;
-use linerate_metric::capacity::{CapacityTrial, SizeCapacity};
-use linerate_metric::generate::{IntendedLoad, TemplatePlan};
-use linerate_metric::record::{Caveat, Record};
+use linerate_record::capacity::{CapacityTrial, SizeCapacity};
+use linerate_record::generate::{IntendedLoad, TemplatePlan};
+use linerate_record::record::{Caveat, Record};
+use linerate_sys::clock;
 
 use super::caveats::suite_caveats;
 use super::rfc2544_suite::{

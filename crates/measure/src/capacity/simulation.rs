@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use linerate_metric::capacity::{SizeCapacity, Throughput};
-use linerate_metric::generate::{WIRE_OVERHEAD_BYTES, line_rate_fps};
-use linerate_metric::histogram::Histogram;
+use linerate_record::capacity::{SizeCapacity, Throughput};
+use linerate_record::generate::{WIRE_OVERHEAD_BYTES, line_rate_fps};
+use linerate_stats::histogram::Histogram;
 
 use super::caveats::suite_caveats;
 use super::{Rfc2544Suite, SuiteOptions, SuiteTest, SuiteTrial, SuiteTrialResult, TrialAmount};

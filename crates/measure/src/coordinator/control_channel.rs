@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use linerate_dialect::control::Frame;
-use linerate_host::sys::clock::Nanos;
+use linerate_protocol::control::Frame;
+use linerate_sys::clock::Nanos;
 
 use crate::error::MeasureError;
 

@@ -1,11 +1,12 @@
 //! Frames between the two ends during a run and at its end.
 
-use linerate_dialect::control::{
+use linerate_protocol::control::{
     ClockReply, EndResults, FLOWS_PER_FRAME, FlowFiguresBatch, FlowTotal, Frame, SenderTotals,
 };
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{Plan, TransportProtocol};
+use linerate_record::facts::Role;
+use linerate_record::plan::{Plan, TransportProtocol};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::{DRAIN_TIMEOUT_NS, RunState, find_flow};
 use crate::error::MeasureError;
@@ -255,8 +256,9 @@ fn accepts_timestamps(role: Role, plan: &Plan) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::{RunKind, TimestampLevel};
+
     use super::*;
-    use linerate_metric::plan::{RunKind, TimestampLevel};
 
     #[test]
     fn a_server_keeps_no_timestamps_of_its_clients() {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use linerate_dialect::control::IntervalReport;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::cost::{MAX_STREAMS_IN_SERIES, StreamInterval, TcpInterval};
-use linerate_metric::event::EventKind;
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{Direction, RunKind, TransportProtocol};
-use linerate_metric::record::{FlowEnd, Interval};
+use linerate_protocol::control::IntervalReport;
+use linerate_record::cost::{MAX_STREAMS_IN_SERIES, StreamInterval, TcpInterval};
+use linerate_record::event::EventKind;
+use linerate_record::plan::{Direction, RunKind, TransportProtocol};
+use linerate_record::record::{FlowEnd, Interval};
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::{CounterReading, INTERVAL_GRACE_NS, RunState, find_flow};
 use crate::error::MeasureError;

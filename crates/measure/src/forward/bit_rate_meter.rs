@@ -1,6 +1,6 @@
 //! Bit rates of ports, sampled each second. Decides without a clock.
 
-use linerate_metric::forward::{BitRates, PortBitRates};
+use linerate_record::forward::{BitRates, PortBitRates};
 
 use super::forwarder_port::PortTotals;
 
@@ -71,8 +71,9 @@ impl BitRateMeter {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use linerate_port::QueueTotals;
+
+    use super::*;
 
     fn totals(received: u64, sent: u64) -> Vec<PortTotals> {
         let queue = |bytes| QueueTotals {

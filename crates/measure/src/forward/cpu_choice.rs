@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn locked_processor_is_not_chosen_again() {
-        let cpus: Vec<u32> = linerate_host::sys::cpu::list_usable().unwrap();
+        let cpus: Vec<u32> = linerate_sys::cpu::list_usable().unwrap();
         if cpus.len() < 2 || matches!(try_lock(cpus[0]), CpuLock::Unavailable) {
             println!("skipped: one processor, or no directory of it");
             return;

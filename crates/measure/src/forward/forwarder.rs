@@ -7,18 +7,18 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
-use linerate_host::sys::{clock, cpu};
-use linerate_metric::forward::{
-    ForwardCore, ForwardFigures, ForwardStream, FrameMemory, IdleStrategy, StreamRoute,
-};
-use linerate_metric::plan::CpuList;
-use linerate_metric::record::Caveat;
-use linerate_metric::units::format_bytes;
 use linerate_port::kinds::{AnyReceive, AnyTransmit};
 use linerate_port::{
-    FrameRegion, MemoryPlan, PageKind, PortError, PortUrl, QueueCounters, QueueTotals,
-    RxDestination, RxQueue, memory_plan,
+    PortError, PortUrl, QueueCounters, QueueTotals, RxDestination, RxQueue, memory_plan,
 };
+use linerate_record::forward::{
+    ForwardCore, ForwardFigures, ForwardStream, FrameMemory, IdleStrategy, StreamRoute,
+};
+use linerate_record::plan::CpuList;
+use linerate_record::record::Caveat;
+use linerate_stats::units::format_bytes;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan, PageKind};
+use linerate_sys::{clock, cpu};
 
 use super::bit_rate_meter::BitRateMeter;
 use super::cpu_choice::ChosenCpus;
@@ -281,7 +281,7 @@ impl Forwarder {
     ) -> Result<Vec<(usize, usize, usize)>, MeasureError> {
         let ports = self.selected_ports(settings)?;
         let topology = match settings.mode.replies_on_rx_port() {
-            true => linerate_metric::forward::PortTopology::Loop,
+            true => linerate_record::forward::PortTopology::Loop,
             false => settings.topology,
         };
         let mut pairs = Vec::new();

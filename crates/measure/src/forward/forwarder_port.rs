@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linerate_host::sys::clock;
-use linerate_metric::forward::{BusyPollFacts, ForwardPort, PeerOutage, QueueFigures, XdpFacts};
 use linerate_port::kinds::{AnyReceive, AnyTransmit};
 use linerate_port::{
-    Burst, DropCause, FrameCopy, FramePool, FrameRegion, PeerState, PortCapabilities, PortError,
-    PortUrl, PromiscuousMode, QueueCounters, QueueTotals, RxQueue, TxQueue, XdpBinding, open,
+    DropCause, FrameCopy, PeerState, PortCapabilities, PortError, PortUrl, QueueCounters,
+    QueueTotals, RxQueue, TxQueue, XdpBinding, open,
 };
+use linerate_record::forward::{BusyPollFacts, ForwardPort, PeerOutage, QueueFigures, XdpFacts};
+use linerate_sys::af_packet::PromiscuousMode;
+use linerate_sys::clock;
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use super::frame::MacAddress;
 

@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::str::FromStr;
 
-use linerate_metric::generate::{FCS_BYTES, IpPlan, TemplatePlan, UdpPlan};
 use linerate_port::checksum;
+use linerate_record::generate::{FCS_BYTES, IpPlan, TemplatePlan, UdpPlan};
 
 use crate::generate::template as templates;
 
@@ -276,8 +276,9 @@ pub fn is_ipv4_checksum_right(frame: &[u8]) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn single_frame(spec: &FrameSpec, from: MacAddress, to: MacAddress) -> Vec<u8> {
         let flows = FlowFrames::new(spec, from, to, 1, FlowAddress::Source);

@@ -9,18 +9,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use linerate_host::sys::clock::{self, Nanos};
 use linerate_port::kinds::ring::RingTransmit;
 use linerate_port::kinds::{AnyReceive, AnyTransmit};
-use linerate_port::{
-    Burst, FramePool, FrameRegion, OutageInterval, PeerState, PortError, QueueCounters, RxQueue,
-    TxQueue,
-};
+use linerate_port::{OutageInterval, PeerState, PortError, QueueCounters, RxQueue, TxQueue};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
+use rate_limit::RateLimitedTx;
 
 use super::settings::ForwardSettings;
 use super::stream::StreamFacts;
-
-use rate_limit::RateLimitedTx;
 
 mod frame_description;
 mod rate_limit;

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use linerate_host::snapshot;
-use linerate_host::sys::{clock, cpu};
-use linerate_metric::facts::Role;
-use linerate_metric::forward::{
+use linerate_port::{PortError, PortUrl, QueueTotals};
+use linerate_record::facts::Role;
+use linerate_record::forward::{
     ForwardFigures, ForwardPlan, IdleStrategy, PeerOutage, StreamRoute,
 };
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_metric::record::{Caveat, FlowEnd, Interval, PacketLoss, Record, Summary, new_id};
-use linerate_metric::units::format_nanos;
-use linerate_port::{PortError, PortUrl, QueueTotals};
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::record::{Caveat, FlowEnd, Interval, PacketLoss, Record, Summary, new_id};
+use linerate_stats::units::format_nanos;
+use linerate_sys::{clock, cpu};
 
 use super::forwarder::{Forwarder, PrimedFrames};
 use super::forwarder_port::PortTotals;
@@ -291,7 +291,7 @@ pub fn plan(
     plan.duration_ns = times.duration.map(nanos);
     plan.interval_ns = Some(nanos(times.interval));
     plan.payload_bytes = settings.frame.bytes.into();
-    plan.stack = linerate_metric::plan::PerEnd::same("port".to_owned());
+    plan.stack = linerate_record::plan::PerEnd::same("port".to_owned());
     plan.forward = Some(Box::new(forward_plan(
         names,
         settings,
@@ -462,8 +462,9 @@ fn caveats(settings: &ForwardSettings, run_result: &ForwardRun) -> Vec<Caveat> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::forward::{ForwardPort, ForwardStream};
+
     use super::*;
-    use linerate_metric::forward::{ForwardPort, ForwardStream};
 
     #[test]
     fn link_losses_have_a_loss_point() {

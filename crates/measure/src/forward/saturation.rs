@@ -1,7 +1,7 @@
 //! Search for the number of packets in flight that gives the highest rate. Decides without ports.
 
-use linerate_metric::forward::{SaturationCurve, SaturationPoint};
-use linerate_metric::statistics::median;
+use linerate_record::forward::{SaturationCurve, SaturationPoint};
+use linerate_stats::statistics::median;
 
 /// Largest number of bursts per stream: 32768 packets exceed any ring here.
 const MAX_BURSTS: u64 = 1024;

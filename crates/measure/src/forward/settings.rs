@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use linerate_metric::forward::{IdleStrategy, PortTopology};
-use linerate_port::BURST_FRAMES;
+use linerate_record::forward::{IdleStrategy, PortTopology};
+use linerate_sys::frames::burst::BURST_FRAMES;
 
 use super::frame::{FrameSpec, MacAddress};
 use super::mode_table::ModeSpec;

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use linerate_host::sys::clock;
-use linerate_port::{Burst, FramePool, FrameRegion, RxQueue, TxQueue};
+use linerate_port::{RxQueue, TxQueue};
+use linerate_sys::clock;
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use super::frame::MacAddress;
 use super::settings::TransmitRetry;

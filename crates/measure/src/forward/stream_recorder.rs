@@ -6,8 +6,8 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-use linerate_metric::forward::{ForwardStream, ResidenceTime};
-use linerate_port::BURST_FRAMES;
+use linerate_record::forward::{ForwardStream, ResidenceTime};
+use linerate_sys::frames::burst::BURST_FRAMES;
 
 use super::settings::ForwardSettings;
 

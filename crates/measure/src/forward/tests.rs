@@ -3,8 +3,11 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use linerate_metric::forward::{IdleStrategy, PortTopology};
-use linerate_port::{Burst, FramePool, FrameRegion, PortUrl, RxQueue, TxQueue, memory_plan, open};
+use linerate_port::{PortUrl, RxQueue, TxQueue, memory_plan, open};
+use linerate_record::forward::{IdleStrategy, PortTopology};
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 use proptest::prelude::*;
 
 use super::mode::io::Io;
@@ -100,7 +103,7 @@ fn frames_circulate_and_none_is_lost() {
             assert_eq!(figures.primed, 3 * 32 * streams, "{ports:?}");
             // Frames left in the rings are exactly those put into circulation before.
             assert_eq!(figures.flushed, if round == 0 { 0 } else { figures.primed });
-            let sum = |read: fn(&linerate_metric::forward::ForwardPort) -> u64| {
+            let sum = |read: fn(&linerate_record::forward::ForwardPort) -> u64| {
                 figures.ports.iter().map(read).sum::<u64>()
             };
             assert!(sum(|port| port.receive.packets) > 0, "{ports:?}");
@@ -432,7 +435,7 @@ fn frames_wait_at_a_rate_limited_queue() {
         sent > 0.0 && sent <= most_bits(started_at, l2_bps, 64),
         "{port:?}"
     );
-    let dropped = |port: &linerate_metric::forward::ForwardPort| port.transmit.dropped;
+    let dropped = |port: &linerate_record::forward::ForwardPort| port.transmit.dropped;
     assert_eq!(figures.ports.iter().map(dropped).sum::<u64>(), 0);
     assert_eq!(figures.primed, 2 * 96);
     let stream = figures.streams.iter().find(|stream| stream.tx_port == 1);
@@ -602,7 +605,7 @@ fn recorded_figures_are_readable_during_a_run() {
     };
     forwarder.start(&options, Duration::ZERO).unwrap();
     let polls =
-        |stream: &linerate_metric::forward::ForwardStream| stream.bursts.iter().sum::<u64>();
+        |stream: &linerate_record::forward::ForwardStream| stream.bursts.iter().sum::<u64>();
     while forwarder.streams().iter().all(|stream| polls(stream) < 100) {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ord
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::Duration;
 
-use linerate_host::sys::cpu::{self, ThreadUsage};
-use linerate_host::sys::{clock, tick_clock};
-use linerate_metric::forward::IdleStrategy;
 use linerate_port::kinds::{AnyReceive, AnyTransmit};
-use linerate_port::{FramePool, FrameRegion, PortError, RxQueue, TxQueue};
+use linerate_port::{PortError, RxQueue, TxQueue};
+use linerate_record::forward::IdleStrategy;
+use linerate_sys::cpu;
+use linerate_sys::cpu::ThreadUsage;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
+use linerate_sys::{clock, tick_clock};
 
 use super::idle_policy::{self, IdleDelay, IdleMethod, IdlePolicy};
 use super::mode::tx_only::TxOnly;
@@ -553,7 +556,8 @@ impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> ModeStream<R, T, M> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_port::{MemoryPlan, PortUrl, open};
+    use linerate_port::{PortUrl, open};
+    use linerate_sys::frames::frame_memory::MemoryPlan;
 
     use super::*;
     use crate::forward::frame::MacAddress;

@@ -5,7 +5,7 @@
 //! frames of a run arrive densely. So an arrival after a gap counts as the end of the window only
 //! once enough frames have followed to fill half of the gap at the usual rate.
 
-use linerate_host::sys::clock::Nanos;
+use linerate_sys::clock::Nanos;
 
 /// Gaps below this are normal: schedulers cause them on any host.
 const GAP_NS: Nanos = 5_000_000;

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use linerate_metric::generate::FCS_BYTES;
-use linerate_metric::units::format_count;
 use linerate_port::kinds::pcap::lock_for_reading;
 use linerate_port::pcap::{self, CaptureError, CaptureReader};
+use linerate_record::generate::FCS_BYTES;
+use linerate_stats::units::format_count;
 
 use crate::MeasureError;
 

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::generate::GeneratedFlow;
-use linerate_metric::histogram::Histogram;
 use linerate_port::checksum;
+use linerate_record::generate::GeneratedFlow;
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock::Nanos;
 
 use super::arrival_window::ArrivalWindow;
 use super::queue_growth::{QueueGrowth, QueueGrowthDetector};

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::histogram::Histogram;
-use linerate_port::{Burst, FramePool, FrameRegion};
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock::Nanos;
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use super::capture::Capture;
 use super::template::{FrameTag, Template};

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
-use linerate_metric::record::Caveat;
 use linerate_port::{
-    AnyPort, FrameRegion, PeerState, PortCapabilities, PortError, PortUrl, QueueCounters,
-    QueueTotals, RxQueue, TxQueue, memory_plan, open,
+    AnyPort, PeerState, PortCapabilities, PortError, PortUrl, QueueCounters, QueueTotals, RxQueue,
+    TxQueue, memory_plan, open,
 };
+use linerate_record::generate::{FCS_BYTES, TemplatePlan};
+use linerate_record::record::Caveat;
+use linerate_sys::frames::frame_memory::FrameRegion;
 
 use super::template::{MAC_BYTES, Template, TemplateError};
 use crate::MeasureError;

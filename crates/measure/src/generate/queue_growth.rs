@@ -12,7 +12,7 @@
 //! A queue grows if this median increases from every period to the next. The smallest increase is
 //! taken as the slope, because the larger ones may contain steps.
 
-use linerate_host::sys::clock::Nanos;
+use linerate_sys::clock::Nanos;
 
 /// Periods of equal length in the time of sending; the second half of them is evaluated.
 const PERIODS: usize = 8;

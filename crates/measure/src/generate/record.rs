@@ -1,17 +1,16 @@
 //! Record of a generator run.
 
 use linerate_host::snapshot;
-use linerate_metric::facts::Role;
-use linerate_metric::generate::{GeneratePlan, TemplatePlan};
-use linerate_metric::histogram::HistogramData;
-use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
-use linerate_metric::record::{Caveat, FlowEnd, Interval, Record, Summary, new_id};
-use linerate_metric::units::{format_count, format_share};
-
-use crate::forward::no_peer_caveat;
+use linerate_record::facts::Role;
+use linerate_record::generate::{GeneratePlan, TemplatePlan};
+use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
+use linerate_record::record::{Caveat, FlowEnd, Interval, Record, Summary, new_id};
+use linerate_stats::histogram::HistogramData;
+use linerate_stats::units::{format_count, format_share};
 
 use super::run::{FrameInput, GeneratorFacts, GeneratorInterval, GeneratorRun, GeneratorSettings};
 use super::template::MIN_FRAME_WITH_FCS;
+use crate::forward::no_peer_caveat;
 
 /// Ratio of the offered to the intended load below which the generator was the limit.
 pub const MIN_LOAD_RATIO: f64 = 0.99;

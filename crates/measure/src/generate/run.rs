@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use linerate_host::steal::StealTicks;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::cpu;
-use linerate_metric::generate::{
+use linerate_port::{AnyReceive, DropCause, PortCapabilities, PortError, QueueTotals, TxQueue};
+use linerate_record::generate::{
     FCS_BYTES, GenerateFigures, GeneratorPort, IntendedLoad, TemplatePlan, WIRE_OVERHEAD_BYTES,
 };
-use linerate_metric::histogram::Histogram;
-use linerate_metric::record::Caveat;
-use linerate_port::{
-    AnyReceive, BURST_FRAMES, Burst, DropCause, PortCapabilities, PortError, QueueTotals, TxQueue,
-};
+use linerate_record::record::Caveat;
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::cpu;
+use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
 
 use super::capture::Capture;
 use super::frame_sink::{FrameMatcher, FrameSink, MAX_FLOW_GROUPS, ReceiveResults};

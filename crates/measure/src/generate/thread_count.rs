@@ -1,6 +1,6 @@
 //! Number of polling threads, and their processors.
 
-use linerate_metric::plan::CpuList;
+use linerate_record::plan::CpuList;
 
 use super::run::GeneratorSettings;
 use crate::MeasureError;

@@ -7,12 +7,15 @@ use std::sync::atomic::{
 use std::sync::{Barrier, Mutex, PoisonError};
 
 use linerate_host::processor_time::SchedStats;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::cpu::{self, ThreadUsage};
-use linerate_host::sys::thread::ThreadId;
-use linerate_port::{
-    AnyReceive, AnyTransmit, Burst, FramePool, FrameRegion, PortError, RxQueue, TxQueue,
-};
+use linerate_port::{AnyReceive, AnyTransmit, PortError, RxQueue, TxQueue};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::cpu;
+use linerate_sys::cpu::ThreadUsage;
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
+use linerate_sys::thread::ThreadId;
 
 use super::frame_sink::{FrameSink, ReceiveProgress};
 use super::frame_source::FrameSource;

@@ -1,11 +1,11 @@
 //! Headers in front of the payload of datagrams and requests, by protocol.
 
-use linerate_dialect::control::flow as own;
-use linerate_dialect::iperf2::{bounceback, datagram as iperf2};
-use linerate_dialect::iperf3::{CounterWidth, udp as iperf3};
-use linerate_dialect::nuttcp;
-use linerate_dialect::sockperf;
-use linerate_host::sys::clock::Nanos;
+use linerate_protocol::control::flow as own;
+use linerate_protocol::iperf2::{bounceback, datagram as iperf2};
+use linerate_protocol::iperf3::{CounterWidth, udp as iperf3};
+use linerate_protocol::nuttcp;
+use linerate_protocol::sockperf;
+use linerate_sys::clock::Nanos;
 
 use crate::flow::is_opening_datagram;
 
@@ -138,7 +138,7 @@ impl Framing {
                 _ => DatagramClass::Plain,
             },
             Self::Nuttcp(counts) => classify_nuttcp(counts, datagram),
-            Self::Ttcp if datagram.len() <= linerate_dialect::ttcp::MARKER_LIMIT_BYTES => {
+            Self::Ttcp if datagram.len() <= linerate_protocol::ttcp::MARKER_LIMIT_BYTES => {
                 DatagramClass::Marker
             }
             Self::Ttcp | Self::Sockperf | Self::Bounceback { .. } => DatagramClass::Plain,

@@ -1,10 +1,10 @@
 //! Probes that `--peer auto` sends, and the check that distinguishes them from payload on a port
 //! that accepts anything.
 
-use linerate_dialect::control::{ControlCodec, Hello};
-use linerate_dialect::iperf2::{Iperf2Settings, Iperf2TcpClient, TestAmount};
-use linerate_dialect::iperf3::Cookie;
-use linerate_dialect::sockperf::{HEADER_BYTES, SockperfHeader};
+use linerate_protocol::control::{ControlCodec, Hello};
+use linerate_protocol::iperf2::{Iperf2Settings, Iperf2TcpClient, TestAmount};
+use linerate_protocol::iperf3::Cookie;
+use linerate_protocol::sockperf::{HEADER_BYTES, SockperfHeader};
 
 /// Agent name in the probe for our own server. No server has this name, so an unchanged copy means
 /// echo.

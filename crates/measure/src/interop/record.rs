@@ -9,14 +9,19 @@ mod remote_figures;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use linerate_dialect::control::{EndResults, FlowFigures};
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_metric::facts::{HostFacts, Role};
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_metric::record::{
-    Caveat, CounterDelta, HistogramData, Interval, MAX_SERVER_TEXT_BYTES, Record, SocketFacts,
-    StreamFigures, Summary,
+use linerate_protocol::control::{EndResults, FlowFigures};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::facts::{HostFacts, Role};
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::record::{
+    Caveat, CounterDelta, Interval, MAX_SERVER_TEXT_BYTES, Record, SocketFacts, StreamFigures,
+    Summary,
+};
+use linerate_stats::histogram::Histogram;
+use linerate_stats::histogram::HistogramData;
+use remote_figures::{
+    arrival_summary, check_counts, clear_arrivals, departure_summary, mixed_flow_loss,
+    offered_load_by_numbers, sum_summaries,
 };
 
 use crate::coordinator::RunResults;
@@ -26,14 +31,10 @@ use crate::loss::PathLinks;
 use crate::rate_accuracy;
 use crate::record_assembly::{RecordInputs, assemble_record};
 use crate::timestamps::TimestampPass;
-use remote_figures::{
-    arrival_summary, check_counts, clear_arrivals, departure_summary, mixed_flow_loss,
-    offered_load_by_numbers, sum_summaries,
-};
 
 /// Test with another tool, as counted by one end.
 pub struct InteropTest {
-    /// Protocol of the remote end, by its name in [`linerate_dialect::sniff::PROTOCOLS`].
+    /// Protocol of the remote end, by its name in [`linerate_protocol::sniff::PROTOCOLS`].
     pub protocol: &'static str,
     /// Plan with every effective option; directions are the client's, at both ends.
     pub plan: Plan,

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use linerate_host::snapshot::loss_counters::name;
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, MAX_DATAGRAM_BYTES, Plan, RunKind, TransportProtocol};
-use linerate_metric::record::{Caveat, CounterDelta, DirectionFigures, PacketLoss};
-use linerate_metric::size_costs::fragment_count;
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, MAX_DATAGRAM_BYTES, Plan, RunKind, TransportProtocol};
+use linerate_record::record::{Caveat, CounterDelta, DirectionFigures, PacketLoss};
+use linerate_stats::size_costs::fragment_count;
 
 use super::attribution::{LossBounds, PATH, attribute_losses};
 use super::counter_snapshot::CounterLocation;
@@ -446,8 +446,9 @@ pub fn account_losses(
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::record::{SocketFacts, StreamFigures, Summary};
+
     use super::*;
-    use linerate_metric::record::{SocketFacts, StreamFigures, Summary};
 
     fn figures(lost: u64, at_queue: u64, at_sender: u64) -> DirectionFigures {
         let summary = Summary {

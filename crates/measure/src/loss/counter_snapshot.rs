@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use linerate_host::snapshot::loss_counters::{self, CounterValue};
 use linerate_host::snapshot::netlink::neighbour_watch::NeighbourWatch;
-use linerate_host::sys::namespace::{self, NamespaceKind};
-use linerate_metric::record::CounterDelta;
+use linerate_record::record::CounterDelta;
+use linerate_sys::namespace;
+use linerate_sys::namespace::NamespaceKind;
 
 /// Host or interface with counters.
 #[derive(Clone, Debug)]

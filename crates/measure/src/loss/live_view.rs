@@ -4,8 +4,8 @@ use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 
 use linerate_host::snapshot::{egress_interface, is_local_address, loss_counters};
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Plan, TransportProtocol};
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, Plan, TransportProtocol};
 
 use super::counter_snapshot::in_namespace;
 use super::{CounterLocation, CounterSnapshot, LabNetwork, PathLinks, role_name};
@@ -157,8 +157,9 @@ fn local_address_towards(server: IpAddr) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::RunKind;
+
     use super::*;
-    use linerate_metric::plan::RunKind;
 
     fn visible_points(losses: &[LiveLoss]) -> Vec<(&'static str, bool)> {
         let visible = |losses: &LiveLoss| (losses.point, losses.packets.is_some());

@@ -9,9 +9,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use linerate_host::snapshot::loss_counters::name;
-use linerate_metric::facts::{HostFacts, Role};
-use linerate_metric::record::CounterDelta;
-use linerate_metric::stack::StackFacts;
+use linerate_record::facts::{HostFacts, Role};
+use linerate_record::record::CounterDelta;
+use linerate_record::stack::StackFacts;
 
 mod accounting;
 mod attribution;
@@ -104,8 +104,8 @@ impl PathCounters {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
-    use linerate_metric::record::{DirectionFigures, Summary};
+    use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+    use linerate_record::record::{DirectionFigures, Summary};
 
     use super::*;
 

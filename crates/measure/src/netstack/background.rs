@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 
-use linerate_host::sys::clock::Nanos;
 use linerate_stack::{SocketId, Stack};
+use linerate_sys::clock::Nanos;
 
 use super::bridge::{ConnectionAddresses, ConnectionBridge};
 use super::port_state::PortState;

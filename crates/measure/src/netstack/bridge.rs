@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::task::Poll;
 
-use linerate_host::sys::clock::Nanos;
 use linerate_stack::{SocketId, Stack, TcpState};
+use linerate_sys::clock::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::transport::{close_reason, connect_timeout_reason, stack_error};
@@ -210,7 +210,7 @@ impl ConnectionBridge {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use linerate_host::sys::clock;
+    use linerate_sys::clock;
 
     use super::*;
     use crate::netstack::test_pair::{poll_until, stack_pair};

@@ -4,12 +4,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use linerate_host::snapshot::is_local_address;
-use linerate_host::sys::cpu;
-use linerate_metric::stack::{StackFacts, StackPlan};
-use linerate_metric::units::format_bytes;
-use linerate_port::{AnyPort, FrameRegion, PortUrl, RxQueue, TxQueue};
+use linerate_port::{AnyPort, PortUrl, RxQueue, TxQueue};
+use linerate_record::stack::{StackFacts, StackPlan};
 use linerate_stack::config::MemoryUsage;
 use linerate_stack::{Stack, StackAddressing, StackConfig, StackError, memory_plan, port_url};
+use linerate_stats::units::format_bytes;
+use linerate_sys::cpu;
+use linerate_sys::frames::frame_memory::FrameRegion;
 
 use super::port_driver::PortDriver;
 use super::port_state::PortState;

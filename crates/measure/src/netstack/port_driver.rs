@@ -10,10 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::{cpu, thread, tick_clock};
-use linerate_port::{AnyPort, Burst, FrameRegion, Port, RxQueue};
+use linerate_port::{AnyPort, Port, RxQueue};
 use linerate_stack::config::{StackConfig, ThreadConfig};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::{cpu, thread, tick_clock};
 
 use super::port_state::PortState;
 use crate::error::MeasureError;

@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use linerate_host::sys::clock::Nanos;
 use linerate_port::PeerState;
 use linerate_stack::StackError;
+use linerate_sys::clock::Nanos;
 
 /// Time for which a peer process may be absent: its last frames are still read, and it may restart.
 const PEER_RETURN_NS: Nanos = 400_000_000;

@@ -1,10 +1,10 @@
 //! Options that the user-space stack does not support, and their alternatives.
 
-use linerate_metric::pace::PacingMethod;
-use linerate_metric::plan::{
+use linerate_record::pace::PacingMethod;
+use linerate_record::plan::{
     Direction, PerEnd, Plan, SchedPolicy, SendCopy, TransportProtocol, WaitMode,
 };
-use linerate_metric::stack::{ControlPath, StackPlan};
+use linerate_record::stack::{ControlPath, StackPlan};
 use linerate_stack::StackConfig;
 
 use crate::error::MeasureError;
@@ -326,7 +326,7 @@ pub fn check_server(plan: &Plan, config: &StackConfig) -> Result<(), MeasureErro
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{CpuList, ReceiveCopy, RunKind};
+    use linerate_record::plan::{CpuList, ReceiveCopy, RunKind};
 
     use super::*;
 
@@ -447,7 +447,7 @@ mod tests {
         }
         for (plan, option) in unsupported {
             let error = check_client(&plan, &client_stack).unwrap_err();
-            assert_eq!(error.exit_code(), linerate_metric::exit::MISSING);
+            assert_eq!(error.exit_code(), linerate_record::exit::MISSING);
             let text = error.to_string();
             assert!(text.starts_with(option), "{option}: {text}");
             triggered.push(
@@ -523,7 +523,7 @@ mod tests {
         assert_eq!(unsupported, all);
         for plan in &plans {
             let error = check_server(plan, &config).unwrap_err();
-            assert_eq!(error.exit_code(), linerate_metric::exit::MISSING);
+            assert_eq!(error.exit_code(), linerate_record::exit::MISSING);
         }
     }
 }

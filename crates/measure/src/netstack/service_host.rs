@@ -6,18 +6,19 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use linerate_dialect::amplification_guard::IpNetwork;
 use linerate_host::snapshot;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::scheduling::PriorityBoost;
-use linerate_metric::event::Event;
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
-use linerate_metric::record::{Caveat, Record, Summary, new_id};
-use linerate_metric::stack::{
+use linerate_protocol::amplification_guard::IpNetwork;
+use linerate_record::event::Event;
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
+use linerate_record::record::{Caveat, Record, Summary, new_id};
+use linerate_record::stack::{
     STACK_NAME, ServiceFigures, StackFacts, StackFigures, StackInterval, StackPlan,
 };
 use linerate_stack::Counters;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::scheduling::PriorityBoost;
 
 use super::services::ServiceSpec;
 use super::{StackThread, open_stack, sessions, stack_facts, stack_warnings, thread_schedule};

@@ -7,8 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use linerate_dialect::amplification_guard::IpNetwork;
-use linerate_metric::event::Event;
+use linerate_protocol::amplification_guard::IpNetwork;
+use linerate_record::event::Event;
 
 use super::StackThread;
 use super::services::acceptor::{AcceptHandle, AcceptedConnection};

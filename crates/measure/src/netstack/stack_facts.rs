@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::plan::{Plan, TransportProtocol};
-use linerate_metric::stack::{STACK_NAME, StackFacts, StackMemory, StackMemoryItem, StackPlan};
 use linerate_port::PortUrl;
+use linerate_record::plan::{Plan, TransportProtocol};
+use linerate_record::stack::{STACK_NAME, StackFacts, StackMemory, StackMemoryItem, StackPlan};
 use linerate_stack::{Counters, Stack, StackConfig};
 
 /// Returns the facts that are known before the first packet.
@@ -73,7 +73,7 @@ pub fn retransmits(stack: &StackFacts, plan: &Plan) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Direction, RunKind};
+    use linerate_record::plan::{Direction, RunKind};
 
     use super::*;
 

@@ -8,11 +8,11 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use linerate_host::sys::{clock, thread, tick_clock};
-use linerate_metric::plan::WaitMode;
-use linerate_metric::stack::{StackFacts, StackPlan};
 use linerate_port::PortUrl;
+use linerate_record::plan::WaitMode;
+use linerate_record::stack::{StackFacts, StackPlan};
 use linerate_stack::{StackAddressing, StackConfig, StackError};
+use linerate_sys::{clock, thread, tick_clock};
 
 use super::background::{BackgroundWork, InspectFn, StackRequest};
 use super::bridge::ConnectionAddresses;

@@ -1,9 +1,9 @@
 //! Warnings about a stack: losses that the sender or a setting can prevent, and real-time
 //! throttling.
 
-use linerate_metric::record::Caveat;
-use linerate_metric::stack::StackFacts;
-use linerate_metric::units::format_count;
+use linerate_record::record::Caveat;
+use linerate_record::stack::StackFacts;
+use linerate_stats::units::format_count;
 
 use super::thread_schedule;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use linerate_host::sys::clock;
-use linerate_metric::stack::StackPlan;
+use linerate_record::stack::StackPlan;
 use linerate_stack::Stack;
+use linerate_sys::clock;
 
 use super::open_stack;
 

@@ -1,7 +1,7 @@
 //! Scheduling of a stack's threads, and conflicts with other threads.
 
-use linerate_metric::plan::SchedPolicy;
-use linerate_metric::stack::StackFacts;
+use linerate_record::plan::SchedPolicy;
+use linerate_record::stack::StackFacts;
 use linerate_stack::StackConfig;
 use linerate_stack::config::ThreadConfig;
 

@@ -9,17 +9,18 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_dialect::control::flow::{OPENING_BYTES, read_opening};
-use linerate_dialect::control::{self, FlowToken, OpeningKind};
-use linerate_dialect::sniff::{Classification, PROTOCOLS, ProtocolMatch, TransportKind, classify};
-use linerate_dialect::unrelated_protocol;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::fd_table;
-use linerate_metric::event::{Event, EventKind};
-use linerate_metric::plan::TransportProtocol;
+use linerate_protocol::control;
+use linerate_protocol::control::flow::{OPENING_BYTES, read_opening};
+use linerate_protocol::control::{FlowToken, OpeningKind};
+use linerate_protocol::sniff::{Classification, PROTOCOLS, ProtocolMatch, TransportKind, classify};
+use linerate_protocol::unrelated_protocol;
+use linerate_record::event::{Event, EventKind};
+use linerate_record::plan::TransportProtocol;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::fd_table;
 use mio::net::{TcpListener, TcpStream as MioStream, UdpSocket};
 use mio::{Events, Interest, Poll, Token as Key};
-
 use socket2::{SockRef, TcpKeepalive};
 
 use super::limits::{CLASSIFY_DEADLINE, PENDING_CONNECTION_LIMIT};
@@ -509,7 +510,7 @@ impl Acceptor {
             if demux.is_full() {
                 return false;
             }
-            let received = linerate_host::sys::datagram::receive_with_destination(
+            let received = linerate_sys::datagram::receive_with_destination(
                 &self.listeners[listener].udp,
                 &mut self.datagram_buffer,
             );

@@ -4,12 +4,12 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use linerate_dialect::control::Accept;
-use linerate_metric::facts::Role;
-use linerate_metric::pace::PacingMethod;
-use linerate_metric::plan::{Direction, MAX_DATAGRAM_BYTES, Plan, TransportProtocol};
-use linerate_metric::record::Caveat;
-use linerate_metric::round_trip::SocketMode;
+use linerate_protocol::control::Accept;
+use linerate_record::facts::Role;
+use linerate_record::pace::PacingMethod;
+use linerate_record::plan::{Direction, MAX_DATAGRAM_BYTES, Plan, TransportProtocol};
+use linerate_record::record::Caveat;
+use linerate_record::round_trip::SocketMode;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::checks;
@@ -104,7 +104,7 @@ fn max_packet_payload(server: SocketAddr, local: &SourceBinding) -> Result<u64, 
     // Connecting a UDP socket sends nothing.
     (socket.connect(&SockAddr::from(server))).map_err(|error| connect_error(server, error))?;
     let is_v6 = server.is_ipv6();
-    let mtu = linerate_host::sys::socket::read_path_mtu(&socket, is_v6).map_err(system)?;
+    let mtu = linerate_sys::socket::read_path_mtu(&socket, is_v6).map_err(system)?;
     let headers = if is_v6 {
         UDP_V6_HEADER_BYTES
     } else {
@@ -135,7 +135,7 @@ pub(super) fn granted_flows(
     local: &SourceBinding,
     disciplines: &[String],
 ) -> Vec<AgreedFlow> {
-    let flow = |(number, grant): (usize, &linerate_dialect::control::FlowGrant)| {
+    let flow = |(number, grant): (usize, &linerate_protocol::control::FlowGrant)| {
         let flow_role = flow_role(Role::Client, grant.direction);
         let mut options = flow_options(plan, flow_role);
         pace::apply_pacing(&mut options, plan, flow_role, disciplines, server.ip());
@@ -244,7 +244,7 @@ pub(super) fn apply_reply(plan: &mut Plan, accept: &Accept) -> Result<(), &'stat
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::exit;
+    use linerate_record::exit;
 
     use super::*;
 

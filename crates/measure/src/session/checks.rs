@@ -3,13 +3,13 @@
 use std::io;
 use std::time::Duration;
 
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{
+use linerate_record::facts::Role;
+use linerate_record::plan::{
     DEFAULT_BUSY_POLL_NS, Direction, Plan, RunKind, SendCopy, TransportProtocol, UdpOffload,
     WaitMode,
 };
-use linerate_metric::record::Caveat;
-use linerate_metric::units::format_bytes;
+use linerate_record::record::Caveat;
+use linerate_stats::units::format_bytes;
 use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
@@ -183,7 +183,7 @@ pub fn check_socket_options(
         }
     }
     if let Some(bytes) = requested.receive_low_water_bytes {
-        linerate_host::sys::socket::set_receive_low_water(&socket, bytes)
+        linerate_sys::socket::set_receive_low_water(&socket, bytes)
             .map_err(rejected(format!("--rcvlowat {bytes}"), "leave it out"))?;
     }
     Ok(forced)
@@ -206,7 +206,7 @@ pub fn check_wait(plan: &Plan, role: Role) -> Result<(), MeasureError> {
         next_step: next_step.to_owned(),
     };
     match wait {
-        WaitMode::IoUring => linerate_host::sys::uring::probe().map_err(|error| {
+        WaitMode::IoUring => linerate_sys::uring::probe().map_err(|error| {
             let (why, next_step) = match error.raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::PERM | Errno::ACCESS) => (
                     "this process may not use io_uring",
@@ -237,7 +237,7 @@ pub fn check_wait(plan: &Plan, role: Role) -> Result<(), MeasureError> {
         WaitMode::BusyPoll { time_ns } => {
             let time = Duration::from_nanos(time_ns.unwrap_or(DEFAULT_BUSY_POLL_NS));
             let socket = probe_socket(plan.protocol)?;
-            linerate_host::sys::socket::set_busy_poll(&socket, time).map_err(|error| {
+            linerate_sys::socket::set_busy_poll(&socket, time).map_err(|error| {
                 rejected(
                     format!("the kernel rejects it ({error})"),
                     match role {
@@ -271,7 +271,7 @@ pub fn check_copy_mode(plan: &Plan, role: Role) -> Result<(), MeasureError> {
         next_step,
     };
     let socket = probe_socket(plan.protocol)?;
-    linerate_host::sys::zerocopy::enable_zero_copy(&socket).map_err(|error| {
+    linerate_sys::zerocopy::enable_zero_copy(&socket).map_err(|error| {
         rejected(
             format!("the kernel does not support it ({error})"),
             "leave it out: MSG_ZEROCOPY needs Linux 4.14 for TCP, 5.0 for UDP".to_owned(),
@@ -309,7 +309,7 @@ fn granted_buffer_bytes(socket: &Socket, bytes: u64, send: bool) -> io::Result<u
 
 /// Sets a buffer beyond the system's limit.
 fn force_buffer(socket: &Socket, bytes: u64, send: bool) -> io::Result<()> {
-    use linerate_host::sys::socket::{force_receive_buffer, force_send_buffer};
+    use linerate_sys::socket::{force_receive_buffer, force_send_buffer};
     match send {
         true => force_send_buffer(socket, bytes),
         false => force_receive_buffer(socket, bytes),
@@ -353,14 +353,14 @@ pub fn resolve_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Caveat>
     let bytes = u16::try_from(plan.payload_bytes).unwrap_or(u16::MAX);
     if roles.contains(&FlowRole::Sender)
         && plan.udp_offload.gso == Some(true)
-        && let Err(error) = linerate_host::sys::socket::enable_udp_gso(&socket, bytes)
+        && let Err(error) = linerate_sys::socket::enable_udp_gso(&socket, bytes)
     {
         plan.udp_offload.gso = Some(false);
         rejected.push(("gso", error));
     }
     if roles.contains(&FlowRole::Receiver)
         && plan.udp_offload.gro == Some(true)
-        && let Err(error) = linerate_host::sys::socket::enable_udp_gro(&socket)
+        && let Err(error) = linerate_sys::socket::enable_udp_gro(&socket)
     {
         plan.udp_offload.gro = Some(false);
         rejected.push(("gro", error));
@@ -490,7 +490,7 @@ mod tests {
         let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "host");
         plan.socket.mss_bytes = Some(10);
         let error = check_socket_options(&plan, Role::Client, false).unwrap_err();
-        assert_eq!(error.exit_code(), linerate_metric::exit::MISSING);
+        assert_eq!(error.exit_code(), linerate_record::exit::MISSING);
         assert!(error.to_string().starts_with("-M 10"), "{error}");
         plan.protocol = TransportProtocol::Udp;
         check_socket_options(&plan, Role::Client, false).unwrap();

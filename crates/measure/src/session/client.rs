@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_dialect::control::clock::{ClockSample, OffsetEstimate};
-use linerate_dialect::control::{
+use linerate_protocol::control::clock::{ClockSample, OffsetEstimate};
+use linerate_protocol::control::{
     Accept, Bye, ClockRequest, ControlCodec, Frame, PresharedKey, Propose, Reject, StartRun,
 };
-use linerate_host::sys::{clock, fd_table};
-use linerate_metric::event::EventKind;
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind};
-use linerate_metric::record::{Caveat, Record};
-use linerate_metric::stack::ControlPath;
+use linerate_record::event::EventKind;
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, PerEnd, Plan, RunKind};
+use linerate_record::record::{Caveat, Record};
+use linerate_record::stack::ControlPath;
+use linerate_sys::{clock, fd_table};
 
 use super::agreement::{apply_reply, granted_flows};
 use super::client_doubts::warnings_before;

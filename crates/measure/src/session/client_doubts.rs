@@ -1,7 +1,7 @@
 //! Warnings about the figures that are known before the measurement.
 
-use linerate_metric::plan::{Plan, RunKind, WaitMode};
-use linerate_metric::record::Caveat;
+use linerate_record::plan::{Plan, RunKind, WaitMode};
+use linerate_record::record::Caveat;
 
 use crate::workload::SPIN_BEFORE_DEPARTURE_NS;
 
@@ -12,7 +12,7 @@ pub(super) fn warnings_before(
     logical_cpus: Option<u32>,
 ) -> Vec<Caveat> {
     let mut warnings = Vec::new();
-    let usable_cpus = linerate_host::sys::cpu::list_usable().map_or(1, |cpus| cpus.len());
+    let usable_cpus = linerate_sys::cpu::list_usable().map_or(1, |cpus| cpus.len());
     // The other end may run on CPUs that this process may not use.
     let cores = usable_cpus.max(logical_cpus.map_or(1, |logical_cpus| logical_cpus as usize));
     let threads = plan.threads.as_ref();
@@ -69,7 +69,7 @@ fn awake_threads_warning(plan: &Plan, usable_cpus: usize, shares_cores: bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use linerate_metric::plan::{PerEnd, TransportProtocol};
+    use linerate_record::plan::{PerEnd, TransportProtocol};
 
     fn warnings_of_spinning(change: impl FnOnce(&mut Plan)) -> Vec<String> {
         let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far".to_owned());
@@ -95,7 +95,7 @@ mod tests {
         })));
         assert!(throttled(warnings_of_spinning(|plan| {
             plan.round_trip.rt_yield = true;
-            plan.timestamps = linerate_metric::plan::TimestampLevel::Scheduler;
+            plan.timestamps = linerate_record::plan::TimestampLevel::Scheduler;
         })));
     }
 

@@ -7,10 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_dialect::control::{ControlCodec, Frame, Heartbeat};
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Readiness, poll_any};
-use linerate_host::sys::socket::{self, MessageFlags};
+use linerate_protocol::control::{ControlCodec, Frame, Heartbeat};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness::{Readiness, poll_any};
+use linerate_sys::socket;
+use linerate_sys::socket::MessageFlags;
 use socket2::Socket;
 
 use crate::coordinator::ControlChannel;
@@ -402,7 +404,7 @@ impl ControlConnection {
         }
     }
 
-    fn protocol_error(&self, source: linerate_dialect::control::ControlError) -> MeasureError {
+    fn protocol_error(&self, source: linerate_protocol::control::ControlError) -> MeasureError {
         MeasureError::Protocol {
             peer: self.peer,
             source,
@@ -450,7 +452,7 @@ pub fn deadline_after(timeout: Duration) -> Nanos {
 mod tests {
     use std::net::TcpListener;
 
-    use linerate_dialect::control::Hello;
+    use linerate_protocol::control::Hello;
 
     use super::*;
 

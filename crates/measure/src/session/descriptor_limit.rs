@@ -1,12 +1,12 @@
 //! File descriptors that a test needs at one end, checked before any is opened.
 
-use linerate_host::sys::{cpu, fd_table};
-use linerate_metric::cost::MAX_LISTED_THREADS;
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{
+use linerate_record::cost::MAX_LISTED_THREADS;
+use linerate_record::facts::Role;
+use linerate_record::plan::{
     Direction, Plan, RunKind, SendCopy, TimestampLevel, TransportProtocol, WaitMode,
 };
-use linerate_metric::round_trip::SocketMode;
+use linerate_record::round_trip::SocketMode;
+use linerate_sys::{cpu, fd_table};
 
 use super::setup::flow_role;
 use crate::error::MeasureError;
@@ -154,8 +154,9 @@ fn threads_per_direction(plan: &Plan, role: Role, cpus: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::PerEnd;
+
     use super::*;
-    use linerate_metric::plan::PerEnd;
 
     const FOUR_OF_EIGHT: CpuCounts = CpuCounts { usable: 4, all: 8 };
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use linerate_host::sys::readiness::{Readiness, poll};
+use linerate_sys::readiness::{Readiness, poll};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 

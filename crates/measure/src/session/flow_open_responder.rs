@@ -8,10 +8,11 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use linerate_dialect::control::FlowToken;
-use linerate_dialect::control::flow::{OPENING_BYTES, read_opening, reply};
-use linerate_host::sys::datagram;
-use linerate_host::sys::socket::{self, MessageFlags};
+use linerate_protocol::control::FlowToken;
+use linerate_protocol::control::flow::{OPENING_BYTES, read_opening, reply};
+use linerate_sys::datagram;
+use linerate_sys::socket;
+use linerate_sys::socket::MessageFlags;
 
 /// Openings confirmed per flow in one call.
 const MAX_OPENINGS_PER_CALL: usize = 8;
@@ -91,9 +92,11 @@ impl FlowOpenResponder {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use linerate_dialect::control::flow::{opening, read_reply};
     use std::net::UdpSocket;
+
+    use linerate_protocol::control::flow::{opening, read_reply};
+
+    use super::*;
 
     #[test]
     fn openings_are_confirmed_and_payload_stays() {

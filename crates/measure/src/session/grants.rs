@@ -3,9 +3,9 @@
 use std::io;
 
 use linerate_host::settings::idle_hold::hold_idle_states;
-use linerate_host::sys::perf_events::{Tracepoint, TracepointRecorder, find_tracepoint_ids};
-use linerate_host::sys::{cpu, scheduling, socket};
-use linerate_metric::record::Caveat;
+use linerate_record::record::Caveat;
+use linerate_sys::perf_events::{Tracepoint, TracepointRecorder, find_tracepoint_ids};
+use linerate_sys::{cpu, scheduling, socket};
 use socket2::{Domain, Socket, Type};
 
 use super::server::{GRANTS, Grant};

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use linerate_dialect::control::FLOWS_PER_FRAME;
-use linerate_dialect::control::flow::HEADER_BYTES;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::pace::PacingMethod;
-use linerate_metric::plan::{
+use linerate_protocol::control::FLOWS_PER_FRAME;
+use linerate_protocol::control::flow::HEADER_BYTES;
+use linerate_record::event::ErrorReport;
+use linerate_record::pace::PacingMethod;
+use linerate_record::plan::{
     Direction, MAX_BATCH_DATAGRAMS, MAX_CALL_BYTES, MAX_DATAGRAM_BYTES, MIN_INTERVAL_NS, Plan,
     ReceiveCopy, RunKind, SendCopy, TransportProtocol, WaitMode,
 };
-use linerate_metric::round_trip::{
+use linerate_record::round_trip::{
     MAX_OUTSTANDING, MAX_RATE_PER_SECOND, MulticastGroup, SocketMode,
 };
 
@@ -99,7 +99,7 @@ const RECORDER_BYTES: u64 = 6 * (64 << 10);
 
 /// Memory of a flow's own distribution ([`Histogram::coarse`]), in bytes.
 ///
-/// [`Histogram::coarse`]: linerate_metric::histogram::Histogram::coarse
+/// [`Histogram::coarse`]: linerate_stats::histogram::Histogram::coarse
 const DISTRIBUTION_BYTES: u64 = 32 << 10;
 
 /// Further memory of a flow in bytes: window of received sequence numbers (8 KiB, UDP), counters,
@@ -577,9 +577,10 @@ fn check_texts(plan: &Plan) -> Option<ErrorReport> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::pace::PaceBurst;
+    use linerate_record::plan::{CpuList, PerEnd, TimestampLevel};
+
     use super::*;
-    use linerate_metric::pace::PaceBurst;
-    use linerate_metric::plan::{CpuList, PerEnd, TimestampLevel};
 
     fn plan() -> Plan {
         Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "host")

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 
-use linerate_host::sys::datagram;
+use linerate_sys::datagram;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::dial::AddressFamily;

@@ -5,15 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use linerate_metric::event::ErrorReport;
-use linerate_metric::facts::{HostFacts, Role};
-use linerate_metric::plan::{
+use linerate_port::PortError;
+use linerate_record::event::ErrorReport;
+use linerate_record::facts::{HostFacts, Role};
+use linerate_record::plan::{
     Direction, MAX_DATAGRAM_BYTES, Plan, RunKind, SchedPolicy, TransportProtocol, UdpOffload,
     WaitMode,
 };
-use linerate_metric::record::{Caveat, Record};
-use linerate_metric::stack::{ControlPath, StackPlan};
-use linerate_port::PortError;
+use linerate_record::record::{Caveat, Record};
+use linerate_record::stack::{ControlPath, StackPlan};
 
 use super::agreement::resolve_plan;
 use super::client::Client;
@@ -472,7 +472,7 @@ pub fn connect_error(remote: SocketAddr, error: io::Error) -> MeasureError {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::CpuList;
+    use linerate_record::plan::CpuList;
 
     use super::*;
 

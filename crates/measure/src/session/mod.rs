@@ -26,18 +26,18 @@ pub(crate) mod setup;
 pub(crate) mod thread_plan;
 pub(crate) mod udp_demux;
 
+use linerate_protocol::control::Hello;
+
 pub use client::Client;
 pub use control_connection::CLIENT_SILENCE_TIMEOUT;
 pub use dial::AddressFamily;
 pub use limits::TIME_LIMIT_NS;
-pub use linerate_dialect::control::{
+pub use linerate_protocol::control::{
     PresharedKey, PresharedKeyError, SECRET_MAX_BYTES, SECRET_MIN_BYTES,
 };
 pub use listen_ports::ExtraPort;
 pub use server::{EventCallback, GRANTS, Grant, InteropOptions, Server, ServerOptions};
 pub use settings::{AppliedSettings, RemoteSettings, RemoteTuning};
-
-use linerate_dialect::control::Hello;
 
 /// Name and version that this program sends in its hello.
 #[must_use]

@@ -4,12 +4,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use linerate_host::snapshot::netlink;
-use linerate_host::sys::pacing::{TxtimeClock, TxtimeSender, set_max_rate};
-use linerate_metric::facts::HostFacts;
-use linerate_metric::pace::PacingMethod;
-use linerate_metric::plan::{Plan, TransportProtocol};
-use linerate_metric::record::Caveat;
-use linerate_metric::size_costs;
+use linerate_record::facts::HostFacts;
+use linerate_record::pace::PacingMethod;
+use linerate_record::plan::{Plan, TransportProtocol};
+use linerate_record::record::Caveat;
+use linerate_stats::size_costs;
+use linerate_sys::pacing::{TxtimeClock, TxtimeSender, set_max_rate};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::checks::probe_socket;
@@ -37,7 +37,7 @@ fn path_mtu(remote: IpAddr) -> Option<u64> {
     let socket = Socket::new(Domain::for_address(remote), Type::DGRAM, None).ok()?;
     // Connecting a UDP socket sends nothing.
     socket.connect(&SockAddr::from(remote)).ok()?;
-    linerate_host::sys::socket::read_path_mtu(&socket, remote.is_ipv6())
+    linerate_sys::socket::read_path_mtu(&socket, remote.is_ipv6())
         .ok()
         .map(u64::from)
 }
@@ -175,10 +175,12 @@ fn pacing_warning(plan: &Plan, qdiscs: &[String], host: &HostFacts) -> Option<Ca
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use linerate_record::plan::RunKind;
+
     use super::*;
     use crate::session::setup::flow_options;
-    use linerate_metric::plan::RunKind;
-    use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[test]
     fn each_fragment_has_its_headers() {

@@ -1,6 +1,6 @@
 //! Random numbers that must not be guessable: flow tokens and nonces of authenticated connections.
 
-use linerate_dialect::control::{NoiseCredentials, PresharedKey};
+use linerate_protocol::control::{NoiseCredentials, PresharedKey};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::MeasureError;

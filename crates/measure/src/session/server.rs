@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use linerate_dialect::control::PresharedKey;
-use linerate_host::sys::fd_table;
-use linerate_metric::event::{Event, EventKind};
+use linerate_protocol::control::PresharedKey;
+use linerate_record::event::{Event, EventKind};
+use linerate_sys::fd_table;
 
 use super::acceptor::Acceptor;
 use super::dial::AddressFamily;
@@ -56,7 +56,7 @@ pub struct InteropOptions {
     /// Only protocols served in addition to our own; absent: all.
     pub protocols: Option<Vec<String>>,
     /// Networks whose unvalidated addresses get replies, in addition to directly connected ones.
-    pub allowed_networks: Vec<linerate_dialect::amplification_guard::IpNetwork>,
+    pub allowed_networks: Vec<linerate_protocol::amplification_guard::IpNetwork>,
     /// Most concurrent tests; absent: the server's own limit.
     pub max_tests: Option<usize>,
     /// Most payload bits per second that one test sends; absent: no limit for validated clients.

@@ -6,20 +6,21 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use linerate_dialect::control::{
-    self, Accept, ClockReply, ControlCodec, ControlError, FlowGrant, FlowToken, FlowsAttached,
-    Frame, PresharedKey, Propose, Reject, StartRun,
-};
 use linerate_host::settings::idle_hold::IdleHold;
 use linerate_host::snapshot::is_local_address;
-use linerate_host::sys::{clock, cpu};
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::facts::{HostFacts, Role};
-use linerate_metric::plan::{
+use linerate_protocol::control;
+use linerate_protocol::control::{
+    Accept, ClockReply, ControlCodec, ControlError, FlowGrant, FlowToken, FlowsAttached, Frame,
+    PresharedKey, Propose, Reject, StartRun,
+};
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::exit;
+use linerate_record::facts::{HostFacts, Role};
+use linerate_record::plan::{
     Direction, PerEnd, Plan, SchedPolicy, TimestampLevel, TransportProtocol,
 };
-use linerate_metric::record::ServedClient;
+use linerate_record::record::ServedClient;
+use linerate_sys::{clock, cpu};
 
 use super::control_connection::{
     CLIENT_SILENCE_TIMEOUT, ControlConnection, ControlStream, HANDSHAKE_STATE_TIMEOUT,

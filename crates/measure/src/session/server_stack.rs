@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use linerate_dialect::control::FlowToken;
-use linerate_metric::facts::{HostFacts, Role};
-use linerate_metric::plan::{Direction, Plan, TimestampLevel, TransportProtocol, WaitMode};
-use linerate_metric::record::Caveat;
-use linerate_metric::stack::STACK_NAME;
+use linerate_protocol::control::FlowToken;
+use linerate_record::facts::{HostFacts, Role};
+use linerate_record::plan::{Direction, Plan, TimestampLevel, TransportProtocol, WaitMode};
+use linerate_record::record::Caveat;
+use linerate_record::stack::STACK_NAME;
 use linerate_stack::StackError;
 
 use super::checks;

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use linerate_dialect::control::{FlowToken, PresharedKey, Reject};
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::units::format_bytes;
+use linerate_protocol::control::{FlowToken, PresharedKey, Reject};
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
+use linerate_record::plan::TransportProtocol;
 use linerate_stack::SocketId;
+use linerate_stats::units::format_bytes;
 
 use super::descriptor_limit;
 use super::limits::{

@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use linerate_host::snapshot::egress_interface;
-use linerate_host::sys::socket::interface_index;
-use linerate_metric::plan::{Plan, TransportProtocol};
+use linerate_record::plan::{Plan, TransportProtocol};
+use linerate_sys::socket::interface_index;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::transport::PeerAddressing;

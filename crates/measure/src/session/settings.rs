@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use linerate_dialect::control::{
+use linerate_protocol::control::{
     Bye, ControlCodec, Frame, PresharedKey, RequestedSettings, SettingsReply,
 };
 
@@ -200,8 +200,9 @@ fn unexpected_message(remote: SocketAddr, reason: &'static str) -> MeasureError 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::Mutex;
+
+    use super::*;
 
     struct RecordedSettings(Arc<Mutex<Vec<String>>>);
 

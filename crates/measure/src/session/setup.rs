@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use linerate_dialect::control::FlowToken;
 use linerate_host::settings::idle_hold::{self, IdleHold};
-use linerate_host::sys::locked_memory::{self, LockedMemory};
-use linerate_metric::cost::MAX_LISTED_THREADS;
-use linerate_metric::facts::{HostFacts, Role};
-use linerate_metric::plan::{Direction, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol};
+use linerate_protocol::control::FlowToken;
+use linerate_record::cost::MAX_LISTED_THREADS;
+use linerate_record::facts::{HostFacts, Role};
+use linerate_record::plan::{Direction, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol};
+use linerate_sys::locked_memory;
+use linerate_sys::locked_memory::LockedMemory;
 use rustix::io::Errno;
 
 use super::checks;

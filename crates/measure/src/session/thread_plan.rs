@@ -1,8 +1,8 @@
 //! Thread plan of an end: wait mode, CPUs and number of threads, with the reason.
 
-use linerate_host::sys::cpu;
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode};
+use linerate_record::facts::Role;
+use linerate_record::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode};
+use linerate_sys::cpu;
 
 use super::setup::flow_role;
 use crate::error::MeasureError;
@@ -210,8 +210,9 @@ fn blocks_in_calls(wait: WaitMode) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::TransportProtocol;
+
     use super::*;
-    use linerate_metric::plan::TransportProtocol;
 
     #[test]
     fn a_missing_cpu_is_reported_for_its_end() {

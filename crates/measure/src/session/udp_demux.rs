@@ -8,13 +8,14 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
-use linerate_dialect::control::FlowToken;
-use linerate_dialect::control::flow::reply;
-use linerate_dialect::sniff::{Classification, TransportKind, classify};
-use linerate_dialect::unrelated_protocol;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::datagram;
-use linerate_metric::plan::TransportProtocol;
+use linerate_protocol::control::FlowToken;
+use linerate_protocol::control::flow::reply;
+use linerate_protocol::sniff::{Classification, TransportKind, classify};
+use linerate_protocol::unrelated_protocol;
+use linerate_record::plan::TransportProtocol;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::datagram;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::acceptor::canonical;
@@ -330,7 +331,7 @@ fn classify_datagram(
     if server.interop.expects(&datagrams, peer) {
         return Some((None, Some(datagrams)));
     }
-    let is_hello = linerate_dialect::iperf3::udp::UdpHello::read(datagram).is_some();
+    let is_hello = linerate_protocol::iperf3::udp::UdpHello::read(datagram).is_some();
     let hello = ExpectedFlow::Iperf3Hello { port };
     if is_hello && server.interop.expects(&hello, peer) {
         return Some((None, Some(hello)));
@@ -424,7 +425,7 @@ mod tests {
     use std::net::UdpSocket;
     use std::sync::Arc;
 
-    use linerate_dialect::iperf2::{Iperf2Direction, Iperf2Settings};
+    use linerate_protocol::iperf2::{Iperf2Direction, Iperf2Settings};
 
     use super::*;
     use crate::session::ServerOptions;

@@ -11,8 +11,8 @@ pub mod scheduler_tracer;
 pub mod stages;
 pub mod timeline_export;
 
-use linerate_dialect::control::{DeviceTimestamping, ResponderTimestamps};
-use linerate_metric::record::{RoundTripStage, StagePass, Timeline};
+use linerate_protocol::control::{DeviceTimestamping, ResponderTimestamps};
+use linerate_record::record::{RoundTripStage, StagePass, Timeline};
 
 use crate::transport::call_times::{MAX_TRACED_CALLS, TimedCall};
 

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::TimestampLevel;
+use linerate_record::plan::TimestampLevel;
+use linerate_sys::clock::Nanos;
 
 /// Largest number of round trips kept: 1 MiB at each end.
 pub const MAX_ROUND_TRIPS: usize = 1 << 14;

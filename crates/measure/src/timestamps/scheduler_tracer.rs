@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::perf_events::{
+use linerate_record::plan::TimestampLevel;
+use linerate_sys::clock::Nanos;
+use linerate_sys::perf_events::{
     ContextSwitchRecorder, RING_BYTES, Tracepoint, TracepointRecorder, find_tracepoint_ids,
 };
-use linerate_host::sys::{cpu, thread};
-use linerate_metric::plan::TimestampLevel;
+use linerate_sys::{cpu, thread};
 
 use super::ring::{ReceiveWork, TimestampRing};
 

@@ -4,8 +4,8 @@
 //! not add up to its median (docs/method/stages-and-timestamps.md). Round trips with a missing
 //! timestamp are left out completely, so that no stage is computed as a remainder.
 
-use linerate_metric::histogram::Histogram;
-use linerate_metric::record::{RoundTripStage, StagePass};
+use linerate_record::record::{RoundTripStage, StagePass};
+use linerate_stats::histogram::Histogram;
 
 use super::TimestampLog;
 use super::ring::{EndTimestamps, HardwareTimestampUse};

@@ -1,10 +1,10 @@
 //! Timeline of timestamped round trips.
 
-use linerate_metric::facts::Role;
-use linerate_metric::histogram::Histogram;
-use linerate_metric::timeline::{
+use linerate_record::facts::Role;
+use linerate_record::timeline::{
     DriverActivity, Timeline, TimelineSlice, TimelineTrack, TraceTrigger, TriggerEvent,
 };
+use linerate_stats::histogram::Histogram;
 
 use super::ring::{EndTimestamps, ReceiveWork, WARM_UP_ROUND_TRIPS};
 use super::{TimestampLog, TimestampPass};

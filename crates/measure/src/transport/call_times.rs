@@ -8,11 +8,12 @@
 use std::io;
 use std::time::Duration;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::tick_clock::{self, ClockPair, TickSource};
-use linerate_metric::call_times::{CallClock, CallOutcomes as CallFigures, CallTimes, CallsByName};
-use linerate_metric::facts::Role;
-use linerate_metric::histogram::Histogram;
+use linerate_record::call_times::{CallClock, CallOutcomes as CallFigures, CallTimes, CallsByName};
+use linerate_record::facts::Role;
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock::Nanos;
+use linerate_sys::tick_clock;
+use linerate_sys::tick_clock::{ClockPair, TickSource};
 
 use crate::flow::RunClock;
 
@@ -616,8 +617,9 @@ pub fn poll_readiness<R: CallRecorder>(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn the_table_is_in_the_order_of_the_calls() {
@@ -644,7 +646,7 @@ mod tests {
         let mut timer = CallTimer::new(&[TransportCall::SendTo]);
         timer.begin();
         timer.end(TransportCall::SendTo, CallOutcome::Ready);
-        let now = linerate_host::sys::clock::now();
+        let now = linerate_sys::clock::now();
         timer.start(&RunClock {
             start_ns: now,
             count_from_ns: now + 3_000_000,
@@ -653,7 +655,7 @@ mod tests {
         });
         timer.begin();
         timer.end(TransportCall::SendTo, CallOutcome::Ready);
-        linerate_host::sys::clock::sleep_until(now + 5_000_000);
+        linerate_sys::clock::sleep_until(now + 5_000_000);
         timer.begin();
         timer.end(TransportCall::SendTo, CallOutcome::Waited);
         timer.end(TransportCall::Poll, CallOutcome::Empty);

@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::zerocopy::{self, SplicePipe};
-use linerate_metric::record::ZeroCopyCounts;
+use linerate_record::record::ZeroCopyCounts;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::zerocopy;
+use linerate_sys::zerocopy::SplicePipe;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::call_times::{CallOutcome, CallRecorder, TransportCall};

@@ -11,11 +11,6 @@ mod timestamping_device;
 mod timestamps;
 mod transfer;
 
-pub use self::buffer::AlignedBuffer;
-pub(crate) use self::socket_facts::congestion_control;
-pub use self::socket_facts::{SocketWatch, facts_of};
-pub use self::syscall::{EINVAL, EIO, to_poll};
-
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -25,21 +20,24 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::task;
 use std::time::Duration;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::datagram_batch::DatagramBatch;
-use linerate_host::sys::pacing::{self, TxtimeSender};
-use linerate_host::sys::packet_timestamps::{self, RealtimeConverter};
-use linerate_host::sys::readiness::Readiness;
-use linerate_host::sys::socket::{self, MessageFlags};
-use linerate_host::sys::zerocopy::{self, SplicePipe};
-use linerate_metric::plan::{
+use linerate_record::plan::{
     CopyModes, MAX_DATAGRAM_BYTES, ReceiveCopy, SendCopy, TransportProtocol,
 };
-use linerate_metric::record::SocketFacts;
+use linerate_record::record::SocketFacts;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::datagram_batch::DatagramBatch;
+use linerate_sys::pacing;
+use linerate_sys::pacing::TxtimeSender;
+use linerate_sys::packet_timestamps;
+use linerate_sys::packet_timestamps::RealtimeConverter;
+use linerate_sys::readiness::Readiness;
+use linerate_sys::socket;
+use linerate_sys::socket::MessageFlags;
+use linerate_sys::zerocopy;
+use linerate_sys::zerocopy::SplicePipe;
 use socket2::Socket;
 
-pub use self::socket_wait::IDLE_TIMEOUT;
-pub use self::socket_wait::{BlockingWait, EpollWait, PollWait, SelectWait, SocketWait, SpinWait};
 use self::sockets::PeerFilter;
 use self::syscall::{nonblocking_outcome, send_with};
 use self::timestamping_device::TimestampingDevice;
@@ -51,6 +49,13 @@ use super::{
     TransportSetup, TxTimestamp, WorkerTransport,
 };
 use crate::flow::RunClock;
+
+pub use self::buffer::AlignedBuffer;
+pub(crate) use self::socket_facts::congestion_control;
+pub use self::socket_facts::{SocketWatch, facts_of};
+pub use self::socket_wait::IDLE_TIMEOUT;
+pub use self::socket_wait::{BlockingWait, EpollWait, PollWait, SelectWait, SocketWait, SpinWait};
+pub use self::syscall::{EINVAL, EIO, to_poll};
 
 /// Longest time in which a flow may open: two retransmitted SYNs (1 s + 2 s) and a reserve.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

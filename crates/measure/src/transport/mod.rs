@@ -16,16 +16,14 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::task::Poll;
 use std::time::Duration;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::pacing::TxtimeClock;
-pub use linerate_host::sys::packet_timestamps::TxTimestampPoint;
-pub use linerate_host::sys::readiness::Readiness;
-use linerate_metric::plan::{CopyModes, SocketPlan, TransportProtocol, WaitMode};
-use linerate_metric::record::SocketFacts;
-use linerate_metric::stack::StackFacts;
+use call_times::CallStats;
+use linerate_record::plan::{CopyModes, SocketPlan, TransportProtocol, WaitMode};
+use linerate_record::record::SocketFacts;
+use linerate_record::stack::StackFacts;
+use linerate_sys::clock::Nanos;
+use linerate_sys::pacing::TxtimeClock;
 
 use crate::flow::RunClock;
-use call_times::CallStats;
 
 pub(crate) use copy_mode::zero_copy_bytes;
 pub(crate) use kernel::connect::open as open_socket;
@@ -34,6 +32,8 @@ pub use kernel::{
     SocketWatch, SpinWait,
 };
 pub(crate) use kernel::{congestion_control, facts_of};
+pub use linerate_sys::packet_timestamps::TxTimestampPoint;
+pub use linerate_sys::readiness::Readiness;
 pub use netstack::{
     NetstackTransport, RecordingNetstack, close_reason, connect_timeout_reason,
     to_io_error as stack_error,

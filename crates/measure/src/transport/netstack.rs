@@ -17,10 +17,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::tick_clock;
-use linerate_metric::stack::StackFacts;
+use linerate_record::stack::StackFacts;
 use linerate_stack::{Counters, SocketId, SocketKind, Stack, StackError};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::tick_clock;
+use socket_table::{NetstackSocket, SocketTable};
 
 use super::kernel::AlignedBuffer;
 use super::{CallAttempts, RecvMeta};
@@ -28,9 +30,9 @@ use crate::netstack::background::BackgroundWork;
 use crate::netstack::port_driver::PortDriver;
 use crate::netstack::services::PayloadCounters;
 use crate::netstack::stack_facts;
+
 pub use recording::RecordingNetstack;
 pub use socket_table::SocketSlot;
-use socket_table::{NetstackSocket, SocketTable};
 
 /// Interval at which background sockets are polled while payload moves.
 const BACKGROUND_INTERVAL_NS: Nanos = 1_000_000;

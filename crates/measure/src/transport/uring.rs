@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::task;
 use std::time::Duration;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::pacing;
-use linerate_host::sys::socket;
-use linerate_host::sys::uring::{ReceiveKind, ReceiveResult, ReceivedBuffer, UringSockets};
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::record::SocketFacts;
+use linerate_record::plan::TransportProtocol;
+use linerate_record::record::SocketFacts;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::pacing;
+use linerate_sys::socket;
+use linerate_sys::uring::{ReceiveKind, ReceiveResult, ReceivedBuffer, UringSockets};
 use socket2::Socket;
 
 use super::call_times::{CallOutcome, CallRecorder, CallStats, TransportCall};

@@ -4,6 +4,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, mpsc};
 
+use linerate_host::processor_time::SchedStats;
+use linerate_sys::clock;
+use linerate_sys::cpu::ThreadUsage;
+use linerate_sys::thread::ThreadId;
+
 use super::{
     EndSignal, SocketWatches, StartBarrier, WorkerError, WorkerHandle, WorkerResults, WorkerSpec,
     WorkerThread, open_flows, run_on_netstack_thread,
@@ -13,10 +18,6 @@ use crate::netstack::StackThread;
 use crate::transport::call_times::{CallTimer, CallTracer};
 use crate::transport::{NetstackTransport, RecordingNetstack, WorkerTransport};
 use crate::workload::{self, WorkerContext};
-use linerate_host::processor_time::SchedStats;
-use linerate_host::sys::clock;
-use linerate_host::sys::cpu::ThreadUsage;
-use linerate_host::sys::thread::ThreadId;
 
 /// Runs workers on the thread of the user-space stack; they report as separate threads would.
 ///

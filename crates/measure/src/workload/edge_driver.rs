@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use linerate_host::sys::clock::Nanos;
+use linerate_sys::clock::Nanos;
 
 use super::{MAX_IDLE_NS, Progress, Workload};
 use crate::flow::FlowEndResults;
@@ -136,8 +136,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
-    use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol, WaitMode};
-    use linerate_metric::round_trip::SocketMode;
+    use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol, WaitMode};
+    use linerate_record::round_trip::SocketMode;
 
     use crate::flow::{FlowRole, FlowShared, RunClock, RunPhase};
     use crate::session::setup::flow_options;

@@ -3,9 +3,9 @@
 //! Allocated later, they would disturb the run: each thread would fault in a few megabytes during
 //! its first round trips.
 
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{Plan, RunKind};
-use linerate_metric::round_trip::SocketMode;
+use linerate_record::plan::{Plan, RunKind};
+use linerate_record::round_trip::SocketMode;
+use linerate_stats::histogram::Histogram;
 
 use crate::flow::FlowRole;
 
@@ -71,8 +71,9 @@ impl HistogramPool {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::TransportProtocol;
+
     use super::*;
-    use linerate_metric::plan::TransportProtocol;
 
     #[test]
     fn what_a_flow_takes_is_there_before_the_start() {

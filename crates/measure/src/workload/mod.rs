@@ -18,8 +18,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Plan, RunKind};
+use linerate_record::plan::{Direction, Plan, RunKind};
+use linerate_sys::clock::Nanos;
 
 use self::histogram_pool::HistogramPool;
 use crate::flow::{FlowEndResults, FlowRole, FlowShared, RunClock, RunPhase};

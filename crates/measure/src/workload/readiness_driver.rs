@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use linerate_host::sys::clock::Nanos;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness::Readiness;
 
 use super::{MAX_IDLE_NS, Progress, Workload};
 use crate::flow::FlowEndResults;
-use crate::transport::{Readiness, Transport};
+use crate::transport::Transport;
 
 /// Largest number of flows stepped between two readiness checks.
 const KEYS_PER_WAIT: usize = 256;

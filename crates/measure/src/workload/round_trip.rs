@@ -14,10 +14,10 @@ use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 
-use linerate_dialect::control::flow as wire;
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::round_trip::SocketMode;
+use linerate_protocol::control::flow as wire;
+use linerate_record::plan::TransportProtocol;
+use linerate_record::round_trip::SocketMode;
+use linerate_sys::clock::Nanos;
 
 use self::open_loop::OpenLoopSender;
 use self::reconnect::{ReconnectingSender, StepHistograms};
@@ -422,7 +422,7 @@ impl<T: Transport> Workload<T> for TcpRequestSender<'_, T::Socket> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
+    use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 
     use crate::workload::scripted_transport::{START_NS, ScriptedTransport, run_scripted};
 

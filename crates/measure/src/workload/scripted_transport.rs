@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Plan, TransportProtocol};
-use linerate_metric::record::SocketFacts;
+use linerate_record::plan::{Direction, Plan, TransportProtocol};
+use linerate_record::record::SocketFacts;
+use linerate_sys::clock::Nanos;
 
 use super::{OpenFlow, WorkerContext};
 use crate::flow::{FlowEndResults, FlowRole, RunClock, RunPhase};

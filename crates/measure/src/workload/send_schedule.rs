@@ -1,6 +1,6 @@
 //! Schedule of requests that do not wait for responses.
 
-use linerate_host::sys::clock::Nanos;
+use linerate_sys::clock::Nanos;
 
 /// Schedule at a constant rate: request n is due at the start plus n periods, to the nanosecond
 /// over

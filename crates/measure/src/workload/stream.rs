@@ -4,10 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::task::Poll;
 
-use linerate_dialect::control::flow as wire;
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::pace::PacingMethod;
-use linerate_metric::plan::TransportProtocol;
+use linerate_protocol::control::flow as wire;
+use linerate_record::pace::PacingMethod;
+use linerate_record::plan::TransportProtocol;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness::Readiness;
 
 use super::round_trip::rt_yield::RtYield;
 use super::{
@@ -21,7 +22,7 @@ use crate::interop::framing::{DatagramClass, Framing};
 use crate::pacer::Pacer;
 use crate::payload_pattern::{PayloadPattern, PayloadVerifier};
 use crate::sequence_tracker::SequenceTracker;
-use crate::transport::{Readiness, Transport};
+use crate::transport::Transport;
 
 /// Silence after which a receiver counts the rest of a finished UDP flow as lost.
 const DRAIN_SILENCE_NS: Nanos = 250_000_000;
@@ -688,7 +689,7 @@ impl<T: Transport> Workload<T> for UdpReceiveFlow<'_, T::Socket> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
+    use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 
     use crate::workload::scripted_transport::{ScriptedTransport, run_scripted};
 

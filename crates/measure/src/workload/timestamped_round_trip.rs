@@ -8,10 +8,11 @@ use std::io;
 use std::sync::Arc;
 use std::task::Poll;
 
-use linerate_dialect::control::flow as wire;
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::TransportProtocol;
+use linerate_protocol::control::flow as wire;
+use linerate_record::plan::TransportProtocol;
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock::Nanos;
+use linerate_sys::packet_timestamps::TxTimestampPoint;
 
 use super::round_trip::device_timestamps;
 use super::send_schedule::SendSchedule;
@@ -19,7 +20,7 @@ use super::{OpenFlow, Progress, WorkerContext, Workload, drive};
 use crate::flow::{FlowEndResults, FlowRole, FlowShared, TimingHistograms, is_opening_datagram};
 use crate::flow_counters::PayloadTotals;
 use crate::timestamps::{LostRequest, SchedulerTracer, TimestampRing, WARM_UP_ROUND_TRIPS};
-use crate::transport::{Transport, TxTimestampPoint};
+use crate::transport::Transport;
 
 /// Number of round trips after the slow one that ends the run.
 const ROUND_TRIPS_AFTER_SLOW: u64 = 64;
@@ -637,9 +638,10 @@ impl<T: Transport> Workload<T> for TimestampedResponder<'_, T::Socket> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::{Plan, RunKind, TimestampLevel};
+
     use super::*;
     use crate::workload::scripted_transport::{ScriptedTransport, run_scripted};
-    use linerate_metric::plan::{Plan, RunKind, TimestampLevel};
 
     #[test]
     fn a_lost_response_ends_the_run_like_a_slow_one() {

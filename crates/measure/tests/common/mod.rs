@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use linerate_measure::{AddressFamily, Client, MeasureError, Server, ServerOptions};
-use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
-use linerate_metric::record::Record;
+use linerate_record::plan::{Plan, RunKind, TransportProtocol};
+use linerate_record::record::Record;
 
 /// Server that is stopped and joined on drop.
 pub struct TestServer {

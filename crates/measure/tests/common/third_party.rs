@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_measure::{ExtraPort, InteropOptions, MeasureError, Server, ServerOptions};
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::record::{Interval, Record};
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::record::{Interval, Record};
 
 /// Longest wait for a record.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! iperf2 against our server, and features of its protocol.
 
-use linerate_dialect::iperf2::{
+use linerate_protocol::iperf2::{
     DualTest, Iperf2Direction, Iperf2Settings, Iperf2TcpClient, TestAmount,
 };
 use socket2::{Domain, Socket, Type};

@@ -19,7 +19,7 @@ fn notes_for(test_server: &TestServer, address: Ipv4Addr) -> Vec<String> {
     assert!(matches!(peer.next(), Frame::Attached(_)));
     peer.send(StartRun::default());
     peer.send(SenderTotals {
-        flows: vec![linerate_dialect::control::FlowTotal {
+        flows: vec![linerate_protocol::control::FlowTotal {
             id: 1,
             bytes: 0,
             packets: Some(0),

@@ -1,6 +1,6 @@
 //! Requests and responses: every mode, and its counts.
 
-use linerate_metric::round_trip::SocketMode;
+use linerate_record::round_trip::SocketMode;
 
 use super::*;
 

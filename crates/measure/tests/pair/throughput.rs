@@ -1,6 +1,6 @@
 //! Payload at full speed or at a rate: every copy mode, with the same counts at both ends.
 
-use linerate_metric::plan::{Direction, UdpOffload};
+use linerate_record::plan::{Direction, UdpOffload};
 
 use super::*;
 

@@ -9,18 +9,19 @@
 use std::io;
 use std::sync::Arc;
 
+use linerate_sys::dpdk::{DirectForwardCounts, DpdkDevice};
+use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
+use linerate_sys::frames::chunked_copy::copy_in_chunks;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
+
 use crate::capabilities::{FrameCopy, PortCapabilities};
-use crate::chunked_copy::copy_in_chunks;
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
-use crate::frame_pool::FramePool;
 use crate::interface_use::open_error;
 use crate::kinds::{NameRule, PortKind, common_memory_plan, no_check};
 use crate::port_url::PortUrl;
 use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
-use crate::sys::burst::{BURST_FRAMES, Burst};
-use crate::sys::dpdk::{DirectForwardCounts, DpdkDevice};
-use crate::sys::frame_memory::FrameRegion;
 
 /// Description of the kind `dpdk:`.
 pub const KIND: PortKind = PortKind {

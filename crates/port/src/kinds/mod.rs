@@ -3,14 +3,15 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+use linerate_sys::frames::frame_pool::FramePool;
+
 use crate::capabilities::NetInterface;
 use crate::counters::QueueCounters;
 use crate::error::PortError;
-use crate::frame_pool::FramePool;
 use crate::port_url::{PortUrl, UrlKey};
 use crate::queue::{AnyPort, OutageInterval, PeerState, RxQueue, TxQueue};
-use crate::sys::burst::Burst;
-use crate::sys::frame_memory::{FrameRegion, MemoryPlan};
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;

@@ -4,15 +4,16 @@
 
 use std::sync::Arc;
 
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
+
 use crate::capabilities::PortCapabilities;
 use crate::counters::QueueCounters;
 use crate::error::PortError;
-use crate::frame_pool::FramePool;
 use crate::kinds::{NameRule, PortKind, common_memory_plan, no_check, queue_name};
 use crate::port_url::{PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
-use crate::sys::burst::Burst;
-use crate::sys::frame_memory::FrameRegion;
 
 /// Shortest Ethernet frame without its FCS (IEEE 802.3).
 const MIN_FRAME_BYTES: u16 = 60;
@@ -124,9 +125,10 @@ impl TxQueue for NullTransmit {
 
 #[cfg(test)]
 mod tests {
+    use linerate_sys::frames::frame_memory::MemoryPlan;
+
     use super::*;
     use crate::kinds;
-    use crate::sys::frame_memory::MemoryPlan;
 
     #[test]
     fn frames_come_and_go_without_a_loss() {

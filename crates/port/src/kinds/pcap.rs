@@ -9,19 +9,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 use rustix::fs::{FlockOperation, OFlags};
 
 use crate::capabilities::{FrameCopy, PortCapabilities};
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
-use crate::frame_pool::FramePool;
 use crate::kinds::{NameRule, PortKind, common_memory_plan};
 use crate::pcap::{CaptureError, CaptureReader, CaptureWriter};
 use crate::port_url::{PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
-use crate::sys::burst::Burst;
-use crate::sys::frame::Frame;
-use crate::sys::frame_memory::FrameRegion;
 
 /// Description of the kind `pcap:`.
 pub const KIND: PortKind = PortKind {

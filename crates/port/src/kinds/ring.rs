@@ -7,16 +7,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
+use linerate_sys::frames::frame_ring::{FrameReceiver, FrameSender, new_frame_ring};
+
 use crate::capabilities::PortCapabilities;
 use crate::counters::QueueCounters;
 use crate::error::PortError;
-use crate::frame_pool::FramePool;
 use crate::kinds::{NameRule, PortKind, common_memory_plan, no_check, queue_name};
 use crate::port_url::{PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
-use crate::sys::burst::Burst;
-use crate::sys::frame_memory::FrameRegion;
-use crate::sys::frame_ring::{FrameReceiver, FrameSender, new_frame_ring};
 
 /// Description of the kind `ring:`.
 pub const KIND: PortKind = PortKind {
@@ -232,10 +233,11 @@ impl TxQueue for RingTransmit {
 
 #[cfg(test)]
 mod tests {
+    use linerate_sys::frames::frame_memory::MemoryPlan;
+
     use super::*;
     use crate::counters::DropCause;
     use crate::kinds;
-    use crate::sys::frame_memory::MemoryPlan;
 
     fn memory() -> FrameRegion {
         FrameRegion::new(MemoryPlan::default()).unwrap()

@@ -16,21 +16,23 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+use linerate_sys::frames::frame_pool::FramePool;
+use linerate_sys::interface_ioctl;
+use linerate_sys::interface_ioctl::InterfaceConfig;
+use linerate_sys::tap;
+use linerate_sys::tap::{TapOptions, TapRestore};
 use rustix::io::Errno;
 
 use crate::capabilities::{FrameCopy, PortCapabilities};
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
-use crate::frame_pool::FramePool;
 use crate::interface_use::open_error;
 use crate::kinds::{NameRule, PortKind, queue_name};
 use crate::port_url::{PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
-use crate::sys::burst::{BURST_FRAMES, Burst};
-use crate::sys::frame::Frame;
-use crate::sys::frame_memory::{FrameRegion, MemoryPlan};
-use crate::sys::interface_ioctl::{self, InterfaceConfig};
-use crate::sys::tap::{self, TapOptions, TapRestore};
 use crate::vnet::VNET_HEADER_BYTES;
 
 /// Description of the kind `tap:`.

@@ -6,9 +6,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use linerate_lab::{Lab, LabHost, Topology, privileged};
-use linerate_port::{
-    AnyPort, Burst, FramePool, FrameRegion, MemoryPlan, PortError, PortUrl, RxQueue, TxQueue,
-};
+use linerate_port::{AnyPort, PortError, PortUrl, RxQueue, TxQueue};
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+use linerate_sys::frames::frame_pool::FramePool;
 
 /// Runs a test that needs labs: here, or again in a user namespace. `name` is the name of the test.
 pub fn with_privilege(name: &str, test: impl FnOnce()) {

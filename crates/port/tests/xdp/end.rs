@@ -3,7 +3,11 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use linerate_port::{AnyPort, Burst, Frame, FramePool, FrameRegion, Port, QueueTotals};
+use linerate_port::{AnyPort, Port, QueueTotals};
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::net;
 

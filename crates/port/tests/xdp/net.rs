@@ -6,8 +6,10 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use linerate_host::sys::namespace::{self, NamespaceKind};
-use linerate_port::{AnyPort, FrameRegion, PortError, PortUrl, memory_plan};
+use linerate_port::{AnyPort, PortError, PortUrl, memory_plan};
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::namespace;
+use linerate_sys::namespace::NamespaceKind;
 
 /// Runs a test in a new network namespace, on a thread that ends with it; if that is impossible,
 /// prints what is missing and returns.

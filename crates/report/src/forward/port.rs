@@ -1,6 +1,6 @@
 //! Text about a port: properties, traffic, and all counters under testpmd's names.
 
-use linerate_metric::forward::{BusyPollFacts, ForwardPort, QueueFigures, XdpFacts};
+use linerate_record::forward::{BusyPollFacts, ForwardPort, QueueFigures, XdpFacts};
 
 use super::statistics::{horizontal_rule, push_line, title_with_rules};
 use crate::phrases::or_unknown;

@@ -1,9 +1,9 @@
 //! Traffic of streams and ports, line for line in the layout of testpmd.
 
-use linerate_metric::forward::{
+use linerate_record::forward::{
     BitRates, ForwardFigures, ForwardPort, ForwardStream, QueueFigures, ResidenceTime,
 };
-use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
+use linerate_stats::units::{format_bit_rate, format_count, format_nanos, format_share};
 
 pub(super) fn push_line(out: &mut String, text: &str) {
     out.push_str(text.trim_end());

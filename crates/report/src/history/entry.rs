@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use linerate_metric::expect::FIGURES;
-use linerate_metric::experiment::{ExpectedShape, ExperimentResult, ShapeState};
-use linerate_metric::facts::Role;
-use linerate_metric::plan::Direction;
-use linerate_metric::record::Record;
-use linerate_metric::run_set::SetResult;
+use linerate_record::expect::FIGURES;
+use linerate_record::experiment::{ExpectedShape, ExperimentResult, ShapeState};
+use linerate_record::facts::Role;
+use linerate_record::plan::Direction;
+use linerate_record::record::Record;
+use linerate_record::run_set::SetResult;
 use serde::{Deserialize, Serialize};
 
 use crate::document::Document;
@@ -234,7 +234,7 @@ fn host_names(run: &Record) -> Vec<String> {
 }
 
 fn protocol_of(run: &Record) -> Option<String> {
-    use linerate_metric::plan::RunKind;
+    use linerate_record::plan::RunKind;
     let on_sockets = matches!(run.kind, RunKind::Throughput | RunKind::Latency);
     on_sockets.then(|| run.plan.protocol.to_string())
 }

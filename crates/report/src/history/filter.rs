@@ -1,7 +1,7 @@
 //! Filter of documents.
 
 use jiff::Timestamp;
-use linerate_metric::expect::Expectation;
+use linerate_record::expect::Expectation;
 
 use super::entry::HistoryEntry;
 

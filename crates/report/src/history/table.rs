@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use linerate_metric::expect::FIGURES;
-use linerate_metric::facts::Role;
+use linerate_record::expect::FIGURES;
+use linerate_record::facts::Role;
 
 use super::entry::HistoryEntry;
 #[cfg(feature = "parquet")]
@@ -104,12 +104,13 @@ pub fn entries_to_parquet(entries: &[HistoryEntry]) -> Result<Vec<u8>, ReportErr
 
 #[cfg(feature = "parquet")]
 fn write_parquet(entries: &[HistoryEntry]) -> parquet::errors::Result<Vec<u8>> {
+    use std::sync::Arc;
+
     use parquet::basic::Compression;
     use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
     use parquet::file::properties::WriterProperties;
     use parquet::file::writer::SerializedFileWriter;
     use parquet::schema::parser::parse_message_type;
-    use std::sync::Arc;
 
     let mut schema = String::from("message linerate {\n");
     for (name, _) in TEXT_COLUMNS {

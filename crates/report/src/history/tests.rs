@@ -1,10 +1,11 @@
 //! Tests of the history in a temporary directory.
 
+use linerate_record::expect::FigureUnit;
+use linerate_record::plan::{Plan, RunKind, TransportProtocol};
+use linerate_record::record::{Record, Summary};
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
+
 use super::*;
-use linerate_metric::expect::FigureUnit;
-use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
-use linerate_metric::record::{Record, Summary};
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 
 fn run(id: &str, day: i8, goodput: f64) -> Record {
     let started = jiff::civil::date(2026, 11, day)
@@ -46,7 +47,7 @@ fn ten() -> Vec<Record> {
 
 #[test]
 fn copies_of_a_server_are_hidden_by_default() {
-    use linerate_metric::facts::Role;
+    use linerate_record::facts::Role;
     let mut all = ten();
     for number in [4, 9] {
         all[number].recorded_by = Some(Role::Server);
@@ -75,8 +76,8 @@ fn copies_of_a_server_are_hidden_by_default() {
 
 #[test]
 fn a_server_lists_clients_and_directions() {
-    use linerate_metric::plan::Direction;
-    use linerate_metric::record::ServedClient;
+    use linerate_record::plan::Direction;
+    use linerate_record::record::ServedClient;
     let mut all: Vec<Record> = ten().into_iter().take(4).collect();
     for run in &mut all[1..] {
         run.plan.host = "10.77.0.2".to_owned();

@@ -1,8 +1,8 @@
 //! Figure over time, with its change points.
 
 use jiff::Timestamp;
-use linerate_metric::change_points::{SeriesLevel, split_levels};
-use linerate_metric::expect::FigureUnit;
+use linerate_record::expect::FigureUnit;
+use linerate_stats::change_points::{SeriesLevel, split_levels};
 use serde::Serialize;
 
 use super::entry::HistoryEntry;

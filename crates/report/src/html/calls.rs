@@ -1,6 +1,6 @@
 //! Table of system calls as HTML.
 
-use linerate_metric::record::Record;
+use linerate_record::record::Record;
 
 use super::with_micro_sign;
 use crate::calls;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::capacity::{Capacity, DelayPoint, SizeCapacity};
-use linerate_metric::units::{format_nanos, format_per_second, format_share};
+use linerate_record::capacity::{Capacity, DelayPoint, SizeCapacity};
+use linerate_stats::units::{format_nanos, format_per_second, format_share};
 
 use super::figure::{self, ChartData, ChartRow};
 use super::with_micro_sign;

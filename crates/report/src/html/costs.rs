@@ -1,9 +1,9 @@
 //! Cost of a run and its streams: tables and a chart.
 
-use linerate_metric::cost::StreamInterval;
-use linerate_metric::plan::Direction;
-use linerate_metric::record::{FlowEnd, Interval, Record};
-use linerate_metric::units::{format_bit_rate, format_count, format_share};
+use linerate_record::cost::StreamInterval;
+use linerate_record::plan::Direction;
+use linerate_record::record::{FlowEnd, Interval, Record};
+use linerate_stats::units::{format_bit_rate, format_count, format_share};
 
 use super::figure;
 use super::run::{SeriesTable, directions_of, intervals_of, omitted_range, time_axis};

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use linerate_metric::expect::FigureUnit;
-use linerate_metric::experiment::{
+use linerate_record::expect::FigureUnit;
+use linerate_record::experiment::{
     ExperimentPoint, ExperimentResult, KnobValues, PlotSpec, ShapeState, parse_number,
 };
-use linerate_metric::run_set::RunSet;
-use linerate_metric::statistics::Estimate;
-use linerate_metric::units::{format_count, format_nanos};
+use linerate_record::run_set::RunSet;
+use linerate_stats::statistics::Estimate;
+use linerate_stats::units::{format_count, format_nanos};
 
 use super::figure::{ChartData, ChartRow, render_chart};
 use super::{experiment_points, hosts, with_micro_sign};
@@ -488,8 +488,9 @@ fn line_chart(result: &ExperimentResult, plot: &PlotSpec) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::experiment::{FigureSpec, KnobAxis};
+
     use super::*;
-    use linerate_metric::experiment::{FigureSpec, KnobAxis};
 
     /// Renders one point per value of a knob, with its figure and interval.
     fn drawn(knob: &str, points: &[(&str, f64, (f64, f64))]) -> String {

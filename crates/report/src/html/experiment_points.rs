@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::experiment::{ExperimentPoint, ExperimentResult, KnobValues, parse_number};
-use linerate_metric::histogram::{Histogram, HistogramData};
-use linerate_metric::plan::RunKind;
-use linerate_metric::record::Record;
-use linerate_metric::run_set::RunSet;
+use linerate_record::experiment::{ExperimentPoint, ExperimentResult, KnobValues, parse_number};
+use linerate_record::plan::RunKind;
+use linerate_record::record::Record;
+use linerate_record::run_set::RunSet;
+use linerate_stats::histogram::{Histogram, HistogramData};
 
 use super::{calls, loss_flow, path_section, run_comparison, stages, timeline};
 use crate::experiment::describe_setting as words;

@@ -1,8 +1,8 @@
 //! Findings of a run as HTML.
 
-use linerate_metric::finding::{Finding, FindingKind};
-use linerate_metric::record::Record;
-use linerate_metric::units::format_share;
+use linerate_record::finding::{Finding, FindingKind};
+use linerate_record::record::Record;
+use linerate_stats::units::format_share;
 
 use super::{mark_code, with_micro_sign};
 use crate::phrases;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::forward::{QueueFigures, SaturationCurve};
-use linerate_metric::record::Record;
-use linerate_metric::statistics::median;
-use linerate_metric::units::{format_bytes, format_count, format_per_second, format_share};
+use linerate_record::forward::{QueueFigures, SaturationCurve};
+use linerate_record::record::Record;
+use linerate_stats::statistics::median;
+use linerate_stats::units::{format_bytes, format_count, format_per_second, format_share};
 
 use super::figure::{self, ChartData, ChartRow};
 use crate::forward;

@@ -1,7 +1,7 @@
 //! Packet generator runs as HTML.
 
-use linerate_metric::record::{Interval, Record};
-use linerate_metric::units::{format_count, format_nanos, format_per_second};
+use linerate_record::record::{Interval, Record};
+use linerate_stats::units::{format_count, format_nanos, format_per_second};
 
 use super::figure::{self, ChartData, ChartRow};
 use super::run::{SeriesTable, intervals_of, time_axis};
@@ -109,7 +109,7 @@ pub(super) fn rates_over_time(run: &Record) -> String {
 }
 
 fn lost_over_time(run: &Record) -> String {
-    let intervals = intervals_of(run, linerate_metric::plan::Direction::Send);
+    let intervals = intervals_of(run, linerate_record::plan::Direction::Send);
     let (x, unit) = time_axis(run);
     let mut columns = SeriesTable::new(unit);
     let spans = columns.add_series(
@@ -153,7 +153,7 @@ fn flow_delays(run: &Record) -> String {
     }
     let low = delays.iter().map(|(_, times)| times.p50).min().unwrap_or(1) as f64;
     let high = delays.iter().map(|(_, times)| times.max).max().unwrap_or(1) as f64;
-    let line = |name: &str, read: fn(&linerate_metric::histogram::Quantiles) -> u64| ChartSeries {
+    let line = |name: &str, read: fn(&linerate_stats::histogram::Quantiles) -> u64| ChartSeries {
         name: name.to_owned(),
         // Flow numbers are no scale, so points are not joined.
         mark: SeriesMark::Step(

@@ -1,8 +1,8 @@
 //! Tables of hosts, folded behind one line each.
 
-use linerate_metric::facts::HostFacts;
-use linerate_metric::plan::RunKind;
-use linerate_metric::record::Record;
+use linerate_record::facts::HostFacts;
+use linerate_record::plan::RunKind;
+use linerate_record::record::Record;
 
 use crate::facts::{self, FactValue, HostFactRow};
 use crate::phrases::{self, count_of};

@@ -1,7 +1,7 @@
 //! Flow diagram of lost datagrams by place.
 
-use linerate_metric::record::Record;
-use linerate_metric::units::{format_count, format_share};
+use linerate_record::record::Record;
+use linerate_stats::units::{format_count, format_share};
 
 use super::with_micro_sign;
 use crate::phrases;

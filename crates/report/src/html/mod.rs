@@ -22,11 +22,11 @@ mod sweep;
 mod timeline;
 mod tuning;
 
-use linerate_metric::comparison::Comparison;
-use linerate_metric::expect::FigureUnit;
-use linerate_metric::record::Record;
-use linerate_metric::run_set::RunSet;
-use linerate_metric::statistics::median;
+use linerate_record::comparison::Comparison;
+use linerate_record::expect::FigureUnit;
+use linerate_record::record::Record;
+use linerate_record::run_set::RunSet;
+use linerate_stats::statistics::median;
 
 use crate::comparison::DocumentComparison;
 use crate::document::Document;
@@ -280,8 +280,8 @@ fn typical_runs(runs: &[Record], comparison: Option<&Comparison>) -> Vec<Record>
     }
     let value = |run: &Record| {
         let figure = comparison.map_or_else(
-            || Some(linerate_metric::figure::default_for(run.kind)),
-            |found| linerate_metric::figure::find(&found.figure),
+            || Some(linerate_record::figure::default_for(run.kind)),
+            |found| linerate_record::figure::find(&found.figure),
         );
         figure
             .and_then(|figure| figure.value_in(run))

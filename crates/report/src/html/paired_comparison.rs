@@ -1,8 +1,8 @@
 //! Pairs of a comparison as a chart.
 
-use linerate_metric::comparison::Comparison;
-use linerate_metric::figure;
-use linerate_metric::run_set::{RunSet, SetResult};
+use linerate_record::comparison::Comparison;
+use linerate_record::figure;
+use linerate_record::run_set::{RunSet, SetResult};
 
 use super::figure::{self as frame, ChartData, ChartRow};
 use super::with_micro_sign;

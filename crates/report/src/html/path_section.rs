@@ -1,12 +1,12 @@
 //! Path diagram of a run: hosts, switches, ports, queues, threads.
 
-use linerate_metric::facts::{HostFacts, Role};
-use linerate_metric::forward::ForwardFigures;
-use linerate_metric::generate::GeneratePlan;
-use linerate_metric::plan::{CpuList, Direction, Plan, RunKind, SchedPolicy, WaitMode};
-use linerate_metric::record::{CpuCost, Record};
-use linerate_metric::stack::STACK_NAME;
-use linerate_metric::units::format_bit_rate;
+use linerate_record::facts::{HostFacts, Role};
+use linerate_record::forward::ForwardFigures;
+use linerate_record::generate::GeneratePlan;
+use linerate_record::plan::{CpuList, Direction, Plan, RunKind, SchedPolicy, WaitMode};
+use linerate_record::record::{CpuCost, Record};
+use linerate_record::stack::STACK_NAME;
+use linerate_stats::units::format_bit_rate;
 
 use super::with_micro_sign;
 use crate::svg::{

@@ -1,8 +1,8 @@
 //! One run: key figures, charts, all figures, losses, plan.
 
-use linerate_metric::plan::{Direction, RunKind, TransportProtocol};
-use linerate_metric::record::{FlowEnd, Interval, Record, Summary};
-use linerate_metric::units::{format_bit_rate, format_count, format_nanos, format_share};
+use linerate_record::plan::{Direction, RunKind, TransportProtocol};
+use linerate_record::record::{FlowEnd, Interval, Record, Summary};
+use linerate_stats::units::{format_bit_rate, format_count, format_nanos, format_share};
 
 use super::figure::{self, ChartData, ChartRow};
 use super::{costs, run_comparison, stages, with_micro_sign};
@@ -634,7 +634,7 @@ fn stream_table(run: &Record) -> String {
     }
     out.push_str("</tr></thead><tbody>");
     for (direction, stream) in flows.iter().take(MAX_STREAMS) {
-        let socket = |read: fn(&linerate_metric::record::SocketFacts) -> Option<String>| {
+        let socket = |read: fn(&linerate_record::record::SocketFacts) -> Option<String>| {
             or_unknown(stream.sender.as_ref().and_then(read), |text| {
                 escape_markup(&text)
             })

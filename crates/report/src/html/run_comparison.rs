@@ -1,9 +1,9 @@
 //! Comparison of several runs.
 
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::{PerEnd, RunKind, WaitMode};
-use linerate_metric::record::Record;
-use linerate_metric::units::{format_bit_rate, format_nanos};
+use linerate_record::plan::{PerEnd, RunKind, WaitMode};
+use linerate_record::record::Record;
+use linerate_stats::histogram::Histogram;
+use linerate_stats::units::{format_bit_rate, format_nanos};
 
 use super::figure::{self, ChartData, ChartRow};
 use super::with_micro_sign;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::histogram::Quantiles;
-use linerate_metric::plan::RunKind;
-use linerate_metric::record::Record;
-use linerate_metric::units::{format_bytes, format_count, format_nanos};
+use linerate_record::plan::RunKind;
+use linerate_record::record::Record;
+use linerate_stats::histogram::Quantiles;
+use linerate_stats::units::{format_bytes, format_count, format_nanos};
 
 use super::figure::{self, ChartData, ChartRow};
 use super::with_micro_sign;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use linerate_metric::record::{Record, RoundTripStage};
-use linerate_metric::units::{format_nanos, format_share};
+use linerate_record::record::{Record, RoundTripStage};
+use linerate_stats::units::{format_nanos, format_share};
 
 use super::{timeline, with_micro_sign};
 use crate::svg::{DrawingSize, NARROW_SIZE, WIDE_SIZE, escape_markup};

@@ -1,10 +1,10 @@
 //! Points of a sweep: heat map, cost chart, table.
 
-use linerate_metric::figure as figures;
-use linerate_metric::record::Record;
-use linerate_metric::run_set::RunSet;
-use linerate_metric::sweep::{Sweep, SweepPoint};
-use linerate_metric::units::{format_bytes, format_nanos};
+use linerate_record::figure as figures;
+use linerate_record::record::Record;
+use linerate_record::run_set::RunSet;
+use linerate_record::sweep::{Sweep, SweepPoint};
+use linerate_stats::units::{format_bytes, format_nanos};
 
 use super::figure::{self, ChartData, ChartRow};
 use super::{axis_unit, with_micro_sign};

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use linerate_metric::facts::Role;
-use linerate_metric::timeline::{Timeline, TimelineSlice, TimelineTrack};
-use linerate_metric::units::format_nanos;
+use linerate_record::facts::Role;
+use linerate_record::timeline::{Timeline, TimelineSlice, TimelineTrack};
+use linerate_stats::units::format_nanos;
 
 use super::with_micro_sign;
 use crate::figures;

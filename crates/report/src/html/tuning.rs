@@ -1,13 +1,13 @@
 //! Result of a search over knobs as HTML: before and after, changes and commands, rejected
 //! settings.
 
-use linerate_metric::expect::FigureUnit::Nanos;
-use linerate_metric::experiment::KnobValues;
-use linerate_metric::figure as figures;
-use linerate_metric::plan::RunKind;
-use linerate_metric::run_set::RunSet;
-use linerate_metric::tuning::{Tuning, TuningTrial};
-use linerate_metric::units::{format_bytes, format_share};
+use linerate_record::expect::FigureUnit::Nanos;
+use linerate_record::experiment::KnobValues;
+use linerate_record::figure as figures;
+use linerate_record::plan::RunKind;
+use linerate_record::run_set::RunSet;
+use linerate_record::tuning::{Tuning, TuningTrial};
+use linerate_stats::units::{format_bytes, format_share};
 
 use super::figure::{self, ChartData, ChartRow};
 use super::{axis_unit, with_micro_sign};
@@ -223,20 +223,21 @@ fn trial_chart(tuning: &Tuning) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use linerate_metric::comparison::{
+    use linerate_record::comparison::{
         BetterWhen, ComparisonSide, ComparisonSpec, RunPair, SIGNIFICANCE, compare_pairs,
     };
-    use linerate_metric::experiment::KnobValues;
-    use linerate_metric::run_set::{SET_SCHEMA, SetResult};
-    use linerate_metric::statistics::estimate;
-    use linerate_metric::tuning::{
+    use linerate_record::experiment::KnobValues;
+    use linerate_record::run_set::{SET_SCHEMA, SetResult};
+    use linerate_record::tuning::{
         ConfigSnippet, FindingHint, RejectedSetting, RunCounts, TuningChange,
     };
+    use linerate_stats::statistics::estimate;
+
+    use super::*;
 
     fn tuned(proved: bool) -> RunSet {
         let text = include_str!("../../tests/fixtures/run-1.json");
-        let run: linerate_metric::record::Record = serde_json::from_str(text).unwrap();
+        let run: linerate_record::record::Record = serde_json::from_str(text).unwrap();
         let spec = ComparisonSpec {
             figure: "goodput".to_owned(),
             better: BetterWhen::Higher,

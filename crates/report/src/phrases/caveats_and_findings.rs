@@ -1,8 +1,8 @@
 //! Text of caveats and findings.
 
-use linerate_metric::finding::{Evidence, EvidenceValue, FindingLocation};
-use linerate_metric::record::{Caveat, Record};
-use linerate_metric::units::{
+use linerate_record::finding::{Evidence, EvidenceValue, FindingLocation};
+use linerate_record::record::{Caveat, Record};
+use linerate_stats::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_share,
 };
 

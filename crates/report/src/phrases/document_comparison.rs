@@ -1,11 +1,11 @@
 //! Sentences that compare documents.
 
-use linerate_metric::comparison::{ComparisonSide, ComparisonSpec, SIGNIFICANCE, compare_samples};
-use linerate_metric::expect::NamedFigure;
-use linerate_metric::figure;
-use linerate_metric::plan::RunKind;
-use linerate_metric::record::Record;
-use linerate_metric::statistics::median;
+use linerate_record::comparison::{ComparisonSide, ComparisonSpec, SIGNIFICANCE, compare_samples};
+use linerate_record::expect::NamedFigure;
+use linerate_record::figure;
+use linerate_record::plan::RunKind;
+use linerate_record::record::Record;
+use linerate_stats::statistics::median;
 
 use super::{run_headlines, set_headlines};
 use crate::document::Document;
@@ -113,8 +113,9 @@ fn headline_of_each(documents: &[Document], names: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
+
     use super::*;
-    use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
 
     fn run(goodput: f64) -> Record {
         let text = include_str!("../../tests/fixtures/run-1.json");

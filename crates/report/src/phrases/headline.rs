@@ -1,10 +1,11 @@
 //! Headlines: the main figures of runs as sentences.
 
-use linerate_metric::plan::{Direction, PerEnd, RunKind, TransportProtocol, WaitMode};
-use linerate_metric::record::{Quantiles, Record};
-use linerate_metric::run_set::SetResult;
-use linerate_metric::statistics::median;
-use linerate_metric::units::{
+use linerate_record::plan::{Direction, PerEnd, RunKind, TransportProtocol, WaitMode};
+use linerate_record::record::Record;
+use linerate_record::run_set::SetResult;
+use linerate_stats::histogram::Quantiles;
+use linerate_stats::statistics::median;
+use linerate_stats::units::{
     format_bit_rate, format_exact_bytes, format_nanos, format_per_second, format_share,
 };
 
@@ -302,9 +303,10 @@ pub(super) fn speed_change(before: f64, after: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::Plan;
+    use linerate_stats::histogram::Histogram;
+
     use super::*;
-    use linerate_metric::histogram::Histogram;
-    use linerate_metric::plan::Plan;
 
     fn latency_run(bytes: u64, rate: Option<u64>, label: &str, p50: u64) -> Record {
         let text = include_str!("../../tests/fixtures/run-1.json");

@@ -1,8 +1,8 @@
 //! Measurements as table rows: name, main figure, meaning.
 
-use linerate_metric::plan::{PerEnd, RunKind, TransportProtocol, WaitMode};
-use linerate_metric::record::{Record, Summary};
-use linerate_metric::units::{
+use linerate_record::plan::{PerEnd, RunKind, TransportProtocol, WaitMode};
+use linerate_record::record::{Record, Summary};
+use linerate_stats::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 

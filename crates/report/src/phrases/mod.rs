@@ -7,6 +7,8 @@ mod headline;
 mod measurements;
 mod plan_text;
 
+use linerate_stats::units::format_count;
+
 pub(crate) use caveats_and_findings::{
     count_caveats, describe_evidence, distinct_caveats, finding_location,
 };
@@ -18,8 +20,6 @@ pub(crate) use plan_text::{
     plan_details, plan_title, recorded_direction, run_name, run_title, server_view_title,
     skipped_copies, wait_mode_name, with_distinct_labels,
 };
-
-use linerate_metric::units::format_count;
 
 /// Placeholder for an unknown value.
 pub(crate) const UNKNOWN: &str = "-";

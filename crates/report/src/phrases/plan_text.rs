@@ -1,12 +1,12 @@
 //! Plans as text: titles, names and details.
 
-use linerate_metric::pace::PacingMethod;
-use linerate_metric::plan::{
+use linerate_record::pace::PacingMethod;
+use linerate_record::plan::{
     CopyModes, CpuList, DEFAULT_BUSY_POLL_NS, Direction, PerEnd, Plan, ReceiveCopy, RunKind,
     SchedPolicy, SendCopy, TransportProtocol, WaitMode,
 };
-use linerate_metric::record::{Record, StreamFigures};
-use linerate_metric::units::{format_bit_rate, format_bytes, format_count, format_exact_bytes};
+use linerate_record::record::{Record, StreamFigures};
+use linerate_stats::units::{format_bit_rate, format_bytes, format_count, format_exact_bytes};
 
 use super::{format_address, format_duration};
 
@@ -499,8 +499,8 @@ mod tests {
         let mut plan = Plan::new(RunKind::Stack, TransportProtocol::Udp, "10.0.0.2/24");
         plan.payload_bytes = 0;
         plan.duration_ns = Some(2_000_000_000);
-        plan.stack = PerEnd::same(linerate_metric::stack::STACK_NAME.to_owned());
-        plan.client_stack = Some(Box::new(linerate_metric::stack::StackPlan {
+        plan.stack = PerEnd::same(linerate_record::stack::STACK_NAME.to_owned());
+        plan.client_stack = Some(Box::new(linerate_record::stack::StackPlan {
             profile: "embedded-tuned".to_owned(),
             ..Default::default()
         }));

@@ -1,6 +1,6 @@
 //! Axes: mapping of values to positions, and tick labels.
 
-use linerate_metric::units::format_count;
+use linerate_stats::units::format_count;
 
 use crate::phrases::format_short;
 
@@ -379,8 +379,9 @@ fn round_down(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn labels(axis: &ChartAxis, length: f64, label_length: f64) -> Vec<String> {
         let ticks = axis.ticks(length, label_length);

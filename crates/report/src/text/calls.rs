@@ -1,6 +1,6 @@
 //! Table of system calls.
 
-use linerate_metric::record::Record;
+use linerate_record::record::Record;
 
 use super::table::render_table;
 use crate::calls;

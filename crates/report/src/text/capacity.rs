@@ -1,9 +1,9 @@
 //! Tables of a capacity measurement (RFC 2544).
 
-use linerate_metric::capacity::{
+use linerate_record::capacity::{
     BackToBackResult, Capacity, CapacityTrial, SizeCapacity, Throughput,
 };
-use linerate_metric::units::{
+use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 
@@ -395,8 +395,9 @@ pub(crate) fn trial_table(capacity: &Capacity) -> Option<TextTable> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::capacity::{DelayPoint, FrameLossPoint};
+
     use super::*;
-    use linerate_metric::capacity::{DelayPoint, FrameLossPoint};
 
     #[test]
     fn a_load_that_was_not_offered_has_a_star() {

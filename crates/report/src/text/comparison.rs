@@ -1,11 +1,11 @@
 //! Comparison of two sides in one figure: medians, difference, verdict.
 
-use linerate_metric::comparison::{
+use linerate_record::comparison::{
     BetterWhen, Comparison, ComparisonSide, ComparisonVerdict, RankTest, RunPair, min_samples,
 };
-use linerate_metric::expect::FigureUnit;
-use linerate_metric::figure;
-use linerate_metric::statistics::Estimate;
+use linerate_record::expect::FigureUnit;
+use linerate_record::figure;
+use linerate_stats::statistics::Estimate;
 
 use super::table::{TextTable, render_table};
 use crate::phrases;
@@ -361,8 +361,9 @@ fn format_p_value(p: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::comparison::{ComparisonSpec, SIGNIFICANCE, compare_pairs};
+
     use super::*;
-    use linerate_metric::comparison::{ComparisonSpec, SIGNIFICANCE, compare_pairs};
 
     fn verdict_of(figure: &str, a: f64, b: f64) -> String {
         let side = |label: &str| ComparisonSide {

@@ -1,15 +1,15 @@
 //! Conclusions from several runs: cost by size, by wait mode, by load.
 
-use linerate_metric::forward::SaturationCurve;
-use linerate_metric::histogram::Quantiles;
-use linerate_metric::load::{KNEE_RESPONSE_SHARE, LatencyUnderLoad, LoadCurve, LoadPoint};
-use linerate_metric::run_set::SetResult;
-use linerate_metric::size_costs::{CostEstimate, SizeCosts};
-use linerate_metric::statistics::Estimate;
-use linerate_metric::units::{
+use linerate_record::forward::SaturationCurve;
+use linerate_record::load::{KNEE_RESPONSE_SHARE, LatencyUnderLoad, LoadCurve, LoadPoint};
+use linerate_record::run_set::SetResult;
+use linerate_record::waiting_costs::WaitingCosts;
+use linerate_stats::histogram::Quantiles;
+use linerate_stats::size_costs::{CostEstimate, SizeCosts};
+use linerate_stats::statistics::Estimate;
+use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
-use linerate_metric::waiting_costs::WaitingCosts;
 
 use super::table::{TextTable, render_table};
 use crate::forward;
@@ -359,7 +359,7 @@ fn under_load_conclusion(found: &LatencyUnderLoad) -> Conclusion {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::forward::SaturationPoint;
+    use linerate_record::forward::SaturationPoint;
 
     use super::*;
 

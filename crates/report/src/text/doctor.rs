@@ -1,6 +1,6 @@
 //! Report of `linerate doctor`.
 
-use linerate_metric::facts::{DoctorReport, Support};
+use linerate_record::facts::{DoctorReport, Support};
 
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 

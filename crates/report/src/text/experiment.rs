@@ -1,6 +1,6 @@
 //! Experiment as text: tables, then the state of each expectation.
 
-use linerate_metric::experiment::{ExperimentResult, ShapeState};
+use linerate_record::experiment::{ExperimentResult, ShapeState};
 
 use super::render_note;
 use super::table::render_table;

@@ -1,9 +1,9 @@
 //! Findings as text: causes, limits, evidence, remedies.
 
-use linerate_metric::finding::{Finding, FindingKind};
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::record::Record;
-use linerate_metric::units::format_share;
+use linerate_record::finding::{Finding, FindingKind};
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_record::record::Record;
+use linerate_stats::units::format_share;
 
 use crate::phrases;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};

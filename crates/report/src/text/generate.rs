@@ -1,9 +1,9 @@
 //! Tables of packet generator runs.
 
-use linerate_metric::generate::GenerateFigures;
-use linerate_metric::histogram::Quantiles;
-use linerate_metric::record::Record;
-use linerate_metric::units::{
+use linerate_record::generate::GenerateFigures;
+use linerate_record::record::Record;
+use linerate_stats::histogram::Quantiles;
+use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 

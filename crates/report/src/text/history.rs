@@ -1,7 +1,7 @@
 //! History as text: lists of runs, marks, trends.
 
-use linerate_metric::expect::{FIGURES, FigureUnit};
-use linerate_metric::plan::Direction;
+use linerate_record::expect::{FIGURES, FigureUnit};
+use linerate_record::plan::Direction;
 
 use super::render_note;
 use super::table::render_table;
@@ -62,7 +62,7 @@ fn describe_result(entry: &HistoryEntry) -> String {
             (None, 0 | 1) => phrases::UNKNOWN.to_owned(),
             (None, runs) => count_of(runs),
             (Some(headline), runs) => {
-                let formatted = linerate_metric::figure::format(&headline.figure, headline.value);
+                let formatted = linerate_record::figure::format(&headline.figure, headline.value);
                 format!(
                     "{} {formatted} ({})",
                     strip_control_characters(&headline.figure),

@@ -2,7 +2,7 @@
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use linerate_metric::facts::HostFacts;
+use linerate_record::facts::HostFacts;
 
 use crate::facts::{self, FactValue};
 use crate::phrases::UNKNOWN;

@@ -23,6 +23,12 @@ mod table;
 pub(crate) mod tuning;
 mod verdicts;
 
+use linerate_record::event::ErrorReport;
+use linerate_record::record::Caveat;
+
+use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
+
+pub use crate::figures::format_loss_count;
 pub use capacity::describe_trial as capacity_trial;
 pub use comparison::describe_pair;
 pub(crate) use comparison::{
@@ -45,13 +51,6 @@ pub(crate) use sweep::{
 };
 pub(crate) use table::TextTable;
 pub use verdicts::render_verdicts;
-
-pub use crate::figures::format_loss_count;
-
-use linerate_metric::event::ErrorReport;
-use linerate_metric::record::Caveat;
-
-use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 
 /// Number of entries shown of a long list.
 const MAX_LIST_ENTRIES: usize = 10;

@@ -1,8 +1,8 @@
 //! Table of pacing: rate error, lateness, arrival gaps, delays.
 
-use linerate_metric::histogram::Quantiles;
-use linerate_metric::record::{DirectionFigures, Record};
-use linerate_metric::units::{format_nanos, format_share};
+use linerate_record::record::{DirectionFigures, Record};
+use linerate_stats::histogram::Quantiles;
+use linerate_stats::units::{format_nanos, format_share};
 
 use super::table::render_table;
 use crate::phrases::{self, or_unknown};

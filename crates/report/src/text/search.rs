@@ -1,7 +1,7 @@
 //! Search for the highest rate: trials and result.
 
-use linerate_metric::run_set::{RateSearchResult, RateSearchTrial, RunSet};
-use linerate_metric::units::{format_bit_rate, format_share};
+use linerate_record::run_set::{RateSearchResult, RateSearchTrial, RunSet};
+use linerate_stats::units::{format_bit_rate, format_share};
 
 use super::table::TextTable;
 use crate::phrases;
@@ -146,9 +146,10 @@ fn describe_result(search: &RateSearchResult) -> String {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::record::Record;
+    use linerate_record::run_set::{SET_SCHEMA, SetResult};
+
     use super::*;
-    use linerate_metric::record::Record;
-    use linerate_metric::run_set::{SET_SCHEMA, SetResult};
 
     /// The first trial floods the path and must not be shown as the result.
     #[test]

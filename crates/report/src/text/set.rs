@@ -1,8 +1,8 @@
 //! Sets of runs: repeats as medians with intervals, different measurements in one table.
 
-use linerate_metric::expect::{FIGURES, FigureUnit};
-use linerate_metric::record::{Caveat, Record};
-use linerate_metric::run_set::RunSet;
+use linerate_record::expect::{FIGURES, FigureUnit};
+use linerate_record::record::{Caveat, Record};
+use linerate_record::run_set::RunSet;
 
 use super::conclusions::render_conclusions;
 use super::table::render_table;

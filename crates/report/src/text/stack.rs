@@ -1,10 +1,10 @@
 //! The user-space stack: configuration, memory, counters.
 
-use linerate_metric::facts::HostFacts;
-use linerate_metric::plan::RunKind;
-use linerate_metric::record::Record;
-use linerate_metric::stack::{ServiceFigures, StackFacts, StackInterval, StackMemory};
-use linerate_metric::units::{format_bytes, format_count};
+use linerate_record::facts::HostFacts;
+use linerate_record::plan::RunKind;
+use linerate_record::record::Record;
+use linerate_record::stack::{ServiceFigures, StackFacts, StackInterval, StackMemory};
+use linerate_stats::units::{format_bytes, format_count};
 
 use super::table::render_table;
 use crate::figures;

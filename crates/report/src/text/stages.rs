@@ -1,8 +1,8 @@
 //! Stages of a round trip: table, timestamp sources, clock errors.
 
-use linerate_metric::plan::TimestampLevel;
-use linerate_metric::record::{Record, RoundTripStage, StagePass};
-use linerate_metric::units::{format_count, format_nanos, format_share};
+use linerate_record::plan::TimestampLevel;
+use linerate_record::record::{Record, RoundTripStage, StagePass};
+use linerate_stats::units::{format_count, format_nanos, format_share};
 
 use super::render_note;
 use super::table::render_table;

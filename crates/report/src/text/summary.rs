@@ -1,8 +1,8 @@
 //! Summary of one run.
 
-use linerate_metric::plan::{Plan, RunKind};
-use linerate_metric::record::{DirectionFigures, Record, Summary};
-use linerate_metric::units::{format_count, format_nanos};
+use linerate_record::plan::{Plan, RunKind};
+use linerate_record::record::{DirectionFigures, Record, Summary};
+use linerate_stats::units::{format_count, format_nanos};
 
 use super::table::render_table;
 use super::{MAX_LIST_ENTRIES, more_entries, render_caveat, stages};
@@ -215,7 +215,7 @@ fn render_directions(record: &Record, serving: bool, style: &TextStyle) -> Strin
             .plan
             .directions
             .first()
-            .unwrap_or(&linerate_metric::plan::Direction::Send),
+            .unwrap_or(&linerate_record::plan::Direction::Send),
         summary: record.summary.clone(),
         streams: Vec::new(),
     }];

@@ -1,9 +1,9 @@
 //! Sweep over a matrix of settings: heat map, table, Pareto front.
 
-use linerate_metric::comparison::BetterWhen;
-use linerate_metric::figure;
-use linerate_metric::sweep::{Sweep, SweepPoint};
-use linerate_metric::units::{format_bytes, format_nanos};
+use linerate_record::comparison::BetterWhen;
+use linerate_record::figure;
+use linerate_record::sweep::{Sweep, SweepPoint};
+use linerate_stats::units::{format_bytes, format_nanos};
 
 use super::comparison::format_relative;
 use super::table::{TextTable, render_table};

@@ -1,9 +1,9 @@
 //! Result of a search over knobs: changes, their proof, rejected settings.
 
-use linerate_metric::comparison::ComparisonSide;
-use linerate_metric::figure;
-use linerate_metric::tuning::{FindingHint, Tuning, TuningChange};
-use linerate_metric::units::{format_bytes, format_nanos, format_share};
+use linerate_record::comparison::ComparisonSide;
+use linerate_record::figure;
+use linerate_record::tuning::{FindingHint, Tuning, TuningChange};
+use linerate_stats::units::{format_bytes, format_nanos, format_share};
 
 use super::comparison::{describe_verdict, format_change};
 use super::table::TextTable;
@@ -248,9 +248,10 @@ pub(crate) fn snippet_use(format: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::comparison::BetterWhen;
+    use linerate_record::tuning::BestTrial;
+
     use super::*;
-    use linerate_metric::comparison::BetterWhen;
-    use linerate_metric::tuning::BestTrial;
 
     fn interrupted(stage: &str, best: Option<BestTrial>) -> Tuning {
         Tuning {
@@ -269,7 +270,7 @@ mod tests {
             memory_bytes: [None; 2],
             cpu_ns: [None; 2],
             runs: 5,
-            run_counts: linerate_metric::tuning::RunCounts::default(),
+            run_counts: linerate_record::tuning::RunCounts::default(),
             stopped_in: (!stage.is_empty()).then(|| stage.to_owned()),
             best_trial: best,
             seed: 1,

@@ -1,6 +1,6 @@
 //! Results of thresholds (`--expect`).
 
-use linerate_metric::expect::ExpectationResult;
+use linerate_record::expect::ExpectationResult;
 
 use crate::style::{PaintRole, TextStyle, strip_control_characters};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use linerate_metric::timeline::Timeline;
+use linerate_record::timeline::Timeline;
 use serde_json::{Value, json};
 
 use super::{ViewerTrack, process_of_role};

@@ -3,11 +3,11 @@
 mod chrome;
 mod perfetto;
 
+use linerate_record::facts::Role;
+use linerate_record::timeline::{TimelineSlice, TimelineTrack};
+
 pub use chrome::chrome;
 pub use perfetto::perfetto;
-
-use linerate_metric::facts::Role;
-use linerate_metric::timeline::{TimelineSlice, TimelineTrack};
 
 /// Row in a viewer: a lane of one host, split by CPU where the CPU is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +51,7 @@ fn process_of_role(role: Role) -> (u32, &'static str) {
 }
 
 #[cfg(test)]
-pub(crate) fn sample() -> linerate_metric::timeline::Timeline {
+pub(crate) fn sample() -> linerate_record::timeline::Timeline {
     let slice = |role, track, name: &str, start_ns, end_ns, round_trip| TimelineSlice {
         role,
         track,
@@ -62,7 +62,7 @@ pub(crate) fn sample() -> linerate_metric::timeline::Timeline {
         cpu: (track == TimelineTrack::Driver).then_some(1),
         thread: None,
     };
-    linerate_metric::timeline::Timeline {
+    linerate_record::timeline::Timeline {
         slices: vec![
             slice(
                 Role::Client,

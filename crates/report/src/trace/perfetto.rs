@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use linerate_metric::facts::Role;
-use linerate_metric::timeline::{Timeline, TimelineTrack};
+use linerate_record::facts::Role;
+use linerate_record::timeline::{Timeline, TimelineTrack};
 
 use super::{ViewerTrack, process_of_role};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::facts::{
+use linerate_record::facts::{
     CpuFacts, DoctorCheck, DoctorReport, HostFacts, InterfaceFacts, Role, Support,
 };
 
@@ -144,7 +144,7 @@ pub fn doctor_report() -> DoctorReport {
         enable: enable.map(str::to_owned),
     };
     DoctorReport {
-        schema: linerate_metric::facts::DOCTOR_SCHEMA.to_owned(),
+        schema: linerate_record::facts::DOCTOR_SCHEMA.to_owned(),
         host: client(),
         checks: vec![
             check(

@@ -7,10 +7,10 @@ mod sets;
 mod stages;
 mod streams;
 
-use linerate_metric::cost::{MachineTime, ThreadCost};
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{CpuList, Direction, PerEnd, Plan, WaitMode};
-use linerate_metric::record::{CpuCost, FlowEnd, Interval, Record};
+use linerate_record::cost::{MachineTime, ThreadCost};
+use linerate_record::facts::Role;
+use linerate_record::plan::{CpuList, Direction, PerEnd, Plan, WaitMode};
+use linerate_record::record::{CpuCost, FlowEnd, Interval, Record};
 
 pub use hosts::*;
 pub use round_trips::*;
@@ -52,8 +52,8 @@ fn empty(id: &str, plan: Plan) -> Record {
 }
 
 /// Returns a distribution with the median `p50`.
-fn times(p50: u64) -> Option<linerate_metric::histogram::Quantiles> {
-    Some(linerate_metric::histogram::Quantiles {
+fn times(p50: u64) -> Option<linerate_stats::histogram::Quantiles> {
+    Some(linerate_stats::histogram::Quantiles {
         count: 1_000_000,
         min: p50 / 2,
         mean: p50 as f64 * 1.1,

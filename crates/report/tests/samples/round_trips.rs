@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use linerate_metric::call_times::{CallClock, CallOutcomes, CallTimes};
-use linerate_metric::facts::Role;
-use linerate_metric::histogram::{Histogram, HistogramData};
-use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
-use linerate_metric::record::{
+use linerate_record::call_times::{CallClock, CallOutcomes, CallTimes};
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
+use linerate_record::record::{
     DirectionFigures, FlowEnd, Interval, Record, SlowResponse, StreamFigures, Summary,
 };
-use linerate_metric::round_trip::SocketMode;
+use linerate_record::round_trip::SocketMode;
+use linerate_stats::histogram::{Histogram, HistogramData};
 
 use super::{Noise, SECOND, cpu, empty, interval};
 

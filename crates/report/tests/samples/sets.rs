@@ -1,11 +1,11 @@
 //! Sample sets of runs with their results.
 
-use linerate_metric::load::{LatencyUnderLoad, LoadCurve, LoadPoint};
-use linerate_metric::plan::{Direction, TransportProtocol, WaitMode};
-use linerate_metric::record::Record;
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_metric::size_costs::{CostEstimate, SizeCosts};
-use linerate_metric::waiting_costs::WaitingRuns;
+use linerate_record::load::{LatencyUnderLoad, LoadCurve, LoadPoint};
+use linerate_record::plan::{Direction, TransportProtocol, WaitMode};
+use linerate_record::record::Record;
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_record::waiting_costs::WaitingRuns;
+use linerate_stats::size_costs::{CostEstimate, SizeCosts};
 
 use super::{
     latency, latency_blocking, latency_spinning, tcp, tcp_receive, tcp_send, udp_bidirectional,

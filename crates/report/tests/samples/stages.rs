@@ -1,8 +1,8 @@
 //! Sample latency run with stages.
 
-use linerate_metric::facts::Role;
-use linerate_metric::record::{Record, RoundTripStage, StagePass};
-use linerate_metric::timeline::{DriverActivity, Timeline, TimelineSlice, TimelineTrack};
+use linerate_record::facts::Role;
+use linerate_record::record::{Record, RoundTripStage, StagePass};
+use linerate_record::timeline::{DriverActivity, Timeline, TimelineSlice, TimelineTrack};
 
 use super::latency_blocking;
 

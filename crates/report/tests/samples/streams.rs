@@ -1,11 +1,11 @@
 //! Sample throughput runs: TCP and UDP, one or two directions, with and without failures.
 
-use linerate_metric::cost::{MemoryCost, StreamInterval, TcpInterval, ThreadShares};
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{
+use linerate_record::cost::{MemoryCost, StreamInterval, TcpInterval, ThreadShares};
+use linerate_record::facts::Role;
+use linerate_record::plan::{
     Direction, PerEnd, Plan, ReceiveCopy, RunKind, TransportProtocol, WaitMode,
 };
-use linerate_metric::record::{
+use linerate_record::record::{
     Caveat, DirectionFigures, FlowEnd, Interval, PacketLoss, Record, SocketFacts, StreamFigures,
     Summary, TcpFacts, VerificationCost,
 };

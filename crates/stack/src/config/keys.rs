@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linerate_metric::plan::CpuList;
+use linerate_record::plan::CpuList;
 
 use super::value::{
     format_duration, format_keyword, format_switch, parse_duration_within, parse_keyword,

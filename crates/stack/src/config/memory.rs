@@ -1,6 +1,7 @@
 //! Memory needed by a configuration.
 
-use linerate_port::{MemoryPlan, PortUrl};
+use linerate_port::PortUrl;
+use linerate_sys::frames::frame_memory::MemoryPlan;
 
 use super::StackConfig;
 use crate::addressing::StackAddressing;

@@ -6,11 +6,12 @@ mod value;
 
 use std::time::Duration;
 
-use linerate_metric::plan::{CpuList, SchedPolicy};
+use linerate_record::plan::{CpuList, SchedPolicy};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::StackError;
+
 pub use keys::{ConfigKey, KEYS};
 pub use memory::{MemoryItem, MemoryUsage};
 
@@ -129,14 +130,14 @@ pub struct ThreadConfig {
 /// Configuration of a stack.
 ///
 /// ```
-/// use linerate_stack::Config;
+/// use crate::Config;
 ///
 /// let mut config = Config::profile("embedded-default")?;
 /// config.apply("tcp.send_buffer=16K")?;
 /// assert_eq!(config.tcp.send_buffer, 16384);
 /// let error = config.set("tcp.psh", "sometimes").unwrap_err();
 /// assert!(error.to_string().contains("buffer-empty, always or never"));
-/// # Ok::<(), linerate_stack::StackError>(())
+/// # Ok::<(), crate::StackError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackConfig {

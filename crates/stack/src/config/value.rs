@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linerate_metric::units::{ByteSize, parse_duration};
+use linerate_stats::units::{ByteSize, parse_duration};
 
 /// Parses a whole number within bounds; `16K` is 16384.
 pub(super) fn parse_size(text: &str, min: u64, max: u64) -> Option<u64> {

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use linerate_port::Frame;
 use linerate_port::vnet::VnetHeader;
+use linerate_sys::frames::frame::Frame;
 
 use super::Stack;
 use crate::icmp::{self, UdpIcmpError};

@@ -1,9 +1,11 @@
 //! Memory and port requirements of a stack before it is created.
 
 use linerate_port::vnet::VNET_HEADER_BYTES;
-use linerate_port::{
-    BURST_FRAMES, Frame, FramePool, FrameRegion, MemoryPlan, PortCapabilities, PortError, PortUrl,
-};
+use linerate_port::{PortCapabilities, PortError, PortUrl};
+use linerate_sys::frames::burst::BURST_FRAMES;
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::config::{ChecksumMode, StackConfig};
 use crate::error::StackError;

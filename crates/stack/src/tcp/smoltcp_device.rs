@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use linerate_port::Frame;
+use linerate_port::checksum::UnfoldedSum;
 use linerate_port::vnet::{Segmentation, VnetHeader};
+use linerate_sys::frames::frame::Frame;
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::time::Instant;
 
@@ -18,9 +19,7 @@ use crate::pmtu_cache::MIN_PMTU_V4;
 use crate::socket::SocketId;
 use crate::stage_watch::FrameMark;
 use crate::wire::ip;
-use crate::wire::{
-    ACK, ETHERNET_BYTES, FIN, PSH, RST, SYN, TCP, UnfoldedSum, read_u16, read_u32, write_u16,
-};
+use crate::wire::{ACK, ETHERNET_BYTES, FIN, PSH, RST, SYN, TCP, read_u16, read_u32, write_u16};
 
 const ACK_RST: u16 = ACK | RST;
 
@@ -642,7 +641,8 @@ mod tests {
     /// A single place is left: the rest of the segment waits and is not lost.
     #[test]
     fn all_parts_of_a_segment_leave_a_full_ring() {
-        use linerate_port::{BURST_FRAMES, Burst, RxQueue};
+        use linerate_port::RxQueue;
+        use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
 
         const RING: u32 = 8;
         let format = wire(&[]);

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use linerate_port::Frame;
 use linerate_port::vnet::VnetHeader;
+use linerate_sys::frames::frame::Frame;
 use smoltcp::iface::PollResult;
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;

@@ -11,8 +11,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::task::Poll;
 
-use linerate_port::Frame;
+use fragment::Fragmenter;
+use linerate_port::checksum::UnfoldedSum;
 use linerate_port::vnet::{Segmentation, VnetHeader};
+use linerate_sys::frames::frame::Frame;
+use ports::PortTable;
+use reassembly::ReassemblyBuffers;
+use receive_queue::{DatagramBody, ReceiveQueue};
+use send::HeaderTemplate;
 
 use crate::Nanos;
 use crate::addressing::StackAddressing;
@@ -23,12 +29,7 @@ use crate::link::LinkLayer;
 use crate::neighbors::UndeliveredDatagram;
 use crate::socket::{DatagramMeta, SocketId, SocketKind};
 use crate::wire::ip::{self, IpHeader};
-use crate::wire::{ChecksumVerdict, UDP, UDP_BYTES, UnfoldedSum, read_u16};
-use fragment::Fragmenter;
-use ports::PortTable;
-use reassembly::ReassemblyBuffers;
-use receive_queue::{DatagramBody, ReceiveQueue};
-use send::HeaderTemplate;
+use crate::wire::{ChecksumVerdict, UDP, UDP_BYTES, read_u16};
 
 /// First of the dynamic ports, assigned when port 0 is requested (RFC 6335).
 pub(crate) const FIRST_FREE_PORT: u16 = 49_152;

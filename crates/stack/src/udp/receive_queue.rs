@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use linerate_port::Frame;
+use linerate_sys::frames::frame::Frame;
 
 use crate::Nanos;
 use crate::link::LinkLayer;
@@ -161,8 +161,9 @@ impl ReceiveQueue {
 mod tests {
     use std::collections::VecDeque;
 
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn number(body: &DatagramBody) -> Option<u32> {
         match body {

@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::Poll;
 
-use linerate_port::Frame;
+use linerate_port::checksum::UnfoldedSum;
 use linerate_port::vnet::VnetHeader;
+use linerate_sys::frames::frame::Frame;
 
 use super::fragment::max_payload;
 use super::{UdpLayer, UdpSocket};
@@ -15,7 +16,7 @@ use crate::pmtu_cache::PmtuCache;
 use crate::socket::SocketId;
 use crate::stage_watch::FrameMark;
 use crate::wire::ip::{self, V4_BYTES, V6_BYTES};
-use crate::wire::{ETHERNET_BYTES, UDP, UDP_BYTES, UnfoldedSum, write_u16};
+use crate::wire::{ETHERNET_BYTES, UDP, UDP_BYTES, write_u16};
 
 const MAX_HEADER_BYTES: usize = ETHERNET_BYTES + V6_BYTES + UDP_BYTES;
 

@@ -2,9 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use linerate_port::checksum::UnfoldedSum;
+
 use super::{
-    DEFAULT_HOP_LIMIT, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FRAGMENT_HEADER_V6, ICMPV6, UnfoldedSum,
-    checksum_sum, read_u16, read_u32, write_u16,
+    DEFAULT_HOP_LIMIT, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FRAGMENT_HEADER_V6, ICMPV6, checksum_sum,
+    read_u16, read_u32, write_u16,
 };
 
 pub(crate) const V4_BYTES: usize = 20;
@@ -426,8 +428,9 @@ pub(crate) fn pseudo_sum_of_packet(packet: &[u8], v4: bool, protocol: u8) -> Unf
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     proptest! {
         #[test]

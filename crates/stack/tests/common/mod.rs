@@ -14,12 +14,13 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use linerate_port::vnet::VNET_HEADER_BYTES;
-use linerate_port::{
-    AnyPort, Burst, FramePool, FrameRegion, MemoryPlan, PortUrl, RxQueue, TxQueue,
-};
+use linerate_port::{AnyPort, PortUrl, RxQueue, TxQueue};
 use linerate_stack::{
     SocketId, Stack, StackAddressing, StackConfig, StackError, TcpState, memory_plan,
 };
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+use linerate_sys::frames::frame_pool::FramePool;
 
 pub const LOCAL: &str = "10.0.0.1";
 pub const REMOTE: &str = "10.0.0.2";

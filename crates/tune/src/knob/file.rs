@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use linerate_metric::units::{ByteSize, parse_seconds};
+use linerate_stats::units::{ByteSize, parse_seconds};
 use serde::Deserialize;
 
 use super::{DEFAULT_VALUE, Knob, KnobLimit, KnobTarget};

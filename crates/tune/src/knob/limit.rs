@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use linerate_metric::units::ByteSize;
+use linerate_stats::units::ByteSize;
 
 use super::{DEFAULT_VALUE, Knob};
 use crate::TuneError;

@@ -413,5 +413,5 @@ impl Search {
 }
 
 fn median_score(values: &[f64]) -> f64 {
-    linerate_metric::statistics::median(values).unwrap_or(f64::MIN)
+    linerate_stats::statistics::median(values).unwrap_or(f64::MIN)
 }

@@ -4,20 +4,18 @@ mod pair_runner;
 mod pair_source;
 mod stored_results;
 
-pub use pair_runner::{MachineState, PairRunner};
-
 use std::cell::RefCell;
 
 use jiff::Timestamp;
-use linerate_metric::comparison::{
+use linerate_record::comparison::{
     BetterWhen, Comparison, ComparisonSide, ComparisonSpec, ComparisonVerdict, RankTest,
     compare_pairs, min_samples,
 };
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
-use linerate_metric::figure;
-use linerate_metric::record::{Record, new_id};
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
+use linerate_record::figure;
+use linerate_record::record::{Record, new_id};
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_tune::knob::Knob;
 use linerate_tune::pair_scheduler::{MAX_TRIES_PER_PAIR, PairBudget, PairScheduler};
 use linerate_tune::search::SearchPoint;
@@ -34,6 +32,8 @@ use crate::knobs::{self, AvailableKnobs};
 use crate::output::CommandOutput;
 use crate::ui_update::SeriesPart;
 use crate::{child_process, live, shell_words};
+
+pub use pair_runner::{MachineState, PairRunner};
 
 /// Default maximum of pairs.
 const DEFAULT_MAX_PAIRS: usize = 100;
@@ -391,7 +391,7 @@ fn too_few_counted(amount: PairBudget, comparison: &Comparison) -> Option<String
 }
 
 fn better_direction(args: &CompareArgs, name: &str) -> BetterWhen {
-    let own_direction = figure::find(name).map(linerate_metric::expect::NamedFigure::better_when);
+    let own_direction = figure::find(name).map(linerate_record::expect::NamedFigure::better_when);
     args.better.or(own_direction).unwrap_or(BetterWhen::Higher)
 }
 

@@ -1,8 +1,8 @@
 //! Interleaved pairs, and the state of the machine around each of them.
 
 use linerate_host::doctor::cache_line::{NEAR_LIMIT, measure_cache_line};
-use linerate_host::sys::cpu;
-use linerate_metric::comparison::RunPair;
+use linerate_record::comparison::RunPair;
+use linerate_sys::cpu;
 use linerate_tune::pair_scheduler::{PairScheduler, PairStep};
 
 use crate::command::series::SeriesEnd;

@@ -1,9 +1,9 @@
 //! Measurement of one side of a pair: a measuring command of this program, or a command of the user.
 
 use linerate_host::stop_flag::StopFlag;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::figure;
-use linerate_metric::record::Record;
+use linerate_record::event::ErrorReport;
+use linerate_record::figure;
+use linerate_record::record::Record;
 use regex_lite::Regex;
 
 use crate::child_process;

@@ -1,9 +1,9 @@
 //! Comparison of existing results, measured separately.
 
 use jiff::Timestamp;
-use linerate_metric::comparison::{ComparisonSide, ComparisonSpec, SIGNIFICANCE, compare_samples};
-use linerate_metric::figure;
-use linerate_metric::record::Record;
+use linerate_record::comparison::{ComparisonSide, ComparisonSpec, SIGNIFICANCE, compare_samples};
+use linerate_record::figure;
+use linerate_record::record::Record;
 
 use super::{better_direction, finish_comparison, reject};
 use crate::args::CompareArgs;

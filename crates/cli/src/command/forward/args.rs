@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_measure::forward::{BURST_FRAMES, CACHED_FRAMES_RANGE, PeerAddress};
-use linerate_metric::forward::{IdleStrategy, PortTopology};
-use linerate_metric::plan::CpuList;
+use linerate_measure::forward::PeerAddress;
+use linerate_record::forward::{IdleStrategy, PortTopology};
+use linerate_record::plan::CpuList;
+use linerate_sys::frames::burst::BURST_FRAMES;
+use linerate_sys::frames::frame_memory::CACHED_FRAMES_RANGE;
 
 use super::testpmd_options::{ModeArg, NoisyArgs};
 use crate::args::{OutputArgs, duration, heading};

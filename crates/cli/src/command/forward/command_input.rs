@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use linerate_host::sys::terminal::TerminalGuard;
+use linerate_sys::terminal::TerminalGuard;
 use rustyline::completion::{Completer, Pair};
 use rustyline::config::Behavior;
 use rustyline::error::ReadlineError;

@@ -1,6 +1,7 @@
 //! Parsing of shell lines: the command, similar commands, completions.
 
-use linerate_measure::forward::{KINDS, MODES};
+use linerate_measure::forward::MODES;
+use linerate_port::kinds::KINDS;
 
 use super::commands::{SECTIONS, ShellCommand};
 use super::testpmd_commands;

@@ -14,30 +14,32 @@ pub mod testpmd_options;
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use args::ForwardArgs;
 use jiff::Timestamp;
 use linerate_measure::MeasureError;
 use linerate_measure::carrier;
 use linerate_measure::forward::frame::FrameSpec;
-use linerate_measure::forward::{DropCause, PortError, PortTotals, QueueTotals, VerboseLevel};
 use linerate_measure::forward::{
-    ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, PortUrl,
-    PrimedFrames, RunTimes, RxDestination, TransmitRetry, plan, record, run as forward,
+    ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, PrimedFrames,
+    RunTimes, TransmitRetry, plan, record, run as forward,
 };
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::forward::{ForwardPort, QueueFigures};
-use linerate_metric::plan::{CpuList, PerEnd, Plan, WaitMode};
-use linerate_metric::units::format_count;
+use linerate_measure::forward::{PortTotals, VerboseLevel};
+use linerate_port::{DropCause, PortError, QueueTotals};
+use linerate_port::{PortUrl, RxDestination};
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::exit;
+use linerate_record::forward::{ForwardPort, QueueFigures};
+use linerate_record::plan::{CpuList, PerEnd, Plan, WaitMode};
 use linerate_report::forward::{
     PortRates, extended_statistics, format_displayed, forward_statistics, port_statistics,
     stream_map,
 };
+use linerate_stats::units::format_count;
 
 use super::measure::stop_on_signals;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
-use args::ForwardArgs;
 
 /// Time without frames after which receive queues within our own process are empty.
 const QUIET_TIME: Duration = Duration::from_micros(100);

@@ -7,14 +7,15 @@ use linerate_host::stop_flag::StopFlag;
 use linerate_measure::MeasureError;
 use linerate_measure::forward::saturation::SaturationSweep;
 use linerate_measure::forward::{
-    ForwardRun, ForwardSettings, Forwarder, PortUrl, RunTimes, plan, record, run as forward,
+    ForwardRun, ForwardSettings, Forwarder, RunTimes, plan, record, run as forward,
 };
-use linerate_metric::event::{ErrorReport, Event, EventKind};
-use linerate_metric::exit;
-use linerate_metric::forward::{SaturationPoint, circulates};
-use linerate_metric::record::{Record, new_id};
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_metric::units::{format_count, format_per_second};
+use linerate_port::PortUrl;
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::exit;
+use linerate_record::forward::{SaturationPoint, circulates};
+use linerate_record::record::{Record, new_id};
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_stats::units::{format_count, format_per_second};
 
 use super::args::ForwardArgs;
 use super::screen::{self, ForwardEvents};

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use linerate_host::stop_flag::StopFlag;
 use linerate_measure::forward::{
-    ForwardEvent, ForwardInterval, ForwardRun, ForwardSettings, Forwarder, PortTotals, PortUrl,
-    RunTimes, run as forward,
+    ForwardEvent, ForwardInterval, ForwardRun, ForwardSettings, Forwarder, PortTotals, RunTimes,
+    run as forward,
 };
-use linerate_metric::event::{Event, EventKind};
-use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
+use linerate_port::PortUrl;
+use linerate_record::event::{Event, EventKind};
+use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 
 use super::{QUIET_TIME, started_event};
 use crate::failure::CommandFailure;

@@ -12,13 +12,13 @@ use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
 use linerate_measure::MeasureError;
 use linerate_measure::forward::{ForwardRun, ForwardSettings, Forwarder, RunTimes, plan, record};
-use linerate_metric::event::Event;
-use linerate_metric::exit;
-use linerate_metric::forward::ForwardFigures;
-use linerate_metric::record::{Record, new_id};
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_metric::units::parse_duration;
+use linerate_record::event::Event;
+use linerate_record::exit;
+use linerate_record::forward::ForwardFigures;
+use linerate_record::record::{Record, new_id};
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::forward::{core_statistics, forward_statistics, stream_map};
+use linerate_stats::units::parse_duration;
 
 use super::args::ForwardArgs;
 use super::command_input::{CommandInput, PROMPT, ShellInput};
@@ -109,7 +109,7 @@ pub fn run(
         && let Err(error) = shell.load(&file.display().to_string())
     {
         return Err(CommandFailure::usage(
-            linerate_metric::event::ErrorReport::new(error, "--commands", "name a readable file"),
+            linerate_record::event::ErrorReport::new(error, "--commands", "name a readable file"),
         ));
     }
     if args.auto_start || args.tx_first.is_some() {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use linerate_measure::forward::ModeSpec;
-use linerate_metric::event::ErrorReport;
+use linerate_record::event::ErrorReport;
 
 use crate::args::heading;
 use crate::failure::CommandFailure;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use linerate_experiment::{Experiment, PointMeasurement};
-use linerate_metric::event::ErrorReport;
-use linerate_metric::experiment::KnobValues;
-use linerate_metric::record::new_id;
+use linerate_record::event::ErrorReport;
+use linerate_record::experiment::KnobValues;
+use linerate_record::record::new_id;
 use linerate_report::ReportError;
 use linerate_report::store::RecordStore;
 use linerate_tune::TuneError;

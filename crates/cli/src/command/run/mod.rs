@@ -18,15 +18,15 @@ use linerate_experiment::{
     Experiment, ExperimentError, Progress, RunLocation, RunOptions, run as measure,
 };
 use linerate_host::doctor::{cache_line::NEAR_LIMIT, measure_processor_distance};
-use linerate_host::sys::readiness::{Readiness, poll};
-use linerate_host::sys::terminal::discard_input;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
-use linerate_metric::experiment::{CoreDistance, KnobValues};
-use linerate_metric::run_set::RunSet;
-use linerate_metric::units::parse_seconds;
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
+use linerate_record::experiment::{CoreDistance, KnobValues};
+use linerate_record::run_set::RunSet;
 use linerate_report::html;
 use linerate_report::store::{RecordStore, write_file};
+use linerate_stats::units::parse_seconds;
+use linerate_sys::readiness::{Readiness, poll};
+use linerate_sys::terminal::discard_input;
 use linerate_tune::knob::{Knob, KnobTarget};
 
 use self::journal::{ExperimentRequest, PointLog, resume_experiment};

@@ -4,9 +4,9 @@ use std::fs::{File, create_dir_all, read_dir, read_to_string, remove_dir, remove
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use linerate_metric::event::ErrorReport;
-use linerate_metric::experiment::ExperimentResult;
-use linerate_metric::run_set::RunSet;
+use linerate_record::event::ErrorReport;
+use linerate_record::experiment::ExperimentResult;
+use linerate_record::run_set::RunSet;
 use linerate_report::document::Document;
 use linerate_report::store::lock_within;
 
@@ -226,10 +226,11 @@ fn result_of(set: &RunSet) -> Option<&ExperimentResult> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use jiff::Timestamp;
-    use linerate_metric::exit;
-    use linerate_metric::run_set::{SET_SCHEMA, SetResult};
+    use linerate_record::exit;
+    use linerate_record::run_set::{SET_SCHEMA, SetResult};
+
+    use super::*;
 
     const SMALL: ResultsTable = ResultsTable {
         name: "small",

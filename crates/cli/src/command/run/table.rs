@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use linerate_metric::event::ErrorReport;
-use linerate_metric::run_set::RunSet;
+use linerate_record::event::ErrorReport;
+use linerate_record::run_set::RunSet;
 use linerate_report::document::Document;
 use linerate_report::store::RecordStore;
 
@@ -70,10 +70,11 @@ fn newest_table(stored: impl Iterator<Item = RunSet>, here: Option<RunSet>) -> O
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use jiff::Timestamp;
-    use linerate_metric::plan::{Plan, RunKind, TransportProtocol};
-    use linerate_metric::record::Record;
+    use linerate_record::plan::{Plan, RunKind, TransportProtocol};
+    use linerate_record::record::Record;
+
+    use super::*;
 
     /// A table with this start second and runs at these seconds.
     fn table(id: &str, started_s: i64, runs: &[i64]) -> RunSet {
@@ -83,7 +84,7 @@ mod tests {
             Record::new(second.to_string(), at(second), plan)
         };
         RunSet {
-            schema: linerate_metric::run_set::SET_SCHEMA.to_owned(),
+            schema: linerate_record::run_set::SET_SCHEMA.to_owned(),
             id: id.to_owned(),
             kind: "experiment".to_owned(),
             started: at(started_s),

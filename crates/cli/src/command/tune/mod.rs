@@ -8,15 +8,15 @@ mod trial_runner;
 mod verification;
 
 use jiff::Timestamp;
-use linerate_metric::comparison::{BetterWhen, Comparison, ComparisonVerdict};
-use linerate_metric::event::ErrorReport;
-use linerate_metric::exit;
-use linerate_metric::figure;
-use linerate_metric::record::Record;
-use linerate_metric::tuning::{
+use linerate_record::comparison::{BetterWhen, Comparison, ComparisonVerdict};
+use linerate_record::event::ErrorReport;
+use linerate_record::exit;
+use linerate_record::figure;
+use linerate_record::record::Record;
+use linerate_record::tuning::{
     BestTrial, FindingHint, RejectedSetting, RunCounts, TuningChange, TuningTrial,
 };
-use linerate_metric::units::format_bytes;
+use linerate_stats::units::format_bytes;
 use linerate_tune::guard::SettingKey;
 use linerate_tune::knob::KnobTarget;
 use linerate_tune::search::SearchPoint;
@@ -358,8 +358,9 @@ fn run_stages(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use linerate_tune::guard::SettingKind;
+
+    use super::*;
 
     #[test]
     fn a_moved_interface_is_reported() {

@@ -1,8 +1,8 @@
 //! The measuring command of a search, and its knobs.
 
 use linerate_experiment::file::ExperimentKnob;
-use linerate_metric::experiment::parse_number;
-use linerate_metric::stack::OPTION_CONFIG_KEYS;
+use linerate_record::experiment::parse_number;
+use linerate_record::stack::OPTION_CONFIG_KEYS;
 use linerate_tune::knob::{Knob, KnobTarget};
 
 use super::reject;

@@ -1,13 +1,13 @@
 //! Result of a search as a set of runs.
 
 use jiff::Timestamp;
-use linerate_metric::experiment::KnobAxis;
-use linerate_metric::figure;
-use linerate_metric::record::{Record, new_id};
-use linerate_metric::run_set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_metric::statistics::median;
-use linerate_metric::sweep::buffer_bytes;
-use linerate_metric::tuning::{RejectedSetting, Tuning};
+use linerate_record::experiment::KnobAxis;
+use linerate_record::figure;
+use linerate_record::record::{Record, new_id};
+use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_record::sweep::buffer_bytes;
+use linerate_record::tuning::{RejectedSetting, Tuning};
+use linerate_stats::statistics::median;
 use linerate_tune::snippet::render_snippets;
 
 use super::TuneState;
@@ -32,7 +32,7 @@ pub fn set_of(
     let of_sides =
         |read: &dyn Fn(&Record) -> Option<f64>| [median_of("A", read), median_of("B", read)];
     // Only the trials include the memory of the user's knobs.
-    let trial_memory = |setting: &linerate_metric::experiment::KnobValues| {
+    let trial_memory = |setting: &linerate_record::experiment::KnobValues| {
         let same = (state.trials.iter()).filter(|trial_memory| trial_memory.setting == *setting);
         median(
             &same

@@ -1,8 +1,8 @@
 //! First measurement and its findings, check of possible values, and the search.
 
-use linerate_metric::event::ErrorReport;
-use linerate_metric::figure;
-use linerate_metric::tuning::{BestTrial, FindingHint, RejectedSetting, TuningTrial};
+use linerate_record::event::ErrorReport;
+use linerate_record::figure;
+use linerate_record::tuning::{BestTrial, FindingHint, RejectedSetting, TuningTrial};
 use linerate_tune::finding_knobs::{self, knobs_for_findings};
 use linerate_tune::knob::{Knob, KnobTarget, target_of};
 use linerate_tune::search::{KnobSpace, MAX_VALUE_FAILURES, Search, SearchPoint};

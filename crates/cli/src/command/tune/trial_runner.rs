@@ -4,13 +4,13 @@ use std::thread;
 use std::time::Duration;
 
 use linerate_host::stop_flag::StopFlag;
-use linerate_metric::comparison::BetterWhen;
-use linerate_metric::exit;
-use linerate_metric::expect::NamedFigure;
-use linerate_metric::experiment::KnobValues;
-use linerate_metric::record::Record;
-use linerate_metric::sweep::buffer_bytes;
-use linerate_metric::units::format_bytes;
+use linerate_record::comparison::BetterWhen;
+use linerate_record::exit;
+use linerate_record::expect::NamedFigure;
+use linerate_record::experiment::KnobValues;
+use linerate_record::record::Record;
+use linerate_record::sweep::buffer_bytes;
+use linerate_stats::units::format_bytes;
 use linerate_tune::search::SearchPoint;
 
 use super::request;
@@ -236,8 +236,9 @@ fn rejection_reason(failure: &CommandFailure) -> String {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::event::ErrorReport;
+
     use super::*;
-    use linerate_metric::event::ErrorReport;
 
     #[test]
     fn a_missing_feature_is_reported_with_its_remedy() {

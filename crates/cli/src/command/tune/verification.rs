@@ -2,15 +2,15 @@
 
 use std::cell::RefCell;
 
-use linerate_metric::comparison::{
+use linerate_record::comparison::{
     BetterWhen, Comparison, ComparisonSide, ComparisonSpec, ComparisonVerdict, compare_pairs,
     pair_differences,
 };
-use linerate_metric::event::ErrorReport;
-use linerate_metric::record::Record;
-use linerate_metric::statistics::Estimate;
-use linerate_metric::tuning::{RejectedSetting, TuningChange, TuningTrial};
-use linerate_metric::units::format_share;
+use linerate_record::event::ErrorReport;
+use linerate_record::record::Record;
+use linerate_record::tuning::{RejectedSetting, TuningChange, TuningTrial};
+use linerate_stats::statistics::Estimate;
+use linerate_stats::units::format_share;
 use linerate_tune::pair_scheduler::{PairBudget, PairScheduler, is_clear};
 use linerate_tune::search::SearchPoint;
 
@@ -406,8 +406,9 @@ fn compare_points(
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::comparison::{LAST_SIGNIFICANCE, RunPair};
+
     use super::*;
-    use linerate_metric::comparison::{LAST_SIGNIFICANCE, RunPair};
 
     fn compared(better: BetterWhen, ratios: &[f64]) -> Comparison {
         let side = |label: &str| ComparisonSide {

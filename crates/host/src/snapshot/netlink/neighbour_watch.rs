@@ -5,9 +5,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 
+use linerate_sys::socket::join_netlink_group;
+
 use super::{NLM_F_DUMP, open_socket, send_request, split_attributes, split_messages};
 use crate::snapshot::loss_counters::{CounterValue, name};
-use crate::sys::socket::join_netlink_group;
 
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;

@@ -1,8 +1,9 @@
 //! Ports of the forwarder between runs: counters, configuration, attaching and detaching.
 
-use linerate_host::sys::clock;
-use linerate_metric::forward::{ForwardFigures, ForwardPort, ForwardStream, StreamRoute};
-use linerate_port::{FrameRegion, PortError, PortUrl};
+use linerate_port::{PortError, PortUrl};
+use linerate_record::forward::{ForwardFigures, ForwardPort, ForwardStream, StreamRoute};
+use linerate_sys::clock;
+use linerate_sys::frames::frame_memory::FrameRegion;
 
 use super::{
     Acquire, BitRateMeter, Forwarder, PrimedFrames, Relaxed, StreamBaseline, check_memory,

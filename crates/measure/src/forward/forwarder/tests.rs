@@ -3,8 +3,9 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use linerate_metric::forward::IdleStrategy;
-use linerate_port::{Burst, PortError, TxQueue};
+use linerate_port::{PortError, TxQueue};
+use linerate_record::forward::IdleStrategy;
+use linerate_sys::frames::burst::Burst;
 
 use crate::forward::{ForwardSettings, Forwarder, FrameMemoryRequest, RunTimes, record, run};
 

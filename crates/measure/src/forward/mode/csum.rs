@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue, checksum};
+use linerate_port::{RxQueue, TxQueue, checksum};
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use super::mac::address_bytes;
 use crate::forward::frame::{is_ipv4_checksum_right, write_ipv4_checksum};

@@ -1,7 +1,9 @@
 //! `5tswap`: swaps Ethernet addresses, IP addresses and ports, so that a datagram returns to its
 //! sender. Checksums stay valid, because the same words are summed.
 
-use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
+use linerate_port::{RxQueue, TxQueue};
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use super::mac_swap;
 use crate::forward::frame::{IPV4_HEADER_BYTES, network_header};

@@ -1,6 +1,8 @@
 //! `flowgen`: generates frames of many flows and frees received frames.
 
-use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
+use linerate_port::{RxQueue, TxQueue};
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::forward::frame::{FlowAddress, FlowFrames};
 use crate::forward::settings::ForwardSettings;

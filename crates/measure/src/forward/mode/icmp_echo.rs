@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue, checksum};
+use linerate_port::{RxQueue, TxQueue, checksum};
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use super::mac_swap;
 use crate::forward::frame::{MacAddress, ipv4_header, network_header};

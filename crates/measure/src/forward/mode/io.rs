@@ -1,6 +1,8 @@
 //! `io`: forwards frames unread.
 
-use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
+use linerate_port::{RxQueue, TxQueue};
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::forward::settings::ForwardSettings;
 use crate::forward::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};

@@ -1,6 +1,8 @@
 //! `mac`: sets the Ethernet addresses of each frame, as a router does.
 
-use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
+use linerate_port::{RxQueue, TxQueue};
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::forward::frame::MacAddress;
 use crate::forward::settings::ForwardSettings;

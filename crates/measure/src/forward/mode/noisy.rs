@@ -4,9 +4,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use linerate_host::sys::clock;
-use linerate_metric::units::{ByteSize, format_exact_duration, parse_duration};
-use linerate_port::{Frame, FramePool, FrameRegion, RxQueue, TxQueue};
+use linerate_port::{RxQueue, TxQueue};
+use linerate_stats::units::{ByteSize, format_exact_duration, parse_duration};
+use linerate_sys::clock;
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::forward::settings::ForwardSettings;
 use crate::forward::stream::{

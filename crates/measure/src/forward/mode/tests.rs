@@ -1,8 +1,9 @@
 //! Tests of each mode over rings, with frames written by hand.
 
-use linerate_port::{
-    AnyPort, Burst, FramePool, FrameRegion, MemoryPlan, PortUrl, RxQueue, TxQueue, open,
-};
+use linerate_port::{AnyPort, PortUrl, RxQueue, TxQueue, open};
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+use linerate_sys::frames::frame_pool::FramePool;
 
 use super::*;
 use crate::forward::frame::{
@@ -447,12 +448,12 @@ fn noisy_frames_wait_and_come_in_order() {
         crate::forward::stream::FromOptions::from_options("delay=2ms,memory=4K,writes=1").unwrap();
     let mut bench = ModeBench::<noisy::Noisy>::new(&plan, &ForwardSettings::default());
     let frames: Vec<_> = (0..20u8).map(|number| vec![number; 60]).collect();
-    let before = linerate_host::sys::clock::now();
+    let before = linerate_sys::clock::now();
     assert!(bench.pass(&frames).is_empty());
     assert!(bench.mode.holds_frames());
     // A sleeping thread can read the deadline.
     let deadline = bench.mode.next_deadline().unwrap();
-    let after = linerate_host::sys::clock::now();
+    let after = linerate_sys::clock::now();
     assert!((before + 2_000_000..=after + 2_000_000).contains(&deadline));
     std::thread::sleep(std::time::Duration::from_millis(3));
     bench.step();

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use linerate_port::{FramePool, FrameRegion, RxQueue, TxQueue};
+use linerate_port::{RxQueue, TxQueue};
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::forward::frame::{FlowAddress, FlowFrames};
 use crate::forward::settings::ForwardSettings;

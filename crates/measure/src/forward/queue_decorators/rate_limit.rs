@@ -6,8 +6,11 @@
 
 use std::collections::VecDeque;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_port::{Burst, Frame, FramePool, TxQueue};
+use linerate_port::TxQueue;
+use linerate_sys::clock::Nanos;
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_pool::FramePool;
 
 /// Idle time of a queue that it may make up for.
 const CATCH_UP_NS: Nanos = 1_000_000;
@@ -152,9 +155,11 @@ impl RateLimitedTx {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use linerate_port::kinds::{AnyReceive, AnyTransmit};
-    use linerate_port::{FrameRegion, PortUrl, RxQueue, memory_plan, open};
+    use linerate_port::{PortUrl, RxQueue, memory_plan, open};
+    use linerate_sys::frames::frame_memory::FrameRegion;
+
+    use super::*;
 
     /// Nanoseconds in a second.
     const SECOND: Nanos = 1_000_000_000;

@@ -1,7 +1,7 @@
 //! Headers of all flows as bytes, with the constant parts of their checksums.
 
-use linerate_metric::generate::{TemplatePlan, UdpPlan, VlanPlan};
 use linerate_port::checksum::{add_folded, sum};
+use linerate_record::generate::{TemplatePlan, UdpPlan, VlanPlan};
 
 use super::address::{
     MAC_BYTES, mac_bytes, mac_number, mac_text, parse_ipv4, parse_ipv6, parse_mac,

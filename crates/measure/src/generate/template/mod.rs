@@ -10,15 +10,16 @@ mod sizes;
 mod tag;
 mod values;
 
+use header::{ChecksumField, FlowHeaders};
+use linerate_port::checksum;
+use linerate_record::generate::{FCS_BYTES, TemplatePlan};
+
+use super::frame_sink::{ExpectedHeaders, MAX_FLOW_GROUPS};
+
 pub use address::{MAC_BYTES, mac_bytes, mac_number, mac_text, parse_mac};
 pub use sizes::{FrameSizes, IMIX, MIN_FRAME_WITH_FCS};
 pub use tag::{FrameTag, TAG_LAYOUTS, TagLayout, TagMatch, find_tag};
 pub use values::FieldValues;
-
-use super::frame_sink::{ExpectedHeaders, MAX_FLOW_GROUPS};
-use header::{ChecksumField, FlowHeaders};
-use linerate_metric::generate::{FCS_BYTES, TemplatePlan};
-use linerate_port::checksum;
 
 /// Error in a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

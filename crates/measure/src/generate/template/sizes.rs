@@ -1,6 +1,6 @@
 //! Lengths of frames, in the order of sending.
 
-use linerate_metric::generate::FCS_BYTES;
+use linerate_record::generate::FCS_BYTES;
 
 use super::TemplateError;
 use super::values::FieldValues;

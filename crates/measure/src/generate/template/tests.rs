@@ -1,10 +1,11 @@
 //! Frames as bytes, with their checksums compared to a simple implementation.
 
-use super::*;
-use linerate_metric::generate::{
+use linerate_record::generate::{
     ArpPlan, EthernetPlan, IcmpPlan, IpPlan, TcpPlan, UdpPlan, VlanPlan,
 };
 use proptest::prelude::*;
+
+use super::*;
 
 const SOURCE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const DESTINATION_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];

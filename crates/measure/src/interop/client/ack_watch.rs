@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 
-use linerate_dialect::control::FlowTotal;
-use linerate_host::sys::clock::Nanos;
+use linerate_protocol::control::FlowTotal;
+use linerate_sys::clock::Nanos;
 
 use super::flow_socket::FlowSocket;
 use super::setup_context::protocol_error;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use linerate_dialect::control::{EndResults, FlowTotal, Frame, SenderTotals};
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Readiness, poll_any};
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_protocol::control::{EndResults, FlowTotal, Frame, SenderTotals};
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness::{Readiness, poll_any};
 
 use super::ClientProtocol;
 use super::setup_context::protocol_error;
@@ -359,7 +360,7 @@ impl ControlChannel for ControlAdapter<'_> {
         }
         if self.local_ended && !self.finished && self.driver.is_finished() {
             self.finished = true;
-            let host = linerate_metric::facts::HostFacts::default();
+            let host = linerate_record::facts::HostFacts::default();
             return Ok(Some(
                 local_results(Role::Server, host, &self.plan, &[]).into(),
             ));

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use linerate_dialect::iperf2::{Iperf2ClientAction, Iperf2Settings, Iperf2UdpClient, datagram};
-use linerate_dialect::iperf3::{BUSY, Iperf3State};
-use linerate_dialect::sockperf::SockperfHeader;
-use linerate_dialect::{control, nuttcp};
-use linerate_host::sys::clock;
-use linerate_metric::plan::{DEFAULT_PORT, Direction, Plan, RunKind, TransportProtocol};
+use linerate_protocol::iperf2::{Iperf2ClientAction, Iperf2Settings, Iperf2UdpClient, datagram};
+use linerate_protocol::iperf3::{BUSY, Iperf3State};
+use linerate_protocol::sockperf::SockperfHeader;
+use linerate_protocol::{control, nuttcp};
+use linerate_record::plan::{DEFAULT_PORT, Direction, Plan, RunKind, TransportProtocol};
+use linerate_sys::clock;
 use socket2::Socket;
 
 use super::probe_sockets::ProbeSockets;
@@ -97,8 +97,8 @@ fn probes(port: u16) -> impl Iterator<Item = &'static ProtocolProbe> {
     let owner = match port {
         nuttcp::CONTROL_PORT => "nuttcp",
         IPERF2_PORT => "iperf2",
-        linerate_dialect::sockperf::PORT => "sockperf",
-        linerate_dialect::echo::PORT => "echo",
+        linerate_protocol::sockperf::PORT => "sockperf",
+        linerate_protocol::echo::PORT => "echo",
         _ => "linerate",
     };
     let is_owner = move |probe: &&ProtocolProbe| probe.protocol == owner;
@@ -136,13 +136,13 @@ fn ports_to_probe(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
             (DEFAULT_PORT, None),
             (nuttcp::CONTROL_PORT, None),
             (IPERF2_PORT, Some("iperf2-legacy")),
-            (linerate_dialect::discard::PORT, Some("discard")),
-            (linerate_dialect::chargen::PORT, None),
+            (linerate_protocol::discard::PORT, Some("discard")),
+            (linerate_protocol::chargen::PORT, None),
         ],
         RunKind::Latency | RunKind::Forward => vec![
             (DEFAULT_PORT, None),
-            (linerate_dialect::sockperf::PORT, None),
-            (linerate_dialect::echo::PORT, None),
+            (linerate_protocol::sockperf::PORT, None),
+            (linerate_protocol::echo::PORT, None),
             (IPERF2_PORT, None),
         ],
         // No server takes part in it.
@@ -154,8 +154,8 @@ fn ports_to_probe(plan: &Plan) -> Vec<(u16, Option<&'static str>)> {
 /// payload there.
 fn port_owner(plan: &Plan, port: u16) -> Option<&'static ClientProtocolSpec> {
     let name = match port {
-        linerate_dialect::discard::PORT => "discard",
-        linerate_dialect::chargen::PORT => "chargen",
+        linerate_protocol::discard::PORT => "discard",
+        linerate_protocol::chargen::PORT => "chargen",
         _ => return None,
     };
     client_protocol(name).filter(|spec| spec.kinds.contains(&plan.kind))
@@ -488,12 +488,13 @@ fn probes_iperf2_udp(plan: &Plan, port: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use linerate_dialect::control::{ControlCodec, Hello};
-    use linerate_dialect::iperf2::{Iperf2Report, ReportLayout};
     use std::net::UdpSocket;
     use std::sync::atomic::AtomicBool;
 
+    use linerate_protocol::control::{ControlCodec, Hello};
+    use linerate_protocol::iperf2::{Iperf2Report, ReportLayout};
+
+    use super::*;
     use crate::session::dial::SourceBinding;
 
     /// Detects over the kernel's sockets.

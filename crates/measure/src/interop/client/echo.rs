@@ -1,7 +1,7 @@
 //! Echo (RFC 862): round trips with any responder that returns received bytes.
 
-use linerate_dialect::echo;
-use linerate_metric::plan::{Plan, RunKind};
+use linerate_protocol::echo;
+use linerate_record::plan::{Plan, RunKind};
 
 use super::setup_context::SetupContext;
 use super::{ClientProtocol, ClientProtocolSpec, PlanRejection, round_trips};

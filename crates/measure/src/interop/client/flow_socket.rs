@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Readiness, poll};
-use linerate_host::sys::socket::{
-    MessageFlags, read_tcp_info, read_unacknowledged_bytes, receive, send,
-};
-use linerate_metric::plan::TransportProtocol;
+use linerate_record::plan::TransportProtocol;
 use linerate_stack::{SocketId, SocketKind, Stack, StackError, TcpState};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness::{Readiness, poll};
+use linerate_sys::socket::{MessageFlags, read_tcp_info, read_unacknowledged_bytes, receive, send};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::netstack::{StackHandle, thread_ended};
@@ -506,8 +505,8 @@ fn is_readable(stack: &mut Stack, id: SocketId) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Plan, RunKind};
-    use linerate_metric::stack::StackPlan;
+    use linerate_record::plan::{Plan, RunKind};
+    use linerate_record::stack::StackPlan;
 
     use super::*;
     use crate::flow::FlowRole;

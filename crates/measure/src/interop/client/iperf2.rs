@@ -6,12 +6,14 @@ mod udp;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use linerate_dialect::control::FlowTotal;
-use linerate_dialect::iperf2::{
+use linerate_protocol::control::FlowTotal;
+use linerate_protocol::iperf2::{
     Iperf2Direction, Iperf2Settings, Iperf2TcpClient, TestAmount, bounceback,
 };
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::{Direction, Plan, RunKind, SendCopy, TransportProtocol};
+use linerate_record::plan::{Direction, Plan, RunKind, SendCopy, TransportProtocol};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use udp::open_udp;
 
 use super::ack_watch::{ACK_POLL_INTERVAL_NS, AckWatch};
 use super::flow_socket::FlowSocket;
@@ -23,7 +25,6 @@ use super::{
 use crate::error::MeasureError;
 use crate::interop::framing::Framing;
 use crate::interop::record::AckedPayload;
-use udp::open_udp;
 
 /// Client of iperf 2.1 and later.
 pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {

@@ -7,15 +7,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_dialect::control::{EndResults, FlowTotal};
-use linerate_dialect::iperf3::{
+use linerate_protocol::control::{EndResults, FlowTotal};
+use linerate_protocol::iperf3::{
     Cookie, CounterWidth, Iperf3Client, Iperf3ClientEvent, Iperf3Direction, Iperf3Flow,
     Iperf3Params, Iperf3Results, Iperf3Transport, PARALLEL_LIMIT, remote_report, udp,
 };
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Readiness, poll_any};
-use linerate_metric::plan::{self, Direction, Plan, RunKind, SendCopy};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::plan;
+use linerate_record::plan::{Direction, Plan, RunKind, SendCopy};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness::{Readiness, poll_any};
 
 use super::control_socket::ControlSocket;
 use super::flow_socket::FlowSocket;
@@ -320,7 +322,7 @@ impl Iperf3Driver {
             })?;
         let mut rest = received.as_slice();
         loop {
-            let some = rest.len().min(linerate_dialect::iperf3::READ_AHEAD_BYTES);
+            let some = rest.len().min(linerate_protocol::iperf3::READ_AHEAD_BYTES);
             machine
                 .receive(&rest[..some])
                 .map_err(|error| protocol_error(peer, error))?;

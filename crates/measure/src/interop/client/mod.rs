@@ -27,10 +27,11 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
 
-use linerate_dialect::control::{EndResults, FlowTotal};
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol};
+use linerate_protocol::control::{EndResults, FlowTotal};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::plan::{Direction, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol};
+use linerate_sys::clock::Nanos;
+use setup_context::SetupContext;
 
 use super::framing::Framing;
 use super::record::AckedPayload;
@@ -39,8 +40,6 @@ use crate::worker::FlowOpening;
 
 pub use report_command::{ReportCommand, ReportCommandError};
 pub(crate) use run::run;
-
-use setup_context::SetupContext;
 
 /// Value of `--peer` that detects the protocol.
 pub const AUTO: &str = "auto";
@@ -274,7 +273,7 @@ fn reject_common(plan: &Plan) -> Option<PlanRejection> {
         ),
         (
             plan.sched.server != plan.sched.client
-                && plan.sched.server != linerate_metric::plan::SchedPolicy::Inherited,
+                && plan.sched.server != linerate_record::plan::SchedPolicy::Inherited,
             "--sched CLIENT/SERVER",
             "the scheduling of another program cannot be set from here: start it with chrt",
         ),
@@ -312,7 +311,7 @@ mod tests {
     #[test]
     fn client_protocols_have_known_names() {
         for spec in CLIENT_PROTOCOLS {
-            let count = linerate_dialect::sniff::PROTOCOLS.iter();
+            let count = linerate_protocol::sniff::PROTOCOLS.iter();
             let count = count.filter(|protocol| protocol.name == spec.name).count();
             assert_eq!(count, 1, "{}", spec.name);
             assert!(!spec.kinds.is_empty() && !spec.about.is_empty());
@@ -333,7 +332,7 @@ mod tests {
             let spec = client_protocol(name).unwrap();
             let error = reject_plan(spec, &plan).unwrap().to_error(name);
             // Neither a privilege nor another kernel would change it.
-            assert_eq!(error.exit_code(), linerate_metric::exit::USAGE);
+            assert_eq!(error.exit_code(), linerate_record::exit::USAGE);
             let problem = error.problem();
             assert_eq!(
                 (problem.object.as_str(), problem.next_step.as_str()),

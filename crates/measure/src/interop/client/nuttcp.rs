@@ -8,16 +8,18 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_dialect::control::FlowTotal;
-use linerate_dialect::nuttcp::{
+use linerate_protocol::control::FlowTotal;
+use linerate_protocol::nuttcp::{
     CONTROL_PORT, CountReader, DATA_PORT, NuttcpClient, NuttcpClientEvent, NuttcpDirection,
     NuttcpSendAction, NuttcpTest as TestRequest, NuttcpUdpSender, START_GAP_NS,
 };
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_dialect::sniff::TransportKind;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Readiness, poll_any};
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_protocol::sniff::TransportKind;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness::{Readiness, poll_any};
+use sockets::{accept_server, connect_data, open_listener, receive_first_datagram};
 
 use super::control_socket::ControlSocket;
 use super::flow_socket::FlowSocket;
@@ -27,7 +29,6 @@ use super::{
 };
 use crate::error::MeasureError;
 use crate::interop::framing::Framing;
-use sockets::{accept_server, connect_data, open_listener, receive_first_datagram};
 
 /// Client of `nuttcp -S`.
 pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
@@ -430,7 +431,7 @@ impl ClientProtocol for NuttcpDriver {
         }
     }
 
-    fn flows_ended(&mut self, now: Nanos, _: &linerate_dialect::control::EndResults) {
+    fn flows_ended(&mut self, now: Nanos, _: &linerate_protocol::control::EndResults) {
         let timeout = if self.aborted {
             ABORTED_REPORT_TIMEOUT_NS
         } else {

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
 
-use linerate_dialect::control::FlowTotal;
-use linerate_dialect::{chargen, discard, ttcp};
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_protocol::control::FlowTotal;
+use linerate_protocol::{chargen, discard, ttcp};
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_sys::clock::Nanos;
 
 use super::ack_watch::{ACK_POLL_INTERVAL_NS, AckWatch};
 use super::flow_socket::FlowSocket;

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_host::sys::clock;
+use linerate_sys::clock;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::flow_socket::FlowSocket;

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use linerate_dialect::control::EndResults;
-use linerate_dialect::remote_report::{RemoteFigures, RemoteFlow, RemoteReport};
-use linerate_metric::event::ErrorReport;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_metric::record::MAX_SERVER_TEXT_BYTES;
+use linerate_protocol::control::EndResults;
+use linerate_protocol::remote_report::{RemoteFigures, RemoteFlow, RemoteReport};
+use linerate_record::event::ErrorReport;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::record::MAX_SERVER_TEXT_BYTES;
 use regex_lite::Regex;
 use rustix::process::{Pid, Signal};
 

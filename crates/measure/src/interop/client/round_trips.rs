@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::{Direction, Plan, TransportProtocol};
-use linerate_metric::round_trip::SocketMode;
+use linerate_record::plan::{Direction, Plan, TransportProtocol};
+use linerate_record::round_trip::SocketMode;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::flow_socket::FlowSocket;
 use super::setup_context::{SetupContext, connect_error};

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_dialect::control::FlowToken;
-use linerate_host::sys::fd_table;
-use linerate_metric::event::EventKind;
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
-use linerate_metric::record::{Caveat, Record};
+use linerate_protocol::control::FlowToken;
+use linerate_record::event::EventKind;
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
+use linerate_record::record::{Caveat, Record};
+use linerate_sys::fd_table;
 
 use super::control_adapter::{self, ControlAdapter};
 use super::probe_sockets::ProbeSockets;
@@ -220,7 +220,7 @@ fn run_attempt(
             if stop.load(Relaxed) {
                 return Err(MeasureError::Interrupted);
             }
-            driver.poll(linerate_host::sys::clock::now())
+            driver.poll(linerate_sys::clock::now())
         },
     )?;
     emit(EventKind::Started {
@@ -362,7 +362,7 @@ fn local_address(remote: SocketAddr, local: &SourceBinding) -> Option<std::net::
 fn no_response_error(
     remote: SocketAddr,
     plan: &Plan,
-    results: &linerate_dialect::control::EndResults,
+    results: &linerate_protocol::control::EndResults,
 ) -> Option<MeasureError> {
     let mut flows = results.streams.iter();
     let none = flows.all(|flow| flow.stream.summary.round_trips.unwrap_or(0) == 0);
@@ -377,7 +377,7 @@ fn no_response_error(
 /// Returns the error for datagrams to a closed port, reported by the remote kernel only.
 fn rejected_datagrams_error(
     remote: SocketAddr,
-    results: &linerate_dialect::control::EndResults,
+    results: &linerate_protocol::control::EndResults,
 ) -> Option<MeasureError> {
     let senders = results
         .streams

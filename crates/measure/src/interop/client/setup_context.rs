@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::{Direction, Plan};
+use linerate_record::plan::{Direction, Plan};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 use rustix::io::Errno;
 use socket2::Socket;
 
@@ -59,7 +60,7 @@ impl SetupContext<'_> {
 
     /// Returns the socket options of a flow.
     pub fn flow_options(&self, direction: Direction) -> FlowOptions {
-        let role = setup::flow_role(linerate_metric::facts::Role::Client, direction);
+        let role = setup::flow_role(linerate_record::facts::Role::Client, direction);
         let mut options = setup::flow_options(self.plan, role);
         if role == FlowRole::Sender {
             let remote = self.remote.ip();

@@ -1,7 +1,7 @@
 //! sockperf: round trips with `sockperf server`.
 
-use linerate_dialect::sockperf::{HEADER_BYTES, MESSAGE_LIMIT_BYTES, PORT, SockperfHeader};
-use linerate_metric::plan::{Plan, RunKind};
+use linerate_protocol::sockperf::{HEADER_BYTES, MESSAGE_LIMIT_BYTES, PORT, SockperfHeader};
+use linerate_record::plan::{Plan, RunKind};
 
 use super::setup_context::SetupContext;
 use super::{ClientProtocol, ClientProtocolSpec, PlanRejection, first_rejection, round_trips};

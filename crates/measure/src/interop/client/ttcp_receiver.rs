@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_sys::clock::Nanos;
 
 use super::flow_socket::FlowSocket;
 use super::setup_context::{SetupContext, connect_error};
@@ -20,8 +20,8 @@ pub const RECEIVER: ClientProtocolSpec = ClientProtocolSpec {
     name: "ttcp",
     about: "waits for a sender",
     kinds: &[RunKind::Throughput],
-    port: linerate_dialect::ttcp::PORT,
-    datagram_bytes: linerate_dialect::ttcp::BUFFER_BYTES as u64,
+    port: linerate_protocol::ttcp::PORT,
+    datagram_bytes: linerate_protocol::ttcp::BUFFER_BYTES as u64,
     reject: reject_omit,
     open,
 };

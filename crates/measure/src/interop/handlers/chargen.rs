@@ -4,10 +4,11 @@ use std::net::TcpStream;
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use linerate_dialect::chargen::{PERIOD_BYTES, PORT, PROTOCOL, fill, reply};
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_host::sys::socket::{self, MessageFlags};
-use linerate_metric::plan::{Direction, RunKind, TransportProtocol};
+use linerate_protocol::chargen::{PERIOD_BYTES, PORT, PROTOCOL, fill, reply};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::plan::{Direction, RunKind, TransportProtocol};
+use linerate_sys::socket;
+use linerate_sys::socket::MessageFlags;
 use socket2::Socket;
 
 use super::echo::request_plan;

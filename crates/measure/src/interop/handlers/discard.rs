@@ -1,6 +1,6 @@
 //! Discard (RFC 863): drops all payload.
 
-use linerate_dialect::discard::{PORT, PROTOCOL};
+use linerate_protocol::discard::{PORT, PROTOCOL};
 
 use super::plain::{PlainFlow, serve_datagrams, serve_stream};
 use super::{ProtocolHandler, StreamHandler};

@@ -2,9 +2,9 @@
 
 use std::net::TcpStream;
 
-use linerate_dialect::echo::{EchoStream, PORT, PROTOCOL};
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_protocol::echo::{EchoStream, PORT, PROTOCOL};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 
 use super::plain::plan;
 use super::responder_loop::{

@@ -10,18 +10,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use linerate_dialect::amplification_guard::{AmplificationGuard, GuardRules, IpNetwork};
-use linerate_host::sys::clock::{self, Nanos};
-
-pub use expectations::{ExpectationGuard, ExpectedFlow};
-pub use open_flows::OpenFlowEntry;
+use expectations::ExpectationEntry;
+use linerate_protocol::amplification_guard::{AmplificationGuard, GuardRules, IpNetwork};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use open_flows::FlowTable;
 
 use super::limits::InteropLimits;
 use super::rejection_log::RejectionLog;
 use crate::session::limits::TEST_LIMIT;
 use crate::session::{EventCallback, ServerOptions};
-use expectations::ExpectationEntry;
-use open_flows::FlowTable;
+
+pub use expectations::{ExpectationGuard, ExpectedFlow};
+pub use open_flows::OpenFlowEntry;
 
 /// Limit of concurrent tests of unvalidated and unidentified clients, which can be forged: half of
 /// all tests.

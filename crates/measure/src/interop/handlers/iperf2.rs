@@ -3,9 +3,6 @@
 mod reverse_flow;
 mod udp;
 
-pub use reverse_flow::Iperf2ReverseFlow;
-pub use udp::Iperf2Flow;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::slice::from_ref;
@@ -13,13 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_dialect::iperf2::{
+use linerate_protocol::iperf2::{
     DualTest, Iperf2Direction, Iperf2Settings, Iperf2TcpRequest, Iperf2TcpServer, LEGACY_PROTOCOL,
     PROTOCOL, TestAmount, WriteDelayReader, WriteTimestamper, bounceback, fill,
 };
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::limits::InteropLimits;
@@ -35,6 +33,9 @@ use crate::error::MeasureError;
 use crate::flow::FlowRole;
 use crate::flow_counters::PayloadTotals;
 use crate::session::server_state::TestReservation;
+
+pub use reverse_flow::Iperf2ReverseFlow;
+pub use udp::Iperf2Flow;
 
 /// Handler of iperf2 with a header.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {

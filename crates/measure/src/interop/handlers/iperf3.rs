@@ -9,14 +9,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use linerate_dialect::iperf3::{
+use linerate_protocol::iperf3::{
     BUSY, COOKIE_BYTES, Cookie, CpuPercent, FlowResult, Iperf3Direction, Iperf3Error,
     Iperf3ErrorCode, Iperf3Flow, Iperf3Params, Iperf3Results, Iperf3Server, Iperf3ServerEvent,
     Iperf3Transport, PROTOCOL, READ_AHEAD_BYTES, remote_report,
 };
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{self, Readiness};
-use linerate_metric::event::ErrorReport;
+use linerate_record::event::ErrorReport;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness;
+use linerate_sys::readiness::Readiness;
 use socket2::{Domain, Socket, Type};
 
 use self::flows::{begin_flow, plan, prepare_socket};

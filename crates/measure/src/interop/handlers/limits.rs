@@ -1,9 +1,9 @@
 //! Limits of the server for one test.
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Plan, RunKind};
-use linerate_metric::record::Caveat;
-use linerate_metric::units::{format_bit_rate, format_nanos};
+use linerate_record::plan::{Direction, Plan, RunKind};
+use linerate_record::record::Caveat;
+use linerate_stats::units::{format_bit_rate, format_nanos};
+use linerate_sys::clock::Nanos;
 
 use crate::error::MeasureError;
 
@@ -160,7 +160,7 @@ fn requested_ns(plan: &Plan) -> Option<Nanos> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::TransportProtocol;
+    use linerate_record::plan::TransportProtocol;
 
     use super::*;
 

@@ -33,21 +33,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-pub use interop_state::{ExpectedFlow, InteropState, OpenFlowEntry, UnvalidatedPermit};
-pub use iperf2::{BouncebackResponder, Iperf2Flow, Iperf2ReverseFlow as Iperf2Back};
-pub use payload::PayloadRing;
-pub use rejection_log::RejectionKey;
-pub use responder_loop::StreamResponder;
-pub use worker::{DatagramAction as Took, DatagramFlow as TakesDatagrams};
-
-use linerate_dialect::sniff::{Classification, TransportKind, classify};
-use linerate_host::sys::clock::Nanos;
+use linerate_protocol::sniff::{Classification, TransportKind, classify};
+use linerate_sys::clock::Nanos;
 use socket2::{Domain, Socket};
 
 use crate::error::MeasureError;
 use crate::interop::probes::is_probe;
 use crate::session::server_state::{ServerState, SessionPermit, TestReservation};
 use crate::session::udp_demux::IncomingFlow;
+
+pub use interop_state::{ExpectedFlow, InteropState, OpenFlowEntry, UnvalidatedPermit};
+pub use iperf2::{BouncebackResponder, Iperf2Flow, Iperf2ReverseFlow as Iperf2Back};
+pub use payload::PayloadRing;
+pub use rejection_log::RejectionKey;
+pub use responder_loop::StreamResponder;
+pub use worker::{DatagramAction as Took, DatagramFlow as TakesDatagrams};
 
 /// Time a client may leave no space for a control message.
 const CONTROL_WRITE_TIMEOUT: Option<Duration> = Some(Duration::from_secs(1));
@@ -68,7 +68,7 @@ pub const HANDLERS: &[&ProtocolHandler] = &[
 
 /// Server side of one protocol.
 pub struct ProtocolHandler {
-    /// Name as in [`linerate_dialect::sniff::PROTOCOLS`].
+    /// Name as in [`linerate_protocol::sniff::PROTOCOLS`].
     pub name: &'static str,
     /// Well-known port on which no other protocol is looked for.
     pub port: Option<u16>,
@@ -157,11 +157,11 @@ pub fn handler_names() -> Vec<&'static str> {
 
 /// Protocols with unmistakable first bytes; the others accept anything.
 const UNMISTAKABLE_PROTOCOLS: [&str; 5] = [
-    linerate_dialect::control::PROTOCOL.name,
-    linerate_dialect::nuttcp::PROTOCOL.name,
-    linerate_dialect::iperf3::PROTOCOL.name,
-    linerate_dialect::iperf2::PROTOCOL.name,
-    linerate_dialect::sockperf::PROTOCOL.name,
+    linerate_protocol::control::PROTOCOL.name,
+    linerate_protocol::nuttcp::PROTOCOL.name,
+    linerate_protocol::iperf3::PROTOCOL.name,
+    linerate_protocol::iperf2::PROTOCOL.name,
+    linerate_protocol::sockperf::PROTOCOL.name,
 ];
 
 /// Classifies the first bytes on a port that belongs to `forced`. Bytes that are certainly another
@@ -190,9 +190,9 @@ pub fn wrong_protocol_for_port(
 #[must_use]
 pub fn is_only_probe(forced: &ProtocolHandler, first: &[u8]) -> bool {
     const ACCEPT_ANYTHING: [&str; 3] = [
-        linerate_dialect::plain::PROTOCOL.name,
-        linerate_dialect::discard::PROTOCOL.name,
-        linerate_dialect::ttcp::PROTOCOL.name,
+        linerate_protocol::plain::PROTOCOL.name,
+        linerate_protocol::discard::PROTOCOL.name,
+        linerate_protocol::ttcp::PROTOCOL.name,
     ];
     ACCEPT_ANYTHING.contains(&forced.name) && is_probe(first)
 }
@@ -243,7 +243,7 @@ fn set_tos(socket: &Socket, tos: u8) {
 
 #[cfg(test)]
 mod tests {
-    use linerate_dialect::sniff::PROTOCOLS;
+    use linerate_protocol::sniff::PROTOCOLS;
 
     use super::*;
 

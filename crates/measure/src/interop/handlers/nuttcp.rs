@@ -8,17 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_dialect::nuttcp::{
+use linerate_protocol::nuttcp::{
     CpuTimes, NuttcpCounts, NuttcpDirection, NuttcpError, NuttcpInterval, NuttcpServer,
     NuttcpServerEvent, NuttcpTest as TestRequest, PROTOCOL,
 };
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_dialect::sniff::TransportKind;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{self, Readiness};
-use linerate_host::sys::socket;
-use linerate_metric::event::ErrorReport;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_protocol::sniff::TransportKind;
+use linerate_record::event::ErrorReport;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness;
+use linerate_sys::readiness::Readiness;
+use linerate_sys::socket;
 
 use self::data::{DataSockets, alternative_port};
 use super::rejection_log::RejectionKey;

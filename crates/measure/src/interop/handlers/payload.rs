@@ -1,7 +1,7 @@
 //! Payload buffer that is sent repeatedly.
 
-use linerate_dialect::iperf2::WriteTimestamper;
-use linerate_host::sys::clock;
+use linerate_protocol::iperf2::WriteTimestamper;
+use linerate_sys::clock;
 
 /// Payload that is sent repeatedly; a partial send resumes where it stopped.
 #[derive(Clone, Debug)]

@@ -3,11 +3,11 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use linerate_dialect::plain::{PROTOCOL, PlainSink, SILENCE_NS};
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_dialect::ttcp::MARKER_LIMIT_BYTES;
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_protocol::plain::{PROTOCOL, PlainSink, SILENCE_NS};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_protocol::ttcp::MARKER_LIMIT_BYTES;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_sys::clock::Nanos;
 
 use super::short_flow;
 use super::test_run::{FLOW_SILENCE_TIMEOUT, PLAIN_IDLE_TIMEOUT, TestRun};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use linerate_host::sys::clock::Nanos;
+use linerate_sys::clock::Nanos;
 
 /// Silence of a rejected flow after which its next datagram is reported again.
 const REPEAT_INTERVAL_NS: Nanos = 2_000_000_000;

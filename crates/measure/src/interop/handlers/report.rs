@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use linerate_metric::plan::Direction;
-use linerate_metric::record::Interval;
-use linerate_metric::units::{format_bit_rate, format_bytes};
+use linerate_record::plan::Direction;
+use linerate_record::record::Interval;
+use linerate_stats::units::{format_bit_rate, format_bytes};
 
 use super::test_run::TestRun;
 

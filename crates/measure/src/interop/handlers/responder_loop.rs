@@ -6,14 +6,16 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linerate_dialect::amplification_guard::SendCredit;
-use linerate_dialect::echo::may_reply_to;
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Readiness, poll_any};
-use linerate_host::sys::socket::{self, MessageFlags};
-use linerate_metric::event::ErrorReport;
-use linerate_metric::plan::Plan;
+use linerate_protocol::amplification_guard::SendCredit;
+use linerate_protocol::echo::may_reply_to;
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::event::ErrorReport;
+use linerate_record::plan::Plan;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness::{Readiness, poll_any};
+use linerate_sys::socket;
+use linerate_sys::socket::MessageFlags;
 use socket2::Socket;
 
 use super::plain::request_silence;

@@ -8,9 +8,11 @@ use std::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{Readiness, poll};
-use linerate_host::sys::socket::{self, MessageFlags};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness::{Readiness, poll};
+use linerate_sys::socket;
+use linerate_sys::socket::MessageFlags;
 
 use super::AcceptedClient;
 use super::worker::{FlowWorkerResult, POLL_INTERVAL, is_retryable};

@@ -2,12 +2,12 @@
 
 use std::net::TcpStream;
 
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_dialect::sockperf::{
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_protocol::sockperf::{
     HEADER_BYTES, PROTOCOL, SockperfDatagram, SockperfHeader, SockperfServer,
 };
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_sys::clock::Nanos;
 
 use super::plain::request_silence;
 use super::responder_loop::{

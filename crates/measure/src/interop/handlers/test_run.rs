@@ -5,8 +5,6 @@ mod intervals;
 mod record;
 mod stop;
 
-pub use stop::StopReason;
-
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -15,13 +13,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::cpu::ThreadUsage;
-use linerate_host::sys::socket;
-use linerate_metric::event::{Event, EventKind};
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode};
-use linerate_metric::record::{Caveat, Interval};
+use linerate_record::event::{Event, EventKind};
+use linerate_record::facts::Role;
+use linerate_record::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode};
+use linerate_record::record::{Caveat, Interval};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::cpu::ThreadUsage;
+use linerate_sys::socket;
 use socket2::Socket;
 
 use self::intervals::SilentIntervals;
@@ -34,6 +33,8 @@ use crate::flow_counters::PayloadTotals;
 use crate::interop::record::flow_direction;
 use crate::session::server_state::{ServerState, TestReservation};
 use crate::tcp_info_sums::TcpSums;
+
+pub use stop::StopReason;
 
 /// Length of an interval of the series.
 const INTERVAL_NS: Nanos = 1_000_000_000;

@@ -1,7 +1,7 @@
 //! Classic ttcp: plain payload over TCP, and over UDP between two small datagrams.
 
-use linerate_dialect::ttcp::{PROTOCOL, TtcpDatagram, TtcpReceiver};
-use linerate_host::sys::clock::Nanos;
+use linerate_protocol::ttcp::{PROTOCOL, TtcpDatagram, TtcpReceiver};
+use linerate_sys::clock::Nanos;
 
 use super::plain::{serve_datagrams, serve_stream};
 use super::worker::{DatagramAction, DatagramFlow, SequenceStats};

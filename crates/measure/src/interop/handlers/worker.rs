@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::cpu::ThreadUsage;
-use linerate_metric::histogram::Histogram;
-use linerate_metric::record::SocketFacts;
+use linerate_record::record::SocketFacts;
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::cpu::ThreadUsage;
 use socket2::Socket;
 
 use super::limits::InteropLimits;

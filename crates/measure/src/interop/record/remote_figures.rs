@@ -1,8 +1,8 @@
 //! Comparison of the remote end's report with the counts of this end.
 
-use linerate_dialect::remote_report::RemoteFigures;
-use linerate_metric::plan::{Plan, TransportProtocol};
-use linerate_metric::record::{Caveat, Summary};
+use linerate_protocol::remote_report::RemoteFigures;
+use linerate_record::plan::{Plan, TransportProtocol};
+use linerate_record::record::{Caveat, Summary};
 
 use super::{fraction, per_second};
 

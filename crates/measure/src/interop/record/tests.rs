@@ -1,5 +1,6 @@
+use linerate_protocol::remote_report::{RemoteFigures, RemoteFlow};
+
 use super::*;
-use linerate_dialect::remote_report::{RemoteFigures, RemoteFlow};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -9,11 +9,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 use std::task::Poll;
 
-use linerate_dialect::control::flow::{OPENING_BYTES, read_opening, reply};
-use linerate_dialect::control::{FlowToken, OpeningKind};
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::TransportProtocol;
+use linerate_protocol::control::flow::{OPENING_BYTES, read_opening, reply};
+use linerate_protocol::control::{FlowToken, OpeningKind};
+use linerate_record::plan::TransportProtocol;
 use linerate_stack::{SocketId, SocketKind, Stack, StackError, TcpState};
+use linerate_sys::clock::Nanos;
 
 use crate::netstack::bridge::ConnectionBridge;
 use crate::session::limits::CLASSIFY_DEADLINE;

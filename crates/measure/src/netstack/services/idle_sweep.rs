@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use linerate_host::sys::clock::Nanos;
+use linerate_sys::clock::Nanos;
 
 /// Time between two parts of the scan.
 const STEP_INTERVAL_NS: Nanos = 100_000_000;

@@ -3,15 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::task::Poll;
 
-use linerate_dialect::amplification_guard::SendRejection;
-use linerate_dialect::iperf2::{
+use linerate_protocol::amplification_guard::SendRejection;
+use linerate_protocol::iperf2::{
     DualTest, Iperf2Direction, Iperf2Settings, Iperf2UdpServer, PROTOCOL, QUIET_NS,
     REPORT_MIN_BYTES,
 };
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::event::ErrorReport;
-use linerate_metric::stack::ServiceFigures;
+use linerate_record::event::ErrorReport;
+use linerate_record::stack::ServiceFigures;
 use linerate_stack::{DatagramMeta, SocketId, Stack};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::is_on_link;
 use super::tcp_connection::NextStep;

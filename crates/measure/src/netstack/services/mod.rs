@@ -18,11 +18,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::task::Poll;
 
-use linerate_dialect::{chargen, discard, echo};
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::DEFAULT_PORT;
-use linerate_metric::stack::ServiceFigures;
+use linerate_protocol::{chargen, discard, echo};
+use linerate_record::plan::DEFAULT_PORT;
+use linerate_record::stack::ServiceFigures;
 use linerate_stack::{SocketId, SocketKind, Stack};
+use linerate_sys::clock::Nanos;
 
 use self::acceptor::{AcceptHandle, NetstackAcceptor};
 use self::idle_sweep::IdleSweep;
@@ -509,7 +509,7 @@ mod tests {
     /// Without the check, a change and a timer of a socket would each add it, in every round.
     #[test]
     fn a_timed_socket_is_added_once() {
-        let plan = linerate_metric::stack::StackPlan {
+        let plan = linerate_record::stack::StackPlan {
             device: "null:".to_owned(),
             addresses: vec!["10.9.0.2/24".to_owned()],
             profile: "default".to_owned(),

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use linerate_dialect::iperf2::Iperf2Settings;
-use linerate_host::sys::clock::Nanos;
+use linerate_protocol::iperf2::Iperf2Settings;
 use linerate_stack::{SocketId, Stack, TcpState};
+use linerate_sys::clock::Nanos;
 
 use super::iperf2_udp::is_connect_back_permitted;
 use crate::interop::handlers::InteropState;

@@ -2,14 +2,15 @@
 
 use std::task::Poll;
 
-use linerate_dialect::iperf2::{
+use linerate_protocol::iperf2::{
     DualTest, Iperf2Direction, Iperf2Settings, Iperf2TcpRequest, Iperf2TcpServer, TestAmount,
     WriteTimestamper, fill,
 };
-use linerate_dialect::{chargen, echo, sockperf};
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::stack::ServiceFigures;
+use linerate_protocol::{chargen, echo, sockperf};
+use linerate_record::stack::ServiceFigures;
 use linerate_stack::{SocketId, Stack, StackError};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::ServiceKind;
 use crate::interop::handlers::{BouncebackResponder, PayloadRing, StreamResponder};

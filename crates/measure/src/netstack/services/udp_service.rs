@@ -2,11 +2,12 @@
 
 use std::task::Poll;
 
-use linerate_dialect::sockperf::{self, SockperfDatagram};
-use linerate_dialect::{chargen, echo};
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::stack::ServiceFigures;
+use linerate_protocol::sockperf;
+use linerate_protocol::sockperf::SockperfDatagram;
+use linerate_protocol::{chargen, echo};
+use linerate_record::stack::ServiceFigures;
 use linerate_stack::{DatagramMeta, EchoResult, SocketId, Stack, StackError};
+use linerate_sys::clock::Nanos;
 
 use super::iperf2_udp::{FlowContext, Iperf2Flows};
 use super::tcp_connection::NextStep;
@@ -242,9 +243,9 @@ impl FrameResponder {
 mod tests {
     use std::net::SocketAddr;
 
-    use linerate_host::sys::clock;
-    use linerate_metric::stack::ServiceFigures;
+    use linerate_record::stack::ServiceFigures;
     use linerate_stack::Stack;
+    use linerate_sys::clock;
 
     use super::super::{ServiceContext, StackServices};
     use super::*;

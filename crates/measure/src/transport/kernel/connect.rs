@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use linerate_host::sys::readiness::{Readiness, poll_any};
-use linerate_metric::plan::TransportProtocol;
+use linerate_record::plan::TransportProtocol;
+use linerate_sys::readiness::{Readiness, poll_any};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::CONNECT_TIMEOUT;

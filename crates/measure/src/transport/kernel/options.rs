@@ -3,8 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-use linerate_host::sys::socket;
-use linerate_metric::plan::TransportProtocol;
+use linerate_record::plan::TransportProtocol;
+use linerate_sys::socket;
 use socket2::{Domain, Socket};
 
 use crate::transport::FlowOptions;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use linerate_host::sys::socket;
-use linerate_metric::record::{SocketFacts, TcpFacts};
+use linerate_record::record::{SocketFacts, TcpFacts};
+use linerate_sys::socket;
 use socket2::{SockAddr, SockRef, Socket, Type};
 
 /// Observes a socket that another thread uses.

@@ -3,9 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-use linerate_host::sys::readiness::{self, EpollEvents, Readiness};
-use linerate_host::sys::socket::MessageFlags;
-use linerate_metric::plan::WaitMode;
+use linerate_record::plan::WaitMode;
+use linerate_sys::readiness;
+use linerate_sys::readiness::{EpollEvents, Readiness};
+use linerate_sys::socket::MessageFlags;
 use socket2::Socket;
 
 use super::super::call_times::{CallRecorder, TransportCall, poll_readiness};

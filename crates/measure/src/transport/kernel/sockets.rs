@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::task;
 use std::time::Duration;
 
-use linerate_host::sys::datagram::{self, SocketAddress};
-use linerate_host::sys::socket::MessageFlags;
-use linerate_metric::plan::TransportProtocol;
+use linerate_record::plan::TransportProtocol;
+use linerate_sys::datagram;
+use linerate_sys::datagram::SocketAddress;
+use linerate_sys::socket::MessageFlags;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::options::apply_options;

@@ -3,7 +3,7 @@
 use std::io;
 use std::task;
 
-use linerate_host::sys::socket::MessageFlags;
+use linerate_sys::socket::MessageFlags;
 
 use super::SocketWait;
 use crate::transport::call_times::{CallOutcome, CallRecorder, TransportCall};

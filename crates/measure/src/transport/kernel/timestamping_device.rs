@@ -3,12 +3,13 @@
 use std::io;
 use std::time::Duration;
 
-use linerate_host::device_clock::DeviceClock;
 use linerate_host::snapshot::egress_interface;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::ethtool::EthtoolSocket;
-use linerate_host::sys::hardware_timestamps::{PtpClock, read_enabled};
-use linerate_host::sys::packet_timestamps::RealtimeConverter;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::device_clock::DeviceClock;
+use linerate_sys::ethtool::EthtoolSocket;
+use linerate_sys::hardware_timestamps::{PtpClock, read_enabled};
+use linerate_sys::packet_timestamps::RealtimeConverter;
 use socket2::Socket;
 
 /// Time between two synchronisations with the device's clock. A bad clock drifts by 100 us per

@@ -4,8 +4,9 @@ use std::io;
 use std::task;
 use std::time::Duration;
 
-use linerate_host::sys::packet_timestamps::{self, RealtimeConverter};
-use linerate_metric::plan::TransportProtocol;
+use linerate_record::plan::TransportProtocol;
+use linerate_sys::packet_timestamps;
+use linerate_sys::packet_timestamps::RealtimeConverter;
 
 use super::super::call_times::{CallRecorder, TransportCall};
 use super::super::{RecvMeta, TxTimestamp};

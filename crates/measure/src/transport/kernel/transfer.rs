@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task;
 use std::time::Duration;
 
-use linerate_host::sys::datagram;
-use linerate_host::sys::readiness::{self, Readiness};
-use linerate_host::sys::socket::{self, MessageFlags};
-use linerate_host::sys::zerocopy;
+use linerate_sys::datagram;
+use linerate_sys::readiness;
+use linerate_sys::readiness::Readiness;
+use linerate_sys::socket;
+use linerate_sys::socket::MessageFlags;
+use linerate_sys::zerocopy;
 use socket2::Socket;
 
 use super::syscall::{

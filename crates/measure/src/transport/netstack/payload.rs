@@ -5,18 +5,19 @@ use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::tick_clock;
-use linerate_metric::cost::EMPTY_CALL_NS;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::record::SocketFacts;
-use linerate_port::copy_in_chunks;
+use linerate_record::cost::EMPTY_CALL_NS;
+use linerate_record::plan::TransportProtocol;
+use linerate_record::record::SocketFacts;
 use linerate_stack::{self as stack, SocketKind};
+use linerate_sys::clock::Nanos;
+use linerate_sys::frames::chunked_copy::copy_in_chunks;
+use linerate_sys::readiness::Readiness;
+use linerate_sys::tick_clock;
 
 use super::socket_table::SocketSlot;
 use super::{NetstackTransport, recv_meta, to_io_error, to_socket_result};
 use crate::transport::{
-    CallAttempts, EchoOutcome, FlowOptions, Readiness, RecvMeta, Transport, TransportCapabilities,
+    CallAttempts, EchoOutcome, FlowOptions, RecvMeta, Transport, TransportCapabilities,
     TxTimestamp, echo_through_buffer,
 };
 
@@ -451,8 +452,9 @@ impl Transport for NetstackTransport {
 
 #[cfg(test)]
 mod tests {
-    use linerate_host::sys::clock;
-    use linerate_host::sys::cpu::ThreadUsage;
+    use linerate_record::plan::{Plan, ReceiveCopy, RunKind, SendCopy};
+    use linerate_sys::clock;
+    use linerate_sys::cpu::ThreadUsage;
 
     use super::super::MAX_CALL_BYTES;
     use super::super::test_stack::{run_on_stack, run_on_thread, start_stack};
@@ -461,13 +463,12 @@ mod tests {
     use crate::payload_pattern::PayloadPattern;
     use crate::session::setup::flow_options;
     use crate::transport::PeerAddressing;
-    use linerate_metric::plan::{Plan, ReceiveCopy, RunKind, SendCopy};
 
     /// Bytes to move between stacks whose buffers are no multiple of a call's length.
     const STREAM_BYTES: usize = 1_000_003;
 
     fn test_pattern() -> PayloadPattern {
-        PayloadPattern::from_token(linerate_dialect::control::FlowToken([7; 16]))
+        PayloadPattern::from_token(linerate_protocol::control::FlowToken([7; 16]))
     }
 
     /// Repeats a call until it is ready.

@@ -9,11 +9,12 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::task::Poll;
 use std::time::Duration;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::record::SocketFacts;
-use linerate_metric::stack::StackFacts;
+use linerate_record::plan::TransportProtocol;
+use linerate_record::record::SocketFacts;
+use linerate_record::stack::StackFacts;
 use linerate_stack::{SocketId, SocketKind};
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness::Readiness;
 
 use super::NetstackTransport;
 use super::socket_table::SocketSlot;
@@ -21,7 +22,7 @@ use crate::flow::RunClock;
 use crate::transport::call_times::{CallOutcome, CallRecorder, CallStats, TransportCall};
 use crate::transport::kernel::SocketWatch;
 use crate::transport::{
-    CallAttempts, EchoOutcome, FlowOptions, Readiness, RecvMeta, Transport, TransportCapabilities,
+    CallAttempts, EchoOutcome, FlowOptions, RecvMeta, Transport, TransportCapabilities,
     TransportSetup, TxTimestamp, WorkerTransport,
 };
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use linerate_metric::plan::TransportProtocol;
+use linerate_record::plan::TransportProtocol;
 use linerate_stack::{SocketId, SocketKind};
 
 /// Handle of a socket of an [`NetstackTransport`](super::NetstackTransport).

@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{OwnedFd, RawFd};
 use std::task::Poll;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::stack::StackFacts;
+use linerate_record::plan::TransportProtocol;
+use linerate_record::stack::StackFacts;
 use linerate_stack::{SocketId, TcpState};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::socket_table::{CopyBypass, NetstackSocket, SocketSlot};
 use super::{
@@ -313,7 +314,7 @@ impl WorkerTransport for NetstackTransport {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Plan, RunKind};
+    use linerate_record::plan::{Plan, RunKind};
 
     use super::super::test_stack;
     use super::*;

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use linerate_metric::stack::StackPlan;
+use linerate_record::stack::StackPlan;
 
 use super::NetstackTransport;
 use crate::netstack::StackThread;

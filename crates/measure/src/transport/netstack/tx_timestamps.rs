@@ -2,13 +2,14 @@
 
 use std::io;
 
-use linerate_host::sys::tick_clock;
-use linerate_metric::plan::TransportProtocol;
+use linerate_record::plan::TransportProtocol;
+use linerate_sys::packet_timestamps::TxTimestampPoint as Passed;
+use linerate_sys::tick_clock;
 
 use super::socket_table::SocketSlot;
 use super::{NetstackTransport, to_io_error};
 use crate::timestamps::ring::MAX_ROUND_TRIPS;
-use crate::transport::{TxTimestamp, TxTimestampPoint as Passed};
+use crate::transport::TxTimestamp;
 
 impl NetstackTransport {
     /// Enables transmit timestamps of a socket, numbered from here.

@@ -1,10 +1,10 @@
 //! Timestamps that a device (target) writes into its responses: time inside and outside of it.
 
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::device_timestamps::{
+use linerate_record::device_timestamps::{
     ByteOrder, DeviceTimestamps, NANOSECONDS_HZ, TimestampPair,
 };
-use linerate_metric::histogram::Histogram;
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock::Nanos;
 
 use crate::flow::DeviceTimeCounts;
 

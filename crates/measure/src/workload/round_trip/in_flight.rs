@@ -3,7 +3,7 @@
 //! The memory depends on the number of outstanding requests, not on the rate: one that waits long
 //! uses one slot and keeps none of the later ones.
 
-use linerate_host::sys::clock::Nanos;
+use linerate_sys::clock::Nanos;
 
 /// Marks the absence of a slot.
 const NO_SLOT: u32 = u32::MAX;
@@ -182,9 +182,11 @@ impl OutstandingRequests {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
     use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
 
     fn request(number: u64) -> OutstandingRequest {
         OutstandingRequest {

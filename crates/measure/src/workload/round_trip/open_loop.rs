@@ -9,10 +9,10 @@ use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
-use linerate_dialect::control::flow as wire;
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::TransportProtocol;
+use linerate_protocol::control::flow as wire;
+use linerate_record::plan::TransportProtocol;
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock::Nanos;
 
 use super::device_timestamps::{TARGET_CODE_FORMAT, equals_outside};
 use super::in_flight::{OutstandingRequest, OutstandingRequests};
@@ -473,10 +473,11 @@ impl<T: Transport> Workload<T> for OpenLoopSender<'_, T::Socket> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::{Plan, RunKind};
+    use proptest::prelude::*;
+
     use super::*;
     use crate::workload::scripted_transport::{START_NS, ScriptedTransport, run_scripted};
-    use linerate_metric::plan::{Plan, RunKind};
-    use proptest::prelude::*;
 
     #[test]
     fn parts_of_a_stream_are_compared_in_their_place() {

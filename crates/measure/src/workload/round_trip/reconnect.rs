@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::task::Poll;
 
-use linerate_dialect::control::flow as wire;
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::histogram::Histogram;
-use linerate_metric::plan::TransportProtocol;
+use linerate_protocol::control::flow as wire;
+use linerate_record::plan::TransportProtocol;
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock::Nanos;
 
 use super::request_tracker::{RequestTracker, ResponseCheck, ResponseKind, classify};
 use crate::flow::FlowEndResults;

@@ -3,12 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use linerate_dialect::control::flow as wire;
-use linerate_dialect::iperf2::bounceback;
-use linerate_dialect::sockperf;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::device_timestamps::{DeviceTimestamps, TimestampPair};
-use linerate_metric::histogram::Histogram;
+use linerate_protocol::control::flow as wire;
+use linerate_protocol::iperf2::bounceback;
+use linerate_protocol::sockperf;
+use linerate_record::device_timestamps::{DeviceTimestamps, TimestampPair};
+use linerate_stats::histogram::Histogram;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::device_timestamps::{self, DeviceTimeCollector};
 use super::open_loop::MAX_DRAIN_NS;
@@ -520,7 +521,7 @@ fn compare(payload: &[u8], request: &[u8], verify: bool) -> ResponseCheck {
 
 #[cfg(test)]
 mod tests {
-    use linerate_metric::plan::{Direction, Plan, RunKind, TransportProtocol};
+    use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 
     use super::*;
     use crate::flow::{FlowRole, RunClock, RunPhase};
@@ -655,7 +656,7 @@ mod tests {
 
     #[test]
     fn a_request_of_the_size_of_an_opening_is_no_opening() {
-        let greeting = wire::opening(linerate_dialect::control::FlowToken([3; 16]));
+        let greeting = wire::opening(linerate_protocol::control::FlowToken([3; 16]));
         let sent = request(greeting.len(), 9);
         assert_eq!(
             classify(&greeting, &sent, 9, true),

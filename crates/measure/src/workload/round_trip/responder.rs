@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::task::Poll;
 
-use linerate_host::sys::clock::{self, Nanos};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::rt_yield::RtYield;
 use crate::flow::{FlowEndResults, FlowShared, TimingHistograms, is_opening_datagram};
@@ -352,15 +353,17 @@ impl<T: Transport> Workload<T> for TcpAcceptor<'_, T::Socket> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use linerate_record::plan::{
+        Direction, PerEnd, Plan, RunKind, SchedPolicy, SocketPlan, TransportProtocol, WaitMode,
+    };
+    use linerate_sys::cpu::ThreadEvents;
+
     use super::*;
     use crate::flow::{FlowRole, RunClock, RunPhase};
     use crate::transport::PeerAddressing;
     use crate::workload::scripted_transport::ScriptedTransport;
-    use linerate_host::sys::cpu::ThreadEvents;
-    use linerate_metric::plan::{
-        Direction, PerEnd, Plan, RunKind, SchedPolicy, SocketPlan, TransportProtocol, WaitMode,
-    };
-    use std::time::Duration;
 
     fn options() -> FlowOptions {
         FlowOptions {

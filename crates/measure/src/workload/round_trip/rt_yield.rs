@@ -4,8 +4,9 @@
 //! takes the processor away for the remaining 50 ms. A thread that yields more than that in short
 //! pauses between requests is never throttled.
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::{Direction, SchedPolicy, WaitMode};
+use linerate_record::plan::{Direction, SchedPolicy, WaitMode};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use crate::flow::FlowRole;
 use crate::workload::WorkerContext;

@@ -3,11 +3,12 @@
 //! Counters are read after a slow response, and every few milliseconds between two requests, so
 //! that their increase belongs to a short time. Neither happens within a round trip.
 
-use linerate_host::sys::clock::{self, Nanos};
 use linerate_host::thread_counters::{ThreadCounterReader, ThreadCounters, steal_tick_ns};
-use linerate_metric::histogram::Histogram;
-use linerate_metric::round_trip::{MAX_LISTED_SLOW_RESPONSES, SlowResponse};
-use linerate_metric::units::format_nanos;
+use linerate_record::round_trip::{MAX_LISTED_SLOW_RESPONSES, SlowResponse};
+use linerate_stats::histogram::Histogram;
+use linerate_stats::units::format_nanos;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 /// Shortest time between two readings without a slow response: at 20 us each they take 0.2 % of the
 /// time between requests.
@@ -505,8 +506,9 @@ impl SlowResponseWatch {
 
 #[cfg(test)]
 mod tests {
+    use linerate_sys::cpu::ThreadEvents;
+
     use super::*;
-    use linerate_host::sys::cpu::ThreadEvents;
 
     #[test]
     fn each_cause_by_its_evidence() {

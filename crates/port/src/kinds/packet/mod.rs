@@ -22,6 +22,11 @@ mod transmit;
 
 use std::io;
 
+use linerate_sys::af_packet::{PacketSocket, PromiscuousMode};
+use linerate_sys::af_xdp::netlink_xdp;
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+use linerate_sys::interface_ioctl::LinkAttributes;
+
 use crate::capabilities::{FrameCopy, PortCapabilities};
 use crate::counters::DropCause;
 use crate::error::PortError;
@@ -29,10 +34,7 @@ use crate::interface_use::{self, open_error};
 use crate::kinds::{NameRule, PortKind, no_check, queue_name};
 use crate::port_url::{FRAME_OVERHEAD_BYTES, PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues};
-use crate::sys::frame_memory::{FrameRegion, MemoryPlan};
-use crate::sys::interface_ioctl::LinkAttributes;
-use crate::sys::netlink_xdp;
-use crate::sys::packet::{PacketSocket, PromiscuousMode};
+
 pub use receive::PacketReceive;
 pub use transmit::PacketTransmit;
 
@@ -67,7 +69,7 @@ const BUFFER_BYTES_PER_FRAME: u32 = 2304;
 const ETHERNET_HEADER_BYTES: usize = 14;
 /// Plans frames by the interface's MTU if the URL has no `mtu=`.
 fn adapt_memory_plan(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
-    let frame_bytes = match crate::sys::interface_ioctl::read_attributes(url.name()) {
+    let frame_bytes = match linerate_sys::interface_ioctl::read_attributes(url.name()) {
         Ok(attributes) if url.common().mtu.is_none() => frame_bytes(&attributes),
         _ => plan.frame_bytes,
     };

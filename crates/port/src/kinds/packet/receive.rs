@@ -4,21 +4,22 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::{ETHERNET_HEADER_BYTES, check_stopped, length_error, permanent_error, set_buffer};
-use crate::checksum;
-use crate::chunked_copy::copy_in_chunks;
-use crate::counters::{DropCause, QueueCounters};
-use crate::error::PortError;
-use crate::frame_pool::FramePool;
-use crate::port_url::{PortUrl, RxDestination};
-use crate::queue::RxQueue;
-use crate::sys::burst::{BURST_FRAMES, Burst};
-use crate::sys::frame::Frame;
-use crate::sys::frame_memory::FrameRegion;
-use crate::sys::interface_ioctl::LinkAttributes;
-use crate::sys::packet::{
+use linerate_sys::af_packet::{
     MmsgReceive, PacketMeta, PacketSocket, PromiscuousMode, ReceiveRing, ReceiveV2, ReceiveV3,
 };
+use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
+use linerate_sys::frames::chunked_copy::copy_in_chunks;
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
+use linerate_sys::interface_ioctl::LinkAttributes;
+
+use super::{ETHERNET_HEADER_BYTES, check_stopped, length_error, permanent_error, set_buffer};
+use crate::checksum;
+use crate::counters::{DropCause, QueueCounters};
+use crate::error::PortError;
+use crate::port_url::{PortUrl, RxDestination};
+use crate::queue::RxQueue;
 
 /// Bytes of a VLAN tag.
 const VLAN_TAG_BYTES: u16 = 4;

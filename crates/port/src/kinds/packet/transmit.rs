@@ -3,15 +3,16 @@
 use std::io;
 use std::sync::Arc;
 
+use linerate_sys::af_packet::{MmsgTransmit, PacketSocket, TransmitV2};
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_pool::FramePool;
+use linerate_sys::interface_ioctl::LinkAttributes;
+
 use super::{check_stopped, length_error, permanent_error, set_buffer};
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
-use crate::frame_pool::FramePool;
 use crate::port_url::PortUrl;
 use crate::queue::TxQueue;
-use crate::sys::burst::Burst;
-use crate::sys::interface_ioctl::LinkAttributes;
-use crate::sys::packet::{MmsgTransmit, PacketSocket, TransmitV2};
 
 /// Sends frames on an interface.
 pub struct PacketTransmit {

@@ -15,18 +15,19 @@ mod rendezvous;
 
 use std::sync::Arc;
 
+use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
+use linerate_sys::shm::{SlotReceiver, SlotSender, prefetch_distance};
+use peer_link::{IdleTimer, PeerLink};
+
 use crate::capabilities::{FrameCopy, PortCapabilities};
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
-use crate::frame_pool::FramePool;
 use crate::kinds::{NameRule, PortKind, common_memory_plan, queue_name};
 use crate::port_url::{PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, OutageInterval, PeerState, PortQueues, RxQueue, TxQueue};
-use crate::sys::burst::{BURST_FRAMES, Burst};
-use crate::sys::frame::Frame;
-use crate::sys::frame_memory::FrameRegion;
-use crate::sys::shm::{SlotReceiver, SlotSender, prefetch_distance};
-use peer_link::{IdleTimer, PeerLink};
 
 /// Bytes of a frame prefetched before its length is known: all of a short frame. The bench
 /// `stack/echo/shm/found` shows the gain: one cache-line transfer between cores in each direction.

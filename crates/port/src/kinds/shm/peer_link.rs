@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use linerate_sys::shm::{ShmLayout, ShmSegment};
+
 use super::ShmRole;
 use super::rendezvous::{
     HandshakeEvent, HandshakeMessage, PeerConnection, RendezvousListener, runtime_dir,
@@ -14,7 +16,6 @@ use super::rendezvous::{
 use crate::error::PortError;
 use crate::port_url::FRAME_OVERHEAD_BYTES;
 use crate::queue::{OutageInterval, PeerState};
-use crate::sys::shm::{ShmLayout, ShmSegment};
 
 /// Maximum number of empty polls between two reads of the clock: a read then adds 0.1 ns per poll.
 const MAX_POLLS_PER_CHECK: u32 = 256;

@@ -4,14 +4,17 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use linerate_sys::af_packet::PromiscuousMode;
+use linerate_sys::af_xdp::bpf;
+use linerate_sys::af_xdp::bpf::{ProgramRejection, SocketMap, XdpHook, XdpProgram};
+use linerate_sys::af_xdp::bpf_program::redirect_by_queue;
+use linerate_sys::af_xdp::netlink_xdp;
+use linerate_sys::af_xdp::netlink_xdp::XdpLinkInfo;
+use linerate_sys::interface_ioctl::LinkAttributes;
+
 use crate::error::PortError;
 use crate::interface_use;
 use crate::port_url::PortUrl;
-use crate::sys::bpf::{self, ProgramRejection, SocketMap, XdpHook, XdpProgram};
-use crate::sys::bpf_program::redirect_by_queue;
-use crate::sys::interface_ioctl::LinkAttributes;
-use crate::sys::netlink_xdp::{self, XdpLinkInfo};
-use crate::sys::packet::PromiscuousMode;
 
 /// Value of `mode=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use crate::sys::bpf::XdpHook;
-use crate::sys::netlink_xdp::XdpLinkInfo;
-use crate::sys::xsk_socket::KERNEL_HEADROOM_BYTES;
+use linerate_sys::af_xdp::bpf::XdpHook;
+use linerate_sys::af_xdp::netlink_xdp::XdpLinkInfo;
+use linerate_sys::af_xdp::xsk_socket::KERNEL_HEADROOM_BYTES;
 
 /// Properties of an interface and port that the notes depend on.
 #[derive(Clone, Debug)]
@@ -106,8 +106,9 @@ fn veth_notes(context: &QuirkContext<'_>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_sys::af_xdp::netlink_xdp::{AttachPoint, AttachedProgram};
+
     use super::*;
-    use crate::sys::netlink_xdp::{AttachPoint, AttachedProgram};
 
     fn peer(program: bool) -> XdpLinkInfo {
         XdpLinkInfo {

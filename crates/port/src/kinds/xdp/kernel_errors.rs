@@ -2,11 +2,12 @@
 
 use std::io;
 
+use linerate_sys::af_xdp::netlink_xdp::XdpLinkInfo;
+use linerate_sys::af_xdp::xsk_socket::{CopyPolicy, locked_memory_limit};
+use linerate_sys::frames::frame_memory::FrameRegion;
+
 use crate::error::PortError;
 use crate::port_url::PortUrl;
-use crate::sys::frame_memory::FrameRegion;
-use crate::sys::netlink_xdp::XdpLinkInfo;
-use crate::sys::xsk_socket::{CopyPolicy, locked_memory_limit};
 
 /// Error of registering the frame memory.
 pub(super) fn memory_error(port: &str, memory: &FrameRegion, source: io::Error) -> PortError {

@@ -21,24 +21,26 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use attachment::{AttachMode, ProgramAttachment};
+use linerate_sys::af_xdp::bpf::XdpHook;
+use linerate_sys::af_xdp::netlink_xdp;
+use linerate_sys::af_xdp::netlink_xdp::XdpLinkInfo;
+use linerate_sys::af_xdp::xsk_socket::{
+    CopyPolicy, KERNEL_HEADROOM_BYTES, RingSizes, XdpSocket, XskStatistics,
+};
+use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+use linerate_sys::interface_ioctl::LinkAttributes;
+use linerate_sys::interface_offloads;
+use socket_queues::SharedSocket;
+
 use crate::capabilities::{BusyPoll, FrameCopy, PortCapabilities, XdpBinding};
 use crate::error::PortError;
 use crate::interface_use;
 use crate::kinds::{NameRule, PortKind};
 use crate::port_url::{FRAME_OVERHEAD_BYTES, PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues};
-use crate::sys::bpf::XdpHook;
-use crate::sys::frame_memory::{FrameRegion, MemoryPlan};
-use crate::sys::interface_ioctl::LinkAttributes;
-use crate::sys::interface_offloads;
-use crate::sys::netlink_xdp::{self, XdpLinkInfo};
-use crate::sys::xsk_socket::{
-    CopyPolicy, KERNEL_HEADROOM_BYTES, RingSizes, XdpSocket, XskStatistics,
-};
 
-use attachment::{AttachMode, ProgramAttachment};
 pub use device_request::{DeviceRequest, SteeredFlow};
-use socket_queues::SharedSocket;
 pub use socket_queues::{XdpReceive, XdpTransmit};
 
 /// Maximum time of one busy-polling call; its maximum number of frames is `busy=`.

@@ -9,15 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use linerate_sys::af_xdp::frames_in_flight::InFlightFrames;
+use linerate_sys::af_xdp::xsk_rings::{ReceiveRings, StaleFrame, TransmitRings};
+use linerate_sys::af_xdp::xsk_socket::{XdpSocket, XskStatistics};
+use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
+use linerate_sys::frames::frame_pool::FramePool;
+
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
-use crate::frame_pool::FramePool;
 use crate::kinds::xdp::attachment::ProgramAttachment;
 use crate::queue::{RxQueue, TxQueue};
-use crate::sys::burst::{BURST_FRAMES, Burst};
-use crate::sys::frames_in_flight::InFlightFrames;
-use crate::sys::xsk_rings::{ReceiveRings, StaleFrame, TransmitRings};
-use crate::sys::xsk_socket::{XdpSocket, XskStatistics};
 
 /// Bytes of an Ethernet header: a shorter frame is invalid, and may cause errors in a driver.
 const MIN_FRAME_BYTES: u16 = 14;

@@ -4,7 +4,8 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
-use linerate_host::sys::namespace::{self, NamespaceKind};
+use linerate_sys::namespace;
+use linerate_sys::namespace::NamespaceKind;
 
 use super::*;
 use crate::counters::DropCause;

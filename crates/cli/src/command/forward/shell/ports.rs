@@ -1,7 +1,7 @@
 //! Shell commands on ports.
 
 use linerate_measure::MeasureError;
-use linerate_measure::forward::PortUrl;
+use linerate_port::PortUrl;
 
 use super::{CommandReply, ForwardShell, failure_text};
 use crate::command::forward::max_packet_mtu;
@@ -94,7 +94,7 @@ impl ForwardShell<'_> {
     pub fn port_attach(&mut self, text: &str) -> Result<CommandReply, String> {
         let url: PortUrl = text
             .parse()
-            .map_err(|error: linerate_measure::forward::PortError| error.to_string())?;
+            .map_err(|error: linerate_port::PortError| error.to_string())?;
         let url = url.with_rx_destination(super::super::receive_destination(&self.settings, true));
         // Rejected before the device is changed, which a running port may be polling.
         self.forwarder.check_stopped().map_err(failure_text)?;

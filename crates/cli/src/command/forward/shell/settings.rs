@@ -3,7 +3,7 @@
 use linerate_measure::forward::{
     ForwardSettings, PeerAddress, QueueRate, TransmitRetry, VerboseLevel,
 };
-use linerate_metric::plan::CpuList;
+use linerate_record::plan::CpuList;
 
 use super::{CommandReply, ForwardShell, failure_text};
 use crate::command::forward::args::{FLOWS_LIMIT, frame_length, parse_burst, parse_mask};
@@ -103,7 +103,7 @@ impl ForwardShell<'_> {
 
     fn set_cpus(&mut self, cpus: Vec<u32>) -> Result<CommandReply, String> {
         // If the kernel does not report the usable processors, the start will check them.
-        let usable = linerate_host::sys::cpu::list_usable().unwrap_or_else(|_| cpus.clone());
+        let usable = linerate_sys::cpu::list_usable().unwrap_or_else(|_| cpus.clone());
         if let Some(cpu) = cpus.iter().find(|cpu| !usable.contains(cpu)) {
             return Err(format!(
                 "processor {cpu}: not available to this process; choose from {}",

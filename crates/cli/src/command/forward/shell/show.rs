@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use linerate_metric::forward::ForwardPort;
-use linerate_metric::plan::CpuList;
+use linerate_record::forward::ForwardPort;
+use linerate_record::plan::CpuList;
 use linerate_report::forward::{
     extended_statistics, format_displayed, full_statistics, port_info, port_statistics,
     port_summary, queue_info, stream_map,

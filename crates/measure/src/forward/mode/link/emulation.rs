@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use linerate_metric::units::{
+use linerate_stats::units::{
     BitRate, format_exact_duration, format_exact_rate, format_exact_share, parse_duration,
     parse_fraction,
 };
@@ -371,8 +371,9 @@ impl LinkEmulation {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn link(options: &str) -> LinkEmulation {
         LinkEmulation::new(LinkPlan::from_options(options).unwrap(), 7)

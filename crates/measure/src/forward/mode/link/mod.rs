@@ -7,8 +7,11 @@ pub mod emulation;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use linerate_host::sys::clock;
-use linerate_port::{Frame, FramePool, FrameRegion, RxQueue, TxQueue};
+use linerate_port::{RxQueue, TxQueue};
+use linerate_sys::clock;
+use linerate_sys::frames::frame::Frame;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::forward::settings::ForwardSettings;
 use crate::forward::stream::{ForwardMode, FwdStream, HELD_AT_STOP, StreamFacts};

@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 
-use linerate_dialect::control::FlowTotal;
-use linerate_dialect::iperf2::{Iperf2ClientAction, Iperf2Direction, Iperf2UdpClient, datagram};
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::Direction;
+use linerate_protocol::control::FlowTotal;
+use linerate_protocol::iperf2::{Iperf2ClientAction, Iperf2Direction, Iperf2UdpClient, datagram};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::plan::Direction;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::super::flow_socket::FlowSocket;
 use super::super::setup_context::{SetupContext, connect_error, protocol_error};

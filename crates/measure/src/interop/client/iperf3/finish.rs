@@ -1,11 +1,11 @@
 //! End of an iperf3 test: payload arrives, the end message is sent, both ends exchange results.
 
-use linerate_dialect::control::EndResults;
-use linerate_dialect::iperf3::{
+use linerate_protocol::control::EndResults;
+use linerate_protocol::iperf3::{
     CpuPercent, FlowResult, Iperf3Flow, Iperf3Results, Iperf3Transport,
 };
-use linerate_host::sys::clock::Nanos;
-use linerate_metric::plan::Direction;
+use linerate_record::plan::Direction;
+use linerate_sys::clock::Nanos;
 
 use super::super::setup_context::protocol_error;
 use super::Iperf3Driver;

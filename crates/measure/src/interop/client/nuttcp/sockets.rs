@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linerate_dialect::nuttcp::{CONNECT_DELAY_NS, DATA_PORT};
-use linerate_host::sys::clock;
-use linerate_metric::plan::Direction;
+use linerate_protocol::nuttcp::{CONNECT_DELAY_NS, DATA_PORT};
+use linerate_record::plan::Direction;
+use linerate_sys::clock;
 
 use super::super::flow_socket::FlowSocket;
 use super::super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, connect_error, protocol_error};

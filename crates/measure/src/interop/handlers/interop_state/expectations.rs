@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 
-use linerate_dialect::iperf3::Cookie;
+use linerate_protocol::iperf3::Cookie;
 
 use super::{InteropState, lock};
 use crate::interop::handlers::AcceptedClient;

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use linerate_host::sys::clock::{self, Nanos};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::{InteropState, lock};
 

@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 
-use linerate_dialect::amplification_guard::{self, SendCredit, SendRejection};
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::event::{ErrorReport, Event, EventKind};
+use linerate_protocol::amplification_guard;
+use linerate_protocol::amplification_guard::{SendCredit, SendRejection};
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::{InteropState, lock};
 use crate::error::split_situation;

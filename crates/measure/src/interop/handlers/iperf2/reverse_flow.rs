@@ -1,10 +1,10 @@
 //! Datagrams towards a client, for a thread that does other work in between.
 
-use linerate_dialect::iperf2::Iperf2Settings;
-use linerate_dialect::iperf2::datagram::{
+use linerate_protocol::iperf2::Iperf2Settings;
+use linerate_protocol::iperf2::datagram::{
     ENDS_WITHOUT_REPLY, HEADER_BYTES, write_end, write_number,
 };
-use linerate_host::sys::clock::Nanos;
+use linerate_sys::clock::Nanos;
 
 use super::super::limits::InteropLimits;
 use super::super::worker::{SendPlan, UnreachableCounter};
@@ -136,8 +136,8 @@ impl Iperf2ReverseFlow {
 
 #[cfg(test)]
 mod tests {
-    use linerate_dialect::iperf2::datagram::read_header;
-    use linerate_dialect::iperf2::{Iperf2Direction, TestAmount};
+    use linerate_protocol::iperf2::datagram::read_header;
+    use linerate_protocol::iperf2::{Iperf2Direction, TestAmount};
 
     use super::*;
 
@@ -174,7 +174,7 @@ mod tests {
     fn a_flow_has_its_rate_and_sends_end_markers() {
         for step in [MS / 10, 7 * MS] {
             // Times of the settings are of the system's clock.
-            let now = linerate_host::sys::clock::now();
+            let now = linerate_sys::clock::now();
             // A datagram a millisecond.
             let mut flow = Iperf2ReverseFlow::new(&settings(8_000_000), false, now, 0);
             let all = numbers(&mut flow, now, step);
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn an_acknowledged_end_is_not_repeated() {
-        let now = linerate_host::sys::clock::now();
+        let now = linerate_sys::clock::now();
         let mut flow = Iperf2ReverseFlow::new(&settings(8_000_000), false, now, 0);
         // A datagram before the end is no acknowledgement.
         flow.on_client_datagram();
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_client_that_rejects_datagrams_is_sent_no_more() {
-        let now = linerate_host::sys::clock::now();
+        let now = linerate_sys::clock::now();
         let mut flow = Iperf2ReverseFlow::new(&settings(8_000_000), true, now, 0);
         let mut errors = 0;
         while !flow.is_finished() {
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_second_flow_carries_no_settings() {
-        let now = linerate_host::sys::clock::now();
+        let now = linerate_sys::clock::now();
         let requested = Iperf2Settings {
             trip_times: true,
             ..settings(8_000_000)

@@ -4,17 +4,18 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use linerate_dialect::amplification_guard::{SendCredit, SendRejection, VALIDATION_LIFETIME_NS};
-use linerate_dialect::iperf2::datagram::{
+use linerate_protocol::amplification_guard::{SendCredit, SendRejection, VALIDATION_LIFETIME_NS};
+use linerate_protocol::iperf2::datagram::{
     ENDS_WITHOUT_REPLY, HEADER_BYTES, read_header, write_end, write_number,
 };
-use linerate_dialect::iperf2::{
+use linerate_protocol::iperf2::{
     DualTest, Iperf2Datagram, Iperf2Direction, Iperf2Settings, Iperf2UdpServer, QUIET_NS, fill,
 };
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::TransportProtocol;
-use linerate_metric::record::Caveat;
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::plan::TransportProtocol;
+use linerate_record::record::Caveat;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::limits::InteropLimits;
@@ -506,7 +507,7 @@ impl DatagramFlow for Iperf2Flow {
 
 #[cfg(test)]
 mod tests {
-    use linerate_dialect::iperf2::TestAmount;
+    use linerate_protocol::iperf2::TestAmount;
 
     use super::*;
 

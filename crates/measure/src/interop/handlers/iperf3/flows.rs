@@ -4,12 +4,13 @@ use std::io::Read;
 use std::slice::from_ref;
 use std::time::Duration;
 
-use linerate_dialect::iperf3::udp::{Iperf3Header, UdpHello, read_header, write_header};
-use linerate_dialect::iperf3::{
+use linerate_protocol::iperf3::udp::{Iperf3Header, UdpHello, read_header, write_header};
+use linerate_protocol::iperf3::{
     COOKIE_BYTES, CounterWidth, Iperf3Direction, Iperf3Flow, Iperf3Params, Iperf3Transport,
 };
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_metric::plan::{Direction, Plan, RunKind};
+use linerate_record::plan::{Direction, Plan, RunKind};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::super::limits::InteropLimits;
 use super::super::payload::PayloadRing;
@@ -67,8 +68,8 @@ pub fn prepare_socket(params: &Iperf3Params, incoming: &IncomingFlow) -> Option<
 /// Returns the plan of the client's request.
 pub fn plan(params: &Iperf3Params, client: &AcceptedClient) -> Plan {
     let protocol = match params.protocol {
-        Iperf3Transport::Udp => linerate_metric::plan::TransportProtocol::Udp,
-        _ => linerate_metric::plan::TransportProtocol::Tcp,
+        Iperf3Transport::Udp => linerate_record::plan::TransportProtocol::Udp,
+        _ => linerate_record::plan::TransportProtocol::Tcp,
     };
     let mut plan = Plan::new(RunKind::Throughput, protocol, client.local.ip().to_string());
     plan.port = client.port;

@@ -9,14 +9,17 @@ use std::sync::atomic::{
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use linerate_dialect::nuttcp::{
+use linerate_protocol::nuttcp::{
     CONNECT_DELAY_NS, NuttcpDatagram, NuttcpDirection, NuttcpSendAction, NuttcpTest as TestRequest,
     NuttcpUdpReceiver, NuttcpUdpSender,
 };
-use linerate_dialect::sniff::TransportKind;
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::readiness::{self, Readiness};
-use linerate_host::sys::socket::{self, MessageFlags};
+use linerate_protocol::sniff::TransportKind;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness;
+use linerate_sys::readiness::Readiness;
+use linerate_sys::socket;
+use linerate_sys::socket::MessageFlags;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::interop_state::ExpectationGuard;
@@ -195,8 +198,7 @@ impl DataSockets {
                 {
                     return true;
                 }
-                let first =
-                    linerate_host::sys::datagram::receive_with_destination(flow, &mut buffer);
+                let first = linerate_sys::datagram::receive_with_destination(flow, &mut buffer);
                 let Ok(first) = first else { return true };
                 let from = canonical(first.sender);
                 let is_client = from.ip() == client.peer.ip();

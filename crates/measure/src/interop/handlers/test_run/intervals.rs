@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use linerate_host::sys::clock::Nanos;
-use linerate_host::sys::socket;
-use linerate_metric::event::EventKind;
-use linerate_metric::plan::{Direction, RunKind, TransportProtocol};
-use linerate_metric::record::{FlowEnd, Interval};
+use linerate_record::event::EventKind;
+use linerate_record::plan::{Direction, RunKind, TransportProtocol};
+use linerate_record::record::{FlowEnd, Interval};
+use linerate_sys::clock::Nanos;
+use linerate_sys::socket;
 
 use super::{FLOW_SILENCE_TIMEOUT, INTERVAL_NS, TestRun};
 use crate::flow::FlowRole;

@@ -1,12 +1,12 @@
 //! Record of a test, built from the results of its workers.
 
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_host::sys::cpu::ThreadUsage;
-use linerate_metric::cost::ThreadCost;
-use linerate_metric::event::{ErrorReport, EventKind};
-use linerate_metric::facts::Role;
-use linerate_metric::plan::{RunKind, TransportProtocol};
-use linerate_metric::record::{Caveat, CpuCost, FlowEnd, ServedClient};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::cost::ThreadCost;
+use linerate_record::event::{ErrorReport, EventKind};
+use linerate_record::facts::Role;
+use linerate_record::plan::{RunKind, TransportProtocol};
+use linerate_record::record::{Caveat, CpuCost, FlowEnd, ServedClient};
+use linerate_sys::cpu::ThreadUsage;
 
 use super::{MIN_LAST_INTERVAL_NS, MIN_ONLY_INTERVAL_NS, TestRun, TestWorker};
 use crate::cpu_cost::{self, CpuCostInputs};

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use linerate_dialect::plain::SILENCE_NS;
-use linerate_dialect::remote_report::RemoteReport;
-use linerate_host::sys::clock::{self, Nanos};
+use linerate_protocol::plain::SILENCE_NS;
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use super::super::OpenFlowEntry;
 use super::super::limits::time_limit_caveat;

@@ -3,9 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linerate_host::sys::clock::{self, Nanos};
-use linerate_host::sys::pacing;
-use linerate_host::sys::socket::{self, MessageFlags};
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::pacing;
+use linerate_sys::socket;
+use linerate_sys::socket::MessageFlags;
 use socket2::Socket;
 
 use super::{

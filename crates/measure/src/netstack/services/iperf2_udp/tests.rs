@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use linerate_dialect::iperf2::datagram::{HEADER_BYTES, read_header, write_number};
-use linerate_dialect::iperf2::{Iperf2TcpServer, TestAmount, WriteDelayReader};
-use linerate_metric::event::{Event, EventKind};
+use linerate_protocol::iperf2::datagram::{HEADER_BYTES, read_header, write_number};
+use linerate_protocol::iperf2::{Iperf2TcpServer, TestAmount, WriteDelayReader};
+use linerate_record::event::{Event, EventKind};
 use linerate_stack::TcpState;
 
 use super::super::{ServiceContext, StackServices};
@@ -197,7 +197,7 @@ fn a_second_flow_goes_to_the_port_that_the_client_names() {
         sim.open_flow(socket, &settings(Iperf2Direction::Forward, Some(dual)));
         if dual == DualTest::Sequential {
             let mut last = vec![0; 1_000];
-            linerate_dialect::iperf2::datagram::write_end(&mut last, 1, clock::now_realtime());
+            linerate_protocol::iperf2::datagram::write_end(&mut last, 1, clock::now_realtime());
             let client = &mut sim.stacks[0];
             let sent = client.udp_send(socket, Some(server()), last.len(), |space| {
                 space.copy_from_slice(&last);
