@@ -1,6 +1,6 @@
 //! Presents results (live lines, text, JSON lines, HTML with plots, CSV) and stores them.
 //!
-//! Input is only what `linerate_metric` defines: records, sets, events, doctor reports. A record of
+//! Input is only what `linerate_record` defines: records, sets, events, doctor reports. A record of
 //! another machine is therefore shown like a local one. This crate never measures and never reads
 //! the state of the machine. Texts have no newline at the end.
 #![forbid(unsafe_code)]

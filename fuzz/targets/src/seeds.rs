@@ -6,10 +6,10 @@ use linerate_protocol::sniff::TransportKind;
 
 use crate::InputPieces;
 
-/// Reads a recording of the tests of `linerate-dialect`.
+/// Reads a recording of the tests of `linerate-protocol`.
 macro_rules! recorded {
     ($name:literal) => {
-        include_str!(concat!("../../../crates/dialect/tests/fixtures/", $name))
+        include_str!(concat!("../../../crates/protocol/tests/fixtures/", $name))
     };
 }
 

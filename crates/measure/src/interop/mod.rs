@@ -1,6 +1,6 @@
 //! Tests with other tools: iperf2, iperf3, nuttcp, ttcp, sockperf, echo, discard, chargen.
 //!
-//! Their protocols are codecs in [`linerate_dialect`]. This module runs both ends of them, the
+//! Their protocols are codecs in [`linerate_protocol`]. This module runs both ends of them, the
 //! client ([`client`]) and the server ([`handlers`]), and builds the same record as for our own tests
 //! ([`record`]).
 
