@@ -16,6 +16,8 @@ mod gains;
 mod netstack;
 #[path = "bank/processors.rs"]
 mod processors;
+#[path = "bank/references.rs"]
+mod references;
 #[path = "bank/rules.rs"]
 mod rules;
 #[path = "bank/settings.rs"]

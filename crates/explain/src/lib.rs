@@ -5,7 +5,9 @@
 //! Values that could not be read are reported as missing.
 #![forbid(unsafe_code)]
 
+pub mod causes_page;
 pub mod finding_builder;
+pub mod reference;
 pub mod rule;
 pub mod rules;
 pub mod run_view;
@@ -13,15 +15,16 @@ pub mod run_view;
 mod host_names;
 mod ranking;
 
+pub use ranking::CONSEQUENCES;
+pub use reference::CauseReference;
+pub use rule::Rule;
+pub use rules::RULES;
+
 use linerate_record::finding::Finding;
 use linerate_record::record::Record;
 use linerate_record::run_set::RunSet;
 
 use crate::run_view::RunView;
-
-pub use ranking::CONSEQUENCES;
-pub use rule::Rule;
-pub use rules::RULES;
 
 /// Explains why a run was not faster: findings sorted by cost, each followed by its consequences.
 ///
@@ -83,12 +86,11 @@ pub fn add_findings_to_set(set: &mut RunSet) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use linerate_record::facts::Role;
     use linerate_record::finding::FindingLocation;
     use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
     use linerate_record::record::{DirectionFigures, Summary};
-
-    use super::*;
 
     /// Returns the client's record of a run with another tool's server.
     fn third_party_record(

@@ -86,7 +86,7 @@ pub const CONSEQUENCES: &[(&str, &str)] = &[
 /// Causes that affect only their own end: missing time of threads, processors or sockets explains
 /// nothing at the other end. Other causes also affect the peer: a short queue at the sender leaves
 /// incomplete datagrams at the receiver, and disabled segmentation offload costs both ends.
-const SINGLE_END_CAUSES: &[&str] = &[
+pub(crate) const SINGLE_END_CAUSES: &[&str] = &[
     "steal",
     "cpu-frequency",
     "softirq-core",
@@ -97,12 +97,13 @@ const SINGLE_END_CAUSES: &[&str] = &[
 ];
 
 /// Causes of [`SINGLE_END_CAUSES`] that two ends on one machine share.
-const SHARED_MACHINE_CAUSES: &[&str] = &["steal", "cpu-frequency"];
+pub(crate) const SHARED_MACHINE_CAUSES: &[&str] = &["steal", "cpu-frequency"];
 
 /// Pairs of consequence and cause that are linked only in findings without a direction: the
 /// processors of `forward` repeat work for frames that a short ring dropped. Between two ends, a
 /// ring overflows because a thread has no time, and not the other way round.
-const UNDIRECTED_CONSEQUENCES: &[(&str, &str)] = &[("sender-cpu", "too-few-descriptors")];
+pub(crate) const UNDIRECTED_CONSEQUENCES: &[(&str, &str)] =
+    &[("sender-cpu", "too-few-descriptors")];
 
 /// Links consequences to their causes and sorts by cost. `is_one_machine`: both ends ran on one
 /// machine.
@@ -183,7 +184,7 @@ pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding
 }
 
 /// Smallest cost of a finding that explains a run.
-const MIN_EXPLAINED_COST: f64 = 0.3;
+pub(crate) const MIN_EXPLAINED_COST: f64 = 0.3;
 
 fn append_with_consequences(
     at: usize,
@@ -232,11 +233,10 @@ fn compare_descending(a: f64, b: f64) -> Ordering {
 
 #[cfg(test)]
 mod tests {
-    use linerate_record::facts::Role;
-    use linerate_record::plan::Direction;
-
     use super::*;
     use crate::finding_builder::FindingBuilder;
+    use linerate_record::facts::Role;
+    use linerate_record::plan::Direction;
 
     fn finding(builder: FindingBuilder, cost: f64) -> Finding {
         let builder = builder.cost(cost).evidence("x", 1_u64, "", "here");

@@ -2,6 +2,7 @@
 
 use linerate_record::finding::Finding;
 
+use crate::reference::CauseReference;
 use crate::run_view::RunView;
 
 /// A rule that detects one cause, limit or unknown of a run's performance.
@@ -10,6 +11,9 @@ use crate::run_view::RunView;
 pub trait Rule: Sync {
     /// Kebab-case id: the `cause` of its findings, and its section in docs/CAUSES.md.
     fn id(&self) -> &'static str;
+
+    /// Returns the data of its section in docs/CAUSES.md.
+    fn reference(&self) -> CauseReference;
 
     /// Returns a finding for each direction or end that is affected.
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding>;

@@ -55,7 +55,7 @@ use linerate_record::record::FlowEnd;
 use crate::finding_builder::FindingBuilder;
 use crate::run_view::{DirectionView, RunView, TcpSummary, role_name};
 
-/// Rules in the order of docs/CAUSES.md.
+/// Rules, in the order of docs/CAUSES.md.
 pub const RULES: &[&dyn crate::Rule] = &[
     &receive_window::ReceiveWindow,
     &send_buffer::SendBuffer,
@@ -110,13 +110,13 @@ const MAX_GAIN: f64 = 1e5;
 
 /// Smallest processor time per byte of a stream, ns: 100 Gb/s; the fastest streams of the 2-core VM
 /// come close to it (docs/method/defaults.md#constants-of-estimates).
-const MIN_BYTE_NS: f64 = 0.08;
+pub(crate) const MIN_BYTE_NS: f64 = 0.08;
 
 /// Smallest processor time per byte through our stack on the 2-core VM, ns: over AF_PACKET 3.3 Gb/s
 /// with buffers so large that more gave no gain, over other ports at best 18.7 Gb/s (a tap,
 /// docs/ARCHITECTURE.md).
-const NETSTACK_PACKET_BYTE_NS: f64 = 2.4;
-const NETSTACK_BYTE_NS: f64 = 0.43;
+pub(crate) const NETSTACK_PACKET_BYTE_NS: f64 = 2.4;
+pub(crate) const NETSTACK_BYTE_NS: f64 = 0.43;
 
 /// Returns the smallest processor time per byte for the stacks of both ends, ns.
 fn byte_ns(direction: &DirectionView<'_>) -> f64 {
@@ -194,7 +194,7 @@ pub(crate) fn child_qdiscs(children: &[ChildQdisc]) -> Option<String> {
 const LARGE_BUFFER_BYTES: u64 = 256 << 10;
 
 /// Round-trip time from which a path counts as long: idle neighbouring hosts stay below it.
-const LONG_RTT_NS: f64 = 1e6;
+pub(crate) const LONG_RTT_NS: f64 = 1e6;
 
 /// Returns the gain of a larger buffer. A small buffer, whose every chunk costs a round trip and
 /// two wake-ups, gains its growth; a large one gains the waiting time. On a long path the waiting
@@ -301,14 +301,20 @@ pub(crate) fn with_retransmits(
         )
 }
 
+/// Largest missing share of the requested rate, and largest loss share, of a rate that was received.
+pub(crate) const MAX_RATE_ERROR: f64 = 0.02;
+pub(crate) const MAX_RATE_LOSS: f64 = 0.001;
+
 /// Returns true if the requested rate was received: then no delay mattered.
 pub(crate) fn met_requested_rate(run: &RunView<'_>) -> bool {
     let met_rate = |direction: &DirectionView<'_>| {
         let summary = direction.summary();
         // A coarse rate has no error: its burst was sent, and the time of the next one did not
         // come.
-        (summary.rate_error).map_or(run.is_rate_too_coarse(), |error| error > -0.02)
-            && summary.loss_fraction.is_none_or(|loss| loss < 0.001)
+        (summary.rate_error).map_or(run.is_rate_too_coarse(), |error| error > -MAX_RATE_ERROR)
+            && summary
+                .loss_fraction
+                .is_none_or(|loss| loss < MAX_RATE_LOSS)
     };
     is_paced(run) && run.directions.iter().all(met_rate)
 }

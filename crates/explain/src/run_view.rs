@@ -7,22 +7,35 @@ mod shaper;
 mod thread_time;
 mod unaccounted_loss;
 
+pub(crate) use direction_view::{
+    CWND_LIMITED_SHARE, FULL_SHARE, FULL_WINDOW_SHARE, LARGE_CHUNK_BYTES, MAX_HIDDEN_SHAPER_BPS,
+    MAX_QUEUED_RATE_SPREAD, MAX_WINDOW_LIMITED_SHARE, MIN_BUSY_SHARE, MIN_IDLE_END_SHARE,
+    MIN_STANDING_QUEUE_SHARE, PLATEAU_INTERVALS, PROMPT_ACK_RATIO, REORDERED_SHARE,
+    STANDING_QUEUE_NS,
+};
+pub use direction_view::{DirectionView, TcpSummary};
+pub(crate) use rerun_command::format_rate_option;
+pub use shaper::QdiscShaper;
+pub use thread_time::ThreadTime;
+pub(crate) use thread_time::{MAX_EMPTY_SHARE, MAX_SATURATED_IDLE_SHARE, MIN_SATURATED_WORK_SHARE};
+pub use unaccounted_loss::UnaccountedLoss;
+pub(crate) use unaccounted_loss::{
+    DROP_COUNTERS, LOSS_BOUND_RATIO, MATHIS_FACTOR, MIN_GOODPUT_BPS, MIN_LOSSY_INTERVALS,
+    MIN_LOST_SEGMENTS, MIN_REPEATED_LOSSES, MIN_UNACCOUNTED_SHARE, UNACCOUNTED_PART,
+    UNNECESSARY_PART,
+};
+
 use linerate_record::facts::{HostFacts, InterfaceFacts, Role};
 use linerate_record::plan::{
     CpuList, Direction, Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode,
 };
 use linerate_record::record::{CpuCost, FlowEnd, Record};
 
-pub use direction_view::{DirectionView, TcpSummary};
-pub(crate) use direction_view::{FULL_SHARE, PLATEAU_INTERVALS, STANDING_QUEUE_NS};
-pub(crate) use rerun_command::format_rate_option;
-pub use shaper::QdiscShaper;
-pub use thread_time::ThreadTime;
-pub use unaccounted_loss::UnaccountedLoss;
-pub(crate) use unaccounted_loss::{DROP_COUNTERS, MATHIS_FACTOR};
-
 /// Drivers of virtual interfaces, whose frames use no wire: device settings do not affect them.
 const VIRTUAL_DRIVERS: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];
+
+/// Smallest idle share of all processors of an end at which one of them is idle.
+pub(crate) const MIN_IDLE_CPU_SHARE: f64 = 0.15;
 
 /// Read-only view of a record, with the queries that rules need.
 pub struct RunView<'a> {
@@ -264,7 +277,7 @@ impl<'a> RunView<'a> {
     pub fn has_idle_cpu(&self, role: Role) -> bool {
         let machine = self.cpu(role).and_then(|cost| cost.machine);
         let idle = machine.and_then(|machine| machine.share_of_total(machine.idle_ns));
-        idle.is_none_or(|idle| idle > 0.15)
+        idle.is_none_or(|idle| idle > MIN_IDLE_CPU_SHARE)
     }
 
     /// Returns the time of an end's threads, all directions.

@@ -8,6 +8,7 @@ use super::congestion_loss::{MIN_QUEUEING_SHARE, cwnd_limited_share};
 use super::tcp_info_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent};
 use crate::run_view::{DirectionView, FULL_SHARE, RunView, STANDING_QUEUE_NS, role_name};
 
 /// Smallest ratio of both directions that counts as asymmetric.
@@ -20,6 +21,9 @@ const MAX_ACK_SHARE: f64 = 1.1;
 /// Smallest difference between the two directions of a round trip that matters, ns.
 const MIN_DIFFERENCE_NS: u64 = 20_000;
 
+/// Clock errors that the difference must exceed: one of each direction.
+const CLOCK_ERRORS: u64 = 2;
+
 /// Smallest share of a round trip at which this difference matters.
 const MIN_RELEVANT_SHARE: f64 = 0.05;
 
@@ -29,6 +33,81 @@ pub struct AsymmetricPath;
 impl Rule for AsymmetricPath {
     fn id(&self) -> &'static str {
         "asymmetric-path"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "One direction of the path carries less, or takes longer, than the other.",
+            shown_when: vec![
+                detection(
+                    "TCP and UDP, `--bidir`",
+                    [
+                        format!("one direction has {MIN_RATIO} times the goodput of the other"),
+                        "the slower one is full".into(),
+                    ],
+                ),
+                detection(
+                    "TCP, acknowledgements",
+                    [
+                        format!(
+                            "they use {} to {} of the rate of the receiving interface's qdisc",
+                            percent(FULL_SHARE),
+                            percent(MAX_ACK_SHARE)
+                        ),
+                        format!("goodput is {MIN_RATIO} times that rate or more"),
+                        format!(
+                            "queueing takes more than {}, and {} of the round-trip time",
+                            duration(STANDING_QUEUE_NS),
+                            percent(MIN_QUEUEING_SHARE)
+                        ),
+                        "no end is saturated, no known rate of the forward path is used up, and no \
+                         rate was requested"
+                            .into(),
+                    ],
+                ),
+                detection(
+                    "round trips with stages",
+                    [
+                        format!(
+                            "`path-there` and `path-back` differ by {}, and by {CLOCK_ERRORS} times \
+                             the error of the clocks",
+                            duration(MIN_DIFFERENCE_NS as f64)
+                        ),
+                        format!(
+                            "they differ by a factor of {MIN_RATIO}, and by {} of the median",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                    ],
+                ),
+            ],
+            not_when: vec!["queues of the ends, which are stages of their own".into()],
+            evidence: &[
+                ("goodput_bps, slower", "bit/s"),
+                ("goodput_bps, faster", "bit/s"),
+                ("qdisc rate, slower", "bit/s"),
+                ("qdisc rate, faster", "bit/s"),
+                ("qdisc rate, reverse path", "bit/s"),
+                ("used by acknowledgements", "share"),
+                ("goodput_bps", "bit/s"),
+                ("tcpi_rtt", "ns"),
+                ("tcpi_min_rtt", "ns"),
+                ("path-there", "ns"),
+                ("path-back", "ns"),
+                ("clock error", "ns"),
+            ],
+            cost: vec![
+                "Difference as a share of the faster direction, or of the median.".into(),
+                "Acknowledgements: share of the time limited by the congestion window.".into(),
+            ],
+            remedy: vec![
+                "Compare rate limits, queues and routes of both directions.".into(),
+            ],
+            wrong_when: vec![
+                "both directions share a processor: then none is full, and there is no finding"
+                    .into(),
+            ],
+            ..CauseReference::limit()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -200,7 +279,8 @@ impl AsymmetricPath {
             .unwrap_or(0)
             .max(back.clock_error_ns.unwrap_or(0));
         let (less, more) = (there.p50_ns.min(back.p50_ns), there.p50_ns.max(back.p50_ns));
-        if more - less < MIN_DIFFERENCE_NS.max(2 * error) || (more as f64) < MIN_RATIO * less as f64
+        if more - less < MIN_DIFFERENCE_NS.max(CLOCK_ERRORS * error)
+            || (more as f64) < MIN_RATIO * less as f64
         {
             return None;
         }

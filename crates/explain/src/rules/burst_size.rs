@@ -6,6 +6,7 @@ use linerate_stats::units::{format_bytes, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, format_rate_option, role_name};
 
 /// Frames per poll from which the cost of the poll is small
@@ -16,6 +17,21 @@ pub(super) const LARGE_BURST_FRAMES: u32 = 8;
 /// with 32.
 pub(super) const POLL_COST_FRAMES: f64 = 2.0;
 
+/// Part of the rounds up to which polls that find no frame are rare: one in three.
+pub(super) const IDLE_PART: u64 = 3;
+
+/// Largest use of a known rate at which the average rate fits.
+const MAX_RATE_USE: f64 = 0.9;
+
+/// Bursts that a sufficient receive buffer holds.
+const BUFFERED_BURSTS: u64 = 2;
+
+/// Part of the loss at the receiving socket from which its buffer decides.
+const SOCKET_LOSS_PART: f64 = 2.0;
+
+/// Part of the loss that is the cost, if no counter shows a queue.
+const HIDDEN_COST_PART: f64 = 2.0;
+
 /// Smallest loss share that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.001;
 
@@ -25,6 +41,63 @@ pub struct BurstSize;
 impl Rule for BurstSize {
     fn id(&self) -> &'static str {
         "burst-size"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "Too much is sent at once, or too little is moved by one poll.",
+            shown_when: vec![
+                detection(
+                    "UDP in bursts, `-b RATE/BURST`",
+                    [
+                        format!("{} or more is lost", percent(MIN_RELEVANT_SHARE)),
+                        format!(
+                            "the average rate fits: less than {} of every known rate",
+                            percent(MAX_RATE_USE)
+                        ),
+                        format!(
+                            "the receive buffer holds less than {BUFFERED_BURSTS} bursts, or less \
+                             than {} of the loss is there",
+                            percent(1.0 / SOCKET_LOSS_PART)
+                        ),
+                    ],
+                ),
+                detection(
+                    "`forward`",
+                    [
+                        format!("`--burst` is below {LARGE_BURST_FRAMES}"),
+                        format!("one in {IDLE_PART} rounds at most finds no frame"),
+                    ],
+                ),
+            ],
+            evidence: &[
+                ("burst", "frames"),
+                ("rounds", "rounds"),
+                ("idle_rounds", "rounds"),
+                ("burst", "B"),
+                ("rate_bps", "bit/s"),
+                ("loss_fraction", "share"),
+                ("SO_RCVBUF", "B"),
+            ],
+            cost: vec![
+                "Lost share.".into(),
+                format!(
+                    "{} of it if no counter shows where: the loss may be random, so \
+                     [path-loss](#path-loss) is first.",
+                    percent(1.0 / HIDDEN_COST_PART)
+                ),
+                format!("`forward`: a poll costs as much as {POLL_COST_FRAMES} frames."),
+            ],
+            remedy: vec![
+                "Send single datagrams (`-b RATE`), or provide a queue that holds a burst.".into(),
+                "`forward`: use `--burst 32`.".into(),
+            ],
+            wrong_when: vec![
+                "bursts of the application are the subject of the test".into(),
+                "the path also loses single datagrams".into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -47,7 +120,11 @@ impl BurstSize {
         let figures = run.record.forward.as_ref()?;
         let rounds: u64 = figures.cores.iter().map(|core| core.rounds).sum();
         let idle: u64 = figures.cores.iter().map(|core| core.idle_rounds).sum();
-        if plan.burst >= LARGE_BURST_FRAMES || plan.burst == 0 || rounds == 0 || idle * 3 > rounds {
+        if plan.burst >= LARGE_BURST_FRAMES
+            || plan.burst == 0
+            || rounds == 0
+            || idle * IDLE_PART > rounds
+        {
             return None;
         }
         let burst = f64::from(plan.burst);
@@ -98,14 +175,19 @@ impl BurstSize {
         let is_counted = in_queues >= path_loss;
         let lost = in_queues.max(path_loss);
         // The average rate is below the limits.
-        let fits_on_average = direction.shaper_share().is_none_or(|share| share < 0.9)
-            && direction.line_share().is_none_or(|share| share < 0.9);
+        let fits_on_average = direction
+            .shaper_share()
+            .is_none_or(|share| share < MAX_RATE_USE)
+            && direction
+                .line_share()
+                .is_none_or(|share| share < MAX_RATE_USE);
         let exceeds_buffer = direction
             .receive_buffer()
-            .is_some_and(|buffer_bytes| burst * 2 > buffer_bytes);
+            .is_some_and(|buffer_bytes| burst * BUFFERED_BURSTS > buffer_bytes);
         if lost < MIN_RELEVANT_SHARE
             || !fits_on_average
-            || !(exceeds_buffer || direction.lost_share("udp-receive-queue") < lost / 2.0)
+            || !(exceeds_buffer
+                || direction.lost_share("udp-receive-queue") < lost / SOCKET_LOSS_PART)
         {
             return None;
         }
@@ -113,7 +195,11 @@ impl BurstSize {
         let role = direction.sender;
         FindingBuilder::cause(self.id(), role)
             .direction(direction.direction)
-            .cost(if is_counted { lost + 1e-4 } else { lost / 2.0 })
+            .cost(if is_counted {
+                lost + 1e-4
+            } else {
+                lost / HIDDEN_COST_PART
+            })
             .summary(format!(
                 "datagrams are sent in bursts of {}, and {} of them are lost although the average \
                  rate fits{}",

@@ -9,6 +9,7 @@ use linerate_stats::units::format_count;
 use super::tcp_info_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent, size};
 use crate::run_view::{DirectionView, RunView, ThreadTime, role_name};
 
 /// Longest round-trip time of a path that is limited by processors and not by its length.
@@ -16,6 +17,19 @@ const SHORT_RTT_NS: f64 = 1e6;
 
 /// Unnecessary retransmits per second from which they matter.
 const MIN_SPURIOUS_PER_SECOND: f64 = 50.0;
+
+/// Part of the retransmits from which unnecessary ones matter: one in three.
+const SPURIOUS_PART: u64 = 3;
+
+/// Idle time of both ends from which pacing timers may limit them, and smallest call, in bytes:
+/// smaller ones cost more than the timers.
+const MIN_IDLE_SHARE: f64 = 0.1;
+const MIN_CALL_BYTES: u64 = 16 << 10;
+
+/// Share of the time limited by a window or buffer, and buffer size in bytes below it, from which
+/// that is the limit.
+const MAX_WINDOW_LIMITED_SHARE: f64 = 0.4;
+const SMALL_BUFFER_BYTES: u64 = 64 << 10;
 
 /// Smallest gain of a loss-based congestion control over bbr without pacing on a short path: 3.3 to
 /// 3.6 on veth, 2.5 on loopback of the 2-core VM (docs/method/defaults.md#constants-of-estimates).
@@ -56,6 +70,82 @@ impl Rule for CongestionControl {
         "congestion-control"
     }
 
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The congestion control does not suit the path: bbr paces with timers of its \
+                      own, because the interface has no `fq`.",
+            shown_when: vec![detection(
+                "TCP",
+                [
+                    "`bbr` is in use, and `fq` is neither the root qdisc of the interface nor \
+                     directly below it"
+                        .into(),
+                    format!(
+                        "the minimum round-trip time is {} at most",
+                        duration(SHORT_RTT_NS)
+                    ),
+                    format!(
+                        "{MIN_SPURIOUS_PER_SECOND} unnecessary retransmits a second or more, and \
+                         one in {SPURIOUS_PART} of all; or both ends wait"
+                    ),
+                    format!(
+                        "waiting is idle time of more than {} at both ends, in calls of {} or more",
+                        percent(MIN_IDLE_SHARE),
+                        size(MIN_CALL_BYTES)
+                    ),
+                    "waiting counts only if one end is idle for longer than the other one waits \
+                     for a core"
+                        .into(),
+                ],
+            )],
+            not_when: vec![
+                "a rate was requested".into(),
+                "the path is full".into(),
+                format!(
+                    "a window or a buffer limits the sender for more than {} of the time, or holds \
+                     less than {}",
+                    percent(MAX_WINDOW_LIMITED_SHARE),
+                    size(SMALL_BUFFER_BYTES)
+                ),
+                "segments are [lost on the path](#path-loss): there bbr is the better choice"
+                    .into(),
+                "the qdisc is unknown; records that do not list the children of `mq` count by \
+                 `net.core.default_qdisc`"
+                    .into(),
+            ],
+            evidence: &[
+                ("TCP_CONGESTION", ""),
+                ("qdisc", ""),
+                ("qdisc, below it", ""),
+                ("net.core.default_qdisc", ""),
+                ("tcpi_dsack_dups", "segments"),
+                ("tcpi_total_retrans", "segments"),
+                ("tcpi_reord_seen", ""),
+                ("tcpi_min_rtt", "ns"),
+                ("net.ipv4.tcp_allowed_congestion_control", ""),
+            ],
+            cost: vec![
+                format!(
+                    "{}: a loss-based control was {MIN_SPEEDUP} times as fast or more on veth and \
+                     loopback.",
+                    percent(1.0 - 1.0 / MIN_SPEEDUP)
+                ),
+                format!("The gain is {MAX_SPEEDUP} at most."),
+            ],
+            remedy: vec![
+                "Use `-C cubic`, or `-C reno` if a host permits cubic only to root.".into(),
+                "Or set the qdisc: `tc qdisc replace dev IF root fq`.".into(),
+            ],
+            wrong_when: vec![
+                "the short path hides a shallow buffer that only bbr copes with".into(),
+                "in an old record, the qdisc below `mq` was set by hand, against \
+                 `net.core.default_qdisc`"
+                    .into(),
+            ],
+            ..CauseReference::cause()
+        }
+    }
+
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
         let directions = run.throughput_directions(TransportProtocol::Tcp);
         directions
@@ -94,30 +184,31 @@ impl CongestionControl {
         if direction.unaccounted_loss().is_some() {
             return None;
         }
-        let is_limited_elsewhere =
-            tcp.receive_window_limited > 0.4 || tcp.send_buffer_limited > 0.4;
+        let is_limited_elsewhere = tcp.receive_window_limited > MAX_WINDOW_LIMITED_SHARE
+            || tcp.send_buffer_limited > MAX_WINDOW_LIMITED_SHARE;
         let small = direction
             .send_buffer()
-            .is_some_and(|bytes| bytes < 64 << 10)
+            .is_some_and(|bytes| bytes < SMALL_BUFFER_BYTES)
             || direction
                 .receive_buffer()
-                .is_some_and(|bytes| bytes < 64 << 10);
+                .is_some_and(|bytes| bytes < SMALL_BUFFER_BYTES);
         if tcp.min_rtt_ns > SHORT_RTT_NS || super::is_paced(run) || is_limited_elsewhere || small {
             return None;
         }
         let spurious = tcp.spurious_retransmits as f64 / direction.seconds().max(1e-3);
-        let needless =
-            spurious >= MIN_SPURIOUS_PER_SECOND && tcp.spurious_retransmits * 3 >= tcp.retransmits;
+        let needless = spurious >= MIN_SPURIOUS_PER_SECOND
+            && tcp.spurious_retransmits * SPURIOUS_PART >= tcp.retransmits;
         // Pacing timers: neither end is busy all the time, and nothing else limits the sender.
         let ends = direction
             .thread_time(FlowEnd::Sender)
             .zip(direction.thread_time(FlowEnd::Receiver));
         let waits = ends.is_some_and(|(sender, receiver)| {
-            let has_rest = sender.free_share() > 0.1 && receiver.free_share() > 0.1;
+            let has_rest =
+                sender.free_share() > MIN_IDLE_SHARE && receiver.free_share() > MIN_IDLE_SHARE;
             has_rest
                 && !(is_core_limited(&sender, &receiver) && is_core_limited(&receiver, &sender))
         });
-        let small_calls = run.plan.payload_bytes < 16 << 10;
+        let small_calls = run.plan.payload_bytes < MIN_CALL_BYTES;
         if !needless && (!waits || small_calls) {
             return None;
         }

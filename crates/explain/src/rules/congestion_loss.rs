@@ -7,6 +7,7 @@ use linerate_stats::units::format_share;
 use super::{is_paced, tcp_info_source, with_retransmits};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{
     DROP_COUNTERS, DirectionView, MATHIS_FACTOR, RunView, TcpSummary, format_rate_option, role_name,
 };
@@ -20,6 +21,15 @@ pub(super) const MIN_LOST_SEGMENTS: u64 = 10;
 
 /// Share of queueing in the round-trip time from which queues cause the loss.
 pub(super) const MIN_QUEUEING_SHARE: f64 = 0.5;
+
+/// Part of the lost segments that counters must have dropped: one in two.
+const COUNTED_PART: u64 = 2;
+
+/// Part of the retransmits from which unnecessary ones are reordering: one in two.
+const REORDERED_PART: u64 = 2;
+
+/// Largest cost: a sender without any loss also needs its slow start.
+const MAX_COST: f64 = 0.9;
 
 /// Sysctl of selective acknowledgements (RFC 2018). Without them one lost segment is repaired per
 /// round trip, a loss at the end of a window needs a timeout, and duplicates are not reported.
@@ -67,6 +77,64 @@ impl Rule for CongestionLoss {
         "congestion-loss"
     }
 
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "Segments are lost in a full queue on the path.",
+            shown_when: vec![detection(
+                "TCP",
+                [
+                    format!(
+                        "{MIN_LOST_SEGMENTS} or more needed retransmits, and {} of the segments \
+                         or more",
+                        percent(MIN_RELEVANT_SHARE)
+                    ),
+                    format!(
+                        "less than {} of the retransmits were unnecessary",
+                        percent(1.0 / REORDERED_PART as f64)
+                    ),
+                    format!(
+                        "counters on the path have {} of the lost segments or more; or queueing \
+                         takes {} of the round-trip time or more",
+                        percent(1.0 / COUNTED_PART as f64),
+                        percent(MIN_QUEUEING_SHARE)
+                    ),
+                    "queueing counts with a drop in a counter, or if a queue may be hidden \
+                     between two machines"
+                        .into(),
+                ],
+            )],
+            limit_when: vec!["the path is full".into(), "a rate was requested".into()],
+            evidence: &[
+                ("tcpi_total_retrans", "segments"),
+                ("tcpi_dsack_dups", "segments"),
+                ("tcpi_rtt", "ns"),
+                ("tcpi_min_rtt", "ns"),
+                ("drops on the path", "packets"),
+                (SACK_SYSCTL, ""),
+                ("timeouts", ""),
+            ],
+            cost: vec![
+                format!(
+                    "Share of the time in which only the congestion window limits the sender, {} \
+                     at most.",
+                    percent(MAX_COST)
+                ),
+                "As a limit the lost share: TCP finds the rate of a path by losing segments."
+                    .into(),
+            ],
+            remedy: vec![
+                format!(
+                    "Enable `{SACK_SYSCTL}` first if it is off at an end, as for \
+                     [path-loss](#path-loss)."
+                ),
+                "Enlarge the queue before the slowest link, or send smaller bursts.".into(),
+                "Let the kernel pace below the received rate (`-b RATE --pacing socket`).".into(),
+            ],
+            wrong_when: vec!["loss and queues are at different places".into()],
+            ..CauseReference::cause()
+        }
+    }
+
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
         let directions = run.throughput_directions(TransportProtocol::Tcp);
         directions
@@ -110,11 +178,11 @@ impl CongestionLoss {
         let dropped = counted_drops(run);
         // If every queue is visible, one of them must have counted drops.
         let has_hidden_queues = !run.is_one_machine();
-        let has_queue =
-            dropped >= lost / 2 || dropped > 0 && tcp.queueing_share() >= MIN_QUEUEING_SHARE;
+        let has_queue = dropped >= lost / COUNTED_PART
+            || dropped > 0 && tcp.queueing_share() >= MIN_QUEUEING_SHARE;
         let has_queue =
             has_queue || has_hidden_queues && tcp.queueing_share() >= MIN_QUEUEING_SHARE;
-        let is_reordering = tcp.spurious_retransmits * 2 >= tcp.retransmits;
+        let is_reordering = tcp.spurious_retransmits * REORDERED_PART >= tcp.retransmits;
         if loss < MIN_RELEVANT_SHARE || lost < MIN_LOST_SEGMENTS || !has_queue || is_reordering {
             return None;
         }
@@ -125,7 +193,7 @@ impl CongestionLoss {
             .cost(if full {
                 loss
             } else {
-                cwnd_limited_share(&tcp).min(0.9)
+                cwnd_limited_share(&tcp).min(MAX_COST)
             })
             .summary(format!(
                 "{} of the segments were lost in a full queue: {}",

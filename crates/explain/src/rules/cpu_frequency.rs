@@ -7,10 +7,17 @@ use linerate_stats::units::format_share;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{RunView, role_name};
 
 /// Largest share of the frequency that may be missing.
 const MIN_RELEVANT_SHARE: f64 = 0.15;
+
+/// Largest missing share with governor `performance`: it requests the maximum all the time.
+const MAX_PERFORMANCE_SHARE: f64 = 2.0 * MIN_RELEVANT_SHARE;
+
+/// Smallest part of a round trip that counts as work.
+const MIN_WORK_SHARE: f64 = 0.5;
 
 /// See docs/CAUSES.md#cpu-frequency.
 pub struct CpuFrequency;
@@ -18,6 +25,54 @@ pub struct CpuFrequency;
 impl Rule for CpuFrequency {
     fn id(&self) -> &'static str {
         "cpu-frequency"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The processor runs below the frequency that it could have.",
+            shown_when: vec![detection(
+                "every run",
+                [
+                    format!(
+                        "`scaling_cur_freq` is {} below `cpuinfo_max_freq` or more; {} with governor \
+                         `performance`",
+                        percent(MIN_RELEVANT_SHARE),
+                        percent(MAX_PERFORMANCE_SHARE)
+                    ),
+                    "it is read at the end of the run, of the usable processor that is nearest to \
+                     its maximum"
+                        .into(),
+                    "streams: the end is saturated".into(),
+                ],
+            )],
+            not_when: vec![
+                "streams: the requested rate was received".into(),
+                "streams: the path is full".into(),
+                "`stack`, which has no requested load".into(),
+            ],
+            evidence: &[
+                ("scaling_governor", ""),
+                ("scaling_cur_freq", "Hz"),
+                ("cpuinfo_max_freq", "Hz"),
+                ("working time", "share"),
+            ],
+            cost: vec![
+                "Missing share of the frequency.".into(),
+                format!(
+                    "Of round trips, that for the time at work, {} at least.",
+                    percent(MIN_WORK_SHARE)
+                ),
+            ],
+            remedy: vec![
+                "Keep the frequency high: `cpupower frequency-set -g performance`.".into(),
+                "With that governor, check for heat, a power limit or battery operation.".into(),
+            ],
+            wrong_when: vec![
+                "only a single core may have the maximum frequency".into(),
+                "all processors slowed down when the run was over".into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -35,7 +90,7 @@ impl CpuFrequency {
         let (now, most) = (cpu.frequency_hz? as f64, cpu.frequency_max_hz? as f64);
         let missing = 1.0 - now / most.max(1.0);
         if missing < MIN_RELEVANT_SHARE
-            || governor == "performance" && missing < 2.0 * MIN_RELEVANT_SHARE
+            || governor == "performance" && missing < MAX_PERFORMANCE_SHARE
         {
             return None;
         }
@@ -60,7 +115,7 @@ impl CpuFrequency {
             return None;
         }
         let share = match run.plan.kind {
-            RunKind::Latency => missing * (time.working + time.spinning).max(0.5),
+            RunKind::Latency => missing * (time.working + time.spinning).max(MIN_WORK_SHARE),
             _ => missing,
         };
         FindingBuilder::cause(self.id(), role)

@@ -9,6 +9,7 @@ use linerate_stats::units::{format_bytes, format_nanos};
 use super::{HEADROOM_FORMULA, tcp_info_source, within_headroom};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent, size};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Delay of acknowledgements, ns: Linux 40 ms (TCP_DELACK_MIN), others up to the 500 ms of RFC 1122
@@ -22,9 +23,29 @@ const LINUX_DELAYED_ACK_NS: f64 = 40e6;
 /// acknowledgements come in between.
 const MIN_TIMER_SHARE: f64 = 0.3;
 
+/// Part of a wait that the path's round-trip time may be: a longer path explains it.
+const MAX_PATH_PART: f64 = 4.0;
+
+/// Part of the transfers that the receiver's kernel must have counted as delayed: one in two.
+const COUNTED_PART: f64 = 2.0;
+
+/// Largest retransmit share without losses; for our stack, which also retransmits after late
+/// acknowledgements, a number and a part.
+const MAX_RETRANSMIT_SHARE: f64 = 0.002;
+const MAX_NETSTACK_RETRANSMITS: u64 = 3;
+const NETSTACK_RETRANSMIT_PART: u64 = 50;
+
+/// Median round trips that are a timer, ns: 40 ms of Linux, 200 ms of other stacks, with the time
+/// around them.
+const LINUX_RESPONSE_NS: std::ops::Range<f64> = 38e6..50e6;
+const OTHER_RESPONSE_NS: std::ops::Range<f64> = 190e6..230e6;
+
+/// Largest gain of responses without a delay: a shorter path was never measured.
+const MAX_RESPONSE_GAIN: f64 = 100.0;
+
 /// Largest window with so few segments that the rule of acknowledging every second one may not
 /// apply.
-const SMALL_WINDOW_BYTES: f64 = 65_536.0;
+const SMALL_WINDOW_BYTES: u64 = 64 << 10;
 
 /// Share of the time waiting for a core from which that is the cause instead.
 const MAX_CORE_WAIT_SHARE: f64 = 0.3;
@@ -140,6 +161,108 @@ impl Rule for DelayedAck {
         "delayed-ack"
     }
 
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The sender has no space left, and the receiver delays the acknowledgement \
+                      that frees some.",
+            shown_when: vec![
+                detection(
+                    "TCP streams",
+                    [
+                        format!(
+                            "the smallest of send buffer, window and write is {} at most",
+                            size(SMALL_WINDOW_BYTES)
+                        ),
+                        format!(
+                            "each transfer of it takes {} to {}; or `DelayedACKs` * {} is {} of the \
+                             time or more",
+                            duration(DELAYED_ACK_NS.start),
+                            duration(DELAYED_ACK_NS.end),
+                            duration(LINUX_DELAYED_ACK_NS),
+                            percent(MIN_TIMER_SHARE)
+                        ),
+                        format!(
+                            "the minimum round-trip time is less than {} of that, or of {}",
+                            percent(1.0 / MAX_PATH_PART),
+                            duration(LINUX_DELAYED_ACK_NS)
+                        ),
+                        format!(
+                            "the receiver's kernel counts `DelayedACKs` for {} of the transfers or \
+                             more; without the counter the path is known to be shorter",
+                            percent(1.0 / COUNTED_PART)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP round trips",
+                    [
+                        format!(
+                            "the median is {} to {}, or {} to {}. For requests that our stack \
+                             splits it is {} or more, up to {} for each part and {}",
+                            duration(LINUX_RESPONSE_NS.start),
+                            duration(LINUX_RESPONSE_NS.end),
+                            duration(OTHER_RESPONSE_NS.start),
+                            duration(OTHER_RESPONSE_NS.end),
+                            duration(LINUX_RESPONSE_NS.start),
+                            duration(LINUX_DELAYED_ACK_NS),
+                            duration(LINUX_RESPONSE_NS.end)
+                        ),
+                        format!(
+                            "the path, as a kernel at either end reports it, takes {} of the median \
+                             at most",
+                            percent(1.0 / MAX_PATH_PART)
+                        ),
+                    ],
+                ),
+            ],
+            not_when: vec![
+                "a rate was requested".into(),
+                "the path is full".into(),
+                format!(
+                    "timeouts, drops in any counter, or more than {} of retransmits",
+                    percent(MAX_RETRANSMIT_SHARE)
+                ),
+                format!(
+                    "our stack retransmits more than {MAX_NETSTACK_RETRANSMITS} segments, and more \
+                     than {}",
+                    percent(1.0 / NETSTACK_RETRANSMIT_PART as f64)
+                ),
+                format!(
+                    "an end waits for a core for more than {} of the time",
+                    percent(MAX_CORE_WAIT_SHARE)
+                ),
+            ],
+            evidence: &[
+                ("time per transfer", "ns"),
+                ("goodput_bps", "bit/s"),
+                ("tcpi_min_rtt", "ns"),
+                ("transfers", ""),
+                ("DelayedACKs", "segments"),
+                ("rtt_ns.p50", "ns"),
+                ("tcp.send_buffer", "B"),
+                ("payload_bytes", "B"),
+            ],
+            cost: vec![
+                "Share of the time of a transfer, or of the median, beyond the round-trip time of \
+                 the path."
+                    .into(),
+                "If only some transfers wait, the share of the time in timers.".into(),
+            ],
+            remedy: vec![
+                "Permit two full segments in the send buffer and in the window.".into(),
+                "Give our stack a send buffer for a full request (`tcp.send_buffer`).".into(),
+                "Let the responding program write each response at once.".into(),
+                "Let the receiver acknowledge at once (`TCP_QUICKACK`, `quickack 1` in its route)."
+                    .into(),
+            ],
+            wrong_when: vec![
+                "the remote device, or the responding program, needs that long for another reason"
+                    .into(),
+            ],
+            ..CauseReference::cause()
+        }
+    }
+
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
         let directions = run.throughput_directions(TransportProtocol::Tcp);
         let mut findings: Vec<_> = directions
@@ -163,9 +286,10 @@ impl DelayedAck {
         let timeouts = tcp.map_or(0, |tcp| tcp.timeouts);
         // Timeouts after losses take as long.
         let netstack_segments = direction.netstack_segments();
-        let lossy = tcp.is_some_and(|tcp| tcp.retransmit_share() > 0.002)
+        let lossy = tcp.is_some_and(|tcp| tcp.retransmit_share() > MAX_RETRANSMIT_SHARE)
             || netstack_segments.is_some_and(|(sent, retransmitted)| {
-                retransmitted > 3 && retransmitted * 50 > sent
+                retransmitted > MAX_NETSTACK_RETRANSMITS
+                    && retransmitted * NETSTACK_RETRANSMIT_PART > sent
             })
             || super::congestion_loss::counted_drops(run) > 0;
         let delayed = run.counter_increase("delayed_acks", |host, _| {
@@ -174,18 +298,19 @@ impl DelayedAck {
         // Some full buffers wait for the timer, and others are sent at once.
         let timers = delayed.unwrap_or(0) as f64 * LINUX_DELAYED_ACK_NS
             / (direction.seconds() * 1e9).max(1.0);
-        let is_timer_bound =
-            timers >= MIN_TIMER_SHARE && rtt < LINUX_DELAYED_ACK_NS / 4.0 && stall_ns > MIN_RTT_NS;
-        let is_every_stall = DELAYED_ACK_NS.contains(&stall_ns) && rtt < stall_ns / 4.0;
-        let is_delayed = bytes <= SMALL_WINDOW_BYTES && (is_every_stall || is_timer_bound);
+        let is_timer_bound = timers >= MIN_TIMER_SHARE
+            && rtt < LINUX_DELAYED_ACK_NS / MAX_PATH_PART
+            && stall_ns > MIN_RTT_NS;
+        let is_every_stall = DELAYED_ACK_NS.contains(&stall_ns) && rtt < stall_ns / MAX_PATH_PART;
+        let is_delayed = bytes <= SMALL_WINDOW_BYTES as f64 && (is_every_stall || is_timer_bound);
         if !is_delayed || super::is_paced(run) || timeouts > 0 || lossy || direction.fills_path() {
             return None;
         }
         // Requires as many delayed acknowledgements as stalls, if the receiver's kernel counts
         // them. Without the counter the path must be known to be shorter.
         let waits = direction.goodput()? / 8.0 * direction.seconds() / bytes.max(1.0);
-        let proven =
-            is_timer_bound || delayed.map_or(rtt > 0.0, |delayed| delayed as f64 >= waits / 2.0);
+        let proven = is_timer_bound
+            || delayed.map_or(rtt > 0.0, |delayed| delayed as f64 >= waits / COUNTED_PART);
         // An end that waits for a core delays the other one as long.
         let is_core_limited = [FlowEnd::Sender, FlowEnd::Receiver]
             .into_iter()
@@ -306,11 +431,13 @@ impl DelayedAck {
             // Several parts may wait for the timer, one after the other.
             Some(buffer_bytes) => {
                 let parts = run.plan.payload_bytes.div_ceil(buffer_bytes.max(1));
-                (38e6..LINUX_DELAYED_ACK_NS * parts as f64 + 50e6).contains(&p50)
+                (LINUX_RESPONSE_NS.start
+                    ..LINUX_DELAYED_ACK_NS * parts as f64 + LINUX_RESPONSE_NS.end)
+                    .contains(&p50)
             }
-            None => (38e6..50e6).contains(&p50) || (190e6..230e6).contains(&p50),
+            None => LINUX_RESPONSE_NS.contains(&p50) || OTHER_RESPONSE_NS.contains(&p50),
         };
-        if !timer || path > p50 / 4.0 {
+        if !timer || path > p50 / MAX_PATH_PART {
             return None;
         }
         let builder = FindingBuilder::cause(self.id(), Role::Server)
@@ -318,7 +445,7 @@ impl DelayedAck {
             .summary(format!(
                 "the median response took {}, {} of delayed acknowledgements, on a path of {}",
                 format_nanos(p50),
-                if parts.is_some() && p50 >= 50e6 {
+                if parts.is_some() && p50 >= LINUX_RESPONSE_NS.end {
                     "several times the timeout"
                 } else {
                     "the timeout"
@@ -346,7 +473,7 @@ impl DelayedAck {
                     &format!("{}K", message_bytes >> 10),
                 ))
                 .gain(
-                    Some((p50 / path.max(1.0)).min(100.0)),
+                    Some((p50 / path.max(1.0)).min(MAX_RESPONSE_GAIN)),
                     "p50 over the path's round-trip time",
                 )
                 .build();
@@ -363,7 +490,7 @@ impl DelayedAck {
         };
         builder
             .gain(
-                Some((p50 / path.max(1.0)).min(100.0)),
+                Some((p50 / path.max(1.0)).min(MAX_RESPONSE_GAIN)),
                 "p50 over the path's round-trip time",
             )
             .build()

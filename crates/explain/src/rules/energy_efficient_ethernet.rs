@@ -6,6 +6,7 @@ use linerate_stats::units::format_nanos;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{RunView, role_name};
 
 /// Wake time of a link by its speed in bit/s, ns (IEEE 802.3az, table 78-4, minimum `T_w_sys_tx`).
@@ -14,6 +15,12 @@ const LINK_WAKE_NS: &[(u64, f64)] = &[
     (1_000_000_000, 16_500.0),
     (10_000_000_000, 7_360.0),
 ];
+
+/// Wake times in a round trip: one of each direction.
+const WAKES_PER_ROUND_TRIP: f64 = 2.0;
+
+/// Largest cost.
+const MAX_COST: f64 = 0.8;
 
 /// Smallest share of a median round trip that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.05;
@@ -24,6 +31,34 @@ pub struct EnergyEfficientEthernet;
 impl Rule for EnergyEfficientEthernet {
     fn id(&self) -> &'static str {
         "energy-efficient-ethernet"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The link sleeps between frames (IEEE 802.3az) and takes time to wake up.",
+            shown_when: vec![detection(
+                "round trips",
+                [
+                    "EEE is active".into(),
+                    "the time between requests exceeds its timer (`tx-timer`)".into(),
+                    format!(
+                        "{WAKES_PER_ROUND_TRIP} wake times of the standard are {} of the median or \
+                         more",
+                        percent(MIN_RELEVANT_SHARE)
+                    ),
+                ],
+            )],
+            evidence: &[
+                ("eee active", ""),
+                ("tx-timer", "us"),
+                ("time between requests", "ns"),
+                ("rtt_ns.p50", "ns"),
+            ],
+            cost: vec![format!("That share, {} at most.", percent(MAX_COST))],
+            remedy: vec!["Disable it: `ethtool --set-eee IF eee off`.".into()],
+            wrong_when: vec!["other traffic keeps the link awake".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -59,8 +94,8 @@ impl EnergyEfficientEthernet {
             .find(|(of, _)| speed <= *of)
             .map_or(5_000.0, |&(_, wake)| wake);
         // Each direction of this link wakes up once per round trip.
-        let added = 2.0 * wake;
-        let share = (added / rtt.p50.max(1) as f64).min(0.8);
+        let added = WAKES_PER_ROUND_TRIP * wake;
+        let share = (added / rtt.p50.max(1) as f64).min(MAX_COST);
         if share < MIN_RELEVANT_SHARE {
             return None;
         }

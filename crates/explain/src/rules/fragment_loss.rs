@@ -4,13 +4,17 @@ use linerate_record::finding::{Finding, FindingLocation};
 use linerate_record::plan::TransportProtocol;
 use linerate_stats::units::{format_count, format_share};
 
-use super::reassembly::rejected_fragments;
+use super::reassembly::{MIN_FRAGMENTS, REJECTED_PART, rejected_fragments};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest loss share that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.001;
+
+/// Fewest incomplete datagrams; fewer are noise.
+const MIN_LOST: u64 = 3;
 
 /// See docs/CAUSES.md#fragment-loss.
 pub struct FragmentLoss;
@@ -18,6 +22,40 @@ pub struct FragmentLoss;
 impl Rule for FragmentLoss {
     fn id(&self) -> &'static str {
         "fragment-loss"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "A datagram of k fragments is lost with any of them: 1 - (1 - p)^k.",
+            shown_when: vec![detection(
+                "UDP, datagrams above the MTU",
+                [format!(
+                    "{MIN_LOST} datagrams or more, and {} or more, arrive incomplete",
+                    percent(MIN_RELEVANT_SHARE)
+                )],
+            )],
+            not_when: vec![format!(
+                "the receiver dropped more than one fragment for {REJECTED_PART} incomplete \
+                 datagrams: see [reassembly](#reassembly)"
+            )],
+            evidence: &[
+                ("losses[reassembly]", "datagrams"),
+                ("fragments_received", "fragments"),
+                ("reassembled", "datagrams"),
+                ("payload_bytes", "B"),
+                ("mtu", "B"),
+            ],
+            cost: vec!["Share of the datagrams lost that way.".into()],
+            remedy: vec![
+                "Send datagrams that fit into one packet (`-l 1472`; IPv6 `-l 1452`).".into(),
+                "Or raise the MTU of the whole path.".into(),
+            ],
+            wrong_when: vec![
+                "the fragments are lost at a place of their own, such as a filter that drops them"
+                    .into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -37,10 +75,10 @@ impl FragmentLoss {
         let fragments = direction.fragments();
         let lost = direction.lost_at("reassembly");
         let share = direction.lost_share("reassembly");
-        if fragments < 2.0
-            || lost < 3
+        if fragments < MIN_FRAGMENTS
+            || lost < MIN_LOST
             || share < MIN_RELEVANT_SHARE
-            || rejected_fragments(run, direction) * 4 > lost
+            || rejected_fragments(run, direction) * REJECTED_PART > lost
         {
             return None;
         }

@@ -7,6 +7,7 @@ use linerate_stats::units::format_bytes;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, size};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Default maximum of an interface.
@@ -17,6 +18,13 @@ const MAX_GSO_BYTES: u32 = 524_280;
 
 /// Most segments of a packet (GSO_MAX_SEGS of linux/netdevice.h).
 const MAX_GSO_SEGMENTS: u32 = 65_535;
+
+/// Difference from the default up to which a size counts as the default, in bytes.
+const DEFAULT_MARGIN_BYTES: u32 = 1024;
+
+/// Largest packet that is worth a finding, and smallest call that fills packets, in bytes.
+const MAX_RELEVANT_BYTES: u32 = 2 * DEFAULT_GSO_BYTES;
+const MIN_CALL_BYTES: u64 = 32 << 10;
 
 /// Relative time per byte as a function of the packet size: `a + b / size`. Fitted to 94.6 Gb/s
 /// with 64 KiB and 180.5 with 512 KiB on veth (docs/method/defaults.md#constants-of-estimates); the
@@ -48,7 +56,7 @@ pub(super) fn larger_gso_command(
     now: u32,
 ) -> Option<(u32, String)> {
     let most = max_gso_bytes(run, role);
-    let (aim, arguments) = match now < DEFAULT_GSO_BYTES - 1024 {
+    let (aim, arguments) = match now < DEFAULT_GSO_BYTES - DEFAULT_MARGIN_BYTES {
         true => (
             DEFAULT_GSO_BYTES.min(most),
             format!("gso_max_size {}", DEFAULT_GSO_BYTES.min(most)),
@@ -72,6 +80,66 @@ pub struct GsoSize;
 impl Rule for GsoSize {
     fn id(&self) -> &'static str {
         "gso-size"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The kernel's GSO packets are smaller than the interface could accept.",
+            shown_when: vec![detection(
+                "TCP",
+                [
+                    format!(
+                        "`gso_ipv4_max_size`, or `gso_max_segs` in segments, permits {} at most",
+                        size(MAX_RELEVANT_BYTES.into())
+                    ),
+                    "the segments count if they are fewer than the driver accepts (`tso_max_segs`)"
+                        .into(),
+                    format!("TSO is on, and calls have {} or more", size(MIN_CALL_BYTES)),
+                    "an end is saturated".into(),
+                ],
+            )],
+            limit_when: vec![format!(
+                "packets have about {} already: then larger ones are possible on virtual links",
+                size(DEFAULT_GSO_BYTES.into())
+            )],
+            not_when: vec![
+                "a rate was requested".into(),
+                "the path is full".into(),
+                "our stack receives".into(),
+                format!(
+                    "packets have about {} on hardware, or both ends share a processor",
+                    size(DEFAULT_GSO_BYTES.into())
+                ),
+                "the driver accepts no larger ones (`tso_max_size`)".into(),
+            ],
+            evidence: &[
+                ("gso_ipv4_max_size", "B"),
+                ("gso_max_segs", "segments"),
+                ("tso_max_size", "B"),
+                ("goodput_bps", "bit/s"),
+            ],
+            cost: vec![format!(
+                "Share of a byte's time that packets of {MAX_GSO_BYTES} B would save."
+            )],
+            remedy: vec![
+                format!(
+                    "Below {} raise it at both ends, as far as the driver permits: `ip link set dev \
+                     IF gso_max_size {DEFAULT_GSO_BYTES}`. IPv4's own limit follows.",
+                    size(DEFAULT_GSO_BYTES.into())
+                ),
+                "Raise `gso_max_segs` if segments are few.".into(),
+                format!(
+                    "Above that, on virtual links: `gso_max_size {MAX_GSO_BYTES} gso_ipv4_max_size \
+                     {MAX_GSO_BYTES} gro_ipv4_max_size {MAX_GSO_BYTES}` (iproute2 6.3)."
+                ),
+                "An older `ip` cannot: use `linerate tune --try-host --knobs gso-size`.".into(),
+            ],
+            wrong_when: vec![format!(
+                "a device behind the virtual link accepts no more than {}",
+                size(DEFAULT_GSO_BYTES.into())
+            )],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -119,11 +187,11 @@ impl GsoSize {
         });
         let by_segments = largest < bytes;
         let has_tso = interface.offloads.get("tx-tcp-segmentation") == Some(&true);
-        if largest > 2 * DEFAULT_GSO_BYTES || !has_tso || run.plan.payload_bytes < 32 << 10 {
+        if largest > MAX_RELEVANT_BYTES || !has_tso || run.plan.payload_bytes < MIN_CALL_BYTES {
             return None;
         }
         let share = 1.0 - relative_byte_time(MAX_GSO_BYTES) / relative_byte_time(largest);
-        let small = largest < DEFAULT_GSO_BYTES - 1024;
+        let small = largest < DEFAULT_GSO_BYTES - DEFAULT_MARGIN_BYTES;
         // Hardware segments packets of 64 KiB by itself; larger ones are for links without
         // hardware.
         if !small && run.device(direction.sender).is_some() {
@@ -140,7 +208,7 @@ impl GsoSize {
                     most_segments.unwrap_or(MAX_GSO_SEGMENTS),
                     DEFAULT_GSO_BYTES.min(max_gso_bytes(run, role)),
                 );
-                let more = if bytes < size.saturating_sub(1024) {
+                let more = if bytes < size.saturating_sub(DEFAULT_MARGIN_BYTES) {
                     format!(" gso_max_size {size}")
                 } else {
                     String::new()

@@ -9,7 +9,8 @@ use linerate_stats::units::{format_nanos, format_share};
 use super::schedstat_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::reference::{CauseReference, detection, duration, percent};
+use crate::run_view::{DirectionView, MIN_IDLE_CPU_SHARE, RunView, role_name};
 
 /// Time of two wake-ups on cores that do not enter idle states, ns: 4.3 us on the 2-core VM with
 /// /dev/cpu_dma_latency held.
@@ -27,6 +28,77 @@ pub struct IdleWakeup;
 impl Rule for IdleWakeup {
     fn id(&self) -> &'static str {
         "idle-wakeup"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "Cores enter idle states while threads sleep, and waking up takes long; on \
+                      virtual machines it is an exit to the hypervisor.",
+            shown_when: vec![
+                detection(
+                    "round trips",
+                    [
+                        "an end sleeps".into(),
+                        format!(
+                            "the wake-ups take {} of the median or more, and less than all of it",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP and UDP",
+                    [format!(
+                        "sleeps a second * time of a wake-up is {} of the time or more, within the \
+                         idle time",
+                        percent(MIN_RELEVANT_SHARE)
+                    )],
+                ),
+            ],
+            limit_when: vec!["round trips had `--hold-latency` already".into()],
+            not_when: vec![
+                "an end spins, or is another tool: its wake-ups do not count".into(),
+                format!(
+                    "the processors of an end are never idle ({} idle time at most)",
+                    percent(MIN_IDLE_CPU_SHARE)
+                ),
+                "both ends run on one processor, which switches between them".into(),
+                "streams: an end is saturated, the path is full, a rate was requested, or \
+                 `--hold-latency` is on"
+                    .into(),
+            ],
+            evidence: &[
+                ("wake_up_ns", "ns"),
+                ("rtt_ns.p50", "ns"),
+                ("idle states", ""),
+                ("deepest idle state", ""),
+                ("exit latency", "ns"),
+                ("voluntary switches", ""),
+                ("idle time", "share"),
+            ],
+            cost: vec!["Share of the median, or of the time, that the wake-ups take.".into()],
+            notes: vec![
+                format!(
+                    "`wake_up_ns` is the time of two threads that wake each other; {} of it are \
+                     the wake-ups without idle states.",
+                    duration(BASE_WAKEUP_NS)
+                ),
+                format!(
+                    "At most {COLD_CACHE_FACTOR} times the exit latency of the deepest idle state \
+                     counts for each wake-up."
+                ),
+                "A virtual machine does not show the idle states of the processor: there that \
+                 bound does not apply."
+                    .into(),
+            ],
+            remedy: vec![
+                "Keep the cores out of idle states (`--hold-latency`).".into(),
+                "With that set, let both ends spin (`--wait spin`).".into(),
+            ],
+            wrong_when: vec![
+                "the machine was busier or less busy during the probe than during the run".into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {

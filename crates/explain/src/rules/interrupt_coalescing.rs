@@ -6,10 +6,18 @@ use linerate_stats::units::format_nanos;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{RunView, role_name};
 
 /// Smallest share of a median round trip that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.1;
+
+/// Most outstanding requests at which each round trip waits for interrupts.
+const MAX_DELAYED_REQUESTS: u32 = 8;
+
+/// Delay over median round trip from which round trips did not wait for it, and largest cost.
+const MAX_DELAY_RATIO: f64 = 1.1;
+const MAX_COST: f64 = 0.9;
 
 /// See docs/CAUSES.md#interrupt-coalescing.
 pub struct InterruptCoalescing;
@@ -17,6 +25,45 @@ pub struct InterruptCoalescing;
 impl Rule for InterruptCoalescing {
     fn id(&self) -> &'static str {
         "interrupt-coalescing"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "A device delays its interrupts.",
+            shown_when: vec![detection(
+                "round trips",
+                [
+                    format!(
+                        "`rx-usecs` is {} to {} of the median",
+                        percent(MIN_RELEVANT_SHARE),
+                        percent(MAX_DELAY_RATIO)
+                    ),
+                    "an interrupt may report more than one frame (`rx-frames`)".into(),
+                    format!("{MAX_DELAYED_REQUESTS} requests at most are outstanding"),
+                ],
+            )],
+            limit_when: vec!["the driver supports none of the settings".into()],
+            not_when: vec!["virtual interfaces and loopback".into()],
+            evidence: &[
+                ("rx-usecs", "us"),
+                ("rx-frames", "frames"),
+                ("adaptive-rx", ""),
+                ("rtt_ns.p50", "ns"),
+                ("supported settings", ""),
+            ],
+            cost: vec![format!(
+                "`rx-usecs` as a share of the median, {} at most.",
+                percent(MAX_COST)
+            )],
+            remedy: vec![
+                "`ethtool -C IF adaptive-rx off rx-usecs 0 rx-frames 1`, as far as the driver \
+                 supports these settings (`ethtool -c`)."
+                    .into(),
+                "The kernel rejects the whole command for one unsupported setting.".into(),
+            ],
+            wrong_when: vec!["an adaptive driver had it at 0 meanwhile".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -29,7 +76,7 @@ impl Rule for InterruptCoalescing {
 
 impl InterruptCoalescing {
     fn evaluate_end(&self, run: &RunView<'_>, role: Role) -> Option<Finding> {
-        if !run.is_latency() || run.plan.round_trip.outstanding > 8 {
+        if !run.is_latency() || run.plan.round_trip.outstanding > MAX_DELAYED_REQUESTS {
             return None;
         }
         let interface = run.device(role)?;
@@ -40,8 +87,8 @@ impl InterruptCoalescing {
         }
         let rtt = run.record.summary.rtt_ns?;
         let delay_ns = f64::from(coalescing.rx_us) * 1e3;
-        let share = (delay_ns / rtt.p50.max(1) as f64).min(0.9);
-        if share < MIN_RELEVANT_SHARE || delay_ns > 1.1 * rtt.p50 as f64 {
+        let share = (delay_ns / rtt.p50.max(1) as f64).min(MAX_COST);
+        if share < MIN_RELEVANT_SHARE || delay_ns > MAX_DELAY_RATIO * rtt.p50 as f64 {
             return None;
         }
         let supported =

@@ -6,6 +6,7 @@ use linerate_stats::units::{format_bit_rate, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Share of the link speed from which it is saturated.
@@ -17,6 +18,43 @@ pub struct LineRate;
 impl Rule for LineRate {
     fn id(&self) -> &'static str {
         "line-rate"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The link is full.",
+            shown_when: vec![
+                detection(
+                    "TCP and UDP",
+                    [format!(
+                        "goodput with headers, preambles and gaps is {} of the slower link's speed \
+                         or more",
+                        percent(FULL_SHARE)
+                    )],
+                ),
+                detection(
+                    "`generate`",
+                    [format!(
+                        "sent frames with preambles and gaps are {} of the line rate or more",
+                        percent(FULL_SHARE)
+                    )],
+                ),
+            ],
+            evidence: &[
+                ("speed", "bit/s"),
+                ("on the wire", "bit/s"),
+                ("goodput_bps", "bit/s"),
+                ("line_bps", "bit/s"),
+                ("offered_l1_bps", "bit/s"),
+            ],
+            cost: vec!["That share.".into()],
+            remedy: vec![
+                "Use a faster link.".into(),
+                "Or use larger packets, which have less header overhead.".into(),
+            ],
+            wrong_when: vec!["a driver reports a speed that is not the one of the wire".into()],
+            ..CauseReference::limit()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {

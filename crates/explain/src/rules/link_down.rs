@@ -6,7 +6,11 @@ use linerate_stats::units::{format_count, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection};
 use crate::run_view::{DirectionView, RunView};
+
+/// Smallest cost: a link that went down is reported even if nothing was lost.
+const MIN_COST: f64 = 0.001;
 
 /// See docs/CAUSES.md#link-down.
 pub struct LinkDown;
@@ -14,6 +18,46 @@ pub struct LinkDown;
 impl Rule for LinkDown {
     fn id(&self) -> &'static str {
         "link-down"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "A link on the path lost its carrier during the run.",
+            shown_when: vec![detection(
+                "streams and round trips",
+                [
+                    "`carrier_losses` of an interface on the path grew (IFLA_CARRIER_DOWN_COUNT)"
+                        .into(),
+                    "in a lab all interfaces on the path count, elsewhere those of the ends".into(),
+                ],
+            )],
+            evidence: &[
+                ("carrier_losses", ""),
+                ("sends without a route", "sends"),
+                ("lost there", "datagrams"),
+            ],
+            cost: vec![
+                "UDP: share of the datagrams lost there, or of the intervals without payload."
+                    .into(),
+                "TCP: share of the intervals without payload.".into(),
+                "Round trips: share of the requests without a response.".into(),
+            ],
+            notes: vec![
+                "Datagrams sent meanwhile are at `path`: the kernel drops them while it resolves a \
+                 neighbour that cannot reply."
+                    .into(),
+                "They are at `sender-socket` if the local link was down and there was no route \
+                 (`streams[].sender.unroutable`)."
+                    .into(),
+            ],
+            remedy: vec![
+                "Check cable, switch port and driver (kernel log), or who sets the interface down."
+                    .into(),
+                "Findings that follow from it need no remedy of their own.".into(),
+            ],
+            wrong_when: vec!["the link is one of several that replace each other".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -82,7 +126,7 @@ impl LinkDown {
             .max()
             .unwrap_or(1);
         let mut builder = FindingBuilder::cause(self.id(), FindingLocation::Path)
-            .cost(cost.max(0.001))
+            .cost(cost.max(MIN_COST))
             .summary(format!(
                 "{} lost {} carrier {}{}",
                 interfaces.join(" and "),

@@ -7,10 +7,17 @@ use linerate_stats::units::format_bit_rate;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{RunView, role_name};
 
 /// Share of the slower link in use from which its speed is the limit.
 const MIN_LINK_USE: f64 = 0.75;
+
+/// Smallest ratio of the possible to the negotiated speed.
+const MIN_SPEED_RATIO: f64 = 1.5;
+
+/// Smallest cost of half duplex.
+const MIN_HALF_DUPLEX_COST: f64 = 0.5;
 
 /// See docs/CAUSES.md#link-speed.
 pub struct LinkSpeed;
@@ -18,6 +25,56 @@ pub struct LinkSpeed;
 impl Rule for LinkSpeed {
     fn id(&self) -> &'static str {
         "link-speed"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "A link negotiated less than its device supports, or than the other end has, \
+                      or half duplex.",
+            shown_when: vec![
+                detection(
+                    "TCP and UDP, a slow link",
+                    [
+                        format!(
+                            "the supported modes, or else the other end, have {MIN_SPEED_RATIO} \
+                             times the speed or more"
+                        ),
+                        format!(
+                            "{} of the slower link or more are in use",
+                            percent(MIN_LINK_USE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP and UDP, half duplex",
+                    ["an end reports half duplex".into()],
+                ),
+            ],
+            limit_when: vec![
+                "only the other end is known to be faster; then it has no gain".into(),
+            ],
+            not_when: vec!["the requested rate was received".into()],
+            evidence: &[
+                ("speed", "bit/s"),
+                ("fastest supported mode", "bit/s"),
+                ("duplex", ""),
+                ("speed of the other end", "bit/s"),
+                ("share of the link in use", "share"),
+            ],
+            cost: vec![
+                "Missing share of the speed.".into(),
+                format!(
+                    "Half duplex: unused share of the link, {} at least; the cost of collisions is \
+                     unknown, so it has no gain.",
+                    percent(MIN_HALF_DUPLEX_COST)
+                ),
+            ],
+            remedy: vec![
+                "Check the cable, the switch port, and the modes that both ends advertise.".into(),
+            ],
+            wrong_when: vec!["the slower link is slow on purpose".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -66,7 +123,7 @@ impl LinkSpeed {
                 .min(fastest(slow).unwrap_or(u64::MAX)),
         );
         let speed_ratio = possible_speed as f64 / slow_speed.max(1) as f64;
-        if speed_ratio < 1.5 && half_duplex.is_none() {
+        if speed_ratio < MIN_SPEED_RATIO && half_duplex.is_none() {
             return None;
         }
         let link_use = run
@@ -83,7 +140,9 @@ impl LinkSpeed {
         }
         let interface = run.interface(slow)?;
         let cost = match half_duplex {
-            Some(_) => (1.0 - link_use.min(0.5)).max(1.0 - 1.0 / speed_ratio),
+            Some(_) => {
+                (1.0 - link_use.min(1.0 - MIN_HALF_DUPLEX_COST)).max(1.0 - 1.0 / speed_ratio)
+            }
             None => 1.0 - 1.0 / speed_ratio,
         };
         // Without the supported modes it is unknown whether the device could be faster.
@@ -100,7 +159,7 @@ impl LinkSpeed {
                 } else {
                     ""
                 },
-                match (speed_ratio >= 1.5, is_known) {
+                match (speed_ratio >= MIN_SPEED_RATIO, is_known) {
                     (true, true) => format!(
                         ", and the device supports {}",
                         format_bit_rate(possible_speed as f64)
@@ -150,7 +209,7 @@ impl LinkSpeed {
             ))
             // The cost of collisions is unknown.
             .gain(
-                (speed_ratio >= 1.5 && is_known).then_some(speed_ratio),
+                (speed_ratio >= MIN_SPEED_RATIO && is_known).then_some(speed_ratio),
                 "fastest supported over negotiated speed",
             )
             .build()

@@ -8,6 +8,7 @@ use linerate_stats::units::{format_count, parse_duration};
 use super::{evaluate_directions, tcp_info_source, with_retransmits};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent, size};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Packet size up to which nearly every path works (RFC 8200 section 5: 1280).
@@ -22,9 +23,24 @@ const MIN_RETRANSMIT_SHARE: f64 = 0.01;
 /// Payload that passes a black hole: a few small segments.
 const NEGLIGIBLE_BYTES: u64 = 64 << 10;
 
-/// Sum of the timeouts before our stack sends a shorter segment, in units of the first one: five,
-/// each twice as long as the one before (RFC 6298).
-const RTO_BACKOFF_SUM: f64 = 1.0 + 2.0 + 4.0 + 8.0 + 16.0;
+/// Part of the payload that a black hole passes in retransmitted segments: one in two.
+const RETRANSMITTED_PART: f64 = 2.0;
+
+/// Loss share from which nothing arrives, share of it on the path and at interfaces, and fewest
+/// datagrams for that.
+const MIN_TOTAL_LOSS: f64 = 0.99;
+const MIN_PATH_LOSS: f64 = 0.9;
+const MIN_DATAGRAMS: u64 = 10;
+
+/// Largest cost while some segments arrive.
+const MAX_PARTIAL_COST: f64 = 0.95;
+
+/// Failed timeouts of a segment before our stack sends a shorter one.
+const FAILED_TIMEOUTS: u32 = 5;
+
+/// Sum of these timeouts in units of the first one: each is twice as long as the one before (RFC
+/// 6298).
+const RTO_BACKOFF_SUM: f64 = ((1_u32 << FAILED_TIMEOUTS) - 1) as f64;
 
 /// See docs/CAUSES.md#mtu-black-hole.
 pub struct MtuBlackHole;
@@ -32,6 +48,126 @@ pub struct MtuBlackHole;
 impl Rule for MtuBlackHole {
     fn id(&self) -> &'static str {
         "mtu-black-hole"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "Large packets are lost on the path without an ICMP message.",
+            shown_when: vec![
+                detection(
+                    "TCP, a kernel sends",
+                    [
+                        format!(
+                            "connections are established, and segments have {} or more",
+                            size(LARGE_PACKET_BYTES)
+                        ),
+                        format!(
+                            "{} or less arrives, less than was sent",
+                            size(NEGLIGIBLE_BYTES)
+                        ),
+                        format!(
+                            "segments are retransmitted or time out: {} of the arrived bytes or \
+                             more",
+                            percent(1.0 / RETRANSMITTED_PART)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP to our stack on a `packet:` or `xdp:` port",
+                    [
+                        "the sender's veth leaves segmentation to its peer (TSO or GSO on): the \
+                         port accepts no frame above its MTU"
+                            .into(),
+                        format!(
+                            "{} of the segments or more are retransmitted",
+                            percent(MIN_RETRANSMIT_SHARE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP, our stack sends",
+                    [
+                        format!(
+                            "it sent shorter segments after {FAILED_TIMEOUTS} timeouts of a full \
+                             one (`path_mtu_guesses`)"
+                        ),
+                        "no link went down, and the peer always had a route".into(),
+                    ],
+                ),
+                detection(
+                    "UDP",
+                    [
+                        format!(
+                            "datagrams have {} or more; {} if interfaces dropped them",
+                            size(LARGE_PACKET_BYTES),
+                            size(MIN_MTU_PAYLOAD_BYTES)
+                        ),
+                        format!("{MIN_DATAGRAMS} or more were sent, and none arrives"),
+                        format!(
+                            "{} of them or more are lost on the path or at interfaces",
+                            percent(MIN_PATH_LOSS)
+                        ),
+                    ],
+                ),
+                detection(
+                    "round trips",
+                    [format!(
+                        "requests have {} or more, and none gets a response",
+                        size(LARGE_PACKET_BYTES)
+                    )],
+                ),
+            ],
+            evidence: &[
+                ("bytes_received", "B"),
+                ("tcpi_total_retrans", "segments"),
+                ("tcpi_dsack_dups", "segments"),
+                ("tcpi_rtt", "ns"),
+                ("tcpi_min_rtt", "ns"),
+                ("tcpi_total_rto", ""),
+                ("tcpi_snd_mss", "B"),
+                ("InDestUnreachs", "packets"),
+                ("net.ipv4.tcp_mtu_probing", ""),
+                ("tx-tcp-segmentation", ""),
+                ("generic-segmentation-offload", ""),
+                ("retransmitted segments", "share"),
+                ("path_mtu_guesses", "times"),
+                ("path_mtu_reported", "times"),
+                ("retransmitted_segments", "segments"),
+                ("tcp.min_rto", ""),
+                ("mtu", "B"),
+                ("loss_fraction", "share"),
+                ("payload_bytes", "B"),
+                ("lost", "round trips"),
+                ("ip.reassembly", ""),
+            ],
+            cost: vec![
+                "All of it.".into(),
+                format!(
+                    "Unsegmented packets to a port of our stack: {}.",
+                    percent(MAX_PARTIAL_COST)
+                ),
+                format!(
+                    "If our stack sends, the time of the timeouts: {RTO_BACKOFF_SUM} times \
+                     `tcp.min_rto` for each guess."
+                ),
+            ],
+            notes: vec![
+                "`path_mtu_reported` counts messages of routers: with them there is no hole."
+                    .into(),
+                "Requests that exceed a packet are fragmented; the finding names the keys of our \
+                 stack that reassemble them."
+                    .into(),
+            ],
+            remedy: vec![
+                "Set the same MTU on all links of a segment, and let ICMP pass.".into(),
+                "Enable MTU probing (`net.ipv4.tcp_mtu_probing=1`).".into(),
+                "Set an `mtu` of our stack that the path carries.".into(),
+                "Before our stack: `ethtool -K IF tso off gso off` at the sender.".into(),
+                "Confirm it with `-l 1200` or `-M 1100`.".into(),
+            ],
+            wrong_when: vec!["a filter drops by port and not by size".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -69,7 +205,7 @@ impl MtuBlackHole {
         }
         // The little payload that arrived was retransmitted many times.
         if arrived > tcp.mss_bytes as u64
-            && tcp.retransmits as f64 * tcp.mss_bytes < arrived as f64 / 2.0
+            && tcp.retransmits as f64 * tcp.mss_bytes < arrived as f64 / RETRANSMITTED_PART
         {
             return None;
         }
@@ -156,7 +292,7 @@ impl MtuBlackHole {
         }
         let builder = FindingBuilder::cause(self.id(), direction.sender)
             .direction(direction.direction)
-            .cost(0.95)
+            .cost(MAX_PARTIAL_COST)
             .summary(format!(
                 "{} of the {} sends unsegmented GSO packets, and {device} drops frames above its \
                  MTU: only single retransmitted segments arrive",
@@ -226,7 +362,7 @@ impl MtuBlackHole {
         let read = format!("{} stack", role_name(direction.sender));
         FindingBuilder::cause(self.id(), FindingLocation::Path)
             .direction(direction.direction)
-            .cost(share.min(0.95))
+            .cost(share.min(MAX_PARTIAL_COST))
             .summary(format!(
                 "full segments were retransmitted without success until our stack sent shorter \
                  ones ({}): a link on the path has a smaller MTU and sends no ICMP message",
@@ -256,7 +392,7 @@ impl MtuBlackHole {
             )
             .command(run.rerun_with_key(direction.sender, "mtu", mtu))
             .gain(
-                Some(1.0 / (1.0 - share.min(0.95))),
+                Some(1.0 / (1.0 - share.min(MAX_PARTIAL_COST))),
                 "1 / (1 - share of the time waiting for timeouts)",
             )
             .build()
@@ -268,14 +404,18 @@ impl MtuBlackHole {
         let lost = summary.loss_fraction?;
         // Interfaces that drop all large packets and pass the control connection have a smaller
         // MTU.
-        let is_interface_drop =
-            direction.lost_share("interface-tx") + direction.lost_share("interface-rx") > 0.9;
+        let is_interface_drop = direction.lost_share("interface-tx")
+            + direction.lost_share("interface-rx")
+            > MIN_PATH_LOSS;
         let least = if is_interface_drop {
             MIN_MTU_PAYLOAD_BYTES
         } else {
             LARGE_PACKET_BYTES
         };
-        if payload < least || lost < 0.99 || summary.packets_sent.unwrap_or(0) < 10 {
+        if payload < least
+            || lost < MIN_TOTAL_LOSS
+            || summary.packets_sent.unwrap_or(0) < MIN_DATAGRAMS
+        {
             return None;
         }
         // Some datagrams arrived: no black hole.
@@ -286,7 +426,7 @@ impl MtuBlackHole {
         if direction.lost_share("path")
             + direction.lost_share("interface-rx")
             + direction.lost_share("interface-tx")
-            < 0.9
+            < MIN_PATH_LOSS
         {
             return None;
         }

@@ -8,7 +8,13 @@ use super::delayed_ack::smallest_buffer_stall;
 use super::{HEADROOM_FORMULA, tcp_info_source, within_headroom};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
+
+/// Time of a transfer over the round-trip time from which each transfer waits for one, and shortest
+/// such time, ns.
+const MIN_ROUND_TRIP_SHARE: f64 = 0.7;
+const MIN_TRANSFER_NS: f64 = 1e6;
 
 /// See docs/CAUSES.md#nagle.
 pub struct Nagle;
@@ -16,6 +22,53 @@ pub struct Nagle;
 impl Rule for Nagle {
     fn id(&self) -> &'static str {
         "nagle"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "A write of less than a segment waits until all earlier data is acknowledged \
+                      (RFC 896).",
+            shown_when: vec![detection(
+                "TCP",
+                [
+                    "the smallest of send buffer and write is smaller than a segment".into(),
+                    format!(
+                        "one of them is in flight at a time: each takes more than {} of the \
+                         round-trip time",
+                        percent(MIN_ROUND_TRIP_SHARE)
+                    ),
+                    format!("each takes more than {}", duration(MIN_TRANSFER_NS)),
+                ],
+            )],
+            not_when: vec![
+                "TCP_NODELAY is on".into(),
+                "a rate was requested".into(),
+                "the path is full".into(),
+                "the receive window is smaller than buffer and write".into(),
+            ],
+            evidence: &[
+                ("payload_bytes", "B"),
+                ("SO_SNDBUF", "B"),
+                ("tcpi_snd_mss", "B"),
+                ("time per transfer", "ns"),
+                ("tcpi_rtt", "ns"),
+                ("TCP_NODELAY", ""),
+            ],
+            cost: vec![
+                "Share of the time of a transfer beyond the minimum round-trip time.".into(),
+            ],
+            notes: vec![
+                "Typical of embedded stacks, whose send buffer is smaller than a segment.".into(),
+            ],
+            remedy: vec![
+                "Use `-N` (TCP_NODELAY), or `tcp.nagle=off` of our stack.".into(),
+                "Write more per call, with a buffer of several segments.".into(),
+            ],
+            wrong_when: vec![
+                "the stack has Nagle's algorithm disabled and does not report it".into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -39,7 +92,8 @@ impl Nagle {
         let (bytes, stall_ns, buffer_name) = smallest_buffer_stall(direction, payload)?;
         let tcp = direction.tcp()?;
         // One write, or one full buffer, is in flight at a time, and it is smaller than a segment.
-        let one_at_a_time = stall_ns > 0.7 * tcp.rtt_ns && stall_ns > 1e6;
+        let one_at_a_time =
+            stall_ns > MIN_ROUND_TRIP_SHARE * tcp.rtt_ns && stall_ns > MIN_TRANSFER_NS;
         let by_sender = bytes < tcp.mss_bytes && buffer_name != "receive window";
         if !one_at_a_time || !by_sender || direction.fills_path() {
             return None;

@@ -7,10 +7,21 @@ use linerate_stats::units::{format_count, format_nanos};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent};
 use crate::run_view::{RunView, role_name};
 
 /// Retry time of address resolution (net.ipv4.neigh.*.retrans_time_ms), ns.
 const RESOLUTION_RETRY_NS: u64 = 900_000_000;
+
+/// Number of the last request that can wait for the resolution.
+const LAST_FIRST_REQUEST: u64 = 2;
+
+/// Part of the missing packets that the machine-wide counter must have: one in four.
+const DISCARDED_PART: u64 = 4;
+
+/// Cost of a duplicate address, and smallest cost of a resolution.
+const DUPLICATE_COST: f64 = 0.5;
+const MIN_COST: f64 = 0.001;
 
 /// See docs/CAUSES.md#neighbour.
 pub struct Neighbour;
@@ -18,6 +29,58 @@ pub struct Neighbour;
 impl Rule for Neighbour {
     fn id(&self) -> &'static str {
         "neighbour"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The link-layer address of the next hop was unknown at the start, or two hosts \
+                      have the same IP address.",
+            shown_when: vec![
+                detection(
+                    "streams and round trips, an unresolved address",
+                    [
+                        format!(
+                            "packets were dropped during the resolution; or a neighbour did not \
+                             reply, and one of the first {LAST_FIRST_REQUEST} round trips took {}",
+                            duration(RESOLUTION_RETRY_NS as f64)
+                        ),
+                        format!(
+                            "the drops are {} of the missing packets or more, or packets are \
+                             missing at the start",
+                            percent(1.0 / DISCARDED_PART as f64)
+                        ),
+                    ],
+                ),
+                detection(
+                    "every run, a duplicate address",
+                    ["the address of the next hop changed during the run (RTM_NEWNEIGH)".into()],
+                ),
+            ],
+            evidence: &[
+                ("unresolved_discards", "packets"),
+                ("neighbour_unanswered", ""),
+                ("lost or delayed", "packets"),
+                ("neighbour_address_changes", ""),
+            ],
+            cost: vec![
+                "Share of the packets lost that way.".into(),
+                format!("{} for a duplicate address.", percent(DUPLICATE_COST)),
+            ],
+            notes: vec![
+                "The counter of dropped packets is machine-wide: other programs have neighbours, \
+                 too."
+                    .into(),
+            ],
+            remedy: vec![
+                "Resolve the address before the run (ping), or add a permanent entry.".into(),
+                "Enlarge the queue of waiting packets \
+                 (`net.ipv4.neigh.default.unres_qlen_bytes`)."
+                    .into(),
+                "Give one of two hosts another address; `arping` or `ndisc6` shows both.".into(),
+            ],
+            wrong_when: vec!["a router was replaced by its standby".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -58,7 +121,7 @@ impl Neighbour {
             false => format!("arping -c 3 -I {interface} {address}"),
         };
         FindingBuilder::cause(self.id(), FindingLocation::Path)
-            .cost(0.5)
+            .cost(DUPLICATE_COST)
             .summary(format!(
                 "the link-layer address of the other end changed {} times at {}: two hosts have \
                  the same IP address",
@@ -102,11 +165,9 @@ impl Neighbour {
         let lost = discards.unwrap_or(0);
         let summary = &run.record.summary;
         // The first request, or the first datagrams, waited for the resolution.
-        let first_slow = run
-            .record
-            .slow
-            .first()
-            .is_some_and(|slow| slow.number <= 2 && slow.time_ns >= RESOLUTION_RETRY_NS);
+        let first_slow = run.record.slow.first().is_some_and(|slow| {
+            slow.number <= LAST_FIRST_REQUEST && slow.time_ns >= RESOLUTION_RETRY_NS
+        });
         // Other neighbours may be unresolved: the first request must show it as well.
         if lost == 0 && (failures.unwrap_or(0) == 0 || !first_slow) {
             return None;
@@ -125,7 +186,7 @@ impl Neighbour {
                 let start = start.unwrap_or(missing);
                 // Other programs have neighbours as well: the drops must match the loss of this
                 // run, or the loss must be at its start.
-                let part = if lost * 4 >= missing {
+                let part = if lost * DISCARDED_PART >= missing {
                     lost.min(missing)
                 } else {
                     start
@@ -155,7 +216,7 @@ impl Neighbour {
             |from| from.host.clone(),
         );
         FindingBuilder::cause(self.id(), FindingLocation::Path)
-            .cost((part / total.max(1.0)).max(0.001))
+            .cost((part / total.max(1.0)).max(MIN_COST))
             .summary(format!(
                 "{} during address resolution of the next hop{}",
                 match lost {

@@ -6,6 +6,7 @@ use linerate_stats::units::{format_count, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest share of the packets that matters.
@@ -20,6 +21,66 @@ pub struct NicDrop;
 impl Rule for NicDrop {
     fn id(&self) -> &'static str {
         "nic-drop"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "An interface drops packets that it receives or sends.",
+            shown_when: vec![detection(
+                "TCP and UDP",
+                [
+                    format!(
+                        "an interface on the path dropped {MIN_DROPS} packets or more, and {} or \
+                         more",
+                        percent(MIN_RELEVANT_SHARE)
+                    ),
+                    "counters: `rx_missed` (no space), `rx_errors` (corrupted), `rx_dropped`, \
+                     `tx_dropped` (with failed sends)"
+                        .into(),
+                    "`rx_dropped` counts less the drops of [softnet-backlog](#softnet-backlog)"
+                        .into(),
+                    "UDP: as many packets as `losses` has there".into(),
+                    "TCP: no more packets than the needed retransmits".into(),
+                ],
+            )],
+            not_when: vec![
+                "the port is one of our stack: see [too-few-descriptors](#too-few-descriptors)"
+                    .into(),
+            ],
+            evidence: &[
+                ("rx_missed", "packets"),
+                ("rx_errors", "packets"),
+                ("rx_dropped", "packets"),
+                ("tx_dropped", "packets"),
+                ("rx descriptors", ""),
+                ("mtu", "B"),
+                ("largest packet", "B"),
+            ],
+            cost: vec![
+                "UDP: share of the packets lost there.".into(),
+                "TCP: share of the time in which only the congestion window limits the sender."
+                    .into(),
+            ],
+            notes: vec![
+                "A virtual link counts a packet that it drops at both of its ends: the finding \
+                 names the one that `losses` has."
+                    .into(),
+                "MTU and largest packet are evidence if packets exceed the MTU of the receiving \
+                 interface."
+                    .into(),
+            ],
+            remedy: vec![
+                "`rx_errors`: check the cable, its connectors and the switch port.".into(),
+                "Otherwise use more descriptors (`ethtool -G`), more queues, or a receiver that \
+                 polls faster."
+                    .into(),
+                "Set the same MTU at both ends of a link.".into(),
+            ],
+            wrong_when: vec![
+                "`rx_dropped` counts frames of protocols that the host does not have".into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {

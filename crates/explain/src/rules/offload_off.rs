@@ -9,6 +9,7 @@ use linerate_stats::units::format_share;
 use super::schedstat_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Cost of a byte without segmentation offload over the cost with it: 88 Gb/s against 9.7 on veth
@@ -34,6 +35,64 @@ pub struct OffloadOff;
 impl Rule for OffloadOff {
     fn id(&self) -> &'static str {
         "offload-off"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The interface could segment, coalesce or compute checksums, and does not.",
+            shown_when: vec![detection(
+                "TCP and UDP",
+                [
+                    "an offload is off (`ethtool -k`)".into(),
+                    format!(
+                        "the busier end works for {} of its time or more; waiting for a core counts \
+                         from {} of work on",
+                        percent(MIN_WORKING_SHARE),
+                        percent(MIN_ANY_WORK_SHARE)
+                    ),
+                    format!("an end has less than {} idle time", percent(MAX_FREE_SHARE)),
+                ],
+            )],
+            limit_when: vec![
+                "every disabled offload is `[fixed]`, or requires one that is: the driver does not \
+                 permit it"
+                    .into(),
+            ],
+            not_when: vec![
+                "a rate was requested".into(),
+                "the path is full".into(),
+                "our stack receives: it accepts no unsegmented packets".into(),
+                "loss limits the stream".into(),
+                "the stream is limited by its path, and no end is saturated".into(),
+            ],
+            evidence: &[
+                ("tcp-segmentation-offload", ""),
+                ("generic-segmentation-offload", ""),
+                ("tx-udp-segmentation", ""),
+                ("tx-checksumming", ""),
+                ("generic-receive-offload", ""),
+                ("rx-checksumming", ""),
+                ("working time of the sending threads", "share"),
+                ("driver", ""),
+            ],
+            cost: vec![
+                "Share of a byte's cost that the offload saves, for the busier end's time.".into(),
+                format!(
+                    "A byte costs {SEGMENTATION_FACTOR} times as much without segmentation, \
+                     {COALESCING_FACTOR} without coalescing, {CHECKSUM_FACTOR} without checksums."
+                ),
+            ],
+            notes: vec![
+                "Segmentation of UDP counts if GSO is in use, receive offloads of hardware only."
+                    .into(),
+            ],
+            remedy: vec![
+                "Enable it: `ethtool -K IF tso on gso on gro on tx on rx on`.".into(),
+                "Segmentation requires checksums and scatter-gather first (`tx on sg on`).".into(),
+            ],
+            wrong_when: vec!["it is off because the device's implementation is broken".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -284,9 +343,8 @@ fn required_options(interface: &InterfaceFacts, short: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn required_offloads_are_enabled_first() {

@@ -9,6 +9,7 @@ use super::receive_window::SHORT_RTT_NS;
 use super::{HEADROOM_FORMULA, headroom, is_paced, tcp_info_source, within_headroom};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent, size};
 use crate::run_view::{DirectionView, RunView};
 
 /// Round-trip time from which a path counts as long: idle neighbouring hosts stay below it.
@@ -16,6 +17,17 @@ const LONG_RTT_NS: u64 = 1_000_000;
 
 /// Smallest share of the time limited by a window that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.2;
+
+/// Smallest loss share that limits a congestion window.
+const MIN_LOSS_SHARE: f64 = 0.0005;
+
+/// Part of the minimum round trip from which the poll interval of our stack is the delay, and up to
+/// which a reported path is not the delay.
+const POLL_PART: f64 = 2.0;
+const PATH_PART: u64 = 4;
+
+/// Parts of an end's memory for all buffers: a 16th, for two buffers of each flow.
+const MEMORY_PART: u64 = 16 * 2;
 
 /// Assumed speedup on a path of unknown rate.
 const UNKNOWN_RATE_FACTOR: f64 = 8.0;
@@ -29,6 +41,95 @@ pub struct PathDelay;
 impl Rule for PathDelay {
     fn id(&self) -> &'static str {
         "path-delay"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The path is long: windows do not hold its bandwidth-delay product, or \
+                      requests wait for it.",
+            shown_when: vec![
+                detection(
+                    "TCP",
+                    [
+                        format!(
+                            "the minimum round-trip time is {} or more",
+                            duration(SHORT_RTT_NS)
+                        ),
+                        "no end is saturated".into(),
+                        format!(
+                            "receive window and send buffer limit the sender for {} of the time or \
+                             more",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "round trips",
+                    [
+                        format!("the minimum is {} or more", duration(LONG_RTT_NS as f64)),
+                        format!(
+                            "no kernel reports a path of less than {} of it",
+                            percent(1.0 / PATH_PART as f64)
+                        ),
+                        format!(
+                            "`poll.interval` of our stack is {} of it at most",
+                            percent(1.0 / POLL_PART)
+                        ),
+                    ],
+                ),
+            ],
+            limit_when: vec![
+                format!(
+                    "TCP: the congestion window still grows, and limits the sender for {} of the \
+                     time",
+                    percent(MIN_RELEVANT_SHARE)
+                ),
+                "the run measures round trips".into(),
+            ],
+            not_when: vec![
+                "streams: a rate was requested".into(),
+                "streams: the path is full".into(),
+                "windows are not scaled: see [receive-window](#receive-window)".into(),
+                format!(
+                    "a growing congestion window is limited by a loss of {} or more",
+                    percent(MIN_LOSS_SHARE)
+                ),
+            ],
+            evidence: &[
+                ("tcpi_min_rtt", "ns"),
+                ("tcpi_rtt", "ns"),
+                ("in flight", "B"),
+                ("tcpi_rwnd_limited", "share"),
+                ("tcpi_sndbuf_limited", "share"),
+                ("tcpi_snd_cwnd", "B"),
+                ("SO_RCVBUF", "B"),
+                ("SO_SNDBUF", "B"),
+                ("rtt_ns.min", "ns"),
+                ("rtt_ns.p50", "ns"),
+            ],
+            cost: vec![
+                "Share of the time limited by windows, or share of the median.".into(),
+                "A growing window has no gain if the rate of the path is unknown.".into(),
+            ],
+            remedy: vec![
+                "Raise `net.ipv4.tcp_rmem` and `tcp_wmem` above the product, or window and send \
+                 buffer of our stack."
+                    .into(),
+                format!(
+                    "The advised size is for the known rate, or for {UNKNOWN_RATE_FACTOR} times the \
+                     received one."
+                ),
+                format!(
+                    "It is {} at most, and one part in {MEMORY_PART} of the smaller end's memory.",
+                    size(MAX_BUFFER_BYTES)
+                ),
+                "Use several flows.".into(),
+                "Measure longer, and omit the start (`-t`, `-O`).".into(),
+                "Keep more requests outstanding (`--outstanding`).".into(),
+            ],
+            wrong_when: vec!["the remote end itself needs that long for a response".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -62,7 +163,7 @@ impl PathDelay {
         // round trip by round trip.
         let starting = windows < MIN_RELEVANT_SHARE
             && !(direction.reacts_to_loss()
-                && tcp.loss_share() >= 0.0005
+                && tcp.loss_share() >= MIN_LOSS_SHARE
                 && direction.is_loss_bound(&tcp, tcp.loss_share()));
         let limited = match starting {
             true => super::congestion_loss::cwnd_limited_share(&tcp),
@@ -212,14 +313,16 @@ impl PathDelay {
             return None;
         }
         // If a kernel reported a far shorter path, the delay has another cause.
-        if super::delayed_ack::reported_path_rtt_ns(run).is_some_and(|path| path < rtt.min / 4) {
+        if super::delayed_ack::reported_path_rtt_ns(run)
+            .is_some_and(|path| path < rtt.min / PATH_PART)
+        {
             return None;
         }
         // The poll interval of our stack may be the delay.
         let sleeps = [Role::Client, Role::Server]
             .into_iter()
             .filter_map(|role| run.poll_interval_ns(role));
-        if sleeps.fold(0.0, f64::max) > rtt.min as f64 / 2.0 {
+        if sleeps.fold(0.0, f64::max) > rtt.min as f64 / POLL_PART {
             return None;
         }
         let share = rtt.min as f64 / rtt.p50.max(1) as f64;
@@ -251,7 +354,7 @@ fn max_flow_buffer_bytes(run: &RunView<'_>, flows: u64) -> u64 {
     let roles = [Role::Client, Role::Server].into_iter();
     let memory = roles.filter_map(|role| run.host(role)?.memory_bytes).min();
     let share = memory.map_or(MAX_BUFFER_BYTES, |memory| {
-        (memory / 16 / 2 / flows).clamp(1 << 20, MAX_BUFFER_BYTES)
+        (memory / MEMORY_PART / flows).clamp(1 << 20, MAX_BUFFER_BYTES)
     });
     // Largest power of two within it.
     1 << share.ilog2()

@@ -7,16 +7,34 @@ use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bit_rate, format_count, format_nanos, format_share};
 
 use super::congestion_loss::{
-    MIN_LOST_SEGMENTS, MIN_QUEUEING_SHARE, counted_drops, cwnd_limited_share, mathis_bps,
-    with_sack_remedy,
+    MIN_LOST_SEGMENTS, MIN_QUEUEING_SHARE, SACK_SYSCTL, counted_drops, cwnd_limited_share,
+    mathis_bps, with_sack_remedy,
 };
 use super::{evaluate_directions, tcp_info_source, with_retransmits, within_headroom};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
-use crate::run_view::{DirectionView, RunView, STANDING_QUEUE_NS, format_rate_option, role_name};
+use crate::reference::{CauseReference, bit_rate, detection, duration, percent};
+use crate::run_view::{
+    DirectionView, LOSS_BOUND_RATIO, MATHIS_FACTOR, MIN_GOODPUT_BPS, MIN_LOSSY_INTERVALS,
+    MIN_REPEATED_LOSSES, MIN_UNACCOUNTED_SHARE, RunView, STANDING_QUEUE_NS, UNACCOUNTED_PART,
+    UNNECESSARY_PART, format_rate_option, role_name,
+};
 
 /// Smallest share of lost datagrams or segments that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.0005;
+
+/// Fewest lost datagrams or requests; fewer are noise.
+const MIN_LOST_DATAGRAMS: u64 = 3;
+
+/// Loss share from which nothing arrives: that is no random loss.
+const MAX_LOSS_SHARE: f64 = 0.99;
+
+/// Part of the lost packets from which another counter has them: one in two.
+const COUNTED_PART: u64 = 2;
+
+/// Cost of a loss share for our stack, over its square root, and largest cost.
+const ROOT_LOSS_COST: f64 = 3.0;
+const MAX_COST: f64 = 0.95;
 
 /// Smallest share of our stack's retransmits that matters: the stack also retransmits after late
 /// acknowledgements.
@@ -38,6 +56,164 @@ pub struct PathLoss;
 impl Rule for PathLoss {
     fn id(&self) -> &'static str {
         "path-loss"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "Packets are lost on the path, and no visible counter has them.",
+            shown_when: vec![
+                detection(
+                    "TCP, a kernel sends",
+                    [
+                        format!(
+                            "{} needed retransmits or more, and {} of the segments or more",
+                            crate::run_view::MIN_LOST_SEGMENTS,
+                            percent(MIN_UNACCOUNTED_SHARE)
+                        ),
+                        format!(
+                            "between two ends of one machine {MIN_REPEATED_LOSSES} are enough, in \
+                             {MIN_LOSSY_INTERVALS} intervals or more"
+                        ),
+                        format!("fewer than one in {UNNECESSARY_PART} retransmits was unnecessary"),
+                        format!(
+                            "visible counters have less than {} of the losses",
+                            percent(1.0 / UNACCOUNTED_PART as f64)
+                        ),
+                        format!(
+                            "the congestion control ignores loss; or no more is in flight than \
+                             {LOSS_BOUND_RATIO} times Mathis' window, {MATHIS_FACTOR} / sqrt(loss) \
+                             segments"
+                        ),
+                        format!("goodput is {} or more", bit_rate(MIN_GOODPUT_BPS)),
+                    ],
+                ),
+                detection(
+                    "TCP, our stack sends",
+                    [
+                        format!(
+                            "it retransmitted {MIN_LOST_SEGMENTS} segments or more, and {} or more",
+                            percent(MIN_NETSTACK_SHARE)
+                        ),
+                        format!(
+                            "visible counters have less than {} of them",
+                            percent(1.0 / COUNTED_PART as f64)
+                        ),
+                    ],
+                ),
+                detection(
+                    "UDP",
+                    [format!(
+                        "`losses` has {MIN_LOST_DATAGRAMS} datagrams or more at `path`, and {} or \
+                         more",
+                        percent(MIN_RELEVANT_SHARE)
+                    )],
+                ),
+                detection(
+                    "UDP round trips",
+                    [format!(
+                        "{MIN_LOST_DATAGRAMS} requests or more, and {} or more, get no \
+                             response. Or waiting for responses that do not come takes {} of the \
+                             time",
+                        percent(MIN_RELEVANT_SHARE),
+                        percent(MIN_WAIT_SHARE)
+                    )],
+                ),
+                detection(
+                    "TCP round trips",
+                    [
+                        format!(
+                            "{MIN_RETRANSMITS} segments or more, and {} or more, are retransmitted",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                        "the receiver did not already have all of them, as both ends report".into(),
+                        format!(
+                            "waiting is {} of the mean round trip or more: mean less median",
+                            percent(MIN_WAIT_SHARE)
+                        ),
+                    ],
+                ),
+            ],
+            unknown_when: vec![
+                "UDP: the receiver is another tool, whose socket may have dropped the datagrams"
+                    .into(),
+            ],
+            not_when: vec![
+                "streams: the path is full".into(),
+                "TCP: the requested rate was received".into(),
+                format!(
+                    "TCP: a hidden queue between two machines takes more than {}, and {} of the \
+                     round-trip time",
+                    duration(STANDING_QUEUE_NS),
+                    percent(MIN_QUEUEING_SHARE)
+                ),
+                format!(
+                    "TCP: less than {} of the lost segments are missing at the port of our stack: only \
+                     acknowledgements were late",
+                    percent(1.0 / UNACCOUNTED_PART as f64)
+                ),
+                format!(
+                    "UDP: our stack receives and waits for a core for more than {} of the time",
+                    percent(MAX_CORE_WAIT_SHARE)
+                ),
+                format!(
+                    "UDP: more than {} was lost; or the ring of our stack dropped {} of that or more",
+                    percent(MAX_LOSS_SHARE),
+                    percent(1.0 / COUNTED_PART as f64)
+                ),
+                "a response came after `--timeout` \
+                 ([late-answers](method/validity.md#content-and-responses))"
+                    .into(),
+            ],
+            evidence: &[
+                ("tcpi_total_retrans", "segments"),
+                ("tcpi_dsack_dups", "segments"),
+                ("tcpi_rtt", "ns"),
+                ("tcpi_min_rtt", "ns"),
+                ("tcpi_snd_cwnd", "B"),
+                ("drops on the path", "packets"),
+                ("Mathis", "bit/s"),
+                (SACK_SYSCTL, ""),
+                ("timeouts", ""),
+                ("retransmitted_segments", "segments"),
+                ("out_segments", "segments"),
+                ("losses[path]", "datagrams"),
+                ("loss_fraction", "share"),
+                ("lost", "datagrams"),
+                ("drops of the remote socket", ""),
+                ("lost", "round trips"),
+                ("out_of_order", "late responses"),
+                ("round_trips", "round trips"),
+                ("retransmits", "segments"),
+                ("rtt_ns.mean", "ns"),
+                ("rtt_ns.p50", "ns"),
+            ],
+            cost: vec![
+                "TCP: share of the time limited by the congestion window; the gain is by Mathis' \
+                 formula."
+                    .into(),
+                "A congestion control that ignores loss: time of the repairs, one round trip each."
+                    .into(),
+                format!("Our stack: {ROOT_LOSS_COST} times the root of the share."),
+                "Round trips: share of the mean beyond the median, or of the time waiting for \
+                 missing responses."
+                    .into(),
+                "Otherwise the lost share.".into(),
+            ],
+            remedy: vec![
+                "Check cables, radio and overloaded devices.".into(),
+                "Until then use a congestion control that ignores loss (`-C bbr`).".into(),
+                "Our stack has the key `tcp.congestion_control=none`, since `-C` applies to both \
+                 ends."
+                    .into(),
+                format!(
+                    "Enable `{SACK_SYSCTL}` first if it is off at an end: without it each loss costs \
+                     a round trip or a timeout."
+                ),
+                format!("Without `{SACK_SYSCTL}` unnecessary retransmits are not reported either."),
+            ],
+            wrong_when: vec!["a shallow queue drops without ever being long".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -91,7 +267,7 @@ impl PathLoss {
         let control = direction.congestion_control();
         let mut builder = FindingBuilder::cause(self.id(), FindingLocation::Path)
             .direction(direction.direction)
-            .cost(cost.min(0.95))
+            .cost(cost.min(MAX_COST))
             .summary(match reacts_to_loss {
                 true => format!(
                     "{} of the segments were lost on the path, in no visible counter: a \
@@ -162,14 +338,14 @@ impl PathLoss {
             counted_drops(run) + direction.ring_full_frames() + direction.oversize_frames();
         if share < MIN_NETSTACK_SHARE
             || retransmitted < MIN_LOST_SEGMENTS
-            || dropped >= retransmitted / 2
+            || dropped >= retransmitted / COUNTED_PART
             || direction.fills_path()
         {
             return None;
         }
         FindingBuilder::cause(self.id(), FindingLocation::Path)
             .direction(direction.direction)
-            .cost((share.sqrt() * 3.0).min(0.95))
+            .cost((share.sqrt() * ROOT_LOSS_COST).min(MAX_COST))
             .summary(format!(
                 "our stack retransmitted {} of {} segments, and no visible counter dropped them",
                 format_count(retransmitted),
@@ -218,9 +394,9 @@ impl PathLoss {
             direction.ring_full_frames(),
             direction.lost_at("interface-rx"),
         );
-        let in_ring = full >= MIN_LOST_SEGMENTS && full >= (lost + at_port) / 2;
+        let in_ring = full >= MIN_LOST_SEGMENTS && full >= (lost + at_port) / COUNTED_PART;
         if share < MIN_RELEVANT_SHARE
-            || lost < 3
+            || lost < MIN_LOST_DATAGRAMS
             || in_ring
             || direction.fills_path()
             || direction.goodput()? <= 0.0
@@ -235,7 +411,10 @@ impl PathLoss {
             return None;
         }
         let summary = direction.summary();
-        if summary.loss_fraction.is_some_and(|loss| loss > 0.99) {
+        if summary
+            .loss_fraction
+            .is_some_and(|loss| loss > MAX_LOSS_SHARE)
+        {
             return None;
         }
         // Drops at the socket of another tool are unknown.
@@ -340,11 +519,13 @@ impl PathLoss {
                     / summary.duration_ns.unwrap_or(u64::MAX) as f64
             }
         };
-        if lost == 0 || waited < MIN_WAIT_SHARE && (share < MIN_RELEVANT_SHARE || lost < 3) {
+        if lost == 0
+            || waited < MIN_WAIT_SHARE && (share < MIN_RELEVANT_SHARE || lost < MIN_LOST_DATAGRAMS)
+        {
             return None;
         }
         FindingBuilder::cause(self.id(), FindingLocation::Path)
-            .cost(share.max(waited.min(0.95)))
+            .cost(share.max(waited.min(MAX_COST)))
             .summary(match waited >= MIN_WAIT_SHARE {
                 true => format!(
                     "{} requests got no response, and waiting for them took {} of the time",
@@ -404,7 +585,7 @@ impl PathLoss {
             return None;
         }
         FindingBuilder::cause(self.id(), FindingLocation::Path)
-            .cost(cost.min(0.95))
+            .cost(cost.min(MAX_COST))
             .summary(format!(
                 "{} segments of requests and responses were retransmitted, and their round trips \
                  waited for that: {} on average, with a median of {}",

@@ -7,6 +7,7 @@ use linerate_stats::units::{format_count, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest share of the packets that matters.
@@ -25,6 +26,62 @@ pub struct QdiscDrop;
 impl Rule for QdiscDrop {
     fn id(&self) -> &'static str {
         "qdisc-drop"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The qdisc of an interface drops packets.",
+            shown_when: vec![detection(
+                "TCP and UDP",
+                [
+                    "the qdisc is at the sender, or on the path where payload of that direction \
+                     leaves"
+                        .into(),
+                    format!(
+                        "{MIN_DROPS} of its drops or more, and {} of the packets or more, belong to \
+                         the run",
+                        percent(MIN_RELEVANT_SHARE)
+                    ),
+                ],
+            )],
+
+            not_when: vec!["the run lost nothing: the drops are those of other traffic".into()],
+            evidence: &[
+                ("qdisc_drops", "packets"),
+                ("qdisc", ""),
+                ("qdisc, below it", ""),
+                ("losses[qdisc]", "datagrams"),
+            ],
+            cost: vec![
+                "UDP: share of the packets lost there.".into(),
+                "TCP: share of the time in which only the congestion window limits the sender."
+                    .into(),
+            ],
+            notes: vec![
+                "Behind [shaped-link](#shaped-link) it is a limit.".into(),
+                "UDP: no more drops belong to the run than it lost.".into(),
+                "TCP: no more drops belong to the run than its needed retransmits.".into(),
+                format!(
+                    "A kernel resends drops of its own interface without counting them. They belong \
+                     to the run if the congestion window limits an idle sender for {} of the time.",
+                    percent(MIN_CWND_LIMITED_SHARE)
+                ),
+            ],
+            remedy: vec![
+                "Enlarge the queue of the same qdisc and keep its rate; below `mq` that of each \
+                 queue, if they are equal."
+                    .into(),
+                "Or send at a rate that it passes.".into(),
+                "Show a qdisc on the path, or one with unknown settings, with `tc -s qdisc show`."
+                    .into(),
+            ],
+            wrong_when: vec![
+                "outside a lab, the counter includes other packets, and the run lost as many \
+                 elsewhere"
+                    .into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -218,9 +275,8 @@ const QUEUE_PACKETS: u64 = 1000;
 
 #[cfg(test)]
 mod tests {
-    use linerate_record::facts::ChildQdisc;
-
     use super::*;
+    use linerate_record::facts::ChildQdisc;
 
     #[test]
     fn a_longer_queue_keeps_the_discipline() {

@@ -6,10 +6,27 @@ use linerate_stats::units::{format_count, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
+
+/// Configuration keys of our stack: number and size of its reassembly buffers.
+const COUNT_KEY: &str = "ip.reassembly_buffers.count";
+const BYTES_KEY: &str = "ip.reassembly_buffers.bytes";
+
+/// Longest IP datagram in bytes (RFC 791).
+const MAX_DATAGRAM_BYTES: u64 = 65_535;
 
 /// Fewest dropped fragments; fewer are noise.
 const MIN_REJECTED_FRAGMENTS: u64 = 10;
+
+/// Smallest loss share that matters.
+const MIN_RELEVANT_SHARE: f64 = 0.001;
+
+/// Part of the incomplete datagrams from which dropped fragments are the reason: one in four.
+pub(super) const REJECTED_PART: u64 = 4;
+
+/// Fewest fragments of a datagram that is fragmented.
+pub(super) const MIN_FRAGMENTS: f64 = 2.0;
 
 /// See docs/CAUSES.md#reassembly.
 pub struct Reassembly;
@@ -17,6 +34,56 @@ pub struct Reassembly;
 impl Rule for Reassembly {
     fn id(&self) -> &'static str {
         "reassembly"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The receiving host drops fragments, because its memory for incomplete \
+                      datagrams is full.",
+            shown_when: vec![detection(
+                "UDP, datagrams above the MTU",
+                [
+                    format!(
+                        "{MIN_REJECTED_FRAGMENTS} dropped fragments or more: ReasmFails less \
+                         ReasmTimeout"
+                    ),
+                    format!("they are more than one for {REJECTED_PART} incomplete datagrams"),
+                    format!(
+                        "{} of the datagrams or more are lost that way",
+                        percent(MIN_RELEVANT_SHARE)
+                    ),
+                ],
+            )],
+            evidence: &[
+                ("reassembly_failures", "fragments"),
+                ("reassembly_timeouts", "datagrams"),
+                ("net.ipv4.ipfrag_high_thresh", "B"),
+                ("net.ipv4.ipfrag_time", "s"),
+                ("losses[reassembly]", "datagrams"),
+                ("ip.reassembly_too_long", "fragments"),
+                (BYTES_KEY, "B"),
+                ("ip.reassembly_no_buffer", "fragments"),
+                ("ip.reassembly_evicted", "datagrams"),
+                (COUNT_KEY, ""),
+            ],
+            cost: vec!["Share of the datagrams lost that way.".into()],
+            notes: vec![
+                "Incomplete datagrams of an earlier run hold the memory for `ipfrag_time`.".into(),
+                "If fragments were lost before, it follows from that: the rest of their datagrams \
+                 fills the memory."
+                    .into(),
+            ],
+            remedy: vec![
+                "Raise `net.ipv4.ipfrag_high_thresh`, and lower `net.ipv4.ipfrag_time`.".into(),
+                format!(
+                    "Our stack: raise `{COUNT_KEY}`, or `{BYTES_KEY}` if datagrams are longer than \
+                     its buffers."
+                ),
+                "Or send datagrams that fit into one packet (`-l`).".into(),
+            ],
+            wrong_when: vec!["fragments fail for another reason, such as overlaps".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -46,10 +113,10 @@ impl Reassembly {
         let rejected = rejected_fragments(run, direction);
         let lost = direction.lost_at("reassembly");
         let share = direction.lost_share("reassembly");
-        if direction.fragments() < 2.0
+        if direction.fragments() < MIN_FRAGMENTS
             || rejected < MIN_REJECTED_FRAGMENTS
-            || rejected * 4 <= lost
-            || share < 0.001
+            || rejected * REJECTED_PART <= lost
+            || share < MIN_RELEVANT_SHARE
         {
             return None;
         }
@@ -120,10 +187,6 @@ impl Reassembly {
         direction: &DirectionView<'_>,
         (rejected, lost, share): (u64, u64, f64),
     ) -> Option<Finding> {
-        const COUNT: &str = "ip.reassembly_buffers.count";
-        const BYTES: &str = "ip.reassembly_buffers.bytes";
-        /// Longest IP datagram.
-        const LONGEST: u64 = 65_535;
         let role = direction.receiver;
         let stack = run.host(role)?.stack.as_ref()?;
         let source = format!("{} stack", role_name(role));
@@ -132,7 +195,7 @@ impl Reassembly {
             .direction(direction.direction)
             .cost(share);
         let (key, has, more, why, builder) = if ip("reassembly_too_long") > rejected / 2 {
-            let bytes: u64 = stack.config_value(BYTES).parse().ok()?;
+            let bytes: u64 = stack.config_value(BYTES_KEY).parse().ok()?;
             let builder = builder
                 .evidence(
                     "ip.reassembly_too_long",
@@ -140,14 +203,14 @@ impl Reassembly {
                     "fragments",
                     source.clone(),
                 )
-                .evidence(BYTES, bytes, "B", source)
+                .evidence(BYTES_KEY, bytes, "B", source)
                 .remedy(
                     "enlarge its reassembly buffers, or send datagrams that fit into one packet",
                 );
             let why = format!("of datagrams longer than its buffers of {bytes} B");
-            (BYTES, bytes, LONGEST, why, builder)
+            (BYTES_KEY, bytes, MAX_DATAGRAM_BYTES, why, builder)
         } else {
-            let buffers: u64 = stack.config_value(COUNT).parse().ok()?;
+            let buffers: u64 = stack.config_value(COUNT_KEY).parse().ok()?;
             let builder = builder
                 .evidence(
                     "ip.reassembly_no_buffer",
@@ -161,13 +224,13 @@ impl Reassembly {
                     "datagrams",
                     source.clone(),
                 )
-                .evidence(COUNT, buffers, "", source)
+                .evidence(COUNT_KEY, buffers, "", source)
                 .remedy(
                     "use more reassembly buffers, which complete datagrams occupy until they are \
                      read, or send datagrams that fit into one packet",
                 );
             let why = format!("because its {buffers} reassembly buffers were in use");
-            (COUNT, buffers, buffers.saturating_mul(4), why, builder)
+            (COUNT_KEY, buffers, buffers.saturating_mul(4), why, builder)
         };
         builder
             .summary(format!(

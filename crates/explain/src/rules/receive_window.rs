@@ -12,6 +12,7 @@ use super::{
 };
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent, size};
 use crate::run_view::{DirectionView, RunView, TcpSummary, role_name};
 
 /// Smallest share of the time limited by the window that matters.
@@ -34,7 +35,7 @@ pub(super) const CLOSED_WINDOW_USE: f64 = 0.02;
 /// Goodput over window / minimum round-trip time from which the window limits the sender.
 const MIN_WINDOW_USE: f64 = 0.2;
 
-/// The same limit for our stack, whose round trips under load take longer than the minimum. Windows
+/// Such a limit for our stack, whose round trips under load take longer than the minimum. Windows
 /// of 4 to 16 KiB gave 0.13 to 0.20, and 64 KiB gave 1.4 to 4 times the goodput; 64 KiB, where more
 /// gave no gain, had 0.05.
 const MIN_NETSTACK_WINDOW_USE: f64 = 0.1;
@@ -47,8 +48,16 @@ const MIN_NETSTACK_LIMITED_SHARE: f64 = 0.12;
 /// is read and advertised again.
 const FULL_WINDOW_SHARE: f64 = 0.4;
 
+/// Part of a kernel's granted buffer that holds payload: the rest is overhead (socket(7)).
+const USABLE_PART: u64 = 2;
+
 /// Largest window without scaling (RFC 9293, section 3.1; RFC 7323).
 const MAX_UNSCALED_WINDOW_BYTES: u64 = 65_535;
+
+/// Growth of a window to try, and its smallest size, in bytes: the kernel's automatic size ends there
+/// by default.
+const WINDOW_GROWTH: u64 = 4;
+const MIN_LARGER_BYTES: u64 = 4 << 20;
 
 /// Sysctls of window scaling, and of automatic receive buffer sizes.
 const WINDOW_SCALING_SYSCTL: &str = "net.ipv4.tcp_window_scaling";
@@ -60,6 +69,126 @@ pub struct ReceiveWindow;
 impl Rule for ReceiveWindow {
     fn id(&self) -> &'static str {
         "receive-window"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The receiver offers so small a window that the sender waits for it.",
+            shown_when: vec![
+                detection(
+                    "TCP",
+                    [
+                        format!(
+                            "the window limits the sender for {} of the time or more \
+                             (`tcpi_rwnd_limited`); {} if our stack receives",
+                            percent(MIN_RELEVANT_SHARE),
+                            percent(MIN_NETSTACK_LIMITED_SHARE)
+                        ),
+                        format!(
+                            "the window is {} at most. Or the receiver has more than {} idle time, \
+                             and goodput is {} of window / round-trip time or more",
+                            size(SMALL_BUFFER_BYTES),
+                            percent(MIN_RELEVANT_SHARE),
+                            percent(CLOSED_WINDOW_USE)
+                        ),
+                        format!(
+                            "a larger window without a fixed size also needs a minimum round-trip \
+                             time of {} at most",
+                            duration(SHORT_RTT_NS)
+                        ),
+                        format!(
+                            "goodput is {} of window / minimum round-trip time if another tool \
+                             receives, {} if our stack does",
+                            percent(MIN_WINDOW_USE),
+                            percent(MIN_NETSTACK_WINDOW_USE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP, a full window",
+                    [
+                        format!(
+                            "goodput * round-trip time is {} of the usable window or more, which \
+                             is {} of the granted buffer",
+                            percent(FULL_WINDOW_SHARE),
+                            percent(1.0 / USABLE_PART as f64)
+                        ),
+                        format!(
+                            "the size is fixed, and {} at most",
+                            size(SMALL_BUFFER_BYTES)
+                        ),
+                        format!(
+                            "a kernel receives, with idle time of more than {}",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP from another tool, which reports no statistics",
+                    [
+                        format!(
+                            "a size was requested, and {} or less was granted",
+                            size(TINY_BUFFER_BYTES)
+                        ),
+                        format!(
+                            "the receiver has idle time of {} or more",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                    ],
+                ),
+            ],
+            not_when: vec![
+                "a rate was requested".into(),
+                "the path is full".into(),
+                format!(
+                    "no size was requested, and the kernel may already grant {WINDOW_GROWTH} times \
+                     the window and {}",
+                    size(MIN_LARGER_BYTES)
+                ),
+            ],
+            evidence: &[
+                ("tcpi_rwnd_limited", "share"),
+                ("SO_RCVBUF", "B"),
+                ("tcpi_snd_wnd", "B"),
+                ("tcpi_rtt", "ns"),
+                ("idle time of the receiving threads", "share"),
+                (WINDOW_SCALING_SYSCTL, ""),
+                (RECEIVE_TUNING_SYSCTL, ""),
+            ],
+            cost: vec![
+                "Share of the time in which the window limits the sender.".into(),
+                "For a full window, and for another tool, the idle time of the receiver.".into(),
+            ],
+            notes: vec![
+                format!(
+                    "A size is fixed if it was requested, without `{RECEIVE_TUNING_SYSCTL}` at the \
+                     receiver, or without `{WINDOW_SCALING_SYSCTL}` at either end."
+                ),
+                "A sender that works on each small part of a window is hardly ever reported as \
+                 limited."
+                    .into(),
+            ],
+            remedy: vec![
+                "Request a larger receive buffer (`-w`, `--rcvbuf`), or none: then the kernel \
+                 sizes it."
+                    .into(),
+                "Raise the last number of `net.ipv4.tcp_rmem` if it is small.".into(),
+                format!(
+                    "Enable `{RECEIVE_TUNING_SYSCTL}` at the receiver: without it a buffer keeps \
+                     its first size."
+                ),
+                format!(
+                    "Enable `{WINDOW_SCALING_SYSCTL}` at both ends: without it no window is larger \
+                     than {MAX_UNSCALED_WINDOW_BYTES} B, whatever the buffer."
+                ),
+                "Raise `tcp.receive_window` of our stack, or `TCP_WND` of an embedded stack."
+                    .into(),
+            ],
+            wrong_when: vec![
+                "the window of the remote stack is small on purpose, because its memory is".into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -84,12 +213,11 @@ pub(super) fn window_use(direction: &DirectionView<'_>) -> Option<f64> {
     Some(direction.goodput()? / through)
 }
 
-/// Returns the usable window of a kernel socket: half of the granted buffer, because the other half
-/// is overhead; without scaling at most 65535 bytes.
+/// Returns the usable window of a kernel socket; without scaling at most 65535 bytes.
 fn usable_window_bytes(granted: u64, is_scaled: bool) -> u64 {
     match is_scaled {
-        true => granted / 2,
-        false => MAX_UNSCALED_WINDOW_BYTES.min(granted / 2),
+        true => granted / USABLE_PART,
+        false => MAX_UNSCALED_WINDOW_BYTES.min(granted / USABLE_PART),
     }
 }
 
@@ -128,7 +256,7 @@ impl ReceiveWindow {
         {
             return None;
         }
-        let larger = 4 << 20;
+        let larger = MIN_LARGER_BYTES;
         FindingBuilder::cause(self.id(), direction.receiver)
             .direction(direction.direction)
             .cost(free)
@@ -237,7 +365,7 @@ impl ReceiveWindow {
         }
         if window > SMALL_BUFFER_BYTES {
             // A busy receiver closes its window, and a long path needs a large one.
-            let idle = free.is_some_and(|free| free > 0.2);
+            let idle = free.is_some_and(|free| free > MIN_RELEVANT_SHARE);
             let by_reader = window_use(direction).is_none_or(|share| share < CLOSED_WINDOW_USE);
             let long = tcp.min_rtt_ns > SHORT_RTT_NS && !is_size_known;
             if !idle || by_reader || long {
@@ -264,7 +392,7 @@ impl ReceiveWindow {
         let larger = if is_netstack {
             (window * 8).max(64 << 10)
         } else {
-            (window * 4).max(4 << 20)
+            (window * WINDOW_GROWTH).max(MIN_LARGER_BYTES)
         };
         // The kernel's limit may already permit the larger size: then it is not the cause.
         let raised = run.raise_command(role, "net.ipv4.tcp_rmem", larger);

@@ -8,7 +8,11 @@ use linerate_stats::units::format_share;
 use super::schedstat_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, flow_end_name, role_name};
+
+/// Share of the datagrams dropped at the receiving socket from which the sender is not the limit.
+pub(super) const MAX_QUEUE_LOSS: f64 = 0.02;
 
 /// See docs/CAUSES.md#receiver-cpu.
 pub struct ReceiverCpu;
@@ -16,6 +20,47 @@ pub struct ReceiverCpu;
 impl Rule for ReceiverCpu {
     fn id(&self) -> &'static str {
         "receiver-cpu"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The receiving threads work all the time.",
+            shown_when: vec![detection(
+                "TCP and UDP",
+                ["the receiving end is saturated".into()],
+            )],
+            unknown_when: vec![
+                "the receiving end does not report the time of its threads, such as another tool"
+                    .into(),
+            ],
+            not_when: vec![
+                "the path is full".into(),
+                format!(
+                    "a rate was requested, and less than {} was lost",
+                    percent(super::MAX_RATE_LOSS)
+                ),
+            ],
+            evidence: &[
+                ("working time", "share"),
+                ("idle time", "share"),
+                ("ns_per_byte", "ns"),
+                ("ns_per_packet", "ns"),
+                ("working time of the threads", ""),
+            ],
+            cost: vec!["Working time of the threads.".into()],
+            notes: vec![
+                "Time in which a receiver of datagrams waits for late ones after the last is no \
+                 idle time."
+                    .into(),
+            ],
+            remedy: vec![
+                "Use GRO, larger packets, and more queues and flows (`-P`).".into(),
+                "Measure without verification of the payload.".into(),
+                "Run `linerate server` at an end that is unknown.".into(),
+            ],
+            wrong_when: vec!["the program spins on a socket without counting empty calls".into()],
+            ..CauseReference::limit()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -53,7 +98,7 @@ fn evaluate_flow_end(
         return None;
     }
     // Datagrams that the receiver dropped are no limit of the sender.
-    if part == FlowEnd::Sender && direction.lost_share("udp-receive-queue") > 0.02 {
+    if part == FlowEnd::Sender && direction.lost_share("udp-receive-queue") > MAX_QUEUE_LOSS {
         return None;
     }
     // A pacing thread polls the clock all the time: it is saturated only if it misses the rate.
@@ -61,7 +106,7 @@ fn evaluate_flow_end(
         FlowEnd::Sender => direction
             .summary()
             .rate_error
-            .is_none_or(|error| error > -0.02),
+            .is_none_or(|error| error > -super::MAX_RATE_ERROR),
         FlowEnd::Receiver => has_no_loss(direction),
     };
     if super::is_paced(run) && met_rate {
@@ -153,7 +198,7 @@ fn has_no_loss(direction: &DirectionView<'_>) -> bool {
     direction
         .summary()
         .loss_fraction
-        .is_none_or(|loss| loss < 0.001)
+        .is_none_or(|loss| loss < super::MAX_RATE_LOSS)
 }
 
 /// Returns a finding for an end that reports no processor time.

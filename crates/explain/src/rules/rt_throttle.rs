@@ -8,6 +8,7 @@ use linerate_stats::units::format_nanos;
 use super::{other_role, per_end_option, schedstat_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent};
 use crate::run_view::{RunView, role_name};
 
 /// Default period of the throttle (kernel.sched_rt_period_us), us.
@@ -16,12 +17,70 @@ const DEFAULT_PERIOD_US: f64 = 1_000_000.0;
 /// Shortest interruption by the throttle, or by the fair server of newer kernels.
 const MIN_THROTTLE_NS: u64 = 2_000_000;
 
+/// Part of the slowest round trip, and of the throttled time, that the thread must have waited.
+const WAITED_PART: f64 = 2.0;
+
 /// See docs/CAUSES.md#rt-throttle.
 pub struct RtThrottle;
 
 impl Rule for RtThrottle {
     fn id(&self) -> &'static str {
         "rt-throttle"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The kernel takes a real-time thread that never sleeps off its processor for \
+                      a part of each second.",
+            shown_when: vec![
+                detection(
+                    "round trips",
+                    [
+                        format!(
+                            "the slowest takes {} or more",
+                            duration(MIN_THROTTLE_NS as f64)
+                        ),
+                        format!(
+                            "a runnable thread did not run for {} of that or more",
+                            percent(1.0 / WAITED_PART)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP and UDP",
+                    [format!(
+                        "a runnable thread did not run for {} of the throttled share or more",
+                        percent(1.0 / WAITED_PART)
+                    )],
+                ),
+            ],
+            not_when: vec![
+                "the end has no real-time policy, neither requested nor from its start (`chrt`)"
+                    .into(),
+                "the end does not spin, or yields in time (`--rt-yield`)".into(),
+                "the throttle is off (`kernel.sched_rt_runtime_us`)".into(),
+            ],
+            evidence: &[
+                ("kernel.sched_rt_runtime_us", "us"),
+                ("scheduling", ""),
+                ("wait mode", ""),
+                ("rtt_ns.max", "ns"),
+                ("runnable and not running", "share"),
+                ("involuntary switches", ""),
+            ],
+            cost: vec!["Share of each period that the throttle takes.".into()],
+            notes: vec![
+                "`--rt-yield` works with one outstanding request.".into(),
+                "Newer kernels have a fair server in place of the throttle.".into(),
+            ],
+            remedy: vec![
+                "Let the threads sleep (`--wait block`), or yield (`--rt-yield`).".into(),
+                "Set `poll.interval` of our stack.".into(),
+                "Or disable the throttle if nothing else needs the core.".into(),
+            ],
+            wrong_when: vec!["the slowest round trip, or the waiting, has another reason".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -55,9 +114,9 @@ impl RtThrottle {
         let hit = match run.is_latency() {
             true => worst.is_some_and(|worst| {
                 worst >= MIN_THROTTLE_NS
-                    && waited_ns.is_none_or(|waited| waited >= worst as f64 / 2.0)
+                    && waited_ns.is_none_or(|waited| waited >= worst as f64 / WAITED_PART)
             }),
-            false => waited.is_some_and(|waited| waited >= share / 2.0),
+            false => waited.is_some_and(|waited| waited >= share / WAITED_PART),
         };
         if !hit {
             return None;

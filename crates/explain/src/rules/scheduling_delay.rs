@@ -8,6 +8,7 @@ use linerate_stats::units::format_share;
 use super::{per_end_option, schedstat_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest share of the time that matters for round trips, and for streams, whose buffers bridge
@@ -22,6 +23,11 @@ const MAX_PRIORITY: u8 = 99;
 /// Smallest share of the round-trip time spent waiting for a core, for infrequent requests.
 const MIN_ROUND_TRIP_SHARE: f64 = 0.25;
 
+/// Part of the time that round trips with pauses between them take, and part of the waiting by which
+/// the median round trip is late.
+const MAX_BUSY_PART: f64 = 2.0;
+const LATE_PART: f64 = 2.0;
+
 /// Time of a context switch, ns.
 const SWITCH_NS: f64 = 5_000.0;
 
@@ -31,6 +37,84 @@ pub struct SchedulingDelay;
 impl Rule for SchedulingDelay {
     fn id(&self) -> &'static str {
         "scheduling-delay"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "Threads are runnable and wait for a processor.",
+            shown_when: vec![
+                detection(
+                    "TCP, UDP and round trips",
+                    [format!(
+                        "the threads wait for a core for {} of the time or more, for {} in streams",
+                        percent(MIN_RELEVANT_SHARE),
+                        percent(MIN_STREAM_SHARE)
+                    )],
+                ),
+                detection(
+                    "round trips with pauses",
+                    [
+                        format!(
+                            "round trips take less than {} of the time",
+                            percent(1.0 / MAX_BUSY_PART)
+                        ),
+                        format!(
+                            "waiting is {} of the mean round trip or more",
+                            percent(MIN_ROUND_TRIP_SHARE)
+                        ),
+                        format!(
+                            "the median exceeds the minimum by {} of the waiting or more",
+                            percent(1.0 / LATE_PART)
+                        ),
+                    ],
+                ),
+            ],
+            limit_when: vec![
+                "the threads of the run outnumber the processors; on one machine those of both ends \
+                 count"
+                    .into(),
+            ],
+            not_when: vec![
+                format!(
+                    "the minimum round trip is more than {} of the mean",
+                    percent(1.0 - MIN_RELEVANT_SHARE)
+                ),
+                "the path is full".into(),
+                "the requested rate was received".into(),
+                "a stream is limited by its path: the congestion window alone limits the sender"
+                    .into(),
+            ],
+            evidence: &[
+                ("waited for a core", "share"),
+                ("involuntary switches", ""),
+                ("idle time of the machine", "share"),
+                ("scheduling", ""),
+                ("waited for a core, each round trip", "ns"),
+                ("threads of the run", ""),
+                ("usable processors", ""),
+                ("CPU load threads", ""),
+            ],
+            cost: vec!["Share of the time, or of the round trip, waiting for a core.".into()],
+            notes: vec![
+                "Waiting is `run_delay` of /proc/PID/task/TID/schedstat less the wake-up of each \
+                 sleep."
+                    .into(),
+                "With CPU load threads and no idle processor, wake-ups count as waiting, too."
+                    .into(),
+            ],
+            remedy: vec![
+                "Stop other programs, or reserve a core.".into(),
+                "Use a real-time policy (`--sched fifo:50`, or above the present priority), or \
+                 `nice`. The other end keeps its policy."
+                    .into(),
+                "A server permits that with `--grant sched`.".into(),
+                "As a limit: use fewer flows and threads, or more processors.".into(),
+            ],
+            wrong_when: vec![
+                "the delay is a single long stall: look at the slow round trips".into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -51,7 +135,7 @@ fn wait_per_round_trip(run: &RunView<'_>, waited_ns: f64) -> Option<(f64, f64)> 
     let total_ns = run.thread_time(Role::Client)?.wall_ns as f64;
     let each = waited_ns / round_trips;
     let median_delay_ns = rtt.p50.saturating_sub(rtt.min) as f64;
-    (round_trips * rtt.mean < total_ns / 2.0 && median_delay_ns >= each / 2.0)
+    (round_trips * rtt.mean < total_ns / MAX_BUSY_PART && median_delay_ns >= each / LATE_PART)
         .then(|| (each, (each / rtt.mean.max(1.0)).min(1.0)))
 }
 

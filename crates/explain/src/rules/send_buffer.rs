@@ -11,6 +11,7 @@ use super::{
 };
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent, size};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest share of the time that matters.
@@ -18,6 +19,18 @@ const MIN_RELEVANT_SHARE: f64 = 0.15;
 
 /// Largest buffer that counts as small if no size was requested.
 const SMALL_BUFFER_BYTES: u64 = 256 << 10;
+
+/// Largest buffer whose cost is idle time, and idle time from which it is.
+const TINY_BUFFER_BYTES: u64 = 64 << 10;
+const MIN_TINY_IDLE_SHARE: f64 = 0.3;
+
+/// Part of the kernel's limit from which a buffer that it sizes can no longer grow: the buffer is
+/// doubled for overhead, so half of the limit is the end.
+const GROWN_PART: u64 = 2;
+
+/// Growth of a buffer to try, and its smallest size, in bytes.
+const BUFFER_GROWTH: u64 = 4;
+const MIN_LARGER_BYTES: u64 = 4 << 20;
 
 /// Largest requested buffer that may matter.
 const MAX_REQUESTED_BYTES: u64 = 2 << 20;
@@ -45,6 +58,108 @@ pub struct SendBuffer;
 impl Rule for SendBuffer {
     fn id(&self) -> &'static str {
         "send-buffer"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The send buffer holds less than must be in flight.",
+            shown_when: vec![
+                detection(
+                    "TCP, a kernel sends",
+                    [
+                        format!(
+                            "the buffer is {} at most; {} if a size was requested",
+                            size(SMALL_BUFFER_BYTES),
+                            size(MAX_REQUESTED_BYTES)
+                        ),
+                        format!(
+                            "the sender waits for {} of the time or more",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                        "waiting is idle time of the threads without data in flight \
+                         (`tcpi_busy_time`), or `tcpi_sndbuf_limited` if that is larger"
+                            .into(),
+                        format!(
+                            "below {} and with {} of idle time, waiting is idle time less \
+                             `tcpi_rwnd_limited`",
+                            size(TINY_BUFFER_BYTES),
+                            percent(MIN_TINY_IDLE_SHARE)
+                        ),
+                        format!(
+                            "a buffer that the kernel sizes has reached {} of its limit",
+                            percent(1.0 / GROWN_PART as f64)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP, our stack sends",
+                    [
+                        format!(
+                            "a buffer of {} at most is sent within {}. Or one of {} at most takes \
+                             {} to {} of a longer round trip",
+                            size(NETSTACK_SMALL_BYTES),
+                            duration(NETSTACK_MAX_ROUND_NS),
+                            size(MAX_REQUESTED_BYTES),
+                            percent(*ROUND_TRIP_RATIO.start()),
+                            percent(*ROUND_TRIP_RATIO.end())
+                        ),
+                        "the round trip is the minimum that the receiving kernel reports".into(),
+                        format!(
+                            "the receiver has idle time of {} or more",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                        format!(
+                            "{} of the segments or less were retransmitted",
+                            percent(MAX_NETSTACK_RETRANSMIT_SHARE)
+                        ),
+                    ],
+                ),
+            ],
+            not_when: vec![
+                "a rate was requested".into(),
+                "the path is full".into(),
+                format!(
+                    "no size was requested, and the kernel may already grant {BUFFER_GROWTH} times \
+                     the buffer and {}",
+                    size(MIN_LARGER_BYTES)
+                ),
+            ],
+            evidence: &[
+                ("SO_SNDBUF", "B"),
+                ("idle time of the sending threads", "share"),
+                ("tcpi_busy_time", "share"),
+                ("tcpi_sndbuf_limited", "share"),
+                ("tcpi_rwnd_limited", "share"),
+                ("tcp.send_buffer", "B"),
+                ("time per transfer", "ns"),
+                ("tcpi_min_rtt", "ns"),
+                ("idle time of the receiving threads", "share"),
+                ("retransmitted_segments", "segments"),
+            ],
+            cost: vec![
+                "Share of the time in which the sender waits.".into(),
+                "If our stack sends, the idle time of the receiver.".into(),
+            ],
+            notes: vec![
+                "`tcpi_sndbuf_limited` alone shows little: the kernel misses most of that time \
+                 ([method](method/tcp-state.md#times-of-limits-busy_ns-receive_window_limited_ns-send_buffer_limited_ns))."
+                    .into(),
+                "A buffer that the kernel sizes grows with the congestion window, up to its limit."
+                    .into(),
+            ],
+            remedy: vec![
+                "Request a larger send buffer (`-w`, `--sndbuf`), or none: then the kernel sizes \
+                 it."
+                    .into(),
+                "Raise the last number of `net.ipv4.tcp_wmem` if it is small.".into(),
+                "Raise `tcp.send_buffer` of our stack, or `TCP_SND_BUF` of an embedded stack."
+                    .into(),
+            ],
+            wrong_when: vec![
+                "the program waits for something else within its send call".into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -168,7 +283,7 @@ impl SendBuffer {
         let idle = tcp.busy_share.map_or(0.0, |busy| 1.0 - busy);
         let starved = time.free_share().min(idle).max(tcp.send_buffer_limited);
         // An equally small window is reported separately: the rest is due to the buffer.
-        let limited = match granted < 64 << 10 && time.free_share() > 0.3 {
+        let limited = match granted < TINY_BUFFER_BYTES && time.free_share() > MIN_TINY_IDLE_SHARE {
             true => starved.max(time.free_share() - tcp.receive_window_limited),
             false => starved,
         };
@@ -177,12 +292,12 @@ impl SendBuffer {
         }
         let role = direction.sender;
         let end = role_name(role);
-        let larger = (granted * 4).max(4 << 20);
+        let larger = (granted * BUFFER_GROWTH).max(MIN_LARGER_BYTES);
         // The kernel enlarges the buffer to the congestion window, up to its limit: below the limit
         // a small buffer means that no more was needed.
         let most = run.sysctl(role, "net.ipv4.tcp_wmem");
         let raised = run.raise_command(role, "net.ipv4.tcp_wmem", larger);
-        let sized = most.is_some_and(|most| granted < most / 2) || raised.is_none();
+        let sized = most.is_some_and(|most| granted < most / GROWN_PART) || raised.is_none();
         if requested.is_none() && !direction.uses_netstack(role) && sized {
             return None;
         }

@@ -4,10 +4,15 @@ use linerate_record::finding::Finding;
 use linerate_record::plan::RunKind;
 use linerate_record::record::FlowEnd;
 
-use super::receiver_cpu::{saturated_ends, unknown_end};
+use super::MAX_RATE_ERROR;
+use super::receiver_cpu::{MAX_QUEUE_LOSS, saturated_ends, unknown_end};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::RunView;
+
+/// Largest share of rounds without a frame of forwarding threads without idle time.
+const MAX_IDLE_ROUNDS: f64 = 0.1;
 
 /// Smallest processor share of a forwarding thread without idle time.
 const MIN_CPU_SHARE: f64 = 0.85;
@@ -18,6 +23,71 @@ pub struct SenderCpu;
 impl Rule for SenderCpu {
     fn id(&self) -> &'static str {
         "sender-cpu"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The sending threads work all the time: this is what one processor moves.",
+            shown_when: vec![
+                detection("TCP and UDP", ["the sending end is saturated".into()]),
+                detection(
+                    "`forward`",
+                    [
+                        format!(
+                            "{} of the rounds at most find no frame",
+                            percent(MAX_IDLE_ROUNDS)
+                        ),
+                        format!(
+                            "each polling thread has {} of a processor or more",
+                            percent(MIN_CPU_SHARE)
+                        ),
+                        "no port lacks a carrier".into(),
+                    ],
+                ),
+            ],
+            unknown_when: vec![
+                "the sending end does not report the time of its threads, such as another tool"
+                    .into(),
+            ],
+            not_when: vec![
+                "the path is full".into(),
+                format!(
+                    "a rate was requested, and less than {} of it is missing",
+                    percent(MAX_RATE_ERROR)
+                ),
+                format!(
+                    "the receiving socket dropped more than {} of the datagrams",
+                    percent(MAX_QUEUE_LOSS)
+                ),
+            ],
+            evidence: &[
+                ("working time", "share"),
+                ("idle time", "share"),
+                ("ns_per_byte", "ns"),
+                ("ns_per_packet", "ns"),
+                ("working time of the threads", ""),
+                ("idle_rounds", "rounds"),
+                ("rounds", "rounds"),
+                ("cpu_share", "share"),
+            ],
+            cost: vec![
+                "Working time of the threads; of `forward` the share of rounds with frames.".into(),
+            ],
+            remedy: vec![
+                "Remove the causes that come before it, then use more flows and cores (`-P`)."
+                    .into(),
+                "`forward`: use more queues and threads, as far as processors and ports permit \
+                 (`--rxq`, `--txq`, `--cores`)."
+                    .into(),
+                "Run `linerate server` at an end that is unknown.".into(),
+            ],
+            wrong_when: vec![
+                "the work belongs to the remote end: on veth the sender also pays for the \
+                 receiver's protocols"
+                    .into(),
+            ],
+            ..CauseReference::limit()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -52,7 +122,7 @@ fn evaluate_forwarder(run: &RunView<'_>, id: &str) -> Option<Finding> {
         .iter()
         .map(|core| core.cpu_share)
         .fold(1.0, f64::min);
-    if rounds == 0 || share > 0.1 || least < MIN_CPU_SHARE {
+    if rounds == 0 || share > MAX_IDLE_ROUNDS || least < MIN_CPU_SHARE {
         return None;
     }
     let plan = run.plan.forward.as_ref()?;

@@ -9,7 +9,11 @@ use linerate_stats::units::{format_bit_rate, format_nanos, format_share};
 use super::tcp_info_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
-use crate::run_view::{DirectionView, PLATEAU_INTERVALS, RunView, role_name};
+use crate::reference::{CauseReference, detection, duration, percent};
+use crate::run_view::{
+    DirectionView, MAX_QUEUED_RATE_SPREAD, MIN_IDLE_END_SHARE, MIN_STANDING_QUEUE_SHARE,
+    PLATEAU_INTERVALS, RunView, STANDING_QUEUE_NS, role_name,
+};
 
 /// Share of a known rate from which it is used up.
 const FULL_SHARE: f64 = 0.9;
@@ -17,8 +21,21 @@ const FULL_SHARE: f64 = 0.9;
 /// Share of a known rate from which a qdisc that counts delayed packets is the limit.
 const MIN_COUNTED_SHARE: f64 = 0.75;
 
+/// Delayed packets that a qdisc counts from which it may be the limit: at the start of a run every
+/// qdisc delays packets.
+const MIN_OVER_LIMIT: u64 = 100;
+
+/// Largest spread of the intervals of a plateau.
+const MAX_PLATEAU_SPREAD: f64 = 0.05;
+
+/// Largest spread that lowers the cost.
+const MAX_COST_SPREAD: f64 = 0.5;
+
 /// Ratio of the first interval to the plateau from which it is a burst.
 const MIN_BURST_RATIO: f64 = 1.2;
+
+/// Ratio of the first interval to the rest from which the rest is an outage.
+const MAX_BURST_RATIO: f64 = 50.0;
 
 /// Delayed packets over round trips from which they are the cause, and their smallest number.
 const MIN_HELD_SHARE: f64 = 0.5;
@@ -30,6 +47,127 @@ pub struct ShapedLink;
 impl Rule for ShapedLink {
     fn id(&self) -> &'static str {
         "shaped-link"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "A token bucket limits the path to a rate.",
+            shown_when: vec![
+                detection(
+                    "TCP and UDP, a known rate",
+                    [
+                        "a qdisc of the sender, or on the path where that direction leaves, has a \
+                         rate"
+                            .into(),
+                        "below `mq` it is the rate of a single queue for one flow, and the sum of \
+                         all queues for several"
+                            .into(),
+                        format!("{} of it or more are used", percent(FULL_SHARE)),
+                    ],
+                ),
+                detection(
+                    "TCP, a standing queue",
+                    [
+                        format!(
+                            "queueing takes more than {}, and {} of the round-trip time",
+                            duration(STANDING_QUEUE_NS),
+                            percent(MIN_STANDING_QUEUE_SHARE)
+                        ),
+                        format!(
+                            "more than {PLATEAU_INTERVALS} intervals, whose rates spread by less \
+                             than {}",
+                            percent(MAX_QUEUED_RATE_SPREAD)
+                        ),
+                        format!(
+                            "both ends have more than {} idle time, as far as they report it",
+                            percent(MIN_IDLE_END_SHARE)
+                        ),
+                        "the network limits the sender".into(),
+                    ],
+                ),
+                detection(
+                    "TCP and UDP, a burst and a plateau",
+                    [
+                        format!(
+                            "the first interval is {MIN_BURST_RATIO} to {MAX_BURST_RATIO} times the \
+                             rest, which spreads by less than {}",
+                            percent(MAX_PLATEAU_SPREAD)
+                        ),
+                        format!(
+                            "both ends have more than {} idle time",
+                            percent(MIN_IDLE_END_SHARE)
+                        ),
+                        "no rate was requested, and no window or buffer limits the sender".into(),
+                    ],
+                ),
+                detection(
+                    "TCP and UDP, a qdisc that counts",
+                    [
+                        format!(
+                            "a qdisc of the sender or on the path delayed more than \
+                             {MIN_OVER_LIMIT} packets"
+                        ),
+                        format!(
+                            "{} of its rate or more are used, if rate and `tx_packets` are known",
+                            percent(MIN_COUNTED_SHARE)
+                        ),
+                        format!(
+                            "the sender has more than {} idle time, and no rate was requested",
+                            percent(MIN_IDLE_END_SHARE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "round trips",
+                    [format!(
+                        "a qdisc delayed {MIN_HELD_PACKETS} packets or more, and {} of the number \
+                         of round trips",
+                        percent(MIN_HELD_SHARE)
+                    )],
+                ),
+            ],
+            not_when: vec![
+                "[loss](#path-loss) between two ends of one machine limits the rate, unless the rate \
+                 of a qdisc is used"
+                    .into(),
+                "a link went down, or the peer had no route for a while; then only a known rate \
+                 counts"
+                    .into(),
+            ],
+            evidence: &[
+                ("rate", "bit/s"),
+                ("burst", "B"),
+                ("with headers", "bit/s"),
+                ("qdisc_over_limit", ""),
+                ("round_trips", ""),
+                ("rtt_ns.p50", "ns"),
+                ("rtt_ns.min", "ns"),
+                ("goodput_bps", "bit/s"),
+                ("spread of the intervals", "share"),
+                ("first interval", "bit/s"),
+                ("tcpi_rtt", "ns"),
+                ("tcpi_min_rtt", "ns"),
+                ("idle time of the sending threads", "share"),
+            ],
+            cost: vec![
+                "Used share of a known rate.".into(),
+                format!(
+                    "Else 1 - spread of the intervals, {} at least.",
+                    percent(1.0 - MAX_COST_SPREAD)
+                ),
+                "Round trips: share of the median beyond the minimum.".into(),
+            ],
+            remedy: vec![
+                "Raise the rate where it is configured.".into(),
+                "Send fewer or smaller requests (`--rate`, `-l`).".into(),
+            ],
+            wrong_when: vec![
+                "something else causes so steady a rate, such as a slow device with a large buffer"
+                    .into(),
+                "the qdisc that counts delays bursts of a lower rate, or other packets".into(),
+            ],
+            ..CauseReference::limit()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -225,16 +363,20 @@ impl ShapedLink {
             let is_on_path = counter.host == role_name(direction.sender)
                 || counter.host != role_name(direction.receiver)
                     && direction.leaves_through(&counter.host, counter.interface.as_deref());
-            counter.counter == "qdisc_over_limit" && counter.increase() > 100 && is_on_path
+            counter.counter == "qdisc_over_limit"
+                && counter.increase() > MIN_OVER_LIMIT
+                && is_on_path
         });
         let queue = direction.hidden_bottleneck_bps();
         let free = |part| {
             direction
                 .thread_time(part)
-                .is_some_and(|time| time.free_share() > 0.3)
+                .is_some_and(|time| time.free_share() > MIN_IDLE_END_SHARE)
         };
         let steady = rates.len() > 1 + PLATEAU_INTERVALS
-            && direction.rate_spread().is_some_and(|spread| spread < 0.05);
+            && direction
+                .rate_spread()
+                .is_some_and(|spread| spread < MAX_PLATEAU_SPREAD);
         // TCP must be limited by the network: a sender that waits for buffer space has a plateau as
         // well.
         let pushes = match direction.plan().protocol {
@@ -246,9 +388,9 @@ impl ShapedLink {
         });
         let burst = steady
             && pushes
-            && rates
-                .first()
-                .is_some_and(|&first| first > after * MIN_BURST_RATIO && after * 50.0 > first)
+            && rates.first().is_some_and(|&first| {
+                first > after * MIN_BURST_RATIO && after * MAX_BURST_RATIO > first
+            })
             && free(FlowEnd::Sender)
             && free(FlowEnd::Receiver)
             && !super::is_paced(run)
@@ -272,7 +414,7 @@ impl ShapedLink {
         let tcp = direction.tcp();
         let mut builder = FindingBuilder::limit(self.id(), FindingLocation::Path)
             .direction(direction.direction)
-            .cost(1.0 - direction.rate_spread().unwrap_or(0.0).min(0.5))
+            .cost(1.0 - direction.rate_spread().unwrap_or(0.0).min(MAX_COST_SPREAD))
             .summary(format!(
                 "a hidden limit on the path passes {}: {}, and both ends had idle time",
                 format_bit_rate(plateau),

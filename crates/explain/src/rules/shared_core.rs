@@ -9,10 +9,17 @@ use linerate_stats::units::format_share;
 use super::{HEADROOM_FORMULA, flow_ends, headroom, schedstat_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, ThreadTime};
 
 /// Smallest share of the time waiting for the core that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.1;
+
+/// Smallest sum of both ends' work that fills a processor.
+const MIN_TOTAL_WORK: f64 = 0.6;
+
+/// Smallest cost of a finding.
+const MIN_COST: f64 = 0.05;
 
 /// Largest excess of one end's waiting over the other end's running time: kernel work.
 const MAX_UNEXPLAINED_WAIT: f64 = 0.15;
@@ -57,6 +64,73 @@ pub struct SharedCore;
 impl Rule for SharedCore {
     fn id(&self) -> &'static str {
         "shared-core"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "Threads of both ends run on one processor and wait for each other.",
+            shown_when: vec![detection(
+                "streams and round trips on one machine",
+                [
+                    "both ends were assigned to, or sampled on, the same single processor".into(),
+                    format!(
+                        "one end waits for it, wake-ups included, for {} of the time or more",
+                        percent(MIN_RELEVANT_SHARE)
+                    ),
+                    format!(
+                        "both ends together work for {} of the time or more",
+                        percent(MIN_TOTAL_WORK)
+                    ),
+                    format!("the cost is {} or more", percent(MIN_COST)),
+                ],
+            )],
+            limit_when: vec![
+                "the ends wait for each other, as in a TCP stream or in blocking round trips: they \
+                 alternate anyway"
+                    .into(),
+                "the machine has one processor".into(),
+            ],
+            not_when: vec![
+                "the requested rate was received".into(),
+                format!(
+                    "ends of one thread each alternate, and one waits longer than the other runs \
+                     by more than {}: another program had the processor",
+                    percent(MAX_UNEXPLAINED_WAIT)
+                ),
+            ],
+            evidence: &[
+                ("processors of the client's threads", ""),
+                ("processors of the server's threads", ""),
+                ("runnable and not running, client", "share"),
+                ("runnable and not running, server", "share"),
+            ],
+            cost: vec![
+                "Share of the time waiting for the processor, within what the gain permits.".into(),
+                "Gain: 1 / (1 - that share), within the highest rate of a flow; none as a limit."
+                    .into(),
+                format!("In large chunks the gain is {MAX_TWO_CORE_GAIN} at most."),
+            ],
+            notes: vec![
+                "Both ends have work at once if one polls, if datagrams are sent, or if requests \
+                 do not wait for responses."
+                    .into(),
+                "Requests do not wait on a schedule, with several outstanding, or of several flows."
+                    .into(),
+            ],
+            remedy: vec![
+                "Use one processor for each end (`--cpu 0/1`).".into(),
+                "Use `taskset -c N` for one end if both are restricted to the same processor."
+                    .into(),
+                "Compare a limit first: `linerate compare --a '--cpu 0/0' --b '--cpu 0/1'`. A \
+                 stream may be slower on two processors."
+                    .into(),
+            ],
+            wrong_when: vec![
+                "the shared processor is the only one with the interface's interrupts in its cache"
+                    .into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -109,7 +183,7 @@ impl SharedCore {
         );
         let waited = (a.core_wait + a.wakeup).max(b.core_wait + b.wakeup);
         let total_work = a.working + a.spinning + b.working + b.spinning;
-        if waited < MIN_RELEVANT_SHARE || total_work < 0.6 {
+        if waited < MIN_RELEVANT_SHARE || total_work < MIN_TOTAL_WORK {
             return None;
         }
         let is_concurrent = is_concurrent(run);
@@ -146,7 +220,7 @@ impl SharedCore {
             most
         };
         let cost = waited.min(1.0 - 1.0 / gain);
-        if cost < 0.05 {
+        if cost < MIN_COST {
             return None;
         }
         // The program may be restricted to a part of the machine's processors.

@@ -7,7 +7,13 @@ use linerate_record::record::FlowEnd;
 use super::schedstat_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection};
 use crate::run_view::{DirectionView, RunView, role_name};
+
+/// Idle processors from which more flows help, if the receiving interface has several queues, and
+/// if it has one.
+const MIN_IDLE_PROCESSORS: f64 = 1.0;
+const MIN_IDLE_PROCESSORS_ONE_QUEUE: f64 = 2.0;
 
 /// See docs/CAUSES.md#single-flow.
 pub struct SingleFlow;
@@ -15,6 +21,38 @@ pub struct SingleFlow;
 impl Rule for SingleFlow {
     fn id(&self) -> &'static str {
         "single-flow"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "One flow uses one core and one queue, while others are idle.",
+            shown_when: vec![detection(
+                "TCP and UDP, one flow",
+                [
+                    "an end is saturated".into(),
+                    format!(
+                        "the sum of idle processor time is {MIN_IDLE_PROCESSORS_ONE_QUEUE} \
+                         processors or more, or {MIN_IDLE_PROCESSORS} if the receiving interface \
+                         has several queues"
+                    ),
+                ],
+            )],
+            not_when: vec![
+                "a rate was requested".into(),
+                "the path is full".into(),
+                "the run is too short for /proc/stat, which counts in ticks".into(),
+            ],
+            evidence: &[
+                ("streams", ""),
+                ("working time", "share"),
+                ("idle processors", ""),
+                ("rx_queues", ""),
+            ],
+            cost: vec!["Working time of the threads.".into()],
+            remedy: vec!["Use several flows (`-P N`).".into()],
+            wrong_when: vec!["one flow is the subject of the measurement".into()],
+            ..CauseReference::limit()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -58,7 +96,9 @@ impl SingleFlow {
         let idle = machine.share_of_total(machine.idle_ns)? * f64::from(machine.processors);
         let receiver = direction.receiver_interface();
         let queues = receiver.and_then(|interface| interface.rx_queues);
-        if idle < 1.0 || queues.unwrap_or(1) < 2 && idle < 2.0 {
+        if idle < MIN_IDLE_PROCESSORS
+            || queues.unwrap_or(1) < 2 && idle < MIN_IDLE_PROCESSORS_ONE_QUEUE
+        {
             return None;
         }
         let flows = (idle.floor() as u32 + 1).clamp(2, queues.unwrap_or(8).max(2));

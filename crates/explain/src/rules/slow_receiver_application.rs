@@ -10,6 +10,7 @@ use super::receive_window::{CLOSED_WINDOW_USE, SMALL_BUFFER_BYTES, bytes_in_flig
 use super::{is_paced, schedstat_source, tcp_info_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, bit_rate, detection, duration, percent, size};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest share of the time that matters.
@@ -18,6 +19,18 @@ const MIN_RELEVANT_SHARE: f64 = 0.25;
 /// Time slice of another thread on the receiver's processor, s: a shorter queue overflows within
 /// one.
 const TIME_SLICE_S: f64 = 0.004;
+
+/// Idle time of a receiver that reads too late, over TCP and over UDP, and largest share of its time
+/// waiting for a core.
+const MIN_IDLE_SHARE: f64 = 0.3;
+const MIN_UDP_IDLE_SHARE: f64 = 0.5;
+const MAX_CORE_WAIT_SHARE: f64 = 0.2;
+
+/// Smallest share of datagrams lost at the socket that matters.
+const MIN_LOSS_SHARE: f64 = 0.05;
+
+/// Largest cost of a poll interval.
+const MAX_POLL_COST: f64 = 0.95;
 
 /// Poll interval over median round trip from which it is a part of it, and from which most round
 /// trips did not wait for it.
@@ -37,6 +50,109 @@ pub struct SlowReceiverApplication;
 impl Rule for SlowReceiverApplication {
     fn id(&self) -> &'static str {
         "slow-receiver-application"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The receiving program reads too late.",
+            shown_when: vec![
+                detection(
+                    "TCP",
+                    [
+                        format!(
+                            "a window above {} limits the sender for {} of the time or more",
+                            size(SMALL_BUFFER_BYTES),
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                        format!(
+                            "goodput is less than {} of window / round-trip time",
+                            percent(CLOSED_WINDOW_USE)
+                        ),
+                        format!(
+                            "the receiver has more than {} idle time, and waits for a core for less \
+                             than {}",
+                            percent(MIN_IDLE_SHARE),
+                            percent(MAX_CORE_WAIT_SHARE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP to another tool, which does not report its time",
+                    [
+                        format!(
+                            "the window limits the sender for {} of the time or more",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                        format!(
+                            "goodput is less than {} of window / minimum round-trip time",
+                            percent(MAX_WINDOW_USE)
+                        ),
+                        format!(
+                            "goodput is {} a flow at most, which a processor receives in {} of its \
+                             time",
+                            bit_rate(MAX_MIN_WORK_SHARE * 8e9 / super::MIN_BYTE_NS),
+                            percent(MAX_MIN_WORK_SHARE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "UDP",
+                    [
+                        format!(
+                            "{} of the datagrams or more are lost at a socket of more than {}",
+                            percent(MIN_LOSS_SHARE),
+                            size(SMALL_BUFFER_BYTES)
+                        ),
+                        format!(
+                            "its buffer holds the data of {} or more",
+                            duration(TIME_SLICE_S * 1e9)
+                        ),
+                        format!(
+                            "the receiver has {} idle time, and waits for a core for {} at most",
+                            percent(MIN_UDP_IDLE_SHARE),
+                            percent(MAX_CORE_WAIT_SHARE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "round trips with our stack",
+                    [format!(
+                        "`poll.interval` is {MIN_POLL_SHARE} to {MAX_POLL_SHARE} times the median"
+                    )],
+                ),
+            ],
+            not_when: vec![
+                "TCP: a rate was requested, or the path is full".into(),
+                "TCP: windows are not scaled: see [receive-window](#receive-window)".into(),
+            ],
+            evidence: &[
+                ("tcpi_rwnd_limited", "share"),
+                ("SO_RCVBUF", "B"),
+                ("goodput / (window / RTT)", "share"),
+                ("idle time of the receiving threads", "share"),
+                ("TCPRcvQDrop", "segments"),
+                ("minimum window", "B"),
+                ("tcpi_min_rtt", "ns"),
+                ("goodput_bps", "bit/s"),
+                ("time of the receiving threads", ""),
+                ("losses[udp-receive-queue]", "datagrams"),
+                ("poll.interval", "ns"),
+                ("rtt_ns.p50", "ns"),
+            ],
+            cost: vec![
+                "Share of the time with the window closed, or of the datagrams lost there.".into(),
+                "Round trips: the poll interval as a share of the median.".into(),
+            ],
+            remedy: vec![
+                "Check what the program waits for (`--calls`).".into(),
+                "Let our stack poll all the time (`--set poll.interval=spin`).".into(),
+            ],
+            wrong_when: vec![
+                "the scheduler does not count the missing time, as in a stopped virtual machine"
+                    .into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -68,7 +184,7 @@ impl SlowReceiverApplication {
         if !(MIN_POLL_SHARE..MAX_POLL_SHARE).contains(&share) {
             return None;
         }
-        let cost = share.min(0.95);
+        let cost = share.min(MAX_POLL_COST);
         FindingBuilder::cause(self.id(), role)
             .cost(cost)
             .summary(format!(
@@ -107,7 +223,9 @@ impl SlowReceiverApplication {
             return None;
         }
         // A large window that is closed: the application does not read, and not for lack of a core.
-        let idle = time.is_none_or(|time| time.free_share() > 0.3 && time.core_wait < 0.2);
+        let idle = time.is_none_or(|time| {
+            time.free_share() > MIN_IDLE_SHARE && time.core_wait < MAX_CORE_WAIT_SHARE
+        });
         if used >= CLOSED_WINDOW_USE || !idle {
             return None;
         }
@@ -271,7 +389,11 @@ impl SlowReceiverApplication {
         // A thread that waits for a core is not a slow application; with frequent sleeps it counts
         // as wake-up latency.
         let core_wait = time.core_wait + time.wakeup;
-        if share < 0.05 || !large || time.free_share() < 0.5 || core_wait > 0.2 {
+        if share < MIN_LOSS_SHARE
+            || !large
+            || time.free_share() < MIN_UDP_IDLE_SHARE
+            || core_wait > MAX_CORE_WAIT_SHARE
+        {
             return None;
         }
         // Time that a queue of this size bridges: the application was away for longer.

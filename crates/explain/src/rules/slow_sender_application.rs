@@ -8,10 +8,20 @@ use linerate_stats::units::{format_bit_rate, format_share};
 use super::{is_paced, schedstat_source, tcp_info_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent, size};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Send buffer from which a sender does not wait for space unless it is full.
 const LARGE_BUFFER_BYTES: u64 = 256 << 10;
+
+/// Smallest received share of a requested rate, and largest loss share of it.
+const MIN_RECEIVED_SHARE: f64 = 0.95;
+const MAX_LOSS_SHARE: f64 = 0.005;
+
+/// Smallest call whose bytes cost more than the call, in bytes, and largest loss share without
+/// losses.
+const MIN_CALL_BYTES: u64 = 4096;
+const MAX_IDLE_LOSS_SHARE: f64 = 0.001;
 
 /// Smallest share of the time without data to send that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.35;
@@ -22,6 +32,55 @@ pub struct SlowSenderApplication;
 impl Rule for SlowSenderApplication {
     fn id(&self) -> &'static str {
         "slow-sender-application"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The sending program offers less than the path can carry.",
+            shown_when: vec![detection(
+                "TCP",
+                [
+                    format!(
+                        "the sender has no data in flight and idle time for {} of the time or more",
+                        percent(MIN_RELEVANT_SHARE)
+                    ),
+                    format!(
+                        "the send buffer has {} or more, and calls have {} or more",
+                        size(LARGE_BUFFER_BYTES),
+                        size(MIN_CALL_BYTES)
+                    ),
+                ],
+            )],
+            limit_when: vec![format!(
+                "a rate was requested, {} of it was received, and {} at most was lost; over UDP the \
+                 loss must be known",
+                percent(MIN_RECEIVED_SHARE),
+                percent(MAX_LOSS_SHARE)
+            )],
+            not_when: vec![
+                "the path is full".into(),
+                "`bbr` is in use: pacing by the kernel looks the same".into(),
+                format!(
+                    "more than {} of the segments are lost",
+                    percent(MAX_IDLE_LOSS_SHARE)
+                ),
+                "a single burst of the requested rate is most of the run".into(),
+            ],
+            evidence: &[
+                ("requested rate", "bit/s"),
+                ("goodput_bps", "bit/s"),
+                ("tcpi_busy_time", "share"),
+                ("idle time of the sending threads", "share"),
+                ("SO_SNDBUF", "B"),
+            ],
+            cost: vec!["That share; all of it for a rate that was received.".into()],
+            remedy: vec![
+                "Request a higher rate.".into(),
+                "Check what the program waits for (`--calls`).".into(),
+            ],
+            wrong_when: vec!["the kernel paces for the program".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -64,10 +123,14 @@ impl SlowSenderApplication {
         // Over UDP, a byte count without a datagram count does not prove that all arrived.
         let loss = direction.summary().loss_fraction;
         let lost = match run.plan.protocol {
-            TransportProtocol::Udp => loss.is_none_or(|loss| loss > 0.005),
-            TransportProtocol::Tcp => loss.is_some_and(|loss| loss > 0.005),
+            TransportProtocol::Udp => loss.is_none_or(|loss| loss > MAX_LOSS_SHARE),
+            TransportProtocol::Tcp => loss.is_some_and(|loss| loss > MAX_LOSS_SHARE),
         };
-        if goodput < 0.95 * rate || lost || direction.fills_path() || run.is_rate_too_coarse() {
+        if goodput < MIN_RECEIVED_SHARE * rate
+            || lost
+            || direction.fills_path()
+            || run.is_rate_too_coarse()
+        {
             return None;
         }
         FindingBuilder::limit(self.id(), direction.sender)
@@ -108,7 +171,7 @@ impl SlowSenderApplication {
         let idle = (1.0 - busy).min(time.free_share());
         if idle < MIN_RELEVANT_SHARE
             || buffer_bytes < LARGE_BUFFER_BYTES
-            || run.plan.payload_bytes < 4096
+            || run.plan.payload_bytes < MIN_CALL_BYTES
         {
             return None;
         }
@@ -117,7 +180,7 @@ impl SlowSenderApplication {
         if direction
             .congestion_control()
             .is_some_and(|name| name.starts_with("bbr"))
-            || tcp.loss_share() > 0.001
+            || tcp.loss_share() > MAX_IDLE_LOSS_SHARE
         {
             return None;
         }

@@ -9,6 +9,7 @@ use linerate_stats::units::{format_bytes, format_per_second, format_share};
 use super::{is_paced, schedstat_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent, size};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Fixed cost of a stream's send call, ns, in addition to 0.08 ns per byte: a write of 1 KiB takes
@@ -27,6 +28,9 @@ const OFFLOADED_BYTE_NS: f64 = 0.055;
 /// Largest gain ever measured (143 times in the same row for 64 B).
 const MAX_GAIN: f64 = 150.0;
 
+/// Largest cost of the calls of a stream: the bytes take the rest.
+const MAX_CALL_SHARE: f64 = 0.95;
+
 /// Smallest share of the time that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.2;
 
@@ -36,6 +40,75 @@ pub struct SmallWrites;
 impl Rule for SmallWrites {
     fn id(&self) -> &'static str {
         "small-writes"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "Each call moves so little that the calls are the cost.",
+            shown_when: vec![
+                detection(
+                    "TCP",
+                    [
+                        "an end is saturated".into(),
+                        format!("calls are smaller than {}", size(LARGE_WRITE_BYTES)),
+                        format!(
+                            "the calls take {} of the sending threads' time or more",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "UDP between sockets of two kernels",
+                    [
+                        "an end is saturated".into(),
+                        "each call sends one datagram, each datagram is one packet, and GSO is off"
+                            .into(),
+                        format!(
+                            "GSO would save {} of a datagram's time or more",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                    ],
+                ),
+            ],
+            not_when: vec!["a rate was requested".into(), "the path is full".into()],
+            evidence: &[
+                ("payload_bytes", "B"),
+                ("calls_per_second", "1/s"),
+                ("time of a call", "ns"),
+                ("working time of the sending threads", "share"),
+                ("datagrams_per_call", "datagrams"),
+                ("packets_per_second", "1/s"),
+            ],
+            cost: vec![
+                "TCP: time of the calls less that of their bytes, as a share of the sending \
+                 threads' time."
+                    .into(),
+                "The time of a call is the one that `--calls` measures, or the threads' time over \
+                 the calls."
+                    .into(),
+                format!(
+                    "Bytes take {} ns each for {} of a call, in this proportion on machines of any \
+                     speed.",
+                    super::MIN_BYTE_NS,
+                    duration(SEND_CALL_NS)
+                ),
+                "They take at least the time of a receiver that works in large chunks.".into(),
+                format!(
+                    "UDP: time of a datagram less {OFFLOADED_DATAGRAM_NS} ns and \
+                     {OFFLOADED_BYTE_NS} ns a byte, which it takes with GSO."
+                ),
+            ],
+            remedy: vec![
+                "TCP: write much more a call (`-l 128K` to `-l 1M`).".into(),
+                "UDP: send many datagrams a call with UDP_SEGMENT and UDP_GRO (`--offload \
+                 gso,gro`), or with `--batch`."
+                    .into(),
+            ],
+            wrong_when: vec![
+                "single packets are the subject of the measurement: then it is the result".into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -91,7 +164,7 @@ impl SmallWrites {
         let timed = mean_send_call_ns(run, role);
         let each = timed.unwrap_or((time.working + time.spinning) * 1e9 * flows / calls.max(1.0));
         let share = ((each - byte_time_ns(direction, each, payload)) * calls / 1e9 / flows)
-            .clamp(0.0, 0.95);
+            .clamp(0.0, MAX_CALL_SHARE);
         if share < MIN_RELEVANT_SHARE {
             return None;
         }

@@ -8,10 +8,17 @@ use linerate_stats::units::format_bytes;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Cost from which it is a cause.
 const MIN_RELEVANT_SHARE: f64 = 0.02;
+
+/// Granted over requested size below which it was limited: the kernel doubles it (socket(7)).
+const MIN_GRANTED_FACTOR: f64 = 1.9;
+
+/// Idle time from which a larger buffer helps a stream.
+const MIN_IDLE_SHARE: f64 = 0.1;
 
 /// See docs/CAUSES.md#socket-buffer-cap.
 pub struct SocketBufferCap;
@@ -19,6 +26,50 @@ pub struct SocketBufferCap;
 impl Rule for SocketBufferCap {
     fn id(&self) -> &'static str {
         "socket-buffer-cap"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The kernel grants a smaller buffer than was requested.",
+            shown_when: vec![detection(
+                "TCP and UDP",
+                [
+                    format!(
+                        "SO_RCVBUF or SO_SNDBUF is below {MIN_GRANTED_FACTOR} times the requested \
+                         size, which the kernel doubles"
+                    ),
+                    "the limit (`net.core.rmem_max`, `net.core.wmem_max`) is below the requested \
+                     size, or unknown"
+                        .into(),
+                ],
+            )],
+            limit_when: vec![
+                format!("the cost is below {}", percent(MIN_RELEVANT_SHARE)),
+                format!(
+                    "TCP: the end has {} idle time at most",
+                    percent(MIN_IDLE_SHARE)
+                ),
+            ],
+            not_when: vec!["our stack is the end: it has no such limit".into()],
+            evidence: &[
+                ("requested size", "B"),
+                ("SO_SNDBUF", "B"),
+                ("SO_RCVBUF", "B"),
+                ("net.core.wmem_max", "B"),
+                ("net.core.rmem_max", "B"),
+            ],
+            cost: vec![
+                "TCP: share of the time limited by the buffer.".into(),
+                "UDP: share of the datagrams lost at the socket.".into(),
+                "Zero if the path is full.".into(),
+            ],
+            remedy: vec![
+                "Raise the limit in the initial network namespace, or run with CAP_NET_ADMIN."
+                    .into(),
+            ],
+            wrong_when: vec!["the program requested more than it needs".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -71,8 +122,7 @@ impl SocketBufferCap {
                 "net.core.rmem_max",
             ),
         };
-        // The kernel doubles the requested size (socket(7)).
-        if granted as f64 >= 1.9 * requested as f64 {
+        if granted as f64 >= MIN_GRANTED_FACTOR * requested as f64 {
             return None;
         }
         let most = run.sysctl(role, limit);
@@ -100,7 +150,7 @@ impl SocketBufferCap {
         let cost = if direction.fills_path() { 0.0 } else { cost };
         // A larger buffer does not help a thread without idle time.
         let is_relevant = cost >= MIN_RELEVANT_SHARE
-            && (free > 0.1 || run.plan.protocol == TransportProtocol::Udp);
+            && (free > MIN_IDLE_SHARE || run.plan.protocol == TransportProtocol::Udp);
         FindingBuilder::limit_if(!is_relevant, self.id(), role)
             .direction(direction.direction)
             .cost(cost)

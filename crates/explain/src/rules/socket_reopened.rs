@@ -6,6 +6,7 @@ use linerate_stats::units::{format_nanos, format_share};
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::RunView;
 
 /// Smallest share of the time from open to close that matters.
@@ -17,6 +18,33 @@ pub struct SocketReopened;
 impl Rule for SocketReopened {
     fn id(&self) -> &'static str {
         "socket-reopened"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "A socket is opened, connected and closed for each request.",
+            shown_when: vec![detection(
+                "round trips",
+                [format!(
+                    "the median from open to close exceeds the median round trip by {} of it or \
+                     more",
+                    percent(MIN_RELEVANT_SHARE)
+                )],
+            )],
+            limit_when: vec!["`throughput --connect`, which measures exactly that".into()],
+            evidence: &[
+                ("whole_ns.p50", "ns"),
+                ("rtt_ns.p50", "ns"),
+                ("open_ns", "ns"),
+                ("bind_ns", "ns"),
+                ("connect_ns", "ns"),
+                ("close_ns", "ns"),
+            ],
+            cost: vec!["Difference as a share of the time from open to close.".into()],
+            remedy: vec!["Keep the socket open.".into()],
+            wrong_when: vec!["connections are the subject of the measurement".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {

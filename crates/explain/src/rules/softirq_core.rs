@@ -8,10 +8,16 @@ use linerate_stats::units::format_share;
 use super::schedstat_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{RunView, role_name};
 
 /// Smallest share of a processor used by interrupts that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.2;
+
+/// Largest idle share of a processor that is full, and smallest share of the receive rounds of the
+/// processor that handles most of them.
+const MAX_IDLE_SHARE: f64 = 0.15;
+const MIN_RECEIVE_ROUNDS: f64 = 0.5;
 
 /// Idle share of a processor that could have done the work.
 const MIN_IDLE_SHARE: f64 = 0.5;
@@ -22,6 +28,52 @@ pub struct SoftirqCore;
 impl Rule for SoftirqCore {
     fn id(&self) -> &'static str {
         "softirq-core"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The kernel's receive work (NAPI) takes the core that the application needs, \
+                      while another one is idle.",
+            shown_when: vec![detection(
+                "every run",
+                [
+                    "the threads of the end run on one processor".into(),
+                    format!(
+                        "interrupts take {} of it or more (/proc/stat)",
+                        percent(MIN_RELEVANT_SHARE)
+                    ),
+                    format!(
+                        "it has {} of the NET_RX rounds or more (/proc/softirqs), and {} idle time \
+                         at most",
+                        percent(MIN_RECEIVE_ROUNDS),
+                        percent(MAX_IDLE_SHARE)
+                    ),
+                    format!(
+                        "another processor is idle for more than {}",
+                        percent(MIN_IDLE_SHARE)
+                    ),
+                ],
+            )],
+            not_when: vec![
+                "the requested rate was received".into(),
+                "the path is full".into(),
+            ],
+            evidence: &[
+                ("softirq and irq", "share"),
+                ("NET_RX", "rounds"),
+                ("idle", "share"),
+                ("runnable and not running", "share"),
+            ],
+            cost: vec!["Share of the core that interrupts take.".into()],
+            remedy: vec![
+                "Move the application to another core that shares its cache.".into(),
+                "Or move the interrupt (`/proc/irq/N/smp_affinity`), or use RPS.".into(),
+            ],
+            wrong_when: vec![
+                "the cores do not share a cache: then the hand-over costs more".into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -81,7 +133,8 @@ impl SoftirqCore {
             .map(|other_role| other_role.receive_rounds)
             .sum();
         let received_here = here.receive_rounds as f64 / rounds.max(1) as f64;
-        if share < MIN_RELEVANT_SHARE || free > 0.15 || received_here < 0.5 {
+        if share < MIN_RELEVANT_SHARE || free > MAX_IDLE_SHARE || received_here < MIN_RECEIVE_ROUNDS
+        {
             return None;
         }
         let time = run.thread_time(role)?;

@@ -7,6 +7,7 @@ use linerate_stats::units::{format_count, format_share};
 use super::nic_drop::{MIN_DROPS, MIN_RELEVANT_SHARE, needed_retransmits};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// See docs/CAUSES.md#softnet-backlog.
@@ -15,6 +16,38 @@ pub struct SoftnetBacklog;
 impl Rule for SoftnetBacklog {
     fn id(&self) -> &'static str {
         "softnet-backlog"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "A processor's queue of received packets is full.",
+            shown_when: vec![detection(
+                "TCP and UDP",
+                [
+                    format!(
+                        "{MIN_DROPS} drops or more, and {} of the packets or more, in the second \
+                         column of /proc/net/softnet_stat",
+                        percent(MIN_RELEVANT_SHARE)
+                    ),
+                    "UDP: as many as `losses` has there".into(),
+                    "TCP: no more than the needed retransmits".into(),
+                ],
+            )],
+            evidence: &[
+                ("backlog_drops", "packets"),
+                ("budget_spent", "rounds"),
+                ("net.core.netdev_max_backlog", "packets"),
+            ],
+            cost: vec!["As for [nic-drop](#nic-drop).".into()],
+            remedy: vec![
+                "Raise `net.core.netdev_max_backlog`, a machine-wide setting of the initial \
+                 network namespace."
+                    .into(),
+                "Reduce the receive work (GRO), or spread it over more cores (RPS).".into(),
+            ],
+            wrong_when: vec!["the machine-wide counter includes other packets".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {

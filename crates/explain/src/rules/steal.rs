@@ -7,6 +7,7 @@ use linerate_stats::units::format_share;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{RunView, role_name};
 
 /// Smallest share of the time of all processors that matters.
@@ -18,6 +19,39 @@ pub struct Steal;
 impl Rule for Steal {
     fn id(&self) -> &'static str {
         "steal"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The hypervisor gives processor time to others.",
+            shown_when: vec![detection(
+                "every run",
+                [format!(
+                    "steal in /proc/stat is {} of the time of all processors or more",
+                    percent(MIN_RELEVANT_SHARE)
+                )],
+            )],
+            unknown_when: vec![
+                "streams and round trips: an end is a virtual machine and does not report it"
+                    .into(),
+            ],
+            not_when: vec![
+                "the path is full".into(),
+                "streams: the requested rate was received".into(),
+            ],
+            evidence: &[
+                ("steal", "ns"),
+                ("steal over all processors", "share"),
+                ("hypervisor", ""),
+            ],
+            cost: vec!["Stolen share of the time.".into()],
+            remedy: vec![
+                "Measure when the host is quiet, or with dedicated processors.".into(),
+                "Compare only runs with the same steal.".into(),
+            ],
+            wrong_when: vec!["a hypervisor counts wake-ups as steal".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {

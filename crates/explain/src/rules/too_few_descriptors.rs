@@ -6,11 +6,12 @@ use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_count, format_nanos, format_share};
 
-use super::burst_size::{LARGE_BURST_FRAMES, POLL_COST_FRAMES};
+use super::burst_size::{IDLE_PART, LARGE_BURST_FRAMES, POLL_COST_FRAMES};
 use super::nic_drop::{MIN_DROPS, MIN_RELEVANT_SHARE};
 use super::path_loss::MAX_CORE_WAIT_SHARE;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Ring length that holds the small frames of a time slice at 1 Gb/s.
@@ -28,6 +29,124 @@ pub struct TooFewDescriptors;
 impl Rule for TooFewDescriptors {
     fn id(&self) -> &'static str {
         "too-few-descriptors"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "A ring is too short for the bursts that arrive.",
+            shown_when: vec![
+                detection(
+                    "TCP and UDP, hardware",
+                    [
+                        format!(
+                            "`rx_missed` has {MIN_DROPS} frames or more, and {} or more",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                        format!(
+                            "the ring is shorter than the device permits; than \
+                             {LONG_RING_DESCRIPTORS} if that is unknown"
+                        ),
+                    ],
+                ),
+                detection(
+                    "UDP, our stack with `poll.interval`",
+                    [
+                        "more frames arrive in an interval than `rx_descriptors`".into(),
+                        format!(
+                            "{MIN_DROPS} datagrams or more, and {} or more, are lost at \
+                             `interface-rx` or `path`",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP and UDP, our stack receives",
+                    [format!(
+                        "its port had no free descriptor or buffer for {MIN_DROPS} frames or more, \
+                         and {} or more",
+                        percent(MIN_RELEVANT_SHARE)
+                    )],
+                ),
+                detection(
+                    "`forward` and `generate`",
+                    [format!(
+                        "a port dropped {MIN_DROPS} frames or more, and {} or more, for lack of \
+                         descriptors or buffers",
+                        percent(MIN_RELEVANT_SHARE)
+                    )],
+                ),
+                detection(
+                    "`forward`, rings shorter than a burst",
+                    [
+                        format!(
+                            "the shortest ring has less than a burst and than \
+                             {LARGE_BURST_FRAMES} descriptors"
+                        ),
+                        format!(
+                            "a poll moves {} of it or more, and one in {IDLE_PART} rounds at most \
+                             finds no frame",
+                            percent(MIN_RING_SHARE)
+                        ),
+                    ],
+                ),
+            ],
+            limit_when: vec![
+                "our stack: the path is full".into(),
+                format!("our stack: the ring has {LONG_RING_DESCRIPTORS} descriptors or more"),
+                format!(
+                    "our stack: its thread is saturated with a ring of \
+                     {NETSTACK_DEFAULT_DESCRIPTORS} or more: it is too slow on average"
+                ),
+            ],
+            not_when: vec![
+                format!(
+                    "our stack waits for a core for more than {} of the time: see \
+                     [scheduling-delay](#scheduling-delay)",
+                    percent(MAX_CORE_WAIT_SHARE)
+                ),
+                "a port of `forward` had no carrier or no peer".into(),
+            ],
+            evidence: &[
+                ("rx_missed", "frames"),
+                ("rx descriptors", ""),
+                ("maximum rx descriptors", ""),
+                ("poll.interval", "ns"),
+                ("rx_descriptors", ""),
+                ("frames per poll interval", "frames"),
+                ("losses[interface-rx]", "datagrams"),
+                ("losses[path]", "datagrams"),
+                ("link.port_ring_full", "frames"),
+                ("link.port_no_buffer", "frames"),
+                ("link.in_frames", "frames"),
+                ("working time of the receiving thread", "share"),
+                ("drops[ring-full, no-buffer], receive", "frames"),
+                ("drops[ring-full, no-buffer], transmit", "frames"),
+                ("moved", "frames"),
+                ("tx descriptors", ""),
+                ("descriptors", ""),
+                ("frames per poll", "frames"),
+                ("drops[ring-full, no-buffer]", "frames"),
+                ("burst", "frames"),
+                ("sent", "frames"),
+            ],
+            cost: vec![
+                "Lost share.".into(),
+                "TCP: share of the time in which only the congestion window limits the sender."
+                    .into(),
+            ],
+            remedy: vec![
+                "Enlarge the ring: `ethtool -G IF rx N`, `--rxd`, `--txd`, or `rx_descriptors` of \
+                 our stack."
+                    .into(),
+                "Let our stack poll all the time (`--set poll.interval=spin`).".into(),
+                "`generate`: use a thread for receiving (`--threads 2`).".into(),
+            ],
+            wrong_when: vec![
+                "the reader is too slow on average: a longer ring only delays the loss".into(),
+                "in records of versions without `rx_errors`, frames arrived corrupted".into(),
+            ],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -423,7 +542,7 @@ impl TooFewDescriptors {
         let short = ring < LARGE_BURST_FRAMES.min(plan.burst)
             && each >= MIN_RING_SHARE * f64::from(ring)
             && full > 0;
-        if rounds == 0 || idle * 3 > rounds || !short {
+        if rounds == 0 || idle * IDLE_PART > rounds || !short {
             return None;
         }
         let (poll, least) = (

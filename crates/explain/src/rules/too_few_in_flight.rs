@@ -7,10 +7,19 @@ use linerate_stats::units::format_share;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::RunView;
 
 /// Smallest share of rounds without a frame that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.3;
+
+/// Part of the moved frames up to which drops are noise: one in a hundred.
+const DROPPED_PART: u64 = 100;
+
+/// Share of the intended rate up to which requests are missing, and share of the rate that Little's
+/// law permits from which the limit of outstanding requests is the reason.
+const MAX_ACHIEVED_SHARE: f64 = 0.95;
+const MIN_LIMIT_SHARE: f64 = 0.8;
 
 /// See docs/CAUSES.md#too-few-in-flight.
 pub struct TooFewInFlight;
@@ -18,6 +27,64 @@ pub struct TooFewInFlight;
 impl Rule for TooFewInFlight {
     fn id(&self) -> &'static str {
         "too-few-in-flight"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "Too few packets circulate, or too few requests are outstanding.",
+            shown_when: vec![
+                detection(
+                    "`forward --tx-first`",
+                    [
+                        format!(
+                            "{} of the rounds or more find no frame",
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                        format!(
+                            "{} of the frames at most are dropped",
+                            percent(1.0 / DROPPED_PART as f64)
+                        ),
+                    ],
+                ),
+                detection(
+                    "round trips on a schedule",
+                    [
+                        format!(
+                            "the achieved rate is {} of the intended one at most, and requests were \
+                             not sent",
+                            percent(MAX_ACHIEVED_SHARE)
+                        ),
+                        format!(
+                            "it is {} or more of the rate that Little's law permits: outstanding \
+                             requests / mean round trip",
+                            percent(MIN_LIMIT_SHARE)
+                        ),
+                    ],
+                ),
+            ],
+            not_when: vec![
+                "modes without circulation: `rxonly`, `txonly`, `flowgen`, `icmpecho`".into(),
+                "a port has no carrier".into(),
+            ],
+            evidence: &[
+                ("primed", "packets"),
+                ("idle_rounds", "rounds"),
+                ("rounds", "rounds"),
+                ("tx_first", "bursts"),
+                ("outstanding", "requests"),
+                ("unsent", "requests"),
+                ("rtt_ns.mean", "ns"),
+            ],
+            cost: vec!["Share of idle rounds, or of requests that were not sent.".into()],
+            remedy: vec![
+                "Put more bursts into circulation (`--tx-first`); more threads do not help before \
+                 that."
+                    .into(),
+                "Permit more outstanding requests (`--outstanding`).".into(),
+            ],
+            wrong_when: vec!["the frames come from elsewhere: then the source is the limit".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -44,7 +111,8 @@ impl TooFewInFlight {
         let share = idle as f64 / rounds.max(1) as f64;
         let dropped: u64 = figures.ports.iter().map(|port| port.transmit.dropped).sum();
         let frames_moved: u64 = figures.ports.iter().map(|port| port.receive.packets).sum();
-        if rounds == 0 || share < MIN_RELEVANT_SHARE || dropped * 100 > frames_moved.max(1) {
+        if rounds == 0 || share < MIN_RELEVANT_SHARE || dropped * DROPPED_PART > frames_moved.max(1)
+        {
             return None;
         }
         let cores = figures.cores.len();
@@ -81,7 +149,7 @@ impl TooFewInFlight {
         let rtt = run.record.summary.rtt_ns?;
         // Little's law: outstanding requests over mean round-trip time.
         let most = f64::from(plan.outstanding * run.plan.streams) * 1e9 / rtt.mean.max(1.0);
-        if unsent == 0 || done > 0.95 * rate || done < 0.8 * most {
+        if unsent == 0 || done > MAX_ACHIEVED_SHARE * rate || done < MIN_LIMIT_SHARE * most {
             return None;
         }
         let share = 1.0 - done / rate;

@@ -9,11 +9,22 @@ use linerate_stats::units::{format_bit_rate, format_count, format_share};
 use super::{is_paced, schedstat_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Largest share of the intended load that may be missing
 /// (docs/method/defaults.md#constants-of-estimates).
 const MAX_MISSING_SHARE: f64 = 0.02;
+
+/// Idle time of a sender that waited for buffer space.
+const MAX_IDLE_SHARE: f64 = 0.3;
+
+/// Part of the sent frames from which refused polls show that the port is the limit.
+const REFUSED_PART: u64 = 1000;
+
+/// Smallest cost: some frames were never sent.
+const MIN_COST: f64 = 0.001;
+
 /// Shortest meaningful run of the generator: one stall is a fifth of a shorter one.
 const MIN_DURATION_NS: u64 = 100_000_000;
 
@@ -23,6 +34,76 @@ pub struct ToolLimit;
 impl Rule for ToolLimit {
     fn id(&self) -> &'static str {
         "tool-limit"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The measuring tool itself was the limit.",
+            shown_when: vec![
+                detection(
+                    "TCP and UDP at a requested rate",
+                    [
+                        format!(
+                            "the offered load is {} below the requested one or more",
+                            percent(MAX_MISSING_SHARE)
+                        ),
+                        "TCP: the sending end is saturated".into(),
+                    ],
+                ),
+                detection(
+                    "round trips on a schedule",
+                    [
+                        format!(
+                            "{} of the requests or more were never sent",
+                            percent(MAX_MISSING_SHARE)
+                        ),
+                        "the client's threads are saturated".into(),
+                    ],
+                ),
+                detection(
+                    "`generate`",
+                    [
+                        format!(
+                            "frames were never sent, or {} of the intended rate is missing",
+                            percent(MAX_MISSING_SHARE)
+                        ),
+                        format!("the run took {} or more", duration(MIN_DURATION_NS as f64)),
+                    ],
+                ),
+            ],
+            not_when: vec![
+                "the path is full".into(),
+                format!(
+                    "the socket refused datagrams, and the sender has more than {} idle time: the \
+                     path behind it is the limit",
+                    percent(MAX_IDLE_SHARE)
+                ),
+                "a port of `generate` had no carrier or no peer".into(),
+            ],
+            evidence: &[
+                ("rate_error", "share"),
+                ("offered_bps", "bit/s"),
+                ("lateness_ns.p99", "ns"),
+                ("working time of the sending threads", "share"),
+                ("intended_fps", "1/s"),
+                ("offered_fps", "1/s"),
+                ("unsent", "frames"),
+                ("refused_polls", "polls"),
+                ("unsent", "requests"),
+                ("round_trips_per_second", "1/s"),
+                ("working time of the requesting threads", "share"),
+            ],
+            cost: vec!["Missing share: the figure is the tool's.".into()],
+            remedy: vec![
+                "Send in bursts, with GSO, over several flows, from a core of its own.".into(),
+                "`generate`: send larger frames, or use a thread for receiving (`--threads 2`)."
+                    .into(),
+            ],
+            wrong_when: vec![
+                "the path behind the socket is the limit, but the socket counted no refusal".into(),
+            ],
+            ..CauseReference::limit()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -49,7 +130,7 @@ impl ToolLimit {
             .senders()
             .filter_map(|socket| socket.send_refused)
             .sum();
-        if time.free_share() > 0.3 && send_drops > 0 {
+        if time.free_share() > MAX_IDLE_SHARE && send_drops > 0 {
             return None;
         }
         if run.plan.protocol == linerate_record::plan::TransportProtocol::Tcp
@@ -124,7 +205,7 @@ impl ToolLimit {
         let threads = run.plan.generate.as_ref()?.threads;
         let second = figures.receive.is_some() && threads < 2;
         let builder = FindingBuilder::limit(self.id(), FindingLocation::Client)
-            .cost(missing.max(0.001))
+            .cost(missing.max(MIN_COST))
             .summary(format!(
                 "{:.0} frames per second were requested and {:.0} sent: the generator is the limit",
                 intended, figures.offered_fps
@@ -138,7 +219,7 @@ impl ToolLimit {
                 "polls",
                 "generator",
             )
-            .remedy(if figures.short_transmits > figures.sent / 1000 {
+            .remedy(if figures.short_transmits > figures.sent / REFUSED_PART {
                 "the port is the limit: use a faster port, or send larger frames"
             } else if disturbed {
                 "another program ran on the sending thread's core: stop it, or use another core"

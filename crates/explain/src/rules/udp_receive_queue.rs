@@ -8,10 +8,17 @@ use linerate_stats::units::{format_bytes, format_count, format_share};
 use super::is_paced;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, percent, size};
 use crate::run_view::{DirectionView, RunView, role_name};
 
 /// Smallest loss share that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.001;
+
+/// Fewest drops; fewer are noise.
+const MIN_DROPS: u64 = 10;
+
+/// Share of the datagrams from which a loss at the maximum rate is no longer the receiver's limit.
+const MAX_LIMIT_SHARE: f64 = 0.5;
 
 /// Buffer size that is sufficient for a receiver that is fast enough.
 const LARGE_BUFFER_BYTES: u64 = 1 << 20;
@@ -67,6 +74,54 @@ impl Rule for UdpReceiveQueue {
         "udp-receive-queue"
     }
 
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "Datagrams arrive at a full receiving socket.",
+            shown_when: vec![detection(
+                "UDP",
+                [format!(
+                    "the socket dropped {MIN_DROPS} datagrams or more, and {} or more",
+                    percent(MIN_RELEVANT_SHARE)
+                )],
+            )],
+            limit_when: vec![format!(
+                "no rate was requested, the buffer is {} or more, and less than {} was lost",
+                size(LARGE_BUFFER_BYTES),
+                percent(MAX_LIMIT_SHARE)
+            )],
+            evidence: &[
+                ("losses[udp-receive-queue]", "datagrams"),
+                ("SO_RCVBUF", "B"),
+                ("udp.receive_queue_full", "datagrams"),
+                ("udp.no_buffer", "datagrams"),
+                (QUEUE_KEY, "datagrams"),
+                (BUFFERS_KEY, "datagrams"),
+                ("idle time of the receiving threads", "share"),
+                ("waited for a core", "share"),
+            ],
+            cost: vec!["Share of the datagrams lost there.".into()],
+            notes: vec![
+                "As a limit it is what the receiver can process.".into(),
+                "Kernels count drops of each socket (SO_MEMINFO), our stack those of its own."
+                    .into(),
+            ],
+            remedy: vec![
+                "Enlarge the buffer (`--rcvbuf`): it must hold a burst, or a time slice of the \
+                 receiver."
+                    .into(),
+                format!(
+                    "Our stack: raise `{BUFFERS_KEY}` if `udp.no_buffer` is the larger counter, \
+                     else `{QUEUE_KEY}`."
+                ),
+                format!("Keep `{BUFFERS_KEY}` above `{QUEUE_KEY}`."),
+                "Receive faster: GRO, recvmmsg, a separate core.".into(),
+                "Or send at a lower rate; `-b max` finds it.".into(),
+            ],
+            wrong_when: vec!["the counter includes datagrams of the omitted time".into()],
+            ..CauseReference::cause()
+        }
+    }
+
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
         let directions = run.throughput_directions(TransportProtocol::Udp);
         directions
@@ -83,7 +138,7 @@ impl UdpReceiveQueue {
     ) -> Option<Finding> {
         let lost = direction.lost_at("udp-receive-queue");
         let share = direction.lost_share("udp-receive-queue");
-        if share < MIN_RELEVANT_SHARE || lost < 10 {
+        if share < MIN_RELEVANT_SHARE || lost < MIN_DROPS {
             return None;
         }
         let granted = direction.receive_buffer();
@@ -95,7 +150,7 @@ impl UdpReceiveQueue {
         let time = direction.thread_time(FlowEnd::Receiver);
         let large = granted.is_some_and(|bytes| bytes >= LARGE_BUFFER_BYTES);
         // At the maximum rate with a large buffer, the loss is what the receiver cannot process.
-        let at_the_limit = !is_paced(run) && large && share < 0.5;
+        let at_the_limit = !is_paced(run) && large && share < MAX_LIMIT_SHARE;
         let role = direction.receiver;
         let end = role_name(role);
         // The kernel counts drops of its sockets, our stack those of its own.

@@ -7,6 +7,7 @@ use linerate_stats::units::format_nanos;
 
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
+use crate::reference::{CauseReference, detection, duration, percent};
 use crate::run_view::{RunView, role_name};
 
 /// Microframe of USB 2 (section 8.4.3.1): frames wait for the next one in both directions.
@@ -37,6 +38,13 @@ const DRIVERS: &[&str] = &[
     "ipheth",
 ];
 
+/// Largest cost for round trips, and share of the unused link that the adapter takes.
+const MAX_COST: f64 = 0.8;
+const UNUSED_COST: f64 = 0.9;
+
+/// Part of a microframe below which a round trip did not wait for one: one in two.
+const MICROFRAME_PART: f64 = 2.0;
+
 /// Smallest share of a median round trip, or of the link speed, that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.1;
 
@@ -46,6 +54,66 @@ pub struct UsbAdapter;
 impl Rule for UsbAdapter {
     fn id(&self) -> &'static str {
         "usb-adapter"
+    }
+
+    fn reference(&self) -> CauseReference {
+        CauseReference {
+            meaning: "The interface is a USB adapter.",
+            shown_when: vec![
+                detection(
+                    "round trips",
+                    [
+                        "the interface is on USB, by its driver or its bus".into(),
+                        format!(
+                            "a microframe ({}) is {} of the median or more",
+                            duration(MICROFRAME_NS),
+                            percent(MIN_RELEVANT_SHARE)
+                        ),
+                        format!(
+                            "the median is {} of a microframe or more",
+                            percent(1.0 / MICROFRAME_PART)
+                        ),
+                    ],
+                ),
+                detection(
+                    "TCP and UDP",
+                    [
+                        "the interface is on USB, by its driver or its bus".into(),
+                        format!(
+                            "{} of the link at most are in use",
+                            percent(1.0 - MIN_RELEVANT_SHARE)
+                        ),
+                    ],
+                ),
+            ],
+            not_when: vec![
+                "streams: a rate was requested".into(),
+                "streams: the path is full".into(),
+            ],
+            evidence: &[
+                ("driver", ""),
+                ("bus", ""),
+                ("speed", "bit/s"),
+                ("rtt_ns.p50", "ns"),
+                ("share of the link in use", "share"),
+            ],
+            cost: vec![
+                format!(
+                    "Round trips: a microframe as a share of the median, {} at most.",
+                    percent(MAX_COST)
+                ),
+                format!(
+                    "Streams: {} of the unused share of the link.",
+                    percent(UNUSED_COST)
+                ),
+            ],
+            remedy: vec![
+                "Use a PCI interface.".into(),
+                "Keep more requests outstanding.".into(),
+            ],
+            wrong_when: vec!["the other end, or a slower link behind it, is the limit".into()],
+            ..CauseReference::cause()
+        }
     }
 
     fn evaluate(&self, run: &RunView<'_>) -> Vec<Finding> {
@@ -92,8 +160,9 @@ impl UsbAdapter {
             RunKind::Latency => {
                 let rtt = run.record.summary.rtt_ns?;
                 // Half a microframe on average in each direction.
-                let share = (MICROFRAME_NS / rtt.p50.max(1) as f64).min(0.8);
-                if share < MIN_RELEVANT_SHARE || (rtt.p50 as f64) < MICROFRAME_NS / 2.0 {
+                let share = (MICROFRAME_NS / rtt.p50.max(1) as f64).min(MAX_COST);
+                if share < MIN_RELEVANT_SHARE || (rtt.p50 as f64) < MICROFRAME_NS / MICROFRAME_PART
+                {
                     return None;
                 }
                 builder
@@ -125,7 +194,7 @@ impl UsbAdapter {
                     return None;
                 }
                 builder
-                    .cost((1.0 - used) * 0.9)
+                    .cost((1.0 - used) * UNUSED_COST)
                     .summary(format!(
                         "{} of the {end} is a USB adapter ({driver}) and uses {:.0} % of its \
                          link: the bus, and the processor time per transfer, are the limit",

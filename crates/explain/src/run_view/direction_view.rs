@@ -7,6 +7,7 @@ use linerate_record::plan::{Direction, Plan, TransportProtocol, WaitMode};
 use linerate_record::record::{
     DirectionFigures, FlowEnd, Interval, Record, SocketFacts, StreamFigures, Summary, TcpFacts,
 };
+
 use linerate_record::stack::STACK_NAME;
 
 use super::ThreadTime;
@@ -21,7 +22,7 @@ const TCP_TIMESTAMPS_BYTES: f64 = 12.0;
 /// Share of reordered segments from which the minimum round-trip time is too low for the path: with
 /// 5 % of the segments ahead of others, 0.1 ms was measured on a path of 4 ms. Streams with queue
 /// losses report 0.03 %.
-const REORDERED_SHARE: f64 = 0.005;
+pub(crate) const REORDERED_SHARE: f64 = 0.005;
 
 /// UDP header in bytes.
 const UDP_HEADER_BYTES: f64 = 8.0;
@@ -106,8 +107,9 @@ impl TcpSummary {
     /// it.
     #[must_use]
     pub fn is_network_limited(&self) -> bool {
-        let busy = self.busy_share.is_some_and(|busy| busy > 0.85);
-        busy && self.receive_window_limited < 0.3 && self.send_buffer_limited < 0.3
+        let busy = self.busy_share.is_some_and(|busy| busy > MIN_BUSY_SHARE);
+        busy && self.receive_window_limited < MAX_WINDOW_LIMITED_SHARE
+            && self.send_buffer_limited < MAX_WINDOW_LIMITED_SHARE
     }
 
     /// Returns true if so many segments are reordered that the minimum round-trip time is theirs.
@@ -587,14 +589,15 @@ impl<'a> DirectionView<'a> {
         let tcp = self.tcp()?;
         let free = |part| {
             self.thread_time(part)
-                .is_some_and(|time| time.free_share() > 0.3)
+                .is_some_and(|time| time.free_share() > MIN_IDLE_END_SHARE)
         };
         // A saturated receiver causes a steady rate as well; the times of another tool are unknown.
         let reads = self.thread_time(FlowEnd::Receiver).is_none() || free(FlowEnd::Receiver);
         let waiting = tcp.rtt_ns - tcp.min_rtt_ns;
-        let queue = tcp.queueing_share() > 0.6 && waiting > STANDING_QUEUE_NS;
+        let queue = tcp.queueing_share() > MIN_STANDING_QUEUE_SHARE && waiting > STANDING_QUEUE_NS;
         // A steady rate needs more than one interval.
-        let steady = self.interval_rates().len() > PLATEAU_INTERVALS && self.rate_spread()? < 0.15;
+        let steady = self.interval_rates().len() > PLATEAU_INTERVALS
+            && self.rate_spread()? < MAX_QUEUED_RATE_SPREAD;
         // Between two ends of one machine every rate limiter of this size is visible.
         let one_machine = self.is_one_machine();
         if one_machine && self.goodput()? > MAX_HIDDEN_SHAPER_BPS || self.is_loss_limited() {
@@ -687,10 +690,10 @@ impl<'a> DirectionView<'a> {
 
 /// Highest rate of a hidden limit between two ends of one machine without a qdisc, bit/s: programs
 /// that emulate a link carry less.
-const MAX_HIDDEN_SHAPER_BPS: f64 = 5e9;
+pub(crate) const MAX_HIDDEN_SHAPER_BPS: f64 = 5e9;
 
 /// Chunk size in bytes from which the bytes cost more than the fixed cost of a chunk.
-const LARGE_CHUNK_BYTES: u64 = 32 << 10;
+pub(crate) const LARGE_CHUNK_BYTES: u64 = 32 << 10;
 
 /// Intervals after the first one that must have equal rates for a plateau.
 pub(crate) const PLATEAU_INTERVALS: usize = 2;
@@ -700,15 +703,28 @@ pub(crate) const FULL_SHARE: f64 = 0.9;
 
 /// Share of the time limited by the congestion window alone from which nothing else limits the
 /// sender.
-const CWND_LIMITED_SHARE: f64 = 0.85;
+pub(crate) const CWND_LIMITED_SHARE: f64 = 0.85;
 
 /// Data in flight over congestion window from which the window is full: 0.99 to 1.01 was measured
 /// for streams limited by it, 0.42 to 0.48 for others.
-const FULL_WINDOW_SHARE: f64 = 0.8;
+pub(crate) const FULL_WINDOW_SHARE: f64 = 0.8;
 
 /// Mean over minimum round-trip time up to which acknowledgements are prompt: 1.02 was measured
 /// over 60 ms with a spinning receiver that waited for its core half of the time.
-const PROMPT_ACK_RATIO: f64 = 1.25;
+pub(crate) const PROMPT_ACK_RATIO: f64 = 1.25;
+
+/// Share of the time with data in flight, and largest share limited by a window or buffer, of a
+/// sender that the network limits.
+pub(crate) const MIN_BUSY_SHARE: f64 = 0.85;
+pub(crate) const MAX_WINDOW_LIMITED_SHARE: f64 = 0.3;
+
+/// Idle time of an end from which it is not the limit.
+pub(crate) const MIN_IDLE_END_SHARE: f64 = 0.3;
+
+/// Share of queueing in the round-trip time of a standing queue, and largest spread of the rates in
+/// front of a hidden bottleneck.
+pub(crate) const MIN_STANDING_QUEUE_SHARE: f64 = 0.6;
+pub(crate) const MAX_QUEUED_RATE_SPREAD: f64 = 0.15;
 
 /// Queueing delay from which a standing queue is in the network: the queues of both ends on a
 /// 2-core VM stay below it.

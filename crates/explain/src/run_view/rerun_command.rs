@@ -470,10 +470,9 @@ fn plan_command(plan: &Plan) -> CommandLine {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use linerate_record::record::Record;
     use linerate_record::stack::StackPlan;
-
-    use super::*;
 
     #[test]
     fn rates_are_formatted_as_options() {

@@ -8,6 +8,14 @@ const SPINNING_CALLS_PER_SLEEP: u64 = 16;
 /// Smallest share of a thread's time that must remain for a statement about it.
 const MIN_REMAINING_SHARE: f64 = 0.1;
 
+/// Largest share of idle time, and smallest share of work, of saturated threads: the rest is waiting
+/// for a core.
+pub(crate) const MAX_SATURATED_IDLE_SHARE: f64 = 0.15;
+pub(crate) const MIN_SATURATED_WORK_SHARE: f64 = 0.5;
+
+/// Share of empty calls up to which the load of polling threads carries information.
+pub(crate) const MAX_EMPTY_SHARE: f64 = 0.1;
+
 /// Use of the threads' time, as shares from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadTime {
@@ -85,7 +93,7 @@ impl ThreadTime {
     /// nearly every call moved data.
     #[must_use]
     pub fn of_polling_threads(mut self) -> Self {
-        self.is_polling = self.empty_share.is_none_or(|empty| empty > 0.1);
+        self.is_polling = self.empty_share.is_none_or(|empty| empty > MAX_EMPTY_SHARE);
         self
     }
 
@@ -124,7 +132,9 @@ impl ThreadTime {
     /// Returns true if the threads had almost no idle time: they worked or waited for a processor.
     #[must_use]
     pub fn is_saturated(&self) -> bool {
-        !self.is_polling && self.free_share() < 0.15 && self.working > 0.5
+        !self.is_polling
+            && self.free_share() < MAX_SATURATED_IDLE_SHARE
+            && self.working > MIN_SATURATED_WORK_SHARE
     }
 }
 
@@ -137,10 +147,9 @@ fn is_counted_elsewhere(thread: &ThreadCost) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use linerate_record::plan::Direction;
     use linerate_record::record::FlowEnd;
-
-    use super::*;
 
     fn thread(cpu_ns: u64, runnable_ns: u64, empty: u64) -> ThreadCost {
         ThreadCost {

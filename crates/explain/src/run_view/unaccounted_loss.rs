@@ -1,31 +1,39 @@
 //! Segments that were lost without a trace in any counter, and their effect on the sender.
 
+use super::{DirectionView, TcpSummary};
 use linerate_record::facts::Role;
 use linerate_record::record::Interval;
 
-use super::{DirectionView, TcpSummary};
-
 /// Smallest loss share that matters: by Mathis' formula it limits a stream of 1448 B segments on a
 /// path of 1 ms to 630 Mb/s.
-const MIN_RELEVANT_SHARE: f64 = 0.0005;
+pub(crate) const MIN_UNACCOUNTED_SHARE: f64 = 0.0005;
 
 /// Fewest lost segments; fewer are noise.
-const MIN_LOST_SEGMENTS: u64 = 10;
+pub(crate) const MIN_LOST_SEGMENTS: u64 = 10;
 
 /// Fewest lost segments if they were lost in several intervals, and the number of these intervals:
 /// on a long path few segments are sent in a run, and few of them are lost. Valid only if every
 /// queue is visible: a hidden queue loses as many at the peaks of a normal sawtooth.
-const MIN_REPEATED_LOSSES: u64 = 4;
-const MIN_LOSSY_INTERVALS: usize = 3;
+pub(crate) const MIN_REPEATED_LOSSES: u64 = 4;
+pub(crate) const MIN_LOSSY_INTERVALS: usize = 3;
+
+/// Part of the retransmits from which unnecessary ones indicate reordering: one in three.
+pub(crate) const UNNECESSARY_PART: u64 = 3;
+
+/// Part of the lost segments from which counters account for the loss: one in two.
+pub(crate) const UNACCOUNTED_PART: u64 = 2;
 
 /// Window over that of Mathis' formula from which the loss does not limit it: losses that occur
 /// together, as at the end of slow start, reduce the window only once. Cubic's window is up to
 /// twice Reno's on long paths.
-const LOSS_BOUND_RATIO: f64 = 4.0;
+pub(crate) const LOSS_BOUND_RATIO: f64 = 4.0;
 
 /// Mathis, Semke, Mahdavi, Ott (CCR 1997): the window of a stream with loss share p is 1.22 /
 /// sqrt(p) segments.
 pub(crate) const MATHIS_FACTOR: f64 = 1.22;
+
+/// Goodput in bit/s below which almost nothing arrives.
+pub(crate) const MIN_GOODPUT_BPS: f64 = 1e5;
 
 /// Counters of packets dropped on the path.
 pub(crate) const DROP_COUNTERS: &[&str] = &[
@@ -65,9 +73,9 @@ impl DirectionView<'_> {
         let lost = tcp.retransmits.saturating_sub(tcp.spurious_retransmits);
         let share = tcp.loss_share();
         // A receiver does not report every duplicate segment: many reports indicate reordering.
-        if share < MIN_RELEVANT_SHARE
+        if share < MIN_UNACCOUNTED_SHARE
             || lost < self.min_lost_segments()
-            || tcp.spurious_retransmits * 3 >= tcp.retransmits
+            || tcp.spurious_retransmits * UNNECESSARY_PART >= tcp.retransmits
         {
             return None;
         }
@@ -96,10 +104,10 @@ impl DirectionView<'_> {
         let in_view = dropped_frames as f64 * each + many(self.ring_full_frames()) as f64;
         // If our stack received all frames, segments were retransmitted because the acknowledgement
         // was late.
-        let arrived = |missing| missing < lost / 2;
-        let is_accounted =
-            in_view >= lost as f64 / 2.0 || self.missing_frames(lost).is_some_and(arrived);
-        (!is_accounted && self.goodput()? >= 1e5).then_some(UnaccountedLoss {
+        let arrived = |missing| missing < lost / UNACCOUNTED_PART;
+        let is_accounted = in_view >= lost as f64 / UNACCOUNTED_PART as f64
+            || self.missing_frames(lost).is_some_and(arrived);
+        (!is_accounted && self.goodput()? >= MIN_GOODPUT_BPS).then_some(UnaccountedLoss {
             segments: lost,
             share,
         })
