@@ -2,6 +2,7 @@
 
 use linerate_lab::{LabError, TopologyError};
 use linerate_measure::MeasureError;
+use linerate_measure::transport::TransportError;
 use linerate_port::PortError;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
@@ -49,6 +50,12 @@ impl CommandFailure {
             problem,
             code: exit::FAILED,
         }
+    }
+}
+
+impl From<TransportError> for CommandFailure {
+    fn from(error: TransportError) -> Self {
+        MeasureError::from(error).into()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Ports whose interface has no carrier.
+//! Caveats about ports without carrier or without a peer.
 
 use linerate_record::record::Caveat;
 
@@ -21,3 +21,15 @@ pub(crate) fn run_warning(port: &str) -> Caveat {
 pub fn start_warning(port: &str) -> String {
     format!("{port} has no carrier: frames sent to it are dropped; {REMEDY}")
 }
+
+/// Makes the caveat about a port whose peer has never connected.
+pub fn no_peer_caveat(port: &str) -> Caveat {
+    Caveat::new(
+        "no-peer",
+        format!("no peer connected to the other end of {port}: {NO_PEER_NEXT_STEP}"),
+    )
+}
+
+/// Remedy for a port without a peer.
+pub const NO_PEER_NEXT_STEP: &str =
+    "start the other process with the same name, one of the two with role=server";

@@ -37,7 +37,7 @@ use linerate_sys::thread::install_wake_handler;
 
 use self::exchange::ExchangeState;
 use crate::error::MeasureError;
-use crate::flow::{FlowEndResults, FlowRole, FlowShared, RunClock};
+use crate::flow::{FlowEndResults, FlowRole, FlowShared};
 use crate::flow_counters::PayloadTotals;
 use crate::flow_memory::FlowMemory;
 use crate::interval_series::MergedSeries;
@@ -46,6 +46,7 @@ use crate::netstack::{stack_warnings as stack_doubts, thread_schedule};
 use crate::result_builder::ResultBuilder;
 use crate::tcp_info_sums::TcpSums;
 use crate::timestamps::{TimestampLog, TimestampPass};
+use crate::transport::RunClock;
 use crate::transport::SocketWatch;
 use crate::transport::call_times::{CallStats, merge_call_stats};
 use crate::worker::{StartBarrier, WorkerHandle};

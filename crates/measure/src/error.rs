@@ -13,7 +13,7 @@ use linerate_stack::StackError;
 use linerate_sys::frames::FrameRegionError;
 use rustix::io::Errno;
 
-use crate::interop::client::ReportCommandError;
+use crate::transport::TransportError;
 
 /// Error of a run, with situation, object and next step (see [`MeasureError::problem`]).
 #[derive(Debug, thiserror::Error)]
@@ -140,8 +140,8 @@ pub enum MeasureError {
         next_step: String,
     },
     /// The `--far-report` command returned no usable count; the run itself took place.
-    #[error(transparent)]
-    ReportCommand(Box<ReportCommandError>),
+    #[error("{}", .0.situation)]
+    ReportCommand(ErrorReport),
     /// A requested option that this host does not support or permit.
     #[error("{option}: {why}")]
     OptionRejected {
@@ -199,6 +199,25 @@ pub enum MeasureError {
         action: String,
         source: io::Error,
     },
+}
+
+impl From<TransportError> for MeasureError {
+    fn from(error: TransportError) -> Self {
+        match error {
+            TransportError::OptionRejected {
+                option,
+                why,
+                next_step,
+            } => Self::OptionRejected {
+                option,
+                why,
+                next_step,
+            },
+            TransportError::Port(error) => Self::Port(error),
+            TransportError::Stack(error) => Self::Stack(error),
+            TransportError::System { action, source } => Self::System { action, source },
+        }
+    }
 }
 
 impl From<FrameRegionError> for MeasureError {
@@ -327,7 +346,7 @@ impl MeasureError {
     fn report(&self) -> ErrorReport {
         match self {
             Self::Port(error) => error.report(),
-            Self::ReportCommand(error) => error.problem(),
+            Self::ReportCommand(report) => report.clone(),
             Self::Stack(error) => {
                 let text = error.to_string();
                 let (situation, next_step) = split_situation(&text);

@@ -14,20 +14,6 @@ const SOCKETS_PER_SAMPLE: usize = 64;
 /// Shortest time between two samples: each takes some 50 us.
 const SAMPLE_INTERVAL_NS: Nanos = 100_000_000;
 
-/// Returns `MemAvailable` of `/proc/meminfo` in bytes: memory for new programs without swapping.
-#[must_use]
-pub fn available_bytes() -> Option<u64> {
-    parse_available_bytes(&std::fs::read_to_string("/proc/meminfo").ok()?)
-}
-
-fn parse_available_bytes(text: &str) -> Option<u64> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib.saturating_mul(1024))
-}
-
 /// Peak memory of the flows so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowMemory {

@@ -31,9 +31,10 @@ use linerate_sys::thread::ThreadId;
 use linerate_sys::{fd_table, scheduling};
 use socket2::{Domain, Type};
 
-use crate::flow::{FlowEndResults, FlowRole, FlowShared, RunClock, RunPhase};
+use crate::flow::{FlowEndResults, FlowRole, FlowShared, RunPhase};
 use crate::interop::framing::Framing;
 use crate::payload_pattern::PayloadPattern;
+use crate::transport::RunClock;
 use crate::transport::call_times::{CallStats, CallTimer, CallTracer, NoRecorder};
 use crate::transport::{
     BlockingWait, CallAttempts, EpollWait, FlowOptions, KernelTransport, PollCall, SelectWait,
@@ -585,20 +586,7 @@ fn pin_and_schedule(spec: &WorkerSpec) -> Result<(), WorkerError> {
     if let Some(cpu) = spec.cpu {
         cpu::pin(&[cpu]).map_err(|error| WorkerError::Cpu(cpu, error))?;
     }
-    set_schedule(spec.sched).map_err(|error| WorkerError::Sched(spec.sched, error))
-}
-
-/// Sets the scheduling class and priority of this thread.
-///
-/// # Errors
-/// Errors of the kernel.
-pub fn set_schedule(sched: SchedPolicy) -> io::Result<()> {
-    match sched {
-        SchedPolicy::Inherited => Ok(()),
-        SchedPolicy::Nice(value) => scheduling::set_nice(value),
-        SchedPolicy::Fifo(priority) => scheduling::set_fifo(priority),
-        SchedPolicy::RoundRobin(priority) => scheduling::set_round_robin(priority),
-    }
+    scheduling::apply_policy(spec.sched).map_err(|error| WorkerError::Sched(spec.sched, error))
 }
 
 fn new_transport<T: WorkerTransport>(spec: &WorkerSpec) -> Result<T, WorkerError> {

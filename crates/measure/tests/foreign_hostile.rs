@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::third_party::InteropServer;
+use linerate_measure::interop::client::run_client;
 use linerate_measure::{AddressFamily, Client, InteropOptions, MeasureError};
 use linerate_protocol::iperf2::datagram::HEADER_BYTES;
 use linerate_protocol::iperf2::{Iperf2Direction, Iperf2Settings};
@@ -50,7 +51,8 @@ impl BackgroundRun {
                 retry_timeout: Duration::ZERO,
                 key: None,
             };
-            let (record, failure) = client.run(&AtomicBool::new(false), &mut |_| {}).unwrap();
+            let (record, failure) =
+                run_client(&client, None, &AtomicBool::new(false), &mut |_| {}).unwrap();
             assert!(failure.is_none(), "{failure:?}");
             record
         }))
@@ -296,7 +298,7 @@ fn ctrl_c_works_while_an_iperf3_server_is_silent() {
         flag.store(true, Relaxed);
     });
     // Without the check for a stop, the error would be the server's silence.
-    let error = client.run(&stop, &mut |_| {}).unwrap_err();
+    let error = run_client(&client, None, &stop, &mut |_| {}).unwrap_err();
     assert!(matches!(error, MeasureError::Interrupted), "{error}");
     finger.join().unwrap();
     // The client announces that it stops.
@@ -637,7 +639,7 @@ fn limits_are_enforced_and_logged() {
         retry_timeout: Duration::ZERO,
         key: None,
     };
-    assert!(client.run(&AtomicBool::new(false), &mut |_| {}).is_err());
+    assert!(run_client(&client, None, &AtomicBool::new(false), &mut |_| {}).is_err());
     let rejection = host
         .take_rejection("it already runs a test")
         .expect("it is logged");
@@ -681,7 +683,7 @@ fn our_own_clients_are_held_to_the_servers_limits() {
             retry_timeout: Duration::ZERO,
             key: None,
         };
-        client.run(&AtomicBool::new(false), &mut |_| {})
+        run_client(&client, None, &AtomicBool::new(false), &mut |_| {})
     };
     for (change, expected) in [
         (

@@ -25,6 +25,7 @@ pub mod hardware_timestamps;
 pub mod interface_ioctl;
 pub mod interface_offloads;
 pub mod locked_memory;
+pub mod memory_info;
 pub mod namespace;
 pub mod pacing;
 pub mod packet_timestamps;

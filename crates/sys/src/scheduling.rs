@@ -114,6 +114,19 @@ impl Drop for PriorityBoost {
     }
 }
 
+/// Sets the scheduling class and priority of this thread.
+///
+/// # Errors
+/// Errors of the kernel.
+pub fn apply_policy(policy: SchedPolicy) -> io::Result<()> {
+    match policy {
+        SchedPolicy::Inherited => Ok(()),
+        SchedPolicy::Nice(value) => set_nice(value),
+        SchedPolicy::Fifo(priority) => set_fifo(priority),
+        SchedPolicy::RoundRobin(priority) => set_round_robin(priority),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

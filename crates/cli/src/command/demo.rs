@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
 use linerate_lab::{Lab, Topology};
+use linerate_measure::interop::client::run_client;
 use linerate_measure::{AddressFamily, Client, MeasureError, Server, ServerOptions};
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
@@ -347,7 +348,7 @@ impl DemoHosts {
                 // Without it, loss points are less exact.
                 let network = lab.current_lab().ok().map(topology_of).map(Arc::new);
                 lab.host("client")?
-                    .run(|| client.run_in_network(network.as_ref(), stop, emit))?
+                    .run(|| run_client(&client, network.as_ref(), stop, emit))?
             }
             Self::Loopback => client.run(stop, emit),
         };

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
+use linerate_measure::interop::client::run_client;
 use linerate_measure::rate_search::{
     MaxRateSearch, RateSearchEnd, RateSearchStep, RateTrial, RateTrialResult,
 };
@@ -152,7 +153,7 @@ fn run_trials(
             settings: describe_rate(trial_request.intended_bps),
             ..SeriesPart::default()
         }));
-        let outcome = client.run_in_network(network.as_ref(), &flag, &mut |what| {
+        let outcome = run_client(&client, network.as_ref(), &flag, &mut |what| {
             // The result line of a short trial is enough.
             let is_reported = trial_request.is_confirmation || full_screen;
             if is_reported

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
+use linerate_measure::interop::client::run_client;
 use linerate_measure::{Client, LabNetwork, MeasureError};
 use linerate_record::event::{Event, EventKind};
 use linerate_record::exit;
@@ -77,7 +78,12 @@ impl SeriesRunner<'_> {
             ..SeriesPart::default()
         }));
         let mut emit = |what| events.send(Event { test, kind: what });
-        let outcome = client.run_in_network(self.network.as_ref(), &self.stop.atomic(), &mut emit);
+        let outcome = run_client(
+            &client,
+            self.network.as_ref(),
+            &self.stop.atomic(),
+            &mut emit,
+        );
         let (mut record, failure) = match outcome {
             Ok(outcome) => outcome,
             Err(_) if self.stop.is_set() => return Err(SeriesEnd::Interrupted),
@@ -130,7 +136,7 @@ impl SeriesRunner<'_> {
         let network = self.network.clone();
         let (result, loaded) = std::thread::scope(|scope| {
             let body = || {
-                load.run_in_network(network.as_ref(), &load_stop, &mut |what| {
+                run_client(&load, network.as_ref(), &load_stop, &mut |what| {
                     if matches!(what, EventKind::Started { .. }) {
                         started.store(true, Relaxed);
                     }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use linerate_measure::interop::client::run_client;
 use linerate_measure::{Client, LabNetwork, MeasureError};
 use linerate_record::event::EventKind;
 use linerate_record::plan::{Plan, TimestampLevel};
@@ -34,7 +35,7 @@ pub fn run_with_stages(
     emit: &mut dyn FnMut(EventKind),
 ) -> Result<(Record, Option<MeasureError>), MeasureError> {
     if client.plan.timestamps.is_none() {
-        return client.run_in_network(network, stop, emit);
+        return run_client(&client, network, stop, emit);
     }
     let (mut record, mut failure) = run_pass(client, TimestampLevel::None, network, stop, emit)?;
     if failure.is_none() && !record.interrupted {
@@ -120,7 +121,7 @@ fn run_pass(
         shorten(&mut client.plan);
     }
     client.plan.timestamps = stamps;
-    client.run_in_network(network, stop, emit)
+    run_client(&client, network, stop, emit)
 }
 
 /// Shortens a timestamp pass to what it needs; a pass that waits for a slow round trip keeps the

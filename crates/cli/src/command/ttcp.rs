@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use linerate_measure::interop::client::run_client;
 use linerate_measure::{AddressFamily, Client};
 use linerate_record::event::{ErrorReport, Event};
 use linerate_record::exit;
@@ -127,7 +128,7 @@ fn measure(args: &TtcpArgs, output: &mut CommandOutput) -> Result<u8, CommandFai
     let flag = stop.atomic();
     let network = lab_network::lab_network();
     let outcome = live::run_with_output(args.screen.is_enabled(), &stop, output, |events| {
-        client.run_in_network(network.as_ref(), &flag, &mut |what| {
+        run_client(&client, network.as_ref(), &flag, &mut |what| {
             events.send(Event {
                 test: 1,
                 kind: what,

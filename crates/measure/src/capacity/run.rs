@@ -173,7 +173,7 @@ fn no_peer(port: String) -> MeasureError {
     MeasureError::Generator {
         object: port,
         situation: "no peer connected to its other end".to_owned(),
-        next_step: crate::forward::NO_PEER_NEXT_STEP.to_owned(),
+        next_step: crate::carrier::NO_PEER_NEXT_STEP.to_owned(),
     }
 }
 

@@ -867,7 +867,7 @@ fn check_residence(settings: &ForwardSettings) -> Result<(), MeasureError> {
 /// a process when it is used.
 fn check_memory(plan: &MemoryPlan) -> Result<(), MeasureError> {
     let bytes = plan.slot_bytes() as u64 * u64::from(plan.frames);
-    match crate::flow_memory::available_bytes() {
+    match linerate_sys::memory_info::available_bytes() {
         Some(free) if bytes > free / 2 => Err(MeasureError::ForwarderSetup {
             object: format!("memory for {} frames", plan.frames),
             situation: format!(

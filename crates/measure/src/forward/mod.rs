@@ -38,5 +38,5 @@ pub use linerate_sys::frames::burst::BURST_FRAMES;
 pub use linerate_sys::frames::frame_memory::CACHED_FRAMES_RANGE;
 pub use mode_table::{MODES, ModeHelp, ModeSpec};
 pub use run::{ForwardEvent, ForwardInterval, ForwardRun, RunTimes, plan, record, run};
-pub(crate) use run::{MIN_CORE_SHARE, NO_PEER_NEXT_STEP, no_peer_caveat, peer_outage_caveat};
+pub(crate) use run::{MIN_CORE_SHARE, peer_outage_caveat};
 pub use settings::{ForwardSettings, PeerAddress, QueueRate, TransmitRetry, VerboseLevel};

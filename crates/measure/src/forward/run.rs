@@ -20,6 +20,7 @@ use super::forwarder::{Forwarder, PrimedFrames};
 use super::forwarder_port::PortTotals;
 use super::settings::ForwardSettings;
 use crate::MeasureError;
+use crate::carrier::no_peer_caveat;
 
 /// Totals of all ports over one interval of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -362,18 +363,6 @@ fn losses(figures: &ForwardFigures) -> Vec<PacketLoss> {
     });
     on_links.into_iter().collect()
 }
-
-/// Makes the caveat about a port whose peer has never connected.
-pub(crate) fn no_peer_caveat(port: &str) -> Caveat {
-    Caveat::new(
-        "no-peer",
-        format!("no peer connected to the other end of {port}: {NO_PEER_NEXT_STEP}"),
-    )
-}
-
-/// Remedy for a port without a peer.
-pub(crate) const NO_PEER_NEXT_STEP: &str =
-    "start the other process with the same name, one of the two with role=server";
 
 /// Makes the caveat about a peer that left during a run. The figures of such a run cover its full
 /// time.

@@ -2,19 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use linerate_port::checksum;
 use linerate_record::generate::GeneratedFlow;
 use linerate_stats::histogram::Histogram;
 use linerate_sys::clock::Nanos;
 
 use super::arrival_window::ArrivalWindow;
 use super::queue_growth::{QueueGrowth, QueueGrowthDetector};
+use super::template::ExpectedHeaders;
 use super::template::{self, FrameTag, MAC_BYTES, TagLayout, TagMatch};
 use crate::sequence_tracker::SequenceTracker;
-
-/// Maximum number of flow groups counted separately; with more flows, several share a group. One
-/// group takes 38 KiB: order over 65,536 frames, and a delay histogram of two digits.
-pub const MAX_FLOW_GROUPS: u16 = 256;
 
 /// Criterion that identifies the frames of the run.
 #[derive(Clone, Debug)]
@@ -32,36 +28,6 @@ pub(super) enum FrameMatcher {
     },
     /// By length alone: the frames are too short for a tag, or captured. Indexed by length.
     Length(Box<[bool]>),
-}
-
-/// Expected headers of received frames. Devices rewrite some fields: routers the Ethernet addresses
-/// and the TTL, NATs addresses and ports. A device that does so leaves valid checksums.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ExpectedHeaders {
-    /// IP version (true: 6) and transport protocol of the packet sent; `None` if the frames carry
-    /// no packet.
-    pub(super) packet: Option<(bool, u8)>,
-    /// True if all frames of a flow group have the same Ethernet addresses.
-    pub(super) has_fixed_addresses: bool,
-}
-
-impl ExpectedHeaders {
-    /// Returns whether the headers are unchanged, except for changes that a device makes on
-    /// purpose.
-    #[inline]
-    fn is_intact(&self, frame: &[u8], is_tag_moved: bool) -> bool {
-        let Some(packet) = self.packet else {
-            return true;
-        };
-        match checksum::verify(frame) {
-            Some(verified) => {
-                let is_same_packet = (verified.is_ipv6, verified.protocol) == packet;
-                verified.is_valid() && (is_same_packet || is_tag_moved)
-            }
-            // The packet is behind headers that a device inserted.
-            None => is_tag_moved,
-        }
-    }
 }
 
 /// Ethernet addresses of a flow as received, possibly rewritten by a device.
@@ -417,6 +383,8 @@ fn is_padded(after_tag: &[u8], content: &[u8], frame_bytes: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use linerate_port::checksum;
+
     use super::*;
     use crate::generate::template::TAG_LAYOUTS;
 

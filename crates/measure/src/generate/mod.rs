@@ -18,7 +18,6 @@ mod run;
 mod worker;
 
 pub use capture::Capture;
-pub use frame_sink::MAX_FLOW_GROUPS;
 pub use generator_ports::{GeneratorPorts, ReceiveSide};
 pub use queue_growth::{QueueGrowth, QueueGrowthDetector};
 pub use record::{caveats, plan, record};
@@ -26,3 +25,4 @@ pub use run::{
     FrameInput, GeneratorEvent, GeneratorFacts, GeneratorInterval, GeneratorRun, GeneratorSettings,
     HostDisturbance, run,
 };
+pub use template::MAX_FLOW_GROUPS;

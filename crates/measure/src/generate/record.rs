@@ -10,7 +10,7 @@ use linerate_stats::units::{format_count, format_share};
 
 use super::run::{FrameInput, GeneratorFacts, GeneratorInterval, GeneratorRun, GeneratorSettings};
 use super::template::MIN_FRAME_WITH_FCS;
-use crate::forward::no_peer_caveat;
+use crate::carrier::no_peer_caveat;
 
 /// Ratio of the offered to the intended load below which the generator was the limit.
 pub const MIN_LOAD_RATIO: f64 = 0.99;

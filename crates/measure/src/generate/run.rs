@@ -20,10 +20,11 @@ use linerate_sys::cpu;
 use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
 
 use super::capture::Capture;
-use super::frame_sink::{FrameMatcher, FrameSink, MAX_FLOW_GROUPS, ReceiveResults};
+use super::frame_sink::{FrameMatcher, FrameSink, ReceiveResults};
 use super::frame_source::{FrameOrigin, FrameSource};
 use super::generator_ports::{CarrierPair, GeneratorPorts, totals};
 use super::queue_growth::QueueGrowth;
+use super::template::MAX_FLOW_GROUPS;
 use super::template::{MAC_BYTES, TagLayout, Template};
 use super::thread_count;
 use super::worker::{

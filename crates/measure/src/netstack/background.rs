@@ -11,8 +11,7 @@ use linerate_sys::clock::Nanos;
 
 use super::bridge::{ConnectionAddresses, ConnectionBridge};
 use super::port_state::PortState;
-use super::services::acceptor::NetstackAcceptor;
-use super::services::{PayloadCounters, StackServices};
+use super::stack_service::{PayloadCounters, StackService};
 use crate::transport::stack_error;
 
 /// Interval at which the port's state and counters are refreshed.
@@ -35,13 +34,13 @@ pub enum StackRequest {
 }
 
 /// Function to be run on the stack and its services.
-pub type InspectFn = Box<dyn FnOnce(&mut Stack, Option<&mut StackServices>) + Send>;
+pub type InspectFn = Box<dyn FnOnce(&mut Stack, Option<&mut dyn StackService>) + Send>;
 
 /// Bridges, services, and requests of other threads.
 pub struct BackgroundWork {
     bridges: Vec<ConnectionBridge>,
     requests: mpsc::Receiver<StackRequest>,
-    services: Option<Box<StackServices>>,
+    services: Option<Box<dyn StackService>>,
     next_refresh_ns: Nanos,
     port_state: Arc<PortState>,
 }
@@ -50,7 +49,7 @@ impl BackgroundWork {
     /// Creates the background work, without bridges.
     pub fn new(
         requests: mpsc::Receiver<StackRequest>,
-        services: Option<Box<StackServices>>,
+        services: Option<Box<dyn StackService>>,
         port: Arc<PortState>,
     ) -> Self {
         Self {
@@ -97,28 +96,24 @@ impl BackgroundWork {
         }
     }
 
-    fn acceptor(&mut self) -> Option<&mut NetstackAcceptor> {
-        self.services.as_mut()?.acceptor()
-    }
-
     /// Hands a socket that the acceptor opened over to a workload.
     pub fn hand_over_socket(&mut self, socket: SocketId) {
-        if let Some(acceptor) = self.acceptor() {
-            acceptor.hand_over_socket(socket);
+        if let Some(services) = &mut self.services {
+            services.hand_over_socket(socket);
         }
     }
 
     /// Called when a test starts: data on its flows is payload from here on.
     pub fn stop_openings(&mut self) {
-        if let Some(acceptor) = self.acceptor() {
-            acceptor.stop_openings();
+        if let Some(services) = &mut self.services {
+            services.stop_openings();
         }
     }
 
     /// Called when a test is over: closes its unused sockets.
     pub fn end_test(&mut self, stack: &mut Stack) {
-        if let Some(acceptor) = self.acceptor() {
-            acceptor.end_test(stack);
+        if let Some(services) = &mut self.services {
+            services.end_test(stack);
         }
     }
 
@@ -150,8 +145,8 @@ impl BackgroundWork {
                 }
             }
         }
-        if let Some(acceptor) = self.acceptor() {
-            let new_bridges = acceptor.take_bridges();
+        if let Some(services) = &mut self.services {
+            let new_bridges = services.take_bridges();
             worked |= !new_bridges.is_empty();
             self.bridges.extend(new_bridges);
         }

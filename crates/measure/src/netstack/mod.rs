@@ -16,6 +16,7 @@ pub mod service_host;
 pub mod services;
 mod sessions;
 pub mod stack_facts;
+pub mod stack_service;
 mod stack_thread;
 pub mod stack_warnings;
 #[cfg(test)]

@@ -9,14 +9,13 @@ use linerate_record::stack::{StackFacts, StackPlan};
 use linerate_stack::config::MemoryUsage;
 use linerate_stack::{Stack, StackAddressing, StackConfig, StackError, memory_plan, port_url};
 use linerate_stats::units::format_bytes;
-use linerate_sys::cpu;
 use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::{cpu, memory_info};
 
 use super::port_driver::PortDriver;
 use super::port_state::PortState;
 use super::{stack_facts, thread_schedule};
-use crate::error::MeasureError;
-use crate::flow_memory;
+use crate::transport::TransportError;
 
 /// Returns the configuration of a plan: its profile, with the changed keys.
 ///
@@ -53,7 +52,7 @@ pub fn read_addressing(plan: &StackPlan) -> Result<StackAddressing, StackError> 
 ///
 /// # Errors
 /// When the URL is invalid.
-pub fn port_url_of(config: &StackConfig, plan: &StackPlan) -> Result<PortUrl, MeasureError> {
+pub fn port_url_of(config: &StackConfig, plan: &StackPlan) -> Result<PortUrl, TransportError> {
     Ok(port_url(config, &plan.device)?)
 }
 
@@ -64,14 +63,14 @@ fn check_addresses(
     plan: &StackPlan,
     addressing: &StackAddressing,
     is_kernel_address: impl Fn(IpAddr) -> bool,
-) -> Result<(), MeasureError> {
+) -> Result<(), TransportError> {
     let shared = ["packet:", "tap:"]
         .iter()
         .any(|kind| plan.device.starts_with(kind));
     let mut addresses = addressing.networks.iter().map(|network| network.address);
     match addresses.find(|address| shared && is_kernel_address(*address)) {
         None => Ok(()),
-        Some(address) => Err(MeasureError::OptionRejected {
+        Some(address) => Err(TransportError::OptionRejected {
             option: format!("--ip {address} on {}", plan.device),
             why: "the kernel of this host has the same address and would respond in the stack's place".to_owned(),
             next_step: "give the stack an address of its own in that network".to_owned(),
@@ -82,10 +81,10 @@ fn check_addresses(
 /// Rejects a configuration that needs more memory than is available. All buffers are allocated
 /// before
 /// the first packet; an excess would make the kernel kill some process later.
-fn check_memory(config: &StackConfig, url: &PortUrl) -> Result<(), MeasureError> {
+fn check_memory(config: &StackConfig, url: &PortUrl) -> Result<(), TransportError> {
     let needed = config.memory_usage(url).bytes() as u64;
-    match flow_memory::available_bytes() {
-        Some(available) if needed > available => Err(MeasureError::OptionRejected {
+    match memory_info::available_bytes() {
+        Some(available) if needed > available => Err(TransportError::OptionRejected {
             option: format!("--set, for {} of memory", format_bytes(needed)),
             why: format!("the machine has {} available", format_bytes(available)),
             next_step: memory_advice(&config.memory_usage(url)),
@@ -131,11 +130,11 @@ fn memory_advice(usage: &MemoryUsage) -> String {
 pub fn open_stack(
     plan: &StackPlan,
     state: &Arc<PortState>,
-) -> Result<(Stack, StackFacts, Option<PortDriver>), MeasureError> {
+) -> Result<(Stack, StackFacts, Option<PortDriver>), TransportError> {
     let config = read_config(plan)?;
     let addressing = read_addressing(plan)?;
     let url = port_url_of(&config, plan)?;
-    let usable = cpu::list_usable().map_err(|error| MeasureError::system("affinity", error))?;
+    let usable = cpu::list_usable().map_err(|error| TransportError::system("affinity", error))?;
     thread_schedule::check_threads(&config, &usable)?;
     check_addresses(plan, &addressing, is_local_address)?;
     check_memory(&config, &url)?;
@@ -144,7 +143,7 @@ pub fn open_stack(
     let port = match (ports.pop(), ports.is_empty()) {
         (Some(port), true) => port,
         _ => {
-            return Err(MeasureError::OptionRejected {
+            return Err(TransportError::OptionRejected {
                 option: format!("--dev {}", plan.device),
                 why: "the stack polls one queue, and this port has several".to_owned(),
                 next_step: match url.kind().extra_keys.iter().any(|key| key.name == "q") {
@@ -176,13 +175,13 @@ fn start_driver(
     memory: &FrameRegion,
     config: &StackConfig,
     state: &Arc<PortState>,
-) -> Result<(AnyPort, PortDriver), MeasureError> {
-    let open_end = |open_end: &str| -> Result<AnyPort, MeasureError> {
+) -> Result<(AnyPort, PortDriver), TransportError> {
+    let open_end = |open_end: &str| -> Result<AnyPort, TransportError> {
         let url: PortUrl = linerate_stack::ring_url(config, open_end).parse()?;
         let mut ports = linerate_port::open(&url, memory)?;
-        ports
-            .pop()
-            .ok_or_else(|| MeasureError::system("a ring", std::io::Error::other("it has no queue")))
+        ports.pop().ok_or_else(|| {
+            TransportError::system("a ring", std::io::Error::other("it has no queue"))
+        })
     };
     let (mut stack_end, driver_end) = (open_end("a")?, open_end("b")?);
     stack_end.capabilities = port.capabilities.clone();

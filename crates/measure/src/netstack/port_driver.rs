@@ -16,11 +16,10 @@ use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::FrameRegion;
-use linerate_sys::{cpu, thread, tick_clock};
+use linerate_sys::{cpu, scheduling, thread, tick_clock};
 
 use super::port_state::PortState;
-use crate::error::MeasureError;
-use crate::worker::set_schedule;
+use crate::transport::TransportError;
 
 /// Interval at which the port's state and its kernel counters are refreshed: the age of the
 /// counters is
@@ -43,10 +42,10 @@ pub struct PortDriver {
 ///
 /// # Errors
 /// When the kernel or the user's permissions reject one of them.
-pub fn apply_thread_config(thread_name: &str, config: &ThreadConfig) -> Result<(), MeasureError> {
+pub fn apply_thread_config(thread_name: &str, config: &ThreadConfig) -> Result<(), TransportError> {
     // The value may come from the profile, so leaving the option out may be no remedy.
     let rejected = |key: &str, value: String, remedy: &str, without: &str, error: io::Error| {
-        MeasureError::OptionRejected {
+        TransportError::OptionRejected {
             option: format!("--set threads.{thread_name}.{key}={value}"),
             why: format!("the kernel rejects it for this thread ({error})"),
             next_step: format!("{remedy}, or --set threads.{thread_name}.{key}={without}"),
@@ -58,7 +57,7 @@ pub fn apply_thread_config(thread_name: &str, config: &ThreadConfig) -> Result<(
             rejected("cpus", config.cpus.to_string(), remedy, "any", error)
         })?;
     }
-    set_schedule(config.sched).map_err(|error| {
+    scheduling::apply_policy(config.sched).map_err(|error| {
         let sched = config.sched.to_string();
         rejected("sched", sched, "run as root", "inherited", error)
     })
@@ -75,7 +74,7 @@ impl PortDriver {
         memory: &FrameRegion,
         config: &StackConfig,
         state: Arc<PortState>,
-    ) -> Result<Self, MeasureError> {
+    ) -> Result<Self, TransportError> {
         let stop: Arc<AtomicBool> = Arc::default();
         let (stop_flag, memory, thread_config) =
             (Arc::clone(&stop), memory.clone(), config.driver.clone());
@@ -97,13 +96,13 @@ impl PortDriver {
                     run_driver(port, ring, &memory, interval, &stop_flag, &state);
                 }
             })
-            .map_err(|error| MeasureError::system("new thread", error))?;
+            .map_err(|error| TransportError::system("new thread", error))?;
         let driver = Self {
             stop,
             thread: Some(thread),
         };
         let ended_early =
-            |_| MeasureError::system("driver thread", io::Error::other("it ended early"));
+            |_| TransportError::system("driver thread", io::Error::other("it ended early"));
         receiver.recv().map_err(ended_early)??;
         Ok(driver)
     }

@@ -20,10 +20,11 @@ use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_sys::scheduling::PriorityBoost;
 
+use super::services;
 use super::services::ServiceSpec;
 use super::{StackThread, open_stack, sessions, stack_facts, stack_warnings, thread_schedule};
+use crate::carrier::no_peer_caveat;
 use crate::error::MeasureError;
-use crate::forward::no_peer_caveat;
 
 /// Longest delay until Ctrl-C or a failed port is noticed.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -83,7 +84,10 @@ pub fn run(
     let (events, test_events) = mpsc::channel();
     let (context, linerate_service, connections) =
         sessions::prepare(&options.services, &options.allow, events);
-    let thread = StackThread::start(&options.plan, options.services.clone(), context)?;
+    let thread = StackThread::start(
+        &options.plan,
+        services::opener(options.services.clone(), context),
+    )?;
     std::thread::scope(|scope| {
         let _sessions = linerate_service.map(|prepared| {
             sessions::ServiceSessions::start(scope, prepared, &thread, connections)
@@ -201,7 +205,7 @@ fn take_reading(thread: &StackThread) -> Option<StackReading> {
         .with_fresh_counters(|stack, services| StackReading {
             at_ns: clock::now(),
             counters: stack.counters(),
-            services: services
+            services: services::downcast(services)
                 .map(|services| services.figures())
                 .unwrap_or_default(),
         })

@@ -17,10 +17,10 @@ use linerate_sys::{clock, thread, tick_clock};
 use super::background::{BackgroundWork, InspectFn, StackRequest};
 use super::bridge::ConnectionAddresses;
 use super::port_state::PortState;
-use super::services::{ServiceContext, ServiceSpec, StackServices};
+use super::stack_service::{OpenServices, StackService};
 use super::{open_stack, port_driver};
-use crate::error::MeasureError;
 use crate::transport::NetstackTransport;
+use crate::transport::TransportError;
 
 /// Longest time for the acknowledgement of the last segments at the end.
 const DRAIN_NS: u64 = 300_000_000;
@@ -95,7 +95,7 @@ impl StackHandle {
     /// Runs a function on the stack and its services, in their thread; `None` when that has ended.
     pub fn with_stack<R: Send + 'static>(
         &self,
-        inspect: impl FnOnce(&mut linerate_stack::Stack, Option<&mut StackServices>) -> R
+        inspect: impl FnOnce(&mut linerate_stack::Stack, Option<&mut dyn StackService>) -> R
         + Send
         + 'static,
     ) -> Option<R> {
@@ -105,7 +105,7 @@ impl StackHandle {
     /// Refreshes the kernel's counters of the port, then runs a function like [`Self::look`].
     pub fn with_fresh_counters<R: Send + 'static>(
         &self,
-        inspect: impl FnOnce(&mut linerate_stack::Stack, Option<&mut StackServices>) -> R
+        inspect: impl FnOnce(&mut linerate_stack::Stack, Option<&mut dyn StackService>) -> R
         + Send
         + 'static,
     ) -> Option<R> {
@@ -115,7 +115,7 @@ impl StackHandle {
     fn request<R: Send + 'static>(
         &self,
         to_request: fn(InspectFn) -> StackRequest,
-        inspect: impl FnOnce(&mut linerate_stack::Stack, Option<&mut StackServices>) -> R
+        inspect: impl FnOnce(&mut linerate_stack::Stack, Option<&mut dyn StackService>) -> R
         + Send
         + 'static,
     ) -> Option<R> {
@@ -139,11 +139,7 @@ impl StackThread {
     ///
     /// # Errors
     /// When the stack cannot be started.
-    pub fn start(
-        plan: &StackPlan,
-        services: Vec<ServiceSpec>,
-        context: ServiceContext,
-    ) -> Result<Self, MeasureError> {
+    pub fn start(plan: &StackPlan, services: Option<OpenServices>) -> Result<Self, TransportError> {
         let config = open_stack::read_config(plan)?;
         let addressing = open_stack::read_addressing(plan)?;
         let (work_queue, work) = mpsc::channel::<StackWork>();
@@ -160,7 +156,7 @@ impl StackThread {
                 // The port is opened here, so that its memory lies on the thread's NUMA node.
                 match open_transport(
                     &stack_plan,
-                    (services, context),
+                    services,
                     request_receiver,
                     thread_port_state,
                     thread_end_receives,
@@ -173,10 +169,10 @@ impl StackThread {
                     Err(error) => drop(sender.send(Err(error))),
                 }
             })
-            .map_err(|error| MeasureError::system("new thread", error))?;
+            .map_err(|error| TransportError::system("new thread", error))?;
         let facts = receiver.recv().unwrap_or_else(|_| {
             let end_error = io::Error::other("it ended before the stack was ready");
-            Err(MeasureError::system("the stack's thread", end_error))
+            Err(TransportError::system("the stack's thread", end_error))
         });
         let facts = match facts {
             Ok(facts) => facts,
@@ -301,11 +297,11 @@ impl Drop for StackThread {
 
 fn open_transport(
     plan: &StackPlan,
-    (services, context): (Vec<ServiceSpec>, ServiceContext),
+    services: Option<OpenServices>,
     request_receiver: mpsc::Receiver<StackRequest>,
     port: Arc<PortState>,
     end_receives: Arc<AtomicBool>,
-) -> Result<NetstackTransport, MeasureError> {
+) -> Result<NetstackTransport, TransportError> {
     let config = open_stack::read_config(plan)?;
     // Before this thread is bound to its processors: the driver thread has settings of its own.
     let (mut stack, facts, driver) = open_stack::open_stack(plan, &port)?;
@@ -314,12 +310,7 @@ fn open_transport(
         // A period must not be extended by the timer slack of 50 us.
         thread::disable_timer_slack();
     }
-    let services = match services.is_empty() {
-        true => None,
-        false => Some(Box::new(StackServices::open(
-            &mut stack, services, context,
-        )?)),
-    };
+    let services = services.map(|open| open(&mut stack)).transpose()?;
     if let Some(stamps) = plan.payload_timestamps {
         stack.stamp_payload(stamps, tick_clock::interpolated_now);
     }

@@ -5,7 +5,7 @@ use linerate_record::stack::StackFacts;
 use linerate_stack::StackConfig;
 use linerate_stack::config::ThreadConfig;
 
-use crate::error::MeasureError;
+use crate::transport::TransportError;
 
 /// Returns the highest real-time priority of the stack's threads, if any is real-time.
 #[must_use]
@@ -33,8 +33,8 @@ pub fn never_sleeps(stack: &StackFacts) -> bool {
 /// thread never yields to one of its own priority or below.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`] with the settings to change.
-pub fn check_threads(config: &StackConfig, usable: &[u32]) -> Result<(), MeasureError> {
+/// [`TransportError::OptionRejected`] with the settings to change.
+pub fn check_threads(config: &StackConfig, usable: &[u32]) -> Result<(), TransportError> {
     if config.threads < 2 || config.poll_interval.is_some() {
         return Ok(());
     }
@@ -60,7 +60,7 @@ pub fn check_threads(config: &StackConfig, usable: &[u32]) -> Result<(), Measure
         (None, Some(processor)) => ("application", "driver", processor),
         (None, None) => return Ok(()),
     };
-    Err(MeasureError::OptionRejected {
+    Err(TransportError::OptionRejected {
         option: format!(
             "--set threads.driver.sched={} with threads.application.sched={} where the {below} thread may only use \
              processor {processor}",

@@ -33,7 +33,6 @@ use crate::coordinator::Coordinator;
 use crate::error::MeasureError;
 use crate::flow::FlowRole;
 use crate::flow_memory::FlowMemory;
-use crate::interop::client;
 use crate::loss::{LabNetwork, PathCounters, read_local_counters};
 use crate::record_assembly::{RecordInputs, assemble_record};
 use crate::timestamps::ClockOffsets;
@@ -81,15 +80,6 @@ impl Client {
         // Checked first, so that an option this machine lacks is reported here and not by the
         // server.
         usable_cpus(&self.plan, Role::Client)?;
-        if self.plan.peer_protocol.is_some() {
-            if let Some(done) = client::run(self, network, stop, emit)? {
-                return Ok(done);
-            }
-            // The protocol was to be detected, and is our own.
-            let mut native = self.clone();
-            native.plan.peer_protocol = None;
-            return native.run_in_network(network, stop, emit);
-        }
         fd_table::raise_open_file_limit();
         let local = SourceBinding::parse(self.plan.bind.as_deref())?;
         let stack = LocalStack::start(&self.plan)?;

@@ -24,7 +24,6 @@ use super::setup;
 use super::thread_plan::{ThreadPlan, usable_cpus};
 use crate::error::MeasureError;
 use crate::flow::FlowRole;
-use crate::netstack::services::ServiceContext;
 use crate::netstack::{StackThread, rejections, thread_ended};
 use crate::record_assembly::{PEER_LOST, peer_lost_warning};
 
@@ -56,8 +55,8 @@ impl LocalStack {
         };
         rejections::check_client(plan, stack_plan)?;
         let bound = SourceBinding::parse(plan.bind.as_deref())?.address;
-        let thread = StackThread::start(stack_plan, Vec::new(), ServiceContext::default())
-            .map_err(|error| rename_option(plan, error))?;
+        let thread = StackThread::start(stack_plan, None)
+            .map_err(|error| rename_option(plan, error.into()))?;
         if let Some(address) = bound.filter(|address| !thread.is_local_address(*address)) {
             return Err(MeasureError::OptionRejected {
                 option: format!("-B {address} with --dev"),
@@ -587,18 +586,23 @@ mod tests {
     #[test]
     fn the_control_connection_goes_to_the_address_that_takes_it() {
         let name = format!("ground-ways-{}", std::process::id());
-        let start = |role: &str, host: u8, services| {
+        let start = |role: &str, host: u8| {
             let plan = StackPlan {
                 device: format!("shm:{name},role={role}"),
                 addresses: vec![format!("10.9.0.{host}/24")],
                 profile: "default".to_owned(),
                 ..StackPlan::default()
             };
-            let thread = StackThread::start(&plan, services, ServiceContext::default());
+            let thread = StackThread::start(&plan, None);
             (thread.unwrap_or_else(|error| panic!("{error}")), plan)
         };
-        let _server = start("server", 1, vec!["echo".parse().unwrap()]);
-        let client = LocalStack::Netstack(Box::new(start("client", 2, Vec::new())));
+        let (server, _) = start("server", 1);
+        let listening = server.handle().with_stack(|stack, _| {
+            let any = SocketAddr::from(([0; 4], 7));
+            stack.tcp_listen(any, 4).map(drop)
+        });
+        assert!(matches!(listening, Some(Ok(()))));
+        let client = LocalStack::Netstack(Box::new(start("client", 2)));
         let stack = client.netstack().unwrap();
         let mut text = addresses(6..9);
         // In no network of the stack: skipped when another address is reachable.

@@ -17,6 +17,7 @@ use super::setup;
 use super::thread_plan::ThreadPlan;
 use crate::error::MeasureError;
 use crate::flow::FlowRole;
+use crate::netstack::services;
 use crate::netstack::{StackThread, rejections};
 
 /// Backlog of a flow's own listening port.
@@ -191,7 +192,7 @@ impl<'a> ServerStack<'a> {
                     .find(|bound| !matches!(bound, Err(StackError::PortInUse { .. })))
                     .unwrap_or(Err(StackError::PortInUse { port: 0 })),
             };
-            if let (Ok((socket, _)), Some(services)) = (&opened, services)
+            if let (Ok((socket, _)), Some(services)) = (&opened, services::downcast(services))
                 && let Some(acceptor) = services.acceptor()
             {
                 acceptor.add_flow(*socket, token, peer);

@@ -14,6 +14,7 @@ pub mod timeline_export;
 use linerate_protocol::control::{DeviceTimestamping, ResponderTimestamps};
 use linerate_record::record::{RoundTripStage, StagePass, Timeline};
 
+use crate::transport::MAX_TIMESTAMPED_ROUND_TRIPS;
 use crate::transport::call_times::{MAX_TRACED_CALLS, TimedCall};
 
 pub use clock_offsets::ClockOffsets;
@@ -144,7 +145,7 @@ impl TimestampLog {
                 error_ns: device.error_ns,
             };
         }
-        let capacity = ring::MAX_ROUND_TRIPS.saturating_sub(self.entries.len());
+        let capacity = MAX_TIMESTAMPED_ROUND_TRIPS.saturating_sub(self.entries.len());
         let entries = frame.round_trips.into_iter().take(capacity);
         self.entries.extend(entries.map(EndTimestamps::from_fields));
         let capacity = ring::MAX_RECEIVE_WORK.saturating_sub(self.receive_work.len());
@@ -299,11 +300,11 @@ mod tests {
         }
         assert_eq!(
             (flooded.entries.len(), flooded.calls.len()),
-            (ring::MAX_ROUND_TRIPS, MAX_CALLS)
+            (MAX_TIMESTAMPED_ROUND_TRIPS, MAX_CALLS)
         );
         assert_eq!(
             (flooded.receive_work.len(), flooded.warnings.len()),
-            (4 * ring::MAX_ROUND_TRIPS, MAX_WARNINGS)
+            (4 * MAX_TIMESTAMPED_ROUND_TRIPS, MAX_WARNINGS)
         );
     }
 }

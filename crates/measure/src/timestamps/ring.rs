@@ -5,11 +5,10 @@ use std::collections::VecDeque;
 use linerate_record::plan::TimestampLevel;
 use linerate_sys::clock::Nanos;
 
-/// Largest number of round trips kept: 1 MiB at each end.
-pub const MAX_ROUND_TRIPS: usize = 1 << 14;
+use crate::transport::MAX_TIMESTAMPED_ROUND_TRIPS;
 
 /// Largest number of pieces of receive work kept.
-pub const MAX_RECEIVE_WORK: usize = 4 * MAX_ROUND_TRIPS;
+pub const MAX_RECEIVE_WORK: usize = 4 * MAX_TIMESTAMPED_ROUND_TRIPS;
 
 /// Timestamps of one round trip at one end, on its monotonic clock; 0 where unknown.
 ///
@@ -194,7 +193,7 @@ struct TimeRing {
 impl TimeRing {
     fn new() -> Self {
         Self {
-            times: vec![0; 2 * MAX_ROUND_TRIPS],
+            times: vec![0; 2 * MAX_TIMESTAMPED_ROUND_TRIPS],
             next: 0,
         }
     }
@@ -252,17 +251,17 @@ impl TimestampRing {
             + size_of::<HardwareTimestamps>()
             + size_of::<u64>()
             + 4 * size_of::<Nanos>();
-        (COPIES * (MAX_ROUND_TRIPS * entry_bytes + work)) as u64
+        (COPIES * (MAX_TIMESTAMPED_ROUND_TRIPS * entry_bytes + work)) as u64
     }
 
     /// Creates an empty log; all its memory is allocated here.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            entries: vec![EMPTY_ENTRY; MAX_ROUND_TRIPS],
-            hardware: vec![HardwareTimestamps::default(); MAX_ROUND_TRIPS],
+            entries: vec![EMPTY_ENTRY; MAX_TIMESTAMPED_ROUND_TRIPS],
+            hardware: vec![HardwareTimestamps::default(); MAX_TIMESTAMPED_ROUND_TRIPS],
             hardware_error_ns: None,
-            round_trip_of_send: vec![0; MAX_ROUND_TRIPS],
+            round_trip_of_send: vec![0; MAX_TIMESTAMPED_ROUND_TRIPS],
             send_count: 0,
             wake_ups: TimeRing::new(),
             switch_ins: TimeRing::new(),
@@ -274,7 +273,7 @@ impl TimestampRing {
 
     /// Returns the entry of a round trip; an older one in its slot is dropped.
     pub fn entry(&mut self, number: u64) -> &mut EndTimestamps {
-        let slot = (number % MAX_ROUND_TRIPS as u64) as usize;
+        let slot = (number % MAX_TIMESTAMPED_ROUND_TRIPS as u64) as usize;
         let entry = &mut self.entries[slot];
         if entry.number != number {
             *entry = EndTimestamps {
@@ -288,12 +287,12 @@ impl TimestampRing {
 
     /// Records the hardware timestamp of a round trip's incoming message.
     pub fn record_hardware_arrival(&mut self, number: u64, at_ns: Nanos) {
-        self.hardware[(number % MAX_ROUND_TRIPS as u64) as usize].arrived_ns = at_ns;
+        self.hardware[(number % MAX_TIMESTAMPED_ROUND_TRIPS as u64) as usize].arrived_ns = at_ns;
     }
 
     /// Records the hardware timestamp of a round trip's outgoing message.
     pub fn record_hardware_departure(&mut self, number: u64, at_ns: Nanos) {
-        let times = &mut self.hardware[(number % MAX_ROUND_TRIPS as u64) as usize];
+        let times = &mut self.hardware[(number % MAX_TIMESTAMPED_ROUND_TRIPS as u64) as usize];
         // Of the first fragment or copy.
         if times.driver_ns == 0 {
             times.driver_ns = at_ns;
@@ -302,7 +301,7 @@ impl TimestampRing {
 
     /// Records the round trip of the next send call.
     pub fn record_send(&mut self, number: u64) {
-        let slot = (self.send_count % MAX_ROUND_TRIPS as u64) as usize;
+        let slot = (self.send_count % MAX_TIMESTAMPED_ROUND_TRIPS as u64) as usize;
         self.round_trip_of_send[slot] = number;
         self.send_count += 1;
     }
@@ -324,11 +323,11 @@ impl TimestampRing {
     /// Returns the entry of a send call, counted from 0; `None` if it is too old or was never made.
     pub fn entry_of_send(&mut self, send: u64) -> Option<&mut EndTimestamps> {
         let last = self.send_count.checked_sub(1)?;
-        if send > last || last - send >= MAX_ROUND_TRIPS as u64 {
+        if send > last || last - send >= MAX_TIMESTAMPED_ROUND_TRIPS as u64 {
             return None;
         }
-        let number = self.round_trip_of_send[(send % MAX_ROUND_TRIPS as u64) as usize];
-        let entry = &mut self.entries[(number % MAX_ROUND_TRIPS as u64) as usize];
+        let number = self.round_trip_of_send[(send % MAX_TIMESTAMPED_ROUND_TRIPS as u64) as usize];
+        let entry = &mut self.entries[(number % MAX_TIMESTAMPED_ROUND_TRIPS as u64) as usize];
         (entry.number == number).then_some(entry)
     }
 
@@ -425,18 +424,19 @@ mod tests {
     #[test]
     fn the_latest_round_trips_are_kept() {
         let mut ring = TimestampRing::new();
-        for number in 0..MAX_ROUND_TRIPS as u64 + 10 {
+        for number in 0..MAX_TIMESTAMPED_ROUND_TRIPS as u64 + 10 {
             ring.record_send(number);
             ring.entry(number).send_call_ns = number + 1;
         }
         assert!(ring.entry_of_send(0).is_none(), "too old");
         assert_eq!(ring.entry_of_send(12).unwrap().number, 12);
         assert!(
-            ring.entry_of_send(MAX_ROUND_TRIPS as u64 + 10).is_none(),
+            ring.entry_of_send(MAX_TIMESTAMPED_ROUND_TRIPS as u64 + 10)
+                .is_none(),
             "never made"
         );
         let entries = ring.finish().entries;
-        assert_eq!(entries.len(), MAX_ROUND_TRIPS);
+        assert_eq!(entries.len(), MAX_TIMESTAMPED_ROUND_TRIPS);
         assert_eq!(entries[0].number, 10);
         assert!(
             entries
@@ -537,7 +537,7 @@ mod tests {
         let mut ring = TimestampRing::new();
         ring.entry(3);
         ring.record_hardware_departure(3, 7);
-        ring.entry(3 + MAX_ROUND_TRIPS as u64).driver_ns = 5;
+        ring.entry(3 + MAX_TIMESTAMPED_ROUND_TRIPS as u64).driver_ns = 5;
         ring.hardware_error_ns = Some(1);
         let contents = ring.finish();
         assert_eq!(contents.entries[0].driver_ns, 5);

@@ -15,7 +15,7 @@ use linerate_sys::clock::Nanos;
 use linerate_sys::tick_clock;
 use linerate_sys::tick_clock::{ClockPair, TickSource};
 
-use crate::flow::RunClock;
+use crate::transport::RunClock;
 
 /// A system call by its kernel name, or a call on the user-space stack by the name of its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

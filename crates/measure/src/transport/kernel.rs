@@ -48,7 +48,7 @@ use super::{
     CallAttempts, EchoOutcome, FlowOptions, RecvMeta, Transport, TransportCapabilities,
     TransportSetup, TxTimestamp, WorkerTransport,
 };
-use crate::flow::RunClock;
+use crate::transport::RunClock;
 
 pub use self::buffer::AlignedBuffer;
 pub(crate) use self::socket_facts::congestion_control;

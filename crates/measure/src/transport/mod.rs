@@ -6,8 +6,10 @@
 
 pub mod call_times;
 mod copy_mode;
+mod error;
 mod kernel;
 pub(crate) mod netstack;
+mod run_clock;
 mod uring;
 
 use std::io;
@@ -23,9 +25,8 @@ use linerate_record::stack::StackFacts;
 use linerate_sys::clock::Nanos;
 use linerate_sys::pacing::TxtimeClock;
 
-use crate::flow::RunClock;
-
 pub(crate) use copy_mode::zero_copy_bytes;
+pub use error::TransportError;
 pub(crate) use kernel::connect::open as open_socket;
 pub use kernel::{
     BlockingWait, EpollWait, KernelTransport, PollWait as PollCall, SelectWait, SocketWait,
@@ -38,7 +39,11 @@ pub use netstack::{
     NetstackTransport, RecordingNetstack, close_reason, connect_timeout_reason,
     to_io_error as stack_error,
 };
+pub use run_clock::RunClock;
 pub use uring::{UringTransport, pool_bytes};
+
+/// Largest number of round trips kept: 1 MiB at each end.
+pub const MAX_TIMESTAMPED_ROUND_TRIPS: usize = 1 << 14;
 
 /// Metadata of received payload. A field is `None` when it was not requested or the transport
 /// does not support it.

@@ -28,8 +28,8 @@ use super::kernel::AlignedBuffer;
 use super::{CallAttempts, RecvMeta};
 use crate::netstack::background::BackgroundWork;
 use crate::netstack::port_driver::PortDriver;
-use crate::netstack::services::PayloadCounters;
 use crate::netstack::stack_facts;
+use crate::netstack::stack_service::PayloadCounters;
 
 pub use recording::RecordingNetstack;
 pub use socket_table::SocketSlot;

@@ -27,7 +27,7 @@ use super::{
     FlowOptions, PeerAddressing, RecvMeta, Transport, TransportCapabilities, TransportSetup,
     WorkerTransport,
 };
-use crate::flow::RunClock;
+use crate::transport::RunClock;
 
 /// Receive memory in all, in bytes.
 const POOL_BYTES: usize = 1 << 20;

@@ -139,8 +139,9 @@ mod tests {
     use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol, WaitMode};
     use linerate_record::round_trip::SocketMode;
 
-    use crate::flow::{FlowRole, FlowShared, RunClock, RunPhase};
+    use crate::flow::{FlowRole, FlowShared, RunPhase};
     use crate::session::setup::flow_options;
+    use crate::transport::RunClock;
     use crate::transport::call_times::NoRecorder;
     use crate::transport::{
         EpollWait, KernelTransport, Transport, TransportSetup, WorkerTransport,

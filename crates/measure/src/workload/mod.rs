@@ -22,9 +22,10 @@ use linerate_record::plan::{Direction, Plan, RunKind};
 use linerate_sys::clock::Nanos;
 
 use self::histogram_pool::HistogramPool;
-use crate::flow::{FlowEndResults, FlowRole, FlowShared, RunClock, RunPhase};
+use crate::flow::{FlowEndResults, FlowRole, FlowShared, RunPhase};
 use crate::interop::framing::Framing;
 use crate::payload_pattern::PayloadPattern;
+use crate::transport::RunClock;
 use crate::transport::{FlowOptions, Transport};
 
 /// Progress of a step.

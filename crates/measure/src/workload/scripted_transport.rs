@@ -13,7 +13,8 @@ use linerate_record::record::SocketFacts;
 use linerate_sys::clock::Nanos;
 
 use super::{OpenFlow, WorkerContext};
-use crate::flow::{FlowEndResults, FlowRole, RunClock, RunPhase};
+use crate::flow::{FlowEndResults, FlowRole, RunPhase};
+use crate::transport::RunClock;
 use crate::transport::{FlowOptions, RecvMeta, Transport, TransportCapabilities, TxTimestamp};
 
 /// Start time of scripted runs.

@@ -5,6 +5,7 @@
 //! numbers. All frames of a flow have the same headers.
 
 mod address;
+mod expected_headers;
 mod header;
 mod sizes;
 mod tag;
@@ -14,9 +15,8 @@ use header::{ChecksumField, FlowHeaders};
 use linerate_port::checksum;
 use linerate_record::generate::{FCS_BYTES, TemplatePlan};
 
-use super::frame_sink::{ExpectedHeaders, MAX_FLOW_GROUPS};
-
 pub use address::{MAC_BYTES, mac_bytes, mac_number, mac_text, parse_mac};
+pub use expected_headers::{ExpectedHeaders, MAX_FLOW_GROUPS};
 pub use sizes::{FrameSizes, IMIX, MIN_FRAME_WITH_FCS};
 pub use tag::{FrameTag, TAG_LAYOUTS, TagLayout, TagMatch, find_tag};
 pub use values::FieldValues;

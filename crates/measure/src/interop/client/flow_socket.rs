@@ -511,7 +511,6 @@ mod tests {
     use super::*;
     use crate::flow::FlowRole;
     use crate::netstack::StackThread;
-    use crate::netstack::services::ServiceContext;
     use crate::session::setup::flow_options;
 
     /// Starts a stack with one socket of a kind, on a link without a peer.
@@ -525,7 +524,7 @@ mod tests {
                 .into(),
             ..StackPlan::default()
         };
-        StackThread::start(&plan, Vec::new(), ServiceContext::default()).unwrap()
+        StackThread::start(&plan, None).unwrap()
     }
 
     /// An aborted connect gives back the only socket.

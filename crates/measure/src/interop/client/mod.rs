@@ -39,7 +39,7 @@ use crate::error::{MeasureError, split_situation};
 use crate::worker::FlowOpening;
 
 pub use report_command::{ReportCommand, ReportCommandError};
-pub(crate) use run::run;
+pub use run::run_client;
 
 /// Value of `--peer` that detects the protocol.
 pub const AUTO: &str = "auto";

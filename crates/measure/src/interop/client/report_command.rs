@@ -119,7 +119,7 @@ pub enum ReportCommandError {
 impl ReportCommandError {
     /// Returns the situation, the object and the next step.
     #[must_use]
-    pub fn problem(&self) -> ErrorReport {
+    pub fn report(&self) -> ErrorReport {
         let next = match self {
             Self::NotRun { .. } => "run the command by hand first",
             Self::TimedOut { .. } => "give a command that prints the count and ends",
@@ -539,7 +539,7 @@ mod tests {
             .unwrap()
             .fetch_count(&AtomicBool::new(false), &mut |_| {})
             .unwrap_err();
-        assert!(error.problem().situation.contains("exit status: 3"));
+        assert!(error.report().situation.contains("exit status: 3"));
         let warning = ReportCommand::parse("echo 7 bytes; exit 3").unwrap();
         assert!(
             warning

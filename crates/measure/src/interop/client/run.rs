@@ -32,6 +32,7 @@ use crate::session::cpu_load::CpuLoad;
 use crate::session::dial::{AddressFamily, SourceBinding};
 use crate::session::local_stack::LocalStack;
 use crate::session::setup::{self, AgreedFlow, ReadyWorkers};
+use crate::session::thread_plan::usable_cpus;
 use crate::session::{descriptor_limit, pace};
 
 /// Pause between attempts with `--retry`.
@@ -40,11 +41,34 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Name of the remote network stack in the plan, which is not known.
 const UNKNOWN_STACK: &str = "unknown";
 
+/// Runs a client's test with the protocol that its plan names: ours, or that of another tool.
+///
+/// # Errors
+/// The reason why the test did not start.
+pub fn run_client(
+    client: &Client,
+    network: Option<&Arc<LabNetwork>>,
+    stop: &AtomicBool,
+    emit: &mut dyn FnMut(EventKind),
+) -> Result<(Record, Option<MeasureError>), MeasureError> {
+    if client.plan.peer_protocol.is_none() {
+        return client.run_in_network(network, stop, emit);
+    }
+    usable_cpus(&client.plan, Role::Client)?;
+    if let Some(done) = run(client, network, stop, emit)? {
+        return Ok(done);
+    }
+    // The protocol was to be detected, and is our own.
+    let mut native = client.clone();
+    native.plan.peer_protocol = None;
+    native.run_in_network(network, stop, emit)
+}
+
 /// Runs a test; `Ok(None)` if the server turns out to be our own.
 ///
 /// # Errors
 /// Error that keeps the run from starting.
-pub fn run(
+fn run(
     client: &Client,
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
@@ -335,7 +359,7 @@ fn run_attempt(
             Err(cause) => {
                 let caveat = Caveat::new("far-report-failed", cause.to_string());
                 test.local_results.caveats.push(caveat);
-                report_failure = Some(MeasureError::ReportCommand(Box::new(cause)));
+                report_failure = Some(MeasureError::ReportCommand(cause.report()));
             }
         }
     }

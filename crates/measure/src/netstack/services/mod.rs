@@ -11,6 +11,7 @@ mod outgoing_connects;
 mod tcp_connection;
 mod udp_service;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -29,8 +30,10 @@ use self::idle_sweep::IdleSweep;
 use self::outgoing_connects::{EstablishedConnect, OutgoingConnects};
 use self::tcp_connection::{NextStep, ServiceConnection};
 use self::udp_service::UdpService;
-use crate::error::MeasureError;
 use crate::interop::handlers::InteropState;
+use crate::netstack::bridge::ConnectionBridge;
+use crate::netstack::stack_service::{OpenServices, PayloadCounters, StackService};
+use crate::transport::TransportError;
 
 /// Backlog of a service's listener.
 const BACKLOG: u32 = 32;
@@ -156,19 +159,8 @@ impl fmt::Display for ServiceSpec {
     }
 }
 
-/// Payload that was received and sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PayloadCounters {
-    /// Bytes received.
-    pub received: u64,
-    /// Bytes sent.
-    pub sent: u64,
-    /// Datagrams received.
-    pub datagrams: u64,
-}
-
 /// A service with its sockets.
-struct StackService {
+struct RunningService {
     spec: ServiceSpec,
     listener: SocketId,
     datagrams: UdpService,
@@ -192,7 +184,7 @@ fn is_on_link(stack: &Stack, address: IpAddr) -> bool {
 
 /// The services of a stack.
 pub struct StackServices {
-    services: Vec<StackService>,
+    services: Vec<RunningService>,
     /// Connections by socket index.
     connections: Vec<Option<Box<ServiceConnection>>>,
     /// Range of connections whose idle timeout is checked next.
@@ -227,7 +219,7 @@ impl StackServices {
         stack: &mut Stack,
         specs: Vec<ServiceSpec>,
         ServiceContext { interop, linerate }: ServiceContext,
-    ) -> Result<Self, MeasureError> {
+    ) -> Result<Self, TransportError> {
         check_ports(&specs)?;
         let mut acceptor = None;
         let connections = stack.config().tcp_sockets as usize;
@@ -250,7 +242,7 @@ impl StackServices {
                     socket,
                 )));
             }
-            services.push(StackService {
+            services.push(RunningService {
                 spec,
                 listener,
                 datagrams: UdpService::new(spec, socket),
@@ -291,72 +283,9 @@ impl StackServices {
         all.collect()
     }
 
-    /// Sets the payload that the linerate service's tests have moved in all.
-    #[inline]
-    pub fn set_test_payload(&mut self, payload: PayloadCounters) {
-        self.test_payload = payload;
-    }
-
     /// Returns the acceptor of the linerate service, if enabled.
     pub fn acceptor(&mut self) -> Option<&mut NetstackAcceptor> {
         self.acceptor.as_deref_mut()
-    }
-
-    /// Serves a socket that changed.
-    #[inline]
-    pub fn on_socket_change(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
-        self.has_output = true;
-        self.serve_socket(stack, socket, now);
-    }
-
-    /// Returns whether a socket continues without new frames: timed, or with work left.
-    #[inline]
-    pub fn has_ready_work(&self) -> bool {
-        !self.run_queue.is_empty() || !self.timed_sockets.is_empty()
-    }
-
-    /// Continues sockets with work left and timed ones, and transmits the output.
-    #[inline]
-    pub fn run_ready(&mut self, stack: &mut Stack, now: Nanos) {
-        let ready_count = self.run_queue.len();
-        let has_output = std::mem::take(&mut self.has_output)
-            || ready_count > 0
-            || !self.timed_sockets.is_empty();
-        for _ in 0..ready_count {
-            if let Some(socket) = self.run_queue.pop_front() {
-                self.serve_socket(stack, socket, now);
-            }
-        }
-        for index in (0..self.timed_sockets.len()).rev() {
-            let socket = self.timed_sockets.swap_remove(index);
-            self.serve_socket(stack, socket, now);
-        }
-        if has_output {
-            stack.flush();
-        }
-    }
-
-    /// Closes idle connections and flows, and advances outgoing connections.
-    pub fn poll_timers(&mut self, stack: &mut Stack, now: Nanos) {
-        for service in &mut self.services {
-            if service.datagrams.poll_timers(stack, &self.interop, now) {
-                add_timed(&mut self.timed_sockets, service.datagrams.socket());
-            }
-        }
-        self.poll_outgoing_connects(stack, now);
-        if let Some(acceptor) = &mut self.acceptor {
-            acceptor.poll_timers(stack, now);
-        }
-        let range = self.idle_sweep.next_range(self.connections.len(), now);
-        for slot in &mut self.connections[range] {
-            if let Some(connection) = slot
-                && connection.is_idle_timed_out(now)
-            {
-                // It may be closed already.
-                let _ = stack.abort(connection.socket());
-                *slot = None;
-            }
-        }
     }
 
     fn serve_socket(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
@@ -462,14 +391,115 @@ impl StackServices {
     }
 }
 
+impl StackService for StackServices {
+    #[inline]
+    fn on_socket_change(&mut self, stack: &mut Stack, socket: SocketId, now: Nanos) {
+        self.has_output = true;
+        self.serve_socket(stack, socket, now);
+    }
+
+    #[inline]
+    fn has_ready_work(&self) -> bool {
+        !self.run_queue.is_empty() || !self.timed_sockets.is_empty()
+    }
+
+    #[inline]
+    fn run_ready(&mut self, stack: &mut Stack, now: Nanos) {
+        let ready_count = self.run_queue.len();
+        let has_output = std::mem::take(&mut self.has_output)
+            || ready_count > 0
+            || !self.timed_sockets.is_empty();
+        for _ in 0..ready_count {
+            if let Some(socket) = self.run_queue.pop_front() {
+                self.serve_socket(stack, socket, now);
+            }
+        }
+        for index in (0..self.timed_sockets.len()).rev() {
+            let socket = self.timed_sockets.swap_remove(index);
+            self.serve_socket(stack, socket, now);
+        }
+        if has_output {
+            stack.flush();
+        }
+    }
+
+    fn poll_timers(&mut self, stack: &mut Stack, now: Nanos) {
+        for service in &mut self.services {
+            if service.datagrams.poll_timers(stack, &self.interop, now) {
+                add_timed(&mut self.timed_sockets, service.datagrams.socket());
+            }
+        }
+        self.poll_outgoing_connects(stack, now);
+        if let Some(acceptor) = &mut self.acceptor {
+            acceptor.poll_timers(stack, now);
+        }
+        let range = self.idle_sweep.next_range(self.connections.len(), now);
+        for slot in &mut self.connections[range] {
+            if let Some(connection) = slot
+                && connection.is_idle_timed_out(now)
+            {
+                // It may be closed already.
+                let _ = stack.abort(connection.socket());
+                *slot = None;
+            }
+        }
+    }
+
+    #[inline]
+    fn set_test_payload(&mut self, payload: PayloadCounters) {
+        self.test_payload = payload;
+    }
+
+    fn take_bridges(&mut self) -> Vec<ConnectionBridge> {
+        self.acceptor
+            .as_mut()
+            .map(|acceptor| acceptor.take_bridges())
+            .unwrap_or_default()
+    }
+
+    fn hand_over_socket(&mut self, socket: SocketId) {
+        if let Some(acceptor) = &mut self.acceptor {
+            acceptor.hand_over_socket(socket);
+        }
+    }
+
+    fn stop_openings(&mut self) {
+        if let Some(acceptor) = &mut self.acceptor {
+            acceptor.stop_openings();
+        }
+    }
+
+    fn end_test(&mut self, stack: &mut Stack) {
+        if let Some(acceptor) = &mut self.acceptor {
+            acceptor.end_test(stack);
+        }
+    }
+}
+
+/// Returns what opens these services on the stack's thread; `None` without a service.
+pub fn opener(specs: Vec<ServiceSpec>, context: ServiceContext) -> Option<OpenServices> {
+    if specs.is_empty() {
+        return None;
+    }
+    Some(Box::new(move |stack| {
+        Ok(Box::new(StackServices::open(stack, specs, context)?))
+    }))
+}
+
+/// Returns the services of a stack that these are, if it has any.
+pub fn downcast(services: Option<&mut dyn StackService>) -> Option<&mut StackServices> {
+    let services: &mut dyn Any = services?;
+    services.downcast_mut()
+}
+
 /// Rejects a port that two services use.
-fn check_ports(specs: &[ServiceSpec]) -> Result<(), MeasureError> {
+fn check_ports(specs: &[ServiceSpec]) -> Result<(), TransportError> {
     for (position, spec) in specs.iter().enumerate() {
         if let Some(first) = specs[..position]
             .iter()
             .find(|first| first.port == spec.port)
         {
-            return Err(MeasureError::OptionRejected {
+            return Err(TransportError::OptionRejected {
                 option: format!("--serve {first},{spec}"),
                 why: format!("both use port {}", spec.port),
                 next_step: format!(

@@ -249,6 +249,7 @@ mod tests {
 
     use super::super::{ServiceContext, StackServices};
     use super::*;
+    use crate::netstack::stack_service::StackService;
     use crate::netstack::test_pair;
 
     const REQUESTS: usize = 24;

@@ -18,7 +18,7 @@ use linerate_sys::readiness::Readiness;
 
 use super::NetstackTransport;
 use super::socket_table::SocketSlot;
-use crate::flow::RunClock;
+use crate::transport::RunClock;
 use crate::transport::call_times::{CallOutcome, CallRecorder, CallStats, TransportCall};
 use crate::transport::kernel::SocketWatch;
 use crate::transport::{

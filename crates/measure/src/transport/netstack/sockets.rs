@@ -16,7 +16,7 @@ use super::{
     IDLE_POLL_INTERVAL_NS, MAX_BATCH, NetstackTransport, close_reason, connect_timeout_reason,
     to_io_error,
 };
-use crate::flow::RunClock;
+use crate::transport::RunClock;
 use crate::transport::call_times::CallStats;
 use crate::transport::kernel::SocketWatch;
 use crate::transport::{FlowOptions, PeerAddressing, TransportSetup, WorkerTransport};

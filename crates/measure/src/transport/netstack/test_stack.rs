@@ -7,7 +7,6 @@ use linerate_record::stack::StackPlan;
 
 use super::NetstackTransport;
 use crate::netstack::StackThread;
-use crate::netstack::services::ServiceContext;
 
 /// Runs `work` on a stack over this port with these settings.
 pub(crate) fn run_on_stack<R: Send + 'static>(
@@ -34,7 +33,7 @@ pub(crate) fn start_stack(device: &str, address: &str, keys: &[(&str, &str)]) ->
             .collect(),
         ..StackPlan::default()
     };
-    StackThread::start(&plan, Vec::new(), ServiceContext::default()).expect("a stack")
+    StackThread::start(&plan, None).expect("a stack")
 }
 
 /// Runs `work` on the stack's thread; the result arrives on the returned channel.

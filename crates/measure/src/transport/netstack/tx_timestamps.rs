@@ -8,7 +8,7 @@ use linerate_sys::tick_clock;
 
 use super::socket_table::SocketSlot;
 use super::{NetstackTransport, to_io_error};
-use crate::timestamps::ring::MAX_ROUND_TRIPS;
+use crate::transport::MAX_TIMESTAMPED_ROUND_TRIPS;
 use crate::transport::TxTimestamp;
 
 impl NetstackTransport {
@@ -20,7 +20,7 @@ impl NetstackTransport {
     ) -> io::Result<Vec<String>> {
         let socket = self.socket_id(slot)?;
         self.stack
-            .watch_stages(tick_clock::interpolated_now, MAX_ROUND_TRIPS);
+            .watch_stages(tick_clock::interpolated_now, MAX_TIMESTAMPED_ROUND_TRIPS);
         let from = match protocol {
             TransportProtocol::Udp => self.stack.udp_sent_count(socket).map_err(to_io_error)?,
             TransportProtocol::Tcp => self.sockets.get(slot).sent_stream_bytes,

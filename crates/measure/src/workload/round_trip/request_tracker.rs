@@ -524,7 +524,8 @@ mod tests {
     use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 
     use super::*;
-    use crate::flow::{FlowRole, RunClock, RunPhase};
+    use crate::flow::{FlowRole, RunPhase};
+    use crate::transport::RunClock;
     use crate::workload::scripted_transport::ScriptedTransport;
 
     fn request(bytes: usize, number: u64) -> Vec<u8> {

@@ -361,8 +361,9 @@ mod tests {
     use linerate_sys::cpu::ThreadEvents;
 
     use super::*;
-    use crate::flow::{FlowRole, RunClock, RunPhase};
+    use crate::flow::{FlowRole, RunPhase};
     use crate::transport::PeerAddressing;
+    use crate::transport::RunClock;
     use crate::workload::scripted_transport::ScriptedTransport;
 
     fn options() -> FlowOptions {

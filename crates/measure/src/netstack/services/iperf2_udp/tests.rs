@@ -10,6 +10,7 @@ use linerate_stack::TcpState;
 
 use super::super::{ServiceContext, StackServices};
 use super::*;
+use crate::netstack::stack_service::StackService;
 use crate::netstack::test_pair;
 use crate::session::{InteropOptions, ServerOptions};
 
