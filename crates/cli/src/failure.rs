@@ -3,6 +3,7 @@
 use linerate_lab::{LabError, TopologyError};
 use linerate_measure::MeasureError;
 use linerate_measure::transport::TransportError;
+use linerate_port::FrameRunError;
 use linerate_port::PortError;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
@@ -63,6 +64,15 @@ impl From<MeasureError> for CommandFailure {
     fn from(error: MeasureError) -> Self {
         Self {
             problem: error.problem(),
+            code: error.exit_code(),
+        }
+    }
+}
+
+impl From<FrameRunError> for CommandFailure {
+    fn from(error: FrameRunError) -> Self {
+        Self {
+            problem: error.report(),
             code: error.exit_code(),
         }
     }

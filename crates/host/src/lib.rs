@@ -6,6 +6,7 @@
 
 pub mod doctor;
 pub mod network_namespaces;
+pub mod numa;
 pub mod output_reader;
 pub mod processor_time;
 pub mod snapshot;

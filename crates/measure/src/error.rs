@@ -10,8 +10,8 @@ use linerate_record::event::{ErrorReport, RETRY_HINT, Retryable};
 use linerate_record::exit;
 use linerate_record::round_trip::MulticastGroup;
 use linerate_stack::StackError;
+use linerate_sys::error_report;
 use linerate_sys::frames::FrameRegionError;
-use rustix::io::Errno;
 
 use crate::transport::TransportError;
 
@@ -164,21 +164,6 @@ pub enum MeasureError {
     /// The user-space stack cannot be started, or one of its sockets failed.
     #[error(transparent)]
     Stack(Box<StackError>),
-    /// Ports, threads and settings of the forwarder that do not fit together.
-    #[error("{object}: {situation}")]
-    ForwarderSetup {
-        object: String,
-        situation: String,
-        next_step: String,
-    },
-    /// The generator cannot send what was requested.
-    #[error("{object}: {situation}")]
-    Generator {
-        /// An option, a file or a port.
-        object: String,
-        situation: String,
-        next_step: String,
-    },
     /// Another process uses the port.
     #[error("port {port} is in use ({source})")]
     PortInUse { port: u16, source: io::Error },
@@ -248,9 +233,7 @@ impl MeasureError {
             Self::OptionRejected { .. } => exit::MISSING,
             Self::Port(error) => error.exit_code(),
             Self::ReportCommand(_) => exit::FAILED,
-            Self::ForwarderSetup { .. } | Self::Generator { .. } | Self::Unsupported { .. } => {
-                exit::USAGE
-            }
+            Self::Unsupported { .. } => exit::USAGE,
             Self::Stack(error) => match &**error {
                 StackError::UnknownKey { .. }
                 | StackError::BadValue { .. }
@@ -321,19 +304,13 @@ impl MeasureError {
             ),
             _ => false,
         };
-        let depends_on_object = matches!(
-            self,
-            Self::Port(
-                PortError::NoInterface { .. }
-                    | PortError::InterfaceInUse { .. }
-                    | PortError::NotPrivileged { .. }
-                    | PortError::NoBpf { .. }
-            )
-        );
         match (self.may_pass(), is_lasting) {
             (true, _) => Some(Retryable::Transient),
             (false, true) => Some(Retryable::Permanent),
-            (false, false) => depends_on_object.then_some(Retryable::PermanentForObject),
+            (false, false) => match self {
+                Self::Port(error) => error.retryable(),
+                _ => None,
+            },
         }
     }
 
@@ -353,16 +330,6 @@ impl MeasureError {
                 let next = next_step.unwrap_or("see `linerate stack --help`");
                 ErrorReport::new(situation, "user-space stack", next)
             }
-            Self::ForwarderSetup {
-                object,
-                situation,
-                next_step,
-            }
-            | Self::Generator {
-                object,
-                situation,
-                next_step,
-            } => ErrorReport::new(situation, object, next_step),
             Self::UnknownName { host, source } => ErrorReport::new(
                 format!("no such host name ({source})"),
                 host,
@@ -556,22 +523,8 @@ impl MeasureError {
                 address,
                 "choose one that `ip address` lists on this host",
             ),
-            Self::Thread { thread, source } => ErrorReport::new(
-                format!("cannot be started ({source})"),
-                thread.clone(),
-                "use fewer, or allow more: `ulimit -u`, and pids.max of the control group",
-            ),
-            Self::System { action, source } => ErrorReport::new(
-                format!("{action} failed ({source})"),
-                "this host",
-                match source.raw_os_error().map(Errno::from_raw_os_error) {
-                    Some(Errno::MFILE | Errno::NFILE) => {
-                        "raise the open-file limit: `ulimit -n 100000`"
-                    }
-                    Some(Errno::NOMEM) => "free some memory, or use fewer streams",
-                    _ => "`linerate doctor` shows what this host can do",
-                },
-            ),
+            Self::Thread { thread, source } => error_report::thread(thread, source),
+            Self::System { action, source } => error_report::system_call(action, source),
         }
     }
 }

@@ -11,10 +11,8 @@ pub mod forward;
 pub mod generate;
 pub mod rate_search;
 
-pub mod carrier;
 mod delay_variation;
 mod flow_counters;
-mod numa;
 mod pacer;
 mod payload_pattern;
 mod sequence_tracker;
@@ -35,7 +33,6 @@ mod flow_memory;
 mod interval_series;
 mod rate_accuracy;
 mod result_builder;
-mod spawn_all;
 mod tcp_info_sums;
 mod worker;
 mod worker_costs;

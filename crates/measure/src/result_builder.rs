@@ -15,6 +15,7 @@ use linerate_stats::histogram::Histogram;
 use linerate_stats::histogram::HistogramData;
 use linerate_stats::units::format_share;
 use linerate_sys::clock::Nanos;
+use linerate_sys::cpu::MIN_SPINNING_SHARE;
 use linerate_sys::cpu::ThreadUsage;
 
 use crate::coordinator::{CounterReading, FlowHandle, find_flow};
@@ -27,9 +28,6 @@ use crate::worker_costs::WorkerCosts;
 
 /// Fraction of stolen CPU time from which figures are doubtful: it changes the third digit.
 const MIN_STEAL_SHARE: f64 = 0.01;
-
-/// Fraction of its CPU below which a spinning thread was preempted by others.
-const MIN_CORE_SHARE: f64 = 0.95;
 
 /// Builder of one end's results: everything that its figures are made from.
 pub struct ResultBuilder<'a> {
@@ -388,7 +386,7 @@ impl ResultBuilder<'_> {
         }
         let share = self.cpu_cost().share / self.thread_count as f64;
         // CPU time that a thread yields is not taken by others.
-        let min_share = MIN_CORE_SHARE
+        let min_share = MIN_SPINNING_SHARE
             - if self.plan.round_trip.rt_yield {
                 0.1
             } else {

@@ -242,12 +242,12 @@ fn what_cannot_be_sent_is_refused() {
         let mut ports =
             GeneratorPorts::open(&"ring:0".parse().unwrap(), &ReceiveSide::SendPort).unwrap();
         let error = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
-        let problem = error.problem();
+        let problem = error.report();
         assert!(problem.situation.contains(expected), "{problem:?}");
         assert!(!problem.next_step.is_empty());
     }
     let error = Capture::read(Path::new("/nowhere.pcap"), false).unwrap_err();
-    let problem = error.problem();
+    let problem = error.report();
     assert!(
         problem.situation.contains("cannot be opened"),
         "{problem:?}"
@@ -283,7 +283,7 @@ fn a_capture_is_not_written_while_it_is_sent() {
     let rejected = GeneratorPorts::open(&url, &ReceiveSide::Nowhere)
         .map(|_| ())
         .unwrap_err();
-    let problem = rejected.problem();
+    let problem = rejected.report();
     assert!(
         problem.situation.contains("read and written"),
         "{problem:?}"
@@ -392,7 +392,7 @@ fn a_capture_of_cut_frames_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cut.pcap");
     truncated_capture(&file, &[(60, 60), (96, 1514), (60, 61)]);
-    let problem = Capture::read(&file, false).unwrap_err().problem();
+    let problem = Capture::read(&file, false).unwrap_err().report();
     assert_eq!(problem.object, file.display().to_string());
     assert!(
         problem
@@ -419,7 +419,7 @@ fn the_longest_captured_frame_is_refused_with_its_length() {
     let mut ports =
         GeneratorPorts::open(&"ring:0".parse().unwrap(), &ReceiveSide::SendPort).unwrap();
     let error = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
-    let situation = error.problem().situation;
+    let situation = error.report().situation;
     assert!(situation.contains("65539 bytes"), "{situation}");
 }
 

@@ -154,6 +154,13 @@ pub struct PortCapabilities {
 }
 
 impl PortCapabilities {
+    /// Returns the names of the port and of the interface behind it.
+    #[must_use]
+    pub fn name_and_interface(&self) -> (String, Option<&str>) {
+        let interface = self.interface.as_ref().map(NetInterface::name);
+        (self.name.clone(), interface)
+    }
+
     /// Capabilities of a port without special properties, for frames of `frame_bytes`.
     #[must_use]
     pub fn plain(name: impl Into<String>, frame_bytes: u16) -> Self {

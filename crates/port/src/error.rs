@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use linerate_record::event::ErrorReport;
+use linerate_record::event::{ErrorReport, Retryable};
 use linerate_record::exit;
 use linerate_sys::frames::FrameRegionError;
 
@@ -147,6 +147,19 @@ pub enum PortError {
 }
 
 impl PortError {
+    /// Returns whether the error stays in a rerun, where that is certain.
+    #[must_use]
+    pub const fn retryable(&self) -> Option<Retryable> {
+        match self {
+            Self::NoPeer { .. } | Self::PeerGone { .. } => Some(Retryable::Transient),
+            Self::NoInterface { .. }
+            | Self::InterfaceInUse { .. }
+            | Self::NotPrivileged { .. }
+            | Self::NoBpf { .. } => Some(Retryable::PermanentForObject),
+            _ => None,
+        }
+    }
+
     /// Returns true if a privilege or a kernel feature is missing (exit code 4).
     #[must_use]
     pub const fn is_missing_privilege(&self) -> bool {

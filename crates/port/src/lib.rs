@@ -58,6 +58,11 @@ pub use kinds::{AnyReceive, AnyTransmit, memory_plan, open};
 
 mod error;
 pub use error::PortError;
+mod run_error;
+pub use run_error::FrameRunError;
+
+pub mod caveats;
+pub mod facts;
 
 pub mod checksum;
 pub use linerate_sys::frames::chunked_copy::copy_in_chunks;

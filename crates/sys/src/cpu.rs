@@ -5,6 +5,9 @@ use std::mem;
 
 use linerate_record::plan::CpuList;
 
+/// Fraction of its CPU below which a spinning thread was preempted by others.
+pub const MIN_SPINNING_SHARE: f64 = 0.95;
+
 /// Lists the processors that the calling thread may run on.
 ///
 /// # Errors

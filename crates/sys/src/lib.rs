@@ -14,6 +14,7 @@ pub mod datagram_batch;
 pub mod device_clock;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
+pub mod error_report;
 pub mod ethtool;
 pub mod ethtool_features;
 pub mod fd_table;
@@ -37,6 +38,7 @@ pub mod scheduling;
 pub mod shm;
 pub mod signal;
 pub mod socket;
+pub mod spawn;
 pub mod tap;
 pub mod terminal;
 pub mod thread;

@@ -10,6 +10,7 @@ use linerate_measure::generate::template::{
     FrameSizes, MIN_FRAME_WITH_FCS, TemplateError, fitted_size,
 };
 use linerate_measure::generate::{FrameInput as Sent, GeneratorSettings};
+use linerate_port::FrameRunError;
 use linerate_record::capacity::{Capacity, CapacityTrial};
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
@@ -100,7 +101,7 @@ fn capacity_options(
         args::Rfc2544Test::BackToBack => SuiteTest::BackToBack,
     });
     Ok(SuiteOptions {
-        sizes: sizes.map_err(linerate_measure::MeasureError::from)?,
+        sizes: sizes.map_err(FrameRunError::from)?,
         tests: tests.collect(),
         loss_goals: goals,
         resolution: args.resolution,
@@ -125,7 +126,7 @@ fn measure(args: &CapacityArgs, output: &mut CommandOutput) -> Result<u8, Comman
     let line_bps = ports_named.line_bps(&args.ports);
     let plan = args.frames.plan(None)?;
     let (sizes, note) = match &args.sizes[..] {
-        [] => default_sizes(&plan).map_err(linerate_measure::MeasureError::from)?,
+        [] => default_sizes(&plan).map_err(FrameRunError::from)?,
         requested => (requested.to_vec(), None),
     };
     let options = capacity_options(args, &sizes, line_bps)?;

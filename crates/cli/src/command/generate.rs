@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linerate_host::stop_flag::StopFlag;
-use linerate_measure::MeasureError;
-use linerate_measure::carrier;
 use linerate_measure::generate::{
     Capture, FrameInput as Sent, GeneratorEvent, GeneratorPorts, GeneratorRun, GeneratorSettings,
     ReceiveSide, plan, record, run as run_generator,
 };
+use linerate_port::FrameRunError;
 use linerate_port::QueueTotals;
+use linerate_port::caveats::no_carrier_warning;
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
 use linerate_record::plan::{CpuList, PerEnd, WaitMode};
@@ -91,7 +91,7 @@ fn measure(args: &GenerateArgs, output: &mut CommandOutput) -> Result<u8, Comman
     let _devices = ports_named.apply_device_settings(&stop, output)?;
     let mut ports = ports_named.open()?;
     if let Some(port) = ports.without_carrier() {
-        output.warn(&format!("warning: {}", carrier::start_warning(port)));
+        output.warn(&format!("warning: {}", no_carrier_warning(port)));
     }
     let (send, receive) = ports_named.names();
     let names = (send.as_str(), receive.as_deref());
@@ -125,7 +125,7 @@ fn run_with_events(
     settings: &GeneratorSettings,
     stop: &StopFlag,
     events: &EventSender,
-) -> Result<GeneratorRun, MeasureError> {
+) -> Result<GeneratorRun, FrameRunError> {
     let mut number = 0;
     let (mut sent, mut received) = (QueueTotals::default(), QueueTotals::default());
     let emit = |content| {

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use linerate_measure::forward::{ForwardSettings, Forwarder, FrameMemoryRequest, ModeSpec};
+use linerate_port::FrameRunError;
 use linerate_port::PortUrl;
 use linerate_record::exit;
 use linerate_record::forward::IdleStrategy;
@@ -56,7 +57,7 @@ fn run_link(interfaces: [&str; 2], mode: &str, mtu: &str) -> Result<(), String> 
         flush: false,
         ..ForwardSettings::default()
     };
-    let failed = |error: linerate_measure::MeasureError| error.problem().to_string();
+    let failed = |error: FrameRunError| error.report().to_string();
     let mut forwarder = Forwarder::open(&urls, memory).map_err(failed)?;
     forwarder.start(&settings, Duration::ZERO).map_err(failed)?;
     print_stdout(linerate_lab::PASSING_REPLY);

@@ -12,10 +12,10 @@ use super::caveats::suite_caveats;
 use super::rfc2544_suite::{
     Rfc2544Suite, SuiteOptions, SuiteTest, SuiteTrial, SuiteTrialResult, TrialAmount,
 };
-use crate::MeasureError;
 use crate::generate::{
     FrameInput, GeneratorPorts, GeneratorRun, GeneratorSettings, caveats, record, run as generate,
 };
+use linerate_port::FrameRunError;
 
 /// Results of a capacity measurement.
 pub struct CapacityResults {
@@ -29,7 +29,7 @@ pub struct CapacityResults {
     /// True if the user stopped the measurement.
     pub interrupted: bool,
     /// Error that ended the measurement early.
-    pub failure: Option<MeasureError>,
+    pub failure: Option<FrameRunError>,
 }
 
 /// Runs all trials and passes each to a callback.
@@ -46,7 +46,7 @@ pub fn run(
     base: &GeneratorSettings,
     stop: &AtomicBool,
     on_trial: &mut dyn FnMut(&CapacityTrial),
-) -> Result<CapacityResults, MeasureError> {
+) -> Result<CapacityResults, FrameRunError> {
     if let Some(port) = ports.without_carrier() {
         // The link may be coming up at this moment. If it stays down, the trials detect it.
         let deadline = clock::now() + CARRIER_TIMEOUT_NS;
@@ -161,24 +161,24 @@ const CARRIER_TIMEOUT_NS: u64 = 3_000_000_000;
 /// Interval between two checks of the carrier.
 const CARRIER_POLL_NS: u64 = 20_000_000;
 
-fn no_carrier(port: String) -> MeasureError {
-    MeasureError::Generator {
+fn no_carrier(port: String) -> FrameRunError {
+    FrameRunError::Setup {
         object: port,
         situation: "it has no carrier".to_owned(),
-        next_step: crate::carrier::REMEDY.to_owned(),
+        next_step: linerate_port::caveats::NO_CARRIER_REMEDY.to_owned(),
     }
 }
 
-fn no_peer(port: String) -> MeasureError {
-    MeasureError::Generator {
+fn no_peer(port: String) -> FrameRunError {
+    FrameRunError::Setup {
         object: port,
         situation: "no peer connected to its other end".to_owned(),
-        next_step: crate::carrier::NO_PEER_NEXT_STEP.to_owned(),
+        next_step: linerate_port::caveats::NO_PEER_NEXT_STEP.to_owned(),
     }
 }
 
-fn sends_nothing(port: &str) -> MeasureError {
-    MeasureError::Generator {
+fn sends_nothing(port: &str) -> FrameRunError {
+    FrameRunError::Setup {
         object: port.to_owned(),
         situation: "no frame was sent in several trials".to_owned(),
         next_step: "check the port with `linerate generate`, or use another port".to_owned(),

@@ -31,9 +31,9 @@ use super::stream_recorder::{RecorderSample, StreamRecorder};
 use super::worker::{
     AssignedStream, ForwardTask, ForwardTaskResult, StartBarrierGuard, StreamResult, WorkerControl,
 };
-use crate::MeasureError;
-use crate::numa::NumaPlacement;
-use crate::spawn_all::spawn_all;
+use linerate_host::numa::NumaPlacement;
+use linerate_port::FrameRunError;
+use linerate_sys::spawn::spawn_all;
 
 mod port_control;
 #[cfg(test)]
@@ -187,8 +187,8 @@ impl Forwarder {
     /// Opens the ports over one memory.
     ///
     /// # Errors
-    /// [`MeasureError`] if a port cannot be opened or the memory is too small or too large.
-    pub fn open(urls: &[PortUrl], request: FrameMemoryRequest) -> Result<Self, MeasureError> {
+    /// [`FrameRunError`] if a port cannot be opened or the memory is too small or too large.
+    pub fn open(urls: &[PortUrl], request: FrameMemoryRequest) -> Result<Self, FrameRunError> {
         let plan = memory_plan_for(urls, &request)?;
         check_memory(&plan)?;
         let memory = FrameRegion::new(plan)?;
@@ -241,16 +241,16 @@ impl Forwarder {
     /// Returns the number of streams with these settings.
     ///
     /// # Errors
-    /// [`MeasureError`] if the settings allow no stream.
-    pub fn streams_of(&self, settings: &ForwardSettings) -> Result<usize, MeasureError> {
+    /// [`FrameRunError`] if the settings allow no stream.
+    pub fn streams_of(&self, settings: &ForwardSettings) -> Result<usize, FrameRunError> {
         Ok(self.port_pairs(settings)?.len())
     }
 
     /// Returns the assignment of streams to threads with these settings.
     ///
     /// # Errors
-    /// [`MeasureError`] if the settings do not fit the ports or processors.
-    pub fn routes(&self, settings: &ForwardSettings) -> Result<Vec<StreamRoute>, MeasureError> {
+    /// [`FrameRunError`] if the settings do not fit the ports or processors.
+    pub fn routes(&self, settings: &ForwardSettings) -> Result<Vec<StreamRoute>, FrameRunError> {
         let pairs = self.port_pairs(settings)?;
         let threads = (settings.cores.max(1) as usize).min(pairs.len().max(1));
         let cpus = self.thread_cpus(settings, threads)?;
@@ -278,7 +278,7 @@ impl Forwarder {
     fn port_pairs(
         &self,
         settings: &ForwardSettings,
-    ) -> Result<Vec<(usize, usize, usize)>, MeasureError> {
+    ) -> Result<Vec<(usize, usize, usize)>, FrameRunError> {
         let ports = self.selected_ports(settings)?;
         let topology = match settings.mode.replies_on_rx_port() {
             true => linerate_record::forward::PortTopology::Loop,
@@ -289,7 +289,7 @@ impl Forwarder {
             let to = ports[topology.peer(index, ports.len())];
             let queues = [from, to].map(|port| self.ports[port].queues.len());
             if queues[0] != queues[1] {
-                return Err(MeasureError::ForwarderSetup {
+                return Err(FrameRunError::Setup {
                     object: format!("ports {from} and {to}"),
                     situation: format!(
                         "they have {} and {}",
@@ -306,10 +306,10 @@ impl Forwarder {
 
     /// Returns the open ports that the settings select, in their order: neighbours in the list are
     /// pairs.
-    fn selected_ports(&self, settings: &ForwardSettings) -> Result<Vec<usize>, MeasureError> {
+    fn selected_ports(&self, settings: &ForwardSettings) -> Result<Vec<usize>, FrameRunError> {
         let unknown = (settings.ports.iter()).find(|&&port| port as usize >= self.ports.len());
         if let Some(port) = unknown {
-            return Err(MeasureError::ForwarderSetup {
+            return Err(FrameRunError::Setup {
                 object: format!("port {port}"),
                 situation: "there is no such port".to_owned(),
                 next_step: match self.ports.len() {
@@ -324,7 +324,7 @@ impl Forwarder {
         };
         ports.retain(|&port| self.ports[port].is_started());
         if ports.is_empty() {
-            return Err(MeasureError::ForwarderSetup {
+            return Err(FrameRunError::Setup {
                 object: "ports".to_owned(),
                 situation: "none is started".to_owned(),
                 next_step: "use `port start all`".to_owned(),
@@ -338,22 +338,22 @@ impl Forwarder {
         &self,
         settings: &ForwardSettings,
         threads: usize,
-    ) -> Result<Vec<u32>, MeasureError> {
+    ) -> Result<Vec<u32>, FrameRunError> {
         if !settings.is_pinned {
             return Ok(Vec::new());
         }
         let usable = cpu::list_usable()
-            .map_err(|source| MeasureError::system("reading the affinity mask", source))?;
+            .map_err(|source| FrameRunError::system("reading the affinity mask", source))?;
         if !settings.cpus.is_empty() {
             if let Some(cpu) = settings.cpus.iter().find(|cpu| !usable.contains(cpu)) {
-                return Err(MeasureError::ForwarderSetup {
+                return Err(FrameRunError::Setup {
                     object: format!("processor {cpu}"),
                     situation: "this process may not run there".to_owned(),
                     next_step: format!("choose among {}", CpuList(usable)),
                 });
             }
             if settings.cpus.len() < threads {
-                return Err(MeasureError::ForwarderSetup {
+                return Err(FrameRunError::Setup {
                     object: format!("{threads} threads"),
                     situation: format!("{} processors are listed", settings.cpus.len()),
                     next_step: "list a processor for each thread, or use fewer threads".to_owned(),
@@ -382,12 +382,12 @@ impl Forwarder {
     /// empty.
     ///
     /// # Errors
-    /// [`MeasureError`] if the settings do not fit the ports, processors or memory.
+    /// [`FrameRunError`] if the settings do not fit the ports, processors or memory.
     pub fn start(
         &mut self,
         settings: &ForwardSettings,
         quiet: Duration,
-    ) -> Result<Vec<StreamRoute>, MeasureError> {
+    ) -> Result<Vec<StreamRoute>, FrameRunError> {
         self.start_with(settings, quiet, &mut |builder, job| builder.spawn(job))
     }
 
@@ -396,9 +396,9 @@ impl Forwarder {
         settings: &ForwardSettings,
         quiet: Duration,
         spawn: SpawnWorker<'_>,
-    ) -> Result<Vec<StreamRoute>, MeasureError> {
+    ) -> Result<Vec<StreamRoute>, FrameRunError> {
         if self.is_running() {
-            return Err(MeasureError::ForwarderSetup {
+            return Err(FrameRunError::Setup {
                 object: "forwarding".to_owned(),
                 situation: "it is running already".to_owned(),
                 next_step: "use `stop` first".to_owned(),
@@ -500,14 +500,14 @@ impl Forwarder {
         &self,
         settings: &ForwardSettings,
         routes: &[StreamRoute],
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), FrameRunError> {
         let makes_frames = settings.tx_first > 0 || settings.mode.makes_frames();
         let bytes = settings.frame.bytes;
         for route in routes.iter().filter(|_| makes_frames) {
             let port = &self.ports[route.tx_port as usize];
             let max_bytes = port.capabilities.frame_bytes;
             if bytes > max_bytes {
-                return Err(MeasureError::OptionRejected {
+                return Err(FrameRunError::OptionRejected {
                     option: format!("--txpkts {bytes}"),
                     why: format!(
                         "{} sends at most {max_bytes} bytes per frame",
@@ -521,12 +521,12 @@ impl Forwarder {
     }
 
     /// Rejects rates of queues that do not exist, which would have no effect.
-    fn check_rates(&self, settings: &ForwardSettings) -> Result<(), MeasureError> {
+    fn check_rates(&self, settings: &ForwardSettings) -> Result<(), FrameRunError> {
         for rate in &settings.rates {
             let port = self.ports.get(rate.port as usize);
             let queues = port.map_or(0, |port| port.queues.len());
             if rate.queue as usize >= queues && port.is_none_or(ForwarderPort::is_started) {
-                return Err(MeasureError::ForwarderSetup {
+                return Err(FrameRunError::Setup {
                     object: format!("queue {} of port {}", rate.queue, rate.port),
                     situation: format!(
                         "a rate is set, and the port has {}",
@@ -552,7 +552,7 @@ impl Forwarder {
         &self,
         settings: &ForwardSettings,
         streams: usize,
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), FrameRunError> {
         let (max_held, share) = (
             settings.mode.max_held_frames(),
             self.held_frames_per_stream(streams),
@@ -561,7 +561,7 @@ impl Forwarder {
             return Ok(());
         }
         let needed = u64::from(max_held) * 2 * streams.max(1) as u64;
-        Err(MeasureError::ForwarderSetup {
+        Err(FrameRunError::Setup {
             object: format!("limit={max_held}"),
             situation: format!("the memory has space for {share} delayed frames in each direction"),
             next_step: format!(
@@ -570,7 +570,7 @@ impl Forwarder {
         })
     }
 
-    fn check_interrupts(&self, routes: &[StreamRoute]) -> Result<(), MeasureError> {
+    fn check_interrupts(&self, routes: &[StreamRoute]) -> Result<(), FrameRunError> {
         for route in routes {
             let port = &self.ports[route.rx_port as usize];
             let queue = &port.queues[route.rx_queue as usize];
@@ -579,7 +579,7 @@ impl Forwarder {
                 .as_ref()
                 .is_none_or(|receive| receive.wait_handle().is_none())
             {
-                return Err(MeasureError::OptionRejected {
+                return Err(FrameRunError::OptionRejected {
                     option: "--idle interrupt".to_owned(),
                     why: format!(
                         "`{}` has no file descriptor to wait on",
@@ -719,8 +719,11 @@ impl Forwarder {
             running.routes.iter().any(uses_port)
         };
         let ports = self.ports.iter().filter(has_stream);
-        let numa =
-            NumaPlacement::read(ports.map(|port| &port.capabilities), &self.memory).warning(&cpus);
+        let numa = NumaPlacement::read(
+            ports.map(|port| port.capabilities.name_and_interface()),
+            self.memory.numa_node(),
+        )
+        .warning(&cpus);
         // A port that lost a queue must be reopened.
         for port in &mut self.ports {
             if lost_queue_ports.contains(&port.number) && port.is_started() {
@@ -803,7 +806,7 @@ impl Drop for Forwarder {
 fn memory_plan_for(
     urls: &[PortUrl],
     request: &FrameMemoryRequest,
-) -> Result<MemoryPlan, MeasureError> {
+) -> Result<MemoryPlan, FrameRunError> {
     let mut plan = memory_plan(urls);
     let queues = urls.iter().map(|url| url.common().queues.unwrap_or(1));
     plan.frames = plan
@@ -822,12 +825,12 @@ fn memory_plan_for(
             plan.frame_bytes = frame_bytes;
             Ok(plan)
         }
-        Some(Err(_)) => Err(MeasureError::Unsupported {
+        Some(Err(_)) => Err(FrameRunError::Unsupported {
             option: format!("--mbuf-size {slot_bytes}"),
             why: format!("a frame has at most {} bytes", u16::MAX),
             next_step: "use less, or --total-num-mbufs for more frames".to_owned(),
         }),
-        None => Err(MeasureError::Unsupported {
+        None => Err(FrameRunError::Unsupported {
             option: format!("--mbuf-size {slot_bytes}"),
             why: format!(
                 "ports send frames of {} bytes with {} bytes of headroom, and a frame must fit into one buffer",
@@ -845,12 +848,12 @@ fn queue_count_text(queues: usize) -> String {
 }
 
 /// Rejects residence times in modes that do not forward frames at once.
-fn check_residence(settings: &ForwardSettings) -> Result<(), MeasureError> {
+fn check_residence(settings: &ForwardSettings) -> Result<(), FrameRunError> {
     let mode = &settings.mode;
     if !settings.record_residence || mode.forwards_at_once() {
         return Ok(());
     }
-    Err(MeasureError::Unsupported {
+    Err(FrameRunError::Unsupported {
         option: "--latencystats".to_owned(),
         why: format!(
             "mode {} consumes, generates or delays frames: none passes straight through",
@@ -865,10 +868,10 @@ fn check_residence(settings: &ForwardSettings) -> Result<(), MeasureError> {
 
 /// Rejects a memory of more than half of the free memory: the kernel would overcommit it, and kill
 /// a process when it is used.
-fn check_memory(plan: &MemoryPlan) -> Result<(), MeasureError> {
+fn check_memory(plan: &MemoryPlan) -> Result<(), FrameRunError> {
     let bytes = plan.slot_bytes() as u64 * u64::from(plan.frames);
     match linerate_sys::memory_info::available_bytes() {
-        Some(free) if bytes > free / 2 => Err(MeasureError::ForwarderSetup {
+        Some(free) if bytes > free / 2 => Err(FrameRunError::Setup {
             object: format!("memory for {} frames", plan.frames),
             situation: format!(
                 "{} is more than half of the {} that are free",

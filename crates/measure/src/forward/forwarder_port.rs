@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use linerate_port::facts::{outages_since, xdp_facts};
 use linerate_port::kinds::{AnyReceive, AnyTransmit};
 use linerate_port::{
     DropCause, FrameCopy, PeerState, PortCapabilities, PortError, PortUrl, QueueCounters,
-    QueueTotals, RxQueue, TxQueue, XdpBinding, open,
+    QueueTotals, RxQueue, TxQueue, open,
 };
-use linerate_record::forward::{BusyPollFacts, ForwardPort, PeerOutage, QueueFigures, XdpFacts};
+use linerate_record::forward::{ForwardPort, PeerOutage, QueueFigures};
 use linerate_sys::af_packet::PromiscuousMode;
 use linerate_sys::clock;
 use linerate_sys::frames::burst::Burst;
@@ -60,35 +61,6 @@ pub(super) fn queue_figures(totals: QueueTotals) -> QueueFigures {
             .map(|(cause, count)| (cause.name().to_owned(), count))
             .collect(),
     }
-}
-
-/// Converts the binding of an AF_XDP socket to the form of the record.
-pub(crate) fn xdp_facts(binding: &XdpBinding) -> XdpFacts {
-    XdpFacts {
-        mode: if binding.native { "native" } else { "generic" }.to_owned(),
-        zero_copy: binding.zero_copy,
-        need_wakeup: binding.need_wakeup,
-        busy_poll: binding.busy_poll.as_ref().map(|polling| BusyPollFacts {
-            budget: polling.budget,
-            napi_id: polling.napi_id(),
-        }),
-    }
-}
-
-/// Returns the times without a peer at a queue that overlap a run which began at `began`.
-pub(crate) fn outages_since(receive: &AnyReceive, started_at: Instant) -> Vec<PeerOutage> {
-    let ns_since = |time: Instant| {
-        let ns_since = time.saturating_duration_since(started_at);
-        u64::try_from(ns_since.as_nanos()).unwrap_or(u64::MAX)
-    };
-    let outages = receive.peer_outages().into_iter();
-    outages
-        .filter(|outage| outage.until.is_none_or(|until| until > started_at))
-        .map(|outage| PeerOutage {
-            from_ns: ns_since(outage.from),
-            until_ns: outage.until.map(ns_since),
-        })
-        .collect()
 }
 
 /// Queue pair of a port.

@@ -31,12 +31,10 @@ mod tests;
 
 pub use forwarder::{ForwardResults, Forwarder, FrameMemoryRequest, PrimedFrames};
 pub use forwarder_port::PortTotals;
-pub(crate) use forwarder_port::{outages_since, xdp_facts};
 pub use linerate_port::kinds::KINDS;
 pub use linerate_port::{DropCause, PortError, PortUrl, QueueTotals, RxDestination};
 pub use linerate_sys::frames::burst::BURST_FRAMES;
 pub use linerate_sys::frames::frame_memory::CACHED_FRAMES_RANGE;
 pub use mode_table::{MODES, ModeHelp, ModeSpec};
 pub use run::{ForwardEvent, ForwardInterval, ForwardRun, RunTimes, plan, record, run};
-pub(crate) use run::{MIN_CORE_SHARE, peer_outage_caveat};
 pub use settings::{ForwardSettings, PeerAddress, QueueRate, TransmitRetry, VerboseLevel};

@@ -6,21 +6,20 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use linerate_host::snapshot;
+use linerate_port::caveats::peer_outage_caveat;
 use linerate_port::{PortError, PortUrl, QueueTotals};
 use linerate_record::facts::Role;
-use linerate_record::forward::{
-    ForwardFigures, ForwardPlan, IdleStrategy, PeerOutage, StreamRoute,
-};
+use linerate_record::forward::{ForwardFigures, ForwardPlan, IdleStrategy, StreamRoute};
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, FlowEnd, Interval, PacketLoss, Record, Summary, new_id};
-use linerate_stats::units::format_nanos;
+use linerate_sys::cpu::MIN_SPINNING_SHARE;
 use linerate_sys::{clock, cpu};
 
 use super::forwarder::{Forwarder, PrimedFrames};
 use super::forwarder_port::PortTotals;
 use super::settings::ForwardSettings;
-use crate::MeasureError;
-use crate::carrier::no_peer_caveat;
+use linerate_port::FrameRunError;
+use linerate_port::caveats::no_peer_caveat;
 
 /// Totals of all ports over one interval of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +129,7 @@ impl ForwardRun {
     /// Returns whether other work ran on the processors of spinning threads.
     #[must_use]
     pub fn is_disturbed(&self, settings: &ForwardSettings) -> bool {
-        settings.idle == IdleStrategy::Spin && self.min_core_share() < MIN_CORE_SHARE
+        settings.idle == IdleStrategy::Spin && self.min_core_share() < MIN_SPINNING_SHARE
     }
 }
 
@@ -154,7 +153,7 @@ pub fn run(
     times: &RunTimes,
     stop: &AtomicBool,
     on_event: &mut dyn FnMut(ForwardEvent<'_>),
-) -> Result<ForwardRun, MeasureError> {
+) -> Result<ForwardRun, FrameRunError> {
     let routes = forwarder.start(settings, times.flush_quiet)?;
     let (started, started_ns) = (Timestamp::now(), clock::now());
     on_event(ForwardEvent::Started(&routes));
@@ -364,45 +363,6 @@ fn losses(figures: &ForwardFigures) -> Vec<PacketLoss> {
     on_links.into_iter().collect()
 }
 
-/// Makes the caveat about a peer that left during a run. The figures of such a run cover its full
-/// time.
-pub(crate) fn peer_outage_caveat(
-    port: &str,
-    outages: &[PeerOutage],
-    duration_ns: u64,
-) -> Option<Caveat> {
-    let first = outages.first()?;
-    let time_text = |ns: u64| format_nanos(ns as f64);
-    let without_peer_ns: u64 = (outages.iter())
-        .map(|outage| {
-            let until = outage.until_ns.unwrap_or(duration_ns).min(duration_ns);
-            until.saturating_sub(outage.from_ns)
-        })
-        .sum();
-    let repetitions = match outages.len() {
-        1 => String::new(),
-        repetitions => format!(" ({repetitions} times in total)"),
-    };
-    let reconnection = match (first.until_ns, outages.last()?.until_ns) {
-        (_, None) => "no peer has reconnected".to_owned(),
-        (Some(first), _) => format!("a peer reconnected at {}", time_text(first)),
-        (None, Some(_)) => "a peer connected later".to_owned(),
-    };
-    Some(Caveat::new(
-        "peer-left",
-        format!(
-            "the peer of {port} disconnected {} after the start{repetitions}, and {reconnection}: figures cover the full {}, \
-             including {} without a peer",
-            time_text(first.from_ns),
-            time_text(duration_ns),
-            time_text(without_peer_ns)
-        ),
-    ))
-}
-
-/// Fraction of its core below which a spinning thread shared the core with other work.
-pub(crate) const MIN_CORE_SHARE: f64 = 0.95;
-
 fn caveats(settings: &ForwardSettings, run_result: &ForwardRun) -> Vec<Caveat> {
     let mut caveats = Vec::new();
     let threads = thread_cpus(&run_result.routes).len();
@@ -439,8 +399,10 @@ fn caveats(settings: &ForwardSettings, run_result: &ForwardRun) -> Vec<Caveat> {
             &port.peer_outages,
             run_result.figures.duration_ns,
         ));
-        caveats
-            .extend((port.carrier == Some(false)).then(|| crate::carrier::run_warning(&port.name)));
+        caveats.extend(
+            (port.carrier == Some(false))
+                .then(|| linerate_port::caveats::no_carrier_caveat(&port.name)),
+        );
     }
     caveats.extend(run_result.numa_caveat.clone());
     if let Some(port_error) = &run_result.port_error {
@@ -451,7 +413,7 @@ fn caveats(settings: &ForwardSettings, run_result: &ForwardRun) -> Vec<Caveat> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_record::forward::{ForwardPort, ForwardStream};
+    use linerate_record::forward::{ForwardPort, ForwardStream, PeerOutage};
 
     use super::*;
 

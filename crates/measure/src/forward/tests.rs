@@ -14,8 +14,8 @@ use super::mode::io::Io;
 use super::settings::ForwardSettings;
 use super::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
 use super::{ForwardEvent, Forwarder, FrameMemoryRequest, RunTimes, record, run};
-use crate::MeasureError;
 use crate::forward::frame::MacAddress;
+use linerate_port::FrameRunError;
 
 fn urls(texts: &[&str]) -> Vec<PortUrl> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -164,7 +164,7 @@ fn streams_go_where_the_topology_says() {
 #[test]
 fn unfit_settings_are_rejected() {
     let mut forwarder = forwarder(&["ring:0", "ring:1,queues=2"]);
-    let error_of = |result: Result<_, MeasureError>| result.map(|_: Vec<_>| ()).unwrap_err();
+    let error_of = |result: Result<_, FrameRunError>| result.map(|_: Vec<_>| ()).unwrap_err();
     let uneven = error_of(forwarder.routes(&settings("io")));
     assert!(uneven.to_string().contains("1 and 2 queues"), "{uneven}");
     let unknown_port = ForwardSettings {
@@ -402,7 +402,7 @@ fn queue_keeps_its_rate_limit() {
     };
     let error = forwarder.start(&unknown, Duration::ZERO).unwrap_err();
     assert!(
-        error.problem().to_string().contains("has 1 queue"),
+        error.report().to_string().contains("has 1 queue"),
         "{error}"
     );
 }
@@ -535,7 +535,7 @@ fn residence_times_are_measured() {
         };
         let error = timed.start(&options, Duration::ZERO).unwrap_err();
         assert!(
-            error.problem().to_string().contains("straight through"),
+            error.report().to_string().contains("straight through"),
             "{mode}"
         );
     }
@@ -654,7 +654,7 @@ fn ports_come_and_go_and_keep_their_numbers() {
     forwarder.detach(0).unwrap();
     forwarder.detach(1).unwrap();
     let error = forwarder.detach(2).unwrap_err();
-    assert!(error.problem().to_string().contains("last one"));
+    assert!(error.report().to_string().contains("last one"));
     // A port that cannot be opened changes nothing.
     assert!(forwarder.attach(&url("packet:none-such")).is_err());
     assert_eq!(forwarder.numbers(), [2]);
@@ -758,7 +758,7 @@ fn a_port_that_does_not_come_back_is_named_and_can_be_started() {
     let mut forwarder = forwarder(&["ring:0", &capture, "ring:1"]);
     std::fs::remove_file(&file).unwrap();
     let error = forwarder.attach(&url("ring:2,mtu=9000")).unwrap_err();
-    let problem = error.problem();
+    let problem = error.report();
     assert_eq!(problem.object, "port 1");
     assert!(problem.situation.contains("stopped"), "{problem:?}");
     assert!(problem.next_step.contains("`port start 1`"), "{problem:?}");
@@ -773,7 +773,7 @@ fn a_port_that_does_not_come_back_is_named_and_can_be_started() {
     // It is retried and reports its error again; the other ports are started.
     forwarder.stop_port(Some(2)).unwrap();
     let error = forwarder.start_port(None).unwrap_err();
-    assert!(error.problem().situation.contains("stopped"), "{error}");
+    assert!(error.report().situation.contains("stopped"), "{error}");
     assert_eq!(open(&forwarder), [true, false, true]);
     std::fs::write(&file, &header).unwrap();
     forwarder.start_port(Some(1)).unwrap();
@@ -785,7 +785,7 @@ fn a_port_that_does_not_come_back_is_named_and_can_be_started() {
 fn closed_ports_are_configured() {
     let mut forwarder = forwarder(&["ring:0", "ring:1"]);
     let error = forwarder.configure(None, "queues", "2").unwrap_err();
-    assert!(error.problem().to_string().contains("open"), "{error}");
+    assert!(error.report().to_string().contains("open"), "{error}");
     forwarder.stop_port(None).unwrap();
     assert_eq!(forwarder.configure(None, "queues", "4").unwrap(), 2);
     assert_eq!(forwarder.configure(Some(1), "mtu", "9000").unwrap(), 1);

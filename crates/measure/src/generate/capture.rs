@@ -8,7 +8,7 @@ use linerate_port::pcap::{self, CaptureError, CaptureReader};
 use linerate_record::generate::FCS_BYTES;
 use linerate_stats::units::format_count;
 
-use crate::MeasureError;
+use linerate_port::FrameRunError;
 
 /// Maximum bytes of frames of a capture.
 const MAX_FRAME_BYTES_TOTAL: usize = 1 << 30;
@@ -32,10 +32,10 @@ impl Capture {
     /// Reads a file; `keeps_times` keeps the times between its frames.
     ///
     /// # Errors
-    /// [`MeasureError::Generator`] if it cannot be read, is no capture, has no frame, or has
-    /// truncated frames; [`MeasureError::Port`] if a port writes it.
-    pub fn read(path: &Path, keeps_times: bool) -> Result<Self, MeasureError> {
-        let rejection = |situation: String| MeasureError::Generator {
+    /// [`FrameRunError::Setup`] if it cannot be read, is no capture, has no frame, or has
+    /// truncated frames; [`FrameRunError::Port`] if a port writes it.
+    pub fn read(path: &Path, keeps_times: bool) -> Result<Self, FrameRunError> {
+        let rejection = |situation: String| FrameRunError::Setup {
             object: path.display().to_string(),
             situation,
             next_step: "give a pcap or pcapng file of Ethernet frames".to_owned(),
@@ -47,7 +47,7 @@ impl Capture {
         lock_for_reading(&file, path)?;
         let lock_file = file
             .try_clone()
-            .map_err(|source| MeasureError::system("keeping a capture open", source))?;
+            .map_err(|source| FrameRunError::system("keeping a capture open", source))?;
         let mut reader = CaptureReader::new(file).map_err(|error| rejection(error.to_string()))?;
         let (mut bytes, mut frames) = (Vec::new(), Vec::new());
         let mut first = None;
@@ -80,7 +80,7 @@ impl Capture {
             frames.push((bytes.len(), offset_ns));
         }
         if truncated > 0 {
-            return Err(MeasureError::Generator {
+            return Err(FrameRunError::Setup {
                 object: path.display().to_string(),
                 situation: format!(
                     "{} of its {} frames are truncated and cannot be sent",

@@ -12,9 +12,10 @@ use linerate_record::record::Caveat;
 use linerate_sys::frames::frame_memory::FrameRegion;
 
 use super::template::{MAC_BYTES, Template, TemplateError};
-use crate::MeasureError;
-use crate::forward::{outages_since, peer_outage_caveat};
-use crate::numa::NumaPlacement;
+use linerate_host::numa::NumaPlacement;
+use linerate_port::FrameRunError;
+use linerate_port::caveats::peer_outage_caveat;
+use linerate_port::facts::outages_since;
 
 /// Carrier states of the sending and the receiving port; `None`: unknown.
 pub(super) type CarrierPair = (Option<bool>, Option<bool>);
@@ -53,7 +54,7 @@ impl GeneratorPorts {
     ///
     /// # Errors
     /// The error of the port that cannot be opened.
-    pub fn open(send: &PortUrl, receive_side: &ReceiveSide) -> Result<Self, MeasureError> {
+    pub fn open(send: &PortUrl, receive_side: &ReceiveSide) -> Result<Self, FrameRunError> {
         let mut urls = vec![send.clone()];
         if let ReceiveSide::Port(url) = receive_side {
             urls.push(url.clone());
@@ -93,7 +94,10 @@ impl GeneratorPorts {
         let all = std::iter::once(&send)
             .chain(&other_queues)
             .chain(receive.iter().flatten());
-        let numa_placement = NumaPlacement::read(all.map(|port| &port.capabilities), &memory);
+        let numa_placement = NumaPlacement::read(
+            all.map(|port| port.capabilities.name_and_interface()),
+            memory.numa_node(),
+        );
         Self {
             send,
             other_queues,
@@ -121,8 +125,8 @@ impl GeneratorPorts {
     /// Makes the template of a plan, with the addresses of these ports.
     ///
     /// # Errors
-    /// [`TemplateError`] as a [`MeasureError`].
-    pub fn template(&self, plan: &TemplatePlan) -> Result<Template, MeasureError> {
+    /// [`TemplateError`] as a [`FrameRunError`].
+    pub fn template(&self, plan: &TemplatePlan) -> Result<Template, FrameRunError> {
         let source = Self::address(Some(&self.send.capabilities), 1);
         let receive = self.receive.as_ref().and_then(|ports| ports.first());
         let destination = Self::address(receive.map(|port| &port.capabilities), 2);
@@ -131,7 +135,7 @@ impl GeneratorPorts {
         Ok(template)
     }
 
-    pub(super) fn check_size(&self, largest: u16) -> Result<(), MeasureError> {
+    pub(super) fn check_size(&self, largest: u16) -> Result<(), FrameRunError> {
         for port in self.capabilities() {
             if largest > port.frame_bytes {
                 // The longest captured frame already has the largest 16-bit length.
@@ -237,11 +241,11 @@ pub(super) fn totals(
     )
 }
 
-impl From<TemplateError> for MeasureError {
+impl From<TemplateError> for FrameRunError {
     fn from(error: TemplateError) -> Self {
         let text = error.to_string();
         let (situation, next_step) = text.split_once(": ").unwrap_or((text.as_str(), ""));
-        Self::Generator {
+        Self::Setup {
             object: "template".to_owned(),
             situation: situation.to_owned(),
             next_step: next_step.to_owned(),

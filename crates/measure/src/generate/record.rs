@@ -10,7 +10,7 @@ use linerate_stats::units::{format_count, format_share};
 
 use super::run::{FrameInput, GeneratorFacts, GeneratorInterval, GeneratorRun, GeneratorSettings};
 use super::template::MIN_FRAME_WITH_FCS;
-use crate::carrier::no_peer_caveat;
+use linerate_port::caveats::no_peer_caveat;
 
 /// Ratio of the offered to the intended load below which the generator was the limit.
 pub const MIN_LOAD_RATIO: f64 = 0.99;
@@ -181,7 +181,8 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
     let mut caveats = Vec::new();
     let without_carrier = (std::iter::once(&figures.send).chain(&figures.receive))
         .find(|port| port.carrier == Some(false));
-    caveats.extend(without_carrier.map(|port| crate::carrier::run_warning(&port.name)));
+    caveats
+        .extend(without_carrier.map(|port| linerate_port::caveats::no_carrier_caveat(&port.name)));
     caveats.extend(run.peerless_port.as_deref().map(no_peer_caveat));
     caveats.extend(run.peer_outages.iter().cloned());
     caveats.extend(run.numa_caveat.clone());
@@ -274,7 +275,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
              this host, waited for each other",
         ));
     }
-    if !run.shared_cores && run.disturbance.core_share < crate::forward::MIN_CORE_SHARE {
+    if !run.shared_cores && run.disturbance.core_share < linerate_sys::cpu::MIN_SPINNING_SHARE {
         caveats.push(Caveat::new(
             "core-disturbed",
             format!(

@@ -30,9 +30,9 @@ use super::thread_count;
 use super::worker::{
     GeneratorReceiver, GeneratorSender, GeneratorState, GeneratorWorker, WorkerUsage,
 };
-use crate::MeasureError;
-use crate::spawn_all::spawn_all;
 use crate::timestamps::scheduler_tracer::traced_processors;
+use linerate_port::FrameRunError;
+use linerate_sys::spawn::spawn_all;
 
 /// Input from which frames are made.
 #[derive(Clone, Debug)]
@@ -102,8 +102,8 @@ impl GeneratorSettings {
     /// file would truncate it.
     ///
     /// # Errors
-    /// [`MeasureError`] for an invalid template, or a share of an unknown line rate.
-    pub fn check(&self) -> Result<(), MeasureError> {
+    /// [`FrameRunError`] for an invalid template, or a share of an unknown line rate.
+    pub fn check(&self) -> Result<(), FrameRunError> {
         self.check_template()?;
         self.check_load()
     }
@@ -111,8 +111,8 @@ impl GeneratorSettings {
     /// Checks the template alone.
     ///
     /// # Errors
-    /// [`MeasureError`] for an invalid template.
-    pub fn check_template(&self) -> Result<(), MeasureError> {
+    /// [`FrameRunError`] for an invalid template.
+    pub fn check_template(&self) -> Result<(), FrameRunError> {
         if let FrameInput::Template(plan) = &self.input {
             Template::new(
                 plan,
@@ -126,18 +126,18 @@ impl GeneratorSettings {
     /// Checks that the threads can run on the listed processors.
     ///
     /// # Errors
-    /// [`MeasureError`] if a processor is not usable, or if there are too many or too few for the
+    /// [`FrameRunError`] if a processor is not usable, or if there are too many or too few for the
     /// threads.
-    pub fn check_threads(&self, receives: bool) -> Result<(), MeasureError> {
+    pub fn check_threads(&self, receives: bool) -> Result<(), FrameRunError> {
         thread_count::thread_count(self, receives, &cpu::list_usable().unwrap_or_default())
             .map(|_| ())
     }
 
-    fn check_load(&self) -> Result<(), MeasureError> {
+    fn check_load(&self) -> Result<(), FrameRunError> {
         let is_recorded =
             matches!(&self.input, FrameInput::Capture(capture) if capture.recorded_times());
         match (self.load, self.line_bps) {
-            (IntendedLoad::LineShare(_), None) if !is_recorded => Err(MeasureError::Generator {
+            (IntendedLoad::LineShare(_), None) if !is_recorded => Err(FrameRunError::Setup {
                 object: self.load.to_string(),
                 situation: "the line rate is unknown".to_owned(),
                 next_step: "set it: --line-rate 10G".to_owned(),
@@ -270,13 +270,13 @@ const DUPLICATE_WAIT_NS: Nanos = 5_000_000;
 /// Sends and receives until the time has passed, the last frame has left, or `stop` is set.
 ///
 /// # Errors
-/// [`MeasureError`] if the settings do not fit the ports.
+/// [`FrameRunError`] if the settings do not fit the ports.
 pub fn run(
     ports: &mut GeneratorPorts,
     settings: &GeneratorSettings,
     stop: &AtomicBool,
     on_event: &mut dyn FnMut(GeneratorEvent<'_>),
-) -> Result<GeneratorRun, MeasureError> {
+) -> Result<GeneratorRun, FrameRunError> {
     settings.check_load()?;
     let (origin, template) = match &settings.input {
         FrameInput::Template(plan) => {
@@ -432,7 +432,7 @@ pub fn run(
             on_event(GeneratorEvent::Interval(&interval_counters));
             intervals.push(interval_counters);
         }
-        Ok::<_, MeasureError>((started, interrupted, usage))
+        Ok::<_, FrameRunError>((started, interrupted, usage))
     });
     let (started, interrupted, usage) = outcome?;
     let mut sides = (None, None);
@@ -829,7 +829,10 @@ fn port_figures(
         .map(|&cause| (cause.name().to_owned(), totals.drops_by(cause)));
     GeneratorPort {
         name: capabilities.name.clone(),
-        xdp: capabilities.xdp.as_ref().map(crate::forward::xdp_facts),
+        xdp: capabilities
+            .xdp
+            .as_ref()
+            .map(linerate_port::facts::xdp_facts),
         notes: capabilities.current_notes(),
         carrier,
         frames: totals.frames,

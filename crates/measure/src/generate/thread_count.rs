@@ -3,18 +3,18 @@
 use linerate_record::plan::CpuList;
 
 use super::run::GeneratorSettings;
-use crate::MeasureError;
+use linerate_port::FrameRunError;
 
 /// Returns the number of polling threads: one per direction, or one for both.
 ///
 /// # Errors
-/// [`MeasureError::Generator`] if a listed processor is not usable by this process, or if the
+/// [`FrameRunError::Setup`] if a listed processor is not usable by this process, or if the
 /// number of processors and threads differ.
 pub(super) fn thread_count(
     settings: &GeneratorSettings,
     receives: bool,
     usable: &[u32],
-) -> Result<u32, MeasureError> {
+) -> Result<u32, FrameRunError> {
     let listed_cpus = u32::try_from(settings.cpus.len()).unwrap_or(u32::MAX);
     let threads = match settings.threads {
         _ if !receives => 1,
@@ -26,7 +26,7 @@ pub(super) fn thread_count(
         None => 1,
     };
     let rejection = |object: String, situation: String, next_step: String| {
-        Err(MeasureError::Generator {
+        Err(FrameRunError::Setup {
             object,
             situation,
             next_step,
@@ -75,7 +75,7 @@ mod tests {
                 ..GeneratorSettings::default()
             };
             super::thread_count(&settings, receives, &[0, 1, 2]).map_err(|error| {
-                let problem = error.problem();
+                let problem = error.report();
                 format!(
                     "{}: {}: {}",
                     problem.object, problem.situation, problem.next_step

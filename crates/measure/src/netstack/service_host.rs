@@ -23,8 +23,8 @@ use linerate_sys::scheduling::PriorityBoost;
 use super::services;
 use super::services::ServiceSpec;
 use super::{StackThread, open_stack, sessions, stack_facts, stack_warnings, thread_schedule};
-use crate::carrier::no_peer_caveat;
 use crate::error::MeasureError;
+use linerate_port::caveats::no_peer_caveat;
 
 /// Longest delay until Ctrl-C or a failed port is noticed.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);

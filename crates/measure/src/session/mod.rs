@@ -32,9 +32,6 @@ pub use client::Client;
 pub use control_connection::CLIENT_SILENCE_TIMEOUT;
 pub use dial::AddressFamily;
 pub use limits::TIME_LIMIT_NS;
-pub use linerate_protocol::control::{
-    PresharedKey, PresharedKeyError, SECRET_MAX_BYTES, SECRET_MIN_BYTES,
-};
 pub use listen_ports::ExtraPort;
 pub use server::{EventCallback, GRANTS, Grant, InteropOptions, Server, ServerOptions};
 pub use settings::{AppliedSettings, RemoteSettings, RemoteTuning};

@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use args::ForwardArgs;
 use jiff::Timestamp;
-use linerate_measure::MeasureError;
-use linerate_measure::carrier;
 use linerate_measure::forward::frame::FrameSpec;
 use linerate_measure::forward::{
     ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, PrimedFrames,
     RunTimes, TransmitRetry, plan, record, run as forward,
 };
 use linerate_measure::forward::{PortTotals, VerboseLevel};
+use linerate_port::FrameRunError;
+use linerate_port::caveats::no_carrier_warning;
 use linerate_port::{DropCause, PortError, QueueTotals};
 use linerate_port::{PortUrl, RxDestination};
 use linerate_record::event::{ErrorReport, Event, EventKind};
@@ -182,7 +182,7 @@ fn forward_until_stopped(
                 print_text(output, &text);
             }
             for port in facts.iter().filter(|port| port.carrier == Some(false)) {
-                output.warn(&format!("warning: {}", carrier::start_warning(&port.name)));
+                output.warn(&format!("warning: {}", no_carrier_warning(&port.name)));
             }
         }
         ForwardEvent::Primed(primed) => {
@@ -415,7 +415,7 @@ fn port_urls(args: &ForwardArgs) -> Result<Vec<PortUrl>, CommandFailure> {
         Ok(if args.force { url.with_force() } else { url })
     };
     let urls: Result<Vec<_>, _> = args.dev.iter().map(read).collect();
-    Ok(urls.map_err(MeasureError::Port)?)
+    Ok(urls.map_err(FrameRunError::Port)?)
 }
 
 /// Rejects unknown ports and duplicates.

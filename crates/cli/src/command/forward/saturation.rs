@@ -9,6 +9,7 @@ use linerate_measure::forward::saturation::SaturationSweep;
 use linerate_measure::forward::{
     ForwardRun, ForwardSettings, Forwarder, RunTimes, plan, record, run as forward,
 };
+use linerate_port::FrameRunError;
 use linerate_port::PortUrl;
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
@@ -194,7 +195,7 @@ fn run_undisturbed(
             }
         })?;
         if let Some(error) = outcome.port_error {
-            return Err(CommandFailure::from(MeasureError::Port(error)));
+            return Err(CommandFailure::from(FrameRunError::Port(error)));
         }
         if outcome.interrupted {
             return Ok(None);

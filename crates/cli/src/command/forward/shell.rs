@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
-use linerate_measure::MeasureError;
 use linerate_measure::forward::{ForwardRun, ForwardSettings, Forwarder, RunTimes, plan, record};
+use linerate_port::FrameRunError;
 use linerate_record::event::Event;
 use linerate_record::exit;
 use linerate_record::forward::ForwardFigures;
@@ -446,7 +446,7 @@ impl ForwardShell<'_> {
 }
 
 /// Formats a failure in one line, with the next step.
-fn failure_text(error: MeasureError) -> String {
-    let problem = error.problem();
+fn failure_text(error: FrameRunError) -> String {
+    let problem = error.report();
     format!("{problem}; {}", problem.next_step)
 }

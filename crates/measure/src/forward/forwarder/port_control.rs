@@ -9,15 +9,15 @@ use super::{
     Acquire, BitRateMeter, Forwarder, PrimedFrames, Relaxed, StreamBaseline, check_memory,
     memory_plan_for,
 };
-use crate::MeasureError;
 use crate::forward::forwarder_port::{ForwarderPort, PortTotals, queue_figures};
+use linerate_port::FrameRunError;
 
 fn not_forwardable(
     object: impl Into<String>,
     situation: &str,
     next_step: impl Into<String>,
-) -> MeasureError {
-    MeasureError::ForwarderSetup {
+) -> FrameRunError {
+    FrameRunError::Setup {
         object: object.into(),
         situation: situation.to_owned(),
         next_step: next_step.into(),
@@ -25,7 +25,7 @@ fn not_forwardable(
 }
 
 /// Returns an error if ports could not be reopened.
-fn check_reopened(failed: &[(u32, PortError)]) -> Result<(), MeasureError> {
+fn check_reopened(failed: &[(u32, PortError)]) -> Result<(), FrameRunError> {
     let Some((first, error)) = failed.first() else {
         return Ok(());
     };
@@ -269,8 +269,8 @@ impl Forwarder {
     /// Closes one port, or all.
     ///
     /// # Errors
-    /// [`MeasureError`] while threads forward.
-    pub fn stop_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
+    /// [`FrameRunError`] while threads forward.
+    pub fn stop_port(&mut self, port: Option<u32>) -> Result<(), FrameRunError> {
         self.check_stopped()?;
         for candidate in &mut self.ports {
             if is_selected(port, candidate) && candidate.is_started() {
@@ -283,8 +283,8 @@ impl Forwarder {
     /// Reopens one port, or all closed ones. A port that fails stays closed; the others are opened.
     ///
     /// # Errors
-    /// [`MeasureError`] while threads forward, or if a port cannot be opened.
-    pub fn start_port(&mut self, port: Option<u32>) -> Result<(), MeasureError> {
+    /// [`FrameRunError`] while threads forward, or if a port cannot be opened.
+    pub fn start_port(&mut self, port: Option<u32>) -> Result<(), FrameRunError> {
         self.check_stopped()?;
         self.grow_memory(&self.urls())?;
         let closed = self.ports.iter().enumerate();
@@ -310,13 +310,13 @@ impl Forwarder {
     /// ports.
     ///
     /// # Errors
-    /// [`MeasureError`] if a port is open or the value is invalid: then no port is changed.
+    /// [`FrameRunError`] if a port is open or the value is invalid: then no port is changed.
     pub fn configure(
         &mut self,
         port: Option<u32>,
         key: &str,
         value: &str,
-    ) -> Result<usize, MeasureError> {
+    ) -> Result<usize, FrameRunError> {
         self.check_stopped()?;
         let selected = self
             .ports
@@ -347,8 +347,8 @@ impl Forwarder {
     /// Opens another port under the lowest free number; returns the number.
     ///
     /// # Errors
-    /// [`MeasureError`] while threads forward, or if the port cannot be opened.
-    pub fn attach(&mut self, url: &PortUrl) -> Result<u32, MeasureError> {
+    /// [`FrameRunError`] while threads forward, or if the port cannot be opened.
+    pub fn attach(&mut self, url: &PortUrl) -> Result<u32, FrameRunError> {
         self.check_stopped()?;
         let mut urls = self.urls();
         urls.push(url.clone());
@@ -374,8 +374,8 @@ impl Forwarder {
     /// Closes and removes a port; other ports keep their numbers.
     ///
     /// # Errors
-    /// [`MeasureError`] while threads forward, if there is no such port, or if it is the last one.
-    pub fn detach(&mut self, port: u32) -> Result<(), MeasureError> {
+    /// [`FrameRunError`] while threads forward, if there is no such port, or if it is the last one.
+    pub fn detach(&mut self, port: u32) -> Result<(), FrameRunError> {
         self.check_stopped()?;
         if self.numbers() == [port] {
             return Err(not_forwardable(
@@ -401,8 +401,8 @@ impl Forwarder {
     /// such a mode.
     ///
     /// # Errors
-    /// [`MeasureError`] if the port is closed or the kernel rejects the change.
-    pub fn set_promiscuous(&mut self, port: u32, on: bool) -> Result<bool, MeasureError> {
+    /// [`FrameRunError`] if the port is closed or the kernel rejects the change.
+    pub fn set_promiscuous(&mut self, port: u32, on: bool) -> Result<bool, FrameRunError> {
         let Some(candidate) = self
             .ports
             .get_mut(port as usize)
@@ -427,7 +427,7 @@ impl Forwarder {
     }
 
     /// Replaces the memory if it is too small for these ports, and reopens the open ports.
-    fn grow_memory(&mut self, urls: &[PortUrl]) -> Result<(), MeasureError> {
+    fn grow_memory(&mut self, urls: &[PortUrl]) -> Result<(), FrameRunError> {
         let plan = memory_plan_for(urls, &self.memory_request)?;
         let current = &self.memory;
         let fits = plan.frames <= current.frames()
@@ -478,8 +478,8 @@ impl Forwarder {
     /// Checks that ports may be changed.
     ///
     /// # Errors
-    /// [`MeasureError`] while threads forward.
-    pub fn check_stopped(&self) -> Result<(), MeasureError> {
+    /// [`FrameRunError`] while threads forward.
+    pub fn check_stopped(&self) -> Result<(), FrameRunError> {
         match self.is_running() {
             false => Ok(()),
             true => Err(not_forwardable(

@@ -1,6 +1,6 @@
 //! Shell commands on ports.
 
-use linerate_measure::MeasureError;
+use linerate_port::FrameRunError;
 use linerate_port::PortUrl;
 
 use super::{CommandReply, ForwardShell, failure_text};
@@ -45,7 +45,7 @@ impl ForwardShell<'_> {
     /// memory.
     fn with_reopened(
         &mut self,
-        result: Result<String, MeasureError>,
+        result: Result<String, FrameRunError>,
     ) -> Result<CommandReply, String> {
         let reopened = self.reopened_note();
         match result {

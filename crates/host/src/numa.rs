@@ -1,32 +1,31 @@
 //! NUMA placement of ports, frame memory and threads.
 
-use linerate_host::snapshot::{self, NumaNodes};
-use linerate_port::PortCapabilities;
 use linerate_record::record::Caveat;
-use linerate_sys::frames::frame_memory::FrameRegion;
+
+use crate::snapshot::{self, NumaNodes};
 
 /// Resource of a run, with its NUMA node.
 type NodePlacement = (String, u32);
 
 /// NUMA nodes of ports and frame memory, read once when the ports are open.
 #[derive(Clone, Debug)]
-pub(crate) struct NumaPlacement {
+pub struct NumaPlacement {
     placements: Vec<NodePlacement>,
     nodes: NumaNodes,
 }
 
 impl NumaPlacement {
-    /// Reads the nodes of these ports and of the frame memory.
-    pub(crate) fn read<'a>(
-        ports: impl Iterator<Item = &'a PortCapabilities>,
-        memory: &FrameRegion,
+    /// Reads the nodes of these ports, by name and interface, and takes that of the frame memory.
+    pub fn read<'a>(
+        ports: impl Iterator<Item = (String, Option<&'a str>)>,
+        memory_node: Option<u32>,
     ) -> Self {
         // Virtual interfaces have no node: only devices on a bus have one.
-        let ports = ports.filter_map(|port| {
-            let interface = snapshot::read_interface(port.interface.as_ref()?.name())?;
-            Some((port.name.clone(), interface.numa_node?))
+        let ports = ports.filter_map(|(port, interface)| {
+            let interface = snapshot::read_interface(interface?)?;
+            Some((port, interface.numa_node?))
         });
-        let memory = (memory.numa_node()).map(|node| ("the memory of frames".to_owned(), node));
+        let memory = memory_node.map(|node| ("the memory of frames".to_owned(), node));
         Self {
             placements: ports.chain(memory).collect(),
             nodes: snapshot::read_numa_nodes(),
@@ -34,7 +33,7 @@ impl NumaPlacement {
     }
 
     /// Warns when a run with threads on these CPUs spans several nodes.
-    pub(crate) fn warning(&self, cpus: &[u32]) -> Option<Caveat> {
+    pub fn warning(&self, cpus: &[u32]) -> Option<Caveat> {
         let mut cpus = cpus.to_vec();
         cpus.sort_unstable();
         cpus.dedup();
@@ -65,7 +64,7 @@ impl NumaPlacement {
 mod tests {
     use std::fs;
 
-    use linerate_host::snapshot::SystemFiles;
+    use crate::snapshot::SystemFiles;
 
     use super::*;
 
@@ -106,16 +105,5 @@ mod tests {
         // An unknown node is no other node.
         assert_eq!(why(None, None, &[7]), None);
         assert_eq!(why(Some(1), None, &[]), None);
-    }
-
-    #[test]
-    fn this_machine_reports_the_node_of_memory() {
-        let memory =
-            FrameRegion::new(linerate_sys::frames::frame_memory::MemoryPlan::default()).unwrap();
-        let known = snapshot::read_host().cpu.numa_nodes;
-        // A kernel without NUMA has no such call.
-        if let (Some(nodes), Some(node)) = (known, memory.numa_node()) {
-            assert!(nodes > 1 || node == 0, "{node} of {nodes}");
-        }
     }
 }

@@ -4,22 +4,29 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::Builder;
 
-use crate::MeasureError;
+/// A thread that cannot be started.
+#[derive(Debug, thiserror::Error)]
+#[error("{thread} cannot be started ({source})")]
+pub struct SpawnError {
+    /// Number of the thread, and of how many.
+    pub thread: String,
+    pub source: io::Error,
+}
 
 /// Starts `count` threads, which wait for their work until all have started. If one cannot be
 /// started, the channels of the others close and they end.
-pub(crate) fn spawn_all<W, H>(
+pub fn spawn_all<W, H>(
     name: &str,
     purpose: &str,
     count: usize,
     mut spawn: impl FnMut(Builder, Receiver<W>) -> io::Result<H>,
-) -> Result<Vec<(Sender<W>, H)>, MeasureError> {
+) -> Result<Vec<(Sender<W>, H)>, SpawnError> {
     let start = |number| {
         let (sender, work) = mpsc::channel();
         let thread = spawn(Builder::new().name(format!("{name}-{number}")), work);
         thread
             .map(|thread| (sender, thread))
-            .map_err(|source| MeasureError::Thread {
+            .map_err(|source| SpawnError {
                 thread: format!("{purpose} thread {} of {count}", number + 1),
                 source,
             })
@@ -52,15 +59,14 @@ mod tests {
                 for (sender, _) in threads {
                     sender.send(1).expect("it waits");
                 }
-                Ok(())
+                Ok::<(), SpawnError>(())
             });
             assert_eq!(ran.load(Relaxed), expected);
             match threads {
                 Ok(()) => assert_eq!(limit, 3),
-                Err(MeasureError::Thread { thread, .. }) => {
-                    assert_eq!((thread.as_str(), limit), ("trying thread 3 of 3", 2));
+                Err(error) => {
+                    assert_eq!((error.thread.as_str(), limit), ("trying thread 3 of 3", 2));
                 }
-                Err(other) => panic!("{other:?}"),
             }
         }
     }
