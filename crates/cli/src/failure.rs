@@ -1,16 +1,14 @@
 //! Failure of a command: an error message and an exit code for scripts.
 
 use linerate_lab::{LabError, TopologyError};
-use linerate_measure::MeasureError;
-use linerate_measure::transport::TransportError;
-use linerate_port::FrameRunError;
-use linerate_port::PortError;
+use linerate_port::{FrameRunError, PortError};
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_report::ReportError;
+use linerate_session::error::MeasureError;
+use linerate_transport::TransportError;
 
 use crate::command_line;
-
 /// A failed command.
 #[derive(Debug)]
 pub struct CommandFailure {

@@ -5,8 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use linerate_lab::CurrentLab;
-use linerate_measure::LabNetwork;
-
+use linerate_session::loss::LabNetwork;
 /// Returns the topology of the lab, if `lab exec` started this program.
 pub fn lab_network() -> Option<Arc<LabNetwork>> {
     linerate_lab::current_lab().map(topology_of).map(Arc::new)

@@ -8,18 +8,18 @@ mod throughput;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use linerate_measure::interop::client::client_protocol;
-use linerate_measure::{AddressFamily, Client};
+use linerate_interop::client_protocol;
 use linerate_record::event::ErrorReport;
 use linerate_record::plan::{
     DEFAULT_PORT, MAX_CALL_BYTES, MAX_DATAGRAM_BYTES, MIN_INTERVAL_NS, Plan, RunKind, SocketPlan,
     TransportProtocol, WaitMode,
 };
+use linerate_session::client::Client;
+use linerate_session::dial::AddressFamily;
 
 use crate::args::MeasureArgs;
 use crate::failure::CommandFailure;
 use crate::key_source::KeySource;
-
 pub use latency::{LatencySeries, plan_latency};
 pub use search::{SearchPlan, plan_search};
 pub use throughput::plan_throughput;

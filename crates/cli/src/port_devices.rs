@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use linerate_host::settings::flow_rule::RULE_ON;
 use linerate_host::snapshot::netlink::find_link;
 use linerate_host::stop_flag::StopFlag;
-use linerate_measure::MeasureError;
 use linerate_port::{DeviceRequest, PortUrl, TapChanges, has_carrier, interface_use};
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
+use linerate_session::error::MeasureError;
 use linerate_tune::TuneError;
 use linerate_tune::guard::{RollbackGuard, SettingKey, SettingKind};
 use linerate_tune::journal::state_dir;
@@ -24,8 +24,8 @@ use self::device_settings::{next_step, uses_more_queues, wanted_channels, wanted
 use crate::failure::CommandFailure;
 use crate::knob_applier::unrestored_note;
 use crate::output::{CommandOutput, print_stderr};
-use crate::tunable_hosts::{self, TunableHosts};
-
+use crate::tunable_hosts;
+use crate::tunable_hosts::TunableHosts;
 /// Time to retry a restore. The kernel keeps a queue busy for some time after its last AF_XDP
 /// socket closed, and does not remove busy queues.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -64,10 +64,7 @@ pub use run_error::FrameRunError;
 pub mod caveats;
 pub mod facts;
 
-pub mod checksum;
 pub use linerate_sys::frames::chunked_copy::copy_in_chunks;
-pub mod pcap;
-pub mod vnet;
 
 mod interface_use;
 pub use interface_use::{has_carrier, interface_use, with_lower_devices};

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use linerate_packet::template::TemplateError;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_sys::error_report;
@@ -49,6 +50,18 @@ pub enum FrameRunError {
 impl From<FrameRegionError> for FrameRunError {
     fn from(error: FrameRegionError) -> Self {
         Self::Port(error.into())
+    }
+}
+
+impl From<TemplateError> for FrameRunError {
+    fn from(error: TemplateError) -> Self {
+        let text = error.to_string();
+        let (situation, next_step) = text.split_once(": ").unwrap_or((text.as_str(), ""));
+        Self::Setup {
+            object: "template".to_owned(),
+            situation: situation.to_owned(),
+            next_step: next_step.to_owned(),
+        }
     }
 }
 

@@ -8,9 +8,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{memory, numbered, receive, send};
-use linerate_port::pcap::{CaptureReader, CaptureWriter};
+use linerate_packet::pcap::{CaptureReader, CaptureWriter};
 use linerate_port::{DropCause, Port, PortError, PortUrl, RxQueue, TxQueue};
-
 fn capture(path: &Path, frames: &[(u64, Vec<u8>)]) {
     let mut writer = CaptureWriter::new(fs::File::create(path).unwrap()).unwrap();
     for (time_ns, frame) in frames {
@@ -346,7 +345,7 @@ fn a_pipe_is_no_capture() {
     if !pipe(&path) {
         return;
     }
-    let failure = linerate_port::pcap::open_capture(&path).unwrap_err();
+    let failure = linerate_packet::pcap::open_capture(&path).unwrap_err();
     assert!(
         std::error::Error::source(&failure)
             .unwrap()

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use common::{memory, open_in, pair, receive_within, send, with_privilege};
 use linerate_lab::LabHost;
-use linerate_port::vnet::{Segmentation, VNET_HEADER_BYTES, VnetHeader};
-use linerate_port::{AnyPort, DropCause, Port, PortError, PortUrl, RxQueue, TxQueue, checksum};
+use linerate_packet::checksum;
+use linerate_packet::vnet::{Segmentation, VNET_HEADER_BYTES, VnetHeader};
+use linerate_port::{AnyPort, DropCause, Port, PortError, PortUrl, RxQueue, TxQueue};
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
-
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 /// Host 10.9.0.2 on the wire of a tap whose interface has the address 10.9.0.1.

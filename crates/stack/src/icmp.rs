@@ -2,15 +2,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use linerate_port::vnet::VnetHeader;
+use linerate_packet::vnet::VnetHeader;
 
 use crate::Nanos;
 use crate::link::LinkLayer;
 use crate::pmtu_cache::{PmtuCache, plausible_mtu};
 use crate::udp::fragment::{Fragmenter, fragment_count};
-use crate::wire::ip::{self, IpHeader};
+use crate::wire::ip::IpHeader;
 use crate::wire::{
-    FRAGMENT_HEADER_V6, ICMP, ICMPV6, UDP, checksum_sum, combine_sums, read_u16, read_u32,
+    FRAGMENT_HEADER_V6, ICMP, ICMPV6, UDP, checksum_sum, combine_sums, ip, read_u16, read_u32,
     update_checksum, write_u16,
 };
 

@@ -3,14 +3,13 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use linerate_port::vnet::{VNET_HEADER_BYTES, VnetHeader};
+use linerate_packet::vnet::{VNET_HEADER_BYTES, VnetHeader};
 use linerate_port::{AnyTransmit, TxQueue};
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame::Frame;
 use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
 use linerate_sys::frames::frame_pool::FramePool;
 
-use crate::Nanos;
 use crate::addressing::StackAddressing;
 use crate::config::StackConfig;
 use crate::counters::Counters;
@@ -18,12 +17,11 @@ use crate::icmp::RateLimit;
 use crate::ip_ids::IpIdGenerator;
 use crate::neighbors::{NeighborCache, Resolution};
 use crate::pmtu_cache::PmtuCache;
-use crate::prefault;
 use crate::stack::LONG_FRAME_BYTES;
 use crate::stage_watch::{FrameMark, StageWatch};
 use crate::tcp::SegmentSplit;
 use crate::wire::{ETHERNET_BYTES, UDP, ip, read_u16, write_u16};
-
+use crate::{Nanos, prefault};
 /// Output side of the stack: frame pool, transmit burst, addresses, neighbours and counters.
 pub(crate) struct LinkLayer {
     pub(crate) memory: FrameRegion,

@@ -2,13 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use linerate_port::vnet::VnetHeader;
+use linerate_packet::vnet::VnetHeader;
 
 use crate::addressing::{ALL_NODES_V6, solicited_node_group};
 use crate::link::LinkLayer;
 use crate::neighbors::{Advertisement, UndeliveredDatagram};
-use crate::wire::ip::{self, V6_BYTES};
-use crate::wire::{ETHERTYPE_ARP, ICMPV6, checksum_sum, read_u16, write_u16};
+use crate::wire::ip::V6_BYTES;
+use crate::wire::{ETHERTYPE_ARP, ICMPV6, checksum_sum, ip, read_u16, write_u16};
 
 const ARP_BYTES: usize = 28;
 /// Hardware type Ethernet, protocol IPv4, address lengths 6 and 4 (RFC 826).

@@ -3,11 +3,11 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use linerate_port::vnet::VnetHeader;
+use linerate_packet::vnet::VnetHeader;
 
 use crate::link::LinkLayer;
-use crate::wire::ip::{self, HeaderProblem, V6_BYTES};
-use crate::wire::{ICMPV6, checksum_sum, combine_sums, write_u16};
+use crate::wire::ip::{HeaderProblem, V6_BYTES};
+use crate::wire::{ICMPV6, checksum_sum, combine_sums, ip, write_u16};
 
 const MESSAGE_TYPE: u8 = 4;
 const HEADER_BYTES: usize = 8;

@@ -7,14 +7,13 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
-use common::packets::{self, BROADCAST, FRAGMENT, ICMP, UDP};
+use common::packets::{BROADCAST, FRAGMENT, ICMP, UDP};
 use common::{
-    LOCAL, LinkModel, REMOTE, REMOTE_V6, TwoStackSim, any_address, expect_ready, pattern_byte,
-    socket_address,
+    LOCAL, LinkModel, REMOTE, REMOTE_V6, TwoStackSim, any_address, expect_ready, packets,
+    pattern_byte, socket_address,
 };
-use linerate_port::checksum::UnfoldedSum;
+use linerate_packet::checksum::UnfoldedSum;
 use linerate_stack::{SocketId, StackAddressing, StackError};
-
 fn connected_pair(sim: &mut TwoStackSim) -> (SocketId, SocketId) {
     connected_pair_at(sim, REMOTE)
 }

@@ -9,9 +9,8 @@ use common::{
     LOCAL, LinkModel, REMOTE, REMOTE_V6, TwoStackSim, addressing, any_address, config,
     expect_ready, packets, pattern_byte, socket_address,
 };
-use linerate_port::vnet::{Segmentation, VnetHeader};
+use linerate_packet::vnet::{Segmentation, VnetHeader};
 use linerate_stack::{EchoResult, SocketId, StackAddressing, StackError};
-
 /// Returns a client of the local stack and a server of the remote one; both neighbours are
 /// resolved.
 fn resolved_pair(sim: &mut TwoStackSim, address: &str) -> (SocketId, SocketId) {

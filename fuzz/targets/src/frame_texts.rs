@@ -2,14 +2,12 @@
 
 use std::io::Cursor;
 
-use linerate_measure::forward::ModeSpec;
-use linerate_measure::generate::template::{
-    FrameSizes, FrameTag, TagMatch, Template, find_tag, parse_template,
-};
+use linerate_forwarder::ModeSpec;
+use linerate_packet::template::{FrameSizes, FrameTag, TagMatch, Template, find_tag, parse_template};
 use linerate_record::generate::IntendedLoad;
 use linerate_stats::units::{parse_duration, parse_fraction};
 use linerate_port::PortUrl;
-use linerate_port::pcap::CaptureReader;
+use linerate_packet::pcap::CaptureReader;
 
 /// Maximum number of frames of a template that are written.
 const FRAME_COUNT: u32 = 64;

@@ -238,11 +238,11 @@ fn fix_checksums(frame: &mut [u8]) {
         if header >= 20 && frame.len() >= 14 + header {
             let bytes = &mut frame[14..14 + header];
             bytes[10..12].fill(0);
-            let sum = !linerate_port::checksum::sum(bytes);
+            let sum = !linerate_packet::checksum::sum(bytes);
             bytes[10..12].copy_from_slice(&sum.to_ne_bytes());
         }
     }
-    linerate_port::checksum::complete(frame);
+    linerate_packet::checksum::complete(frame);
 }
 
 /// Returns frames of an exchange: an ARP request, a datagram, a connection, fragments.

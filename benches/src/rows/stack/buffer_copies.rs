@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use linerate_port::checksum::UnfoldedSum;
+use linerate_packet::checksum::UnfoldedSum;
 use linerate_sys::frames::chunked_copy::copy_in_chunks;
 
 use super::{BUFFER_BYTES, SLICE_TIME, repeat_for, shift_allocations};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use linerate_measure::generate::template::parse_template;
+use linerate_packet::template::parse_template;
 use linerate_port::PortUrl;
 use linerate_record::event::ErrorReport;
 use linerate_record::generate::{

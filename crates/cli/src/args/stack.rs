@@ -6,16 +6,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_measure::netstack::services::{SERVICES, ServiceSpec};
 use linerate_protocol::amplification_guard::IpNetwork as AddressRange;
 use linerate_record::device_timestamps::DeviceTimestamps;
 use linerate_record::stack::ControlPath;
+use linerate_server::stack_services::{SERVICES, ServiceSpec};
 use linerate_stack::config::KEYS;
 use linerate_stack::{InterfaceAddress, PROFILES};
 
 use super::values::duration;
 use super::{OutputArgs, ScreenArgs, heading};
-
 /// Port, addresses and configuration of our stack.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = heading::STACK)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use linerate_measure::interop::client::{AUTO, CLIENT_PROTOCOLS};
+use linerate_interop::{AUTO, CLIENT_PROTOCOLS};
 use linerate_record::round_trip::MAX_RATE_PER_SECOND;
 use linerate_stats::units::{BitRate, parse_count, parse_duration, parse_fraction};
 
@@ -102,7 +102,7 @@ pub(super) fn nonzero_time(text: &str) -> Result<Duration, String> {
 
 /// Parses the name of another tool's protocol, or `none`.
 pub(super) fn served_protocol(text: &str) -> Result<String, String> {
-    let names = linerate_measure::handler_names();
+    let names = linerate_server::handlers::handler_names();
     match text == "none" || names.contains(&text) {
         true => Ok(text.to_owned()),
         false => Err(format!(

@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use linerate_measure::capacity::{
+use linerate_generator::capacity::{
     CapacityResults, SuiteOptions, SuiteTest, run as measure_capacity,
 };
-use linerate_measure::generate::template::{
-    FrameSizes, MIN_FRAME_WITH_FCS, TemplateError, fitted_size,
-};
-use linerate_measure::generate::{FrameInput as Sent, GeneratorSettings};
+use linerate_generator::{FrameInput as Sent, GeneratorSettings};
+use linerate_packet::template::{FrameSizes, MIN_FRAME_WITH_FCS, TemplateError, fitted_size};
 use linerate_port::FrameRunError;
 use linerate_record::capacity::{Capacity, CapacityTrial};
 use linerate_record::event::{ErrorReport, Event, EventKind};
@@ -21,10 +19,10 @@ use linerate_report::text;
 
 use super::generator_ports::NamedPorts;
 use super::measure::stop_on_signals;
-use crate::args::{self, CapacityArgs};
+use crate::args::CapacityArgs;
 use crate::failure::CommandFailure;
-use crate::live;
 use crate::output::CommandOutput;
+use crate::{args, live};
 
 /// Ratio of the time of deciding trials to that of the first ones.
 const FIRST_TRIAL_DIVISOR: u32 = 20;

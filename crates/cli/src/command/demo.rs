@@ -3,16 +3,16 @@
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
+use linerate_interop::run_client;
 use linerate_lab::{Lab, Topology};
-use linerate_measure::interop::client::run_client;
-use linerate_measure::{AddressFamily, Client, MeasureError, Server, ServerOptions};
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
@@ -20,6 +20,10 @@ use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::html;
 use linerate_report::store::write_file;
+use linerate_server::server::{Server, ServerOptions};
+use linerate_session::client::Client;
+use linerate_session::dial::AddressFamily;
+use linerate_session::error::MeasureError;
 
 use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
@@ -27,7 +31,6 @@ use crate::failure::CommandFailure;
 use crate::lab_network::topology_of;
 use crate::output::{CommandOutput, check_writable_dir, print_stderr};
 use crate::printer::{EventSender, run_with_printer};
-
 struct DemoStep {
     label: &'static str,
     kind: RunKind,

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate_host::stop_flag::StopFlag;
-use linerate_measure::generate::{
+use linerate_generator::{
     Capture, FrameInput as Sent, GeneratorEvent, GeneratorPorts, GeneratorRun, GeneratorSettings,
     ReceiveSide, plan, record, run as run_generator,
 };
-use linerate_port::FrameRunError;
-use linerate_port::QueueTotals;
+use linerate_host::stop_flag::StopFlag;
 use linerate_port::caveats::no_carrier_warning;
+use linerate_port::{FrameRunError, QueueTotals};
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
 use linerate_record::plan::{CpuList, PerEnd, WaitMode};
@@ -23,7 +22,6 @@ use crate::live;
 use crate::output::CommandOutput;
 use crate::printer::EventSender;
 use crate::ui_update::UiUpdate;
-
 /// Default time of a run without time and count.
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
 

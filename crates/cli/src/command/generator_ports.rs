@@ -1,7 +1,7 @@
 //! Ports of `generate` and `capacity`, and their line rate.
 
+use linerate_generator::{GeneratorPorts, ReceiveSide};
 use linerate_host::stop_flag::StopFlag;
-use linerate_measure::generate::{GeneratorPorts, ReceiveSide};
 use linerate_port::PortUrl;
 use linerate_record::event::ErrorReport;
 
@@ -9,7 +9,6 @@ use crate::args::PortArgs;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
-
 /// Ports named by the options.
 pub struct NamedPorts {
     pub send: PortUrl,

@@ -8,15 +8,13 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use linerate_measure::forward::{ForwardSettings, Forwarder, FrameMemoryRequest, ModeSpec};
-use linerate_port::FrameRunError;
-use linerate_port::PortUrl;
+use linerate_forwarder::{ForwardSettings, Forwarder, FrameMemoryRequest, ModeSpec};
+use linerate_port::{FrameRunError, PortUrl};
 use linerate_record::exit;
 use linerate_record::forward::IdleStrategy;
 use linerate_sys::readiness::{Readiness, poll};
 
 use crate::output::print_stdout;
-
 /// Frames of memory per frame in flight: two directions share half of the memory.
 const MEMORY_FACTOR: u32 = 4;
 

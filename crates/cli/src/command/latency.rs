@@ -1,7 +1,6 @@
 //! `linerate latency`: round-trip latency in one run, or in series by size, by wait mode, or by
 //! load.
 
-use linerate_measure::{Client, TIME_LIMIT_NS};
 use linerate_record::exit;
 use linerate_record::load::{
     BackgroundLoad, CURVE_SHARES, LatencyUnderLoad, LoadCurve, LoadPoint, find_knee,
@@ -10,14 +9,17 @@ use linerate_record::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::record::Record;
 use linerate_record::run_set::SetResult;
 use linerate_record::waiting_costs::WaitingRuns;
+use linerate_server::limits::TIME_LIMIT_NS;
+use linerate_session::client::Client;
 use linerate_stats::size_costs::{SizePoint, fragment_count, size_costs};
 use linerate_stats::units::{format_count, format_exact_bytes};
 
-use super::series::{self, SeriesEnd, SeriesRunner};
+use super::series;
+use super::series::{SeriesEnd, SeriesRunner};
 use crate::args::LatencyArgs;
 use crate::output::CommandOutput;
-use crate::plan::{self, LatencySeries};
-
+use crate::plan;
+use crate::plan::LatencySeries;
 /// Runs the command and returns the exit code.
 pub fn run(args: LatencyArgs) -> u8 {
     let measure = &args.measure;

@@ -2,28 +2,27 @@
 
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
-use linerate_measure::interop::client::run_client;
-use linerate_measure::rate_search::{
-    MaxRateSearch, RateSearchEnd, RateSearchStep, RateTrial, RateTrialResult,
-};
+use linerate_interop::run_client;
 use linerate_record::event::{Event, EventKind};
 use linerate_record::exit;
 use linerate_record::pace::PaceBurst;
 use linerate_record::plan::Plan;
 use linerate_record::record::{Caveat, Record, Summary, new_id};
 use linerate_record::run_set::{RateSearchResult, RateSearchTrial, RunSet, SET_SCHEMA, SetResult};
+use linerate_session::rate_search::{
+    MaxRateSearch, RateSearchEnd, RateSearchStep, RateTrial, RateTrialResult,
+};
 use linerate_stats::units::{format_bit_rate, format_share};
 
 use super::measure::{judge_expectations, server_ended_failure, stop_on_signals};
 use crate::args::ThroughputArgs;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
-use crate::plan::{self, SearchPlan};
+use crate::plan::SearchPlan;
 use crate::port_devices::PortDevices;
 use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
-use crate::{lab_network, live};
-
+use crate::{lab_network, live, plan};
 /// Datagrams per second of a flow above which they are sent in bursts: one by one, a sender reaches
 /// about 200,000, and less with a clock read before each.
 const BURST_ABOVE_PPS: f64 = 100_000.0;

@@ -1,17 +1,20 @@
 //! Series of runs that form a set: made one after the other, reported together.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
-use linerate_measure::interop::client::run_client;
-use linerate_measure::{Client, LabNetwork, MeasureError};
+use linerate_interop::run_client;
 use linerate_record::event::{Event, EventKind};
 use linerate_record::exit;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_session::client::Client;
+use linerate_session::error::MeasureError;
+use linerate_session::loss::LabNetwork;
 
 use super::measure::{server_ended_failure, stop_on_signals};
 use crate::args::MeasureArgs;
@@ -21,7 +24,6 @@ use crate::port_devices::PortDevices;
 use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live};
-
 /// Makes runs and keeps their records.
 pub struct SeriesRunner<'a> {
     stop: &'a StopFlag,
@@ -271,8 +273,9 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use clap::Parser;
-    use linerate_measure::{AddressFamily, Server, ServerOptions};
     use linerate_record::plan::{Plan, RunKind, TransportProtocol};
+    use linerate_server::server::{Server, ServerOptions};
+    use linerate_session::dial::AddressFamily;
 
     use super::*;
     use crate::printer::run_with_printer;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use linerate_measure::{AddressFamily, Grant, InteropOptions, Server, ServerOptions};
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_report::store::RecordStore;
+use linerate_server::server::{Grant, InteropOptions, Server, ServerOptions};
+use linerate_session::dial::AddressFamily;
 
 use super::measure::stop_on_signals;
 use crate::args::ServerArgs;
@@ -14,8 +15,8 @@ use crate::failure::CommandFailure;
 use crate::key_source::KeySource;
 use crate::output::CommandOutput;
 use crate::printer::run_with_printer;
-use crate::privilege::{self, PrivilegeNeeds};
-
+use crate::privilege;
+use crate::privilege::PrivilegeNeeds;
 /// Runs the command and returns the exit code.
 pub fn run(args: ServerArgs) -> u8 {
     let mut output = CommandOutput::for_server(&args.output, args.one_off);
@@ -100,7 +101,7 @@ fn drop_privileges(args: &ServerArgs, server: &Server, in_lab: bool) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use linerate_measure::GRANTS;
+    use linerate_server::server::GRANTS;
 
     #[test]
     fn every_grant_is_in_the_help_and_the_readme() {

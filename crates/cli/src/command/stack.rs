@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use linerate_measure::netstack::service_host::{self, ServiceHostEvent, ServiceHostOptions};
 use linerate_record::device_timestamps::DeviceTimestamps;
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
 use linerate_record::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::stack::StackFacts;
 use linerate_report::text::stack as words;
+use linerate_server::stack_services::service_host;
+use linerate_server::stack_services::service_host::{ServiceHostEvent, ServiceHostOptions};
 
 use super::measure::stop_on_signals;
 use crate::args::StackHostArgs;
@@ -20,7 +21,6 @@ use crate::plan::stack;
 use crate::port_devices::PortDevices;
 use crate::printer::EventSender;
 use crate::ui_update::UiUpdate;
-
 /// Default interval of the full-screen display.
 const SCREEN_INTERVAL: Duration = Duration::from_millis(500);
 

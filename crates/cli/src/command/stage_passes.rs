@@ -4,18 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use linerate_measure::interop::client::run_client;
-use linerate_measure::{Client, LabNetwork, MeasureError};
+use linerate_interop::run_client;
 use linerate_record::event::EventKind;
 use linerate_record::plan::{Plan, TimestampLevel};
 use linerate_record::record::{Caveat, Record, RoundTripStage, StagePass};
 use linerate_record::timeline::TraceFile;
 use linerate_report::store::write_bytes;
 use linerate_report::trace::{chrome, perfetto};
+use linerate_session::client::Client;
+use linerate_session::error::MeasureError;
+use linerate_session::loss::LabNetwork;
 use linerate_stats::units::{format_nanos, format_share};
 
 use crate::failure::CommandFailure;
-
 /// Number of round trips of a timeline that the record keeps, for its diagram.
 const DIAGRAM_ROUND_TRIPS: u64 = 50;
 

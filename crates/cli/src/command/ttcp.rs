@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use linerate_measure::interop::client::run_client;
-use linerate_measure::{AddressFamily, Client};
+use linerate_interop::run_client;
 use linerate_record::event::{ErrorReport, Event};
 use linerate_record::exit;
 use linerate_record::plan::{
@@ -11,14 +10,16 @@ use linerate_record::plan::{
     WaitMode,
 };
 use linerate_record::record::Record;
+use linerate_session::client::Client;
+use linerate_session::dial::AddressFamily;
 
 use super::measure::stop_on_signals;
 use super::stage_passes;
 use crate::args::TtcpArgs;
 use crate::failure::CommandFailure;
-use crate::output::{self, CommandOutput, print_stdout};
+use crate::output::{CommandOutput, print_stdout};
 use crate::port_devices::PortDevices;
-use crate::{lab_network, live};
+use crate::{lab_network, live, output};
 
 /// Interval of the full-screen display: the 16 MiB of a classic run take seconds at most.
 const SCREEN_INTERVAL_NS: u64 = 250_000_000;

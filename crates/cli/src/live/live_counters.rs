@@ -3,13 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use linerate_measure::{LiveLoss, LiveLossView};
 use linerate_record::event::{Event, EventKind};
 use linerate_record::plan::RunKind;
+use linerate_session::loss::{LiveLoss, LiveLossView};
 
 use crate::lab_network;
 use crate::ui_update::UiUpdate;
-
 /// Time between two polls: often enough for a reader.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use linerate_measure::LiveLoss;
 use linerate_record::capacity::CapacityTrial;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Interval, PacketLoss};
 use linerate_report::text;
+use linerate_session::loss::LiveLoss;
 use linerate_stats::histogram::Quantiles;
 use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,

@@ -388,15 +388,14 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_measure::LiveLoss;
     use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+    use linerate_session::loss::LiveLoss;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::*;
     use crate::printer::UiMessage;
     use crate::ui_update::{SeriesPart, UiUpdate};
-
     fn drawn(state: &ScreenModel, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(state, frame)).unwrap();

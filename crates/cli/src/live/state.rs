@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use linerate_measure::LiveLoss;
 use linerate_record::event::EventKind;
 use linerate_record::finding::FindingKind;
 use linerate_record::record::Record;
-use linerate_report::{style::strip_control_characters, text};
+use linerate_report::style::strip_control_characters;
+use linerate_report::text;
+use linerate_session::loss::LiveLoss;
 
 use super::run::LiveRun;
 use crate::printer::UiMessage;
 use crate::ui_update::{SeriesPart, UiUpdate};
-
 /// Maximum number of finished lines and of notes: more than any terminal shows.
 const MAX_LISTED: usize = 256;
 

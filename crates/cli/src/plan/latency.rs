@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use linerate_measure::Client;
 use linerate_record::load::BackgroundLoad;
 use linerate_record::plan::{Plan, RunKind, TimestampLevel, TransportProtocol, WaitMode};
 use linerate_record::round_trip::{MAX_OUTSTANDING, MulticastGroup, RoundTripPlan, SocketMode};
+use linerate_session::client::Client;
 
 use super::{
     MeasurementPlan, check_amount, check_rt_yield, check_single_timeline, common_plan,

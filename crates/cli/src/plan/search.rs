@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use linerate_measure::rate_search;
 use linerate_record::pace::PacingMethod;
+use linerate_session::rate_search;
 
 use super::{MeasurementPlan, nanos, plan_throughput, reject};
 use crate::args::ThroughputArgs;

@@ -1,16 +1,16 @@
 //! Our stack: port, addresses and configuration, from its options.
 
-use linerate_measure::netstack::{open_stack, rejections, stack_facts};
 use linerate_record::event::ErrorReport;
 use linerate_record::plan::{Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode};
 use linerate_record::stack::{STACK_NAME, StackPlan};
+use linerate_session::stack_rejections as rejections;
 use linerate_stack::config::ThreadConfig;
 use linerate_stack::{StackConfig, StackError};
 use linerate_stats::units::format_exact_duration;
+use linerate_transport::stack_thread::{open_stack, stack_facts};
 
 use crate::args::{LocalStackArgs, StackArgs};
 use crate::failure::CommandFailure;
-
 /// Configuration key that an option of kernel sockets also sets.
 struct KeySetting {
     key: &'static str,
@@ -83,7 +83,7 @@ impl RequestedKeys {
 }
 
 fn stack_failure(error: StackError) -> CommandFailure {
-    linerate_measure::MeasureError::from(error).into()
+    linerate_session::error::MeasureError::from(error).into()
 }
 
 /// Key that the user set by name; later ones override earlier ones.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use OptionEffect::{OutputOnly as B, Rejected as R, Run as E};
 use clap::FromArgMatches;
-use linerate_measure::interop::client::{CLIENT_PROTOCOLS, check_plan};
+use linerate_interop::{CLIENT_PROTOCOLS, check_plan};
 use linerate_record::plan::Direction;
 use linerate_record::record::Record;
 
@@ -21,8 +22,6 @@ enum OptionEffect {
     /// Rejected.
     Rejected,
 }
-
-use OptionEffect::{OutputOnly as B, Rejected as R, Run as E};
 
 /// Kinds of runs.
 const KINDS: [(&str, &[&str]); 4] = [

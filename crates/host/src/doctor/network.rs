@@ -2,13 +2,14 @@
 
 use std::io;
 
-use kernel_feature::FeaturePresence;
 use linerate_record::facts::Support;
 use linerate_sys::feature_probes;
 
 use super::inputs::DoctorInputs;
 use super::{CheckOutcome, kernel_feature};
-use crate::snapshot::{self, OffloadState, netlink};
+use crate::doctor::kernel_feature::FeaturePresence;
+use crate::snapshot;
+use crate::snapshot::{OffloadState, netlink};
 
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 const ALLOWED_CONTROLS: &str = "net.ipv4.tcp_allowed_congestion_control";

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use linerate_packet::pcap::{CaptureError, CaptureReader, CaptureWriter};
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame::Frame;
 use linerate_sys::frames::frame_memory::FrameRegion;
@@ -19,10 +20,8 @@ use crate::capabilities::{FrameCopy, PortCapabilities};
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
 use crate::kinds::{NameRule, PortKind, common_memory_plan};
-use crate::pcap::{CaptureError, CaptureReader, CaptureWriter};
 use crate::port_url::{PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
-
 /// Description of the kind `pcap:`.
 pub const KIND: PortKind = PortKind {
     scheme: "pcap",
@@ -247,7 +246,7 @@ fn file_error(path: PathBuf, error: CaptureError) -> PortError {
 impl CaptureSource {
     fn open(path: PathBuf, url: &PortUrl, memory: &FrameRegion) -> Result<Self, PortError> {
         let failed = |error| file_error(path.clone(), error);
-        let file = crate::pcap::open_capture(&path).map_err(failed)?;
+        let file = linerate_packet::pcap::open_capture(&path).map_err(failed)?;
         lock_for_reading(&file, &path)?;
         let reader = CaptureReader::new(file).map_err(failed)?;
         Ok(Self {

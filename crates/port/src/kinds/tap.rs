@@ -5,7 +5,7 @@
 //! network namespace of the thread that opens it, and removed when the process ends. A persistent
 //! tap (`ip tuntap add`) remains and its settings are restored, except for addresses beyond the
 //! first one: those are restored by the code that opens the port ([`TapChanges`]), and after a kill
-//! all settings are. With `vnet`, every frame has a [`VnetHeader`](crate::vnet::VnetHeader) in
+//! all settings are. With `vnet`, every frame has a [`VnetHeader`](linerate_packet::vnet::VnetHeader) in
 //! front, and TCP segments have up to 64 KiB, in both directions.
 //!
 //! One system call moves one frame; the kernel has no call for several.
@@ -16,14 +16,14 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use linerate_packet::vnet::VNET_HEADER_BYTES;
 use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
 use linerate_sys::frames::frame::Frame;
 use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
 use linerate_sys::frames::frame_pool::FramePool;
-use linerate_sys::interface_ioctl;
 use linerate_sys::interface_ioctl::InterfaceConfig;
-use linerate_sys::tap;
 use linerate_sys::tap::{TapOptions, TapRestore};
+use linerate_sys::{interface_ioctl, tap};
 use rustix::io::Errno;
 
 use crate::capabilities::{FrameCopy, PortCapabilities};
@@ -33,8 +33,6 @@ use crate::interface_use::open_error;
 use crate::kinds::{NameRule, PortKind, queue_name};
 use crate::port_url::{PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
-use crate::vnet::VNET_HEADER_BYTES;
-
 /// Description of the kind `tap:`.
 pub const KIND: PortKind = PortKind {
     scheme: "tap",

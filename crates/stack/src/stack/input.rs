@@ -2,20 +2,21 @@
 
 use std::net::SocketAddr;
 
-use linerate_port::vnet::VnetHeader;
+use linerate_packet::vnet::VnetHeader;
 use linerate_sys::frames::frame::Frame;
 
 use super::Stack;
-use crate::icmp::{self, UdpIcmpError};
+use crate::icmp::UdpIcmpError;
 use crate::link::LinkLayer;
-use crate::parameter_problem;
 use crate::tcp::TcpLayer;
 use crate::udp::reassembly::FragmentResult;
 use crate::udp::{DatagramRejection, ReceivedDatagram, UdpLayer};
-use crate::wire::ip::{self, IpHeader};
+use crate::wire::ip::IpHeader;
 use crate::wire::{
-    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, TCP, UDP, read_u16,
+    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, TCP, UDP, ip,
+    read_u16,
 };
+use crate::{icmp, parameter_problem};
 
 impl Stack {
     pub(super) fn input_frame(&mut self, frame: Frame) {

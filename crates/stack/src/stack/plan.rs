@@ -1,6 +1,6 @@
 //! Memory and port requirements of a stack before it is created.
 
-use linerate_port::vnet::VNET_HEADER_BYTES;
+use linerate_packet::vnet::VNET_HEADER_BYTES;
 use linerate_port::{PortCapabilities, PortError, PortUrl};
 use linerate_sys::frames::burst::BURST_FRAMES;
 use linerate_sys::frames::frame::Frame;
@@ -12,7 +12,6 @@ use crate::error::StackError;
 use crate::link::max_parts;
 use crate::neighbors::MAX_WAITING_FRAMES;
 use crate::wire::ETHERNET_BYTES;
-
 /// Frames longer than this come from ports with a vnet header (64 KiB), and memory holds few of
 /// them.
 pub(crate) const LONG_FRAME_BYTES: usize = 16 << 10;

@@ -2,24 +2,24 @@
 
 use std::net::IpAddr;
 
-use linerate_port::checksum::UnfoldedSum;
-use linerate_port::vnet::{Segmentation, VnetHeader};
+use linerate_packet::checksum::UnfoldedSum;
+use linerate_packet::vnet::{Segmentation, VnetHeader};
 use linerate_sys::frames::frame::Frame;
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
 use smoltcp::time::Instant;
 
-use super::SegmentFormat;
-use super::path_mtu::{self, MtuProbe, WrittenPacket};
+use super::path_mtu::{MtuProbe, WrittenPacket};
 use super::recovery::AckReplay;
-use super::window_edge;
+use super::{SegmentFormat, path_mtu, window_edge};
 use crate::Nanos;
 use crate::config::PshPolicy;
 use crate::link::LinkLayer;
 use crate::pmtu_cache::MIN_PMTU_V4;
 use crate::socket::SocketId;
 use crate::stage_watch::FrameMark;
-use crate::wire::ip;
-use crate::wire::{ACK, ETHERNET_BYTES, FIN, PSH, RST, SYN, TCP, read_u16, read_u32, write_u16};
+use crate::wire::{
+    ACK, ETHERNET_BYTES, FIN, PSH, RST, SYN, TCP, ip, read_u16, read_u32, write_u16,
+};
 
 const ACK_RST: u16 = ACK | RST;
 

@@ -2,25 +2,25 @@
 
 use std::net::SocketAddr;
 
-use linerate_port::vnet::VnetHeader;
+use linerate_packet::vnet::VnetHeader;
 use linerate_sys::frames::frame::Frame;
 use smoltcp::iface::PollResult;
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
 
-use super::TcpLayer;
 use super::challenge_ack::SynRstOutcome;
 use super::connection::ConnectionOwner;
 use super::recovery::AckReplay;
 use super::smoltcp_device::{SendState, SmoltcpDevice};
-use super::window_edge::{self, HeadersOnly};
+use super::window_edge::HeadersOnly;
+use super::{TcpLayer, window_edge};
 use crate::Nanos;
 use crate::config::CongestionAlgorithm;
 use crate::link::LinkLayer;
 use crate::socket::{SocketId, SocketKind};
-use crate::wire::ip::{self, IpHeader};
+use crate::wire::ip::IpHeader;
 use crate::wire::{
-    ACK, ChecksumVerdict, FIN, RST, SYN, TCP, TCP_BYTES, read_u16, read_u32, write_u16,
+    ACK, ChecksumVerdict, FIN, RST, SYN, TCP, TCP_BYTES, ip, read_u16, read_u32, write_u16,
 };
 
 /// Time without progress after which an orphaned connection is reset, as in Linux

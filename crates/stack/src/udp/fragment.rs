@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use linerate_port::vnet::VnetHeader;
+use linerate_packet::vnet::VnetHeader;
 
 use crate::link::LinkLayer;
 use crate::prefault;
-use crate::wire::ip::{self, FRAGMENT_BYTES, FragmentPosition, V4_BYTES, V6_BYTES};
-use crate::wire::{FRAGMENT_HEADER_V6, write_u16};
+use crate::wire::ip::{FRAGMENT_BYTES, FragmentPosition, V4_BYTES, V6_BYTES};
+use crate::wire::{FRAGMENT_HEADER_V6, ip, write_u16};
 
 /// Longest payload of a packet: IPv4's total length includes the header.
 const MAX_PAYLOAD_V4: usize = 65_535 - V4_BYTES;

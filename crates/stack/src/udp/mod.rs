@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::task::Poll;
 
 use fragment::Fragmenter;
-use linerate_port::checksum::UnfoldedSum;
-use linerate_port::vnet::{Segmentation, VnetHeader};
+use linerate_packet::checksum::UnfoldedSum;
+use linerate_packet::vnet::{Segmentation, VnetHeader};
 use linerate_sys::frames::frame::Frame;
 use ports::PortTable;
 use reassembly::ReassemblyBuffers;
@@ -28,9 +28,8 @@ use crate::index_queue::IndexQueue;
 use crate::link::LinkLayer;
 use crate::neighbors::UndeliveredDatagram;
 use crate::socket::{DatagramMeta, SocketId, SocketKind};
-use crate::wire::ip::{self, IpHeader};
-use crate::wire::{ChecksumVerdict, UDP, UDP_BYTES, read_u16};
-
+use crate::wire::ip::IpHeader;
+use crate::wire::{ChecksumVerdict, UDP, UDP_BYTES, ip, read_u16};
 /// First of the dynamic ports, assigned when port 0 is requested (RFC 6335).
 pub(crate) const FIRST_FREE_PORT: u16 = 49_152;
 

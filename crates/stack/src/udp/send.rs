@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::Poll;
 
-use linerate_port::checksum::UnfoldedSum;
-use linerate_port::vnet::VnetHeader;
+use linerate_packet::checksum::UnfoldedSum;
+use linerate_packet::vnet::VnetHeader;
 use linerate_sys::frames::frame::Frame;
 
 use super::fragment::max_payload;
@@ -15,9 +15,8 @@ use crate::link::LinkLayer;
 use crate::pmtu_cache::PmtuCache;
 use crate::socket::SocketId;
 use crate::stage_watch::FrameMark;
-use crate::wire::ip::{self, V4_BYTES, V6_BYTES};
-use crate::wire::{ETHERNET_BYTES, UDP, UDP_BYTES, write_u16};
-
+use crate::wire::ip::{V4_BYTES, V6_BYTES};
+use crate::wire::{ETHERNET_BYTES, UDP, UDP_BYTES, ip, write_u16};
 const MAX_HEADER_BYTES: usize = ETHERNET_BYTES + V6_BYTES + UDP_BYTES;
 
 /// Prepared headers for one peer: a datagram then costs a copy and a few additions.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use linerate_port::checksum::UnfoldedSum;
+use linerate_packet::checksum::UnfoldedSum;
 
 use super::{
     DEFAULT_HOP_LIMIT, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FRAGMENT_HEADER_V6, ICMPV6, checksum_sum,

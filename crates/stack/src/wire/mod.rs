@@ -2,7 +2,7 @@
 
 pub(crate) mod ip;
 
-pub(crate) use linerate_port::checksum::UnfoldedSum;
+pub(crate) use linerate_packet::checksum::UnfoldedSum;
 
 /// Bytes of an Ethernet header without tags.
 pub(crate) const ETHERNET_BYTES: usize = 14;

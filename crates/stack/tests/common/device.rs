@@ -1,8 +1,7 @@
 //! Device with checksum and segmentation offload.
 
-use linerate_port::checksum::UnfoldedSum;
-use linerate_port::vnet::{Segmentation, VNET_HEADER_BYTES, VnetHeader};
-
+use linerate_packet::checksum::UnfoldedSum;
+use linerate_packet::vnet::{Segmentation, VNET_HEADER_BYTES, VnetHeader};
 const ETHERNET: usize = 14;
 const FIN_PSH: u8 = 0x09;
 

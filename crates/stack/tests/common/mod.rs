@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
-use linerate_port::vnet::VNET_HEADER_BYTES;
+use linerate_packet::vnet::VNET_HEADER_BYTES;
 use linerate_port::{AnyPort, PortUrl, RxQueue, TxQueue};
 use linerate_stack::{
     SocketId, Stack, StackAddressing, StackConfig, StackError, TcpState, memory_plan,
@@ -21,7 +21,6 @@ use linerate_stack::{
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
 use linerate_sys::frames::frame_pool::FramePool;
-
 pub const LOCAL: &str = "10.0.0.1";
 pub const REMOTE: &str = "10.0.0.2";
 pub const LOCAL_V6: &str = "fd00::1";

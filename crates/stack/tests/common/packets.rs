@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-use linerate_port::checksum::{self, UnfoldedSum};
+use linerate_packet::checksum;
+use linerate_packet::checksum::UnfoldedSum;
 
 use super::pattern_byte;
-
 /// Header lengths in bytes.
 pub const ETHERNET_BYTES: usize = 14;
 pub const V4_BYTES: usize = 20;

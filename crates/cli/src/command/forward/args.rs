@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_measure::forward::PeerAddress;
+use linerate_forwarder::PeerAddress;
 use linerate_record::forward::{IdleStrategy, PortTopology};
 use linerate_record::plan::CpuList;
 use linerate_sys::frames::burst::BURST_FRAMES;
@@ -13,7 +13,6 @@ use linerate_sys::frames::frame_memory::CACHED_FRAMES_RANGE;
 
 use super::testpmd_options::{ModeArg, NoisyArgs};
 use crate::args::{OutputArgs, duration, heading};
-
 /// Maximum frame length in bytes.
 const FRAME_LIMIT: u32 = 65_518;
 

@@ -1,11 +1,10 @@
 //! Parsing of shell lines: the command, similar commands, completions.
 
-use linerate_measure::forward::MODES;
+use linerate_forwarder::MODES;
 use linerate_port::kinds::KINDS;
 
 use super::commands::{SECTIONS, ShellCommand};
 use super::testpmd_commands;
-
 /// Returns whether a word of the table is a placeholder.
 fn is_placeholder(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_uppercase())

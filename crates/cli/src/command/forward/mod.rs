@@ -16,16 +16,13 @@ use std::time::Duration;
 
 use args::ForwardArgs;
 use jiff::Timestamp;
-use linerate_measure::forward::frame::FrameSpec;
-use linerate_measure::forward::{
-    ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, PrimedFrames,
-    RunTimes, TransmitRetry, plan, record, run as forward,
+use linerate_forwarder::{
+    ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, PortTotals,
+    PrimedFrames, RunTimes, TransmitRetry, VerboseLevel, plan, record, run as forward,
 };
-use linerate_measure::forward::{PortTotals, VerboseLevel};
-use linerate_port::FrameRunError;
+use linerate_packet::frame::FrameSpec;
 use linerate_port::caveats::no_carrier_warning;
-use linerate_port::{DropCause, PortError, QueueTotals};
-use linerate_port::{PortUrl, RxDestination};
+use linerate_port::{DropCause, FrameRunError, PortError, PortUrl, QueueTotals, RxDestination};
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
 use linerate_record::forward::{ForwardPort, QueueFigures};
@@ -40,7 +37,6 @@ use super::measure::stop_on_signals;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
-
 /// Time without frames after which receive queues within our own process are empty.
 const QUIET_TIME: Duration = Duration::from_micros(100);
 

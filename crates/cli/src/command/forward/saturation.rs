@@ -3,24 +3,23 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use linerate_host::stop_flag::StopFlag;
-use linerate_measure::MeasureError;
-use linerate_measure::forward::saturation::SaturationSweep;
-use linerate_measure::forward::{
+use linerate_forwarder::saturation::SaturationSweep;
+use linerate_forwarder::{
     ForwardRun, ForwardSettings, Forwarder, RunTimes, plan, record, run as forward,
 };
-use linerate_port::FrameRunError;
-use linerate_port::PortUrl;
+use linerate_host::stop_flag::StopFlag;
+use linerate_port::{FrameRunError, PortUrl};
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
 use linerate_record::forward::{SaturationPoint, circulates};
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
+use linerate_session::error::MeasureError;
 use linerate_stats::units::{format_count, format_per_second};
 
 use super::args::ForwardArgs;
-use super::screen::{self, ForwardEvents};
-use super::{print_text, started_event};
+use super::screen::ForwardEvents;
+use super::{print_text, screen, started_event};
 use crate::failure::CommandFailure;
 use crate::live;
 use crate::output::CommandOutput;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use linerate_host::stop_flag::StopFlag;
-use linerate_measure::forward::{
+use linerate_forwarder::{
     ForwardEvent, ForwardInterval, ForwardRun, ForwardSettings, Forwarder, PortTotals, RunTimes,
     run as forward,
 };
+use linerate_host::stop_flag::StopFlag;
 use linerate_port::PortUrl;
 use linerate_record::event::{Event, EventKind};
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};

@@ -9,8 +9,8 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use linerate_forwarder::{ForwardRun, ForwardSettings, Forwarder, RunTimes, plan, record};
 use linerate_host::stop_flag::StopFlag;
-use linerate_measure::forward::{ForwardRun, ForwardSettings, Forwarder, RunTimes, plan, record};
 use linerate_port::FrameRunError;
 use linerate_record::event::Event;
 use linerate_record::exit;
@@ -30,7 +30,6 @@ use super::{
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
-
 /// Result of a command.
 pub enum CommandReply {
     /// Text to print, possibly empty.

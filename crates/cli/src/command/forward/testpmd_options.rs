@@ -4,7 +4,7 @@
 use std::str::FromStr;
 
 use clap::Args;
-use linerate_measure::forward::ModeSpec;
+use linerate_forwarder::ModeSpec;
 use linerate_record::event::ErrorReport;
 
 use crate::args::heading;

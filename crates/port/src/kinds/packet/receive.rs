@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use linerate_packet::checksum;
 use linerate_sys::af_packet::{
     MmsgReceive, PacketMeta, PacketSocket, PromiscuousMode, ReceiveRing, ReceiveV2, ReceiveV3,
 };
@@ -15,12 +16,10 @@ use linerate_sys::frames::frame_pool::FramePool;
 use linerate_sys::interface_ioctl::LinkAttributes;
 
 use super::{ETHERNET_HEADER_BYTES, check_stopped, length_error, permanent_error, set_buffer};
-use crate::checksum;
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
 use crate::port_url::{PortUrl, RxDestination};
 use crate::queue::RxQueue;
-
 /// Bytes of a VLAN tag.
 const VLAN_TAG_BYTES: u16 = 4;
 

@@ -1,15 +1,12 @@
 //! Shell commands that change settings.
 
-use linerate_measure::forward::{
-    ForwardSettings, PeerAddress, QueueRate, TransmitRetry, VerboseLevel,
-};
+use linerate_forwarder::{ForwardSettings, PeerAddress, QueueRate, TransmitRetry, VerboseLevel};
 use linerate_record::plan::CpuList;
 
 use super::{CommandReply, ForwardShell, failure_text};
 use crate::command::forward::args::{FLOWS_LIMIT, frame_length, parse_burst, parse_mask};
 use crate::command::forward::commands::parse_number;
 use crate::command::forward::ports_available;
-
 impl ForwardShell<'_> {
     /// Changes settings and returns their description; a running forwarder keeps its own.
     pub fn change_settings(
@@ -26,7 +23,7 @@ impl ForwardShell<'_> {
     }
 
     pub fn set_mode(&mut self, text: &str, retry: bool) -> Result<CommandReply, String> {
-        let mode: linerate_measure::forward::ModeSpec = text.parse()?;
+        let mode: linerate_forwarder::ModeSpec = text.parse()?;
         let retry_plan = retry.then(TransmitRetry::default);
         self.change_settings(
             |settings| {

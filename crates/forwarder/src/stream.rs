@@ -1,0 +1,256 @@
+//! Stream: a receive queue, the transmit queue that its frames go to, and the burst between them.
+
+use std::collections::BTreeMap;
+
+use linerate_packet::frame::MacAddress;
+use linerate_port::{RxQueue, TxQueue};
+use linerate_sys::clock;
+use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::frame_memory::FrameRegion;
+use linerate_sys::frames::frame_pool::FramePool;
+
+use super::settings::TransmitRetry;
+
+/// Properties of a stream that its mode receives before the start.
+#[derive(Clone, Debug)]
+pub struct StreamFacts {
+    /// Number of the stream, from 0.
+    pub number: u32,
+    /// Receive port and queue.
+    pub rx: [u32; 2],
+    /// Transmit port and queue.
+    pub tx: [u32; 2],
+    /// Ethernet address of the transmit port.
+    pub address: MacAddress,
+    /// Ethernet address of the peer behind that port.
+    pub peer: MacAddress,
+    /// Length of the longest frame that may be sent.
+    pub frame_bytes: u16,
+    /// Descriptors of the transmit ring, as obtained or by default.
+    pub descriptors: u32,
+    /// Maximum number of frames that a mode may hold back in this stream.
+    pub max_held_frames: u32,
+    /// True if the transmit port discards frames and no capture bounds their number: a run does not
+    /// wait for its end.
+    pub is_discarded: bool,
+}
+
+/// Stream of one thread.
+pub struct FwdStream<R, T> {
+    pub receive: R,
+    pub transmit: T,
+    /// Frames between the two queues.
+    pub burst: Burst,
+    pub facts: StreamFacts,
+    /// Number of frames that the mode consumed.
+    pub consumed: u64,
+    retry: Option<TransmitRetry>,
+}
+
+impl<R: RxQueue, T: TxQueue> FwdStream<R, T> {
+    /// Creates a stream without frames.
+    pub fn new(
+        receive: R,
+        transmit: T,
+        burst: usize,
+        retry: Option<TransmitRetry>,
+        facts: StreamFacts,
+    ) -> Self {
+        Self {
+            receive,
+            transmit,
+            burst: Burst::with_limit(burst),
+            facts,
+            consumed: 0,
+            retry,
+        }
+    }
+
+    /// Converts the queues to other types.
+    pub fn map<R2, T2>(
+        self,
+        queues: impl FnOnce(&StreamFacts, R, T) -> (R2, T2),
+    ) -> FwdStream<R2, T2> {
+        let (receive, transmit) = queues(&self.facts, self.receive, self.transmit);
+        FwdStream {
+            receive,
+            transmit,
+            burst: self.burst,
+            facts: self.facts,
+            consumed: self.consumed,
+            retry: self.retry,
+        }
+    }
+
+    /// Forwards the received frames unread, if the two queues have a direct path for that.
+    #[inline(always)]
+    pub fn pass_through(&mut self) -> Option<usize> {
+        let max_frames = self.burst.remaining();
+        self.receive.forward_direct(&mut self.transmit, max_frames)
+    }
+
+    /// Receives frames into the burst; returns their number.
+    #[inline(always)]
+    pub fn receive(&mut self, pool: &mut FramePool) -> usize {
+        self.receive.receive(pool, &mut self.burst)
+    }
+
+    /// Sends the burst. Frames that a full ring rejects are retried, then dropped and counted.
+    #[inline(always)]
+    pub fn transmit(&mut self, pool: &mut FramePool) {
+        self.transmit.transmit(pool, &mut self.burst);
+        if !self.burst.is_empty() {
+            self.retry_or_drop(pool);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn retry_or_drop(&mut self, pool: &mut FramePool) {
+        let TransmitRetry { times, delay_us } = self.retry.unwrap_or(TransmitRetry {
+            times: 0,
+            delay_us: 0,
+        });
+        for _ in 0..times {
+            let deadline = clock::now() + u64::from(delay_us) * 1000;
+            while clock::now() < deadline {
+                std::hint::spin_loop();
+            }
+            self.transmit.transmit(pool, &mut self.burst);
+            if self.burst.is_empty() {
+                return;
+            }
+        }
+        self.transmit.drop_unsent(pool, &mut self.burst);
+    }
+
+    /// Changes the bytes of each frame of the burst.
+    #[inline(always)]
+    pub fn modify(&mut self, memory: &FrameRegion, change: impl FnMut(&mut [u8])) {
+        self.burst.for_each_mut(memory, change);
+    }
+
+    /// Frees the burst and counts its frames as consumed.
+    #[inline]
+    pub fn consume(&mut self, pool: &mut FramePool) {
+        self.consumed += pool.free_all(&mut self.burst) as u64;
+    }
+
+    /// Fills the burst with new frames of `bytes`; returns their number.
+    #[inline]
+    pub fn fill(&mut self, pool: &mut FramePool, bytes: u16) -> usize {
+        let present = self.burst.len();
+        let new_frames = pool.allocate_burst(&mut self.burst, usize::MAX);
+        for frame in &mut self.burst.frames_mut()[present..] {
+            frame.set_len(bytes);
+        }
+        new_frames
+    }
+}
+
+/// Name of the count of frames that a mode held at the end of the run: received but never sent.
+pub const HELD_AT_STOP: &str = "held-at-the-stop";
+
+/// Forwarding mode: the treatment of the frames of a stream.
+pub trait ForwardMode: Send + Sized {
+    /// Options of the mode, parsed from the text after its name.
+    type Plan: Clone + std::fmt::Debug + PartialEq + std::fmt::Display + FromOptions + Send + Sync;
+    /// Description in one line.
+    const ABOUT: &'static str;
+    /// True if replies leave by the port that received the request.
+    const REPLIES_ON_RX_PORT: bool = false;
+
+    /// True if the mode generates frames.
+    const MAKES_FRAMES: bool = false;
+
+    /// Creates the mode for one stream.
+    fn new(
+        plan: &Self::Plan,
+        facts: &StreamFacts,
+        setting: &super::settings::ForwardSettings,
+    ) -> Self;
+
+    /// Performs one poll; returns the number of frames handled (0: no work).
+    fn step<R: RxQueue, T: TxQueue>(
+        &mut self,
+        stream: &mut FwdStream<R, T>,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
+    ) -> usize;
+
+    /// Frees the held frames at the end of the run.
+    fn release_held(&mut self, pool: &mut FramePool) {
+        let _ = pool;
+    }
+
+    /// Returns whether the mode holds frames with a deadline in the future.
+    fn holds_frames(&self) -> bool {
+        false
+    }
+
+    /// Returns the first deadline of the held frames; `None` if unknown.
+    fn next_deadline(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns the counts of the mode by name.
+    fn counts(&self) -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
+}
+
+/// Options of a mode, parsed from the text after its name and a colon.
+pub trait FromOptions: Sized {
+    /// Options and their descriptions for the help.
+    const HELP: &'static [(&'static str, &'static str)];
+
+    /// Parses `key=value,…`.
+    ///
+    /// # Errors
+    /// Text of the error, with an example.
+    fn from_options(text: &str) -> Result<Self, String>;
+}
+
+/// Options of a mode that has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NoOptions;
+
+impl std::fmt::Display for NoOptions {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        Ok(())
+    }
+}
+
+impl FromOptions for NoOptions {
+    const HELP: &'static [(&'static str, &'static str)] = &[];
+
+    fn from_options(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Ok(Self),
+            _ => Err(format!("this mode has no options, but `{text}` was given")),
+        }
+    }
+}
+
+/// Splits `key=value,…` and passes each pair to `set`.
+///
+/// # Errors
+/// The error of `set`, or a part without a value.
+pub fn parse_options(
+    text: &str,
+    mut set: impl FnMut(&str, &str) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut seen_keys: Vec<&str> = Vec::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (key, value) = part
+            .split_once('=')
+            .ok_or_else(|| format!("`{part}` has no value: use {part}=VALUE"))?;
+        let key = key.trim();
+        if seen_keys.contains(&key) {
+            return Err(format!("`{key}` is given twice: leave one out"));
+        }
+        set(key, value.trim())?;
+        seen_keys.push(key);
+    }
+    Ok(())
+}

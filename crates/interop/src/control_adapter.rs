@@ -1,0 +1,594 @@
+//! Adapter that presents another tool's server to the coordinator as a control channel of ours.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use linerate_protocol::control::{EndResults, FlowTotal, Frame, SenderTotals};
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_session::coordinator::ControlChannel;
+use linerate_session::error::MeasureError;
+use linerate_session::third_party_record::local_results;
+use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
+use linerate_sys::readiness::{Readiness, poll_any};
+use linerate_transport::stack_thread::StackThread;
+use linerate_workload::flow::FlowShared;
+
+use super::ClientProtocol;
+use super::setup_context::protocol_error;
+/// Time without progress after which the server counts as gone.
+const STALL_TIMEOUT_NS: Nanos = 10_000_000_000;
+
+/// Silence after the end of the run that ends the server's datagrams, if it reported no end.
+const SILENCE_TIMEOUT_NS: Nanos = 1_000_000_000;
+
+/// Silence that ends the server's datagrams after this end was stopped and receives nothing more.
+const STOPPED_SILENCE_TIMEOUT_NS: Nanos = 200_000_000;
+
+/// Time before its planned end at which a server may stop sending: its clock started at another
+/// moment.
+const EARLY_END_TOLERANCE_NS: Nanos = 300_000_000;
+
+/// Bytes below which a received stream, without a requested amount, is no payload: other servers
+/// send a greeting (iperf3 one byte) and wait.
+const GREETING_LIMIT_BYTES: u64 = 64;
+
+/// Silence at the end of a run, beyond the gaps of its rate, from which a server counts as gone
+/// whose connection did not break, or that has none.
+const LOST_SERVER_TIMEOUT_NS: Nanos = 2_000_000_000;
+
+/// Rejected datagrams of a flow after which the port counts as closed: a receiver may start a
+/// moment later than its sender. Kernels send six ICMP errors at once and then one per second
+/// (Linux: net.ipv4.icmp_ratelimit).
+const REJECTED_DATAGRAM_LIMIT: u32 = 3;
+
+/// Protocols without a control connection over UDP.
+const UDP_ONLY_PROTOCOLS: [&str; 6] = [
+    "ttcp",
+    "discard",
+    "iperf2",
+    "iperf2-legacy",
+    "sockperf",
+    "echo",
+];
+
+/// Returns whether ICMP rejections end the run: nothing else shows that the port is closed. With
+/// `--remote-report` the count may be taken in front of that port.
+fn rejections_end_run(plan: &Plan) -> bool {
+    let protocol = plan.peer_protocol.as_deref().unwrap_or_default();
+    UDP_ONLY_PROTOCOLS.contains(&protocol) && plan.server_report_command.is_none()
+}
+
+/// Returns the error for datagrams to a closed port, reported by the remote kernel only.
+pub fn closed_port_error(remote: SocketAddr) -> MeasureError {
+    protocol_error(
+        remote,
+        "no receiver on that port: start one, or name its port with -p",
+    )
+}
+
+/// Control channel over the protocol of another tool's server.
+pub struct ControlAdapter<'a> {
+    driver: &'a mut dyn ClientProtocol,
+    plan: Arc<Plan>,
+    peer: SocketAddr,
+    shared: Vec<(Direction, Arc<FlowShared>)>,
+    /// User-space stack that carries the payload, if any.
+    netstack: Option<&'a StackThread>,
+    started_ns: Nanos,
+    /// Totals that this end has sent, until the protocol driver takes them.
+    sent_totals: Option<Vec<FlowTotal>>,
+    stopped: bool,
+    early: bool,
+    /// True once the coordinator was notified that the server has sent everything.
+    end_notified: bool,
+    /// True if only silence showed that end.
+    ended_by_silence: bool,
+    local_ended: bool,
+    finished: bool,
+    /// Bytes or transactions so far, and the time of the last change or control event.
+    progress: Cell<(u64, Nanos)>,
+    /// Time of the last change alone.
+    last_progress_ns: Cell<Nanos>,
+}
+
+impl<'a> ControlAdapter<'a> {
+    /// Starts the test.
+    ///
+    /// # Errors
+    /// If the server rejects it.
+    pub fn new(
+        driver: &'a mut dyn ClientProtocol,
+        plan: &Arc<Plan>,
+        peer: SocketAddr,
+        shared: Vec<(Direction, Arc<FlowShared>)>,
+        netstack: Option<&'a StackThread>,
+        stop: &AtomicBool,
+    ) -> Result<Self, MeasureError> {
+        driver.start(clock::now(), stop)?;
+        let now = clock::now();
+        Ok(Self {
+            driver,
+            plan: Arc::clone(plan),
+            peer,
+            shared,
+            netstack,
+            started_ns: now,
+            sent_totals: None,
+            stopped: false,
+            early: false,
+            end_notified: false,
+            ended_by_silence: false,
+            local_ended: false,
+            finished: false,
+            progress: Cell::new((0, now)),
+            last_progress_ns: Cell::new(now),
+        })
+    }
+
+    /// Returns whether this end has stopped a server that only sends: later socket errors are a
+    /// result of that.
+    pub fn has_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Returns the bytes moved in a direction.
+    fn bytes(&self, direction: Direction) -> u64 {
+        let flows = self
+            .shared
+            .iter()
+            .filter(|(flow_direction, _)| *flow_direction == direction);
+        flows.map(|(_, shared)| shared.counters.read().bytes).sum()
+    }
+
+    /// Returns the planned end of the run; never for an amount.
+    fn planned_end_ns(&self) -> Nanos {
+        let total_ns = self.plan.duration_ns.map(|time| time + self.plan.omit_ns);
+        total_ns.map_or(Nanos::MAX, |time| self.started_ns.saturating_add(time))
+    }
+
+    fn receives(&self) -> bool {
+        self.plan.kind == RunKind::Throughput && self.plan.has_direction(Direction::Receive)
+    }
+
+    /// Fails once nothing has moved for too long.
+    fn check_stall(&self, now: Nanos) -> Result<(), MeasureError> {
+        if !self.local_ended && self.netstack.is_some_and(StackThread::is_unusable) {
+            return Err(MeasureError::PeerLost {
+                peer: self.peer,
+                reason: "the port delivers no more frames".to_owned(),
+            });
+        }
+        let progress = self.shared.iter().map(|(_, shared)| {
+            let totals = shared.counters.read();
+            match self.plan.kind {
+                RunKind::Throughput | RunKind::Generate | RunKind::Stack => totals.bytes,
+                // Missed responses are not progress.
+                RunKind::Latency | RunKind::Forward => totals.packets,
+            }
+        });
+        let progress = progress.sum();
+        let (before, since) = self.progress.get();
+        if progress != before {
+            self.progress.set((progress, now));
+            self.last_progress_ns.set(now);
+            return Ok(());
+        }
+        if self.local_ended || now < since.saturating_add(STALL_TIMEOUT_NS + self.gap_ns()) {
+            return Ok(());
+        }
+        let situation = match self.plan.kind {
+            RunKind::Throughput | RunKind::Forward | RunKind::Generate | RunKind::Stack => {
+                "no payload moved"
+            }
+            RunKind::Latency => "no response arrived",
+        };
+        Err(protocol_error(
+            self.peer,
+            format!(
+                "{situation} for {} s: the server hangs, or the path to it is down; look at its process",
+                STALL_TIMEOUT_NS / 1_000_000_000
+            ),
+        ))
+    }
+
+    /// Returns the longest gap that the plan's rate makes.
+    fn gap_ns(&self) -> Nanos {
+        let gap = self.plan.rate_bps.map_or(0, |rate| {
+            self.plan.payload_bytes.saturating_mul(16_000_000_000) / rate.max(1)
+        });
+        let rate = self.plan.round_trip.rate_per_second;
+        gap.max(rate.map_or(0, |rate| 2_000_000_000 / rate.max(1)))
+    }
+
+    /// Returns whether all received flows had an explicit end.
+    fn has_received_end(&self) -> bool {
+        let mut flows = self.shared.iter();
+        flows.all(|(flow_direction, shared)| {
+            *flow_direction == Direction::Send || shared.has_sender_ended()
+        })
+    }
+
+    /// Fails if the server was silent for the last part of the run and sent no end: it has gone or
+    /// hangs, or the path from it is down.
+    fn check_silence(&self, now: Nanos) -> Result<(), MeasureError> {
+        let sends_requests = self.plan.kind == RunKind::Latency;
+        // A stream that ends has an explicit end; a stalled one does not.
+        let lacks_end = match self.plan.protocol {
+            TransportProtocol::Udp => self.ended_by_silence,
+            TransportProtocol::Tcp => self.plan.duration_ns.is_some(),
+        };
+        let receives = self.receives() && lacks_end;
+        // Payload sent in the other direction keeps the count moving.
+        if self.early || !(sends_requests || receives) || self.plan.directions.len() > 1 {
+            return Ok(());
+        }
+        let silent = now
+            .min(self.planned_end_ns())
+            .saturating_sub(self.last_progress_ns.get());
+        let timeout = match sends_requests {
+            true => self.plan.response_timeout_ns.unwrap_or(0),
+            false => 0,
+        };
+        let received_bytes = self.bytes(Direction::Receive);
+        let amount = self
+            .plan
+            .amount_bytes
+            .filter(|_| receives && self.ended_by_silence);
+        let is_incomplete = amount.is_some_and(|amount| received_bytes < amount - amount / 20);
+        if silent < LOST_SERVER_TIMEOUT_NS + timeout + self.gap_ns() && !is_incomplete {
+            return Ok(());
+        }
+        let situation = match sends_requests {
+            true => "no response arrived".to_owned(),
+            false => format!("after {received_bytes} B nothing was received from the server"),
+        };
+        Err(protocol_error(
+            self.peer,
+            format!(
+                "{situation} in the last {:.1} s of the run: it was stopped, or the path to it is down; look at \
+                 its process",
+                silent as f64 / 1e9
+            ),
+        ))
+    }
+
+    /// Stops a server that only sends, and would not stop by itself.
+    fn stop_in_time(&mut self, now: Nanos) {
+        if self.stopped || self.plan.has_direction(Direction::Send) || !self.receives() {
+            return;
+        }
+        let amount = self.plan.amount_bytes;
+        let enough = amount.is_some_and(|amount| self.bytes(Direction::Receive) >= amount);
+        // Of an amount of datagrams some may never arrive.
+        let lost = self.plan.protocol == TransportProtocol::Udp
+            && amount.is_some()
+            && self.progress.get().0 > 0
+            && now >= self.progress.get().1 + SILENCE_TIMEOUT_NS;
+        if enough || lost || now >= self.planned_end_ns() {
+            self.stopped = true;
+            self.driver.stop(now, false);
+        }
+    }
+
+    /// Fails if a sending server stopped before its time, even if it closed in order.
+    fn check_early_end(&self, now: Nanos) -> Result<(), MeasureError> {
+        if self.early || !self.receives() {
+            return Ok(());
+        }
+        let missing_ns = self.planned_end_ns().saturating_sub(now);
+        let time = self.plan.duration_ns.unwrap_or(0);
+        let received_bytes = self.bytes(Direction::Receive);
+        let interests = self.plan.amount_bytes.unwrap_or(0);
+        let tcp = self.plan.protocol == TransportProtocol::Tcp;
+        let early = self.plan.duration_ns.is_some()
+            && missing_ns > EARLY_END_TOLERANCE_NS
+            && missing_ns > time / 20;
+        let short = tcp && received_bytes < interests;
+        let greeted = tcp
+            && interests == 0
+            && received_bytes < GREETING_LIMIT_BYTES
+            && !self.plan.has_direction(Direction::Send);
+        if !early && !short && !greeted && received_bytes > 0 {
+            return Ok(());
+        }
+        if greeted && received_bytes > 0 && !early {
+            return Err(protocol_error(
+                self.peer,
+                format!(
+                    "{received_bytes} B were received and then nothing, as from a server that waits for a message of another \
+                     protocol: --peer auto detects the protocol"
+                ),
+            ));
+        }
+        let message = self.driver.remote_error();
+        let message =
+            message.map_or_else(String::new, |message| format!(" (its message: {message})"));
+        Err(protocol_error(
+            self.peer,
+            format!(
+                "the server stopped sending before the end, after {received_bytes} B{message}: see its own messages, \
+                 and whether it was stopped"
+            ),
+        ))
+    }
+
+    /// Returns the server's totals once it has sent everything, as far as that is known.
+    fn remote_totals(&mut self, now: Nanos) -> Option<Vec<FlowTotal>> {
+        if self.end_notified || !self.receives() {
+            return None;
+        }
+        let message = self.driver.remote_totals();
+        self.ended_by_silence = message.is_none() && !self.has_received_end();
+        let udp = self.plan.protocol == TransportProtocol::Udp;
+        let silence = match self.early {
+            true => STOPPED_SILENCE_TIMEOUT_NS,
+            false => SILENCE_TIMEOUT_NS,
+        };
+        let silent = now >= self.progress.get().1.saturating_add(silence);
+        let time = now >= self.planned_end_ns().saturating_add(SILENCE_TIMEOUT_NS) || self.early;
+        message.or_else(|| (udp && silent && time).then(Vec::new))
+    }
+}
+
+impl ControlChannel for ControlAdapter<'_> {
+    fn receive(&mut self) -> Result<Option<Frame>, MeasureError> {
+        let now = clock::now();
+        if let Some(flows) = self.sent_totals.take() {
+            self.progress.set((self.progress.get().0, now));
+            self.driver.payload_sent(now, &flows);
+        }
+        self.driver.poll(now)?;
+        self.check_stall(now)?;
+        self.stop_in_time(now);
+        if let Some(totals) = self.remote_totals(now) {
+            self.end_notified = true;
+            for (_, shared) in self
+                .shared
+                .iter()
+                .filter(|(flow_direction, _)| *flow_direction == Direction::Receive)
+            {
+                shared.set_sender_ended();
+            }
+            return Ok(Some(SenderTotals { flows: totals }.into()));
+        }
+        if self.local_ended && !self.finished && self.driver.is_finished() {
+            self.finished = true;
+            let host = linerate_record::facts::HostFacts::default();
+            return Ok(Some(
+                local_results(Role::Server, host, &self.plan, &[]).into(),
+            ));
+        }
+        Ok(None)
+    }
+
+    fn send(&mut self, frame: Frame) -> Result<(), MeasureError> {
+        let now = clock::now();
+        match frame {
+            // The frames of several flows come one after another: the next poll takes them all.
+            Frame::Sent(message) => self
+                .sent_totals
+                .get_or_insert_default()
+                .extend(message.flows),
+            Frame::Stop(_) => {
+                self.early = true;
+                self.stopped = true;
+                self.driver.stop(now, true);
+            }
+            Frame::Results(outcome) => {
+                self.local_ended = true;
+                let outcome: EndResults = *outcome;
+                self.driver.flows_ended(now, &outcome);
+                self.check_early_end(now)?;
+                self.check_silence(now)?;
+            }
+            _ => {}
+        }
+        self.driver.poll(now)
+    }
+
+    fn send_heartbeat(&mut self) -> Result<(), MeasureError> {
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), MeasureError> {
+        Ok(())
+    }
+
+    fn wait(&self, other_fd: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
+        let remaining = Duration::from_nanos(deadline.saturating_sub(clock::now()));
+        let mut interests: Vec<_> = (self.driver.readable_fds().into_iter())
+            .map(|fd| (fd, Readiness::Receive))
+            .collect();
+        interests.extend(other_fd.map(|fd| (fd, Readiness::Receive)));
+        poll_any(&interests, remaining)
+            .map(|_| ())
+            .map_err(|error| MeasureError::system("poll", error))
+    }
+
+    fn on_rejected_datagrams(&self, datagrams: u32) -> Result<(), MeasureError> {
+        match datagrams < REJECTED_DATAGRAM_LIMIT
+            || self.local_ended
+            || !rejections_end_run(&self.plan)
+        {
+            true => Ok(()),
+            false => Err(closed_port_error(self.peer)),
+        }
+    }
+
+    fn next_deadline_ns(&self) -> Nanos {
+        let now = clock::now();
+        let next_deadline = self.driver.next_deadline_ns(now);
+        let next_deadline =
+            match self.receives() && self.plan.amount_bytes.is_some() && !self.stopped {
+                true => next_deadline.min(now + 5_000_000),
+                false => next_deadline,
+            };
+        if self.sent_totals.is_some() {
+            return now;
+        }
+        match self.planned_end_ns() {
+            end_ns if !self.stopped && end_ns > now => next_deadline.min(end_ns),
+            _ => next_deadline,
+        }
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_workload::flow_counters::PayloadTotals;
+
+    use super::*;
+    use crate::ConnectedFlow;
+    /// Server that sends no control message.
+    struct SilentDriver;
+
+    impl ClientProtocol for SilentDriver {
+        fn flows(&mut self) -> Vec<ConnectedFlow> {
+            Vec::new()
+        }
+
+        fn poll(&mut self, _: Nanos) -> Result<(), MeasureError> {
+            Ok(())
+        }
+
+        fn stop(&mut self, _: Nanos, _early: bool) {}
+
+        fn is_finished(&self) -> bool {
+            true
+        }
+
+        fn agent(&self) -> String {
+            "mute".to_owned()
+        }
+    }
+
+    const SECOND: Nanos = 1_000_000_000;
+
+    /// Returns whether a run of 10 s reports a lost server that moved payload last at
+    /// `last_progress_ns`.
+    fn reports_loss(
+        kind: RunKind,
+        direction: Direction,
+        last_progress_ns: Nanos,
+        change: impl FnOnce(&mut ControlAdapter<'_>),
+    ) -> bool {
+        let mut plan = Plan::new(kind, TransportProtocol::Udp, "far");
+        plan.duration_ns = Some(10 * SECOND);
+        plan.directions = vec![direction];
+        let shared = Arc::new(FlowShared::default());
+        shared.counters.publish(&PayloadTotals {
+            bytes: 1_000,
+            packets: 1,
+            ..PayloadTotals::default()
+        });
+        let mut driver = SilentDriver;
+        let peer = SocketAddr::from(([192, 0, 2, 1], 5001));
+        let (flows, stop) = (vec![(direction, shared)], AtomicBool::new(false));
+        let mut adapter =
+            ControlAdapter::new(&mut driver, &Arc::new(plan), peer, flows, None, &stop).unwrap();
+        let start = adapter.started_ns;
+        adapter.last_progress_ns.set(start + last_progress_ns);
+        adapter.ended_by_silence = true;
+        change(&mut adapter);
+        adapter.check_silence(start + 11 * SECOND).is_err()
+    }
+
+    #[test]
+    fn a_silent_server_without_a_connection_is_reported_at_the_end() {
+        use Direction::{Receive, Send};
+        let unchanged = |_: &mut ControlAdapter<'_>| {};
+        assert!(reports_loss(
+            RunKind::Throughput,
+            Receive,
+            4 * SECOND,
+            unchanged
+        ));
+        assert!(!reports_loss(
+            RunKind::Throughput,
+            Receive,
+            9 * SECOND,
+            unchanged
+        ));
+        // A stream too; a regular end in time is no silence.
+        assert!(reports_loss(
+            RunKind::Throughput,
+            Receive,
+            4 * SECOND,
+            |talk| {
+                Arc::make_mut(&mut talk.plan).protocol = TransportProtocol::Tcp;
+                talk.ended_by_silence = false;
+            }
+        ));
+        // A server that sent its end was there, and a sending client receives nothing anyway.
+        assert!(!reports_loss(
+            RunKind::Throughput,
+            Receive,
+            4 * SECOND,
+            |talk| talk.ended_by_silence = false
+        ));
+        assert!(!reports_loss(
+            RunKind::Throughput,
+            Receive,
+            4 * SECOND,
+            |talk| talk.early = true
+        ));
+        assert!(!reports_loss(
+            RunKind::Throughput,
+            Send,
+            4 * SECOND,
+            unchanged
+        ));
+        assert!(reports_loss(RunKind::Latency, Send, 4 * SECOND, unchanged));
+        // A request has one second for its response.
+        assert!(!reports_loss(
+            RunKind::Latency,
+            Send,
+            7_500_000_000,
+            unchanged
+        ));
+        assert!(reports_loss(
+            RunKind::Throughput,
+            Receive,
+            10 * SECOND,
+            |talk| {
+                let plan = Arc::make_mut(&mut talk.plan);
+                (plan.duration_ns, plan.amount_bytes) = (None, Some(1_000_000));
+            }
+        ));
+    }
+
+    #[test]
+    fn an_end_that_came_with_payload_is_no_silence() {
+        let unchanged = |_: &mut ControlAdapter<'_>| {};
+        assert!(reports_loss(
+            RunKind::Throughput,
+            Direction::Receive,
+            SECOND,
+            unchanged
+        ));
+        let with_end = reports_loss(RunKind::Throughput, Direction::Receive, SECOND, |adapter| {
+            adapter.shared[0].1.set_sender_ended();
+            let _ = adapter.remote_totals(adapter.started_ns + 20 * SECOND);
+        });
+        assert!(!with_end);
+        let without_end =
+            reports_loss(RunKind::Throughput, Direction::Receive, SECOND, |adapter| {
+                assert!(
+                    adapter
+                        .remote_totals(adapter.started_ns + 20 * SECOND)
+                        .is_some()
+                );
+            });
+        assert!(without_end);
+    }
+}

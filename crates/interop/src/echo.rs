@@ -1,0 +1,31 @@
+//! Echo (RFC 862): round trips with any responder that returns received bytes.
+
+use linerate_protocol::echo;
+use linerate_record::plan::{Plan, RunKind};
+use linerate_session::error::MeasureError;
+use linerate_workload::framing::Framing;
+use linerate_workload::probes::ECHO_PROBE;
+
+use super::setup_context::SetupContext;
+use super::{ClientProtocol, ClientProtocolSpec, PlanRejection, round_trips};
+/// Client of echo.
+pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
+    name: "echo",
+    about: "round trips over TCP and UDP; every byte is compared",
+    kinds: &[RunKind::Latency],
+    port: echo::PORT,
+    datagram_bytes: 64,
+    reject: reject_plan,
+    open,
+};
+
+fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
+    round_trips::reject_plan(plan, true)
+}
+
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+    // Shorter than a request may be, because it only probes for a responder.
+    round_trips::open_flows(context, "echo", &Framing::Linerate, ECHO_PROBE, &|reply| {
+        reply == ECHO_PROBE
+    })
+}

@@ -1,0 +1,428 @@
+//! Test with another tool's server, from its options to its record.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use linerate_protocol::control::FlowToken;
+use linerate_record::event::EventKind;
+use linerate_record::facts::Role;
+use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
+use linerate_record::record::{Caveat, Record};
+use linerate_session::client::Client;
+use linerate_session::coordinator::Coordinator;
+use linerate_session::cpu_load::CpuLoad;
+use linerate_session::dial::{AddressFamily, SourceBinding};
+use linerate_session::error::MeasureError;
+use linerate_session::flow_memory::FlowMemory;
+use linerate_session::local_stack::LocalStack;
+use linerate_session::loss::{LabNetwork, PathCounters, read_local_counters};
+use linerate_session::setup::{AgreedFlow, ReadyWorkers};
+use linerate_session::third_party_record::InteropTest;
+use linerate_session::thread_plan::usable_cpus;
+use linerate_session::{descriptor_limit, pace, setup};
+use linerate_sys::fd_table;
+use linerate_transport::flow_options::FlowRole;
+use linerate_transport::stack_thread::StackThread;
+
+use super::control_adapter::ControlAdapter;
+use super::probe_sockets::ProbeSockets;
+use super::setup_context::{SetupContext, protocol_error};
+use super::{
+    AUTO, ClientProtocolSpec, client_protocol, control_adapter, detect, reject_plan,
+    report_command, ttcp_receiver,
+};
+/// Pause between attempts with `--retry`.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Name of the remote network stack in the plan, which is not known.
+const UNKNOWN_STACK: &str = "unknown";
+
+/// Runs a client's test with the protocol that its plan names: ours, or that of another tool.
+///
+/// # Errors
+/// The reason why the test did not start.
+pub fn run_client(
+    client: &Client,
+    network: Option<&Arc<LabNetwork>>,
+    stop: &AtomicBool,
+    emit: &mut dyn FnMut(EventKind),
+) -> Result<(Record, Option<MeasureError>), MeasureError> {
+    if client.plan.peer_protocol.is_none() {
+        return client.run_in_network(network, stop, emit);
+    }
+    usable_cpus(&client.plan, Role::Client)?;
+    if let Some(done) = run(client, network, stop, emit)? {
+        return Ok(done);
+    }
+    // The protocol was to be detected, and is our own.
+    let mut native = client.clone();
+    native.plan.peer_protocol = None;
+    native.run_in_network(network, stop, emit)
+}
+
+/// Runs a test; `Ok(None)` if the server turns out to be our own.
+///
+/// # Errors
+/// Error that keeps the run from starting.
+fn run(
+    client: &Client,
+    network: Option<&Arc<LabNetwork>>,
+    stop: &AtomicBool,
+    emit: &mut dyn FnMut(EventKind),
+) -> Result<Option<(Record, Option<MeasureError>)>, MeasureError> {
+    fd_table::raise_open_file_limit();
+    let local = SourceBinding::parse(client.plan.bind.as_deref())?;
+    let local_stack = LocalStack::start(&client.plan)?;
+    let started = Instant::now();
+    loop {
+        let result = run_attempt(client, &local_stack, &local, network, stop, emit);
+        match result.map_err(|error| local_stack.explain_error(error)) {
+            Err(error) if error.may_pass() && started.elapsed() < client.retry_timeout => {
+                std::thread::sleep(RETRY_INTERVAL);
+                if stop.load(Relaxed) {
+                    return Err(MeasureError::Interrupted);
+                }
+            }
+            Err(MeasureError::ConnectionRefused { address }) => {
+                return Err(connection_refused(client, address));
+            }
+            outcome => {
+                return outcome
+                    .map(|outcome| outcome.map(|outcome| local_stack.explain_results(outcome)));
+            }
+        }
+    }
+}
+
+/// Returns the error for a closed port, with the server to start.
+fn connection_refused(client: &Client, address: SocketAddr) -> MeasureError {
+    let protocol = client.plan.peer_protocol.as_deref().unwrap_or(AUTO);
+    protocol_error(
+        address,
+        format!(
+            "connection refused, no program listens there: start the {protocol} server on that host, or name \
+             its port with -p"
+        ),
+    )
+}
+
+/// Returns the client of the plan's protocol, and the remote address with its port.
+fn resolve_server(
+    client: &Client,
+    local_stack: &LocalStack,
+    local: &SourceBinding,
+    stop: &AtomicBool,
+) -> Result<Option<(&'static ClientProtocolSpec, SocketAddr)>, MeasureError> {
+    if ttcp_receiver::waits_for_sender(&client.plan) {
+        let ipv6 =
+            client.family == AddressFamily::V6 || local.address.is_some_and(|ip| ip.is_ipv6());
+        return Ok(Some((
+            &ttcp_receiver::RECEIVER,
+            ttcp_receiver::unspecified_address(&client.plan, ipv6),
+        )));
+    }
+    let mut remote = local_stack.remote_address(client, local, stop)?;
+    let name = client.plan.peer_protocol.as_deref().unwrap_or(AUTO);
+    let found = if name == AUTO {
+        let sockets = ProbeSockets {
+            local,
+            stack: local_stack.netstack().map(StackThread::handle),
+            stop,
+        };
+        match detect::detect(&client.plan, remote, &sockets)? {
+            detect::DetectedProtocol::Linerate => return Ok(None),
+            detect::DetectedProtocol::ThirdParty(spec, port) => {
+                remote.set_port(port);
+                spec
+            }
+        }
+    } else {
+        client_protocol(name).ok_or_else(|| MeasureError::Unsupported {
+            option: format!("--peer {name}"),
+            why: "no such protocol".to_owned(),
+            next_step: "see `linerate throughput --help` for the list".to_owned(),
+        })?
+    };
+    Ok(Some((found, remote)))
+}
+
+/// Runs one attempt, from the connection to the record.
+fn run_attempt(
+    client: &Client,
+    local_stack: &LocalStack,
+    local: &SourceBinding,
+    network: Option<&Arc<LabNetwork>>,
+    stop: &AtomicBool,
+    emit: &mut dyn FnMut(EventKind),
+) -> Result<Option<(Record, Option<MeasureError>)>, MeasureError> {
+    let Some((spec, remote)) = resolve_server(client, local_stack, local, stop)? else {
+        return Ok(None);
+    };
+    let mut plan = client.plan.clone();
+    plan.peer_protocol = Some(spec.name.to_owned());
+    plan.port = remote.port();
+    if let Some(rejection) = reject_plan(spec, &plan) {
+        return Err(rejection.to_error(spec.name));
+    }
+    if client.key.is_some() {
+        return Err(MeasureError::Unsupported {
+            option: format!("--key with --peer {}", spec.name),
+            why: "other programs have no proof of a shared key".to_owned(),
+            next_step: "leave it out".to_owned(),
+        });
+    }
+    let command = report_command::from_plan(&plan)?;
+    let host = local_stack.host_facts(remote.ip());
+    descriptor_limit::check(&plan, Role::Client)?;
+    let requested_wait = plan.wait.take().map(|wait| wait.client);
+    plan.threads = None;
+    let is_default_length = plan.protocol == TransportProtocol::Udp && plan.payload_bytes == 0;
+    if is_default_length {
+        // Where the path carries more, buffers of other programs often do not.
+        plan.payload_bytes = spec.datagram_bytes;
+    }
+    let setting_caveat = local_stack.resolve_plan(&mut plan, remote, local)?;
+    let pacing_caveat = match plan.has_direction(Direction::Send) {
+        true => local_stack.check_pacing(&plan, FlowRole::Sender, &host)?,
+        false => None,
+    };
+    let _hold = setup::hold_idle_states(&plan)?;
+    let _memory = setup::lock_memory(&plan)?;
+    let disciplines = pace::qdiscs(&host);
+    let memory = FlowMemory::before_flows();
+    let context = SetupContext {
+        plan: &plan,
+        remote,
+        local,
+        stop,
+        disciplines: &disciplines,
+        stack: local_stack.netstack().map(StackThread::handle),
+    };
+    let shares_cores = remote.ip().to_canonical().is_loopback();
+    let thread_plan = local_stack.thread_plan(&plan, requested_wait, shares_cores)?;
+    let mut driver = (spec.open)(&context)?;
+    let directions: BTreeMap<u32, Direction>;
+    let flows: Vec<AgreedFlow> = {
+        let new_flows = driver.flows();
+        directions = new_flows
+            .iter()
+            .map(|flow| (flow.id, flow.direction))
+            .collect();
+        let agreed = new_flows.into_iter().map(|flow| AgreedFlow {
+            id: flow.id,
+            direction: flow.direction,
+            opening: flow.opening,
+            options: context.flow_options(flow.direction),
+            token: FlowToken([0; 16]),
+            framing: flow.framing,
+        });
+        agreed.collect()
+    };
+    let remote = driver.peer().unwrap_or(remote);
+    if driver.peer().is_some() {
+        plan.host = remote.ip().to_canonical().to_string();
+        plan.port = remote.port();
+    }
+    plan.client_wait = Some(thread_plan.wait);
+    plan.stack.server = UNKNOWN_STACK.to_owned();
+    emit(EventKind::Connected {
+        peer: remote.to_string(),
+        agent: driver.agent(),
+    });
+    let plan = Arc::new(plan);
+    let ready = setup::start_workers(
+        &plan,
+        Role::Client,
+        &thread_plan,
+        local_stack.netstack(),
+        flows,
+        &mut || {
+            if stop.load(Relaxed) {
+                return Err(MeasureError::Interrupted);
+            }
+            driver.poll(linerate_sys::clock::now())
+        },
+    )?;
+    emit(EventKind::Started {
+        plan: Box::new(Plan::clone(&plan)),
+        wait: PerEnd::same(thread_plan.wait),
+        cpu: PerEnd {
+            client: thread_plan.cpus.clone(),
+            server: Default::default(),
+        },
+        wait_reason: thread_plan
+            .reason
+            .clone()
+            .filter(|_| requested_wait.is_none()),
+    });
+    let caveats: Vec<Caveat> = setting_caveat.into_iter().chain(pacing_caveat).collect();
+    for caveat in &caveats {
+        emit(EventKind::CaveatRaised {
+            caveat: caveat.clone(),
+        });
+    }
+    let ipv6 = remote.ip().to_canonical().is_ipv6();
+    let counters = read_local_counters(Role::Client, &host, ipv6);
+    let local_ip = match local_stack.netstack() {
+        Some(netstack) => netstack.source_address_for(remote.ip()),
+        None => local_address(remote, local),
+    };
+    let path_counters =
+        local_ip.and_then(|local_ip| PathCounters::open(network, local_ip, remote.ip()));
+    let ReadyWorkers {
+        cancel_guard,
+        workers,
+        flows,
+        done,
+    } = ready;
+    let shared = flows.iter();
+    let shared = shared.map(|flow| (directions[&flow.id], Arc::clone(&flow.shared)));
+    let mut control = ControlAdapter::new(
+        &mut *driver,
+        &plan,
+        remote,
+        shared.collect(),
+        local_stack.netstack(),
+        stop,
+    )?;
+    let _cpu_load = CpuLoad::start(plan.round_trip.load_threads.client)
+        .map_err(|error| MeasureError::system("new thread", error))?;
+    let started = Timestamp::now();
+    let mut results = Coordinator {
+        role: Role::Client,
+        plan: Arc::clone(&plan),
+        host,
+        control: &mut control,
+        barrier: Arc::clone(cancel_guard.barrier()),
+        workers,
+        flows,
+        memory,
+        worker_ended: done,
+        stop_requested: stop,
+        emit,
+        doubts: caveats,
+        measures_steal: true,
+        timestamp_warnings: Vec::new(),
+        local_counters: counters,
+        time_limit: None,
+    }
+    .run();
+    if control.has_stopped() {
+        let caveats = &mut results.local.caveats;
+        caveats.retain(|caveat| caveat.id != "stream-broken");
+    }
+    let broken = broken_flow_error(remote, &results.local.caveats).filter(|_| !results.interrupted);
+    let broken = broken.or_else(|| {
+        no_response_error(remote, &plan, &results.local).filter(|_| !results.interrupted)
+    });
+    let broken = broken.or_else(|| {
+        let has_no_report = ["ttcp", "discard"].contains(&spec.name);
+        rejected_datagrams_error(remote, &results.local).filter(|_| has_no_report)
+    });
+    let mut test = InteropTest::new(spec.name, Plan::clone(&plan), started, results.local);
+    test.local_results.interrupted |= results.interrupted;
+    test.intervals = results.intervals;
+    test.dropped_intervals = results.intervals_omitted;
+    test.remote_report = driver.remote_report();
+    test.acknowledged = driver.acknowledged();
+    test.failure = results.failure.or(broken);
+    if let Some(remote_message) = driver.remote_error().filter(|_| test.failure.is_none()) {
+        test.local_results.caveats.push(Caveat::new(
+            "far-error",
+            format!(
+                "the server reported a failure ({remote_message}); its figures, and those of this \
+                 end, are what was moved all the same"
+            ),
+        ));
+    }
+    test.ipv6 = ipv6;
+    test.path_counters = path_counters.map(PathCounters::close);
+    test.timestamps = results.timestamps;
+    let mut report_failure = None;
+    if let Some(command) = command.filter(|_| test.failure.is_none()) {
+        let sent = report_command::SentTotals::from_results(&test.local_results);
+        let mut progress = |message| emit(EventKind::Waiting { activity: message });
+        let fetched = command.fetch_count(stop, &mut progress).and_then(|count| {
+            let warning = count.warning.clone();
+            command.add_to_report(count, &plan, sent, &mut test.remote_report)?;
+            Ok(warning)
+        });
+        match fetched {
+            Ok(warning) => {
+                let warning = warning.map(|warning| Caveat::new("far-report-odd", warning));
+                test.local_results.caveats.extend(warning);
+            }
+            Err(cause) => {
+                let caveat = Caveat::new("far-report-failed", cause.to_string());
+                test.local_results.caveats.push(caveat);
+                report_failure = Some(MeasureError::ReportCommand(cause.report()));
+            }
+        }
+    }
+    let (record, failure) = test.into_record();
+    Ok(Some((record, failure.or(report_failure))))
+}
+
+/// Returns the local address of traffic to an address.
+fn local_address(remote: SocketAddr, local: &SourceBinding) -> Option<std::net::IpAddr> {
+    if local.address.is_some() {
+        return local.address;
+    }
+    let any = match remote.is_ipv4() {
+        true => SocketAddr::from(([0; 4], 0)),
+        false => SocketAddr::from(([0_u16; 8], 0)),
+    };
+    // Connecting a UDP socket sends nothing.
+    let socket = std::net::UdpSocket::bind(any).ok()?;
+    socket.connect(remote).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// Returns the error for a run in which no request got a response.
+fn no_response_error(
+    remote: SocketAddr,
+    plan: &Plan,
+    results: &linerate_protocol::control::EndResults,
+) -> Option<MeasureError> {
+    let mut flows = results.streams.iter();
+    let none = flows.all(|flow| flow.stream.summary.round_trips.unwrap_or(0) == 0);
+    (plan.kind == RunKind::Latency && none).then(|| {
+        protocol_error(
+            remote,
+            "no response from there: start the server, name its port with -p, or its protocol with --peer",
+        )
+    })
+}
+
+/// Returns the error for datagrams to a closed port, reported by the remote kernel only.
+fn rejected_datagrams_error(
+    remote: SocketAddr,
+    results: &linerate_protocol::control::EndResults,
+) -> Option<MeasureError> {
+    let senders = results
+        .streams
+        .iter()
+        .filter_map(|flow| flow.stream.sender.as_ref());
+    let rejected = senders.filter_map(|sender| sender.port_unreachable).max()?;
+    (rejected > 0).then(|| control_adapter::closed_port_error(remote))
+}
+
+/// Returns the error for a broken flow: the server rejected it or has gone.
+fn broken_flow_error(remote: SocketAddr, caveats: &[Caveat]) -> Option<MeasureError> {
+    let broken = caveats.iter().find(|caveat| caveat.id == "stream-broken")?;
+    let text = &broken.reason;
+    Some(protocol_error(
+        remote,
+        match text.contains("refused") {
+            true => format!(
+                "no program accepts payload there ({text}): start the server, or name its port with -p"
+            ),
+            false => format!("the server closed the flow ({text}): see its own messages"),
+        },
+    ))
+}

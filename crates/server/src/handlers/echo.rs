@@ -1,0 +1,104 @@
+//! Echo (RFC 862): sends received bytes back.
+
+use std::net::TcpStream;
+
+use linerate_protocol::echo::{EchoStream, PORT, PROTOCOL};
+use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_transport::flow_options::FlowRole;
+use linerate_workload::flow_counters::PayloadTotals;
+
+use super::plain::plan;
+use super::responder_loop::{
+    RequestFlow, StreamResponder, rejects_reply_loop, respond_on_stream, respond_to_datagrams,
+};
+use super::test_run::{IDLE_TIMEOUT, TestRun};
+use super::{AcceptedClient, ProtocolHandler, StreamHandler};
+use crate::server_state::TestReservation;
+
+/// Handler of echo.
+pub const HANDLER: ProtocolHandler = ProtocolHandler {
+    name: PROTOCOL.name,
+    port: Some(PORT),
+    sends_first: false,
+    stream: Some(StreamHandler::Test(serve_stream)),
+    expected_flow: None,
+    datagrams: Some(|client, reservation, incoming| {
+        let flow = RequestFlow::with_responder(|request: &mut [u8], _| request.len());
+        let plan = request_plan(&client);
+        respond_to_datagrams(PROTOCOL.name, plan, client, reservation, incoming, flow);
+    }),
+    rejects_flow: Some(|interop, from, _| rejects_reply_loop(PROTOCOL.name, interop, from)),
+};
+
+/// Returns the plan of a client that sends datagrams to have them answered. Their size is taken
+/// from the payload at the end, because some programs send a small probe first.
+pub fn request_plan(client: &AcceptedClient) -> Plan {
+    plan(
+        client,
+        RunKind::Latency,
+        TransportProtocol::Udp,
+        Direction::Send,
+    )
+}
+
+fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream: TcpStream) {
+    // A stream has no request boundaries: its bytes can be counted, its round trips cannot.
+    let plan = plan(
+        &client,
+        RunKind::Throughput,
+        TransportProtocol::Tcp,
+        Direction::Send,
+    );
+    let arrived_ns = client.arrived_ns;
+    let mut test = TestRun::begin(&mut client, reservation, PROTOCOL.name, PROTOCOL.name, plan);
+    let spawned = test.spawn(
+        1,
+        FlowRole::Receiver,
+        stream.into(),
+        move |context, socket| {
+            respond_on_stream(
+                context,
+                socket,
+                IDLE_TIMEOUT,
+                arrived_ns,
+                &mut EchoStream::default(),
+            )
+        },
+    );
+    test.conclude(spawned, RemoteReport::default);
+}
+
+impl StreamResponder for EchoStream {
+    fn receive(&mut self, bytes: &[u8]) -> Result<usize, String> {
+        Ok(Self::receive(self, bytes))
+    }
+
+    fn finish(&mut self) {
+        Self::close_input(self);
+    }
+
+    fn ends_by_reset(&self) -> bool {
+        true
+    }
+
+    fn outgoing(&self) -> &[u8] {
+        Self::outgoing(self)
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        Self::mark_sent(self, bytes);
+    }
+
+    fn totals(&self) -> PayloadTotals {
+        PayloadTotals {
+            bytes: Self::totals(self).0,
+            ..PayloadTotals::default()
+        }
+    }
+
+    fn responses(&self) -> Option<u64> {
+        // A stream has no requests to count.
+        None
+    }
+}

@@ -1,0 +1,172 @@
+//! Server in this process for clients of other tools.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linerate_record::event::{ErrorReport, Event, EventKind};
+use linerate_record::record::{Interval, Record};
+use linerate_server::listen_ports::ExtraPort;
+use linerate_server::server::{InteropOptions, Server, ServerOptions};
+use linerate_session::error::MeasureError;
+/// Longest wait for a record.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Server that is stopped on drop.
+pub struct InteropServer {
+    pub port: u16,
+    /// Additional ports.
+    pub also: Vec<u16>,
+    stop: Arc<AtomicBool>,
+    events: Arc<Mutex<Vec<Event>>>,
+    thread: Option<JoinHandle<Result<(), MeasureError>>>,
+}
+
+impl InteropServer {
+    pub fn start() -> Self {
+        Self::with(InteropOptions::default())
+    }
+
+    /// Starts a server with a port for each of these protocols alone.
+    pub fn with_ports(dialects: &[&str]) -> Self {
+        // Another process may take a port that was free a moment ago.
+        for _ in 0..20 {
+            let also = dialects.iter().map(|protocol| {
+                let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+                let port = port.local_addr().unwrap().port();
+                format!("{port}={protocol}").parse::<ExtraPort>().unwrap()
+            });
+            let peers = InteropOptions {
+                extra_ports: also.collect(),
+                ..InteropOptions::default()
+            };
+            if let Ok(host) = Self::try_with(peers) {
+                return host;
+            }
+        }
+        panic!("no free ports");
+    }
+
+    pub fn with(peers: InteropOptions) -> Self {
+        Self::try_with(peers).unwrap()
+    }
+
+    fn try_with(peers: InteropOptions) -> Result<Self, MeasureError> {
+        Self::of(&ServerOptions {
+            address: Some(Ipv4Addr::LOCALHOST.into()),
+            interop: peers,
+            ..ServerOptions::default()
+        })
+    }
+
+    /// Starts a server with these options, in the namespace of the calling thread.
+    pub fn of(options: &ServerOptions) -> Result<Self, MeasureError> {
+        let server = Server::bind(options)?;
+        let (port, also) = (server.port(), server.extra_ports());
+        let stop = Arc::new(AtomicBool::new(false));
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let (flag, log) = (Arc::clone(&stop), Arc::clone(&events));
+        let emit = Arc::new(move |event: Event| log.lock().unwrap().push(event));
+        let thread = std::thread::spawn(move || server.run(flag, emit));
+        Ok(Self {
+            port,
+            also,
+            stop,
+            events,
+            thread: Some(thread),
+        })
+    }
+
+    /// Removes and returns the first event that matches, within a time.
+    fn take<T>(&self, timeout: Duration, want: impl Fn(&EventKind) -> Option<T>) -> Option<T> {
+        let until = Instant::now() + timeout;
+        loop {
+            {
+                let mut events = self.events.lock().unwrap();
+                let found = events.iter().enumerate();
+                let found = found
+                    .filter_map(|(at, event)| Some((at, want(&event.kind)?)))
+                    .next();
+                if let Some((at, found)) = found {
+                    events.remove(at);
+                    return Some(found);
+                }
+            }
+            if Instant::now() > until {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Returns the next record, after a round trip through JSON.
+    pub fn record(&self) -> Record {
+        let record = self.take(RECORD_TIMEOUT, |event| match event {
+            EventKind::Finished { record } => Some(record.clone()),
+            _ => None,
+        });
+        let record = *record.unwrap_or_else(|| panic!("no record: {:#?}", self.descriptions()));
+        assert_eq!(Record::from_json(&record.to_json()).unwrap(), record);
+        record
+    }
+
+    /// Returns the next interval.
+    pub fn interval(&self) -> Option<Interval> {
+        self.take(RECORD_TIMEOUT, |event| match event {
+            EventKind::Interval { interval } => Some(*interval.clone()),
+            _ => None,
+        })
+    }
+
+    /// Returns the names of the events so far.
+    fn descriptions(&self) -> Vec<String> {
+        let events = self.events.lock().unwrap();
+        let described = events.iter().filter_map(|event| match &event.kind {
+            EventKind::Connected { peer, agent } => {
+                Some(format!("[{}] {peer} {agent}", event.test))
+            }
+            EventKind::Refused { problem } | EventKind::Failed { problem } => {
+                Some(format!("[{}] {}", event.test, problem.situation))
+            }
+            _ => None,
+        });
+        described.collect()
+    }
+
+    /// Returns the first rejection whose text contains `text`.
+    pub fn take_rejection(&self, text: &str) -> Option<ErrorReport> {
+        self.take(Duration::from_secs(1), |event| match event {
+            EventKind::Refused { problem } if problem.situation.contains(text) => {
+                Some(problem.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// Returns the number of tests that have started.
+    pub fn started_tests(&self) -> usize {
+        let events = self.events.lock().unwrap();
+        let started = |event: &&Event| matches!(event.kind, EventKind::Started { .. });
+        events.iter().filter(started).count()
+    }
+
+    /// Returns the number of tests that have failed.
+    pub fn failures(&self) -> usize {
+        let events = self.events.lock().unwrap();
+        let failed = |event: &&Event| matches!(event.kind, EventKind::Failed { .. });
+        events.iter().filter(failed).count()
+    }
+}
+
+impl Drop for InteropServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let stopped = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            stopped.unwrap().unwrap().unwrap();
+        }
+    }
+}

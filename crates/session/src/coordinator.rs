@@ -1,0 +1,783 @@
+//! Coordinator of one end of a run, from the start to the exchange of results.
+//!
+//! Both ends do the same here: they keep the time, report intervals, send their totals and exchange
+//! results. The threads that move payload are [`worker`](linerate_workload::worker)s; their results become figures
+//! in [`results`](crate::results).
+
+mod control_channel;
+mod exchange;
+mod interval;
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use linerate_host::processor_time::{
+    machine_time_since, processor_times_since, read_machine_time, read_processor_times,
+};
+use linerate_host::steal::StealTicks;
+use linerate_protocol::control::{EndResults, StopRun as StopFrame};
+use linerate_record::cost::{MachineTime, ProcessorTime};
+use linerate_record::event::EventKind;
+use linerate_record::facts::{HostFacts, Role};
+use linerate_record::plan::{Direction, Plan, RunKind, SchedPolicy, TransportProtocol};
+use linerate_record::record::{Caveat, Interval};
+use linerate_sys::clock::Nanos;
+use linerate_sys::cpu::ThreadUsage;
+use linerate_sys::readiness::Readiness;
+use linerate_sys::scheduling::PriorityBoost;
+use linerate_sys::thread::install_wake_handler;
+use linerate_sys::{clock, readiness, scheduling};
+use linerate_transport::call_times::{CallStats, merge_call_stats};
+use linerate_transport::flow_options::FlowRole;
+use linerate_transport::stack_thread::{stack_warnings as stack_doubts, thread_schedule};
+use linerate_transport::{RunClock, SocketWatch};
+use linerate_workload::flow::{FlowEndResults, FlowShared};
+use linerate_workload::flow_counters::PayloadTotals;
+use linerate_workload::timestamps::{TimestampLog, TimestampPass};
+use linerate_workload::worker::{StartBarrier, WorkerHandle};
+
+use self::exchange::ExchangeState;
+use crate::error::MeasureError;
+use crate::flow_memory::FlowMemory;
+use crate::interval_series::MergedSeries;
+use crate::loss::{CounterSnapshot, netstack_counters};
+use crate::result_builder::ResultBuilder;
+use crate::tcp_info_sums::TcpSums;
+use crate::worker_costs::WorkerCosts;
+pub use control_channel::ControlChannel;
+
+/// Longest sleep of the coordinator: the delay until Ctrl-C is noticed.
+const STOP_POLL_NS: Nanos = 250_000_000;
+
+/// Drain time: longest wait of a receiver for payload in flight, in a run that ends by time.
+const DRAIN_TIMEOUT_NS: Nanos = 3_000_000_000;
+
+/// Time without progress after its end at which a run is aborted.
+const STALL_TIMEOUT_NS: Nanos = 10_000_000_000;
+
+/// Longest wait for the results of a run that ends by amount, even while frames arrive: a receiver
+/// may have to drain the buffers of the path, 4 MB at 64 kb/s.
+const AMOUNT_RUN_TIMEOUT_NS: Nanos = 600_000_000_000;
+
+/// Time after the start in which rejected datagrams (ICMP port unreachable) abort the run.
+const REJECTION_WINDOW_NS: Nanos = 3_000_000_000;
+
+/// Longest wait of an interval for its requesting thread, or for the other end's half.
+const INTERVAL_GRACE_NS: Nanos = 150_000_000;
+
+/// Time after the start of the first memory sample: all flows have their buffers by then.
+const MEMORY_SAMPLE_DELAY_NS: Nanos = 200_000_000;
+
+/// Interval of progress checks of request/response flows.
+const WAKE_INTERVAL_NS: Nanos = 200_000_000;
+
+/// The interval once the run is to end: a wake-up just before a thread sleeps is lost.
+const WAKE_INTERVAL_AT_END_NS: Nanos = 10_000_000;
+
+/// Lower bound per thread of the interval between two wake-ups of all threads. One wake-up takes
+/// some 10 us of CPU time on the 2-core VM, at either side of the signal. Without this bound,
+/// hundreds of threads that are woken whenever one of them ends would do nothing else.
+const WAKE_INTERVAL_PER_THREAD_NS: Nanos = 100_000;
+
+/// Flow as seen by the coordinator.
+pub struct FlowHandle {
+    pub id: u32,
+    pub direction: Direction,
+    pub role: FlowRole,
+    /// State shared with the flow's thread.
+    pub shared: Arc<FlowShared>,
+    /// Observer of its socket, which keeps the descriptor open and closes it on drop.
+    pub socket_watch: Option<SocketWatch>,
+}
+
+/// Finds a flow by number in `flows`, which are sorted by number.
+#[must_use]
+pub fn find_flow(flows: &[FlowHandle], id: u32) -> Option<&FlowHandle> {
+    let index = flows.binary_search_by_key(&id, |flow| flow.id).ok()?;
+    flows.get(index)
+}
+
+/// Coordinator of one end of a run, ready to start.
+pub struct Coordinator<'a> {
+    pub role: Role,
+    pub plan: Arc<Plan>,
+    pub host: HostFacts,
+    pub control: &'a mut dyn ControlChannel,
+    /// Start barrier and phase of the threads.
+    pub barrier: Arc<StartBarrier>,
+    pub workers: Vec<WorkerHandle>,
+    /// Flows of all threads, sorted by number.
+    pub flows: Vec<FlowHandle>,
+    /// Memory of the process before the flows were opened.
+    pub memory: FlowMemory,
+    /// Readable when a thread has ended.
+    pub worker_ended: UnixStream,
+    /// Set by Ctrl-C.
+    pub stop_requested: &'a AtomicBool,
+    /// Callback for events.
+    pub emit: &'a mut dyn FnMut(EventKind),
+    /// Warnings about the figures that are known before the start.
+    pub doubts: Vec<Caveat>,
+    /// This end measures steal time; of two ends on one machine, one does.
+    pub measures_steal: bool,
+    /// Reasons where timestamping is less than requested.
+    pub timestamp_warnings: Vec<String>,
+    /// Loss counters of this host.
+    pub local_counters: CounterSnapshot,
+    /// Longest run that this end permits, measured from its start, with the warning for a run that
+    /// was stopped by it; `None`: no limit.
+    pub time_limit: Option<(Nanos, Caveat)>,
+}
+
+/// Results of a run at one end.
+pub struct RunResults {
+    /// Results of this end.
+    pub local: EndResults,
+    /// Results of the other end; `None` when it was lost before.
+    pub peer: Option<EndResults>,
+    /// Intervals, both halves joined.
+    pub intervals: Vec<Interval>,
+    /// Number of intervals beyond the storage limit.
+    pub intervals_omitted: u64,
+    /// Timestamps of both ends, where they were requested.
+    pub timestamps: Option<Box<TimestampPass>>,
+    /// Stopped early by a user at either end.
+    pub interrupted: bool,
+    /// Error that ended the run before the exchange of results.
+    pub failure: Option<MeasureError>,
+}
+
+/// Counters of a flow or a direction at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CounterReading {
+    pub totals: PayloadTotals,
+    /// Retransmitted TCP segments.
+    pub retransmits: u64,
+}
+
+struct RunState<'a> {
+    coordinator: Coordinator<'a>,
+    timeline: RunClock,
+    /// Time when senders stop; `None` when an amount ends the run.
+    end_ns: Option<Nanos>,
+    /// Counters by flow at the start of counting, after the omitted time.
+    baseline: BTreeMap<u32, CounterReading>,
+    counted_from_ns: Nanos,
+    has_baseline: bool,
+    series: MergedSeries,
+    /// Counters by direction at the end of the last interval.
+    last_readings: BTreeMap<Direction, CounterReading>,
+    /// Counters by flow at the same time, where the series has them.
+    last_flow_readings: BTreeMap<u32, CounterReading>,
+    /// Last TCP_INFO sums by direction, with their time.
+    tcp_sums: BTreeMap<Direction, (TcpSums, Nanos)>,
+    /// Start of the running interval on the grid; `interval_start_ns` is the real one.
+    slot_start_ns: Nanos,
+    interval_start_ns: Nanos,
+    interval_number: u64,
+    exchange: ExchangeState,
+    finished_flows: Vec<FlowEndResults>,
+    /// Figures of the other end's flows that arrived before its results.
+    peer_figures: Vec<linerate_protocol::control::FlowFigures>,
+    thread_usage: ThreadUsage,
+    /// Durations of all system calls, where they are recorded.
+    call_tally: Option<CallStats>,
+    thread_costs: WorkerCosts,
+    /// CPU time of the machine at the start.
+    machine_at_start: (Option<MachineTime>, Vec<ProcessorTime>),
+    /// CPU time of the machine when the last thread ended: later time is not part of the run.
+    machine_at_end: Option<(Option<MachineTime>, Vec<ProcessorTime>)>,
+    /// End time of the last thread.
+    workers_ended_ns: Nanos,
+    steal_ticks: Option<StealTicks>,
+    /// The memory of the flows was sampled.
+    memory_sampled: bool,
+    /// Time of the last progress check; `calls` has the flows' counters then.
+    progress_checked_ns: Nanos,
+    /// Time when this end was requested to stop.
+    stop_requested_ns: Option<Nanos>,
+    last_calls: Vec<u64>,
+    /// Every thread was woken for the end of the run.
+    woken_at_end: bool,
+}
+
+/// Returns the machine's CPU time since boot, in total and by CPU.
+fn machine_time() -> (Option<MachineTime>, Vec<ProcessorTime>) {
+    (read_machine_time(), read_processor_times())
+}
+
+impl Coordinator<'_> {
+    /// Starts the threads, coordinates the run and exchanges results.
+    ///
+    /// A failure is returned in [`RunResults::failure`], together with the figures until then.
+    pub fn run(self) -> RunResults {
+        let start_ns = clock::now();
+        let plan = Arc::clone(&self.plan);
+        let timeline = RunClock {
+            start_ns,
+            count_from_ns: start_ns.saturating_add(plan.omit_ns),
+            interval_ns: plan.interval_ns,
+            trace_stop_call_ns: plan.trace_on_ns,
+        };
+        // Without it, a sleeping thread notices the end only when data arrives.
+        let _ = install_wake_handler();
+        // Real-time threads that spin on all CPUs would starve the coordinator, which has to end
+        // them.
+        let sched = match self.role {
+            Role::Client => plan.sched.client,
+            Role::Server => plan.sched.server,
+        };
+        // With `chrt -f 10 linerate …` all threads have the same priority, so spinning ones would
+        // not yield either.
+        let inherited_priority =
+            (sched == SchedPolicy::Inherited).then(scheduling::current_real_time_priority);
+        // Threads of the user-space stack have a class of their own.
+        let netstack = self.host.stack.as_deref();
+        let _priority_guard = (sched.real_time_priority())
+            .or_else(|| inherited_priority.flatten())
+            .max(netstack.and_then(thread_schedule::real_time_priority))
+            .and_then(PriorityBoost::above);
+        let threads = WorkerCosts::new(&self.workers, start_ns);
+        let machine = machine_time();
+        self.barrier.connect_all(timeline);
+        let mut run = RunState {
+            timeline,
+            end_ns: plan
+                .duration_ns
+                .map(|duration| timeline.count_from_ns.saturating_add(duration)),
+            baseline: BTreeMap::new(),
+            counted_from_ns: start_ns,
+            has_baseline: plan.omit_ns == 0,
+            series: MergedSeries::default(),
+            last_readings: BTreeMap::new(),
+            last_flow_readings: BTreeMap::new(),
+            tcp_sums: BTreeMap::new(),
+            slot_start_ns: start_ns,
+            interval_start_ns: start_ns,
+            interval_number: 0,
+            exchange: ExchangeState {
+                progress: (0, start_ns),
+                ..ExchangeState::default()
+            },
+            finished_flows: Vec::new(),
+            peer_figures: Vec::new(),
+            thread_usage: ThreadUsage::default(),
+            call_tally: None,
+            thread_costs: threads,
+            machine_at_start: machine,
+            machine_at_end: None,
+            workers_ended_ns: start_ns,
+            steal_ticks: self.measures_steal.then(StealTicks::read).flatten(),
+            memory_sampled: false,
+            progress_checked_ns: start_ns,
+            stop_requested_ns: None,
+            last_calls: Vec::new(),
+            woken_at_end: false,
+            coordinator: self,
+        };
+        let failure = run.run_loop().err();
+        if failure.is_none() && run.coordinator.role == Role::Server {
+            run.wait_for_farewell();
+        }
+        run.finish(failure)
+    }
+}
+
+/// Longest wait for the other end's results, even while frames arrive.
+#[derive(Clone, Copy, Debug)]
+struct ResultTimeout {
+    /// End of the run by time: payload in flight arrives soon after it, or never.
+    end_ns: Option<Nanos>,
+    /// Time when this end was requested to stop.
+    stop_requested_ns: Option<Nanos>,
+}
+
+impl ResultTimeout {
+    /// Returns the deadline for an end that sent its own results at `sent_ns`.
+    fn deadline_ns(self, sent_ns: Nanos) -> Nanos {
+        let deadline_ns = match self.end_ns {
+            Some(end_ns) => sent_ns
+                .max(end_ns)
+                .saturating_add(STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS),
+            None => sent_ns.saturating_add(AMOUNT_RUN_TIMEOUT_NS),
+        };
+        match self.stop_requested_ns {
+            Some(stop_ns) => deadline_ns.min(sent_ns.max(stop_ns) + 2 * DRAIN_TIMEOUT_NS),
+            None => deadline_ns,
+        }
+    }
+}
+
+impl RunState<'_> {
+    fn run_loop(&mut self) -> Result<(), MeasureError> {
+        loop {
+            self.receive_frames()?;
+            let now = clock::now();
+            self.handle_time(now)?;
+            self.collect_finished();
+            self.send_pending(now)?;
+            if self.exchange.local_results.is_some() && self.exchange.peer_results.is_some() {
+                return Ok(());
+            }
+            let wake_up_ns = self.next_wake_up_ns(now);
+            if self.exchange.peer_closed {
+                let timeout = Duration::from_nanos(wake_up_ns.saturating_sub(now));
+                let has_waited =
+                    readiness::poll(&self.coordinator.worker_ended, Readiness::Receive, timeout);
+                has_waited.map_err(|error| MeasureError::system("poll", error))?;
+            } else {
+                self.coordinator.control.send_heartbeat()?;
+                self.coordinator.control.flush()?;
+                self.coordinator
+                    .control
+                    .wait(Some(self.coordinator.worker_ended.as_fd()), wake_up_ns)?;
+            }
+            // The bytes only wake the poll; the thread handles show which thread ended.
+            let _ = (&self.coordinator.worker_ended).read(&mut [0; 64]);
+        }
+    }
+
+    /// Returns the time of the next action that no event triggers.
+    fn next_wake_up_ns(&self, now: Nanos) -> Nanos {
+        let mut wake_up_ns = now + STOP_POLL_NS;
+        if !self.exchange.peer_closed {
+            wake_up_ns = wake_up_ns.min(self.coordinator.control.next_deadline_ns());
+        }
+        if !self.has_baseline {
+            wake_up_ns = wake_up_ns.min(self.timeline.count_from_ns);
+        }
+        if let Some(run_end_ns) = self
+            .end_ns
+            .filter(|_| !self.coordinator.barrier.phase.is_ending())
+        {
+            wake_up_ns = wake_up_ns.min(run_end_ns);
+        }
+        if let Some(&(limit_ns, _)) = self
+            .coordinator
+            .time_limit
+            .as_ref()
+            .filter(|_| !self.exchange.stop_exchanged)
+        {
+            let end = self.timeline.start_ns.saturating_add(limit_ns);
+            wake_up_ns = wake_up_ns.min(if end > now { end } else { now + STOP_POLL_NS });
+        }
+        if let Some(end) = self.next_interval_end() {
+            // Past its end, the interval waits for the requesting thread.
+            wake_up_ns = wake_up_ns.min(if end > now { end } else { now + 2_000_000 });
+        }
+        if let Some(drain_deadline_ns) = self.exchange.drain_deadline_ns {
+            wake_up_ns = wake_up_ns.min(drain_deadline_ns.max(now + 1_000_000));
+        }
+        let ending =
+            self.coordinator.barrier.phase.is_ending() || self.exchange.peer_totals_ns.is_some();
+        if ending && self.coordinator.plan.kind == RunKind::Latency {
+            wake_up_ns = wake_up_ns.min(
+                self.progress_checked_ns
+                    .saturating_add(self.wake_interval_ns(WAKE_INTERVAL_AT_END_NS))
+                    .max(now),
+            );
+        }
+        wake_up_ns
+    }
+
+    /// Ends the run now, on request of a user at either end.
+    fn interrupt(&mut self, now: Nanos) {
+        self.exchange.interrupted = true;
+        self.coordinator.barrier.phase.interrupt();
+        self.end_ns = Some(self.end_ns.map_or(now, |run_end_ns| run_end_ns.min(now)));
+        if self.exchange.peer_totals_ns.is_some() {
+            self.exchange
+                .drain_deadline_ns
+                .get_or_insert(now + DRAIN_TIMEOUT_NS);
+        }
+    }
+
+    /// Ends the run before its time and notifies the other end.
+    fn stop_early(&mut self, now: Nanos, why: String) -> Result<(), MeasureError> {
+        self.exchange.stop_exchanged = true;
+        self.interrupt(now);
+        self.send(StopFrame { reason: why })
+    }
+
+    fn handle_time(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        if self.coordinator.stop_requested.load(Relaxed) && !self.exchange.stop_exchanged {
+            self.stop_early(now, "interrupted".to_owned())?;
+        }
+        if let Some((limit_ns, doubt)) = self.coordinator.time_limit.clone()
+            && now >= self.timeline.start_ns.saturating_add(limit_ns)
+            && !self.exchange.stop_exchanged
+            && !self.coordinator.barrier.phase.is_ending()
+        {
+            self.stop_early(now, doubt.reason.clone())?;
+            self.coordinator.doubts.push(doubt);
+        }
+        if !self.has_baseline && now >= self.timeline.count_from_ns {
+            self.has_baseline = true;
+            self.counted_from_ns = now;
+            self.baseline = (self.coordinator.flows.iter())
+                .map(|flow| (flow.id, read_counters(flow)))
+                .collect();
+        }
+        if !self.memory_sampled && now >= self.timeline.start_ns + MEMORY_SAMPLE_DELAY_NS {
+            // A run may end without an interval.
+            self.memory_sampled = true;
+            self.sample_memory(now);
+        }
+        if self.end_ns.is_some_and(|run_end_ns| now >= run_end_ns) {
+            if !self.coordinator.barrier.phase.is_ending() {
+                self.sample_memory(now);
+            }
+            self.coordinator.barrier.phase.end();
+        }
+        while let Some(end) = self.next_interval_end().filter(|&end| now >= end) {
+            if !self.requesters_passed(self.interval_number) && now < end + INTERVAL_GRACE_NS {
+                break;
+            }
+            self.close_interval(end, now)?;
+        }
+        if (self.exchange.drain_deadline_ns)
+            .is_some_and(|drain_deadline_ns| now >= drain_deadline_ns)
+            && !self
+                .coordinator
+                .workers
+                .iter()
+                .all(WorkerHandle::is_finished)
+        {
+            self.exchange.drain_incomplete = true;
+            self.coordinator.barrier.phase.abort();
+        }
+        self.check_rejected_datagrams(now)?;
+        self.check_stall(now)?;
+        self.wake_sleepers(now);
+        self.emit_ready_intervals();
+        Ok(())
+    }
+
+    /// Wakes threads that sleep without a timeout: at the end of the run, and when a flow has made
+    /// no call since the last check.
+    fn wake_sleepers(&mut self, now: Nanos) {
+        if self.coordinator.plan.kind != RunKind::Latency {
+            return;
+        }
+        let ending =
+            self.coordinator.barrier.phase.is_ending() || self.exchange.peer_totals_ns.is_some();
+        let first_at_end = ending && !std::mem::replace(&mut self.woken_at_end, ending);
+        let pause_ns = self.wake_interval_ns(if ending {
+            WAKE_INTERVAL_AT_END_NS
+        } else {
+            WAKE_INTERVAL_NS
+        });
+        if !first_at_end && now < self.progress_checked_ns.saturating_add(pause_ns) {
+            return;
+        }
+        self.progress_checked_ns = now;
+        let mut calls = Vec::with_capacity(self.coordinator.flows.len());
+        calls.extend(
+            self.coordinator
+                .flows
+                .iter()
+                .map(|f| f.shared.counters.read().calls),
+        );
+        let has_stalled = calls
+            .iter()
+            .zip(&self.last_calls)
+            .any(|(now, before)| now == before);
+        self.last_calls = calls;
+        if ending || has_stalled {
+            for worker in &self.coordinator.workers {
+                worker.wake();
+            }
+        }
+    }
+
+    /// Returns the interval between two wake-ups of all threads; `shortest_ns` with few threads.
+    fn wake_interval_ns(&self, shortest_ns: Nanos) -> Nanos {
+        let running = self
+            .coordinator
+            .workers
+            .iter()
+            .filter(|worker| !worker.is_finished());
+        shortest_ns.max(WAKE_INTERVAL_PER_THREAD_NS * running.count() as Nanos)
+    }
+
+    /// Samples the memory of the flows.
+    fn sample_memory(&mut self, now: Nanos) {
+        if !self
+            .coordinator
+            .workers
+            .iter()
+            .all(WorkerHandle::is_finished)
+        {
+            self.coordinator.memory.sample(&self.coordinator.flows, now);
+        }
+    }
+
+    /// Passes the number of rejected datagrams to the control channel, early in the run.
+    fn check_rejected_datagrams(&self, now: Nanos) -> Result<(), MeasureError> {
+        // After the start phase, a lost peer ends the run with the figures that exist.
+        let is_early = now < self.timeline.start_ns.saturating_add(REJECTION_WINDOW_NS);
+        let is_udp = self.coordinator.plan.protocol == TransportProtocol::Udp;
+        if !is_udp || !is_early || self.coordinator.barrier.phase.is_ending() {
+            return Ok(());
+        }
+        let watches = (self.coordinator.flows.iter()).filter_map(|flow| flow.socket_watch.as_ref());
+        match watches.map(SocketWatch::port_unreachable).max() {
+            Some(rejected) if rejected > 0 => {
+                self.coordinator.control.on_rejected_datagrams(rejected)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Aborts a run that makes no progress any more.
+    fn check_stall(&mut self, now: Nanos) -> Result<(), MeasureError> {
+        let bytes = self
+            .coordinator
+            .flows
+            .iter()
+            .map(|f| f.shared.counters.read().bytes);
+        let bytes = bytes.sum();
+        if bytes != self.exchange.progress.0 {
+            self.exchange.progress = (bytes, now);
+        }
+        let stalled_ns = now.saturating_sub(self.exchange.progress.1);
+        // A receiver of an amount has no end time: it ends when all was sent and no payload
+        // arrives.
+        let all_sent = self.senders_done() && self.exchange.peer_totals_ns.is_some();
+        if all_sent && self.end_ns.is_none() && stalled_ns >= STALL_TIMEOUT_NS {
+            self.coordinator.barrier.phase.abort();
+        }
+        // A run that ends by time is aborted some time after it, whatever the other end does.
+        let is_overdue = |run_end_ns: Nanos| {
+            now >= run_end_ns.saturating_add(STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS)
+        };
+        if self.end_ns.is_some_and(is_overdue) {
+            self.coordinator.barrier.phase.abort();
+        }
+        // The other end may be alive and still never send its results.
+        if self.coordinator.stop_requested.load(Relaxed) {
+            self.stop_requested_ns.get_or_insert(now);
+        }
+        let timeout = ResultTimeout {
+            end_ns: self.end_ns,
+            stop_requested_ns: self.stop_requested_ns,
+        };
+        let times_out = |sent_ns: Nanos| {
+            let has_waited = now >= sent_ns + STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS;
+            let is_silent = self.timeline.interval_ns.is_some()
+                && stalled_ns >= STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS;
+            now >= timeout.deadline_ns(sent_ns) || has_waited && is_silent
+        };
+        let sent_ns = self
+            .exchange
+            .local_results
+            .as_ref()
+            .map(|&(_, sent_ns)| sent_ns);
+        if sent_ns.is_some_and(times_out) {
+            return Err(MeasureError::PeerLost {
+                peer: self.coordinator.control.peer(),
+                reason: "it responds, but sends no results".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    fn senders_done(&self) -> bool {
+        (self.coordinator.workers.iter())
+            .filter(|worker| worker.role == FlowRole::Sender)
+            .all(WorkerHandle::is_finished)
+    }
+
+    /// Collects the results of threads that have ended.
+    fn collect_finished(&mut self) {
+        for (index, worker) in self.coordinator.workers.iter_mut().enumerate() {
+            if !worker.is_finished() {
+                continue;
+            }
+            let results = worker.join();
+            if results.flows.is_empty() {
+                continue;
+            }
+            self.thread_costs.record_end(index, &results);
+            if results.stack.is_some() {
+                self.coordinator.host.stack.clone_from(&results.stack);
+            }
+            self.workers_ended_ns = self.workers_ended_ns.max(results.ended_ns);
+            self.finished_flows.extend(results.flows);
+            merge_call_stats(&mut self.call_tally, results.calls);
+            self.thread_usage.cpu_ns += results.usage.cpu_ns;
+            self.thread_usage.user_ns += results.usage.user_ns;
+            self.thread_usage.system_ns += results.usage.system_ns;
+            self.thread_usage.voluntary_switches += results.usage.voluntary_switches;
+            self.thread_usage.involuntary_switches += results.usage.involuntary_switches;
+        }
+        if self.machine_at_end.is_none()
+            && self
+                .coordinator
+                .workers
+                .iter()
+                .all(WorkerHandle::is_finished)
+        {
+            self.machine_at_end = Some(machine_time());
+        }
+    }
+
+    /// Returns the time until which a receiver counts at least, even if no payload arrives: a dead
+    /// path has a low rate.
+    fn window_end_ns(&self) -> Option<Nanos> {
+        self.end_ns.or(self.exchange.peer_totals_ns)
+    }
+
+    fn result_builder(&self) -> ResultBuilder<'_> {
+        let mut doubts = self.coordinator.doubts.clone();
+        let stack = self.coordinator.host.stack.as_deref();
+        for doubt in stack.map(stack_doubts::stack_warnings).unwrap_or_default() {
+            // Warnings about all threads of this end are in the list already.
+            if doubts.iter().all(|known| known.id != doubt.id) {
+                doubts.push(doubt);
+            }
+        }
+        if self.exchange.drain_incomplete {
+            doubts.push(Caveat::new(
+                "drain-cut",
+                format!(
+                    "payload was still in flight {} s after the end and is not counted",
+                    DRAIN_TIMEOUT_NS / 1_000_000_000
+                ),
+            ));
+        }
+        let (machine, processors) = self.machine_at_end.clone().unwrap_or_else(machine_time);
+        ResultBuilder {
+            role: self.coordinator.role,
+            plan: &self.coordinator.plan,
+            host: &self.coordinator.host,
+            flows: &self.coordinator.flows,
+            finished_flows: &self.finished_flows,
+            baseline: &self.baseline,
+            start_ns: self.timeline.start_ns,
+            counted_from_ns: self.counted_from_ns,
+            window_end_ns: self.window_end_ns(),
+            thread_count: self.coordinator.workers.len(),
+            thread_costs: &self.thread_costs,
+            memory: self
+                .coordinator
+                .memory
+                .cost(self.coordinator.role, self.coordinator.flows.len()),
+            machine: (machine.zip(self.machine_at_start.0))
+                .map(|(now, before)| machine_time_since(&now, &before)),
+            cpu_times: processor_times_since(&processors, &self.machine_at_start.1),
+            workers_ended_ns: self.workers_ended_ns,
+            thread_usage: self.thread_usage,
+            call_tally: self.call_tally.as_ref(),
+            steal_ticks: self.steal_ticks.as_ref(),
+            interrupted: self.exchange.interrupted,
+            doubts,
+            counters: match &self.coordinator.host.stack {
+                None => self.coordinator.local_counters.read_again(),
+                Some(stack) => netstack_counters(self.coordinator.role, stack),
+            },
+        }
+    }
+
+    /// Ends the threads after a failure, and returns all results.
+    fn finish(mut self, failure: Option<MeasureError>) -> RunResults {
+        if failure.is_some() {
+            self.coordinator.barrier.phase.abort();
+            // A receiver's figures do not cover the time after the failure.
+            let now = clock::now();
+            self.end_ns = self.end_ns.map(|run_end_ns| run_end_ns.min(now));
+        }
+        while !self
+            .coordinator
+            .workers
+            .iter()
+            .all(WorkerHandle::is_finished)
+        {
+            for worker in &self.coordinator.workers {
+                worker.wake();
+            }
+            clock::sleep_until(clock::now() + self.wake_interval_ns(1_000_000));
+        }
+        self.collect_finished();
+        let local_results = match self.exchange.local_results.take() {
+            Some((results, _)) => results,
+            None => self.result_builder().build(),
+        };
+        for interval in self.series.take_ready(Nanos::MAX, 0) {
+            (self.coordinator.emit)(EventKind::Interval {
+                interval: Box::new(interval),
+            });
+        }
+        let (intervals, intervals_omitted) = self.series.finish();
+        let local_log = self
+            .finished_flows
+            .iter_mut()
+            .find_map(|flow| flow.log.take());
+        let calls = self.call_tally.as_mut().map(CallStats::take_latest);
+        let local_timestamps = match (local_log, calls) {
+            (Some(log), _) => Some(TimestampLog::from_ring(*log)),
+            (None, Some(calls)) if !calls.is_empty() => Some(TimestampLog::from_calls(calls)),
+            _ => None,
+        };
+        let timestamps = local_timestamps.map(|local_timestamps| {
+            Box::new(TimestampPass {
+                start_ns: self.timeline.start_ns,
+                client: local_timestamps,
+                server: self.exchange.peer_timestamps,
+            })
+        });
+        RunResults {
+            local: local_results,
+            peer: self.exchange.peer_results,
+            timestamps,
+            intervals,
+            intervals_omitted,
+            interrupted: self.exchange.interrupted,
+            failure,
+        }
+    }
+}
+
+fn read_counters(flow: &FlowHandle) -> CounterReading {
+    let tcp = flow.socket_watch.as_ref().and_then(SocketWatch::tcp_info);
+    CounterReading {
+        totals: flow.shared.counters.read(),
+        retransmits: tcp.map_or(0, |tcp| u64::from(tcp.retransmits)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_for_peer_results_is_bounded() {
+        let second = 1_000_000_000;
+        for (end, stopped, sent, expected) in [
+            (Some(10), None, 10, 23),
+            // Interrupted long after this end had sent everything.
+            (Some(60), None, 10, 73),
+            (None, None, 10, 610),
+            (None, Some(100), 10, 106),
+            (Some(10), Some(11), 10, 17),
+            (Some(10), Some(5), 12, 18),
+        ] {
+            let timeout = ResultTimeout {
+                end_ns: end.map(|end| end * second),
+                stop_requested_ns: stopped.map(|stopped| stopped * second),
+            };
+            let context = format!("{timeout:?} {sent}");
+            assert_eq!(
+                timeout.deadline_ns(sent * second),
+                expected * second,
+                "{context}"
+            );
+        }
+    }
+}
