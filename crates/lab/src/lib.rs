@@ -14,7 +14,7 @@ pub mod layout;
 mod offload;
 mod qdisc;
 
-mod check;
+mod check_result;
 mod current_lab;
 mod error;
 mod exec;
@@ -29,7 +29,7 @@ mod privilege;
 mod registry;
 mod segment_sizes;
 
-pub use check::CheckResult;
+pub use check_result::CheckResult;
 pub use current_lab::{CurrentLab, current_lab};
 pub use error::LabError;
 pub use exec::{ExecResult, exec};
