@@ -28,6 +28,7 @@ mod netlink;
 mod privilege;
 mod registry;
 mod segment_sizes;
+mod validation;
 
 pub use check_result::CheckResult;
 pub use current_lab::{CurrentLab, current_lab};
