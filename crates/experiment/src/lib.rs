@@ -17,6 +17,7 @@ pub mod builtin;
 mod location;
 mod point;
 mod process;
+mod remote_host;
 mod results;
 mod run;
 mod runner;
@@ -24,7 +25,8 @@ mod verdict;
 
 pub use error::ExperimentError;
 pub use file::Experiment;
-pub use location::{RemoteHost, RunLocation};
+pub use location::RunLocation;
 pub use process::{PARENT_VARIABLE, die_with_parent};
+pub use remote_host::RemoteHost;
 pub use run::{EventListener, PointMeasurement, Progress, RunOptions, run};
 pub use validation::{MAX_REPEATS, is_valid_name};
