@@ -70,7 +70,7 @@ fn check_links(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
     Ok(results)
 }
 
-/// (property, asked, found)
+/// Property, requested value, actual value.
 type PropertyCheck = (String, String, Option<String>);
 
 /// Reads one interface; runs inside the interface's namespace.
@@ -365,7 +365,7 @@ mod tests {
                 .filter(|&(from, to)| is_probed(hosts, from, to))
                 .collect();
             let senders: HashSet<usize> = probed.iter().map(|&(from, _)| from).collect();
-            assert_eq!(senders.len(), hosts, "every host asks");
+            assert_eq!(senders.len(), hosts, "every host sends");
             assert!(
                 probed
                     .iter()
