@@ -8,7 +8,6 @@ use linerate_record::experiment::{CoreDistance, KnobValues, PlotSpec, TableSpec}
 use serde::{Deserialize, Deserializer};
 
 use crate::ExperimentError;
-use crate::validation::find_line;
 
 /// Experiment as written in its file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -270,34 +269,6 @@ impl Experiment {
         self.shapes
             .iter()
             .any(|shape| shape.core_distance.is_some())
-    }
-
-    /// Parses an experiment and validates it completely.
-    ///
-    /// # Errors
-    /// [`ExperimentError::Syntax`], [`ExperimentError::InvalidContent`].
-    pub fn from_toml(text: &str) -> Result<Self, ExperimentError> {
-        let experiment: Self = toml::from_str(text).map_err(|error| {
-            let text_before = error.span().and_then(|span| text.get(..span.start));
-            ExperimentError::Syntax {
-                line: text_before.unwrap_or_default().matches('\n').count() + 1,
-                error: Box::new(error),
-            }
-        })?;
-        match experiment.validate() {
-            Err(ExperimentError::InvalidContent {
-                section,
-                situation,
-                next_step,
-                ..
-            }) => Err(ExperimentError::InvalidContent {
-                line: find_line(text, &situation, &section),
-                section,
-                situation,
-                next_step,
-            }),
-            result => result.map(|()| experiment),
-        }
     }
 
     /// Knob with this name.

@@ -6,7 +6,7 @@ use linerate_record::experiment::KnobValues;
 
 use crate::ExperimentError;
 use crate::file::{Experiment, ExperimentCommand};
-use crate::location::RemoteHost;
+use crate::remote_host::RemoteHost;
 
 /// Selected combinations of knob values, the first knob varying slowest.
 pub(crate) fn selected_settings(

@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 
 use linerate_host::output_reader::OutputReader;
 use linerate_lab::LabHost;
-use linerate_record::event::read_line;
+use linerate_record::event::{Event, read_line};
 use linerate_sys::process::{ChildExit as End, poll_exit as end_of, terminate_with_thread};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::ExperimentError;
-use crate::run::EventListener;
+
+/// Callback for events of a command, called on another thread.
+pub type EventListener = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Environment variable with the process id of the experiment that the program must end with.
 pub const PARENT_VARIABLE: &str = "LINERATE_DIES_WITH";

@@ -7,7 +7,8 @@ use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use crate::file::Experiment;
 use crate::location::RunLocation;
 use crate::point::has_values;
-use crate::run::{INTERRUPTED, PointState, RunOptions};
+use crate::point_state::{INTERRUPTED, PointState};
+use crate::run_options::RunOptions;
 use crate::verdict::{add_verdicts, used_knobs};
 
 /// Figures of the experiment, each once.

@@ -1,87 +1,22 @@
 //! Run of an experiment: rounds over its points, with labs that stay up in between.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
-use linerate_record::event::{Event, Retryable};
+use linerate_record::event::Retryable;
 use linerate_record::exit;
-use linerate_record::experiment::{CoreDistance, ExperimentPoint, KnobValues};
-use linerate_record::record::Record;
+use linerate_record::experiment::KnobValues;
 use linerate_record::run_set::RunSet;
-use linerate_stats::statistics::estimate;
-use serde::{Deserialize, Serialize};
 
 use crate::ExperimentError;
 use crate::file::{Experiment, ExperimentKnob};
-use crate::location::RunLocation;
 use crate::point::{describe_setting, selected_settings};
+use crate::point_state::{INTERRUPTED, PointMeasurement, PointState, SkipReason};
 use crate::results::build_set;
 use crate::retry::{FailureHistory, NextAction, RETRY_PAUSE};
-use crate::runner::{PointExclusion, PointRunner, SkipGroup};
-
-/// Options of a run.
-pub struct RunOptions<'a> {
-    /// Id of the resulting set.
-    pub id: String,
-    /// Argument that selected the experiment: a file, or the name of a built-in one.
-    pub experiment_arg: String,
-    pub started: Timestamp,
-    /// Results of an earlier process that was interrupted.
-    pub completed: &'a [PointMeasurement],
-    /// True for fewer points and shorter measurements (`--quick`).
-    pub quick: bool,
-    pub location: RunLocation,
-    /// Restricts the run to points with these values.
-    pub at_points: KnobValues,
-    /// Number of rounds; `None`: as in the file.
-    pub repeats: Option<u32>,
-    /// Label of the table to which points are added.
-    pub label: Option<String>,
-    /// Reads the current content of that table; called after the last point, since others may add
-    /// points meanwhile.
-    pub read_table: &'a dyn Fn() -> Option<RunSet>,
-    /// Directory of the results.
-    pub results_dir: PathBuf,
-    /// Path of the program that measures: this one.
-    pub program: PathBuf,
-    /// Number of CPUs of this machine.
-    pub cores: usize,
-    /// Measures the distance between two CPUs.
-    ///
-    /// Virtual machines migrate within seconds, so it is called before and after each run, but only
-    /// if an
-    /// assertion depends on it.
-    pub measure_distance: fn() -> Option<CoreDistance>,
-    /// Stops the run.
-    pub stop: &'a AtomicBool,
-    /// Receives the events of commands while they measure.
-    pub listener: Option<EventListener>,
-}
-
-/// Callback for events of a command, called on another thread.
-pub type EventListener = Arc<dyn Fn(Event) + Send + Sync>;
-
-/// Result of one measurement of a point, complete enough to resume without measuring it again.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PointMeasurement {
-    /// Round, from 0.
-    pub round: u32,
-    pub setting: KnobValues,
-    /// Command lines that measured the point.
-    pub commands: Vec<String>,
-    /// Commands to run before them to reproduce the point.
-    #[serde(rename = "around")]
-    pub setup_commands: Vec<String>,
-    pub values: BTreeMap<String, f64>,
-    pub runs: Vec<Record>,
-    /// Distance of the CPUs; `None` if it was not measured or changed during the run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub distance: Option<CoreDistance>,
-}
+use crate::run_options::RunOptions;
+use crate::runner::{PointExclusion, PointRunner};
 
 /// Progress of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,14 +73,8 @@ pub enum Progress {
     },
 }
 
-/// Time limit of one command: more than ten times what any built-in experiment needs.
-pub(crate) const COMMAND_TIME_LIMIT: Duration = Duration::from_secs(180);
-
 /// Poll interval of the stop flag between two tries.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Reason of points that were not reached before the run was stopped.
-pub(crate) const INTERRUPTED: &str = "interrupted before it was measured";
 
 /// Runs an experiment and returns the records of all points with the results.
 ///
@@ -497,95 +426,6 @@ fn is_root() -> bool {
         .nth(1)
         .is_some_and(|first| first == "0");
     is_initial_namespace && rustix::process::geteuid().is_root()
-}
-
-/// Reason why a point was skipped in a round.
-struct SkipReason {
-    reason: String,
-    next_step: String,
-    /// Exit code for it.
-    exit_code: u8,
-    /// True if the point may succeed in the next round.
-    is_transient: bool,
-    /// Other points that would fail the same way.
-    skip_group: Option<SkipGroup>,
-    /// Time of the failure.
-    failed_at: Instant,
-}
-
-/// State of a point during the run.
-pub(crate) struct PointState {
-    pub(crate) setting: KnobValues,
-    pub(crate) commands: Vec<String>,
-    pub(crate) setup_commands: Vec<String>,
-    pub(crate) values: BTreeMap<String, Vec<f64>>,
-    values_at: BTreeMap<CoreDistance, BTreeMap<String, Vec<f64>>>,
-    pub(crate) runs: Vec<Record>,
-    /// Reason why it has no run.
-    pub(crate) skip_reason: Option<String>,
-    /// Reason why it was skipped in the latest round.
-    last_failure: Option<SkipReason>,
-}
-
-impl PointState {
-    fn new(setting: KnobValues) -> Self {
-        Self {
-            setting,
-            commands: Vec::new(),
-            setup_commands: Vec::new(),
-            values: BTreeMap::new(),
-            values_at: BTreeMap::new(),
-            runs: Vec::new(),
-            skip_reason: None,
-            last_failure: None,
-        }
-    }
-
-    /// Adds the result of one round.
-    fn add_measurement(&mut self, measurement: &PointMeasurement) {
-        (self.skip_reason, self.last_failure) = (None, None);
-        self.commands.clone_from(&measurement.commands);
-        self.setup_commands.clone_from(&measurement.setup_commands);
-        self.runs.extend(measurement.runs.iter().cloned());
-        let values_at_distance = measurement
-            .distance
-            .map(|distance| self.values_at.entry(distance).or_default());
-        for values in [&mut self.values].into_iter().chain(values_at_distance) {
-            for (name, value) in &measurement.values {
-                values.entry(name.clone()).or_default().push(*value);
-            }
-        }
-    }
-
-    /// Returns whether the point is not measured any more.
-    ///
-    /// True if this machine cannot measure it, or if it failed permanently and was never measured.
-    pub(crate) fn is_excluded(&self) -> bool {
-        self.skip_reason.is_some()
-            && self
-                .last_failure
-                .as_ref()
-                .is_none_or(|left| !left.is_transient)
-    }
-
-    pub(crate) fn to_point(&self) -> ExperimentPoint {
-        let figures = self
-            .values
-            .iter()
-            .filter_map(|(name, values)| Some((name.clone(), estimate(values)?)));
-        let repeated = self.values.iter().filter(|(_, values)| values.len() > 1);
-        let repeated = repeated.map(|(name, values)| (name.clone(), values.clone()));
-        ExperimentPoint {
-            setting: self.setting.clone(),
-            commands: self.commands.clone(),
-            setup_commands: self.setup_commands.clone(),
-            figures: figures.collect(),
-            values: repeated.collect(),
-            values_at: self.values_at.clone(),
-            runs: self.runs.iter().map(|run| run.id.clone()).collect(),
-            skipped: self.skip_reason.clone(),
-        }
-    }
 }
 
 #[cfg(test)]

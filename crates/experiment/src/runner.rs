@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use linerate_lab::{Lab, Topology};
 use linerate_record::event::{ErrorReport, RETRY_HINT};
@@ -18,15 +19,17 @@ use crate::ExperimentError;
 use crate::file::{Experiment, ExperimentCommand, FigureSource, SkipCondition};
 use crate::location::{RunLocation, has_terminal};
 use crate::point::{NameValues, applies_at, describe_setting, has_values, selected_settings};
+use crate::point_state::{PointMeasurement, PointState};
 use crate::process::{
     ProgramResult, RunningPrograms, describe_signal, first_output_line, run_to_end, start_program,
 };
 use crate::retry::PointFailure;
-use crate::run::{COMMAND_TIME_LIMIT, PointMeasurement, PointState, RunOptions};
+use crate::run_options::RunOptions;
 
 mod skip_group;
 
-pub(crate) use skip_group::SkipGroup;
+/// Time limit of one command: more than ten times what any built-in experiment needs.
+const COMMAND_TIME_LIMIT: Duration = Duration::from_secs(180);
 
 /// Placeholder for the address of a host while commands are only analyzed.
 const PLACEHOLDER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

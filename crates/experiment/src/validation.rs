@@ -1,4 +1,4 @@
-//! Validation of an experiment file before anything is measured.
+//! Reading and validation of an experiment file before anything is measured.
 
 use std::collections::BTreeSet;
 
@@ -37,8 +37,36 @@ pub fn is_valid_name(text: &str) -> bool {
 }
 
 impl Experiment {
+    /// Parses an experiment and validates it completely.
+    ///
+    /// # Errors
+    /// [`ExperimentError::Syntax`], [`ExperimentError::InvalidContent`].
+    pub fn from_toml(text: &str) -> Result<Self, ExperimentError> {
+        let experiment: Self = toml::from_str(text).map_err(|error| {
+            let text_before = error.span().and_then(|span| text.get(..span.start));
+            ExperimentError::Syntax {
+                line: text_before.unwrap_or_default().matches('\n').count() + 1,
+                error: Box::new(error),
+            }
+        })?;
+        match experiment.validate() {
+            Err(ExperimentError::InvalidContent {
+                section,
+                situation,
+                next_step,
+                ..
+            }) => Err(ExperimentError::InvalidContent {
+                line: find_line(text, &situation, &section),
+                section,
+                situation,
+                next_step,
+            }),
+            result => result.map(|()| experiment),
+        }
+    }
+
     /// Validates the file, above all that everything referred to is defined.
-    pub(crate) fn validate(&self) -> Result<(), ExperimentError> {
+    fn validate(&self) -> Result<(), ExperimentError> {
         if !is_valid_name(&self.name) {
             return invalid(
                 "name",
@@ -439,7 +467,7 @@ impl Experiment {
 /// Line of the file, from 1, that an error refers to.
 ///
 /// It is the first line with one of the texts that the error has in backquotes.
-pub(crate) fn find_line(text: &str, situation: &str, section: &str) -> Option<usize> {
+fn find_line(text: &str, situation: &str, section: &str) -> Option<usize> {
     let quoted_in = |complaint: &str| -> Vec<String> {
         let segments = complaint.split('`');
         segments.skip(1).step_by(2).map(str::to_owned).collect()

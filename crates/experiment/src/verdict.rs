@@ -12,8 +12,8 @@ use linerate_stats::statistics::{median, theil_sen_slope};
 
 use crate::caveats::CaveatCollector;
 use crate::file::{Experiment, ShapeAssertion};
+use crate::point_state::INTERRUPTED;
 use crate::rule::{Aggregate, AssertionRule, RuleSum, RuleTerm};
-use crate::run::INTERRUPTED;
 
 /// Maximum number of combinations listed in a verdict.
 const MAX_LISTED: usize = 4;

@@ -1,10 +1,10 @@
-//! Linux system calls (clocks, sockets, processors, namespaces), facts of a host for the record,
-//! and the checks of `linerate doctor`.
+//! Facts, counters and settings of a host, and the checks of `linerate doctor`.
 //!
-//! `unsafe` lives in [`sys`] alone: each module there wraps system calls in functions that are safe
-//! to call. Measurements are decided in other crates.
+//! System calls are in `linerate-sys`. Measurements are decided in other crates.
+#![forbid(unsafe_code)]
 
 pub mod doctor;
+pub mod netlink;
 pub mod network_namespaces;
 pub mod numa;
 pub mod output_reader;

@@ -5,7 +5,7 @@ use std::io;
 
 use linerate_record::event::ErrorReport;
 
-use crate::check::CheckResult;
+use crate::check_result::CheckResult;
 use crate::topology::TopologyError;
 
 /// Error of a lab; each text gives the situation and the next step.

@@ -14,7 +14,7 @@ use linerate_sys::namespace::{BlockedSignals, NamespaceKind};
 use rustix::process::{Pid, Signal};
 
 use crate::error::LabError;
-use crate::holder::{ENTER_STEP, this_program};
+use crate::holder_command::{ENTER_STEP, this_program};
 use crate::registry::{self, RunningLab};
 
 /// Signals passed on to the command.

@@ -18,8 +18,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -33,26 +32,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::exec;
+use crate::holder_command::{ENTER_STEP, KEEP_STEP, START_STEP, this_program};
 use crate::info::LabInfo;
 use crate::lab::{Lab, LabHost};
 use crate::link_emulator::REPLY_TIMEOUT;
 use crate::privilege::{become_root, privileged};
 use crate::registry::{self, LabRegistration};
 use crate::topology::Topology;
-
-/// Hidden subcommand with which the program runs itself.
-pub const HOLDER_COMMAND: &str = "lab-holder";
-const START_STEP: &str = "start";
-const KEEP_STEP: &str = "keep";
-pub(crate) const ENTER_STEP: &str = "enter";
-
-/// Returns the command for one step of this program, also when its file was replaced or removed.
-pub(crate) fn this_program(step: &str) -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    // Shown by `ps`; otherwise /proc/self/exe.
-    command.arg0("linerate").args([HOLDER_COMMAND, step]);
-    command
-}
 
 /// Request to the holder: the lab to build.
 #[derive(Serialize, Deserialize)]
@@ -80,7 +66,7 @@ enum HolderReport {
 /// Starts a lab that stays up until [`crate::down`], and returns once every host reaches every
 /// other. Without a name it is called `lab1`, or the next free name of that form.
 ///
-/// The program must pass its arguments after [`HOLDER_COMMAND`] to [`hold`] when it is started with
+/// The program must pass its arguments after [`crate::HOLDER_COMMAND`] to [`hold`] when it is started with
 /// that subcommand.
 ///
 /// # Errors

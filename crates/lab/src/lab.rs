@@ -1,5 +1,7 @@
 //! A lab inside this process: built, checked, and gone when dropped.
 
+mod check;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use linerate_sys::namespace;
 
-use crate::check::{self, CheckResult};
+use crate::check_result::CheckResult;
 use crate::error::LabError;
 use crate::info::{HostInfo, InterfaceInfo, LabInfo, LinkInfo};
 use crate::layout::{HostLayout, IPV6_PREFIX, Layout, NodeIndex};
@@ -191,7 +193,7 @@ impl Lab {
     }
 
     /// Returns whether the emulator of a link is running; `None` where the kernel makes the link.
-    pub(crate) fn emulator_is_running(&self, link: usize) -> Option<bool> {
+    fn emulator_is_running(&self, link: usize) -> Option<bool> {
         let emulator = self.emulators.get(&link)?;
         Some(emulator.exit_reason().is_none())
     }
@@ -329,7 +331,7 @@ impl Lab {
         self.switches.as_ref()
     }
 
-    pub(crate) fn namespace_of(&self, node: NodeIndex) -> &NetNamespace {
+    fn namespace_of(&self, node: NodeIndex) -> &NetNamespace {
         match node {
             NodeIndex::Host(host) => &self.hosts[host].namespace,
             NodeIndex::Switch(_) => self
@@ -405,10 +407,6 @@ impl LabHost {
     #[must_use]
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.namespace.as_fd()
-    }
-
-    pub(crate) fn namespace(&self) -> &NetNamespace {
-        &self.namespace
     }
 }
 

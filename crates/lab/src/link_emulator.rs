@@ -26,14 +26,12 @@ use linerate_sys::readiness::{Readiness, poll};
 use rustix::net::{SendFlags, send};
 
 use crate::error::LabError;
-use crate::holder::this_program;
+use crate::holder_command::{LINK_STEP, this_program};
 use crate::namespace::NetNamespace;
 use crate::netlink::NetlinkSocket;
 use crate::qdisc::Netem;
 use crate::topology::LinkSpec;
 
-/// Subcommand step that emulates a link; two interface names and the mode follow.
-pub const LINK: &str = "link";
 /// Line that the step prints once frames pass, and as the reply to a status request while they do.
 pub const PASSING_REPLY: &str = "passing";
 /// Time allowed for a status reply. A process that gets no CPU for that long counts as running.
@@ -146,7 +144,7 @@ impl LinkEmulator {
         };
         // A process is created in the namespace of the thread that starts it.
         let spawned = space.run(|| {
-            let mut program = this_program(LINK);
+            let mut program = this_program(LINK_STEP);
             program
                 .args(interfaces)
                 .args([mode, link.mtu().to_string()])

@@ -14,8 +14,8 @@
 //!
 //! Pure data: reading and checking a topology accesses neither the kernel nor a file.
 
+mod error;
 mod figure;
-mod validate;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,12 +23,13 @@ use std::time::Duration;
 use linerate_stats::units::{BitRate, ByteSize};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use validate::ETHERNET_HEADER_BYTES;
-pub use validate::TopologyError;
+pub use error::TopologyError;
 
 /// Largest GSO size that the kernel accepts, in bytes: `GSO_MAX_SIZE` of linux/netdevice.h, eight
 /// times 65535.
 pub const GSO_MAX_BYTES: u64 = 524_280;
+/// Bytes of the Ethernet header, which the token bucket counts.
+pub(crate) const ETHERNET_HEADER_BYTES: u32 = 14;
 /// Default MTU of a link in bytes: Ethernet without jumbo frames.
 pub const DEFAULT_MTU: u32 = 1500;
 /// Smallest MTU that IPv6 allows (RFC 8200 §5). A lab with a smaller one has only IPv4.
@@ -178,30 +179,7 @@ impl LinkSpec {
     }
 }
 
-/// Formats a parser error on one line: line number, text of the line, reason.
-fn located_message(text: &str, error: &toml::de::Error) -> String {
-    let why = error.message().replace('\n', ", ");
-    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
-        return why;
-    };
-    let number = before.matches('\n').count() + 1;
-    let line = text.lines().nth(number - 1).unwrap_or_default();
-    format!("line {number}, `{}`: {why}", line.trim())
-}
-
 impl Topology {
-    /// Reads and checks a lab file.
-    ///
-    /// # Errors
-    /// [`TopologyError::Syntax`] with line number and text for an invalid file, and the other
-    /// variants as [`Topology::validate`].
-    pub fn from_toml(text: &str) -> Result<Self, TopologyError> {
-        let topology: Self = toml::from_str(text)
-            .map_err(|error| TopologyError::Syntax(located_message(text, &error)))?;
-        topology.validate()?;
-        Ok(topology)
-    }
-
     /// Returns hosts `client` and `server` with a row of `switches` switches (`s1`, `s2`, ...)
     /// between them; with none, one veth pair.
     #[must_use]
@@ -223,16 +201,6 @@ impl Topology {
                 .map(|name| (name, SwitchSpec::default()))
                 .collect(),
         }
-    }
-
-    /// Checks that such a network can be built.
-    ///
-    /// # Errors
-    /// The first error, with the name of the offending item.
-    pub fn validate(&self) -> Result<(), TopologyError> {
-        validate::validate(self)?;
-        // Addresses and routes are computed here as well: a clash is an error of the file.
-        crate::layout::Layout::from_topology(self).map(drop)
     }
 }
 

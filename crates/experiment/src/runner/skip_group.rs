@@ -5,18 +5,7 @@ use super::PointRunner;
 use crate::ExperimentError;
 use crate::location::RunLocation;
 use crate::point::applies_at;
-use crate::run::PointState;
-
-/// Points skipped for the same reason.
-#[derive(Clone)]
-pub(crate) struct SkipGroup {
-    /// Object that they name.
-    pub(crate) object: String,
-    /// Indices of the points still to be measured.
-    pub(crate) points: Vec<usize>,
-    /// True if no other points remain.
-    pub(crate) covers_all: bool,
-}
+use crate::point_state::{PointState, SkipGroup};
 
 impl PointRunner<'_> {
     /// Finds the points that would fail like the one at `at`: their commands name `object` in the

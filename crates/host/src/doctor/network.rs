@@ -8,8 +8,8 @@ use linerate_sys::feature_probes;
 use super::inputs::DoctorInputs;
 use super::{CheckOutcome, kernel_feature};
 use crate::doctor::kernel_feature::FeaturePresence;
-use crate::snapshot;
-use crate::snapshot::{OffloadState, netlink};
+use crate::netlink;
+use crate::snapshot::{self, OffloadState};
 
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 const ALLOWED_CONTROLS: &str = "net.ipv4.tcp_allowed_congestion_control";

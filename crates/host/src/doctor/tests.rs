@@ -52,7 +52,7 @@ fn print_report() {
     let started_at = Instant::now();
     let report = run_checks();
     println!("{:#?}", report.host);
-    for link in crate::snapshot::netlink::list_links().unwrap() {
+    for link in crate::netlink::list_links().unwrap() {
         println!("{:#?}", crate::snapshot::read_interface(&link.name));
     }
     for check in &report.checks {

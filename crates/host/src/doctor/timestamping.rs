@@ -9,7 +9,7 @@ use linerate_sys::timestamp_probe;
 use linerate_sys::timestamp_probe::LoopbackTimestamps;
 
 use super::{CheckOutcome, DoctorInputs};
-use crate::snapshot::netlink;
+use crate::netlink;
 
 pub(super) fn check_timestamping(_: &DoctorInputs) -> CheckOutcome {
     let devices: Vec<TimestampingInterface> = netlink::list_links()

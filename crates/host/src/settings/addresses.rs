@@ -12,7 +12,7 @@ use std::io;
 use linerate_sys::clock;
 
 use self::assigned::AssignedAddress;
-use crate::snapshot::netlink::{
+use crate::netlink::{
     IFADDRMSG_BYTES, InterfaceLink, NLM_F_ACK, NLM_F_DUMP, RTM_GETADDR, RTM_NEWADDR, find_link,
     request_rtnetlink,
 };

@@ -7,7 +7,7 @@
 
 use std::io;
 
-use crate::snapshot::netlink::{NLM_F_ACK, push_attribute, request_netlink, split_attributes};
+use crate::netlink::{NLM_F_ACK, push_attribute, request_netlink, split_attributes};
 
 /// `GENL_ID_CTRL`: controller that resolves family names.
 const GENL_ID_CTRL: u16 = 0x10;
@@ -29,7 +29,7 @@ const NLA_F_NESTED: u16 = 0x8000;
 enum ValueEncoding {
     /// Unsigned 32-bit number.
     U32,
-    /// One byte: 0 or 1.
+    /// Byte, 0 or 1.
     Bool,
 }
 

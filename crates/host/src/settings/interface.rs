@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use linerate_sys::ethtool_features::{OffloadSwitch, read_switch, set_switch};
 
 use super::open_socket;
-use crate::snapshot::netlink::{
+use crate::netlink::{
     IFLA_MTU, NLM_F_ACK, RTM_NEWLINK, find_link, ifinfomsg, push_attribute, request_rtnetlink,
 };
 

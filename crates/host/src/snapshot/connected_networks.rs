@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::netlink::{self, InterfaceLink, LinkAddress};
+use crate::netlink::{self, InterfaceLink, LinkAddress};
 
 /// See [`super::list_connected_networks`].
 ///

@@ -6,8 +6,8 @@ use linerate_record::facts::{ChildQdisc, InterfaceFacts};
 use linerate_sys::ethtool::{DriverInfo, EthtoolSocket};
 
 use super::SystemFiles;
-use super::netlink::{self, InterfaceLink};
 use super::offloads::read_offloads;
+use crate::netlink::{self, InterfaceLink, format_mac};
 use crate::settings;
 
 /// Drivers that report a speed without a physical wire; the kernel does not limit them to it.
@@ -217,15 +217,6 @@ fn is_pci_address(text: &str) -> bool {
         && hexadecimal(function, 1)
 }
 
-/// Formats a link-layer address; `None` for all zeros (loopback has no address).
-pub(super) fn format_mac(address: &[u8]) -> Option<String> {
-    if address.iter().all(|&byte| byte == 0) {
-        return None;
-    }
-    let parts: Vec<String> = address.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(parts.join(":"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
@@ -337,16 +328,6 @@ mod tests {
         };
         assert_eq!(bus_kind(&link, None).as_deref(), Some("pci"));
         assert_eq!(bus_kind(&InterfaceLink::default(), None), None);
-    }
-
-    #[test]
-    fn addresses_of_links() {
-        assert_eq!(
-            format_mac(&[2, 0xfc, 0, 0, 0, 1]).as_deref(),
-            Some("02:fc:00:00:00:01")
-        );
-        assert_eq!(format_mac(&[0; 6]), None);
-        assert_eq!(format_mac(&[]), None);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Interface counters cover one interface. Host counters belong to the calling thread's network
 //! namespace, except for the backlog, which is counted for the whole machine.
 
-use super::{SystemFiles, netlink};
+use super::SystemFiles;
+use crate::netlink;
 
 /// Name and value of a counter.
 pub type CounterValue = (&'static str, u64);

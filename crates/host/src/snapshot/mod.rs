@@ -6,7 +6,7 @@
 //! in which it was mounted. A fact that cannot be read is absent.
 
 pub mod loss_counters;
-pub mod netlink;
+pub mod neighbour_watch;
 
 mod connected_networks;
 mod hypervisor;
@@ -23,6 +23,7 @@ mod tests;
 
 use linerate_record::facts;
 
+pub use crate::netlink;
 pub use interface::{egress_interface, is_local_address, read_interface};
 pub use numa_nodes::NumaNodes;
 pub use offloads::{OffloadState, read_offloads};

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use linerate_host::snapshot::loss_counters::{self, CounterValue};
-use linerate_host::snapshot::netlink::neighbour_watch::NeighbourWatch;
+use linerate_host::snapshot::neighbour_watch::NeighbourWatch;
 use linerate_record::record::CounterDelta;
 use linerate_sys::namespace;
 use linerate_sys::namespace::NamespaceKind;

@@ -439,7 +439,7 @@ fn a_value_that_fails_with_another_unproven_value_is_not_suspected() {
     assert_eq!(
         search.record_failure(&vec![1, 0], true),
         None,
-        "it is told once"
+        "it is reported once"
     );
     // A value that worked once is not given up because of failed runs.
     search.record_score(&vec![2, 0], Some(1.0));

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
-use crate::snapshot::netlink::{
+use crate::netlink::{
     IFA_ADDRESS, IFADDRMSG_BYTES, InterfaceLink, family_and_bytes, parse_ip, parse_u32,
     push_attribute, split_attributes,
 };

@@ -7,8 +7,8 @@ use std::io::{self, Read};
 
 use linerate_sys::socket::join_netlink_group;
 
-use super::{NLM_F_DUMP, open_socket, send_request, split_attributes, split_messages};
-use crate::snapshot::loss_counters::{CounterValue, name};
+use super::loss_counters::{CounterValue, name};
+use crate::netlink::{NLM_F_DUMP, open_socket, send_request, split_attributes, split_messages};
 
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
@@ -120,8 +120,8 @@ impl NeighbourEvents {
 
 #[cfg(test)]
 mod tests {
-    use super::super::push_attribute;
     use super::*;
+    use crate::netlink::push_attribute;
 
     fn message(state: u16, address: Option<&[u8]>) -> Vec<u8> {
         let mut body = vec![0_u8; NDMSG_BYTES];

@@ -4,7 +4,6 @@
 //! layout a newer kernel changed, but a missing fact must not fail a record. Attribute numbers are
 //! from linux/if_link.h and linux/rtnetlink.h.
 
-pub mod neighbour_watch;
 mod qdiscs;
 
 pub use qdiscs::{Qdisc, read_qdisc_kinds, read_qdiscs};
@@ -14,8 +13,6 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
-
-use super::interface::format_mac;
 
 /// Interface as reported by the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -294,7 +291,7 @@ pub(crate) fn request_netlink(
 }
 
 /// Opens a netlink socket in the calling thread's network namespace.
-fn open_socket(family: i32) -> io::Result<Socket> {
+pub(crate) fn open_socket(family: i32) -> io::Result<Socket> {
     Socket::new(
         Domain::from(libc::AF_NETLINK),
         Type::RAW,
@@ -303,7 +300,12 @@ fn open_socket(family: i32) -> io::Result<Socket> {
 }
 
 /// Sends one request message.
-fn send_request(socket: &mut Socket, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+pub(crate) fn send_request(
+    socket: &mut Socket,
+    kind: u16,
+    flags: u16,
+    body: &[u8],
+) -> io::Result<()> {
     let mut request = Vec::with_capacity(NLMSG_HEADER_BYTES + body.len());
     let length = u32::try_from(NLMSG_HEADER_BYTES + body.len()).expect("requests are short");
     request.extend(length.to_ne_bytes());
@@ -315,7 +317,7 @@ fn send_request(socket: &mut Socket, kind: u16, flags: u16, body: &[u8]) -> io::
 }
 
 /// Splits a datagram into messages of type and body; stops at the first truncated one.
-fn split_messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
+pub(crate) fn split_messages(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     let mut messages = Vec::new();
     while let Some(header) = bytes.first_chunk::<NLMSG_HEADER_BYTES>() {
         let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
@@ -465,9 +467,28 @@ fn parse_text(value: &[u8]) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
+/// Formats a link-layer address; `None` for all zeros (loopback has no address).
+pub(crate) fn format_mac(address: &[u8]) -> Option<String> {
+    if address.iter().all(|&byte| byte == 0) {
+        return None;
+    }
+    let parts: Vec<String> = address.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(parts.join(":"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_of_links() {
+        assert_eq!(
+            format_mac(&[2, 0xfc, 0, 0, 0, 1]).as_deref(),
+            Some("02:fc:00:00:00:01")
+        );
+        assert_eq!(format_mac(&[0; 6]), None);
+        assert_eq!(format_mac(&[]), None);
+    }
     use proptest::prelude::*;
 
     #[test]

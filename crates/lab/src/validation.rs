@@ -1,8 +1,10 @@
-//! Checks of a topology before anything is built.
+//! Reading and validation of a lab file before anything is built.
 
 use std::collections::HashSet;
 
-use super::{GSO_MAX_BYTES, LinkSpec, Topology};
+use crate::layout::Layout;
+use crate::offload::Offload;
+use crate::topology::{ETHERNET_HEADER_BYTES, GSO_MAX_BYTES, LinkSpec, Topology, TopologyError};
 
 /// Longest name of a host or a switch in bytes: the kernel's limit for interface names, because a
 /// switch is an interface.
@@ -12,135 +14,50 @@ const MTU: std::ops::RangeInclusive<u32> = 68..=65_535;
 /// `512K`, accepted for [`GSO_MAX_BYTES`].
 const GSO_WRITTEN_MAX: u64 = 512 * 1024;
 const _: () = assert!(GSO_WRITTEN_MAX - GSO_MAX_BYTES == 8);
-/// Bytes of the Ethernet header, which the token bucket counts.
-pub(crate) const ETHERNET_HEADER_BYTES: u32 = 14;
 
-/// Error in a lab file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "each text names the situation and its fields")]
-pub enum TopologyError {
-    #[error("not a lab file: {0}")]
-    Syntax(String),
-    #[error("the lab has no hosts: add [hosts.client] and [hosts.server]")]
-    NoHosts,
-    #[error(
-        "`{name}` cannot be a name: use 1 to 15 letters, digits, `-` and `_`, with a letter or digit first (`lo`, `all` and `default` are the kernel's)"
-    )]
-    BadName { name: String },
-    #[error("`{name}` is used twice: every host and switch needs a name of its own")]
-    DuplicateName { name: String },
-    #[error(
-        "link {link} ends at `{name}`, which is neither a host nor a switch: choose one of {available}"
-    )]
-    UnknownEnd {
-        link: String,
-        name: String,
-        available: String,
-    },
-    #[error("link {link} joins `{name}` with itself: name two ends")]
-    SelfLink { link: String, name: String },
-    #[error("`{name}` has no link: join it with [[links]] or remove it")]
-    Unlinked { name: String },
-    #[error(
-        "`{first}` and `{second}` are not connected: add a link between their parts of the network"
-    )]
-    Disconnected { first: String, second: String },
-    #[error(
-        "link {link} closes a loop of switches, in which broadcasts would circulate for ever: remove one link of the loop"
-    )]
-    SwitchLoop { link: String },
-    #[error(
-        "host `{host}` has two links to the same segment (interfaces {interfaces}): remove one, or connect it to another switch"
-    )]
-    DuplicateSegment { host: String, interfaces: String },
-    #[error("link {link}: mtu {mtu} is not possible: choose 68 to 65535 bytes")]
-    InvalidMtu { link: String, mtu: u32 },
-    #[error(
-        "link {link}: gso {bytes} is not possible: the kernel accepts at most 524280 bytes (`512K` means that), and a frame has {mtu} plus 14"
-    )]
-    InvalidGso { link: String, bytes: u64, mtu: u32 },
-    #[error("link {link}: rate {rate} bit/s is not possible: choose 8 bit/s to 10T")]
-    InvalidRate { link: String, rate: u64 },
-    #[error(
-        "link {link}: {property} of {bytes} bytes is not possible: choose {min_bytes} (one frame) to 4294967295"
-    )]
-    InvalidSize {
-        link: String,
-        property: &'static str,
-        bytes: u64,
-        min_bytes: u64,
-    },
-    #[error("link {link}: {property} needs {requires}: add it or remove {property}")]
-    MissingDependency {
-        link: String,
-        property: &'static str,
-        requires: &'static str,
-    },
-    #[error(
-        "link {link}: {property} {value} is not a share: choose 0 to 1, or \"0%\" to \"100%\" (5 % is 0.05 or \"5%\")"
-    )]
-    InvalidShare {
-        link: String,
-        property: &'static str,
-        value: String,
-    },
-    #[error("link {link}: {property} of {seconds} s is longer than an hour: did you mean ms?")]
-    DelayTooLong {
-        link: String,
-        property: &'static str,
-        seconds: u64,
-    },
-    #[error(
-        "link {link}: `{name}` is not an offload: use tso, gso, gro, tx-checksumming, rx-checksumming, scatter-gather or a feature that `ethtool -k` lists"
-    )]
-    UnknownOffload { link: String, name: String },
-    #[error("link {link}: `{name}` and `{duplicate_of}` are the same offload: keep one")]
-    DuplicateOffload {
-        link: String,
-        name: String,
-        duplicate_of: String,
-    },
-    #[error(
-        "hosts `{first}` and `{second}` have the same address {address}: change one or leave it out"
-    )]
-    DuplicateAddress {
-        first: String,
-        second: String,
-        address: String,
-    },
-    #[error(
-        "address {address} of `{host}` is not in {network}, the network of `{neighbour}` on the same segment: change one of them"
-    )]
-    NotInNetwork {
-        host: String,
-        address: String,
-        neighbour: String,
-        network: String,
-    },
-    #[error(
-        "networks {first} and {second} overlap, but are not on the same segment: change the address of `{host}`"
-    )]
-    Overlap {
-        first: String,
-        second: String,
-        host: String,
-    },
-    #[error("network {network} has no address left for `{host}`: use a shorter prefix")]
-    NetworkFull { network: String, host: String },
+impl Topology {
+    /// Reads and checks a lab file.
+    ///
+    /// # Errors
+    /// [`TopologyError::Syntax`] with line number and text for an invalid file, and the other
+    /// variants as [`Topology::validate`].
+    pub fn from_toml(text: &str) -> Result<Self, TopologyError> {
+        let topology: Self = toml::from_str(text)
+            .map_err(|error| TopologyError::Syntax(located_message(text, &error)))?;
+        topology.validate()?;
+        Ok(topology)
+    }
+
+    /// Checks that such a network can be built.
+    ///
+    /// # Errors
+    /// The first error, with the name of the offending item.
+    pub fn validate(&self) -> Result<(), TopologyError> {
+        if self.hosts.is_empty() {
+            return Err(TopologyError::NoHosts);
+        }
+        check_names(self)?;
+        for link in &self.links {
+            check_ends(self, link)?;
+            check_numbers(link)?;
+            check_dependencies(link)?;
+            check_offloads(link)?;
+        }
+        check_connected(self)?;
+        // Addresses and routes are computed here as well: a clash is an error of the file.
+        Layout::from_topology(self).map(drop)
+    }
 }
 
-pub(super) fn validate(topology: &Topology) -> Result<(), TopologyError> {
-    if topology.hosts.is_empty() {
-        return Err(TopologyError::NoHosts);
-    }
-    check_names(topology)?;
-    for link in &topology.links {
-        check_ends(topology, link)?;
-        check_numbers(link)?;
-        check_dependencies(link)?;
-        check_offloads(link)?;
-    }
-    check_connected(topology)
+/// Formats a parser error on one line: line number, text of the line, reason.
+fn located_message(text: &str, error: &toml::de::Error) -> String {
+    let why = error.message().replace('\n', ", ");
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else {
+        return why;
+    };
+    let number = before.matches('\n').count() + 1;
+    let line = text.lines().nth(number - 1).unwrap_or_default();
+    format!("line {number}, `{}`: {why}", line.trim())
 }
 
 fn all_names(topology: &Topology) -> impl Iterator<Item = &String> {
@@ -288,13 +205,12 @@ fn check_dependencies(link: &LinkSpec) -> Result<(), TopologyError> {
 }
 
 fn check_offloads(link: &LinkSpec) -> Result<(), TopologyError> {
-    let mut used: Vec<(crate::offload::Offload, &String)> = Vec::new();
+    let mut used: Vec<(Offload, &String)> = Vec::new();
     for name in link.offloads.keys() {
-        let offload =
-            crate::offload::Offload::parse(name).ok_or_else(|| TopologyError::UnknownOffload {
-                link: link.label(),
-                name: name.clone(),
-            })?;
+        let offload = Offload::parse(name).ok_or_else(|| TopologyError::UnknownOffload {
+            link: link.label(),
+            name: name.clone(),
+        })?;
         if let Some((_, other)) = used.iter().find(|(known, _)| *known == offload) {
             return Err(TopologyError::DuplicateOffload {
                 link: link.label(),

@@ -1,7 +1,6 @@
 //! Checks of a finished lab: every host reaches every other, and every link has its requested
 //! properties, read back from the kernel.
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -9,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::Lab;
+use crate::check_result::CheckResult;
 use crate::error::LabError;
-use crate::lab::Lab;
 use crate::netlink::{LinkState, NetlinkSocket, QdiscState};
 use crate::offload::Offload;
 use crate::qdisc::{Netem, TokenBucket};
@@ -28,51 +28,8 @@ const RESEND_INTERVAL: Duration = Duration::from_millis(20);
 /// no host reaches another.
 const MAX_FULL_MESH_PAIRS: usize = 400;
 
-/// Requested and actual value of one property of a lab.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckResult {
-    /// Item checked: `link client-s1, interface eth0 of client`.
-    pub subject: String,
-    /// `mtu`, `rate`, `gso`, `offload tso`, `reaches server`, ...
-    pub property: String,
-    /// Requested value.
-    pub requested: String,
-    /// Actual value; `None` when the property is missing.
-    pub actual: Option<String>,
-}
-
-impl CheckResult {
-    /// Returns whether the actual value is the requested one.
-    #[must_use]
-    pub fn holds(&self) -> bool {
-        self.actual.as_ref() == Some(&self.requested)
-    }
-}
-
-impl fmt::Display for CheckResult {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            subject,
-            property,
-            requested,
-            actual,
-        } = self;
-        match actual {
-            Some(actual) if self.holds() => write!(f, "{subject}: {property} is {actual}"),
-            Some(actual) => write!(
-                f,
-                "{subject}: {property} is {actual} instead of {requested}"
-            ),
-            None => write!(
-                f,
-                "{subject}: {property} is missing (requested: {requested})"
-            ),
-        }
-    }
-}
-
 /// Checks links and reachability.
-pub(crate) fn check_lab(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
+pub(super) fn check_lab(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
     let mut results = check_links(lab)?;
     results.extend(check_reachability(lab)?);
     Ok(results)
@@ -113,7 +70,7 @@ fn check_links(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
     Ok(results)
 }
 
-/// (property, asked, found)
+/// Property, requested value, actual value.
 type PropertyCheck = (String, String, Option<String>);
 
 /// Reads one interface; runs inside the interface's namespace.
@@ -226,7 +183,7 @@ fn check_reachability(lab: &Lab) -> Result<Vec<CheckResult>, LabError> {
         let families = if one.address_v6().is_some() { 2 } else { 1 };
         for any in any.into_iter().take(families) {
             let (socket, port) = one
-                .namespace()
+                .namespace
                 .run(|| {
                     let socket = UdpSocket::bind((any, 0))?;
                     socket.set_nonblocking(true)?;
@@ -408,7 +365,7 @@ mod tests {
                 .filter(|&(from, to)| is_probed(hosts, from, to))
                 .collect();
             let senders: HashSet<usize> = probed.iter().map(|&(from, _)| from).collect();
-            assert_eq!(senders.len(), hosts, "every host asks");
+            assert_eq!(senders.len(), hosts, "every host sends");
             assert!(
                 probed
                     .iter()
