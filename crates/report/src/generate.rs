@@ -7,7 +7,7 @@ use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 
-use crate::figures::{SummaryFigure, summary_figure};
+use crate::model::{SummaryFigure, summary_figure};
 
 /// Describes the load: `64 B frames from packet:eth0 to packet:eth1 at 10k/s`.
 pub(crate) fn describe_load(plan: &Plan) -> String {

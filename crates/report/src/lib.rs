@@ -15,6 +15,7 @@ mod facts;
 mod figures;
 pub mod forward;
 mod generate;
+mod model;
 mod phrases;
 mod round_trips;
 mod timeline;

@@ -7,6 +7,7 @@ use linerate_stats::units::{format_nanos, format_per_second, format_share};
 
 use super::figure::{self, ChartData, ChartRow};
 use super::with_micro_sign;
+use crate::model;
 use crate::svg::{
     AxisUnit, BarChart, ChartAxis, ChartSeries, LineChart, SERIES_COLORS, SeriesMark, ValueBar,
     escape_markup,
@@ -19,7 +20,7 @@ pub(super) fn capacity_section(capacity: &Capacity) -> String {
         "<section>\n<h2>Capacity of the device</h2>\n<p class=\"muted\">{}</p>\n",
         escape_markup(&with_micro_sign(&text::describe_setup(capacity)))
     );
-    let grid = |title: &str, grid: Option<crate::text::TextTable>| match grid {
+    let grid = |title: &str, grid: Option<model::Grid>| match grid {
         Some(grid) => format!("<h3>{title}</h3>\n{}", figure::render_grid(&grid)),
         None => String::new(),
     };

@@ -6,7 +6,7 @@ use linerate_record::run_set::{RunSet, SetResult};
 
 use super::figure::{self as frame, ChartData, ChartRow};
 use super::with_micro_sign;
-use crate::phrases::format_short;
+use crate::model::format_short;
 use crate::svg::{
     AxisUnit, ChartAxis, ChartSeries, LineChart, ReferenceLine, SeriesMark, escape_markup,
 };

@@ -11,11 +11,11 @@ use linerate_stats::units::{format_bytes, format_share};
 
 use super::figure::{self, ChartData, ChartRow};
 use super::{axis_unit, with_micro_sign};
-use crate::phrases;
+use crate::model::{self, Grid};
 use crate::svg::{
     AxisUnit, ChartAxis, ChartSeries, LineChart, ReferenceLine, SeriesMark, escape_markup,
 };
-use crate::text::{TextTable, tuning as text};
+use crate::text::tuning as text;
 
 /// Renders the search, the goal before and after, and the changes with their commands.
 pub(super) fn tuning_section(set: &RunSet) -> String {
@@ -77,7 +77,7 @@ fn finding_table(tuning: &Tuning) -> String {
         ]
     });
     let headings = ["cause", "finding", "cost", "tried first"];
-    let grid = TextTable::new(&headings, rows.collect(), 2);
+    let grid = Grid::new(&headings, rows.collect(), 2);
     grid.map_or_else(String::new, |grid| {
         format!(
             "<h3>Findings of the first measurement</h3>\n{}",
@@ -118,7 +118,7 @@ fn change_section(tuning: &Tuning) -> String {
         out.push_str(&figure::render_commands(&commands.join("\n")));
     }
     for snippet in &tuning.snippets {
-        let heading = phrases::capitalise(text::snippet_use(&snippet.format));
+        let heading = model::capitalise(text::snippet_use(&snippet.format));
         out.push_str(&format!("<h3>{}</h3>\n", escape_markup(&heading)));
         out.push_str(&figure::render_commands(&snippet.text));
     }
@@ -141,7 +141,7 @@ pub(super) fn rejected_section(set: &RunSet) -> String {
             rejected.reason.clone(),
         ]
     });
-    let rejected = TextTable::new(&["knob", "value", "why"], rows.collect(), 3);
+    let rejected = Grid::new(&["knob", "value", "why"], rows.collect(), 3);
     let rejected = rejected.map_or_else(String::new, |grid| {
         format!("<h2>Rejected settings</h2>\n{}", figure::render_grid(&grid))
     });

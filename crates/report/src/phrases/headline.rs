@@ -9,8 +9,8 @@ use linerate_stats::units::{
     format_bit_rate, format_exact_bytes, format_nanos, format_per_second, format_share,
 };
 
-use super::format_factor;
 use super::plan_text::run_name;
+use crate::model::{capitalise, format_factor};
 
 /// Returns the main figures of some runs as sentences, one per kind and protocol.
 pub(crate) fn run_headlines(runs: &[Record]) -> Vec<String> {
@@ -275,15 +275,6 @@ fn latency_of_different_plans(
         .map(|run| figure(run).map(|(time, condition)| format!("{time} ({condition})")))
         .collect();
     Some(format!("{prefix} {}{count}.", figures?.join(", ")))
-}
-
-/// Capitalises the first letter of a sentence.
-pub(crate) fn capitalise(text: &str) -> String {
-    let mut letters = text.chars();
-    match letters.next() {
-        Some(first) => first.to_uppercase().chain(letters).collect(),
-        None => String::new(),
-    }
 }
 
 /// Returns `: 7.9x faster` or `: 1.2x slower`; empty if the ratio of the times rounds to `1.0x`.

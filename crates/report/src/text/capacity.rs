@@ -7,8 +7,7 @@ use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 
-use super::table::TextTable;
-use crate::phrases::{format_duration, or_unknown};
+use crate::model::{Grid, format_duration, or_unknown};
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap};
 
 /// Describes a trial: `trial 3, throughput, 64: 52.0 k/s for 1.00 s, 48.2 k/s received, 7.30 %
@@ -136,7 +135,7 @@ pub(crate) fn loss_goal_name(throughput: &Throughput) -> String {
 }
 
 /// Returns the table of the highest rate per frame size and loss goal.
-pub(crate) fn throughput_table(capacity: &Capacity) -> Option<TextTable> {
+pub(crate) fn throughput_table(capacity: &Capacity) -> Option<Grid> {
     let mut rows = Vec::new();
     for size in &capacity.sizes {
         for found in &size.throughput {
@@ -162,7 +161,7 @@ pub(crate) fn throughput_table(capacity: &Capacity) -> Option<TextTable> {
         "lost",
         "stopped by",
     ];
-    TextTable::new(&headings, rows, 2)
+    Grid::new(&headings, rows, 2)
 }
 
 /// Formats a rate; a trial that sent nothing, or a single burst, has none.
@@ -213,7 +212,7 @@ fn format_offered(offered_fps: f64, not_offered_fps: Option<f64>) -> String {
 }
 
 /// Returns the table of delays at shares of the throughput.
-pub(crate) fn delay_table(capacity: &Capacity) -> Option<TextTable> {
+pub(crate) fn delay_table(capacity: &Capacity) -> Option<Grid> {
     let mut rows = Vec::new();
     for size in &capacity.sizes {
         for delay in &size.latency {
@@ -242,11 +241,11 @@ pub(crate) fn delay_table(capacity: &Capacity) -> Option<TextTable> {
         "p99",
         "max",
     ];
-    TextTable::new(&headings, rows, 1)
+    Grid::new(&headings, rows, 1)
 }
 
 /// Returns the table of loss by offered load.
-pub(crate) fn frame_loss_table(capacity: &Capacity) -> Option<TextTable> {
+pub(crate) fn frame_loss_table(capacity: &Capacity) -> Option<Grid> {
     let mut rows = Vec::new();
     for size in &capacity.sizes {
         for loss in &size.frame_loss {
@@ -260,11 +259,11 @@ pub(crate) fn frame_loss_table(capacity: &Capacity) -> Option<TextTable> {
         }
     }
     let headings = ["size", "of maximum", "offered", "received", "lost"];
-    TextTable::new(&headings, rows, 1)
+    Grid::new(&headings, rows, 1)
 }
 
 /// Returns the table of the longest bursts without loss.
-pub(crate) fn burst_table(capacity: &Capacity) -> Option<TextTable> {
+pub(crate) fn burst_table(capacity: &Capacity) -> Option<Grid> {
     let burst_row = |size: &SizeCapacity| {
         let result = size.back_to_back.as_ref()?;
         let more = if result.unlimited { "more than " } else { "" };
@@ -282,7 +281,7 @@ pub(crate) fn burst_table(capacity: &Capacity) -> Option<TextTable> {
     };
     let rows: Vec<_> = capacity.sizes.iter().filter_map(burst_row).collect();
     let headings = ["size", "longest burst", "at", "buffer"];
-    TextTable::new(&headings, rows, 1)
+    Grid::new(&headings, rows, 1)
 }
 
 /// Returns explanations of results that are not limits of the device.
@@ -370,7 +369,7 @@ pub(crate) fn result_notes(capacity: &Capacity) -> Vec<&'static str> {
 }
 
 /// Returns the table of all trials in order.
-pub(crate) fn trial_table(capacity: &Capacity) -> Option<TextTable> {
+pub(crate) fn trial_table(capacity: &Capacity) -> Option<Grid> {
     let trials = capacity.sizes.iter().flat_map(|size| &size.trials);
     let rows = trials.map(|trial| {
         vec![
@@ -390,7 +389,7 @@ pub(crate) fn trial_table(capacity: &Capacity) -> Option<TextTable> {
         "trial", "test", "size", "intended", "offered", "for", "received", "lost", "load met",
         "note",
     ];
-    TextTable::new(&headings, rows.collect(), 3)
+    Grid::new(&headings, rows.collect(), 3)
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use linerate_record::expect::FigureUnit;
 use linerate_record::figure;
 use linerate_stats::statistics::Estimate;
 
-use super::table::{TextTable, render_table};
-use crate::phrases;
+use super::table::render_table;
+use crate::model::{self, Grid, format_change, format_relative};
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
 /// Describes a pair of runs: `pair 3: A 9.41 Gb/s, B 9.80 Gb/s: +4.1 %`.
@@ -50,7 +50,7 @@ pub(crate) fn comparison_title(comparison: &Comparison) -> String {
 }
 
 /// Returns the table of both sides with their descriptions.
-pub(crate) fn side_table(comparison: &Comparison) -> TextTable {
+pub(crate) fn side_table(comparison: &Comparison) -> Grid {
     let mut headings = vec!["side", "description"];
     headings.extend(&SIDE_HEADINGS[1..]);
     let with_label = |mut row: Vec<String>, side: &ComparisonSide| {
@@ -58,7 +58,7 @@ pub(crate) fn side_table(comparison: &Comparison) -> TextTable {
         row
     };
     let [a, b] = side_rows(comparison);
-    TextTable {
+    Grid {
         headings: headings.into_iter().map(str::to_owned).collect(),
         rows: vec![with_label(a, &comparison.a), with_label(b, &comparison.b)],
         left_columns: 2,
@@ -73,10 +73,10 @@ fn side_rows(comparison: &Comparison) -> [Vec<String>; 2] {
     let row = |letter: &str, side: &ComparisonSide| {
         vec![
             letter.to_owned(),
-            phrases::or_unknown(side.value, |v| value(v.median)),
-            phrases::or_unknown(side.value, |v| value(v.low)),
-            phrases::or_unknown(side.value, |v| value(v.high)),
-            phrases::or_unknown(side.value, |v| v.runs.to_string()),
+            model::or_unknown(side.value, |v| value(v.median)),
+            model::or_unknown(side.value, |v| value(v.low)),
+            model::or_unknown(side.value, |v| value(v.high)),
+            model::or_unknown(side.value, |v| v.runs.to_string()),
         ]
     };
     [row("A", &comparison.a), row("B", &comparison.b)]
@@ -149,7 +149,7 @@ pub(crate) fn describe_verdict(comparison: &Comparison) -> String {
         return "Undecided: no valid pair.".to_owned();
     };
     let name = strip_control_characters(&comparison.figure);
-    let p = phrases::or_unknown(comparison.p_value, format_p_value);
+    let p = model::or_unknown(comparison.p_value, format_p_value);
     let (size, low, high, largest) = match comparison.ratio {
         Some(ratio) => describe_ratio(ratio, comparison.largest_difference),
         None => describe_difference(&comparison.figure, estimate),
@@ -215,13 +215,13 @@ fn describe_ratio(ratio: Estimate, largest: Option<f64>) -> (String, String, Str
     let change = ratio.median - 1.0;
     let direction = if change > 0.0 { "higher" } else { "lower" };
     let size = match change.abs() >= 1.0 {
-        true => format!("{} as high", phrases::format_factor(ratio.median)),
+        true => format!("{} as high", model::format_factor(ratio.median)),
         false => format!("{} {direction}", format_relative(change.abs())),
     };
     let [low, high] = [ratio.low, ratio.high].map(|bound| format_change(bound - 1.0));
     let largest = match (ratio.low, ratio.high) == (1.0, 1.0) {
         true => String::new(),
-        false => phrases::or_unknown(largest, format_relative),
+        false => model::or_unknown(largest, format_relative),
     };
     (size, low, high, largest)
 }
@@ -320,25 +320,6 @@ fn count_of(count: usize, noun: &str) -> String {
         1 => format!("1 {noun}"),
         n => format!("{n} {noun}s"),
     }
-}
-
-/// Formats a relative difference with two significant digits: `4.1 %`.
-pub(crate) fn format_relative(share: f64) -> String {
-    let percent = share * 100.0;
-    match percent.abs() {
-        p if p < 0.095 => format!("{percent:.2} %"),
-        p if p < 9.95 => format!("{percent:.1} %"),
-        _ => format!("{percent:.0} %"),
-    }
-}
-
-/// Formats a relative change: `+4.1 %`.
-pub(crate) fn format_change(change: f64) -> String {
-    format!(
-        "{}{}",
-        if change < 0.0 { "-" } else { "+" },
-        format_relative(change.abs())
-    )
 }
 
 /// Formats a difference in the unit of the figure: `+12`.

@@ -11,14 +11,14 @@ use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 
-use super::table::{TextTable, render_table};
+use super::table::render_table;
 use crate::forward;
-use crate::phrases;
+use crate::model::{self, Grid};
 use crate::style::{TextStyle, strip_control_characters, wrap};
 
 /// Conclusion from several runs: a table and its explanation.
 pub(crate) struct Conclusion {
-    pub(crate) grid: Option<TextTable>,
+    pub(crate) grid: Option<Grid>,
     /// Sentences below the table; may be empty.
     pub(crate) explanation: String,
 }
@@ -127,8 +127,8 @@ fn size_conclusion(costs: &SizeCosts) -> Conclusion {
         vec![
             name.to_owned(),
             format_small_time(cost.ns),
-            phrases::or_unknown(cost.low_ns, format_small_time),
-            phrases::or_unknown(cost.high_ns, format_small_time),
+            model::or_unknown(cost.low_ns, format_small_time),
+            model::or_unknown(cost.high_ns, format_small_time),
             meaning.to_owned(),
         ]
     };
@@ -180,11 +180,11 @@ fn size_conclusion(costs: &SizeCosts) -> Conclusion {
 
 /// Builds a table whose last column holds explanations, which move to lines of their own when they
 /// do not fit.
-fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>) -> Option<TextTable> {
+fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>) -> Option<Grid> {
     let mut headings = headings.to_vec();
     headings.push("meaning");
     let label_columns = headings.len();
-    TextTable::new(&headings, rows, label_columns)
+    Grid::new(&headings, rows, label_columns)
 }
 
 /// Describes a difference between two modes: a cost, no significant difference, or below zero with
@@ -309,7 +309,7 @@ fn load_curve_conclusion(load_curve: &LoadCurve) -> Conclusion {
         format_per_second(load_curve.capacity_per_second)
     );
     Conclusion {
-        grid: TextTable::new(&headings, rows, 0),
+        grid: Grid::new(&headings, rows, 0),
         explanation,
     }
 }
@@ -352,7 +352,7 @@ fn under_load_conclusion(found: &LatencyUnderLoad) -> Conclusion {
         ));
     }
     Conclusion {
-        grid: TextTable::new(&["rtt", "idle", "loaded", "added"], rows.into(), 1),
+        grid: Grid::new(&["rtt", "idle", "loaded", "added"], rows.into(), 1),
         explanation,
     }
 }

@@ -7,9 +7,8 @@ use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 
-use super::table::TextTable;
 use super::{MAX_LIST_ENTRIES, more_entries};
-use crate::phrases::or_unknown;
+use crate::model::{Grid, or_unknown};
 use crate::style::TextStyle;
 
 /// Returns the tables of a run: load, losses and order, delay, rate error, flows.
@@ -47,7 +46,7 @@ pub(crate) fn rate_error(record: &Record) -> Option<String> {
 }
 
 /// Returns the table of intended, offered and received load.
-pub(crate) fn load_table(record: &Record, figures: &GenerateFigures) -> Option<TextTable> {
+pub(crate) fn load_table(record: &Record, figures: &GenerateFigures) -> Option<Grid> {
     let mut rows = Vec::new();
     let intended = record
         .plan
@@ -80,11 +79,11 @@ pub(crate) fn load_table(record: &Record, figures: &GenerateFigures) -> Option<T
             or_unknown(figures.forwarding_l1_bps, format_bit_rate),
         ]);
     }
-    TextTable::new(&["load", "frames", "frames/s", "L2", "L1"], rows, 1)
+    Grid::new(&["load", "frames", "frames/s", "L2", "L1"], rows, 1)
 }
 
 /// Returns the table of losses and order; `None` without a receive port.
-pub(crate) fn loss_table(figures: &GenerateFigures) -> Option<TextTable> {
+pub(crate) fn loss_table(figures: &GenerateFigures) -> Option<Grid> {
     figures.received?;
     let headings = [
         "lost",
@@ -102,11 +101,11 @@ pub(crate) fn loss_table(figures: &GenerateFigures) -> Option<TextTable> {
         or_unknown(figures.corrupted, format_count),
         format_count(figures.unrelated),
     ];
-    TextTable::new(&headings, vec![row], 0)
+    Grid::new(&headings, vec![row], 0)
 }
 
 /// Returns the table of one-way delay and of lateness at the sender.
-pub(crate) fn time_table(record: &Record, figures: &GenerateFigures) -> Option<TextTable> {
+pub(crate) fn time_table(record: &Record, figures: &GenerateFigures) -> Option<Grid> {
     let row = |name: &str, times: &Quantiles| {
         let mut row = vec![
             name.to_owned(),
@@ -129,11 +128,11 @@ pub(crate) fn time_table(record: &Record, figures: &GenerateFigures) -> Option<T
             .map(|times| row("lateness", &times)),
     );
     let headings = ["time", "min", "mean", "p50", "p90", "p99", "p99.9", "max"];
-    TextTable::new(&headings, rows, 1)
+    Grid::new(&headings, rows, 1)
 }
 
 /// Returns the table of the first flows; `None` for a single flow.
-pub(crate) fn flow_table(figures: &GenerateFigures, max_rows: usize) -> Option<TextTable> {
+pub(crate) fn flow_table(figures: &GenerateFigures, max_rows: usize) -> Option<Grid> {
     if figures.flows.len() < 2 {
         return None;
     }
@@ -161,5 +160,5 @@ pub(crate) fn flow_table(figures: &GenerateFigures, max_rows: usize) -> Option<T
     let mut headings = vec![&*first, "sent", "received", "lost"];
     headings.extend(corrupted.then_some("corrupted"));
     headings.extend(["out of order", "p50", "p99", "max"]);
-    TextTable::new(&headings, rows.collect(), 0)
+    Grid::new(&headings, rows.collect(), 0)
 }

@@ -49,7 +49,6 @@ pub(crate) use sweep::{
     best_values as sweep_cells, describe_best, front_legend, point_table as sweep_grid,
     rank as sweep_rank,
 };
-pub(crate) use table::TextTable;
 pub use verdicts::render_verdicts;
 
 /// Number of entries shown of a long list.

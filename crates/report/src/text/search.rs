@@ -3,7 +3,7 @@
 use linerate_record::run_set::{RateSearchResult, RateSearchTrial, RunSet};
 use linerate_stats::units::{format_bit_rate, format_share};
 
-use super::table::TextTable;
+use crate::model::Grid;
 use crate::phrases;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
@@ -67,7 +67,7 @@ fn loss_limit_name(search: &RateSearchResult) -> String {
 }
 
 /// Returns the table of trials.
-pub(crate) fn trial_table(search: &RateSearchResult) -> TextTable {
+pub(crate) fn trial_table(search: &RateSearchResult) -> Grid {
     let rows = search
         .trials
         .iter()
@@ -91,7 +91,7 @@ pub(crate) fn trial_table(search: &RateSearchResult) -> TextTable {
         })
         .collect();
     let headings = ["trial", "intended", "offered", "goodput", "lost", "verdict"];
-    TextTable {
+    Grid {
         headings: headings.map(str::to_owned).into(),
         rows,
         left_columns: 0,

@@ -7,7 +7,8 @@ use linerate_record::run_set::RunSet;
 use super::conclusions::render_conclusions;
 use super::table::render_table;
 use super::{MAX_LIST_ENTRIES, more_entries, render_caveat, render_note};
-use crate::phrases::{self, or_unknown};
+use crate::model::{self, or_unknown};
+use crate::phrases;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap};
 
 /// Renders a set: for repeats the median and interval of every figure, otherwise one row per
@@ -126,7 +127,7 @@ fn render_repeats(set: &RunSet, style: &TextStyle) -> String {
         .map(|(figure, estimate)| {
             // The median of an even number of counts may be fractional.
             let format = |value: f64| match figure.unit {
-                FigureUnit::Count if value.fract() != 0.0 => phrases::format_short(value),
+                FigureUnit::Count if value.fract() != 0.0 => model::format_short(value),
                 unit => unit.format(value),
             };
             vec![

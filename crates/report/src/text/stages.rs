@@ -6,6 +6,7 @@ use linerate_stats::units::{format_count, format_nanos, format_share};
 
 use super::render_note;
 use super::table::render_table;
+use crate::model;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap};
 
 /// Characters of the longest bar.
@@ -160,7 +161,7 @@ pub(super) fn render_receive_drivers(record: &Record, style: &TextStyle) -> Opti
     let rows = work.iter().map(|work| {
         let (period, duration) = (&work.period_ns, &work.duration_ns);
         vec![
-            crate::figures::role_name(work.role).to_owned(),
+            model::role_name(work.role).to_owned(),
             format_nanos(period.p50 as f64),
             format_nanos(period.p99 as f64),
             format_nanos(duration.p50 as f64),

@@ -5,9 +5,8 @@ use linerate_record::figure;
 use linerate_record::sweep::{Sweep, SweepPoint};
 use linerate_stats::units::{format_bytes, format_nanos};
 
-use super::comparison::format_relative;
-use super::table::{TextTable, render_table};
-use crate::phrases;
+use super::table::render_table;
+use crate::model::{self, Grid, format_relative};
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap};
 
 /// Blocks of a heat map, from worst to best.
@@ -33,7 +32,7 @@ pub(super) fn render_sweep(found: &Sweep, style: &TextStyle) -> String {
     blocks.push(render_points(found, style));
     let mut sentences = Vec::new();
     if let Some(best) = found.best.and_then(|best| found.points.get(best)) {
-        let value = phrases::or_unknown(best.value, |v| figure::format(&found.figure, v.median));
+        let value = model::or_unknown(best.value, |v| figure::format(&found.figure, v.median));
         let mut sentence = format!("Best: {} with {value}.", describe_setting(found, best));
         let cheapest = cheapest_near_best(found, best);
         if let Some(cheap) = cheapest {
@@ -45,8 +44,8 @@ pub(super) fn render_sweep(found: &Sweep, style: &TextStyle) -> String {
                 " {} is within {} of it and takes {} instead of {}.",
                 describe_setting(found, cheap),
                 format_relative(loss.max(0.001)),
-                phrases::or_unknown(cheap.memory_bytes, format_memory),
-                phrases::or_unknown(best.memory_bytes, format_memory)
+                model::or_unknown(cheap.memory_bytes, format_memory),
+                model::or_unknown(best.memory_bytes, format_memory)
             ));
         }
         sentences.push(sentence);
@@ -215,7 +214,7 @@ fn render_heat_map(sweep: &Sweep, style: &TextStyle) -> Option<String> {
 }
 
 /// Returns the table of all points, the best first.
-pub(crate) fn point_table(sweep: &Sweep) -> Option<TextTable> {
+pub(crate) fn point_table(sweep: &Sweep) -> Option<Grid> {
     let mut headings: Vec<&str> = sweep.axes.iter().map(|axis| axis.name.as_str()).collect();
     let axes = headings.len();
     headings.extend([
@@ -237,15 +236,15 @@ pub(crate) fn point_table(sweep: &Sweep) -> Option<TextTable> {
             .map(|axis| point.setting.get(&axis.name).map_or("", |v| v).to_owned())
             .map(|value| strip_control_characters(&value).into_owned())
             .collect();
-        row.push(phrases::or_unknown(point.value, |v| value(v.median)));
-        row.push(phrases::or_unknown(point.value, |v| value(v.low)));
-        row.push(phrases::or_unknown(point.value, |v| value(v.high)));
-        row.push(phrases::or_unknown(point.memory_bytes, format_memory));
-        row.push(phrases::or_unknown(point.cpu_ns, format_nanos));
+        row.push(model::or_unknown(point.value, |v| value(v.median)));
+        row.push(model::or_unknown(point.value, |v| value(v.low)));
+        row.push(model::or_unknown(point.value, |v| value(v.high)));
+        row.push(model::or_unknown(point.memory_bytes, format_memory));
+        row.push(model::or_unknown(point.cpu_ns, format_nanos));
         row.push(if point.pareto { "*" } else { "" }.to_owned());
         row
     });
-    TextTable::new(&headings, rows.collect(), axes)
+    Grid::new(&headings, rows.collect(), axes)
 }
 
 fn render_points(sweep: &Sweep, style: &TextStyle) -> String {

@@ -5,9 +5,8 @@ use linerate_record::figure;
 use linerate_record::tuning::{FindingHint, Tuning, TuningChange};
 use linerate_stats::units::{format_bytes, format_nanos, format_share};
 
-use super::comparison::{describe_verdict, format_change};
-use super::table::TextTable;
-use crate::phrases;
+use super::comparison::describe_verdict;
+use crate::model::{self, Grid, format_change};
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
 /// Renders the result of `tune`.
@@ -86,13 +85,13 @@ pub(crate) const UNPROVED_NOTE: &str = "Each change was tested in pairs; the pro
 pub(crate) const KEPT_NOTE: &str = "These settings were left in place.";
 
 /// Returns the table of goal and cost before and after; `None` without a proof.
-pub(crate) fn before_after_table(tuning: &Tuning) -> Option<TextTable> {
+pub(crate) fn before_after_table(tuning: &Tuning) -> Option<Grid> {
     let proof = tuning.proof.as_deref()?;
     let name = strip_control_characters(&tuning.goal);
     let value = |value: f64| figure::format(&tuning.goal, value);
-    let side = |side: &ComparisonSide| phrases::or_unknown(side.value, |v| value(v.median));
-    let bytes = |value: Option<f64>| phrases::or_unknown(value, |v| format_bytes(v as u64));
-    let cost = |value: Option<f64>| phrases::or_unknown(value, format_nanos);
+    let side = |side: &ComparisonSide| model::or_unknown(side.value, |v| value(v.median));
+    let bytes = |value: Option<f64>| model::or_unknown(value, |v| format_bytes(v as u64));
+    let cost = |value: Option<f64>| model::or_unknown(value, format_nanos);
     let row = |label: &str, before: String, after: String| vec![label.to_owned(), before, after];
     let rows = vec![
         row(&name, side(&proof.a), side(&proof.b)),
@@ -103,11 +102,11 @@ pub(crate) fn before_after_table(tuning: &Tuning) -> Option<TextTable> {
         ),
         row("cpu", cost(tuning.cpu_ns[0]), cost(tuning.cpu_ns[1])),
     ];
-    TextTable::new(&["", "start (A)", "tuned (B)"], rows, 1)
+    Grid::new(&["", "start (A)", "tuned (B)"], rows, 1)
 }
 
 /// Returns the table of changes with the loss without each; `None` without changes.
-pub(crate) fn change_table(tuning: &Tuning) -> Option<TextTable> {
+pub(crate) fn change_table(tuning: &Tuning) -> Option<Grid> {
     let rows = tuning.changes.iter().map(|change| {
         vec![
             strip_control_characters(&change.knob).into_owned(),
@@ -117,7 +116,7 @@ pub(crate) fn change_table(tuning: &Tuning) -> Option<TextTable> {
         ]
     });
     let heading = format!("{} without it", strip_control_characters(&tuning.goal));
-    TextTable::new(&["change", "from", "to", &heading], rows.collect(), 3)
+    Grid::new(&["change", "from", "to", &heading], rows.collect(), 3)
 }
 
 /// Explains the question mark after a change; `None` if no change has one.
@@ -138,7 +137,7 @@ pub(crate) fn undecided_note(tuning: &Tuning) -> Option<&'static str> {
 
 /// Formats the loss without a change; a question mark if its pairs were too few or too noisy.
 fn format_loss_without(change: &TuningChange) -> String {
-    let lost = phrases::or_unknown(change.without, |ratio| format_change(ratio.median - 1.0));
+    let lost = model::or_unknown(change.without, |ratio| format_change(ratio.median - 1.0));
     match change.undecided {
         true => format!("{lost} (?)"),
         false => lost,
@@ -216,7 +215,7 @@ pub(crate) fn explain_missing_proof(tuning: &Tuning) -> String {
                 "Best so far, not proved: {} with {}{start}, median of {}.",
                 strip_control_characters(&setting.join(" ")),
                 value(best.value),
-                phrases::count_of(best.runs as u64, "run")
+                model::count_of(best.runs as u64, "run")
             ),
         }
     });
