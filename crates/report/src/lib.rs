@@ -9,6 +9,8 @@ mod error;
 pub mod style;
 
 mod calls;
+mod capacity;
+mod conclusions;
 mod costs;
 mod experiment;
 mod facts;
@@ -16,9 +18,14 @@ mod figures;
 pub mod forward;
 mod generate;
 mod model;
+mod paired_comparison;
 mod phrases;
+mod rate_search;
 mod round_trips;
+mod stages;
+mod sweep;
 mod timeline;
+mod tuning;
 
 pub mod comparison;
 pub mod differences;

@@ -187,13 +187,13 @@ pub fn render_experiment(result: &ExperimentResult, set: &RunSet) -> String {
 /// Renders a rate search: its result and its trials.
 #[must_use]
 pub fn render_search(search: &RateSearchResult) -> String {
-    let grid = crate::text::trial_table(search);
+    let grid = crate::rate_search::trial_table(search);
     let rows: Vec<Vec<String>> = (grid.rows.iter())
         .map(|row| row.iter().map(|text| escape_cell(text)).collect())
         .collect();
     format!(
         "{}\n\n{}",
-        escape_cell(&crate::text::search_words(search)),
+        escape_cell(&crate::rate_search::search_headline(search)),
         render_table(&grid.headings, &rows, grid.left_columns.max(1)).trim_end()
     )
 }

@@ -32,7 +32,7 @@ use crate::comparison::DocumentComparison;
 use crate::document::Document;
 use crate::model;
 use crate::svg::{self, escape_markup};
-use crate::{differences, phrases, text};
+use crate::{conclusions, differences, phrases, rate_search};
 
 /// Head of the page. The content security policy forbids loading external resources.
 const PAGE_HEAD: &str = "<meta charset=\"utf-8\">\n\
@@ -187,7 +187,7 @@ pub fn render_set(title: &str, set: &RunSet) -> String {
         let body = experiment::page_body(result, set) + &render_footer(&set.runs);
         return frame_page(title, &body);
     }
-    let conclusions = text::conclusions_of(&set.result);
+    let conclusions = conclusions::conclusions_of(&set.result);
     // Of many similar runs, one per name is shown; of a sweep, the points on the front.
     let mut runs = set.runs.clone();
     if let Some(conclusion) = &set.result.sweep {
@@ -213,7 +213,7 @@ pub fn render_set(title: &str, set: &RunSet) -> String {
     if let Some(search) = &set.result.search {
         sections.push_str(&format!(
             "<section>\n<h2>Trials of the search</h2>\n{}</section>\n",
-            figure::render_grid(&text::trial_table(search))
+            figure::render_grid(&rate_search::trial_table(search))
         ));
     }
     sections.push_str(&forward::saturation_section(&set.result.saturation));

@@ -1,0 +1,304 @@
+//! Conclusions from several runs: cost by size, by wait mode, by load.
+
+use linerate_record::load::{KNEE_RESPONSE_SHARE, LatencyUnderLoad, LoadCurve, LoadPoint};
+use linerate_record::run_set::SetResult;
+use linerate_record::waiting_costs::WaitingCosts;
+use linerate_stats::histogram::Quantiles;
+use linerate_stats::size_costs::{CostEstimate, SizeCosts};
+use linerate_stats::statistics::Estimate;
+use linerate_stats::units::{
+    format_bit_rate, format_count, format_nanos, format_per_second, format_share,
+};
+
+use crate::model::{self, Grid};
+use crate::style::strip_control_characters;
+
+/// Conclusion from several runs: a table and its explanation.
+pub(crate) struct Conclusion {
+    pub(crate) grid: Option<Grid>,
+    /// Sentences below the table; may be empty.
+    pub(crate) explanation: String,
+}
+
+/// Returns the conclusions by size, wait mode and load. Other results of a set have modules of
+/// their own.
+pub(crate) fn conclusions_of(result: &SetResult) -> Vec<Conclusion> {
+    let mut conclusions = Vec::new();
+    conclusions.extend(result.size_costs.as_ref().map(size_conclusion));
+    conclusions.extend(result.waiting_costs.as_ref().map(waiting_conclusion));
+    conclusions.extend(result.load_curve.as_ref().map(load_curve_conclusion));
+    conclusions.extend(result.under_load.as_ref().map(under_load_conclusion));
+    conclusions
+}
+
+/// Formats a time that may be negative or below a nanosecond.
+fn format_small_time(ns: f64) -> String {
+    let sign = if ns < 0.0 { "-" } else { "" };
+    let size = ns.abs();
+    match size {
+        0.0 => "0 ns".to_owned(),
+        size if size < 100.0 => format!("{sign}{size:.3} ns"),
+        size => format!("{sign}{}", format_nanos(size)),
+    }
+}
+
+fn size_conclusion(costs: &SizeCosts) -> Conclusion {
+    let cost_row = |name: &str, cost: &CostEstimate, meaning: &str| {
+        vec![
+            name.to_owned(),
+            format_small_time(cost.ns),
+            model::or_unknown(cost.low_ns, format_small_time),
+            model::or_unknown(cost.high_ns, format_small_time),
+            meaning.to_owned(),
+        ]
+    };
+    let mut rows = vec![
+        cost_row(
+            "fixed",
+            &costs.fixed,
+            "cost of a round trip without payload",
+        ),
+        cost_row(
+            "per byte",
+            &costs.per_byte,
+            match costs.fragments_in_bytes {
+                false => "added by each byte of the message, both directions together",
+                true => {
+                    "added by each byte of the message, both directions together, fragments included: \
+                     these runs do not separate the two"
+                }
+            },
+        ),
+    ];
+    rows.extend(costs.per_fragment.as_ref().map(|cost| {
+        cost_row(
+            "per fragment",
+            cost,
+            "added by each IP fragment beyond the first, both directions together",
+        )
+    }));
+    let deviation = match costs.residual_ns {
+        Some(residual) => format!(
+            "The fitted line deviates from the medians by {} (root mean square).",
+            format_small_time(residual)
+        ),
+        None => {
+            "With as many sizes as parameters the line fits every median exactly, so it is not \
+                 tested; use more sizes."
+                .to_owned()
+        }
+    };
+    let error = match costs.fixed.low_ns {
+        Some(_) => " The bounds come from the variation of the interval medians.",
+        None => " The error is unknown: a run has fewer than three intervals.",
+    };
+    Conclusion {
+        grid: rows_with_meaning(&["cost", "median", "95 % from", "to"], rows),
+        explanation: format!("{deviation}{error}"),
+    }
+}
+
+/// Builds a table whose last column holds explanations, which move to lines of their own when they
+/// do not fit.
+fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>) -> Option<Grid> {
+    let mut headings = headings.to_vec();
+    headings.push("meaning");
+    let label_columns = headings.len();
+    Grid::new(&headings, rows, label_columns)
+}
+
+/// Describes a difference between two modes: a cost, no significant difference, or below zero with
+/// a reason.
+fn describe_difference(cost: &Estimate, meaning: &str, below_zero: &str) -> String {
+    if cost.low > 0.0 {
+        return meaning.to_owned();
+    }
+    if cost.high < 0.0 {
+        return format!("{meaning}. Below zero: {below_zero}");
+    }
+    format!("{meaning}. No difference within the spread of the rounds")
+}
+
+fn waiting_conclusion(costs: &WaitingCosts) -> Conclusion {
+    let row = |name: &str, cost: &Estimate, meaning: &str| {
+        vec![
+            name.to_owned(),
+            format_small_time(cost.median),
+            format_small_time(cost.low),
+            format_small_time(cost.high),
+            meaning.to_owned(),
+        ]
+    };
+    let mut rows = vec![row("blocking", &costs.blocking_ns, "both ends block")];
+    rows.extend(costs.no_halt_ns.as_ref().map(|cost| {
+        row(
+            "blocking, held",
+            cost,
+            "both ends block, CPU idle states disabled",
+        )
+    }));
+    rows.push(row("spinning", &costs.spinning_ns, "both ends spin"));
+    rows.extend(costs.halt_ns.as_ref().map(|cost| {
+        let meaning = describe_difference(
+            cost,
+            "blocking minus held: exit from CPU idle states",
+            "disabling idle states made it slower: the cores share power or a host with others",
+        );
+        row("halt", cost, &meaning)
+    }));
+    // A spinning thread occupies its core; blocking frees it for other work.
+    const SPINNING_COST: &str = "spinning made it slower: the spinning threads lack a core each, or \
+                                 occupy one that moves the packets";
+    rows.extend(costs.wake_up_ns.as_ref().map(|cost| {
+        let meaning = describe_difference(
+            cost,
+            "held minus spinning: wake-up of both threads by the scheduler",
+            SPINNING_COST,
+        );
+        row("wake-up", cost, &meaning)
+    }));
+    let meaning_of_sum = match costs.halt_ns {
+        Some(_) => "blocking minus spinning: wake-up and idle-state exit together",
+        None => {
+            "blocking minus spinning: wake-up and idle-state exit together; `--hold-latency` separates them"
+        }
+    };
+    let meaning = describe_difference(&costs.sleeping_ns, meaning_of_sum, SPINNING_COST);
+    rows.push(row("sleeping", &costs.sleeping_ns, &meaning));
+    let (low, high) = if costs.sleeping_ns.runs < 6 {
+        ("lowest", "highest")
+    } else {
+        ("95 % from", "to")
+    };
+    Conclusion {
+        grid: rows_with_meaning(&["p50", "median", low, high], rows),
+        explanation: String::new(),
+    }
+}
+
+fn load_curve_conclusion(load_curve: &LoadCurve) -> Conclusion {
+    let time =
+        |read: fn(&Quantiles) -> u64, quantiles: &Quantiles| format_nanos(read(quantiles) as f64);
+    let row = |point: &LoadPoint| {
+        vec![
+            format_share(point.share),
+            format_per_second(point.intended_per_second),
+            format_per_second(point.achieved_per_second),
+            time(|q| q.p50, &point.rtt_intended_ns),
+            time(|q| q.p90, &point.rtt_intended_ns),
+            time(|q| q.p99, &point.rtt_intended_ns),
+            time(|q| q.p50, &point.rtt_ns),
+            time(|q| q.p99, &point.rtt_ns),
+        ]
+    };
+    let mut rows: Vec<_> = load_curve.points.iter().map(row).collect();
+    let mut headings = vec![
+        "load",
+        "intended",
+        "achieved",
+        "p50 sched",
+        "p90 sched",
+        "p99 sched",
+        "p50 sent",
+        "p99 sent",
+    ];
+    let mut missing = "";
+    if load_curve
+        .points
+        .iter()
+        .any(|point| point.lost + point.unsent > 0)
+    {
+        // Replaces the column that varies least, so that the table fits.
+        headings[6] = "missing";
+        for (row, point) in rows.iter_mut().zip(&load_curve.points) {
+            row[6] = format_count(point.lost + point.unsent);
+        }
+        missing = " \"missing\": lost, or scheduled and not sent.";
+    }
+    let knee = match &load_curve.knee {
+        Some(knee) => format!(
+            "The knee is at {} of the capacity ({} requests): up to this load, p90 from the scheduled send time stays within twice that of the lowest load, and {} of the requests get a response.",
+            format_share(knee.share),
+            format_per_second(knee.intended_per_second),
+            format_share(KNEE_RESPONSE_SHARE)
+        ),
+        None => "No knee was found: just above the lowest load, p90 from the scheduled send time is already more than twice as high, or requests get no response.".to_owned(),
+    };
+    let explanation = format!(
+        "Capacity: {} requests, each sent as soon as a slot was free. \"sched\" counts from the scheduled send time, \"sent\" from the actual one.{missing} {knee}",
+        format_per_second(load_curve.capacity_per_second)
+    );
+    Conclusion {
+        grid: Grid::new(&headings, rows, 0),
+        explanation,
+    }
+}
+
+fn under_load_conclusion(found: &LatencyUnderLoad) -> Conclusion {
+    let rows = [
+        ("p50", found.idle_ns.p50, found.loaded_ns.p50),
+        ("p90", found.idle_ns.p90, found.loaded_ns.p90),
+        ("p99", found.idle_ns.p99, found.loaded_ns.p99),
+        ("p99.9", found.idle_ns.p99_9, found.loaded_ns.p99_9),
+        ("max", found.idle_ns.max, found.loaded_ns.max),
+    ]
+    .map(|(name, idle, loaded)| {
+        let (idle, loaded) = (idle as f64, loaded as f64);
+        vec![
+            name.to_owned(),
+            format_nanos(idle),
+            format_nanos(loaded),
+            format_small_time(loaded - idle),
+        ]
+    });
+    let load = strip_control_characters(&found.load);
+    let mut explanation = match found.load_goodput_bps {
+        Some(rate) => format!("Goodput of the load ({load}): {}.", format_bit_rate(rate)),
+        None => format!("Load: {load}."),
+    };
+    explanation.push_str(match (found.added_p50_ns < 0.0, found.load_goodput_bps) {
+        (true, _) => {
+            " The median is lower under load: the load keeps cores out of idle states, which hides the delay it adds. `--hold-latency` disables idle states in both runs."
+        }
+        (false, Some(_)) => {
+            " The added time is queueing (bufferbloat), and kernel time on both hosts."
+        }
+        (false, None) => " The added time is the wait of the threads for a CPU.",
+    });
+    if let Some(rate) = found.rate_per_second {
+        explanation.push_str(&format!(
+            " Each flow sent {} requests per second in both runs; times count from the scheduled send time.",
+            format_count(rate)
+        ));
+    }
+    Conclusion {
+        grid: Grid::new(&["rtt", "idle", "loaded", "added"], rows.into(), 1),
+        explanation,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_below_zero_are_explained() {
+        let describe = |low, median, high| {
+            let cost = Estimate {
+                runs: 5,
+                median,
+                low,
+                high,
+            };
+            describe_difference(&cost, "a minus b", "b is slower")
+        };
+        assert_eq!(describe(1.0, 2.0, 3.0), "a minus b");
+        assert_eq!(
+            describe(-3.0, -2.0, -1.0),
+            "a minus b. Below zero: b is slower"
+        );
+        for (low, median, high) in [(-1.0, 2.0, 3.0), (-3.0, -2.0, 1.0), (0.0, 0.0, 0.0)] {
+            assert!(describe(low, median, high).contains("No difference within the spread"));
+        }
+    }
+}
