@@ -1,9 +1,10 @@
-//! Results as text: aligned tables with caveats.
+//! Results as text: aligned tables, sentences and caveats, within the width of the terminal.
+//!
+//! Each file lays out one kind of result; the builder of the same name at the crate root makes its
+//! tables and sentences.
 
 mod calls;
 mod capacity;
-mod comparison;
-mod conclusions;
 mod doctor;
 mod document_comparison;
 mod experiment;
@@ -13,8 +14,10 @@ mod generate;
 pub mod history;
 mod hosts;
 mod pacing;
-mod search;
+mod paired_comparison;
+mod rate_search;
 mod set;
+mod set_results;
 pub mod stack;
 mod stages;
 mod summary;
@@ -30,13 +33,13 @@ use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_pre
 
 pub use crate::capacity::describe_trial as capacity_trial;
 pub use crate::figures::format_loss_count;
-pub use comparison::describe_pair;
 pub use doctor::render_doctor_report;
 pub use document_comparison::render_comparison;
 pub use findings::{render_explanation, render_findings};
 pub(crate) use generate::generator_tables as generate_tables;
 pub use hosts::render_hosts;
-pub use search::describe_trial;
+pub use paired_comparison::describe_pair;
+pub use rate_search::describe_trial;
 pub use set::render_set;
 pub use summary::{render_server_summary, render_summary};
 pub use verdicts::render_verdicts;

@@ -1,4 +1,4 @@
-//! Search for the highest rate: trials and result.
+//! Search for the highest rate as text: a line per trial, and the result.
 
 use linerate_record::run_set::{RateSearchResult, RateSearchTrial, RunSet};
 use linerate_stats::units::{format_bit_rate, format_share};

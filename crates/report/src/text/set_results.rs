@@ -19,13 +19,13 @@ impl Conclusion {
 }
 
 /// Renders all results of a set, one block each.
-pub(super) fn render_conclusions(result: &SetResult, style: &TextStyle) -> Vec<String> {
+pub(super) fn render_set_results(result: &SetResult, style: &TextStyle) -> Vec<String> {
     let mut blocks: Vec<String> = (conclusions_of(result).into_iter())
         .map(|part| part.render(style))
         .collect();
     blocks.extend(render_saturation(result, style));
     let compared = result.comparison.as_ref();
-    blocks.extend(compared.map(|part| super::comparison::render_comparison(part, style)));
+    blocks.extend(compared.map(|part| super::paired_comparison::render_comparison(part, style)));
     blocks.extend(
         result
             .sweep

@@ -1,4 +1,4 @@
-//! Comparison of two sides in one figure: medians, difference, verdict.
+//! Comparison of two sides as text: table, descriptions of the sides, coloured verdict.
 
 use linerate_record::comparison::{Comparison, ComparisonVerdict, RunPair};
 use linerate_record::figure;
