@@ -1,4 +1,4 @@
-//! Table of system call times, shared by text and HTML.
+//! System call times: rows of the table, and the clocks that measured them.
 
 use linerate_record::call_times::{CallTimes, CallsByName};
 use linerate_record::facts::Role;

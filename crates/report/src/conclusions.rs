@@ -1,4 +1,4 @@
-//! Conclusions from several runs: cost by size, by wait mode, by load.
+//! Conclusions from several runs as a table and a sentence: cost by size, by wait mode, by load.
 
 use linerate_record::load::{KNEE_RESPONSE_SHARE, LatencyUnderLoad, LoadCurve, LoadPoint};
 use linerate_record::run_set::SetResult;

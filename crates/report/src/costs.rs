@@ -1,4 +1,4 @@
-//! CPU and memory cost of a run, as text shared by text and HTML.
+//! CPU and memory cost of a run as sentences, and totals of `TCP_INFO`.
 
 use linerate_record::cost::{MemoryCost, TcpInterval, run_delay_shares};
 use linerate_record::record::{CpuCost, Record};

@@ -1,4 +1,4 @@
-//! Experiment results as tables of text, shared by text, HTML and Markdown.
+//! Experiment: tables, verdict, state of each expectation, comparison with published figures.
 
 use linerate_record::expect::FigureUnit;
 use linerate_record::experiment::{

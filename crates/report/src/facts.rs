@@ -1,4 +1,4 @@
-//! Host facts as rows of a table, shared by text and HTML.
+//! Facts of the hosts as rows of a table.
 
 use linerate_record::facts::{HostFacts, InterfaceFacts};
 use linerate_record::record::Record;

@@ -1,4 +1,4 @@
-//! Figures of a summary: name, meaning, formatted value.
+//! Figures of a run's summary: which figures each kind of run has, and their values as text.
 
 use linerate_record::facts::Role;
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};

@@ -1,6 +1,6 @@
-//! Types and formatting that the builders of results and all output formats share.
+//! Tables, figures and formatting of values, shared by the builders and the output formats.
 //!
-//! This module imports only [`crate::style`]; everything else in the crate may import it.
+//! This module imports no other module of the crate.
 
 mod format;
 mod grid;

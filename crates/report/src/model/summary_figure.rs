@@ -1,6 +1,6 @@
 //! Figure of a run: name, meaning, formatted value.
 
-/// One figure of a run, as a heading with a formatted value.
+/// Figure of a run as a table cell with its heading.
 pub(crate) struct SummaryFigure {
     /// Table heading.
     pub(crate) name: &'static str,

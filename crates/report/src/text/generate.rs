@@ -1,4 +1,4 @@
-//! Tables of packet generator runs.
+//! Packet generator runs as text.
 
 use linerate_record::record::Record;
 

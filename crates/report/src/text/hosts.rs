@@ -1,4 +1,4 @@
-//! Table of hosts.
+//! Facts of the hosts as text.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};

@@ -1,4 +1,4 @@
-//! Table of pacing: rate error, lateness, arrival gaps, delays.
+//! Pacing as text: rate error, lateness, arrival gaps, delays.
 
 use linerate_record::record::{DirectionFigures, Record};
 use linerate_stats::histogram::Quantiles;

@@ -1,4 +1,4 @@
-//! The user-space stack: configuration, memory, counters.
+//! The user-space stack as text: configuration, memory, counters.
 
 use linerate_record::facts::HostFacts;
 use linerate_record::plan::RunKind;

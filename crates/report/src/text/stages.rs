@@ -1,4 +1,4 @@
-//! Stages of a round trip: table, timestamp sources, clock errors.
+//! Stages of a round trip as text: table with bars, notes, work of the receive drivers.
 
 use linerate_record::plan::TimestampLevel;
 use linerate_record::record::{Record, RoundTripStage, StagePass};

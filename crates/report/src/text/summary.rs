@@ -1,4 +1,4 @@
-//! Summary of one run.
+//! Summary of one run as text.
 
 use linerate_record::plan::{Plan, RunKind};
 use linerate_record::record::{DirectionFigures, Record, Summary};

@@ -1,4 +1,4 @@
-//! Sweep over a matrix of settings: heat map, table, Pareto front.
+//! Sweep over a matrix of settings as text: heat map, table, best point.
 
 use linerate_record::figure;
 use linerate_record::sweep::Sweep;

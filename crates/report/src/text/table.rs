@@ -1,4 +1,4 @@
-//! Aligned columns without borders.
+//! Layout of tables as aligned columns without borders.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};

@@ -1,4 +1,4 @@
-//! Result of a search over knobs: changes, their proof, rejected settings.
+//! Search over knobs as text: findings, proof, changes with their commands, rejected settings.
 
 use linerate_record::tuning::Tuning;
 use linerate_stats::units::format_share;
