@@ -1,6 +1,6 @@
 //! Sets of runs as text: repeats as medians with intervals, different measurements in one table.
 
-use linerate_record::expect::{FIGURES, FigureUnit};
+use linerate_record::expect::FIGURES;
 use linerate_record::record::{Caveat, Record};
 use linerate_record::run_set::RunSet;
 
@@ -126,10 +126,7 @@ fn render_repeats(set: &RunSet, style: &TextStyle) -> String {
         .filter_map(|figure| Some((figure, figures.get(figure.name)?)))
         .map(|(figure, estimate)| {
             // The median of an even number of counts may be fractional.
-            let format = |value: f64| match figure.unit {
-                FigureUnit::Count if value.fract() != 0.0 => model::format_short(value),
-                unit => unit.format(value),
-            };
+            let format = |value: f64| model::format_value(figure.unit, value);
             vec![
                 figure.name.to_owned(),
                 format(estimate.median),
