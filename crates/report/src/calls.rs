@@ -1,11 +1,11 @@
-//! Table of system call times, shared by text and HTML.
+//! System call times: rows of the table, and the clocks that measured them.
 
 use linerate_record::call_times::{CallTimes, CallsByName};
 use linerate_record::facts::Role;
 use linerate_record::record::Record;
 use linerate_stats::units::{format_count, format_nanos, format_share};
 
-use crate::figures;
+use crate::model;
 
 /// Columns of figures (name, meaning) that follow the columns naming the row.
 pub(crate) const COLUMNS: [(&str, &str); 8] = [
@@ -54,7 +54,7 @@ fn append_rows(rows: &mut Vec<CallRow>, record: &Record, role: Role, calls: &Cal
                 (times.total_ns as f64 / thread_time_ns).min(1.0)
             });
             rows.push(CallRow {
-                role: figures::role_name(role),
+                role: model::role_name(role),
                 call: name.clone(),
                 result: describe_result(kind),
                 figures: figure_cells(times, share),
@@ -75,7 +75,7 @@ fn figure_cells(call: &CallTimes, share: Option<f64>) -> Vec<String> {
         times.max,
     ];
     cells.extend(durations.map(|time| format_nanos(time as f64)));
-    cells.push(crate::phrases::or_unknown(share, format_share));
+    cells.push(model::or_unknown(share, format_share));
     cells
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn describe_clocks(record: &Record) -> Vec<String> {
             format!(
                 "{}'s calls: {} at {:.3} GHz; each time includes {:.1} ns for the clock reading, \
                  recording adds {:.1} ns per call",
-                figures::role_name(clock.role),
+                model::role_name(clock.role),
                 clock.source,
                 clock.hz / 1e9,
                 clock.read_ns,

@@ -1,11 +1,10 @@
-//! CPU and memory cost of a run, as text shared by text and HTML.
+//! CPU and memory cost of a run as sentences, and totals of `TCP_INFO`.
 
 use linerate_record::cost::{MemoryCost, TcpInterval, run_delay_shares};
 use linerate_record::record::{CpuCost, Record};
 use linerate_stats::units::{format_bytes, format_count, format_nanos, format_share};
 
-use crate::figures;
-use crate::phrases::format_short;
+use crate::model::{self, format_short};
 
 /// Smallest share that is shown.
 const MIN_SHOWN_SHARE: f64 = 0.0005;
@@ -85,7 +84,7 @@ pub(crate) fn describe_memory(run: &Record) -> Option<String> {
         .into_iter()
         .flatten()
         .collect();
-        format!("{} {}", figures::role_name(cost.role), parts.join(", "))
+        format!("{} {}", model::role_name(cost.role), parts.join(", "))
     };
     let several = run.summary.memory.iter().any(|cost| cost.streams > 1);
     several.then(|| {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::document::Document;
 use crate::facts;
-use crate::phrases::{format_duration, or_unknown};
+use crate::model::{format_duration, or_unknown};
 
 /// An option or a host fact whose value differs between documents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,4 +1,4 @@
-//! Experiment results as tables of text, shared by text, HTML and Markdown.
+//! Experiment: tables, verdict, state of each expectation, comparison with published figures.
 
 use linerate_record::expect::FigureUnit;
 use linerate_record::experiment::{
@@ -7,8 +7,7 @@ use linerate_record::experiment::{
 };
 use linerate_stats::statistics::{Estimate, theil_sen_slope};
 
-use crate::markdown;
-use crate::phrases::{UNKNOWN, format_factor};
+use crate::model::{self, UNKNOWN, format_factor};
 
 /// A table of text cells.
 pub(crate) struct ResultTable {
@@ -207,7 +206,7 @@ fn format_cell(
     let unit = unit_of_figure(result, figure);
     let mut text = match estimate.runs {
         1 => unit.format(estimate.median),
-        _ => markdown::format_figure(unit, estimate),
+        _ => model::format_estimate(unit, estimate),
     };
     if let (Some(baseline), [knob]) = (&table.against, &table.rows[..])
         && row_setting[knob] != *baseline

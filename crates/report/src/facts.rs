@@ -1,8 +1,10 @@
-//! Host facts as rows of a table, shared by text and HTML.
+//! Facts of the hosts as rows of a table.
 
 use linerate_record::facts::{HostFacts, InterfaceFacts};
 use linerate_record::record::Record;
 use linerate_stats::units::{format_bit_rate, format_bytes};
+
+use crate::model;
 
 /// Table row: a fact and its value on each host.
 pub(crate) struct HostFactRow {
@@ -39,7 +41,7 @@ impl FactValue {
 
 /// Returns the column heading of a host: `client (alpha)`.
 pub(crate) fn host_heading(host: &HostFacts) -> String {
-    match (host.role.map(crate::figures::role_name), &host.hostname) {
+    match (host.role.map(model::role_name), &host.hostname) {
         (Some(role), Some(name)) => format!("{role} ({name})"),
         (Some(role), None) => role.to_owned(),
         (None, Some(name)) => name.clone(),

@@ -1,4 +1,4 @@
-//! Figures of a summary: name, meaning, formatted value.
+//! Figures of a run's summary: which figures each kind of run has, and their values as text.
 
 use linerate_record::facts::Role;
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};
@@ -7,28 +7,7 @@ use linerate_stats::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
-use crate::phrases;
-
-pub(crate) struct SummaryFigure {
-    /// Table heading.
-    pub(crate) name: &'static str,
-    /// Explanation for a first-time reader.
-    pub(crate) meaning: &'static str,
-    /// Value with unit; `None` if not measured.
-    pub(crate) value: Option<String>,
-}
-
-pub(crate) fn summary_figure(
-    name: &'static str,
-    meaning: &'static str,
-    value: Option<String>,
-) -> SummaryFigure {
-    SummaryFigure {
-        name,
-        meaning,
-        value,
-    }
-}
+use crate::model::{self, SummaryFigure, role_name, summary_figure};
 
 /// Returns the figures of a run of this plan, including those without a value.
 pub(crate) fn summary_figures(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
@@ -213,7 +192,7 @@ pub(crate) fn timing_figures(summary: &Summary) -> Vec<SummaryFigure> {
 
 fn goodput_figure(plan: &Plan, summary: &Summary) -> SummaryFigure {
     // A mode that skips a copy is named wherever its goodput is shown.
-    let rate = |rate| match phrases::skipped_copies(plan.copies) {
+    let rate = |rate| match model::skipped_copies(plan.copies) {
         None => format_bit_rate(rate),
         Some(skipped) => format!("{} ({skipped})", format_bit_rate(rate)),
     };
@@ -378,14 +357,6 @@ pub(crate) fn round_trip_figures(summary: &Summary) -> Vec<SummaryFigure> {
 pub(crate) fn cpu_costs(summary: &Summary) -> [(Role, Option<&CpuCost>); 2] {
     [Role::Client, Role::Server]
         .map(|role| (role, summary.cpu.iter().find(|cost| cost.role == role)))
-}
-
-/// Returns `client` or `server`.
-pub(crate) fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Client => "client",
-        Role::Server => "server",
-    }
 }
 
 /// Describes the CPU cost: `93.1 % of a core (4.20 % in user mode; context switches: 1,204

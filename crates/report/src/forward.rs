@@ -11,9 +11,7 @@ use linerate_stats::units::{
     format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
-use crate::figures::{SummaryFigure, summary_figure};
-use crate::phrases::{count_of, or_unknown};
-use crate::text::TextTable;
+use crate::model::{Grid, SummaryFigure, count_of, or_unknown, summary_figure};
 
 mod port;
 mod statistics;
@@ -246,7 +244,7 @@ pub(crate) fn describe_memory(figures: &ForwardFigures) -> Option<String> {
 
 /// Returns the table of what an emulated link did to frames, one row per direction. `None` where no
 /// link was emulated.
-pub(crate) fn link_table(figures: &ForwardFigures) -> Option<TextTable> {
+pub(crate) fn link_table(figures: &ForwardFigures) -> Option<Grid> {
     /// Names of the counters of the link mode, in column order.
     const COUNTER_NAMES: [&str; 5] = ["lost", "queue-full", "corrupted", "duplicated", "reordered"];
     let emulated = figures.streams.iter().filter(|stream| stream.is_link());
@@ -273,7 +271,7 @@ pub(crate) fn link_table(figures: &ForwardFigures) -> Option<TextTable> {
         "reordered",
         "sent",
     ];
-    TextTable::new(&headings, rows.collect(), 1)
+    Grid::new(&headings, rows.collect(), 1)
 }
 
 /// Returns the rows of a saturation sweep: bursts, packets in flight, rate, dropped.

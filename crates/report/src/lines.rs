@@ -10,7 +10,8 @@ use linerate_stats::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
-use crate::phrases::{self, UNKNOWN, or_unknown};
+use crate::model::{self, UNKNOWN, or_unknown};
+use crate::phrases;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 use crate::text;
 
@@ -193,7 +194,7 @@ impl LiveLines {
     fn render_ready(&self, port: u16, addresses: &[String], other_ports: &[u16]) -> String {
         let listen_addresses: Vec<_> = addresses
             .iter()
-            .map(|address| phrases::format_address(&strip_control_characters(address), port))
+            .map(|address| model::format_address(&strip_control_characters(address), port))
             .collect();
         let listen_addresses = if listen_addresses.is_empty() {
             format!("port {port}")
@@ -233,7 +234,7 @@ impl LiveLines {
             .get(&test)
             .and_then(|test| test.layout)
             .unwrap_or_else(|| ColumnLayout::of_interval(interval));
-        let skipped = phrases::skipped_copies(layout.copies);
+        let skipped = model::skipped_copies(layout.copies);
         // Marks after the columns reduce the width that is left for columns.
         let reserved_width = skipped.as_ref().map_or(0, |mark| mark.len() + 12);
         let reserved_width = reserved_width
@@ -369,7 +370,7 @@ const DIRECTION: LineColumn = LineColumn {
     width: 9,
     left_aligned: true,
     optional: false,
-    cell: |shape, i| phrases::direction_name(i.direction, shape.serving).to_owned(),
+    cell: |shape, i| model::direction_name(i.direction, shape.serving).to_owned(),
 };
 const TRANSFERRED: LineColumn = optional_column(column("payload", 9, |_, i| format_bytes(i.bytes)));
 const RATE: LineColumn = column("goodput", 9, |_, i| {

@@ -2,12 +2,11 @@
 
 use std::fmt::Write as _;
 
-use linerate_record::expect::FigureUnit;
 use linerate_record::experiment::{ExperimentResult, ShapeState};
 use linerate_record::run_set::{RateSearchResult, RunSet};
-use linerate_stats::statistics::Estimate;
 
 use crate::comparison::DocumentComparison;
+use crate::model::{self, INTERVAL_LEGEND};
 use crate::phrases;
 use crate::style::strip_control_characters;
 
@@ -27,19 +26,6 @@ pub(crate) fn escape_cell(text: &str) -> String {
         }
     }
     out
-}
-
-/// Formats a figure with its interval; the interval is omitted when it rounds to the figure itself.
-pub(crate) fn format_figure(unit: FigureUnit, value: &Estimate) -> String {
-    let format = |value: f64| match unit {
-        FigureUnit::Count if value.fract() != 0.0 => phrases::format_short(value),
-        unit => unit.format(value),
-    };
-    let (median, low, high) = (format(value.median), format(value.low), format(value.high));
-    match low == median && high == median {
-        true => median,
-        false => format!("{median} ({low} to {high})"),
-    }
 }
 
 /// Renders a Markdown table whose label columns are left-aligned, the others right-aligned.
@@ -84,13 +70,13 @@ pub fn render_comparison(sides: &DocumentComparison) -> String {
             let mut row = vec![escape_cell(&name)];
             row.extend(sides.documents.iter().map(|side| {
                 let value = side.figures.get(&name);
-                phrases::or_unknown(value, |value| {
-                    escape_cell(&format_figure(figure_row.unit, value))
+                model::or_unknown(value, |value| {
+                    escape_cell(&model::format_estimate(figure_row.unit, value))
                 })
             }));
             if two {
                 let ratio = sides.ratio(&name);
-                row.push(phrases::or_unknown(ratio, phrases::format_ratio));
+                row.push(model::or_unknown(ratio, model::format_ratio));
             }
             row
         })
@@ -181,7 +167,7 @@ pub fn render_experiment(result: &ExperimentResult, set: &RunSet) -> String {
         );
     }
     for note in crate::experiment::notes(result) {
-        let _ = write!(out, "\n{}\n", escape_cell(&phrases::capitalise(&note)));
+        let _ = write!(out, "\n{}\n", escape_cell(&model::capitalise(&note)));
     }
     let doubts = phrases::count_caveats(&set.runs);
     if !doubts.is_empty() {
@@ -201,20 +187,16 @@ pub fn render_experiment(result: &ExperimentResult, set: &RunSet) -> String {
 /// Renders a rate search: its result and its trials.
 #[must_use]
 pub fn render_search(search: &RateSearchResult) -> String {
-    let grid = crate::text::trial_table(search);
+    let grid = crate::rate_search::trial_table(search);
     let rows: Vec<Vec<String>> = (grid.rows.iter())
         .map(|row| row.iter().map(|text| escape_cell(text)).collect())
         .collect();
     format!(
         "{}\n\n{}",
-        escape_cell(&crate::text::search_words(search)),
+        escape_cell(&crate::rate_search::search_headline(search)),
         render_table(&grid.headings, &rows, grid.left_columns.max(1)).trim_end()
     )
 }
-
-/// Legend of the intervals.
-pub(crate) const INTERVAL_LEGEND: &str = "In brackets: 95 % confidence interval of the median over repeats; \
-for a single run, of its own samples (the spread between runs is larger).";
 
 #[cfg(test)]
 mod tests {

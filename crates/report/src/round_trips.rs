@@ -8,7 +8,7 @@ use linerate_record::round_trip::{RoundTripPlan, SocketMode};
 use linerate_stats::histogram::{Histogram, Quantiles};
 use linerate_stats::units::{format_count, format_nanos};
 
-use crate::phrases;
+use crate::model;
 
 /// Describes the options of round trips that differ from the defaults.
 pub(crate) fn describe_options(plan: &RoundTripPlan) -> Vec<String> {
@@ -18,7 +18,7 @@ pub(crate) fn describe_options(plan: &RoundTripPlan) -> Vec<String> {
     }
     parts.extend(
         plan.limit_ns
-            .map(|limit| format!("slow above {}", phrases::format_duration(limit))),
+            .map(|limit| format!("slow above {}", model::format_duration(limit))),
     );
     match plan.socket_mode {
         SocketMode::Connected => {}
@@ -58,7 +58,7 @@ pub(crate) fn describe_options(plan: &RoundTripPlan) -> Vec<String> {
 
 /// Describes the threads that generate CPU load.
 fn describe_load_threads(threads: &PerEnd<u32>) -> String {
-    let thread_count = |count: u32| phrases::count_of(count.into(), "thread");
+    let thread_count = |count: u32| model::count_of(count.into(), "thread");
     match (threads.client, threads.server) {
         (client, 0) => format!("CPU load on the client: {}", thread_count(client)),
         (0, server) => format!("CPU load on the server: {}", thread_count(server)),

@@ -4,7 +4,7 @@ use linerate_record::record::Record;
 use linerate_record::timeline::{TraceFile, TraceTrigger, TriggerEvent};
 use linerate_stats::units::{format_count, format_nanos};
 
-use crate::figures;
+use crate::model;
 
 /// Describes the file: `FILE holds the latest 5,076 round trips, 51.2 ms to 412 ms after the start
 /// of …`.
@@ -85,7 +85,7 @@ pub(crate) fn describe_trigger(record: &Record) -> Option<String> {
             "{condition} fired: {} of the {} took {duration}, {at} after the start; the thread recorded \
              a few more calls, then stopped",
             call.as_deref().unwrap_or("a call"),
-            figures::role_name(*role)
+            model::role_name(*role)
         ),
     })
 }

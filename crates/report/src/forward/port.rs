@@ -3,7 +3,7 @@
 use linerate_record::forward::{BusyPollFacts, ForwardPort, QueueFigures, XdpFacts};
 
 use super::statistics::{horizontal_rule, push_line, title_with_rules};
-use crate::phrases::or_unknown;
+use crate::model::or_unknown;
 
 /// Rates of a port since the last display.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -8,9 +8,10 @@ use linerate_stats::units::{format_bit_rate, format_count, format_share};
 use super::figure;
 use super::run::{SeriesTable, directions_of, intervals_of, omitted_range, time_axis};
 use super::with_micro_sign;
-use crate::phrases::{self, or_unknown};
+use crate::costs;
+use crate::model::{self, or_unknown};
+use crate::phrases;
 use crate::svg::{AxisUnit, ChartAxis, ChartSeries, LineChart, SeriesMark, escape_markup};
-use crate::{costs, figures};
 
 /// Largest number of streams with a line each.
 const MAX_LINES: usize = 8;
@@ -126,7 +127,7 @@ fn thread_table(run: &Record) -> String {
             .zip(thread.instructions);
         out.push_str(&format!(
             "<tr><th scope=\"row\">{} {verb}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td><td>{}</td></tr>",
-            figures::role_name(role),
+            model::role_name(role),
             thread.direction,
             format_count(thread.flows.into()),
             share(Some(thread.cpu_ns)),
@@ -147,7 +148,7 @@ fn thread_table(run: &Record) -> String {
         if let Some(why) = &cost.uncounted_reason {
             out.push_str(&format!(
                 "<p class=\"muted\">{}: cycles unknown: {}.</p>",
-                figures::role_name(cost.role),
+                model::role_name(cost.role),
                 escape_markup(why)
             ));
         }

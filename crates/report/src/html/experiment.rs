@@ -16,12 +16,11 @@ use crate::experiment::{
     ResultTable, build_table, compare_trends, conditions, describe_expectation, expectation_state,
     published_tables, skipped_points, verdict,
 };
-use crate::markdown;
-use crate::phrases::{self, capitalise};
+use crate::model::{self, capitalise};
+use crate::phrases;
 use crate::svg::{
     self, BarChart, ChartAxis, ChartSeries, LineChart, SeriesMark, ValueBar, escape_markup,
 };
-use crate::text;
 
 /// Text for an experiment with reduced duration.
 const QUICK_NOTE: &str = "quick: fewer points, each shorter";
@@ -36,7 +35,7 @@ pub(super) fn page_body(result: &ExperimentResult, set: &RunSet) -> String {
     );
     let mut details = format!(
         "{}, started {}",
-        phrases::count_of(set.runs.len() as u64, "run"),
+        model::count_of(set.runs.len() as u64, "run"),
         set.started.strftime("%Y-%m-%d %H:%M:%S UTC")
     );
     for condition in conditions(result) {
@@ -206,7 +205,7 @@ fn slow_responses(set: &RunSet) -> String {
             ]
         })
         .collect();
-    let Some(grid) = text::TextTable::new(&["run", "response", "time", "cause"], rows, 1) else {
+    let Some(grid) = model::Grid::new(&["run", "response", "time", "cause"], rows, 1) else {
         return String::new();
     };
     // A record lists a limited number of slow responses, but counts all of them.
@@ -351,7 +350,7 @@ fn bar_charts(result: &ExperimentResult, plot: &PlotSpec, unit: FigureUnit) -> S
                     name,
                     value: value.median,
                     interval: Some((value.low, value.high)),
-                    text: with_micro_sign(&markdown::format_figure(unit, &value)),
+                    text: with_micro_sign(&model::format_estimate(unit, &value)),
                     color: position,
                 })
                 .collect(),
@@ -476,7 +475,7 @@ fn line_chart(result: &ExperimentResult, plot: &PlotSpec) -> Option<String> {
                     value(name, x).map(|v| {
                         (
                             v.median,
-                            with_micro_sign(&markdown::format_figure(figure.unit, &v)),
+                            with_micro_sign(&model::format_estimate(figure.unit, &v)),
                         )
                     })
                 })

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use super::with_micro_sign;
+use crate::model::Grid;
 use crate::svg::{
     BarChart, HeatMap, LineChart, NARROW_SIZE, SERIES_COLORS, WIDE_SIZE, escape_markup,
 };
-use crate::text::TextTable;
 
 /// Largest number of rows in a data table; of more rows, every n-th is shown.
 const MAX_ROWS: usize = 240;
@@ -30,7 +30,7 @@ pub(super) struct ChartRow {
 const MAX_UNBROKEN_CHARS: usize = 16;
 
 /// Renders a text table as HTML.
-pub(super) fn render_grid(grid: &TextTable) -> String {
+pub(super) fn render_grid(grid: &Grid) -> String {
     let longest = |column: usize| {
         let cells = grid.rows.iter().filter_map(|row| row.get(column));
         let lengths = cells.map(|cell| cell.chars().count());
@@ -252,7 +252,7 @@ mod tests {
             ],
             vec!["mtu".to_owned(), "on".to_owned(), "12 (star)".to_owned()],
         ];
-        let page = render_grid(&TextTable::new(&["what", "value", "figure"], rows, 2).unwrap());
+        let page = render_grid(&Grid::new(&["what", "value", "figure"], rows, 2).unwrap());
         for cell in [
             "<td class=\"text\">sysctls.<wbr>net.<wbr>core.<wbr>busy_<wbr>poll &lt;x&gt;</td>",
             "<td class=\"text\">mtu</td>",

@@ -5,6 +5,7 @@ use linerate_record::record::Record;
 use linerate_stats::units::format_share;
 
 use super::{mark_code, with_micro_sign};
+use crate::model;
 use crate::phrases;
 use crate::svg::escape_markup;
 
@@ -35,7 +36,7 @@ fn render_finding(finding: &Finding) -> String {
         FindingKind::Limit => "Limit",
         FindingKind::Unknown => "Unknown",
     };
-    let mut attributes = vec![phrases::finding_location(finding.end).to_owned()];
+    let mut attributes = vec![model::finding_location(finding.end).to_owned()];
     attributes.extend(finding.direction.map(|direction| direction.to_string()));
     if finding.kind != FindingKind::Unknown {
         attributes.push(with_micro_sign(&format_share(finding.cost)));

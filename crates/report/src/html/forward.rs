@@ -9,9 +9,8 @@ use linerate_stats::units::{format_bytes, format_count, format_per_second, forma
 
 use super::figure::{self, ChartData, ChartRow};
 use crate::forward;
-use crate::phrases::{count_of, or_unknown};
+use crate::model::{Grid, count_of, or_unknown};
 use crate::svg::{AxisUnit, ChartAxis, ChartSeries, LineChart, SeriesMark, escape_markup};
-use crate::text::TextTable;
 
 /// Renders ports, emulated links and threads; also the statistics as text in testpmd's layout.
 pub(super) fn forward_section(run: &Record) -> String {
@@ -47,7 +46,7 @@ pub(super) fn forward_section(run: &Record) -> String {
         "bytes",
         "dropped on send",
     ];
-    if let Some(grid) = TextTable::new(&headings, ports.collect(), 1) {
+    if let Some(grid) = Grid::new(&headings, ports.collect(), 1) {
         out.push_str("<h3>Ports</h3>\n");
         out.push_str(&figure::render_grid(&grid));
     }
@@ -82,7 +81,7 @@ pub(super) fn forward_section(run: &Record) -> String {
         "involuntary switches",
         "delay when idle",
     ];
-    if let Some(grid) = TextTable::new(&headings, cores.collect(), 1) {
+    if let Some(grid) = Grid::new(&headings, cores.collect(), 1) {
         out.push_str("<h3>Threads</h3>\n");
         out.push_str(&figure::render_grid(&grid));
     }
@@ -113,8 +112,7 @@ pub(super) fn saturation_section(sweeps: &[SaturationCurve]) -> String {
     out.push_str(&saturation_chart(sweeps));
     let rows = sweeps.iter().flat_map(forward::saturation_rows).collect();
     out.extend(
-        TextTable::new(&forward::SATURATION_HEADINGS, rows, 1)
-            .map(|grid| figure::render_grid(&grid)),
+        Grid::new(&forward::SATURATION_HEADINGS, rows, 1).map(|grid| figure::render_grid(&grid)),
     );
     out.push_str("</section>\n");
     out

@@ -5,7 +5,8 @@ use linerate_record::plan::RunKind;
 use linerate_record::record::Record;
 
 use crate::facts::{self, FactValue, HostFactRow};
-use crate::phrases::{self, count_of};
+use crate::model::count_of;
+use crate::phrases;
 use crate::svg::escape_markup;
 
 /// Number of hosts per table, limited by the width.

@@ -30,8 +30,9 @@ use linerate_stats::statistics::median;
 
 use crate::comparison::DocumentComparison;
 use crate::document::Document;
+use crate::model;
 use crate::svg::{self, escape_markup};
-use crate::{differences, markdown, phrases, text};
+use crate::{conclusions, differences, phrases, rate_search};
 
 /// Head of the page. The content security policy forbids loading external resources.
 const PAGE_HEAD: &str = "<meta charset=\"utf-8\">\n\
@@ -75,22 +76,22 @@ pub fn render_comparison(
         let mut row = vec![name.clone()];
         row.extend(sides.documents.iter().map(|side| {
             let value = side.figures.get(&name);
-            phrases::or_unknown(value, |value| {
-                markdown::format_figure(figure_row.unit, value)
+            model::or_unknown(value, |value| {
+                model::format_estimate(figure_row.unit, value)
             })
         }));
         let ratio = sides.ratio(&name);
-        row.extend(two.then(|| phrases::or_unknown(ratio, phrases::format_ratio)));
+        row.extend(two.then(|| model::or_unknown(ratio, model::format_ratio)));
         row
     });
-    body.push_str(&figure::render_grid(&text::TextTable {
+    body.push_str(&figure::render_grid(&model::Grid {
         headings,
         rows: rows.collect(),
         left_columns: 1,
     }));
     body.push_str(&format!(
         "<p class=\"muted\">{}</p>\n</section>\n",
-        escape_markup(&markdown::INTERVAL_LEGEND.replace("In brackets", "Below a figure"))
+        escape_markup(&model::INTERVAL_LEGEND.replace("In brackets", "Below a figure"))
     ));
     body.push_str("<section>\n<h2>Differences</h2>\n");
     match sides.differences.is_empty() {
@@ -98,7 +99,7 @@ pub fn render_comparison(
         false => {
             let (headings, rows) =
                 differences::difference_table(&sides.differences, &sides.names());
-            body.push_str(&figure::render_grid(&text::TextTable {
+            body.push_str(&figure::render_grid(&model::Grid {
                 headings,
                 rows,
                 left_columns: usize::MAX,
@@ -186,7 +187,7 @@ pub fn render_set(title: &str, set: &RunSet) -> String {
         let body = experiment::page_body(result, set) + &render_footer(&set.runs);
         return frame_page(title, &body);
     }
-    let conclusions = text::conclusions_of(&set.result);
+    let conclusions = conclusions::conclusions_of(&set.result);
     // Of many similar runs, one per name is shown; of a sweep, the points on the front.
     let mut runs = set.runs.clone();
     if let Some(conclusion) = &set.result.sweep {
@@ -212,7 +213,7 @@ pub fn render_set(title: &str, set: &RunSet) -> String {
     if let Some(search) = &set.result.search {
         sections.push_str(&format!(
             "<section>\n<h2>Trials of the search</h2>\n{}</section>\n",
-            figure::render_grid(&text::trial_table(search))
+            figure::render_grid(&rate_search::trial_table(search))
         ));
     }
     sections.push_str(&forward::saturation_section(&set.result.saturation));
@@ -390,7 +391,7 @@ fn render_header(
         out.push_str("<p class=\"lead\">No run has a result.</p>\n");
     }
     if let Some(first) = runs.first() {
-        let count = phrases::count_of(total_runs as u64, "run");
+        let count = model::count_of(total_runs as u64, "run");
         let shown = match runs.len() {
             n if n == total_runs => String::new(),
             n => format!(" ({n} shown)"),

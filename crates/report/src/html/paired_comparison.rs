@@ -6,11 +6,11 @@ use linerate_record::run_set::{RunSet, SetResult};
 
 use super::figure::{self as frame, ChartData, ChartRow};
 use super::with_micro_sign;
-use crate::phrases::format_short;
+use crate::model::format_short;
+use crate::paired_comparison::{side_table, title, verdict_notes};
 use crate::svg::{
     AxisUnit, ChartAxis, ChartSeries, LineChart, ReferenceLine, SeriesMark, escape_markup,
 };
-use crate::text;
 
 /// Returns the comparison of a set: its result, or the proof of a search.
 pub(super) fn comparison_of(result: &SetResult) -> Option<&Comparison> {
@@ -90,12 +90,12 @@ pub(super) fn pair_section(set: &RunSet) -> String {
 
 /// Renders the table of both sides and the notes.
 fn side_section(comparison: &Comparison) -> String {
-    let notes: String = (text::comparison_notes(comparison).iter())
+    let notes: String = (verdict_notes(comparison).iter())
         .map(|note| format!("<p>{}</p>\n", escape_markup(&with_micro_sign(note))))
         .collect();
     format!(
         "<section>\n<h2>Conclusions</h2>\n<p class=\"muted\">{}</p>\n{}{notes}</section>\n",
-        escape_markup(&with_micro_sign(&text::comparison_title(comparison))),
-        frame::render_grid(&text::comparison_sides(comparison))
+        escape_markup(&with_micro_sign(&title(comparison))),
+        frame::render_grid(&side_table(comparison))
     )
 }

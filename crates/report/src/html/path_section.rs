@@ -9,6 +9,7 @@ use linerate_record::stack::STACK_NAME;
 use linerate_stats::units::format_bit_rate;
 
 use super::with_micro_sign;
+use crate::model;
 use crate::svg::{
     ForwardDiagram, HostColumn, NARROW_SIZE, PathBox, PathDiagram, WIDE_SIZE, escape_markup,
 };
@@ -86,10 +87,10 @@ fn host_column(run: &Record, host: Option<&HostFacts>, role: Role) -> HostColumn
     let is_client = role == Role::Client;
     let title = host.map_or_else(
         || {
-            let name = crate::figures::role_name(role);
+            let name = model::role_name(role);
             match is_client {
                 true => name.to_owned(),
-                false => format!("{name} {}", phrases::format_address(&plan.host, plan.port)),
+                false => format!("{name} {}", model::format_address(&plan.host, plan.port)),
             }
         },
         facts::host_heading,
@@ -223,11 +224,11 @@ fn describe_thread(
     observed: Option<&CpuList>,
     sched: SchedPolicy,
 ) -> String {
-    let mut details: Vec<String> = wait.map(phrases::wait_mode_name).into_iter().collect();
-    let mut location = phrases::core_list(cpus);
+    let mut details: Vec<String> = wait.map(model::wait_mode_name).into_iter().collect();
+    let mut location = model::core_list(cpus);
     if let Some(observed) = observed.filter(|observed| cpus.0.is_empty() && !observed.0.is_empty())
     {
-        location.push_str(&format!(" (seen on {})", phrases::core_list(observed)));
+        location.push_str(&format!(" (seen on {})", model::core_list(observed)));
     }
     details.push(location);
     if sched != SchedPolicy::Inherited {

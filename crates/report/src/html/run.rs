@@ -6,8 +6,9 @@ use linerate_stats::units::{format_bit_rate, format_count, format_nanos, format_
 
 use super::figure::{self, ChartData, ChartRow};
 use super::{costs, run_comparison, stages, with_micro_sign};
-use crate::figures::{self, SummaryFigure};
-use crate::phrases::{self, or_unknown};
+use crate::figures;
+use crate::model::{self, SummaryFigure, or_unknown};
+use crate::phrases;
 use crate::round_trips;
 use crate::svg::{
     AxisUnit, ChartAxis, ChartSeries, LineChart, ReferenceLine, SeriesMark, ShadedRange,
@@ -168,7 +169,7 @@ fn key_figures(run: &Record) -> String {
         .filter(|_| has_client_and_server(run.kind));
     for (role, cost) in hosts {
         card(
-            &format!("{} CPU", figures::role_name(role)),
+            &format!("{} CPU", model::role_name(role)),
             cost.map(|cost| format_share(cost.share)),
             "of one core, for the threads that moved payload",
         );
@@ -271,8 +272,8 @@ impl SeriesTable {
             if self.rows.get(position).is_none_or(|row| row.x != x) {
                 let text = format!(
                     "{}-{} {}",
-                    phrases::format_short(from / self.unit.size),
-                    phrases::format_short(to / self.unit.size),
+                    model::format_short(from / self.unit.size),
+                    model::format_short(to / self.unit.size),
                     self.unit.name
                 );
                 self.rows.insert(
@@ -501,7 +502,7 @@ fn slow_responses(run: &Record) -> String {
         or_unknown(run.summary.slow, format_count),
         escape_markup(&with_micro_sign(&or_unknown(
             run.plan.round_trip.limit_ns,
-            phrases::format_duration
+            model::format_duration
         ))),
         format_count(run.slow.len() as u64),
         escape_markup(&round_trips::count_causes(run))
@@ -600,7 +601,7 @@ fn figure_table(run: &Record) -> String {
     for (role, cost) in hosts.filter(|_| has_client_and_server(run.kind)) {
         out.push_str(&format!(
             "<tr><th scope=\"row\">{} CPU</th><td>{}</td>{empty}<td class=\"text\">{}</td></tr>",
-            figures::role_name(role),
+            model::role_name(role),
             or_unknown(cost, |cost| format_share(cost.share)),
             or_unknown(cost, |cost| escape_markup(&figures::describe_cpu(cost)))
         ));

@@ -1,4 +1,4 @@
-//! Comparison of several runs.
+//! Comparison of several runs as charts.
 
 use linerate_record::plan::{PerEnd, RunKind, WaitMode};
 use linerate_record::record::Record;

@@ -6,8 +6,8 @@ use linerate_record::record::{Record, RoundTripStage};
 use linerate_stats::units::{format_nanos, format_share};
 
 use super::{timeline, with_micro_sign};
+use crate::stages::describe_pass;
 use crate::svg::{DrawingSize, NARROW_SIZE, WIDE_SIZE, escape_markup};
-use crate::text::describe_pass;
 
 /// Renders stages and timeline; empty if neither was recorded.
 pub(super) fn stage_section(run: &Record) -> String {

@@ -9,7 +9,7 @@ use linerate_stats::units::{format_bytes, format_nanos};
 use super::figure::{self, ChartData, ChartRow};
 use super::{axis_unit, with_micro_sign};
 use crate::svg::{AxisUnit, ChartAxis, ChartSeries, HeatMap, LineChart, SeriesMark, escape_markup};
-use crate::text::{front_legend, sweep_cells, sweep_grid, sweep_rank};
+use crate::sweep::{best_values, front_legend, point_table, rank};
 
 /// Renders all points: heat map, figure by cost, table.
 pub(super) fn sweep_section(set: &RunSet) -> String {
@@ -18,7 +18,7 @@ pub(super) fn sweep_section(set: &RunSet) -> String {
     };
     let mut out = format!("<section>\n{}", heat_map(sweep));
     out.push_str(&front_chart(sweep));
-    if let Some(grid) = sweep_grid(sweep) {
+    if let Some(grid) = point_table(sweep) {
         out.push_str(&format!(
             "<h3>All points</h3>\n{}<p class=\"muted\">{}</p>\n",
             figure::render_grid(&grid),
@@ -33,7 +33,7 @@ pub(super) fn sweep_section(set: &RunSet) -> String {
 pub(super) fn runs_on_front(sweep: &Sweep, runs: &[Record]) -> Vec<Record> {
     let mut points: Vec<_> = (sweep.points.iter().enumerate())
         .filter(|(number, point)| point.pareto || Some(*number) == sweep.best)
-        .filter_map(|(_, point)| Some((sweep_rank(sweep, point.value?.median), point)))
+        .filter_map(|(_, point)| Some((rank(sweep, point.value?.median), point)))
         .collect();
     points.sort_by(|a, b| b.0.total_cmp(&a.0));
     // The run closest to the median represents its point.
@@ -149,7 +149,7 @@ fn front_chart(sweep: &Sweep) -> String {
 
 /// Renders the first two axes as a heat map; empty for one axis.
 fn heat_map(sweep: &Sweep) -> String {
-    let Some(cells) = sweep_cells(sweep) else {
+    let Some(cells) = best_values(sweep) else {
         return String::new();
     };
     let (rows, columns) = (&sweep.axes[0], &sweep.axes[1]);
@@ -170,7 +170,7 @@ fn heat_map(sweep: &Sweep) -> String {
             .map(|row| {
                 let cell = |value: &Option<f64>| {
                     let text = |value| with_micro_sign(&figures::format(&sweep.figure, value));
-                    value.map(|value| (sweep_rank(sweep, value), text(value)))
+                    value.map(|value| (rank(sweep, value), text(value)))
                 };
                 row.iter().map(cell).collect()
             })

@@ -11,7 +11,7 @@ use linerate_record::timeline::{Timeline, TimelineSlice, TimelineTrack};
 use linerate_stats::units::format_nanos;
 
 use super::with_micro_sign;
-use crate::figures;
+use crate::model;
 use crate::svg::{DrawingSize, NARROW_SIZE, WIDE_SIZE, escape_markup};
 
 /// Number of round trips in the initial view.
@@ -53,7 +53,7 @@ fn track_key(slice: &TimelineSlice) -> TrackKey {
 
 fn track_name(key: &TrackKey) -> String {
     let (track, role, cpu) = key;
-    let role = figures::role_name(*role);
+    let role = model::role_name(*role);
     match (track, cpu) {
         (TimelineTrack::Thread, None) => format!("{role} thread"),
         (TimelineTrack::Thread, Some(number)) => format!("{role} thread {}", number + 1),

@@ -1,6 +1,6 @@
 //! Text of caveats and findings.
 
-use linerate_record::finding::{Evidence, EvidenceValue, FindingLocation};
+use linerate_record::finding::{Evidence, EvidenceValue};
 use linerate_record::record::{Caveat, Record};
 use linerate_stats::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_share,
@@ -67,16 +67,6 @@ pub(crate) fn count_caveats(runs: &[Record]) -> Vec<CaveatCount<'_>> {
     }
     counts.sort_by_key(|kind| std::cmp::Reverse(kind.runs.0));
     counts
-}
-
-/// Returns the end that a finding is about, as text.
-pub(crate) fn finding_location(end: FindingLocation) -> &'static str {
-    match end {
-        FindingLocation::Client => "client",
-        FindingLocation::Server => "server",
-        FindingLocation::Both => "both ends",
-        FindingLocation::Path => "path",
-    }
 }
 
 /// Describes a reading that supports a finding: `tcpi_rtt 120 us (client TCP_INFO)`.

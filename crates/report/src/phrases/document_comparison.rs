@@ -63,7 +63,7 @@ pub(crate) fn compare_documents(documents: &[Document], names: &[String]) -> Vec
             records: Vec::new(),
         };
         let comparison = compare_samples(&question, [side_of(&names[0]), side_of(&names[1])], a, b);
-        sentences.push(crate::text::describe_verdict(&comparison));
+        sentences.push(crate::paired_comparison::describe_verdict(&comparison));
     }
     sentences
 }

@@ -9,8 +9,8 @@ use linerate_stats::units::{
     format_bit_rate, format_exact_bytes, format_nanos, format_per_second, format_share,
 };
 
-use super::format_factor;
 use super::plan_text::run_name;
+use crate::model::{capitalise, format_factor};
 
 /// Returns the main figures of some runs as sentences, one per kind and protocol.
 pub(crate) fn run_headlines(runs: &[Record]) -> Vec<String> {
@@ -29,9 +29,14 @@ pub(crate) fn run_headlines(runs: &[Record]) -> Vec<String> {
 /// otherwise the main figures of the runs.
 pub(crate) fn set_headlines(result: &SetResult, runs: &[Record]) -> Vec<String> {
     let mut sentences: Vec<String> = (result.capacity.iter())
-        .filter_map(|capacity| crate::text::capacity::describe_throughput(capacity))
+        .filter_map(|capacity| crate::capacity::describe_throughput(capacity))
         .collect();
-    sentences.extend(result.search.as_deref().map(crate::text::search_words));
+    sentences.extend(
+        result
+            .search
+            .as_deref()
+            .map(crate::rate_search::search_headline),
+    );
     let saturations = result.saturation.iter();
     sentences.extend(
         saturations
@@ -48,9 +53,14 @@ pub(crate) fn set_headlines(result: &SetResult, runs: &[Record]) -> Vec<String> 
         proofs
             .into_iter()
             .flatten()
-            .map(crate::text::describe_verdict),
+            .map(crate::paired_comparison::describe_verdict),
     );
-    sentences.extend(result.sweep.as_deref().and_then(crate::text::describe_best));
+    sentences.extend(
+        result
+            .sweep
+            .as_deref()
+            .and_then(crate::sweep::describe_best),
+    );
     if let Some(tuning) = result.tuning.as_deref() {
         let changes: Vec<String> = (tuning.changes.iter())
             .map(|change| format!("{} {} instead of {}", change.knob, change.to, change.from))
@@ -275,15 +285,6 @@ fn latency_of_different_plans(
         .map(|run| figure(run).map(|(time, condition)| format!("{time} ({condition})")))
         .collect();
     Some(format!("{prefix} {}{count}.", figures?.join(", ")))
-}
-
-/// Capitalises the first letter of a sentence.
-pub(crate) fn capitalise(text: &str) -> String {
-    let mut letters = text.chars();
-    match letters.next() {
-        Some(first) => first.to_uppercase().chain(letters).collect(),
-        None => String::new(),
-    }
 }
 
 /// Returns `: 7.9x faster` or `: 1.2x slower`; empty if the ratio of the times rounds to `1.0x`.

@@ -7,8 +7,8 @@ use linerate_stats::units::{
 };
 
 use super::headline::speed_change;
-use super::or_unknown;
 use super::plan_text::{run_name, udp_offloads};
+use crate::model::or_unknown;
 
 /// Measurement as a table row.
 pub(crate) struct MeasurementRow<'a> {

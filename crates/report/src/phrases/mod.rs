@@ -1,5 +1,5 @@
-//! Phrases for plans and records, shared by text, HTML and Markdown. The texts are not cleaned or
-//! escaped; the renderer does that.
+//! Titles, names and sentences about plans and records, shared by all output formats. The texts are
+//! not escaped; the renderer does that.
 
 mod caveats_and_findings;
 mod document_comparison;
@@ -7,122 +7,11 @@ mod headline;
 mod measurements;
 mod plan_text;
 
-use linerate_stats::units::format_count;
-
-pub(crate) use caveats_and_findings::{
-    count_caveats, describe_evidence, distinct_caveats, finding_location,
-};
+pub(crate) use caveats_and_findings::{count_caveats, describe_evidence, distinct_caveats};
 pub(crate) use document_comparison::compare_documents;
-pub(crate) use headline::{capitalise, run_headlines, set_headlines};
+pub(crate) use headline::{run_headlines, set_headlines};
 pub(crate) use measurements::measurements;
 pub(crate) use plan_text::{
-    core_list, describe_granted_buffers, describe_local_wait, describe_wait, direction_name,
-    plan_details, plan_title, recorded_direction, run_name, run_title, server_view_title,
-    skipped_copies, wait_mode_name, with_distinct_labels,
+    describe_granted_buffers, describe_local_wait, describe_wait, plan_details, plan_title,
+    recorded_direction, run_name, run_title, server_view_title, with_distinct_labels,
 };
-
-/// Placeholder for an unknown value.
-pub(crate) const UNKNOWN: &str = "-";
-
-/// Formats a value, or returns the placeholder for an unknown one.
-pub(crate) fn or_unknown<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| UNKNOWN.to_owned(), format)
-}
-
-/// Formats a count with its noun: `1 run`, `1,234 runs`.
-pub(crate) fn count_of(count: u64, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", format_count(count))
-}
-
-/// Formats a socket address: `10.77.0.2:5201`, `[fd00::1]:5201`.
-pub(crate) fn format_address(host: &str, port: u16) -> String {
-    if host.contains(':') && !host.starts_with('[') {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
-    }
-}
-
-/// Formats a configured duration without padding zeros: `10 s`, `1.5 s`, `500 ms`.
-pub(crate) fn format_duration(nanoseconds: u64) -> String {
-    let (unit, name) = match nanoseconds {
-        n if n >= 1_000_000_000 => (1e9, "s"),
-        n if n >= 1_000_000 => (1e6, "ms"),
-        n if n >= 1_000 => (1e3, "us"),
-        _ => (1.0, "ns"),
-    };
-    format!("{} {name}", format_short(nanoseconds as f64 / unit))
-}
-
-/// Formats a number with up to three decimals and no trailing zeros.
-pub(crate) fn format_short(value: f64) -> String {
-    let text = format!("{value:.3}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    if text == "-0" {
-        "0".to_owned()
-    } else {
-        text.to_owned()
-    }
-}
-
-/// Formats a ratio with three significant digits, or more for large ratios: `0.736`, `2.57`,
-/// `1,544`.
-pub(crate) fn format_ratio(ratio: f64) -> String {
-    match ratio {
-        r if r < 0.0995 => format!("{r:.4}"),
-        r if r < 0.9995 => format!("{r:.3}"),
-        r if r < 1.1 => format!("{r:.3}"),
-        r if r < 9.995 => format!("{r:.2}"),
-        r if r < 99.95 => format!("{r:.1}"),
-        r => format_count(r.round() as u64),
-    }
-}
-
-/// Formats a factor with one decimal below ten: `7.9x`, `12x`.
-pub(crate) fn format_factor(ratio: f64) -> String {
-    if ratio >= 9.95 {
-        format!("{ratio:.0}x")
-    } else {
-        format!("{ratio:.1}x")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ratios_have_the_digits_that_are_read() {
-        for (value, text) in [
-            (0.002, "0.0020"),
-            (0.7361, "0.736"),
-            (1.0043, "1.004"),
-            (2.567, "2.57"),
-            (34.351, "34.4"),
-            (1544.462, "1,544"),
-        ] {
-            assert_eq!(format_ratio(value), text);
-        }
-    }
-
-    #[test]
-    fn chosen_lengths_print_short() {
-        for (nanoseconds, expected) in [
-            (10_000_000_000, "10 s"),
-            (1_500_000_000, "1.5 s"),
-            (500_000_000, "500 ms"),
-            (20_000, "20 us"),
-            (0, "0 ns"),
-        ] {
-            assert_eq!(format_duration(nanoseconds), expected);
-        }
-    }
-
-    #[test]
-    fn addresses_of_both_families() {
-        assert_eq!(format_address("10.0.0.1", 7), "10.0.0.1:7");
-        assert_eq!(format_address("fd00::1", 7), "[fd00::1]:7");
-        assert_eq!(format_address("[fd00::1]", 7), "[fd00::1]:7");
-    }
-}

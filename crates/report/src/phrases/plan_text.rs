@@ -2,30 +2,15 @@
 
 use linerate_record::pace::PacingMethod;
 use linerate_record::plan::{
-    CopyModes, CpuList, DEFAULT_BUSY_POLL_NS, Direction, PerEnd, Plan, ReceiveCopy, RunKind,
-    SchedPolicy, SendCopy, TransportProtocol, WaitMode,
+    CopyModes, CpuList, DEFAULT_BUSY_POLL_NS, Direction, PerEnd, Plan, RunKind, SchedPolicy,
+    TransportProtocol, WaitMode,
 };
 use linerate_record::record::{Record, StreamFigures};
 use linerate_stats::units::{format_bit_rate, format_bytes, format_count, format_exact_bytes};
 
-use super::{format_address, format_duration};
-
-/// Names the copies that were skipped. Such figures are not comparable with others, so they are
-/// always marked.
-pub(crate) fn skipped_copies(copies: CopyModes) -> Option<String> {
-    let send = match copies.send {
-        SendCopy::Copied => None,
-        SendCopy::ZeroCopy => Some("zero-copy sends"),
-        SendCopy::SendFile => Some("send copy skipped by sendfile"),
-        SendCopy::Splice => Some("send copy skipped by splice"),
-    };
-    let receive = match copies.receive {
-        ReceiveCopy::Copied => None,
-        ReceiveCopy::Discarded => Some("receive copy skipped"),
-    };
-    let parts: Vec<_> = send.into_iter().chain(receive).collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
-}
+use crate::model::{
+    core_list, direction_name, format_address, format_duration, skipped_copies, wait_mode_name,
+};
 
 /// Returns the title of a run from the view of the program that recorded it.
 pub(crate) fn run_title(record: &Record) -> String {
@@ -100,16 +85,6 @@ fn bidirectional_name(plan: &Plan) -> &'static str {
     match plan.sequential {
         false => "bidirectional",
         true => "one direction after the other",
-    }
-}
-
-/// Names the direction of the payload from the view of the client or of the server.
-pub(crate) fn direction_name(direction: Direction, serving: bool) -> &'static str {
-    match (direction, serving) {
-        (Direction::Send, false) => "send",
-        (Direction::Receive, false) => "receive",
-        (Direction::Send, true) => "in",
-        (Direction::Receive, true) => "out",
     }
 }
 
@@ -211,18 +186,6 @@ fn test_directions(plan: &Plan) -> TestDirections {
     }
 }
 
-/// Names a wait mode: `blocking`.
-pub(crate) fn wait_mode_name(wait: WaitMode) -> String {
-    match wait {
-        WaitMode::Block => "blocking".to_owned(),
-        WaitMode::Spin => "spinning".to_owned(),
-        WaitMode::IoUring => "waiting in io_uring".to_owned(),
-        WaitMode::BusyPoll { .. } => "busy polling".to_owned(),
-        WaitMode::Interval { time_ns } => format!("polling every {}", format_duration(time_ns)),
-        WaitMode::Poll | WaitMode::Select { .. } | WaitMode::Epoll => format!("waiting in {wait}"),
-    }
-}
-
 /// Describes wait mode and CPUs of the local host only, for a remote host that runs another
 /// program.
 pub(crate) fn describe_local_wait(name: &str, wait: WaitMode, cpu: &CpuList) -> String {
@@ -261,15 +224,6 @@ pub(crate) fn describe_wait(
         describe(client, wait.client, &cpu.client),
         describe(server, wait.server, &cpu.server)
     )
-}
-
-/// Names a set of CPUs: `any core`, `core 1`, `cores 0-3`.
-pub(crate) fn core_list(cpus: &CpuList) -> String {
-    match cpus.0.len() {
-        0 => "any core".to_owned(),
-        1 => format!("core {cpus}"),
-        _ => format!("cores {cpus}"),
-    }
 }
 
 /// Returns the details of a plan beyond its title: streams, duration, sizes, options.

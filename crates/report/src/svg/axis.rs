@@ -2,7 +2,7 @@
 
 use linerate_stats::units::format_count;
 
-use crate::phrases::format_short;
+use crate::model::format_short;
 
 /// Ratio of two amounts above which a linear axis shows the shorter bar as a stroke only.
 const MAX_LINEAR_RATIO: f64 = 20.0;

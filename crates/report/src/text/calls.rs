@@ -1,4 +1,4 @@
-//! Table of system calls.
+//! System call times as text.
 
 use linerate_record::record::Record;
 

@@ -1,4 +1,4 @@
-//! Report of `linerate doctor`.
+//! Report of `linerate doctor` as text.
 
 use linerate_record::facts::{DoctorReport, Support};
 

@@ -4,8 +4,7 @@ use super::render_note;
 use super::table::render_table;
 use crate::comparison::DocumentComparison;
 use crate::differences::{NO_DIFFERENCES, difference_table};
-use crate::markdown::{INTERVAL_LEGEND, format_figure};
-use crate::phrases;
+use crate::model::{self, INTERVAL_LEGEND, format_estimate};
 use crate::style::{TextStyle, strip_control_characters, wrap};
 
 /// Renders one row per figure and one column per document; two documents get a ratio column.
@@ -29,11 +28,11 @@ pub fn render_comparison(sides: &DocumentComparison, style: &TextStyle) -> Strin
             let mut row = vec![strip_control_characters(&name).into_owned()];
             row.extend(sides.documents.iter().map(|side| {
                 let value = side.figures.get(&name);
-                phrases::or_unknown(value, |value| format_figure(figure_row.unit, value))
+                model::or_unknown(value, |value| format_estimate(figure_row.unit, value))
             }));
             if two {
                 let ratio = sides.ratio(&name);
-                row.push(phrases::or_unknown(ratio, phrases::format_ratio));
+                row.push(model::or_unknown(ratio, model::format_ratio));
             }
             row
         })

@@ -5,6 +5,7 @@ use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::Record;
 use linerate_stats::units::format_share;
 
+use crate::model;
 use crate::phrases;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 
@@ -76,9 +77,9 @@ fn render_finding(finding: &Finding, serving: bool, style: &TextStyle) -> String
         FindingKind::Unknown => ("unknown", PaintRole::Warn),
     };
     let prefix = format!("{kind_name} ");
-    let mut attributes = vec![phrases::finding_location(finding.end).to_owned()];
+    let mut attributes = vec![model::finding_location(finding.end).to_owned()];
     attributes.extend(
-        (finding.direction).map(|direction| phrases::direction_name(direction, serving).to_owned()),
+        (finding.direction).map(|direction| model::direction_name(direction, serving).to_owned()),
     );
     if finding.kind != FindingKind::Unknown {
         attributes.push(format_share(finding.cost));

@@ -6,7 +6,7 @@ use linerate_record::plan::Direction;
 use super::render_note;
 use super::table::render_table;
 use crate::history::{ExpectationCounts, FigureTrend, HistoryEntry};
-use crate::phrases;
+use crate::model;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
 /// Figures in the order of preference for a list; the first that an entry has is shown.
@@ -59,7 +59,7 @@ fn describe_result(entry: &HistoryEntry) -> String {
         .find_map(|name| Some((*name, *entry.figures.get(*name)?)));
     let Some((name, value)) = shown else {
         return match (&entry.headline, entry.runs) {
-            (None, 0 | 1) => phrases::UNKNOWN.to_owned(),
+            (None, 0 | 1) => model::UNKNOWN.to_owned(),
             (None, runs) => count_of(runs),
             (Some(headline), runs) => {
                 let formatted = linerate_record::figure::format(&headline.figure, headline.value);
@@ -225,17 +225,14 @@ pub fn render_marks(entry: &HistoryEntry, style: &TextStyle) -> String {
 /// Renders a figure over time: chart, levels, changes.
 #[must_use]
 pub fn render_trend(trend: &FigureTrend, style: &TextStyle) -> String {
-    let format = |value: f64| match trend.unit {
-        FigureUnit::Count if value.fract() != 0.0 => phrases::format_short(value),
-        unit => unit.format(value),
-    };
+    let format = |value: f64| model::format_value(trend.unit, value);
     let (Some(first), Some(last)) = (trend.points.first(), trend.points.last()) else {
         return format!(
             "no matching record has {}: see `linerate runs list`",
             trend.figure
         );
     };
-    let runs = phrases::count_of(trend.points.len() as u64, "run");
+    let runs = model::count_of(trend.points.len() as u64, "run");
     let title = format!(
         "{} of {runs}, {} to {}",
         trend.figure,

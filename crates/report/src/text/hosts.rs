@@ -1,11 +1,11 @@
-//! Table of hosts.
+//! Facts of the hosts as text.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use linerate_record::facts::HostFacts;
 
 use crate::facts::{self, FactValue};
-use crate::phrases::UNKNOWN;
+use crate::model::UNKNOWN;
 use crate::style::{PaintRole, TextStyle, strip_control_characters};
 
 /// Renders the facts of each host: one column per host, one row per fact.

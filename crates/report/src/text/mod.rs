@@ -1,26 +1,29 @@
-//! Results as text: aligned tables with caveats.
+//! Results as text: aligned tables, sentences and caveats, within the width of the terminal.
+//!
+//! Each file lays out one kind of result; the builder of the same name at the crate root makes its
+//! tables and sentences.
 
 mod calls;
-pub(crate) mod capacity;
-mod comparison;
-mod conclusions;
+mod capacity;
 mod doctor;
 mod document_comparison;
 mod experiment;
 mod findings;
-pub(crate) mod generate;
+mod generate;
 #[cfg(feature = "history")]
 pub mod history;
 mod hosts;
 mod pacing;
-mod search;
+mod paired_comparison;
+mod rate_search;
 mod set;
+mod set_results;
 pub mod stack;
 mod stages;
 mod summary;
 mod sweep;
 mod table;
-pub(crate) mod tuning;
+mod tuning;
 mod verdicts;
 
 use linerate_record::event::ErrorReport;
@@ -28,28 +31,17 @@ use linerate_record::record::Caveat;
 
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 
+pub use crate::capacity::describe_trial as capacity_trial;
 pub use crate::figures::format_loss_count;
-pub use capacity::describe_trial as capacity_trial;
-pub use comparison::describe_pair;
-pub(crate) use comparison::{
-    comparison_notes, comparison_title, describe_verdict, side_table as comparison_sides,
-};
-pub(crate) use conclusions::conclusions_of;
 pub use doctor::render_doctor_report;
 pub use document_comparison::render_comparison;
 pub use findings::{render_explanation, render_findings};
 pub(crate) use generate::generator_tables as generate_tables;
 pub use hosts::render_hosts;
-pub use search::describe_trial;
-pub(crate) use search::{search_headline as search_words, trial_table};
+pub use paired_comparison::describe_pair;
+pub use rate_search::describe_trial;
 pub use set::render_set;
-pub(crate) use stages::describe_pass;
 pub use summary::{render_server_summary, render_summary};
-pub(crate) use sweep::{
-    best_values as sweep_cells, describe_best, front_legend, point_table as sweep_grid,
-    rank as sweep_rank,
-};
-pub(crate) use table::TextTable;
 pub use verdicts::render_verdicts;
 
 /// Number of entries shown of a long list.

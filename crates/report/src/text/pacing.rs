@@ -1,11 +1,11 @@
-//! Table of pacing: rate error, lateness, arrival gaps, delays.
+//! Pacing as text: rate error, lateness, arrival gaps, delays.
 
 use linerate_record::record::{DirectionFigures, Record};
 use linerate_stats::histogram::Quantiles;
 use linerate_stats::units::{format_nanos, format_share};
 
 use super::table::render_table;
-use crate::phrases::{self, or_unknown};
+use crate::model::{self, or_unknown};
 use crate::style::TextStyle;
 
 /// Renders how precisely the rate was kept, and the recorded delays; `None` for a run without
@@ -28,7 +28,7 @@ pub(super) fn render_pacing(record: &Record, serving: bool, style: &TextStyle) -
         for (name, quantiles) in kinds {
             if let Some(quantiles) = quantiles {
                 let mut row = vec![
-                    phrases::direction_name(way.direction, serving).to_owned(),
+                    model::direction_name(way.direction, serving).to_owned(),
                     error.take().unwrap_or_default(),
                     name.to_owned(),
                 ];

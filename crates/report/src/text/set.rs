@@ -1,13 +1,14 @@
-//! Sets of runs: repeats as medians with intervals, different measurements in one table.
+//! Sets of runs as text: repeats as medians with intervals, different measurements in one table.
 
-use linerate_record::expect::{FIGURES, FigureUnit};
+use linerate_record::expect::FIGURES;
 use linerate_record::record::{Caveat, Record};
 use linerate_record::run_set::RunSet;
 
-use super::conclusions::render_conclusions;
+use super::set_results::render_set_results;
 use super::table::render_table;
 use super::{MAX_LIST_ENTRIES, more_entries, render_caveat, render_note};
-use crate::phrases::{self, or_unknown};
+use crate::model::{self, or_unknown};
+use crate::phrases;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap};
 
 /// Renders a set: for repeats the median and interval of every figure, otherwise one row per
@@ -33,7 +34,7 @@ pub fn render_set(set: &RunSet, style: &TextStyle) -> String {
             .map(|run| super::summary::access_mode_lines(run, style));
         blocks.extend(direction_lines.map(|lines| lines.join("\n")));
     } else if let Some(search) = &set.result.search {
-        blocks.push(super::search::render_search(set, search, style));
+        blocks.push(super::rate_search::render_search(set, search, style));
     } else if set.result.has_uniform_runs() {
         // The conclusion below summarises the runs, so they are not listed.
     } else if let (Some(_), Some(run)) = (&set.result.waiting_costs, set.runs.first()) {
@@ -68,7 +69,7 @@ pub fn render_set(set: &RunSet, style: &TextStyle) -> String {
     } else {
         blocks.push(render_repeats(set, style));
     }
-    blocks.extend(render_conclusions(&set.result, style));
+    blocks.extend(render_set_results(&set.result, style));
     blocks.extend(render_calls_of_runs(set, style));
     blocks.extend(render_notes(set, style));
     blocks.retain(|block| !block.is_empty());
@@ -125,10 +126,7 @@ fn render_repeats(set: &RunSet, style: &TextStyle) -> String {
         .filter_map(|figure| Some((figure, figures.get(figure.name)?)))
         .map(|(figure, estimate)| {
             // The median of an even number of counts may be fractional.
-            let format = |value: f64| match figure.unit {
-                FigureUnit::Count if value.fract() != 0.0 => phrases::format_short(value),
-                unit => unit.format(value),
-            };
+            let format = |value: f64| model::format_value(figure.unit, value);
             vec![
                 figure.name.to_owned(),
                 format(estimate.median),

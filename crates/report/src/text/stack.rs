@@ -1,4 +1,4 @@
-//! The user-space stack: configuration, memory, counters.
+//! The user-space stack as text: configuration, memory, counters.
 
 use linerate_record::facts::HostFacts;
 use linerate_record::plan::RunKind;
@@ -7,7 +7,7 @@ use linerate_record::stack::{ServiceFigures, StackFacts, StackInterval, StackMem
 use linerate_stats::units::{format_bytes, format_count};
 
 use super::table::render_table;
-use crate::figures;
+use crate::model;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 
 /// Renders the blocks of a record about the stacks of its hosts.
@@ -67,7 +67,7 @@ fn render_heading(
     style: &TextStyle,
 ) -> String {
     let prefix = match host.role.filter(|_| record.kind != RunKind::Stack) {
-        Some(role) => format!("{}'s stack  ", figures::role_name(role)),
+        Some(role) => format!("{}'s stack  ", model::role_name(role)),
         None => "stack  ".to_owned(),
     };
     let text = format!(

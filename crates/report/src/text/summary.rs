@@ -1,4 +1,4 @@
-//! Summary of one run.
+//! Summary of one run as text.
 
 use linerate_record::plan::{Plan, RunKind};
 use linerate_record::record::{DirectionFigures, Record, Summary};
@@ -7,9 +7,10 @@ use linerate_stats::units::{format_count, format_nanos};
 use super::table::render_table;
 use super::{MAX_LIST_ENTRIES, more_entries, render_caveat, stages};
 use crate::costs;
-use crate::figures::{self, SummaryFigure};
+use crate::figures;
 use crate::forward;
-use crate::phrases::{self, UNKNOWN, or_unknown};
+use crate::model::{self, SummaryFigure, UNKNOWN, or_unknown};
+use crate::phrases;
 use crate::round_trips;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 use crate::timeline::{describe_file, describe_trigger};
@@ -233,7 +234,7 @@ fn render_directions(record: &Record, serving: bool, style: &TextStyle) -> Strin
             headings.extend(shown.iter().map(|figure| figure.name));
         }
         let mut row = vec![
-            phrases::direction_name(direction.direction, serving).to_owned(),
+            model::direction_name(direction.direction, serving).to_owned(),
             or_unknown(direction.summary.duration_ns, |time| {
                 format_nanos(time as f64)
             }),
@@ -292,7 +293,7 @@ fn render_streams(record: &Record, serving: bool, style: &TextStyle) -> Option<S
         .iter()
         .take(MAX_LIST_ENTRIES)
         .map(|(direction, stream)| {
-            let direction_name = phrases::direction_name(direction.direction, serving).to_owned();
+            let direction_name = model::direction_name(direction.direction, serving).to_owned();
             row(stream.id.to_string(), Some(direction_name), &stream.summary)
         })
         .collect();
@@ -302,7 +303,7 @@ fn render_streams(record: &Record, serving: bool, style: &TextStyle) -> Option<S
         rows.push(remaining_row);
     }
     for direction in &record.directions {
-        let direction_name = phrases::direction_name(direction.direction, serving).to_owned();
+        let direction_name = model::direction_name(direction.direction, serving).to_owned();
         rows.push(row(
             "all".to_owned(),
             Some(direction_name),
@@ -327,7 +328,7 @@ fn render_cpu(summary: &Summary, style: &TextStyle) -> String {
     let lines: Vec<_> = figures::cpu_costs(summary)
         .into_iter()
         .map(|(role, cost)| {
-            let prefix = format!("cpu {}  ", figures::role_name(role));
+            let prefix = format!("cpu {}  ", model::role_name(role));
             let text = cost.map_or_else(|| UNKNOWN.to_owned(), figures::describe_cpu);
             let mut line = wrap_with_prefix(
                 &prefix,
@@ -416,7 +417,7 @@ fn render_losses(record: &Record, serving: bool, style: &TextStyle) -> Option<St
         .map(|loss| {
             vec![
                 strip_control_characters(&loss.place).into_owned(),
-                phrases::direction_name(loss.direction, serving).to_owned(),
+                model::direction_name(loss.direction, serving).to_owned(),
                 figures::format_loss_count(loss),
                 figures::describe_loss_place(&loss.place)
                     .unwrap_or_default()

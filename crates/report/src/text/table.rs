@@ -1,37 +1,15 @@
-//! Aligned columns without borders.
+//! Layout of tables as aligned columns without borders.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
+use crate::model::Grid;
 use crate::style::{PaintRole, TextStyle, wrap};
 
 /// Narrowest column for sentences: below this width an overlong line is easier to read.
 const MIN_SENTENCE_WIDTH: usize = 20;
 
-/// A table for text or HTML.
-pub(crate) struct TextTable {
-    pub(crate) headings: Vec<String>,
-    /// Rows; each has as many cells as there are headings.
-    pub(crate) rows: Vec<Vec<String>>,
-    /// Number of left-aligned columns.
-    pub(crate) left_columns: usize,
-}
-
-impl TextTable {
-    /// Creates a table; `None` without rows.
-    pub(crate) fn new(
-        headings: &[&str],
-        rows: Vec<Vec<String>>,
-        left_columns: usize,
-    ) -> Option<Self> {
-        let headings = headings.iter().map(|&heading| heading.to_owned());
-        (!rows.is_empty()).then(|| Self {
-            headings: headings.collect(),
-            rows,
-            left_columns,
-        })
-    }
-
+impl Grid {
     /// Renders the table as text.
     pub(super) fn render(self, style: &TextStyle) -> String {
         let headings: Vec<_> = self.headings.iter().map(String::as_str).collect();

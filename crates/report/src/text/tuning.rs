@@ -1,14 +1,14 @@
-//! Result of a search over knobs: changes, their proof, rejected settings.
+//! Search over knobs as text: findings, proof, changes with their commands, rejected settings.
 
-use linerate_record::comparison::ComparisonSide;
-use linerate_record::figure;
-use linerate_record::tuning::{FindingHint, Tuning, TuningChange};
-use linerate_stats::units::{format_bytes, format_nanos, format_share};
+use linerate_record::tuning::Tuning;
+use linerate_stats::units::format_share;
 
-use super::comparison::{describe_verdict, format_change};
-use super::table::TextTable;
-use crate::phrases;
+use crate::paired_comparison::describe_verdict;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
+use crate::tuning::{
+    KEPT_NOTE, UNPROVED_NOTE, before_after_table, change_table, describe_knobs,
+    describe_spent_runs, explain_missing_proof, snippet_use, undecided_note,
+};
 
 /// Renders the result of `tune`.
 pub(super) fn render_tuning(found: &Tuning, style: &TextStyle) -> String {
@@ -79,94 +79,9 @@ pub(super) fn render_tuning(found: &Tuning, style: &TextStyle) -> String {
     blocks.join("\n\n")
 }
 
-/// Text for changes without a final comparison of all of them together.
-pub(crate) const UNPROVED_NOTE: &str = "Each change was tested in pairs; the proof of all changes together against the start is missing.";
-
-/// Text for settings that were not restored.
-pub(crate) const KEPT_NOTE: &str = "These settings were left in place.";
-
-/// Returns the table of goal and cost before and after; `None` without a proof.
-pub(crate) fn before_after_table(tuning: &Tuning) -> Option<TextTable> {
-    let proof = tuning.proof.as_deref()?;
-    let name = strip_control_characters(&tuning.goal);
-    let value = |value: f64| figure::format(&tuning.goal, value);
-    let side = |side: &ComparisonSide| phrases::or_unknown(side.value, |v| value(v.median));
-    let bytes = |value: Option<f64>| phrases::or_unknown(value, |v| format_bytes(v as u64));
-    let cost = |value: Option<f64>| phrases::or_unknown(value, format_nanos);
-    let row = |label: &str, before: String, after: String| vec![label.to_owned(), before, after];
-    let rows = vec![
-        row(&name, side(&proof.a), side(&proof.b)),
-        row(
-            "buffers",
-            bytes(tuning.memory_bytes[0]),
-            bytes(tuning.memory_bytes[1]),
-        ),
-        row("cpu", cost(tuning.cpu_ns[0]), cost(tuning.cpu_ns[1])),
-    ];
-    TextTable::new(&["", "start (A)", "tuned (B)"], rows, 1)
-}
-
-/// Returns the table of changes with the loss without each; `None` without changes.
-pub(crate) fn change_table(tuning: &Tuning) -> Option<TextTable> {
-    let rows = tuning.changes.iter().map(|change| {
-        vec![
-            strip_control_characters(&change.knob).into_owned(),
-            strip_control_characters(&change.from).into_owned(),
-            strip_control_characters(&change.to).into_owned(),
-            format_loss_without(change),
-        ]
-    });
-    let heading = format!("{} without it", strip_control_characters(&tuning.goal));
-    TextTable::new(&["change", "from", "to", &heading], rows.collect(), 3)
-}
-
-/// Explains the question mark after a change; `None` if no change has one.
-pub(crate) fn undecided_note(tuning: &Tuning) -> Option<&'static str> {
-    let is_there = tuning.changes.iter().any(|change| change.undecided);
-    let mark = match tuning.proof {
-        Some(_) => {
-            "(?) Kept although its pairs were too few or too noisy for a verdict, or it could not be measured without \
-             it; the proof covers all changes together."
-        }
-        None => {
-            "(?) Its pairs were too few or too noisy for a verdict, or it could not be measured without it; it may have \
-             no effect."
-        }
-    };
-    is_there.then_some(mark)
-}
-
-/// Formats the loss without a change; a question mark if its pairs were too few or too noisy.
-fn format_loss_without(change: &TuningChange) -> String {
-    let lost = phrases::or_unknown(change.without, |ratio| format_change(ratio.median - 1.0));
-    match change.undecided {
-        true => format!("{lost} (?)"),
-        false => lost,
-    }
-}
-
 /// Renders the number of runs by purpose.
 fn render_spent_runs(tuning: &Tuning, style: &TextStyle) -> String {
     wrap(&describe_spent_runs(tuning), style.width).join("\n")
-}
-
-/// Describes the number of runs by purpose: `53 runs: 14 search, 12 minimal set, 24 proof`.
-pub(crate) fn describe_spent_runs(tuning: &Tuning) -> String {
-    let spent = &tuning.run_counts;
-    let parts = [
-        (spent.search, "search"),
-        (spent.check, "availability check"),
-        (spent.minimal_set, "minimal set"),
-        (spent.proof, "proof"),
-    ];
-    let parts: Vec<_> = (parts.iter())
-        .filter(|(runs, _)| *runs > 0)
-        .map(|(runs, purpose)| format!("{runs} {purpose}"))
-        .collect();
-    match parts.is_empty() {
-        true => format!("{} runs", tuning.runs),
-        false => format!("{} runs: {}", tuning.runs, parts.join(", ")),
-    }
 }
 
 /// Renders the findings of the first measurement.
@@ -192,64 +107,10 @@ fn render_findings(tuning: &Tuning, style: &TextStyle) -> Option<String> {
     Some(lines.join("\n"))
 }
 
-/// Lists the knobs related to a finding.
-pub(crate) fn describe_knobs(finding: &FindingHint) -> String {
-    match finding.knobs.is_empty() {
-        true => "no knob available here".to_owned(),
-        false => finding.knobs.join(", "),
-    }
-}
-
-/// Explains the missing proof: no improvement, or an interruption.
-pub(crate) fn explain_missing_proof(tuning: &Tuning) -> String {
-    let best = tuning.best_trial.as_ref().map(|best| {
-        let setting: Vec<_> = (best.setting.iter())
-            .map(|(knob, value)| format!("{knob}={value}"))
-            .collect();
-        let value = |value: f64| figure::format(&tuning.goal, value);
-        let start = best
-            .start
-            .map_or_else(String::new, |start| format!(" (start {})", value(start)));
-        match setting.is_empty() {
-            true => format!("Best so far: the start, {}.", value(best.value)),
-            false => format!(
-                "Best so far, not proved: {} with {}{start}, median of {}.",
-                strip_control_characters(&setting.join(" ")),
-                value(best.value),
-                phrases::count_of(best.runs as u64, "run")
-            ),
-        }
-    });
-    match &tuning.stopped_in {
-        None => "No tested change improved the goal by more than noise.".to_owned(),
-        Some(stage) => {
-            let stage = match stage.as_str() {
-                "check" => "during the availability check",
-                "search" => "during the search",
-                "minimal-set" => "during the search for the minimal set",
-                _ => "during the proof",
-            };
-            let best = best.unwrap_or_else(|| "Only the start was measured.".to_owned());
-            format!("Interrupted {stage}: not decided whether any change helps. {best}")
-        }
-    }
-}
-
-/// Describes the use of a snippet.
-pub(crate) fn snippet_use(format: &str) -> &str {
-    match format {
-        "sysctl" => "for a file in /etc/sysctl.d",
-        "ethtool" => "as a script",
-        "stack.toml" => "for a file of --config",
-        "toml" => "as TOML",
-        other_format => other_format,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use linerate_record::comparison::BetterWhen;
-    use linerate_record::tuning::BestTrial;
+    use linerate_record::tuning::{BestTrial, TuningChange};
 
     use super::*;
 

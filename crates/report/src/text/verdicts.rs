@@ -1,4 +1,4 @@
-//! Results of thresholds (`--expect`).
+//! Results of thresholds (`--expect`) as text.
 
 use linerate_record::expect::ExpectationResult;
 

@@ -1,6 +1,5 @@
-//! Conclusions from several runs: cost by size, by wait mode, by load.
+//! Conclusions from several runs as a table and a sentence: cost by size, by wait mode, by load.
 
-use linerate_record::forward::SaturationCurve;
 use linerate_record::load::{KNEE_RESPONSE_SHARE, LatencyUnderLoad, LoadCurve, LoadPoint};
 use linerate_record::run_set::SetResult;
 use linerate_record::waiting_costs::WaitingCosts;
@@ -11,26 +10,14 @@ use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
 
-use super::table::{TextTable, render_table};
-use crate::forward;
-use crate::phrases;
-use crate::style::{TextStyle, strip_control_characters, wrap};
+use crate::model::{self, Grid};
+use crate::style::strip_control_characters;
 
 /// Conclusion from several runs: a table and its explanation.
 pub(crate) struct Conclusion {
-    pub(crate) grid: Option<TextTable>,
+    pub(crate) grid: Option<Grid>,
     /// Sentences below the table; may be empty.
     pub(crate) explanation: String,
-}
-
-impl Conclusion {
-    fn render(self, style: &TextStyle) -> String {
-        let grid = self.grid.map(|grid| grid.render(style));
-        let explanation =
-            (!self.explanation.is_empty()).then(|| wrap(&self.explanation, style.width).join("\n"));
-        let blocks: Vec<String> = grid.into_iter().chain(explanation).collect();
-        blocks.join("\n\n")
-    }
 }
 
 /// Returns the conclusions by size, wait mode and load. Other results of a set have modules of
@@ -42,73 +29,6 @@ pub(crate) fn conclusions_of(result: &SetResult) -> Vec<Conclusion> {
     conclusions.extend(result.load_curve.as_ref().map(load_curve_conclusion));
     conclusions.extend(result.under_load.as_ref().map(under_load_conclusion));
     conclusions
-}
-
-/// Renders all results of a set, one block each.
-pub(super) fn render_conclusions(result: &SetResult, style: &TextStyle) -> Vec<String> {
-    let mut blocks: Vec<String> = (conclusions_of(result).into_iter())
-        .map(|part| part.render(style))
-        .collect();
-    blocks.extend(render_saturation(result, style));
-    let compared = result.comparison.as_ref();
-    blocks.extend(compared.map(|part| super::comparison::render_comparison(part, style)));
-    blocks.extend(
-        result
-            .sweep
-            .as_ref()
-            .map(|part| super::sweep::render_sweep(part, style)),
-    );
-    blocks.extend(
-        result
-            .tuning
-            .as_ref()
-            .map(|part| super::tuning::render_tuning(part, style)),
-    );
-    blocks
-}
-
-/// Renders packets per second by packets in flight, with the plateau of each sweep.
-fn render_saturation(result: &SetResult, style: &TextStyle) -> Vec<String> {
-    let sweeps = &result.saturation;
-    if sweeps.is_empty() {
-        return Vec::new();
-    }
-    let rows = sweeps.iter().flat_map(|sweep| {
-        let bars = rate_bars(sweep, style);
-        let rows = forward::saturation_rows(sweep).into_iter().zip(bars);
-        rows.map(|(mut row, bar)| {
-            row.insert(BAR_COLUMN, bar);
-            row
-        })
-    });
-    let mut headings = forward::SATURATION_HEADINGS.to_vec();
-    headings.insert(BAR_COLUMN, "");
-    let sentences = sweeps.iter().map(forward::describe_saturation);
-    let lines: Vec<_> = sentences
-        .flat_map(|sentences| wrap(&sentences, style.width))
-        .collect();
-    vec![
-        render_table(&headings, rows.collect(), 0, style),
-        lines.join("\n"),
-    ]
-}
-
-/// Column of the bars, after the rates.
-const BAR_COLUMN: usize = 4;
-/// Characters of the longest bar.
-const MAX_BAR_CHARS: usize = 14;
-
-/// Draws the rates of a sweep as bars relative to its highest rate.
-fn rate_bars(sweep: &SaturationCurve, style: &TextStyle) -> Vec<String> {
-    let rates = sweep.points.iter().map(|point| point.packets_per_second);
-    let highest = rates.clone().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
-    rates
-        .map(|rate| {
-            let signs = (rate / highest * MAX_BAR_CHARS as f64).round() as usize;
-            let bar = style.glyph("█", "#").repeat(signs);
-            format!("{bar:<MAX_BAR_CHARS$}")
-        })
-        .collect()
 }
 
 /// Formats a time that may be negative or below a nanosecond.
@@ -127,8 +47,8 @@ fn size_conclusion(costs: &SizeCosts) -> Conclusion {
         vec![
             name.to_owned(),
             format_small_time(cost.ns),
-            phrases::or_unknown(cost.low_ns, format_small_time),
-            phrases::or_unknown(cost.high_ns, format_small_time),
+            model::or_unknown(cost.low_ns, format_small_time),
+            model::or_unknown(cost.high_ns, format_small_time),
             meaning.to_owned(),
         ]
     };
@@ -180,11 +100,11 @@ fn size_conclusion(costs: &SizeCosts) -> Conclusion {
 
 /// Builds a table whose last column holds explanations, which move to lines of their own when they
 /// do not fit.
-fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>) -> Option<TextTable> {
+fn rows_with_meaning(headings: &[&str], rows: Vec<Vec<String>>) -> Option<Grid> {
     let mut headings = headings.to_vec();
     headings.push("meaning");
     let label_columns = headings.len();
-    TextTable::new(&headings, rows, label_columns)
+    Grid::new(&headings, rows, label_columns)
 }
 
 /// Describes a difference between two modes: a cost, no significant difference, or below zero with
@@ -309,7 +229,7 @@ fn load_curve_conclusion(load_curve: &LoadCurve) -> Conclusion {
         format_per_second(load_curve.capacity_per_second)
     );
     Conclusion {
-        grid: TextTable::new(&headings, rows, 0),
+        grid: Grid::new(&headings, rows, 0),
         explanation,
     }
 }
@@ -352,15 +272,13 @@ fn under_load_conclusion(found: &LatencyUnderLoad) -> Conclusion {
         ));
     }
     Conclusion {
-        grid: TextTable::new(&["rtt", "idle", "loaded", "added"], rows.into(), 1),
+        grid: Grid::new(&["rtt", "idle", "loaded", "added"], rows.into(), 1),
         explanation,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use linerate_record::forward::SaturationPoint;
-
     use super::*;
 
     #[test]
@@ -382,53 +300,5 @@ mod tests {
         for (low, median, high) in [(-1.0, 2.0, 3.0), (-3.0, -2.0, 1.0), (0.0, 0.0, 0.0)] {
             assert!(describe(low, median, high).contains("No difference within the spread"));
         }
-    }
-
-    #[test]
-    fn bars_show_the_rates_of_a_sweep() {
-        let point = |tx_first: u64, rate: f64| SaturationPoint {
-            tx_first,
-            in_flight: 32 * tx_first,
-            packets_per_second: rate,
-            ..SaturationPoint::default()
-        };
-        let sweep = |cores, rates: [f64; 3]| SaturationCurve {
-            cores,
-            points: [1, 2, 4]
-                .into_iter()
-                .zip(rates)
-                .map(|(at, rate)| point(at, rate))
-                .collect(),
-            ..SaturationCurve::default()
-        };
-        // Bars are relative to the highest rate of their own sweep.
-        let result = SetResult {
-            saturation: vec![sweep(1, [1e9, 2e9, 2e9]), sweep(2, [0.0, 1e6, 4e6])],
-            ..SetResult::default()
-        };
-        let plain = TextStyle {
-            color: false,
-            width: 80,
-            unicode: false,
-        };
-        let mut text = render_saturation(&result, &plain);
-        let (text, notes) = (text.remove(0), text.remove(0));
-        let bars: Vec<usize> = (text.lines().skip(1))
-            .map(|line| line.matches('#').count())
-            .collect();
-        assert_eq!(bars, [7, 14, 14, 0, 4, 14], "{text}");
-        assert_eq!(notes.lines().count(), 2, "{notes}");
-        let fits = |text: &str| text.lines().all(|line| line.chars().count() <= 80);
-        assert!(fits(&text), "{text}");
-        // The note on a disturbed sweep is longer than a line.
-        let mut disturbed = result;
-        for sweep in &mut disturbed.saturation {
-            sweep
-                .points
-                .iter_mut()
-                .for_each(|point| point.disturbed = true);
-        }
-        let notes = render_saturation(&disturbed, &plain).remove(1);
-        assert!(fits(&notes) && notes.contains("core-disturbed"), "{notes}");
     }
 }

@@ -1,38 +1,17 @@
-//! Comparison of two sides in one figure: medians, difference, verdict.
+//! Comparison of two sides A and B in one figure: table of the sides, verdict, notes.
 
 use linerate_record::comparison::{
-    BetterWhen, Comparison, ComparisonSide, ComparisonVerdict, RankTest, RunPair, min_samples,
+    BetterWhen, Comparison, ComparisonSide, ComparisonVerdict, RankTest, min_samples,
 };
 use linerate_record::expect::FigureUnit;
 use linerate_record::figure;
 use linerate_stats::statistics::Estimate;
 
-use super::table::{TextTable, render_table};
-use crate::phrases;
-use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
-
-/// Describes a pair of runs: `pair 3: A 9.41 Gb/s, B 9.80 Gb/s: +4.1 %`.
-#[must_use]
-pub fn describe_pair(number: usize, name: &str, pair: &RunPair, width: usize) -> String {
-    let prefix = format!("pair {number}: ");
-    let change = match pair.a > 0.0 && pair.b > 0.0 {
-        true => format_change(pair.b / pair.a - 1.0),
-        false => format_difference(name, pair.b - pair.a),
-    };
-    let dropped = match &pair.dropped {
-        Some(why) => format!(" (excluded: {})", strip_control_characters(why)),
-        None => String::new(),
-    };
-    let text = format!(
-        "A {}, B {}: {change}{dropped}",
-        figure::format(name, pair.a),
-        figure::format(name, pair.b)
-    );
-    wrap_with_prefix(&prefix, &prefix, &text, width)
-}
+use crate::model::{self, Grid, format_change, format_relative};
+use crate::style::strip_control_characters;
 
 /// Describes the comparison: `goodput of A and B: 8 alternating pairs`.
-pub(crate) fn comparison_title(comparison: &Comparison) -> String {
+pub(crate) fn title(comparison: &Comparison) -> String {
     let name = strip_control_characters(&comparison.figure);
     match comparison.test {
         RankTest::SignedRank => {
@@ -50,7 +29,7 @@ pub(crate) fn comparison_title(comparison: &Comparison) -> String {
 }
 
 /// Returns the table of both sides with their descriptions.
-pub(crate) fn side_table(comparison: &Comparison) -> TextTable {
+pub(crate) fn side_table(comparison: &Comparison) -> Grid {
     let mut headings = vec!["side", "description"];
     headings.extend(&SIDE_HEADINGS[1..]);
     let with_label = |mut row: Vec<String>, side: &ComparisonSide| {
@@ -58,7 +37,7 @@ pub(crate) fn side_table(comparison: &Comparison) -> TextTable {
         row
     };
     let [a, b] = side_rows(comparison);
-    TextTable {
+    Grid {
         headings: headings.into_iter().map(str::to_owned).collect(),
         rows: vec![with_label(a, &comparison.a), with_label(b, &comparison.b)],
         left_columns: 2,
@@ -66,24 +45,24 @@ pub(crate) fn side_table(comparison: &Comparison) -> TextTable {
 }
 
 /// Headings of the figures of a side.
-const SIDE_HEADINGS: [&str; 5] = ["side", "median", "95 % from", "to", "runs"];
+pub(crate) const SIDE_HEADINGS: [&str; 5] = ["side", "median", "95 % from", "to", "runs"];
 
-fn side_rows(comparison: &Comparison) -> [Vec<String>; 2] {
+pub(crate) fn side_rows(comparison: &Comparison) -> [Vec<String>; 2] {
     let value = |value: f64| figure::format(&comparison.figure, value);
     let row = |letter: &str, side: &ComparisonSide| {
         vec![
             letter.to_owned(),
-            phrases::or_unknown(side.value, |v| value(v.median)),
-            phrases::or_unknown(side.value, |v| value(v.low)),
-            phrases::or_unknown(side.value, |v| value(v.high)),
-            phrases::or_unknown(side.value, |v| v.runs.to_string()),
+            model::or_unknown(side.value, |v| value(v.median)),
+            model::or_unknown(side.value, |v| value(v.low)),
+            model::or_unknown(side.value, |v| value(v.high)),
+            model::or_unknown(side.value, |v| v.runs.to_string()),
         ]
     };
     [row("A", &comparison.a), row("B", &comparison.b)]
 }
 
 /// Returns notes on the verdict: the number of pairs needed, and the excluded pairs.
-pub(crate) fn comparison_notes(comparison: &Comparison) -> Vec<String> {
+pub(crate) fn verdict_notes(comparison: &Comparison) -> Vec<String> {
     let mut notes = vec![describe_needed_runs(comparison)];
     let dropped = comparison
         .pairs
@@ -101,55 +80,13 @@ pub(crate) fn comparison_notes(comparison: &Comparison) -> Vec<String> {
     notes
 }
 
-/// Renders a comparison as a table with its verdict.
-pub(super) fn render_comparison(found: &Comparison, style: &TextStyle) -> String {
-    let mut text = style.paint(PaintRole::Bold, &comparison_title(found));
-    text.push('\n');
-    text.push_str(&render_table(
-        &SIDE_HEADINGS,
-        side_rows(found).into(),
-        1,
-        style,
-    ));
-    for (letter, side) in [("A: ", &found.a), ("B: ", &found.b)] {
-        text.push('\n');
-        text.push_str(&wrap_with_prefix(
-            letter,
-            letter,
-            &strip_control_characters(&side.label),
-            style.width,
-        ));
-    }
-    text.push_str("\n\n");
-    let verdict = describe_verdict(found);
-    let color = match found.verdict {
-        _ if found.regression => PaintRole::Bad,
-        ComparisonVerdict::Faster => PaintRole::Good,
-        ComparisonVerdict::Undecided => PaintRole::Warn,
-        _ => PaintRole::Bold,
-    };
-    let painted_lines: Vec<_> = wrap(&verdict, style.width)
-        .iter()
-        .map(|line| style.paint(color, line))
-        .collect();
-    text.push_str(&painted_lines.join("\n"));
-    for line in comparison_notes(found)
-        .iter()
-        .flat_map(|note| wrap(note, style.width))
-    {
-        text.push('\n');
-        text.push_str(&line);
-    }
-    text
-}
-
 /// Describes the verdict in a sentence.
 pub(crate) fn describe_verdict(comparison: &Comparison) -> String {
     let Some(estimate) = comparison.ratio.or(comparison.difference) else {
         return "Undecided: no valid pair.".to_owned();
     };
     let name = strip_control_characters(&comparison.figure);
-    let p = phrases::or_unknown(comparison.p_value, format_p_value);
+    let p = model::or_unknown(comparison.p_value, format_p_value);
     let (size, low, high, largest) = match comparison.ratio {
         Some(ratio) => describe_ratio(ratio, comparison.largest_difference),
         None => describe_difference(&comparison.figure, estimate),
@@ -215,13 +152,13 @@ fn describe_ratio(ratio: Estimate, largest: Option<f64>) -> (String, String, Str
     let change = ratio.median - 1.0;
     let direction = if change > 0.0 { "higher" } else { "lower" };
     let size = match change.abs() >= 1.0 {
-        true => format!("{} as high", phrases::format_factor(ratio.median)),
+        true => format!("{} as high", model::format_factor(ratio.median)),
         false => format!("{} {direction}", format_relative(change.abs())),
     };
     let [low, high] = [ratio.low, ratio.high].map(|bound| format_change(bound - 1.0));
     let largest = match (ratio.low, ratio.high) == (1.0, 1.0) {
         true => String::new(),
-        false => phrases::or_unknown(largest, format_relative),
+        false => model::or_unknown(largest, format_relative),
     };
     (size, low, high, largest)
 }
@@ -322,27 +259,8 @@ fn count_of(count: usize, noun: &str) -> String {
     }
 }
 
-/// Formats a relative difference with two significant digits: `4.1 %`.
-pub(crate) fn format_relative(share: f64) -> String {
-    let percent = share * 100.0;
-    match percent.abs() {
-        p if p < 0.095 => format!("{percent:.2} %"),
-        p if p < 9.95 => format!("{percent:.1} %"),
-        _ => format!("{percent:.0} %"),
-    }
-}
-
-/// Formats a relative change: `+4.1 %`.
-pub(crate) fn format_change(change: f64) -> String {
-    format!(
-        "{}{}",
-        if change < 0.0 { "-" } else { "+" },
-        format_relative(change.abs())
-    )
-}
-
 /// Formats a difference in the unit of the figure: `+12`.
-fn format_difference(figure: &str, value: f64) -> String {
+pub(crate) fn format_difference(figure: &str, value: f64) -> String {
     format!(
         "{}{}",
         if value < 0.0 { "-" } else { "+" },
@@ -361,7 +279,7 @@ fn format_p_value(p: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use linerate_record::comparison::{ComparisonSpec, SIGNIFICANCE, compare_pairs};
+    use linerate_record::comparison::{ComparisonSpec, RunPair, SIGNIFICANCE, compare_pairs};
 
     use super::*;
 

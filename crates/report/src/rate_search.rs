@@ -1,0 +1,100 @@
+//! Search for the highest rate: the result as a sentence, the trials as a table.
+
+use linerate_record::run_set::RateSearchResult;
+use linerate_stats::units::{format_bit_rate, format_share};
+
+use crate::model::Grid;
+
+/// Summarises a search: `Highest rate with no loss: 48.1 Mb/s offered, 48.1 Mb/s received, …`.
+pub(crate) fn search_headline(search: &RateSearchResult) -> String {
+    format!(
+        "Highest rate with {}: {}",
+        loss_limit_name(search),
+        describe_result(search)
+    )
+}
+
+pub(crate) fn loss_limit_name(search: &RateSearchResult) -> String {
+    match search.loss_limit > 0.0 {
+        true => format!("at most {} loss", format_share(search.loss_limit)),
+        false => "no loss".to_owned(),
+    }
+}
+
+/// Returns the table of trials.
+pub(crate) fn trial_table(search: &RateSearchResult) -> Grid {
+    let rows = search
+        .trials
+        .iter()
+        .map(|trial| {
+            vec![
+                trial.number.to_string(),
+                trial
+                    .intended_bps
+                    .map_or_else(|| "maximum".to_owned(), format_bit_rate),
+                format_bit_rate(trial.offered_bps),
+                format_bit_rate(trial.goodput_bps),
+                format_share(trial.loss_fraction),
+                match (trial.passed, trial.is_confirmation) {
+                    (true, true) => "confirms",
+                    (true, false) => "passes",
+                    (false, true) => "does not confirm",
+                    (false, false) => "fails",
+                }
+                .to_owned(),
+            ]
+        })
+        .collect();
+    let headings = ["trial", "intended", "offered", "goodput", "lost", "verdict"];
+    Grid {
+        headings: headings.map(str::to_owned).into(),
+        rows,
+        left_columns: 0,
+    }
+}
+
+/// Describes the result: `48.1 Mb/s offered, 48.1 Mb/s received, 0 % lost, confirmed. 48.6 Mb/s
+/// failed.`
+pub(crate) fn describe_result(search: &RateSearchResult) -> String {
+    let Some(rate) = search.rate_bps else {
+        return match search.stopped_by.as_str() {
+            "floor" => "No rate passed: there was loss at every rate.".to_owned(),
+            _ => "No rate passed before the search ended.".to_owned(),
+        };
+    };
+    let mut text = format!("{} offered", format_bit_rate(rate));
+    if let (Some(goodput), Some(loss)) = (search.goodput_bps, search.loss_fraction) {
+        text.push_str(&format!(
+            ", {} received, {} lost",
+            format_bit_rate(goodput),
+            format_share(loss)
+        ));
+    }
+    text.push_str(if search.confirmed {
+        ", confirmed."
+    } else {
+        ", not confirmed."
+    });
+    match (search.stopped_by.as_str(), search.failed_bps) {
+        ("sender", _) => {
+            text.push_str(" The sender could not offer more: the sender or its link is the limit (see the findings).");
+        }
+        (_, Some(failed)) => {
+            text.push_str(&format!(" {} failed.", format_bit_rate(failed)));
+            if let Some(gap) = search.gap().filter(|&gap| gap > search.resolution) {
+                text.push_str(&format!(
+                    " The result lies between the two: the gap of {} exceeds the resolution of {}.",
+                    format_share(gap),
+                    format_share(search.resolution)
+                ));
+            }
+        }
+        _ => {}
+    }
+    match search.stopped_by.as_str() {
+        "trials" => text.push_str(" The limit of trials was reached: the received rate varies."),
+        "interrupted" => text.push_str(" The search was interrupted."),
+        _ => {}
+    }
+    text
+}
