@@ -46,7 +46,7 @@ pub(crate) fn frames_needed(config: &StackConfig, frame_bytes: u16) -> u32 {
 }
 
 /// Returns the memory that a stack with this configuration and its port need. Combine several plans
-/// with [`MemoryPlan::joined`] when they share one memory.
+/// with [`MemoryPlan::combine`] when they share one memory.
 #[must_use]
 pub fn memory_plan(config: &StackConfig, url: &PortUrl) -> MemoryPlan {
     let mut plan = url.memory_plan();
