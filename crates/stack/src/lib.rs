@@ -48,7 +48,7 @@
 extern crate self as linerate_stack;
 
 pub mod config;
-pub use config::{MemoryItem, MemoryUsage, PROFILES, StackConfig};
+pub use config::{PROFILES, StackConfig};
 
 mod addressing;
 pub use addressing::{InterfaceAddress, StackAddressing};
@@ -58,6 +58,9 @@ pub use socket::{DatagramMeta, EchoResult, SocketId, SocketKind, TcpState, Unrea
 
 mod stack;
 pub use stack::{PollOutcome, Stack, memory_plan, port_url, ring_url};
+
+mod budget;
+pub use budget::{MemoryItem, MemoryUsage};
 
 mod counters;
 pub use counters::Counters;

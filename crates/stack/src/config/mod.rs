@@ -1,7 +1,6 @@
 //! Sizes and behaviour of a stack, with the settings that embedded stacks have.
 
 mod keys;
-mod memory;
 mod value;
 
 use std::time::Duration;
@@ -13,7 +12,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::StackError;
 
 pub use keys::{ConfigKey, KEYS};
-pub use memory::{MemoryItem, MemoryUsage};
 
 /// Built-in configurations: name, purpose, TOML text.
 pub const PROFILES: &[(&str, &str, &str)] = &[
