@@ -14,15 +14,18 @@ use crate::Nanos;
 use crate::addressing::StackAddressing;
 use crate::config::StackConfig;
 use crate::counters::Counters;
-use crate::icmp::RateLimit;
 use crate::ip_ids::IpIdGenerator;
 use crate::neighbors::{NeighborCache, Resolution};
 use crate::pmtu_cache::PmtuCache;
 use crate::prefault;
-use crate::stack::LONG_FRAME_BYTES;
+use crate::rate_limit::RateLimit;
+use crate::segmentation::SegmentSplit;
 use crate::stage_watch::{FrameMark, StageWatch};
-use crate::tcp::SegmentSplit;
 use crate::wire::{ETHERNET_BYTES, UDP, ip, read_u16, write_u16};
+
+/// Frames longer than this come from ports with a vnet header (64 KiB), and memory holds few of
+/// them.
+pub(crate) const LONG_FRAME_BYTES: usize = 16 << 10;
 
 /// Output side of the stack: frame pool, transmit burst, addresses, neighbours and counters.
 pub(crate) struct LinkLayer {
@@ -396,6 +399,30 @@ impl LinkLayer {
             self.counters.link.out_unresolved += 1;
             self.pool.free(frame);
         }
+    }
+
+    /// Records that the path to a host has this MTU; returns whether that is new.
+    pub(crate) fn learn_path_mtu(&mut self, to: IpAddr, mtu: u16) -> bool {
+        let is_new = self.pmtu_cache.learn(to, mtu, self.now);
+        if is_new {
+            // Prepared headers contain the limit of that destination.
+            self.neighbors.bump_epoch();
+        }
+        is_new
+    }
+
+    /// Removes expired entries of the path MTU cache.
+    #[inline]
+    pub(crate) fn expire_path_mtus(&mut self) {
+        if self.pmtu_cache.has_expired(self.now) {
+            self.remove_expired_path_mtus();
+        }
+    }
+
+    #[cold]
+    fn remove_expired_path_mtus(&mut self) {
+        self.pmtu_cache.remove_expired(self.now);
+        self.neighbors.bump_epoch();
     }
 
     /// Sends the frames whose neighbour was resolved.

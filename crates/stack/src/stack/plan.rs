@@ -9,13 +9,10 @@ use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::config::{ChecksumMode, StackConfig};
 use crate::error::StackError;
-use crate::link::max_parts;
+use crate::link::{LONG_FRAME_BYTES, max_parts};
 use crate::neighbors::MAX_WAITING_FRAMES;
 use crate::wire::ETHERNET_BYTES;
 
-/// Frames longer than this come from ports with a vnet header (64 KiB), and memory holds few of
-/// them.
-pub(crate) const LONG_FRAME_BYTES: usize = 16 << 10;
 const MAX_QUEUED_LONG_FRAMES: u32 = 256;
 
 /// Returns the maximum number of frames in all receive queues.

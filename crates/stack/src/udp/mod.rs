@@ -31,9 +31,6 @@ use crate::socket::{DatagramMeta, SocketId, SocketKind};
 use crate::wire::ip::{self, IpHeader};
 use crate::wire::{ChecksumVerdict, UDP, UDP_BYTES, read_u16};
 
-/// First of the dynamic ports, assigned when port 0 is requested (RFC 6335).
-pub(crate) const FIRST_FREE_PORT: u16 = 49_152;
-
 /// UDP sockets of a stack.
 pub(crate) struct UdpLayer {
     sockets: Vec<UdpSocket>,
