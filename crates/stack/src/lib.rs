@@ -76,7 +76,6 @@ mod index_queue;
 mod index_table;
 mod ip_ids;
 mod link;
-mod neighbor_discovery;
 mod neighbors;
 mod parameter_problem;
 mod pmtu_cache;
