@@ -1,15 +1,15 @@
 //! Poll-mode frame ports, and the memory that holds the frames.
 //!
-//! A [`Frame`] is a handle of eight bytes into one [`Memory`]. A [`Burst`] holds up to 32 frames. A
-//! [`FramePool`] keeps the free frames of one thread. A port is a pair of queues, [`RxQueue`] and
-//! [`TxQueue`], so that each can be polled by a thread of its own. Ports are named by a
-//! [`PortUrl`] and opened by [`open`]. No call of a queue blocks, allocates or takes a lock.
+//! A [`Frame`] is a handle of eight bytes into one [`FrameRegion`]. A [`Burst`] holds up to 32
+//! frames. A [`FramePool`] keeps the free frames of one thread. A port is a pair of queues,
+//! [`RxQueue`] and [`TxQueue`], so that each can be polled by a thread of its own. Ports are named
+//! by a [`PortUrl`] and opened by [`open`]. No call of a queue blocks, allocates or takes a lock.
 //!
 //! ```
-//! use linerate_port::{Burst, Memory, PortUrl, Receive, Transmit, memory_plan, open};
+//! use linerate_port::{Burst, FrameRegion, PortUrl, RxQueue, TxQueue, memory_plan, open};
 //!
 //! let urls = ["ring:0,rxd=64".parse::<PortUrl>()?, "null:size=60".parse()?];
-//! let memory = Memory::new(memory_plan(&urls))?;
+//! let memory = FrameRegion::new(memory_plan(&urls))?;
 //! let mut ring = open(&urls[0], &memory)?.remove(0);
 //! let mut null = open(&urls[1], &memory)?.remove(0);
 //!
@@ -24,7 +24,7 @@
 //! assert_eq!(burst.len(), 32);
 //! assert_eq!(ring.receive.counters().read().bytes, 32 * 60);
 //! pool.free_all(&mut burst);
-//! # Ok::<(), crate::PortError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! This crate does not decide what happens to a frame: forwarding, packet generation and protocol

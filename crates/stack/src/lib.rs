@@ -8,16 +8,16 @@
 //!
 //! ```
 //! use std::task::Poll;
-//! use linerate_port::{Memory, PortUrl, open};
-//! use linerate_stack::{Addressing, Config, Stack, memory_plan};
+//! use linerate_port::{FrameRegion, PortUrl, open};
+//! use linerate_stack::{Stack, StackAddressing, StackConfig, memory_plan};
 //!
-//! let config = Config::profile("embedded-tuned")?;
+//! let config = StackConfig::profile("embedded-tuned")?;
 //! let (a, b): (PortUrl, PortUrl) = ("ring:x,end=a".parse()?, "ring:x,end=b".parse()?);
-//! let plan = memory_plan(&config, &a).joined(memory_plan(&config, &b));
-//! let memory = Memory::new(plan)?;
+//! let plan = memory_plan(&config, &a).combine(memory_plan(&config, &b));
+//! let memory = FrameRegion::new(plan)?;
 //! let stack = |url, address| {
 //!     let port = open(url, &memory)?.remove(0);
-//!     Stack::new(port, &memory, &config, &Addressing::new(&[address])?)
+//!     Stack::new(port, &memory, &config, &StackAddressing::new(&[address])?)
 //! };
 //! let (mut host_a, mut host_b) = (stack(&a, "10.0.0.1/24")?, stack(&b, "10.0.0.2/24")?);
 //!
@@ -28,8 +28,8 @@
 //! assert!(matches!(sent, Poll::Ready(Ok(5))));
 //! // The first datagram waits until ARP has resolved the server's Ethernet address.
 //! for now in 1..10 {
-//!     host_a.turn(now * 1000);
-//!     host_b.turn(now * 1000);
+//!     host_a.poll(now * 1000);
+//!     host_b.poll(now * 1000);
 //! }
 //! let got = host_b.udp_receive(server, |payload, meta| (payload.to_vec(), meta.from.port()));
 //! assert!(matches!(got, Poll::Ready(Ok((payload, _))) if payload == b"hello"));
@@ -48,7 +48,7 @@
 extern crate self as linerate_stack;
 
 pub mod config;
-pub use config::{MemoryItem, MemoryUsage, PROFILES, StackConfig};
+pub use config::{PROFILES, StackConfig};
 
 mod addressing;
 pub use addressing::{InterfaceAddress, StackAddressing};
@@ -58,6 +58,9 @@ pub use socket::{DatagramMeta, EchoResult, SocketId, SocketKind, TcpState, Unrea
 
 mod stack;
 pub use stack::{PollOutcome, Stack, memory_plan, port_url, ring_url};
+
+mod budget;
+pub use budget::{MemoryItem, MemoryUsage};
 
 mod counters;
 pub use counters::Counters;
@@ -73,12 +76,13 @@ mod index_queue;
 mod index_table;
 mod ip_ids;
 mod link;
-mod neighbor_discovery;
 mod neighbors;
 mod parameter_problem;
 mod pmtu_cache;
 mod prefault;
+mod rate_limit;
 mod recent_flows;
+mod segmentation;
 mod tcp;
 mod timer_heap;
 mod udp;

@@ -1,5 +1,9 @@
 //! Output path: makes frames, resolves the next hop, and hands frames to the port in bursts.
 
+mod neighbor_discovery;
+#[cfg(test)]
+pub(crate) mod tests;
+
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -13,15 +17,19 @@ use linerate_sys::frames::frame_pool::FramePool;
 use crate::addressing::StackAddressing;
 use crate::config::StackConfig;
 use crate::counters::Counters;
-use crate::icmp::RateLimit;
 use crate::ip_ids::IpIdGenerator;
 use crate::neighbors::{NeighborCache, Resolution};
 use crate::pmtu_cache::PmtuCache;
-use crate::stack::LONG_FRAME_BYTES;
+use crate::prefault;
+use crate::rate_limit::RateLimit;
+use crate::segmentation::SegmentSplit;
 use crate::stage_watch::{FrameMark, StageWatch};
-use crate::tcp::SegmentSplit;
 use crate::wire::{ETHERNET_BYTES, UDP, ip, read_u16, write_u16};
-use crate::{Nanos, prefault};
+
+/// Frames longer than this come from ports with a vnet header (64 KiB), and memory holds few of
+/// them.
+pub(crate) const LONG_FRAME_BYTES: usize = 16 << 10;
+
 /// Output side of the stack: frame pool, transmit burst, addresses, neighbours and counters.
 pub(crate) struct LinkLayer {
     pub(crate) memory: FrameRegion,
@@ -396,6 +404,30 @@ impl LinkLayer {
         }
     }
 
+    /// Records that the path to a host has this MTU; returns whether that is new.
+    pub(crate) fn learn_path_mtu(&mut self, to: IpAddr, mtu: u16) -> bool {
+        let is_new = self.pmtu_cache.learn(to, mtu, self.now);
+        if is_new {
+            // Prepared headers contain the limit of that destination.
+            self.neighbors.bump_epoch();
+        }
+        is_new
+    }
+
+    /// Removes expired entries of the path MTU cache.
+    #[inline]
+    pub(crate) fn expire_path_mtus(&mut self) {
+        if self.pmtu_cache.has_expired(self.now) {
+            self.remove_expired_path_mtus();
+        }
+    }
+
+    #[cold]
+    fn remove_expired_path_mtus(&mut self) {
+        self.pmtu_cache.remove_expired(self.now);
+        self.neighbors.bump_epoch();
+    }
+
     /// Sends the frames whose neighbour was resolved.
     pub(crate) fn release_resolved(&mut self) {
         while let Some((frame, _)) = self.release_until_unresolved() {
@@ -538,162 +570,5 @@ impl Drop for LinkLayer {
         for frame in self.neighbors.drain() {
             self.pool.free(frame);
         }
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use linerate_port::{AnyPort, AnyReceive, PortUrl, RxQueue, open};
-
-    use super::*;
-    use crate::stack::memory_plan;
-
-    /// Returns a link whose port is one end of a ring, the receive half of that port, and the port
-    /// at the other end.
-    pub(crate) fn on_ring(settings: &[&str], frames: u32) -> (LinkLayer, AnyReceive, AnyPort) {
-        let mut config = StackConfig::default();
-        for setting in settings {
-            config.apply(setting).unwrap();
-        }
-        let mtu = config.mtu;
-        let url = |end| format!("ring:l,end={end},rxd={frames},mtu={mtu}").parse();
-        let urls: [PortUrl; 2] = ["a", "b"].map(|end| url(end).unwrap());
-        let plan = memory_plan(&config, &urls[0]).combine(memory_plan(&config, &urls[1]));
-        let memory = FrameRegion::new(MemoryPlan {
-            huge_pages: false,
-            ..plan
-        });
-        let memory = memory.unwrap();
-        let [local_port, remote_port] = urls.map(|url| open(&url, &memory).unwrap().remove(0));
-        let addressing = StackAddressing::new(&["10.0.0.1/24", "fd00::1/64"]).unwrap();
-        let link = LinkLayer::new(
-            &memory,
-            local_port.transmit,
-            0,
-            addressing.with_full_capacity(),
-            [2, 0, 0, 0, 0, 1],
-            &config,
-        );
-        (link, local_port.receive, remote_port)
-    }
-
-    /// Pushes a frame with `kind` in its first byte.
-    fn push(link: &mut LinkLayer, kind: u8) {
-        let mut frame = link.allocate_frame(20).unwrap();
-        link.memory.bytes_mut(&mut frame)[0] = kind;
-        link.push(frame);
-    }
-
-    #[test]
-    fn replies_take_half_of_what_a_port_takes() {
-        // Budgets for many frames, for a few, and for one; and a port that takes two per poll.
-        for (descriptors, frames) in [(64u32, 512u32), (6, 512), (1, 512), (64, 8)] {
-            let setting = format!("tx_descriptors={descriptors}");
-            let (mut link, _receive, mut remote_port) = on_ring(&[&setting], frames);
-            let mut pool = link.memory.pool();
-            let port_takes = if frames == 8 { 2 } else { 64 };
-            let mut sent = [0u32; 2];
-            for poll in 0..400u64 {
-                link.begin_poll(poll);
-                for _ in 0..64 {
-                    if link.may_reply(1) {
-                        push(&mut link, 1);
-                    }
-                }
-                while link.can_send() {
-                    push(&mut link, 0);
-                }
-                link.flush();
-                let mut received = 0;
-                while received < port_takes {
-                    let mut burst = Burst::with_limit(port_takes - received);
-                    let count = remote_port.receive.receive(&mut pool, &mut burst);
-                    for frame in burst.frames() {
-                        let kind = link.memory.bytes(frame)[0];
-                        sent[usize::from(kind)] += u32::from(poll >= 100);
-                    }
-                    pool.free_all(&mut burst);
-                    received += count;
-                    if count == 0 {
-                        break;
-                    }
-                }
-            }
-            let [other_frames, replies] = sent;
-            let all = 300 * descriptors.min(port_takes as u32);
-            let name = format!("{descriptors} descriptors, {frames} frames: {sent:?}");
-            assert_eq!(other_frames + replies, all, "{name}");
-            // Part of their half is reserved for neighbour replies.
-            assert!(replies * 4 >= all, "{name}");
-            assert!(other_frames * 2 + 10 >= all, "{name}");
-            assert!(link.counters.link.out_answers_limited > 0);
-        }
-    }
-
-    /// Like the fragments of a long datagram: more frames than ring and burst hold.
-    #[test]
-    fn waiting_frames_leave_a_short_ring_complete() {
-        let (mut link, _receive, mut remote_port) = on_ring(&["tx_descriptors=4"], 4);
-        let mut pool = link.memory.pool();
-        let to = "10.0.0.2".parse().unwrap();
-        link.begin_poll(0);
-        for number in 0..45 {
-            let mut frame = link.allocate_frame(40).unwrap();
-            link.packet(&mut frame).fill(number);
-            link.send(frame, to, VnetHeader::default());
-        }
-        link.neighbors.learn(to, [2, 0, 0, 0, 0, 2], true, 0);
-        link.release_resolved();
-        let mut sent = Vec::new();
-        for poll in 1..100 {
-            let mut burst = Burst::new();
-            remote_port.receive.receive(&mut pool, &mut burst);
-            let waited = burst.frames().iter().map(|frame| link.memory.bytes(frame));
-            sent.extend(
-                waited
-                    .filter(|bytes| bytes.len() == 54)
-                    .map(|bytes| bytes[53]),
-            );
-            pool.free_all(&mut burst);
-            link.begin_poll(poll);
-            assert!(link.poll_neighbors().is_none());
-            link.flush();
-        }
-        assert_eq!(sent, (0..45).collect::<Vec<u8>>());
-        assert_eq!(link.counters.link.out_ring_full, 0);
-    }
-
-    /// A burst of long frames is larger than the caches that one of them fits into.
-    #[test]
-    fn a_long_frame_leaves_at_once() {
-        let (mut link, _receive, mut remote_port) = on_ring(&["mtu=60000"], 64);
-        let mut pool = link.memory.pool();
-        link.begin_poll(0);
-        let received = [1_000, 40_000, 40_001, 1_001].map(|bytes| {
-            let frame = link.allocate_frame(bytes).unwrap();
-            link.push(frame);
-            let mut burst = Burst::new();
-            remote_port.receive.receive(&mut pool, &mut burst);
-            pool.free_all(&mut burst)
-        });
-        // Frames pushed before it leave with it.
-        assert_eq!(received, [0, 2, 1, 0]);
-        link.flush();
-        let mut burst = Burst::new();
-        assert_eq!(remote_port.receive.receive(&mut pool, &mut burst), 1);
-        pool.free_all(&mut burst);
-    }
-
-    #[test]
-    fn a_long_reply_uses_later_shares() {
-        let (mut link, _receive, _remote_port) = on_ring(&["tx_descriptors=4"], 64);
-        link.begin_poll(0);
-        // 45 frames: the share of 22 polls.
-        assert!(link.may_reply(45));
-        let waited = (1..100).find(|&poll| {
-            link.begin_poll(poll);
-            link.may_reply(1)
-        });
-        assert_eq!(waited, Some(23));
     }
 }

@@ -8,7 +8,6 @@
 use std::net::IpAddr;
 
 use crate::Nanos;
-use crate::link::LinkLayer;
 use crate::recent_flows::RecentFlows;
 
 /// Paths remembered at a time, in 2 KiB. The one that would expire first is replaced, and is
@@ -90,7 +89,7 @@ impl PmtuCache {
     }
 
     /// Records a path MTU; returns whether it is smaller than the known one.
-    fn learn(&mut self, to: IpAddr, mtu: u16, now: Nanos) -> bool {
+    pub(crate) fn learn(&mut self, to: IpAddr, mtu: u16, now: Nanos) -> bool {
         let expires_at = now + PMTU_LIFETIME_NS;
         let is_new = match self.entries.iter_mut().find(|path| path.to == to) {
             // A larger value may belong to a packet sent earlier; only expiry increases the MTU.
@@ -118,6 +117,18 @@ impl PmtuCache {
         is_new
     }
 
+    /// Returns whether an entry has expired.
+    #[inline]
+    pub(crate) const fn has_expired(&self, now: Nanos) -> bool {
+        now >= self.next_expiry
+    }
+
+    /// Removes expired entries.
+    pub(crate) fn remove_expired(&mut self, now: Nanos) {
+        self.entries.retain(|path| path.expires_at > now);
+        self.update_next_expiry();
+    }
+
     fn update_next_expiry(&mut self) {
         let first = self.entries.iter().map(|path| path.expires_at).min();
         self.next_expiry = first.unwrap_or(Nanos::MAX);
@@ -128,34 +139,6 @@ impl PmtuCache {
     #[inline]
     pub(crate) const fn may_exceed_path(bytes: usize, v4: bool) -> bool {
         !v4 && bytes > MIN_PMTU_V6 as usize
-    }
-}
-
-impl LinkLayer {
-    /// Records that the path to a host has this MTU; returns whether that is new.
-    pub(crate) fn learn_path_mtu(&mut self, to: IpAddr, mtu: u16) -> bool {
-        let is_new = self.pmtu_cache.learn(to, mtu, self.now);
-        if is_new {
-            // Prepared headers contain the limit of that destination.
-            self.neighbors.bump_epoch();
-        }
-        is_new
-    }
-
-    /// Removes expired entries.
-    #[inline]
-    pub(crate) fn expire_path_mtus(&mut self) {
-        if self.now >= self.pmtu_cache.next_expiry {
-            self.remove_expired_path_mtus();
-        }
-    }
-
-    #[cold]
-    fn remove_expired_path_mtus(&mut self) {
-        let now = self.now;
-        self.pmtu_cache.entries.retain(|path| path.expires_at > now);
-        self.pmtu_cache.update_next_expiry();
-        self.neighbors.bump_epoch();
     }
 }
 

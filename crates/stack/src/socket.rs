@@ -4,6 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::Nanos;
 
+/// First of the dynamic ports, assigned when port 0 is requested (RFC 6335).
+pub(crate) const FIRST_FREE_PORT: u16 = 49_152;
+
 /// Kind of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SocketKind {

@@ -31,7 +31,7 @@ use crate::stage_watch::FrameDeparture;
 use crate::tcp::TcpLayer;
 use crate::udp::UdpLayer;
 
-pub(crate) use plan::{LONG_FRAME_BYTES, frames_needed};
+pub(crate) use plan::frames_needed;
 pub use plan::{memory_plan, port_url, ring_url};
 
 /// Result of one poll.

@@ -1,7 +1,6 @@
 //! Sizes and behaviour of a stack, with the settings that embedded stacks have.
 
 mod keys;
-mod memory;
 mod value;
 
 use std::time::Duration;
@@ -13,7 +12,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::StackError;
 
 pub use keys::{ConfigKey, KEYS};
-pub use memory::{MemoryItem, MemoryUsage};
 
 /// Built-in configurations: name, purpose, TOML text.
 pub const PROFILES: &[(&str, &str, &str)] = &[
@@ -130,14 +128,14 @@ pub struct ThreadConfig {
 /// Configuration of a stack.
 ///
 /// ```
-/// use crate::Config;
+/// use linerate_stack::StackConfig;
 ///
-/// let mut config = Config::profile("embedded-default")?;
+/// let mut config = StackConfig::profile("embedded-default")?;
 /// config.apply("tcp.send_buffer=16K")?;
 /// assert_eq!(config.tcp.send_buffer, 16384);
 /// let error = config.set("tcp.psh", "sometimes").unwrap_err();
 /// assert!(error.to_string().contains("buffer-empty, always or never"));
-/// # Ok::<(), crate::StackError>(())
+/// # Ok::<(), linerate_stack::StackError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackConfig {

@@ -9,12 +9,10 @@ use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::config::{ChecksumMode, StackConfig};
 use crate::error::StackError;
-use crate::link::max_parts;
+use crate::link::{LONG_FRAME_BYTES, max_parts};
 use crate::neighbors::MAX_WAITING_FRAMES;
 use crate::wire::ETHERNET_BYTES;
-/// Frames longer than this come from ports with a vnet header (64 KiB), and memory holds few of
-/// them.
-pub(crate) const LONG_FRAME_BYTES: usize = 16 << 10;
+
 const MAX_QUEUED_LONG_FRAMES: u32 = 256;
 
 /// Returns the maximum number of frames in all receive queues.
@@ -45,7 +43,7 @@ pub(crate) fn frames_needed(config: &StackConfig, frame_bytes: u16) -> u32 {
 }
 
 /// Returns the memory that a stack with this configuration and its port need. Combine several plans
-/// with [`MemoryPlan::joined`] when they share one memory.
+/// with [`MemoryPlan::combine`] when they share one memory.
 #[must_use]
 pub fn memory_plan(config: &StackConfig, url: &PortUrl) -> MemoryPlan {
     let mut plan = url.memory_plan();

@@ -32,14 +32,12 @@ use crate::error::StackError;
 use crate::index_queue::IndexQueue;
 use crate::index_table::{IndexTable, pair_hash};
 use crate::link::LinkLayer;
-use crate::socket::{SocketId, SocketKind, UnreachableReason};
+use crate::segmentation::{MaxSegmentPayload, SegmentSplit};
+use crate::socket::{FIRST_FREE_PORT, SocketId, SocketKind, UnreachableReason};
 use crate::timer_heap::TimerHeap;
-use crate::udp::FIRST_FREE_PORT;
-use crate::wire::ip;
 use connection::ConnectionOwner;
 pub(crate) use connection::TcpConnection;
 pub(crate) use listen_socket::ListenSocket;
-pub(crate) use super_segment::SegmentSplit;
 use super_segment::SuperSegmentSender;
 
 /// Listening sockets of a stack: a linerate server has a port for each of its protocols.
@@ -89,33 +87,6 @@ pub(crate) struct SegmentFormat {
     tos: u8,
     /// Maximum payload of a segment.
     max_payload: MaxSegmentPayload,
-}
-
-/// Maximum payload of a segment for each IP version, in bytes. It may be less than follows from the
-/// MTU given to smoltcp.
-#[derive(Clone, Copy)]
-struct MaxSegmentPayload {
-    v4: u16,
-    v6: u16,
-}
-
-impl MaxSegmentPayload {
-    /// Derives the limits from the MTU and the configured maximum segment size.
-    fn new(mtu: u16, configured: Option<u16>) -> Self {
-        let limit = |ip_header_bytes: usize| {
-            let max_payload = mtu.saturating_sub((ip_header_bytes + crate::wire::TCP_BYTES) as u16);
-            configured.map_or(max_payload, |configured| configured.min(max_payload))
-        };
-        Self {
-            v4: limit(ip::V4_BYTES),
-            v6: limit(ip::V6_BYTES),
-        }
-    }
-
-    #[inline]
-    fn for_version(&self, v4: bool) -> u16 {
-        if v4 { self.v4 } else { self.v6 }
-    }
 }
 
 impl SegmentFormat {

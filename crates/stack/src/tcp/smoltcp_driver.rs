@@ -17,6 +17,7 @@ use super::{TcpLayer, window_edge};
 use crate::Nanos;
 use crate::config::CongestionAlgorithm;
 use crate::link::LinkLayer;
+use crate::segmentation::MAX_SEGMENTS_PER_VISIT;
 use crate::socket::{SocketId, SocketKind};
 use crate::wire::ip::IpHeader;
 use crate::wire::{
@@ -34,9 +35,6 @@ const HALF_OPEN_TIMEOUT_NS: Nanos = 15_000_000_000;
 /// Steps into which one acknowledgement is split: segments of 1460 B in 64 KiB, the most that
 /// arrives as one, and some more.
 const MAX_ACK_STEPS: u32 = 64;
-
-/// Segments that a connection sends before the next connection.
-pub(super) const MAX_SEGMENTS_PER_VISIT: u32 = 8;
 
 const ACK_RST: u16 = ACK | RST;
 const SYN_RST: u16 = SYN | RST;

@@ -28,10 +28,8 @@ use crate::index_queue::IndexQueue;
 use crate::link::LinkLayer;
 use crate::neighbors::UndeliveredDatagram;
 use crate::socket::{DatagramMeta, SocketId, SocketKind};
-use crate::wire::ip::IpHeader;
-use crate::wire::{ChecksumVerdict, UDP, UDP_BYTES, ip, read_u16};
-/// First of the dynamic ports, assigned when port 0 is requested (RFC 6335).
-pub(crate) const FIRST_FREE_PORT: u16 = 49_152;
+use crate::wire::ip::{self, IpHeader};
+use crate::wire::{ChecksumVerdict, UDP, UDP_BYTES, read_u16};
 
 /// UDP sockets of a stack.
 pub(crate) struct UdpLayer {

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::FIRST_FREE_PORT;
 use crate::index_table::{IndexTable, pair_hash};
 use crate::prefault;
+use crate::socket::FIRST_FREE_PORT;
 
 /// Table of ports, and of sockets bound to one peer.
 pub(crate) struct PortTable {

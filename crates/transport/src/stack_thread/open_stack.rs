@@ -6,8 +6,9 @@ use std::sync::Arc;
 use linerate_host::snapshot::is_local_address;
 use linerate_port::{AnyPort, PortUrl, RxQueue, TxQueue};
 use linerate_record::stack::{StackFacts, StackPlan};
-use linerate_stack::config::MemoryUsage;
-use linerate_stack::{Stack, StackAddressing, StackConfig, StackError, memory_plan, port_url};
+use linerate_stack::{
+    MemoryUsage, Stack, StackAddressing, StackConfig, StackError, memory_plan, port_url,
+};
 use linerate_stats::units::format_bytes;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::{cpu, memory_info};

@@ -36,7 +36,7 @@ pub fn configuration(config: &StackConfig) -> BTreeMap<String, String> {
 /// Returns the memory of a configuration over a port.
 pub fn memory_facts(config: &StackConfig, url: &PortUrl) -> StackMemory {
     let usage = config.memory_usage(url);
-    let item = |item: linerate_stack::config::MemoryItem| StackMemoryItem {
+    let item = |item: linerate_stack::MemoryItem| StackMemoryItem {
         purpose: match item.name {
             "frames" => format!("{} frames of {} B", usage.frames, usage.slot_bytes),
             name => name.to_owned(),

@@ -1,10 +1,10 @@
-//! Memory needed by a configuration.
+//! Memory budget of a configuration: what a stack will allocate, item by item.
 
 use linerate_port::PortUrl;
 use linerate_sys::frames::frame_memory::MemoryPlan;
 
-use super::StackConfig;
 use crate::addressing::StackAddressing;
+use crate::config::StackConfig;
 use crate::link::LinkLayer;
 use crate::neighbors::NeighborCache;
 use crate::pmtu_cache::PmtuCache;

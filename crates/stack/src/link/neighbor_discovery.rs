@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use linerate_packet::vnet::VnetHeader;
 
+use super::LinkLayer;
 use crate::addressing::{ALL_NODES_V6, solicited_node_group};
-use crate::link::LinkLayer;
 use crate::neighbors::{Advertisement, UndeliveredDatagram};
 use crate::wire::ip::V6_BYTES;
 use crate::wire::{ETHERTYPE_ARP, ICMPV6, checksum_sum, ip, read_u16, write_u16};
