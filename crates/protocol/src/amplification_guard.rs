@@ -161,7 +161,7 @@ struct UnvalidatedAddress {
 /// Decides whether datagrams may be sent to unvalidated addresses, and counts their credit.
 ///
 /// ```
-/// use crate::amplification_guard::{AmplificationGuard, SendRejection, GuardRules};
+/// use linerate_protocol::amplification_guard::{AmplificationGuard, SendRejection, GuardRules};
 ///
 /// let mut guard = AmplificationGuard::new(GuardRules::default());
 /// let peer = "127.0.0.1".parse().unwrap();

@@ -41,7 +41,7 @@ pub const BACKLOG_LIMIT_BYTES: usize = 256 << 10;
 /// Server side of a TCP connection.
 ///
 /// ```
-/// use crate::echo::EchoStream;
+/// use linerate_protocol::echo::EchoStream;
 ///
 /// let mut stream = EchoStream::default();
 /// assert_eq!(stream.receive(b"hello"), 5);

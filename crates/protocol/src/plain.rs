@@ -19,7 +19,7 @@ pub const PROTOCOL: ProtocolInfo = ProtocolInfo {
 /// Receive counters of one flow.
 ///
 /// ```
-/// use crate::plain::{SILENCE_NS, PlainSink};
+/// use linerate_protocol::plain::{SILENCE_NS, PlainSink};
 ///
 /// let mut sink = PlainSink::default();
 /// sink.receive(5_000, 1_472);

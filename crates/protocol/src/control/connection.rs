@@ -27,9 +27,9 @@ const KIND_BYTES: usize = 2;
 /// Sans-I/O codec of one end of a control connection.
 ///
 /// ```
-/// use crate::control::{ControlCodec, Frame, Hello};
+/// use linerate_protocol::control::{ControlCodec, Frame, Hello};
 ///
-/// # fn main() -> Result<(), crate::control::ControlError> {
+/// # fn main() -> Result<(), linerate_protocol::control::ControlError> {
 /// let mut client = ControlCodec::client(Hello::new("linerate 0.1.0"))?;
 /// let mut server = ControlCodec::server(Hello::new("linerate 0.2.0"))?;
 ///

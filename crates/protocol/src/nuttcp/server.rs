@@ -30,10 +30,10 @@ pub enum NuttcpServerEvent {
 /// Server side of a control connection.
 ///
 /// ```
-/// use crate::nuttcp::{NuttcpClient, NuttcpClientEvent, NuttcpCounts, NuttcpServer, NuttcpServerEvent, NuttcpTest, NuttcpDirection};
-/// use crate::sniff::TransportKind;
+/// use linerate_protocol::nuttcp::{NuttcpClient, NuttcpClientEvent, NuttcpCounts, NuttcpServer, NuttcpServerEvent, NuttcpTest, NuttcpDirection};
+/// use linerate_protocol::sniff::TransportKind;
 ///
-/// # fn main() -> Result<(), crate::nuttcp::NuttcpError> {
+/// # fn main() -> Result<(), linerate_protocol::nuttcp::NuttcpError> {
 /// let test = NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Stream, 5001);
 /// let mut client = NuttcpClient::new(test)?;
 /// let mut server = NuttcpServer::default();
