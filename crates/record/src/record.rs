@@ -21,6 +21,7 @@ use crate::generate::GenerateFigures;
 use crate::plan::{Direction, Plan, RunKind};
 use crate::stack::StackFigures;
 
+pub use crate::ends::FlowEnd;
 pub use crate::round_trip::SlowResponse;
 pub use crate::timeline::Timeline;
 pub use linerate_stats::histogram::{HistogramData, Quantiles};
@@ -593,16 +594,6 @@ pub struct Interval {
     /// Figures of each flow, if the direction has 2 to 64 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamInterval>,
-}
-
-/// End of a flow: where payload is sent or where it is received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum FlowEnd {
-    /// The sending end.
-    Sender,
-    /// The receiving end.
-    Receiver,
 }
 
 /// Packets lost at one place.

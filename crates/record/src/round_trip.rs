@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::device_timestamps::DeviceTimestamps;
-use crate::plan::PerEnd;
+use crate::ends::PerEnd;
 
 /// Use of sockets for requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
