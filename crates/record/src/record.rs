@@ -646,8 +646,8 @@ impl CounterDelta {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RoundTripStage {
-    /// `address-send-call`, `address-qdisc`, `path-there`, `server-receive`, `server-application`,
-    /// `server-send-call`, `server-qdisc`, `path-back`, `address-receive`; the two `…-receive`
+    /// `client-send-call`, `client-qdisc`, `path-there`, `server-receive`, `server-application`,
+    /// `server-send-call`, `server-qdisc`, `path-back`, `client-receive`; the two `…-receive`
     /// stages have the parts `…-softirq`, `…-wake-up`, `…-receive-call`
     /// (docs/method/stages-and-timestamps.md).
     pub stage: String,
