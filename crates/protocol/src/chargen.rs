@@ -9,7 +9,7 @@
 //! printable ASCII characters in cyclic order, starts one character after the line before, and ends
 //! with CR LF.
 
-use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
+use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// The port of RFC 864, TCP and UDP.
 pub const PORT: u16 = 19;

@@ -6,7 +6,7 @@
 //! sending side. It sends no counts, so the number of received bytes is unknown unless its console
 //! shows it.
 
-use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
+use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// The port of RFC 863, TCP and UDP.
 pub const PORT: u16 = 9;

@@ -6,7 +6,7 @@
 //! sent.
 
 use crate::byte_queue::ByteQueue;
-use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
+use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// The port of RFC 862, TCP and UDP.
 pub const PORT: u16 = 7;

@@ -25,3 +25,4 @@ pub mod sockperf;
 pub mod ttcp;
 
 mod byte_queue;
+mod classification;

@@ -58,7 +58,7 @@ mod report;
 mod server;
 mod udp;
 
-use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
+use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 pub use client::{NuttcpClient, NuttcpClientEvent};
 pub use error::NuttcpError;

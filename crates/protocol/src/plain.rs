@@ -4,7 +4,7 @@
 //! so the loss is unknown too. A UDP flow ends by silence. Discard (RFC 863), classic ttcp and `nc`
 //! over TCP are received in this way.
 
-use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
+use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// Silence after which a flow of datagrams is over, in nanoseconds.
 pub const SILENCE_NS: u64 = 1_000_000_000;

@@ -19,7 +19,7 @@
 mod message;
 mod server;
 
-use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
+use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 pub use message::{HEADER_BYTES, MESSAGE_LIMIT_BYTES, SockperfError, SockperfHeader};
 pub use server::{BACKLOG_LIMIT_BYTES, SockperfDatagram, SockperfServer, SockperfTotals};

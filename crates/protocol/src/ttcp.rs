@@ -14,8 +14,8 @@
 //! stops at the second end marker. [`TtcpReceiver`] avoids this: it has seen data before the end
 //! marker.
 
+use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 use crate::plain::{PlainSink, ReceivedTotals};
-use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
 use crate::unrelated_protocol;
 
 /// Classic port (also nuttcp's old data port and iperf2's port).

@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::ends::FlowEnd;
 use crate::facts::Role;
 use crate::plan::{CpuList, Direction};
-use crate::record::FlowEnd;
 
 /// Most threads of an end that a record lists; the sums include all threads.
 pub const MAX_LISTED_THREADS: usize = 64;

@@ -1,8 +1,10 @@
 //! Thresholds set by a script: `--expect 'p99<100us'`, `--expect 'goodput>9G'`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use linerate_stats::statistics::Estimate;
 use linerate_stats::units::{
     BitRate, ByteSize, UnitError, format_bit_rate, format_bytes, format_count, format_nanos,
     format_per_second, format_share, parse_count, parse_duration, parse_fraction,
@@ -298,8 +300,8 @@ impl Expectation {
 
     /// Checks the threshold against the median of repeats.
     #[must_use]
-    pub fn evaluate_repeats(&self, result: &crate::run_set::SetResult) -> ExpectationResult {
-        self.evaluate_value(result.figures.get(self.figure.name).map(|e| e.median))
+    pub fn evaluate_repeats(&self, figures: &BTreeMap<String, Estimate>) -> ExpectationResult {
+        self.evaluate_value(figures.get(self.figure.name).map(|e| e.median))
     }
 
     /// Returns the figure of the threshold.

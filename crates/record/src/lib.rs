@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 mod earlier_names;
+mod ends;
 
 pub mod load;
 pub mod waiting_costs;

@@ -11,6 +11,7 @@ use linerate_stats::units::{format_exact_duration, parse_duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::ends::PerEnd;
 use crate::forward::ForwardPlan;
 use crate::generate::GeneratePlan;
 use crate::pace::PacePlan;
@@ -386,64 +387,6 @@ impl fmt::Display for CpuList {
             rest = &rest[run..];
         }
         f.pad(&out)
-    }
-}
-
-/// A value for each end of a run, written `CLIENT[/SERVER]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct PerEnd<T> {
-    /// Value of the client.
-    #[serde(alias = "near")]
-    pub client: T,
-    /// Value of the server.
-    #[serde(alias = "far")]
-    pub server: T,
-}
-
-impl<T> PerEnd<T> {
-    /// Returns the pair with the values of client and server exchanged.
-    #[must_use]
-    pub fn swapped(self) -> Self {
-        Self {
-            client: self.server,
-            server: self.client,
-        }
-    }
-}
-
-impl<T: Clone> PerEnd<T> {
-    /// Creates a pair with the same value for both ends.
-    #[must_use]
-    pub fn same(value: T) -> Self {
-        Self {
-            server: value.clone(),
-            client: value,
-        }
-    }
-}
-
-impl<T: FromStr + Clone> FromStr for PerEnd<T> {
-    type Err = T::Err;
-
-    /// Parses `CLIENT[/SERVER]`; without `/SERVER` both ends have the same value.
-    fn from_str(text: &str) -> Result<Self, T::Err> {
-        match text.split_once('/') {
-            None => text.parse().map(Self::same),
-            Some((client, server)) => Ok(Self {
-                client: client.parse()?,
-                server: server.parse()?,
-            }),
-        }
-    }
-}
-
-impl<T: fmt::Display + PartialEq> fmt::Display for PerEnd<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.client == self.server {
-            write!(f, "{}", self.client)
-        } else {
-            write!(f, "{}/{}", self.client, self.server)
-        }
     }
 }
 

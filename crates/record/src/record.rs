@@ -21,6 +21,7 @@ use crate::generate::GenerateFigures;
 use crate::plan::{Direction, Plan, RunKind};
 use crate::stack::StackFigures;
 
+pub use crate::ends::FlowEnd;
 pub use crate::round_trip::SlowResponse;
 pub use crate::timeline::Timeline;
 pub use linerate_stats::histogram::{HistogramData, Quantiles};
@@ -595,16 +596,6 @@ pub struct Interval {
     pub streams: Vec<StreamInterval>,
 }
 
-/// End of a flow: where payload is sent or where it is received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum FlowEnd {
-    /// The sending end.
-    Sender,
-    /// The receiving end.
-    Receiver,
-}
-
 /// Packets lost at one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PacketLoss {
@@ -655,8 +646,8 @@ impl CounterDelta {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RoundTripStage {
-    /// `address-send-call`, `address-qdisc`, `path-there`, `server-receive`, `server-application`,
-    /// `server-send-call`, `server-qdisc`, `path-back`, `address-receive`; the two `…-receive`
+    /// `client-send-call`, `client-qdisc`, `path-there`, `server-receive`, `server-application`,
+    /// `server-send-call`, `server-qdisc`, `path-back`, `client-receive`; the two `…-receive`
     /// stages have the parts `…-softirq`, `…-wake-up`, `…-receive-call`
     /// (docs/method/stages-and-timestamps.md).
     pub stage: String,

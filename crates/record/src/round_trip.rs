@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::device_timestamps::DeviceTimestamps;
-use crate::plan::PerEnd;
+use crate::ends::PerEnd;
 
 /// Use of sockets for requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -216,7 +216,7 @@ pub struct SlowResponse {
     pub time_ns: u64,
     /// Kebab-case id of the cause, as far as this end has evidence: `retransmit`, `preempted`,
     /// `migrated`, `page-fault`, `steal`, `scheduler-wake-up`, `softirq-or-timer-tick`,
-    /// `receive-queue-wait`, or `not-suffixes`.
+    /// `receive-queue-wait`, or `not-known`.
     pub cause: String,
     /// Evidence of the cause, as text for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]

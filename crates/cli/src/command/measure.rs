@@ -156,7 +156,7 @@ fn measure(
     } else {
         let set = repeats(runs, interrupted);
         let verdicts = judge_expectations(args, |expectation| {
-            expectation.evaluate_repeats(&set.result)
+            expectation.evaluate_repeats(&set.result.figures)
         });
         output.write_set(&set, &verdicts)?;
         verdicts

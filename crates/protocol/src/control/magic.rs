@@ -17,7 +17,7 @@
 //! One upstream server replies nevertheless: iperf3 accepts any 37 bytes as a cookie. It sends the
 //! one byte `09`, which our client recognises at once.
 
-use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
+use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// First bytes of a control connection, in both directions.
 pub const CONTROL_MAGIC: [u8; 8] = *b"\x01lr\xC0\xFFctl";

@@ -13,7 +13,7 @@
 use super::datagram::HEADER_BYTES;
 use super::settings::{BASE_BYTES, Iperf2Settings, flags, header_length};
 use super::{bounceback, read_u32};
-use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
+use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// iperf2 with a header: 2.1 and later, 2.0 with both directions, bounceback.
 pub const PROTOCOL: ProtocolInfo = ProtocolInfo {

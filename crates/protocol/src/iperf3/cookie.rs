@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::sniff::{ProtocolInfo, ProtocolMatch, TransportKind};
+use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// Bytes of a cookie on the wire: 36 characters and a NUL.
 pub const COOKIE_BYTES: usize = 37;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::sniff::TransportKind;
+use crate::classification::TransportKind;
 
 /// Largest buffer that our server accepts, in bytes (upstream clients use 64 KiB).
 pub const BUFFER_LIMIT_BYTES: usize = 16 << 20;

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use linerate_record::plan::Direction;
 
 use super::parameters::{NuttcpDirection, NuttcpTest};
+use crate::classification::TransportKind;
 use crate::remote_report::{RemoteFigures, RemoteFlow, RemoteReport};
-use crate::sniff::TransportKind;
 
 /// Largest error of a byte count that was parsed from a report, in bytes: reports give MB (2^20
 /// bytes) with four decimals.

@@ -66,8 +66,8 @@ pub struct SockperfServer {
 impl SockperfServer {
     /// Processes a datagram and turns it into its reply if one is requested.
     ///
-    /// Counting is per flow and needs no validated address; the [guard](crate::guard) decides
-    /// whether the reply may be sent.
+    /// Counting is per flow and needs no validated address; the
+    /// [guard](crate::amplification_guard) decides whether the reply may be sent.
     #[inline]
     pub fn receive_datagram(&mut self, datagram: &mut [u8]) -> SockperfDatagram {
         let header = match SockperfHeader::read(datagram) {
