@@ -104,7 +104,7 @@ mod tests {
         command
             .args([
                 "--exact",
-                &format!("{module}::play"),
+                &format!("{module}::run_role"),
                 "--ignored",
                 "--nocapture",
             ])
