@@ -125,7 +125,7 @@ mod tests {
             "/summary/rtt_ns/p99_9",
             "/hosts/0/stack/memory/bytes",
             "/calls/select/ready/p50",
-            "/far_calls/recvfrom/ready/p50",
+            "/server_calls/recvfrom/ready/p50",
             "/forward/ports/1/transmit/dropped",
             "/directions/0/retransmits",
         ] {
