@@ -1,8 +1,6 @@
-//! Linux system calls (clocks, sockets, processors, namespaces), facts of a host for the record,
-//! and the checks of `linerate doctor`.
+//! Facts of a host for the record, and the checks of `linerate doctor`.
 //!
-//! `unsafe` lives in [`sys`] alone: each module there wraps system calls in functions that are safe
-//! to call. Measurements are decided in other crates.
+//! Measurements are decided in other crates.
 
 pub mod doctor;
 pub mod network_namespaces;
