@@ -181,7 +181,7 @@ impl ExperimentError {
         }
     }
 
-    /// Like [`ExperimentError::problem`]; errors in the text also name the file.
+    /// Like [`ExperimentError::to_report`]; errors in the text also name the file.
     #[must_use]
     pub fn to_report_in_file(&self, file: &str) -> ErrorReport {
         let mut problem = self.to_report();

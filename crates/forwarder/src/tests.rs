@@ -70,7 +70,7 @@ fn port_error_ends_the_run_at_once() {
     let mut caveats = caveats.filter(|caveat| caveat.id == "port-stopped");
     let why = &caveats.next().expect("it stopped").reason;
     assert!(
-        why.contains("damaged") && why.contains("give rx= a whole"),
+        why.contains("damaged") && why.contains("give rx= a complete"),
         "{why}"
     );
 }

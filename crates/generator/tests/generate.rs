@@ -63,7 +63,7 @@ fn a_loop_gives_every_frame_back() {
 
 /// A thread that panics ends the run at once, and the record reports it.
 #[test]
-fn a_thread_that_dies_ends_the_run() {
+fn a_panicked_thread_ends_the_run() {
     for threads in [1, 2] {
         let url: PortUrl = "ring:0".parse().unwrap();
         let memory = FrameRegion::new(memory_plan(std::slice::from_ref(&url))).unwrap();
@@ -96,7 +96,7 @@ fn a_thread_that_dies_ends_the_run() {
             "{figures:?}"
         );
         let record = record(("ring:0", None), &settings, ran);
-        assert!(doubts(&record).contains(&"port-stopped"));
+        assert!(caveat_ids(&record).contains(&"port-stopped"));
     }
 }
 
@@ -131,10 +131,10 @@ fn a_lost_remote_process_is_reported() {
     lost.join().unwrap();
     assert!(ran.figures.sent < 3000, "{:?}", ran.figures);
     let record = record((&name, None), &settings, ran);
-    let doubts = doubts(&record);
-    assert!(doubts.contains(&"peer-left"), "{doubts:?}");
+    let caveats = caveat_ids(&record);
+    assert!(caveats.contains(&"peer-left"), "{caveats:?}");
     for blamed in ["tool-limit", "sender-stalled", "no-peer"] {
-        assert!(!doubts.contains(&blamed), "{doubts:?}");
+        assert!(!caveats.contains(&blamed), "{caveats:?}");
     }
 }
 
@@ -221,7 +221,7 @@ fn a_stop_ends_the_run() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused() {
+fn unsendable_frames_are_rejected() {
     for (settings, expected) in [
         (
             GeneratorSettings {
@@ -235,7 +235,7 @@ fn what_cannot_be_sent_is_refused() {
                 input: plan("size = '9000'"),
                 ..GeneratorSettings::default()
             },
-            "longer than ring:0 sends",
+            "longer than ring:0 can send",
         ),
     ] {
         let mut ports =
@@ -387,7 +387,7 @@ fn truncated_capture(file: &Path, records: &[(u32, u32)]) {
 
 /// Headers that claim missing bytes would be sent as complete frames.
 #[test]
-fn a_capture_of_cut_frames_is_refused() {
+fn a_capture_of_truncated_frames_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cut.pcap");
     truncated_capture(&file, &[(60, 60), (96, 1514), (60, 61)]);
@@ -406,7 +406,7 @@ fn a_capture_of_cut_frames_is_refused() {
 
 /// A frame of the maximum size, including its check sequence, is rejected with this reason.
 #[test]
-fn the_longest_captured_frame_is_refused_with_its_length() {
+fn the_longest_captured_frame_is_rejected_with_its_length() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("long.pcap");
     truncated_capture(&file, &[(65_535, 65_535)]);
@@ -441,9 +441,9 @@ fn frames_that_do_not_fit_are_no_limit_of_the_generator() {
         [("bad".to_owned(), 2)]
     );
     assert_eq!(ran.disturbance.ring_drops, 0);
-    let doubts = record(("null:", Some("pcap:")), &settings, ran).validity;
-    let of = |name: &str| doubts.iter().find(|doubt| doubt.id == name);
-    assert!(of("tool-limit").is_none(), "{doubts:?}");
+    let caveats = record(("null:", Some("pcap:")), &settings, ran).validity;
+    let of = |name: &str| caveats.iter().find(|caveat| caveat.id == name);
+    assert!(of("tool-limit").is_none(), "{caveats:?}");
     let reported = &of("unfit-frames").expect("they are told").reason;
     assert!(
         reported.starts_with("2 frames that arrived at pcap"),
@@ -591,8 +591,8 @@ fn switches_learn_before_each_trial() {
 }
 
 /// Returns the ids of a record's warnings.
-fn doubts(record: &Record) -> Vec<&str> {
+fn caveat_ids(record: &Record) -> Vec<&str> {
     (record.validity.iter())
-        .map(|doubt| doubt.id.as_str())
+        .map(|caveat| caveat.id.as_str())
         .collect()
 }

@@ -199,8 +199,8 @@ fn signals_are_passed_on() {
 }
 
 #[test]
-fn whatever_runs_inside_dies_with_the_holder() {
-    with_lab_env("whatever_runs_inside_dies_with_the_holder", |env| {
+fn processes_inside_end_with_the_holder() {
+    with_lab_env("processes_inside_end_with_the_holder", |env| {
         let lab = env.up(&["--hops", "1"]);
         let (_, space) = env.exec(&["client", "readlink", "/proc/self/ns/net"]);
         // One in the foreground, and one that left its parent and session.
@@ -227,8 +227,8 @@ fn whatever_runs_inside_dies_with_the_holder() {
 }
 
 #[test]
-fn a_command_dies_with_the_one_who_ran_it() {
-    with_lab_env("a_command_dies_with_the_one_who_ran_it", |env| {
+fn a_command_ends_with_its_parent() {
+    with_lab_env("a_command_ends_with_its_parent", |env| {
         env.up(&["--hops", "0"]);
         let mut child = env.start(&["exec", "client", "sleep", "1000"]);
         let sleeps = || env.exec(&["client", "sh", "-c", "cat /proc/[0-9]*/comm"]).1;

@@ -164,8 +164,8 @@ fn a_link_has_its_mtu() {
 }
 
 #[test]
-fn gso_sizes_and_offloads_are_as_asked() {
-    with_privilege("gso_sizes_and_offloads_are_as_asked", || {
+fn gso_sizes_and_offloads_are_as_requested() {
+    with_privilege("gso_sizes_and_offloads_are_as_requested", || {
         let topology = Topology::from_toml(&pair(
             "gso = '512K'\noffloads = { tso = false, gro = true, tx-udp-segmentation = false }",
         ))
@@ -223,8 +223,8 @@ fn a_property_that_cannot_be_is_named() {
 }
 
 #[test]
-fn delay_needs_netem_and_says_so() {
-    with_privilege("delay_needs_netem_and_says_so", || {
+fn delay_needs_netem_and_reports_its_absence() {
+    with_privilege("delay_needs_netem_and_reports_its_absence", || {
         let topology = Topology::from_toml(&pair("delay = '20ms'\nrate = '1G'")).unwrap();
         let lab = match Lab::up(&topology) {
             Ok(lab) => lab,

@@ -12,8 +12,8 @@ use linerate_port::{DropCause, Port, PortError, PortUrl, RxQueue, TxQueue};
 const MODES: [&str; 3] = ["mmsg", "2", "3"];
 
 #[test]
-fn frames_cross_in_every_way() {
-    with_privilege("frames_cross_in_every_way", || {
+fn frames_cross_in_every_mode() {
+    with_privilege("frames_cross_in_every_mode", || {
         let lab = pair("");
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
         for mode in MODES {
@@ -243,7 +243,7 @@ fn a_removed_interface_is_reported() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_refused() {
+fn unusable_interfaces_are_rejected() {
     let memory = memory(64);
     let open_error = |url: &str| common::try_open(url, &memory).map(|_| ()).unwrap_err();
     assert!(matches!(
@@ -271,8 +271,8 @@ fn what_cannot_be_taken_is_refused() {
 }
 
 #[test]
-fn a_far_end_that_is_down_takes_the_carrier() {
-    with_privilege("a_far_end_that_is_down_takes_the_carrier", || {
+fn a_remote_end_that_is_down_clears_the_carrier() {
+    with_privilege("a_remote_end_that_is_down_clears_the_carrier", || {
         let lab = pair("");
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
         let memory = memory(4096);

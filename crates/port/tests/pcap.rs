@@ -269,7 +269,7 @@ fn no_file_is_read_and_written_at_a_time() {
 /// The number of frames reported as missing equals those counted as sent, for any position in a
 /// burst.
 #[test]
-fn frames_that_a_full_disk_takes_not_are_those_sent() {
+fn frames_missing_on_a_full_disk_are_counted_as_sent() {
     if !Path::new("/dev/full").exists() {
         return;
     }

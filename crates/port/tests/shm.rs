@@ -146,8 +146,8 @@ fn lengths_beyond_a_slot_are_dropped() {
 
 /// Memory for frames of another length than agreed is rejected.
 #[test]
-fn memory_for_other_frames_is_refused() {
-    in_own_dir("memory_for_other_frames_is_refused", |dir| {
+fn memory_for_other_frames_is_rejected() {
+    in_own_dir("memory_for_other_frames_is_rejected", |dir| {
         let memory = memory(256);
         let mut server = common::open("shm:x,role=server,mtu=1500", &memory);
         for slot_bytes in [64, 1472, 1728, 9024] {
@@ -194,8 +194,8 @@ fn a_silent_client_does_not_block_others() {
 
 /// The error of a failed system call is kept, and not that of a later one.
 #[test]
-fn refusals_of_the_kernel_keep_their_cause() {
-    in_own_dir("refusals_of_the_kernel_keep_their_cause", |dir| {
+fn kernel_errors_keep_their_cause() {
+    in_own_dir("kernel_errors_keep_their_cause", |dir| {
         let mut server = common::open("shm:x,role=server", &memory(256));
         // Not memory, and so without seals: EINVAL (fcntl(2), F_GET_SEALS).
         let file = std::fs::File::open("/dev/null").unwrap();
@@ -497,8 +497,8 @@ fn a_name_in_use_is_reported() {
 /// With different frame lengths the longer frames would be lost: the client gets an error, and the
 /// server waits for another.
 #[test]
-fn other_frame_lengths_are_refused() {
-    in_own_dir("other_frame_lengths_are_refused", |_| {
+fn other_frame_lengths_are_rejected() {
+    in_own_dir("other_frame_lengths_are_rejected", |_| {
         let memory = memory(256);
         let mut pool = memory.pool();
         let mut server = common::open("shm:x,role=server,mtu=1500", &memory);
@@ -533,7 +533,7 @@ fn other_frame_lengths_are_refused() {
 }
 
 #[test]
-fn names_that_would_be_paths_are_refused() {
+fn names_that_would_be_paths_are_rejected() {
     for url in ["shm:../x", "shm:a/b", "shm:"] {
         let error = url.parse::<PortUrl>().unwrap_err();
         assert!(error.is_usage(), "{url}: {error}");

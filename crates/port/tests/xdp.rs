@@ -201,7 +201,7 @@ fn each_queue_has_its_own_frames() {
 }
 
 #[test]
-fn a_second_program_is_refused_with_its_holder_and_the_queue_is_free_afterwards() {
+fn a_second_program_is_rejected_with_its_holder_and_the_queue_is_free_afterwards() {
     in_namespace(|| {
         pair(1);
         let memory = memory(&["xdp:va", "xdp:va"]);
@@ -381,7 +381,7 @@ fn a_loop_can_sleep_until_frames_come() {
 }
 
 #[test]
-fn the_default_route_is_refused_unless_forced() {
+fn the_default_route_is_rejected_unless_forced() {
     in_namespace(|| {
         pair(1);
         ip("address add 192.0.2.1/24 dev va");

@@ -59,7 +59,7 @@ fn datagrams(local: &mut TestPort) -> (Vec<u16>, bool) {
 }
 
 #[test]
-fn unfinished_checksums_and_large_segments_come_until_the_far_end_makes_them_itself() {
+fn partial_checksums_and_large_segments_arrive_until_the_sender_completes_them() {
     in_namespace(|| {
         pair(1);
         ip("address add 192.0.2.2/24 dev vb");
@@ -119,7 +119,7 @@ fn type_of_tagged(local: &mut TestPort) -> u16 {
 }
 
 #[test]
-fn vlan_tags_come_once_the_far_end_puts_them_into_frames() {
+fn vlan_tags_arrive_once_the_remote_end_puts_them_into_frames() {
     in_namespace(|| {
         pair(1);
         let args = "link add link vb name vlan5 type vlan id 5";

@@ -38,7 +38,7 @@ fn a_reply_is_no_larger_than_the_request() {
 
 proptest! {
     #[test]
-    fn pieces_make_the_stream(offset: u64, sizes in prop::collection::vec(0usize..300, 1..10)) {
+    fn fragments_make_the_stream(offset: u64, sizes in prop::collection::vec(0usize..300, 1..10)) {
         // The stream repeats only below 2^64: the sum of offset and period must not overflow.
         let offset = offset / 2;
         let total: usize = sizes.iter().sum();

@@ -547,7 +547,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn every_frame_arrives_as_it_was_however_the_stream_is_cut(
+    fn every_frame_arrives_unchanged_however_the_stream_is_split(
         seed: u64,
         split in prop::collection::vec(1usize..4000, 1..40),
     ) {

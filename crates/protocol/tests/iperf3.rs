@@ -479,13 +479,13 @@ fn params() -> impl Strategy<Value = Iperf3Params> {
         )
 }
 
-fn any_cuts() -> impl Strategy<Value = Vec<usize>> {
+fn any_splits() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(any::<usize>(), 0..12)
 }
 
 proptest! {
     #[test]
-    fn splits_change_nothing(which in 0usize..8, cuts in any_cuts()) {
+    fn splits_change_nothing(which in 0usize..8, cuts in any_splits()) {
         let test = &recorded()[which];
         let (whole, said, _) = run_server(&test.client, &[]);
         let split = run_server(&test.client, &cuts);
@@ -499,7 +499,7 @@ proptest! {
     #[test]
     fn splits_change_nothing_of_nonsense(
         bytes in prop::collection::vec(prop::sample::select(vec![0u8, 1, 2, 4, 9, 10, 11, 12, 13, 14, 16, 254, 255, b'{', b'}']), 0..60),
-        cuts in any_cuts(),
+        cuts in any_splits(),
     ) {
         let opening = opening(&bytes);
         let (whole, split) = (run_server(&opening, &[]), run_server(&opening, &cuts));

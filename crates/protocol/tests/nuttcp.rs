@@ -73,7 +73,7 @@ fn requested_test(run: &Recorded) -> Result<NuttcpTest, String> {
 }
 
 #[test]
-fn what_stock_clients_ask_for() {
+fn requests_of_reference_clients() {
     let mut text = String::new();
     for run in recorded() {
         let requested = requested_test(&run);
@@ -119,7 +119,7 @@ fn replay(run: &Recorded, cut: usize) -> (Vec<NuttcpClientEvent>, RemoteReport) 
 }
 
 #[test]
-fn what_stock_servers_report() {
+fn reports_of_reference_servers() {
     let mut text = String::new();
     for run in recorded() {
         if requested_test(&run).is_err() {
@@ -207,7 +207,7 @@ fn run_test(
 }
 
 #[test]
-fn what_our_server_says() {
+fn replies_of_our_server() {
     let counts = NuttcpCounts {
         bytes: 2_702_180_352,
         duration_ns: 500_153_000,
@@ -291,7 +291,7 @@ fn a_client_that_reads_nothing_has_few_lines_waiting() {
 }
 
 #[test]
-fn tests_that_are_refused_say_why() {
+fn rejected_tests_report_the_reason() {
     let line = NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Stream, 5_001);
     let mut client = NuttcpClient::new(line).unwrap();
     client.receive(b"HELO nuttcp v6.1.2\n").unwrap();
@@ -357,7 +357,7 @@ fn tests_that_are_refused_say_why() {
 }
 
 #[test]
-fn a_reason_cannot_say_more_than_one_line() {
+fn a_reason_is_limited_to_one_line() {
     let mut server = NuttcpServer::default();
     server.receive(b"HELO nuttcp v6.1.2\n").unwrap();
     server.mark_sent(server.outgoing().len());
@@ -367,7 +367,7 @@ fn a_reason_cannot_say_more_than_one_line() {
 }
 
 #[test]
-fn tests_that_nuttcp_cannot_do_are_not_asked_for() {
+fn tests_that_nuttcp_cannot_do_are_not_requested() {
     let good = NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Datagram, 5_001);
     for bad in [
         NuttcpTest {
@@ -625,7 +625,7 @@ proptest! {
     /// The server reads the request that the client sent, and the client reads the counters that
     /// the server sent.
     #[test]
-    fn our_ends_understand_each_other(
+    fn our_ends_interoperate(
         test in tests(),
         bytes in 0u64..1 << 45,
         duration_ns in 10_000_000u64..1 << 40,
@@ -664,7 +664,7 @@ proptest! {
 
     /// Splitting a client's lines changes nothing.
     #[test]
-    fn splits_change_nothing(test in tests(), any_cuts in prop::collection::vec(1usize..80, 1..10)) {
+    fn splits_change_nothing(test in tests(), any_splits in prop::collection::vec(1usize..80, 1..10)) {
         let mut client = NuttcpClient::new(test.clone()).unwrap();
         let mut stream = client.outgoing().to_vec();
         client.mark_sent(stream.len());
@@ -673,7 +673,7 @@ proptest! {
         stream.extend_from_slice(client.outgoing());
         let mut server = NuttcpServer::default();
         let mut rest = &stream[..];
-        for cut in any_cuts.iter().cycle() {
+        for cut in any_splits.iter().cycle() {
             if rest.is_empty() {
                 break;
             }

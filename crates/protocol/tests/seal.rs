@@ -200,7 +200,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn pieces_change_nothing(seed: u64, piece in 1usize..2000) {
+    fn fragments_change_nothing(seed: u64, piece in 1usize..2000) {
         let mut source = Source::Random(fastrand::Rng::with_seed(seed));
         let (mut near, mut far) = (client(Some(SECRET)), server(Some(SECRET)));
         let (a, b) = exchange(&mut near, &mut far, piece);
@@ -242,7 +242,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn garbage_is_rejected(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let mut far = server(Some(SECRET));
         let opening = take(&mut client(Some(SECRET)))[..9].to_vec();
         let _ = feed(&mut far, &[&opening[..], &bytes].concat(), 64);

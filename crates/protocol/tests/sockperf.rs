@@ -146,7 +146,7 @@ fn some_messages_get_no_reply() {
 }
 
 #[test]
-fn a_datagram_has_the_length_that_it_says() {
+fn a_datagram_has_the_length_of_its_header() {
     for (length, size) in [(20u32, 19), (20, 21), (0, 20), (u32::MAX, 20), (13, 13)] {
         let mut datagram = [0; 40];
         SockperfHeader {
@@ -244,11 +244,11 @@ proptest! {
 
     /// Splitting a stream gives the same replies and counters as its messages as datagrams.
     #[test]
-    fn splits_change_nothing(messages in messages(), any_cuts in prop::collection::vec(1usize..60, 1..20)) {
+    fn splits_change_nothing(messages in messages(), any_splits in prop::collection::vec(1usize..60, 1..20)) {
         let stream: Vec<u8> = messages.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
         let mut cut = SockperfServer::default();
         let mut rest = &stream[..];
-        for size in any_cuts.iter().cycle() {
+        for size in any_splits.iter().cycle() {
             if rest.is_empty() {
                 break;
             }

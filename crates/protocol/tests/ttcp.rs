@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 /// Checks datagrams as (milliseconds, size): kind of each, bytes, packets, duration in
 /// milliseconds.
 #[test]
-fn markers_tell_start_and_end() {
+fn markers_delimit_start_and_end() {
     use TtcpDatagram::{Data, End, RepeatedMarker, Start};
     type Case<'a> = (
         &'a str,
@@ -126,7 +126,7 @@ fn datagrams(buffers: u64, size: usize) -> Vec<usize> {
 proptest! {
     /// Loses any single markers: the payload is counted.
     #[test]
-    fn our_ends_understand_each_other(buffers in 1u64..50, lost in prop::collection::vec(0usize..6, 0..5), size in 5usize..9_000) {
+    fn our_ends_interoperate(buffers in 1u64..50, lost in prop::collection::vec(0usize..6, 0..5), size in 5usize..9_000) {
         let mut receiver = TtcpReceiver::default();
         let (mut marker, mut now) = (0, 0);
         for datagram in datagrams(buffers, size) {

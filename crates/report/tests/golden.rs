@@ -85,7 +85,7 @@ fn live_lines_of_a_client() {
 }
 
 #[test]
-fn live_lines_have_one_for_each_stream_when_asked() {
+fn live_lines_have_one_for_each_stream_on_request() {
     let mut all = events(1, &samples::ten_streams());
     all.truncate(4);
     let live = LiveLines::new(TextStyle::PLAIN).with_per_stream(true);

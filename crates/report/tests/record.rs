@@ -54,7 +54,7 @@ fn a_record_of_the_first_version_loads() {
 }
 
 #[test]
-fn a_record_of_another_version_is_refused_by_name() {
+fn a_record_of_another_version_is_rejected_by_name() {
     let text = samples::tcp_send()
         .to_json()
         .replace("linerate/run/1", "linerate/run/2");

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 
-use common::{TestServer, doubts, run, try_run};
+use common::{TestServer, caveats, run, try_run};
 use linerate_record::plan::{
     CopyModes, Direction, PerEnd, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol,
     UdpOffload,
@@ -22,7 +22,7 @@ fn plan(port: u16, protocol: TransportProtocol) -> Plan {
 }
 
 #[test]
-fn what_arrives_as_it_was_sent_is_found_right() {
+fn unchanged_payload_is_verified() {
     let server = TestServer::start();
     for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
         for (wait, bytes, gso, batch) in [
@@ -53,7 +53,7 @@ fn what_arrives_as_it_was_sent_is_found_right() {
                 let context = format!("{protocol} {wait} {bytes} {direction}");
                 assert_eq!(record.summary.mismatched, Some(0), "{context}");
                 assert!(record.summary.bytes_received > Some(0), "{context}");
-                assert!(!doubts(&record).contains(&"content-mismatch"), "{context}");
+                assert!(!caveats(&record).contains(&"content-mismatch"), "{context}");
                 assert_eq!(record.verification.len(), 2, "{context}");
             }
         }
@@ -149,7 +149,7 @@ fn proxy(server: u16, flip: usize) -> u16 {
 }
 
 #[test]
-fn one_changed_byte_of_a_stream_is_found_where_it_is() {
+fn one_changed_byte_of_a_stream_is_located() {
     const AT: usize = 1_234_567;
     let server = TestServer::start();
     let mut plan = plan(proxy(server.port, AT), TransportProtocol::Tcp);
@@ -164,8 +164,8 @@ fn one_changed_byte_of_a_stream_is_found_where_it_is() {
     let byte = |text: &str| u8::from_str_radix(&text[..2], 16).unwrap();
     assert_eq!(byte(&mismatch.expected) ^ byte(&mismatch.received), 0x10);
     assert_eq!(mismatch.expected[2..], mismatch.received[2..]);
-    let doubt = record.validity.iter().find(|d| d.id == "content-mismatch");
-    let why = &doubt.unwrap().reason;
+    let caveat = record.validity.iter().find(|d| d.id == "content-mismatch");
+    let why = &caveat.unwrap().reason;
     assert!(
         why.contains("1 B") && why.contains("offset 1234567"),
         "{why}"
@@ -173,7 +173,7 @@ fn one_changed_byte_of_a_stream_is_found_where_it_is() {
 }
 
 #[test]
-fn one_changed_byte_of_a_datagram_is_found_where_it_is() {
+fn one_changed_byte_of_a_datagram_is_located() {
     let server = TestServer::start();
     for (at, expected) in [(700, 700), (16, 16), (999, 999)] {
         let mut plan = plan(proxy(server.port, at), TransportProtocol::Udp);
@@ -234,7 +234,7 @@ fn streams_go_around_copies() {
                         assert_eq!(facts.copied + facts.unconfirmed, facts.sends, "{context}");
                     }
                 }
-                let copied = doubts(&record).contains(&"copied-after-all");
+                let copied = caveats(&record).contains(&"copied-after-all");
                 assert_eq!(copied, send == SendCopy::ZeroCopy, "{context}");
             }
         }

@@ -230,7 +230,7 @@ fn clients_in_a_handshake_do_not_block_the_server_stop() {
 }
 
 #[test]
-fn an_unanswered_connect_does_not_block_the_server_stop() {
+fn a_pending_connect_does_not_block_the_server_stop() {
     let alone = alone();
     let host = InteropServer::start();
     // A full accept queue: the kernel answers no more connections.
@@ -668,7 +668,7 @@ fn limits_are_enforced_and_logged() {
 }
 
 #[test]
-fn our_own_clients_are_held_to_the_servers_limits() {
+fn linerate_clients_are_subject_to_the_servers_limits() {
     let _alone = alone();
     let host = InteropServer::with(InteropOptions {
         max_time_ns: Some(1_000_000_000),

@@ -255,7 +255,7 @@ fn udp_plan(port: u16) -> Plan {
     plan
 }
 
-fn is_answered(udp: &UdpSocket, port: u16, token: FlowToken) -> bool {
+fn gets_reply(udp: &UdpSocket, port: u16, token: FlowToken) -> bool {
     udp.send_to(&opening(token), ("127.0.0.1", port)).unwrap();
     let mut buffer = [0; 100];
     match udp.recv(&mut buffer) {
@@ -324,17 +324,17 @@ fn a_server_of_both_families_knows_its_clients() {
 }
 
 #[test]
-fn a_token_from_another_address_is_not_answered() {
+fn a_token_from_another_address_gets_no_reply() {
     let server = TestServer::start(false);
     let (_peer, accept) = ManualPeer::accepted(server.port, udp_plan(server.port));
     let token = accept.flows[0].token;
-    assert!(!is_answered(&udp("127.0.0.2"), server.port, token));
-    assert!(is_answered(&udp("127.0.0.1"), server.port, token));
+    assert!(!gets_reply(&udp("127.0.0.2"), server.port, token));
+    assert!(gets_reply(&udp("127.0.0.1"), server.port, token));
     server.end().unwrap();
 }
 
 #[test]
-fn lost_answers_are_given_again_until_the_start() {
+fn lost_replies_are_repeated_until_the_start() {
     let server = TestServer::start(false);
     let mut plan = udp_plan(server.port);
     plan.streams = 2;
@@ -342,19 +342,19 @@ fn lost_answers_are_given_again_until_the_start() {
     let (first, second) = (udp("127.0.0.1"), udp("127.0.0.1"));
     let tokens: Vec<_> = accept.flows.iter().map(|flow| flow.token).collect();
     for _ in 0..3 {
-        assert!(is_answered(&first, server.port, tokens[0]));
+        assert!(gets_reply(&first, server.port, tokens[0]));
     }
-    assert!(is_answered(&second, server.port, tokens[1]));
+    assert!(gets_reply(&second, server.port, tokens[1]));
     assert!(matches!(peer.next(), Frame::Attached(_)));
     for _ in 0..2 {
-        assert!(is_answered(&first, server.port, tokens[0]));
-        assert!(is_answered(&second, server.port, tokens[1]));
+        assert!(gets_reply(&first, server.port, tokens[0]));
+        assert!(gets_reply(&second, server.port, tokens[1]));
     }
     server.end().unwrap();
 }
 
 #[test]
-fn guests_who_say_little_do_not_keep_the_server_from_ending() {
+fn short_messages_of_clients_do_not_delay_the_server_stop() {
     let server = TestServer::start(false);
     let silent: Vec<_> = (0..10)
         .map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap())
@@ -390,7 +390,7 @@ fn guests_who_say_little_do_not_keep_the_server_from_ending() {
 }
 
 #[test]
-fn signs_of_life_do_not_prolong_a_handshake() {
+fn heartbeats_do_not_prolong_a_handshake() {
     let server = TestServer::start(false);
     let mut peer = ManualPeer::client(server.port, Hello::new("hand"));
     assert!(matches!(peer.next(), Frame::Hello(_)));
@@ -497,7 +497,7 @@ fn many_beginners_get_few_threads() {
 }
 
 #[test]
-fn a_busy_server_is_tried_again() {
+fn a_busy_server_is_retried() {
     let server = TestServer::start(true);
     let (peer, _) = ManualPeer::accepted(server.port, udp_plan(server.port));
     let plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
@@ -533,7 +533,7 @@ fn memory_has_a_budget() {
 }
 
 #[test]
-fn nonsense_in_a_proposal_is_refused() {
+fn invalid_values_in_a_proposal_are_rejected() {
     type Change = fn(&mut Plan);
     let changes: [(&str, u8, Change); 4] = [
         ("streams", exit::USAGE, |p| p.streams = u32::MAX),
@@ -591,7 +591,7 @@ fn processors_are_kept_busy_from_the_start_on() {
     plan.round_trip.load_threads.server = 1;
     let (mut peer, accept) = ManualPeer::accepted(server.port, plan.clone());
     assert_eq!(load_threads(), 0);
-    assert!(is_answered(
+    assert!(gets_reply(
         &udp("127.0.0.1"),
         server.port,
         accept.flows[0].token
@@ -619,7 +619,7 @@ fn processors_are_kept_busy_from_the_start_on() {
 }
 
 #[test]
-fn questions_are_answered_before_a_proposal() {
+fn requests_get_replies_before_a_proposal() {
     let server = TestServer::start(false);
     let mut peer = ManualPeer::client(server.port, Hello::new("hand"));
     assert!(matches!(peer.next(), Frame::Hello(_)));
@@ -662,7 +662,7 @@ impl Drop for RecordedSettings {
 }
 
 #[test]
-fn settings_go_back_when_their_client_is_silent() {
+fn settings_are_restored_when_their_client_is_silent() {
     let (back, restored) = channel();
     let backend = RemoteTuning(Arc::new(move || {
         Ok(Box::new(RecordedSettings(back.clone())))
@@ -727,7 +727,7 @@ fn a_server_does_not_decide_what_the_client_does() {
 }
 
 #[test]
-fn the_servers_record_says_how_both_ends_waited() {
+fn the_servers_record_has_the_wait_modes_of_both_ends() {
     let server = TestServer::start(false);
     let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.wait = None;
@@ -761,7 +761,7 @@ fn a_start_without_settings_is_one_of_an_older_client() {
     let mut plan = udp_plan(server.port);
     plan.wait = Some(PerEnd::same(WaitMode::Poll));
     let (mut peer, accept) = ManualPeer::accepted(server.port, plan);
-    assert!(is_answered(
+    assert!(gets_reply(
         &udp("127.0.0.1"),
         server.port,
         accept.flows[0].token
@@ -809,7 +809,7 @@ fn a_bug_in_one_session_costs_that_one() {
 }
 
 #[test]
-fn a_select_beyond_its_set_is_refused_by_name() {
+fn descriptors_beyond_a_select_set_are_rejected() {
     let server = TestServer::start(false);
     // So many descriptors that no free one fits an fd_set.
     let applied: Result<Vec<_>, _> = (0..1_100)
@@ -829,7 +829,7 @@ fn a_select_beyond_its_set_is_refused_by_name() {
 }
 
 #[test]
-fn garbage_on_every_door_does_no_harm() {
+fn garbage_on_every_listener_does_no_harm() {
     let server = TestServer::start(false);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port));
     let mut rng = 7u32;
@@ -859,7 +859,7 @@ const SERVER_PART: &str = "LINERATE_HOSTILE_TEST_FILES";
 
 #[test]
 #[ignore = "a part of the test below, played in a process of its own"]
-fn play_a_server_with_few_files() {
+fn run_a_server_with_few_files() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let Some(files) = std::env::var(SERVER_PART).ok().and_then(|n| n.parse().ok()) else {
         println!("played by another test only");
@@ -876,12 +876,12 @@ fn play_a_server_with_few_files() {
 }
 
 #[test]
-fn silent_guests_do_not_use_up_the_descriptors() {
+fn silent_clients_do_not_use_up_the_descriptors() {
     use std::io::{BufRead, BufReader};
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "play_a_server_with_few_files",
+            "run_a_server_with_few_files",
             "--ignored",
             "--nocapture",
         ])

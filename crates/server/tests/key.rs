@@ -157,7 +157,7 @@ fn a_client_without_the_key_is_rejected_with_the_reason() {
 
 /// Other protocols cannot prove a key: with a key, only those that are named are served.
 #[test]
-fn keys_keep_other_dialects_out() {
+fn keys_exclude_other_protocols() {
     let hello = b"HELO nuttcp v6.1.2\n";
     let request = |port: u16| {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -177,7 +177,7 @@ fn keys_keep_other_dialects_out() {
 
 /// A replayed recording of a client gets no further than the server's own nonce.
 #[test]
-fn a_recorded_client_is_not_served_twice() {
+fn a_replayed_client_is_rejected() {
     let secret = "recorded by somebody";
     with_server(key(secret), |port| {
         let recorder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

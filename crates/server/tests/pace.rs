@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{TestServer, doubts, run, try_run};
+use common::{TestServer, caveats, run, try_run};
 use linerate_record::exit;
 use linerate_record::pace::{PaceBurst, PacingMethod};
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
@@ -69,7 +69,7 @@ fn packets_per_second_make_a_rate() {
 }
 
 #[test]
-fn it_is_said_when_nothing_below_keeps_the_rate() {
+fn a_rate_that_no_layer_keeps_is_noted() {
     let server = TestServer::start();
     for (protocol, by, honoured) in [
         (TransportProtocol::Udp, PacingMethod::Socket, false),
@@ -89,8 +89,8 @@ fn it_is_said_when_nothing_below_keeps_the_rate() {
                 }
                 record => record.unwrap(),
             };
-            let said = doubts(&record).contains(&"pacing-not-honoured");
-            assert_eq!(said, !honoured, "{protocol} {by} {direction}");
+            let has_caveat = caveats(&record).contains(&"pacing-not-honoured");
+            assert_eq!(has_caveat, !honoured, "{protocol} {by} {direction}");
             assert!(record.summary.rate_error.is_some());
         }
     }
@@ -105,7 +105,7 @@ fn what_a_sender_cannot_offer_is_the_tools_limit() {
     plan.rate_bps = Some(1_000_000_000_000);
     let record = run(plan);
     assert!(
-        doubts(&record).contains(&"tool-limit"),
+        caveats(&record).contains(&"tool-limit"),
         "{:?}",
         record.validity
     );

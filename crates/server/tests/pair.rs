@@ -247,7 +247,7 @@ fn many_tests_at_a_time() {
 }
 
 #[test]
-fn strangers_do_not_disturb() {
+fn unrelated_traffic_does_not_disturb() {
     let server = TestServer::start(false);
     let address = ("127.0.0.1", server.port);
     let silent: Vec<_> = (0..50)
@@ -270,7 +270,7 @@ fn strangers_do_not_disturb() {
 }
 
 #[test]
-fn an_unknown_congestion_control_is_refused_before_any_traffic() {
+fn an_unknown_congestion_control_is_rejected_before_any_traffic() {
     let server = TestServer::start(false);
     let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.congestion_control = Some("nonesuch".to_owned());
@@ -282,7 +282,7 @@ fn an_unknown_congestion_control_is_refused_before_any_traffic() {
 }
 
 #[test]
-fn idle_states_are_held_only_where_they_may_be() {
+fn idle_states_are_limited_only_where_permitted() {
     let server = TestServer::start(false);
     let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     plan.duration_ns = None;
@@ -301,7 +301,7 @@ fn idle_states_are_held_only_where_they_may_be() {
 }
 
 #[test]
-fn sockets_get_what_was_asked_for() {
+fn sockets_get_the_requested_options() {
     let server = TestServer::start(false);
     let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.socket.send_buffer_bytes = Some(50_000);
@@ -325,7 +325,7 @@ fn sockets_get_what_was_asked_for() {
 }
 
 #[test]
-fn scheduling_needs_a_grant_at_the_far_end() {
+fn scheduling_needs_a_grant_at_the_server() {
     let server = TestServer::start(false);
     let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     plan.sched = PerEnd::same(SchedPolicy::Fifo(1));

@@ -62,7 +62,7 @@ fn many_streams_share_threads_and_none_starves() {
 }
 
 #[test]
-fn a_run_tells_of_each_stream_and_each_thread() {
+fn a_run_reports_each_stream_and_each_thread() {
     let server = TestServer::start();
     for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
         let mut plan = plan(&server, protocol, 3);
@@ -150,7 +150,7 @@ fn figures_of_thousands_of_streams_take_several_frames() {
 }
 
 #[test]
-fn streams_beyond_the_open_files_are_refused_before_any_traffic() {
+fn streams_beyond_the_open_files_are_rejected_before_any_traffic() {
     let server = TestServer::start();
     let Some(limit) = linerate_sys::fd_table::open_file_limit() else {
         println!("this process may open any number of files");
@@ -185,7 +185,7 @@ fn sleeping_calls_do_not_go_with_fewer_threads() {
 }
 
 #[test]
-fn sockets_of_threads_with_their_own_tables_are_given_back() {
+fn sockets_in_descriptor_tables_of_threads_are_closed() {
     let server = TestServer::start();
     let open = || linerate_sys::fd_table::count_open_files().unwrap_or(0);
     run(plan(&server, TransportProtocol::Udp, 2));

@@ -89,7 +89,7 @@ fn datagrams_pass_every_stage() {
 }
 
 #[test]
-fn every_way_of_waiting_but_a_ring_has_stages() {
+fn every_wait_mode_but_a_ring_has_stages() {
     let select = WaitMode::Select { timeout_ns: None };
     for (client, server) in [
         (WaitMode::Poll, WaitMode::Poll),
@@ -110,7 +110,7 @@ fn every_way_of_waiting_but_a_ring_has_stages() {
 }
 
 #[test]
-fn stamped_trips_keep_to_a_rate() {
+fn timestamped_round_trips_keep_a_rate() {
     let record = run(|plan| {
         plan.round_trip.rate_per_second = Some(4_000);
         plan.round_trip.outstanding = 64;
@@ -120,7 +120,7 @@ fn stamped_trips_keep_to_a_rate() {
     let duration = record.summary.duration_ns.unwrap();
     assert!(duration >= 499_000_000, "{duration}");
     let notes = record.stage_pass.unwrap().notes;
-    assert!(notes.iter().any(|note| note.contains("keep to the rate")));
+    assert!(notes.iter().any(|note| note.contains("keep the rate")));
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn addressing_with_ethernet(address: &str, address_v6: &str, ethernet: u8) -> St
 }
 
 #[test]
-fn a_stack_that_starts_says_who_it_is_twice() {
+fn a_starting_stack_announces_itself_twice() {
     let (frames, stack) = spontaneous_frames(
         &config(&[]),
         &addressing_with_ethernet(LOCAL, LOCAL_V6, 9),
@@ -134,7 +134,7 @@ fn an_announcement_updates_the_neighbors_of_a_previous_owner() {
 }
 
 #[test]
-fn an_address_conflict_is_counted_and_not_answered() {
+fn an_address_conflict_is_counted_and_gets_no_reply() {
     let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
     for (ethernet, conflicts) in [(9, 2), (0, 0)] {
         let mut addressing = addressing_with_ethernet(LOCAL, LOCAL_V6, ethernet);
@@ -185,7 +185,7 @@ const MESSAGE_OFFSET: usize = ETHERNET_BYTES + V6_BYTES;
 
 /// Linux sends such a solicitation to verify that a known neighbour is reachable.
 #[test]
-fn a_solicitation_from_a_link_local_address_is_answered() {
+fn a_solicitation_from_a_link_local_address_gets_a_reply() {
     let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
     let [_, mut solicitation] = capture_address_requests(&mut sim);
     let mut from = [0; 16];
@@ -212,7 +212,7 @@ fn a_solicitation_from_a_link_local_address_is_answered() {
 
 /// A host that probes an address before using it has no source address (RFC 5227 and RFC 4862).
 #[test]
-fn a_probe_for_an_address_in_use_is_answered() {
+fn a_probe_for_an_address_in_use_gets_a_reply() {
     let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
     let mut requests = capture_address_requests(&mut sim);
     let [arp, solicitation] = &mut requests;

@@ -30,7 +30,7 @@ fn watch_segments(sim: &mut TwoStackSim) -> SentSegments {
 
 /// After a restart the client connects from the same port, without state of the old connection.
 #[test]
-fn a_restarted_client_connects_again_from_the_same_port() {
+fn a_restarted_client_reconnects_from_the_same_port() {
     for has_read in [false, true] {
         let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN);
         let listener = sim.remote.tcp_listen(any_address(80), 4).unwrap();

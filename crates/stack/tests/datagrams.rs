@@ -249,7 +249,7 @@ fn fragments_arrive_in_any_order_or_not_at_all() {
 }
 
 #[test]
-fn fragments_are_rejected_if_turned_off() {
+fn fragments_are_rejected_if_disabled() {
     let mut sim = TwoStackSim::symmetric(
         &["ip.fragmentation=off", "ip.reassembly=off"],
         LinkModel::CLEAN,
@@ -401,7 +401,7 @@ fn stages_are_in_order_and_replies_carry_them() {
 
 /// Reading the clock is a considerable part of a reply's time.
 #[test]
-fn a_stamped_reply_costs_two_clock_readings() {
+fn a_timestamped_reply_costs_two_clock_readings() {
     let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
     sim.remote.stamp_payload("16".parse().unwrap(), clock);
     let server = sim.remote.udp_bind(any_address(7)).unwrap();
@@ -531,7 +531,7 @@ fn prefetched_frames_arrive_when_watching_starts() {
 }
 
 #[test]
-fn a_silent_neighbor_is_requested_again_and_given_up() {
+fn resolution_of_a_silent_neighbor_is_retried_and_fails() {
     let mut sim = TwoStackSim::symmetric(&["arp.cache=2"], LinkModel::CLEAN);
     let client = sim.local.udp_bind(any_address(0)).unwrap();
     expect_ready(
@@ -700,7 +700,7 @@ fn datagrams_carry_the_class_of_service_of_their_stack() {
 }
 
 #[test]
-fn datagrams_to_a_group_go_as_far_as_they_may() {
+fn datagrams_to_a_group_have_the_configured_hop_limit() {
     for (group, ethernet, hops_at) in [
         ("239.129.2.3", [0x01, 0x00, 0x5e, 0x01, 2, 3], 14 + 8),
         ("ff12::1:77", [0x33, 0x33, 0, 1, 0, 0x77], 14 + 7),
@@ -782,7 +782,7 @@ fn ipv6_fragments_follow_the_rfcs() {
 }
 
 #[test]
-fn invalid_requests_are_not_answered() {
+fn invalid_requests_get_no_reply() {
     let ping = [8, 0, 0, 0, 0, 0, 0, 0];
     let closed_port = packets::datagram(0xc001, 8_080, &[]);
     let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();

@@ -321,7 +321,7 @@ fn clock() -> u64 {
 }
 
 #[test]
-fn replies_in_place_carry_stamps() {
+fn replies_in_place_carry_timestamps() {
     for (address, text) in [
         (REMOTE, "16,width=8,order=be"),
         (REMOTE_V6, "17,width=4,order=le,hz=1M"),

@@ -237,7 +237,7 @@ fn a_closed_listener_counts_its_connections() {
 
 /// A socket whose last connection ended without Nagle's algorithm is reset to the configuration.
 #[test]
-fn a_reused_socket_applies_nagle_again() {
+fn a_reused_socket_applies_nagle() {
     for (nagle, expected) in [("on", 1), ("off", 2)] {
         let nagle = format!("tcp.nagle={nagle}");
         let mut sim = TwoStackSim::symmetric(

@@ -345,7 +345,7 @@ fn unsent_replies_use_no_share() {
 /// Echo requests from hosts that do not exist: their replies wait for ARP, in places that others
 /// need.
 #[test]
-fn replies_to_absent_hosts_leave_waiting_places_to_datagrams() {
+fn replies_to_absent_hosts_leave_queue_slots_to_datagrams() {
     let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
     let server = sim.remote.udp_bind(any_address(7)).unwrap();
     for host in 100..180 {

@@ -75,7 +75,7 @@ fn is_established(sim: &mut TwoStackSim, client: SocketId) -> bool {
 /// No socket is free: they are half-open for an absent host; a client that exists gets one with its
 /// next SYN.
 #[test]
-fn half_open_connections_give_way_to_others() {
+fn half_open_connections_are_replaced_by_others() {
     let settings = ["sockets.tcp=32", "tcp.min_rto=200ms"];
     let mut sim = TwoStackSim::symmetric(&settings, LinkModel::CLEAN);
     let mut flooder = SynFlooder::new(&mut sim);
@@ -153,7 +153,7 @@ fn syns_from_absent_hosts_evict_no_neighbor() {
 
 /// The backlog of a listener is full of them, though sockets are free.
 #[test]
-fn a_backlog_of_half_open_connections_has_space_again() {
+fn a_backlog_of_half_open_connections_regains_space() {
     let mut sim =
         TwoStackSim::symmetric(&["sockets.tcp=32", "tcp.min_rto=200ms"], LinkModel::CLEAN);
     let mut flooder = SynFlooder::new(&mut sim);
@@ -179,7 +179,7 @@ fn a_backlog_of_half_open_connections_has_space_again() {
 
 /// A connection that reuses a freed socket is queued behind older half-open ones.
 #[test]
-fn the_oldest_half_open_connection_gives_way() {
+fn the_oldest_half_open_connection_is_replaced() {
     for rto in ["tcp.min_rto=1s", "tcp.min_rto=10ms"] {
         let mut sim = TwoStackSim::symmetric(&["sockets.tcp=32", rto], LinkModel::CLEAN);
         let mut flooder = SynFlooder::new(&mut sim);
@@ -273,7 +273,7 @@ fn an_orphan_lasts_while_it_makes_progress() {
 
 /// More SYNs arrive in each poll than are answered: those that wait are answered before later ones.
 #[test]
-fn earlier_syns_are_answered_during_a_flood() {
+fn earlier_syns_get_replies_during_a_flood() {
     // Two are answered in a poll.
     let settings = ["tx_descriptors=8", "rx_descriptors=64", "sockets.tcp=1000"];
     let mut sim = TwoStackSim::symmetric(&settings, LinkModel::CLEAN);

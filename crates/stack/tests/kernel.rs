@@ -382,7 +382,7 @@ fn streams_over_a_tap_with_offloads() {
 
 /// Acknowledgements then lie beyond a window whose edge was rounded down.
 #[test]
-fn full_windows_both_ways_do_not_lock() {
+fn full_windows_in_both_directions_do_not_lock() {
     for settings in [
         &["tcp.receive_window=1000003", "tcp.send_buffer=1M"][..],
         &["tcp.receive_window=99991", "tcp.send_buffer=1M"],
@@ -585,7 +585,7 @@ fn segments_cross_a_link_that_is_smaller() {
 }
 
 #[test]
-fn pings_are_answered() {
+fn pings_get_replies() {
     for name in [&TAP, &TAP_VNET, &TAP_V6, &TAP_VNET_V6] {
         with_lab(name, |server| {
             let stack = server.run_client(|host| {

@@ -9,7 +9,7 @@ use common::{LinkModel, REMOTE, TwoStackSim, any_address, expect_ready, socket_a
 
 /// Datagrams to an absent host leave waiting places to other neighbours.
 #[test]
-fn a_silent_neighbour_leaves_others_places_to_wait() {
+fn a_silent_neighbor_leaves_queue_slots_to_others() {
     let mut sim = TwoStackSim::symmetric(&[], LinkModel::CLEAN).after_announcements();
     let server = sim.remote.udp_bind(any_address(7)).unwrap();
     let client = sim.local.udp_bind(any_address(0)).unwrap();

@@ -11,7 +11,7 @@ use common::{
 };
 use linerate_stack::{SocketId, StackError, TcpState};
 
-fn transfer_both_ways(
+fn transfer_in_both_directions(
     sim: &mut TwoStackSim,
     seconds: u64,
     local_bytes: usize,
@@ -51,7 +51,7 @@ fn content_survives_a_bad_link() {
         };
         let mut sim =
             TwoStackSim::symmetric(&["tcp.send_buffer=64K", "tcp.receive_window=64K"], link);
-        transfer_both_ways(&mut sim, 600, 400_000, 300_000);
+        transfer_in_both_directions(&mut sim, 600, 400_000, 300_000);
         let counters = sim.local.counters().tcp;
         if loss >= 10_000 {
             assert!(counters.retransmitted_segments > 0, "{link:?}");
@@ -85,7 +85,7 @@ fn every_control_and_option_carries_content() {
         &["rx_descriptors=1", "tx_descriptors=1"],
     ] {
         let mut sim = TwoStackSim::symmetric(settings, LinkModel::CLEAN);
-        transfer_both_ways(&mut sim, 120, 300_000, 200_000);
+        transfer_in_both_directions(&mut sim, 120, 300_000, 200_000);
     }
 }
 
@@ -284,7 +284,7 @@ fn a_reset_is_reported() {
 }
 
 #[test]
-fn a_full_window_opens_again_even_if_the_update_is_lost() {
+fn a_full_window_reopens_even_if_the_update_is_lost() {
     let small = [
         "tcp.receive_window=4096",
         "tcp.send_buffer=16K",
@@ -365,7 +365,7 @@ fn full_windows_in_both_directions_do_not_deadlock() {
 
 /// smoltcp's minimum timeout is a second; the stack's is as configured.
 #[test]
-fn a_lost_tail_comes_again_after_the_configured_time() {
+fn a_lost_tail_is_retransmitted_after_the_configured_time() {
     for (rto_ms, most_ms) in [(1_000, 2_200), (200, 450), (20, 60)] {
         let mut sim =
             TwoStackSim::symmetric(&[&format!("tcp.min_rto={rto_ms}ms")], LinkModel::CLEAN);
@@ -665,7 +665,7 @@ fn full_rings_do_not_deadlock() {
     for descriptors in [1, 4, 8, 32] {
         let settings = format!("tx_descriptors={descriptors}");
         let mut sim = TwoStackSim::symmetric(&[&settings, "rx_descriptors=2"], LinkModel::CLEAN);
-        transfer_both_ways(&mut sim, 300, 200_000, 200_000);
+        transfer_in_both_directions(&mut sim, 300, 200_000, 200_000);
     }
 }
 

@@ -229,7 +229,7 @@ impl UringSockets {
     }
 
     /// Adds a socket and returns its number. The socket must stay open until the ring is dropped or
-    /// the socket was [removed](Self::forget).
+    /// the socket was [removed](Self::remove).
     pub fn add(&mut self, socket: &impl AsRawFd, kind: ReceiveKind) -> usize {
         self.slots.push(UringSlot {
             fd: socket.as_raw_fd(),

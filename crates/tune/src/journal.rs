@@ -35,7 +35,7 @@ impl Journal {
     /// Creates a journal with `header` as its first line; the file must not exist yet.
     ///
     /// # Errors
-    /// [`TuneError::Journal`].
+    /// [`TuneError::JournalAccess`].
     pub fn create(path: &Path, header: &impl Serialize) -> Result<Self, TuneError> {
         let access_error = |source| TuneError::JournalAccess {
             path: path.to_owned(),
@@ -73,7 +73,7 @@ impl Journal {
     /// A last line that a crash cut off is removed.
     ///
     /// # Errors
-    /// [`TuneError::Journal`], [`TuneError::JournalLocked`], [`TuneError::JournalWithoutHeader`], [`TuneError::InvalidJournal`].
+    /// [`TuneError::JournalAccess`], [`TuneError::JournalLocked`], [`TuneError::JournalWithoutHeader`], [`TuneError::InvalidJournal`].
     pub fn resume<H: DeserializeOwned, L: DeserializeOwned>(
         path: &Path,
     ) -> Result<(H, Vec<L>, Self), TuneError> {
@@ -98,7 +98,7 @@ impl Journal {
     /// Appends a line and syncs it to disk.
     ///
     /// # Errors
-    /// [`TuneError::Journal`].
+    /// [`TuneError::JournalAccess`].
     pub fn append(&mut self, line: &impl Serialize) -> Result<(), TuneError> {
         let mut text = serde_json::to_string(line).expect("our lines hold only what JSON can say");
         text.push('\n');
@@ -123,7 +123,7 @@ impl Journal {
     /// Deletes the file once its purpose is fulfilled.
     ///
     /// # Errors
-    /// [`TuneError::Journal`].
+    /// [`TuneError::JournalAccess`].
     pub fn remove(self) -> Result<(), TuneError> {
         remove(&self.path)
     }
@@ -132,7 +132,7 @@ impl Journal {
 /// Deletes a journal that no process has locked.
 ///
 /// # Errors
-/// [`TuneError::Journal`].
+/// [`TuneError::JournalAccess`].
 pub fn remove(path: &Path) -> Result<(), TuneError> {
     fs::remove_file(path).map_err(|source| TuneError::JournalAccess {
         path: path.to_owned(),
@@ -168,7 +168,7 @@ fn lock_file(file: &File, path: &Path) -> Result<(), TuneError> {
 /// a crash cut off.
 ///
 /// # Errors
-/// [`TuneError::Journal`], [`TuneError::JournalWithoutHeader`], [`TuneError::InvalidJournal`].
+/// [`TuneError::JournalAccess`], [`TuneError::JournalWithoutHeader`], [`TuneError::InvalidJournal`].
 pub fn read<H: DeserializeOwned, L: DeserializeOwned>(
     path: &Path,
 ) -> Result<(H, Vec<L>, usize), TuneError> {

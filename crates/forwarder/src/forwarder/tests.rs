@@ -40,7 +40,7 @@ fn settings(cores: u32) -> ForwardSettings {
 
 /// The run ends at once, with the figures so far and the error; the ports can be reopened.
 #[test]
-fn a_thread_that_dies_ends_the_run() {
+fn a_panicked_thread_ends_the_run() {
     for cores in [1, 2] {
         let (mut forwarder, settings) = (poisoned_forwarder(), settings(cores));
         let times = RunTimes {
@@ -66,7 +66,7 @@ fn a_thread_that_dies_ends_the_run() {
         let mut caveats = record.validity.iter();
         let caveat = caveats.find(|caveat| caveat.id == "port-stopped").unwrap();
         assert!(
-            caveat.reason.contains("fault of this program"),
+            caveat.reason.contains("bug in this program"),
             "{}",
             caveat.reason
         );

@@ -93,13 +93,13 @@ fn a_hostile_client_costs_no_more_than_the_limits() {
     assert!(server.hold_ns() <= 10_000_000_000);
 }
 
-fn any_cuts() -> impl Strategy<Value = Vec<usize>> {
+fn any_splits() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(any::<usize>(), 0..12)
 }
 
 proptest! {
     #[test]
-    fn splits_change_nothing(which in 0usize..15, cuts in any_cuts()) {
+    fn splits_change_nothing(which in 0usize..15, cuts in any_splits()) {
         let tests = recorded();
         let test = tests.iter().filter(|test| !test.udp).nth(which % 15).unwrap();
         prop_assert_eq!(open(&test.client[0], &cuts), open(&test.client[0], &[]));
@@ -109,14 +109,14 @@ proptest! {
     fn splits_change_nothing_of_nonsense(
         first in prop::sample::select(vec![0u32, 0x4001_0078, 0x4001_00a0, 0x5001_007c, 0x8000_0000, 0x0080_0000, 0x4601_0078]),
         rest in prop::collection::vec(any::<u8>(), 0..300),
-        cuts in any_cuts(),
+        cuts in any_splits(),
     ) {
         let bytes = [&first.to_be_bytes()[..], &rest].concat();
         prop_assert_eq!(open(&bytes, &cuts), open(&bytes, &[]));
     }
 
     #[test]
-    fn acknowledgements_are_no_payload(cuts in any_cuts(), payload in 0usize..100, direction in 0usize..3, timed: bool) {
+    fn acknowledgements_are_no_payload(cuts in any_splits(), payload in 0usize..100, direction in 0usize..3, timed: bool) {
         let direction = [Iperf2Direction::Forward, Iperf2Direction::Reverse, Iperf2Direction::Both][direction];
         let settings = Iperf2Settings { peer_detect: true, direction, ..Iperf2Settings::client(5001) };
         let mut client = Iperf2TcpClient::new(settings).unwrap();

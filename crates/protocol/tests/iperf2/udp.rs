@@ -135,7 +135,7 @@ fn a_report_is_no_larger_than_it_may_be() {
 }
 
 #[test]
-fn an_end_is_repeated_until_it_is_answered() {
+fn an_end_is_repeated_until_it_gets_a_reply() {
     let mut client = Iperf2UdpClient::new(Iperf2Settings::client(5001), 100).unwrap();
     let mut datagram = client.template();
     assert_eq!(client.next_action(0), Iperf2ClientAction::Idle);

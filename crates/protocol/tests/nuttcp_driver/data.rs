@@ -66,7 +66,7 @@ pub fn move_data(
                 _ => connect(test, peer),
             };
             if transmits {
-                (write_in_turns(test, streams), None)
+                (write_alternately(test, streams), None)
             } else {
                 (read_all(test, streams, interval), None)
             }
@@ -104,7 +104,7 @@ fn counts(bytes: u64, calls: u64, duration: Duration) -> NuttcpCounts {
 }
 
 /// One whole buffer to each stream in turn.
-fn write_in_turns(test: &NuttcpTest, mut streams: Vec<TcpStream>) -> NuttcpCounts {
+fn write_alternately(test: &NuttcpTest, mut streams: Vec<TcpStream>) -> NuttcpCounts {
     let buffer = vec![0; test.buffer_bytes];
     let begun = Instant::now();
     let limit = test.duration_ns.map(Duration::from_nanos);

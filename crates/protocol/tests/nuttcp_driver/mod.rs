@@ -106,7 +106,7 @@ fn gone(control: &TcpStream) -> bool {
 /// # Errors
 /// Errors of the codec.
 pub fn measure(server: SocketAddr, test: NuttcpTest) -> Result<Outcome, NuttcpError> {
-    // A stock server listens again only some time after its last test.
+    // A reference server listens again only some time after its last test.
     let begun = Instant::now();
     let mut control = loop {
         match TcpStream::connect(server) {

@@ -83,9 +83,9 @@ pub fn run(plan: Plan) -> Record {
     try_run(plan).unwrap()
 }
 
-/// Returns the ids of a record's warnings.
-pub fn doubts(record: &Record) -> Vec<&str> {
+/// Returns the ids of a record's caveats.
+pub fn caveats(record: &Record) -> Vec<&str> {
     (record.validity.iter())
-        .map(|doubt| doubt.id.as_str())
+        .map(|caveat| caveat.id.as_str())
         .collect()
 }

@@ -37,7 +37,7 @@ fn is_not_granted(notes: &[String]) -> bool {
 }
 
 #[test]
-fn the_machine_is_watched_for_far_clients_only_when_that_is_granted() {
+fn the_machine_is_traced_for_remote_clients_only_when_granted() {
     let Some(lab) = lab("the_machine_is_watched_for_far_clients") else {
         return;
     };
@@ -60,7 +60,7 @@ fn the_machine_is_watched_for_far_clients_only_when_that_is_granted() {
 }
 
 #[test]
-fn a_client_on_loopback_watches_its_own_machine() {
+fn a_client_on_loopback_may_trace_the_machine() {
     let test_server = TestServer::granting(Ipv4Addr::LOCALHOST, Vec::new());
     let notes = notes_for(&test_server, Ipv4Addr::LOCALHOST);
     assert!(!is_not_granted(&notes), "{notes:?}");
@@ -68,7 +68,7 @@ fn a_client_on_loopback_watches_its_own_machine() {
 }
 
 #[test]
-fn one_test_at_a_time_watches_the_machine() {
+fn one_test_at_a_time_traces_the_machine() {
     let test_server = TestServer::start(false);
     let mut plan = udp_plan(test_server.port);
     plan.timestamps = TimestampLevel::Scheduler;
@@ -76,14 +76,14 @@ fn one_test_at_a_time_watches_the_machine() {
     plan.round_trips = Some(100);
     let record = run(plan).unwrap();
     let notes = record.stage_pass.unwrap().notes;
-    let busy = |note: &String| note.contains("for one test at a time");
+    let busy = |note: &String| note.contains("one test at a time");
     assert!(notes.iter().any(busy), "{notes:?}");
     drop(first);
     test_server.end().unwrap();
 }
 
 /// Returns the reply of a server with these grants to a client that requests a group.
-fn answer_to_group(
+fn reply_to_group(
     grants: &[Grant],
     server: Ipv4Addr,
     group: &str,
@@ -114,15 +114,15 @@ fn joins(expected: Option<&str>, got: Option<String>) {
 }
 
 #[test]
-fn groups_are_joined_for_far_clients_only_when_that_is_granted() {
+fn groups_are_joined_for_remote_clients_only_when_granted() {
     let (group, other) = ("239.77.3.4", "ff12::77");
     let test_server = TestServer::granting(Ipv4Addr::LOCALHOST, Vec::new());
     joins(
         None,
-        answer_to_group(&[], Ipv4Addr::LOCALHOST, group, &test_server),
+        reply_to_group(&[], Ipv4Addr::LOCALHOST, group, &test_server),
     );
     let _ = test_server.end();
-    let Some(lab) = lab("groups_are_joined_for_far_clients") else {
+    let Some(lab) = lab("groups_are_joined_for_remote_clients") else {
         return;
     };
     let (client, server) = (lab.host("client").unwrap(), lab.host("server").unwrap());
@@ -140,7 +140,7 @@ fn groups_are_joined_for_far_clients_only_when_that_is_granted() {
         let test_server = server
             .run(|| TestServer::granting(address, granted))
             .unwrap();
-        let answer = from.run(|| answer_to_group(&grants, address, group, &test_server));
+        let answer = from.run(|| reply_to_group(&grants, address, group, &test_server));
         joins(expected, answer.unwrap());
         let _ = test_server.end();
     }

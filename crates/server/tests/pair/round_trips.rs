@@ -5,7 +5,7 @@ use linerate_record::round_trip::SocketMode;
 use super::*;
 
 #[test]
-fn round_trips_are_answered_right() {
+fn round_trips_get_correct_responses() {
     let server = TestServer::start(false);
     for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
         for wait in [
@@ -53,7 +53,7 @@ fn round_trips_are_answered_right() {
 }
 
 #[test]
-fn slow_answers_are_listed_with_their_causes() {
+fn slow_responses_are_listed_with_their_causes() {
     let server = TestServer::start(false);
     for protocol in [TransportProtocol::Udp, TransportProtocol::Tcp] {
         let mut plan = server.plan(RunKind::Latency, protocol);
@@ -83,7 +83,7 @@ fn slow_answers_are_listed_with_their_causes() {
 }
 
 #[test]
-fn a_socket_for_each_question_and_its_steps() {
+fn a_socket_per_request_and_its_steps() {
     let server = TestServer::start(false);
     for protocol in [TransportProtocol::Udp, TransportProtocol::Tcp] {
         for wait in ["block", "spin", "poll", "epoll", "select"] {
@@ -166,7 +166,7 @@ fn unconnected_sockets_send_requests() {
 }
 
 #[test]
-fn a_schedule_is_kept_whatever_the_answers_do() {
+fn a_schedule_does_not_depend_on_the_responses() {
     let server = TestServer::start(false);
     for protocol in [TransportProtocol::Udp, TransportProtocol::Tcp] {
         for (wait, bytes) in [
@@ -207,7 +207,7 @@ fn a_schedule_is_kept_whatever_the_answers_do() {
 }
 
 #[test]
-fn questions_to_a_group_are_answered() {
+fn requests_to_a_group_get_responses() {
     let server = TestServer::start(false);
     let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     plan.duration_ns = None;

@@ -177,7 +177,7 @@ fn a_port_in_use_is_reported() {
 }
 
 #[test]
-fn a_peer_that_dies_is_noticed() {
+fn a_killed_peer_is_detected() {
     // A server that accepts, grants nothing, and closes.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -60,7 +60,7 @@ fn io_uring_moves_whatever_the_others_do() {
 }
 
 #[test]
-fn tcp_both_ways_counts_the_same_bytes_at_both_ends() {
+fn tcp_in_both_directions_counts_the_same_bytes_at_both_ends() {
     let server = TestServer::start(false);
     for directions in [
         vec![Direction::Send],
@@ -211,7 +211,7 @@ fn udp_in_batches_counts_datagrams() {
 }
 
 #[test]
-fn throughput_flows_under_every_way_of_waiting() {
+fn throughput_flows_in_every_wait_mode() {
     let server = TestServer::start(false);
     for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
         for wait in [
@@ -321,7 +321,7 @@ fn short_intervals_add_up_to_the_whole() {
 }
 
 #[test]
-fn a_paced_flow_is_as_fast_as_asked_and_no_faster() {
+fn a_paced_flow_has_the_requested_rate() {
     let server = TestServer::start(false);
     for protocol in [TransportProtocol::Tcp, TransportProtocol::Udp] {
         // One datagram every half second: the window is the run, not the time between payloads.

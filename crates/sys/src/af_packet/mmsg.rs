@@ -52,11 +52,13 @@ impl MessageVectors {
 /// Receives frames by recvmmsg(2).
 pub struct MmsgReceive(Box<MessageVectors>);
 
-impl MmsgReceive {
-    pub fn new() -> Self {
+impl Default for MmsgReceive {
+    fn default() -> Self {
         Self(MessageVectors::new())
     }
+}
 
+impl MmsgReceive {
     /// Fills frames from the front of `frames`, each up to its length; returns their number.
     pub fn receive(
         &mut self,
@@ -110,11 +112,13 @@ impl MmsgReceive {
 /// Sends frames by sendmmsg(2).
 pub struct MmsgTransmit(Box<MessageVectors>);
 
-impl MmsgTransmit {
-    pub fn new() -> Self {
+impl Default for MmsgTransmit {
+    fn default() -> Self {
         Self(MessageVectors::new())
     }
+}
 
+impl MmsgTransmit {
     /// Sends frames from the front of `frames`; returns the number that the kernel has taken and
     /// copied. An error is that of the first frame.
     pub fn send(

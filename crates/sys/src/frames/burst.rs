@@ -231,7 +231,7 @@ impl Burst {
         self.for_each_numbered_mut(memory, |_, bytes| change(bytes));
     }
 
-    /// Like [`Burst::for_each_mut`], with the slot number of each frame ([`Memory::number`]).
+    /// Like [`Burst::for_each_mut`], with the slot number of each frame ([`FrameRegion::slot_number`]).
     #[inline(always)]
     pub fn for_each_numbered_mut(
         &mut self,

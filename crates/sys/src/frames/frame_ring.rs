@@ -165,7 +165,7 @@ impl<W: SharedIndex, S: RingSlots> RingSender<W, S> {
         }
         let at = self.cursor.position() as usize & (shared.slots.count() - 1);
         let until_wrap = count.min(shared.slots.count() - at);
-        // SAFETY: `room` returned that the receiver has emptied these slots, and it reads none of
+        // SAFETY: `free_slots` returned that the receiver has emptied these slots, and it reads none of
         // them before `publish`; `&mut self` is the only sender.
         unsafe { shared.slots.write(at, &handles[..until_wrap]) };
         if until_wrap < count {

@@ -78,12 +78,12 @@ impl<R: SlotRing> SlotSender<R> {
         self.cursor.free_slots(self.ring.indices(), max_frames)
     }
 
-    /// Copies a frame into the slot `prefetch_distance` of the position. The slot must be free (see
-    /// [`SlotSender::room`]) and large enough ([`SlotSender::slot_bytes`]).
+    /// Copies a frame into the slot `ahead` positions after the cursor. The slot must be free (see
+    /// [`SlotSender::free_slots`]) and large enough ([`SlotSender::slot_bytes`]).
     #[inline]
     pub fn write(&mut self, ahead: u32, frame: &[u8]) {
         let slot = (self.cursor.position().wrapping_add(ahead) & self.mask) as usize;
-        // SAFETY: `room` returned that the other side has emptied the slot; it reads it only after
+        // SAFETY: `free_slots` returned that the other side has emptied the slot; it reads it only after
         // `publish`.
         unsafe { self.ring.write_slot(slot, frame) };
     }
@@ -139,13 +139,13 @@ impl<R: SlotRing> SlotReceiver<R> {
         self.cursor.filled_slots(self.ring.indices(), max_frames)
     }
 
-    /// Bytes of the frame in the slot `prefetch_distance` of the position; not trusted: may exceed the slot.
+    /// Bytes of the frame in the slot `ahead` positions after the cursor; not trusted: may exceed the slot.
     #[inline]
     pub fn length(&self, ahead: u32) -> usize {
         self.ring.length(self.slot(ahead))
     }
 
-    /// Copies the first bytes of the slot `prefetch_distance` of the position: at most
+    /// Copies the first bytes of the slot `ahead` positions after the cursor: at most
     /// [`SlotReceiver::slot_bytes`].
     #[inline]
     pub fn read(&self, ahead: u32, frame: &mut [u8]) {
@@ -154,7 +154,7 @@ impl<R: SlotRing> SlotReceiver<R> {
         unsafe { self.ring.read_slot(self.slot(ahead), frame) };
     }
 
-    /// Prefetches the bytes of the slot `prefetch_distance` of the position.
+    /// Prefetches the bytes of the slot `ahead` positions after the cursor.
     #[inline]
     pub fn prefetch_for_read(&self, ahead: u32, bytes: usize) {
         self.ring.prefetch_for_read(self.slot(ahead), bytes);

@@ -89,7 +89,7 @@ impl PacketReceive {
                 socket.set_packet_option(libc::PACKET_AUXDATA, 1)?;
                 set_buffer(&socket, true, url.rxd())?;
                 let mode = PacketReceiveMode::Mmsg {
-                    mmsg: MmsgReceive::new(),
+                    mmsg: MmsgReceive::default(),
                     memory: memory.clone(),
                     spare: Vec::with_capacity(BURST_FRAMES),
                 };

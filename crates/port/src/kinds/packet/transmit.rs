@@ -48,7 +48,7 @@ impl PacketTransmit {
                 let descriptors = ring.descriptors();
                 (PacketTransmitMode::Ring(ring), descriptors)
             }
-            _ => (PacketTransmitMode::Mmsg(MmsgTransmit::new()), url.txd()),
+            _ => (PacketTransmitMode::Mmsg(MmsgTransmit::default()), url.txd()),
         };
         socket.bind(attributes, false)?;
         let queue = Self {

@@ -1,4 +1,4 @@
-//! Stock nuttcp at the other end, over loopback: the driver next to this file serves and measures
+//! Reference nuttcp at the other end, over loopback: the driver next to this file serves and measures
 //! it.
 
 mod nuttcp_driver;
@@ -11,7 +11,7 @@ use linerate_protocol::sniff::TransportKind;
 use linerate_record::plan::Direction;
 use nuttcp_driver::{Outcome, free_ports, measure, serve};
 
-fn stock() -> bool {
+fn is_reference_installed() -> bool {
     let there = Command::new("nuttcp").arg("-V").output().is_ok();
     if !there {
         eprintln!("skipped: nuttcp is not installed");
@@ -19,8 +19,8 @@ fn stock() -> bool {
     there
 }
 
-/// A stock client against our server: what we have, and what it printed.
-fn serve_stock(options: &[&str], streams: u16) -> (Result<Outcome, String>, String) {
+/// A reference client against our server: what we have, and what it printed.
+fn serve_reference(options: &[&str], streams: u16) -> (Result<Outcome, String>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let control = listener.local_addr().unwrap().port();
     let client = Command::new("nuttcp")
@@ -56,8 +56,8 @@ fn megabytes(bytes: u64) -> f64 {
 }
 
 #[test]
-fn stock_clients_are_served_over_tcp() {
-    if !stock() {
+fn reference_clients_are_served_over_tcp() {
+    if !is_reference_installed() {
         return;
     }
     for (options, streams) in [
@@ -72,7 +72,7 @@ fn stock_clients_are_served_over_tcp() {
         (&["-r", "-T1", "-fparse"], 1),
         (&["-t", "-T0.5", "-D", "-w256", "-c8", "-fparse"], 1),
     ] {
-        let (outcome, text) = serve_stock(options, streams);
+        let (outcome, text) = serve_reference(options, streams);
         let outcome = outcome.unwrap_or_else(|error| panic!("{options:?}: {error} {text}"));
         assert!(outcome.near.bytes > 0, "{options:?}");
         assert_eq!(
@@ -94,8 +94,8 @@ fn stock_clients_are_served_over_tcp() {
 }
 
 #[test]
-fn stock_clients_are_served_over_udp() {
-    if !stock() {
+fn reference_clients_are_served_over_udp() {
+    if !is_reference_installed() {
         return;
     }
     // At once: each takes three seconds of mostly waiting. Few enough datagrams that a socket
@@ -109,7 +109,9 @@ fn stock_clients_are_served_over_udp() {
         ),
         (&["-t", "-u", "-fparse", "-n30", "-N3", "-l500", "-R1M"], 3),
     ]
-    .map(|(options, streams)| std::thread::spawn(move || (options, serve_stock(options, streams))));
+    .map(|(options, streams)| {
+        std::thread::spawn(move || (options, serve_reference(options, streams)))
+    });
     for run in runs {
         let (options, (outcome, text)) = run.join().unwrap();
         let outcome = outcome.unwrap_or_else(|error| panic!("{options:?}: {error} {text}"));
@@ -130,8 +132,8 @@ fn stock_clients_are_served_over_udp() {
 }
 
 #[test]
-fn stock_clients_hear_why_they_are_refused() {
-    if !stock() {
+fn reference_clients_receive_the_reason_of_a_rejection() {
+    if !is_reference_installed() {
         return;
     }
     let mut third: Vec<&str> = vec!["-t", "-T1"];
@@ -154,12 +156,12 @@ fn stock_clients_hear_why_they_are_refused() {
     };
     assert!(outcome.is_err());
     assert!(text.contains("3rd party"), "{text}");
-    let (outcome, text) = serve_stock(&["-xt"], 1);
+    let (outcome, text) = serve_reference(&["-xt"], 1);
     assert!(outcome.is_err());
     assert!(text.contains("traceroute is not possible"), "{text}");
 }
 
-/// Ends a stock server whatever happens.
+/// Ends a reference server whatever happens.
 struct Running(Child);
 
 impl Drop for Running {
@@ -169,7 +171,7 @@ impl Drop for Running {
     }
 }
 
-fn stock_server(options: &[&str]) -> (Running, SocketAddr) {
+fn reference_server(options: &[&str]) -> (Running, SocketAddr) {
     let port = free_ports(1);
     let child = Command::new("nuttcp")
         .args(["-S", "--nofork", &format!("-P{port}")])
@@ -182,7 +184,7 @@ fn stock_server(options: &[&str]) -> (Running, SocketAddr) {
     (Running(child), SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// Our client against a stock server; both ends' bytes must be the same.
+/// Our client against a reference server; both ends' bytes must be the same.
 fn measured(server: SocketAddr, test: NuttcpTest) -> Outcome {
     let name = format!("{test:?}");
     let outcome = measure(server, test).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -192,7 +194,7 @@ fn measured(server: SocketAddr, test: NuttcpTest) -> Outcome {
         NuttcpDirection::ToClient => Direction::Receive,
     };
     assert_eq!(flow.direction, direction);
-    // A stock transmitter that its time interrupts counts the part of a buffer that it had written,
+    // A reference transmitter that its time interrupts counts the part of a buffer that it had written,
     // and then its report is only as exact as its decimals.
     let error = match outcome.test.buffer_limit {
         Some(_) => 0,
@@ -216,11 +218,11 @@ fn measured(server: SocketAddr, test: NuttcpTest) -> Outcome {
 }
 
 #[test]
-fn a_stock_server_is_measured_over_tcp() {
-    if !stock() {
+fn a_reference_server_is_measured_over_tcp() {
+    if !is_reference_installed() {
         return;
     }
-    let (_server, address) = stock_server(&[]);
+    let (_server, address) = reference_server(&[]);
     for way in [NuttcpDirection::ToServer, NuttcpDirection::ToClient] {
         for streams in [1, 3] {
             let fixed = NuttcpTest {
@@ -266,11 +268,11 @@ fn a_stock_server_is_measured_over_tcp() {
 }
 
 #[test]
-fn a_stock_server_is_measured_over_udp() {
-    if !stock() {
+fn a_reference_server_is_measured_over_udp() {
+    if !is_reference_installed() {
         return;
     }
-    let (_server, address) = stock_server(&[]);
+    let (_server, address) = reference_server(&[]);
     for way in [NuttcpDirection::ToServer, NuttcpDirection::ToClient] {
         let test = NuttcpTest {
             buffer_limit: Some(60),
@@ -293,10 +295,10 @@ fn a_stock_server_is_measured_over_udp() {
 
 #[test]
 fn an_upstream_rejection_is_an_error() {
-    if !stock() {
+    if !is_reference_installed() {
         return;
     }
-    let (_server, address) = stock_server(&[]);
+    let (_server, address) = reference_server(&[]);
     // Its own control port cannot carry data.
     let test = NuttcpTest::new(
         NuttcpDirection::ToServer,

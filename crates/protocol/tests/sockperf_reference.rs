@@ -1,4 +1,4 @@
-//! Stock sockperf at the other end, over loopback. The drivers here serve and ask it with
+//! Reference sockperf at the other end, over loopback. The drivers here serve and ask it with
 //! blocking sockets; the engine does the same on its own.
 
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use linerate_protocol::sockperf::{
     SockperfDatagram, SockperfHeader, SockperfServer, SockperfTotals,
 };
 
-fn stock() -> bool {
+fn is_reference_installed() -> bool {
     let there = Command::new("sockperf").arg("--version").output().is_ok();
     if !there {
         eprintln!("skipped: sockperf is not installed");
@@ -19,7 +19,7 @@ fn stock() -> bool {
     there
 }
 
-/// Ends a stock program whatever happens.
+/// Ends a reference program whatever happens.
 struct Running(Child);
 
 impl Drop for Running {
@@ -40,7 +40,7 @@ fn start(arguments: &[&str], port: u16) -> Running {
     Running(child)
 }
 
-/// What a stock client printed, without its colours.
+/// What a reference client printed, without its colours.
 fn printed(mut client: Running) -> String {
     let mut text = String::new();
     let mut stdout = client.0.stdout.take().unwrap();
@@ -70,7 +70,7 @@ fn serve_udp(arguments: &[&str]) -> (SockperfTotals, String) {
     let mut guard = AmplificationGuard::new(GuardRules::default());
     let mut server = SockperfServer::default();
     let mut buffer = vec![0; 65_536];
-    // A stock client needs two seconds before it sends anything, more on a busy machine.
+    // A reference client needs two seconds before it sends anything, more on a busy machine.
     socket
         .set_read_timeout(Some(Duration::from_secs(30)))
         .unwrap();
@@ -101,7 +101,7 @@ fn serve_tcp(arguments: &[&str]) -> (SockperfTotals, String) {
     let mut buffer = vec![0; 65_536];
     loop {
         let bytes = match socket.read(&mut buffer) {
-            // Stock clients leave with a reset when an answer is still on its way.
+            // Reference clients leave with a reset when an answer is still on its way.
             Ok(0) | Err(_) => break,
             Ok(bytes) => bytes,
         };
@@ -118,8 +118,8 @@ fn serve_tcp(arguments: &[&str]) -> (SockperfTotals, String) {
 }
 
 #[test]
-fn stock_clients_are_served() {
-    if !stock() {
+fn reference_clients_are_served() {
+    if !is_reference_installed() {
         return;
     }
     type Serve = fn(&[&str]) -> (SockperfTotals, String);
@@ -177,8 +177,8 @@ fn stock_clients_are_served() {
     }
 }
 
-/// A stock server, and its address.
-fn stock_server(tcp: bool) -> (Running, SocketAddr) {
+/// A reference server, and its address.
+fn reference_server(tcp: bool) -> (Running, SocketAddr) {
     for _ in 0..5 {
         let port = if tcp {
             let socket = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -214,7 +214,7 @@ fn stock_server(tcp: bool) -> (Running, SocketAddr) {
             }
         }
     }
-    panic!("no stock server stands");
+    panic!("no reference server stands");
 }
 
 /// Messages of which every so many is a question: as long as these are answered, the others were
@@ -241,11 +241,11 @@ fn messages(every: u64) -> impl Iterator<Item = ([u8; 64], Option<SockperfHeader
 }
 
 #[test]
-fn a_stock_server_answers_our_questions_over_udp() {
-    if !stock() {
+fn a_reference_server_replies_to_our_requests_over_udp() {
+    if !is_reference_installed() {
         return;
     }
-    let (_server, address) = stock_server(false);
+    let (_server, address) = reference_server(false);
     for every in [1, 10] {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(address).unwrap();
@@ -265,11 +265,11 @@ fn a_stock_server_answers_our_questions_over_udp() {
 }
 
 #[test]
-fn a_stock_server_answers_our_questions_over_tcp() {
-    if !stock() {
+fn a_reference_server_replies_to_our_requests_over_tcp() {
+    if !is_reference_installed() {
         return;
     }
-    let (_server, address) = stock_server(true);
+    let (_server, address) = reference_server(true);
     for every in [1, 10] {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.set_nodelay(true).unwrap();

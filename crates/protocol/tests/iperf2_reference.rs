@@ -1,4 +1,4 @@
-//! Stock iperf (2.x) at the other end, over loopback: the driver next to this file serves and
+//! Reference iperf (2.x) at the other end, over loopback: the driver next to this file serves and
 //! measures it.
 
 mod iperf2_driver;
@@ -11,8 +11,8 @@ use iperf2_driver::{tcp, udp};
 use linerate_protocol::iperf2::{DualTest, Iperf2Direction, Iperf2Settings, TestAmount};
 use linerate_record::plan::Direction;
 
-/// Returns whether stock iperf is installed; prints a note if not.
-fn stock() -> bool {
+/// Returns whether reference iperf is installed; prints a note if not.
+fn is_reference_installed() -> bool {
     let there = Command::new("iperf").arg("--version").output().is_ok();
     if !there {
         eprintln!("skipped: iperf is not installed");
@@ -20,7 +20,7 @@ fn stock() -> bool {
     there
 }
 
-/// A stock client that reports as comma-separated values.
+/// A reference client that reports as comma-separated values.
 fn client(port: u16, options: &[&str]) -> Child {
     Command::new("iperf")
         .args(["-c", "127.0.0.1", "-y", "C", "-p", &port.to_string()])
@@ -56,8 +56,8 @@ fn serve_tcp(options: &[&str]) -> (Vec<u64>, tcp::Served) {
 }
 
 #[test]
-fn a_stock_client_sends_over_tcp() {
-    if !stock() {
+fn a_reference_client_sends_over_tcp() {
+    if !is_reference_installed() {
         return;
     }
     for (options, header) in [
@@ -75,8 +75,8 @@ fn a_stock_client_sends_over_tcp() {
 }
 
 #[test]
-fn a_stock_client_receives_over_tcp() {
-    if !stock() {
+fn a_reference_client_receives_over_tcp() {
+    if !is_reference_installed() {
         return;
     }
     let (bytes, served) = serve_tcp(&["-R", "-n", "1M"]);
@@ -104,8 +104,8 @@ fn free_port() -> u16 {
 }
 
 #[test]
-fn a_stock_client_wants_a_second_connection() {
-    if !stock() {
+fn a_reference_client_requests_a_second_connection() {
+    if !is_reference_installed() {
         return;
     }
     for (option, dual) in [("-d", DualTest::Simultaneous), ("-r", DualTest::Sequential)] {
@@ -125,8 +125,8 @@ fn a_stock_client_wants_a_second_connection() {
 }
 
 #[test]
-fn a_stock_client_asks_and_is_answered() {
-    if !stock() {
+fn a_reference_client_sends_requests_and_gets_responses() {
+    if !is_reference_installed() {
         return;
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -168,8 +168,8 @@ fn serve_udp(options: &[&str], whole: bool) -> (Vec<Vec<String>>, udp::Served) {
 }
 
 #[test]
-fn a_stock_client_wants_a_second_flow_over_udp() {
-    if !stock() {
+fn a_reference_client_requests_a_second_flow_over_udp() {
+    if !is_reference_installed() {
         return;
     }
     for (option, dual) in [("-d", DualTest::Simultaneous), ("-r", DualTest::Sequential)] {
@@ -180,7 +180,7 @@ fn a_stock_client_wants_a_second_flow_over_udp() {
         let client = client(port, &options);
         let served = udp::serve_one(&socket, false);
         assert_eq!(served.flow.settings().unwrap().dual, Some(dual));
-        // What the stock client received as a server, it reports as one.
+        // What the reference client received as a server, it reports as one.
         let back = served.back.unwrap().client;
         let reported = back.remote_report().flows[0].figures;
         assert_eq!(
@@ -198,8 +198,8 @@ fn a_stock_client_wants_a_second_flow_over_udp() {
 }
 
 #[test]
-fn a_stock_client_sends_over_udp() {
-    if !stock() {
+fn a_reference_client_sends_over_udp() {
+    if !is_reference_installed() {
         return;
     }
     for (options, whole) in [
@@ -237,8 +237,8 @@ fn a_stock_client_sends_over_udp() {
 }
 
 #[test]
-fn a_stock_client_that_wants_no_report_gets_none() {
-    if !stock() {
+fn a_reference_client_that_requests_no_report_gets_none() {
+    if !is_reference_installed() {
         return;
     }
     let (_, served) = serve_udp(&["-b", "1M", "--no-udp-fin"], true);
@@ -248,8 +248,8 @@ fn a_stock_client_that_wants_no_report_gets_none() {
 }
 
 #[test]
-fn a_stock_client_receives_over_udp() {
-    if !stock() {
+fn a_reference_client_receives_over_udp() {
+    if !is_reference_installed() {
         return;
     }
     let (lines, served) = serve_udp(&["-R", "-b", "1M"], false);
@@ -268,13 +268,13 @@ fn a_stock_client_receives_over_udp() {
     assert!(lines.len() >= 2, "{lines:?}");
 }
 
-/// A stock server, ended when the test is.
-struct Stock {
+/// A reference server, ended when the test is.
+struct ReferenceServer {
     child: Child,
     address: SocketAddr,
 }
 
-impl Stock {
+impl ReferenceServer {
     fn start(options: &[&str]) -> Self {
         let address: SocketAddr = ([127, 0, 0, 1], free_port()).into();
         let child = Command::new("iperf")
@@ -309,7 +309,7 @@ impl Stock {
     }
 }
 
-impl Drop for Stock {
+impl Drop for ReferenceServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -319,8 +319,8 @@ impl Drop for Stock {
 const AMOUNT: Option<TestAmount> = Some(TestAmount::Bytes(600_000));
 
 #[test]
-fn we_measure_a_stock_server_over_tcp() {
-    if !stock() {
+fn we_measure_a_reference_server_over_tcp() {
+    if !is_reference_installed() {
         return;
     }
     for (settings, ack) in [
@@ -363,8 +363,8 @@ fn we_measure_a_stock_server_over_tcp() {
             false,
         ),
     ] {
-        let stock = Stock::start(&[]);
-        let measured = tcp::run(stock.address, settings.clone(), None);
+        let reference = ReferenceServer::start(&[]);
+        let measured = tcp::run(reference.address, settings.clone(), None);
         assert_eq!(measured.ack.is_some(), ack, "{settings:?}");
         if let Some(ack) = measured.ack {
             assert_eq!(ack.version.0 >> 16, 2);
@@ -381,8 +381,12 @@ fn we_measure_a_stock_server_over_tcp() {
             "{settings:?}"
         );
         if settings.direction == Iperf2Direction::Forward {
-            let reported: Vec<_> = stock.lines().iter().map(|line| bytes_of(line)).collect();
-            // Where no header comes, a stock server forgets the word in which it looked for one.
+            let reported: Vec<_> = reference
+                .lines()
+                .iter()
+                .map(|line| bytes_of(line))
+                .collect();
+            // Where no header comes, a reference server forgets the word in which it looked for one.
             let forgets = if settings.version.is_none() { 4 } else { 0 };
             assert_eq!(reported, [600_000 - forgets], "{settings:?}");
         }
@@ -390,8 +394,8 @@ fn we_measure_a_stock_server_over_tcp() {
 }
 
 #[test]
-fn a_stock_server_connects_back() {
-    if !stock() {
+fn a_reference_server_connects_back() {
+    if !is_reference_installed() {
         return;
     }
     for base in [Iperf2Settings::client(0), Iperf2Settings::legacy(0)] {
@@ -402,19 +406,19 @@ fn a_stock_server_connects_back() {
             dual: Some(DualTest::Simultaneous),
             ..base
         };
-        let stock = Stock::start(&[]);
-        let measured = tcp::run(stock.address, settings, Some(listener));
+        let reference = ReferenceServer::start(&[]);
+        let measured = tcp::run(reference.address, settings, Some(listener));
         assert_eq!((measured.sent, measured.received), (600_000, 600_000));
     }
 }
 
 #[test]
-fn we_ask_a_stock_server() {
-    if !stock() {
+fn we_send_requests_to_a_reference_server() {
+    if !is_reference_installed() {
         return;
     }
-    let stock = Stock::start(&[]);
-    let asked = tcp::ask(stock.address, 100, 2000, 20);
+    let reference = ReferenceServer::start(&[]);
+    let asked = tcp::ask(reference.address, 100, 2000, 20);
     assert_eq!(asked.len(), 20);
     for (took_ns, answer) in asked {
         let (received, sent) = (answer.received_ns.unwrap(), answer.sent_ns.unwrap());
@@ -425,8 +429,8 @@ fn we_ask_a_stock_server() {
 }
 
 #[test]
-fn we_measure_a_stock_server_over_udp() {
-    if !stock() {
+fn we_measure_a_reference_server_over_udp() {
+    if !is_reference_installed() {
         return;
     }
     let amount = Some(TestAmount::Time(500_000_000));
@@ -456,8 +460,8 @@ fn we_measure_a_stock_server_over_udp() {
             1000,
         ),
     ] {
-        let stock = Stock::start(&["-u"]);
-        let client = udp::run(stock.address, settings.clone(), bytes).client;
+        let reference = ReferenceServer::start(&["-u"]);
+        let client = udp::run(reference.address, settings.clone(), bytes).client;
         let far = client.remote_report();
         assert_eq!(far.flows.len(), 1, "{settings:?}: no report");
         let reported = far.flows[0].figures;
@@ -483,8 +487,8 @@ fn we_measure_a_stock_server_over_udp() {
 }
 
 #[test]
-fn a_stock_server_sends_over_udp() {
-    if !stock() {
+fn a_reference_server_sends_over_udp() {
+    if !is_reference_installed() {
         return;
     }
     let base = Iperf2Settings {
@@ -493,9 +497,9 @@ fn a_stock_server_sends_over_udp() {
         ..Iperf2Settings::client(5001)
     };
     for way in [Iperf2Direction::Reverse, Iperf2Direction::Both] {
-        let stock = Stock::start(&["-u"]);
+        let reference = ReferenceServer::start(&["-u"]);
         let ran = udp::run(
-            stock.address,
+            reference.address,
             Iperf2Settings {
                 direction: way,
                 ..base.clone()

@@ -1,4 +1,4 @@
-//! Stock iperf3 at the other end, over loopback: the driver next to this file serves and measures
+//! Reference iperf3 at the other end, over loopback: the driver next to this file serves and measures
 //! it.
 
 mod iperf3_driver;
@@ -15,8 +15,8 @@ use linerate_protocol::iperf3::{
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::plan::Direction;
 
-/// Returns whether stock iperf3 is installed; prints a note if not.
-fn stock() -> bool {
+/// Returns whether reference iperf3 is installed; prints a note if not.
+fn is_reference_installed() -> bool {
     let there = Command::new("iperf3").arg("--version").output().is_ok();
     if !there {
         eprintln!("skipped: iperf3 is not installed");
@@ -24,7 +24,7 @@ fn stock() -> bool {
     there
 }
 
-fn stock_client(port: u16, options: &[&str]) -> Child {
+fn reference_client(port: u16, options: &[&str]) -> Child {
     Command::new("iperf3")
         .args(["-c", "127.0.0.1", "-J", "-p", &port.to_string()])
         .args(options)
@@ -34,10 +34,10 @@ fn stock_client(port: u16, options: &[&str]) -> Child {
         .unwrap()
 }
 
-/// A stock client against our server: what it printed, and what we have.
+/// A reference client against our server: what it printed, and what we have.
 fn serve(options: &[&str], early: bool) -> (serde_json::Value, Result<Served, Iperf3Error>) {
     let port = Port::any();
-    let client = stock_client(port.number(), options);
+    let client = reference_client(port.number(), options);
     let served = serve_one(&port, early);
     let Output { stdout, .. } = client.wait_with_output().unwrap();
     let text = String::from_utf8(stdout).unwrap();
@@ -47,7 +47,7 @@ fn serve(options: &[&str], early: bool) -> (serde_json::Value, Result<Served, Ip
     )
 }
 
-/// Bytes of all flows that a stock client reports, by the counting end.
+/// Bytes of all flows that a reference client reports, by the counting end.
 fn sum(report: &serde_json::Value, name: &str, figure: &str) -> u64 {
     report["end"][name][figure]
         .as_f64()
@@ -75,8 +75,8 @@ fn counted(served: &Served, from_client: bool) -> u64 {
 }
 
 #[test]
-fn a_stock_client_sends_over_tcp() {
-    if !stock() {
+fn a_reference_client_sends_over_tcp() {
+    if !is_reference_installed() {
         return;
     }
     for options in [
@@ -121,8 +121,8 @@ fn a_stock_client_sends_over_tcp() {
 }
 
 #[test]
-fn a_stock_client_receives_and_does_both_over_tcp() {
-    if !stock() {
+fn a_reference_client_receives_and_does_both_over_tcp() {
+    if !is_reference_installed() {
         return;
     }
     let (report, served) = serve(&["-R", "-t", "1", "-P", "2", "-b", "50M"], false);
@@ -150,8 +150,8 @@ fn a_stock_client_receives_and_does_both_over_tcp() {
 }
 
 #[test]
-fn a_stock_client_uses_udp() {
-    if !stock() {
+fn a_reference_client_uses_udp() {
+    if !is_reference_installed() {
         return;
     }
     for options in [
@@ -212,13 +212,13 @@ fn a_stock_client_uses_udp() {
 }
 
 #[test]
-fn a_stock_client_is_refused_in_words_that_it_prints() {
-    if !stock() {
+fn a_reference_client_prints_its_rejection() {
+    if !is_reference_installed() {
         return;
     }
     let port = Port::any();
     // 3.12 checks its own limits first, so the reason has to be another one.
-    let client = stock_client(port.number(), &["-t", "1"]);
+    let client = reference_client(port.number(), &["-t", "1"]);
     let control = loop {
         if let Ok((stream, _)) = port.tcp.accept() {
             break stream;
@@ -250,7 +250,7 @@ fn a_stock_client_is_refused_in_words_that_it_prints() {
 
 #[test]
 fn either_end_may_stop_early() {
-    if !stock() {
+    if !is_reference_installed() {
         return;
     }
     let (report, served) = serve(&["-t", "20", "-b", "1M"], true);
@@ -266,7 +266,7 @@ fn either_end_may_stop_early() {
 
     for (signal, says_so) in [("-INT", true), ("-KILL", false)] {
         let port = Port::any();
-        let client = stock_client(port.number(), &["-t", "30", "-b", "1M"]);
+        let client = reference_client(port.number(), &["-t", "30", "-b", "1M"]);
         let id = client.id().to_string();
         let stop = std::thread::spawn(move || {
             std::thread::sleep(std::time::Duration::from_millis(1500));
@@ -284,13 +284,13 @@ fn either_end_may_stop_early() {
     }
 }
 
-/// Stock servers, ended when the test is.
-struct Stock {
+/// Reference servers, ended when the test is.
+struct ReferenceServer {
     child: Child,
     address: SocketAddr,
 }
 
-impl Stock {
+impl ReferenceServer {
     fn start() -> Self {
         // A port that was free a moment ago.
         let address = Port::any().tcp.local_addr().unwrap();
@@ -304,17 +304,17 @@ impl Stock {
     }
 }
 
-impl Drop for Stock {
+impl Drop for ReferenceServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn measure(stock: &Stock, params: &Iperf3Params) -> (Measured, RemoteReport) {
-    // A stock server needs a moment between two tests.
+fn measure(reference: &ReferenceServer, params: &Iperf3Params) -> (Measured, RemoteReport) {
+    // A reference server needs a moment between two tests.
     for _ in 0..100 {
-        match run(stock.address, params.clone(), false) {
+        match run(reference.address, params.clone(), false) {
             // It sends busy, or accepts and closes at once while it cleans up.
             Err(
                 Iperf3Error::Busy
@@ -333,11 +333,11 @@ fn measure(stock: &Stock, params: &Iperf3Params) -> (Measured, RemoteReport) {
 }
 
 #[test]
-fn we_measure_a_stock_server_over_tcp() {
-    if !stock() {
+fn we_measure_a_reference_server_over_tcp() {
+    if !is_reference_installed() {
         return;
     }
-    let stock = Stock::start();
+    let reference = ReferenceServer::start();
     let base = Iperf3Params {
         duration_ns: Some(1_000_000_000),
         rate_bps: Some(40_000_000),
@@ -363,7 +363,7 @@ fn we_measure_a_stock_server_over_tcp() {
             ..base.clone()
         },
     ] {
-        let (measured, far) = measure(&stock, &params);
+        let (measured, far) = measure(&reference, &params);
         let ours = measured.ours.unwrap();
         assert_eq!(far.flows.len(), params.flows().len());
         for flow in &far.flows {
@@ -371,7 +371,7 @@ fn we_measure_a_stock_server_over_tcp() {
             let (near, there) = (near.bytes.unwrap(), flow.figures.bytes.unwrap());
             assert!(near > 0 && there > 0);
             match flow.direction {
-                // A stock server drops data in flight at the end of the test.
+                // A reference server drops data in flight at the end of the test.
                 Direction::Send => assert!(there <= near, "{there} of {near}"),
                 Direction::Receive => {
                     assert!(near <= there, "{near} of {there}");
@@ -384,11 +384,11 @@ fn we_measure_a_stock_server_over_tcp() {
 }
 
 #[test]
-fn we_measure_a_stock_server_over_udp() {
-    if !stock() {
+fn we_measure_a_reference_server_over_udp() {
+    if !is_reference_installed() {
         return;
     }
-    let stock = Stock::start();
+    let reference = ReferenceServer::start();
     let base = Iperf3Params {
         protocol: Iperf3Transport::Udp,
         duration_ns: Some(1_000_000_000),
@@ -407,7 +407,7 @@ fn we_measure_a_stock_server_over_udp() {
             ..base.clone()
         },
     ] {
-        let (measured, far) = measure(&stock, &params);
+        let (measured, far) = measure(&reference, &params);
         let ours = measured.ours.unwrap();
         for flow in &far.flows {
             let near = ours.flows.iter().find(|f| Some(f.id) == flow.id).unwrap();
@@ -432,26 +432,26 @@ fn we_measure_a_stock_server_over_udp() {
 }
 
 #[test]
-fn a_busy_stock_server_says_so_and_a_stopped_one_too() {
-    if !stock() {
+fn a_busy_or_stopped_reference_server_reports_it() {
+    if !is_reference_installed() {
         return;
     }
-    let mut stock = Stock::start();
+    let mut reference = ReferenceServer::start();
     let long = Iperf3Params {
         duration_ns: Some(20_000_000_000),
         rate_bps: Some(1_000_000),
         ..Iperf3Params::default()
     };
     let first = std::thread::spawn({
-        let (address, params) = (stock.address, long.clone());
+        let (address, params) = (reference.address, long.clone());
         move || run(address, params, false)
     });
     std::thread::sleep(std::time::Duration::from_millis(1500));
     assert!(matches!(
-        run(stock.address, long.clone(), false),
+        run(reference.address, long.clone(), false),
         Err(Iperf3Error::Busy)
     ));
-    let id = stock.child.id().to_string();
+    let id = reference.child.id().to_string();
     assert!(
         Command::new("kill")
             .args(["-INT", &id])
@@ -461,15 +461,15 @@ fn a_busy_stock_server_says_so_and_a_stopped_one_too() {
     );
     let ended = first.join().unwrap().unwrap();
     assert!(ended.terminated && ended.theirs.is_none());
-    stock.child.wait().unwrap();
+    reference.child.wait().unwrap();
 
     // And we may go too: the server is free again afterwards.
-    let stock = Stock::start();
-    assert!(run(stock.address, long, true).unwrap().terminated);
+    let reference = ReferenceServer::start();
+    assert!(run(reference.address, long, true).unwrap().terminated);
     let short = Iperf3Params {
         duration_ns: None,
         amount_bytes: Some(1 << 20),
         ..Iperf3Params::default()
     };
-    measure(&stock, &short);
+    measure(&reference, &short);
 }
