@@ -41,7 +41,7 @@ impl CallOutcomes {
     /// Returns the outcomes that happened, with their names.
     pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, &CallTimes)> {
         [
-            ("room", &self.accepted),
+            ("accepted", &self.accepted),
             ("full", &self.full),
             ("ready", &self.ready),
             ("waited", &self.waited),

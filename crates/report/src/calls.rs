@@ -82,7 +82,7 @@ fn figure_cells(call: &CallTimes, share: Option<f64>) -> Vec<String> {
 /// Describes the result of a call; `kind` is a key of the record's `calls`.
 fn describe_result(kind: &str) -> &'static str {
     match kind {
-        "room" => "sent",
+        "accepted" => "sent",
         "full" => "buffer full",
         "ready" => "data ready",
         "waited" => "waited",
