@@ -87,7 +87,7 @@ fn figures_at_zero_have_a_difference() {
 }
 
 #[test]
-fn a_figure_is_found_in_what_a_command_prints() {
+fn a_figure_is_found_in_the_output_of_a_command() {
     let dir = TestDir::new();
     let args = [
         "compare",
@@ -106,7 +106,7 @@ fn a_figure_is_found_in_what_a_command_prints() {
 }
 
 #[test]
-fn too_few_pairs_say_that_they_cannot_tell() {
+fn too_few_pairs_are_undecided() {
     let dir = TestDir::new();
     let sides = ["--command-a=echo 1", "--command-b=echo 26"];
     let run = |pairs: &str| {
@@ -114,14 +114,14 @@ fn too_few_pairs_say_that_they_cannot_tell() {
         finish(&mut pinned_command(&dir, args))
     };
     let few = run("--pairs=3").expect(6);
-    assert!(few.stderr.contains("7 at least"), "{few:#?}");
+    assert!(few.stderr.contains("at least 7 are needed"), "{few:#?}");
     assert!(few.stdout.contains("are needed"), "{few:#?}");
     assert!(!few.stdout.contains("difference larger than"), "{few:#?}");
     let enough = run("--pairs=7").expect(0);
     assert!(enough.stdout.contains("B is better"), "{enough:#?}");
     // When the run may stop before this number of pairs, one more is needed for the same p-value.
     let never = run("--max-pairs=7").expect(6);
-    assert!(never.stderr.contains("8 at least"), "{never:#?}");
+    assert!(never.stderr.contains("at least 8 are needed"), "{never:#?}");
     assert!(never.stdout.contains("are needed"), "{never:#?}");
     let free = run("--max-pairs=20").expect(0);
     assert!(free.stdout.contains("B is better"), "{free:#?}");
@@ -140,7 +140,7 @@ fn a_comparison_without_knobs_needs_no_journal() {
 }
 
 #[test]
-fn a_knob_of_the_users_own_is_turned_for_each_half() {
+fn a_user_defined_knob_is_set_for_each_half() {
     let dir = TestDir::new();
     fs::write(
         dir.path().join("knobs.toml"),
@@ -170,7 +170,7 @@ fn a_knob_of_the_users_own_is_turned_for_each_half() {
 }
 
 #[test]
-fn what_prepares_runs_before_each_half() {
+fn prepare_commands_run_before_each_half() {
     let dir = TestDir::new();
     let args = [
         "compare",
@@ -272,7 +272,7 @@ fn sets_that_were_measured_separately() {
 }
 
 #[test]
-fn an_interrupt_gives_what_is_there() {
+fn an_interrupt_reports_the_results_so_far() {
     let dir = TestDir::new();
     let args = [
         "compare",
@@ -288,7 +288,7 @@ fn an_interrupt_gives_what_is_there() {
 }
 
 #[test]
-fn nonsense_is_refused_before_anything_runs() {
+fn nonsense_is_rejected_before_anything_runs() {
     let dir = TestDir::new();
     for (args, expected) in [
         ("compare", "nothing to compare"),

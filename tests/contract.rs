@@ -287,7 +287,7 @@ fn pages_stages_and_timelines() {
 }
 
 #[test]
-fn nothing_is_kept_when_that_is_asked_for() {
+fn nothing_is_stored_on_request() {
     let (client_dir, server_dir) = (TestDir::new(), TestDir::new());
     let server = server_dir.server("--no-store");
     for args in ["-n 10", "-n 10 --repeat 2"] {

@@ -161,7 +161,7 @@ fn a_lab_has_links_with_delay() {
 
 /// An existing tap is restored after a port on it, with all of its addresses, also after a kill.
 #[test]
-fn a_tap_that_was_there_goes_back_after_a_kill() {
+fn an_existing_tap_is_restored_after_a_kill() {
     let lab = lab!(TestLab::from_text("fwdtap", TWO_HOSTS));
     let make = "ip tuntap add dev t0 mode tap && ip link set t0 mtu 1400 up && ip addr add 10.9.9.9/16 dev t0 \
                 && ip addr add 10.9.9.8/16 dev t0 && ip addr add fd09::1/64 dev t0 nodad \
@@ -215,7 +215,7 @@ fn a_tap_that_was_there_goes_back_after_a_kill() {
 
 /// A tap that was renamed, or moved to another host, is restored there; a deleted one is gone.
 #[test]
-fn a_tap_goes_back_whatever_it_is_called_and_wherever_it_is() {
+fn a_renamed_or_moved_tap_is_restored() {
     let lab = lab!(TestLab::from_text("fwdmoved", TWO_HOSTS));
     let mtu = |host: &str, name: &str| {
         let shown =
@@ -326,7 +326,7 @@ fn packets_go_round_a_wire() {
 }
 
 #[test]
-fn ping_is_answered_without_a_stack() {
+fn ping_gets_replies_without_a_stack() {
     let lab = lab!(TestLab::from_text("fwdping", TWO_HOSTS));
     // The kernel has no address there: only the forwarder replies to ARP and ping.
     finish(&mut lab.command_on("b", ["ip", "addr", "flush", "dev", "eth0"])).expect(0);

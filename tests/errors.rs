@@ -12,7 +12,7 @@ mod peers;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::process::Command;
 
-use common::{ClosedPort, LinerateServer, RunningCommand, TestDir, is_root, skip};
+use common::{ClosedPort, LinerateServer, RunningCommand, TestDir, is_root, join_lines, skip};
 use serde_json::Value;
 
 /// Expected failure: exit code and a fragment of each part.
@@ -35,11 +35,6 @@ fn expected_error<'a>(
         object,
         next_step,
     }
-}
-
-/// Joins the wrapped lines of a text.
-fn join_lines(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Runs a command as it is and with `--json`, both at once, and checks the errors.

@@ -5,7 +5,7 @@ mod common;
 #[path = "common/experiment.rs"]
 mod experiment;
 
-use common::{RunningCommand, TestDir, finish, free_port, retry, skip};
+use common::{RunningCommand, TestDir, finish, free_port, join_lines, retry, skip};
 use experiment::{RTT_FIGURE, by_size, experiment_head};
 use serde_json::Value;
 
@@ -68,7 +68,7 @@ why = "Because."
 }
 
 /// Removes the note that a busy machine adds to a verdict.
-fn without_doubt_note(text: &str) -> String {
+fn without_caveat(text: &str) -> String {
     text.replace(", in doubt", "")
 }
 
@@ -85,7 +85,7 @@ fn has_labs(dir: &TestDir) -> bool {
 }
 
 #[test]
-fn what_ships_is_listed_and_printed() {
+fn shipped_experiments_are_listed_and_printed() {
     let dir = TestDir::new();
     let list = dir.run("run --list").expect(0).stdout;
     let alone = dir.run("run").expect(2).stderr;
@@ -157,8 +157,7 @@ fn an_experiment_gives_tables_a_page_and_records() {
     let id = set["id"].as_str().unwrap();
     let text = dir.run(&format!("report {id}")).expect(0).stdout;
     assert!(
-        text.contains("added per step")
-            && without_doubt_note(&text).contains("agrees: it takes time"),
+        text.contains("added per step") && without_caveat(&text).contains("agrees: it takes time"),
         "{text}"
     );
     let markdown = dir.run(&format!("report {id} --markdown")).expect(0).stdout;
@@ -169,7 +168,7 @@ fn an_experiment_gives_tables_a_page_and_records() {
 }
 
 #[test]
-fn a_shape_that_does_not_hold_fails_and_says_why() {
+fn a_failed_assertion_reports_why() {
     let dir = TestDir::new();
     if !has_labs(&dir) {
         skip!("no lab can be built here");
@@ -177,7 +176,7 @@ fn a_shape_that_does_not_hold_fails_and_says_why() {
     std::fs::write(dir.path().join("small.toml"), experiment_file("trip < 0")).unwrap();
     let output = dir.run("run small.toml --quick").expect(3);
     assert!(
-        without_doubt_note(&output.stdout).contains("DOES NOT AGREE: it takes time")
+        without_caveat(&output.stdout).contains("DOES NOT AGREE: it takes time")
             && output.stdout.contains("Because."),
         "{}",
         output.stdout
@@ -185,28 +184,27 @@ fn a_shape_that_does_not_hold_fails_and_says_why() {
 }
 
 #[test]
-fn a_point_that_is_not_for_this_machine_ends_with_the_code_of_what_it_lacks() {
+fn a_skipped_point_ends_with_the_code_of_its_missing_requirement() {
     let dir = TestDir::new();
     if !has_labs(&dir) {
         skip!("no lab can be built here");
     }
-    let skip = "[[skip]]\nsetting = { size = \"64\" }\nbecause = \"it is much\"\n";
+    let skip =
+        "[[skip]]\nsetting = { size = \"64\" }\nbecause = \"64 bytes need many processors\"\n";
     for (lacks, code, expected) in [
         (
             "cores_below = 100_000\n",
             4,
-            "where there are 100000 processors",
+            "use a machine with 100000 processors",
         ),
         ("", 2, "select other points (--point)"),
     ] {
         let text = format!("{}\n{skip}{lacks}", experiment_file("trip > 0"));
         std::fs::write(dir.path().join("small.toml"), text).unwrap();
-        let message = dir
-            .run("run small.toml --quick --point size=64")
-            .expect(code);
-        let message = message.stderr.replace("\n       ", " ");
+        let output = dir.run("run small.toml --quick --point size=64");
+        let message = join_lines(&output.expect(code).stderr);
         assert!(
-            message.contains("it is much") && message.contains(expected),
+            message.contains("64 bytes need many") && message.contains(expected),
             "{message}"
         );
     }
@@ -469,7 +467,7 @@ says = "payload that arrived"
 }
 
 #[test]
-fn a_knob_with_a_command_is_turned_and_set_back() {
+fn a_knob_with_a_command_is_set_and_restored() {
     let dir = TestDir::new();
     let server = dir.server("-q");
     let file = with_commands(server.port);
@@ -534,12 +532,7 @@ fn a_mistake_that_stays_ends_an_experiment_at_its_first_point() {
     ] {
         std::fs::write(dir.path().join("small.toml"), text).unwrap();
         let ended = dir.run("run small.toml --repeat 9 --no-store").expect(code);
-        // Lines are wrapped at the terminal's width.
-        let message = ended
-            .stderr
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let message = join_lines(&ended.stderr);
         for part in [situation, next, "every point", "[1/18]"] {
             assert!(message.contains(part), "{part}: {message}");
         }

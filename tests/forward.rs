@@ -12,7 +12,8 @@ mod testpmd;
 use std::fs;
 
 use common::{
-    FinishedCommand, RunningCommand, TestDir, assert_record, finish, number_at, retry, wait_until,
+    FinishedCommand, RunningCommand, TestDir, assert_record, finish, join_lines, number_at, retry,
+    wait_until,
 };
 use serde_json::Value;
 
@@ -240,15 +241,11 @@ fn invalid_arguments_are_rejected() {
         (
             "forward --dev ring:0 --commands none-such",
             2,
-            "cannot be read",
+            "cannot read none-such",
         ),
     ] {
-        let output = dir.run(args).expect(code);
-        assert!(
-            output.stderr.contains(expected),
-            "{args}: {}",
-            output.stderr
-        );
+        let message = join_lines(&dir.run(args).expect(code).stderr);
+        assert!(message.contains(expected), "{args}: {message}");
     }
     let output = dir.run("forward --dev ring:x,end=q --json -t 1").expect(2);
     assert!(output.json()["error"]["next_step"].is_string());

@@ -5,7 +5,9 @@ mod common;
 #[path = "common/schema.rs"]
 mod schema;
 
-use common::{RunningCommand, TestDir, TestLab, assert_record, check_command, finish, lab, skip};
+use common::{
+    RunningCommand, TestDir, TestLab, assert_record, check_command, finish, join_lines, lab, skip,
+};
 use serde_json::Value;
 
 #[track_caller]
@@ -66,7 +68,7 @@ fn a_failed_expectation_and_an_interrupt() {
 
 /// Opening a port that writes a capture replaces the file: errors are found before.
 #[test]
-fn a_refused_plan_leaves_an_older_capture_alone() {
+fn a_rejected_plan_keeps_an_older_capture() {
     let dir = TestDir::new();
     let file = dir.path().join("old.pcapng");
     for args in [
@@ -177,7 +179,7 @@ fn a_missing_peer_is_reported() {
                 .env("XDG_RUNTIME_DIR", here.as_os_str()),
         )
     };
-    let text = run("generate --time 200ms").expect(0).stdout;
+    let text = join_lines(&run("generate --time 200ms").expect(0).stdout);
     assert!(
         text.contains("no peer connected to the other end of"),
         "{text}"
@@ -185,22 +187,22 @@ fn a_missing_peer_is_reported() {
     for doubt_id in ["tool-limit", "nothing-arrived", "lateness"] {
         assert!(!text.contains(doubt_id), "{doubt_id}: {text}");
     }
-    let text = run("capacity --sizes 64 --trial 100ms").expect(2).stderr;
+    let text = join_lines(&run("capacity --sizes 64 --trial 100ms").expect(2).stderr);
     assert!(
         text.contains("no peer connected to its other end"),
         "{text}"
     );
     // Port names that end with a colon keep it.
     let silent = "generate --dev null:silent --count 10 --drain 10ms --no-store";
-    let text = dir.run(silent).expect(0).stdout;
+    let text = join_lines(&dir.run(silent).expect(0).stdout);
     assert!(
         text.contains("none of 10 frames arrived at null: the device"),
         "{text}"
     );
     let silent =
         "capacity --dev null:silent --sizes 64 --trial 20ms --drain 1ms --trials 4 --no-store";
-    let text = dir.run(silent).expect(0).stdout;
-    assert!(text.contains(", nothing arrived"), "{text}");
+    let text = join_lines(&dir.run(silent).expect(0).stdout);
+    assert!(text.contains(", nothing received"), "{text}");
 }
 
 #[test]
@@ -237,8 +239,7 @@ fn a_default_size_fits_the_headers() {
     assert_eq!(plan["size_fitted"], true);
     assert_eq!(plan["load"], "1000pps");
     assert_eq!(record["generate"]["received"], 40);
-    let text = dir.run(args).expect(0).stdout;
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = join_lines(&dir.run(args).expect(0).stdout);
     for expected in [
         "76 B frames from ring:0",
         "no size requested: 76 B is the smallest",
@@ -299,8 +300,7 @@ fn a_variable_of_the_environment_is_named() {
     ] {
         let mut command = dir.linerate(args);
         let done = finish(command.env(variable, value)).expect(2);
-        let message: Vec<_> = done.stderr.split_whitespace().collect();
-        let message = message.join(" ");
+        let message = join_lines(&done.stderr);
         assert!(message.contains(expected), "{args}: {message}");
         let mut command = dir.linerate(&format!("{args} --json"));
         let document = finish(command.env(variable, value)).expect(2).json();

@@ -127,7 +127,7 @@ fn datagrams_fill_what_the_link_takes() {
 }
 
 #[test]
-fn labs_come_and_go() {
+fn labs_are_listed_while_they_exist() {
     let lab = lab!(TestLab::up(TestDir::new(), "list", "--hops 2"));
     assert!(lab_names(&lab.dir).contains(&lab.name));
     assert_eq!(lab.info["switches"].as_array().map(Vec::len), Some(2));

@@ -493,7 +493,7 @@ fn ttcp_is_the_classic_at_both_ends() {
 }
 
 #[test]
-fn what_goes_wrong_is_named() {
+fn failures_are_reported() {
     let pair = match PeerLab::up("wrong") {
         Ok(pair) => pair,
         Err(why) => skip!("{why}"),

@@ -106,7 +106,7 @@ fn datagrams_too() {
 }
 
 #[test]
-fn where_io_uring_is_forbidden_it_is_refused_before_any_traffic() {
+fn forbidden_io_uring_is_rejected_before_any_traffic() {
     let dir = TestDir::new();
     let library = match compile_library(&dir, "no_uring") {
         Ok(library) => library,

@@ -23,7 +23,7 @@ fn measure(dir: &TestDir, args: &str) -> String {
 }
 
 #[test]
-fn stored_runs_are_found_again() {
+fn stored_runs_are_listed() {
     let dir = TestDir::new();
     let empty = dir.run("runs list").expect(0).stdout;
     assert!(
@@ -218,7 +218,7 @@ fn records_move_between_machines() {
 }
 
 #[test]
-fn stored_records_are_shown_again_in_every_form() {
+fn stored_records_are_shown_in_every_format() {
     let dir = TestDir::new();
     let one = measure(&dir, "--trace t.pftrace");
     let many = measure(&dir, "--repeat 3");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{
     FinishedCommand, RunningCommand, TestDir, TestLab, assert_record, check_command, finish,
-    number_at, retry, skip, wait_until,
+    join_lines, number_at, retry, skip, wait_until,
 };
 use serde_json::Value;
 
@@ -151,8 +151,7 @@ fn a_broken_port_is_named_and_not_the_server() {
     check_command(&mut lab.command_on(&["ip", "link", "set", "t0", "down"])).unwrap();
     let output = run.wait();
     assert_ne!(output.exit_code(), 0, "{output:#?}");
-    let all = format!("{} {}", output.stdout, output.stderr);
-    let all = all.split_whitespace().collect::<Vec<_>>().join(" ");
+    let all = join_lines(&format!("{} {}", output.stdout, output.stderr));
     assert!(all.contains("its interface went down"), "{all}");
 }
 
@@ -259,17 +258,13 @@ fn complete_tests_run_with_a_host_on_our_stack() {
     // Unsupported options are rejected before any traffic.
     for (options, expected) in [
         ("-P 100", "sockets"),
-        ("-R --offload sendfile", "files and pipes"),
+        ("-R --offload sendfile", "need kernel sockets"),
         ("-w 1M", "buffers"),
-        ("--wait spin", "waits as it was started"),
+        ("--wait spin", "wait mode is fixed at its start"),
     ] {
         let output = lab.run(&format!("throughput {STACK_IP} -t 1 {options} --no-store"));
         assert_eq!(output.exit_code(), 4, "{options}: {output:#?}");
-        let message = output
-            .stderr
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let message = join_lines(&output.stderr);
         assert!(message.contains(expected), "{options}: {message}");
     }
     drop(host);
@@ -340,7 +335,7 @@ fn driver_and_application_have_a_thread_and_a_priority_each() {
 }
 
 #[test]
-fn a_thousand_connections_go_over_our_stack_both_ways() {
+fn a_thousand_connections_use_our_stack_in_both_directions() {
     let lab = stack_lab!("many");
     let buffer_args = "--set sockets.tcp=1100 --set tcp.send_buffer=8K --set tcp.receive_window=8K";
     let host = lab.start_host(&format!("--serve linerate --no-store {buffer_args}"));
@@ -366,7 +361,7 @@ fn a_thousand_connections_go_over_our_stack_both_ways() {
 }
 
 #[test]
-fn what_a_host_did_is_a_record() {
+fn a_host_writes_a_record() {
     let lab = stack_lab!("record");
     let request_args = format!("latency {STACK_IP} --peer echo -p 4000 -u -n 100");
     // On a busy machine the host may end before the first request: the next one lasts longer.
@@ -633,7 +628,7 @@ fn classic_tools_run_over_our_stack() {
 
 /// The error names the sockets, not a firewall.
 #[test]
-fn a_host_with_too_few_sockets_says_so() {
+fn a_host_reports_that_it_has_too_few_sockets() {
     let lab = stack_lab!("few");
     let host = lab.start_host("--serve linerate,echo,discard --no-store --set sockets.udp=4");
     let args = |streams: u32| {
@@ -641,11 +636,7 @@ fn a_host_with_too_few_sockets_says_so() {
     };
     let output = lab.run(&args(3));
     assert_ne!(output.exit_code(), 0, "{output:#?}");
-    let all = output
-        .stderr
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ");
+    let all = join_lines(&output.stderr);
     let expected = "all 4 UDP sockets of the host's stack are in use, and the test needs 2 more";
     assert!(all.contains(expected), "{all}");
     assert!(all.contains("--set sockets.udp=6"), "{all}");
@@ -679,11 +670,7 @@ fn a_host_off_the_stack_s_link_is_named() {
     ] {
         let output = lab.run(&format!("{args} --no-store"));
         assert_eq!(output.exit_code(), 5, "{args}: {output:#?}");
-        let all = output
-            .stderr
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let all = join_lines(&output.stderr);
         assert!(all.contains(expected), "{args}: {all}");
     }
     for (args, expected) in [
@@ -698,18 +685,14 @@ fn a_host_off_the_stack_s_link_is_named() {
     ] {
         let output = lab.run(&format!("{args} --no-store"));
         assert_eq!(output.exit_code(), 4, "{args}: {output:#?}");
-        let all = output
-            .stderr
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let all = join_lines(&output.stderr);
         assert!(all.contains(expected), "{args}: {all}");
     }
 }
 
 /// A client that sends half of a handshake and leaves blocks no connection.
 #[test]
-fn half_a_handshake_keeps_no_socket() {
+fn an_unfinished_handshake_keeps_no_socket() {
     let lab = stack_lab!("half");
     let host = lab.start_host("--serve linerate --no-store --set sockets.tcp=4");
     let partial_hello = format!(
@@ -743,23 +726,27 @@ fn unsupported_options_of_our_stack_are_rejected_before_any_traffic() {
         (
             "throughput 10.9.0.1 --offload splice",
             4,
-            "files and pipes of the kernel",
+            "need kernel sockets",
         ),
         ("throughput 10.9.0.1 -u --offload gso", 4, "in bursts"),
         (
             "throughput 10.9.0.1 -u -b 1M --pacing txtime",
             4,
-            "kernel that paces",
+            "only the kernel can pace",
         ),
         ("throughput 10.9.0.1 -u -w 1M", 4, "counted in packets"),
-        ("latency 10.9.0.1 --set tcp.nonsense=1", 2, "no key"),
+        (
+            "latency 10.9.0.1 --set tcp.nonsense=1",
+            2,
+            "unknown stack setting",
+        ),
         (
             "latency 10.9.0.1 --set tcp.psh=sometimes",
             2,
             "buffer-empty",
         ),
         ("latency 10.9.0.1 --profile none", 2, "embedded-default"),
-        ("stack --serve ftp", 2, "no service"),
+        ("stack --serve ftp", 2, "unknown service"),
         (
             "stack --set tcp.send_buffer=1G;sockets.tcp=4096",
             4,
@@ -768,11 +755,7 @@ fn unsupported_options_of_our_stack_are_rejected_before_any_traffic() {
     ] {
         let output = dir.run(&format!("{args} {port_args} --no-store"));
         assert_eq!(output.exit_code(), code, "{args}: {output:#?}");
-        let message = output
-            .stderr
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let message = join_lines(&output.stderr);
         assert!(message.contains(expected), "{args}: {message}");
     }
     for (address, expected) in [
@@ -783,11 +766,7 @@ fn unsupported_options_of_our_stack_are_rejected_before_any_traffic() {
             "stack --dev tap:none-such --ip {address} --no-store"
         ));
         assert_eq!(output.exit_code(), 2, "{address}: {output:#?}");
-        let message = output
-            .stderr
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ");
+        let message = join_lines(&output.stderr);
         assert!(message.contains(expected), "{address}: {message}");
     }
     for args in [

@@ -78,7 +78,7 @@ fn a_knob_without_values_has_those_that_tune_would_try() {
 }
 
 #[test]
-fn an_interrupt_says_how_it_goes_on() {
+fn an_interrupt_reports_how_to_resume() {
     let dir = TestDir::new();
     let server = dir.server("-q");
     let args = format!(
@@ -94,7 +94,7 @@ fn an_interrupt_says_how_it_goes_on() {
 }
 
 #[test]
-fn where_every_point_failed_nothing_is_left_to_go_on_with() {
+fn a_sweep_without_a_measured_point_cannot_resume() {
     let dir = TestDir::new();
     let server = dir.server("-q");
     let knobs = "[[knob]]\nname = \"board\"\nvalues = [1, 2]\nset = \"echo {}; exit 3\"\nrestore = \"true\"\n";
@@ -110,7 +110,7 @@ fn where_every_point_failed_nothing_is_left_to_go_on_with() {
 }
 
 #[test]
-fn after_a_crash_it_goes_on_where_it_was() {
+fn a_sweep_resumes_after_a_crash() {
     let dir = TestDir::new();
     let server = dir.server("-q");
     let args = format!(
@@ -139,7 +139,7 @@ fn after_a_crash_it_goes_on_where_it_was() {
 }
 
 #[test]
-fn nonsense_is_refused_before_anything_runs() {
+fn nonsense_is_rejected_before_anything_runs() {
     let dir = TestDir::new();
     for (args, expected) in [
         ("sweep throughput 127.0.0.1", "no option to vary"),
@@ -180,7 +180,7 @@ fn nonsense_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn knobs_of_the_users_own_are_varied_and_go_back() {
+fn user_defined_knobs_are_varied_and_restored() {
     let dir = TestDir::new();
     let server = dir.server("-q");
     fs::write(
@@ -217,7 +217,7 @@ fn knobs_of_the_users_own_are_varied_and_go_back() {
 }
 
 #[test]
-fn a_value_that_a_command_refuses_is_a_failed_point() {
+fn a_value_that_a_command_rejects_is_a_failed_point() {
     let dir = TestDir::new();
     let server = dir.server("-q");
     fs::write(

@@ -366,7 +366,7 @@ fn a_run_ends_with_its_terminal() {
 
 /// Forwarding, generating and the capacity search have the same screen and keys.
 #[test]
-fn what_moves_frames_has_the_screen_too() {
+fn forwarding_and_generating_have_the_screen() {
     if !has_tmux() {
         skip!("no tmux");
     }
@@ -583,7 +583,7 @@ fn ttcp_and_our_stack_have_the_screen_too() {
 }
 
 #[test]
-fn without_a_terminal_it_is_refused() {
+fn the_screen_is_rejected_without_a_terminal() {
     let dir = TestDir::new();
     let rejected = dir.run("latency 127.0.0.1 -u --tui").expect(2).stderr;
     assert!(rejected.contains("needs a terminal"), "{rejected}");

@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    FinishedCommand, LinerateServer, RunningCommand, TestDir, TestLab, finish, is_root, lab, retry,
+    FinishedCommand, LinerateServer, RunningCommand, TestDir, TestLab, finish, is_root, join_lines,
+    lab, retry,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -38,7 +39,7 @@ fn find_rate(mut search: impl FnMut() -> Value) -> Value {
 
 /// A knob with a known effect, set by a command: the rate of the measurement itself.
 #[test]
-fn a_known_change_is_found_proved_and_restored() {
+fn a_known_change_is_found_confirmed_and_restored() {
     let dir = TestDir::new();
     let server = dir.server("-q");
     fs::write(
@@ -110,7 +111,10 @@ fn the_knobs_of_an_experiment_are_searched() {
     assert!(tuned.contains("--point=rate=2M"), "{tuned}");
     assert!(!dir.path().join("linerate-rates").exists());
     for (args, expected) in [
-        ("tune --experiment none.toml", "no experiment"),
+        (
+            "tune --experiment none.toml",
+            "neither a shipped experiment",
+        ),
         ("tune --experiment rates.toml --knobs wait", "no such knob"),
         ("tune --experiment rates.toml -u", "cannot be used"),
     ] {
@@ -141,7 +145,7 @@ fn a_setting_without_a_server_ends_nothing() {
 }
 
 #[test]
-fn nonsense_is_refused_before_anything_runs() {
+fn nonsense_is_rejected_before_anything_runs() {
     let dir = TestDir::new();
     for (args, expected) in [
         ("tune", "required"),
@@ -332,7 +336,7 @@ fn settings_of_a_lab_go_back_however_it_ends() {
 
 /// A window of one page that a setting enlarges: many times faster on any machine.
 #[test]
-fn what_is_kept_stays_and_nothing_else_does() {
+fn only_kept_settings_stay() {
     let lab = lab!(TuneLab::up("keep"));
     fs::write(
         lab.lab.dir.path().join("knobs.toml"),
@@ -359,10 +363,7 @@ fn what_is_kept_stays_and_nothing_else_does() {
     let rest = other_settings(&lab);
     let args = "linerate tune 10.77.0.2 -t 150ms --runs 12 --max-pairs 8 --seed 2 --knob-file knobs.toml \
                  --knobs window,nothing";
-    let window = |host: &str| {
-        let read = finish(&mut lab.command_on(host, ["cat", file])).stdout;
-        read.split_whitespace().collect::<Vec<_>>().join(" ")
-    };
+    let window = |host: &str| join_lines(&finish(&mut lab.command_on(host, ["cat", file])).stdout);
     let done = lab.run(&format!("{args} -- -R")).expect(0);
     assert!(done.stdout.contains("window"), "{done:#?}");
     assert_eq!([window("client"), window("server")], [before; 2]);
@@ -393,7 +394,7 @@ fn what_is_kept_stays_and_nothing_else_does() {
 }
 
 #[test]
-fn what_a_kill_leaves_is_restored() {
+fn leftovers_of_a_kill_are_restored() {
     let lab = lab!(TuneLab::up("kill"));
     let before = lab.snapshot();
     let line = "linerate tune 10.77.0.2 -t 2s --knobs tcp-limit-output & echo $! > pid; wait";
@@ -444,7 +445,7 @@ fn what_a_kill_leaves_is_restored() {
 }
 
 #[test]
-fn a_knob_of_the_users_own_is_restored_after_a_kill() {
+fn a_user_defined_knob_is_restored_after_a_kill() {
     let dir = TestDir::new();
     let server = dir.server("-q");
     fs::write(dir.path().join("window"), "before\n").expect("a file");

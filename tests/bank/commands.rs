@@ -66,7 +66,7 @@ fn commands_have_no_place_to_fill_in() {
 
 /// A remote kernel has no `-C none`; the user-space stack has a key for it.
 #[test]
-fn what_ignores_loss_can_be_typed() {
+fn no_congestion_control_is_proposed_as_a_command() {
     let changes = |control: &'static str| {
         [
             (
@@ -94,7 +94,7 @@ fn what_ignores_loss_can_be_typed() {
 
 /// The host that saw an address change probes that address, not its own.
 #[test]
-fn the_neighbour_that_moved_is_asked_for() {
+fn a_changed_neighbour_is_looked_up() {
     for (host, expected) in [
         ("client", "arping -c 3 -I eth0 10.77.0.2"),
         ("server", "arping -c 3 -I eth0 10.77.0.1"),
@@ -175,7 +175,7 @@ fn datagrams_fit_packets_of_their_family() {
 
 /// A ring at its maximum length gets no advice to make it longer.
 #[test]
-fn rings_are_asked_for_longer_than_they_are() {
+fn longer_rings_are_proposed() {
     for (rx, tx, expected) in [
         (Some(512), Some(512), "--rxd 1024 --txd 1024"),
         (Some(1024), Some(512), "--txd 1024"),
@@ -237,7 +237,7 @@ fn a_single_flow_gets_no_advice_of_fewer_threads() {
 /// Half of the rate shows whether load causes the loss of datagrams; a search for a rate without
 /// loss finds none on such a path.
 #[test]
-fn datagrams_lost_on_the_way_are_sent_at_half_of_the_rate() {
+fn datagrams_lost_on_the_path_are_sent_at_half_the_rate() {
     let command = command("path-loss", "path-loss-udp-live", &[]);
     assert!(command.contains(" -b 14."), "{command}");
 }

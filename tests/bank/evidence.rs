@@ -319,7 +319,7 @@ fn a_rate_is_used_by_all_senders() {
 /// Records of older versions counted drops of the user-space stack's port as path loss; they are
 /// not drops of a kernel interface.
 #[test]
-fn what_our_own_port_had_no_room_for_is_its_rings() {
+fn drops_of_our_port_are_its_rings() {
     let at = |place: &str, packets: u64| json!({ "direction": "receive", "place": place, "packets": packets, "exact": false });
     let (id, name) = ("too-few-descriptors", "too-few-descriptors-own-ring-udp");
     let split = [("/losses", json!([at("interface-rx", 1091), at("path", 71)]))];

@@ -6,7 +6,7 @@ use super::rules::{changed, command, explained, finding_of};
 
 /// Packets of 512 KiB gain a factor of two over 64 KiB, as measured.
 #[test]
-fn larger_packets_give_what_they_were_measured_to() {
+fn larger_packets_gain_as_measured() {
     for (bytes, cost, gain, sizes) in [
         (
             65_536_u64,

@@ -120,7 +120,7 @@ fn our_stack_has_no_rmem_max() {
 /// Drops without a descriptor at the stack's port have a counter; if everything arrived, nothing
 /// was lost.
 #[test]
-fn what_a_ring_had_no_room_for_is_lost_on_no_path() {
+fn frames_that_a_full_ring_drops_are_not_path_losses() {
     for name in [
         "too-few-descriptors-own-ring",
         "too-few-descriptors-own-ring-udp",

@@ -27,7 +27,7 @@ fn calls_are_as_dear_as_the_record_has_them() {
     // Measured call times win over the threads' time divided by the number of calls.
     let times = json!({ "count": 1000, "min": 1, "mean": 1e3, "p50": 1, "p90": 1, "p99": 1, "p99_9": 1, "p99_99": 1, "max": 1,
         "standard_deviation": 0.0, "total_ns": 1_000_000, "histogram": { "unit": "ns", "significant_digits": 3, "count": 0, "sum": 0, "min": 0, "max": 0, "buckets": [] } });
-    let changes = [("/calls", json!({ "sendto": { "room": times } }))];
+    let changes = [("/calls", json!({ "sendto": { "accepted": times } }))];
     // A microsecond each is 0.14 of the time, which is too little.
     assert_eq!(
         finding_of("small-writes", "small-writes-1k", &changes),
@@ -106,7 +106,7 @@ fn cores_halt_where_they_can() {
 
 /// A program started in a real-time class (`chrt`) keeps it without any option.
 #[test]
-fn a_class_from_outside_is_seen() {
+fn a_class_set_from_outside_is_detected() {
     for (started, waited_ns, is_reported) in [
         (json!("fifo:50"), 49_000_000, true),
         (Value::Null, 49_000_000, false),

@@ -209,7 +209,7 @@ fn headers_of_tcp_are_those_of_its_options() {
 
 /// The kernel rejects a whole command for one parameter that a driver does not have.
 #[test]
-fn interrupts_are_set_as_far_as_the_driver_knows_them() {
+fn interrupt_moderation_is_set_as_far_as_the_driver_supports_it() {
     for (settings, expected) in [
         (
             json!([]),

@@ -161,6 +161,11 @@ impl TestDir {
     }
 }
 
+/// Joins the wrapped lines of a text.
+pub fn join_lines(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Command that has ended.
 #[derive(Debug)]
 pub struct FinishedCommand {

@@ -35,7 +35,7 @@ fn assert_demo(test_dir: &TestDir, output: &FinishedCommand, dir: &str) -> Value
 }
 
 #[test]
-fn a_demo_leaves_a_page_of_something_else_alone() {
+fn a_demo_keeps_a_page_of_another_program() {
     let dir = TestDir::new();
     let page = dir.path().join("page/report.html");
     fs::create_dir(page.parent().expect("a directory")).expect("a directory");
@@ -97,7 +97,7 @@ fn demo_where_user_namespaces_are_forbidden() {
 }
 
 #[test]
-fn an_interrupted_demo_reports_what_it_has() {
+fn an_interrupted_demo_reports_its_results() {
     let dir = TestDir::new();
     let mut demo = RunningCommand::start(&mut dir.linerate("demo -t 2 --json --loopback"));
     // The first step has its record, so there is a report of the finished steps.

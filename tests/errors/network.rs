@@ -37,13 +37,13 @@ fn names_and_families() {
         ("latency 300.1.1.1", "no such host name", "300.1.1.1"),
         (
             "throughput 127.0.0.1 -6",
-            "is an IPv4 address, and -6",
+            "is an IPv4 address, but -6",
             "127.0.0.1",
         ),
-        ("throughput ::1 -4", "is an IPv6 address, and -4", "::1"),
+        ("throughput ::1 -4", "is an IPv6 address, but -4", "::1"),
         (
             "latency ::1 -B 127.0.0.1",
-            "is an IPv6 address, and -B 127.0.0.1",
+            "is an IPv6 address, but -B 127.0.0.1",
             "::1",
         ),
         ("latency fe80::1", "needs an interface", "fe80::1"),
@@ -96,7 +96,7 @@ fn routes_that_reject() {
 }
 
 #[test]
-fn no_answer() {
+fn no_reply() {
     let dir = TestDir::new();
     let expected = expected_error(
         5,

@@ -220,7 +220,7 @@ fn changed_content_is_a_failed_run() {
 }
 
 #[test]
-fn a_killed_server_ends_the_test_with_what_there_is() {
+fn a_killed_server_ends_the_test_with_its_results_so_far() {
     let dir = TestDir::new();
     for form in ["", "--json", "--json-stream"] {
         let mut server = server_with_events(&dir);

@@ -90,7 +90,7 @@ fn forward_statistics_are_testpmds() {
 /// Ports are attached, changed and detached; queues are rate-limited; frames are printed; counters
 /// have testpmd's names.
 #[test]
-fn ports_queues_and_frames_by_testpmds_words() {
+fn options_of_testpmd_set_ports_queues_and_frames() {
     let dir = TestDir::new();
     let output = run_shell(
         &dir,

@@ -67,11 +67,7 @@ fn a_missing_peer_is_reported_by_the_port() {
     let client = format!("--dev {link} --ip 10.9.1.1/24 {quiet}");
     let output = dir.run(&format!("latency 10.9.1.2 --peer echo -u {client}"));
     assert_eq!(output.exit_code(), 5, "{output:#?}");
-    let all = output
-        .stderr
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ");
+    let all = join_lines(&output.stderr);
     let expected = format!("{link}: no process of this user connected to its other end within 5 s");
     assert!(all.contains(&expected), "{output:#?}");
     let line = format!("stack --dev {link},role=server --ip 10.9.1.2/24 {quiet} --serve linerate");

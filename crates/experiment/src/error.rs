@@ -171,7 +171,7 @@ impl ExperimentError {
             Self::NothingMeasured {
                 reason, next_step, ..
             } => ErrorReport::new(
-                format!("no point could be measured; the first one: {reason}"),
+                format!("no point could be measured; reason of the first: {reason}"),
                 "the experiment",
                 match next_step.is_empty() {
                     true => "fix that, or measure other points (--point KNOB=VALUE)".to_owned(),

@@ -169,12 +169,12 @@ fn calls_are_timed_at_both_ends() {
         );
         for calls in [&record.calls, &record.server_calls] {
             for (name, call) in calls {
-                for (warnings, times) in call.outcomes() {
+                for (outcome, times) in call.outcomes() {
                     assert_eq!(times.times.count, times.histogram.count);
                     // One thread at each end: its calls do not overlap.
                     assert!(
                         times.total_ns <= elapsed,
-                        "{context}: {name} {warnings} {} of {elapsed}",
+                        "{context}: {name} {outcome} {} of {elapsed}",
                         times.total_ns
                     );
                 }
